@@ -1,0 +1,46 @@
+package v1alpha1
+
+// Labels of the objects that belong to a Workspace or an Update.
+const (
+	// ComponentLabel tells what an object is part of; its values are the Component constants. It is on the
+	// StatefulSet, the Service and the pod of a Workspace, and on the outputs Secret of an Update.
+	ComponentLabel = "auto.pulumi.com/component"
+
+	// WorkspaceNameLabel holds the name of the Workspace that the StatefulSet, Service or pod belongs to.
+	WorkspaceNameLabel = "auto.pulumi.com/workspace-name"
+
+	// UpdateNameLabel holds the name of the Update that the outputs Secret belongs to.
+	UpdateNameLabel = "auto.pulumi.com/update-name"
+
+	// ComponentWorkspace is the value of ComponentLabel on the objects that run a Workspace.
+	ComponentWorkspace = "workspace"
+
+	// ComponentUpdate is the value of ComponentLabel on the outputs Secret of an Update.
+	ComponentUpdate = "update"
+)
+
+// Annotations of the objects that belong to a Workspace or an Update.
+const (
+	// InitializedAnnotation is "true" on a workspace pod whose agent was reached.
+	InitializedAnnotation = "auto.pulumi.com/initialized"
+
+	// RevisionHashAnnotation is on the pod template of a Workspace; a different value replaces the pod.
+	RevisionHashAnnotation = "auto.pulumi.com/revision-hash"
+
+	// SecretOutputsAnnotation is on the outputs Secret of an Update. It holds a JSON array with the names of the outputs
+	// that Pulumi treats as secret.
+	SecretOutputsAnnotation = "pulumi.com/secrets"
+)
+
+// Names of the objects that belong to a Workspace or an Update.
+const (
+	// OutputsSecretSuffix is appended to the name of an Update to get the name of the Secret with the stack's outputs:
+	// one key per output, each holding its value as JSON.
+	OutputsSecretSuffix = "-stack-outputs"
+
+	// WorkspaceObjectSuffix is appended to the name of a Workspace to get the name of its StatefulSet and Service.
+	WorkspaceObjectSuffix = "-workspace"
+
+	// PulumiContainerName is the name of the container in which Pulumi runs; pod templates customize it by this name.
+	PulumiContainerName = "pulumi"
+)

@@ -1,0 +1,251 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// UpdateKind is the kind of an Update.
+const UpdateKind = "Update"
+
+// UpdateType is an operation of Pulumi.
+// +kubebuilder:validation:Enum=preview;up;refresh;destroy
+type UpdateType string
+
+const (
+	// UpdateTypePreview shows what an up would change.
+	UpdateTypePreview UpdateType = "preview"
+
+	// UpdateTypeUp makes the resources match the program.
+	UpdateTypeUp UpdateType = "up"
+
+	// UpdateTypeRefresh makes the state match the resources.
+	UpdateTypeRefresh UpdateType = "refresh"
+
+	// UpdateTypeDestroy deletes the resources.
+	UpdateTypeDestroy UpdateType = "destroy"
+)
+
+// UpdateState says how far an operation is.
+type UpdateState string
+
+const (
+	// UpdateStateQueued means that the operation was accepted and has not started.
+	UpdateStateQueued UpdateState = "Queued"
+
+	// UpdateStatePreparing means that the program is being installed and the stack selected and configured.
+	UpdateStatePreparing UpdateState = "Preparing"
+
+	// UpdateStateRunning means that pulumi runs.
+	UpdateStateRunning UpdateState = "Running"
+
+	// UpdateStateSucceeded means that the operation ended with success.
+	UpdateStateSucceeded UpdateState = "Succeeded"
+
+	// UpdateStateFailed means that the operation ended with a failure.
+	UpdateStateFailed UpdateState = "Failed"
+
+	// UpdateStateInterrupted means that pulumi or its agent was ended from outside; the operation may be run again.
+	UpdateStateInterrupted UpdateState = "Interrupted"
+
+	// UpdateStateCancelled means that the operation was ended on request.
+	UpdateStateCancelled UpdateState = "Cancelled"
+)
+
+// UpdateSpec describes one operation. It is not meant to be changed once the operation started.
+type UpdateSpec struct {
+	// WorkspaceName is the name of the Workspace in which the operation runs.
+	// +required
+	WorkspaceName string `json:"workspaceName,omitempty"`
+
+	// StackName is the stack to work on: "dev", "org/dev" or "org/project/dev".
+	// +required
+	StackName string `json:"stackName,omitempty"`
+
+	// Type of the operation: preview, up, refresh or destroy.
+	// +required
+	Type UpdateType `json:"type,omitempty"`
+
+	// Source is the artifact with the program that this operation runs. Without it the source of the Workspace counts.
+	// +optional
+	Source *UpdateSource `json:"source,omitempty"`
+
+	// Timeout after which the operation is ended gracefully, for example "1h". Without it there is no limit.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('-')",message="timeout must not be negative"
+	// +optional
+	Timeout *metav1.Duration `json:"timeout,omitempty"`
+
+	// TTLAfterCompleted is how long the Update is kept after it completed, for example "24h". Without it, it is kept until it is
+	// deleted.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('-')",message="ttlAfterCompleted must not be negative"
+	// +optional
+	TTLAfterCompleted *metav1.Duration `json:"ttlAfterCompleted,omitempty"`
+
+	// Parallel is how many resource operations may run at once; 1 means one after the other. Without it pulumi decides.
+	// +optional
+	Parallel *int32 `json:"parallel,omitempty"`
+
+	// Message describes the operation in the stack's history.
+	// +optional
+	Message *string `json:"message,omitempty"`
+
+	// ExpectNoChanges fails the operation when it would change, or changed, something.
+	// +optional
+	ExpectNoChanges *bool `json:"expectNoChanges,omitempty"`
+
+	// Replace lists the URNs of resources to replace.
+	// +optional
+	Replace []string `json:"replace,omitempty"`
+
+	// Target lists the URNs of the resources to work on; all others are left alone.
+	// +optional
+	Target []string `json:"target,omitempty"`
+
+	// TargetDependents also works on the resources that depend on the targets.
+	// +optional
+	TargetDependents *bool `json:"targetDependents,omitempty"`
+
+	// Refresh the state from the resources first.
+	// +optional
+	Refresh *bool `json:"refresh,omitempty"`
+
+	// ContinueOnError keeps working on other resources after one failed.
+	// +optional
+	ContinueOnError *bool `json:"continueOnError,omitempty"`
+
+	// Remove the stack and its configuration from the backend after a destroy.
+	// +optional
+	Remove *bool `json:"remove,omitempty"`
+
+	// RunProgram runs the program during refresh and destroy, to get fresh provider configuration.
+	// +optional
+	RunProgram *bool `json:"runProgram,omitempty"`
+}
+
+// UpdateSource is the artifact that an operation runs.
+type UpdateSource struct {
+	// URL of the tarball.
+	// +required
+	URL string `json:"url"`
+
+	// Digest of the tarball, for example "sha256:…". Content with another digest is never run.
+	// +kubebuilder:validation:Pattern="^[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[a-zA-Z0-9=_-]+$"
+	// +required
+	Digest string `json:"digest"`
+
+	// Revision is what people call this version of the source, for example "main@sha1:…".
+	// +optional
+	Revision string `json:"revision,omitempty"`
+
+	// Dir is the directory of Pulumi.yaml in the artifact, relative to its root. Empty means the root.
+	// +optional
+	Dir string `json:"dir,omitempty"`
+
+	// Size of the tarball in bytes, when the source tells it.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Size *int64 `json:"size,omitempty"`
+}
+
+// UpdateStatus is the observed state of an Update.
+type UpdateStatus struct {
+	// ObservedGeneration is the generation of the Update that the conditions are about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// State of the operation: Queued, Preparing, Running, Succeeded, Failed, Interrupted or Cancelled.
+	// +optional
+	State UpdateState `json:"state,omitempty"`
+
+	// Revision of the source that the operation runs.
+	// +optional
+	Revision string `json:"revision,omitempty"`
+
+	// StartTime is when the operation started.
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+
+	// EndTime is when the operation ended.
+	// +optional
+	EndTime *metav1.Time `json:"endTime,omitempty"`
+
+	// Permalink leads to the operation in the backend's console, when there is one.
+	// +optional
+	Permalink string `json:"permalink,omitempty"`
+
+	// Message says in one line what runs, or why the operation ended as it did.
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// ResourceChanges counts the resource operations done so far by their kind: create, update, delete, replace, same.
+	// +optional
+	ResourceChanges map[string]int64 `json:"resourceChanges,omitempty"`
+
+	// Outputs is the name of the Secret with the stack's outputs.
+	// +optional
+	Outputs string `json:"outputs,omitempty"`
+
+	// ProjectInfo identifies the project that the operation ran.
+	// +optional
+	ProjectInfo *ProjectInfo `json:"projectInfo,omitempty"`
+
+	// Conditions of the Update: Progressing, Failed and Complete.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// GetConditions returns the conditions of the Update.
+func (in *Update) GetConditions() []metav1.Condition {
+	return in.Status.Conditions
+}
+
+// SetConditions replaces the conditions of the Update.
+func (in *Update) SetConditions(conditions []metav1.Condition) {
+	in.Status.Conditions = conditions
+}
+
+// OutputsSecretName returns the name of the Secret that receives the stack's outputs.
+func (in *Update) OutputsSecretName() string {
+	return in.Name + OutputsSecretSuffix
+}
+
+// Update is one operation of Pulumi in a Workspace: a preview, up, refresh or destroy.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories=pulumi
+// +kubebuilder:metadata:annotations="kustomize.toolkit.fluxcd.io/substitute=disabled"
+// +kubebuilder:printcolumn:name="Workspace",type=string,JSONPath=`.spec.workspaceName`
+// +kubebuilder:printcolumn:name="Type",type=string,priority=1,JSONPath=`.spec.type`
+// +kubebuilder:printcolumn:name="Start Time",type=date,priority=1,JSONPath=`.status.startTime`
+// +kubebuilder:printcolumn:name="End Time",type=date,priority=1,JSONPath=`.status.endTime`
+// +kubebuilder:printcolumn:name="Progressing",type=string,JSONPath=`.status.conditions[?(@.type=="Progressing")].status`
+// +kubebuilder:printcolumn:name="Failed",type=string,JSONPath=`.status.conditions[?(@.type=="Failed")].status`
+// +kubebuilder:printcolumn:name="Complete",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].status`
+// +kubebuilder:printcolumn:name="URL",type=string,JSONPath=`.status.permalink`
+type Update struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec describes the operation.
+	// +optional
+	Spec UpdateSpec `json:"spec,omitempty"`
+
+	// Status is what the controller observed.
+	// +kubebuilder:default={"observedGeneration":-1}
+	// +optional
+	Status UpdateStatus `json:"status,omitempty"`
+}
+
+// UpdateList is a list of Updates.
+//
+// +kubebuilder:object:root=true
+type UpdateList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Update `json:"items"`
+}

@@ -1,0 +1,36 @@
+package v1
+
+// Finalizer is on every Stack, and on an Update that has not ended. It is removed from a Stack when its resources were
+// destroyed, or need not be.
+const Finalizer = "finalizer.stack.pulumi.com"
+
+// Annotations on a Stack.
+const (
+	// ReconcileRequestAnnotation asks for an update: when its value differs from the one of the last update, a new update
+	// runs. The value is free; a time is usual. Flux's reconcile.fluxcd.io/requestedAt is understood too.
+	ReconcileRequestAnnotation = "pulumi.com/reconciliation-request"
+
+	// StackGenerationAnnotation on an Update is the generation of the Stack that it was created for.
+	StackGenerationAnnotation = "pulumi.com/stack-generation"
+
+	// CancelUpdateAnnotation set to "true" on a suspended Stack ends its running update gracefully.
+	CancelUpdateAnnotation = "pulumi.com/cancel-update"
+
+	// OrphanAnnotation set to "true" lets a Stack be deleted without destroying its resources, whatever destroyOnFinalize says.
+	OrphanAnnotation = "pulumi.com/orphan"
+)
+
+// Labels on the Workspace and the Updates of a Stack.
+const (
+	// ComponentLabel tells what an object was made for; it is ComponentStack on the objects of a Stack.
+	ComponentLabel = "pulumi.com/component"
+
+	// StackNameLabel holds the name of the Stack that the Workspace or Update belongs to.
+	StackNameLabel = "pulumi.com/stack-name"
+
+	// ComponentStack is the value of ComponentLabel on the Workspace and the Updates of a Stack.
+	ComponentStack = "stack"
+)
+
+// SecretOutputMask stands for the value of a secret output in the status of a Stack.
+const SecretOutputMask = "[secret]"

@@ -1,0 +1,96 @@
+package v1
+
+// ResourceRefType says where the value of a ResourceRef is.
+// +kubebuilder:validation:Enum=Env;FS;Secret;Literal
+type ResourceRefType string
+
+const (
+	// ResourceRefEnv is an environment variable. It is deprecated and refused by the controller.
+	ResourceRefEnv ResourceRefType = "Env"
+
+	// ResourceRefFS is a file. It is deprecated and refused by the controller.
+	ResourceRefFS ResourceRefType = "FS"
+
+	// ResourceRefSecret is a key of a Secret.
+	ResourceRefSecret ResourceRefType = "Secret"
+
+	// ResourceRefLiteral is the value itself.
+	ResourceRefLiteral ResourceRefType = "Literal"
+)
+
+// ResourceRef is a value, or says where it is. The field that belongs to the type is set.
+//
+// +kubebuilder:validation:XValidation:rule="self.type != 'Secret' || has(self.secret)",message="a reference of type Secret needs the field secret"
+// +kubebuilder:validation:XValidation:rule="self.type != 'Literal' || has(self.literal)",message="a reference of type Literal needs the field literal"
+type ResourceRef struct {
+	// Type says where the value is: Secret or Literal. Env and FS are deprecated and refused by the controller.
+	// +required
+	Type ResourceRefType `json:"type"`
+
+	// Env is an environment variable (type Env, deprecated).
+	// +optional
+	Env *EnvSelector `json:"env,omitempty"`
+
+	// FileSystem is a file (type FS, deprecated).
+	// +optional
+	FileSystem *FSSelector `json:"filesystem,omitempty"`
+
+	// SecretRef is a key of a Secret (type Secret).
+	// +optional
+	SecretRef *SecretSelector `json:"secret,omitempty"`
+
+	// LiteralRef is the value itself (type Literal).
+	// +optional
+	LiteralRef *LiteralRef `json:"literal,omitempty"`
+}
+
+// EnvSelector names an environment variable.
+type EnvSelector struct {
+	// Name of the variable.
+	// +required
+	Name string `json:"name"`
+}
+
+// FSSelector names a file.
+type FSSelector struct {
+	// Path of the file.
+	// +required
+	Path string `json:"path"`
+}
+
+// SecretSelector names a key of a Secret.
+type SecretSelector struct {
+	// Name of the Secret.
+	// +required
+	Name string `json:"name"`
+
+	// Key in the Secret.
+	// +required
+	Key string `json:"key"`
+
+	// Namespace of the Secret. Only the namespace of the Stack is allowed.
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// LiteralRef is a value in clear.
+type LiteralRef struct {
+	// Value is the value.
+	// +required
+	Value string `json:"value"`
+}
+
+// ConfigMapRef names a key of a ConfigMap in the namespace of the Stack.
+type ConfigMapRef struct {
+	// Name of the ConfigMap.
+	// +required
+	Name string `json:"name"`
+
+	// Key in the ConfigMap.
+	// +required
+	Key string `json:"key"`
+
+	// JSON parses the value as JSON, so that it becomes a structured value.
+	// +optional
+	JSON bool `json:"json,omitempty"`
+}

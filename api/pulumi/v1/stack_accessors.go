@@ -1,0 +1,103 @@
+package v1
+
+import (
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// MinResyncInterval is the shortest resync interval of a Stack, and the one it has when none is set.
+	MinResyncInterval = 60 * time.Second
+
+	// DefaultRetryMaxBackoff is the longest time between the attempts of a failed update when none is set.
+	DefaultRetryMaxBackoff = 24 * time.Hour
+
+	// DefaultUpdateHistoryLimit is how many ended Updates of a Stack are kept when no limit is set.
+	DefaultUpdateHistoryLimit = 10
+)
+
+// GetConditions returns the conditions of the Stack.
+func (in *Stack) GetConditions() []metav1.Condition {
+	return in.Status.Conditions
+}
+
+// SetConditions replaces the conditions of the Stack.
+func (in *Stack) SetConditions(conditions []metav1.Condition) {
+	in.Status.Conditions = conditions
+}
+
+// GetDependsOn returns the Stacks that must be ready before this one is updated.
+func (in *Stack) GetDependsOn() []meta.DependencyReference {
+	return in.Spec.DependsOn
+}
+
+// GetLastHandledReconcileRequest returns the value of reconcile.fluxcd.io/requestedAt that was handled last.
+func (in *Stack) GetLastHandledReconcileRequest() string {
+	return in.Status.GetLastHandledReconcileRequest()
+}
+
+// GetLastHandledForceRequestStatus returns where the value of reconcile.fluxcd.io/forceAt that was handled last is kept.
+func (in *Stack) GetLastHandledForceRequestStatus() *string {
+	return &in.Status.LastHandledForceAt
+}
+
+// GetTimeout returns how long one update may take; 0 means without limit.
+func (in *Stack) GetTimeout() time.Duration {
+	if in.Spec.Timeout == nil {
+		return 0
+	}
+	return max(in.Spec.Timeout.Duration, 0)
+}
+
+// GetResyncInterval returns how often the Stack is looked at; at least MinResyncInterval.
+func (in *Stack) GetResyncInterval() time.Duration {
+	if in.Spec.ResyncFrequency != nil {
+		return max(in.Spec.ResyncFrequency.Duration, MinResyncInterval)
+	}
+	return max(seconds(in.Spec.ResyncFrequencySeconds), MinResyncInterval)
+}
+
+// GetRetryInterval returns the fixed time between the attempts of a failed update; 0 means that it grows with every failure.
+func (in *Stack) GetRetryInterval() time.Duration {
+	if in.Spec.RetryInterval == nil {
+		return 0
+	}
+	return max(in.Spec.RetryInterval.Duration, 0)
+}
+
+// GetRetryMaxBackoff returns the longest time between the attempts of a failed update.
+func (in *Stack) GetRetryMaxBackoff() time.Duration {
+	if in.Spec.RetryMaxBackoffDurationSeconds <= 0 {
+		return DefaultRetryMaxBackoff
+	}
+	return seconds(in.Spec.RetryMaxBackoffDurationSeconds)
+}
+
+// GetWorkspaceReclaimPolicy returns what happens to the Workspace after a successful update.
+func (in *Stack) GetWorkspaceReclaimPolicy() WorkspaceReclaimPolicy {
+	if in.Spec.WorkspaceReclaimPolicy == "" {
+		return WorkspaceReclaimRetain
+	}
+	return in.Spec.WorkspaceReclaimPolicy
+}
+
+// GetUpdateHistoryLimit returns how many ended Updates are kept, 0 to 100.
+func (in *Stack) GetUpdateHistoryLimit() int {
+	if in.Spec.UpdateHistoryLimit == nil {
+		return DefaultUpdateHistoryLimit
+	}
+	return min(max(int(*in.Spec.UpdateHistoryLimit), 0), 100)
+}
+
+// seconds converts a number of seconds, however large, without overflow.
+func seconds(n int64) time.Duration {
+	const limit = int64(1<<63-1) / int64(time.Second)
+	return time.Duration(min(max(n, 0), limit)) * time.Second
+}
+
+// HasGitSource tells whether any field of a direct git source is set.
+func (in *Stack) HasGitSource() bool {
+	return in.Spec.GitSource != (GitSource{})
+}

@@ -1,0 +1,133 @@
+package v1
+
+// GitSource is a program in a git repository. Its fields are part of the specification of a Stack.
+type GitSource struct {
+	// ProjectRepo is the URL of the git repository with the program: http, https, ssh, or the short form user@host:path.
+	// +optional
+	ProjectRepo string `json:"projectRepo,omitempty"`
+
+	// RepoDir is the directory of Pulumi.yaml in the repository, relative to its root. Empty means the root.
+	// +optional
+	RepoDir string `json:"repoDir,omitempty"`
+
+	// Commit to run, as a full hash. Exclusive with branch.
+	// +optional
+	Commit string `json:"commit,omitempty"`
+
+	// Branch to follow, as a short name or a full reference such as refs/heads/main or refs/tags/v1. Exclusive with commit.
+	// +optional
+	Branch string `json:"branch,omitempty"`
+
+	// Shallow fetches only the commit, without its history.
+	// +optional
+	Shallow bool `json:"shallow,omitempty"`
+
+	// GitAuthSecret is deprecated: use gitAuth. It is the name of a Secret with the keys sshPrivateKey (and password), or
+	// accessToken, or username and password.
+	// +optional
+	GitAuthSecret string `json:"gitAuthSecret,omitempty"`
+
+	// GitAuth holds the credentials for the repository.
+	// +optional
+	GitAuth *GitAuthConfig `json:"gitAuth,omitempty"`
+}
+
+// GitAuthConfig holds credentials for a git repository. When several are set, sshAuth is used, else accessToken, else
+// githubApp, else basicAuth.
+type GitAuthConfig struct {
+	// PersonalAccessToken is a personal or other access token.
+	// +optional
+	PersonalAccessToken *ResourceRef `json:"accessToken,omitempty"`
+
+	// SSHAuth authenticates with a private key.
+	// +optional
+	SSHAuth *SSHAuth `json:"sshAuth,omitempty"`
+
+	// BasicAuth authenticates with user name and password.
+	// +optional
+	BasicAuth *BasicAuth `json:"basicAuth,omitempty"`
+
+	// GitHubApp authenticates as an installation of a GitHub App.
+	// +optional
+	GitHubApp *GitHubAppAuth `json:"githubApp,omitempty"`
+}
+
+// SSHAuth authenticates with a private key.
+type SSHAuth struct {
+	// SSHPrivateKey is the PEM-encoded private key.
+	// +required
+	SSHPrivateKey ResourceRef `json:"sshPrivateKey"`
+
+	// Password of the private key.
+	// +optional
+	Password *ResourceRef `json:"password,omitempty"`
+}
+
+// BasicAuth authenticates with user name and password.
+type BasicAuth struct {
+	// UserName to log in with.
+	// +required
+	UserName ResourceRef `json:"userName"`
+
+	// Password of the user.
+	// +required
+	Password ResourceRef `json:"password"`
+}
+
+// GitHubAppAuth authenticates as an installation of a GitHub App.
+type GitHubAppAuth struct {
+	// AppID is the ID of the app.
+	// +required
+	AppID ResourceRef `json:"appID"`
+
+	// InstallationID is the ID of the installation.
+	// +required
+	InstallationID ResourceRef `json:"installationID"`
+
+	// PrivateKey is the PEM-encoded private key of the app.
+	// +required
+	PrivateKey ResourceRef `json:"privateKey"`
+}
+
+// FluxSource is a program in the artifact of a Flux source.
+type FluxSource struct {
+	// SourceRef names the source.
+	// +required
+	SourceRef FluxSourceReference `json:"sourceRef"`
+
+	// Dir is the directory of Pulumi.yaml in the artifact, relative to its root. Empty means the root.
+	// +optional
+	Dir string `json:"dir,omitempty"`
+}
+
+// FluxSourceReference names a Flux source: a GitRepository, OCIRepository, Bucket or ExternalArtifact, or an object of another
+// kind that publishes its artifact in the same way.
+type FluxSourceReference struct {
+	// APIVersion of the source. Its group counts; the version may be any.
+	// +kubebuilder:default="source.toolkit.fluxcd.io/v1"
+	// +optional
+	APIVersion string `json:"apiVersion,omitempty"`
+
+	// Kind of the source.
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Kind string `json:"kind"`
+
+	// Name of the source.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name"`
+
+	// Namespace of the source; empty means the namespace of the Stack. The controller can be told to refuse other namespaces.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// ProgramReference names a Program in the namespace of the Stack.
+type ProgramReference struct {
+	// Name of the Program.
+	// +required
+	Name string `json:"name"`
+}

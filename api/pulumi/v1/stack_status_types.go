@@ -1,0 +1,156 @@
+package v1
+
+import (
+	"github.com/fluxcd/pkg/apis/meta"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+)
+
+// StackUpdateState is the outcome of an update.
+type StackUpdateState string
+
+const (
+	// StackUpdateSucceeded means that the update succeeded.
+	StackUpdateSucceeded StackUpdateState = "succeeded"
+
+	// StackUpdateFailed means that the update failed.
+	StackUpdateFailed StackUpdateState = "failed"
+)
+
+// StackStatus is the observed state of a Stack.
+type StackStatus struct {
+	meta.ReconcileRequestStatus `json:",inline"`
+	meta.ForceRequestStatus     `json:",inline"`
+
+	// ObservedGeneration is the generation of the Stack that the conditions are about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// ObservedReconcileRequest is the value of the annotation pulumi.com/reconciliation-request that was last seen.
+	// +optional
+	ObservedReconcileRequest string `json:"observedReconcileRequest,omitempty"`
+
+	// Conditions of the Stack: Ready, Reconciling and Stalled.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// Outputs of the stack after the last successful update. The value of a secret output is "[secret]".
+	// +optional
+	Outputs map[string]apiextensionsv1.JSON `json:"outputs,omitempty"`
+
+	// CurrentUpdate is the update that runs, or waits to run.
+	// +optional
+	CurrentUpdate *CurrentStackUpdate `json:"currentUpdate,omitempty"`
+
+	// Deployed is true once an operation that may have created resources was started for this Stack, and until a destroy
+	// succeeded. While it is true, a Stack with destroyOnFinalize is not let go without a destroy.
+	// +optional
+	Deployed bool `json:"deployed,omitempty"`
+
+	// LastUpdate is the update that ended last.
+	// +optional
+	LastUpdate *StackUpdateStatus `json:"lastUpdate,omitempty"`
+
+	// LastAttemptedRevision is the revision of the source that was tried last, for example "main@sha1:…".
+	// +optional
+	LastAttemptedRevision string `json:"lastAttemptedRevision,omitempty"`
+
+	// LastAppliedRevision is the revision of the source that was last updated to with success.
+	// +optional
+	LastAppliedRevision string `json:"lastAppliedRevision,omitempty"`
+
+	// History of the last updates, the newest first.
+	// +optional
+	History meta.History `json:"history,omitempty"`
+
+	// ProjectInfo identifies the project of the last successful update. With it the stack can be destroyed without its source.
+	// +optional
+	ProjectInfo *autov1alpha1.ProjectInfo `json:"projectInfo,omitempty"`
+}
+
+// CurrentStackUpdate is an update that has not ended.
+type CurrentStackUpdate struct {
+	// Generation of the Stack that the update is for.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
+
+	// ReconcileRequest is the value of the annotation pulumi.com/reconciliation-request that the update is for.
+	// +optional
+	ReconcileRequest string `json:"reconcileRequest,omitempty"`
+
+	// Name of the Update.
+	// +optional
+	Name string `json:"name,omitempty"`
+
+	// Commit that the update runs: the digest of the artifact, or the hash of the git commit.
+	// +optional
+	Commit string `json:"commit,omitempty"`
+
+	// Revision of the source that the update runs.
+	// +optional
+	Revision string `json:"revision,omitempty"`
+
+	// RequestedAt is the value of the annotation reconcile.fluxcd.io/requestedAt that the Update answers; empty when
+	// something else asked for it.
+	// +optional
+	RequestedAt string `json:"requestedAt,omitempty"`
+}
+
+// StackUpdateStatus is the outcome of an update.
+type StackUpdateStatus struct {
+	// Generation of the Stack that the update was for.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
+
+	// ReconcileRequest is the value of the annotation pulumi.com/reconciliation-request that the update was for.
+	// +optional
+	ReconcileRequest string `json:"reconcileRequest,omitempty"`
+
+	// Name of the Update.
+	// +optional
+	Name string `json:"name,omitempty"`
+
+	// Type of the operation: preview, up, refresh or destroy.
+	// +optional
+	Type autov1alpha1.UpdateType `json:"type,omitempty"`
+
+	// State is succeeded or failed.
+	// +optional
+	State StackUpdateState `json:"state,omitempty"`
+
+	// Message says why the update failed.
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// LastAttemptedCommit is what the update ran: the digest of the artifact, or the hash of the git commit.
+	// +optional
+	LastAttemptedCommit string `json:"lastAttemptedCommit,omitempty"`
+
+	// LastSuccessfulCommit is what the last successful update ran: the digest of the artifact, or the hash of the git commit.
+	// +optional
+	LastSuccessfulCommit string `json:"lastSuccessfulCommit,omitempty"`
+
+	// Revision of the source that the update ran, for example "main@sha1:…".
+	// +optional
+	Revision string `json:"revision,omitempty"`
+
+	// Permalink leads to the update in the backend's console, when there is one.
+	// +optional
+	Permalink string `json:"permalink,omitempty"`
+
+	// LastResyncTime is when the update ended.
+	// +optional
+	LastResyncTime metav1.Time `json:"lastResyncTime,omitempty,omitzero"`
+
+	// ResourceChanges counts the resource operations of the update by their kind: create, update, delete, replace, same.
+	// +optional
+	ResourceChanges map[string]int64 `json:"resourceChanges,omitempty"`
+
+	// Failures counts the failed updates of the same inputs since the last success.
+	// +optional
+	Failures int64 `json:"failures"`
+}

@@ -1,0 +1,41 @@
+package proto
+
+import (
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// errorDomain marks the error details that belong to this protocol.
+const errorDomain = "agent.stack-controller"
+
+// Reason says why the agent refused a call with FAILED_PRECONDITION. It travels as the ErrorInfo of the status, so that
+// nobody has to read the message.
+type Reason string
+
+const (
+	// ReasonSourceMissing: the agent does not have the artifact that the operation names; push it first.
+	ReasonSourceMissing Reason = "SOURCE_MISSING"
+	// ReasonBusy: an operation is not done, or the source is being replaced; try again later.
+	ReasonBusy Reason = "BUSY"
+)
+
+// Refuse returns the FAILED_PRECONDITION error with the reason and a message for people.
+func Refuse(reason Reason, message string) error {
+	refused := status.New(codes.FailedPrecondition, message)
+	detailed, err := refused.WithDetails(&errdetails.ErrorInfo{Reason: string(reason), Domain: errorDomain})
+	if err != nil {
+		return refused.Err()
+	}
+	return detailed.Err()
+}
+
+// ReasonOf returns the reason in an error that Refuse made, also after it crossed the wire; empty for every other error.
+func ReasonOf(err error) Reason {
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {
+			return Reason(info.GetReason())
+		}
+	}
+	return ""
+}

@@ -1,0 +1,181 @@
+// Package tools finds the programs that the tests and the demo run (kube-apiserver, source-controller, the pulumi
+// CLI, linters and generators) and builds each of them once, from its Go module, into a cache that belongs to the user.
+//
+// Each sub-directory is a Go module of its own that pins one upstream module with a tool directive, so the
+// product's go.mod stays free of them.
+package tools
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// tool is one program and how it is built.
+type tool struct {
+	module  string // sub-directory of tests/tools
+	pkg     string // import path of its main package
+	ldflags string // linker flags besides -s -w
+}
+
+var registry = map[string]tool{
+	"etcd":                    {module: "etcd", pkg: "go.etcd.io/etcd/server/v3"},
+	"kube-apiserver":          {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", ldflags: kubernetesVersion},
+	"kube-controller-manager": {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: kubernetesVersion},
+	"kubectl":                 {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: kubernetesVersion},
+	// The Automation API refuses a CLI that does not know its version.
+	"pulumi": {module: "pulumi", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
+		ldflags: "-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v3.250.0"},
+	"pulumi-language-yaml":    {module: "pulumi-yaml", pkg: "github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml"},
+	"source-controller":       {module: "source-controller", pkg: "github.com/fluxcd/source-controller"},
+	"notification-controller": {module: "notification-controller", pkg: "github.com/fluxcd/notification-controller"},
+	"controller-gen":          {module: "generate", pkg: "sigs.k8s.io/controller-tools/cmd/controller-gen"},
+	"crd-ref-docs":            {module: "generate", pkg: "github.com/elastic/crd-ref-docs"},
+	"buf":                     {module: "buf", pkg: "github.com/bufbuild/buf/cmd/buf"},
+	"protoc-gen-go":           {module: "generate", pkg: "google.golang.org/protobuf/cmd/protoc-gen-go"},
+	"protoc-gen-go-grpc":      {module: "generate", pkg: "google.golang.org/grpc/cmd/protoc-gen-go-grpc"},
+	"golangci-lint":           {module: "golangci-lint", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
+}
+
+const kubernetesVersion = "-X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3"
+
+// Names returns the known tools, sorted.
+func Names() []string {
+	names := make([]string, 0, len(registry))
+	for name := range registry {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Path returns the absolute path of the named tool. In this order it takes the file that TEST_ASSET_<NAME> names
+// (as envtest does, for example TEST_ASSET_KUBE_APISERVER), a file of that name in the KUBEBUILDER_ASSETS directory,
+// or the cached build, which it makes first when there is none. progress, when not nil, is told about a build that starts
+// and one that ended: a cold build takes from seconds to five minutes.
+func Path(ctx context.Context, name string, progress func(string)) (string, error) {
+	t, ok := registry[name]
+	if !ok {
+		return "", fmt.Errorf("unknown tool %q, known are %s", name, strings.Join(Names(), ", "))
+	}
+	if path := os.Getenv(assetVariable(name)); path != "" {
+		return filepath.Abs(path)
+	}
+	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil {
+			return filepath.Abs(path)
+		}
+	}
+	path, err := cachedPath(name, t)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	return path, build(ctx, name, t, path, progress)
+}
+
+// assetVariable is the environment variable that names a ready-made binary of the tool.
+func assetVariable(name string) string {
+	return "TEST_ASSET_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// CacheDir is the per-user directory of everything that is built once:
+// $STACK_CONTROLLER_CACHE, or stack-controller in the user's cache directory.
+func CacheDir() (string, error) {
+	if dir := os.Getenv("STACK_CONTROLLER_CACHE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the user's cache directory: %w", err)
+	}
+	return filepath.Join(dir, "stack-controller"), nil
+}
+
+// cachedPath is keyed by all that determines the binary: the pinned module versions, the flags, and the Go release.
+func cachedPath(name string, t tool) (string, error) {
+	dir, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.New()
+	for _, file := range []string{"go.mod", "go.sum"} {
+		content, err := os.ReadFile(filepath.Join(sourceDir(), t.module, file))
+		if err != nil {
+			return "", fmt.Errorf("read the pinned versions of %s: %w", name, err)
+		}
+		hash.Write(content)
+	}
+	fmt.Fprint(hash, t.pkg, t.ldflags, runtime.Version(), runtime.GOARCH)
+	return filepath.Join(dir, "tools", hex.EncodeToString(hash.Sum(nil))[:16], name), nil
+}
+
+func sourceDir() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(file)
+}
+
+// RepositoryRoot is the directory of the product's go.mod. The program that asks must not be built with -trimpath.
+func RepositoryRoot() string { return filepath.Dir(filepath.Dir(sourceDir())) }
+
+// build compiles the tool unless another process has done so while this one waited for the lock.
+func build(ctx context.Context, name string, t tool, path string, progress func(string)) error {
+	if progress == nil {
+		progress = func(string) {}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("create the cache of %s: %w", name, err)
+	}
+	unlock, err := lock(path + ".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	progress(fmt.Sprintf("building %s (once for this machine)", name))
+	start := time.Now()
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", strings.TrimSpace("-s -w "+t.ldflags), "-o", path+".new", t.pkg)
+	cmd.Dir = filepath.Join(sourceDir(), t.module)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", name, err, output)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("install %s: %w", name, err)
+	}
+	progress(fmt.Sprintf("built %s in %s", name, time.Since(start).Round(time.Second)))
+	return nil
+}
+
+// lock takes an exclusive advisory lock on the file; it ends with the process at the latest.
+func lock(path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open the build lock: %w", err)
+	}
+	for {
+		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
+		if !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("take the build lock: %w", err), file.Close())
+	}
+	return func() { _ = file.Close() }, nil
+}
