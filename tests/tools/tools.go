@@ -9,16 +9,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
 )
 
 // tool is one program and how it is built.
@@ -130,52 +126,3 @@ func sourceDir() string {
 
 // RepositoryRoot is the directory of the product's go.mod. The program that asks must not be built with -trimpath.
 func RepositoryRoot() string { return filepath.Dir(filepath.Dir(sourceDir())) }
-
-// build compiles the tool unless another process has done so while this one waited for the lock.
-func build(ctx context.Context, name string, t tool, path string, progress func(string)) error {
-	if progress == nil {
-		progress = func(string) {}
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("create the cache of %s: %w", name, err)
-	}
-	unlock, err := lock(path + ".lock")
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if _, err := os.Stat(path); err == nil {
-		return nil
-	}
-	progress(fmt.Sprintf("building %s (once for this machine)", name))
-	start := time.Now()
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", strings.TrimSpace("-s -w "+t.ldflags), "-o", path+".new", t.pkg)
-	cmd.Dir = filepath.Join(sourceDir(), t.module)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", name, err, output)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return fmt.Errorf("install %s: %w", name, err)
-	}
-	progress(fmt.Sprintf("built %s in %s", name, time.Since(start).Round(time.Second)))
-	return nil
-}
-
-// lock takes an exclusive advisory lock on the file; it ends with the process at the latest.
-func lock(path string) (unlock func(), err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("open the build lock: %w", err)
-	}
-	for {
-		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
-		if !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("take the build lock: %w", err), file.Close())
-	}
-	return func() { _ = file.Close() }, nil
-}

@@ -72,14 +72,14 @@ type UpdateSpec struct {
 	// Timeout after which the operation is ended gracefully, for example "1h". Without it there is no limit.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('-')",message="timeout must not be negative"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="timeout must be a duration such as 1h30m, and not negative"
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
 	// TTLAfterCompleted is how long the Update is kept after it completed, for example "24h". Without it, it is kept until it is
 	// deleted.
 	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('-')",message="ttlAfterCompleted must not be negative"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="ttlAfterCompleted must be a duration such as 1h30m, and not negative"
 	// +optional
 	TTLAfterCompleted *metav1.Duration `json:"ttlAfterCompleted,omitempty"`
 

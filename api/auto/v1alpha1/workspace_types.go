@@ -86,6 +86,7 @@ type WorkspaceSpec struct {
 	ServiceTemplate *EmbeddedServiceTemplateSpec `json:"serviceTemplate,omitempty"`
 
 	// PulumiLogLevel is the verbosity of pulumi's own log, 0 (off) to 11. At high levels that log can contain secrets.
+	// +kubebuilder:validation:Minimum=0
 	// +optional
 	PulumiLogLevel uint32 `json:"pulumiLogLevel,omitempty"`
 

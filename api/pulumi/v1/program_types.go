@@ -32,7 +32,6 @@ type ProgramSpec struct {
 	Packages map[string]string `json:"packages,omitempty"`
 
 	// Components that the program defines.
-	// +kubebuilder:pruning:PreserveUnknownFields
 	// +optional
 	Components map[string]apiextensionsv1.JSON `json:"components,omitempty"`
 
@@ -57,6 +56,10 @@ type Configuration struct {
 	// Default value. The key is required when there is none.
 	// +optional
 	Default *apiextensionsv1.JSON `json:"default,omitempty"`
+
+	// Secret hides the value in pulumi's output and encrypts it in the state.
+	// +optional
+	Secret bool `json:"secret,omitempty"`
 }
 
 // Resource is a resource of the program.
@@ -65,6 +68,14 @@ type Resource struct {
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Type string `json:"type"`
+
+	// Name of the resource in the stack. By default it is the key of the resource in the program.
+	// +optional
+	Name string `json:"name,omitempty"`
+
+	// DefaultProvider makes this provider resource the default one of its package.
+	// +optional
+	DefaultProvider bool `json:"defaultProvider,omitempty"`
 
 	// Properties of the resource.
 	// +optional
@@ -104,6 +115,10 @@ type ResourceOptions struct {
 	// DependsOn lists resources that this one depends on.
 	// +optional
 	DependsOn []apiextensionsv1.JSON `json:"dependsOn,omitempty"`
+
+	// HideDiffs lists properties whose changes are not shown.
+	// +optional
+	HideDiffs []string `json:"hideDiffs,omitempty"`
 
 	// IgnoreChanges lists properties whose changes are ignored.
 	// +optional

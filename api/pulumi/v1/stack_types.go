@@ -23,8 +23,8 @@ const (
 
 // StackSpec describes a Pulumi stack: where its program is, how it is configured and how it is kept up to date.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.projectRepo) && self.projectRepo != '', has(self.fluxSource), has(self.programRef)].filter(s, s).size() <= 1",message="a Stack has one source: set only one of projectRepo, fluxSource and programRef"
-// +kubebuilder:validation:XValidation:rule="!(has(self.commit) && self.commit != '' && has(self.branch) && self.branch != '')",message="set either commit or branch, not both"
+// +kubebuilder:validation:XValidation:rule="[has(self.projectRepo) && size(self.projectRepo) > 0, has(self.fluxSource), has(self.programRef)].filter(s, s).size() <= 1",message="a Stack has one source: set only one of projectRepo, fluxSource and programRef"
+// +kubebuilder:validation:XValidation:rule="!(has(self.commit) && size(self.commit) > 0 && has(self.branch) && size(self.branch) > 0)",message="set either commit or branch, not both"
 // +kubebuilder:validation:XValidation:rule="!(has(self.resyncFrequency) && has(self.resyncFrequencySeconds))",message="set either resyncFrequencySeconds or resyncFrequency, not both"
 type StackSpec struct {
 	// Stack is the name of the stack: "org/project/dev", "org/dev", or "dev" for a backend without organizations.
@@ -110,7 +110,7 @@ type StackSpec struct {
 	// Timeout of one update, for example "1h". After it the update is ended gracefully. Without it there is no limit.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('-')",message="timeout must not be negative"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="timeout must be a duration such as 1h30m, and not negative"
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
@@ -118,7 +118,7 @@ type StackSpec struct {
 	// after 10 seconds, and each further one after three times as long, up to retryMaxBackoffDurationSeconds.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('-')",message="retryInterval must not be negative"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="retryInterval must be a duration such as 1h30m, and not negative"
 	// +optional
 	RetryInterval *metav1.Duration `json:"retryInterval,omitempty"`
 
@@ -145,7 +145,7 @@ type StackSpec struct {
 	// ResyncFrequency is resyncFrequencySeconds as a duration, for example "5m". Exclusive with resyncFrequencySeconds.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('-')",message="resyncFrequency must not be negative"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="resyncFrequency must be a duration such as 1h30m, and not negative"
 	// +optional
 	ResyncFrequency *metav1.Duration `json:"resyncFrequency,omitempty"`
 
@@ -219,7 +219,7 @@ type PrerequisiteRef struct {
 type Requirement struct {
 	// SucceededWithinDuration requires that the last update succeeded not longer ago than this, for example "1h".
 	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('-')",message="succeededWithinDuration must not be negative"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="succeededWithinDuration must be a duration such as 1h30m, and not negative"
 	// +optional
 	SucceededWithinDuration *metav1.Duration `json:"succeededWithinDuration,omitempty"`
 }

@@ -44,7 +44,7 @@ type TemplateMetadata struct {
 	// CreationTimestamp has no effect.
 	// +nullable
 	// +optional
-	CreationTimestamp *metav1.Time `json:"creationTimestamp,omitempty"`
+	CreationTimestamp *string `json:"creationTimestamp,omitempty"`
 }
 
 // WorkspaceTemplate is merged over the Workspace that the controller makes for a Stack.

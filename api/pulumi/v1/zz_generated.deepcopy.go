@@ -530,6 +530,11 @@ func (in *ResourceOptions) DeepCopyInto(out *ResourceOptions) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.HideDiffs != nil {
+		in, out := &in.HideDiffs, &out.HideDiffs
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.IgnoreChanges != nil {
 		in, out := &in.IgnoreChanges, &out.IgnoreChanges
 		*out = make([]string, len(*in))
@@ -929,7 +934,8 @@ func (in *TemplateMetadata) DeepCopyInto(out *TemplateMetadata) {
 	}
 	if in.CreationTimestamp != nil {
 		in, out := &in.CreationTimestamp, &out.CreationTimestamp
-		*out = (*in).DeepCopy()
+		*out = new(string)
+		**out = **in
 	}
 }
 

@@ -1,0 +1,119 @@
+# The programs that the targets need (control plane, Flux's controllers, the pulumi CLI, linters, generators) are built
+# from their Go modules, once per user, into ~/.cache/stack-controller ($STACK_CONTROLLER_CACHE). See tests/tools.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# What a test run needs; everything else is built when it is first used.
+TEST_TOOLS := etcd kube-apiserver kube-controller-manager kubectl pulumi pulumi-language-yaml \
+	source-controller notification-controller
+
+# The race detector needs a C compiler; without one the tests run without it, and say so.
+RACE ?= $(if $(shell command -v $(or $(CC),gcc)),-race)
+# Two packages at a time: the heavy ones start a control plane each.
+GO_TEST_FLAGS ?= $(RACE) -timeout=15m -p=2
+# How long "make fuzz" looks for trouble, per target.
+FUZZTIME ?= 10s
+# "make demo KEEP=1" leaves everything running.
+KEEP ?=
+
+# path prints the path of a tool and builds it first when it is not there.
+path = $(shell go run ./tests/tools/install $(1))
+
+##@ See it work
+
+.PHONY: demo
+demo: ## Show the whole system at work on this machine; KEEP=1 leaves it running
+	@mkdir -p bin
+	@echo 'Compiling the demo (a few minutes the first time) …'
+	@go build -o bin/demo ./tests/demo
+	@bin/demo $(if $(KEEP),-keep)
+
+.PHONY: demo-clean
+demo-clean: ## End and remove what "make demo" left running, or what a crash left
+	@mkdir -p bin
+	@go build -o bin/demo ./tests/demo
+	@bin/demo -clean
+
+##@ Build
+
+.PHONY: build
+build: ## Build bin/stack-controller and bin/agent
+	CGO_ENABLED=0 go build -trimpath -o bin/stack-controller .
+	CGO_ENABLED=0 go build -trimpath -o bin/agent ./cmd/agent
+
+.PHONY: generate
+generate: generate-api generate-proto generate-rbac ## Generate deepcopy code, CRDs, RBAC, API reference and protobuf code
+
+.PHONY: generate-api
+generate-api:
+	@generator='$(call path,controller-gen)'; reference='$(call path,crd-ref-docs)'; \
+	cd api; \
+	"$$generator" object paths=./...; \
+	"$$generator" crd paths=./... output:crd:dir=../config/crd/bases; \
+	(cd .. && go run ./config/crd/shrink config/crd/bases); \
+	for group in pulumi auto; do \
+		"$$reference" --log-level=ERROR --max-depth=20 --source-path=$$group --config=../docs/api/config.yaml \
+			--renderer=markdown --output-path=../docs/api/v1/$$group.md; \
+	done
+
+# buf finds its plugins on PATH.
+.PHONY: generate-proto
+generate-proto:
+	@tools='$(call path,protoc-gen-go protoc-gen-go-grpc buf)'; \
+	for tool in $$tools; do PATH="$$(dirname $$tool):$$PATH"; done; export PATH; \
+	buf generate
+
+.PHONY: generate-rbac
+generate-rbac:
+	@'$(call path,controller-gen)' rbac:roleName=stack-controller paths='{.,./cmd/...,./internal/...}' output:rbac:dir=config/rbac
+
+##@ Check
+
+.PHONY: test
+test: install-test-tools ## Run all tests against real servers, with the race detector
+	@$(if $(RACE),,echo 'no C compiler: testing without the race detector')
+	cd api && go test $(RACE) -timeout=5m ./...
+	go test $(GO_TEST_FLAGS) ./...
+
+.PHONY: lint
+lint: ## Check style and likely mistakes in both modules, and the length of files
+	@linter='$(call path,golangci-lint)'; config="$$PWD/.golangci.yml"; \
+	echo "golangci-lint: api"; (cd api && "$$linter" run --config="$$config" ./...); \
+	echo "golangci-lint: ."; "$$linter" run --config="$$config" ./...
+	@.ci/file-length
+
+.PHONY: verify
+verify: generate ## Fail when generated files or go.mod are not up to date
+	@git diff --exit-code -- api config docs/api internal/agent/proto \
+		|| { echo 'Generated files are stale: commit what "make generate" changed.'; exit 1; }
+	@untracked=$$(git ls-files --others --exclude-standard -- api config docs/api internal/agent/proto); \
+		[[ -z "$$untracked" ]] || { echo "Generated files are not committed: $$untracked"; exit 1; }
+	go mod tidy -diff
+	cd api && go mod tidy -diff
+	@echo 'verify: everything is up to date'
+
+.PHONY: bench
+bench: ## Measure a commit's way into a Stack beside a bare "pulumi up", and fetches beside downloads
+	go run ./tests/bench
+
+.PHONY: fuzz
+fuzz: ## Fuzz each target for FUZZTIME
+	@.ci/fuzz '$(FUZZTIME)'
+
+##@ Set up
+
+.PHONY: install-tools
+install-tools: ## Build every tool that tests, linting and generation need
+	go run ./tests/tools/install
+
+.PHONY: install-test-tools
+install-test-tools:
+	@go run ./tests/tools/install $(TEST_TOOLS) >/dev/null
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} \
+		/^##@/ {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/stack-controller/stack-controller/internal/agent/automation"
+	"github.com/stack-controller/stack-controller/internal/agent/server"
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+)
+
+// lockTimeout is how long the agent waits for an earlier one of the same directory to end.
+const lockTimeout = 15 * time.Second
+
+// config is the command line of agent serve.
+type config struct {
+	listen      string
+	dir         string
+	workspace   string
+	logLevel    slog.Level
+	idleTimeout time.Duration
+	limits      archive.Limits
+	automation  automation.Options
+}
+
+func parseFlags(args []string, out io.Writer) (config, error) {
+	var c config
+	flags := flag.NewFlagSet("agent serve", flag.ContinueOnError)
+	flags.SetOutput(out)
+	flags.StringVar(&c.listen, "listen", "", "Address to serve on: unix:/path/agent.sock, or host:port of this machine itself.")
+	flags.StringVar(&c.dir, "dir", "", "Directory for all that outlives the agent; it belongs to one agent.")
+	flags.StringVar(&c.workspace, "workspace", ".", "Directory of programs that are not delivered.")
+	flags.StringVar(&c.automation.Pulumi, "pulumi", "pulumi", "The pulumi CLI.")
+	flags.BoolVar(&c.automation.InheritEnvironment, "inherit-environment", false, "Pass the agent's own environment on to pulumi.")
+	flags.BoolVar(&c.automation.ExclusiveHost, "exclusive-host", false, "Nobody else runs pulumi under this host name.")
+	flags.DurationVar(&c.idleTimeout, "idle-timeout", 0, "Exit after this long without a call and without an operation; 0 means never.")
+	flags.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "The least level that is logged: debug, info, warn, error.")
+	defaults := archive.Limits{}.WithDefaults()
+	flags.Int64Var(&c.limits.MaxDownloadSize, "max-source-size", defaults.MaxDownloadSize, "Largest archive that is accepted, in bytes.")
+	flags.Int64Var(&c.limits.MaxUnpackedSize, "max-unpacked-size", defaults.MaxUnpackedSize, "Largest content of an archive, in bytes.")
+	flags.IntVar(&c.limits.MaxEntries, "max-entries", defaults.MaxEntries, "Most files and directories in an archive.")
+	if err := flags.Parse(args); err != nil {
+		return config{}, err
+	}
+	return c, c.validate(flags)
+}
+
+func (c *config) validate(flags *flag.FlagSet) error {
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case c.listen == "" || c.dir == "":
+		return errors.New("--listen and --dir are required")
+	case c.idleTimeout < 0:
+		return errors.New("--idle-timeout is negative")
+	case c.limits.MaxDownloadSize <= 0 || c.limits.MaxUnpackedSize <= 0 || c.limits.MaxEntries <= 0:
+		return errors.New("--max-source-size, --max-unpacked-size and --max-entries have to be positive")
+	}
+	return requirePrivate(c.listen)
+}
+
+// requirePrivate refuses addresses that others can reach, because the agent does not ask who calls.
+func requirePrivate(address string) error {
+	if strings.HasPrefix(address, "unix:") {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("--listen=%s is neither unix:/path nor host:port: %w", address, err)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("--listen=%s can be reached from other machines, and calls are not authenticated", address)
+	}
+	return nil
+}
+
+// serve runs the agent until ctx ends or nobody needs it.
+func serve(ctx context.Context, c config, out io.Writer) error {
+	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.logLevel}))
+	waiting, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	unlock, err := server.Lock(waiting, c.dir)
+	if err != nil {
+		return err
+	}
+	// Last of all: the socket must not be removed under an agent that comes after this one.
+	defer unlock()
+	listener, err := server.Listen(c.listen)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+
+	c.automation.Home = filepath.Join(c.dir, "home")
+	c.automation.Log = logr.FromSlogHandler(log.Handler())
+	runner, err := automation.New(ctx, c.automation)
+	if err != nil {
+		return err
+	}
+	agent, err := server.New(server.Options{
+		Dir: c.dir, Workspace: c.workspace, Runner: runner, Limits: c.limits, IdleTimeout: c.idleTimeout, Version: version, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer agent.Close()
+	// Starting leaves garbage that an idle agent would keep for minutes.
+	debug.FreeOSMemory()
+	log.Info("agent serves", "address", c.listen, "version", version, "pulumi", runner.Version())
+	if err := agent.Serve(ctx, listener); err != nil && !errors.Is(err, server.ErrIdle) {
+		return err
+	}
+	log.Info("agent ends")
+	return nil
+}

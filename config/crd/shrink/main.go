@@ -1,0 +1,184 @@
+// Command shrink rewrites generated CustomResourceDefinitions so that they are small, say what is meant, and admit nothing that a
+// client cannot decode:
+//
+//   - The schema of an embedded pod loses its descriptions. They are most of a definition's size, and `kubectl explain
+//     pod.spec` has them. With them, client-side `kubectl apply` fails, because it keeps the whole definition in an annotation.
+//   - A version that is served and not stored keeps the description of the kind only: its fields are described in the version
+//     that is stored.
+//   - A pod template is a patch, so it need not have containers.
+//   - workspaceTemplate and updateTemplate of a Stack are patches too: nothing in their specification is required, and
+//     defaults must not be filled in, since they would override what the Stack says.
+//   - Quantities and values that are a number or a string get the limits that decoding has. A single object that cannot be
+//     decoded would stop the controller's watch of all objects of its kind.
+//
+// Types, formats, enums, list keys and the knowledge of which fields exist stay, so that validation is the same.
+//
+// Usage: shrink DIRECTORY. Running it again changes nothing.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// maxSize is the size of a definition, as compact JSON in bytes, that leaves room in the 262144 bytes that the annotations of
+// an object may have: client-side apply keeps the definition in one of them.
+const maxSize = 230 * 1024
+
+// quantityPattern matches what resource.ParseQuantity accepts. The generated pattern also admits fractions and any number of
+// digits in an exponent.
+const quantityPattern = `^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?$`
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: shrink DIRECTORY")
+		os.Exit(2)
+	}
+	if err := shrinkDirectory(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// shrinkDirectory rewrites every definition in the directory.
+func shrinkDirectory(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if content, err = shrinkDefinition(content); err != nil {
+			return fmt.Errorf("shrink %s: %w", file, err)
+		}
+		if err := os.WriteFile(file, content, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shrinkDefinition returns the definition, given and returned as YAML, with its schemas rewritten. It fails when the result is
+// larger than maxSize.
+func shrinkDefinition(content []byte) ([]byte, error) {
+	var definition apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(content, &definition); err != nil {
+		return nil, err
+	}
+	for _, version := range definition.Spec.Versions {
+		schema := version.Schema.OpenAPIV3Schema
+		rewrite(schema)
+		visit(schema, boundIntOrString)
+		if !version.Storage {
+			dropDescriptionsBelow(schema)
+		}
+	}
+	compact, err := withoutStatus(&definition)
+	if err != nil {
+		return nil, err
+	}
+	if len(compact) > maxSize {
+		return nil, fmt.Errorf("%d bytes, the limit is %d", len(compact), maxSize)
+	}
+	result, err := yaml.JSONToYAML(compact)
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte("---\n"), result...), nil
+}
+
+// withoutStatus returns the definition as compact JSON, without the status that only the API server writes.
+func withoutStatus(definition *apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
+	encoded, err := json.Marshal(definition)
+	if err != nil {
+		return nil, err
+	}
+	var object map[string]any
+	if err := json.Unmarshal(encoded, &object); err != nil {
+		return nil, err
+	}
+	delete(object, "status")
+	return json.Marshal(object)
+}
+
+// rewrite applies the rules to a schema and everything below it.
+func rewrite(schema *apiextensionsv1.JSONSchemaProps) {
+	for name, property := range schema.Properties {
+		rewrite(&property)
+		switch name {
+		case "podTemplate":
+			updateProperty(&property, "spec", rewritePod)
+		case "workspaceTemplate", "updateTemplate":
+			updateProperty(&property, "spec", rewritePatch)
+		}
+		schema.Properties[name] = property
+	}
+}
+
+// rewritePod drops the descriptions below an embedded pod and the need for containers.
+func rewritePod(pod *apiextensionsv1.JSONSchemaProps) {
+	pod.Required = nil
+	dropDescriptionsBelow(pod)
+}
+
+// rewritePatch drops what is required in a patch and which values are filled in.
+func rewritePatch(patch *apiextensionsv1.JSONSchemaProps) {
+	patch.Required = nil
+	for name, property := range patch.Properties {
+		property.Default = nil
+		patch.Properties[name] = property
+	}
+}
+
+// updateProperty changes a property of a schema in place; a schema without it is left alone.
+func updateProperty(schema *apiextensionsv1.JSONSchemaProps, name string, change func(*apiextensionsv1.JSONSchemaProps)) {
+	property, ok := schema.Properties[name]
+	if !ok {
+		return
+	}
+	change(&property)
+	schema.Properties[name] = property
+}
+
+// boundIntOrString limits a value that is a number or a string to what can be decoded.
+func boundIntOrString(schema *apiextensionsv1.JSONSchemaProps) {
+	switch {
+	case !schema.XIntOrString:
+	case schema.Pattern != "":
+		schema.Pattern = quantityPattern
+	default:
+		schema.Minimum, schema.Maximum = new(float64), new(float64)
+		*schema.Minimum, *schema.Maximum = math.MinInt32, math.MaxInt32
+	}
+}
+
+// dropDescriptionsBelow removes the descriptions of everything below a schema, not its own.
+func dropDescriptionsBelow(schema *apiextensionsv1.JSONSchemaProps) {
+	description := schema.Description
+	visit(schema, func(below *apiextensionsv1.JSONSchemaProps) { below.Description = "" })
+	schema.Description = description
+}
+
+// visit changes a schema and every schema below it.
+func visit(schema *apiextensionsv1.JSONSchemaProps, change func(*apiextensionsv1.JSONSchemaProps)) {
+	change(schema)
+	for name, property := range schema.Properties {
+		visit(&property, change)
+		schema.Properties[name] = property
+	}
+	if schema.Items != nil && schema.Items.Schema != nil {
+		visit(schema.Items.Schema, change)
+	}
+	if schema.AdditionalProperties != nil && schema.AdditionalProperties.Schema != nil {
+		visit(schema.AdditionalProperties.Schema, change)
+	}
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/spf13/pflag"
+)
+
+// fluxFlags are the flags and defaults of Flux 2.9's kustomize-controller; --http-timeout and
+// --graceful-shutdown-timeout those of its helm-controller.
+var fluxFlags = map[string]string{
+	"concurrent":                        "4",
+	"enable-leader-election":            "false",
+	"events-addr":                       "",
+	"feature-gates":                     "",
+	"graceful-shutdown-timeout":         "10m0s",
+	"health-addr":                       ":9440",
+	"http-retry":                        "9",
+	"http-timeout":                      "30s",
+	"interval-jitter-percentage":        "5",
+	"kube-api-burst":                    "300",
+	"kube-api-qps":                      "50",
+	"leader-election-lease-duration":    "35s",
+	"leader-election-release-on-cancel": "true",
+	"leader-election-renew-deadline":    "30s",
+	"leader-election-retry-period":      "5s",
+	"log-encoding":                      "json",
+	"log-level":                         "info",
+	"max-retry-delay":                   "15m0s",
+	"metrics-addr":                      ":8080",
+	"min-retry-delay":                   "750ms",
+	"requeue-dependency":                "30s",
+	"watch-all-namespaces":              "true",
+	"watch-label-selector":              "",
+}
+
+// ownFlags are those that Flux does not have, or, as --no-cross-namespace-refs, with another default.
+var ownFlags = map[string]string{
+	"agent-path":                 "",
+	"artifact-max-entries":       "100000",
+	"artifact-max-size":          "256Mi",
+	"artifact-max-unpacked-size": "1Gi",
+	"no-cross-namespace-refs":    "true",
+	"pulumi":                     "pulumi",
+	"storage-max-size":           "4Gi",
+	"storage-path":               "/data",
+	"version":                    "false",
+	"workspace-idle-timeout":     "5m0s",
+	"workspace-runtime":          "process",
+}
+
+func TestFlagsHaveFluxNamesAndDefaults(t *testing.T) {
+	g := NewWithT(t)
+	found := map[string]string{}
+	(&options{}).flagSet().VisitAll(func(flag *pflag.Flag) { found[flag.Name] = flag.DefValue })
+	for name, value := range fluxFlags {
+		g.Expect(found).To(HaveKeyWithValue(name, value))
+		delete(found, name)
+	}
+	g.Expect(found).To(Equal(ownFlags))
+}
+
+func TestDefaultsAreValid(t *testing.T) {
+	g := NewWithT(t)
+	o, err := parseOptions(nil, io.Discard)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(o.watch.selector.Empty()).To(BeTrue())
+	g.Expect(o.artifacts.maxSize.Value()).To(BeEquivalentTo(256 << 20))
+}
+
+func TestMistakesInFlagsAreNamed(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--nope"}, "unknown flag: --nope"},
+		{[]string{"serve"}, `unexpected argument "serve"`},
+		{[]string{"--concurrent=0"}, "--concurrent must be at least 1"},
+		{[]string{"--concurrent=many"}, `invalid argument "many" for "--concurrent"`},
+		{[]string{"--http-retry=-1"}, "--http-retry must be at least 0"},
+		{[]string{"--http-timeout=0s"}, "--http-timeout must be more than 0"},
+		{[]string{"--artifact-max-size=big"}, "quantities must match"},
+		{[]string{"--artifact-max-size=0"}, "--artifact-max-size must be at least 1"},
+		{[]string{"--artifact-max-entries=0"}, "--artifact-max-entries must be at least 1"},
+		{[]string{"--storage-max-size=1Mi"}, "--storage-max-size must not be less than --artifact-max-size"},
+		{[]string{"--min-retry-delay=1h"}, "--max-retry-delay must not be less than --min-retry-delay"},
+		{[]string{"--interval-jitter-percentage=100"}, "--interval-jitter-percentage must be less than 100"},
+		{[]string{"--log-level=loud"}, "--log-level must be trace, debug, info or error"},
+		{[]string{"--log-encoding=xml"}, "--log-encoding must be json or console"},
+		{[]string{"--feature-gates=Nope=true"}, `--feature-gates: unknown feature gate "Nope"`},
+		{[]string{"--watch-label-selector=a=b=c"}, "--watch-label-selector: "},
+		{[]string{"--watch-all-namespaces=false"}, "needs the environment variable RUNTIME_NAMESPACE"},
+		{[]string{"--workspace-runtime=pod"}, "--workspace-runtime=pod is not available yet, use process"},
+		{[]string{"--workspace-runtime=vm"}, `--workspace-runtime must be process, not "vm"`},
+	} {
+		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
+			g := NewWithT(t)
+			t.Setenv("RUNTIME_NAMESPACE", "")
+			var stdout strings.Builder
+			err := run(context.Background(), test.args, &stdout)
+			g.Expect(err).To(MatchError(ContainSubstring(test.want)))
+			g.Expect(stdout.String()).To(BeEmpty())
+
+			var stderr strings.Builder
+			g.Expect(exitCode(err, &stderr)).To(Equal(2))
+			g.Expect(stderr.String()).To(ContainSubstring(test.want))
+			g.Expect(stderr.String()).To(ContainSubstring("Usage: stack-controller [flags]"))
+		})
+	}
+}
+
+func TestHelpListsEveryFlagAndSucceeds(t *testing.T) {
+	g := NewWithT(t)
+	var stdout strings.Builder
+	err := run(context.Background(), []string{"--help"}, &stdout)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(stdout.String()).To(HavePrefix("Usage: stack-controller [flags]\n"))
+	(&options{}).flagSet().VisitAll(func(flag *pflag.Flag) {
+		g.Expect(stdout.String()).To(ContainSubstring("--" + flag.Name))
+	})
+	g.Expect(exitCode(err, io.Discard)).To(BeZero())
+}
+
+func TestVersionIsPrintedWithoutACluster(t *testing.T) {
+	g := NewWithT(t)
+	var stdout strings.Builder
+	g.Expect(run(context.Background(), []string{"--version"}, &stdout)).To(Succeed())
+	g.Expect(stdout.String()).To(Equal(version + "\n"))
+}
+
+func TestEachShardHasALeaseOfItsOwn(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(leaderElectionID(watchOptions{})).To(Equal("stack-controller-leader-election"))
+	shard1 := leaderElectionID(watchOptions{labelSelector: "sharding.fluxcd.io/key=shard1"})
+	shard2 := leaderElectionID(watchOptions{labelSelector: "sharding.fluxcd.io/key=shard2"})
+	g.Expect(shard1).To(MatchRegexp("^stack-controller-leader-election-[0-9a-f]{8}$"))
+	g.Expect(shard1).NotTo(Equal(shard2))
+}
+
+func TestOneNamespaceIsWatchedWhenAskedFor(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv("RUNTIME_NAMESPACE", "flux-system")
+	o, err := parseOptions([]string{"--watch-all-namespaces=false"}, io.Discard)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(cacheOptions(o).DefaultNamespaces).To(HaveLen(1))
+	g.Expect(cacheOptions(o).DefaultNamespaces).To(HaveKey("flux-system"))
+}

@@ -1,0 +1,116 @@
+package automation
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// Exit codes of the CLI that say why it failed, from 3.227 on; before, the text has to do.
+const (
+	exitUnauthenticated = 3
+	exitStackNotFound   = 6
+	exitNoChanges       = 7
+)
+
+// cause recognises a failure by what the CLI printed.
+type cause struct {
+	reason  proto.FailureReason
+	pattern *regexp.Regexp
+	// early restricts it to failures before the engine was at work: later the same words may come from a program.
+	early bool
+}
+
+// causes are tried in their order.
+var causes = []cause{
+	{proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, regexp.MustCompile(
+		lockedText + `|\[409\] Conflict: Another update is currently in progress`), true},
+	{proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, regexp.MustCompile(
+		`no stack named '[^']*' found`), true},
+	{proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, regexp.MustCompile(
+		`no changes were expected but changes`), false},
+	{proto.FailureReason_FAILURE_REASON_SECRETS_PROVIDER, regexp.MustCompile(
+		`passphrase must be set|incorrect passphrase|secrets (?:manager|provider)|unable to read PULUMI_CONFIG_PASSPHRASE_FILE|` +
+			`failed to (?:en|de)crypt|decrypting secret value|message authentication failed`), true},
+	{proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED, regexp.MustCompile(
+		`PULUMI_ACCESS_TOKEN must be set|invalid access token|\[401\] Unauthorized|AccessDenied|NoCredentialProviders|` +
+			`could not find default credentials|failed to refresh cached credentials|InvalidAccessKeyId|SignatureDoesNotMatch`), true},
+	{proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, regexp.MustCompile(
+		`no Pulumi\.yaml project file found|could not (?:load|read|unmarshal) '?[^\n]*Pulumi\.(?:yaml|yml|json)|failed to load (?:project|language plugin)|` +
+			`could not validate '[^']*Pulumi\.|(?:load|no) language plugin|does not satisfy the version range|failed to discover plugin requirements`), false},
+	{proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, regexp.MustCompile(
+		`validating stack config|is missing configuration value|with configuration key '[^']*' must be|could not decrypt configuration|` +
+			`does not support environments|Missing required configuration variable|loading stack config|invalid configuration key|` +
+			`could not parse [^\n]* as a configuration key|[Uu]nable to (?:read|load) config`), false},
+}
+
+// classify says why the CLI failed, from its exit code, what it printed, and what the engine reported.
+func classify(res result, sum *summary) *failure {
+	printed := stripEscapes(res.stderr)
+	reported := strings.Join(sum.errors, "\n")
+	f := &failure{reason: proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, message: errorText(printed, sum)}
+	switch res.code {
+	case exitUnauthenticated:
+		f.reason = proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED
+		return f
+	case exitStackNotFound:
+		f.reason = proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND
+		return f
+	case exitNoChanges:
+		f.reason = proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES
+		return f
+	}
+	for _, cause := range causes {
+		if cause.early && sum.started {
+			continue
+		}
+		if cause.pattern.MatchString(printed) || cause.pattern.MatchString(reported) {
+			f.reason = cause.reason
+			break
+		}
+	}
+	if f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT {
+		f.holders = parseLocks(printed)
+	}
+	return f
+}
+
+// errorText is why the CLI failed, in one text: the errors that the engine reported, else what the CLI itself printed as
+// an error, else the last of what it printed.
+func errorText(printed string, sum *summary) string {
+	if len(sum.errors) > 0 {
+		return strings.Join(sum.errors, "\n")
+	}
+	var found []string
+	inError := false
+	for line := range strings.Lines(printed) {
+		text, isError := strings.CutPrefix(strings.TrimSpace(line), "error: ")
+		switch {
+		case isError:
+			inError = true
+		case strings.HasPrefix(line, "warning: "), strings.TrimSpace(line) == "":
+			inError = false
+		}
+		if inError && len(found) < maxDiagnostics {
+			found = append(found, text)
+		}
+	}
+	if len(found) > 0 {
+		return strings.Join(found, "\n")
+	}
+	return lastLines(printed, 5)
+}
+
+// lineBreak is the end of a line with the indentation of the next.
+var lineBreak = regexp.MustCompile(`([:;,.]?)[ \t]*\n\s*`)
+
+// oneLine joins the lines of a text so that they still can be told apart.
+func oneLine(text string) string {
+	return lineBreak.ReplaceAllStringFunc(strings.TrimSpace(text), func(separator string) string {
+		if mark := strings.TrimSpace(separator); mark != "" {
+			return mark + " "
+		}
+		return "; "
+	})
+}

@@ -1,0 +1,162 @@
+package automation
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pulumi/pulumi/sdk/v3/go/auto"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// commandTimeout bounds the small commands around an operation: each reads or writes a few objects of the backend.
+const commandTimeout = 5 * time.Minute
+
+// runEngine runs the operation proper. What can be put right is put right once: a stack that does not exist is created, a
+// lock that we left is released.
+func (o *operation) runEngine(ctx context.Context) (*summary, error) {
+	created, released := false, false
+	for {
+		sum, err := o.update(ctx)
+		if err == nil {
+			return sum, nil
+		}
+		f, ok := err.(*failure)
+		if !ok || context.Cause(ctx) != nil {
+			return nil, err
+		}
+		switch {
+		case f.reason == proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND && o.request.GetCreateStack() && !created:
+			created = true
+			if err := o.createStack(ctx); err != nil {
+				return nil, err
+			}
+		case f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && !released:
+			released = true
+			if !o.releaseLock(ctx, f.holders) {
+				return nil, o.conflict(f)
+			}
+		default:
+			return nil, o.conflict(f)
+		}
+	}
+}
+
+// conflict notes who holds the lock, when that is the failure.
+func (o *operation) conflict(f *failure) error {
+	if len(f.holders) > 0 {
+		o.report.update(true, func(op *proto.Operation) { op.LockHolder = f.holders[0] })
+	}
+	return f
+}
+
+// update runs the operation once through the Automation API. An error that is a *failure was told by the CLI.
+func (o *operation) update(ctx context.Context) (*summary, error) {
+	cmd := &command{operation: o, ctx: ctx}
+	detached := context.WithoutCancel(ctx)
+	workspace, err := auto.NewLocalWorkspace(detached, auto.WorkDir(o.dir), auto.Pulumi(cmd))
+	if err != nil {
+		return nil, fmt.Errorf("prepare the Automation API: %w", err)
+	}
+	target, err := auto.SelectStack(detached, o.stack.name, workspace)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the Automation API: %w", err)
+	}
+	err = o.call(detached, target)
+	switch {
+	case cmd.err != nil:
+		return nil, cmd.err
+	case !cmd.ran:
+		return nil, fmt.Errorf("run the Automation API: %w", err)
+	case cmd.result.code == 0:
+		// What a killed process left is dealt with now, or is in the state for everyone to see.
+		if o.request.GetKind() != proto.OperationKind_OPERATION_KIND_PREVIEW {
+			o.stack.settle()
+		}
+		return &cmd.summary, nil
+	case context.Cause(ctx) != nil:
+		return nil, stopError(cmd)
+	case cmd.result.bySignal():
+		return nil, &interrupted{message: "pulumi was ended by a signal from outside; the outcome is not known"}
+	}
+	return nil, classify(cmd.result, &cmd.summary)
+}
+
+// stopError says how an operation ended that was asked to.
+func stopError(cmd *command) error {
+	switch {
+	case cmd.result.killed:
+		return &interrupted{message: "pulumi did not stop and was killed: the stack's lock and pending operations may be left"}
+	case cmd.result.code == exitCancelled:
+		return &interrupted{message: "pulumi did not stop within the grace period and was stopped in the middle of a resource operation"}
+	}
+	return &interrupted{message: "pulumi stopped gracefully"}
+}
+
+// createStack creates the stack in the backend. What the CLI decides about its encryption goes to the stack's directory.
+func (o *operation) createStack(ctx context.Context) error {
+	args := []string{"stack", "init", "--stack", o.stack.name}
+	if provider := o.request.GetSecretsProvider(); provider != "" {
+		args = append(args, "--secrets-provider="+provider)
+	}
+	o.log.Info("creating the stack")
+	res, err := o.helper(ctx, commandTimeout, invocation{args: args, started: o.stack.started, ended: o.stack.ended})
+	if err != nil {
+		return err
+	}
+	if res.code != 0 {
+		f := classify(res, &summary{})
+		f.message = "cannot create the stack: " + f.message
+		return f
+	}
+	return nil
+}
+
+// releaseLock removes a lock that a killed process of this agent left, and tells whether it did.
+func (o *operation) releaseLock(ctx context.Context, holders []*proto.LockHolder) bool {
+	if !o.runner.abandoned(o.stack, holders) {
+		return false
+	}
+	o.log.Info("releasing the lock of a pulumi process of this agent that was killed", "pid", holders[0].GetPid())
+	res, err := o.helper(ctx, commandTimeout, invocation{args: []string{"cancel", "--yes", "--stack", o.stack.name}})
+	if err != nil {
+		o.log.Error(err, "the lock was not released")
+	}
+	return err == nil && res.code == 0
+}
+
+// removeStack removes the record of a destroyed stack when the request says so. The CLI would delete the configuration as well.
+func (o *operation) removeStack(ctx context.Context) error {
+	if !o.request.GetOptions().GetRemove() {
+		return nil
+	}
+	args := []string{"stack", "rm", "--yes", "--preserve-config", "--stack", o.stack.name}
+	res, err := o.helper(ctx, commandTimeout, invocation{args: args, started: o.stack.started, ended: o.stack.ended})
+	if err != nil {
+		return err
+	}
+	if res.code != 0 {
+		f := classify(res, &summary{})
+		f.message = "everything is destroyed, but the stack cannot be removed: " + f.message
+		return f
+	}
+	return nil
+}
+
+// checkPending refuses an update when the last process was killed and left the creation of a resource half done: the next
+// update would create it again, and nobody would know about the first one.
+func (o *operation) checkPending(ctx context.Context) error {
+	if o.request.GetKind() != proto.OperationKind_OPERATION_KIND_UP || len(o.stack.leftOver()) == 0 {
+		return nil
+	}
+	facts, exists, err := o.exportState(ctx)
+	if err != nil || !exists || len(facts.pendingCreates) == 0 {
+		return err
+	}
+	return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+		"an earlier update was killed while it created %s: another update could create it twice. See whether it exists, then import it or "+
+			"forget the attempt, with `pulumi refresh --import-pending-creates` or `--clear-pending-creates`",
+		strings.Join(facts.pendingCreates[:min(len(facts.pendingCreates), 10)], ", "))
+}

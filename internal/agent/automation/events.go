@@ -1,0 +1,134 @@
+package automation
+
+import (
+	"encoding/json"
+	"maps"
+	"strings"
+	"sync"
+)
+
+// engineEvent is what we read of an event of the engine; apitype.EngineEvent has the whole of it.
+type engineEvent struct {
+	Diagnostic *struct {
+		URN      string `json:"urn"`
+		Message  string `json:"message"`
+		Severity string `json:"severity"`
+	} `json:"diagnosticEvent"`
+	ResourcePre *stepEvent `json:"resourcePreEvent"`
+	ResOutputs  *stepEvent `json:"resOutputsEvent"`
+	ResFailed   *stepEvent `json:"resOpFailedEvent"`
+	Policy      *struct {
+		ResourceURN      string `json:"resourceUrn"`
+		Message          string `json:"message"`
+		PolicyName       string `json:"policyName"`
+		EnforcementLevel string `json:"enforcementLevel"`
+	} `json:"policyEvent"`
+	Summary *struct {
+		ResourceChanges map[string]int64 `json:"resourceChanges"`
+		Result          string           `json:"result"`
+	} `json:"summaryEvent"`
+}
+
+type stepEvent struct {
+	Metadata struct {
+		Op   string `json:"op"`
+		URN  string `json:"urn"`
+		Type string `json:"type"`
+		New  *struct {
+			Outputs map[string]json.RawMessage `json:"outputs"`
+		} `json:"new"`
+	} `json:"metadata"`
+}
+
+const (
+	stackType = "pulumi:pulumi:Stack"
+	// maxDiagnostics and maxDiagnosticSize bound the errors that are kept; the message has room for a few only.
+	maxDiagnostics    = 10
+	maxDiagnosticSize = 2 << 10
+)
+
+// summary is what the events of one CLI process amount to.
+type summary struct {
+	mu      sync.Mutex
+	changes map[string]int64
+	// current describes the step that started last.
+	current string
+	// outputs are the raw outputs of the stack; nil when the engine reported none.
+	outputs map[string]json.RawMessage
+	// errors are the diagnostics that say why the operation failed, in order, and without those that only say that it did.
+	errors []string
+	// started says that the engine was at work: the failure is one of the program, not of the preparations.
+	started bool
+}
+
+// add takes one event into account and tells whether there is progress to report.
+func (s *summary) add(event engineEvent) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case event.ResourcePre != nil:
+		s.started = true
+		step := event.ResourcePre.Metadata
+		if step.Type == stackType || step.Op == "same" {
+			return false
+		}
+		s.current = step.Op + " " + step.Type + " " + resourceName(step.URN)
+		return true
+	case event.ResOutputs != nil:
+		s.addDone(event.ResOutputs)
+		return true
+	case event.Summary != nil:
+		// The engine's own count is the one that counts.
+		s.changes = maps.Clone(event.Summary.ResourceChanges)
+		return true
+	case event.Diagnostic != nil && event.Diagnostic.Severity == "error":
+		s.addError(event.Diagnostic.URN, event.Diagnostic.Message)
+	case event.Policy != nil && event.Policy.EnforcementLevel == "mandatory":
+		s.addError(event.Policy.ResourceURN, "policy "+event.Policy.PolicyName+": "+event.Policy.Message)
+	}
+	return false
+}
+
+func (s *summary) addDone(event *stepEvent) {
+	step := event.Metadata
+	if s.changes == nil {
+		s.changes = map[string]int64{}
+	}
+	s.changes[step.Op]++
+	if step.Type == stackType && step.New != nil && step.Op != "delete" {
+		s.outputs = step.New.Outputs
+	}
+}
+
+func (s *summary) addError(urn, message string) {
+	message = strings.TrimSpace(stripEscapes(message))
+	if message == "" || message == "update failed" || message == "preview failed" || len(s.errors) >= maxDiagnostics {
+		return
+	}
+	if name := resourceName(urn); name != "" && !strings.Contains(urn, "::"+stackType+"::") {
+		message = resourceType(urn) + " " + name + ": " + message
+	}
+	s.errors = append(s.errors, bounded(message, maxDiagnosticSize))
+}
+
+// snapshot returns the counts and the step that runs.
+func (s *summary) snapshot() (changes map[string]int64, current string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.changes), s.current
+}
+
+// resourceName is the last part of a URN: urn:pulumi:stack::project::parent$type::name.
+func resourceName(urn string) string {
+	parts := strings.SplitN(urn, "::", 4)
+	return parts[len(parts)-1]
+}
+
+// resourceType is the type of a URN, without those of its parents.
+func resourceType(urn string) string {
+	parts := strings.SplitN(urn, "::", 4)
+	if len(parts) < 4 {
+		return "resource"
+	}
+	return parts[2][strings.LastIndex(parts[2], "$")+1:]
+}

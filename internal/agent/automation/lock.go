@@ -1,0 +1,58 @@
+package automation
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// lockedText is how the CLI begins to say that a self-managed backend holds a lock on the stack.
+const lockedText = "the stack is currently locked by"
+
+// lockLine is one lock: "  file:///state/.pulumi/locks/…/uuid.json: created by USER@HOST (pid 42) at 2026-11-21T02:26:40Z".
+// A user's name may contain an @, a host's name may not.
+var lockLine = regexp.MustCompile(`created by ([^\n]*)@([^@\s]+) \(pid (\d{1,19})\) at (\S+)`)
+
+// parseLocks returns who holds the locks that the text of the CLI names, in its order.
+func parseLocks(text string) []*proto.LockHolder {
+	_, text, ok := strings.Cut(text, lockedText)
+	if !ok {
+		return nil
+	}
+	var holders []*proto.LockHolder
+	for _, match := range lockLine.FindAllStringSubmatch(text, 32) {
+		pid, err := strconv.ParseInt(match[3], 10, 64)
+		if err != nil {
+			continue
+		}
+		holder := &proto.LockHolder{User: bounded(match[1], 128), Host: bounded(match[2], 253), Pid: pid}
+		if since, err := time.Parse(time.RFC3339, match[4]); err == nil {
+			holder.Since = timestamppb.New(since)
+		}
+		holders = append(holders, holder)
+	}
+	return holders
+}
+
+// abandoned tells whether all of the locks were left by processes of this agent that are gone: only then may they be
+// removed, because `pulumi cancel` removes all of them.
+func (r *Runner) abandoned(s *stack, holders []*proto.LockHolder) bool {
+	leftOver := map[int64]bool{}
+	for _, pid := range s.leftOver() {
+		leftOver[int64(pid)] = true
+	}
+	for _, holder := range holders {
+		if holder.GetHost() != r.hostname {
+			return false
+		}
+		if !leftOver[holder.GetPid()] && (!r.options.ExclusiveHost || running(int(holder.GetPid()), "")) {
+			return false
+		}
+	}
+	return len(holders) > 0
+}

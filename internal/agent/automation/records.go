@@ -1,0 +1,68 @@
+package automation
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// exitCancelled is the exit code of a CLI that got a second signal: what ran then is recorded as pending.
+const exitCancelled = 8
+
+// A record is a small file for each CLI process that changes the stack: its name is the process ID, its content the time the
+// process started. It is removed when the process ended in an orderly way. One that is left over says that a process of ours
+// was killed, or that the agent was: the lock of that process may still be there, and pending operations in the state.
+
+func (s *stack) recordDir() string {
+	return filepath.Join(s.dir, "processes")
+}
+
+func (s *stack) recordPath(pid int) string {
+	return filepath.Join(s.recordDir(), strconv.Itoa(pid))
+}
+
+// started records a process. A record that cannot be written costs no more than the automatic release of its lock.
+func (s *stack) started(pid int) {
+	_ = os.WriteFile(s.recordPath(pid), []byte(processStartTime(pid)), 0o600)
+}
+
+// ended removes the record of a process that left nothing behind.
+func (s *stack) ended(pid int, res result) {
+	if !res.bySignal() && res.code != exitCancelled {
+		_ = os.Remove(s.recordPath(pid))
+	}
+}
+
+// leftOver returns the IDs of the recorded processes that are gone.
+func (s *stack) leftOver() []int {
+	entries, err := os.ReadDir(s.recordDir())
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		started, err := os.ReadFile(s.recordPath(pid))
+		if err == nil && !running(pid, string(started)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// settle removes the records of processes that are gone: whatever they left has been dealt with.
+func (s *stack) settle() {
+	for _, pid := range s.leftOver() {
+		_ = os.Remove(s.recordPath(pid))
+	}
+}
+
+// running tells whether the process that was started then is still there; another one may have its ID by now. The empty
+// string stands for any time.
+func running(pid int, started string) bool {
+	now := processStartTime(pid)
+	return now != "" && (started == "" || now == started)
+}

@@ -1,0 +1,154 @@
+package automation_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+const simpleProgram = `
+name: demo
+runtime: yaml
+variables:
+  greeting: hello
+outputs:
+  greeting: ${greeting}
+  number: 1234567
+  nested: {list: [1, 2.5, true], text: "<&>"}
+`
+
+func TestFirstUpdateCreatesTheStackAndTheNextIsOneProcess(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+
+	first := f.run(up)
+	f.Expect(first.GetState()).To(Equal(succeeded), first.GetMessage())
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up "), HavePrefix("stack init "), HavePrefix("up ")))
+	f.Expect(first.GetResourceChanges()).To(Equal(map[string]int64{"create": 1}))
+	f.Expect(first.GetProject().GetName()).To(Equal("demo"))
+	f.Expect(first.GetProject().GetRuntime()).To(Equal("yaml"))
+	f.Expect(string(first.GetOutputs()["greeting"].GetValue())).To(Equal(`"hello"`))
+	f.Expect(string(first.GetOutputs()["number"].GetValue())).To(Equal(`1234567`))
+	f.Expect(string(first.GetOutputs()["nested"].GetValue())).To(Equal(`{"list":[1,2.5,true],"text":"<&>"}`))
+	f.Expect(first.GetOutputs()["greeting"].GetSecret()).To(BeFalse())
+
+	second := f.run(up)
+	f.Expect(second.GetState()).To(Equal(succeeded), second.GetMessage())
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up ")))
+	f.Expect(second.GetResourceChanges()).To(Equal(map[string]int64{"same": 1}))
+	f.Expect(second.GetOutputs()).To(HaveLen(3))
+}
+
+func TestEveryKindOfOperationIsOneProcess(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+	f.Expect(f.run(up).GetState()).To(Equal(succeeded))
+	f.processes()
+
+	for _, kind := range []proto.OperationKind{preview, refresh, destroy} {
+		operation := f.run(kind)
+		f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+		f.Expect(operation.GetKind()).To(Equal(kind))
+		f.Expect(f.processes()).To(HaveLen(1), kind.String())
+		f.Expect(operation.GetResourceChanges()).NotTo(BeEmpty(), kind.String())
+	}
+}
+
+func TestPreviewReportsWhatWouldChangeAndLeavesTheStateAlone(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+
+	operation := f.run(preview)
+	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+	f.Expect(operation.GetResourceChanges()).To(Equal(map[string]int64{"create": 1}))
+	f.Expect(operation.GetOutputs()).To(BeEmpty())
+	f.Expect(f.run(up).GetResourceChanges()).To(Equal(map[string]int64{"create": 1}))
+}
+
+func TestDestroyWorksFromTheStateAloneAndRemovesTheStack(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+	f.Expect(f.run(up).GetState()).To(Equal(succeeded))
+	f.Expect(os.RemoveAll(f.project)).To(Succeed())
+	f.processes()
+
+	operation := f.run(destroy, func(request *proto.StartOperationRequest) {
+		request.Source = &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: "demo", Runtime: "yaml"}}
+		request.CreateStack = false
+		request.Options.Remove = true
+	})
+	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+	f.Expect(operation.GetResourceChanges()).To(Equal(map[string]int64{"delete": 1}))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("destroy "), HavePrefix("stack rm ")))
+	f.Expect(filepath.Join(f.state, ".pulumi", "stacks", "demo", "dev.json")).NotTo(BeAnExistingFile())
+}
+
+func TestMissingStackIsReportedUnlessItMayBeCreated(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+	dontCreate := func(request *proto.StartOperationRequest) { request.CreateStack = false }
+
+	for _, change := range [][]func(*proto.StartOperationRequest){{dontCreate}, {dontCreate, withConfig(secret("password", "canary"))}} {
+		operation := f.run(up, change...)
+		f.Expect(operation.GetState()).To(Equal(failed))
+		f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND))
+		f.Expect(operation.GetMessage()).To(ContainSubstring("no stack named 'dev' found"))
+	}
+}
+
+func TestExpectedNoChangesAreReportedWhenThereAreSome(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+
+	operation := f.run(preview, func(request *proto.StartOperationRequest) { request.Options.ExpectNoChanges = true })
+	f.Expect(operation.GetState()).To(Equal(failed))
+	f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES), operation.GetMessage())
+}
+
+func TestSourceTreeIsNotChanged(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+	f.write("Pulumi.dev.yaml", "config:\n  demo:unused: x # comment\n")
+	f.Expect(f.run(up, withConfig(text("a", "b"), secret("c", "canary-config-1"))).GetState()).To(Equal(succeeded))
+
+	entries, err := os.ReadDir(f.project)
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(entries).To(HaveLen(2))
+	content, err := os.ReadFile(filepath.Join(f.project, "Pulumi.dev.yaml"))
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(string(content)).To(Equal("config:\n  demo:unused: x # comment\n"))
+}
+
+func TestMessageIsRecordedAsItIs(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+	operation := f.run(up, func(request *proto.StartOperationRequest) {
+		request.Options.Message = "say \"hello\"\nin two lines"
+		request.CommitMetadata = map[string]string{"PULUMI_GIT_COMMIT_MESSAGE": "from the commit", "PULUMI_GIT_HEAD": "abc"}
+	})
+	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+	history := f.readAll(f.state, "history")
+	f.Expect(history).To(ContainSubstring(`say \"hello\"\nin two lines`))
+	f.Expect(history).NotTo(ContainSubstring("from the commit"))
+	f.Expect(history).To(ContainSubstring(`"git.head":"abc"`))
+}
+
+// readAll returns the content of all files below the directory whose path contains the part.
+func (f *fixture) readAll(dir, part string) string {
+	f.t.Helper()
+	var all strings.Builder
+	f.Expect(filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() || !strings.Contains(path, part) {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		all.Write(content)
+		return err
+	})).To(Succeed())
+	return all.String()
+}

@@ -1,0 +1,131 @@
+package automation
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// exportTimeout bounds `pulumi stack export`: the state may be large and far away.
+const exportTimeout = 10 * time.Minute
+
+// stateFacts is what we need to know of a stack's state.
+type stateFacts struct {
+	crypto cryptoSettings
+	// cryptoKind is the kind of secrets provider: "passphrase", "cloud" for a key management service, "service" for Pulumi
+	// Cloud; empty when the state names none.
+	cryptoKind string
+	// pendingCreates are the URNs of resources whose creation was cut off: they may exist, and nobody knows their IDs.
+	pendingCreates []string
+}
+
+// readStateFacts reads an exported state as a stream: a state can be much larger than what matters here.
+func readStateFacts(path string) (stateFacts, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return stateFacts{}, fmt.Errorf("read the exported state: %w", err)
+	}
+	defer file.Close()
+	var facts stateFacts
+	decoder := json.NewDecoder(file)
+	err = eachMember(decoder, func(key string) error {
+		if key != "deployment" {
+			return skipValue(decoder)
+		}
+		return eachMember(decoder, func(key string) error { return facts.readMember(decoder, key) })
+	})
+	if err != nil {
+		return stateFacts{}, fmt.Errorf("read the exported state: %w", err)
+	}
+	return facts, nil
+}
+
+// readMember reads one member of the deployment.
+func (f *stateFacts) readMember(decoder *json.Decoder, key string) error {
+	switch key {
+	case "secrets_providers":
+		var provider struct {
+			Type  string `json:"type"`
+			State struct {
+				Salt         string `json:"salt"`
+				URL          string `json:"url"`
+				EncryptedKey string `json:"encryptedkey"`
+			} `json:"state"`
+		}
+		if err := decoder.Decode(&provider); err != nil {
+			return err
+		}
+		f.cryptoKind = provider.Type
+		switch provider.Type {
+		case "passphrase":
+			f.crypto.EncryptionSalt = provider.State.Salt
+		case "cloud":
+			f.crypto.SecretsProvider, f.crypto.EncryptedKey = provider.State.URL, provider.State.EncryptedKey
+		}
+		return nil
+	case "pending_operations":
+		var operations []struct {
+			Type     string `json:"type"`
+			Resource struct {
+				URN string `json:"urn"`
+			} `json:"resource"`
+		}
+		if err := decoder.Decode(&operations); err != nil {
+			return err
+		}
+		for _, operation := range operations {
+			if operation.Type == "creating" {
+				f.pendingCreates = append(f.pendingCreates, operation.Resource.URN)
+			}
+		}
+		return nil
+	}
+	return skipValue(decoder)
+}
+
+// eachMember calls visit with each key of the object that comes next; visit reads the value. null counts as empty.
+func eachMember(decoder *json.Decoder, visit func(key string) error) error {
+	token, err := decoder.Token()
+	if err != nil || token == nil {
+		return err
+	}
+	if token != json.Delim('{') {
+		return fmt.Errorf("unexpected %v", token)
+	}
+	for decoder.More() {
+		key, err := decoder.Token()
+		if err != nil {
+			return err
+		}
+		if err := visit(key.(string)); err != nil {
+			return err
+		}
+	}
+	_, err = decoder.Token()
+	return err
+}
+
+// skipValue reads over the value that comes next, piece by piece.
+func skipValue(decoder *json.Decoder) error {
+	depth := 0
+	for {
+		token, err := decoder.Token()
+		if err == io.EOF {
+			return io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+		switch token {
+		case json.Delim('{'), json.Delim('['):
+			depth++
+		case json.Delim('}'), json.Delim(']'):
+			depth--
+		}
+		if depth == 0 {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// The kinds of errors that callers decide on; use errors.Is. Errors of a context that ended are that context's error.
+var (
+	// ErrSourceMissing: the agent does not have the artifact of the operation; push it and start again.
+	ErrSourceMissing = errors.New("the agent does not have the source")
+	// ErrBusy: another operation is not done, or the source is being replaced; try again later.
+	ErrBusy = errors.New("the agent is busy")
+	// ErrNotFound: the agent does not know the operation.
+	ErrNotFound = errors.New("the agent does not know the operation")
+	// ErrUnavailable: the agent cannot be reached, does not answer in time, or is stopping. Nothing is known about the effect of
+	// the call; every call may be repeated.
+	ErrUnavailable = errors.New("the agent is unavailable")
+	// ErrInvalid: the request, or the archive, can never work.
+	ErrInvalid = errors.New("the agent refuses the request")
+	// ErrDigestMismatch: the bytes that arrived are not those that the digest names.
+	ErrDigestMismatch = errors.New("the digest does not match")
+	// ErrTooLarge: a limit of the agent or of the protocol is exceeded.
+	ErrTooLarge = errors.New("a limit of the agent is exceeded")
+	// ErrDenied: the agent does not accept the caller.
+	ErrDenied = errors.New("the agent denies access")
+)
+
+// Error is a failed call.
+type Error struct {
+	// What was attempted, and on what.
+	What string
+	// Message of the agent or of the transport.
+	Message string
+	// Kind is one of the errors above, nil when there is none for it.
+	Kind error
+	// Code is the gRPC status code of the answer.
+	Code codes.Code
+}
+
+// Error says what was attempted and what came of it.
+func (e *Error) Error() string {
+	if e.Kind == nil {
+		return fmt.Sprintf("%s: %s: %s", e.What, e.Code, e.Message)
+	}
+	return fmt.Sprintf("%s: %v: %s", e.What, e.Kind, e.Message)
+}
+
+// Unwrap returns the kind.
+func (e *Error) Unwrap() error {
+	return e.Kind
+}
+
+// wrap turns an error of the generated client into one that callers can decide on. ctx is the caller's.
+func wrap(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", what, ctx.Err())
+	}
+	answer := status.Convert(err)
+	return &Error{What: what, Message: answer.Message(), Kind: kindOf(err, answer.Code()), Code: answer.Code()}
+}
+
+// kindOf maps the codes of the protocol, and those that gRPC makes by itself.
+func kindOf(err error, code codes.Code) error {
+	switch code {
+	case codes.FailedPrecondition:
+		switch proto.ReasonOf(err) {
+		case proto.ReasonSourceMissing:
+			return ErrSourceMissing
+		case proto.ReasonBusy:
+			return ErrBusy
+		}
+	case codes.NotFound:
+		return ErrNotFound
+	// The deadline is the one of this package, Canceled and Aborted come from an agent that stops or moved on.
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
+		return ErrUnavailable
+	case codes.InvalidArgument:
+		return ErrInvalid
+	case codes.DataLoss:
+		return ErrDigestMismatch
+	case codes.ResourceExhausted:
+		return ErrTooLarge
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return ErrDenied
+	}
+	return nil
+}

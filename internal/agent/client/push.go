@@ -1,0 +1,66 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// chunkSize, in bytes, balances the number of messages against memory: gRPC may hold on to a few of them.
+const chunkSize = 128 << 10
+
+// pushTimeout bounds a push whose context has no earlier deadline: delivery, verification and unpacking.
+const pushTimeout = 10 * time.Minute
+
+// PushSource delivers the tarball with this digest and size in bytes, and returns once the agent has unpacked it. When
+// the agent has it already nothing is read from content. Decide on ErrBusy, ErrDigestMismatch, ErrTooLarge, ErrInvalid
+// (an unusable archive) and ErrUnavailable; an error of content itself is wrapped as it is.
+func (c *Client) PushSource(ctx context.Context, digest string, size int64, content io.Reader) error {
+	what := "push source " + digest
+	bounded, cancel := context.WithTimeout(ctx, pushTimeout)
+	defer cancel()
+	stream, err := c.agent.PushSource(bounded)
+	if err != nil {
+		return wrap(ctx, what, err)
+	}
+	header := &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Header{
+		Header: &proto.SourceHeader{Digest: digest, Size: size},
+	}}
+	// After a failed Send the answer of the agent, good or bad, is what CloseAndRecv returns.
+	if err := stream.Send(header); err == nil {
+		if err := sendChunks(stream, content); err != nil {
+			return fmt.Errorf("%s: read the artifact: %w", what, err)
+		}
+	}
+	if _, err := stream.CloseAndRecv(); err != nil {
+		return wrap(ctx, what, err)
+	}
+	return nil
+}
+
+// sendChunks streams the content until its end or until the agent has answered. It returns errors of content only.
+func sendChunks(stream grpc.ClientStreamingClient[proto.PushSourceRequest, proto.PushSourceResponse], content io.Reader) error {
+	for {
+		// A message must not be changed after it was sent, so every chunk has a buffer of its own.
+		buffer := make([]byte, chunkSize)
+		n, err := io.ReadFull(content, buffer)
+		if n > 0 {
+			message := &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Chunk{Chunk: buffer[:n]}}
+			if stream.Send(message) != nil {
+				return nil
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

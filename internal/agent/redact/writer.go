@@ -1,0 +1,59 @@
+package redact
+
+import (
+	"bytes"
+	"io"
+	"sync"
+)
+
+// Writer redacts what is written to it and passes it on. A value is found however it is spread over the writes: the end of
+// a write is held back as long as it may be the beginning of a value, so at most the length of the longest value is kept.
+//
+// Close passes on what is held back; it does not close the underlying writer.
+type Writer struct {
+	redactor *Redactor
+	to       io.Writer
+
+	mu      sync.Mutex
+	pending []byte
+	masked  int
+}
+
+// Writer returns a Writer that redacts to w.
+func (r *Redactor) Writer(w io.Writer) *Writer {
+	return &Writer{redactor: r, to: w}
+}
+
+// Write never writes less than p unless the underlying writer fails.
+func (w *Writer) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pending = append(w.pending, p...)
+	if err := w.flush(false); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Close passes on what is held back.
+func (w *Writer) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.flush(true)
+}
+
+func (w *Writer) flush(final bool) error {
+	var out bytes.Buffer
+	w.redactor.mu.RLock()
+	settled, masked := w.redactor.index.scan(w.pending, w.masked, final, &out)
+	w.redactor.mu.RUnlock()
+	w.masked = masked
+	if w.pending = w.pending[settled:]; len(w.pending) == 0 {
+		w.pending = nil
+	}
+	if out.Len() == 0 {
+		return nil
+	}
+	_, err := w.to.Write(out.Bytes())
+	return err
+}

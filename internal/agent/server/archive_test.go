@@ -1,0 +1,57 @@
+package server
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"maps"
+	"slices"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+const projectYAML = "name: demo\nruntime: yaml\n"
+
+// artifact is a tarball as a source publishes it.
+type artifact struct {
+	content []byte
+	digest  string
+}
+
+// pack makes an artifact of files.
+func pack(t *testing.T, files map[string]string) artifact {
+	t.Helper()
+	g := NewWithT(t)
+	var packed bytes.Buffer
+	zipped := gzip.NewWriter(&packed)
+	archive := tar.NewWriter(zipped)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		g.Expect(archive.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[name]))})).To(Succeed())
+		_, err := archive.Write([]byte(files[name]))
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	g.Expect(archive.Close()).To(Succeed())
+	g.Expect(zipped.Close()).To(Succeed())
+	return artifactOf(packed.Bytes())
+}
+
+func artifactOf(content []byte) artifact {
+	return artifact{content: content, digest: digest.FromBytes(content).String()}
+}
+
+// push delivers the artifact.
+func (a *agent) push(artifact artifact) error {
+	return a.PushSource(a.t.Context(), artifact.digest, int64(len(artifact.content)), bytes.NewReader(artifact.content))
+}
+
+// update asks for an update from the artifact.
+func update(id, digest, dir string) *proto.StartOperationRequest {
+	return &proto.StartOperationRequest{
+		Id: id, Kind: proto.OperationKind_OPERATION_KIND_UP, Stack: "dev",
+		Source: &proto.StartOperationRequest_Artifact{Artifact: &proto.ArtifactSource{Digest: digest, Dir: dir}},
+	}
+}

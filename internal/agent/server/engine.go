@@ -1,0 +1,211 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	gproto "google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/stack-controller/stack-controller/internal/agent/automation"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// maxFinishedOperations is how many final operations are kept for a controller that does not tell us to forget them.
+const maxFinishedOperations = 50
+
+// Runner runs pulumi. *automation.Runner is the real one.
+type Runner interface {
+	// Version is the version of the pulumi CLI.
+	Version() string
+	// Run runs one operation to its end; project is the absolute directory of the program. When ctx is cancelled it stops
+	// gracefully; context.Cause(ctx) says why: automation.ErrCancelled, automation.ErrTimeout or automation.ErrShutdown.
+	// progress is called serially with the changed operation. The operation that is returned is final.
+	Run(ctx context.Context, request *proto.StartOperationRequest, project string, progress func(*proto.Operation)) *proto.Operation
+}
+
+// engine owns the operations: it runs one at a time, and knows those that were not forgotten.
+type engine struct {
+	log     *slog.Logger
+	runner  Runner
+	records *records
+	sources *sources
+
+	mu         sync.Mutex
+	operations map[string]*operation
+	// current is the operation that is not final; nil when there is none.
+	current *operation
+	closing bool
+	// running waits for the current operation.
+	running sync.WaitGroup
+}
+
+// newEngine takes over the operations that an earlier agent left in the records.
+func newEngine(log *slog.Logger, runner Runner, records *records, sources *sources) (*engine, error) {
+	e := &engine{log: log, runner: runner, records: records, sources: sources, operations: map[string]*operation{}}
+	ids, err := records.ids()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if known := e.takeOver(id); known != nil {
+			e.operations[id] = newOperation(known, func(error) {})
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.prune()
+	return e, nil
+}
+
+// start runs the operation of a valid request, unless its id is known.
+func (e *engine) start(request *proto.StartOperationRequest) (*proto.Operation, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if known := e.operations[request.GetId()]; known != nil {
+		return known.snapshot(), nil
+	}
+	if e.closing {
+		return nil, status.Error(codes.Unavailable, "the agent is stopping")
+	}
+	if e.current != nil {
+		return nil, proto.Refuse(proto.ReasonBusy, fmt.Sprintf("operation %s is not done", e.current.snapshot().GetId()))
+	}
+	if !e.sources.use() {
+		return nil, proto.Refuse(proto.ReasonBusy, "the source is being replaced")
+	}
+	if artifact := request.GetArtifact(); artifact != nil && artifact.GetDigest() != e.sources.digest() {
+		e.sources.release()
+		return nil, proto.Refuse(proto.ReasonSourceMissing, "artifact "+artifact.GetDigest()+" is not here")
+	}
+	queued := &proto.Operation{
+		Id: request.GetId(), Kind: request.GetKind(),
+		State: proto.OperationState_OPERATION_STATE_QUEUED, StartTime: timestamppb.Now(),
+	}
+	if err := e.records.create(queued); err != nil {
+		e.sources.release()
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	started := newOperation(queued, cancel)
+	e.operations[request.GetId()] = started
+	e.current = started
+	e.running.Go(func() { e.run(ctx, started, request) })
+	e.log.Info("operation started", "operation", queued.GetId(), "kind", queued.GetKind().String(), "stack", request.GetStack())
+	return queued, nil
+}
+
+// run runs the operation to its end and records the result.
+func (e *engine) run(ctx context.Context, o *operation, request *proto.StartOperationRequest) {
+	defer o.cancel(nil)
+	if timeout := request.GetTimeout().AsDuration(); timeout > 0 {
+		limited, stop := context.WithTimeoutCause(ctx, timeout, automation.ErrTimeout)
+		defer stop()
+		ctx = limited
+	}
+	result := e.execute(ctx, o, request)
+	e.finish(o, result)
+	// An idle agent should be small; what pulumi left behind would otherwise stay for minutes.
+	debug.FreeOSMemory()
+}
+
+// execute returns the outcome of the operation.
+func (e *engine) execute(ctx context.Context, o *operation, request *proto.StartOperationRequest) (result *proto.Operation) {
+	project, err := e.sources.project(request)
+	if err != nil {
+		return &proto.Operation{
+			State:   proto.OperationState_OPERATION_STATE_FAILED,
+			Failure: proto.FailureReason_FAILURE_REASON_PROJECT_INVALID,
+			Message: err.Error(),
+		}
+	}
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			// The value itself may quote a secret.
+			e.log.Error("operation panicked", "operation", request.GetId(), "stack", string(debug.Stack()))
+			result = nil
+		}
+	}()
+	return e.runner.Run(ctx, request, project, func(progress *proto.Operation) { e.progress(o, progress) })
+}
+
+// progress publishes what the runner reported, and records it when the state changed.
+func (e *engine) progress(o *operation, progress *proto.Operation) {
+	before := o.snapshot()
+	next := advanced(before, progress)
+	if next.GetState() != before.GetState() {
+		// Nothing is lost when this fails: after a restart the operation is Interrupted in any case.
+		if err := e.records.saveState(next, false); err != nil {
+			e.log.Error("cannot record the state", "operation", next.GetId(), "error", err.Error())
+		}
+	}
+	o.replace(next)
+}
+
+// finish records the result, and only then tells those who watch.
+func (e *engine) finish(o *operation, result *proto.Operation) {
+	before := o.snapshot()
+	if !result.GetState().Final() {
+		result = &proto.Operation{
+			State:   proto.OperationState_OPERATION_STATE_INTERRUPTED,
+			Message: "the agent failed while it ran the operation; the outcome is not known",
+		}
+	}
+	result = gproto.CloneOf(result)
+	result.Id, result.Kind, result.StartTime, result.EndTime = before.GetId(), before.GetKind(), before.GetStartTime(), timestamppb.Now()
+	bare := withoutOutputs(sanitize(result))
+	if err := errors.Join(e.records.saveResult(result), e.records.saveState(bare, true)); err != nil {
+		e.log.Error("cannot record the result; it is kept in memory", "operation", result.GetId(), "error", err.Error())
+		o.keepResult(result)
+	}
+	e.log.Info("operation ended", "operation", result.GetId(), "state", result.GetState().String(), "failure", result.GetFailure().String(),
+		"duration", result.GetEndTime().AsTime().Sub(result.GetStartTime().AsTime()).Round(time.Millisecond).String())
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	// Who sees the operation end may start the next one at once.
+	e.sources.release()
+	e.current = nil
+	o.replace(bare)
+	e.prune()
+}
+
+// cancelOperation asks the operation to end gracefully.
+func (e *engine) cancelOperation(id string) (*proto.Operation, error) {
+	known, err := e.find(id)
+	if err != nil {
+		return nil, err
+	}
+	if !known.final() {
+		e.log.Info("operation is cancelled", "operation", id)
+		known.cancel(automation.ErrCancelled)
+	}
+	return known.snapshot(), nil
+}
+
+// busy returns the id of the operation that is not done; empty when there is none.
+func (e *engine) busy() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.current == nil {
+		return ""
+	}
+	return e.current.snapshot().GetId()
+}
+
+// shutdown refuses new operations, asks the current one to stop gracefully, and waits for its end.
+func (e *engine) shutdown() {
+	e.mu.Lock()
+	e.closing = true
+	if e.current != nil {
+		e.current.cancel(automation.ErrShutdown)
+	}
+	e.mu.Unlock()
+	e.running.Wait()
+}

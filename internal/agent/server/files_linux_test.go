@@ -1,0 +1,47 @@
+package server
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+func TestDirectoriesThatNobodyMayWriteToAreRemoved(t *testing.T) {
+	g := NewWithT(t)
+	dir := shortDir(t)
+	write(t, dir, map[string]string{"tree/module/pkg/x.go": ""})
+	for _, readOnly := range []string{"tree/module/pkg", "tree/module"} {
+		g.Expect(os.Chmod(filepath.Join(dir, readOnly), 0o500)).To(Succeed())
+	}
+	ordinaryUser(t, dir)
+	root, err := os.OpenRoot(dir)
+	g.Expect(err).NotTo(HaveOccurred())
+	defer root.Close()
+	g.Expect(root.RemoveAll("tree")).To(MatchError(fs.ErrPermission))
+	g.Expect(removeTree(root, "tree")).To(Succeed())
+	g.Expect(filepath.Join(dir, "tree")).NotTo(BeAnExistingFile())
+}
+
+// ordinaryUser gives dir to a user who is not above permissions, and makes the test that user as far as files are concerned.
+func ordinaryUser(t *testing.T, dir string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		return
+	}
+	const nobody = 65534
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, nobody, nobody)
+	})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	// The thread is not unlocked, so it ends with the test and nobody else gets it.
+	runtime.LockOSThread()
+	_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, nobody, 0, 0)
+}

@@ -1,0 +1,217 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/automation"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+)
+
+const (
+	queued        = proto.OperationState_OPERATION_STATE_QUEUED
+	preparing     = proto.OperationState_OPERATION_STATE_PREPARING
+	running       = proto.OperationState_OPERATION_STATE_RUNNING
+	succeeded     = proto.OperationState_OPERATION_STATE_SUCCEEDED
+	failed        = proto.OperationState_OPERATION_STATE_FAILED
+	isInterrupted = proto.OperationState_OPERATION_STATE_INTERRUPTED
+	cancelled     = proto.OperationState_OPERATION_STATE_CANCELLED
+)
+
+// patience is how long a test waits for what has to happen.
+const patience = 20 * time.Second
+
+// scriptedRunner stands in for pulumi where a test decides what happens when.
+type scriptedRunner struct {
+	// run is the operation. Without it the operation reports that it runs, and ends when the test or ctx says so.
+	run func(ctx context.Context, call call) *proto.Operation
+	// calls has one entry per operation that was run.
+	calls chan call
+	// end makes a running operation end like this.
+	end chan *proto.Operation
+}
+
+type call struct {
+	request  *proto.StartOperationRequest
+	project  string
+	progress func(*proto.Operation)
+}
+
+func newScriptedRunner() *scriptedRunner {
+	return &scriptedRunner{calls: make(chan call, 1000), end: make(chan *proto.Operation)}
+}
+
+func (r *scriptedRunner) Version() string { return "v3.250.0" }
+
+func (r *scriptedRunner) Run(ctx context.Context, request *proto.StartOperationRequest, project string, progress func(*proto.Operation)) *proto.Operation {
+	this := call{request: request, project: project, progress: progress}
+	if r.run != nil {
+		r.calls <- this
+		return r.run(ctx, this)
+	}
+	progress(&proto.Operation{State: running, Message: "updating"})
+	r.calls <- this
+	select {
+	case end := <-r.end:
+		return end
+	case <-ctx.Done():
+		return stopped(ctx)
+	}
+}
+
+// stopped is how the automation package reports a context that ended.
+func stopped(ctx context.Context) *proto.Operation {
+	switch cause := context.Cause(ctx); cause {
+	case automation.ErrCancelled:
+		return &proto.Operation{State: cancelled, Message: cause.Error()}
+	case automation.ErrTimeout:
+		return &proto.Operation{State: failed, Failure: proto.FailureReason_FAILURE_REASON_TIMEOUT, Message: cause.Error()}
+	default:
+		return &proto.Operation{State: isInterrupted, Message: cause.Error()}
+	}
+}
+
+// agent is a server with a client.
+type agent struct {
+	*client.Client
+	t       *testing.T
+	dir     string
+	address string
+	runner  *scriptedRunner
+	server  *Server
+	log     *buffer
+	stop    func() error
+}
+
+// buffer collects logs.
+type buffer struct {
+	mu      sync.Mutex
+	content bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.content.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.content.String()
+}
+
+// shortDir is a directory whose path leaves room for a socket.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// startAgent serves the directory, which may come from an earlier agent, until the test or stop ends it.
+func startAgent(t *testing.T, dir string, change ...func(*Options)) *agent {
+	t.Helper()
+	g := NewWithT(t)
+	a := &agent{t: t, dir: dir, runner: newScriptedRunner(), log: &buffer{}, address: "unix:" + filepath.Join(shortDir(t), "s")}
+	options := Options{
+		Dir: dir, Workspace: filepath.Join(dir, "workspace"), Runner: a.runner, Version: "test",
+		Limits: archive.Limits{MaxDownloadSize: 8 << 20, MaxUnpackedSize: 16 << 20, MaxEntries: 1000},
+		Log:    slog.New(slog.NewJSONHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	for _, c := range change {
+		c(&options)
+	}
+	listener, err := Listen(a.address)
+	g.Expect(err).NotTo(HaveOccurred())
+	a.server, err = New(options)
+	g.Expect(err).NotTo(HaveOccurred())
+	a.stop = sync.OnceValue(serveInBackground(a.server, listener))
+	a.Client, err = client.New(a.address, client.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		_ = a.Close()
+		if err := a.stop(); err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	return a
+}
+
+// serveInBackground serves, and returns what ends that.
+func serveInBackground(server *Server, listener net.Listener) func() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, listener) }()
+	return func() error {
+		cancel()
+		err := <-ended
+		_ = server.Close()
+		return err
+	}
+}
+
+// request asks for an update of a program that needs no source.
+func request(id string) *proto.StartOperationRequest {
+	return &proto.StartOperationRequest{
+		Id: id, Kind: proto.OperationKind_OPERATION_KIND_DESTROY, Stack: "dev",
+		Source: &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: "demo", Runtime: "yaml"}},
+	}
+}
+
+// start starts an operation and waits until it runs.
+func (a *agent) start(id string) call {
+	a.t.Helper()
+	g := NewWithT(a.t)
+	_, err := a.StartOperation(a.t.Context(), request(id))
+	g.Expect(err).NotTo(HaveOccurred())
+	var started call
+	g.Eventually(a.runner.calls).WithTimeout(patience).Should(Receive(&started))
+	return started
+}
+
+// finish ends the running operation and waits until the agent says so.
+func (a *agent) finish(id string, result *proto.Operation) *proto.Operation {
+	a.t.Helper()
+	select {
+	case a.runner.end <- result:
+	case <-time.After(patience):
+		a.t.Fatal("no operation runs")
+	}
+	return a.wait(id)
+}
+
+// wait returns the operation once it is final.
+func (a *agent) wait(id string) *proto.Operation {
+	a.t.Helper()
+	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
+	defer cancel()
+	final, err := a.WatchOperation(ctx, id, func(*proto.Operation) {})
+	NewWithT(a.t).Expect(err).NotTo(HaveOccurred())
+	return final
+}
+
+// together calls the function n times at once and returns what came of each.
+func together(n int, do func(i int) error) []error {
+	errs := make([]error, n)
+	var calls sync.WaitGroup
+	for i := range n {
+		calls.Go(func() { errs[i] = do(i) })
+	}
+	calls.Wait()
+	return errs
+}

@@ -1,0 +1,155 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// takeOver returns the operation as the records have it. One that was not done when its agent ended is Interrupted from
+// now on. It returns nil when the start was never recorded, so that nobody was told about it.
+func (e *engine) takeOver(id string) *proto.Operation {
+	result, err := e.records.result(id)
+	if err == nil {
+		return withoutOutputs(result)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		e.log.Warn("ignored an unusable result", "operation", id, "error", err.Error())
+	}
+	recorded, err := e.records.state(id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e.removeRecord(id)
+		return nil
+	case err != nil:
+		e.log.Warn("lost the record of an operation", "operation", id, "error", err.Error())
+		recorded = &proto.Operation{Id: id}
+	case recorded.GetState().Final() && recorded.GetState() != proto.OperationState_OPERATION_STATE_SUCCEEDED:
+		return withoutOutputs(recorded)
+	}
+	lost := interrupted(recorded)
+	// A disk that is full must not keep the agent from starting; the next agent comes to the same conclusion.
+	if err := e.records.saveState(lost, true); err != nil {
+		e.log.Error("cannot record the state", "operation", id, "error", err.Error())
+	}
+	return lost
+}
+
+// interrupted returns the operation, whose outcome is lost, as one that may be run again.
+func interrupted(operation *proto.Operation) *proto.Operation {
+	lost := withoutOutputs(operation)
+	lost.Message = interruption(operation.GetState())
+	lost.State = proto.OperationState_OPERATION_STATE_INTERRUPTED
+	lost.EndTime = timestamppb.Now()
+	return lost
+}
+
+// interruption explains to people what the end of the agent means for an operation in that state.
+func interruption(state proto.OperationState) string {
+	switch state {
+	case proto.OperationState_OPERATION_STATE_UNSPECIFIED:
+		return "the record of the operation is not readable; its outcome is not known"
+	case proto.OperationState_OPERATION_STATE_QUEUED, proto.OperationState_OPERATION_STATE_PREPARING:
+		return "the agent ended before pulumi ran; no resource was changed"
+	case proto.OperationState_OPERATION_STATE_SUCCEEDED:
+		return "the operation succeeded, but its result was lost"
+	}
+	return "the agent ended while pulumi ran; the outcome is not known"
+}
+
+// find returns the operation; the error is NOT_FOUND.
+func (e *engine) find(id string) (*operation, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if known := e.operations[id]; known != nil {
+		return known, nil
+	}
+	return nil, status.Errorf(codes.NotFound, "operation %q is not known", clip(id, 64))
+}
+
+// get returns the operation, with its outputs when it is done.
+func (e *engine) get(id string) (*proto.Operation, error) {
+	known, err := e.find(id)
+	if err != nil {
+		return nil, err
+	}
+	current := known.snapshot()
+	if current.GetState() != proto.OperationState_OPERATION_STATE_SUCCEEDED {
+		return current, nil
+	}
+	if kept := known.keptResult(); kept != nil {
+		return kept, nil
+	}
+	result, err := e.records.result(id)
+	if err != nil {
+		e.log.Error("lost the result of an operation", "operation", id, "error", err.Error())
+		return interrupted(current), nil
+	}
+	return result, nil
+}
+
+// forget removes a final operation.
+func (e *engine) forget(id string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	known := e.operations[id]
+	if known == nil {
+		return nil
+	}
+	if !known.final() {
+		return proto.Refuse(proto.ReasonBusy, fmt.Sprintf("operation %s is not done", id))
+	}
+	if err := e.records.remove(id); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	delete(e.operations, id)
+	return nil
+}
+
+// list returns the operations that were not forgotten, oldest first.
+func (e *engine) list() []*proto.Operation {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make([]*proto.Operation, 0, len(e.operations))
+	for _, known := range e.operations {
+		all = append(all, known.snapshot())
+	}
+	slices.SortFunc(all, func(a, b *proto.Operation) int {
+		return a.GetStartTime().AsTime().Compare(b.GetStartTime().AsTime())
+	})
+	return all
+}
+
+// prune removes the oldest of too many final operations. e.mu is held.
+func (e *engine) prune() {
+	var finished []*proto.Operation
+	for _, known := range e.operations {
+		if current := known.snapshot(); current.GetState().Final() {
+			finished = append(finished, current)
+		}
+	}
+	if len(finished) <= maxFinishedOperations {
+		return
+	}
+	slices.SortFunc(finished, func(a, b *proto.Operation) int {
+		return a.GetEndTime().AsTime().Compare(b.GetEndTime().AsTime())
+	})
+	for _, oldest := range finished[:len(finished)-maxFinishedOperations] {
+		e.removeRecord(oldest.GetId())
+		delete(e.operations, oldest.GetId())
+	}
+}
+
+// removeRecord removes what nobody asks for any more; what remains of it is tried again by the next agent.
+func (e *engine) removeRecord(id string) {
+	if err := e.records.remove(id); err != nil {
+		e.log.Error("cannot remove an operation", "operation", id, "error", err.Error())
+	}
+}

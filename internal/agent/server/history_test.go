@@ -1,0 +1,185 @@
+package server
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// record writes the files of an operation as an earlier agent, or a user program, may have left them.
+func record(t *testing.T, dir, id string, files map[string]string) {
+	t.Helper()
+	operation := filepath.Join(dir, "operations", id)
+	if err := os.MkdirAll(operation, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(operation, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestANewAgentKnowsWhatAnEarlierOneLeft(t *testing.T) {
+	const unreadable = "the record of the operation is not readable; its outcome is not known"
+	good := `{"id":"a","kind":"OPERATION_KIND_UP","state":"OPERATION_STATE_SUCCEEDED","outputs":{"o":{"value":"MQ=="}}}`
+	in := func(state string) string { return fmt.Sprintf(`{"id":"a","state":"OPERATION_STATE_%s"}`, state) }
+	tests := []struct {
+		name    string
+		files   map[string]string
+		state   proto.OperationState
+		message string
+	}{
+		{"result and state", map[string]string{resultFile: good, stateFile: in("SUCCEEDED")}, succeeded, ""},
+		{"result before the final state", map[string]string{resultFile: good, stateFile: in("RUNNING")}, succeeded, ""},
+		{"failed", map[string]string{stateFile: in("FAILED")}, failed, ""},
+		{"queued", map[string]string{stateFile: in("QUEUED")}, isInterrupted, "the agent ended before pulumi ran; no resource was changed"},
+		{"preparing", map[string]string{stateFile: in("PREPARING")}, isInterrupted, "the agent ended before pulumi ran; no resource was changed"},
+		{"running", map[string]string{stateFile: in("RUNNING")}, isInterrupted, "the agent ended while pulumi ran; the outcome is not known"},
+		{"half a result", map[string]string{resultFile: good[:30], stateFile: in("RUNNING")}, isInterrupted, "the agent ended while pulumi ran; the outcome is not known"},
+		{"result that is not final", map[string]string{resultFile: in("RUNNING"), stateFile: in("RUNNING")}, isInterrupted, "the agent ended while pulumi ran; the outcome is not known"},
+		{"result of another operation", map[string]string{resultFile: strings.Replace(good, `"a"`, `"b"`, 1), stateFile: in("RUNNING")}, isInterrupted, "the agent ended while pulumi ran; the outcome is not known"},
+		{"succeeded without result", map[string]string{stateFile: in("SUCCEEDED")}, isInterrupted, "the operation succeeded, but its result was lost"},
+		{"garbage", map[string]string{stateFile: "\x00\xff"}, isInterrupted, unreadable},
+		{"empty", map[string]string{stateFile: ""}, isInterrupted, unreadable},
+		{"state of another operation", map[string]string{stateFile: `{"id":"b","state":"OPERATION_STATE_SUCCEEDED"}`}, isInterrupted, unreadable},
+		{"unknown state", map[string]string{stateFile: `{"id":"a","state":99}`}, isInterrupted, unreadable},
+		{"too large", map[string]string{stateFile: in("FAILED") + strings.Repeat(" ", maxRecordSize)}, isInterrupted, unreadable},
+		{"field of a newer agent", map[string]string{stateFile: `{"id":"a","state":"OPERATION_STATE_FAILED","new":1}`}, failed, ""},
+		{"long message", map[string]string{stateFile: `{"id":"a","state":"OPERATION_STATE_FAILED","message":"` + strings.Repeat("m", 5000) + `"}`}, failed, strings.Repeat("m", maxOperationMessage-3) + "…"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			g := NewWithT(t)
+			dir := t.TempDir()
+			record(t, dir, "a", tt.files)
+			for restart := range 2 {
+				a := startAgent(t, dir)
+				known, err := a.GetOperation(t.Context(), "a")
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(known.GetState()).To(Equal(tt.state), "start %d", restart)
+				g.Expect(known.GetMessage()).To(Equal(tt.message))
+				g.Expect(len(known.GetOutputs()) > 0).To(Equal(tt.state == succeeded))
+				// Starting it again changes nothing.
+				again, err := a.StartOperation(t.Context(), request("a"))
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(again.GetState()).To(Equal(tt.state))
+				g.Expect(a.runner.calls).To(BeEmpty())
+				g.Expect(a.stop()).To(Succeed())
+			}
+		})
+	}
+}
+
+func TestWhatIsNoRecordIsLeftAlone(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	outside := filepath.Join(t.TempDir(), "outside")
+	g.Expect(os.WriteFile(outside, []byte(`{"id":"link","state":"OPERATION_STATE_SUCCEEDED"}`), 0o600)).To(Succeed())
+	record(t, dir, "no-record", nil)
+	record(t, dir, "..evil", map[string]string{stateFile: "{}"})
+	for id, make := range map[string]func(path string) error{
+		"link":      func(path string) error { return os.Symlink(outside, path) },
+		"pipe":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"loop":      func(path string) error { return os.Symlink(stateFile, path) },
+	} {
+		record(t, dir, id, nil)
+		g.Expect(make(filepath.Join(dir, "operations", id, stateFile))).To(Succeed())
+	}
+	g.Expect(os.Symlink(outside, filepath.Join(dir, "operations", "linked-dir"))).To(Succeed())
+	a := startAgent(t, dir)
+	info, err := a.GetInfo(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	var ids []string
+	for _, operation := range info.GetOperations() {
+		ids = append(ids, operation.GetId())
+		g.Expect(operation.GetState()).To(Equal(isInterrupted))
+	}
+	g.Expect(ids).To(ConsistOf("link", "pipe", "directory", "loop"))
+	g.Expect(outside).To(BeARegularFile())
+	for _, id := range ids {
+		g.Expect(a.ForgetOperation(t.Context(), id)).To(Succeed())
+	}
+	g.Expect(os.ReadFile(outside)).To(ContainSubstring("SUCCEEDED"))
+	a.start("no-record")
+	a.finish("no-record", &proto.Operation{State: failed})
+}
+
+func TestALostResultIsAnInterruption(t *testing.T) {
+	g := NewWithT(t)
+	a := startAgent(t, t.TempDir())
+	a.start("a")
+	a.finish("a", &proto.Operation{State: succeeded})
+	g.Expect(os.Remove(filepath.Join(a.dir, "operations/a", resultFile))).To(Succeed())
+	g.Expect(a.GetOperation(t.Context(), "a")).To(And(
+		HaveField("State", isInterrupted), HaveField("Message", "the operation succeeded, but its result was lost")))
+}
+
+func TestRecordsAreForTheirOwnerOnly(t *testing.T) {
+	g := NewWithT(t)
+	a := startAgent(t, t.TempDir())
+	a.start("a")
+	a.finish("a", &proto.Operation{State: succeeded})
+	for name, mode := range map[string]os.FileMode{
+		"operations": 0o700, "operations/a": 0o700, "operations/a/" + stateFile: 0o600, "operations/a/" + resultFile: 0o600,
+	} {
+		info, err := os.Stat(filepath.Join(a.dir, name))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(info.Mode().Perm()).To(Equal(mode), name)
+	}
+	entries, err := os.ReadDir(filepath.Join(a.dir, "operations/a"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(entries).To(HaveLen(2))
+}
+
+func TestAForgottenOperationStaysForgotten(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	a := startAgent(t, dir)
+	a.start("a")
+	a.finish("a", &proto.Operation{State: succeeded})
+	g.Expect(a.ForgetOperation(t.Context(), "a")).To(Succeed())
+	g.Expect(a.stop()).To(Succeed())
+	_, err := startAgent(t, dir).GetOperation(t.Context(), "a")
+	g.Expect(err).To(MatchError(client.ErrNotFound))
+}
+
+func FuzzParseRecord(f *testing.F) {
+	seed, _ := protojson.Marshal(&proto.Operation{
+		Id: "a", Kind: proto.OperationKind_OPERATION_KIND_UP, State: succeeded, StartTime: timestamppb.Now(),
+		ResourceChanges: map[string]int64{"create": 1}, Message: "done", Outputs: map[string]*proto.Output{"o": {Value: []byte("1"), Secret: true}},
+		LockHolder: &proto.LockHolder{User: "u", Host: "h", Pid: 1}, Project: &proto.ProjectSource{Name: "p", Runtime: "r"},
+	})
+	f.Add("a", seed)
+	f.Add("a", []byte(`{"id":"a","state":99}`))
+	f.Add("a", []byte(`{"id":"a","message":"\ud800"}`))
+	f.Add("b", []byte(`{"id":"a"}`))
+	f.Add("", []byte(strings.Repeat(`{"outputs":`, 1000)))
+	f.Fuzz(func(t *testing.T, id string, content []byte) {
+		operation, err := parseRecord(id, content)
+		if err != nil {
+			return
+		}
+		if operation.GetId() != id || len(operation.GetMessage()) > maxOperationMessage {
+			t.Fatalf("accepted %v", operation)
+		}
+		again, err := protojson.Marshal(operation)
+		if err != nil {
+			t.Fatalf("accepted what cannot be written: %v", err)
+		}
+		if _, err := parseRecord(id, again); err != nil {
+			t.Fatalf("wrote what is not accepted: %v", err)
+		}
+	})
+}

@@ -1,0 +1,69 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// maxSocketPath is how long the path of a unix socket may be, in bytes, on Linux.
+const maxSocketPath = 107
+
+// Listen opens the address, "unix:/path/agent.sock" or "host:port". The socket is for this user only; one that an
+// earlier agent left is replaced. Call it before anything else creates files: it changes the umask for a moment.
+func Listen(address string) (net.Listener, error) {
+	socket, isUnix := strings.CutPrefix(address, "unix:")
+	if !isUnix {
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", address, err)
+		}
+		return listener, nil
+	}
+	socket = filepath.Clean(socket)
+	if !filepath.IsAbs(socket) {
+		return nil, fmt.Errorf("listen on %s: the path of the socket is not absolute", address)
+	}
+	if len(socket) > maxSocketPath {
+		return nil, fmt.Errorf("listen on %s: the path of the socket has %d bytes, more than the %d that the system allows", address, len(socket), maxSocketPath)
+	}
+	if err := removeStale(socket); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	before := syscall.Umask(0o177)
+	listener, err := net.Listen("unix", socket)
+	syscall.Umask(before)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	return listener, nil
+}
+
+// removeStale removes a socket that nobody listens on.
+func removeStale(socket string) error {
+	info, err := os.Lstat(socket)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return errors.New("there is something that is not a socket")
+	}
+	connection, err := net.DialTimeout("unix", socket, time.Second)
+	if err == nil {
+		_ = connection.Close()
+		return errors.New("another process listens there")
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return err
+	}
+	return os.Remove(socket)
+}

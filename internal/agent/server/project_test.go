@@ -1,0 +1,135 @@
+package server
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+func TestTheDirectoryOfAProgram(t *testing.T) {
+	dir := t.TempDir()
+	tree := filepath.Join(dir, "tree")
+	write(t, dir, map[string]string{
+		"outside/Pulumi.yaml": projectYAML, "tree/Pulumi.yaml": projectYAML, "tree/a/b/Pulumi.yml": projectYAML,
+		"tree/json/Pulumi.json": "{}", "tree/empty/README.md": "", "tree/Pulumi.yaml.d/x": "", "tree/wrong/Pulumi.yaml/x": "",
+		"tree/linked-file/x": "", "tree/outer-file/x": "", "tree/pipe/x": "", "tree/..dots/Pulumi.yaml": "", "tree/loop/x": "",
+	})
+	g := NewWithT(t)
+	for link, target := range map[string]string{
+		"tree/inner": "a/b", "tree/outer": "../outside", "tree/absolute": filepath.Join(dir, "outside"), "tree/up": "..",
+		"tree/linked-file/Pulumi.yaml": "../Pulumi.yaml", "tree/outer-file/Pulumi.yaml": "../../outside/Pulumi.yaml",
+		"tree/loop/Pulumi.yaml": "Pulumi.yaml", "link-to-tree": "tree",
+	} {
+		g.Expect(os.Symlink(target, filepath.Join(dir, link))).To(Succeed())
+	}
+	g.Expect(syscall.Mkfifo(filepath.Join(tree, "pipe", "Pulumi.yaml"), 0o600)).To(Succeed())
+	tests := []struct {
+		dir, want, message string
+	}{
+		{dir: "", want: "."},
+		{dir: ".", want: "."},
+		{dir: "./a/b/", want: "a/b"},
+		{dir: "/a/b", want: "a/b"},
+		{dir: "a/../a/b", want: "a/b"},
+		{dir: "json", want: "json"},
+		{dir: "inner", want: "a/b"},
+		{dir: "linked-file", want: "linked-file"},
+		{dir: "..dots", want: "..dots"},
+		{dir: "..", message: `directory ".." is outside of the artifact`},
+		{dir: "../outside", message: `directory "../outside" is outside of the artifact`},
+		{dir: "/../outside", message: "is outside of the artifact"},
+		{dir: "a/../../outside", message: "is outside of the artifact"},
+		{dir: "outer", message: "path escapes"},
+		{dir: "absolute", message: "path escapes"},
+		{dir: "up/outside", message: "path escapes"},
+		{dir: "missing", message: `directory "missing" does not exist in the artifact`},
+		{dir: "Pulumi.yaml", message: `"Pulumi.yaml" is not a directory of the artifact`},
+		{dir: "a\x00b", message: "invalid argument"},
+		{dir: "empty", message: `directory "empty" of the artifact: no Pulumi.yaml there`},
+		{dir: "wrong", message: "Pulumi.yaml is not a file"},
+		{dir: "pipe", message: "Pulumi.yaml is not a file"},
+		{dir: "outer-file", message: "path escapes"},
+		{dir: "loop", message: "Pulumi.yaml cannot be used"},
+	}
+	for _, root := range []string{tree, filepath.Join(dir, "link-to-tree")} {
+		for _, tt := range tests {
+			t.Run(filepath.Base(root)+" "+tt.dir, func(t *testing.T) {
+				g := NewWithT(t)
+				project, err := findProject(root, tt.dir, "artifact")
+				if tt.message != "" {
+					g.Expect(err).To(MatchError(ContainSubstring(tt.message)))
+					g.Expect(err.Error()).NotTo(ContainSubstring(dir))
+					return
+				}
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(project).To(Equal(filepath.Join(root, tt.want)))
+			})
+		}
+	}
+}
+
+func TestAProgramThatCannotBeFoundIsAFailureOfTheOperation(t *testing.T) {
+	g := NewWithT(t)
+	a := startAgent(t, t.TempDir())
+	source := pack(t, map[string]string{"README.md": ""})
+	g.Expect(a.push(source)).To(Succeed())
+	for id, tt := range map[string]struct{ dir, message string }{
+		"root":    {"", "no Pulumi.yaml there"},
+		"outside": {"../..", "outside of the artifact"},
+		"missing": {"infra", "does not exist"},
+	} {
+		_, err := a.StartOperation(t.Context(), update(id, source.digest, tt.dir))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(a.wait(id)).To(And(
+			HaveField("State", failed), HaveField("Failure", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID),
+			HaveField("Message", ContainSubstring(tt.message))))
+	}
+	g.Expect(a.runner.calls).To(BeEmpty())
+}
+
+func TestALocalProgramIsRunWhereItIs(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"workspace/infra/Pulumi.yaml": projectYAML})
+	a := startAgent(t, dir)
+	local := request("a")
+	local.Kind = proto.OperationKind_OPERATION_KIND_UP
+	local.Source = &proto.StartOperationRequest_Local{Local: &proto.LocalSource{Dir: "infra"}}
+	_, err := a.StartOperation(t.Context(), local)
+	g.Expect(err).NotTo(HaveOccurred())
+	var started call
+	g.Eventually(a.runner.calls).WithTimeout(patience).Should(Receive(&started))
+	g.Expect(started.project).To(Equal(filepath.Join(dir, "workspace/infra")))
+	a.finish("a", &proto.Operation{State: succeeded})
+
+	local.Id, local.GetLocal().Dir = "b", "../operations"
+	_, err = a.StartOperation(t.Context(), local)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(a.wait("b")).To(HaveField("Message", `directory "../operations" is outside of the workspace`))
+}
+
+func TestAStubProjectSaysWhatItWasTold(t *testing.T) {
+	g := NewWithT(t)
+	a := startAgent(t, t.TempDir())
+	for _, name := range []string{"demo", "odd\nname: \"x\"", "demo"} {
+		stub := request("op")
+		stub.GetProject().Name = name
+		_, err := a.StartOperation(t.Context(), stub)
+		g.Expect(err).NotTo(HaveOccurred())
+		var started call
+		g.Eventually(a.runner.calls).WithTimeout(patience).Should(Receive(&started))
+		content, err := os.ReadFile(filepath.Join(started.project, "Pulumi.yaml"))
+		g.Expect(err).NotTo(HaveOccurred())
+		var got map[string]string
+		g.Expect(json.Unmarshal(content, &got)).To(Succeed())
+		g.Expect(got).To(Equal(map[string]string{"name": name, "runtime": "yaml"}))
+		a.finish("op", &proto.Operation{State: succeeded})
+		g.Expect(a.ForgetOperation(t.Context(), "op")).To(Succeed())
+	}
+}

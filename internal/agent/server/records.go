@@ -1,0 +1,149 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+const (
+	// stateFile holds an operation without its outputs, as it was when its state changed last.
+	stateFile = "operation.json"
+	// resultFile holds the final operation with its outputs. It is written before the final state, and outranks it.
+	resultFile = "result.json"
+	// maxRecordSize bounds what is read of a record, in bytes. It fits the largest outputs in base64.
+	maxRecordSize = 16 << 20
+	// maxRecordsRead bounds how many entries of the directory are looked at.
+	maxRecordsRead = 10000
+)
+
+// records keeps operations on the disk, a directory for each. User programs can write to that disk, so what is read is
+// bounded, must be a plain file inside of the directory, and must belong to the operation that it is filed under.
+type records struct {
+	root *os.Root
+}
+
+// openRecords opens the directory of operations in the directory of the agent, and creates it when there is none.
+func openRecords(agent *os.Root) (*records, error) {
+	const name = "operations"
+	if err := agent.MkdirAll(name, 0o700); err != nil {
+		return nil, fmt.Errorf("create the directory of operations: %w", err)
+	}
+	root, err := agent.OpenRoot(name)
+	if err != nil {
+		return nil, fmt.Errorf("open the directory of operations: %w", err)
+	}
+	return &records{root: root}, nil
+}
+
+// close releases the directory.
+func (r *records) close() {
+	_ = r.root.Close()
+}
+
+// ids lists the operations that have a directory.
+func (r *records) ids() ([]string, error) {
+	dir, err := r.root.Open(".")
+	if err != nil {
+		return nil, fmt.Errorf("list operations: %w", err)
+	}
+	defer dir.Close()
+	entries, err := dir.ReadDir(maxRecordsRead)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("list operations: %w", err)
+	}
+	var ids []string
+	for _, entry := range entries {
+		if entry.IsDir() && proto.ValidOperationID(entry.Name()) {
+			ids = append(ids, entry.Name())
+		}
+	}
+	return ids, nil
+}
+
+// create records an operation that begins, in place of anything that is stored under its id.
+func (r *records) create(operation *proto.Operation) error {
+	if err := r.remove(operation.GetId()); err != nil {
+		return err
+	}
+	return r.saveState(operation, true)
+}
+
+// saveState records the operation without its outputs. durable makes it survive a crash of the machine as well.
+func (r *records) saveState(operation *proto.Operation, durable bool) error {
+	return r.save(operation, stateFile, durable)
+}
+
+// saveResult records the final operation with its outputs. It survives a crash of the machine.
+func (r *records) saveResult(operation *proto.Operation) error {
+	return r.save(operation, resultFile, true)
+}
+
+func (r *records) save(operation *proto.Operation, name string, durable bool) error {
+	content, err := protojson.Marshal(operation)
+	if err != nil {
+		return fmt.Errorf("encode operation %s: %w", operation.GetId(), err)
+	}
+	if len(content) > maxRecordSize {
+		return fmt.Errorf("record operation %s: %d bytes are more than %d", operation.GetId(), len(content), maxRecordSize)
+	}
+	if err := r.root.MkdirAll(operation.GetId(), 0o700); err != nil {
+		return fmt.Errorf("record operation %s: %w", operation.GetId(), err)
+	}
+	if err := writeFile(r.root, path.Join(operation.GetId(), name), content, durable); err != nil {
+		return fmt.Errorf("record operation %s: %w", operation.GetId(), err)
+	}
+	return nil
+}
+
+// result reads the final operation with its outputs. The error is fs.ErrNotExist when there is none.
+func (r *records) result(id string) (*proto.Operation, error) {
+	operation, err := r.read(id, resultFile)
+	if err == nil && !operation.GetState().Final() {
+		return nil, fmt.Errorf("result of operation %s: state %s is not final", id, operation.GetState())
+	}
+	return operation, err
+}
+
+// state reads the operation as it was recorded last. The error is fs.ErrNotExist when there is none.
+func (r *records) state(id string) (*proto.Operation, error) {
+	return r.read(id, stateFile)
+}
+
+func (r *records) read(id, name string) (*proto.Operation, error) {
+	content, err := readFile(r.root, path.Join(id, name), maxRecordSize)
+	if err != nil {
+		return nil, fmt.Errorf("read operation %s: %w", id, err)
+	}
+	return parseRecord(id, content)
+}
+
+// remove removes all that is stored of the operation.
+func (r *records) remove(id string) error {
+	if err := r.root.RemoveAll(id); err != nil {
+		return fmt.Errorf("remove operation %s: %w", id, err)
+	}
+	return nil
+}
+
+// parseRecord reads a record that claims to be of the operation with this id. Fields of a newer version are left out.
+func parseRecord(id string, content []byte) (*proto.Operation, error) {
+	operation := &proto.Operation{}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(content, operation); err != nil {
+		// The error would quote the content, which may hold outputs.
+		return nil, fmt.Errorf("record of operation %s is not readable", id)
+	}
+	if operation.GetId() != id {
+		return nil, fmt.Errorf("record of operation %s belongs to another one", id)
+	}
+	if _, known := proto.OperationState_name[int32(operation.GetState())]; !known {
+		return nil, fmt.Errorf("record of operation %s has the unknown state %d", id, operation.GetState())
+	}
+	return sanitize(operation), nil
+}

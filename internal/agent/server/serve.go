@@ -1,0 +1,98 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+const (
+	// handshakeTimeout bounds a connection that does not become one.
+	handshakeTimeout = 10 * time.Second
+	// maxStreams bounds the calls of one connection that are under way, watches included.
+	maxStreams = 1000
+	// drainTimeout is how long calls may take to end once the operation has.
+	drainTimeout = 5 * time.Second
+)
+
+// ErrIdle says that Serve ended because nobody needed the agent.
+var ErrIdle = errors.New("the agent was idle")
+
+// Serve answers calls on the listener until ctx ends, or returns ErrIdle. Before it returns it asks a running operation
+// to stop gracefully and records how that ended, which takes as long as pulumi does. It closes the listener.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	server := grpc.NewServer(s.grpcOptions()...)
+	proto.RegisterAgentServer(server, s)
+	status := health.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, status)
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if s.options.IdleTimeout > 0 {
+		go s.endWhenIdle(ctx, cancel)
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	var outcome error
+	select {
+	case err := <-failed:
+		outcome = fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+		if errors.Is(context.Cause(ctx), ErrIdle) {
+			outcome = ErrIdle
+		}
+	}
+	// Still answering, so that those who watch see how the operation ends.
+	status.Shutdown()
+	s.engine.shutdown()
+	stop(server)
+	return outcome
+}
+
+func (s *Server) grpcOptions() []grpc.ServerOption {
+	options := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(proto.MaxMessageSize),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		// A dead peer is noticed within 30 s; the controller checks the agent as often.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+	}
+	return append(append(options, s.activity.options()...), s.options.GRPC...)
+}
+
+// endWhenIdle cancels with ErrIdle once there was neither a call nor an operation for the timeout.
+func (s *Server) endWhenIdle(ctx context.Context, cancel context.CancelCauseFunc) {
+	timeout := s.options.IdleTimeout
+	for {
+		if s.engine.busy() != "" {
+			s.activity.touch()
+		}
+		idle := s.activity.idle()
+		if idle >= timeout {
+			cancel(ErrIdle)
+			return
+		}
+		select {
+		case <-time.After(timeout - idle):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// stop ends the calls that are under way, and after drainTimeout cuts them off.
+func stop(server *grpc.Server) {
+	timer := time.AfterFunc(drainTimeout, server.Stop)
+	defer timer.Stop()
+	server.GracefulStop()
+}

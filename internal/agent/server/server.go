@@ -1,0 +1,121 @@
+// Package server is the agent of a workspace: the gRPC service, the engine that owns the operations, and the source
+// that they run.
+//
+// The directory of the agent holds all that survives it: operations/<id>/ with the state and the result of operations,
+// source/ with the program and source.digest that names its artifact, and home/, which is pulumi's. Programs that the
+// agent runs can write there, so nothing that is read from it is trusted further than the program itself.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+)
+
+// Options are what an agent needs.
+type Options struct {
+	// Dir is the directory of the agent; it is created when there is none.
+	Dir string
+	// Workspace is the root of local sources.
+	Workspace string
+	// Runner runs pulumi.
+	Runner Runner
+	// Limits bound a source that is pushed.
+	Limits archive.Limits
+	// IdleTimeout ends Serve after this long without a call and without an operation; 0 means never.
+	IdleTimeout time.Duration
+	// Version of the agent.
+	Version string
+	// GRPC adds credentials and authorisation.
+	GRPC []grpc.ServerOption
+	Log  *slog.Logger
+}
+
+// Server is one agent. It owns its directory.
+type Server struct {
+	proto.UnimplementedAgentServer
+
+	options  Options
+	log      *slog.Logger
+	root     *os.Root
+	records  *records
+	sources  *sources
+	engine   *engine
+	activity *activity
+}
+
+// New takes over the directory with what an earlier agent left in it. The caller holds the lock of the directory.
+func New(options Options) (*Server, error) {
+	dir, err := filepath.Abs(options.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("find the directory of the agent: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the directory of the agent: %w", err)
+	}
+	s := &Server{options: options, log: options.Log, root: root, activity: newActivity()}
+	if err := s.takeOver(); err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+	return s, nil
+}
+
+func (s *Server) takeOver() (err error) {
+	if s.sources, err = openSources(s.log, s.root, s.options.Workspace, s.options.Limits); err != nil {
+		return err
+	}
+	if s.records, err = openRecords(s.root); err != nil {
+		return err
+	}
+	s.engine, err = newEngine(s.log, s.options.Runner, s.records, s.sources)
+	return err
+}
+
+// Close releases the directory. Serve has to have ended.
+func (s *Server) Close() error {
+	s.records.close()
+	return s.root.Close()
+}
+
+// GetInfo implements the call of the protocol.
+func (s *Server) GetInfo(context.Context, *proto.GetInfoRequest) (*proto.Info, error) {
+	return &proto.Info{
+		AgentVersion:  s.options.Version,
+		PulumiVersion: s.options.Runner.Version(),
+		SourceDigest:  s.sources.digest(),
+		Operations:    s.engine.list(),
+	}, nil
+}
+
+// StartOperation implements the call of the protocol.
+func (s *Server) StartOperation(_ context.Context, request *proto.StartOperationRequest) (*proto.Operation, error) {
+	if err := validate(request); err != nil {
+		return nil, err
+	}
+	return s.engine.start(request)
+}
+
+// GetOperation implements the call of the protocol.
+func (s *Server) GetOperation(_ context.Context, request *proto.GetOperationRequest) (*proto.Operation, error) {
+	return s.engine.get(request.GetId())
+}
+
+// CancelOperation implements the call of the protocol.
+func (s *Server) CancelOperation(_ context.Context, request *proto.CancelOperationRequest) (*proto.Operation, error) {
+	return s.engine.cancelOperation(request.GetId())
+}
+
+// ForgetOperation implements the call of the protocol.
+func (s *Server) ForgetOperation(_ context.Context, request *proto.ForgetOperationRequest) (*proto.ForgetOperationResponse, error) {
+	return &proto.ForgetOperationResponse{}, s.engine.forget(request.GetId())
+}

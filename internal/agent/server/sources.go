@@ -1,0 +1,143 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	_ "github.com/opencontainers/go-digest/blake3" // source-controller may use it for artifact digests
+
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+)
+
+// Names in the directory of the agent. The path of the source never changes, so that virtual environments and caches
+// that are keyed by it stay valid.
+const (
+	sourceName   = "source"
+	markerName   = "source.digest"
+	oldName      = "source.old"
+	incomingName = "incoming"
+	projectName  = "project"
+	archiveFile  = incomingName + "/archive"
+	incomingTree = incomingName + "/tree"
+)
+
+// maxMarkerSize bounds what is read of the marker, in bytes.
+const maxMarkerSize = 1 << 10
+
+// sources holds the unpacked source, of which there is one, and the directories of the workspace and of stub projects.
+type sources struct {
+	log       *slog.Logger
+	root      *os.Root
+	dir       string // absolute path of root
+	workspace string // absolute path
+	limits    archive.Limits
+
+	// inUse is held by the operation that is not done, and while the source is replaced.
+	inUse sync.Mutex
+	// receiving is held while a source arrives.
+	receiving sync.Mutex
+
+	mu sync.Mutex
+	// present is the digest of the source; empty while there is none to rely on.
+	present string
+}
+
+// openSources takes over the source that an earlier agent left.
+func openSources(log *slog.Logger, root *os.Root, workspace string, limits archive.Limits) (*sources, error) {
+	dir, err := filepath.Abs(root.Name())
+	if err != nil {
+		return nil, fmt.Errorf("find the directory of the source: %w", err)
+	}
+	if workspace, err = filepath.Abs(workspace); err != nil {
+		return nil, fmt.Errorf("find the workspace: %w", err)
+	}
+	s := &sources{log: log, root: root, dir: dir, workspace: workspace, limits: limits.WithDefaults()}
+	s.present = readMarker(root)
+	if err := s.tidy(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// digest returns the digest of the source; empty when there is none.
+func (s *sources) digest() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.present
+}
+
+func (s *sources) setDigest(digest string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.present = digest
+}
+
+// use keeps the source as it is until release; false when it is being replaced or is in use.
+func (s *sources) use() bool {
+	return s.inUse.TryLock()
+}
+
+// release ends use.
+func (s *sources) release() {
+	s.inUse.Unlock()
+}
+
+// replace makes the unpacked incoming tree the source. The caller has called use.
+func (s *sources) replace(digest string) error {
+	s.setDigest("")
+	for _, step := range s.swap(digest) {
+		if err := step(); err != nil {
+			return fmt.Errorf("replace the source: %w", err)
+		}
+	}
+	s.setDigest(digest)
+	return nil
+}
+
+// swap lists the steps that make the incoming tree the source. An agent that ends between two of them leaves no marker,
+// so the source has to be delivered again; tidy saves the dependencies.
+func (s *sources) swap(digest string) []func() error {
+	return []func() error{
+		func() error { return ignoreMissing(s.root.Remove(markerName)) },
+		func() error { return removeTree(s.root, oldName) },
+		func() error { return ignoreMissing(s.root.Rename(sourceName, oldName)) },
+		func() error { return s.root.Rename(incomingTree, sourceName) },
+		func() error { s.carryDependencies(); return nil },
+		func() error { return writeMarker(s.root, digest) },
+	}
+}
+
+// tidy removes what a push that did not end, and one that did, left behind. The dependencies in a source that was being replaced
+// go to the one that is there now: installing them again may take minutes.
+func (s *sources) tidy() error {
+	if _, err := s.root.Lstat(oldName); err == nil {
+		if _, err := s.root.Lstat(sourceName); errors.Is(err, fs.ErrNotExist) {
+			return errors.Join(s.root.Rename(oldName, sourceName), removeTree(s.root, incomingName))
+		}
+		s.carryDependencies()
+	}
+	if err := errors.Join(removeTree(s.root, oldName), removeTree(s.root, incomingName)); err != nil {
+		return fmt.Errorf("remove the earlier source: %w", err)
+	}
+	return nil
+}
+
+// carryDependencies saves the dependencies of the earlier source. When it fails they are installed again.
+func (s *sources) carryDependencies() {
+	if err := carryDependencies(s.root, oldName, sourceName); err != nil {
+		s.log.Warn("dependencies of the earlier source are lost", "error", err.Error())
+	}
+}
+
+// ignoreMissing is for what is to be gone, or need not be there.
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,217 @@
+// Package archive checks and unpacks the gzip-compressed tarballs that artifacts are made of.
+//
+// An archive is untrusted: it comes from a repository that a tenant controls. Check and Unpack walk it with the same
+// code, so that what one accepts the other accepts, and stop at the first thing that is wrong, with memory that does
+// not depend on the archive. The package imports nothing of Kubernetes, because the agent uses it too.
+//
+// fluxcd/pkg/tar has the same purpose and its rules are kept where users see them (symbolic links are left out, names
+// that leave the directory are refused). It is not used itself because it has no bound on the number of entries and no
+// context, cannot check without writing, unpacks hard links as empty files and never sees a damaged end of the archive.
+package archive
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+)
+
+var (
+	// ErrTooLarge is wrapped by errors about an archive that exceeds one of the Limits.
+	ErrTooLarge = errors.New("archive is too large")
+
+	// ErrInvalid is wrapped by errors about an archive that is damaged, or has an entry that is not acceptable.
+	ErrInvalid = errors.New("archive is not acceptable")
+)
+
+// Check reads the archive to its end and reports whether Unpack would accept it. Errors wrap ErrTooLarge or ErrInvalid
+// when the archive is at fault; other errors come from r or ctx.
+func Check(ctx context.Context, r io.Reader, limits Limits) error {
+	return walk(ctx, r, limits, discard{})
+}
+
+// copyBufferSize is the size in bytes of the one buffer that moves content.
+const copyBufferSize = 64 << 10
+
+// target receives the content of an archive. Names are clean, relative and slash-separated.
+type target interface {
+	// makeDirectory makes the directory and its parents; it may exist.
+	makeDirectory(name string) error
+	// createFile makes a file, whose directory exists. A file of that name is replaced.
+	createFile(name string, executable bool) (io.WriteCloser, error)
+}
+
+// walk sends every entry of the archive to the target.
+func walk(ctx context.Context, r io.Reader, limits Limits, to target) error {
+	limits = limits.WithDefaults()
+	source := &sourceReader{ctx: ctx, source: r}
+	w := walker{limits: limits, target: to, tree: newTree(limits.MaxEntries), buffer: make([]byte, copyBufferSize)}
+	err := w.run(source)
+	if err != nil && source.failure != nil {
+		return fmt.Errorf("read archive: %w", source.failure)
+	}
+	return err
+}
+
+type walker struct {
+	limits Limits
+	target target
+	tree   *tree
+	buffer []byte
+
+	// declared is the sum in bytes of the sizes in the headers so far.
+	declared int64
+}
+
+func (w *walker) run(source io.Reader) error {
+	// Both sides of the decompression are bounded: a stream of empty gzip members or of extended headers goes on for
+	// ever without an entry.
+	compressed := &boundedReader{source: source, remaining: w.limits.MaxDownloadSize,
+		exceeded: fmt.Errorf("%w: more than %d bytes compressed", ErrTooLarge, w.limits.MaxDownloadSize)}
+	unzipped, err := gzip.NewReader(compressed)
+	if err != nil {
+		return damaged("gzip header", err)
+	}
+	defer unzipped.Close()
+	content := &boundedReader{source: unzipped, remaining: w.limits.MaxUnpackedSize, exceeded: w.tooManyBytes()}
+
+	archive := tar.NewReader(content)
+	for {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return w.finish(content)
+		}
+		if err != nil {
+			return damaged("tar header", err)
+		}
+		if err := w.entry(header, archive); err != nil {
+			return err
+		}
+	}
+}
+
+// entry checks one entry and sends it to the target.
+func (w *walker) entry(header *tar.Header, content io.Reader) error {
+	if err := w.tree.count(1); err != nil {
+		return err
+	}
+	// Compared with what is left, and before anything is read: the sum of lying sizes could overflow.
+	if header.Size > w.limits.MaxUnpackedSize-w.declared {
+		return w.tooManyBytes()
+	}
+	w.declared += header.Size
+
+	if header.Typeflag == tar.TypeXGlobalHeader {
+		return nil // The commit id that git archive writes; not a file.
+	}
+	name, err := cleanName(header.Name)
+	if err != nil {
+		return err
+	}
+	switch header.Typeflag {
+	case tar.TypeDir:
+		return w.directory(name)
+	case tar.TypeReg:
+		return w.file(name, header.FileInfo().Mode()&0o111 != 0, content)
+	case tar.TypeSymlink:
+		// Left out, as every consumer of Flux artifacts does; source-controller packs none.
+		return nil
+	default:
+		return fmt.Errorf("%w: entry %s is %s; only regular files and directories are accepted",
+			ErrInvalid, quote(header.Name), typeName(header.Typeflag))
+	}
+}
+
+func (w *walker) directory(name string) error {
+	if name == "." {
+		return nil
+	}
+	if _, err := w.tree.add(name, isDirectory); err != nil {
+		return err
+	}
+	return w.target.makeDirectory(name)
+}
+
+func (w *walker) file(name string, executable bool, content io.Reader) error {
+	if name == "." {
+		return fmt.Errorf("%w: the root of the archive is a file", ErrInvalid)
+	}
+	newDirectory, err := w.tree.add(name, isFile)
+	if err != nil {
+		return err
+	}
+	if newDirectory {
+		if err := w.target.makeDirectory(path.Dir(name)); err != nil {
+			return err
+		}
+	}
+	file, err := w.target.createFile(name, executable)
+	if err != nil {
+		return err
+	}
+	return errors.Join(w.copy(file, name, content), file.Close())
+}
+
+// copy is io.Copy that tells a damaged archive from a target that cannot be written.
+func (w *walker) copy(to io.Writer, name string, content io.Reader) error {
+	for {
+		n, readErr := content.Read(w.buffer)
+		if _, err := to.Write(w.buffer[:n]); err != nil {
+			return err
+		}
+		if errors.Is(readErr, io.EOF) {
+			return nil
+		}
+		if readErr != nil {
+			return damaged("entry "+quote(name), readErr)
+		}
+	}
+}
+
+// finish reads what follows the last entry: padding, and the checksum that proves the archive is complete.
+func (w *walker) finish(content io.Reader) error {
+	for {
+		n, err := content.Read(w.buffer)
+		for _, b := range w.buffer[:n] {
+			if b != 0 {
+				return fmt.Errorf("%w: data after the end of the tar stream", ErrInvalid)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return damaged("end of the archive", err)
+		}
+	}
+}
+
+func (w *walker) tooManyBytes() error {
+	return fmt.Errorf("%w: more than %d bytes unpacked", ErrTooLarge, w.limits.MaxUnpackedSize)
+}
+
+// damaged blames the archive for an error of its readers, unless that says already what is wrong.
+func damaged(what string, err error) error {
+	switch {
+	case errors.Is(err, ErrTooLarge):
+		return err
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: %s: truncated", ErrInvalid, what)
+	default:
+		return fmt.Errorf("%w: %s: %w", ErrInvalid, what, err)
+	}
+}
+
+// discard is the target of Check.
+type discard struct{}
+
+func (discard) makeDirectory(string) error { return nil }
+
+func (discard) createFile(string, bool) (io.WriteCloser, error) { return discardFile{io.Discard}, nil }
+
+type discardFile struct{ io.Writer }
+
+func (discardFile) Close() error { return nil }

@@ -1,0 +1,72 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+)
+
+// Unpack writes the content of the archive to dir, which must be an empty directory. Nothing is written outside of it.
+//
+// Files get the mode 0600, or 0700 when anybody may execute them, and directories 0700: the modes that source-controller
+// packs, so that the result does not depend on who packed. Owners and times are not taken over; symbolic links are left
+// out. A name that occurs twice stands for its last occurrence.
+//
+// Errors wrap ErrTooLarge or ErrInvalid when the archive is at fault; other errors come from r, ctx or the file system.
+// After an error dir has a part of the content, and the caller is expected to remove it.
+func Unpack(ctx context.Context, r io.Reader, dir string, limits Limits) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("unpack archive: %w", err)
+	}
+	defer root.Close()
+	if err := requireEmpty(root); err != nil {
+		return err
+	}
+	return walk(ctx, r, limits, rootTarget{root})
+}
+
+func requireEmpty(root *os.Root) error {
+	dir, err := root.Open(".")
+	if err != nil {
+		return fmt.Errorf("unpack archive: %w", err)
+	}
+	defer dir.Close()
+	switch _, err := dir.Readdirnames(1); {
+	case err == nil:
+		return fmt.Errorf("unpack archive: directory %s is not empty", root.Name())
+	case errors.Is(err, io.EOF):
+		return nil
+	default:
+		return fmt.Errorf("unpack archive: %w", err)
+	}
+}
+
+// rootTarget writes below a directory. The names are checked before; os.Root holds even if that check had a hole.
+type rootTarget struct{ root *os.Root }
+
+func (t rootTarget) makeDirectory(name string) error {
+	return t.root.MkdirAll(name, 0o700)
+}
+
+func (t rootTarget) createFile(name string, executable bool) (io.WriteCloser, error) {
+	mode := fs.FileMode(0o600)
+	if executable {
+		mode = 0o700
+	}
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	file, err := t.root.OpenFile(name, flags, mode)
+	if errors.Is(err, fs.ErrExist) {
+		if err := t.root.Remove(name); err != nil {
+			return nil, err
+		}
+		file, err = t.root.OpenFile(name, flags, mode)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return file, nil
+}

@@ -1,0 +1,49 @@
+package artifact
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNotStored is wrapped by errors about an artifact that the store does not have, or has no longer.
+var ErrNotStored = errors.New("artifact is not stored")
+
+// Kind says what a caller can do about an artifact that was not stored.
+type Kind string
+
+const (
+	// NotFound means that the server has no such file. Sources remove an artifact soon after a newer one replaced it:
+	// the source should be read again first.
+	NotFound Kind = "NotFound"
+	// Integrity means that the content does not have the digest that the source published. It must not be used.
+	Integrity Kind = "Integrity"
+	// TooLarge means that the artifact exceeds a limit of this store, packed, unpacked or in its number of entries.
+	TooLarge Kind = "TooLarge"
+	// Unavailable means that the server, the network or this store's disk failed; it may be well at the next attempt.
+	Unavailable Kind = "Unavailable"
+	// Unusable means that the reference or the archive is not acceptable and will not be at the next attempt either.
+	Unusable Kind = "Unusable"
+)
+
+// FetchError tells why an artifact is not in the store. Its message has no credentials: of the URL only scheme, host
+// and path.
+type FetchError struct {
+	Kind Kind
+	// URL is where the artifact was fetched from, without credentials; empty for content that was not fetched.
+	URL string
+
+	err error
+	// transient is set for failures that a second try within a second may well mend.
+	transient bool
+}
+
+// Error implements error.
+func (e *FetchError) Error() string {
+	if e.URL == "" {
+		return fmt.Sprintf("store artifact: %v", e.err)
+	}
+	return fmt.Sprintf("fetch artifact %s: %v", e.URL, e.err)
+}
+
+// Unwrap returns what went wrong.
+func (e *FetchError) Unwrap() error { return e.err }

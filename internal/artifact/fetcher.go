@@ -1,0 +1,177 @@
+package artifact
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+)
+
+const (
+	// DefaultConcurrency is how many downloads run at the same time.
+	DefaultConcurrency = 4
+
+	// reportPeriod is how long the error of a download is kept for a waiter that does not ask any more.
+	reportPeriod = 10 * time.Minute
+)
+
+// Fetcher is the face of a Store for reconcilers, which must not wait: it downloads in the background and tells by an
+// event when a download has ended. It is a manager.Runnable.
+type Fetcher struct {
+	store       *Store
+	concurrency int
+	// downloads are to be made, in the order of the requests; notices are waiters to be told.
+	downloads workqueue.TypedInterface[flightKey]
+	notices   workqueue.TypedInterface[types.NamespacedName]
+	events    chan event.GenericEvent
+
+	mu sync.Mutex
+	// pending has the downloads that are queued or run.
+	pending map[flightKey]*pendingDownload
+	// failures has the errors that were not reported yet.
+	failures map[failureKey]failure
+}
+
+// pendingDownload is a download and who wants to hear of its end.
+type pendingDownload struct {
+	reference Reference
+	waiters   map[types.NamespacedName]struct{}
+}
+
+type failureKey struct {
+	download flightKey
+	waiter   types.NamespacedName
+}
+
+type failure struct {
+	err error
+	at  time.Time
+}
+
+// NewFetcher makes a Fetcher that runs at most so many downloads at the same time; zero means DefaultConcurrency.
+// Requests are taken at once; downloads begin when it is started.
+func NewFetcher(store *Store, concurrency int) *Fetcher {
+	if concurrency <= 0 {
+		concurrency = DefaultConcurrency
+	}
+	return &Fetcher{
+		store:       store,
+		concurrency: concurrency,
+		downloads:   workqueue.NewTyped[flightKey](),
+		notices:     workqueue.NewTyped[types.NamespacedName](),
+		events:      make(chan event.GenericEvent),
+		pending:     map[flightKey]*pendingDownload{},
+		failures:    map[failureKey]failure{},
+	}
+}
+
+// Events sends the waiter of a Request, as an object that has only its namespace and name, when the download that it
+// waited for has ended. It is never closed.
+func (f *Fetcher) Events() <-chan event.GenericEvent {
+	return f.events
+}
+
+// Request reports whether the artifact is stored, and has it downloaded when it is not. It does not wait.
+//
+//   - ready: it is stored. It may be evicted before it is opened, when the store is very small; ask again then.
+//   - not ready and no error: a download is queued or runs, and Events will send the waiter when it has ended.
+//   - an error, of type *FetchError: the download that the waiter waited for failed, or the reference cannot be
+//     fetched. No download is running for it. Each waiter gets the error of a download once; when to ask again, which
+//     starts a new one, is its decision.
+func (f *Fetcher) Request(ref Reference, waiter types.NamespacedName) (ready bool, err error) {
+	from, err := f.store.locate(ref)
+	if err != nil {
+		return false, err
+	}
+	key := flightKey{from.digest, from.url.String()}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	failed, hasFailed := f.failures[failureKey{key, waiter}]
+	delete(f.failures, failureKey{key, waiter})
+
+	if f.store.Has(ref.Digest) {
+		return true, nil
+	}
+	download := f.pending[key]
+	switch {
+	case download != nil:
+		// Somebody else asked for it again; its result counts, whatever the one before was.
+	case hasFailed:
+		return false, failed.err
+	default:
+		download = &pendingDownload{reference: ref, waiters: map[types.NamespacedName]struct{}{}}
+		f.pending[key] = download
+		f.downloads.Add(key)
+	}
+	download.waiters[waiter] = struct{}{}
+	return false, nil
+}
+
+// Start downloads what is requested until ctx ends, which also cancels what is running then.
+func (f *Fetcher) Start(ctx context.Context) error {
+	var running sync.WaitGroup
+	for range f.concurrency {
+		running.Go(func() { f.download(ctx) })
+	}
+	running.Go(func() { f.notify(ctx) })
+	<-ctx.Done()
+	f.downloads.ShutDown()
+	f.notices.ShutDown()
+	running.Wait()
+	return nil
+}
+
+func (f *Fetcher) download(ctx context.Context) {
+	for {
+		key, shutdown := f.downloads.Get()
+		if shutdown || ctx.Err() != nil {
+			return
+		}
+		f.mu.Lock()
+		ref := f.pending[key].reference
+		f.mu.Unlock()
+		f.finish(key, f.store.Fetch(ctx, ref))
+		f.downloads.Done(key)
+	}
+}
+
+// finish keeps an error for each waiter, and has all of them told.
+func (f *Fetcher) finish(key flightKey, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	for reported, failed := range f.failures {
+		if now.Sub(failed.at) > reportPeriod {
+			delete(f.failures, reported)
+		}
+	}
+	for waiter := range f.pending[key].waiters {
+		if err != nil {
+			f.failures[failureKey{key, waiter}] = failure{err, now}
+		}
+		f.notices.Add(waiter)
+	}
+	delete(f.pending, key)
+}
+
+// notify sends events in a goroutine of its own, so that a slow receiver does not hold up downloads.
+func (f *Fetcher) notify(ctx context.Context) {
+	for {
+		waiter, shutdown := f.notices.Get()
+		if shutdown {
+			return
+		}
+		object := &metav1.PartialObjectMetadata{}
+		object.Namespace, object.Name = waiter.Namespace, waiter.Name
+		select {
+		case f.events <- event.GenericEvent{Object: object}:
+		case <-ctx.Done():
+			return
+		}
+		f.notices.Done(waiter)
+	}
+}

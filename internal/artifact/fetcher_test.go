@@ -1,0 +1,191 @@
+package artifact_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8stypes "k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/stack-controller/stack-controller/internal/artifact"
+)
+
+var _ manager.Runnable = &artifact.Fetcher{}
+
+// startFetcher runs a fetcher until the end of the test, or until stop, which waits for its end.
+func startFetcher(t *testing.T, store *artifact.Store, concurrency int) (fetcher *artifact.Fetcher, stop func()) {
+	t.Helper()
+	fetcher = artifact.NewFetcher(store, concurrency)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- fetcher.Start(ctx) }()
+	var stopped atomic.Bool
+	stop = func() {
+		if stopped.CompareAndSwap(false, true) {
+			cancel()
+			NewWithT(t).Expect(<-ended).To(Succeed())
+		}
+	}
+	t.Cleanup(stop)
+	return fetcher, stop
+}
+
+func waiterNamed(name string) k8stypes.NamespacedName {
+	return k8stypes.NamespacedName{Namespace: "apps", Name: name}
+}
+
+// ForWaiter matches the event that is sent to the waiter.
+func ForWaiter(waiter k8stypes.NamespacedName) types.GomegaMatcher {
+	return Equal(event.GenericEvent{Object: &metav1.PartialObjectMetadata{
+		ObjectMeta: metav1.ObjectMeta{Namespace: waiter.Namespace, Name: waiter.Name},
+	}})
+}
+
+func TestRequestIsAnsweredByAnEventWhenTheDownloadEnds(t *testing.T) {
+	g := NewWithT(t)
+	server := newServer(t)
+	ref := server.publish("name: demo")
+	store := newStore(t, artifact.Options{})
+	fetcher, _ := startFetcher(t, store, 0)
+	waiter := waiterNamed("a")
+
+	ready, err := fetcher.Request(ref, waiter)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(ready).To(BeFalse())
+	g.Eventually(fetcher.Events()).Should(Receive(ForWaiter(waiter)))
+
+	g.Expect(fetcher.Request(ref, waiter)).To(BeTrue())
+	g.Expect(store.Has(ref.Digest)).To(BeTrue())
+	g.Consistently(fetcher.Events(), "50ms").ShouldNot(Receive(), "the result is delivered once")
+}
+
+func TestFailureIsReportedOnceToEachWaiterBeforeTheNextAttempt(t *testing.T) {
+	g := NewWithT(t)
+	server := newServer(t)
+	ref := server.publish("name: demo")
+	proceed := make(chan struct{})
+	server.answerWith(func(w http.ResponseWriter, _ *http.Request) {
+		<-proceed
+		w.WriteHeader(http.StatusNotFound)
+	})
+	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), 0)
+	waiters := []k8stypes.NamespacedName{waiterNamed("a"), waiterNamed("b"), waiterNamed("c")}
+	for _, waiter := range waiters {
+		g.Expect(fetcher.Request(ref, waiter)).To(BeFalse())
+	}
+	close(proceed)
+	for range waiters {
+		g.Eventually(fetcher.Events()).Should(Receive())
+	}
+	for _, waiter := range waiters {
+		ready, err := fetcher.Request(ref, waiter)
+		g.Expect(ready).To(BeFalse())
+		g.Expect(err).To(HaveKind(artifact.NotFound))
+	}
+	g.Expect(server.requests.Load()).To(BeEquivalentTo(1), "asking for the result does not start an attempt")
+
+	server.answerWith(nil)
+	g.Expect(fetcher.Request(ref, waiters[0])).To(BeFalse())
+	g.Eventually(fetcher.Events()).Should(Receive(ForWaiter(waiters[0])))
+	g.Expect(fetcher.Request(ref, waiters[0])).To(BeTrue())
+	g.Expect(server.requests.Load()).To(BeEquivalentTo(2))
+}
+
+func TestReferenceThatCannotBeFetchedIsRefusedAtOnce(t *testing.T) {
+	g := NewWithT(t)
+	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), 0)
+	for range 2 {
+		_, err := fetcher.Request(artifact.Reference{URL: "http://host/a", Digest: "latest"}, waiterNamed("a"))
+		g.Expect(err).To(HaveKind(artifact.Unusable))
+	}
+	g.Consistently(fetcher.Events(), "50ms").ShouldNot(Receive())
+}
+
+func TestThousandWaitersShareOneDownload(t *testing.T) {
+	g := NewWithT(t)
+	server := newServer(t)
+	ref := server.publish("name: demo")
+	fetcher := artifact.NewFetcher(newStore(t, artifact.Options{}), 0)
+	waiting := map[string]bool{}
+	for i := range 1000 {
+		waiter := waiterNamed(fmt.Sprintf("stack-%d", i))
+		waiting[waiter.Name] = true
+		g.Expect(fetcher.Request(ref, waiter)).To(BeFalse(), "before the start, requests are taken")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _ = fetcher.Start(ctx) }()
+	for range 1000 {
+		var got event.GenericEvent
+		g.Eventually(fetcher.Events()).Should(Receive(&got))
+		g.Expect(waiting).To(HaveKey(got.Object.GetName()))
+		delete(waiting, got.Object.GetName())
+	}
+	g.Expect(waiting).To(BeEmpty())
+	g.Expect(server.requests.Load()).To(BeEquivalentTo(1))
+}
+
+func TestDownloadsGoOnWhenNobodyTakesEvents(t *testing.T) {
+	g := NewWithT(t)
+	server := newServer(t)
+	store := newStore(t, artifact.Options{})
+	fetcher, stop := startFetcher(t, store, 2)
+	var refs []artifact.Reference
+	for i := range 20 {
+		ref := server.publish(fmt.Sprint("program ", i))
+		refs = append(refs, ref)
+		g.Expect(fetcher.Request(ref, waiterNamed(fmt.Sprint(i)))).To(BeFalse())
+	}
+	for _, ref := range refs {
+		g.Eventually(store.Has).WithArguments(ref.Digest).Should(BeTrue())
+	}
+	stop()
+}
+
+func TestDownloadsAtTheSameTimeAreBounded(t *testing.T) {
+	g := NewWithT(t)
+	server := newServer(t)
+	var running, most atomic.Int32
+	proceed := make(chan struct{})
+	server.answerWith(func(w http.ResponseWriter, _ *http.Request) {
+		now := running.Add(1)
+		defer running.Add(-1)
+		for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
+		}
+		<-proceed
+		w.WriteHeader(http.StatusNotFound)
+	})
+	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), 2)
+	for i := range 8 {
+		g.Expect(fetcher.Request(server.publish(fmt.Sprint(i)), waiterNamed(fmt.Sprint(i)))).To(BeFalse())
+	}
+	g.Eventually(running.Load).Should(BeEquivalentTo(2))
+	close(proceed)
+	for range 8 {
+		g.Eventually(fetcher.Events()).Should(Receive())
+	}
+	g.Expect(most.Load()).To(BeEquivalentTo(2))
+}
+
+func TestEndOfTheFetcherCancelsDownloads(t *testing.T) {
+	g := NewWithT(t)
+	server := newServer(t)
+	ref := server.publish("name: demo")
+	cancelled := make(chan struct{})
+	server.answerWith(func(_ http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+		close(cancelled)
+	})
+	fetcher, stop := startFetcher(t, newStore(t, artifact.Options{}), 0)
+	g.Expect(fetcher.Request(ref, waiterNamed("a"))).To(BeFalse())
+	g.Eventually(server.requests.Load).Should(BeEquivalentTo(1))
+	stop()
+	g.Eventually(cancelled).Should(BeClosed())
+}

@@ -1,0 +1,77 @@
+package artifact
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/opencontainers/go-digest"
+	_ "github.com/opencontainers/go-digest/blake3" // one of the algorithms that source-controller may be told to use
+)
+
+// Reference is what a source publishes about its artifact.
+type Reference struct {
+	// URL is where the tarball is served, over http or https.
+	URL string
+	// Digest is "algorithm:hex" of the tarball. Algorithms are sha256, sha384, sha512 and blake3.
+	Digest string
+	// Revision is what a human calls the artifact, for example "main@sha1:…".
+	Revision string
+	// Size of the tarball in bytes, nil when the source does not tell.
+	Size *int64
+}
+
+// location is a Reference that was found to be well-formed.
+type location struct {
+	digest digest.Digest
+	// url is what is requested.
+	url *url.URL
+	// shown is the published URL as it may appear in a message.
+	shown string
+}
+
+// locate checks what can be checked without a request.
+func (s *Store) locate(ref Reference) (location, error) {
+	parsed, shown, err := parseURL(ref.URL)
+	if err != nil {
+		return location{}, &FetchError{Kind: Unusable, URL: shown, err: err}
+	}
+	parsedDigest, err := parseDigest(ref.Digest)
+	if err != nil {
+		return location{}, &FetchError{Kind: Unusable, URL: shown, err: err}
+	}
+	if ref.Size != nil && *ref.Size > s.options.Limits.MaxDownloadSize {
+		return location{}, &FetchError{Kind: TooLarge, URL: shown,
+			err: fmt.Errorf("its size of %d bytes exceeds the limit of %d bytes", *ref.Size, s.options.Limits.MaxDownloadSize)}
+	}
+	if s.options.HostOverride != "" {
+		parsed.Host = s.options.HostOverride
+	}
+	return location{digest: parsedDigest, url: parsed, shown: shown}, nil
+}
+
+// parseURL returns the URL and how it may be shown. Its errors do not quote the URL.
+func parseURL(raw string) (parsed *url.URL, shown string, err error) {
+	const unknown = "with an invalid URL"
+	parsed, err = url.Parse(raw)
+	if err != nil {
+		return nil, unknown, errors.New("the URL cannot be parsed")
+	}
+	if parsed.Host == "" {
+		return nil, unknown, errors.New("the URL has no host")
+	}
+	shown = (&url.URL{Scheme: parsed.Scheme, Host: parsed.Host, Path: parsed.Path, RawPath: parsed.RawPath}).String()
+	if parsed.Scheme != "http" && parsed.Scheme != "https" {
+		return nil, shown, fmt.Errorf("the scheme %q is neither http nor https", parsed.Scheme)
+	}
+	return parsed, shown, nil
+}
+
+func parseDigest(value string) (digest.Digest, error) {
+	parsed, err := digest.Parse(value)
+	if err != nil {
+		const most = 160 // longer than any digest
+		return "", fmt.Errorf("digest %.*q: %w", most, value, err)
+	}
+	return parsed, nil
+}

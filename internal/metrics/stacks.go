@@ -1,0 +1,82 @@
+// Package metrics holds the metrics about the controller's objects.
+package metrics
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// Stacks are the gauges about Stacks: how many there are, which fail, which are being reconciled. They follow from
+// the reconciled objects alone, so they are right again as soon as a restarted controller has seen every Stack.
+type Stacks struct {
+	active      prometheus.Gauge
+	failing     *prometheus.GaugeVec
+	reconciling *prometheus.GaugeVec
+
+	mu    sync.Mutex
+	known map[types.NamespacedName]struct{}
+}
+
+// NewStacks registers the gauges. It fails when the registry has them already.
+func NewStacks(registerer prometheus.Registerer) (*Stacks, error) {
+	labels := []string{"namespace", "name"}
+	s := &Stacks{
+		active: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "stacks_active",
+			Help: "Number of Stacks that this controller looks after.",
+		}),
+		failing: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "stacks_failing",
+			Help: "1 when the last update of the Stack failed, otherwise 0.",
+		}, labels),
+		reconciling: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "stacks_reconciling",
+			Help: "1 when the Stack is not yet what its spec and source ask for and the controller works on it, otherwise 0.",
+		}, labels),
+		known: map[types.NamespacedName]struct{}{},
+	}
+	for _, collector := range []prometheus.Collector{s.active, s.failing, s.reconciling} {
+		if err := registerer.Register(collector); err != nil {
+			return nil, fmt.Errorf("register the metrics about Stacks: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// Observe sets the series of the Stack.
+func (s *Stacks) Observe(stack *pulumiv1.Stack) {
+	key := types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name}
+	failed := stack.Status.LastUpdate != nil && stack.Status.LastUpdate.State == pulumiv1.StackUpdateFailed
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known[key] = struct{}{}
+	s.active.Set(float64(len(s.known)))
+	s.failing.WithLabelValues(key.Namespace, key.Name).Set(numeric(failed))
+	s.reconciling.WithLabelValues(key.Namespace, key.Name).Set(numeric(conditions.IsTrue(stack, meta.ReconcilingCondition)))
+}
+
+// Forget removes the series of a Stack that is gone.
+func (s *Stacks) Forget(key types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.known, key)
+	s.active.Set(float64(len(s.known)))
+	s.failing.DeleteLabelValues(key.Namespace, key.Name)
+	s.reconciling.DeleteLabelValues(key.Namespace, key.Name)
+}
+
+func numeric(value bool) float64 {
+	if value {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,268 @@
+package process
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/runtime"
+)
+
+// notice is how long the end of an agent may stay unnoticed.
+const notice = time.Second
+
+func TestKilledAgentIsNoticedAtOnceAndStartedAgain(t *testing.T) {
+	g := NewWithT(t)
+	r := newRuntime(t, Options{Dir: newDir(t)})
+	start(t, r)
+	workspace := newWorkspace("app", "1")
+	first := makeReady(g, r, workspace)
+	g.Eventually(r.Events(), patience).Should(Receive())
+	before, err := r.Connect(t.Context(), workspace)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	kill(g, first)
+
+	g.Eventually(r.Events(), notice).Should(Receive())
+	status, err := r.Ensure(t.Context(), workspace)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(status).To(And(
+		HaveField("Ready", BeFalse()),
+		HaveField("Reason", autov1alpha1.InitializationFailedReason),
+		HaveField("Message", ContainSubstring("was ended by a signal (killed) (failure 1 in a row), it is started again at ")),
+		HaveField("Address", BeEmpty()),
+	))
+	_, err = r.Connect(t.Context(), workspace)
+	g.Expect(err).To(MatchError(runtime.ErrNoAgent))
+
+	second := makeReady(g, r, workspace)
+	g.Expect(second).NotTo(Equal(first))
+	g.Eventually(r.Events(), patience).Should(Receive())
+	after, err := r.Connect(t.Context(), workspace)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(after).NotTo(BeIdenticalTo(before))
+	_, err = after.GetInfo(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+func TestProcessesThatOutliveAKilledAgentAreEndedBeforeTheNextOne(t *testing.T) {
+	g := NewWithT(t)
+	r := newRuntime(t, Options{Dir: newDir(t), AgentArgs: []string{"--child"}})
+	workspace := newWorkspace("app", "1")
+	first := makeReady(g, r, workspace)
+	children := childrenOf(g, r, workspace, first)
+	g.Expect(children).To(HaveLen(1))
+
+	kill(g, first)
+	eventuallyEnds(g, first)
+	g.Expect(children[0].running()).To(BeTrue(), "nobody but the runtime ends it")
+
+	makeReady(g, r, workspace)
+	g.Expect(children[0].running()).To(BeFalse())
+}
+
+func TestAgentThatCrashesIsStartedAgainWithAGrowingDelay(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv("PROXY_PASSWORD", "hunter2")
+	r := newRuntime(t, Options{Dir: newDir(t), AgentArgs: []string{"--fail=cannot use hunter2 here"}, Environ: []string{"PROXY_PASSWORD"}})
+	workspace := newWorkspace("app", "1")
+	failure := func(text string) types.GomegaMatcher {
+		return And(
+			HaveField("Ready", BeFalse()),
+			HaveField("Reason", autov1alpha1.InitializationFailedReason),
+			HaveField("Message", And(
+				ContainSubstring("the agent ended with exit status 3 before it listened ("+text),
+				HaveSuffix("end of its log:\ncannot use [secret] here"),
+			)),
+		)
+	}
+	started := time.Now()
+	g.Eventually(ensure(r, workspace), patience, "10ms").Should(failure("failure 1 in a row"))
+	g.Eventually(ensure(r, workspace), patience, "10ms").Should(failure("failure 2 in a row"))
+	g.Eventually(ensure(r, workspace), patience, "10ms").Should(failure("failure 3 in a row"))
+	g.Expect(time.Since(started)).To(BeNumerically(">=", restartDelay(1)+restartDelay(2)))
+	g.Expect(r.Ensure(t.Context(), workspace)).To(HaveField("Stalled", BeFalse()))
+}
+
+func TestRestartDelayDoublesUpToItsLimit(t *testing.T) {
+	g := NewWithT(t)
+	var delays []time.Duration
+	for failures := 1; failures <= 8; failures++ {
+		delays = append(delays, restartDelay(failures))
+	}
+	const s = time.Second
+	g.Expect(delays).To(Equal([]time.Duration{1 * s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 60 * s, 60 * s}))
+	g.Expect(restartDelay(1_000_000)).To(Equal(maxRestartDelay))
+}
+
+func TestAgentThatCrashedOftenIsStalledUntilItListens(t *testing.T) {
+	g := NewWithT(t)
+	r := newRuntime(t, Options{Dir: newDir(t)})
+	s := r.supervisor(keyFor(newWorkspace("app", "1")))
+	defer s.mu.Unlock()
+	for s.failures = range stalledFailures + 2 {
+		for phase, stalled := range map[phase]bool{
+			phaseFailed:   s.failures >= stalledFailures,
+			phaseStarting: s.failures >= stalledFailures,
+			phaseRunning:  false,
+		} {
+			s.phase = phase
+			g.Expect(s.status().Stalled).To(Equal(stalled), "%d failures, phase %d", s.failures, phase)
+		}
+	}
+}
+
+func TestAgentThatNeverListensIsKilled(t *testing.T) {
+	g := NewWithT(t)
+	r := newRuntime(t, Options{Dir: newDir(t), AgentArgs: []string{"--mute"}, StartTimeout: 100 * time.Millisecond})
+	workspace := newWorkspace("app", "1")
+	g.Eventually(ensure(r, workspace), patience).Should(HaveField("Message", ContainSubstring("did not listen within 100ms")))
+	g.Expect(recorded(g, r, workspace).Agent.running()).To(BeFalse())
+}
+
+func TestAgentProgramThatIsGoneIsTold(t *testing.T) {
+	g := NewWithT(t)
+	r := newRuntime(t, Options{Dir: newDir(t)})
+	r.options.AgentPath = "/none/agent"
+	g.Eventually(ensure(r, newWorkspace("app", "1")), patience).Should(HaveField("Message", ContainSubstring("/none/agent: no such file")))
+}
+
+func TestDeleteEndsACrashLoop(t *testing.T) {
+	g := NewWithT(t)
+	dir := newDir(t)
+	r := newRuntime(t, Options{Dir: dir, AgentArgs: []string{"--fail=no"}})
+	workspace := newWorkspace("app", "1")
+	g.Eventually(ensure(r, workspace), patience).Should(HaveField("Reason", autov1alpha1.InitializationFailedReason))
+	g.Eventually(func() error { return r.Delete(t.Context(), keyFor(workspace)) }, patience).Should(Succeed())
+	g.Expect(os.ReadDir(dir)).To(BeEmpty())
+}
+
+func TestProcessIDThatWasGivenToAnotherProcessIsNotTheAgent(t *testing.T) {
+	g := NewWithT(t)
+	dir := newDir(t)
+	r := newRuntime(t, Options{Dir: dir})
+	workspace := newWorkspace("app", "1")
+	stranger := sleep(g, t)
+	// The agent of an earlier controller had the same id, but started at another time.
+	agent := stranger
+	agent.StartTime--
+	unlock, err := r.directory(keyFor(workspace)).lock(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(r.directory(keyFor(workspace)).writeRecord(record{Namespace: "team", Name: "app", UID: "1", Agent: agent})).To(Succeed())
+	unlock()
+
+	g.Expect(makeReady(g, r, workspace).PID).NotTo(Equal(stranger.PID))
+	g.Eventually(func() error { return r.Delete(t.Context(), keyFor(workspace)) }, patience).Should(Succeed())
+	g.Expect(stranger.running()).To(BeTrue())
+}
+
+func TestSessionOfAStrangerIsLeftAlone(t *testing.T) {
+	g := NewWithT(t)
+	dir := directory{path: newDir(t) + "/0123456789ab"}
+	g.Expect(os.Mkdir(dir.path, 0o700)).To(Succeed())
+	stranger := sleep(g, t)
+	// The session that had this id before was the agent's; the one of today shares nothing with the directory.
+	agent := stranger
+	agent.StartTime--
+	g.Expect(dir.leftovers(agent)).To(BeEmpty())
+	g.Expect(dir.leftovers(stranger)).To(BeEmpty(), "the leader itself is not left over")
+}
+
+// sleep starts a process that leads a session and has nothing to do with agents.
+func sleep(g *WithT, t *testing.T) identity {
+	cmd := exec.Command("sleep", "600")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	g.Expect(cmd.Start()).To(Succeed())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	id, err := identify(cmd.Process.Pid)
+	g.Expect(err).NotTo(HaveOccurred())
+	return id
+}
+
+func TestAgentOfAControllerThatEndedBeforeItRecordedItIsFound(t *testing.T) {
+	g := NewWithT(t)
+	dir := newDir(t)
+	workspace := newWorkspace("app", "1")
+	first := newRuntime(t, Options{Dir: dir})
+	agent := makeReady(g, first, workspace)
+	first.abandon()
+	found := recorded(g, first, workspace)
+	found.Agent, found.Starting = identity{}, true
+	g.Expect(first.directory(keyFor(workspace)).writeRecord(found)).To(Succeed())
+
+	second := newRuntime(t, Options{Dir: dir})
+	g.Expect(makeReady(g, second, workspace)).To(Equal(agent))
+	g.Expect(agentsIn(dir)).To(HaveLen(1))
+}
+
+func TestDirectoryWithADamagedRecordIsReplaced(t *testing.T) {
+	g := NewWithT(t)
+	dir := newDir(t)
+	workspace := newWorkspace("app", "1")
+	first := newRuntime(t, Options{Dir: dir})
+	agent := makeReady(g, first, workspace)
+	first.abandon()
+	g.Expect(os.WriteFile(first.directory(keyFor(workspace)).recordFile(), []byte("{"), 0o600)).To(Succeed())
+
+	second := newRuntime(t, Options{Dir: dir})
+	g.Expect(makeReady(g, second, workspace)).NotTo(Equal(agent))
+	g.Expect(agent.running()).To(BeFalse())
+	g.Expect(agentsIn(dir)).To(HaveLen(1))
+}
+
+func TestAgentThatEndedInOrderRestsAndStartsOnDemand(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		adopted bool
+	}{
+		{name: "started by this controller"},
+		{name: "started by an earlier controller", adopted: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := NewWithT(t)
+			dir := newDir(t)
+			workspace := newWorkspace("app", "1")
+			if tt.adopted {
+				killedController(g, dir, workspace)
+			}
+			r := newRuntime(t, Options{Dir: dir})
+			first := makeReady(g, r, workspace)
+			state := r.directory(keyFor(workspace)).state() + "/result"
+			g.Expect(os.WriteFile(state, nil, 0o600)).To(Succeed())
+
+			g.Expect(syscall.Kill(first.PID, syscall.SIGTERM)).To(Succeed())
+			eventuallyEnds(g, first)
+			resting := r.supervisor(keyFor(workspace))
+			resting.mu.Unlock()
+			g.Eventually(resting.workers, patience).Should(BeZero(), "a workspace that rests costs nothing")
+
+			g.Expect(r.Ensure(t.Context(), workspace)).To(And(beReady(), HaveField("Resting", BeTrue())))
+			g.Expect(agentsIn(dir)).To(BeEmpty())
+			client, err := r.Connect(t.Context(), workspace)
+			g.Expect(err).NotTo(HaveOccurred())
+			_, err = client.GetInfo(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(recorded(g, r, workspace).Agent).NotTo(Equal(first))
+			g.Expect(state).To(BeAnExistingFile())
+		})
+	}
+}
+
+// workers is the number of goroutines that act for the workspace.
+func (s *supervisor) workers() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.interrupt == nil {
+		return 0
+	}
+	return 1
+}

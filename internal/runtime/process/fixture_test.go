@@ -1,0 +1,113 @@
+package process
+
+import (
+	"context"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/runtime"
+)
+
+// patience is how long tests wait for what takes milliseconds on a quiet machine.
+const patience = 20 * time.Second
+
+// newDir returns a directory for a Runtime; the path of t.TempDir would be too long for a socket. At the end of the test
+// all that runs in it is killed.
+func newDir(t *testing.T) string {
+	t.Helper()
+	g := NewWithT(t)
+	dir, err := os.MkdirTemp("", "process-")
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		entries, err := os.ReadDir(dir)
+		g.Expect(err).NotTo(HaveOccurred())
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		for _, entry := range entries {
+			g.Expect(directory{path: dir + "/" + entry.Name()}.clear(ctx, time.Millisecond, "")).To(Succeed())
+		}
+		g.Expect(os.RemoveAll(dir)).To(Succeed())
+	})
+	return dir
+}
+
+// newRuntime returns a Runtime with stubs for agents, as long as the options do not say otherwise. It does not run.
+func newRuntime(t *testing.T, options Options) *Runtime {
+	t.Helper()
+	if options.AgentPath == "" {
+		options.AgentPath = stubPath
+	}
+	if options.PulumiPath == "" {
+		options.PulumiPath = "true"
+	}
+	r, err := New(options)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(r.abandon)
+	return r
+}
+
+// start runs the Runtime until the returned function is called, or the test ends.
+func start(t *testing.T, r *Runtime) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Start(ctx) }()
+	var stopped bool
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		NewWithT(t).Eventually(done, patience).Should(Receive(BeNil()))
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// ensure returns a function for Eventually.
+func ensure(r *Runtime, workspace *autov1alpha1.Workspace) func() (runtime.Status, error) {
+	return func() (runtime.Status, error) { return r.Ensure(context.Background(), workspace) }
+}
+
+// beReady matches a Status.
+func beReady() types.GomegaMatcher {
+	return HaveField("Ready", BeTrue())
+}
+
+// recorded returns the record of the Workspace's directory.
+func recorded(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace) record {
+	found, err := r.directory(keyFor(workspace)).readRecord()
+	g.Expect(err).NotTo(HaveOccurred())
+	return found
+}
+
+// makeReady waits until the agent of the Workspace is ready and returns its process.
+func makeReady(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace) identity {
+	var agent identity
+	g.Eventually(func(g Gomega) {
+		g.Expect(r.Ensure(context.Background(), workspace)).To(beReady())
+		found, err := r.directory(keyFor(workspace)).readRecord()
+		g.Expect(err).NotTo(HaveOccurred())
+		agent = found.Agent
+		g.Expect(agent.running()).To(BeTrue())
+	}, patience).Should(Succeed())
+	return agent
+}
+
+// kill ends the process at once.
+func kill(g *WithT, process identity) {
+	g.Expect(process.running()).To(BeTrue())
+	g.Expect(syscall.Kill(process.PID, syscall.SIGKILL)).To(Succeed())
+}
+
+// eventuallyEnds waits for the end of the process.
+func eventuallyEnds(g *WithT, process identity) {
+	g.Eventually(process.running, patience).Should(BeFalse())
+}

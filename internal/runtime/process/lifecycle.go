@@ -1,0 +1,202 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+)
+
+const (
+	// shutdownTimeout bounds the end of the Runtime: asking the agents whether they work, and their end.
+	shutdownTimeout = 3 * time.Second
+	// shutdownParallel is how many agents are asked at the same time.
+	shutdownParallel = 16
+)
+
+// Start removes the directories of Workspaces that are gone, delivers events and keeps logs bounded until ctx is done. Then it
+// tells agents without work to end; those with an operation go on, and are found again by the next controller.
+func (r *Runtime) Start(ctx context.Context) error {
+	var running sync.WaitGroup
+	running.Go(func() { r.events.deliver(ctx) })
+	running.Go(func() { r.rotateLogs(ctx) })
+	r.sweep(ctx)
+	<-ctx.Done()
+	running.Wait()
+	r.shutDown()
+	return nil
+}
+
+// rotateLogs looks at the logs of running agents. A file that another process appends to has no bound of its own.
+func (r *Runtime) rotateLogs(ctx context.Context) {
+	ticker := time.NewTicker(logInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for _, s := range r.running() {
+			if err := s.dir.rotateLog(); err != nil {
+				s.log.Error(err, "cannot rotate the log of an agent")
+			}
+		}
+	}
+}
+
+// running returns the supervisors whose agent runs.
+func (r *Runtime) running() []*supervisor {
+	r.mu.Lock()
+	all := make([]*supervisor, 0, len(r.supervisors))
+	for _, s := range r.supervisors {
+		all = append(all, s)
+	}
+	r.mu.Unlock()
+	running := all[:0]
+	for _, s := range all {
+		s.mu.Lock()
+		if s.phase == phaseRunning {
+			running = append(running, s)
+		}
+		s.mu.Unlock()
+	}
+	return running
+}
+
+// sweep removes what belongs to no Workspace any more: those that were deleted while no controller ran.
+func (r *Runtime) sweep(ctx context.Context) {
+	entries, err := os.ReadDir(r.options.Dir)
+	if err != nil {
+		r.options.Log.Error(err, "cannot look for workspaces that are gone")
+		return
+	}
+	for _, entry := range entries {
+		if ctx.Err() != nil {
+			return
+		}
+		if err := r.sweepEntry(ctx, entry.Name()); err != nil {
+			r.options.Log.Error(err, "cannot remove a workspace that is gone", "directory", entry.Name())
+		}
+	}
+}
+
+func (r *Runtime) sweepEntry(ctx context.Context, name string) error {
+	path := filepath.Join(r.options.Dir, name)
+	if base, _, found := strings.Cut(name, removedSuffix); found && isDirectoryName(base) {
+		return removeTree(path)
+	}
+	if !isDirectoryName(name) || r.options.Exists == nil {
+		return nil
+	}
+	found, err := directory{path: path}.readRecord()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // another controller begins with it, or it is as good as empty
+	}
+	if err != nil {
+		return err
+	}
+	key := types.NamespacedName{Namespace: found.Namespace, Name: found.Name}
+	exists, err := r.options.Exists(ctx, key, found.UID)
+	if err != nil {
+		return fmt.Errorf("look for workspace %s: %w", key, err)
+	}
+	if exists || directoryName(key) != name {
+		return nil
+	}
+	s := r.supervisor(key)
+	defer s.mu.Unlock()
+	if s.phase != phaseUnknown {
+		return nil // a Workspace of that name has come meanwhile; it deals with the directory
+	}
+	s.log.Info("removing a workspace that is gone")
+	if err := s.discard(); err != nil && s.interrupt == nil {
+		return err
+	}
+	return nil
+}
+
+// shutDown ends the Runtime. Agents without an operation are told to end, unless another controller uses them.
+func (r *Runtime) shutDown() {
+	running := r.running()
+	defer r.abandon()
+	if flock(r.user, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	// Nobody starts an agent from here on.
+	r.cancel()
+	var group errgroup.Group
+	group.SetLimit(shutdownParallel)
+	for _, s := range running {
+		group.Go(func() error {
+			s.release(ctx)
+			return nil
+		})
+	}
+	_ = group.Wait()
+}
+
+// abandon ends the Runtime and leaves all agents as they are.
+func (r *Runtime) abandon() {
+	r.cancel()
+	_ = r.user.Close()
+}
+
+// release tells the agent to end if it has no operation, and waits until it did.
+func (s *supervisor) release(ctx context.Context) {
+	s.mu.Lock()
+	agent := s.agent
+	s.mu.Unlock()
+	if agent == nil {
+		return
+	}
+	idle, err := s.idle(ctx)
+	if err != nil {
+		s.log.Error(err, "cannot ask an agent whether it works, leaving it alone")
+		return
+	}
+	if !idle {
+		s.log.Info("an operation goes on without the controller", "pid", agent.PID)
+		return
+	}
+	if err := agent.signal(syscall.SIGTERM); err != nil {
+		s.log.Error(err, "cannot end an agent")
+		return
+	}
+	select {
+	case <-agent.exited:
+	case <-ctx.Done():
+	}
+}
+
+// idle asks the agent whether it has no operation that goes on.
+func (s *supervisor) idle(ctx context.Context) (bool, error) {
+	agent, err := client.New(s.dir.address(), client.Options{})
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = agent.Close() }()
+	info, err := agent.GetInfo(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, operation := range info.GetOperations() {
+		if !operation.GetState().Final() {
+			return false, nil
+		}
+	}
+	return true, nil
+}

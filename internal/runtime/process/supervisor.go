@@ -1,0 +1,227 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/runtime"
+)
+
+// connectWait bounds how long Connect waits for an agent that it started; that takes tens of milliseconds.
+const connectWait = 3 * time.Second
+
+// phase is where a workspace's agent stands.
+type phase int
+
+const (
+	// phaseUnknown: the directory was not looked at yet.
+	phaseUnknown phase = iota
+	// phaseResting: no agent runs and none is wanted now; Connect starts one. Without worker.
+	phaseResting
+	// phaseStarting: an agent is being found, started, or waited for.
+	phaseStarting
+	// phaseRunning: the agent listens.
+	phaseRunning
+	// phaseFailed: the agent crashed or could not be started; it is started again later.
+	phaseFailed
+	// phaseRemoving: the agent is being ended and the directory removed.
+	phaseRemoving
+)
+
+// supervisor looks after the agent of one workspace. At most one goroutine, its worker, acts on the process and the
+// directory; there is none while no agent runs. All others set what they want and read how it stands.
+type supervisor struct {
+	runtime *Runtime
+	key     types.NamespacedName
+	dir     directory
+	log     logr.Logger
+
+	mu sync.Mutex
+	// uid is the Workspace whose agent is wanted; empty means that the directory shall go.
+	uid   types.UID
+	phase phase
+	// changed is closed, and replaced, when the phase changes.
+	changed chan struct{}
+	// interrupt ends what the worker waits for, so that it looks again at what is wanted; nil without a worker.
+	interrupt context.CancelFunc
+	// worked says that an agent listened in this directory before.
+	worked bool
+	// agent is the process while the phase is running, and connection the client for it once somebody asked.
+	agent      *handle
+	connection *client.Client
+	// failures counts the crashes in a row; problem is the last one, in words.
+	failures int
+	problem  string
+	// removal is the error of the last attempt to remove the directory.
+	removal error
+	// forgotten says that the Runtime has dropped this supervisor.
+	forgotten bool
+}
+
+func newSupervisor(r *Runtime, key types.NamespacedName) *supervisor {
+	return &supervisor{
+		runtime: r,
+		key:     key,
+		dir:     r.directory(key),
+		log:     r.options.Log.WithValues("workspace", key),
+		changed: make(chan struct{}),
+	}
+}
+
+// ensure makes the Workspace with the UID have an agent, or none that works only on demand. The lock is held.
+func (s *supervisor) ensure(ctx context.Context, uid types.UID) runtime.Status {
+	s.assign(ctx, uid)
+	if s.phase == phaseResting && !s.worked {
+		s.begin(phaseStarting, nil)
+	}
+	return s.status()
+}
+
+// connect returns a client, after it started the agent if that was resting. The lock is held; it is released while waiting.
+func (s *supervisor) connect(ctx context.Context, uid types.UID) (*client.Client, error) {
+	s.assign(ctx, uid)
+	if s.phase == phaseResting && s.worked {
+		s.begin(phaseStarting, nil)
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectWait)
+	defer cancel()
+	for s.phase == phaseStarting && ctx.Err() == nil {
+		changed := s.changed
+		s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+	}
+	if s.phase != phaseRunning || s.uid != uid {
+		return nil, fmt.Errorf("connect to workspace %s: %w (%s)", s.key, runtime.ErrNoAgent, s.status().Message)
+	}
+	if s.connection == nil {
+		var err error
+		if s.connection, err = client.New(s.dir.address(), client.Options{}); err != nil {
+			return nil, err
+		}
+	}
+	return s.connection, nil
+}
+
+// discard makes the directory go. It returns nil when it is gone, and ErrEnding while that is under way. The lock is held.
+func (s *supervisor) discard() error {
+	s.uid = ""
+	switch {
+	case s.removal != nil:
+		err := s.removal
+		s.removal = nil
+		return err
+	case s.phase == phaseRemoving:
+	case s.interrupt != nil:
+		s.set(phaseRemoving)
+		s.interrupt()
+	default:
+		exists, err := s.dir.exists()
+		if err != nil || !exists {
+			s.runtime.forget(s)
+			return err
+		}
+		s.begin(phaseRemoving, nil)
+	}
+	return fmt.Errorf("remove workspace %s: %w", s.key, runtime.ErrEnding)
+}
+
+// assign says which Workspace the agent is for. The lock is held.
+func (s *supervisor) assign(ctx context.Context, uid types.UID) {
+	if s.uid == uid && s.phase != phaseUnknown {
+		return
+	}
+	s.uid, s.failures, s.problem = uid, 0, ""
+	switch {
+	case s.interrupt != nil:
+		s.set(phaseStarting)
+		s.interrupt()
+	default:
+		s.inspect(ctx)
+	}
+}
+
+// inspect finds out from the directory how the agent stands. An agent that listens is running from now on, without a
+// moment in another phase: a new controller must not report as unready what never stopped. The lock is held.
+func (s *supervisor) inspect(ctx context.Context) {
+	found, err := s.dir.readRecord()
+	s.worked = err == nil && found.UID == s.uid && found.Worked
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		s.set(phaseResting)
+		return
+	case err != nil || found.UID != s.uid || found.Starting:
+		s.begin(phaseStarting, nil)
+		return
+	case found.Agent.PID == 0:
+		s.set(phaseResting)
+		return
+	}
+	agent, err := openHandle(found.Agent)
+	switch {
+	case errors.Is(err, errNotRunning):
+		s.set(phaseResting)
+	case err == nil && s.dir.listens(ctx):
+		s.log.V(1).Info("found the agent of an earlier controller", "pid", agent.PID)
+		s.agent = agent
+		s.begin(phaseRunning, agent)
+	default:
+		s.begin(phaseStarting, agent)
+	}
+}
+
+// begin starts the worker. The lock is held and there is no worker.
+func (s *supervisor) begin(first phase, agent *handle) {
+	s.set(first)
+	ctx, interrupt := context.WithCancel(s.runtime.ctx)
+	s.interrupt = interrupt
+	go s.work(ctx, s.uid, agent)
+}
+
+// set changes the phase and tells those who wait for it. The lock is held.
+func (s *supervisor) set(next phase) {
+	if next != phaseRunning {
+		s.agent = nil
+		if s.connection != nil {
+			_ = s.connection.Close()
+			s.connection = nil
+		}
+	}
+	s.phase = next
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// status says how the agent stands. The lock is held.
+func (s *supervisor) status() runtime.Status {
+	switch s.phase {
+	case phaseRunning:
+		return runtime.Status{Ready: true, Reason: autov1alpha1.SucceededReason, Message: "the agent is running", Address: s.dir.address()}
+	case phaseResting:
+		return runtime.Status{Ready: true, Resting: true, Reason: autov1alpha1.SucceededReason, Message: "the agent starts when it is needed", Address: s.dir.address()}
+	case phaseFailed:
+		return s.failure()
+	case phaseRemoving:
+		return runtime.Status{Reason: autov1alpha1.DeletingReason, Message: "the agent is being ended"}
+	}
+	if s.failures >= stalledFailures {
+		return s.failure() // until it listens
+	}
+	return runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the agent is starting"}
+}
+
+func (s *supervisor) failure() runtime.Status {
+	return runtime.Status{Reason: autov1alpha1.InitializationFailedReason, Message: s.problem, Stalled: s.failures >= stalledFailures}
+}

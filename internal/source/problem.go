@@ -1,0 +1,29 @@
+package source
+
+import "fmt"
+
+// Problem says why a Stack has no artifact to run. It is not a failure of the Stack's program: waiting for a source
+// never consumes an attempt.
+type Problem struct {
+	// Reason is the condition reason, one of the source reasons of the Stack API.
+	Reason string
+	// Message is for the user: it names the object and what is wrong with it.
+	Message string
+	// Permanent is true when only an edit by a human can help.
+	Permanent bool
+	// Watched is true when a change of the source wakes the Stack; otherwise the caller has to come back in time.
+	Watched bool
+}
+
+// Error implements error.
+func (p *Problem) Error() string {
+	return p.Message
+}
+
+func waiting(reason, format string, args ...any) *Problem {
+	return &Problem{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+func permanent(reason, format string, args ...any) *Problem {
+	return &Problem{Reason: reason, Message: fmt.Sprintf(format, args...), Permanent: true}
+}

@@ -1,0 +1,155 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// act carries out one decision. It changes the Stack's status in memory; the caller writes it.
+func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outcome, error) {
+	switch d.action {
+	case actionUpdate:
+		return r.startUpdate(ctx, o, d)
+	case actionSupersede:
+		return r.supersede(ctx, o, d)
+	case actionFollow:
+		return r.follow(ctx, o)
+	case actionSettle:
+		return r.settle(ctx, o, d)
+	case actionRelease:
+		return outcome{}, r.release(ctx, o.stack, d.message)
+	case actionWait:
+		markWaiting(o.stack, d.reason, d.message)
+	case actionFetch:
+		fetching(o, d)
+	case actionStall:
+		r.stall(o.stack, d)
+	case actionRetry:
+		retry(o.stack, d)
+	case actionSuspend:
+		handleRequests(o.stack)
+	case actionRecord:
+		return outcome{}, fmt.Errorf("update %s was recorded and is still there to be recorded", o.update.Name)
+	}
+	return outcome{after: d.after}, nil
+}
+
+// fetching shows that the artifact is on its way, unless that is a detail of a periodic run.
+func fetching(o *observation, d decision) {
+	last := o.stack.Status.LastUpdate
+	if last == nil || last.Generation != o.stack.Generation || last.LastAttemptedCommit != commitOf(o.artifact) {
+		markWorking(o.stack, d.message)
+	}
+}
+
+// stall shows what a human has to mend, and says so once.
+func (r *Reconciler) stall(stack *pulumiv1.Stack, d decision) {
+	if !stalledFor(stack, d) {
+		r.Event(stack, corev1.EventTypeWarning, stallEvent(d.reason), d.message)
+	}
+	handleRequests(stack)
+	markStalled(stack, d.reason, d.message)
+}
+
+// retry shows a failure. After several of them the Stack is also stalled, though attempts go on.
+func retry(stack *pulumiv1.Stack, d decision) {
+	if d.reason == pulumiv1.UpdateFailedReason {
+		markStalled(stack, d.reason, d.message)
+		return
+	}
+	markWaiting(stack, d.reason, d.message)
+}
+
+// settle shows that the Stack is up to date. A new revision with the content that is deployed already needs no update.
+func (r *Reconciler) settle(ctx context.Context, o *observation, d decision) (outcome, error) {
+	if o.artifact != nil {
+		o.stack.Status.LastAttemptedRevision = o.artifact.Revision
+		o.stack.Status.LastAppliedRevision = o.artifact.Revision
+	}
+	markSettled(o.stack)
+	if o.stack.Spec.WorkspaceReclaimPolicy == pulumiv1.WorkspaceReclaimDelete && o.workspace != nil {
+		if err := r.Delete(ctx, o.workspace, client.Preconditions{UID: &o.workspace.UID}); client.IgnoreNotFound(err) != nil {
+			return outcome{}, fmt.Errorf("delete the workspace: %w", err)
+		}
+		r.Event(o.stack, corev1.EventTypeNormal, eventWorkspaceDeleted, "the workspace was deleted as the reclaim policy asks")
+	}
+	return outcome{after: d.after}, nil
+}
+
+// supersede removes an Update that never ran. Its deletion wakes the Stack, which then makes one for the new inputs.
+func (r *Reconciler) supersede(ctx context.Context, o *observation, d decision) (outcome, error) {
+	if err := r.Delete(ctx, o.update, client.Preconditions{UID: &o.update.UID, ResourceVersion: &o.update.ResourceVersion}); client.IgnoreNotFound(err) != nil {
+		return outcome{}, fmt.Errorf("remove the outdated update %s: %w", o.update.Name, err)
+	}
+	markWorking(o.stack, d.message)
+	return outcome{}, nil
+}
+
+// follow shows how the current Update stands; its changes wake the Stack. A Workspace that disappeared is made again, for
+// an Update that waits for it would wait for ever.
+func (r *Reconciler) follow(ctx context.Context, o *observation) (outcome, error) {
+	adopt(o)
+	if o.workspace == nil && !o.update.HasStarted() && o.desired != nil {
+		if err := r.applyWorkspace(ctx, o, o.update.Spec.Source != nil); err != nil {
+			return outcome{}, err
+		}
+	}
+	if keepsReady(o.stack) {
+		return outcome{}, nil
+	}
+	if reason, message := waitingFor(o.update); reason != "" {
+		markWaiting(o.stack, reason, message)
+		return outcome{}, nil
+	}
+	markWorking(o.stack, describeProgress(o.update))
+	return outcome{}, nil
+}
+
+// release lets the Stack go.
+func (r *Reconciler) release(ctx context.Context, stack *pulumiv1.Stack, proof string) error {
+	before := stack.DeepCopy()
+	controllerutil.RemoveFinalizer(stack, pulumiv1.Finalizer)
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Patch(ctx, stack, patch, client.FieldOwner(fieldOwner)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove the finalizer: %w", err)
+	}
+	r.Event(before, corev1.EventTypeNormal, eventStackReleased, "the stack was deleted: "+proof)
+	return nil
+}
+
+// waitingFor returns why an Update has not started, in the Stack's terms; empty when it is on its way.
+func waitingFor(update *autov1alpha1.Update) (reason, message string) {
+	if update.HasStarted() {
+		return "", ""
+	}
+	for _, condition := range update.Status.Conditions {
+		if condition.Type != autov1alpha1.UpdateProgressing || condition.Status != "False" {
+			continue
+		}
+		if condition.Reason == autov1alpha1.UpdateWorkspaceNotReadyReason || condition.Reason == autov1alpha1.UpdateWorkspaceNotFoundReason {
+			return "", ""
+		}
+		return condition.Reason, condition.Message
+	}
+	return "", ""
+}
+
+// describeProgress is one line about an Update that is on its way.
+func describeProgress(update *autov1alpha1.Update) string {
+	if !update.HasStarted() {
+		for _, condition := range update.Status.Conditions {
+			if condition.Type == autov1alpha1.UpdateProgressing && condition.Status == "False" && condition.Message != "" {
+				return "waiting for workspace readiness: " + condition.Message
+			}
+		}
+		return "waiting for workspace readiness"
+	}
+	return fmt.Sprintf("stack is being processed: %s by update %s", update.Spec.Type, update.Name)
+}

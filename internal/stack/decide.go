@@ -1,0 +1,194 @@
+package stack
+
+import (
+	"fmt"
+	"time"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/source"
+)
+
+// observation is everything that a decision is made from. It is complete: decide asks nobody.
+type observation struct {
+	now   time.Time
+	stack *pulumiv1.Stack
+	// desired is the Workspace and the Update that the spec asks for; nil when specProblem says why the spec is unusable.
+	desired     *desired
+	specProblem error
+	// artifact is what the source offers; nil for a Stack without source, and when sourceProblem says why there is none.
+	artifact      *source.Artifact
+	sourceProblem *source.Problem
+	// dependencyProblem names the prerequisites that are not met; empty when all are.
+	dependencyProblem string
+	// workspace is the Stack's Workspace; nil when there is none.
+	workspace *autov1alpha1.Workspace
+	// update is the Stack's Update that is not finished, or finished but not recorded in the status yet; nil when there is none.
+	update *autov1alpha1.Update
+}
+
+// action is what one reconcile does.
+type action string
+
+const (
+	// actionRecord takes the result of a finished Update into the status; afterwards a new decision is due.
+	actionRecord action = "record"
+	// actionUpdate starts a preview, an up or a destroy.
+	actionUpdate action = "update"
+	// actionFetch waits for an artifact that is being downloaded. Its end wakes the Stack.
+	actionFetch action = "fetch"
+	// actionSupersede removes an Update that has not started and whose inputs are out of date.
+	actionSupersede action = "supersede"
+	// actionFollow shows how the current Update stands. Its changes wake the Stack.
+	actionFollow action = "follow"
+	// actionWait shows what is missing. The decision's after, or a watch, wakes the Stack.
+	actionWait action = "wait"
+	// actionStall shows what a human has to mend. An edit wakes the Stack.
+	actionStall action = "stall"
+	// actionRetry shows a failure and when the next attempt is due.
+	actionRetry action = "retry"
+	// actionSettle shows that the Stack is up to date.
+	actionSettle action = "settle"
+	// actionSuspend leaves everything as it is.
+	actionSuspend action = "suspend"
+	// actionRelease removes the finalizer.
+	actionRelease action = "release"
+)
+
+// decision is what decide chose, and what wakes the Stack afterwards.
+type decision struct {
+	action action
+	// reason and message go into the conditions.
+	reason, message string
+	// kind is the Update's type, with actionUpdate.
+	kind autov1alpha1.UpdateType
+	// fresh is true when the inputs differ from the last attempt's: earlier failures do not count any more.
+	fresh bool
+	// after is when to come back; zero leaves it to a watch.
+	after time.Duration
+}
+
+// decide is the whole policy of the Stack controller.
+func decide(o observation) decision {
+	if o.update != nil {
+		return decideOnUpdate(o)
+	}
+	if o.stack.Spec.Suspend {
+		return decision{action: actionSuspend, reason: pulumiv1.SuspendedReason, message: "reconciliation is suspended"}
+	}
+	if !o.stack.DeletionTimestamp.IsZero() {
+		return decideOnDeletion(o)
+	}
+	if problem := blocked(o); problem != nil {
+		return *problem
+	}
+	return decideOnTrigger(o)
+}
+
+// decideOnUpdate handles an Update that exists: its result comes first, a stale one that never ran makes room, a
+// running one is left alone.
+func decideOnUpdate(o observation) decision {
+	switch {
+	case o.update.IsComplete():
+		return decision{action: actionRecord}
+	case !o.update.HasStarted() && outdated(o):
+		return decision{action: actionSupersede, reason: pulumiv1.StackProcessingReason, message: "the inputs of the waiting update changed"}
+	}
+	return decision{action: actionFollow}
+}
+
+// outdated tells whether the current Update was made for other inputs than the Stack has now.
+func outdated(o observation) bool {
+	if !o.update.DeletionTimestamp.IsZero() {
+		return false
+	}
+	if deleting := !o.stack.DeletionTimestamp.IsZero(); deleting {
+		return o.update.Spec.Type != autov1alpha1.UpdateTypeDestroy
+	}
+	current := o.stack.Status.CurrentUpdate
+	if current == nil {
+		return false
+	}
+	return current.Generation != o.stack.Generation ||
+		o.artifact != nil && current.Commit != o.artifact.Commit()
+}
+
+// blocked returns what keeps the Stack from being updated, or nil.
+func blocked(o observation) *decision {
+	switch {
+	case o.specProblem != nil:
+		return &decision{action: actionStall, reason: pulumiv1.SpecInvalidReason, message: o.specProblem.Error()}
+	case o.sourceProblem != nil:
+		return blockedBySource(o.sourceProblem)
+	case o.dependencyProblem != "":
+		return &decision{action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: o.dependencyProblem, after: waitInterval}
+	}
+	return nil
+}
+
+func blockedBySource(problem *source.Problem) *decision {
+	d := &decision{action: actionWait, reason: problem.Reason, message: problem.Message, after: waitInterval}
+	switch {
+	case problem.Permanent:
+		d.action, d.after = actionStall, 0
+	case problem.Watched:
+		d.after = 0
+	}
+	return d
+}
+
+// decideOnTrigger starts an update when something asks for one, and otherwise says how the last one went.
+func decideOnTrigger(o observation) decision {
+	kind := autov1alpha1.UpdateTypeUp
+	if o.stack.Spec.Preview {
+		kind = autov1alpha1.UpdateTypePreview
+	}
+	last := o.stack.Status.LastUpdate
+	if trigger, fresh := inputsChanged(o); trigger != "" {
+		return decision{action: actionUpdate, kind: kind, message: trigger, fresh: fresh}
+	}
+	if last.State == pulumiv1.StackUpdateFailed {
+		return decideOnFailure(o, kind)
+	}
+	if !o.stack.Spec.ContinueResyncOnCommitMatch {
+		return decision{action: actionSettle}
+	}
+	if left := resyncDue(o.stack).Sub(o.now); left > 0 {
+		return decision{action: actionSettle, after: left}
+	}
+	return decision{action: actionUpdate, kind: kind, message: "Resync time elapsed"}
+}
+
+// inputsChanged says why the Stack has to be updated whatever the schedule says; empty when its inputs are those of the last attempt.
+func inputsChanged(o observation) (trigger string, fresh bool) {
+	last := o.stack.Status.LastUpdate
+	switch {
+	case last == nil:
+		return "Initial stack update", true
+	case last.Generation != o.stack.Generation:
+		return fmt.Sprintf("New stack generation: %d", o.stack.Generation), true
+	case unhandledRequest(o.stack) != "":
+		return fmt.Sprintf("Sync request: %q", unhandledRequest(o.stack)), true
+	case last.LastAttemptedCommit != commitOf(o.artifact):
+		return "New commit detected: " + describeRevision(o.artifact), true
+	}
+	return "", false
+}
+
+// decideOnFailure retries with backoff, for ever: a failure whose cause went away must heal without a human.
+func decideOnFailure(o observation, kind autov1alpha1.UpdateType) decision {
+	last := o.stack.Status.LastUpdate
+	left := retryDue(o.stack).Sub(o.now)
+	if left <= 0 {
+		return decision{action: actionUpdate, kind: kind, message: "Backoff time elapsed"}
+	}
+	d := decision{action: actionRetry, reason: pulumiv1.RetryingAfterFailureReason, after: left,
+		message: fmt.Sprintf("%s failed (attempt %d), next attempt in %s: %s", last.Type, last.Failures, left.Round(time.Second), last.Message)}
+	if o.stack.Spec.Preview {
+		d.reason = pulumiv1.PreviewFailedReason
+	}
+	if last.Failures >= stalledAfterFailures {
+		d.reason = pulumiv1.UpdateFailedReason
+	}
+	return d
+}

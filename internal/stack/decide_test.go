@@ -1,0 +1,208 @@
+package stack
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fluxcd/pkg/apis/meta"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/source"
+)
+
+var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) metav1.Time {
+	return metav1.NewTime(now.Add(-d))
+}
+
+// settled is a Stack that was deployed a minute ago and whose inputs are the same as then.
+func settled() *observation {
+	return &observation{
+		now: now,
+		stack: &pulumiv1.Stack{
+			ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "team", UID: "1234", Generation: 2},
+			Spec:       pulumiv1.StackSpec{Stack: "dev"},
+			Status: pulumiv1.StackStatus{
+				Deployed: true,
+				LastUpdate: &pulumiv1.StackUpdateStatus{
+					Name: "app-1", Generation: 2, Type: autov1alpha1.UpdateTypeUp, State: pulumiv1.StackUpdateSucceeded,
+					LastAttemptedCommit: "sha256:a", LastSuccessfulCommit: "sha256:a", LastResyncTime: ago(time.Minute),
+				},
+			},
+		},
+		artifact: &source.Artifact{Reference: artifact.Reference{Digest: "sha256:a", Revision: "main@sha1:a"}},
+	}
+}
+
+// failed is a Stack whose last attempts on the present inputs failed, the last one so long ago.
+func failed(failures int64, since time.Duration) *observation {
+	o := settled()
+	o.stack.Status.LastUpdate.State = pulumiv1.StackUpdateFailed
+	o.stack.Status.LastUpdate.Failures = failures
+	o.stack.Status.LastUpdate.LastResyncTime = ago(since)
+	return o
+}
+
+// deleting is a settled Stack that is being deleted and has to destroy its resources.
+func deleting() *observation {
+	o := settled()
+	o.stack.DeletionTimestamp = &metav1.Time{Time: now}
+	o.stack.Spec.DestroyOnFinalize = true
+	return o
+}
+
+// updating is a Stack whose current Update stands as told.
+func updating(conditions ...metav1.Condition) *observation {
+	o := settled()
+	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2", Generation: 2, Commit: "sha256:a"}
+	o.update = &autov1alpha1.Update{
+		ObjectMeta: metav1.ObjectMeta{Name: "app-2"},
+		Spec:       autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeUp},
+		Status:     autov1alpha1.UpdateStatus{Conditions: conditions},
+	}
+	return o
+}
+
+func with(o *observation, change func(*observation)) *observation {
+	change(o)
+	return o
+}
+
+func TestDecideChoosesOneActionForEveryState(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		given  *observation
+		action action
+		kind   autov1alpha1.UpdateType
+		reason string
+		fresh  bool
+		wakes  bool // by time
+	}{
+		{name: "a new Stack is deployed", given: with(settled(), func(o *observation) { o.stack.Status.LastUpdate = nil }), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
+		{name: "a settled Stack rests", given: settled(), action: actionSettle},
+		{name: "a new digest is deployed", given: with(settled(), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
+		{name: "a new revision of the same content is not", given: with(settled(), func(o *observation) { o.artifact.Revision = "main@sha1:b" }), action: actionSettle},
+		{name: "a new generation is deployed", given: with(settled(), func(o *observation) { o.stack.Generation = 3 }), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
+		{name: "a request in Pulumi's annotation is answered", given: with(settled(), func(o *observation) {
+			o.stack.Annotations = map[string]string{pulumiv1.ReconcileRequestAnnotation: "now"}
+		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
+		{name: "a request in Flux's annotation is answered", given: with(settled(), func(o *observation) {
+			o.stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
+		{name: "a request is answered once", given: with(settled(), func(o *observation) {
+			o.stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now", pulumiv1.ReconcileRequestAnnotation: "now"}
+			o.stack.Status.LastHandledReconcileAt, o.stack.Status.ObservedReconcileRequest = "now", "now"
+		}), action: actionSettle},
+		{name: "a preview Stack previews", given: with(settled(), func(o *observation) { o.stack.Status.LastUpdate = nil; o.stack.Spec.Preview = true }), action: actionUpdate, kind: autov1alpha1.UpdateTypePreview, fresh: true},
+		{name: "a resync that is not due waits for its time", given: with(settled(), func(o *observation) {
+			o.stack.Spec.ContinueResyncOnCommitMatch = true
+			o.stack.Spec.ResyncFrequencySeconds = 300
+		}), action: actionSettle, wakes: true},
+		{name: "a resync that is due runs", given: with(settled(), func(o *observation) {
+			o.stack.Spec.ContinueResyncOnCommitMatch = true
+			o.stack.Status.LastUpdate.LastResyncTime = ago(time.Hour)
+		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
+
+		{name: "a failure is retried after a while", given: failed(1, time.Second), action: actionRetry, reason: pulumiv1.RetryingAfterFailureReason, wakes: true},
+		{name: "a failure is retried when its time has come", given: failed(1, time.Minute), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
+		{name: "many failures stall the Stack and attempts go on", given: failed(3, time.Second), action: actionRetry, reason: pulumiv1.UpdateFailedReason, wakes: true},
+		{name: "a new commit does not wait for the backoff", given: with(failed(9, time.Second), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
+
+		{name: "an unusable spec stalls", given: with(settled(), func(o *observation) { o.specProblem = errors.New("bad") }), action: actionStall, reason: pulumiv1.SpecInvalidReason},
+		{name: "a missing source is waited for by time when nothing watches it", given: with(settled(), func(o *observation) {
+			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceKindNotInstalledReason}
+		}), action: actionWait, reason: pulumiv1.SourceKindNotInstalledReason, wakes: true},
+		{name: "a missing source is waited for by its watch", given: with(settled(), func(o *observation) {
+			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceNotFoundReason, Watched: true}
+		}), action: actionWait, reason: pulumiv1.SourceNotFoundReason},
+		{name: "a forbidden source stalls", given: with(settled(), func(o *observation) {
+			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.AccessDeniedReason, Permanent: true}
+		}), action: actionStall, reason: pulumiv1.AccessDeniedReason},
+		{name: "an unmet prerequisite is waited for", given: with(settled(), func(o *observation) { o.dependencyProblem = "x is not ready" }), action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
+		{name: "a suspended Stack is left alone", given: with(settled(), func(o *observation) { o.stack.Spec.Suspend = true; o.artifact.Digest = "sha256:b" }), action: actionSuspend, reason: pulumiv1.SuspendedReason},
+
+		{name: "a finished Update is recorded", given: updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), action: actionRecord},
+		{name: "a finished Update is recorded though the Stack is suspended", given: with(updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), func(o *observation) { o.stack.Spec.Suspend = true }), action: actionRecord},
+		{name: "a waiting Update is followed", given: updating(), action: actionFollow},
+		{name: "a waiting Update makes room for a new digest", given: with(updating(), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "a running Update does not", given: with(updating(), func(o *observation) {
+			o.artifact.Digest = "sha256:b"
+			o.update.Status.StartTime = &metav1.Time{Time: now}
+		}), action: actionFollow},
+		{name: "a waiting Update makes room for a destroy", given: with(updating(), func(o *observation) { o.stack.DeletionTimestamp = &metav1.Time{Time: now} }), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "an Update is followed while the source is away", given: with(updating(), func(o *observation) { o.artifact, o.sourceProblem = nil, &source.Problem{Reason: "x"} }), action: actionFollow},
+
+		{name: "a deleted Stack is destroyed", given: deleting(), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy, fresh: true},
+		{name: "a deleted Stack that shall not be destroyed goes", given: with(deleting(), func(o *observation) { o.stack.Spec.DestroyOnFinalize = false }), action: actionRelease},
+		{name: "a deleted Stack that deployed nothing goes", given: with(deleting(), func(o *observation) { o.stack.Status = pulumiv1.StackStatus{} }), action: actionRelease},
+		{name: "a deleted preview Stack that deployed before is destroyed", given: with(deleting(), func(o *observation) {
+			o.stack.Spec.Preview = true
+			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypePreview
+		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy, fresh: true},
+		{name: "a destroyed Stack goes", given: with(deleting(), func(o *observation) {
+			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy
+			o.stack.Status.Deployed = false
+		}), action: actionRelease},
+		{name: "an orphaned Stack goes", given: with(deleting(), func(o *observation) { o.stack.Annotations = map[string]string{pulumiv1.OrphanAnnotation: "true"} }), action: actionRelease},
+		{name: "a failed destroy is retried later", given: with(failed(1, time.Second), func(o *observation) {
+			o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
+			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy
+		}), action: actionRetry, reason: pulumiv1.RetryingAfterFailureReason, wakes: true},
+		{name: "a failed destroy is retried for ever", given: with(failed(30, 48*time.Hour), func(o *observation) {
+			o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
+			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy
+		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy},
+		{name: "a deleted Stack without source waits and says how to go on", given: with(deleting(), func(o *observation) {
+			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceNotFoundReason, Watched: true}
+		}), action: actionWait, reason: pulumiv1.SourceNotFoundReason, wakes: true},
+		{name: "a deleted Stack without source is destroyed from its state", given: with(deleting(), func(o *observation) {
+			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceNotFoundReason}
+			o.stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "app", Runtime: "yaml"}
+		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy, fresh: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			d := decide(*test.given)
+			g.Expect(d.action).To(Equal(test.action))
+			g.Expect(d.kind).To(Equal(test.kind))
+			g.Expect(d.fresh).To(Equal(test.fresh))
+			if test.reason != "" {
+				g.Expect(d.reason).To(Equal(test.reason))
+			}
+			g.Expect(d.after > 0).To(Equal(test.wakes))
+		})
+	}
+}
+
+func TestBackoffGrowsToItsLimitAndNoFurther(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(backoff(0, time.Hour, 0)).To(Equal(10 * time.Second))
+	g.Expect(backoff(1, time.Hour, 0)).To(Equal(10 * time.Second))
+	g.Expect(backoff(2, time.Hour, 0)).To(Equal(30 * time.Second))
+	g.Expect(backoff(4, time.Hour, 0)).To(Equal(270 * time.Second))
+	g.Expect(backoff(1000, time.Hour, 0)).To(Equal(time.Hour))
+	g.Expect(backoff(1000, time.Hour, 1)).To(Equal(time.Hour + 3*time.Minute))
+}
+
+func TestUpdateNameIsTheSameForTheSameWorkOnly(t *testing.T) {
+	g := NewWithT(t)
+	d := decision{kind: autov1alpha1.UpdateTypeUp}
+	name := updateName(settled(), d)
+	g.Expect(name).To(MatchRegexp(`^app-[0-9a-f]{10}$`))
+	g.Expect(updateName(settled(), d)).To(Equal(name))
+	for _, other := range []*observation{
+		with(settled(), func(o *observation) { o.stack.Generation = 3 }),
+		with(settled(), func(o *observation) { o.artifact.Digest = "sha256:b" }),
+		with(settled(), func(o *observation) { o.stack.Status.LastUpdate.Name = "app-2" }),
+		with(settled(), func(o *observation) { o.stack.UID = "5678" }),
+	} {
+		g.Expect(updateName(other, d)).NotTo(Equal(name))
+	}
+}

@@ -1,0 +1,150 @@
+// Package stack is the controller of Stacks: it observes a Stack, its source, its Workspace and its current Update,
+// decides on one action, and carries it out. It never waits for a pulumi run.
+package stack
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	runtimecontroller "github.com/fluxcd/pkg/runtime/controller"
+	"github.com/fluxcd/pkg/runtime/patch"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/metrics"
+	"github.com/stack-controller/stack-controller/internal/source"
+)
+
+// fieldOwner is the field manager of everything that this controller writes.
+const fieldOwner = "stack-controller"
+
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get;list;watch;patch;update
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks/status,verbs=get;patch;update
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks/finalizers,verbs=update
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces;updates,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=source.toolkit.fluxcd.io,resources=gitrepositories;ocirepositories;buckets;externalartifacts,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+
+// Reconciler reconciles Stacks.
+type Reconciler struct {
+	client.Client
+	record.EventRecorder
+	runtimecontroller.Metrics
+
+	// Live reads what must not be cached: Secrets, and what a decision depends on when the cache may be behind.
+	Live client.Reader
+	// Sources resolves Flux sources.
+	Sources *source.Flux
+	// Artifacts fetches artifacts into the store without blocking.
+	Artifacts *artifact.Fetcher
+	// Stacks are the metrics about Stacks.
+	Stacks *metrics.Stacks
+}
+
+// Reconcile observes, decides, acts, and writes the status at most once.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (result ctrl.Result, err error) {
+	start := time.Now()
+	stack := &pulumiv1.Stack{}
+	if err := r.Get(ctx, request.NamespacedName, stack); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.Stacks.Forget(request.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	defer func() {
+		r.Stacks.Observe(stack)
+		r.RecordDuration(ctx, stack, start)
+	}()
+	if !stack.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(stack, pulumiv1.Finalizer) {
+		return ctrl.Result{}, nil
+	}
+	if err := r.ensureFinalizer(ctx, stack); err != nil {
+		return ctrl.Result{}, err
+	}
+
+	patcher := patch.NewSerialPatcher(stack, r.Client)
+	outcome, err := r.reconcile(ctx, stack)
+	if err == nil {
+		err = outcome.err
+	}
+	if patchErr := r.patchStatus(ctx, patcher, stack); patchErr != nil {
+		return ctrl.Result{}, patchErr
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if outcome.then != nil {
+		// What must not happen before the status is written: it may destroy the only other record of it.
+		if err := outcome.then(ctx); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	return ctrl.Result{RequeueAfter: outcome.after}, nil
+}
+
+// outcome is how one reconcile ended.
+type outcome struct {
+	// after is when to come back; zero leaves it to the watches.
+	after time.Duration
+	// err is what to try again with the work queue's backoff, after the status was written.
+	err error
+	// then runs after the status was written.
+	then func(context.Context) error
+}
+
+// reconcile changes the status in memory only. A finished Update is recorded first; then there is a new decision to make.
+func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (outcome, error) {
+	observed, err := r.observe(ctx, stack)
+	if err != nil {
+		return outcome{}, err
+	}
+	var then func(context.Context) error
+	decided := decide(*observed)
+	if decided.action == actionRecord {
+		if err := r.recordResult(ctx, stack, observed.update); err != nil {
+			return outcome{}, err
+		}
+		observed.update = nil
+		then = func(ctx context.Context) error { return r.pruneUpdates(ctx, stack) }
+		decided = decide(*observed)
+	}
+	ctrl.LoggerFrom(ctx).V(1).Info("decided", "action", decided.action, "reason", decided.reason, "message", decided.message, "after", decided.after.String())
+	result, err := r.act(ctx, observed, decided)
+	if result.then == nil {
+		result.then = then
+	}
+	return result, err
+}
+
+// ensureFinalizer adds the finalizer before anything is created that it has to clean up.
+func (r *Reconciler) ensureFinalizer(ctx context.Context, stack *pulumiv1.Stack) error {
+	if !stack.DeletionTimestamp.IsZero() || controllerutil.ContainsFinalizer(stack, pulumiv1.Finalizer) {
+		return nil
+	}
+	before := stack.DeepCopy()
+	controllerutil.AddFinalizer(stack, pulumiv1.Finalizer)
+	if err := r.Patch(ctx, stack, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldOwner)); err != nil {
+		return fmt.Errorf("add the finalizer: %w", err)
+	}
+	return nil
+}
+
+// patchStatus writes the status when it changed. A Stack that is gone needs none.
+func (r *Reconciler) patchStatus(ctx context.Context, patcher *patch.SerialPatcher, stack *pulumiv1.Stack) error {
+	err := patcher.Patch(ctx, stack,
+		patch.WithOwnedConditions{Conditions: ownedConditions},
+		patch.WithForceOverwriteConditions{},
+		patch.WithFieldOwner(fieldOwner))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("write the status: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package stack
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// maskedOutput stands for the value of a secret output in the Stack's status, as JSON.
+const maskedOutput = `"` + pulumiv1.SecretOutputMask + `"`
+
+// recordResult takes the result of a finished Update into the status. Doing it twice changes nothing.
+func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update) error {
+	current := stack.Status.CurrentUpdate
+	if current == nil {
+		current = currentOf(update)
+	}
+	previous := stack.Status.LastUpdate
+	if previous == nil {
+		previous = &pulumiv1.StackUpdateStatus{}
+	}
+	last := &pulumiv1.StackUpdateStatus{
+		Generation:           current.Generation,
+		ReconcileRequest:     current.ReconcileRequest,
+		Name:                 update.Name,
+		Type:                 update.Spec.Type,
+		State:                pulumiv1.StackUpdateSucceeded,
+		LastAttemptedCommit:  current.Commit,
+		LastSuccessfulCommit: current.Commit,
+		Revision:             current.Revision,
+		Permalink:            update.Status.Permalink,
+		LastResyncTime:       endOf(update),
+		ResourceChanges:      update.Status.ResourceChanges,
+	}
+	if update.HasFailed() {
+		last.State = pulumiv1.StackUpdateFailed
+		last.Message = update.Status.Message
+		last.LastSuccessfulCommit = previous.LastSuccessfulCommit
+		last.Failures = previous.Failures + 1
+		if update.WasInterrupted() {
+			last.Failures = previous.Failures
+		}
+	} else if err := r.recordSuccess(ctx, stack, update, current); err != nil {
+		return err
+	}
+	stack.Status.LastUpdate = last
+	stack.Status.CurrentUpdate = nil
+	stack.Status.History.Upsert(historyDigest(current.Commit), endOf(update).Time, durationOf(update), string(last.State), historyMetadata(current))
+	r.announce(stack, last, update)
+	return nil
+}
+
+// recordSuccess keeps what only a success brings.
+func (r *Reconciler) recordSuccess(ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update, current *pulumiv1.CurrentStackUpdate) error {
+	if update.Status.ProjectInfo != nil {
+		stack.Status.ProjectInfo = update.Status.ProjectInfo
+	}
+	switch update.Spec.Type {
+	case autov1alpha1.UpdateTypeDestroy:
+		stack.Status.Outputs = nil
+		stack.Status.Deployed = false
+		stack.Status.LastAppliedRevision = ""
+	case autov1alpha1.UpdateTypePreview:
+	default:
+		outputs, err := r.readOutputs(ctx, update)
+		if err != nil {
+			return err
+		}
+		stack.Status.Outputs = outputs
+		stack.Status.LastAppliedRevision = current.Revision
+	}
+	return nil
+}
+
+// readOutputs returns the outputs of an Update with its secret ones masked.
+func (r *Reconciler) readOutputs(ctx context.Context, update *autov1alpha1.Update) (map[string]apiextensionsv1.JSON, error) {
+	if update.Status.Outputs == "" {
+		return nil, nil
+	}
+	secret := &corev1.Secret{}
+	key := types.NamespacedName{Namespace: update.Namespace, Name: update.Status.Outputs}
+	if err := r.Live.Get(ctx, key, secret); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("read the outputs of update %s: %w", update.Name, err)
+	}
+	var secretKeys []string
+	if list := secret.Annotations[autov1alpha1.SecretOutputsAnnotation]; list != "" {
+		if err := json.Unmarshal([]byte(list), &secretKeys); err != nil {
+			return nil, fmt.Errorf("read which outputs of update %s are secret: %w", update.Name, err)
+		}
+	}
+	outputs := make(map[string]apiextensionsv1.JSON, len(secret.Data))
+	for name, value := range secret.Data {
+		if slices.Contains(secretKeys, name) || !json.Valid(value) {
+			value = []byte(maskedOutput)
+		}
+		outputs[name] = apiextensionsv1.JSON{Raw: value}
+	}
+	return outputs, nil
+}
+
+// pruneUpdates deletes the oldest finished Updates beyond the limit. The last recorded one always stays.
+func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack) error {
+	updates, err := r.updatesOf(ctx, stack)
+	if err != nil {
+		return err
+	}
+	finished := slices.DeleteFunc(updates, func(update autov1alpha1.Update) bool {
+		return !update.IsComplete() || update.Name == stack.Status.LastUpdate.Name
+	})
+	slices.SortFunc(finished, func(a, b autov1alpha1.Update) int {
+		return b.CreationTimestamp.Compare(a.CreationTimestamp.Time)
+	})
+	keep := max(int(stack.GetUpdateHistoryLimit())-1, 0)
+	if len(finished) <= keep {
+		return nil
+	}
+	for i := range finished[keep:] {
+		if err := r.Delete(ctx, &finished[keep+i]); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete the old update %s: %w", finished[keep+i].Name, err)
+		}
+	}
+	return nil
+}
+
+func endOf(update *autov1alpha1.Update) metav1.Time {
+	if update.Status.EndTime != nil {
+		return *update.Status.EndTime
+	}
+	return metav1.Now()
+}
+
+func durationOf(update *autov1alpha1.Update) time.Duration {
+	if update.Status.StartTime == nil {
+		return 0
+	}
+	return endOf(update).Sub(update.Status.StartTime.Time)
+}
+
+// historyDigest identifies an entry of the history; a Stack without source has one entry.
+func historyDigest(commit string) string {
+	if commit == "" {
+		return "none"
+	}
+	return commit
+}
+
+func historyMetadata(current *pulumiv1.CurrentStackUpdate) map[string]string {
+	if current.Revision == "" {
+		return nil
+	}
+	return map[string]string{"revision": current.Revision}
+}

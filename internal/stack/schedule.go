@@ -1,0 +1,54 @@
+package stack
+
+import (
+	"hash/fnv"
+	"math"
+	"strconv"
+	"time"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+const (
+	// firstBackoff is the wait after the first failure; each further failure waits backoffFactor times as long.
+	firstBackoff  = 10 * time.Second
+	backoffFactor = 3
+	// stalledAfterFailures is the number of failed attempts on the same inputs after which the Stack is also Stalled, so
+	// that whoever waits for it fails fast. Attempts go on.
+	stalledAfterFailures = 3
+	// waitInterval is when to look again at something that no watch covers.
+	waitInterval = 30 * time.Second
+	// jitterFraction spreads Stacks that were created together.
+	jitterFraction = 0.05
+)
+
+// retryDue is when the next attempt after a failure may start.
+func retryDue(stack *pulumiv1.Stack) time.Time {
+	last := stack.Status.LastUpdate
+	if interval := stack.GetRetryInterval(); interval > 0 {
+		return last.LastResyncTime.Add(interval)
+	}
+	return last.LastResyncTime.Add(backoff(last.Failures, stack.GetRetryMaxBackoff(), spread(stack)))
+}
+
+// backoff is the wait after so many failures in a row. An interrupted operation is no failure and waits as after the first.
+// spread, from 0 to 1, selects the jitter.
+func backoff(failures int64, longest time.Duration, spread float64) time.Duration {
+	exponent := float64(max(failures-1, 0))
+	wait := math.Min(float64(firstBackoff)*math.Pow(backoffFactor, exponent), float64(longest))
+	return time.Duration(wait * (1 + jitterFraction*spread))
+}
+
+// resyncDue is when the next periodic update of a settled Stack is due.
+func resyncDue(stack *pulumiv1.Stack) time.Time {
+	interval := float64(stack.GetResyncInterval())
+	return stack.Status.LastUpdate.LastResyncTime.Add(time.Duration(interval * (1 + jitterFraction*spread(stack))))
+}
+
+// spread returns a number from 0 to 1 that is stable between two looks at the same schedule, so that a restart does not
+// move it, and different for every Stack and every turn.
+func spread(stack *pulumiv1.Stack) float64 {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(string(stack.UID) + strconv.FormatInt(stack.Status.LastUpdate.LastResyncTime.Unix(), 10)))
+	return float64(hash.Sum32()) / math.MaxUint32
+}

@@ -1,0 +1,183 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/fluxcd/pkg/runtime/predicates"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/source"
+)
+
+// Indexes of the cache.
+const (
+	sourceIndex       = "spec.fluxSource.sourceRef"
+	prerequisiteIndex = "spec.prerequisites"
+	updateOwnerIndex  = "metadata.ownerReferences.stack"
+)
+
+// SetupWithManager adds the controller to the manager.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	built, err := ctrl.NewControllerManagedBy(mgr).
+		For(&pulumiv1.Stack{}, builder.WithPredicates(predicate.Or[client.Object](
+			predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, annotationChanged(pulumiv1.ReconcileRequestAnnotation), annotationChanged(pulumiv1.OrphanAnnotation)))).
+		Owns(&autov1alpha1.Workspace{}, builder.WithPredicates(deleted)).
+		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &pulumiv1.Stack{}), builder.WithPredicates(updateChanged)).
+		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.dependentsOf), builder.WithPredicates(statusChanged)).
+		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
+		WithOptions(options).
+		Build(r)
+	if err != nil {
+		return fmt.Errorf("build the Stack controller: %w", err)
+	}
+	r.Sources.Watcher = &sourceWatches{
+		cache:      mgr.GetCache(),
+		controller: built,
+		handler:    handler.EnqueueRequestsFromMapFunc(r.usersOf),
+		predicate:  artifactChanged,
+		informers:  map[schema.GroupKind]cache.Informer{},
+	}
+	return nil
+}
+
+func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, sourceIndex, func(object client.Object) []string {
+		if key, ok := source.KeyOf(object.(*pulumiv1.Stack)); ok {
+			return []string{key.String()}
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("index the Stacks by source: %w", err)
+	}
+	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, prerequisiteIndex, func(object client.Object) []string {
+		return prerequisitesOf(object.(*pulumiv1.Stack))
+	}); err != nil {
+		return fmt.Errorf("index the Stacks by prerequisite: %w", err)
+	}
+	if err := indexer.IndexField(ctx, &autov1alpha1.Update{}, updateOwnerIndex, func(object client.Object) []string {
+		for _, owner := range object.GetOwnerReferences() {
+			if owner.Kind == pulumiv1.StackKind {
+				return []string{string(owner.UID)}
+			}
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("index the Updates by Stack: %w", err)
+	}
+	return nil
+}
+
+// usersOf returns the Stacks that use the source.
+func (r *Reconciler) usersOf(ctx context.Context, object client.Object) []reconcile.Request {
+	key := source.Key{
+		GroupKind:      object.GetObjectKind().GroupVersionKind().GroupKind(),
+		NamespacedName: client.ObjectKeyFromObject(object),
+	}
+	return r.requestsFor(ctx, client.MatchingFields{sourceIndex: key.String()})
+}
+
+// dependentsOf returns the Stacks that wait for the Stack.
+func (r *Reconciler) dependentsOf(ctx context.Context, object client.Object) []reconcile.Request {
+	return r.requestsFor(ctx, client.MatchingFields{prerequisiteIndex: client.ObjectKeyFromObject(object).String()})
+}
+
+func (r *Reconciler) requestsFor(ctx context.Context, selected client.ListOption) []reconcile.Request {
+	var stacks pulumiv1.StackList
+	if err := r.List(ctx, &stacks, selected); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot list the Stacks to wake")
+		return nil
+	}
+	requests := make([]reconcile.Request, len(stacks.Items))
+	for i := range stacks.Items {
+		requests[i].NamespacedName = client.ObjectKeyFromObject(&stacks.Items[i])
+	}
+	return requests
+}
+
+func prerequisitesOf(stack *pulumiv1.Stack) []string {
+	var keys []string
+	for _, prerequisite := range stack.Spec.Prerequisites {
+		keys = append(keys, types.NamespacedName{Namespace: stack.Namespace, Name: prerequisite.Name}.String())
+	}
+	for _, dependency := range stack.Spec.DependsOn {
+		namespace := dependency.Namespace
+		if namespace == "" {
+			namespace = stack.Namespace
+		}
+		keys = append(keys, types.NamespacedName{Namespace: namespace, Name: dependency.Name}.String())
+	}
+	return keys
+}
+
+// deleted passes the end of an object only.
+var deleted = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return !e.ObjectNew.GetDeletionTimestamp().Equal(e.ObjectOld.GetDeletionTimestamp())
+	},
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// updateChanged passes what a Stack shows of its Update; progress counts do not wake it.
+var updateChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*autov1alpha1.Update)
+		after, same := e.ObjectNew.(*autov1alpha1.Update)
+		return !ok || !same || before.HasStarted() != after.HasStarted() || before.IsComplete() != after.IsComplete() ||
+			waitingReasonChanged(before, after) || !before.DeletionTimestamp.Equal(after.DeletionTimestamp)
+	},
+}
+
+func waitingReasonChanged(before, after *autov1alpha1.Update) bool {
+	oldReason, oldMessage := waitingFor(before)
+	newReason, newMessage := waitingFor(after)
+	return oldReason != newReason || oldMessage != newMessage || !after.HasStarted() && describeProgress(before) != describeProgress(after)
+}
+
+// statusChanged passes what dependents wait for.
+var statusChanged = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*pulumiv1.Stack)
+		after, same := e.ObjectNew.(*pulumiv1.Stack)
+		return ok && same && notReady(before) != notReady(after)
+	},
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// artifactChanged passes a source whose artifact differs in revision, digest or place, or that has none and tells anew why.
+var artifactChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*unstructured.Unstructured)
+		after, same := e.ObjectNew.(*unstructured.Unstructured)
+		return !ok || !same || source.Changed(before, after)
+	},
+}
+
+// annotationChanged passes an object whose annotation has another value than before.
+func annotationChanged(name string) predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return e.ObjectOld.GetAnnotations()[name] != e.ObjectNew.GetAnnotations()[name]
+		},
+	}
+}

@@ -1,0 +1,162 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stack-controller/stack-controller/internal/artifact"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// startUpdate creates the Update that was decided on, once its artifact is in the store.
+func (r *Reconciler) startUpdate(ctx context.Context, o *observation, d decision) (outcome, error) {
+	blocked, err := r.ensureArtifact(ctx, o, d)
+	if err != nil {
+		return outcome{}, err
+	}
+	if blocked != nil {
+		return r.act(ctx, o, *blocked)
+	}
+	if err := r.applyWorkspace(ctx, o, o.artifact != nil); err != nil {
+		return r.refused(o, err)
+	}
+	update, err := r.createUpdate(ctx, o, d)
+	if err != nil {
+		return r.refused(o, err)
+	}
+	r.recordStart(o, d, update)
+	return outcome{}, nil
+}
+
+// ensureArtifact returns nil when the artifact is in the store or none is needed, and otherwise what to show meanwhile.
+// The end of a download wakes the Stack.
+func (r *Reconciler) ensureArtifact(ctx context.Context, o *observation, d decision) (*decision, error) {
+	if o.artifact == nil {
+		return nil, nil
+	}
+	waiter := client.ObjectKeyFromObject(o.stack)
+	ready, err := r.Artifacts.Request(o.artifact.Reference, waiter)
+	if kind, ok := fetchErrorKind(err); ok && kind == artifact.NotFound {
+		// The artifact was replaced while it waited: what the source says now counts.
+		if found, refreshErr := r.Sources.Refresh(ctx, o.stack); refreshErr == nil && found.Digest != o.artifact.Digest {
+			o.artifact = found
+			ready, err = r.Artifacts.Request(found.Reference, waiter)
+		}
+	}
+	switch {
+	case err != nil && d.kind == autov1alpha1.UpdateTypeDestroy && o.stack.Status.ProjectInfo != nil:
+		// Resources can be destroyed from the state alone.
+		o.artifact = nil
+		return nil, nil
+	case err != nil:
+		return fetchProblem(err), nil
+	case !ready:
+		return &decision{action: actionFetch, message: "fetching the artifact " + describeRevision(o.artifact)}, nil
+	}
+	return nil, nil
+}
+
+// fetchProblem tells what the source's next artifact may mend from what needs a human. Either way it is tried again:
+// a file that was published wrongly may be right later under the same digest.
+func fetchProblem(err error) *decision {
+	d := &decision{action: actionWait, reason: pulumiv1.ArtifactFetchFailedReason, message: err.Error(), after: waitInterval}
+	kind, _ := fetchErrorKind(err)
+	switch kind {
+	case artifact.Integrity:
+		d.reason = pulumiv1.ArtifactDigestMismatchReason
+	case artifact.TooLarge:
+		d.action, d.reason = actionStall, pulumiv1.ArtifactTooLargeReason
+	case artifact.Unusable:
+		d.action, d.reason = actionStall, pulumiv1.ArtifactUnusableReason
+	}
+	return d
+}
+
+func fetchErrorKind(err error) (artifact.Kind, bool) {
+	var fetchError *artifact.FetchError
+	if errors.As(err, &fetchError) {
+		return fetchError.Kind, true
+	}
+	return "", false
+}
+
+// createUpdate creates the Update, or finds the one that an earlier reconcile created for the same inputs.
+func (r *Reconciler) createUpdate(ctx context.Context, o *observation, d decision) (*autov1alpha1.Update, error) {
+	update, err := desiredUpdate(o, d)
+	if err != nil {
+		return nil, err
+	}
+	err = r.Create(ctx, update, client.FieldOwner(fieldOwner))
+	if err == nil {
+		r.AnnotatedEventf(o.stack, eventMetadata(o.artifact, update), corev1.EventTypeNormal, eventUpdateDetected, "%s", d.message)
+		return update, nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("create the update %s: %w", update.Name, err)
+	}
+	existing := &autov1alpha1.Update{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(update), existing); err != nil {
+		return nil, fmt.Errorf("read the update %s: %w", update.Name, err)
+	}
+	return existing, nil
+}
+
+// recordStart puts the Update into the status.
+func (r *Reconciler) recordStart(o *observation, d decision, update *autov1alpha1.Update) {
+	stack := o.stack
+	token := requestedAt(stack)
+	if token == stack.Status.LastHandledReconcileAt {
+		token = ""
+	}
+	stack.Status.CurrentUpdate = currentOf(update)
+	stack.Status.CurrentUpdate.RequestedAt = token
+	handleRequests(stack)
+	if revision := stack.Status.CurrentUpdate.Revision; revision != "" {
+		stack.Status.LastAttemptedRevision = revision
+	}
+	if d.kind != autov1alpha1.UpdateTypePreview {
+		stack.Status.Deployed = true
+	}
+	if d.fresh && stack.Status.LastUpdate != nil {
+		stack.Status.LastUpdate.Failures = 0
+	}
+	if !keepsReady(stack) {
+		markWorking(stack, describeProgress(update))
+	}
+}
+
+// refused shows what the API server did not accept. A namespace that is being deleted accepts nothing any more.
+func (r *Reconciler) refused(o *observation, err error) (outcome, error) {
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		markStalled(o.stack, pulumiv1.NamespaceTerminatingReason, fmt.Sprintf(
+			"the namespace is being deleted, so the resources cannot be destroyed: set the annotation %s=true to leave them", pulumiv1.OrphanAnnotation))
+		return outcome{after: waitInterval}, nil
+	case apierrors.IsInvalid(err) || apierrors.IsForbidden(err):
+		markStalled(o.stack, pulumiv1.WorkspaceFailedReason, err.Error())
+		return outcome{after: waitInterval}, nil
+	}
+	return outcome{err: err}, nil
+}
+
+// adopt puts an Update that exists into the status when a crash kept it out.
+func adopt(o *observation) {
+	if o.stack.Status.CurrentUpdate == nil {
+		o.stack.Status.CurrentUpdate = currentOf(o.update)
+	}
+}
+
+// handleRequests notes that the requests in the annotations were seen.
+func handleRequests(stack *pulumiv1.Stack) {
+	if token := requestedAt(stack); token != "" {
+		stack.Status.LastHandledReconcileAt = token
+	}
+	stack.Status.ObservedReconcileRequest = reconcileRequest(stack)
+}

@@ -1,0 +1,63 @@
+package stack
+
+import (
+	"fmt"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// ownedConditions are the conditions that this controller alone writes.
+var ownedConditions = []string{meta.ReadyCondition, meta.ReconcilingCondition, meta.StalledCondition}
+
+// markSettled says that the Stack is what its inputs ask for.
+func markSettled(stack *pulumiv1.Stack) {
+	message := "the stack has been processed and is up to date"
+	if revision := stack.Status.LastAppliedRevision; revision != "" {
+		message = fmt.Sprintf("%s: applied revision %s", message, revision)
+	}
+	conditions.Delete(stack, meta.ReconcilingCondition)
+	conditions.Delete(stack, meta.StalledCondition)
+	stack.Status.ObservedGeneration = stack.Generation
+	conditions.MarkTrue(stack, meta.ReadyCondition, pulumiv1.ProcessingCompletedReason, "%s", message)
+}
+
+// markWorking says that an operation is on its way. The outcome is open, so Ready is Unknown.
+func markWorking(stack *pulumiv1.Stack, message string) {
+	conditions.MarkReconciling(stack, pulumiv1.StackProcessingReason, "%s", message)
+	conditions.MarkUnknown(stack, meta.ReadyCondition, pulumiv1.NotReadyInProgressReason, "%s", message)
+}
+
+// markWaiting says what is missing. It is not a failure, and what is missing may appear at any time.
+func markWaiting(stack *pulumiv1.Stack, reason, message string) {
+	conditions.MarkReconciling(stack, pulumiv1.ProgressingWithRetryReason, "%s", message)
+	if reason == pulumiv1.PrerequisiteNotSatisfiedReason || reason == pulumiv1.RetryingAfterFailureReason || reason == pulumiv1.PreviewFailedReason {
+		conditions.MarkReconciling(stack, reason, "%s", message)
+	}
+	conditions.MarkFalse(stack, meta.ReadyCondition, reason, "%s", message)
+}
+
+// markStalled says that only a human, or a cause from outside that goes away, can help. The generation counts as observed:
+// whoever waits for the Stack fails fast.
+func markStalled(stack *pulumiv1.Stack, reason, message string) {
+	conditions.MarkStalled(stack, reason, "%s", message)
+	conditions.MarkFalse(stack, meta.ReadyCondition, reason, "%s", message)
+	stack.Status.ObservedGeneration = stack.Generation
+}
+
+// keepsReady tells whether a running update leaves the conditions as they are: a periodic run of a settled Stack changes
+// nothing that anybody waits for, and a Stack that is stalled after many failures stays so until an attempt succeeds.
+func keepsReady(stack *pulumiv1.Stack) bool {
+	last := stack.Status.LastUpdate
+	current := stack.Status.CurrentUpdate
+	if last == nil || current == nil || !stack.DeletionTimestamp.IsZero() {
+		return false
+	}
+	sameInputs := last.Generation == current.Generation &&
+		last.LastAttemptedCommit == current.Commit &&
+		last.ReconcileRequest == current.ReconcileRequest &&
+		current.RequestedAt == ""
+	return sameInputs && (conditions.IsReady(stack) || conditions.IsStalled(stack))
+}

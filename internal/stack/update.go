@@ -1,0 +1,119 @@
+package stack
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/template"
+)
+
+// defaultUpdateTTL is how long a finished Update stays, unless the update template says otherwise.
+const defaultUpdateTTL = 24 * time.Hour
+
+// desiredUpdate is the Update for what was decided.
+func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
+	stack := o.stack
+	update := &autov1alpha1.Update{
+		Spec: updateSpec(o, d),
+	}
+	update, err := template.Update(update, stack.Spec.UpdateTemplate)
+	if err != nil {
+		return nil, fmt.Errorf("spec.updateTemplate: %w", err)
+	}
+	update.Namespace = stack.Namespace
+	update.Name = updateName(o, d)
+	for key, value := range labelsOf(stack) {
+		metav1.SetMetaDataLabel(&update.ObjectMeta, key, value)
+	}
+	metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.StackGenerationAnnotation, strconv.FormatInt(stack.Generation, 10))
+	if request := reconcileRequest(stack); request != "" {
+		metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.ReconcileRequestAnnotation, request)
+	}
+	update.Finalizers = []string{pulumiv1.Finalizer}
+	update.OwnerReferences = ownersOf(o)
+	return update, nil
+}
+
+func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
+	stack := o.stack
+	message := d.message
+	spec := autov1alpha1.UpdateSpec{
+		WorkspaceName:     stack.Name,
+		StackName:         stack.Spec.Stack,
+		Type:              d.kind,
+		Message:           &message,
+		TTLAfterCompleted: &metav1.Duration{Duration: defaultUpdateTTL},
+		Timeout:           stack.Spec.Timeout,
+	}
+	if o.artifact != nil {
+		spec.Source = &autov1alpha1.UpdateSource{
+			URL: o.artifact.URL, Digest: o.artifact.Digest, Revision: o.artifact.Revision, Size: o.artifact.Size, Dir: o.desired.dir,
+		}
+	}
+	if d.kind == autov1alpha1.UpdateTypeDestroy {
+		spec.RunProgram = optional(stack.Spec.RunProgram)
+		return spec
+	}
+	spec.Target = stack.Spec.Targets
+	spec.TargetDependents = optional(stack.Spec.TargetDependents)
+	spec.Refresh = optional(stack.Spec.Refresh)
+	return spec
+}
+
+// ownersOf makes the Workspace the controller of the Update and the Stack its second owner: the history outlives the Workspace.
+func ownersOf(o *observation) []metav1.OwnerReference {
+	yes := true
+	return []metav1.OwnerReference{
+		*metav1.NewControllerRef(o.workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
+		{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: o.stack.Name, UID: o.stack.UID, BlockOwnerDeletion: &yes},
+	}
+}
+
+// updateName is made of everything that an Update is for. Whoever decides the same again, after a crash or with an old
+// cache, finds the Update that exists instead of creating a second one. The name of the last recorded Update stands
+// for the attempt.
+func updateName(o *observation, d decision) string {
+	previous := ""
+	if last := o.stack.Status.LastUpdate; last != nil {
+		previous = last.Name
+	}
+	hash := sha256.New()
+	for _, part := range []string{
+		string(o.stack.UID), strconv.FormatInt(o.stack.Generation, 10), commitOf(o.artifact),
+		reconcileRequest(o.stack), requestedAt(o.stack), string(d.kind), previous,
+	} {
+		fmt.Fprintf(hash, "%d:%s", len(part), part)
+	}
+	return o.stack.Name + "-" + hex.EncodeToString(hash.Sum(nil))[:10]
+}
+
+// currentOf reads from an Update what the Stack's status says about it.
+func currentOf(update *autov1alpha1.Update) *pulumiv1.CurrentStackUpdate {
+	// Somebody else's annotation counts as no generation at all: then the next look starts a new update.
+	generation, _ := strconv.ParseInt(update.Annotations[pulumiv1.StackGenerationAnnotation], 10, 64)
+	current := &pulumiv1.CurrentStackUpdate{
+		Generation:       generation,
+		ReconcileRequest: update.Annotations[pulumiv1.ReconcileRequestAnnotation],
+		Name:             update.Name,
+	}
+	if update.Spec.Source != nil {
+		current.Commit = update.Spec.Source.Digest
+		current.Revision = update.Spec.Source.Revision
+	}
+	return current
+}
+
+// optional leaves out what is the default.
+func optional(value bool) *bool {
+	if !value {
+		return nil
+	}
+	return &value
+}

@@ -1,0 +1,137 @@
+// Package template merges the templates of a Stack over the objects that are made for it.
+//
+// A template adds labels and annotations, and its spec is a strategic merge patch: fields that it does not set stay, lists
+// with a key are merged by that key, others replaced. It can neither change what an object is called, where it is and to whom it
+// belongs, nor what it is for.
+package template
+
+import (
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// Workspace returns the Workspace with the template merged over it. Neither argument is changed. The error is a template that
+// does not fit the Workspace; only an edit of the template helps.
+func Workspace(base *autov1alpha1.Workspace, template *pulumiv1.WorkspaceTemplate) (*autov1alpha1.Workspace, error) {
+	merged := base.DeepCopy()
+	if template == nil {
+		return merged, nil
+	}
+	mergeMetadata(&merged.ObjectMeta, template.Metadata)
+	if template.Spec == nil {
+		return merged, nil
+	}
+	overlay := template.Spec.DeepCopy()
+	// These are merged here: a configuration value is the user's own data, in which a null is a null and "$patch" a key.
+	stacks := mergeByKey(merged.Spec.Stacks, overlay.Stacks, nameOfStack, mergeStack)
+	env := mergeByKey(merged.Spec.Env, overlay.Env, nameOfVariable, replace)
+	merged.Spec.Stacks, overlay.Stacks, merged.Spec.Env, overlay.Env = nil, nil, nil, nil
+	spec, err := mergeSpec(merged.Spec, overlay)
+	if err != nil {
+		return nil, fmt.Errorf("merge the template over workspace %s: %w", base.Name, err)
+	}
+	spec.Stacks, spec.Env = stacks, env
+	merged.Spec = spec
+	return merged, nil
+}
+
+// Update returns the Update with the template merged over it. Neither argument is changed. What the Update is for stays:
+// its workspace, stack, type and source. The error is a template that does not fit the Update; only an edit of the template helps.
+func Update(base *autov1alpha1.Update, template *pulumiv1.UpdateTemplate) (*autov1alpha1.Update, error) {
+	merged := base.DeepCopy()
+	if template == nil {
+		return merged, nil
+	}
+	mergeMetadata(&merged.ObjectMeta, template.Metadata)
+	if template.Spec == nil {
+		return merged, nil
+	}
+	spec, err := mergeSpec(merged.Spec, template.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("merge the template over update %s: %w", base.Name, err)
+	}
+	spec.WorkspaceName, spec.StackName = merged.Spec.WorkspaceName, merged.Spec.StackName
+	spec.Type, spec.Source = merged.Spec.Type, merged.Spec.Source
+	merged.Spec = spec
+	return merged, nil
+}
+
+// mergeMetadata adds labels and annotations. Those that the object has already win: they say what it is, and objects are
+// found by them.
+func mergeMetadata(object *metav1.ObjectMeta, template *pulumiv1.TemplateMetadata) {
+	if template == nil {
+		return
+	}
+	object.Labels = withDefaults(object.Labels, template.Labels)
+	object.Annotations = withDefaults(object.Annotations, template.Annotations)
+}
+
+// withDefaults adds the entries of defaults whose keys are not in values.
+func withDefaults(values, defaults map[string]string) map[string]string {
+	if values == nil && len(defaults) > 0 {
+		values = map[string]string{}
+	}
+	for key, value := range defaults {
+		if _, set := values[key]; !set {
+			values[key] = value
+		}
+	}
+	return values
+}
+
+// mergeSpec applies overlay to base as a strategic merge patch.
+func mergeSpec[Spec any](base Spec, overlay *Spec) (Spec, error) {
+	var merged Spec
+	original, err := json.Marshal(base)
+	if err != nil {
+		return merged, err
+	}
+	patch, err := patchOf(overlay)
+	if err != nil {
+		return merged, err
+	}
+	content, err := strategicpatch.StrategicMergePatch(original, patch, merged)
+	if err != nil {
+		return merged, err
+	}
+	return merged, json.Unmarshal(content, &merged)
+}
+
+// patchOf returns the patch that sets what overlay sets. A null in the JSON of a typed value is a field that nobody set but
+// that has no omitempty, such as the containers of a PodSpec; in a patch it would delete.
+func patchOf(overlay any) ([]byte, error) {
+	content, err := json.Marshal(overlay)
+	if err != nil {
+		return nil, err
+	}
+	var tree map[string]any
+	if err := json.Unmarshal(content, &tree); err != nil {
+		return nil, err
+	}
+	removeNulls(tree)
+	return json.Marshal(tree)
+}
+
+// removeNulls removes the keys with a null from all objects in the tree.
+func removeNulls(tree any) {
+	switch node := tree.(type) {
+	case map[string]any:
+		for key, value := range node {
+			if value == nil {
+				delete(node, key)
+				continue
+			}
+			removeNulls(value)
+		}
+	case []any:
+		for _, value := range node {
+			removeNulls(value)
+		}
+	}
+}

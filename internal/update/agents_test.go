@@ -1,0 +1,238 @@
+package update
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/automation"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/server"
+	"github.com/stack-controller/stack-controller/internal/runtime"
+)
+
+// agents is a runtime of real agents in this process; only pulumi is replaced, by a script.
+type agents struct {
+	t      *testing.T
+	dir    string
+	script *script
+
+	mu      sync.Mutex
+	running map[types.NamespacedName]*agent
+	// answer, when it is set, is asked before the agent; its error is the answer.
+	answer func(method string, request any) error
+	calls  map[string]int
+}
+
+type agent struct {
+	client *client.Client
+	stop   func()
+}
+
+var _ runtime.Runtime = &agents{}
+
+func newAgents(t *testing.T) *agents {
+	t.Helper()
+	// The path of t.TempDir would be too long for a socket.
+	dir, err := os.MkdirTemp("", "agents-")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	a := &agents{t: t, dir: dir, script: newScript(), running: map[types.NamespacedName]*agent{}, calls: map[string]int{}}
+	t.Cleanup(func() {
+		a.mu.Lock()
+		running := a.running
+		a.running = nil
+		a.mu.Unlock()
+		for _, agent := range running {
+			agent.stop()
+		}
+		_ = os.RemoveAll(dir)
+	})
+	return a
+}
+
+// start starts the agent of the workspace, on what an earlier one left.
+func (a *agents) start(key types.NamespacedName) {
+	a.t.Helper()
+	g := NewWithT(a.t)
+	dir := filepath.Join(a.dir, key.Name)
+	g.Expect(os.MkdirAll(dir, 0o700)).To(Succeed())
+	served, err := server.New(server.Options{
+		Dir: dir, Workspace: dir, Runner: a.script, Log: slog.New(slog.DiscardHandler),
+		GRPC: []grpc.ServerOption{grpc.ChainUnaryInterceptor(a.intercept), grpc.ChainStreamInterceptor(a.interceptStream)},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	address := "unix:" + filepath.Join(a.dir, key.Name+".sock")
+	listener, err := server.Listen(address)
+	g.Expect(err).NotTo(HaveOccurred())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- served.Serve(ctx, listener) }()
+	connection, err := client.New(address, client.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.running[key] = &agent{client: connection, stop: func() {
+		cancel()
+		<-done
+		_ = connection.Close()
+		_ = served.Close()
+	}}
+}
+
+// stop ends the agent in an orderly way: its operation is interrupted.
+func (a *agents) stop(key types.NamespacedName) {
+	a.mu.Lock()
+	stopped := a.running[key]
+	delete(a.running, key)
+	a.mu.Unlock()
+	stopped.stop()
+}
+
+// wipe removes all that the agent had.
+func (a *agents) wipe(key types.NamespacedName) {
+	NewWithT(a.t).Expect(os.RemoveAll(filepath.Join(a.dir, key.Name))).To(Succeed())
+}
+
+func (a *agents) agent(key types.NamespacedName) *client.Client {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if running := a.running[key]; running != nil {
+		return running.client
+	}
+	return nil
+}
+
+// answerWith has the function asked before the agent.
+func (a *agents) answerWith(answer func(method string, request any) error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.answer = answer
+}
+
+// count returns how often the method was called.
+func (a *agents) count(method string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.calls[method]
+}
+
+func (a *agents) ask(method string, request any) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	method = filepath.Base(method)
+	a.calls[method]++
+	if a.answer == nil {
+		return nil
+	}
+	return a.answer(method, request)
+}
+
+func (a *agents) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	if err := a.ask(info.FullMethod, request); err != nil {
+		return nil, err
+	}
+	return handle(ctx, request)
+}
+
+func (a *agents) interceptStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	if err := a.ask(info.FullMethod, nil); err != nil {
+		return err
+	}
+	return handle(server, stream)
+}
+
+// Connect implements runtime.Runtime.
+func (a *agents) Connect(_ context.Context, workspace *autov1alpha1.Workspace) (*client.Client, error) {
+	if found := a.agent(types.NamespacedName{Namespace: workspace.Namespace, Name: workspace.Name}); found != nil {
+		return found, nil
+	}
+	return nil, runtime.ErrNoAgent
+}
+
+// Ensure implements runtime.Runtime; the Update controller does not use it.
+func (a *agents) Ensure(context.Context, *autov1alpha1.Workspace) (runtime.Status, error) {
+	panic("not for the Update controller")
+}
+
+// Delete implements runtime.Runtime; the Update controller does not use it.
+func (a *agents) Delete(context.Context, types.NamespacedName) error {
+	panic("not for the Update controller")
+}
+
+// Events implements runtime.Runtime; the Update controller does not use it.
+func (a *agents) Events() <-chan event.GenericEvent {
+	panic("not for the Update controller")
+}
+
+// script is a pulumi that does what the test says.
+type script struct {
+	mu   sync.Mutex
+	runs []*proto.StartOperationRequest
+	// play is one operation; it returns the result.
+	play func(ctx context.Context, request *proto.StartOperationRequest, progress func(*proto.Operation)) *proto.Operation
+}
+
+func newScript() *script {
+	s := &script{}
+	s.returns(&proto.Operation{State: proto.OperationState_OPERATION_STATE_SUCCEEDED, Message: "all is well"})
+	return s
+}
+
+// returns has operations end at once with the result.
+func (s *script) returns(result *proto.Operation) {
+	s.plays(func(context.Context, *proto.StartOperationRequest, func(*proto.Operation)) *proto.Operation { return result })
+}
+
+// blocks has operations run until the returned function is called; then they succeed. A cancelled one ends as Cancelled,
+// one whose agent ends as Interrupted.
+func (s *script) blocks() (release func()) {
+	released := make(chan struct{})
+	s.plays(func(ctx context.Context, _ *proto.StartOperationRequest, progress func(*proto.Operation)) *proto.Operation {
+		progress(&proto.Operation{State: proto.OperationState_OPERATION_STATE_RUNNING, Message: "creating things"})
+		select {
+		case <-released:
+			return &proto.Operation{State: proto.OperationState_OPERATION_STATE_SUCCEEDED, Message: "all is well"}
+		case <-ctx.Done():
+		}
+		if context.Cause(ctx) == automation.ErrCancelled {
+			return &proto.Operation{State: proto.OperationState_OPERATION_STATE_CANCELLED, Message: "cancelled"}
+		}
+		return &proto.Operation{State: proto.OperationState_OPERATION_STATE_INTERRUPTED, Message: "the agent ended"}
+	})
+	return sync.OnceFunc(func() { close(released) })
+}
+
+func (s *script) plays(play func(context.Context, *proto.StartOperationRequest, func(*proto.Operation)) *proto.Operation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.play = play
+}
+
+// requests returns the operations that were run.
+func (s *script) requests() []*proto.StartOperationRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*proto.StartOperationRequest{}, s.runs...)
+}
+
+// Version implements server.Runner.
+func (s *script) Version() string { return "v3.250.0" }
+
+// Run implements server.Runner.
+func (s *script) Run(ctx context.Context, request *proto.StartOperationRequest, _ string, progress func(*proto.Operation)) *proto.Operation {
+	s.mu.Lock()
+	s.runs = append(s.runs, request)
+	play := s.play
+	s.mu.Unlock()
+	return play(ctx, request, progress)
+}

@@ -1,0 +1,107 @@
+package update
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+func TestEveryFailureHasAReason(t *testing.T) {
+	g := NewWithT(t)
+	seen := map[string]bool{}
+	for number, name := range proto.FailureReason_name {
+		reason, known := failureReasons[proto.FailureReason(number)]
+		g.Expect(known).To(BeTrue(), name)
+		g.Expect(seen[reason]).To(BeFalse(), "%s shares the reason %s", name, reason)
+		seen[reason] = true
+	}
+	g.Expect(failureReason(&proto.Operation{State: proto.OperationState_OPERATION_STATE_FAILED, Failure: 999})).To(Equal(autov1alpha1.UnknownReason))
+}
+
+func TestEveryStateIsShown(t *testing.T) {
+	g := NewWithT(t)
+	for number, name := range proto.OperationState_name {
+		if number == 0 {
+			continue
+		}
+		g.Expect(updateStates).To(HaveKey(proto.OperationState(number)), name)
+	}
+}
+
+func TestResultIsShownInConditions(t *testing.T) {
+	start, end := testTime, testTime.Add(time.Minute)
+	operation := func(state proto.OperationState, failure proto.FailureReason) *proto.Operation {
+		return &proto.Operation{
+			Kind: proto.OperationKind_OPERATION_KIND_UP, State: state, Failure: failure, Message: "what happened",
+			StartTime: timestamppb.New(start), EndTime: timestamppb.New(end), ResourceChanges: map[string]int64{"create": 2},
+			Permalink: "https://console/1", Project: &proto.ProjectSource{Name: "p", Runtime: "yaml"},
+		}
+	}
+	type condition struct{ status, reason string }
+	tests := []struct {
+		name                          string
+		operation                     *proto.Operation
+		progressing, failed, complete condition
+		state                         autov1alpha1.UpdateState
+	}{
+		{"success", operation(proto.OperationState_OPERATION_STATE_SUCCEEDED, 0),
+			condition{"False", "Complete"}, condition{"False", "UpdateSucceeded"}, condition{"True", "Updated"}, autov1alpha1.UpdateStateSucceeded},
+		{"failure", operation(proto.OperationState_OPERATION_STATE_FAILED, proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED),
+			condition{"False", "Failed"}, condition{"True", "InvalidAccessToken"}, condition{"True", "Failed"}, autov1alpha1.UpdateStateFailed},
+		{"interruption", operation(proto.OperationState_OPERATION_STATE_INTERRUPTED, 0),
+			condition{"False", "Failed"}, condition{"True", "Interrupted"}, condition{"True", "Failed"}, autov1alpha1.UpdateStateInterrupted},
+		{"cancellation", operation(proto.OperationState_OPERATION_STATE_CANCELLED, 0),
+			condition{"False", "Failed"}, condition{"True", "Canceled"}, condition{"True", "Failed"}, autov1alpha1.UpdateStateCancelled},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			g := NewWithT(t)
+			update := &autov1alpha1.Update{}
+			update.Generation = 3
+			markResult(update, tt.operation, "")
+			for kind, want := range map[string]condition{
+				autov1alpha1.UpdateProgressing: tt.progressing, autov1alpha1.UpdateFailed: tt.failed, autov1alpha1.UpdateComplete: tt.complete,
+			} {
+				got := conditions.Get(update, kind)
+				g.Expect(got).NotTo(BeNil(), kind)
+				g.Expect(condition{string(got.Status), got.Reason}).To(Equal(want), kind)
+				g.Expect(got.Message).To(Equal("what happened"))
+				g.Expect(got.ObservedGeneration).To(BeEquivalentTo(3))
+			}
+			status := update.Status
+			g.Expect(status.ObservedGeneration).To(BeEquivalentTo(3))
+			g.Expect(status.State).To(Equal(tt.state))
+			g.Expect(status.StartTime.Time).To(BeTemporally("==", start))
+			g.Expect(status.EndTime.Time).To(BeTemporally("==", end))
+			g.Expect(status.ResourceChanges).To(HaveKeyWithValue("create", int64(2)))
+			g.Expect(status.Permalink).To(Equal("https://console/1"))
+			g.Expect(status.ProjectInfo).To(Equal(&autov1alpha1.ProjectInfo{Name: "p", Runtime: "yaml"}))
+		})
+	}
+}
+
+func TestConflictNamesTheHolderOfTheLock(t *testing.T) {
+	g := NewWithT(t)
+	message := resultMessage(&proto.Operation{
+		Failure: proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT,
+		Message: "the stack is locked",
+		LockHolder: &proto.LockHolder{
+			User: "alice", Host: "laptop", Pid: 7, Since: timestamppb.New(testTime),
+		},
+	})
+	g.Expect(message).To(Equal("the stack is locked (the lock is held by alice@laptop, process 7, since 2026-03-01T12:00:00Z)"))
+}
+
+func TestResultAlwaysHasAMessage(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(resultMessage(&proto.Operation{
+		Kind: proto.OperationKind_OPERATION_KIND_UP, State: proto.OperationState_OPERATION_STATE_SUCCEEDED,
+	})).To(Equal("up succeeded"))
+}

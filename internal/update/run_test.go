@@ -1,0 +1,225 @@
+package update
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+func TestUpdateRunsItsOperationWithAllInputs(t *testing.T) {
+	s := newStage(t)
+	s.newSecret("credentials", map[string]string{"token": "t0ken"})
+	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
+		workspace.Spec.Env = []corev1.EnvVar{{Name: "PLAIN", Value: "1"}, {Name: "TOKEN", ValueFrom: secretKey("credentials", "token")}}
+		workspace.Spec.Stacks = []autov1alpha1.WorkspaceStack{{
+			Name: "dev", Create: new(false), SecretsProvider: new("passphrase"), Environment: []string{"org/env"},
+			Config: []autov1alpha1.ConfigItem{
+				{Key: "size", Value: &apiextensionsv1.JSON{Raw: []byte(`12345678901234567890`)}},
+				{Key: "token", ValueFrom: &autov1alpha1.ConfigValueFrom{SecretKeyRef: &autov1alpha1.KeyReference{Name: "credentials", Key: "token"}}},
+			},
+		}}
+	})
+	s.agents.script.returns(&proto.Operation{
+		State: proto.OperationState_OPERATION_STATE_SUCCEEDED, Message: "2 created", Permalink: "https://console/1",
+		ResourceChanges: map[string]int64{"create": 2}, Project: &proto.ProjectSource{Name: "p", Runtime: "yaml"},
+		Outputs: map[string]*proto.Output{"url": {Value: []byte(`"http://x"`)}, "key": {Value: []byte(`"s3cret"`), Secret: true}},
+	})
+	s.startController()
+	source := s.sources.publish("name: p")
+	update := s.newUpdate("up", func(update *autov1alpha1.Update) {
+		update.Spec.Source = source
+		update.Spec.Target = []string{"urn:a"}
+		update.Spec.Refresh = new(true)
+		update.Spec.Timeout = &metav1.Duration{Duration: time.Hour}
+	})
+
+	done := s.finished(update)
+	s.Expect(done).To(haveSucceeded())
+	s.Expect(done.Status.Message).To(Equal("2 created"))
+	s.Expect(done.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded))
+	s.Expect(done.Status.Revision).To(Equal("main@sha1:5a1f"))
+	s.Expect(done.Status.ResourceChanges).To(Equal(map[string]int64{"create": 2}))
+	s.Expect(done.Status.Permalink).To(Equal("https://console/1"))
+	s.Expect(done.Status.ProjectInfo).To(Equal(&autov1alpha1.ProjectInfo{Name: "p", Runtime: "yaml"}))
+	s.Expect(done.Status.ObservedGeneration).To(Equal(done.Generation))
+	s.Expect(done.Status.StartTime).NotTo(BeNil())
+	s.Expect(done.Status.EndTime).NotTo(BeNil())
+
+	secret := &corev1.Secret{}
+	s.Expect(done.Status.Outputs).To(Equal("up-stack-outputs"))
+	s.Expect(s.client.Get(t.Context(), s.key(done.Status.Outputs), secret)).To(Succeed())
+	s.Expect(secret.Data).To(Equal(map[string][]byte{"url": []byte(`"http://x"`), "key": []byte(`"s3cret"`)}))
+	s.Expect(secret.Annotations).To(HaveKeyWithValue("pulumi.com/secrets", `["key"]`))
+	s.Eventually(s.events(update)).Should(ConsistOf("Normal UpdateSucceeded: 2 created"))
+
+	s.Expect(s.agents.script.requests()).To(HaveLen(1))
+	request := s.agents.script.requests()[0]
+	s.Expect(request.GetId()).To(Equal(string(update.UID)))
+	s.Expect(request.GetKind()).To(Equal(proto.OperationKind_OPERATION_KIND_UP))
+	s.Expect(request.GetArtifact().GetDigest()).To(Equal(source.Digest))
+	s.Expect(request.GetCreateStack()).To(BeFalse())
+	s.Expect(request.GetSecretsProvider()).To(Equal("passphrase"))
+	s.Expect(request.GetEnvironments()).To(Equal([]string{"org/env"}))
+	s.Expect(request.GetTimeout().AsDuration()).To(Equal(time.Hour))
+	s.Expect(request.GetOptions().GetTarget()).To(Equal([]string{"urn:a"}))
+	s.Expect(request.GetOptions().GetRefresh()).To(BeTrue())
+	s.Expect(request.GetCommitMetadata()).To(HaveKeyWithValue("PULUMI_GIT_HEAD", "5a1f"))
+	s.Expect(fmt.Sprint(request.GetEnv())).To(And(ContainSubstring(`name:"PLAIN" text:"1"`), ContainSubstring(`name:"TOKEN" secret:true text:"t0ken"`)))
+	s.Expect(fmt.Sprint(request.GetConfig())).To(And(ContainSubstring(`key:"size" json:"12345678901234567890"`), ContainSubstring(`key:"token" secret:true text:"t0ken"`)))
+
+	info, err := s.agents.agent(s.key("app")).GetInfo(t.Context())
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(info.GetOperations()).To(BeEmpty(), "the agent forgets what is recorded")
+}
+
+func secretKey(name, key string) *corev1.EnvVarSource {
+	return &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Key: key}}
+}
+
+func TestFailureIsRecordedWithItsReason(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	s.agents.script.returns(&proto.Operation{
+		State: proto.OperationState_OPERATION_STATE_FAILED, Failure: proto.FailureReason_FAILURE_REASON_SECRETS_PROVIDER, Message: "wrong passphrase",
+	})
+	s.startController()
+	update := s.newUpdate("up")
+	done := s.finished(update)
+	s.Expect(done).To(haveFailed(autov1alpha1.SecretsProviderFailedReason, "wrong passphrase"))
+	s.Expect(done.Status.Outputs).To(BeEmpty())
+	s.Eventually(s.events(update)).Should(ConsistOf("Warning UpdateFailed: wrong passphrase"))
+}
+
+func TestUpdatesOfAWorkspaceRunOneAfterTheOther(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	release := s.agents.script.blocks()
+	s.startController()
+	first := s.newUpdate("b-first")
+	s.Eventually(s.current(first)).Should(beProgressing())
+	second := s.newUpdate("c-second")
+	// Created in the same second perhaps, so that the name decides.
+	third := s.newUpdate("d-third")
+	s.Eventually(s.current(second)).Should(And(waitFor(reasonQueued, `"b-first"`), HaveField("Status.State", autov1alpha1.UpdateStateQueued)))
+	s.Eventually(s.current(third)).Should(waitFor(reasonQueued, `"b-first"`))
+	s.Expect(s.agents.script.requests()).To(HaveLen(1))
+
+	release()
+	s.finished(third)
+	var order []string
+	for _, request := range s.agents.script.requests() {
+		order = append(order, request.GetId())
+	}
+	s.Expect(order).To(Equal([]string{string(first.UID), string(second.UID), string(third.UID)}))
+}
+
+func TestUpdateWaitsForItsWorkspace(t *testing.T) {
+	s := newStage(t)
+	s.startController()
+	update := s.newUpdate("up")
+	s.Eventually(s.current(update)).Should(waitFor(autov1alpha1.UpdateWorkspaceNotFoundReason, `workspace "app" does not exist`))
+
+	workspace := s.newWorkspace("app")
+	s.setReady(workspace, false, "the agent starts")
+	s.Eventually(s.current(update)).Should(waitFor(autov1alpha1.UpdateWorkspaceNotReadyReason, "Initializing: the agent starts"))
+	s.Expect(s.agents.script.requests()).To(BeEmpty())
+
+	s.agents.start(s.key("app"))
+	s.setReady(workspace, true, "ready")
+	s.Expect(s.finished(update)).To(haveSucceeded())
+}
+
+func TestUpdateWaitsForASecretAndItsKey(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
+		workspace.Spec.Env = []corev1.EnvVar{{Name: "TOKEN", ValueFrom: secretKey("credentials", "token")}}
+	})
+	s.startController()
+	update := s.newUpdate("up")
+	s.Eventually(s.current(update)).Should(waitFor("SecretNotFound", `secret "credentials", which environment variable "TOKEN" needs`))
+	secret := s.newSecret("credentials", map[string]string{"other": "x"})
+	s.Eventually(s.current(update)).Should(waitFor("SecretNotFound", `key "token" in secret "credentials"`))
+	s.Expect(s.agents.script.requests()).To(BeEmpty())
+
+	secret.StringData = map[string]string{"token": "t0ken"}
+	s.Expect(s.client.Update(t.Context(), secret)).To(Succeed())
+	s.Expect(s.finished(update)).To(haveSucceeded())
+}
+
+func TestWhatOnlyAnEditCanMendFailsAtOnce(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
+		workspace.Spec.Env = []corev1.EnvVar{{Name: "IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
+	})
+	s.startController()
+	done := s.finished(s.newUpdate("up"))
+	s.Expect(done).To(haveFailed(autov1alpha1.ConfigInvalidReason, `environment variable "IP"`))
+	s.Expect(done.Status.EndTime).NotTo(BeNil())
+	s.Expect(s.agents.script.requests()).To(BeEmpty())
+}
+
+func TestProgressIsShownWithFewWrites(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	proceed := make(chan struct{})
+	s.agents.script.plays(func(_ context.Context, _ *proto.StartOperationRequest, progress func(*proto.Operation)) *proto.Operation {
+		for i := range 2000 {
+			progress(&proto.Operation{State: proto.OperationState_OPERATION_STATE_RUNNING, Message: fmt.Sprint("resource ", i+1),
+				ResourceChanges: map[string]int64{"create": int64(i + 1)}})
+		}
+		<-proceed
+		return &proto.Operation{State: proto.OperationState_OPERATION_STATE_SUCCEEDED}
+	})
+	s.startController()
+	update := s.newUpdate("up")
+	s.Eventually(s.current(update)).Should(And(beProgressing(), HaveField("Status.Message", "resource 2000"),
+		HaveField("Status.State", autov1alpha1.UpdateStateRunning), HaveField("Status.ResourceChanges", HaveKeyWithValue("create", int64(2000)))))
+	running, err := s.current(update)()
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(s.writes(running)).To(BeNumerically("<", 30))
+	close(proceed)
+	s.Expect(s.finished(update)).To(haveSucceeded())
+}
+
+// writes returns how often the object was written, as far as its resource version tells: other tests do not run meanwhile.
+func (s *stage) writes(update *autov1alpha1.Update) int {
+	first, err := json.Number(s.createdAt(update)).Int64()
+	s.Expect(err).NotTo(HaveOccurred())
+	last, err := json.Number(update.ResourceVersion).Int64()
+	s.Expect(err).NotTo(HaveOccurred())
+	return int(last - first)
+}
+
+// createdAt returns the resource version of the Workspace, which was written last before the Update was created.
+func (s *stage) createdAt(update *autov1alpha1.Update) string {
+	workspace := &autov1alpha1.Workspace{}
+	s.Expect(s.client.Get(s.t.Context(), s.key(update.Spec.WorkspaceName), workspace)).To(Succeed())
+	return workspace.ResourceVersion
+}
+
+func TestCompleteUpdateExpires(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	s.startController()
+	kept := s.newUpdate("kept", func(update *autov1alpha1.Update) { update.Spec.TTLAfterCompleted = &metav1.Duration{Duration: time.Hour} })
+	s.finished(kept)
+	expired := s.newUpdate("expired", func(update *autov1alpha1.Update) {
+		update.Spec.TTLAfterCompleted = &metav1.Duration{Duration: 2 * time.Second}
+	})
+	s.finished(expired)
+	s.Eventually(func() bool { _, err := s.current(expired)(); return apierrors.IsNotFound(err) }).Should(BeTrue())
+	s.Eventually(s.events(expired)).Should(ContainElement("Normal UpdateExpired: deleted 2s after its completion"))
+	_, err := s.current(kept)()
+	s.Expect(err).NotTo(HaveOccurred())
+}

@@ -1,0 +1,151 @@
+package update
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+)
+
+const (
+	// patience is how long tests wait for what takes milliseconds on a quiet machine.
+	patience = 30 * time.Second
+	poll     = 20 * time.Millisecond
+)
+
+var (
+	// startCluster starts the control plane when the first test needs it.
+	startCluster = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
+		return controlplane.Start(context.Background(), controlplane.Options{Log: os.Stderr, CRDs: []string{controlplane.ProductCRDs()}})
+	})
+	clusterWanted bool
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if clusterWanted {
+		if cluster, err := startCluster(); err == nil {
+			if err := cluster.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = 1
+			}
+		}
+	}
+	os.Exit(code)
+}
+
+// stage is a namespace of a real API server with agents and an artifact server. The controller is started by the test.
+type stage struct {
+	*WithT
+	t         *testing.T
+	config    *controlplane.ControlPlane
+	client    ctrlclient.Client
+	namespace string
+	agents    *agents
+	sources   *sources
+	storeDir  string
+	// log has all that the controller logged, at every level.
+	log *logBuffer
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	g := NewWithT(t)
+	g.SetDefaultEventuallyTimeout(patience)
+	g.SetDefaultEventuallyPollingInterval(poll)
+	clusterWanted = true
+	cluster, err := startCluster()
+	g.Expect(err).NotTo(HaveOccurred())
+	scheme := k8sruntime.NewScheme()
+	g.Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
+	g.Expect(autov1alpha1.AddToScheme(scheme)).To(Succeed())
+	client, err := ctrlclient.New(cluster.Config(), ctrlclient.Options{Scheme: scheme})
+	g.Expect(err).NotTo(HaveOccurred())
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "update-"}}
+	g.Expect(client.Create(t.Context(), namespace)).To(Succeed())
+	return &stage{
+		WithT: g, t: t, config: cluster, client: client, namespace: namespace.Name,
+		agents: newAgents(t), sources: newSources(t), storeDir: t.TempDir(), log: &logBuffer{},
+	}
+}
+
+// startController runs a manager with the controller, until the returned function is called or the test ends.
+func (s *stage) startController() (stop func()) {
+	s.t.Helper()
+	mgr, err := ctrl.NewManager(s.config.Config(), ctrl.Options{
+		Scheme:  s.client.Scheme(),
+		Logger:  zap.New(zap.WriteTo(s.log), zap.UseDevMode(true)),
+		Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}},
+		// Every test has a controller of that name.
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	s.Expect(err).NotTo(HaveOccurred())
+	store, err := artifact.NewStore(artifact.Options{Dir: s.storeDir})
+	s.Expect(err).NotTo(HaveOccurred())
+	fetcher := artifact.NewFetcher(store, 0)
+	s.Expect(mgr.Add(fetcher)).To(Succeed())
+	s.Expect(SetupWithManager(s.t.Context(), mgr, Options{
+		Client:           mgr.GetClient(),
+		APIReader:        mgr.GetAPIReader(),
+		Runtime:          s.agents,
+		Store:            store,
+		Artifacts:        fetcher,
+		Recorder:         mgr.GetEventRecorderFor("stack-controller"), //nolint:staticcheck // the recorder of Flux has this interface
+		ProgressInterval: 100 * time.Millisecond,
+		Controller:       controller.Options{MaxConcurrentReconciles: 4},
+	})).To(Succeed())
+
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		s.Eventually(done).Should(Receive(BeNil()))
+	})
+	s.t.Cleanup(func() {
+		stop()
+		if s.t.Failed() {
+			s.t.Log(s.log.String())
+		}
+	})
+	return stop
+}
+
+// logBuffer is a buffer that may be read while it is written.
+type logBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}

@@ -1,0 +1,85 @@
+package workspace
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/runtime"
+)
+
+// observation is all that a decision is made from.
+type observation struct {
+	// deleting is true for a Workspace that waits for the end of its dependents.
+	deleting bool
+	// agent is what the runtime says about the agent.
+	agent runtime.Status
+	// pulumiVersion is what the agent says, or said last.
+	pulumiVersion string
+	// err is why there is no answer, of the runtime or of the agent.
+	err error
+}
+
+// state is how a Workspace stands.
+type state int
+
+const (
+	// stateStarting: the agent is on its way. An event of the runtime follows.
+	stateStarting state = iota
+	// stateReady: operations can run.
+	stateReady
+	// stateFailing: there is no agent to talk to, and it is tried again, by the runtime (an event follows) or by retry.
+	stateFailing
+	// stateStalled: as failing, and for so long that somebody should have a look.
+	stateStalled
+	// stateDeleting: the Workspace waits for its dependents. Its end follows.
+	stateDeleting
+)
+
+// decision is what the status has to say.
+type decision struct {
+	state           state
+	reason, message string
+	address         string
+	pulumiVersion   string
+	// retry is an error to return to the work queue, which tries again with a growing delay; nil where an event follows.
+	retry error
+}
+
+// decide is the whole policy of the Workspace controller.
+func decide(o observation) decision {
+	d := decision{address: o.agent.Address, pulumiVersion: o.pulumiVersion}
+	switch {
+	case o.deleting:
+		d.state, d.reason, d.message = stateDeleting, autov1alpha1.DeletingReason, "the workspace is being deleted"
+	case o.err != nil:
+		d.state, d.reason, d.retry = stateFailing, reasonOf(o.err), o.err
+		d.message = fmt.Sprintf("cannot talk to the agent, trying again: %v", o.err)
+	case o.agent.Ready:
+		d.state, d.reason, d.message = stateReady, autov1alpha1.SucceededReason, "the workspace is ready"
+	case o.agent.Stalled:
+		d.state, d.reason, d.message = stateStalled, o.agent.Reason, o.agent.Message
+	case o.agent.Reason == autov1alpha1.InitializationFailedReason:
+		d.state, d.reason, d.message = stateFailing, o.agent.Reason, o.agent.Message
+	default:
+		d.state, d.reason, d.message = stateStarting, o.agent.Reason, o.agent.Message
+	}
+	return d
+}
+
+// reasonOf tells an agent that does not accept the controller from one that does not answer.
+func reasonOf(err error) string {
+	var failed *client.Error
+	if errors.As(err, &failed) {
+		switch failed.Code {
+		case codes.Unauthenticated:
+			return autov1alpha1.UnauthenticatedReason
+		case codes.PermissionDenied:
+			return autov1alpha1.PermissionDeniedReason
+		}
+	}
+	return autov1alpha1.ConnectionFailedReason
+}

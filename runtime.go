@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/runtime/process"
+)
+
+// agentName is the file name of the workspace agent's executable.
+const agentName = "agent"
+
+// newRuntime builds the runtime that --workspace-runtime names.
+func newRuntime(live client.Reader, o *options) (*process.Runtime, error) {
+	log := ctrl.Log.WithName("runtime")
+	log.Info("warning: " + process.IdentityWarning)
+	agentPath, err := o.workspace.agent()
+	if err != nil {
+		return nil, err
+	}
+	agents, err := process.New(process.Options{
+		Dir:         filepath.Join(o.artifacts.storagePath, "workspaces"),
+		AgentPath:   agentPath,
+		PulumiPath:  o.workspace.pulumiPath,
+		AgentArgs:   agentArgs(o.artifacts),
+		IdleTimeout: o.workspace.idleTimeout,
+		Exists:      workspaceExists(live),
+		Log:         log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare the workspace runtime: %w", err)
+	}
+	return agents, nil
+}
+
+// agent returns the path of the agent, by default beside the controller.
+func (o workspaceOptions) agent() (string, error) {
+	if o.agentPath != "" {
+		return o.agentPath, nil
+	}
+	own, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find the directory of the controller: %w", err)
+	}
+	return filepath.Join(filepath.Dir(own), agentName), nil
+}
+
+// agentArgs gives agents the limits of the store: what it takes, they take.
+func agentArgs(o artifactOptions) []string {
+	return []string{
+		"--max-source-size=" + strconv.FormatInt(o.maxSize.Value(), 10),
+		"--max-unpacked-size=" + strconv.FormatInt(o.maxUnpackedSize.Value(), 10),
+		"--max-entries=" + strconv.Itoa(o.maxEntries),
+	}
+}
+
+// workspaceExists tells whether a directory that is found at the start still has its Workspace. It asks the API server: a
+// cache that lags would cost the state of an operation.
+func workspaceExists(live client.Reader) func(context.Context, types.NamespacedName, types.UID) (bool, error) {
+	return func(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
+		workspace := &metav1.PartialObjectMetadata{}
+		workspace.SetGroupVersionKind(autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind))
+		err := live.Get(ctx, key, workspace)
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("read the workspace %s: %w", key, err)
+		}
+		return workspace.UID == uid, nil
+	}
+}

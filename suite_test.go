@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+)
+
+// actAsController in the environment makes the test binary the controller.
+const actAsController = "STACK_CONTROLLER_TEST_RUN"
+
+// startCluster starts the control plane when the first test needs it.
+var startCluster = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
+	return controlplane.Start(context.Background(), controlplane.Options{Log: os.Stderr})
+})
+
+var clusterWanted bool
+
+func TestMain(m *testing.M) {
+	if os.Getenv(actAsController) != "" {
+		main()
+	}
+	code := m.Run()
+	if clusterWanted {
+		if cluster, err := startCluster(); err == nil {
+			if err := cluster.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = 1
+			}
+		}
+	}
+	os.Exit(code)
+}
+
+// cluster returns the control plane that the tests of this package share.
+func cluster(t *testing.T) *controlplane.ControlPlane {
+	t.Helper()
+	clusterWanted = true
+	started, err := startCluster()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return started
+}

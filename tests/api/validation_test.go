@@ -1,0 +1,251 @@
+package api_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+// longName is one character longer than the name of a Stack may be.
+const longName = "a23456789-123456789-123456789-123456789-123"
+
+// kind is how a test writes a kind, with the parts of a specification that make it complete.
+type kind struct {
+	apiVersion, kind, required string
+}
+
+var (
+	stackV1       = kind{"pulumi.com/v1", "Stack", "stack: dev"}
+	stackV1alpha1 = kind{"pulumi.com/v1alpha1", "Stack", "stack: dev"}
+	workspace     = kind{"auto.pulumi.com/v1alpha1", "Workspace", ""}
+	update        = kind{"auto.pulumi.com/v1alpha1", "Update", "workspaceName: a\nstackName: dev\ntype: up"}
+)
+
+// object returns an object of the kind with the given lines in its specification.
+func (k kind) object(g Gomega, name, spec string) *unstructured.Unstructured {
+	fields := map[string]any{}
+	for _, part := range []string{k.required, spec} {
+		g.Expect(yaml.Unmarshal([]byte(part), &fields)).To(Succeed())
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": fields}}
+	object.SetAPIVersion(k.apiVersion)
+	object.SetKind(k.kind)
+	object.SetNamespace("default")
+	object.SetName(name)
+	return object
+}
+
+// offer asks the API server what it would do with the object.
+func offer(t *testing.T, object *unstructured.Unstructured) error {
+	return apiServer.Create(t.Context(), object, client.DryRunAll, client.FieldValidation("Strict"))
+}
+
+func TestWhatCannotWorkIsRefusedWithAClearMessage(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		kinds   []kind
+		object  string
+		spec    string
+		message string
+	}{
+		{
+			name:    "git and Flux source",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{projectRepo: 'https://example.com/a', fluxSource: {sourceRef: {kind: GitRepository, name: a}}}",
+			message: "a Stack has one source: set only one of projectRepo, fluxSource and programRef",
+		}, {
+			name:    "git and Program",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{projectRepo: 'https://example.com/a', programRef: {name: a}}",
+			message: "a Stack has one source",
+		}, {
+			name:    "Flux source and Program",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{programRef: {name: a}, fluxSource: {sourceRef: {kind: GitRepository, name: a}}}",
+			message: "a Stack has one source",
+		}, {
+			name:    "commit and branch",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{projectRepo: 'https://example.com/a', commit: a, branch: b}",
+			message: "set either commit or branch, not both",
+		}, {
+			name:    "two resync intervals",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{resyncFrequency: 5m, resyncFrequencySeconds: 300}",
+			message: "set either resyncFrequencySeconds or resyncFrequency, not both",
+		}, {
+			name:    "name longer than the names made of it can be",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			object:  longName,
+			message: "the name of a Stack must not be longer than 42 characters",
+		}, {
+			name:    "negative resync interval in seconds",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{resyncFrequencySeconds: -1}",
+			message: "spec.resyncFrequencySeconds in body should be greater than or equal to 0",
+		}, {
+			name:    "negative maximum backoff",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{retryMaxBackoffDurationSeconds: -1}",
+			message: "spec.retryMaxBackoffDurationSeconds in body should be greater than or equal to 0",
+		}, {
+			name:    "negative resync interval",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{resyncFrequency: -5m}",
+			message: "resyncFrequency must be a duration such as 1h30m, and not negative",
+		}, {
+			name:    "negative timeout",
+			kinds:   []kind{stackV1, stackV1alpha1, update},
+			spec:    "{timeout: -5m}",
+			message: "timeout must be a duration such as 1h30m, and not negative",
+		}, {
+			name:    "negative retry interval",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{retryInterval: -5m}",
+			message: "retryInterval must be a duration such as 1h30m, and not negative",
+		}, {
+			name:    "negative age of a prerequisite",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{prerequisites: [{name: a, requirement: {succeededWithinDuration: -1h}}]}",
+			message: "succeededWithinDuration must be a duration such as 1h30m, and not negative",
+		}, {
+			name:    "negative lifetime of an ended update",
+			kinds:   []kind{update},
+			spec:    "{ttlAfterCompleted: -1h}",
+			message: "ttlAfterCompleted must be a duration such as 1h30m, and not negative",
+		}, {
+			name:    "negative lifetime of an ended update in a template",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{updateTemplate: {spec: {ttlAfterCompleted: -1h}}}",
+			message: "ttlAfterCompleted must be a duration such as 1h30m, and not negative",
+		}, {
+			name:    "lifetime that is not a duration",
+			kinds:   []kind{update},
+			spec:    "{ttlAfterCompleted: tomorrow}",
+			message: "ttlAfterCompleted must be a duration such as 1h30m, and not negative",
+		}, {
+			name:    "timeout in days",
+			kinds:   []kind{stackV1, stackV1alpha1, update},
+			spec:    "{timeout: 1d}",
+			message: "timeout must be a duration such as 1h30m, and not negative",
+		}, {
+			name:    "more ended updates than can be kept",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{updateHistoryLimit: 101}",
+			message: "spec.updateHistoryLimit in body should be less than or equal to 100",
+		}, {
+			name:    "reference to a Secret that does not name one",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{envRefs: {A: {type: Secret}}}",
+			message: "a reference of type Secret needs the field secret",
+		}, {
+			name:    "literal without a value",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{secretsRef: {a: {type: Literal, secret: {name: a, key: b}}}}",
+			message: "a reference of type Literal needs the field literal",
+		}, {
+			name:    "reference of an unknown type",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{envRefs: {A: {type: ConfigMap}}}",
+			message: `Unsupported value: "ConfigMap"`,
+		}, {
+			name:    "unknown reclaim policy",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{workspaceReclaimPolicy: Recycle}",
+			message: `Unsupported value: "Recycle"`,
+		}, {
+			name:    "source without a kind",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{fluxSource: {sourceRef: {name: a}}}",
+			message: "spec.fluxSource.sourceRef.kind: Required value",
+		}, {
+			name:    "unknown field",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{projectRepository: a}",
+			message: `unknown field "spec.projectRepository"`,
+		}, {
+			name:    "unknown field of a pod",
+			kinds:   []kind{stackV1, stackV1alpha1},
+			spec:    "{workspaceTemplate: {spec: {podTemplate: {spec: {tolerance: []}}}}}",
+			message: `unknown field "spec.workspaceTemplate.spec.podTemplate.spec.tolerance"`,
+		}, {
+			name:    "field of a pod with another type",
+			kinds:   []kind{workspace},
+			spec:    "{podTemplate: {spec: {hostNetwork: 1}}}",
+			message: "spec.podTemplate.spec.hostNetwork in body must be of type boolean",
+		}, {
+			name:    "two containers with one name",
+			kinds:   []kind{workspace},
+			spec:    "{podTemplate: {spec: {containers: [{name: a}, {name: a}]}}}",
+			message: "spec.podTemplate.spec.containers[1]: Duplicate value",
+		}, {
+			name:    "unknown security profile",
+			kinds:   []kind{workspace},
+			spec:    "{securityProfile: privileged}",
+			message: `Unsupported value: "privileged"`,
+		}, {
+			name:    "configuration key twice",
+			kinds:   []kind{workspace},
+			spec:    "{stacks: [{name: a, config: [{key: a, value: 1}, {key: a, value: 2}]}]}",
+			message: "spec.stacks[0].config[1]: Duplicate value",
+		}, {
+			name:    "unknown operation",
+			kinds:   []kind{update},
+			spec:    "{type: import}",
+			message: `Unsupported value: "import"`,
+		}, {
+			name:    "source whose digest is not one",
+			kinds:   []kind{update},
+			spec:    "{source: {url: 'http://a', digest: abc}}",
+			message: "spec.source.digest in body should match",
+		},
+	} {
+		for _, kind := range tt.kinds {
+			t.Run(tt.name+"/"+kind.kind+"/"+kind.apiVersion, func(t *testing.T) {
+				g := NewWithT(t)
+				name := tt.object
+				if name == "" {
+					name = "refused"
+				}
+				g.Expect(offer(t, kind.object(g, name, tt.spec))).To(MatchError(ContainSubstring(tt.message)))
+			})
+		}
+	}
+}
+
+func TestWhatMayWorkIsAccepted(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		kinds  []kind
+		object string
+		spec   string
+	}{
+		{name: "name of 42 characters", kinds: []kind{stackV1, stackV1alpha1}, object: longName[:42]},
+		{name: "no source", kinds: []kind{stackV1, stackV1alpha1}},
+		{name: "empty git fields beside another source", kinds: []kind{stackV1}, spec: "{projectRepo: '', commit: '', branch: '', programRef: {name: a}}"},
+		{name: "values of every type", kinds: []kind{stackV1, stackV1alpha1}, spec: "{config: {a: x, b: 1, c: 1.5, d: true, e: {f: [1, g]}, h: []}}"},
+		{name: "deprecated references", kinds: []kind{stackV1}, spec: "{envRefs: {A: {type: Env, env: {name: B}}, C: {type: FS, filesystem: {path: /d}}}}"},
+		{name: "deprecated fields", kinds: []kind{stackV1}, spec: "{accessTokenSecret: a, envs: [b], envSecrets: [c], secrets: {d: e}, projectRepo: f, branch: main, gitAuthSecret: g}"},
+		{name: "pod template without containers", kinds: []kind{workspace}, spec: "{podTemplate: {spec: {tolerations: [{operator: Exists}]}}}"},
+		{name: "pod template with metadata only", kinds: []kind{workspace}, spec: "{podTemplate: {metadata: {labels: {a: b}}}}"},
+		{name: "template that is a whole object", kinds: []kind{stackV1}, spec: `
+workspaceTemplate: {apiVersion: auto.pulumi.com/v1alpha1, kind: Workspace, metadata: {name: a, creationTimestamp: null}, spec: {image: a}, status: {address: b}}
+updateTemplate: {apiVersion: auto.pulumi.com/v1alpha1, kind: Update, metadata: {annotations: {a: b}}, spec: {parallel: 4}, status: {}}`},
+		{name: "lifetime of nothing", kinds: []kind{update}, spec: "{ttlAfterCompleted: '0'}"},
+		{name: "quantities", kinds: []kind{workspace}, spec: "{resources: {limits: {a: 100m, b: 1Gi, c: 2, d: '0.5', e: 1e3, f: 12E6, g: 128974848, h: 1.}}}"},
+	} {
+		for _, kind := range tt.kinds {
+			t.Run(tt.name+"/"+kind.kind+"/"+kind.apiVersion, func(t *testing.T) {
+				g := NewWithT(t)
+				name := tt.object
+				if name == "" {
+					name = "accepted"
+				}
+				g.Expect(offer(t, kind.object(g, name, tt.spec))).To(Succeed())
+			})
+		}
+	}
+}

@@ -1,0 +1,154 @@
+// Package controlplane runs a real Kubernetes control plane without a node, on loopback and without privileges: etcd,
+// kube-apiserver with RBAC and, when asked for, kube-controller-manager (owner garbage collection, namespace deletion,
+// ServiceAccount tokens) and Flux's source-controller and notification-controller as plain processes.
+//
+// The binaries come from tests/tools. Every process belongs to a supervisor (tests/supervise), so nothing is left
+// behind however the program that called Start ends.
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/stack-controller/stack-controller/tests/supervise"
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
+
+// startTimeout bounds the start of each server. A quiet machine needs a few seconds for the slowest.
+const startTimeout = 90 * time.Second
+
+// Options say what to start.
+type Options struct {
+	// Log gets a line per step, builds of missing binaries included; nil discards them.
+	Log io.Writer
+	// Dir holds all that the servers write, their logs included (NAME.log). Stop removes it. It must not be too long
+	// for the path of a unix socket in it (about 90 characters). Empty means a new temporary directory.
+	Dir string
+	// CRDs are the files and directories of definitions to install before anything watches them. Nil means the
+	// product's own and those of Flux's sources; an empty slice means none.
+	CRDs []string
+	// WithControllerManager runs kube-controller-manager. Its garbage collector sees kinds that are installed after
+	// the start only up to 30 seconds later.
+	WithControllerManager bool
+	// WithSourceController runs Flux's source-controller and installs its CRDs.
+	WithSourceController bool
+	// WithNotificationController runs Flux's notification-controller and installs its CRDs.
+	WithNotificationController bool
+}
+
+// ControlPlane is a running control plane.
+type ControlPlane struct {
+	// Dir holds all that the servers write.
+	Dir string
+	// KubeconfigPath is a kubeconfig file of the administrator.
+	KubeconfigPath string
+	// SourceAddr is the host:port at which source-controller serves artifacts; empty without it.
+	SourceAddr string
+	// EventsAddr is the URL at which notification-controller takes events; empty without it.
+	EventsAddr string
+
+	options     Options
+	supervisor  *supervise.Supervisor
+	credentials *credentials
+	config      *rest.Config
+}
+
+// Start starts the servers that the options name and returns when they serve. When it fails it has stopped what it had
+// started, and the error ends with the last lines of the failed server's log. A first start on a machine builds the
+// binaries, which takes minutes.
+func Start(ctx context.Context, options Options) (*ControlPlane, error) {
+	if options.Log == nil {
+		options.Log = io.Discard
+	}
+	cp := &ControlPlane{options: options}
+	if err := cp.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the control plane: %w", err), cp.Stop())
+	}
+	return cp, nil
+}
+
+func (cp *ControlPlane) start(ctx context.Context) error {
+	if err := cp.prepare(); err != nil {
+		return err
+	}
+	for _, step := range []struct {
+		wanted bool
+		start  func(context.Context) error
+	}{
+		{true, cp.startEtcd},
+		{true, cp.startAPIServer},
+		{true, cp.installInitialCRDs},
+		{cp.options.WithControllerManager, cp.startControllerManager},
+		{cp.options.WithSourceController, cp.startSourceController},
+		{cp.options.WithNotificationController, cp.startNotificationController},
+	} {
+		if !step.wanted {
+			continue
+		}
+		if err := step.start(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare makes the directory, the supervisor that will remove it, and the credentials.
+func (cp *ControlPlane) prepare() error {
+	dir := cp.options.Dir
+	var err error
+	if dir == "" {
+		dir, err = os.MkdirTemp("", "control-plane-")
+	} else {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return fmt.Errorf("create the directory: %w", err)
+	}
+	if cp.Dir, err = filepath.Abs(dir); err != nil {
+		return fmt.Errorf("find the directory: %w", err)
+	}
+	if cp.supervisor, err = supervise.Start(filepath.Join(cp.Dir, "supervisor.log")); err != nil {
+		return errors.Join(err, os.RemoveAll(cp.Dir))
+	}
+	if err := cp.supervisor.RemoveAtEnd(cp.Dir); err != nil {
+		return err
+	}
+	cp.credentials, err = newCredentials(cp.Dir)
+	return err
+}
+
+// Stop kills every server (their state is not needed any more), waits for the end of each and removes the directory.
+// It may be called more than once, and on a nil ControlPlane.
+func (cp *ControlPlane) Stop() error {
+	if cp == nil || cp.supervisor == nil {
+		return nil
+	}
+	if err := cp.supervisor.Close(); err != nil {
+		return fmt.Errorf("stop the control plane: %w", err)
+	}
+	return nil
+}
+
+// Supervisor runs further processes that have to end with the control plane.
+func (cp *ControlPlane) Supervisor() *supervise.Supervisor { return cp.supervisor }
+
+// LogPath is the file that holds what the named server wrote, for example "kube-apiserver".
+func (cp *ControlPlane) LogPath(server string) string {
+	return filepath.Join(cp.Dir, server+".log")
+}
+
+// tool finds or builds a binary.
+func (cp *ControlPlane) tool(ctx context.Context, name string) (string, error) {
+	return tools.Path(ctx, name, cp.logln)
+}
+
+func (cp *ControlPlane) logln(line string) {
+	_, _ = fmt.Fprintln(cp.options.Log, line)
+}

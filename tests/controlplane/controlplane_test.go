@@ -1,0 +1,152 @@
+package controlplane_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+)
+
+// patience bounds every wait. On a quiet machine everything here takes less than two seconds.
+const patience = 30 * time.Second
+
+var cluster *controlplane.ControlPlane
+
+func TestMain(m *testing.M) {
+	options := controlplane.Options{
+		CRDs:                       []string{}, // the product's own are not what is tested here
+		WithControllerManager:      true,
+		WithSourceController:       true,
+		WithNotificationController: true,
+	}
+	os.Exit(controlplane.RunTests(m, options, func(cp *controlplane.ControlPlane) error {
+		cluster = cp
+		return nil
+	}))
+}
+
+func newClient(g *WithT, config *rest.Config) client.Client {
+	scheme := runtime.NewScheme()
+	g.Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
+	g.Expect(sourcev1.AddToScheme(scheme)).To(Succeed())
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	g.Expect(err).NotTo(HaveOccurred())
+	return c
+}
+
+// newNamespace creates a namespace and deletes it when the test ends.
+func newNamespace(g *WithT, t *testing.T, c client.Client) *corev1.Namespace {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	g.Expect(c.Create(t.Context(), namespace)).To(Succeed())
+	t.Cleanup(func() {
+		g.Expect(client.IgnoreNotFound(c.Delete(context.Background(), namespace))).To(Succeed())
+	})
+	return namespace
+}
+
+func TestNamespaceDeletionCompletes(t *testing.T) {
+	g := NewWithT(t)
+	c := newClient(g, cluster.Config())
+	namespace := newNamespace(g, t, c)
+	content := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "content"}}
+	g.Expect(c.Create(t.Context(), content)).To(Succeed())
+
+	g.Expect(c.Delete(t.Context(), namespace)).To(Succeed())
+	g.Eventually(func() error {
+		return c.Get(t.Context(), client.ObjectKeyFromObject(namespace), &corev1.Namespace{})
+	}, patience).Should(Satisfy(apierrors.IsNotFound))
+}
+
+func TestOwnedObjectIsCollectedWithItsOwner(t *testing.T) {
+	g := NewWithT(t)
+	c := newClient(g, cluster.Config())
+	namespace := newNamespace(g, t, c)
+	owner := &sourcev1.GitRepository{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "owner"},
+		Spec:       sourcev1.GitRepositorySpec{URL: "https://example.com/unused", Suspend: true, Interval: metav1.Duration{Duration: time.Hour}},
+	}
+	g.Expect(c.Create(t.Context(), owner)).To(Succeed())
+	owned := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace.Name,
+		Name:      "owned",
+		OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.GitRepositoryKind, Name: owner.Name, UID: owner.UID},
+		},
+	}}
+	g.Expect(c.Create(t.Context(), owned)).To(Succeed())
+
+	g.Expect(c.Delete(t.Context(), owner)).To(Succeed())
+	g.Eventually(func() error {
+		return c.Get(t.Context(), client.ObjectKeyFromObject(owned), &corev1.Secret{})
+	}, patience).Should(Satisfy(apierrors.IsNotFound))
+}
+
+func TestUserHasOnlyTheRightsThatWereGranted(t *testing.T) {
+	g := NewWithT(t)
+	admin := newClient(g, cluster.Config())
+	namespace := newNamespace(g, t, admin)
+	user := newClient(g, cluster.UserConfig("alice", "developers"))
+	list := func() error {
+		return user.List(t.Context(), &corev1.SecretList{}, client.InNamespace(namespace.Name))
+	}
+	g.Expect(list()).To(Satisfy(apierrors.IsForbidden))
+
+	role := &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "readers"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list"}}},
+	}
+	g.Expect(admin.Create(t.Context(), role)).To(Succeed())
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "readers"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "developers"}},
+	}
+	g.Expect(admin.Create(t.Context(), binding)).To(Succeed())
+	g.Eventually(list, patience).Should(Succeed())
+}
+
+func TestServiceAccountGetsAToken(t *testing.T) {
+	g := NewWithT(t)
+	admin := newClient(g, cluster.Config())
+	namespace := newNamespace(g, t, admin)
+	var config *rest.Config
+	g.Eventually(func() (err error) {
+		config, err = cluster.ServiceAccountConfig(t.Context(), namespace.Name, "default")
+		return err
+	}, patience).Should(Succeed(), "kube-controller-manager makes the ServiceAccount")
+
+	path, err := cluster.WriteKubeconfig("account", config)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(path).To(BeARegularFile())
+	review := &authenticationv1.SelfSubjectReview{}
+	g.Expect(newClient(g, config).Create(t.Context(), review)).To(Succeed())
+	g.Expect(review.Status.UserInfo.Username).To(Equal("system:serviceaccount:" + namespace.Name + ":default"))
+}
+
+func TestKubectlReportsWhatTheServerSaid(t *testing.T) {
+	g := NewWithT(t)
+	output, err := cluster.Kubectl(t.Context(), "get", "namespaces", "--output=name")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(output).To(ContainSubstring("namespace/kube-system"))
+
+	_, err = cluster.Kubectl(t.Context(), "get", "configmap", "missing")
+	g.Expect(err).To(MatchError(ContainSubstring(`configmaps "missing" not found`)))
+
+	_, err = cluster.KubectlInput(t.Context(), "kind: Nothing\napiVersion: v1\nmetadata: {name: x}\n", "apply", "--filename=-")
+	g.Expect(err).To(MatchError(ContainSubstring("Nothing")))
+}

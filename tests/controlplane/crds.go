@@ -1,0 +1,85 @@
+package controlplane
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
+
+// crdTimeout bounds the wait until the API server serves new kinds.
+const crdTimeout = 30 * time.Second
+
+// ProductCRDs is the directory of stack-controller's own definitions.
+func ProductCRDs() string {
+	return filepath.Join(tools.RepositoryRoot(), "config", "crd", "bases")
+}
+
+// SourceCRDs is the directory of the definitions of Flux's sources.
+func SourceCRDs(ctx context.Context) (string, error) {
+	return fluxCRDs(ctx, "source-controller")
+}
+
+// fluxCRDs finds the definitions of a Flux controller, of the very version that tests/tools pins, in the module cache.
+func fluxCRDs(ctx context.Context, controller string) (string, error) {
+	module := "github.com/fluxcd/" + controller
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
+	cmd.Dir = filepath.Join(tools.RepositoryRoot(), "tests", "tools", controller)
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	output, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("find module %s: %w\n%s", module, err, output)
+	}
+	var found struct{ Dir string }
+	if err := json.Unmarshal(output, &found); err != nil {
+		return "", fmt.Errorf("find module %s: %w", module, err)
+	}
+	return filepath.Join(found.Dir, "config", "crd", "bases"), nil
+}
+
+// installInitialCRDs installs what the options ask for.
+func (cp *ControlPlane) installInitialCRDs(ctx context.Context) error {
+	paths := cp.options.CRDs
+	if paths == nil {
+		paths = []string{ProductCRDs()}
+	}
+	for controller, wanted := range map[string]bool{
+		"source-controller":       cp.options.CRDs == nil || cp.options.WithSourceController,
+		"notification-controller": cp.options.WithNotificationController,
+	} {
+		if !wanted {
+			continue
+		}
+		dir, err := fluxCRDs(ctx, controller)
+		if err != nil {
+			return err
+		}
+		paths = append(paths, dir)
+	}
+	return cp.InstallCRDs(paths...)
+}
+
+// InstallCRDs installs or updates the definitions in the given files and directories and returns when the API server
+// serves their kinds.
+func (cp *ControlPlane) InstallCRDs(paths ...string) error {
+	if len(paths) == 0 {
+		return nil
+	}
+	_, err := envtest.InstallCRDs(cp.config, envtest.CRDInstallOptions{
+		Paths:              paths,
+		ErrorIfPathMissing: true,
+		MaxTime:            crdTimeout,
+		PollInterval:       pollInterval,
+	})
+	if err != nil {
+		return fmt.Errorf("install the CRDs: %w", err)
+	}
+	return nil
+}

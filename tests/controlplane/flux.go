@@ -1,0 +1,65 @@
+package controlplane
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+)
+
+// fluxNamespace is where Flux's controllers believe they run.
+const fluxNamespace = "flux-system"
+
+func (cp *ControlPlane) startSourceController(ctx context.Context) error {
+	storage := filepath.Join(cp.Dir, "source-controller", "storage")
+	if err := os.MkdirAll(storage, 0o700); err != nil {
+		return err
+	}
+	return cp.startServer(ctx, "source-controller", func() (launch, error) {
+		addresses, err := freeAddresses(2)
+		if err != nil {
+			return launch{}, err
+		}
+		cp.SourceAddr = addresses[0]
+		health := addresses[1]
+		return launch{
+			args: []string{
+				"--storage-path=" + storage,
+				"--storage-addr=" + cp.SourceAddr,
+				"--storage-adv-addr=" + cp.SourceAddr,
+				"--health-addr=" + health,
+				"--metrics-addr=0",
+				"--enable-leader-election=false",
+				"--watch-all-namespaces=true",
+			},
+			env:   cp.fluxEnvironment(),
+			ready: answersOK("http://"+health+"/readyz", "", nil),
+		}, nil
+	})
+}
+
+func (cp *ControlPlane) startNotificationController(ctx context.Context) error {
+	return cp.startServer(ctx, "notification-controller", func() (launch, error) {
+		addresses, err := freeAddresses(3)
+		if err != nil {
+			return launch{}, err
+		}
+		cp.EventsAddr = "http://" + addresses[0] + "/"
+		health := addresses[1]
+		return launch{
+			args: []string{
+				"--events-addr=" + addresses[0],
+				"--receiverAddr=" + addresses[2],
+				"--health-addr=" + health,
+				"--metrics-addr=0",
+				"--enable-leader-election=false",
+				"--watch-all-namespaces=true",
+			},
+			env:   cp.fluxEnvironment(),
+			ready: answersOK("http://"+health+"/readyz", "", nil),
+		}, nil
+	})
+}
+
+func (cp *ControlPlane) fluxEnvironment() []string {
+	return []string{"KUBECONFIG=" + cp.KubeconfigPath, "RUNTIME_NAMESPACE=" + fluxNamespace}
+}

@@ -1,0 +1,35 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Kubectl runs the real kubectl as administrator and returns its standard output. The error of a run that fails has
+// its standard error.
+func (cp *ControlPlane) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return cp.KubectlInput(ctx, "", args...)
+}
+
+// KubectlInput is Kubectl with something on standard input, for example a manifest for "apply -f -".
+func (cp *ControlPlane) KubectlInput(ctx context.Context, input string, args ...string) (string, error) {
+	path, err := cp.tool(ctx, "kubectl")
+	if err != nil {
+		return "", err
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+cp.KubeconfigPath, "KUBECACHEDIR="+filepath.Join(cp.Dir, "kubectl"))
+	cmd.Stdin = strings.NewReader(input)
+	cmd.Stdout = &stdout
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}

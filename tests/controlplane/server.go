@@ -1,0 +1,185 @@
+package controlplane
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stack-controller/stack-controller/tests/supervise"
+)
+
+const (
+	// portAttempts is how often a server is started again because somebody took its port between choosing and binding.
+	portAttempts = 3
+	pollInterval = 25 * time.Millisecond
+	// tailLines is how much of a failed server's log an error shows.
+	tailLines = 25
+	// tailWidth is how many bytes of a line it shows; a stack trace in JSON has thousands.
+	tailWidth = 600
+)
+
+// launch is one attempt to start a server, on ports that have just been chosen.
+type launch struct {
+	args []string
+	env  []string
+	// ready returns nil once the server serves.
+	ready func(context.Context) error
+}
+
+// startServer starts the named tool and waits until it is ready.
+func (cp *ControlPlane) startServer(ctx context.Context, name string, prepare func() (launch, error)) error {
+	path, err := cp.tool(ctx, name)
+	if err != nil {
+		return err
+	}
+	_, err = cp.run(ctx, name, path, prepare)
+	return err
+}
+
+// run starts a program and waits until it is ready. Its working directory is a directory of its own name, which is also
+// the place of its temporary files.
+func (cp *ControlPlane) run(ctx context.Context, name, path string, prepare func() (launch, error)) (*supervise.Process, error) {
+	dir := filepath.Join(cp.Dir, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create the directory of %s: %w", name, err)
+	}
+	start := time.Now()
+	for attempt := 1; ; attempt++ {
+		l, err := prepare()
+		if err != nil {
+			return nil, err
+		}
+		process, err := cp.supervisor.Run(supervise.Command{
+			Name: name,
+			Path: path,
+			Args: l.args,
+			Env:  environment(dir, l.env),
+			Dir:  dir,
+			Log:  cp.LogPath(name),
+		})
+		if err != nil {
+			return nil, err
+		}
+		err = awaitReady(ctx, process, l.ready)
+		if err == nil {
+			cp.logln(fmt.Sprintf("%s serves after %s", name, time.Since(start).Round(100*time.Millisecond)))
+			return process, nil
+		}
+		err = errors.Join(err, process.Stop(0))
+		tail := Tail(cp.LogPath(name), tailLines)
+		if attempt < portAttempts && strings.Contains(tail, "address already in use") {
+			continue
+		}
+		return nil, fmt.Errorf("start %s: %w\nthe last lines of its log:\n%s", name, err, tail)
+	}
+}
+
+// environment is all that a server gets to see: its own directory, PATH, and what it needs besides, which wins. Nothing
+// of the developer's (proxies, cloud credentials, PULUMI_…) gets in.
+func environment(dir string, more []string) []string {
+	variables := []string{"HOME=" + dir, "TMPDIR=" + dir, "PATH=" + os.Getenv("PATH")}
+	overridden := func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.ContainsFunc(more, func(other string) bool { return strings.HasPrefix(other, name+"=") })
+	}
+	return append(slices.DeleteFunc(variables, overridden), more...)
+}
+
+// awaitReady polls until the server is ready, has ended, or startTimeout is over.
+func awaitReady(ctx context.Context, process *supervise.Process, ready func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	err := errors.New("not asked yet")
+	for {
+		select {
+		case <-process.Done():
+			return fmt.Errorf("it ended: %s", process.Status())
+		case <-ctx.Done():
+			return fmt.Errorf("it is not ready: %w", errors.Join(context.Cause(ctx), err))
+		case <-ticker.C:
+			if err = ready(ctx); err == nil {
+				return nil
+			}
+		}
+	}
+}
+
+// freeAddress asks the kernel for a port on loopback that nobody uses at this moment.
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	return listener.Addr().String(), listener.Close()
+}
+
+// freeAddresses returns several distinct addresses.
+func freeAddresses(count int) ([]string, error) {
+	addresses := make([]string, 0, count)
+	listeners := make([]net.Listener, 0, count)
+	defer func() {
+		for _, listener := range listeners {
+			_ = listener.Close()
+		}
+	}()
+	for range count {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		listeners = append(listeners, listener)
+		addresses = append(addresses, listener.Addr().String())
+	}
+	return addresses, nil
+}
+
+// answersOK checks that a GET of the URL gives status 200. A nil TLS configuration is for plain HTTP.
+func answersOK(url, token string, config *tls.Config) func(context.Context) error {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+	return func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		if token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		if err := response.Body.Close(); err != nil {
+			return err
+		}
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("GET %s: %s", url, response.Status)
+		}
+		return nil
+	}
+}
+
+// Tail returns the last lines of a file, long ones cut off, or why there are none.
+func Tail(path string, lines int) string {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimRight(string(content), "\n"), "\n")
+	last := all[max(0, len(all)-lines):]
+	for i, line := range last {
+		if len(line) > tailWidth {
+			last[i] = strings.ToValidUTF8(line[:tailWidth], "") + " …"
+		}
+	}
+	return strings.Join(last, "\n")
+}

@@ -1,0 +1,144 @@
+// Package gitserver is a real git server on loopback (smart HTTP, by fluxcd/pkg/gittestserver and the git program), with
+// a short way to create repositories and push commits.
+package gitserver
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"github.com/fluxcd/pkg/gittestserver"
+	"github.com/go-git/go-billy/v5/memfs"
+	"github.com/go-git/go-billy/v5/util"
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/config"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/storage/memory"
+)
+
+// Branch is the branch that commits go to.
+const Branch = "main"
+
+// Files are the contents of files by their slash-separated paths.
+type Files map[string]string
+
+// FilesFromDir reads the regular files below a directory.
+func FilesFromDir(dir string) (Files, error) {
+	files := Files{}
+	root := os.DirFS(dir)
+	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		content, err := fs.ReadFile(root, name)
+		files[name] = string(content)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", dir, err)
+	}
+	return files, nil
+}
+
+// Server serves the repositories below one directory.
+type Server struct {
+	server *gittestserver.GitServer
+}
+
+// Start starts a server for the repositories below the directory, which it creates. It needs the git program.
+func Start(dir string) (*Server, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create the directory of the git server: %w", err)
+	}
+	server := gittestserver.NewGitServer(dir)
+	if err := server.StartHTTP(); err != nil {
+		return nil, fmt.Errorf("start the git server: %w", err)
+	}
+	return &Server{server: server}, nil
+}
+
+// Stop stops serving. The repositories stay on disk.
+func (s *Server) Stop() { s.server.StopHTTP() }
+
+// URL is the address of the named repository, whether it exists or not.
+func (s *Server) URL(name string) string { return s.server.HTTPAddress() + "/" + name }
+
+// Repository is one repository on the server, with a clone of its own to commit in.
+type Repository struct {
+	// URL is what a GitRepository names.
+	URL string
+
+	clone *git.Repository
+}
+
+// Create creates a repository and pushes the files as its first commit.
+func (s *Server) Create(name string, files Files) (repository *Repository, sha string, err error) {
+	bare := filepath.Join(s.server.Root(), filepath.FromSlash(path.Clean("/"+name)))
+	options := &git.PlainInitOptions{Bare: true}
+	options.DefaultBranch = plumbing.NewBranchReferenceName(Branch)
+	if _, err := git.PlainInitWithOptions(bare, options); err != nil {
+		return nil, "", fmt.Errorf("create repository %s: %w", name, err)
+	}
+	clone, err := git.InitWithOptions(memory.NewStorage(), memfs.New(), options.InitOptions)
+	if err != nil {
+		return nil, "", fmt.Errorf("create a clone of %s: %w", name, err)
+	}
+	repository = &Repository{URL: s.URL(name), clone: clone}
+	if _, err := clone.CreateRemote(&config.RemoteConfig{Name: git.DefaultRemoteName, URLs: []string{repository.URL}}); err != nil {
+		return nil, "", fmt.Errorf("name the remote of %s: %w", name, err)
+	}
+	sha, err = repository.Commit(files)
+	return repository, sha, err
+}
+
+// Commit writes the files, commits and pushes; files that it does not name stay. It returns the commit's SHA.
+func (r *Repository) Commit(files Files) (sha string, err error) {
+	return r.change("change", func(tree *git.Worktree) error {
+		for name, content := range files {
+			if err := util.WriteFile(tree.Filesystem, name, []byte(content), 0o644); err != nil {
+				return fmt.Errorf("write %s: %w", name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Remove removes the named files, commits and pushes. It returns the commit's SHA.
+func (r *Repository) Remove(names ...string) (sha string, err error) {
+	return r.change("remove", func(tree *git.Worktree) error {
+		for _, name := range names {
+			if _, err := tree.Remove(name); err != nil {
+				return fmt.Errorf("remove %s: %w", name, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (r *Repository) change(message string, edit func(*git.Worktree) error) (string, error) {
+	tree, err := r.clone.Worktree()
+	if err != nil {
+		return "", fmt.Errorf("open the work tree: %w", err)
+	}
+	if err := edit(tree); err != nil {
+		return "", err
+	}
+	if err := tree.AddWithOptions(&git.AddOptions{All: true}); err != nil {
+		return "", fmt.Errorf("stage the change: %w", err)
+	}
+	author := &object.Signature{Name: "Demo", Email: "demo@example.com", When: time.Now()}
+	hash, err := tree.Commit(message, &git.CommitOptions{Author: author, AllowEmptyCommits: true})
+	if err != nil {
+		return "", fmt.Errorf("commit: %w", err)
+	}
+	err = r.clone.Push(&git.PushOptions{RefSpecs: []config.RefSpec{"refs/heads/*:refs/heads/*"}})
+	if err != nil && !errors.Is(err, git.NoErrAlreadyUpToDate) {
+		return "", fmt.Errorf("push to %s: %w", r.URL, err)
+	}
+	return hash.String(), nil
+}

@@ -1,0 +1,179 @@
+package stage
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+)
+
+const (
+	// PassphraseSecret is the name of the Secret that Deploy makes.
+	PassphraseSecret = "pulumi"
+	// PassphraseKey is the key in it.
+	PassphraseKey = "passphrase"
+
+	pollInterval = 50 * time.Millisecond
+	// explainLines is how much of stack-controller's log Explain shows.
+	explainLines = 30
+)
+
+// App is a Stack that follows a GitRepository of the same name, and the git repository behind it.
+type App struct {
+	Namespace  string
+	Name       string
+	Repository *gitserver.Repository
+}
+
+// Key is the name of the Stack and of the GitRepository.
+func (a *App) Key() client.ObjectKey {
+	return client.ObjectKey{Namespace: a.Namespace, Name: a.Name}
+}
+
+// Deploy creates a git repository with the files, and in a namespace of the app's name a Secret with a passphrase, a
+// GitRepository and a Stack. Each change is applied to the Stack before it is created.
+func (s *Stage) Deploy(ctx context.Context, name string, files gitserver.Files, changes ...func(*pulumiv1.Stack)) (*App, error) {
+	repository, _, err := s.Git.Create(name, files)
+	if err != nil {
+		return nil, err
+	}
+	app := &App{Namespace: name, Name: name, Repository: repository}
+	stack := s.stack(app)
+	for _, change := range changes {
+		change(stack)
+	}
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: app.Namespace}},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: PassphraseSecret},
+			StringData: map[string]string{PassphraseKey: "correct horse battery staple"},
+		},
+		gitRepository(app),
+		stack,
+	} {
+		if err := s.Client.Create(ctx, object); err != nil {
+			return nil, fmt.Errorf("create %T %s: %w", object, client.ObjectKeyFromObject(object), err)
+		}
+	}
+	return app, nil
+}
+
+func gitRepository(app *App) *sourcev1.GitRepository {
+	return &sourcev1.GitRepository{
+		ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: app.Name},
+		Spec: sourcev1.GitRepositorySpec{
+			URL:       app.Repository.URL,
+			Interval:  metav1.Duration{Duration: time.Hour}, // commits are announced by Fetch
+			Reference: &sourcev1.GitRepositoryRef{Branch: gitserver.Branch},
+		},
+	}
+}
+
+func (s *Stage) stack(app *App) *pulumiv1.Stack {
+	return &pulumiv1.Stack{
+		ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: app.Name},
+		Spec: pulumiv1.StackSpec{
+			Stack:   "dev",
+			Backend: s.BackendURL(),
+			FluxSource: &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{
+				APIVersion: sourcev1.GroupVersion.String(),
+				Kind:       sourcev1.GitRepositoryKind,
+				Name:       app.Name,
+			}},
+			EnvRefs: map[string]pulumiv1.ResourceRef{
+				"PULUMI_CONFIG_PASSPHRASE": {
+					Type:      pulumiv1.ResourceRefSecret,
+					SecretRef: &pulumiv1.SecretSelector{Name: PassphraseSecret, Key: PassphraseKey},
+				},
+			},
+		},
+	}
+}
+
+// Fetch has source-controller look at the repository now, as a Receiver does after a push.
+func (s *Stage) Fetch(ctx context.Context, app *App) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		meta.ReconcileRequestAnnotation: time.Now().Format(time.RFC3339Nano),
+	}}})
+	if err != nil {
+		return fmt.Errorf("encode the request: %w", err)
+	}
+	source := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: app.Name}}
+	if err := s.Client.Patch(ctx, source, client.RawPatch("application/merge-patch+json", patch)); err != nil {
+		return fmt.Errorf("request a fetch of GitRepository %s: %w", app.Key(), err)
+	}
+	return nil
+}
+
+// WaitReady waits, as long as the context allows, until the Stack is Ready for its current specification, and returns
+// it. The error of a Stack that does not become ready ends with what Explain says.
+func (s *Stage) WaitReady(ctx context.Context, app *App) (*pulumiv1.Stack, error) {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		stack := &pulumiv1.Stack{}
+		if err := s.Client.Get(ctx, app.Key(), stack); err == nil && isReady(stack) {
+			return stack, nil
+		} else if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			return nil, fmt.Errorf("read Stack %s: %w", app.Key(), err)
+		}
+		select {
+		case <-ctx.Done():
+			explanation := s.Explain(context.WithoutCancel(ctx), app)
+			return nil, fmt.Errorf("wait until Stack %s is ready: %w\n%s", app.Key(), context.Cause(ctx), explanation)
+		case <-ticker.C:
+		}
+	}
+}
+
+func isReady(stack *pulumiv1.Stack) bool {
+	return stack.Status.ObservedGeneration == stack.Generation &&
+		apimeta.IsStatusConditionTrue(stack.Status.Conditions, meta.ReadyCondition)
+}
+
+// Explain tells how the app's objects stand, and what stack-controller logged last, for a message about a failure.
+func (s *Stage) Explain(ctx context.Context, app *App) string {
+	var out strings.Builder
+	source := &sourcev1.GitRepository{}
+	if err := s.Client.Get(ctx, app.Key(), source); err != nil {
+		fmt.Fprintf(&out, "GitRepository: %v\n", err)
+	}
+	explain(&out, "GitRepository "+app.Name, source.Status.Conditions)
+	stack := &pulumiv1.Stack{}
+	if err := s.Client.Get(ctx, app.Key(), stack); err != nil {
+		fmt.Fprintf(&out, "Stack: %v\n", err)
+	}
+	explain(&out, "Stack "+app.Name, stack.Status.Conditions)
+	updates := &autov1alpha1.UpdateList{}
+	if err := s.Client.List(ctx, updates, client.InNamespace(app.Namespace)); err != nil {
+		fmt.Fprintf(&out, "Updates: %v\n", err)
+	}
+	for _, update := range updates.Items {
+		explain(&out, "Update "+update.Name, update.Status.Conditions)
+	}
+	fmt.Fprintf(&out, "stack-controller logged last:\n%s\n", controlplane.Tail(s.ControllerLog(), explainLines))
+	return out.String()
+}
+
+func explain(out *strings.Builder, object string, conditions []metav1.Condition) {
+	if len(conditions) == 0 {
+		fmt.Fprintf(out, "%s has no conditions\n", object)
+	}
+	for _, c := range conditions {
+		fmt.Fprintf(out, "%s: %s=%s %s: %s\n", object, c.Type, c.Status, c.Reason, c.Message)
+	}
+}

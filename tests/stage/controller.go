@@ -1,0 +1,83 @@
+package stage
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/supervise"
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
+
+// stopGrace is how long stack-controller may take to end after SIGTERM.
+const stopGrace = 30 * time.Second
+
+// StartController starts stack-controller and returns when it is ready. It is for a controller that was stopped or
+// killed; Start has started the first one.
+func (s *Stage) StartController(ctx context.Context) error {
+	pulumi, err := s.pulumi(ctx)
+	if err != nil {
+		return err
+	}
+	path, err := programPath(ctx)
+	if err != nil {
+		return err
+	}
+	process, err := s.ControlPlane.StartProgram(ctx, controlplane.Program{
+		Name: controllerName,
+		Path: s.binaries.Controller,
+		Args: func(metrics, health string) []string {
+			args := []string{
+				"--metrics-addr=" + metrics,
+				"--health-addr=" + health,
+				"--log-level=debug",
+				"--workspace-runtime=process",
+				"--storage-path=" + filepath.Join(s.Dir, "data"),
+				"--agent-path=" + s.binaries.Agent,
+				"--pulumi=" + pulumi,
+			}
+			if s.ControlPlane.EventsAddr != "" {
+				args = append(args, "--events-addr="+s.ControlPlane.EventsAddr)
+			}
+			return append(args, s.options.ControllerArgs...)
+		},
+		Env: []string{"KUBECONFIG=" + s.kubeconfig, "RUNTIME_NAMESPACE=" + Namespace, "PATH=" + path},
+	})
+	s.controller = process
+	return err
+}
+
+// StopController ends stack-controller as Kubernetes does, with SIGTERM.
+func (s *Stage) StopController() error { return s.controller.Stop(stopGrace) }
+
+// KillController ends stack-controller with SIGKILL, as the kernel does when memory runs out. Its agents stay.
+func (s *Stage) KillController() error { return s.controller.Stop(0) }
+
+// Controller is the process of stack-controller.
+func (s *Stage) Controller() *supervise.Process { return s.controller }
+
+// ControllerLog is the file with what stack-controller wrote, over all its restarts.
+func (s *Stage) ControllerLog() string { return s.ControlPlane.LogPath(controllerName) }
+
+// pulumi is the CLI that stack-controller runs.
+func (s *Stage) pulumi(ctx context.Context) (string, error) {
+	if s.options.Pulumi != "" {
+		return s.options.Pulumi, nil
+	}
+	return tools.Path(ctx, "pulumi", s.progress)
+}
+
+// programPath is a PATH on which the pulumi CLI finds the YAML language host.
+func programPath(ctx context.Context) (string, error) {
+	host, err := tools.Path(ctx, "pulumi-language-yaml", nil)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Dir(host) + string(os.PathListSeparator) + os.Getenv("PATH"), nil
+}
+
+func (s *Stage) progress(line string) {
+	_, _ = s.options.Log.Write([]byte(line + "\n"))
+}

@@ -1,0 +1,208 @@
+package stage
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+)
+
+// Rollout is what was seen, from outside and with one clock, of a commit on its way into the Stack's status.
+type Rollout struct {
+	// SHA is the commit.
+	SHA string
+	// Digest of its artifact.
+	Digest string
+
+	// Pushed is when the git server had the commit.
+	Pushed time.Time
+	// Artifact is when the GitRepository showed the new artifact.
+	Artifact time.Time
+	// UpdateCreated is when the Update for it appeared.
+	UpdateCreated time.Time
+	// OperationStarted is when the Update said that its operation runs.
+	OperationStarted time.Time
+	// OperationEnded is when the Update said how its operation ended.
+	OperationEnded time.Time
+	// Succeeded is when the Stack's status said so, with this digest.
+	Succeeded time.Time
+}
+
+// Duration is the time from the new artifact to the success in the Stack's status.
+func (r *Rollout) Duration() time.Duration { return r.Succeeded.Sub(r.Artifact) }
+
+// Rollout commits the files, announces the commit and follows it until the Stack has succeeded with it, as long as the
+// context allows.
+func (s *Stage) Rollout(ctx context.Context, app *App, files gitserver.Files) (*Rollout, error) {
+	watchCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	sightings, err := s.watch(watchCtx, app.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	sha, err := app.Repository.Commit(files)
+	if err != nil {
+		return nil, err
+	}
+	follower := newFollower(app.Name, sha)
+	if err := s.Fetch(ctx, app); err != nil {
+		return nil, err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			explanation := s.Explain(context.WithoutCancel(ctx), app)
+			return nil, fmt.Errorf("follow commit %s into Stack %s: %w\n%s", sha, app.Key(), context.Cause(ctx), explanation)
+		case seen := <-sightings:
+			follower.note(seen)
+			rollout, err := follower.result()
+			if rollout != nil || err != nil {
+				return rollout, err
+			}
+		}
+	}
+}
+
+// sighting is an object as it was at a moment.
+type sighting struct {
+	at     time.Time
+	object any
+}
+
+// watch reports every version of the GitRepositories, Updates and Stacks of a namespace until the context ends.
+func (s *Stage) watch(ctx context.Context, namespace string) (<-chan sighting, error) {
+	sightings := make(chan sighting)
+	for _, list := range []client.ObjectList{&sourcev1.GitRepositoryList{}, &autov1alpha1.UpdateList{}, &pulumiv1.StackList{}} {
+		watcher, err := s.Client.Watch(ctx, list, client.InNamespace(namespace))
+		if err != nil {
+			return nil, fmt.Errorf("watch %T: %w", list, err)
+		}
+		go forward(ctx, watcher, sightings)
+	}
+	return sightings, nil
+}
+
+func forward(ctx context.Context, watcher watch.Interface, sightings chan<- sighting) {
+	defer watcher.Stop()
+	for event := range watcher.ResultChan() {
+		select {
+		case sightings <- sighting{at: time.Now(), object: event.Object}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// follower finds one commit in what is seen. The watches are independent of each other, so an Update may be seen before
+// the artifact that it was made for: what belongs to the commit is decided when its digest is known.
+type follower struct {
+	name   string // of the GitRepository and the Stack
+	pushed time.Time
+	sha    string
+
+	digest    string
+	artifact  time.Time
+	updates   map[string]*updateTimes // by the digest that they run
+	succeeded map[string]time.Time    // by digest
+	failed    map[string]string       // messages by digest
+}
+
+type updateTimes struct{ created, started, ended time.Time }
+
+func newFollower(name, sha string) *follower {
+	return &follower{
+		name:      name,
+		pushed:    time.Now(),
+		sha:       sha,
+		updates:   map[string]*updateTimes{},
+		succeeded: map[string]time.Time{},
+		failed:    map[string]string{},
+	}
+}
+
+func (f *follower) note(seen sighting) {
+	switch object := seen.object.(type) {
+	case *sourcev1.GitRepository:
+		artifact := object.Status.Artifact
+		if object.Name == f.name && f.digest == "" && artifact != nil && strings.HasSuffix(artifact.Revision, f.sha) {
+			f.digest, f.artifact = artifact.Digest, seen.at
+		}
+	case *autov1alpha1.Update:
+		if object.Spec.Source != nil {
+			f.noteUpdate(object, seen.at)
+		}
+	case *pulumiv1.Stack:
+		if object.Name == f.name && object.Status.LastUpdate != nil {
+			f.noteOutcome(object.Status.LastUpdate, seen.at)
+		}
+	}
+}
+
+func (f *follower) noteUpdate(update *autov1alpha1.Update, at time.Time) {
+	times, known := f.updates[update.Spec.Source.Digest]
+	if !known {
+		times = &updateTimes{created: at}
+		f.updates[update.Spec.Source.Digest] = times
+	}
+	switch update.Status.State {
+	case "", autov1alpha1.UpdateStateQueued:
+	case autov1alpha1.UpdateStatePreparing, autov1alpha1.UpdateStateRunning:
+		setOnce(&times.started, at)
+	default:
+		setOnce(&times.started, at)
+		setOnce(&times.ended, at)
+	}
+}
+
+func (f *follower) noteOutcome(last *pulumiv1.StackUpdateStatus, at time.Time) {
+	switch last.State {
+	case pulumiv1.StackUpdateSucceeded:
+		if _, known := f.succeeded[last.LastSuccessfulCommit]; !known {
+			f.succeeded[last.LastSuccessfulCommit] = at
+		}
+	case pulumiv1.StackUpdateFailed:
+		f.failed[last.LastAttemptedCommit] = last.Message
+	}
+}
+
+func setOnce(target *time.Time, at time.Time) {
+	if target.IsZero() {
+		*target = at
+	}
+}
+
+// result returns the rollout once it has succeeded, and an error once it has failed.
+func (f *follower) result() (*Rollout, error) {
+	if f.digest == "" {
+		return nil, nil
+	}
+	if message, failed := f.failed[f.digest]; failed {
+		return nil, fmt.Errorf("the update of Stack %s to commit %s failed: %s", f.name, f.sha, message)
+	}
+	succeeded, done := f.succeeded[f.digest]
+	if !done {
+		return nil, nil
+	}
+	times, known := f.updates[f.digest]
+	if !known {
+		return nil, nil // its watch is behind
+	}
+	return &Rollout{
+		SHA:              f.sha,
+		Digest:           f.digest,
+		Pushed:           f.pushed,
+		Artifact:         f.artifact,
+		UpdateCreated:    times.created,
+		OperationStarted: times.started,
+		OperationEnded:   times.ended,
+		Succeeded:        succeeded,
+	}, nil
+}

@@ -1,0 +1,127 @@
+// Package stage sets up the whole running system on one machine: control plane, source-controller, a git server, and
+// stack-controller as a process of its own with the process runtime and with no more rights than its ClusterRole gives.
+// The demo, the benchmarks and the end-to-end tests play on it.
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/supervise"
+)
+
+// Options say how the system is set up.
+type Options struct {
+	// Log gets a line per step; nil discards them.
+	Log io.Writer
+	// Dir holds everything; see controlplane.Options.
+	Dir string
+	// WithNotificationController runs Flux's notification-controller too and sends events to it.
+	WithNotificationController bool
+	// ControllerArgs are further flags of stack-controller.
+	ControllerArgs []string
+	// Pulumi is the CLI that stack-controller runs, for example a wrapper that measures. Empty means the pinned one.
+	Pulumi string
+}
+
+// Stage is the running system.
+type Stage struct {
+	// ControlPlane has the API server and Flux.
+	ControlPlane *controlplane.ControlPlane
+	// Git serves repositories.
+	Git *gitserver.Server
+	// Client is the administrator's, without a cache, for all kinds that play a part.
+	Client client.WithWatch
+	// Dir holds everything and is removed by Stop.
+	Dir string
+
+	options    Options
+	binaries   Binaries
+	kubeconfig string // stack-controller's
+	controller *supervise.Process
+}
+
+// Start builds stack-controller, starts the servers and then stack-controller, and returns when it is ready.
+// When it fails, it has stopped what it had started.
+func Start(ctx context.Context, options Options) (*Stage, error) {
+	if options.Log == nil {
+		options.Log = io.Discard
+	}
+	s := &Stage{options: options}
+	if err := s.start(ctx); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+func (s *Stage) start(ctx context.Context) (err error) {
+	if s.binaries, err = Build(ctx); err != nil {
+		return err
+	}
+	s.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{
+		Log:                        s.options.Log,
+		Dir:                        s.options.Dir,
+		WithControllerManager:      true,
+		WithSourceController:       true,
+		WithNotificationController: s.options.WithNotificationController,
+	})
+	if err != nil {
+		return err
+	}
+	s.Dir = s.ControlPlane.Dir
+	if err := os.MkdirAll(s.stateDir(), 0o700); err != nil {
+		return fmt.Errorf("create the directory of the state: %w", err)
+	}
+	if s.Git, err = gitserver.Start(filepath.Join(s.Dir, "git")); err != nil {
+		return err
+	}
+	if s.Client, err = newClient(s.ControlPlane); err != nil {
+		return err
+	}
+	if s.kubeconfig, err = s.createAccount(ctx); err != nil {
+		return err
+	}
+	return s.StartController(ctx)
+}
+
+// Stop ends everything, agents included, and removes all files. It may be called more than once.
+func (s *Stage) Stop() error {
+	if s.Git != nil {
+		s.Git.Stop()
+	}
+	return s.ControlPlane.Stop()
+}
+
+// BackendURL is a state backend for Stacks: a directory.
+func (s *Stage) BackendURL() string { return "file://" + s.stateDir() }
+
+func (s *Stage) stateDir() string { return filepath.Join(s.Dir, "state") }
+
+func newClient(cp *controlplane.ControlPlane) (client.WithWatch, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, sourcev1.AddToScheme, pulumiv1.AddToScheme, autov1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("build the scheme: %w", err)
+		}
+	}
+	c, err := client.NewWithWatch(cp.Config(), client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("create a client: %w", err)
+	}
+	return c, nil
+}

@@ -1,0 +1,187 @@
+// Package supervise runs the servers of the tests and of the demo so that none of them outlives the program that
+// started them, however that program ends: return, panic, go test's timeout or SIGKILL.
+//
+// It puts a process of its own, the supervisor, between the program and the servers. The supervisor is the same
+// executable run again (see serve.go), in a session of its own so that Ctrl-C reaches only the program. It is the
+// parent of every server and, as a child subreaper, adopts whatever a server leaves behind, for example the agents that
+// survive their controller on purpose. When the pipe from the program closes it kills all of them and removes the
+// directories it was told to remove.
+//
+// It needs Linux (child subreaper, parent death signal, /proc), no privileges.
+package supervise
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// closeTimeout bounds the end of the supervisor; killing and reaping takes milliseconds.
+const closeTimeout = 20 * time.Second
+
+// errClosed is what calls get once the supervisor has ended.
+var errClosed = errors.New("the supervisor has ended")
+
+// Supervisor is the program's handle on its supervisor process.
+type Supervisor struct {
+	cmd      *exec.Cmd
+	requests io.WriteCloser
+	ended    chan struct{} // closed once the supervisor process has been reaped
+
+	mu      sync.Mutex
+	encoder *json.Encoder
+	nextID  int
+	pending map[int]chan answer
+	running map[int]*Process // by pid
+}
+
+// answer is what the supervisor said to one request.
+type answer struct {
+	process *Process
+	err     error
+}
+
+// Start starts the supervisor process. What it has to say about itself, a panic at most, goes to the file logPath.
+func Start(logPath string) (*Supervisor, error) {
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the supervisor's log: %w", err)
+	}
+	defer func() { _ = log.Close() }()
+	theirRequests, requests, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("create the supervisor's pipe: %w", err)
+	}
+	defer func() { _ = theirRequests.Close() }()
+	events, theirEvents, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("create the supervisor's pipe: %w", err), requests.Close())
+	}
+	defer func() { _ = theirEvents.Close() }()
+
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Dir = "/"
+	// The race detector would hold back the end of the supervisor by a second.
+	cmd.Env = append(os.Environ(), roleVariable+"=1", "GORACE=atexit_sleep_ms=0")
+	cmd.Stderr = log
+	cmd.ExtraFiles = []*os.File{theirRequests, theirEvents}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the supervisor: %w", err), requests.Close(), events.Close())
+	}
+	s := &Supervisor{
+		cmd:      cmd,
+		requests: requests,
+		ended:    make(chan struct{}),
+		encoder:  json.NewEncoder(requests),
+		pending:  map[int]chan answer{},
+		running:  map[int]*Process{},
+	}
+	go s.listen(events)
+	return s, nil
+}
+
+// PID is the process id of the supervisor.
+func (s *Supervisor) PID() int { return s.cmd.Process.Pid }
+
+// Run starts a process under the supervisor.
+func (s *Supervisor) Run(command Command) (*Process, error) {
+	process, err := s.ask(request{Start: &command})
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", command.Name, err)
+	}
+	return process, nil
+}
+
+// RemoveAtEnd has the supervisor remove the directory, with all that is in it, once it has ended its processes.
+func (s *Supervisor) RemoveAtEnd(dir string) error {
+	if _, err := s.ask(request{Remove: dir}); err != nil {
+		return fmt.Errorf("register %s for removal: %w", dir, err)
+	}
+	return nil
+}
+
+// Close kills every process that is still there, waits for their end and for the supervisor's, and so for the removal
+// of the directories. It may be called more than once.
+func (s *Supervisor) Close() error {
+	s.mu.Lock()
+	_ = s.requests.Close() // an error means that it is closed already
+	s.mu.Unlock()
+	select {
+	case <-s.ended:
+		return nil
+	case <-time.After(closeTimeout):
+		return fmt.Errorf("the supervisor (pid %d) did not end within %s", s.PID(), closeTimeout)
+	}
+}
+
+// ask sends a request and waits for the answer.
+func (s *Supervisor) ask(r request) (*Process, error) {
+	reply := make(chan answer, 1)
+	s.mu.Lock()
+	s.nextID++
+	r.ID = s.nextID
+	s.pending[r.ID] = reply
+	err := s.encoder.Encode(r)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, errors.Join(errClosed, err)
+	}
+	select {
+	case a := <-reply:
+		return a.process, a.err
+	case <-s.ended:
+		return nil, errClosed
+	}
+}
+
+// listen dispatches what the supervisor says until it ends.
+func (s *Supervisor) listen(events io.ReadCloser) {
+	decoder := json.NewDecoder(events)
+	for {
+		var e event
+		if err := decoder.Decode(&e); err != nil {
+			break
+		}
+		s.dispatch(e)
+	}
+	_ = events.Close()
+	_ = s.cmd.Wait() // the exit status says nothing that the log does not
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, process := range s.running {
+		process.end("killed with its supervisor")
+	}
+	clear(s.running)
+	close(s.ended)
+}
+
+func (s *Supervisor) dispatch(e event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.Exited != 0 {
+		if process, ok := s.running[e.Exited]; ok {
+			delete(s.running, e.Exited)
+			process.end(e.Status)
+		}
+		return
+	}
+	var a answer
+	if e.Error != "" {
+		a.err = errors.New(e.Error)
+	}
+	if e.PID != 0 {
+		a.process = &Process{supervisor: s, pid: e.PID, done: make(chan struct{})}
+		s.running[e.PID] = a.process
+	}
+	if reply, ok := s.pending[e.ID]; ok {
+		delete(s.pending, e.ID)
+		reply <- a
+	}
+}

@@ -1,0 +1,138 @@
+package tools
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// heartbeat is how often a build that runs tells how far it is.
+	heartbeat = 20 * time.Second
+	// lockPoll is how often a lock that another process holds is tried again.
+	lockPoll = 100 * time.Millisecond
+	// failureTail is how many bytes of a failed build's output its error shows.
+	failureTail = 4096
+)
+
+// build compiles the tool unless another process has done so while this one waited for the lock.
+func build(ctx context.Context, name string, t tool, path string, progress func(string)) error {
+	if progress == nil {
+		progress = func(string) {}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("create the cache of %s: %w", name, err)
+	}
+	unlock, err := Lock(ctx, path+".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	start := time.Now()
+	progress(fmt.Sprintf("building %s (once for this machine)", name))
+	if err := compile(ctx, name, t, path+".new", progress); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("install %s: %w", name, err)
+	}
+	progress(fmt.Sprintf("built %s in %s", name, time.Since(start).Round(time.Second)))
+	return nil
+}
+
+// compile runs go build and tells every now and then how many packages it has compiled.
+func compile(ctx context.Context, name string, t tool, path string, progress func(string)) error {
+	// -v names each package as it is compiled.
+	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-trimpath",
+		"-ldflags", strings.TrimSpace("-s -w "+t.ldflags), "-o", path, t.pkg)
+	cmd.Dir = filepath.Join(sourceDir(), t.module)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+	output := &buildOutput{}
+	cmd.Stdout, cmd.Stderr = output, output
+	start := time.Now()
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("build %s: %w", name, err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	ticker := time.NewTicker(heartbeat)
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-done:
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			if err != nil {
+				return fmt.Errorf("build %s: %w\n%s", name, err, output.tail())
+			}
+			return nil
+		case <-ticker.C:
+			progress(fmt.Sprintf("  %s: %s, %s", name, output.summary(), time.Since(start).Round(time.Second)))
+		}
+	}
+}
+
+// buildOutput collects what go build writes: a line per module that it downloads and per package that it compiles.
+type buildOutput struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *buildOutput) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *buildOutput) summary() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	downloads := bytes.Count(b.text.Bytes(), []byte("go: downloading "))
+	packages := bytes.Count(b.text.Bytes(), []byte("\n")) - downloads
+	if packages == 0 {
+		return fmt.Sprintf("%d modules downloaded", downloads)
+	}
+	return fmt.Sprintf("%d packages compiled", packages)
+}
+
+func (b *buildOutput) tail() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text := b.text.Bytes()
+	return string(text[max(0, len(text)-failureTail):])
+}
+
+// Lock takes an exclusive advisory lock on the file, which it creates, and waits for it as long as the context allows.
+// The lock ends with the process at the latest.
+func Lock(ctx context.Context, path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock %s: %w", path, err)
+	}
+	for {
+		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return func() { _ = file.Close() }, nil
+		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
+			return nil, errors.Join(fmt.Errorf("take the lock %s: %w", path, err), file.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("wait for the lock %s: %w", path, context.Cause(ctx)), file.Close())
+		case <-time.After(lockPoll):
+		}
+	}
+}
