@@ -112,8 +112,9 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *parts, o 
 			AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
 			DisableExternalArtifact: !o.features.Enabled(features.ExternalArtifact),
 		},
-		Artifacts: fetcher,
-		Stacks:    stacks,
+		Artifacts:    fetcher,
+		WaitInterval: o.requeueDependency,
+		Stacks:       stacks,
 	}).SetupWithManager(ctx, mgr, controllerOptions(o))
 }
 

@@ -19,9 +19,10 @@ import (
 
 // Watcher makes sure that changes of a source kind wake the Stacks that use it.
 type Watcher interface {
-	// Watch starts to watch the kind unless it is watched already. It returns a reader for its objects: a cache once
-	// that has synchronised, nil before.
-	Watch(ctx context.Context, gvk schema.GroupVersionKind) (client.Reader, error)
+	// Watch starts to watch the kind unless it is watched already.
+	Watch(ctx context.Context, gvk schema.GroupVersionKind) error
+	// Cache returns a reader for objects of the kind, or nil while it is not watched and synchronised.
+	Cache(kind schema.GroupKind) client.Reader
 }
 
 // Flux resolves sources that publish an artifact in their status: GitRepository, OCIRepository, Bucket,
@@ -127,22 +128,24 @@ func (f *Flux) servedVersion(kind schema.GroupKind) (schema.GroupVersionKind, er
 	return mapping.GroupVersionKind, nil
 }
 
-// get reads the source from the cache when its kind is watched and synchronised, otherwise from the API server.
+// get reads the source from the cache when its kind is watched and synchronised, otherwise from the API server. A kind is
+// watched once the API server has answered for it: a watch that is forbidden would be tried again for ever.
 func (f *Flux) get(ctx context.Context, gvk schema.GroupVersionKind, name types.NamespacedName) (*unstructured.Unstructured, bool, error) {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(gvk)
 	reader := f.Live
 	watched := false
 	if f.Watcher != nil {
-		cache, err := f.Watcher.Watch(ctx, gvk)
-		if err != nil {
-			return nil, false, fmt.Errorf("watch %s: %w", gvk.GroupKind(), err)
-		}
-		if cache != nil {
+		if cache := f.Watcher.Cache(gvk.GroupKind()); cache != nil {
 			reader, watched = cache, true
 		}
 	}
 	err := reader.Get(ctx, name, object)
+	if f.Watcher != nil && client.IgnoreNotFound(err) == nil {
+		if err := f.Watcher.Watch(ctx, gvk); err != nil {
+			return nil, watched, fmt.Errorf("watch %s: %w", gvk.GroupKind(), err)
+		}
+	}
 	switch {
 	case err == nil:
 		return object, watched, nil

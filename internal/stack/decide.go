@@ -13,6 +13,8 @@ import (
 type observation struct {
 	now   time.Time
 	stack *pulumiv1.Stack
+	// waitInterval is when to look again at something that no watch covers.
+	waitInterval time.Duration
 	// desired is the Workspace and the Update that the spec asks for; nil when specProblem says why the spec is unusable.
 	desired     *desired
 	specProblem error
@@ -119,15 +121,16 @@ func blocked(o observation) *decision {
 	case o.specProblem != nil:
 		return &decision{action: actionStall, reason: pulumiv1.SpecInvalidReason, message: o.specProblem.Error()}
 	case o.sourceProblem != nil:
-		return blockedBySource(o.sourceProblem)
+		return blockedBySource(o)
 	case o.dependencyProblem != "":
-		return &decision{action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: o.dependencyProblem, after: waitInterval}
+		return &decision{action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: o.dependencyProblem, after: o.waitInterval}
 	}
 	return nil
 }
 
-func blockedBySource(problem *source.Problem) *decision {
-	d := &decision{action: actionWait, reason: problem.Reason, message: problem.Message, after: waitInterval}
+func blockedBySource(o observation) *decision {
+	problem := o.sourceProblem
+	d := &decision{action: actionWait, reason: problem.Reason, message: problem.Message, after: o.waitInterval}
 	switch {
 	case problem.Permanent:
 		d.action, d.after = actionStall, 0

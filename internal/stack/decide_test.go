@@ -25,7 +25,8 @@ func ago(d time.Duration) metav1.Time {
 // settled is a Stack that was deployed a minute ago and whose inputs are the same as then.
 func settled() *observation {
 	return &observation{
-		now: now,
+		now:          now,
+		waitInterval: 30 * time.Second,
 		stack: &pulumiv1.Stack{
 			ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "team", UID: "1234", Generation: 2},
 			Spec:       pulumiv1.StackSpec{Stack: "dev"},

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
@@ -27,6 +28,8 @@ const (
 // announce tells the world how an Update ended.
 func (r *Reconciler) announce(stack *pulumiv1.Stack, last *pulumiv1.StackUpdateStatus, update *autov1alpha1.Update) {
 	metadata := metadataOf(last.Revision, last.LastAttemptedCommit, update)
+	// Flux's git providers set a commit status for a success only when they are asked to.
+	metadata[pulumiv1.GroupVersion.Group+"/"+eventv1.MetaCommitStatusKey] = eventv1.MetaCommitStatusUpdateValue
 	switch {
 	case update.WasInterrupted():
 		r.AnnotatedEventf(stack, metadata, corev1.EventTypeWarning, eventUpdateInterrupted, "%s was interrupted and will be repeated: %s", last.Type, last.Message)

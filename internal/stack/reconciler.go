@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -14,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	runtimecontroller "github.com/fluxcd/pkg/runtime/controller"
-	"github.com/fluxcd/pkg/runtime/patch"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
@@ -22,8 +22,12 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
-// fieldOwner is the field manager of everything that this controller writes.
-const fieldOwner = "stack-controller"
+const (
+	// fieldOwner is the field manager of everything that this controller writes.
+	fieldOwner = "stack-controller"
+	// conflictInterval is when a Stack is looked at again that was changed while it was decided on.
+	conflictInterval = 100 * time.Millisecond
+)
 
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get;list;watch;patch;update
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks/status,verbs=get;patch;update
@@ -45,6 +49,8 @@ type Reconciler struct {
 	Sources *source.Flux
 	// Artifacts fetches artifacts into the store without blocking.
 	Artifacts *artifact.Fetcher
+	// WaitInterval is when to look again at something that is missing and that no watch covers.
+	WaitInterval time.Duration
 	// Stacks are the metrics about Stacks.
 	Stacks *metrics.Stacks
 }
@@ -70,19 +76,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 		return ctrl.Result{}, err
 	}
 
-	patcher := patch.NewSerialPatcher(stack, r.Client)
+	before := stack.DeepCopy()
 	outcome, err := r.reconcile(ctx, stack)
 	if err == nil {
 		err = outcome.err
 	}
-	if patchErr := r.patchStatus(ctx, patcher, stack); patchErr != nil {
+	if patchErr := r.patchStatus(ctx, before, stack); apierrors.IsConflict(patchErr) {
+		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+	} else if patchErr != nil {
 		return ctrl.Result{}, patchErr
 	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	if outcome.then != nil {
-		// What must not happen before the status is written: it may destroy the only other record of it.
+		// What must not happen before the status is written: it is told once, and may destroy the only other record.
 		if err := outcome.then(ctx); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -109,11 +117,16 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (outc
 	var then func(context.Context) error
 	decided := decide(*observed)
 	if decided.action == actionRecord {
-		if err := r.recordResult(ctx, stack, observed.update); err != nil {
+		finished := observed.update
+		if err := r.recordResult(ctx, stack, finished); err != nil {
 			return outcome{}, err
 		}
 		observed.update = nil
-		then = func(ctx context.Context) error { return r.pruneUpdates(ctx, stack) }
+		recorded := stack.Status.LastUpdate
+		then = func(ctx context.Context) error {
+			r.announce(stack, recorded, finished)
+			return r.pruneUpdates(ctx, stack)
+		}
 		decided = decide(*observed)
 	}
 	ctrl.LoggerFrom(ctx).V(1).Info("decided", "action", decided.action, "reason", decided.reason, "message", decided.message, "after", decided.after.String())
@@ -137,13 +150,15 @@ func (r *Reconciler) ensureFinalizer(ctx context.Context, stack *pulumiv1.Stack)
 	return nil
 }
 
-// patchStatus writes the status when it changed. A Stack that is gone needs none.
-func (r *Reconciler) patchStatus(ctx context.Context, patcher *patch.SerialPatcher, stack *pulumiv1.Stack) error {
-	err := patcher.Patch(ctx, stack,
-		patch.WithOwnedConditions{Conditions: ownedConditions},
-		patch.WithForceOverwriteConditions{},
-		patch.WithFieldOwner(fieldOwner))
-	if err != nil && !apierrors.IsNotFound(err) {
+// patchStatus writes the status when it changed, all of it in one request: whoever sees a condition also sees what it speaks
+// of. (The patch helper of Flux would write the conditions first and the rest after them.) The write fails when the Stack
+// is not any more what the decision was made from.
+func (r *Reconciler) patchStatus(ctx context.Context, before, stack *pulumiv1.Stack) error {
+	if equality.Semantic.DeepEqual(before.Status, stack.Status) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Status().Patch(ctx, stack, patch, client.FieldOwner(fieldOwner)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("write the status: %w", err)
 	}
 	return nil

@@ -58,7 +58,6 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 	stack.Status.LastUpdate = last
 	stack.Status.CurrentUpdate = nil
 	stack.Status.History.Upsert(historyDigest(current.Commit), endOf(update).Time, durationOf(update), string(last.State), historyMetadata(current))
-	r.announce(stack, last, update)
 	return nil
 }
 

@@ -16,8 +16,6 @@ const (
 	// stalledAfterFailures is the number of failed attempts on the same inputs after which the Stack is also Stalled, so
 	// that whoever waits for it fails fast. Attempts go on.
 	stalledAfterFailures = 3
-	// waitInterval is when to look again at something that no watch covers.
-	waitInterval = 30 * time.Second
 	// jitterFraction spreads Stacks that were created together.
 	jitterFraction = 0.05
 )

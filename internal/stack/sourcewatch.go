@@ -28,24 +28,32 @@ type sourceWatches struct {
 }
 
 // Watch implements source.Watcher.
-func (w *sourceWatches) Watch(ctx context.Context, gvk schema.GroupVersionKind) (client.Reader, error) {
+func (w *sourceWatches) Watch(ctx context.Context, gvk schema.GroupVersionKind) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	informer, ok := w.informers[gvk.GroupKind()]
-	if !ok {
-		object := &unstructured.Unstructured{}
-		object.SetGroupVersionKind(gvk)
-		var err error
-		if informer, err = w.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false)); err != nil {
-			return nil, fmt.Errorf("start the cache of %s: %w", gvk, err)
-		}
-		if err := w.controller.Watch(ctrlsource.Kind[client.Object](w.cache, object, w.handler, w.predicate)); err != nil {
-			return nil, fmt.Errorf("watch %s: %w", gvk, err)
-		}
-		w.informers[gvk.GroupKind()] = informer
+	if _, ok := w.informers[gvk.GroupKind()]; ok {
+		return nil
 	}
-	if !informer.HasSynced() || informer.IsStopped() {
-		return nil, nil
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(gvk)
+	informer, err := w.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("start the cache of %s: %w", gvk, err)
 	}
-	return w.cache, nil
+	if err := w.controller.Watch(ctrlsource.Kind[client.Object](w.cache, object, w.handler, w.predicate)); err != nil {
+		return fmt.Errorf("start the watch of %s: %w", gvk, err)
+	}
+	w.informers[gvk.GroupKind()] = informer
+	return nil
+}
+
+// Cache implements source.Watcher.
+func (w *sourceWatches) Cache(kind schema.GroupKind) client.Reader {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	informer, ok := w.informers[kind]
+	if !ok || !informer.HasSynced() || informer.IsStopped() {
+		return nil
+	}
+	return w.cache
 }

@@ -56,7 +56,7 @@ func (r *Reconciler) ensureArtifact(ctx context.Context, o *observation, d decis
 		o.artifact = nil
 		return nil, nil
 	case err != nil:
-		return fetchProblem(err), nil
+		return r.fetchProblem(err), nil
 	case !ready:
 		return &decision{action: actionFetch, message: "fetching the artifact " + describeRevision(o.artifact)}, nil
 	}
@@ -65,8 +65,8 @@ func (r *Reconciler) ensureArtifact(ctx context.Context, o *observation, d decis
 
 // fetchProblem tells what the source's next artifact may mend from what needs a human. Either way it is tried again:
 // a file that was published wrongly may be right later under the same digest.
-func fetchProblem(err error) *decision {
-	d := &decision{action: actionWait, reason: pulumiv1.ArtifactFetchFailedReason, message: err.Error(), after: waitInterval}
+func (r *Reconciler) fetchProblem(err error) *decision {
+	d := &decision{action: actionWait, reason: pulumiv1.ArtifactFetchFailedReason, message: err.Error(), after: r.WaitInterval}
 	kind, _ := fetchErrorKind(err)
 	switch kind {
 	case artifact.Integrity:
@@ -138,10 +138,10 @@ func (r *Reconciler) refused(o *observation, err error) (outcome, error) {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		markStalled(o.stack, pulumiv1.NamespaceTerminatingReason, fmt.Sprintf(
 			"the namespace is being deleted, so the resources cannot be destroyed: set the annotation %s=true to leave them", pulumiv1.OrphanAnnotation))
-		return outcome{after: waitInterval}, nil
+		return outcome{after: r.WaitInterval}, nil
 	case apierrors.IsInvalid(err) || apierrors.IsForbidden(err):
 		markStalled(o.stack, pulumiv1.WorkspaceFailedReason, err.Error())
-		return outcome{after: waitInterval}, nil
+		return outcome{after: r.WaitInterval}, nil
 	}
 	return outcome{err: err}, nil
 }

@@ -9,9 +9,6 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// ownedConditions are the conditions that this controller alone writes.
-var ownedConditions = []string{meta.ReadyCondition, meta.ReconcilingCondition, meta.StalledCondition}
-
 // markSettled says that the Stack is what its inputs ask for.
 func markSettled(stack *pulumiv1.Stack) {
 	message := "the stack has been processed and is up to date"

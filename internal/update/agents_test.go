@@ -65,9 +65,11 @@ func (a *agents) start(key types.NamespacedName) {
 	a.t.Helper()
 	g := NewWithT(a.t)
 	dir := filepath.Join(a.dir, key.Name)
-	g.Expect(os.MkdirAll(dir, 0o700)).To(Succeed())
+	local := filepath.Join(dir, "workspace")
+	g.Expect(os.MkdirAll(local, 0o700)).To(Succeed())
+	g.Expect(os.WriteFile(filepath.Join(local, "Pulumi.yaml"), []byte("name: local\nruntime: yaml\n"), 0o600)).To(Succeed())
 	served, err := server.New(server.Options{
-		Dir: dir, Workspace: dir, Runner: a.script, Log: slog.New(slog.DiscardHandler),
+		Dir: dir, Workspace: local, Runner: a.script, Log: slog.New(slog.DiscardHandler),
 		GRPC: []grpc.ServerOption{grpc.ChainUnaryInterceptor(a.intercept), grpc.ChainStreamInterceptor(a.interceptStream)},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -190,7 +192,9 @@ func newScript() *script {
 
 // returns has operations end at once with the result.
 func (s *script) returns(result *proto.Operation) {
-	s.plays(func(context.Context, *proto.StartOperationRequest, func(*proto.Operation)) *proto.Operation { return result })
+	s.plays(func(context.Context, *proto.StartOperationRequest, func(*proto.Operation)) *proto.Operation {
+		return result
+	})
 }
 
 // blocks has operations run until the returned function is called; then they succeed. A cancelled one ends as Cancelled,

@@ -25,7 +25,7 @@ func TestUpdateRunsItsOperationWithAllInputs(t *testing.T) {
 		workspace.Spec.Stacks = []autov1alpha1.WorkspaceStack{{
 			Name: "dev", Create: new(false), SecretsProvider: new("passphrase"), Environment: []string{"org/env"},
 			Config: []autov1alpha1.ConfigItem{
-				{Key: "size", Value: &apiextensionsv1.JSON{Raw: []byte(`12345678901234567890`)}},
+				{Key: "size", Value: &apiextensionsv1.JSON{Raw: []byte(`9007199254740993`)}},
 				{Key: "token", ValueFrom: &autov1alpha1.ConfigValueFrom{SecretKeyRef: &autov1alpha1.KeyReference{Name: "credentials", Key: "token"}}},
 			},
 		}}
@@ -76,7 +76,7 @@ func TestUpdateRunsItsOperationWithAllInputs(t *testing.T) {
 	s.Expect(request.GetOptions().GetRefresh()).To(BeTrue())
 	s.Expect(request.GetCommitMetadata()).To(HaveKeyWithValue("PULUMI_GIT_HEAD", "5a1f"))
 	s.Expect(fmt.Sprint(request.GetEnv())).To(And(ContainSubstring(`name:"PLAIN" text:"1"`), ContainSubstring(`name:"TOKEN" secret:true text:"t0ken"`)))
-	s.Expect(fmt.Sprint(request.GetConfig())).To(And(ContainSubstring(`key:"size" json:"12345678901234567890"`), ContainSubstring(`key:"token" secret:true text:"t0ken"`)))
+	s.Expect(fmt.Sprint(request.GetConfig())).To(And(ContainSubstring(`key:"size" json:"9007199254740993"`), ContainSubstring(`key:"token" secret:true text:"t0ken"`)))
 
 	info, err := s.agents.agent(s.key("app")).GetInfo(t.Context())
 	s.Expect(err).NotTo(HaveOccurred())
@@ -212,7 +212,9 @@ func TestCompleteUpdateExpires(t *testing.T) {
 	s := newStage(t)
 	s.newReadyWorkspace("app")
 	s.startController()
-	kept := s.newUpdate("kept", func(update *autov1alpha1.Update) { update.Spec.TTLAfterCompleted = &metav1.Duration{Duration: time.Hour} })
+	kept := s.newUpdate("kept", func(update *autov1alpha1.Update) {
+		update.Spec.TTLAfterCompleted = &metav1.Duration{Duration: time.Hour}
+	})
 	s.finished(kept)
 	expired := s.newUpdate("expired", func(update *autov1alpha1.Update) {
 		update.Spec.TTLAfterCompleted = &metav1.Duration{Duration: 2 * time.Second}

@@ -115,4 +115,3 @@ func (r *Reconciler) patchStatus(ctx context.Context, before, update *autov1alph
 	}
 	return nil
 }
-

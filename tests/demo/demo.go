@@ -153,6 +153,7 @@ func (d *demo) showObjects(ctx context.Context, stack *pulumiv1.Stack) error {
 		return err
 	}
 	d.text("$ kubectl get stack,workspace,update -n %s\n%s", name, output)
+	d.text("")
 	status, err := yaml.Marshal(map[string]any{"status": map[string]any{
 		"lastAppliedRevision": stack.Status.LastAppliedRevision,
 		"lastUpdate":          stack.Status.LastUpdate,
@@ -199,7 +200,8 @@ func (d *demo) followCommit(ctx context.Context, files gitserver.Files) error {
 	if err := d.stage.Client.Get(ctx, d.app.Key(), stack); err != nil {
 		return fmt.Errorf("read the Stack: %w", err)
 	}
-	d.text("message  %s\n", stack.Status.Outputs["message"].Raw)
+	d.text("message  %s", stack.Status.Outputs["message"].Raw)
+	d.text("")
 	d.text("from the new artifact to succeeded   %5.2f s", rollout.Duration().Seconds())
 	d.text("a bare \"pulumi up\"                   %5.2f s", d.bare.Seconds())
 	d.text("ratio                                %5.2f", rollout.Duration().Seconds()/d.bare.Seconds())

@@ -24,6 +24,7 @@ func detach(ctx context.Context) error {
 	}
 	defer func() { _ = ready.Close() }()
 	cmd := exec.Command("/proc/self/exe", "-detached")
+	cmd.Args[0] = "demo"
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{theirReady}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // neither Ctrl-C nor the end of the terminal reach it

@@ -32,13 +32,13 @@ func (p *printer) title(format string, args ...any) {
 
 // text prints lines below the title.
 func (p *printer) text(format string, args ...any) {
-	_, _ = fmt.Fprintf(p, format+"\n", args...)
+	_, _ = fmt.Fprintln(p, strings.TrimRight(fmt.Sprintf(format, args...), "\n"))
 }
 
 // Write prints whole lines below the title.
 func (p *printer) Write(lines []byte) (int, error) {
 	for line := range bytes.Lines(lines) {
-		if _, err := io.WriteString(p.out, indent+strings.TrimRight(string(line), "\n")+"\n"); err != nil {
+		if _, err := io.WriteString(p.out, strings.TrimRight(indent+string(line), " \n")+"\n"); err != nil {
 			return 0, err
 		}
 	}

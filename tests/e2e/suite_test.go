@@ -21,7 +21,21 @@ const patience = 90 * time.Second
 // logLines is how much of stack-controller's log a failed run shows.
 const logLines = 100
 
-var system *stage.Stage
+// What the tests make wrong on purpose is small.
+const (
+	maxArtifactSize = 1 << 20
+	maxUnpackedSize = 4 << 20
+	maxEntries      = 1000
+)
+
+// pollInterval is how often a test looks.
+const pollInterval = 50 * time.Millisecond
+
+var (
+	system    *stage.Stage
+	artifacts *producer
+	pulumi    *gate
+)
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
@@ -29,8 +43,24 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int) {
-	var err error
-	system, err = stage.Start(context.Background(), stage.Options{Log: os.Stderr})
+	dir, err := os.MkdirTemp("", "e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if pulumi, err = newGate(context.Background(), dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	artifacts = newProducer()
+	defer artifacts.Close()
+	system, err = stage.Start(context.Background(), stage.Options{Log: os.Stderr, Pulumi: pulumi.path(), ControllerArgs: []string{
+		fmt.Sprintf("--artifact-max-size=%d", maxArtifactSize),
+		fmt.Sprintf("--artifact-max-unpacked-size=%d", maxUnpackedSize),
+		fmt.Sprintf("--artifact-max-entries=%d", maxEntries),
+		"--concurrent=8",
+	}})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -44,5 +74,10 @@ func run(m *testing.M) (code int) {
 			code = 1
 		}
 	}()
-	return m.Run()
+	code = m.Run()
+	if leaks, err := findCanaries(context.Background(), system); err != nil || len(leaks) > 0 {
+		fmt.Fprintln(os.Stderr, "secrets were written to:", leaks, err)
+		return 1
+	}
+	return code
 }

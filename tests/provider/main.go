@@ -22,11 +22,15 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/pulumi/pulumi/sdk/v3/go/common/util/rpcutil"
 	pulumirpc "github.com/pulumi/pulumi/sdk/v3/proto/go"
 	"google.golang.org/grpc"
 )
+
+// healthInterval is how often the engine is looked for; real providers do the same.
+const healthInterval = 5 * time.Minute
 
 func main() {
 	if err := serve(); err != nil {
@@ -46,7 +50,7 @@ func serve() error {
 			return err
 		}
 		// An engine that was killed is noticed here, within five minutes.
-		if err := rpcutil.Healthcheck(ctx, engine, rpcutil.DefaultHealthCheckInterval, func() { close(stop) }); err != nil {
+		if err := rpcutil.Healthcheck(ctx, engine, healthInterval, func() { close(stop) }); err != nil {
 			return err
 		}
 	}

@@ -32,7 +32,7 @@ func Build(ctx context.Context) (Binaries, error) {
 	defer unlock()
 	binaries := Binaries{Controller: filepath.Join(bin, "stack-controller"), Agent: filepath.Join(bin, "agent")}
 	for path, source := range map[string]string{binaries.Controller: ".", binaries.Agent: "./cmd/agent"} {
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", path, source)
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, source)
 		cmd.Dir = root
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if output, err := cmd.CombinedOutput(); err != nil {

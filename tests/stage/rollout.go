@@ -192,8 +192,8 @@ func (f *follower) result() (*Rollout, error) {
 		return nil, nil
 	}
 	times, known := f.updates[f.digest]
-	if !known {
-		return nil, nil // its watch is behind
+	if !known || times.ended.IsZero() {
+		return nil, nil // the watch of Updates is behind that of Stacks
 	}
 	return &Rollout{
 		SHA:              f.sha,

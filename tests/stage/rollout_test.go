@@ -46,13 +46,12 @@ func TestFollowerTakesEachStepOfItsCommitInWhateverOrderTheyAreSeen(t *testing.T
 		source("main@sha1:abc", "sha256:new"),
 		update("sha256:new", autov1alpha1.UpdateStateRunning),
 		update("sha256:new", autov1alpha1.UpdateStateRunning),
-		update("sha256:new", autov1alpha1.UpdateStateSucceeded),
+		stackAfter(pulumiv1.StackUpdateStatus{State: pulumiv1.StackUpdateSucceeded, LastSuccessfulCommit: "sha256:new"}),
 	} {
 		f.note(sighting{at: start.Add(time.Duration(second) * time.Second), object: object})
 		g.Expect(f.result()).To(BeNil(), "after event %d", second)
 	}
-	f.note(sighting{at: start.Add(9 * time.Second), object: stackAfter(pulumiv1.StackUpdateStatus{
-		State: pulumiv1.StackUpdateSucceeded, LastSuccessfulCommit: "sha256:new"})})
+	f.note(sighting{at: start.Add(8 * time.Second), object: update("sha256:new", autov1alpha1.UpdateStateSucceeded)})
 
 	rollout, err := f.result()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -60,9 +59,9 @@ func TestFollowerTakesEachStepOfItsCommitInWhateverOrderTheyAreSeen(t *testing.T
 	g.Expect(seconds(rollout.UpdateCreated)).To(Equal(3.0))
 	g.Expect(seconds(rollout.Artifact)).To(Equal(4.0))
 	g.Expect(seconds(rollout.OperationStarted)).To(Equal(5.0))
-	g.Expect(seconds(rollout.OperationEnded)).To(Equal(7.0))
-	g.Expect(seconds(rollout.Succeeded)).To(Equal(9.0))
-	g.Expect(rollout.Duration()).To(Equal(5 * time.Second))
+	g.Expect(seconds(rollout.Succeeded)).To(Equal(7.0))
+	g.Expect(seconds(rollout.OperationEnded)).To(Equal(8.0))
+	g.Expect(rollout.Duration()).To(Equal(3 * time.Second))
 }
 
 func TestFollowerReportsAFailedUpdateOfItsCommitOnly(t *testing.T) {

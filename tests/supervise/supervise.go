@@ -66,6 +66,7 @@ func Start(logPath string) (*Supervisor, error) {
 	defer func() { _ = theirEvents.Close() }()
 
 	cmd := exec.Command("/proc/self/exe")
+	cmd.Args[0] = "supervisor"
 	cmd.Dir = "/"
 	// The race detector would hold back the end of the supervisor by a second.
 	cmd.Env = append(os.Environ(), roleVariable+"=1", "GORACE=atexit_sleep_ms=0")

@@ -71,6 +71,8 @@ type Runner struct {
 	version  semver.Version
 	hostname string
 	crypters *crypters
+	// terminateGrace is the constant of that name, except in tests.
+	terminateGrace time.Duration
 
 	mu sync.Mutex
 	// outputSecrets holds the secret outputs that each stack had last, so that the next operation can hide them as well.
@@ -88,7 +90,9 @@ func New(ctx context.Context, options Options) (*Runner, error) {
 		return nil, fmt.Errorf("resolve the home directory %s: %w", options.Home, err)
 	}
 	options.Home = home
-	r := &Runner{options: options, log: options.Log, crypters: newCrypters(), outputSecrets: map[string][]string{}}
+	r := &Runner{
+		options: options, log: options.Log, crypters: newCrypters(), terminateGrace: terminateGrace, outputSecrets: map[string][]string{},
+	}
 	if r.pulumi, err = findCLI(options.Pulumi); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,22 +26,25 @@ func becomeSubreaper() error {
 	return nil
 }
 
-// endDescendants finds the processes that carry the marker in their environment, whoever their parent is. With force it
-// kills them and waits until they are gone; otherwise it leaves them alone, because a program may have started something
-// that is meant to stay. It returns how many there were.
+// endDescendants finds the live processes that carry the marker of a CLI process in their environment, whoever their parent
+// is, and returns how many there were. With force it kills them and waits until they are gone; otherwise it leaves them
+// alone, because a program may have started something that is meant to stay.
 //
-// The process except is spared: the CLI itself carries the marker as well, and os/exec waits for it.
-func endDescendants(marker string, except int, force bool) int {
+// The CLI itself is spared: os/exec waits for it.
+func endDescendants(marker string, cli int, force bool) int {
 	found := map[int]bool{}
 	deadline := time.Now().Add(killPatience)
 	for {
-		alive := slices.DeleteFunc(marked(marker), func(pid int) bool { return pid == except })
+		alive := slices.DeleteFunc(marked(marker), func(pid int) bool { return pid == cli })
 		for _, pid := range alive {
 			found[pid] = true
 			orphans.add(pid)
 			if force {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
+		}
+		if force {
+			orphans.adopt(cli)
 		}
 		orphans.reap()
 		// New ones can appear while others are being killed.
@@ -51,29 +55,29 @@ func endDescendants(marker string, except int, force bool) int {
 	}
 }
 
-// marked returns the live processes with the marker. The environment of a zombie is empty, of another user's process
-// unreadable: neither is found.
-func marked(marker string) []int {
-	want := []byte("\x00" + invocationVariable + "=" + marker + "\x00")
+// processIDs returns the IDs of all processes.
+func processIDs() []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
 	}
 	var pids []int
 	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		environ, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "environ"))
-		if err != nil || len(environ) == 0 {
-			continue
-		}
-		if bytes.Contains(append([]byte{0}, environ...), want) {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+// marked returns the live processes with the marker. The environment of a zombie is empty, of another user's process
+// unreadable: neither is found.
+func marked(marker string) []int {
+	want := []byte("\x00" + invocationVariable + "=" + marker + "\x00")
+	return slices.DeleteFunc(processIDs(), func(pid int) bool {
+		environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+		return err != nil || !bytes.Contains(append([]byte{0}, environ...), want)
+	})
 }
 
 // orphans are the descendants of CLI processes that outlived them. They became children of this process, so somebody has to
@@ -89,6 +93,20 @@ func (o *orphanSet) add(pid int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.pids[pid] = true
+}
+
+// adopt adds the children of this process that ended before they could be found by their marker: those of the CLI's process
+// group, and plugins, which have a group each.
+func (o *orphanSet) adopt(cli int) {
+	for _, pid := range processIDs() {
+		stat, err := readStat(pid)
+		if err != nil || !stat.dead() || stat.parent != os.Getpid() || pid == cli {
+			continue
+		}
+		if stat.group == cli || (stat.group == pid && strings.HasPrefix(stat.name, "pulumi-")) {
+			o.add(pid)
+		}
+	}
 }
 
 // reap collects those that have ended. One that is no child of ours (yet) is kept as long as it exists.

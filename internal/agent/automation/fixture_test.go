@@ -47,7 +47,7 @@ type fixture struct {
 	*WithT
 	t                    *testing.T
 	home, state, project string
-	cli, commands        string
+	commands             string
 	options              automation.Options
 	runner               *automation.Runner
 	logged               *lockedBuilder
@@ -59,14 +59,15 @@ func newFixture(t *testing.T, change ...func(*automation.Options)) *fixture {
 	f := &fixture{
 		WithT: NewWithT(t), t: t, logged: &lockedBuilder{},
 		home: filepath.Join(dir, "home"), state: filepath.Join(dir, "state"), project: filepath.Join(dir, "project"),
-		cli: filepath.Join(dir, "bin", "pulumi"), commands: filepath.Join(dir, "commands"),
+		commands: filepath.Join(dir, "commands"),
 	}
-	for _, dir := range []string{f.home, f.state, f.project, filepath.Dir(f.cli)} {
+	cli := filepath.Join(dir, "bin", "pulumi")
+	for _, dir := range []string{f.home, f.state, f.project, filepath.Dir(cli)} {
 		f.Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
 	}
-	f.Expect(os.WriteFile(f.cli, fmt.Appendf(nil, wrapper, f.commands, tool(t, "pulumi")), 0o755)).To(Succeed())
-	f.Expect(os.Symlink(tool(t, "pulumi-language-yaml"), filepath.Join(filepath.Dir(f.cli), "pulumi-language-yaml"))).To(Succeed())
-	f.options = automation.Options{Pulumi: f.cli, Home: f.home, Log: f.logger()}
+	f.Expect(os.WriteFile(cli, fmt.Appendf(nil, wrapper, f.commands, tool(t, "pulumi")), 0o755)).To(Succeed())
+	f.Expect(os.Symlink(tool(t, "pulumi-language-yaml"), filepath.Join(filepath.Dir(cli), "pulumi-language-yaml"))).To(Succeed())
+	f.options = automation.Options{Pulumi: cli, Home: f.home, Log: f.logger()}
 	for _, change := range change {
 		change(&f.options)
 	}

@@ -1,24 +1,53 @@
 package automation
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 )
 
+// procStat is what /proc/<pid>/stat says about a process; proc_pid_stat(5) has the numbers of its fields.
+type procStat struct {
+	name, state   string
+	parent, group int
+	// started is the time in clock ticks since the machine was started.
+	started string
+}
+
+func readStat(pid int) (procStat, error) {
+	content, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return procStat{}, err
+	}
+	// The name of the program is in parentheses and may contain anything.
+	open, end := bytes.IndexByte(content, '('), bytes.LastIndexByte(content, ')')
+	if open < 0 || end < open {
+		return procStat{}, errors.New("unexpected content of /proc/<pid>/stat")
+	}
+	fields := strings.Fields(string(content[end+1:]))
+	if len(fields) < 20 {
+		return procStat{}, errors.New("unexpected content of /proc/<pid>/stat")
+	}
+	stat := procStat{name: string(content[open+1 : end]), state: fields[0], started: fields[19]}
+	stat.parent, _ = strconv.Atoi(fields[1])
+	stat.group, _ = strconv.Atoi(fields[2])
+	return stat, nil
+}
+
+// dead tells whether the process has ended and is only waited for.
+func (s procStat) dead() bool {
+	return s.state == "Z" || s.state == "X"
+}
+
 // processStartTime returns when the process was started, in the kernel's own terms; empty when there is no such process, or
 // when it is a zombie.
 func processStartTime(pid int) string {
-	content, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
+	stat, err := readStat(pid)
+	if err != nil || stat.dead() {
 		return ""
 	}
-	// The second field is the name of the program in parentheses, which may contain anything.
-	fields := strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
-	const state, startTime = 0, 19 // fields 3 and 22 of the line
-	if len(fields) <= startTime || fields[state] == "Z" || fields[state] == "X" {
-		return ""
-	}
-	return fields[startTime]
+	return stat.started
 }

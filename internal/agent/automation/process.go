@@ -77,13 +77,13 @@ func (r *Runner) execute(ctx context.Context, inv *invocation) (result, error) {
 	}
 	ended := make(chan struct{})
 	stopping := make(chan stopOutcome, 1)
-	go func() { stopping <- stop(ctx, cmd.Process, inv.grace, marker, ended) }()
+	go func() { stopping <- stop(ctx, cmd.Process, inv.grace, r.terminateGrace, marker, ended) }()
 	waitErr := cmd.Wait()
 	close(ended)
 	outcome := <-stopping
 
 	res := result{code: cmd.ProcessState.ExitCode(), stopped: outcome.stopped, killed: outcome.killed, stdout: stdout.String(), stderr: stderr.String()}
-	if left := endDescendants(marker, 0, res.bySignal()); left > 0 {
+	if left := endDescendants(marker, cmd.Process.Pid, res.bySignal()); left > 0 {
 		r.log.Info("ended processes that pulumi left behind", "processes", left, "command", inv.args[0])
 	}
 	if inv.ended != nil {

@@ -27,11 +27,11 @@ type stopOutcome struct {
 //  1. SIGINT: pulumi starts nothing new, asks its providers to cancel, and waits for what runs.
 //  2. After the grace, SIGINT again: it ends its plugins, saves the state and releases the lock; what ran is recorded
 //     as pending.
-//  3. After terminateGrace, SIGKILL, to pulumi and to all its descendants: a provider that lives on would finish a
+//  3. After terminate, SIGKILL, to pulumi and to all its descendants: a provider that lives on would finish a
 //     change which nobody records.
 //
 // Only pulumi itself gets the SIGINTs: it decides when its plugins may end.
-func stop(ctx context.Context, process *os.Process, grace time.Duration, marker string, ended <-chan struct{}) stopOutcome {
+func stop(ctx context.Context, process *os.Process, grace, terminate time.Duration, marker string, ended <-chan struct{}) stopOutcome {
 	if grace <= 0 {
 		grace = helperGrace
 	}
@@ -40,7 +40,7 @@ func stop(ctx context.Context, process *os.Process, grace time.Duration, marker 
 		return stopOutcome{}
 	case <-ctx.Done():
 	}
-	for _, patience := range []time.Duration{grace, terminateGrace} {
+	for _, patience := range []time.Duration{grace, terminate} {
 		// An error means that it has ended.
 		_ = process.Signal(syscall.SIGINT)
 		if endsWithin(patience, ended) {

@@ -94,7 +94,7 @@ func TestErrorsCanBeDecidedOn(t *testing.T) {
 			g.Expect(err).To(MatchError(HavePrefix("get agent info: ")))
 			g.Expect(err).To(MatchError(ContainSubstring(status.Convert(tt.answer).Message())))
 			for _, kind := range kinds {
-				g.Expect(errors.Is(err, kind)).To(Equal(kind == tt.want), kind.Error())
+				g.Expect(errors.Is(err, kind)).To(Equal(errors.Is(tt.want, kind)), kind.Error())
 			}
 		})
 	}

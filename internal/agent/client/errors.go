@@ -13,22 +13,22 @@ import (
 
 // The kinds of errors that callers decide on; use errors.Is. Errors of a context that ended are that context's error.
 var (
-	// ErrSourceMissing: the agent does not have the artifact of the operation; push it and start again.
+	// ErrSourceMissing means that the agent does not have the artifact of the operation; push it and start again.
 	ErrSourceMissing = errors.New("the agent does not have the source")
-	// ErrBusy: another operation is not done, or the source is being replaced; try again later.
+	// ErrBusy means that another operation is not done, or the source is being replaced; try again later.
 	ErrBusy = errors.New("the agent is busy")
-	// ErrNotFound: the agent does not know the operation.
+	// ErrNotFound means that the agent does not know the operation.
 	ErrNotFound = errors.New("the agent does not know the operation")
-	// ErrUnavailable: the agent cannot be reached, does not answer in time, or is stopping. Nothing is known about the effect of
+	// ErrUnavailable means that the agent cannot be reached, does not answer in time, or is stopping. Nothing is known about the effect of
 	// the call; every call may be repeated.
 	ErrUnavailable = errors.New("the agent is unavailable")
-	// ErrInvalid: the request, or the archive, can never work.
+	// ErrInvalid means that the request, or the archive, can never work.
 	ErrInvalid = errors.New("the agent refuses the request")
-	// ErrDigestMismatch: the bytes that arrived are not those that the digest names.
+	// ErrDigestMismatch means that the bytes that arrived are not those that the digest names.
 	ErrDigestMismatch = errors.New("the digest does not match")
-	// ErrTooLarge: a limit of the agent or of the protocol is exceeded.
+	// ErrTooLarge means that a limit of the agent or of the protocol is exceeded.
 	ErrTooLarge = errors.New("a limit of the agent is exceeded")
-	// ErrDenied: the agent does not accept the caller.
+	// ErrDenied means that the agent does not accept the caller.
 	ErrDenied = errors.New("the agent denies access")
 )
 

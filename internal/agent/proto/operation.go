@@ -1,3 +1,5 @@
+// Package proto is the protocol between the controller and the agent of one workspace: the code that is generated from
+// agent.proto, and the few rules that both sides need and that protobuf cannot express.
 package proto
 
 import "regexp"

@@ -14,9 +14,9 @@ const errorDomain = "agent.stack-controller"
 type Reason string
 
 const (
-	// ReasonSourceMissing: the agent does not have the artifact that the operation names; push it first.
+	// ReasonSourceMissing says that the agent does not have the artifact that the operation names; push it first.
 	ReasonSourceMissing Reason = "SOURCE_MISSING"
-	// ReasonBusy: an operation is not done, or the source is being replaced; try again later.
+	// ReasonBusy says that an operation is not done, or the source is being replaced; try again later.
 	ReasonBusy Reason = "BUSY"
 )
 

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -72,10 +73,10 @@ func (r *scriptedRunner) Run(ctx context.Context, request *proto.StartOperationR
 
 // stopped is how the automation package reports a context that ended.
 func stopped(ctx context.Context) *proto.Operation {
-	switch cause := context.Cause(ctx); cause {
-	case automation.ErrCancelled:
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, automation.ErrCancelled):
 		return &proto.Operation{State: cancelled, Message: cause.Error()}
-	case automation.ErrTimeout:
+	case errors.Is(cause, automation.ErrTimeout):
 		return &proto.Operation{State: failed, Failure: proto.FailureReason_FAILURE_REASON_TIMEOUT, Message: cause.Error()}
 	default:
 		return &proto.Operation{State: isInterrupted, Message: cause.Error()}

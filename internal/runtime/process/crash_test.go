@@ -130,7 +130,7 @@ func TestAgentProgramThatIsGoneIsTold(t *testing.T) {
 	g := NewWithT(t)
 	r := newRuntime(t, Options{Dir: newDir(t)})
 	r.options.AgentPath = "/none/agent"
-	g.Eventually(ensure(r, newWorkspace("app", "1")), patience).Should(HaveField("Message", ContainSubstring("/none/agent: no such file")))
+	g.Eventually(ensure(r, newWorkspace("app", "1")), patience).Should(HaveField("Message", HavePrefix("the agent could not be started: start the process: fork/exec /none/agent: no such file or directory (failure 1 in a row)")))
 }
 
 func TestDeleteEndsACrashLoop(t *testing.T) {

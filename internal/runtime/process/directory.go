@@ -187,7 +187,7 @@ func removeTree(path string) error {
 	}
 	_ = filepath.WalkDir(path, func(name string, entry os.DirEntry, err error) error {
 		if entry != nil && entry.IsDir() {
-			_ = os.Chmod(name, 0o700)
+			_ = os.Chmod(name, 0o700) //nolint:gosec // a directory that cannot be entered cannot be emptied
 		}
 		return nil
 	})

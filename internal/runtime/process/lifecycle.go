@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
 const (
@@ -121,7 +122,7 @@ func (r *Runtime) sweepEntry(ctx context.Context, name string) error {
 		return nil // a Workspace of that name has come meanwhile; it deals with the directory
 	}
 	s.log.Info("removing a workspace that is gone")
-	if err := s.discard(); err != nil && s.interrupt == nil {
+	if err := s.discard(); !errors.Is(err, runtime.ErrEnding) {
 		return err
 	}
 	return nil

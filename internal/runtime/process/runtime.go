@@ -87,7 +87,7 @@ func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace)
 	return s.ensure(ctx, workspace.UID), nil
 }
 
-// Connect returns a client for the agent. An agent that rests is started, which Connect waits for up to three seconds; for
+// Connect returns a client for the agent. An agent that rests is started, which Connect waits for up to two seconds; for
 // an agent that crashed, and for a Workspace that Ensure has not been called for yet, the error is ErrNoAgent.
 func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace) (*client.Client, error) {
 	if r.ctx.Err() != nil {

@@ -167,7 +167,7 @@ func (d directory) spawn(options Options) (*handle, error) {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start the agent: %w", err)
+		return nil, fmt.Errorf("start the process: %w", err)
 	}
 	agent, err := openChild(cmd.Process.Pid)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // connectWait bounds how long Connect waits for an agent that it started; that takes tens of milliseconds.
-const connectWait = 3 * time.Second
+const connectWait = 2 * time.Second
 
 // phase is where a workspace's agent stands.
 type phase int

@@ -134,12 +134,13 @@ func (s *supervisor) bringUp(ctx context.Context, uid types.UID, agent *handle) 
 			return agent, offset, err
 		}
 		if err := s.dir.clear(ctx, s.runtime.options.StopGrace, uid); err != nil {
-			return nil, offset, err
+			return nil, offset, fmt.Errorf("cannot be started before that of an earlier workspace ended: %w", err)
 		}
 	}
 }
 
-// launch starts an agent, unless there is one, and waits until it listens. Few agents start at the same time.
+// launch starts an agent, unless there is one, and waits until it listens. Few agents start at the same time. Its errors
+// continue a sentence that begins with "the agent".
 func (s *supervisor) launch(ctx context.Context, uid types.UID, agent *handle) (_ *handle, offset int64, err error) {
 	select {
 	case s.runtime.slots <- struct{}{}:
@@ -151,7 +152,7 @@ func (s *supervisor) launch(ctx context.Context, uid types.UID, agent *handle) (
 	if agent == nil {
 		offset = s.dir.logSize()
 		if agent, err = s.dir.start(ctx, options, s.key, uid); err != nil {
-			return nil, offset, err
+			return nil, offset, fmt.Errorf("could not be started: %w", err)
 		}
 	}
 	if err := s.dir.awaitListen(ctx, agent, options.StartTimeout); err != nil {
@@ -165,8 +166,11 @@ func (s *supervisor) launch(ctx context.Context, uid types.UID, agent *handle) (
 		_, words := agent.ending(false)
 		return nil, offset, fmt.Errorf("%s before it listened", words)
 	default:
-		return agent, offset, s.dir.markWorked(ctx)
 	}
+	if err := s.dir.markWorked(ctx); err != nil {
+		return nil, offset, fmt.Errorf("could not be recorded: %w", err)
+	}
+	return agent, offset, nil
 }
 
 // isRunning tells whether the agent was found running already.

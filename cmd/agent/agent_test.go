@@ -1,0 +1,198 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// These tests run the agent in a process of its own, with the real pulumi CLI.
+
+// program is a program whose output is the revision.
+func program(revision int) string {
+	return fmt.Sprintf("name: demo\nruntime: yaml\noutputs:\n  revision: %d\n  token: {fn::secret: canary-output-%d}\n", revision, revision)
+}
+
+func TestAnArtifactBecomesASucceededUpdate(t *testing.T) {
+	b := newBench(t)
+	a := b.start()
+	for revision := 1; revision <= 2; revision++ {
+		id := fmt.Sprint("update-", revision)
+		_, err := a.StartOperation(t.Context(), b.update(id, "sha256:none"))
+		b.Expect(err).To(MatchError(client.ErrSourceMissing))
+		digest := b.push(a, program(revision))
+		_, err = a.StartOperation(t.Context(), b.update(id, digest))
+		b.Expect(err).NotTo(HaveOccurred())
+		final := b.wait(a, id)
+		b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+		b.Expect(string(final.GetOutputs()["revision"].GetValue())).To(Equal(fmt.Sprint(revision)))
+		b.Expect(final.GetOutputs()["token"]).To(And(
+			HaveField("Secret", true), HaveField("Value", []byte(fmt.Sprintf(`"canary-output-%d"`, revision)))))
+	}
+	b.Expect(a.ForgetOperation(t.Context(), "update-1")).To(Succeed())
+	b.Expect(a.ForgetOperation(t.Context(), "update-2")).To(Succeed())
+	b.expectNoSecrets()
+}
+
+// expectNoSecrets looks for the canaries in all that the agent wrote.
+func (b *bench) expectNoSecrets() {
+	b.t.Helper()
+	b.Expect(b.log.String()).NotTo(ContainSubstring("canary"))
+	err := filepath.WalkDir(b.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() || strings.HasPrefix(path, filepath.Join(b.dir, "source")) {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		b.Expect(strings.Contains(string(content), "canary")).To(BeFalse(), path)
+		return err
+	})
+	b.Expect(err).NotTo(HaveOccurred())
+}
+
+func TestAnOperationOutlivesTheConnectionThatStartedIt(t *testing.T) {
+	b := newBench(t)
+	a := b.start()
+	digest := b.push(a, program(1))
+	open := b.closeGate()
+	b.startUpdate(a, b.update("a", digest))
+	b.Expect(a.Close()).To(Succeed())
+
+	var err error
+	a.Client, err = client.New("unix:"+b.socket, client.Options{})
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(a.GetInfo(t.Context())).To(HaveField("Operations", ConsistOf(HaveField("State", proto.OperationState_OPERATION_STATE_RUNNING))))
+	again, err := a.StartOperation(t.Context(), b.update("a", digest))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(again.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_RUNNING))
+	open()
+	final := b.wait(a, "a")
+	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+	b.Expect(strings.Count(b.log.String(), "operation started")).To(Equal(1))
+}
+
+func TestAnAgentThatWasKilledSaysThatTheOperationWasInterrupted(t *testing.T) {
+	b := newBench(t)
+	a := b.start()
+	digest := b.push(a, program(1))
+	open := b.closeGate()
+	b.startUpdate(a, b.update("a", digest))
+	b.Expect(b.signal(a, syscall.SIGKILL)).To(Equal(-1))
+	_ = a.Close()
+
+	next := b.start()
+	b.Expect(next.GetOperation(t.Context(), "a")).To(And(
+		HaveField("State", proto.OperationState_OPERATION_STATE_INTERRUPTED),
+		HaveField("Message", "the agent ended while pulumi ran; the outcome is not known")))
+	again, err := next.StartOperation(t.Context(), b.update("a", digest))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(again.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_INTERRUPTED))
+
+	// The source is still there, and the stack is not lost: once the orphaned pulumi is gone, an update succeeds.
+	open()
+	attempt := 0
+	b.Eventually(func() proto.OperationState {
+		attempt++
+		id := fmt.Sprint("retry-", attempt)
+		_, err := next.StartOperation(t.Context(), b.update(id, digest))
+		b.Expect(err).NotTo(HaveOccurred())
+		return b.wait(next, id).GetState()
+	}).WithTimeout(patience).Should(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED))
+}
+
+func TestAnAgentThatIsStoppedLetsPulumiStop(t *testing.T) {
+	b := newBench(t)
+	a := b.start()
+	digest := b.push(a, program(1))
+	open := b.closeGate()
+	b.startUpdate(a, b.update("a", digest))
+	b.Expect(b.signal(a, syscall.SIGTERM)).To(Equal(0))
+	_ = a.Close()
+	b.Expect(b.socket).NotTo(BeAnExistingFile())
+
+	open()
+	next := b.start()
+	b.Expect(next.GetOperation(t.Context(), "a")).To(HaveField("State", proto.OperationState_OPERATION_STATE_INTERRUPTED))
+	// No lock is left behind.
+	_, err := next.StartOperation(t.Context(), b.update("b", digest))
+	b.Expect(err).NotTo(HaveOccurred())
+	final := b.wait(next, "b")
+	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+}
+
+func TestASecondSignalEndsTheAgentAtOnce(t *testing.T) {
+	b := newBench(t)
+	stubborn := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *' version '*) exec %q \"$@\";; esac\ntrap '' INT TERM\nwhile [ -e %q ]; do sleep 0.05; done\n", b.cli, b.gate)
+	b.cli = b.script("pulumi", stubborn)
+	a := b.start()
+	digest := b.push(a, program(1))
+	b.closeGate()
+	b.startUpdate(a, b.update("a", digest))
+	b.Expect(a.process.Signal(syscall.SIGTERM)).To(Succeed())
+	// It waits for pulumi, and says so to those who ask.
+	b.Eventually(func() error {
+		_, err := a.StartOperation(t.Context(), b.update("b", digest))
+		return err
+	}).WithTimeout(patience).Should(MatchError(client.ErrUnavailable))
+	b.Consistently(a.exit).WithTimeout(300 * time.Millisecond).ShouldNot(Receive())
+	b.Expect(b.signal(a, syscall.SIGTERM)).To(Equal(exitForced))
+}
+
+func TestAnOperationThatIsCancelledEndsAsThat(t *testing.T) {
+	b := newBench(t)
+	a := b.start()
+	digest := b.push(a, program(1))
+	open := b.closeGate()
+	b.startUpdate(a, b.update("a", digest))
+	_, err := a.CancelOperation(t.Context(), "a")
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(b.wait(a, "a")).To(HaveField("State", proto.OperationState_OPERATION_STATE_CANCELLED))
+
+	limited := b.update("b", digest)
+	limited.Timeout = durationpb.New(time.Second)
+	_, err = a.StartOperation(t.Context(), limited)
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(b.wait(a, "b")).To(And(
+		HaveField("State", proto.OperationState_OPERATION_STATE_FAILED), HaveField("Failure", proto.FailureReason_FAILURE_REASON_TIMEOUT)))
+
+	open()
+	_, err = a.StartOperation(t.Context(), b.update("c", digest))
+	b.Expect(err).NotTo(HaveOccurred())
+	final := b.wait(a, "c")
+	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+}
+
+func TestADestroyWorksWithoutTheProgram(t *testing.T) {
+	b := newBench(t)
+	a := b.start()
+	_, err := a.StartOperation(t.Context(), b.update("a", b.push(a, program(1))))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(b.wait(a, "a")).To(HaveField("State", proto.OperationState_OPERATION_STATE_SUCCEEDED))
+	destroy := b.update("b", "")
+	destroy.Kind = proto.OperationKind_OPERATION_KIND_DESTROY
+	destroy.Source = &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: "demo", Runtime: "yaml"}}
+	_, err = a.StartOperation(t.Context(), destroy)
+	b.Expect(err).NotTo(HaveOccurred())
+	final := b.wait(a, "b")
+	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+	b.Expect(final.GetResourceChanges()).To(HaveKeyWithValue("delete", BeEquivalentTo(1)))
+}
+
+func TestAnAgentThatNobodyNeedsEndsByItself(t *testing.T) {
+	b := newBench(t)
+	a := b.start("--idle-timeout=500ms")
+	var code int
+	b.Eventually(a.exit).WithTimeout(patience).Should(Receive(&code))
+	b.Expect(code).To(Equal(0))
+	b.Expect(b.socket).NotTo(BeAnExistingFile())
+}

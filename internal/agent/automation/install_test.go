@@ -1,0 +1,112 @@
+package automation_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/provider/install"
+)
+
+const providerProgram = `
+name: demo
+runtime: yaml
+resources:
+  one:
+    type: test:index:Sleep
+    properties: {echo: %s}
+    options: {version: 0.1.0}
+`
+
+func TestInstallRunsOnlyWhenItsInputsChanged(t *testing.T) {
+	f := newFixture(t)
+	f.Expect(install.Install(t.Context(), filepath.Join(f.home, ".pulumi"))).To(Succeed())
+	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "a"))
+	f.Expect(f.run(up).GetState()).To(Equal(succeeded))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install"), HavePrefix("up "), HavePrefix("stack init "), HavePrefix("up ")))
+
+	// Another program with the same packages, in another directory, and after a restart of the agent.
+	f.project = t.TempDir()
+	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "b"))
+	f.restart()
+	operation := f.run(up)
+	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+	f.Expect(operation.GetResourceChanges()).To(HaveKeyWithValue("update", int64(1)))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up ")))
+
+	// Operations that do not run the program need nothing.
+	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "b")+"plugins: {providers: []}\n")
+	f.Expect(f.run(refresh).GetState()).To(Equal(succeeded))
+	f.Expect(f.processes()).To(HaveLen(1))
+	f.Expect(f.run(up).GetState()).To(Equal(succeeded))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install"), HavePrefix("up ")))
+}
+
+func TestFailedInstallIsReportedAndRepeated(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "a")+"packages: {local: ./missing-canary-value}\n")
+	for range 2 {
+		operation := f.run(up, withEnv("UNUSED", "canary-value", true))
+		f.Expect(operation.GetState()).To(Equal(failed))
+		f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_INSTALL_FAILED), operation.GetMessage())
+		f.Expect(operation.GetMessage()).To(And(HavePrefix("pulumi install: "), ContainSubstring("missing-[secret]")))
+		f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install")))
+	}
+}
+
+func TestVanishedDependenciesAreInstalledAgain(t *testing.T) {
+	f := newFixture(t)
+	// There is no Node.js here: a CLI that does what `pulumi install` does to the directory stands in for it.
+	f.Expect(os.WriteFile(f.options.Pulumi, fmt.Appendf(nil, "#!/bin/sh\necho $@ >> %q\nmkdir -p node_modules\n", f.commands), 0o755)).To(Succeed())
+	f.write("Pulumi.yaml", "name: demo\nruntime: nodejs\n")
+	f.write("package.json", `{"dependencies": {}}`)
+	f.write("index.ts", "// 1")
+	expect := func(installed bool, why string) {
+		t.Helper()
+		f.run(preview)
+		f.Expect(strings.HasPrefix(f.processes()[0], "install")).To(Equal(installed), why)
+	}
+	expect(true, "the first time")
+	expect(false, "nothing changed")
+	f.write("index.ts", "// 2")
+	expect(false, "the program itself is no dependency")
+	f.write("package.json", `{"dependencies": {"left-pad": "1.0.0"}}`)
+	expect(true, "another dependency")
+	f.write("lib/local/package.json", `{}`)
+	expect(true, "another package of the tree")
+	f.Expect(os.RemoveAll(filepath.Join(f.project, "node_modules"))).To(Succeed())
+	expect(true, "what was installed is gone")
+	expect(false, "nothing changed")
+}
+
+func TestProviderErrorsAreReportedWithTheResource(t *testing.T) {
+	f := newFixture(t)
+	f.Expect(install.Install(t.Context(), filepath.Join(f.home, ".pulumi"))).To(Succeed())
+	f.write("Pulumi.yaml", `
+name: demo
+runtime: yaml
+config:
+  password: {type: string, secret: true}
+resources:
+  one:
+    type: test:index:Sleep
+    properties: {echo: "${password}", failMessage: "login with ${password} failed\n  \x1b[31mfor ever\x1b[0m"}
+    options: {version: 0.1.0}
+`)
+	var reported []*proto.Operation
+	request := f.request(up, withConfig(secret("password", "canary-value-77")))
+	operation := f.runner.Run(t.Context(), request, f.project, func(progress *proto.Operation) { reported = append(reported, progress) })
+	f.Expect(operation.GetState()).To(Equal(failed))
+	f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED))
+	f.Expect(operation.GetMessage()).To(ContainSubstring("test:index:Sleep one: "))
+	f.Expect(operation.GetMessage()).To(ContainSubstring("login with [secret] failed; for ever"))
+	f.Expect(reported).To(ContainElement(HaveField("Message", ContainSubstring("create test:index:Sleep one"))))
+	f.Expect(reported[0].GetState()).To(Equal(proto.OperationState_OPERATION_STATE_PREPARING))
+	f.expectNoCanary(append(reported, operation)...)
+	f.Expect(f.logged.String()).To(ContainSubstring("echo: [secret]"))
+}

@@ -1,0 +1,272 @@
+package automation_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/automation"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/provider/install"
+)
+
+// long bounds what these tests wait for; nothing takes so long.
+const long = 60 * time.Second
+
+// sleeper is a fixture with a stack whose next update creates a resource that takes its time.
+func sleeper(t *testing.T, properties string, change ...func(*automation.Options)) *fixture {
+	t.Helper()
+	f := newFixture(t, change...)
+	f.Expect(install.Install(t.Context(), filepath.Join(f.home, ".pulumi"))).To(Succeed())
+	f.write("Pulumi.yaml", simpleProgram)
+	f.Expect(f.run(up).GetState()).To(Equal(succeeded))
+	f.sleep(properties)
+	f.processes()
+	return f
+}
+
+// sleep makes the program one with a resource that sleeps.
+func (f *fixture) sleep(properties string) {
+	f.t.Helper()
+	f.write("Pulumi.yaml", fmt.Sprintf(`
+name: demo
+runtime: yaml
+resources:
+  slow:
+    type: test:index:Sleep
+    properties: {journal: %q, %s}
+    options: {version: 0.1.0}
+`, f.journal(), properties))
+}
+
+func (f *fixture) journal() string {
+	return filepath.Join(filepath.Dir(f.home), "journal")
+}
+
+// start runs an update in the background, and returns once the resource is being created.
+func (f *fixture) start(change ...func(*proto.StartOperationRequest)) (cancel context.CancelCauseFunc, ended <-chan *proto.Operation) {
+	f.t.Helper()
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(f.t.Context()))
+	result := make(chan *proto.Operation, 1)
+	request, runner := f.request(up, change...), f.runner
+	go func() { result <- runner.Run(ctx, request, f.project, nil) }()
+	f.Eventually(f.noted).WithTimeout(long).Should(ContainSubstring("create start\n"))
+	return cancel, result
+}
+
+func (f *fixture) noted() string {
+	content, _ := os.ReadFile(f.journal())
+	return string(content)
+}
+
+// processesOf returns the IDs of the live processes with the text in their command line.
+func processesOf(text string) []int {
+	var pids []int
+	paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range paths {
+		content, _ := os.ReadFile(path)
+		if strings.Contains(strings.ReplaceAll(string(content), "\x00", " "), text) {
+			pid, _ := strconv.Atoi(strings.Split(path, "/")[2])
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// cli returns the process of the update that runs.
+func (f *fixture) cli() int {
+	f.t.Helper()
+	for _, pid := range processesOf("--config-file=" + f.home) {
+		return pid
+	}
+	f.t.Fatal("pulumi does not run")
+	return 0
+}
+
+func (f *fixture) providers() []int {
+	return processesOf(filepath.Join(f.home, ".pulumi", "plugins"))
+}
+
+func (f *fixture) locks() []string {
+	locks, err := filepath.Glob(filepath.Join(f.state, ".pulumi", "locks", "organization", "demo", "dev", "*.json"))
+	f.Expect(err).NotTo(HaveOccurred())
+	return locks
+}
+
+func TestCauseOfTheCancellationDecidesTheOutcome(t *testing.T) {
+	f := sleeper(t, "seconds: 100")
+	for _, test := range []struct {
+		cause   error
+		state   proto.OperationState
+		failure proto.FailureReason
+		message string
+	}{
+		{automation.ErrCancelled, cancelled, proto.FailureReason_FAILURE_REASON_UNSPECIFIED, "the operation was cancelled: pulumi stopped gracefully"},
+		{automation.ErrTimeout, failed, proto.FailureReason_FAILURE_REASON_TIMEOUT, "the operation took longer than its timeout"},
+		{automation.ErrShutdown, interrupted, proto.FailureReason_FAILURE_REASON_UNSPECIFIED, "the agent is shutting down"},
+	} {
+		f.Expect(os.RemoveAll(f.journal())).To(Succeed())
+		cancel, ended := f.start()
+		cancel(test.cause)
+		var operation *proto.Operation
+		f.Eventually(ended).WithTimeout(long).Should(Receive(&operation))
+		f.Expect(operation.GetState()).To(Equal(test.state))
+		f.Expect(operation.GetFailure()).To(Equal(test.failure))
+		f.Expect(operation.GetMessage()).To(ContainSubstring(test.message))
+		f.Expect(f.noted()).To(ContainSubstring("create aborted"))
+		f.Expect(f.locks()).To(BeEmpty())
+		f.Expect(f.providers()).To(BeEmpty())
+	}
+	f.sleep("seconds: 0")
+	operation := f.run(up)
+	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+}
+
+func TestOperationThatIsCancelledBeforeItStartsRunsNothing(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(automation.ErrCancelled)
+	operation := f.runContext(ctx, up)
+	f.Expect(operation.GetState()).To(Equal(cancelled))
+	f.Expect(operation.GetMessage()).To(Equal(automation.ErrCancelled.Error()))
+	f.Expect(f.processes()).To(BeEmpty())
+}
+
+func TestSecondSignalEndsAProviderThatIgnoresTheFirst(t *testing.T) {
+	f := sleeper(t, "seconds: 100, ignoreCancel: true")
+	cancel, ended := f.start(withGrace(time.Second))
+	cancel(automation.ErrCancelled)
+	var operation *proto.Operation
+	f.Eventually(ended).WithTimeout(long).Should(Receive(&operation))
+	f.Expect(operation.GetState()).To(Equal(cancelled))
+	f.Expect(operation.GetMessage()).To(ContainSubstring("stopped in the middle of a resource operation"))
+	f.Expect(f.locks()).To(BeEmpty())
+	f.Expect(f.providers()).To(BeEmpty())
+
+	// Whether the resource exists is not known, so nothing is created on top of it.
+	f.restart()
+	operation = f.run(up)
+	f.Expect(operation.GetState()).To(Equal(failed))
+	f.Expect(operation.GetMessage()).To(And(ContainSubstring("urn:pulumi:dev::demo::test:index:Sleep::slow"), ContainSubstring("clear-pending-creates")))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export ")))
+}
+
+func TestKilledCLIIsInterruptedAndLeavesNoProcess(t *testing.T) {
+	f := sleeper(t, "seconds: 100")
+	_, ended := f.start()
+	f.Expect(f.providers()).NotTo(BeEmpty())
+	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())
+
+	var operation *proto.Operation
+	f.Eventually(ended).WithTimeout(long).Should(Receive(&operation))
+	f.Expect(operation.GetState()).To(Equal(interrupted))
+	f.Expect(operation.GetMessage()).To(ContainSubstring("ended by a signal from outside"))
+	f.Expect(f.providers()).To(BeEmpty())
+	f.Expect(f.zombies()).To(BeEmpty())
+	f.Expect(f.locks()).To(HaveLen(1))
+
+	// The pending creation is found even though the lock is still there, and after a restart of the agent.
+	f.restart()
+	operation = f.run(up)
+	f.Expect(operation.GetState()).To(Equal(failed))
+	f.Expect(operation.GetMessage()).To(ContainSubstring("could create it twice"))
+
+	// A destroy releases the lock, because its holder was a process of this agent that is gone.
+	operation = f.run(destroy)
+	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("destroy "), HavePrefix("cancel "), HavePrefix("destroy ")))
+	f.Expect(f.locks()).To(BeEmpty())
+}
+
+// zombies returns the descendants of the CLI that ended and were not waited for.
+func (f *fixture) zombies() []string {
+	var found []string
+	paths, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range paths {
+		content, _ := os.ReadFile(path)
+		if strings.Contains(string(content), fmt.Sprintf("pulumi) Z %d ", os.Getpid())) || strings.Contains(string(content), fmt.Sprintf("pulumi-resource) Z %d ", os.Getpid())) {
+			found = append(found, string(content))
+		}
+	}
+	return found
+}
+
+func TestCLIThatDoesNotStopIsKilledWithAllItsDescendants(t *testing.T) {
+	f := newFixture(t)
+	f.runner.SetTerminateGrace(time.Second)
+	f.write("Pulumi.yaml", simpleProgram)
+	f.Expect(f.run(up).GetState()).To(Equal(succeeded))
+	// A CLI that ignores signals, with a child of another process group and an orphan.
+	stubborn := fmt.Sprintf("#!/bin/sh\ntrap '' INT TERM\nsetsid sleep 1001 &\n(sleep 1002 &)\ntouch %q\nwhile :; do sleep 1003; done\n", f.journal())
+	f.Expect(os.WriteFile(f.options.Pulumi, []byte(stubborn), 0o755)).To(Succeed())
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	result := make(chan *proto.Operation, 1)
+	go func() { result <- f.runner.Run(ctx, f.request(up, withGrace(time.Second)), f.project, nil) }()
+	f.Eventually(f.journal()).WithTimeout(long).Should(BeAnExistingFile())
+	sleepers := func() []int {
+		return append(append(processesOf("sleep 1001"), processesOf("sleep 1002")...), processesOf("sleep 1003")...)
+	}
+	f.Eventually(sleepers).WithTimeout(long).Should(HaveLen(3))
+
+	cancel(automation.ErrCancelled)
+	var operation *proto.Operation
+	f.Eventually(result).WithTimeout(long).Should(Receive(&operation))
+	f.Expect(operation.GetState()).To(Equal(cancelled))
+	f.Expect(operation.GetMessage()).To(ContainSubstring("was killed"))
+	f.Expect(sleepers()).To(BeEmpty())
+}
+
+func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
+	me, err := user.Current()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	host, err := os.Hostname()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	for _, test := range []struct {
+		name, host string
+		pid        int
+		exclusive  bool
+		released   bool
+	}{
+		{"of another host", "elsewhere", 4_000_000, true, false},
+		{"of this host, by a process that is not ours", host, 4_000_000, false, false},
+		{"of this host, by a process that lives", host, os.Getpid(), true, false},
+		{"of this host, which is ours alone, by a process that is gone", host, 4_000_000, true, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := newFixture(t, func(options *automation.Options) { options.ExclusiveHost = test.exclusive })
+			f.write("Pulumi.yaml", simpleProgram)
+			f.Expect(f.run(up).GetState()).To(Equal(succeeded))
+			f.processes()
+			lock := filepath.Join(f.state, ".pulumi", "locks", "organization", "demo", "dev", "11111111-2222-3333-4444-555555555555.json")
+			f.Expect(os.MkdirAll(filepath.Dir(lock), 0o755)).To(Succeed())
+			f.Expect(os.WriteFile(lock, fmt.Appendf(nil, `{"pid":%d,"username":%q,"hostname":%q,"timestamp":"2026-11-21T02:26:40Z"}`, test.pid, me.Username, test.host), 0o644)).To(Succeed())
+
+			operation := f.run(up)
+			if test.released {
+				f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+				f.Expect(f.locks()).To(BeEmpty())
+				return
+			}
+			f.Expect(operation.GetState()).To(Equal(failed))
+			f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT))
+			f.Expect(operation.GetMessage()).To(ContainSubstring("the stack is currently locked by 1 lock(s)"))
+			f.Expect(operation.GetLockHolder().GetUser()).To(Equal(me.Username))
+			f.Expect(operation.GetLockHolder().GetHost()).To(Equal(test.host))
+			f.Expect(operation.GetLockHolder().GetPid()).To(Equal(int64(test.pid)))
+			f.Expect(operation.GetLockHolder().GetSince().AsTime()).To(Equal(time.Date(2026, 11, 21, 2, 26, 40, 0, time.UTC)))
+			f.Expect(f.processes()).To(HaveLen(1))
+			f.Expect(f.locks()).To(HaveLen(1))
+		})
+	}
+}

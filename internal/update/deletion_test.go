@@ -1,0 +1,95 @@
+package update
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// withFinalizer is how the Stack controller creates Updates.
+func withFinalizer(update *autov1alpha1.Update) { update.Finalizers = []string{pulumiv1.Finalizer} }
+
+// gone returns a function for Eventually.
+func (s *stage) gone(update *autov1alpha1.Update) func() bool {
+	return func() bool {
+		_, err := s.current(update)()
+		return apierrors.IsNotFound(err)
+	}
+}
+
+func TestDeletionCancelsTheOperation(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	s.agents.script.blocks()
+	s.startController()
+	update := s.newUpdate("up")
+	s.Eventually(s.current(update)).Should(beProgressing())
+	s.Expect(s.client.Delete(t.Context(), update)).To(Succeed())
+	s.Eventually(s.gone(update)).Should(BeTrue())
+	s.Eventually(s.events(update)).Should(ConsistOf("Warning UpdateFailed: cancelled"))
+	s.Expect(s.agents.script.requests()).To(HaveLen(1))
+
+	// The workspace is free again.
+	s.agents.script.blocks()()
+	s.Expect(s.finished(s.newUpdate("next"))).To(haveSucceeded())
+}
+
+func TestDeletionWhileNobodyWatchedCancelsTheOperation(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	s.agents.script.blocks()
+	stop := s.startController()
+	update := s.newUpdate("up")
+	s.Eventually(s.current(update)).Should(beProgressing())
+	stop()
+	s.Expect(s.client.Delete(t.Context(), update)).To(Succeed())
+	s.startController()
+	s.Eventually(s.gone(update)).Should(BeTrue())
+	s.Expect(s.agents.count("CancelOperation")).To(BeNumerically(">", 0))
+}
+
+func TestDeletionOfAWaitingUpdateNeedsNobody(t *testing.T) {
+	s := newStage(t)
+	s.startController()
+	update := s.newUpdate("up", withFinalizer)
+	s.Eventually(s.current(update)).Should(waitFor(autov1alpha1.UpdateWorkspaceNotFoundReason, ""))
+	s.Expect(s.client.Delete(t.Context(), update)).To(Succeed())
+	s.Eventually(s.gone(update)).Should(BeTrue())
+
+	workspace := s.newWorkspace("app")
+	s.setReady(workspace, false, "no agent")
+	waiting := s.newUpdate("waiting", withFinalizer)
+	s.Eventually(s.current(waiting)).Should(waitFor(autov1alpha1.UpdateWorkspaceNotReadyReason, ""))
+	s.Expect(s.client.Delete(t.Context(), waiting)).To(Succeed())
+	s.Eventually(s.gone(waiting)).Should(BeTrue())
+	s.Expect(s.agents.script.requests()).To(BeEmpty())
+}
+
+func TestDeletionDoesNotWaitForAWorkspaceThatIsGone(t *testing.T) {
+	s := newStage(t)
+	workspace := s.newReadyWorkspace("app")
+	s.agents.script.blocks()
+	stop := s.startController()
+	update := s.newUpdate("up")
+	s.Eventually(s.current(update)).Should(beProgressing())
+	stop()
+	s.Expect(s.client.Delete(t.Context(), update)).To(Succeed())
+	s.Expect(s.client.Delete(t.Context(), workspace)).To(Succeed())
+	s.startController()
+	s.Eventually(s.gone(update)).Should(BeTrue())
+}
+
+func TestDeletionOfACompleteUpdateNeedsNoAgent(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	s.startController()
+	update := s.newUpdate("up")
+	s.finished(update)
+	s.agents.stop(s.key("app"))
+	s.Expect(s.client.Delete(t.Context(), update)).To(Succeed())
+	s.Eventually(s.gone(update)).Should(BeTrue())
+}

@@ -1,0 +1,158 @@
+package workspace
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"github.com/fluxcd/pkg/runtime/conditions/check"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/runtime"
+)
+
+// linted are the conditions as conditions/check has to know them.
+var linted = &check.Conditions{NegativePolarity: []string{meta.StalledCondition, meta.ReconcilingCondition}}
+
+const address = "unix:/agent.sock"
+
+var (
+	running  = runtime.Status{Ready: true, Reason: autov1alpha1.SucceededReason, Address: address}
+	starting = runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the agent is starting"}
+	failed   = runtime.Status{Reason: autov1alpha1.InitializationFailedReason, Message: "exit status 3"}
+	stalled  = runtime.Status{Reason: autov1alpha1.InitializationFailedReason, Message: "exit status 3", Stalled: true}
+)
+
+func TestStatusSaysWhatWasObserved(t *testing.T) {
+	silent := errors.New("no answer")
+	for _, tt := range []struct {
+		name     string
+		observed observation
+		// ready is the reason of Ready, and whether it is True; the other two are the reasons of conditions that are True.
+		ready                bool
+		reason               string
+		reconciling, stalled string
+		// settled says that the generation counts as observed.
+		settled bool
+		address string
+		retry   error
+	}{
+		{
+			name:     "an agent that answers",
+			observed: observation{agent: running, pulumiVersion: "v3.1.0"},
+			ready:    true, reason: autov1alpha1.SucceededReason, settled: true, address: address,
+		},
+		{
+			name:     "an agent that starts",
+			observed: observation{agent: starting, pulumiVersion: "v3.1.0"},
+			reason:   autov1alpha1.InitializingReason, reconciling: meta.ProgressingReason,
+		},
+		{
+			name:     "an agent of an earlier workspace that ends",
+			observed: observation{agent: runtime.Status{Reason: autov1alpha1.DeletingReason, Message: "m"}, pulumiVersion: "v3.1.0"},
+			reason:   autov1alpha1.DeletingReason, reconciling: meta.ProgressingReason,
+		},
+		{
+			name:     "an agent that crashed",
+			observed: observation{agent: failed, pulumiVersion: "v3.1.0"},
+			reason:   autov1alpha1.InitializationFailedReason, reconciling: meta.ProgressingWithRetryReason,
+		},
+		{
+			name:     "an agent that crashed often",
+			observed: observation{agent: stalled, pulumiVersion: "v3.1.0"},
+			reason:   autov1alpha1.InitializationFailedReason, stalled: autov1alpha1.InitializationFailedReason, settled: true,
+		},
+		{
+			name:     "a runtime that fails",
+			observed: observation{err: silent, pulumiVersion: "v3.1.0"},
+			reason:   autov1alpha1.ConnectionFailedReason, reconciling: meta.ProgressingWithRetryReason, retry: silent,
+		},
+		{
+			name:     "an agent that does not answer",
+			observed: observation{agent: running, err: silent, pulumiVersion: "v3.1.0"},
+			reason:   autov1alpha1.ConnectionFailedReason, reconciling: meta.ProgressingWithRetryReason, retry: silent, address: address,
+		},
+		{
+			name:     "an agent that does not accept the controller",
+			observed: observation{agent: running, err: &client.Error{Code: codes.PermissionDenied}, pulumiVersion: "v3.1.0"},
+			reason:   autov1alpha1.PermissionDeniedReason, reconciling: meta.ProgressingWithRetryReason,
+			retry: &client.Error{Code: codes.PermissionDenied}, address: address,
+		},
+		{
+			name:     "an agent that does not know the controller",
+			observed: observation{agent: running, err: &client.Error{Code: codes.Unauthenticated}, pulumiVersion: "v3.1.0"},
+			reason:   autov1alpha1.UnauthenticatedReason, reconciling: meta.ProgressingWithRetryReason,
+			retry: &client.Error{Code: codes.Unauthenticated}, address: address,
+		},
+		{
+			name:     "a workspace that is being deleted",
+			observed: observation{deleting: true},
+			reason:   autov1alpha1.DeletingReason, reconciling: meta.ProgressingReason, address: "unix:/before",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, before := range []func(*autov1alpha1.Workspace){wasNew, wasReady, wasStalled} {
+				g := NewWithT(t)
+				workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Generation: 3}}
+				before(workspace)
+				observedBefore := workspace.Status.ObservedGeneration
+				if tt.observed.deleting {
+					workspace.Status.Address = tt.address
+				}
+
+				d := decide(tt.observed)
+				d.apply(workspace)
+
+				g.Expect(conditions.IsTrue(workspace, meta.ReadyCondition)).To(Equal(tt.ready))
+				g.Expect(conditions.IsUnknown(workspace, meta.ReadyCondition)).To(BeFalse())
+				g.Expect(conditions.GetReason(workspace, meta.ReadyCondition)).To(Equal(tt.reason))
+				g.Expect(conditions.GetReason(workspace, meta.ReconcilingCondition)).To(Equal(tt.reconciling))
+				g.Expect(conditions.GetReason(workspace, meta.StalledCondition)).To(Equal(tt.stalled))
+				g.Expect(workspace.Status.Address).To(Equal(tt.address))
+				g.Expect(workspace.Status.PulumiVersion).To(Equal("v3.1.0"))
+				if tt.settled {
+					g.Expect(workspace.Status.ObservedGeneration).To(Equal(int64(3)))
+				} else {
+					g.Expect(workspace.Status.ObservedGeneration).To(Equal(observedBefore))
+				}
+				if tt.retry == nil {
+					g.Expect(d.retry).NotTo(HaveOccurred())
+				} else {
+					g.Expect(d.retry).To(Equal(tt.retry))
+				}
+				lint(g, workspace)
+			}
+		})
+	}
+}
+
+// wasNew, wasReady and wasStalled give a Workspace the status of an earlier reconcile.
+func wasNew(workspace *autov1alpha1.Workspace) {
+	workspace.Status = autov1alpha1.WorkspaceStatus{ObservedGeneration: -1, PulumiVersion: "v3.1.0"}
+}
+
+func wasReady(workspace *autov1alpha1.Workspace) {
+	workspace.Generation--
+	decide(observation{agent: running, pulumiVersion: "v3.1.0"}).apply(workspace)
+	workspace.Generation++
+}
+
+func wasStalled(workspace *autov1alpha1.Workspace) {
+	decide(observation{agent: stalled, pulumiVersion: "v3.1.0"}).apply(workspace)
+}
+
+// lint checks the rules for statuses.
+func lint(g *WithT, workspace *autov1alpha1.Workspace) {
+	checker := check.NewChecker(nil, linted)
+	checker.DisableFetch = true
+	failures, warnings := checker.Check(context.Background(), workspace)
+	g.Expect(warnings).NotTo(HaveOccurred())
+	g.Expect(failures).NotTo(HaveOccurred())
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/pulumi/pulumi/sdk/v3/go/common/resource"
+	"github.com/pulumi/pulumi/sdk/v3/go/common/resource/plugin"
+	pulumirpc "github.com/pulumi/pulumi/sdk/v3/proto/go"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+//go:embed schema.json
+var schema string
+
+// provider implements test:index:Sleep.
+type provider struct {
+	pulumirpc.UnimplementedResourceProviderServer
+	engine pulumirpc.EngineClient
+	// cancelled is closed when the engine cancels the operation.
+	cancelled  chan struct{}
+	cancelOnce sync.Once
+}
+
+func newProvider() *provider {
+	return &provider{cancelled: make(chan struct{})}
+}
+
+// connect opens the connection for messages to the engine.
+func (p *provider) connect(address string) error {
+	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("connect to the engine at %s: %w", address, err)
+	}
+	p.engine = pulumirpc.NewEngineClient(connection)
+	return nil
+}
+
+func (p *provider) Attach(_ context.Context, request *pulumirpc.PluginAttach) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, p.connect(request.GetAddress())
+}
+
+func (p *provider) GetPluginInfo(context.Context, *emptypb.Empty) (*pulumirpc.PluginInfo, error) {
+	return &pulumirpc.PluginInfo{Version: "0.1.0"}, nil
+}
+
+func (p *provider) GetSchema(context.Context, *pulumirpc.GetSchemaRequest) (*pulumirpc.GetSchemaResponse, error) {
+	return &pulumirpc.GetSchemaResponse{Schema: schema}, nil
+}
+
+func (p *provider) CheckConfig(_ context.Context, request *pulumirpc.CheckRequest) (*pulumirpc.CheckResponse, error) {
+	return &pulumirpc.CheckResponse{Inputs: request.GetNews()}, nil
+}
+
+func (p *provider) DiffConfig(context.Context, *pulumirpc.DiffRequest) (*pulumirpc.DiffResponse, error) {
+	return &pulumirpc.DiffResponse{Changes: pulumirpc.DiffResponse_DIFF_NONE}, nil
+}
+
+func (p *provider) Configure(context.Context, *pulumirpc.ConfigureRequest) (*pulumirpc.ConfigureResponse, error) {
+	// The engine keeps track of what is secret.
+	return &pulumirpc.ConfigureResponse{}, nil
+}
+
+// Cancel ends what runs.
+func (p *provider) Cancel(context.Context, *emptypb.Empty) (*emptypb.Empty, error) {
+	p.cancelOnce.Do(func() { close(p.cancelled) })
+	return &emptypb.Empty{}, nil
+}
+
+func (p *provider) Check(_ context.Context, request *pulumirpc.CheckRequest) (*pulumirpc.CheckResponse, error) {
+	return &pulumirpc.CheckResponse{Inputs: request.GetNews()}, nil
+}
+
+// Diff compares the inputs; nothing needs a replacement.
+func (p *provider) Diff(_ context.Context, request *pulumirpc.DiffRequest) (*pulumirpc.DiffResponse, error) {
+	olds, err := properties(request.GetOldInputs())
+	if err != nil {
+		return nil, err
+	}
+	news, err := properties(request.GetNews())
+	if err != nil {
+		return nil, err
+	}
+	response := &pulumirpc.DiffResponse{Changes: pulumirpc.DiffResponse_DIFF_NONE}
+	if diff := olds.Diff(news); diff != nil {
+		response.Changes = pulumirpc.DiffResponse_DIFF_SOME
+		for _, key := range diff.ChangedKeys() {
+			response.Diffs = append(response.Diffs, string(key))
+		}
+	}
+	return response, nil
+}
+
+func (p *provider) Create(ctx context.Context, request *pulumirpc.CreateRequest) (*pulumirpc.CreateResponse, error) {
+	if request.GetPreview() {
+		return &pulumirpc.CreateResponse{Properties: request.GetProperties()}, nil
+	}
+	if err := p.work(ctx, "create", request.GetUrn(), "seconds", request.GetProperties()); err != nil {
+		return nil, err
+	}
+	return &pulumirpc.CreateResponse{Id: rand.Text(), Properties: request.GetProperties()}, nil
+}
+
+func (p *provider) Update(ctx context.Context, request *pulumirpc.UpdateRequest) (*pulumirpc.UpdateResponse, error) {
+	if request.GetPreview() {
+		return &pulumirpc.UpdateResponse{Properties: request.GetNews()}, nil
+	}
+	if err := p.work(ctx, "update", request.GetUrn(), "seconds", request.GetNews()); err != nil {
+		return nil, err
+	}
+	return &pulumirpc.UpdateResponse{Properties: request.GetNews()}, nil
+}
+
+func (p *provider) Read(ctx context.Context, request *pulumirpc.ReadRequest) (*pulumirpc.ReadResponse, error) {
+	if err := p.work(ctx, "read", request.GetUrn(), "seconds", request.GetInputs()); err != nil {
+		return nil, err
+	}
+	return &pulumirpc.ReadResponse{Id: request.GetId(), Properties: request.GetProperties(), Inputs: request.GetInputs()}, nil
+}
+
+func (p *provider) Delete(ctx context.Context, request *pulumirpc.DeleteRequest) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, p.work(ctx, "delete", request.GetUrn(), "deleteSeconds", request.GetProperties())
+}
+
+// work does what the properties ask for.
+func (p *provider) work(ctx context.Context, verb, urn, duration string, wanted *structpb.Struct) error {
+	inputs, err := properties(wanted)
+	if err != nil {
+		return err
+	}
+	if err := note(inputs, verb+" start"); err != nil {
+		return err
+	}
+	if echo := inputs["echo"]; echo.IsString() && p.engine != nil {
+		message := &pulumirpc.LogRequest{Severity: pulumirpc.LogSeverity_INFO, Urn: urn, Message: "echo: " + echo.StringValue()}
+		if _, err := p.engine.Log(ctx, message); err != nil {
+			return err
+		}
+	}
+	cancelled := p.cancelled
+	if ignore := inputs["ignoreCancel"]; ignore.IsBool() && ignore.BoolValue() {
+		cancelled = nil
+	}
+	var seconds float64
+	if value := inputs[resource.PropertyKey(duration)]; value.IsNumber() {
+		seconds = value.NumberValue()
+	}
+	timer := time.NewTimer(time.Duration(seconds * float64(time.Second)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-cancelled:
+		return errors.Join(status.Error(codes.Aborted, verb+" was cancelled"), note(inputs, verb+" aborted"))
+	}
+	if message := inputs["failMessage"]; message.IsString() && verb != "delete" {
+		return status.Error(codes.Unknown, message.StringValue())
+	}
+	return note(inputs, verb+" end")
+}
+
+// note appends a line to the journal.
+func note(inputs resource.PropertyMap, line string) error {
+	path := inputs["journal"]
+	if !path.IsString() {
+		return nil
+	}
+	journal, err := os.OpenFile(path.StringValue(), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(journal, line)
+	return errors.Join(err, journal.Close())
+}
+
+func properties(encoded *structpb.Struct) (resource.PropertyMap, error) {
+	return plugin.UnmarshalProperties(encoded, plugin.MarshalOptions{KeepUnknowns: true})
+}
