@@ -2,6 +2,7 @@ package update
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -208,7 +209,7 @@ func (s *script) blocks() (release func()) {
 			return &proto.Operation{State: proto.OperationState_OPERATION_STATE_SUCCEEDED, Message: "all is well"}
 		case <-ctx.Done():
 		}
-		if context.Cause(ctx) == automation.ErrCancelled {
+		if errors.Is(context.Cause(ctx), automation.ErrCancelled) {
 			return &proto.Operation{State: proto.OperationState_OPERATION_STATE_CANCELLED, Message: "cancelled"}
 		}
 		return &proto.Operation{State: proto.OperationState_OPERATION_STATE_INTERRUPTED, Message: "the agent ended"}

@@ -32,6 +32,8 @@ const (
 	defaultProgressInterval = 2 * time.Second
 	// conflictInterval is when an Update is looked at again that was changed while it was decided on.
 	conflictInterval = 100 * time.Millisecond
+	// notFoundInterval is when an Update is looked at again after something disappeared while it was acted on.
+	notFoundInterval = time.Second
 )
 
 // Options are what the controller needs.
@@ -123,7 +125,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.client.Get(ctx, request.NamespacedName, update); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.jobs.stop(request.NamespacedName)
-			r.deliveries.takeFailure(request.NamespacedName, "")
+			r.deliveries.drop(request.NamespacedName)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("read the update: %w", err)
@@ -144,8 +146,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		log.V(1).Info("the update changed meanwhile, looking again")
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	case apierrors.IsNotFound(err):
-		// It was deleted meanwhile, and the watch says so.
-		return ctrl.Result{}, nil
+		// Most likely the Update was deleted meanwhile, which the cache will know; if not, something else has to be looked for again.
+		return ctrl.Result{RequeueAfter: notFoundInterval}, nil
 	}
 	return result, err
 }

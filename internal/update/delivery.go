@@ -61,6 +61,13 @@ func (d *deliveries) takeFailure(key types.NamespacedName, uid types.UID) error 
 	return failed.err
 }
 
+// drop forgets the error of an Update that is gone.
+func (d *deliveries) drop(key types.NamespacedName) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.failures, key)
+}
+
 // deliver starts the delivery of the artifact that the agent asked for, and decides what is shown meanwhile. A delivery
 // that failed is reported first; the next one starts when its error was waited out.
 func (r *Reconciler) deliver(o *observation) decision {

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	gomegatypes "github.com/onsi/gomega/types"
 	"github.com/opencontainers/go-digest"
+	gproto "google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -155,6 +156,11 @@ func (s *stage) events(update *autov1alpha1.Update) func() ([]string, error) {
 		}
 		return found, err
 	}
+}
+
+// equalMessage matches an equal protobuf message.
+func equalMessage(want gproto.Message) gomegatypes.GomegaMatcher {
+	return WithTransform(func(got gproto.Message) bool { return gproto.Equal(got, want) }, BeTrue())
 }
 
 // waitFor matches an Update that waits for the reason, with the text in its message.

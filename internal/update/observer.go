@@ -38,13 +38,13 @@ func (r *Reconciler) observeOperation(ctx context.Context, update *autov1alpha1.
 		seen := proto.OperationState_OPERATION_STATE_UNSPECIFIED
 		final, err := r.watchOperation(ctx, update, func(operation *proto.Operation) {
 			backoff = observerBackoff()
-			if false {
+			if !operation.GetState().Final() {
 				r.jobs.wake(ctx, key, operation.GetState() != seen)
 			}
 			seen = operation.GetState()
 		})
 		if final || errors.Is(err, client.ErrNotFound) {
-			return false
+			return true
 		}
 		log.V(1).Info("the watch of the operation ended early", "error", err.Error())
 		// The status should say so when an agent that was seen is gone.

@@ -54,7 +54,7 @@ func TestSourceOfAnOperation(t *testing.T) {
 			if checkReferenceError(g, err, "", tt.invalid) {
 				return
 			}
-			g.Expect(request.String()).To(Equal(tt.want.String()))
+			g.Expect(request).To(equalMessage(tt.want))
 			reference := artifactOf(workspace, update)
 			if tt.digest == "" {
 				g.Expect(reference).To(BeNil())

@@ -175,7 +175,7 @@ func TestConfig(t *testing.T) {
 			}
 			tt.want.Key = "k"
 			g.Expect(config).To(HaveLen(1))
-			g.Expect(config[0].String()).To(Equal(tt.want.String()))
+			g.Expect(config[0]).To(equalMessage(tt.want))
 		})
 	}
 }

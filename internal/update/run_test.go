@@ -75,8 +75,12 @@ func TestUpdateRunsItsOperationWithAllInputs(t *testing.T) {
 	s.Expect(request.GetOptions().GetTarget()).To(Equal([]string{"urn:a"}))
 	s.Expect(request.GetOptions().GetRefresh()).To(BeTrue())
 	s.Expect(request.GetCommitMetadata()).To(HaveKeyWithValue("PULUMI_GIT_HEAD", "5a1f"))
-	s.Expect(fmt.Sprint(request.GetEnv())).To(And(ContainSubstring(`name:"PLAIN" text:"1"`), ContainSubstring(`name:"TOKEN" secret:true text:"t0ken"`)))
-	s.Expect(fmt.Sprint(request.GetConfig())).To(And(ContainSubstring(`key:"size" json:"9007199254740993"`), ContainSubstring(`key:"token" secret:true text:"t0ken"`)))
+	s.Expect(request.GetEnv()).To(HaveExactElements(
+		equalMessage(&proto.EnvironmentVariable{Name: "PLAIN", Value: &proto.EnvironmentVariable_Text{Text: "1"}}),
+		equalMessage(&proto.EnvironmentVariable{Name: "TOKEN", Secret: true, Value: &proto.EnvironmentVariable_Text{Text: "t0ken"}})))
+	s.Expect(request.GetConfig()).To(HaveExactElements(
+		equalMessage(&proto.ConfigItem{Key: "size", Value: &proto.ConfigItem_Json{Json: "9007199254740993"}}),
+		equalMessage(&proto.ConfigItem{Key: "token", Secret: true, Value: &proto.ConfigItem_Text{Text: "t0ken"}})))
 
 	info, err := s.agents.agent(s.key("app")).GetInfo(t.Context())
 	s.Expect(err).NotTo(HaveOccurred())

@@ -60,15 +60,20 @@ func takeOver(update *autov1alpha1.Update, operation *proto.Operation) {
 	status.ResourceChanges = maps.Clone(operation.GetResourceChanges())
 	status.Revision = revisionOf(update)
 	if status.StartTime == nil {
-		started := metav1.Now()
-		if operation.GetStartTime() != nil {
-			started = metav1.NewTime(operation.GetStartTime().AsTime())
-		}
-		status.StartTime = new(started.Rfc3339Copy())
+		status.StartTime = startOf(operation)
 	}
 	if project := operation.GetProject(); project != nil {
 		status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: project.GetName(), Runtime: project.GetRuntime()}
 	}
+}
+
+func startOf(operation *proto.Operation) *metav1.Time {
+	started := metav1.Now()
+	if operation.GetStartTime() != nil {
+		started = metav1.NewTime(operation.GetStartTime().AsTime())
+	}
+	started = started.Rfc3339Copy()
+	return &started
 }
 
 // markSucceeded completes the Update with success.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +43,8 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	// The managers have loggers of their own, which the tests read.
+	ctrl.SetLogger(logr.Discard())
 	code := m.Run()
 	if clusterWanted {
 		if cluster, err := startCluster(); err == nil {
@@ -111,7 +114,7 @@ func (s *stage) startController() (stop func()) {
 		Runtime:          s.agents,
 		Store:            store,
 		Artifacts:        fetcher,
-		Recorder:         mgr.GetEventRecorderFor("stack-controller"), //nolint:staticcheck // the recorder of Flux has this interface
+		Recorder:         mgr.GetEventRecorderFor("stack-controller"),
 		ProgressInterval: 100 * time.Millisecond,
 		Controller:       controller.Options{MaxConcurrentReconciles: 4},
 	})).To(Succeed())

@@ -1,6 +1,8 @@
 package e2e_test
 
 import (
+	"path/filepath"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -8,8 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/provider/install"
 	"github.com/stack-controller/stack-controller/tests/stage"
 )
 
@@ -81,16 +85,21 @@ func TestSecretsThatAProgramPrintsStaySecret(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	const name = "printing"
-	// The path of a file that does not exist is printed in the error.
-	leaking := yamlProgram(name, "config:", "  password: {type: string, secret: true}", "variables:", "  v:", "    fn::readFile: /nonexistent/${password}", "outputs:", "  x: ${v}")
-	g.Expect(start(t.Context(), name, artifacts.put("v1", packed(leaking)), func(s *pulumiv1.Stack) {
+	_, _ = deployed(t, g, name, func(s *pulumiv1.Stack) {
 		s.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"password": {
 			Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: stage.PassphraseSecret, Key: "canary"},
 		}}
-	})).To(Succeed())
+	})
+	workspace := &autov1alpha1.Workspace{}
+	g.Expect(system.Client.Get(t.Context(), keyOf(name), workspace)).To(Succeed())
+	agentDir := filepath.Dir(strings.TrimPrefix(workspace.Status.Address, "unix:"))
+	g.Expect(install.Install(t.Context(), filepath.Join(agentDir, "state", "home", ".pulumi"))).To(Succeed())
+
+	leaking := yamlProgram(name, "config:", "  password: {type: string, secret: true}", "resources:", "  chatty:",
+		"    type: test:index:Sleep", "    properties: {seconds: 0, echo: \"${password}\", failMessage: \"refused: ${password}\"}", "    options: {version: 0.1.0}")
+	g.Expect(publish(t.Context(), name, artifacts.put("v2", packed(leaking)))).To(Succeed())
 	stack := await(t.Context(), g, name, notReady(pulumiv1.RetryingAfterFailureReason))
-	g.Expect(readyMessage(stack)).To(ContainSubstring("/nonexistent/"))
-	g.Expect(readyMessage(stack)).NotTo(ContainSubstring(secretCanary))
+	g.Expect(readyMessage(stack)).To(ContainSubstring("refused: [secret]"))
 }
 
 func TestSecretOutputsAreInTheirSecretAndNowhereElse(t *testing.T) {

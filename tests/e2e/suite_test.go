@@ -16,7 +16,7 @@ import (
 )
 
 // patience bounds every wait; what is waited for takes a few seconds.
-const patience = 90 * time.Second
+const patience = 60 * time.Second
 
 // logLines is how much of stack-controller's log a failed run shows.
 const logLines = 100

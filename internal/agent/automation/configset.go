@@ -210,16 +210,23 @@ func jsonNode(decoder *json.Decoder) (*yaml.Node, error) {
 	case string:
 		return stringNode(token), nil
 	case json.Number:
-		tag := "!!int"
-		if strings.ContainsAny(token.String(), ".eE") {
-			tag = "!!float"
-		}
-		return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: token.String()}, nil
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: numberTag(token.String()), Value: token.String()}, nil
 	}
 	if token == json.Delim('[') {
 		return jsonArray(decoder)
 	}
 	return jsonObject(decoder)
+}
+
+// numberTag is the type that a YAML parser gives to the number, so that it need not be written.
+func numberTag(number string) string {
+	if _, err := strconv.ParseInt(number, 10, 64); err == nil {
+		return "!!int"
+	}
+	if _, err := strconv.ParseUint(number, 10, 64); err == nil {
+		return "!!int"
+	}
+	return "!!float"
 }
 
 func jsonArray(decoder *json.Decoder) (*yaml.Node, error) {

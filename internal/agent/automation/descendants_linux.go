@@ -14,8 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killPatience is how long processes that got SIGKILL are waited for.
-const killPatience = 5 * time.Second
+const (
+	// killPatience is how long processes that got SIGKILL are waited for.
+	killPatience = 5 * time.Second
+	// reapInterval and reapPatience say how often and for how long orphans that are left alone are looked after. The next
+	// operation looks after them again.
+	reapInterval = time.Second
+	reapPatience = 5 * time.Minute
+)
 
 // becomeSubreaper makes this process the parent of its orphaned descendants, instead of the init process: so it can wait
 // for them and none of them stays as a zombie.
@@ -43,12 +49,11 @@ func endDescendants(marker string, cli int, force bool) int {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
 		}
-		if force {
-			orphans.adopt(cli)
-		}
+		orphans.adopt(cli)
 		orphans.reap()
 		// New ones can appear while others are being killed.
 		if !force || len(alive) == 0 || time.Now().After(deadline) {
+			orphans.reapLater()
 			return len(found)
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -87,6 +92,8 @@ var orphans = &orphanSet{pids: map[int]bool{}}
 type orphanSet struct {
 	mu   sync.Mutex
 	pids map[int]bool
+	// reaping says that reapLater is at work.
+	reaping bool
 }
 
 func (o *orphanSet) add(pid int) {
@@ -113,10 +120,35 @@ func (o *orphanSet) adopt(cli int) {
 func (o *orphanSet) reap() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.reapLocked()
+}
+
+func (o *orphanSet) reapLocked() {
 	for pid := range o.pids {
 		waited, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
 		if waited == pid || (err == unix.ECHILD && unix.Kill(pid, 0) == unix.ESRCH) {
 			delete(o.pids, pid)
 		}
 	}
+}
+
+// reapLater goes on to collect those that have not ended yet, in the background.
+func (o *orphanSet) reapLater() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.reaping || len(o.pids) == 0 {
+		return
+	}
+	o.reaping = true
+	deadline := time.Now().Add(reapPatience)
+	var next func()
+	next = func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.reapLocked()
+		if o.reaping = len(o.pids) > 0 && time.Now().Before(deadline); o.reaping {
+			time.AfterFunc(reapInterval, next)
+		}
+	}
+	time.AfterFunc(reapInterval, next)
 }

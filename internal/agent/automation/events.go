@@ -41,7 +41,9 @@ type stepEvent struct {
 }
 
 const (
-	stackType = "pulumi:pulumi:Stack"
+	// stackType and providerPrefix are resources that nobody asked for.
+	stackType      = "pulumi:pulumi:Stack"
+	providerPrefix = "pulumi:providers:"
 	// maxDiagnostics and maxDiagnosticSize bound the errors that are kept; the message has room for a few only.
 	maxDiagnostics    = 10
 	maxDiagnosticSize = 2 << 10
@@ -69,7 +71,7 @@ func (s *summary) add(event engineEvent) bool {
 	case event.ResourcePre != nil:
 		s.started = true
 		step := event.ResourcePre.Metadata
-		if step.Type == stackType || step.Op == "same" {
+		if step.Type == stackType || strings.HasPrefix(step.Type, providerPrefix) || step.Op == "same" {
 			return false
 		}
 		s.current = step.Op + " " + step.Type + " " + resourceName(step.URN)

@@ -45,7 +45,7 @@ exec %[2]q "$@"
 // fixture is a Runner with the real CLI, a project, and a backend on the disk.
 type fixture struct {
 	*WithT
-	t                    *testing.T
+	t                    testing.TB
 	home, state, project string
 	commands             string
 	options              automation.Options
@@ -53,7 +53,7 @@ type fixture struct {
 	logged               *lockedBuilder
 }
 
-func newFixture(t *testing.T, change ...func(*automation.Options)) *fixture {
+func newFixture(t testing.TB, change ...func(*automation.Options)) *fixture {
 	t.Helper()
 	dir := t.TempDir()
 	f := &fixture{
@@ -186,7 +186,7 @@ func object(key, value string) *proto.ConfigItem {
 }
 
 // tool returns the path of a real program, which is built once for the machine.
-func tool(t *testing.T, name string) string {
+func tool(t testing.TB, name string) string {
 	t.Helper()
 	path, err := tools.Path(context.Background(), name, func(progress string) { t.Log(progress) })
 	if err != nil {

@@ -95,7 +95,7 @@ config:
 resources:
   one:
     type: test:index:Sleep
-    properties: {echo: "${password}", failMessage: "login with ${password} failed\n  \x1b[31mfor ever\x1b[0m"}
+    properties: {seconds: 0.5, echo: "${password}", failMessage: "login with ${password} failed\n  \x1b[31mfor ever\x1b[0m"}
     options: {version: 0.1.0}
 `)
 	var reported []*proto.Operation
@@ -105,7 +105,11 @@ resources:
 	f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED))
 	f.Expect(operation.GetMessage()).To(ContainSubstring("test:index:Sleep one: "))
 	f.Expect(operation.GetMessage()).To(ContainSubstring("login with [secret] failed; for ever"))
-	f.Expect(reported).To(ContainElement(HaveField("Message", ContainSubstring("create test:index:Sleep one"))))
+	var messages []string
+	for _, progress := range reported {
+		messages = append(messages, progress.GetMessage())
+	}
+	f.Expect(messages).To(ContainElement(ContainSubstring("create test:index:Sleep one")))
 	f.Expect(reported[0].GetState()).To(Equal(proto.OperationState_OPERATION_STATE_PREPARING))
 	f.expectNoCanary(append(reported, operation)...)
 	f.Expect(f.logged.String()).To(ContainSubstring("echo: [secret]"))

@@ -47,7 +47,8 @@ func stop(ctx context.Context, process *os.Process, grace, terminate time.Durati
 			return stopOutcome{stopped: true}
 		}
 	}
-	// Its descendants first: once it is dead they are harder to find.
+	// Its descendants first: once it is dead they are harder to find. It must not start new ones meanwhile.
+	_ = process.Signal(syscall.SIGSTOP)
 	endDescendants(marker, process.Pid, true)
 	_ = process.Kill()
 	return stopOutcome{stopped: true, killed: true}

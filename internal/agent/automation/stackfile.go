@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -188,10 +189,13 @@ func containsScalar(sequence *yaml.Node, value string) bool {
 	return false
 }
 
+// oldBool is what YAML 1.1 reads as a truth value.
+var oldBool = regexp.MustCompile(`^(?i:y|n|yes|no|on|off)$`)
+
 // stringNode is the text, quoted when it would read as something else.
 func stringNode(text string) *yaml.Node {
 	node := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
-	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
+	if oldBool.MatchString(text) || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
 		node.Style = yaml.DoubleQuotedStyle
 	}
 	return node

@@ -172,7 +172,7 @@ func TestKilledCLIIsInterruptedAndLeavesNoProcess(t *testing.T) {
 	f.Expect(operation.GetState()).To(Equal(interrupted))
 	f.Expect(operation.GetMessage()).To(ContainSubstring("ended by a signal from outside"))
 	f.Expect(f.providers()).To(BeEmpty())
-	f.Expect(f.zombies()).To(BeEmpty())
+	f.Eventually(f.zombies).WithTimeout(long).Should(BeEmpty())
 	f.Expect(f.locks()).To(HaveLen(1))
 
 	// The pending creation is found even though the lock is still there, and after a restart of the agent.

@@ -33,6 +33,27 @@ func TestAnOperationRunsOnceHoweverOftenItIsStarted(t *testing.T) {
 	g.Expect(a.runner.calls).To(HaveLen(1))
 }
 
+func TestAnOperationThatWasAcceptedIsOnRecord(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	a := startAgent(t, dir)
+	release := make(chan struct{})
+	a.runner.run = func(context.Context, call) *proto.Operation {
+		<-release
+		return &proto.Operation{State: failed}
+	}
+	// What somebody put there before is not about this operation.
+	record(t, dir, "a", map[string]string{resultFile: `{"id":"a","state":"OPERATION_STATE_SUCCEEDED"}`})
+	_, err := a.StartOperation(t.Context(), request("a"))
+	g.Expect(err).NotTo(HaveOccurred())
+	content, err := os.ReadFile(filepath.Join(dir, "operations/a", stateFile))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(parseRecord("a", content)).To(HaveField("State", queued))
+	g.Expect(filepath.Join(dir, "operations/a", resultFile)).NotTo(BeAnExistingFile())
+	close(release)
+	a.wait("a")
+}
+
 func TestOneOperationRunsAtATime(t *testing.T) {
 	g := NewWithT(t)
 	a := startAgent(t, t.TempDir())

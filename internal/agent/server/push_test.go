@@ -64,12 +64,16 @@ func TestTheSourceIsNotReplacedUnderAnOperation(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	source := pack(t, map[string]string{"Pulumi.yaml": projectYAML})
 	a.start("a")
-	g.Expect(a.push(source)).To(MatchError(client.ErrBusy))
+	// The bytes need not travel to learn that.
+	g.Expect(a.PushSource(t.Context(), source.digest, 1<<20, neverEnding{})).To(MatchError(client.ErrBusy))
 	a.finish("a", &proto.Operation{State: succeeded})
 
 	// An operation that starts while the bytes travel wins, too.
 	g.Expect(a.push(pack(t, map[string]string{"Pulumi.yaml": projectYAML, "first": ""}))).To(Succeed())
-	content := &hook{Reader: bytes.NewReader(source.content), before: func() { a.start("b") }}
+	content := &hook{Reader: bytes.NewReader(source.content), before: func() {
+		g.Eventually(filepath.Join(a.dir, archiveFile)).WithTimeout(patience).Should(BeAnExistingFile())
+		a.start("b")
+	}}
 	err := a.PushSource(t.Context(), source.digest, int64(len(source.content)), content)
 	g.Expect(err).To(MatchError(client.ErrBusy))
 	g.Expect(filepath.Join(a.dir, "source", "first")).To(BeARegularFile())

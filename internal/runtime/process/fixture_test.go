@@ -32,7 +32,12 @@ func newDir(t *testing.T) string {
 		for _, entry := range entries {
 			g.Expect(directory{path: dir + "/" + entry.Name()}.clear(ctx, time.Millisecond, "")).To(Succeed())
 		}
+		unknown := agentsIn(dir)
+		for _, pid := range unknown {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
 		g.Expect(os.RemoveAll(dir)).To(Succeed())
+		g.Expect(unknown).To(BeEmpty(), "an agent without a record")
 	})
 	return dir
 }

@@ -1,0 +1,57 @@
+package server
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// watchStream is the agent's end of a watch, in a test with a clock of its own.
+type watchStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	sent chan *proto.Operation
+}
+
+func (s *watchStream) Context() context.Context { return s.ctx }
+
+func (s *watchStream) Send(operation *proto.Operation) error {
+	s.sent <- operation
+	return nil
+}
+
+func TestProgressIsToldAtIntervalsAndTheEndAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		watched := newOperation(&proto.Operation{Id: "a", State: running}, func(error) {})
+		server := &Server{engine: &engine{operations: map[string]*operation{"a": watched}}}
+		stream := &watchStream{ctx: t.Context(), sent: make(chan *proto.Operation, 100)}
+		ended := make(chan error, 1)
+		start := time.Now()
+		go func() { ended <- server.WatchOperation(&proto.WatchOperationRequest{Id: "a"}, stream) }()
+		synctest.Wait()
+		g.Expect(stream.sent).To(Receive(HaveField("State", running)))
+
+		for range 50 {
+			watched.replace(&proto.Operation{Id: "a", State: running, Message: "many changes"})
+			synctest.Wait()
+		}
+		g.Expect(stream.sent).NotTo(Receive())
+		<-stream.sent
+		g.Expect(time.Since(start)).To(Equal(watchInterval))
+
+		watched.replace(&proto.Operation{Id: "a", State: running, Message: "one more"})
+		synctest.Wait()
+		watched.replace(&proto.Operation{Id: "a", State: succeeded})
+		synctest.Wait()
+		g.Expect(stream.sent).To(Receive(HaveField("State", succeeded)))
+		g.Expect(ended).To(Receive(BeNil()))
+		g.Expect(time.Since(start)).To(Equal(watchInterval))
+	})
+}
