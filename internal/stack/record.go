@@ -124,7 +124,7 @@ func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack) er
 	slices.SortFunc(finished, func(a, b autov1alpha1.Update) int {
 		return b.CreationTimestamp.Compare(a.CreationTimestamp.Time)
 	})
-	keep := max(int(stack.GetUpdateHistoryLimit())-1, 0)
+	keep := max(stack.GetUpdateHistoryLimit()-1, 0)
 	if len(finished) <= keep {
 		return nil
 	}
