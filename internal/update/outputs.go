@@ -68,11 +68,13 @@ func (r *Reconciler) checkOutputs(ctx context.Context, update *autov1alpha1.Upda
 	// Metadata is enough, so the outputs are not read.
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	if err := r.live.Get(ctx, ctrlclient.ObjectKey{Namespace: update.Namespace, Name: name}, existing); ctrlclient.IgnoreNotFound(err) != nil {
-		return "", fmt.Errorf("look at the stored outputs: %w", err)
-	} else if err != nil {
+	err = r.live.Get(ctx, ctrlclient.ObjectKey{Namespace: update.Namespace, Name: name}, existing)
+	if apierrors.IsNotFound(err) {
 		// It was just removed: the place is free at the next attempt.
 		return "", errLeftoverOutputs
+	}
+	if err != nil {
+		return "", fmt.Errorf("look at the stored outputs: %w", err)
 	}
 	owner := metav1.GetControllerOf(existing)
 	switch {

@@ -2,6 +2,7 @@ package automation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -23,8 +24,8 @@ func (o *operation) runEngine(ctx context.Context) (*summary, error) {
 		if err == nil {
 			return sum, nil
 		}
-		f, ok := err.(*failure)
-		if !ok || context.Cause(ctx) != nil {
+		var f *failure
+		if !errors.As(err, &f) || context.Cause(ctx) != nil {
 			return nil, err
 		}
 		switch {

@@ -55,6 +55,10 @@ type fixture struct {
 
 func newFixture(t testing.TB, change ...func(*automation.Options)) *fixture {
 	t.Helper()
+	// pulumi waits more than it works.
+	if test, ok := t.(*testing.T); ok {
+		test.Parallel()
+	}
 	dir := t.TempDir()
 	f := &fixture{
 		WithT: NewWithT(t), t: t, logged: &lockedBuilder{},
