@@ -20,6 +20,12 @@ import (
 // agentName is the file name of the workspace agent's executable.
 const agentName = "agent"
 
+// passedOn are the variables of the controller's environment that programs need as well: how to reach the world, and whom to
+// trust there.
+var passedOn = []string{
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
+}
+
 // newRuntime builds the runtime that --workspace-runtime names.
 func newRuntime(live client.Reader, o *options) (*process.Runtime, error) {
 	log := ctrl.Log.WithName("runtime")
@@ -33,6 +39,7 @@ func newRuntime(live client.Reader, o *options) (*process.Runtime, error) {
 		AgentPath:   agentPath,
 		PulumiPath:  o.workspace.pulumiPath,
 		AgentArgs:   agentArgs(o.artifacts),
+		Environ:     passedOn,
 		IdleTimeout: o.workspace.idleTimeout,
 		Exists:      workspaceExists(live),
 		Log:         log,

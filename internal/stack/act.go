@@ -3,8 +3,10 @@ package stack
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -101,14 +103,13 @@ func (r *Reconciler) follow(ctx context.Context, o *observation) (outcome, error
 			return outcome{}, err
 		}
 	}
-	if keepsReady(o.stack) {
-		return outcome{}, nil
-	}
-	if reason, message := waitingFor(o.update); reason != "" {
+	reason, message := waitingFor(o.update)
+	switch {
+	case reason != "":
 		markWaiting(o.stack, reason, message)
-		return outcome{}, nil
+	case !keepsReady(o.stack):
+		markWorking(o.stack, describeProgress(o.update))
 	}
-	markWorking(o.stack, describeProgress(o.update))
 	return outcome{}, nil
 }
 
@@ -124,32 +125,33 @@ func (r *Reconciler) release(ctx context.Context, stack *pulumiv1.Stack, proof s
 	return nil
 }
 
-// waitingFor returns why an Update has not started, in the Stack's terms; empty when it is on its way.
+// problemReasons are the reasons of a waiting Update that a user has to know about; any other one is a step on its way.
+var problemReasons = []string{
+	pulumiv1.SecretNotFoundReason,
+	pulumiv1.ArtifactFetchFailedReason,
+	pulumiv1.ArtifactDigestMismatchReason,
+	pulumiv1.ArtifactTooLargeReason,
+	pulumiv1.ArtifactUnusableReason,
+	autov1alpha1.UpdateTransientFailureReason,
+}
+
+// waitingFor returns the problem that keeps an Update from starting; empty when it is on its way.
 func waitingFor(update *autov1alpha1.Update) (reason, message string) {
-	if update.HasStarted() {
+	condition := apimeta.FindStatusCondition(update.Status.Conditions, autov1alpha1.UpdateProgressing)
+	if update.HasStarted() || condition == nil || !slices.Contains(problemReasons, condition.Reason) {
 		return "", ""
 	}
-	for _, condition := range update.Status.Conditions {
-		if condition.Type != autov1alpha1.UpdateProgressing || condition.Status != "False" {
-			continue
-		}
-		if condition.Reason == autov1alpha1.UpdateWorkspaceNotReadyReason || condition.Reason == autov1alpha1.UpdateWorkspaceNotFoundReason {
-			return "", ""
-		}
-		return condition.Reason, condition.Message
-	}
-	return "", ""
+	return condition.Reason, condition.Message
 }
 
 // describeProgress is one line about an Update that is on its way.
 func describeProgress(update *autov1alpha1.Update) string {
-	if !update.HasStarted() {
-		for _, condition := range update.Status.Conditions {
-			if condition.Type == autov1alpha1.UpdateProgressing && condition.Status == "False" && condition.Message != "" {
-				return "waiting for workspace readiness: " + condition.Message
-			}
-		}
+	if update.HasStarted() {
+		return fmt.Sprintf("stack is being processed: %s by update %s", update.Spec.Type, update.Name)
+	}
+	condition := apimeta.FindStatusCondition(update.Status.Conditions, autov1alpha1.UpdateProgressing)
+	if condition == nil || condition.Message == "" {
 		return "waiting for workspace readiness"
 	}
-	return fmt.Sprintf("stack is being processed: %s by update %s", update.Spec.Type, update.Name)
+	return "waiting for workspace readiness: " + condition.Message
 }

@@ -98,6 +98,10 @@ func TestWhatIsNoRecordIsLeftAlone(t *testing.T) {
 		g.Expect(make(filepath.Join(dir, "operations", id, stateFile))).To(Succeed())
 	}
 	g.Expect(os.Symlink(outside, filepath.Join(dir, "operations", "linked-dir"))).To(Succeed())
+	// Somebody who may write to the pipe at any time.
+	writer, err := os.OpenFile(filepath.Join(dir, "operations/pipe", stateFile), os.O_RDWR, 0)
+	g.Expect(err).NotTo(HaveOccurred())
+	defer writer.Close()
 	a := startAgent(t, dir)
 	info, err := a.GetInfo(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
