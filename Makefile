@@ -1,6 +1,8 @@
 # The programs that the targets need (control plane, Flux's controllers, the pulumi CLI, linters, generators) are built
 # from their Go modules, once per user, into ~/.cache/stack-controller ($STACK_CONTROLLER_CACHE). See tests/tools.
 
+# Without cgo everywhere but for the race detector, so that the programs share what was compiled.
+
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -27,21 +29,21 @@ path = $(shell go run ./tests/tools/install $(1))
 demo: ## Show the whole system at work on this machine; KEEP=1 leaves it running
 	@mkdir -p bin
 	@echo 'Compiling the demo (a few minutes the first time) …'
-	@go build -o bin/demo ./tests/demo
+	@CGO_ENABLED=0 go build -o bin/demo ./tests/demo
 	@bin/demo $(if $(KEEP),-keep)
 
 .PHONY: demo-clean
 demo-clean: ## End and remove what "make demo" left running, or what a crash left
 	@mkdir -p bin
-	@go build -o bin/demo ./tests/demo
+	@CGO_ENABLED=0 go build -o bin/demo ./tests/demo
 	@bin/demo -clean
 
 ##@ Build
 
 .PHONY: build
 build: ## Build bin/stack-controller and bin/agent
-	CGO_ENABLED=0 go build -trimpath -o bin/stack-controller .
-	CGO_ENABLED=0 go build -trimpath -o bin/agent ./cmd/agent
+	CGO_ENABLED=0 go build -o bin/stack-controller .
+	CGO_ENABLED=0 go build -o bin/agent ./cmd/agent
 
 .PHONY: generate
 generate: generate-api generate-proto generate-rbac ## Generate deepcopy code, CRDs, RBAC, API reference and protobuf code
@@ -96,7 +98,7 @@ verify: generate ## Fail when generated files or go.mod are not up to date
 
 .PHONY: bench
 bench: ## Measure a commit's way into a Stack beside a bare "pulumi up", and fetches beside downloads
-	go run ./tests/bench
+	CGO_ENABLED=0 go run ./tests/bench
 
 .PHONY: fuzz
 fuzz: ## Fuzz each target for FUZZTIME

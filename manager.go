@@ -69,6 +69,8 @@ func newRESTConfig(ctx context.Context, o clientOptions) (*rest.Config, error) {
 		return nil, fmt.Errorf("find the Kubernetes API server: %w", err)
 	}
 	restConfig.QPS, restConfig.Burst = o.qps, o.burst
+	// The API server warns at each write about the finalizer's name, which existing objects carry.
+	restConfig.WarningHandler = rest.NoWarnings{}
 	if enabled, err := flowcontrol.IsEnabled(ctx, restConfig); err == nil && enabled {
 		restConfig.QPS, restConfig.Burst = -1, -1
 	}

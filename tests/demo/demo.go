@@ -103,7 +103,7 @@ func (d *demo) buildTools(ctx context.Context) error {
 
 func (d *demo) startServers(ctx context.Context) error {
 	d.title("Build stack-controller")
-	if _, err := stage.Build(ctx); err != nil {
+	if _, err := stage.Build(ctx, func(line string) { d.text("%s", line) }); err != nil {
 		return err
 	}
 	d.title("Start a control plane, Flux's source-controller and stack-controller")

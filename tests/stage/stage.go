@@ -68,7 +68,7 @@ func Start(ctx context.Context, options Options) (*Stage, error) {
 }
 
 func (s *Stage) start(ctx context.Context) (err error) {
-	if s.binaries, err = Build(ctx); err != nil {
+	if s.binaries, err = Build(ctx, s.progress); err != nil {
 		return err
 	}
 	s.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{

@@ -41,7 +41,8 @@ func build(ctx context.Context, name string, t tool, path string, progress func(
 	}
 	start := time.Now()
 	progress(fmt.Sprintf("building %s (once for this machine)", name))
-	if err := compile(ctx, name, t, path+".new", progress); err != nil {
+	flags := []string{"-trimpath", "-ldflags", strings.TrimSpace("-s -w " + t.ldflags)}
+	if err := Compile(ctx, name, filepath.Join(sourceDir(), t.module), t.pkg, path+".new", flags, progress); err != nil {
 		return err
 	}
 	if err := os.Rename(path+".new", path); err != nil {
@@ -51,12 +52,13 @@ func build(ctx context.Context, name string, t tool, path string, progress func(
 	return nil
 }
 
-// compile runs go build and tells every now and then how many packages it has compiled.
-func compile(ctx context.Context, name string, t tool, path string, progress func(string)) error {
+// Compile runs go build, without cgo, for the package as seen from the directory. It tells progress, when that is not nil,
+// every now and then how many packages it has compiled; name is what it calls the program.
+func Compile(ctx context.Context, name, dir, pkg, path string, flags []string, progress func(string)) error {
 	// -v names each package as it is compiled.
-	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-trimpath",
-		"-ldflags", strings.TrimSpace("-s -w "+t.ldflags), "-o", path, t.pkg)
-	cmd.Dir = filepath.Join(sourceDir(), t.module)
+	args := append([]string{"build", "-v", "-o", path}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
 	output := &buildOutput{}
 	cmd.Stdout, cmd.Stderr = output, output
@@ -79,6 +81,9 @@ func compile(ctx context.Context, name string, t tool, path string, progress fun
 			}
 			return nil
 		case <-ticker.C:
+			if progress == nil {
+				continue
+			}
 			progress(fmt.Sprintf("  %s: %s, %s", name, output.summary(), time.Since(start).Round(time.Second)))
 		}
 	}
