@@ -6,25 +6,21 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-const (
-	// installTimeout bounds `pulumi install`: it may download an SDK and compile it.
-	installTimeout = 30 * time.Minute
-	// maxMarkers bounds the sets of dependencies that are remembered as installed.
-	maxMarkers = 64
-)
+// installTimeout bounds `pulumi install`: it may download an SDK and compile it.
+const installTimeout = 30 * time.Minute
 
 // install makes the dependencies of the program present, when it has any and they are not.
 //
 // Whether they are is remembered by a digest over everything that `pulumi install` reads. The file of that name lists the
 // directories that held dependencies afterwards: when one of them is missing, they are installed again. So a new revision of
-// the source costs an installation only when its dependencies changed.
+// the source costs an installation only when its dependencies changed. Only the last installation is remembered: it replaced
+// what an earlier one had put into the same directories.
 func (o *operation) install(ctx context.Context) error {
 	if !o.runsProgram() {
 		return nil
@@ -39,6 +35,10 @@ func (o *operation) install(ctx context.Context) error {
 	marker := filepath.Join(o.runner.stateDir("installed"), inputs.digest(o.runner.Version(), o.env["PULUMI_HOME"]))
 	if !inputs.unknown && o.installed(marker) {
 		return nil
+	}
+	// From here on what was installed before may be half replaced.
+	if err := os.RemoveAll(filepath.Dir(marker)); err != nil {
+		return fmt.Errorf("forget the last installation: %w", err)
 	}
 	o.report.update(true, func(op *proto.Operation) { op.Message = "installing dependencies" })
 	res, err := o.helper(ctx, installTimeout, invocation{args: []string{"install"}, dir: o.dir})
@@ -94,25 +94,8 @@ func (o *operation) noteInstalled(marker string) error {
 			fmt.Fprintln(&directories, dir)
 		}
 	}
-	removeOldMarkers(filepath.Dir(marker))
+	if err := os.MkdirAll(filepath.Dir(marker), 0o700); err != nil {
+		return fmt.Errorf("note the installation: %w", err)
+	}
 	return writeFile(marker, []byte(directories.String()))
-}
-
-// removeOldMarkers makes room for one more. An agent serves one program, so there are many only after many changes.
-func removeOldMarkers(dir string) {
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) < maxMarkers {
-		return
-	}
-	age := func(entry os.DirEntry) int64 {
-		info, err := entry.Info()
-		if err != nil {
-			return 0
-		}
-		return info.ModTime().UnixNano()
-	}
-	slices.SortFunc(entries, func(a, b os.DirEntry) int { return int(max(-1, min(1, age(a)-age(b)))) })
-	for _, entry := range entries[:len(entries)-maxMarkers+1] {
-		_ = os.Remove(filepath.Join(dir, entry.Name()))
-	}
 }

@@ -45,6 +45,11 @@ func TestInstallRunsOnlyWhenItsInputsChanged(t *testing.T) {
 	f.Expect(f.processes()).To(HaveLen(1))
 	f.Expect(f.run(up).GetState()).To(Equal(succeeded))
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install"), HavePrefix("up ")))
+
+	// What was installed for these inputs once has been replaced since.
+	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "b"))
+	f.Expect(f.run(up).GetState()).To(Equal(succeeded))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install"), HavePrefix("up ")))
 }
 
 func TestFailedInstallIsReportedAndRepeated(t *testing.T) {

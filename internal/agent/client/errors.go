@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -57,12 +58,18 @@ func (e *Error) Unwrap() error {
 	return e.Kind
 }
 
+// deadlineSlack is how much earlier than the caller's own timer the agent may notice the caller's deadline.
+const deadlineSlack = 100 * time.Millisecond
+
 // wrap turns an error of the generated client into one that callers can decide on. ctx is the caller's.
 func wrap(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", what, ctx.Err())
 	}
 	answer := status.Convert(err)
+	if deadline, ok := ctx.Deadline(); ok && answer.Code() == codes.DeadlineExceeded && time.Until(deadline) < deadlineSlack {
+		return fmt.Errorf("%s: %w", what, context.DeadlineExceeded)
+	}
 	return &Error{What: what, Message: answer.Message(), Kind: kindOf(err, answer.Code()), Code: answer.Code()}
 }
 
