@@ -91,6 +91,9 @@ func decide(o observation) decision {
 // running one is left alone.
 func decideOnUpdate(o observation) decision {
 	switch {
+	case !o.update.DeletionTimestamp.IsZero() && o.update.Status.StartTime == nil:
+		// It never ran, so it has no result; when it is gone there is a new decision to make.
+		return decision{action: actionFollow}
 	case o.update.IsComplete():
 		return decision{action: actionRecord}
 	case !o.update.HasStarted() && outdated(o):

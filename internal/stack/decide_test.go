@@ -131,6 +131,12 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 
 		{name: "a finished Update is recorded", given: updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), action: actionRecord},
 		{name: "a finished Update is recorded though the Stack is suspended", given: with(updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), func(o *observation) { o.stack.Spec.Suspend = true }), action: actionRecord},
+		{name: "an Update that was removed before it ran is no result", given: with(updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), func(o *observation) {
+			o.update.DeletionTimestamp = &metav1.Time{Time: now}
+		}), action: actionFollow},
+		{name: "an Update that was removed while it ran is one", given: with(updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), func(o *observation) {
+			o.update.DeletionTimestamp, o.update.Status.StartTime = &metav1.Time{Time: now}, &metav1.Time{Time: now}
+		}), action: actionRecord},
 		{name: "a waiting Update is followed", given: updating(), action: actionFollow},
 		{name: "a waiting Update makes room for a new digest", given: with(updating(), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
 		{name: "a running Update does not", given: with(updating(), func(o *observation) {

@@ -75,6 +75,15 @@ func TestMissingSecretKeyIsWaitedForAndIsNoFailure(t *testing.T) {
 	g.Expect(readyMessage(stack)).To(ContainSubstring("later"))
 	g.Expect(stack.Status.LastUpdate).To(BeNil())
 
+	// A new revision takes the place of the one that waits.
+	artifact = artifacts.put("v2", packed(yamlProgram(name, "outputs:", "  x: 2")))
+	g.Expect(publish(t.Context(), name, artifact)).To(Succeed())
+	stack = await(t.Context(), g, name, func(s *pulumiv1.Stack) bool {
+		return notReady(pulumiv1.SecretNotFoundReason)(s) && s.Status.CurrentUpdate != nil && s.Status.CurrentUpdate.Commit == artifact.Digest
+	})
+	g.Expect(stack.Status.LastUpdate).To(BeNil())
+	g.Expect(updates(t.Context(), g, name)).To(HaveLen(1))
+
 	g.Expect(system.Client.Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "later"}, StringData: map[string]string{"key": secretCanary},
 	})).To(Succeed())

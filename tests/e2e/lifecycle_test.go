@@ -6,9 +6,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -147,4 +150,29 @@ func TestHistoryIsLimited(t *testing.T) {
 	g.Eventually(func() int { return len(updates(t.Context(), g, name)) }).WithTimeout(patience).WithPolling(pollInterval).Should(Equal(2))
 	g.Expect(stack.Status.History).To(HaveLen(1))
 	g.Expect(stack.Status.History[0].TotalReconciliations).To(BeEquivalentTo(4))
+}
+
+func TestResyncRunsWhenItIsDueAndKeepsTheStackReady(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	const name = "resynced"
+	stack, _ := deployed(t, g, name, func(s *pulumiv1.Stack) {
+		s.Spec.ContinueResyncOnCommitMatch = true
+		s.Spec.ResyncFrequencySeconds = 60
+	})
+	since := readySince(stack)
+	first := stack.Status.LastUpdate.Name
+	before := stack.DeepCopy()
+	stack.Status.LastUpdate.LastResyncTime = metav1.NewTime(time.Now().Add(-2 * time.Minute))
+	g.Expect(system.Client.Status().Patch(t.Context(), stack, client.MergeFrom(before))).To(Succeed())
+	// An annotation that means nothing here makes the controller look.
+	change(t.Context(), g, name, func(s *pulumiv1.Stack) {
+		metav1.SetMetaDataAnnotation(&s.ObjectMeta, pulumiv1.OrphanAnnotation, "false")
+	})
+	stack = await(t.Context(), g, name, func(s *pulumiv1.Stack) bool { return ready("")(s) && s.Status.LastUpdate.Name != first })
+	g.Expect(readySince(stack)).To(Equal(since))
+}
+
+func readySince(stack *pulumiv1.Stack) metav1.Time {
+	return apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition).LastTransitionTime
 }

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	. "github.com/onsi/gomega"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -53,4 +55,12 @@ func (g *gate) calls(expect *WithT) []string {
 	content, err := os.ReadFile(filepath.Join(g.dir, "calls"))
 	expect.Expect(err).NotTo(HaveOccurred())
 	return strings.Split(strings.TrimSpace(string(content)), "\n")
+}
+
+// callsFor returns the calls that the agent of the Stack's Workspace made.
+func (g *gate) callsFor(ctx context.Context, expect *WithT, name string) []string {
+	workspace := &autov1alpha1.Workspace{}
+	expect.Expect(system.Client.Get(ctx, keyOf(name), workspace)).To(Succeed())
+	dir := filepath.Dir(strings.TrimPrefix(workspace.Status.Address, "unix:"))
+	return slices.DeleteFunc(g.calls(expect), func(call string) bool { return !strings.HasPrefix(call, dir) })
 }
