@@ -114,6 +114,7 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *parts, o 
 		},
 		Artifacts:    fetcher,
 		WaitInterval: o.requeueDependency,
+		Jitter:       float64(o.jitter.Percentage) / 100,
 		Stacks:       stacks,
 	}).SetupWithManager(ctx, mgr, controllerOptions(o))
 }

@@ -61,9 +61,6 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	setupLog := ctrl.Log.WithName("setup")
 	setupLog.Info("starting", "version", version)
 
-	if err := o.jitter.SetGlobalJitter(nil); err != nil {
-		return fmt.Errorf("set the jitter of intervals: %w", err)
-	}
 	mgr, err := newManager(ctx, o)
 	if err != nil {
 		return err

@@ -61,6 +61,9 @@ func KeyOf(stack *pulumiv1.Stack) (Key, bool) {
 		namespace = stack.Namespace
 	}
 	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+	if ref.APIVersion == "" {
+		gvk.Group = sourcev1.GroupVersion.Group
+	}
 	return Key{
 		GroupKind:      gvk.GroupKind(),
 		NamespacedName: types.NamespacedName{Namespace: namespace, Name: ref.Name},

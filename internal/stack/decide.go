@@ -15,6 +15,8 @@ type observation struct {
 	stack *pulumiv1.Stack
 	// waitInterval is when to look again at something that no watch covers.
 	waitInterval time.Duration
+	// jitter is the fraction by which intervals are lengthened at most.
+	jitter float64
 	// desired is the Workspace and the Update that the spec asks for; nil when specProblem says why the spec is unusable.
 	desired     *desired
 	specProblem error
@@ -159,7 +161,7 @@ func decideOnTrigger(o observation) decision {
 	if !o.stack.Spec.ContinueResyncOnCommitMatch {
 		return decision{action: actionSettle}
 	}
-	if left := resyncDue(o.stack).Sub(o.now); left > 0 {
+	if left := resyncDue(o.stack, o.jitter).Sub(o.now); left > 0 {
 		return decision{action: actionSettle, after: left}
 	}
 	return decision{action: actionUpdate, kind: kind, message: "Resync time elapsed"}
@@ -184,7 +186,7 @@ func inputsChanged(o observation) (trigger string, fresh bool) {
 // decideOnFailure retries with backoff, for ever: a failure whose cause went away must heal without a human.
 func decideOnFailure(o observation, kind autov1alpha1.UpdateType) decision {
 	last := o.stack.Status.LastUpdate
-	left := retryDue(o.stack).Sub(o.now)
+	left := retryDue(o.stack, o.jitter).Sub(o.now)
 	if left <= 0 {
 		return decision{action: actionUpdate, kind: kind, message: "Backoff time elapsed"}
 	}

@@ -195,7 +195,7 @@ func TestBackoffGrowsToItsLimitAndNoFurther(t *testing.T) {
 	g.Expect(backoff(2, time.Hour, 0)).To(Equal(30 * time.Second))
 	g.Expect(backoff(4, time.Hour, 0)).To(Equal(270 * time.Second))
 	g.Expect(backoff(1000, time.Hour, 0)).To(Equal(time.Hour))
-	g.Expect(backoff(1000, time.Hour, 1)).To(Equal(time.Hour + 3*time.Minute))
+	g.Expect(backoff(1000, time.Hour, 0.05)).To(Equal(time.Hour + 3*time.Minute))
 }
 
 func TestUpdateNameIsTheSameForTheSameWorkOnly(t *testing.T) {

@@ -15,7 +15,7 @@ func decideOnDeletion(o observation) decision {
 	}
 	last := o.stack.Status.LastUpdate
 	if last != nil && last.Type == autov1alpha1.UpdateTypeDestroy && last.State == pulumiv1.StackUpdateFailed {
-		if left := retryDue(o.stack).Sub(o.now); left > 0 && unhandledRequest(o.stack) == "" {
+		if left := retryDue(o.stack, o.jitter).Sub(o.now); left > 0 && unhandledRequest(o.stack) == "" {
 			return decision{action: actionRetry, reason: retryReason(last), after: left,
 				message: fmt.Sprintf("destroy failed (attempt %d), next attempt in %s: %s", last.Failures, left.Round(time.Second), last.Message)}
 		}

@@ -18,7 +18,7 @@ import (
 
 // observe gathers everything that a decision is made from.
 func (r *Reconciler) observe(ctx context.Context, stack *pulumiv1.Stack) (*observation, error) {
-	o := &observation{now: time.Now(), stack: stack, waitInterval: r.WaitInterval}
+	o := &observation{now: time.Now(), stack: stack, waitInterval: r.WaitInterval, jitter: r.Jitter}
 	o.desired, o.specProblem = desire(stack)
 	if err := r.observeSource(ctx, o); err != nil {
 		return nil, err

@@ -51,6 +51,8 @@ type Reconciler struct {
 	Artifacts *artifact.Fetcher
 	// WaitInterval is when to look again at something that is missing and that no watch covers.
 	WaitInterval time.Duration
+	// Jitter is the fraction by which the intervals between attempts and between resyncs are lengthened at most.
+	Jitter float64
 	// Stacks are the metrics about Stacks.
 	Stacks *metrics.Stacks
 }

@@ -16,31 +16,31 @@ const (
 	// stalledAfterFailures is the number of failed attempts on the same inputs after which the Stack is also Stalled, so
 	// that whoever waits for it fails fast. Attempts go on.
 	stalledAfterFailures = 3
-	// jitterFraction spreads Stacks that were created together.
-	jitterFraction = 0.05
 )
 
-// retryDue is when the next attempt after a failure may start.
-func retryDue(stack *pulumiv1.Stack) time.Time {
+// retryDue is when the next attempt after a failure may start. The jitter, a fraction of the wait, spreads Stacks that
+// failed together.
+func retryDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	last := stack.Status.LastUpdate
 	if interval := stack.GetRetryInterval(); interval > 0 {
 		return last.LastResyncTime.Add(interval)
 	}
-	return last.LastResyncTime.Add(backoff(last.Failures, stack.GetRetryMaxBackoff(), spread(stack)))
+	return last.LastResyncTime.Add(backoff(last.Failures, stack.GetRetryMaxBackoff(), jitter*spread(stack)))
 }
 
 // backoff is the wait after so many failures in a row. An interrupted operation is no failure and waits as after the first.
-// spread, from 0 to 1, selects the jitter.
-func backoff(failures int64, longest time.Duration, spread float64) time.Duration {
+// It is lengthened by the fraction of jitter.
+func backoff(failures int64, longest time.Duration, jitter float64) time.Duration {
 	exponent := float64(max(failures-1, 0))
 	wait := math.Min(float64(firstBackoff)*math.Pow(backoffFactor, exponent), float64(longest))
-	return time.Duration(wait * (1 + jitterFraction*spread))
+	return time.Duration(wait * (1 + jitter))
 }
 
-// resyncDue is when the next periodic update of a settled Stack is due.
-func resyncDue(stack *pulumiv1.Stack) time.Time {
+// resyncDue is when the next periodic update of a settled Stack is due. The jitter, a fraction of the interval, spreads Stacks
+// that were created together.
+func resyncDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	interval := float64(stack.GetResyncInterval())
-	return stack.Status.LastUpdate.LastResyncTime.Add(time.Duration(interval * (1 + jitterFraction*spread(stack))))
+	return stack.Status.LastUpdate.LastResyncTime.Add(time.Duration(interval * (1 + jitter*spread(stack))))
 }
 
 // spread returns a number from 0 to 1 that is stable between two looks at the same schedule, so that a restart does not

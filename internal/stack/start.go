@@ -9,10 +9,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/fluxcd/pkg/apis/meta"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
 )
 
 // startUpdate creates the Update that was decided on, once its artifact is in the store.
@@ -155,6 +156,8 @@ func adopt(o *observation) {
 
 // handleRequests notes that the requests in the annotations were seen.
 func handleRequests(stack *pulumiv1.Stack) {
+	// Flux's request to force a reconcile comes with a plain request of the same value, which is all that is needed here.
+	meta.ShouldHandleForceRequest(stack)
 	if token := requestedAt(stack); token != "" {
 		stack.Status.LastHandledReconcileAt = token
 	}
