@@ -29,8 +29,8 @@ const (
 	conflictInterval = 100 * time.Millisecond
 )
 
-// +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get;list;watch;patch;update
-// +kubebuilder:rbac:groups=pulumi.com,resources=stacks/status,verbs=get;patch;update
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks/status,verbs=patch
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks/finalizers,verbs=update
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces;updates,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=source.toolkit.fluxcd.io,resources=gitrepositories;ocirepositories;buckets;externalartifacts,verbs=get;list;watch

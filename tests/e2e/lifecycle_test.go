@@ -176,3 +176,23 @@ func TestResyncRunsWhenItIsDueAndKeepsTheStackReady(t *testing.T) {
 func readySince(stack *pulumiv1.Stack) metav1.Time {
 	return apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition).LastTransitionTime
 }
+
+func TestStackWaitsForItsPrerequisites(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	const name = "dependent"
+	artifact := artifacts.put("v1", packed(yamlProgram(name, "outputs:", "  x: 1")))
+	g.Expect(start(t.Context(), name, artifact, func(s *pulumiv1.Stack) {
+		s.Spec.Prerequisites = []pulumiv1.PrerequisiteRef{{Name: "base"}}
+		s.Spec.DependsOn = []meta.DependencyReference{{Name: "base"}}
+	})).To(Succeed())
+	stack := await(t.Context(), g, name, notReady(pulumiv1.PrerequisiteNotSatisfiedReason))
+	g.Expect(readyMessage(stack)).To(ContainSubstring("base does not exist"))
+
+	base := artifactStack(name)
+	base.Name, base.Spec.Stack = "base", "base"
+	g.Expect(system.Client.Create(t.Context(), base)).To(Succeed())
+	stack = await(t.Context(), g, name, ready(artifact.Digest))
+	g.Expect(system.Client.Get(t.Context(), client.ObjectKeyFromObject(base), base)).To(Succeed())
+	g.Expect(stack.Status.LastUpdate.LastResyncTime.Time).To(BeTemporally(">=", base.Status.LastUpdate.LastResyncTime.Time))
+}
