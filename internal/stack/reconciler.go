@@ -127,7 +127,7 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (outc
 		recorded := stack.Status.LastUpdate
 		then = func(ctx context.Context) error {
 			r.announce(stack, recorded, finished)
-			return r.pruneUpdates(ctx, stack)
+			return r.pruneUpdates(ctx, stack, recorded.Name)
 		}
 		decided = decide(*observed)
 	}

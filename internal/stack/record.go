@@ -112,14 +112,14 @@ func (r *Reconciler) readOutputs(ctx context.Context, update *autov1alpha1.Updat
 	return outputs, nil
 }
 
-// pruneUpdates deletes the oldest finished Updates beyond the limit. The last recorded one always stays.
-func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack) error {
+// pruneUpdates deletes the oldest finished Updates beyond the limit. The one that was recorded last always stays.
+func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack, recorded string) error {
 	updates, err := r.updatesOf(ctx, stack)
 	if err != nil {
 		return err
 	}
 	finished := slices.DeleteFunc(updates, func(update autov1alpha1.Update) bool {
-		return !update.IsComplete() || update.Name == stack.Status.LastUpdate.Name
+		return !update.IsComplete() || update.Name == recorded
 	})
 	slices.SortFunc(finished, func(a, b autov1alpha1.Update) int {
 		return b.CreationTimestamp.Compare(a.CreationTimestamp.Time)
