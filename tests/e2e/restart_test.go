@@ -9,6 +9,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
@@ -75,4 +76,31 @@ func TestStackDeletedDuringAnUpdateIsDestroyedAfterIt(t *testing.T) {
 	release()
 	awaitGone(t.Context(), g, name)
 	g.Expect(resources(g, name)).To(BeZero())
+}
+
+func TestRestartWritesNothingAboutSettledStacks(t *testing.T) {
+	for name, end := range map[string]func() error{"killed": system.KillController, "stopped": system.StopController} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			name := "rests-" + name
+			deployed(t, g, name)
+			versions := func() []string {
+				stack, workspace := &pulumiv1.Stack{}, &autov1alpha1.Workspace{}
+				g.Expect(system.Client.Get(t.Context(), keyOf(name), stack)).To(Succeed())
+				g.Expect(system.Client.Get(t.Context(), keyOf(name), workspace)).To(Succeed())
+				found := []string{stack.ResourceVersion, workspace.ResourceVersion}
+				for _, update := range updates(t.Context(), g, name) {
+					found = append(found, update.Name, update.ResourceVersion)
+				}
+				return found
+			}
+			g.Eventually(func() []string { return updates(t.Context(), g, name)[0].Finalizers }).WithTimeout(patience).WithPolling(pollInterval).Should(BeEmpty())
+			before := versions()
+			g.Expect(end()).To(Succeed())
+			g.Expect(system.StartController(t.Context())).To(Succeed())
+			// What is deployed after the restart comes after what was there before it.
+			deployed(t, g, name+"-later")
+			g.Expect(versions()).To(Equal(before))
+		})
+	}
 }
