@@ -125,7 +125,7 @@ func (d *demo) apply(ctx context.Context, program gitserver.Files) error {
 	if err != nil {
 		return fmt.Errorf("read the manifests: %w", err)
 	}
-	expanded := strings.NewReplacer("${REPOSITORY}", repository.URL, "${BACKEND}", d.stage.BackendURL()).Replace(string(manifests))
+	expanded := strings.NewReplacer("${REPOSITORY}", repository.URL, "${BACKEND}", d.stage.BackendURL).Replace(string(manifests))
 	output, err := d.stage.ControlPlane.KubectlInput(ctx, expanded, "apply", "--filename=-")
 	if err != nil {
 		return err

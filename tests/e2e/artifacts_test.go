@@ -132,7 +132,7 @@ func artifactStack(name string) *pulumiv1.Stack {
 		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name},
 		Spec: pulumiv1.StackSpec{
 			Stack:   "dev",
-			Backend: system.BackendURL(),
+			Backend: system.BackendURL,
 			FluxSource: &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{
 				APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.ExternalArtifactKind, Name: name,
 			}},

@@ -29,7 +29,7 @@ func deployed(t *testing.T, g *WithT, name string, changes ...func(*pulumiv1.Sta
 
 // resources returns how many resources the backend has for the stack "dev" of the project.
 func resources(g *WithT, project string) int {
-	dir := strings.TrimPrefix(system.BackendURL(), "file://")
+	dir := strings.TrimPrefix(system.BackendURL, "file://")
 	content, err := os.ReadFile(filepath.Join(dir, ".pulumi", "stacks", project, "dev.json"))
 	g.Expect(err).NotTo(HaveOccurred())
 	var state struct {

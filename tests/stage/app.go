@@ -17,7 +17,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 )
 
@@ -31,6 +30,18 @@ const (
 	// explainLines is how much of stack-controller's log Explain shows.
 	explainLines = 30
 )
+
+// Apps deploys programs and follows them, wherever it is that stack-controller runs them.
+type Apps struct {
+	// Git serves repositories.
+	Git *gitserver.Server
+	// Client is the administrator's, without a cache, for all kinds that play a part.
+	Client client.WithWatch
+	// BackendURL is a state backend for Stacks.
+	BackendURL string
+	// Log returns the last lines that stack-controller logged, for a message about a failure.
+	Log func(ctx context.Context, lines int) string
+}
 
 // App is a Stack that follows a GitRepository of the same name, and the git repository behind it.
 type App struct {
@@ -46,13 +57,13 @@ func (a *App) Key() client.ObjectKey {
 
 // Deploy creates a git repository with the files, and in a namespace of the app's name a Secret with a passphrase, a
 // GitRepository and a Stack. Each change is applied to the Stack before it is created.
-func (s *Stage) Deploy(ctx context.Context, name string, files gitserver.Files, changes ...func(*pulumiv1.Stack)) (*App, error) {
-	repository, _, err := s.Git.Create(name, files)
+func (a *Apps) Deploy(ctx context.Context, name string, files gitserver.Files, changes ...func(*pulumiv1.Stack)) (*App, error) {
+	repository, _, err := a.Git.Create(name, files)
 	if err != nil {
 		return nil, err
 	}
 	app := &App{Namespace: name, Name: name, Repository: repository}
-	stack := s.stack(app)
+	stack := a.stack(app)
 	for _, change := range changes {
 		change(stack)
 	}
@@ -65,7 +76,7 @@ func (s *Stage) Deploy(ctx context.Context, name string, files gitserver.Files, 
 		gitRepository(app),
 		stack,
 	} {
-		if err := s.Client.Create(ctx, object); err != nil {
+		if err := a.Client.Create(ctx, object); err != nil {
 			return nil, fmt.Errorf("create %T %s: %w", object, client.ObjectKeyFromObject(object), err)
 		}
 	}
@@ -83,12 +94,12 @@ func gitRepository(app *App) *sourcev1.GitRepository {
 	}
 }
 
-func (s *Stage) stack(app *App) *pulumiv1.Stack {
+func (a *Apps) stack(app *App) *pulumiv1.Stack {
 	return &pulumiv1.Stack{
 		ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: app.Name},
 		Spec: pulumiv1.StackSpec{
 			Stack:   "dev",
-			Backend: s.BackendURL(),
+			Backend: a.BackendURL,
 			FluxSource: &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{
 				APIVersion: sourcev1.GroupVersion.String(),
 				Kind:       sourcev1.GitRepositoryKind,
@@ -105,7 +116,7 @@ func (s *Stage) stack(app *App) *pulumiv1.Stack {
 }
 
 // Fetch has source-controller look at the repository now, as a Receiver does after a push.
-func (s *Stage) Fetch(ctx context.Context, app *App) error {
+func (a *Apps) Fetch(ctx context.Context, app *App) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		meta.ReconcileRequestAnnotation: time.Now().Format(time.RFC3339Nano),
 	}}})
@@ -113,7 +124,7 @@ func (s *Stage) Fetch(ctx context.Context, app *App) error {
 		return fmt.Errorf("encode the request: %w", err)
 	}
 	source := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: app.Name}}
-	if err := s.Client.Patch(ctx, source, client.RawPatch("application/merge-patch+json", patch)); err != nil {
+	if err := a.Client.Patch(ctx, source, client.RawPatch("application/merge-patch+json", patch)); err != nil {
 		return fmt.Errorf("request a fetch of GitRepository %s: %w", app.Key(), err)
 	}
 	return nil
@@ -121,19 +132,19 @@ func (s *Stage) Fetch(ctx context.Context, app *App) error {
 
 // WaitReady waits, as long as the context allows, until the Stack is Ready for its current specification, and returns
 // it. The error of a Stack that does not become ready ends with what Explain says.
-func (s *Stage) WaitReady(ctx context.Context, app *App) (*pulumiv1.Stack, error) {
+func (a *Apps) WaitReady(ctx context.Context, app *App) (*pulumiv1.Stack, error) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		stack := &pulumiv1.Stack{}
-		if err := s.Client.Get(ctx, app.Key(), stack); err == nil && isReady(stack) {
+		if err := a.Client.Get(ctx, app.Key(), stack); err == nil && isReady(stack) {
 			return stack, nil
 		} else if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
 			return nil, fmt.Errorf("read Stack %s: %w", app.Key(), err)
 		}
 		select {
 		case <-ctx.Done():
-			explanation := s.Explain(context.WithoutCancel(ctx), app)
+			explanation := a.Explain(context.WithoutCancel(ctx), app)
 			return nil, fmt.Errorf("wait until Stack %s is ready: %w\n%s", app.Key(), context.Cause(ctx), explanation)
 		case <-ticker.C:
 		}
@@ -146,26 +157,26 @@ func isReady(stack *pulumiv1.Stack) bool {
 }
 
 // Explain tells how the app's objects stand, and what stack-controller logged last, for a message about a failure.
-func (s *Stage) Explain(ctx context.Context, app *App) string {
+func (a *Apps) Explain(ctx context.Context, app *App) string {
 	var out strings.Builder
 	source := &sourcev1.GitRepository{}
-	if err := s.Client.Get(ctx, app.Key(), source); err != nil {
+	if err := a.Client.Get(ctx, app.Key(), source); err != nil {
 		fmt.Fprintf(&out, "GitRepository: %v\n", err)
 	}
 	explain(&out, "GitRepository "+app.Name, source.Status.Conditions)
 	stack := &pulumiv1.Stack{}
-	if err := s.Client.Get(ctx, app.Key(), stack); err != nil {
+	if err := a.Client.Get(ctx, app.Key(), stack); err != nil {
 		fmt.Fprintf(&out, "Stack: %v\n", err)
 	}
 	explain(&out, "Stack "+app.Name, stack.Status.Conditions)
 	updates := &autov1alpha1.UpdateList{}
-	if err := s.Client.List(ctx, updates, client.InNamespace(app.Namespace)); err != nil {
+	if err := a.Client.List(ctx, updates, client.InNamespace(app.Namespace)); err != nil {
 		fmt.Fprintf(&out, "Updates: %v\n", err)
 	}
 	for _, update := range updates.Items {
 		explain(&out, "Update "+update.Name, update.Status.Conditions)
 	}
-	fmt.Fprintf(&out, "stack-controller logged last:\n%s\n", controlplane.Tail(s.ControllerLog(), explainLines))
+	fmt.Fprintf(&out, "stack-controller logged last:\n%s\n", a.Log(context.WithoutCancel(ctx), explainLines))
 	return out.String()
 }
 

@@ -41,10 +41,10 @@ func (r *Rollout) Duration() time.Duration { return r.Succeeded.Sub(r.Artifact) 
 
 // Rollout commits the files, announces the commit and follows it until the Stack has succeeded with it, as long as the
 // context allows.
-func (s *Stage) Rollout(ctx context.Context, app *App, files gitserver.Files) (*Rollout, error) {
+func (a *Apps) Rollout(ctx context.Context, app *App, files gitserver.Files) (*Rollout, error) {
 	watchCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	sightings, err := s.watch(watchCtx, app.Namespace)
+	sightings, err := a.watch(watchCtx, app.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -53,13 +53,13 @@ func (s *Stage) Rollout(ctx context.Context, app *App, files gitserver.Files) (*
 		return nil, err
 	}
 	follower := newFollower(app.Name, sha)
-	if err := s.Fetch(ctx, app); err != nil {
+	if err := a.Fetch(ctx, app); err != nil {
 		return nil, err
 	}
 	for {
 		select {
 		case <-ctx.Done():
-			explanation := s.Explain(context.WithoutCancel(ctx), app)
+			explanation := a.Explain(context.WithoutCancel(ctx), app)
 			return nil, fmt.Errorf("follow commit %s into Stack %s: %w\n%s", sha, app.Key(), context.Cause(ctx), explanation)
 		case seen := <-sightings:
 			follower.note(seen)
@@ -78,10 +78,10 @@ type sighting struct {
 }
 
 // watch reports every version of the GitRepositories, Updates and Stacks of a namespace until the context ends.
-func (s *Stage) watch(ctx context.Context, namespace string) (<-chan sighting, error) {
+func (a *Apps) watch(ctx context.Context, namespace string) (<-chan sighting, error) {
 	sightings := make(chan sighting)
 	for _, list := range []client.ObjectList{&sourcev1.GitRepositoryList{}, &autov1alpha1.UpdateList{}, &pulumiv1.StackList{}} {
-		watcher, err := s.Client.Watch(ctx, list, client.InNamespace(namespace))
+		watcher, err := a.Client.Watch(ctx, list, client.InNamespace(namespace))
 		if err != nil {
 			return nil, fmt.Errorf("watch %T: %w", list, err)
 		}

@@ -14,6 +14,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -39,12 +40,9 @@ type Options struct {
 
 // Stage is the running system.
 type Stage struct {
+	*Apps
 	// ControlPlane has the API server and Flux.
 	ControlPlane *controlplane.ControlPlane
-	// Git serves repositories.
-	Git *gitserver.Server
-	// Client is the administrator's, without a cache, for all kinds that play a part.
-	Client client.WithWatch
 	// Dir holds everything and is removed by Stop.
 	Dir string
 
@@ -60,7 +58,7 @@ func Start(ctx context.Context, options Options) (*Stage, error) {
 	if options.Log == nil {
 		options.Log = io.Discard
 	}
-	s := &Stage{options: options}
+	s := &Stage{Apps: &Apps{}, options: options}
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
@@ -82,13 +80,16 @@ func (s *Stage) start(ctx context.Context) (err error) {
 		return err
 	}
 	s.Dir = s.ControlPlane.Dir
-	if err := os.MkdirAll(s.stateDir(), 0o700); err != nil {
+	state := filepath.Join(s.Dir, "state")
+	if err := os.Mkdir(state, 0o700); err != nil {
 		return fmt.Errorf("create the directory of the state: %w", err)
 	}
+	s.BackendURL = "file://" + state
+	s.Log = func(_ context.Context, lines int) string { return controlplane.Tail(s.ControllerLog(), lines) }
 	if s.Git, err = gitserver.Start(filepath.Join(s.Dir, "git")); err != nil {
 		return err
 	}
-	if s.Client, err = newClient(s.ControlPlane); err != nil {
+	if s.Client, err = NewClient(s.ControlPlane.Config()); err != nil {
 		return err
 	}
 	if s.kubeconfig, err = s.createAccount(ctx); err != nil {
@@ -105,12 +106,8 @@ func (s *Stage) Stop() error {
 	return s.ControlPlane.Stop()
 }
 
-// BackendURL is a state backend for Stacks: a directory.
-func (s *Stage) BackendURL() string { return "file://" + s.stateDir() }
-
-func (s *Stage) stateDir() string { return filepath.Join(s.Dir, "state") }
-
-func newClient(cp *controlplane.ControlPlane) (client.WithWatch, error) {
+// NewClient returns a client without a cache for all kinds that play a part.
+func NewClient(config *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, sourcev1.AddToScheme, pulumiv1.AddToScheme, autov1alpha1.AddToScheme,
@@ -119,7 +116,7 @@ func newClient(cp *controlplane.ControlPlane) (client.WithWatch, error) {
 			return nil, fmt.Errorf("build the scheme: %w", err)
 		}
 	}
-	c, err := client.NewWithWatch(cp.Config(), client.Options{Scheme: scheme})
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, fmt.Errorf("create a client: %w", err)
 	}
