@@ -8,8 +8,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # What a test run needs; everything else is built when it is first used.
-TEST_TOOLS := etcd kube-apiserver kube-controller-manager kubectl pulumi pulumi-language-yaml \
-	source-controller notification-controller
+TEST_TOOLS := etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl coredns \
+	pulumi pulumi-language-yaml source-controller notification-controller kustomize-controller helm ko
 
 # The race detector needs a C compiler; without one the tests run without it, and say so.
 RACE ?= $(if $(shell command -v $(or $(CC),gcc)),-race)
@@ -19,6 +19,12 @@ GO_TEST_FLAGS ?= $(RACE) -timeout=15m -p=2
 FUZZTIME ?= 10s
 # "make demo KEEP=1" leaves everything running.
 KEEP ?=
+# VERSION is that of a release (v1.2.3), IMAGE_REGISTRY where its images are pushed to (nowhere when it is empty), OUTPUT the
+# directory for its files; .ci/images and .ci/release tell more.
+VERSION ?= v0.0.0-dev
+IMAGE_REGISTRY ?=
+OUTPUT ?= dist
+release_settings = VERSION='$(VERSION)' IMAGE_REGISTRY='$(IMAGE_REGISTRY)' OUTPUT='$(OUTPUT)'
 
 # path prints the path of a tool and builds it first when it is not there.
 path = $(shell go run ./tests/tools/install $(1))
@@ -45,8 +51,12 @@ build: ## Build bin/stack-controller and bin/agent
 	CGO_ENABLED=0 go build -o bin/stack-controller .
 	CGO_ENABLED=0 go build -o bin/agent ./cmd/agent
 
+.PHONY: images
+images: ## Build the images of VERSION for all platforms: into OUTPUT/images, or push them to IMAGE_REGISTRY
+	@$(release_settings) KO='$(call path,ko)' OUTPUT='$(OUTPUT)/images' .ci/images
+
 .PHONY: generate
-generate: generate-api generate-proto generate-rbac ## Generate deepcopy code, CRDs, RBAC, API reference and protobuf code
+generate: generate-api generate-proto generate-rbac generate-chart ## Generate deepcopy code, CRDs, RBAC, API reference, protobuf code and the chart's files
 
 .PHONY: generate-api
 generate-api:
@@ -70,6 +80,27 @@ generate-proto:
 .PHONY: generate-rbac
 generate-rbac:
 	@'$(call path,controller-gen)' rbac:roleName=stack-controller paths='{.,./cmd/...,./internal/...}' output:rbac:dir=config/rbac
+
+# A chart cannot read files outside of its directory.
+.PHONY: generate-chart
+generate-chart: generate-api generate-rbac
+	@rm -rf config/chart/files; mkdir -p config/chart/files/crds; \
+	cp config/crd/bases/*.yaml config/chart/files/crds/; \
+	cp config/rbac/role.yaml config/rbac/edit_role.yaml config/rbac/view_role.yaml config/chart/files/
+
+##@ Release
+
+.PHONY: release
+release: images release-manifests ## Write all of a release into OUTPUT: images, SBOMs, install.yaml, crds.yaml, chart, checksums
+	@$(release_settings) .ci/release checksums
+
+.PHONY: release-manifests
+release-manifests: chart
+	@$(release_settings) .ci/release manifests
+
+.PHONY: chart
+chart: ## Package the Helm chart of VERSION into OUTPUT
+	@$(release_settings) .ci/release chart
 
 ##@ Check
 

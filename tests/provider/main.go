@@ -12,6 +12,8 @@
 //	      echo: ${password}         # print this value to the log of the operation, and return it as the output echo
 //	      ignoreCancel: false       # go on although the operation is cancelled
 //	      journal: /tmp/journal     # append a line "<verb> start" and "<verb> end" or "<verb> aborted" per operation
+//	      file: /tmp/there          # the file that create and update write, and delete removes, once the time is over
+//	      content: hello            # what is in the file; nothing when it is missing
 //	    options: {version: 0.1.0}
 //
 // Package install puts it where the CLI finds it.

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync"
 	"time"
@@ -166,7 +167,31 @@ func (p *provider) work(ctx context.Context, verb, urn, duration string, wanted 
 	if message := inputs["failMessage"]; message.IsString() && verb != "delete" {
 		return status.Error(codes.Unknown, message.StringValue())
 	}
+	if err := manage(verb, inputs); err != nil {
+		return err
+	}
 	return note(inputs, verb+" end")
+}
+
+// manage makes the file what it should be after the operation.
+func manage(verb string, inputs resource.PropertyMap) error {
+	path := inputs["file"]
+	if !path.IsString() {
+		return nil
+	}
+	switch verb {
+	case "create", "update":
+		var content string
+		if wanted := inputs["content"]; wanted.IsString() {
+			content = wanted.StringValue()
+		}
+		return os.WriteFile(path.StringValue(), []byte(content), 0o600)
+	case "delete":
+		if err := os.Remove(path.StringValue()); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // note appends a line to the journal.

@@ -41,6 +41,10 @@ type Apps struct {
 	BackendURL string
 	// Log returns the last lines that stack-controller logged, for a message about a failure.
 	Log func(ctx context.Context, lines int) string
+	// NamespaceLabels are on every namespace that Deploy creates.
+	NamespaceLabels map[string]string
+	// Prepare creates what else is needed in a namespace and changes a Stack so that it can run there. Nil does nothing.
+	Prepare func(ctx context.Context, stack *pulumiv1.Stack) error
 }
 
 // App is a Stack that follows a GitRepository of the same name, and the git repository behind it.
@@ -64,11 +68,19 @@ func (a *Apps) Deploy(ctx context.Context, name string, files gitserver.Files, c
 	}
 	app := &App{Namespace: name, Name: name, Repository: repository}
 	stack := a.stack(app)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: app.Namespace, Labels: a.NamespaceLabels}}
+	if err := a.Client.Create(ctx, namespace); err != nil {
+		return nil, fmt.Errorf("create namespace %s: %w", app.Namespace, err)
+	}
+	if a.Prepare != nil {
+		if err := a.Prepare(ctx, stack); err != nil {
+			return nil, err
+		}
+	}
 	for _, change := range changes {
 		change(stack)
 	}
 	for _, object := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: app.Namespace}},
 		&corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: PassphraseSecret},
 			StringData: map[string]string{PassphraseKey: "correct horse battery staple"},

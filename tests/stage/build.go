@@ -31,7 +31,7 @@ func Build(ctx context.Context, progress func(string)) (Binaries, error) {
 	defer unlock()
 	binaries := Binaries{Controller: filepath.Join(bin, "stack-controller"), Agent: filepath.Join(bin, "agent")}
 	for path, pkg := range map[string]string{binaries.Controller: ".", binaries.Agent: "./cmd/agent"} {
-		if err := tools.Compile(ctx, filepath.Base(path), root, pkg, path, []string{"-buildvcs=false"}, progress); err != nil {
+		if err := tools.Compile(ctx, filepath.Base(path), root, pkg, path, []string{"-buildvcs=false", "-trimpath"}, progress); err != nil {
 			return Binaries{}, err
 		}
 	}

@@ -1,0 +1,177 @@
+package images
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
+
+// releaseVersion is what the tests release.
+const releaseVersion = "v1.2.3"
+
+var released = []struct {
+	name, program, imports string
+	version                []string // arguments that print the version
+}{
+	{name: "stack-controller", program: "stack-controller", imports: "sigs.k8s.io/controller-runtime", version: []string{"--version"}},
+	{name: "stack-controller-agent", program: "agent", imports: "github.com/pulumi/pulumi/sdk/v3", version: []string{"version"}},
+}
+
+// makeImages runs "make images" with the variables, on the base of the registry, and returns where the files are.
+func makeImages(t *testing.T, r *registry, variables ...string) string {
+	t.Helper()
+	output := t.TempDir()
+	variables = append(variables, "VERSION="+releaseVersion, "OUTPUT="+output)
+	cmd := exec.CommandContext(t.Context(), "make", append(variables, "images")...)
+	cmd.Dir = tools.RepositoryRoot()
+	cmd.Env = append(os.Environ(), "KO_DEFAULTBASEIMAGE="+r.baseReference())
+	log, err := cmd.CombinedOutput()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred(), "%s", log[max(0, len(log)-failureTail):])
+	return filepath.Join(output, "images")
+}
+
+func startRegistry(t *testing.T, architectures ...string) *registry {
+	t.Helper()
+	g := NewWithT(t)
+	b, err := newBase(architectures...)
+	g.Expect(err).NotTo(HaveOccurred())
+	r, err := serve(b)
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { g.Expect(r.Close()).To(Succeed()) })
+	return r
+}
+
+func TestReleaseHasEveryPlatformWithItsBillOfMaterials(t *testing.T) {
+	output := makeImages(t, startRegistry(t, "amd64", "arm64"), "IMAGE_REGISTRY=")
+	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+	for _, want := range released {
+		t.Run(want.name, func(t *testing.T) {
+			g := NewWithT(t)
+			images := readLayout(t, filepath.Join(output, want.name))
+			g.Expect(images).To(HaveLen(len(machines)))
+			for architecture, machine := range machines {
+				image := images[architecture]
+				g.Expect(image.config.Architecture).To(Equal(architecture))
+				g.Expect(image.config.Config.User).To(Equal(productUser))
+				g.Expect(image.config.Config.Entrypoint).To(Equal([]string{"/ko-app/" + want.program}))
+				program := image.files(t)["/ko-app/"+want.program].content
+				parsed, err := elf.NewFile(bytes.NewReader(program))
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(parsed.Machine).To(Equal(machine))
+				if architecture == runtime.GOARCH {
+					g.Expect(runProgram(t, program, want.version...)).To(Equal(releaseVersion + "\n"))
+				}
+				g.Expect(billOfMaterials(t, output, want.program+"-linux-"+architecture)).To(ContainElements(want.imports, "github.com/stack-controller/stack-controller"))
+			}
+		})
+	}
+}
+
+func TestReleaseIsPushedUnderItsVersion(t *testing.T) {
+	r := startRegistry(t, runtime.GOARCH)
+	// One platform shows it as well as two.
+	t.Setenv("PLATFORMS", "linux/"+runtime.GOARCH)
+	output := makeImages(t, r, "IMAGE_REGISTRY="+r.address+"/flux")
+	for _, want := range released {
+		t.Run(want.name, func(t *testing.T) {
+			g := NewWithT(t)
+			digest := r.tags["flux/"+want.name+":"+releaseVersion]
+			g.Expect(digest).NotTo(BeEmpty())
+			reference, err := os.ReadFile(filepath.Join(output, want.name+".ref"))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(strings.TrimSpace(string(reference))).To(Equal(r.address + "/flux/" + want.name + ":" + releaseVersion + "@" + digest))
+			bill := strings.Replace(digest, ":", "-", 1) + ".sbom"
+			g.Expect(r.tags).To(HaveKey("flux/" + want.name + ":" + bill))
+		})
+	}
+}
+
+func TestImagesOfTheSourceTreeRunAsTheReleaseDoes(t *testing.T) {
+	for n, build := range []func(t *testing.T) (Image, error){
+		func(t *testing.T) (Image, error) { return Controller(t.Context(), nil) },
+		func(t *testing.T) (Image, error) { return Agent(t.Context(), nil) },
+	} {
+		want := released[n]
+		t.Run(want.name, func(t *testing.T) {
+			g := NewWithT(t)
+			found, err := build(t)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(found.Reference).To(Equal("stack-controller/" + want.name + ":test"))
+			image := readImage(t, found.Tar)
+			g.Expect(image.references).To(Equal([]string{found.Reference}))
+			g.Expect(image.config.Config.User).To(Equal(productUser))
+			g.Expect(image.config.Config.Entrypoint).To(Equal([]string{"/ko-app/" + want.program}))
+			program := image.files(t)["/ko-app/"+want.program].content
+			g.Expect(runProgram(t, program, want.version...)).To(Equal(productVersion + "\n"))
+		})
+	}
+}
+
+func TestImageOfAnotherSourceIsAnotherImage(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "main.go")
+	g.Expect(os.WriteFile(file, []byte("package main"), 0o600)).To(Succeed())
+	before, err := hashFiles(dir, []string{file})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(hashFiles(dir, []string{file})).To(Equal(before))
+	g.Expect(os.WriteFile(file, []byte("package other"), 0o600)).To(Succeed())
+	g.Expect(hashFiles(dir, []string{file})).NotTo(Equal(before))
+}
+
+// readLayout reads the images of a directory in the OCI layout.
+func readLayout(t *testing.T, dir string) map[string]storedImage {
+	t.Helper()
+	g := NewWithT(t)
+	content, err := os.ReadFile(filepath.Join(dir, "index.json"))
+	g.Expect(err).NotTo(HaveOccurred())
+	var list index
+	g.Expect(json.Unmarshal(content, &list)).To(Succeed())
+	g.Expect(list.Manifests).To(HaveLen(1))
+	return readPlatforms(t, list.Manifests[0].Digest, func(digest string) []byte {
+		content, err := os.ReadFile(filepath.Join(dir, "blobs", strings.Replace(digest, ":", "/", 1)))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(digestPrefix + hashOf(content)).To(Equal(digest))
+		return content
+	})
+}
+
+// billOfMaterials returns the names of the packages in an SPDX document.
+func billOfMaterials(t *testing.T, output, name string) []string {
+	t.Helper()
+	g := NewWithT(t)
+	content, err := os.ReadFile(filepath.Join(output, "sbom", name+".spdx.json"))
+	g.Expect(err).NotTo(HaveOccurred())
+	var document struct {
+		SpdxVersion string                  `json:"spdxVersion"`
+		Packages    []struct{ Name string } `json:"packages"`
+	}
+	g.Expect(json.Unmarshal(content, &document)).To(Succeed())
+	g.Expect(document.SpdxVersion).To(HavePrefix("SPDX-"))
+	var names []string
+	for _, found := range document.Packages {
+		names = append(names, found.Name)
+	}
+	return names
+}
+
+// runProgram runs a program of this machine's architecture and returns what it prints.
+func runProgram(t *testing.T, program []byte, arguments ...string) string {
+	t.Helper()
+	g := NewWithT(t)
+	path := filepath.Join(t.TempDir(), "program")
+	g.Expect(os.WriteFile(path, program, 0o700)).To(Succeed())
+	output, err := exec.CommandContext(t.Context(), path, arguments...).CombinedOutput()
+	g.Expect(err).NotTo(HaveOccurred(), "%s", output)
+	return string(output)
+}
