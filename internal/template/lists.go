@@ -6,9 +6,9 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// mergeByKey merges the items of overlay into those of base that have the same key, and appends the others. The order of
-// base stays.
-func mergeByKey[Item any](base, overlay []Item, key func(Item) string, merge func(base, overlay Item) Item) []Item {
+// MergeByKey merges the items of overlay into those of base that have the same key, and appends the others. The order of
+// base stays. Neither slice is changed.
+func MergeByKey[Item any](base, overlay []Item, key func(Item) string, merge func(base, overlay Item) Item) []Item {
 	if len(overlay) == 0 {
 		return base
 	}
@@ -28,8 +28,8 @@ func mergeByKey[Item any](base, overlay []Item, key func(Item) string, merge fun
 	return merged
 }
 
-// replace is the merge of items that are one value: a variable has a value or a source for it, not a mixture of two.
-func replace[Item any](_, overlay Item) Item { return overlay }
+// Replace is the merge of items that are one value: a variable has a value or a source for it, not a mixture of two.
+func Replace[Item any](_, overlay Item) Item { return overlay }
 
 func nameOfStack(stack autov1alpha1.WorkspaceStack) string { return stack.Name }
 func nameOfVariable(variable corev1.EnvVar) string         { return variable.Name }
@@ -47,6 +47,6 @@ func mergeStack(base, overlay autov1alpha1.WorkspaceStack) autov1alpha1.Workspac
 	if overlay.Environment != nil {
 		merged.Environment = overlay.Environment
 	}
-	merged.Config = mergeByKey(base.Config, overlay.Config, keyOfConfig, replace)
+	merged.Config = MergeByKey(base.Config, overlay.Config, keyOfConfig, Replace)
 	return merged
 }

@@ -6,11 +6,9 @@
 package template
 
 import (
-	"encoding/json"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -29,10 +27,10 @@ func Workspace(base *autov1alpha1.Workspace, template *pulumiv1.WorkspaceTemplat
 	}
 	overlay := template.Spec.DeepCopy()
 	// These are merged here: a configuration value is the user's own data, in which a null is a null and "$patch" a key.
-	stacks := mergeByKey(merged.Spec.Stacks, overlay.Stacks, nameOfStack, mergeStack)
-	env := mergeByKey(merged.Spec.Env, overlay.Env, nameOfVariable, replace)
+	stacks := MergeByKey(merged.Spec.Stacks, overlay.Stacks, nameOfStack, mergeStack)
+	env := MergeByKey(merged.Spec.Env, overlay.Env, nameOfVariable, Replace)
 	merged.Spec.Stacks, overlay.Stacks, merged.Spec.Env, overlay.Env = nil, nil, nil, nil
-	spec, err := mergeSpec(merged.Spec, overlay)
+	spec, err := Merge(merged.Spec, overlay)
 	if err != nil {
 		return nil, fmt.Errorf("merge the template over workspace %s: %w", base.Name, err)
 	}
@@ -52,7 +50,7 @@ func Update(base *autov1alpha1.Update, template *pulumiv1.UpdateTemplate) (*auto
 	if template.Spec == nil {
 		return merged, nil
 	}
-	spec, err := mergeSpec(merged.Spec, template.Spec)
+	spec, err := Merge(merged.Spec, template.Spec)
 	if err != nil {
 		return nil, fmt.Errorf("merge the template over update %s: %w", base.Name, err)
 	}
@@ -83,55 +81,4 @@ func withDefaults(values, defaults map[string]string) map[string]string {
 		}
 	}
 	return values
-}
-
-// mergeSpec applies overlay to base as a strategic merge patch.
-func mergeSpec[Spec any](base Spec, overlay *Spec) (Spec, error) {
-	var merged Spec
-	original, err := json.Marshal(base)
-	if err != nil {
-		return merged, err
-	}
-	patch, err := patchOf(overlay)
-	if err != nil {
-		return merged, err
-	}
-	content, err := strategicpatch.StrategicMergePatch(original, patch, merged)
-	if err != nil {
-		return merged, err
-	}
-	return merged, json.Unmarshal(content, &merged)
-}
-
-// patchOf returns the patch that sets what overlay sets. A null in the JSON of a typed value is a field that nobody set but
-// that has no omitempty, such as the containers of a PodSpec; in a patch it would delete.
-func patchOf(overlay any) ([]byte, error) {
-	content, err := json.Marshal(overlay)
-	if err != nil {
-		return nil, err
-	}
-	var tree map[string]any
-	if err := json.Unmarshal(content, &tree); err != nil {
-		return nil, err
-	}
-	removeNulls(tree)
-	return json.Marshal(tree)
-}
-
-// removeNulls removes the keys with a null from all objects in the tree.
-func removeNulls(tree any) {
-	switch node := tree.(type) {
-	case map[string]any:
-		for key, value := range node {
-			if value == nil {
-				delete(node, key)
-				continue
-			}
-			removeNulls(value)
-		}
-	case []any:
-		for _, value := range node {
-			removeNulls(value)
-		}
-	}
 }
