@@ -107,6 +107,7 @@ chart: ## Package the Helm chart of VERSION into OUTPUT
 .PHONY: test
 test: install-test-tools ## Run all tests against real servers, with the race detector
 	@$(if $(RACE),,echo 'no C compiler: testing without the race detector')
+	@go run ./tests/cluster/up -check || echo 'testing without a cluster that runs pods'
 	cd api && go test $(RACE) -timeout=5m ./...
 	go test $(GO_TEST_FLAGS) ./...
 
@@ -136,6 +137,18 @@ fuzz: ## Fuzz each target for FUZZTIME
 	@.ci/fuzz '$(FUZZTIME)'
 
 ##@ Set up
+
+.PHONY: cluster-up
+cluster-up: ## Start a cluster with one node and Flux, as root, and leave it running
+	@mkdir -p bin
+	@CGO_ENABLED=0 go build -o bin/cluster ./tests/cluster/up
+	@bin/cluster
+
+.PHONY: cluster-down
+cluster-down: ## End and remove what "make cluster-up" left running
+	@mkdir -p bin
+	@CGO_ENABLED=0 go build -o bin/cluster ./tests/cluster/up
+	@bin/cluster -down
 
 .PHONY: install-tools
 install-tools: ## Build every tool that tests, linting and generation need

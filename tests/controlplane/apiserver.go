@@ -12,11 +12,23 @@ import (
 // issuer names the cluster in the ServiceAccount tokens that it signs.
 const issuer = "https://kubernetes.default.svc.cluster.local"
 
+const (
+	// ServiceRange holds the addresses of services. It is part of a range for benchmarks, which no network uses.
+	ServiceRange = "198.18.0.0/24"
+	// serviceAddress is the address of the service "kubernetes", the first of the range.
+	serviceAddress = "198.18.0.1"
+)
+
+// serviceNames returns the names by which pods call the API server.
+func serviceNames() []string {
+	return []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
+}
+
 func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(cp.credentials.servingCA)
 	err := cp.startServer(ctx, "kube-apiserver", func() (launch, error) {
-		address, err := freeAddress()
+		address, err := cp.freeAddress()
 		if err != nil {
 			return launch{}, err
 		}
@@ -26,30 +38,40 @@ func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 		}
 		cp.config = &rest.Config{
 			Host:            "https://" + address,
-			BearerToken:     cp.credentials.adminToken,
+			BearerToken:     cp.credentials.tokens[administrator],
 			TLSClientConfig: rest.TLSClientConfig{CAData: cp.credentials.servingCA},
 			QPS:             -1, // the server's own flow control is enough
 		}
+		// A loopback address cannot be an endpoint of the service "kubernetes".
+		endpoints := "none"
+		var kubelets []string
+		if cp.hasNodes() {
+			endpoints = "lease"
+			cp.config.Dial = cp.Dial
+			if kubelets, err = cp.kubeletClientArgs(); err != nil {
+				return launch{}, err
+			}
+		}
 		return launch{
-			args: []string{
-				"--etcd-servers=unix://" + cp.etcdSocket(),
-				"--bind-address=" + host,
-				"--advertise-address=" + host,
-				"--secure-port=" + port,
-				// A loopback address cannot be an endpoint of the service "kubernetes".
-				"--endpoint-reconciler-type=none",
-				"--tls-cert-file=" + cp.credentials.servingCertFile,
-				"--tls-private-key-file=" + cp.credentials.servingKeyFile,
-				"--token-auth-file=" + cp.credentials.tokenFile,
-				"--authorization-mode=RBAC",
-				"--service-account-issuer=" + issuer,
-				"--service-account-key-file=" + cp.credentials.accountKeyFile,
-				"--service-account-signing-key-file=" + cp.credentials.accountKeyFile,
-				"--service-cluster-ip-range=198.18.0.0/24", // a range for benchmarks, nothing is ever sent there
+			args: append(kubelets,
+				"--etcd-servers=unix://"+cp.etcdSocket(),
+				"--bind-address="+host,
+				"--advertise-address="+host,
+				"--secure-port="+port,
+				"--endpoint-reconciler-type="+endpoints,
+				"--tls-cert-file="+cp.credentials.servingCertFile,
+				"--tls-private-key-file="+cp.credentials.servingKeyFile,
+				"--token-auth-file="+cp.credentials.tokenFile,
+				"--authorization-mode=Node,RBAC",
+				"--enable-admission-plugins=NodeRestriction",
+				"--service-account-issuer="+issuer,
+				"--service-account-key-file="+cp.credentials.accountKeyFile,
+				"--service-account-signing-key-file="+cp.credentials.accountKeyFile,
+				"--service-cluster-ip-range="+ServiceRange,
 				"--allow-privileged=true",
 				"--profiling=false",
-			},
-			ready: answersOK(cp.config.Host+"/readyz", cp.config.BearerToken, &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}),
+			),
+			ready: cp.answersOK(cp.config.Host+"/readyz", cp.config.BearerToken, &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}),
 		}, nil
 	})
 	if err != nil {

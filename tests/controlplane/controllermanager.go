@@ -2,13 +2,13 @@ package controlplane
 
 import (
 	"context"
-	"crypto/tls"
 	"net"
+	"strings"
 )
 
 func (cp *ControlPlane) startControllerManager(ctx context.Context) error {
 	return cp.startServer(ctx, "kube-controller-manager", func() (launch, error) {
-		address, err := freeAddress()
+		address, err := cp.freeAddress()
 		if err != nil {
 			return launch{}, err
 		}
@@ -24,15 +24,26 @@ func (cp *ControlPlane) startControllerManager(ctx context.Context) error {
 				"--bind-address=" + host,
 				"--secure-port=" + port,
 				"--leader-elect=false",
-				// What matters without a node. The rest would only cost start-up time and memory.
-				"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller," +
-					"serviceaccount-token-controller,root-ca-certificate-publisher-controller,clusterrole-aggregation-controller",
+				"--controllers=" + cp.controllers(),
+				// How soon a node's health shows in its taints.
+				"--node-monitor-period=1s",
 				"--root-ca-file=" + cp.credentials.servingCertFile,
 				"--service-account-private-key-file=" + cp.credentials.accountKeyFile,
 				"--profiling=false",
 			},
-			// The server makes its certificate for itself in memory. No secret is sent.
-			ready: answersOK("https://"+address+"/healthz", "", &tls.Config{InsecureSkipVerify: true}),
+			ready: cp.AnswersOK("https://" + address + "/healthz"),
 		}, nil
 	})
+}
+
+// controllers are all that kube-controller-manager runs by default or, without a node, what matters then. The rest would
+// only cost start-up time and memory.
+func (cp *ControlPlane) controllers() string {
+	if cp.hasNodes() {
+		return "*"
+	}
+	return strings.Join(append([]string{
+		"garbage-collector-controller", "namespace-controller", "serviceaccount-controller", "serviceaccount-token-controller",
+		"root-ca-certificate-publisher-controller", "clusterrole-aggregation-controller",
+	}, cp.options.MoreControllers...), ",")
 }

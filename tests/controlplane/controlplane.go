@@ -1,9 +1,9 @@
-// Package controlplane runs a real Kubernetes control plane without a node, on loopback and without privileges: etcd,
+// Package controlplane runs a real Kubernetes control plane, without a node, on loopback and without privileges: etcd,
 // kube-apiserver with RBAC and, when asked for, kube-controller-manager (owner garbage collection, namespace deletion,
 // ServiceAccount tokens) and Flux's source-controller and notification-controller as plain processes.
 //
 // The binaries come from tests/tools. Every process belongs to a supervisor (tests/supervise), so nothing is left
-// behind however the program that called Start ends.
+// behind however the program that called Start ends. Package cluster adds a node, in a network namespace.
 package controlplane
 
 import (
@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
 	"github.com/stack-controller/stack-controller/tests/supervise"
@@ -34,9 +35,18 @@ type Options struct {
 	// CRDs are the files and directories of definitions to install before anything watches them. Nil means the
 	// product's own and those of Flux's sources; an empty slice means none.
 	CRDs []string
+	// NewNetwork makes the network that the servers listen in. It is called once the directory and the supervisor are
+	// there. Nil means loopback; in another network there may be nodes, and the servers are started for that.
+	NewNetwork func(context.Context, *ControlPlane) (Network, error)
+	// Alongside, when not nil, runs while the servers start, from when the network is there. Start waits for it.
+	Alongside func(context.Context) error
+	// Users are further users with a token (see TokenConfig), and the groups that they are in.
+	Users map[string][]string
 	// WithControllerManager runs kube-controller-manager. Its garbage collector sees kinds that are installed after
 	// the start only up to 30 seconds later.
 	WithControllerManager bool
+	// MoreControllers are names of controllers that kube-controller-manager runs besides, where it runs few: without nodes.
+	MoreControllers []string
 	// WithSourceController runs Flux's source-controller and installs its CRDs.
 	WithSourceController bool
 	// WithNotificationController runs Flux's notification-controller and installs its CRDs.
@@ -56,6 +66,7 @@ type ControlPlane struct {
 
 	options     Options
 	supervisor  *supervise.Supervisor
+	network     Network
 	credentials *credentials
 	config      *rest.Config
 }
@@ -75,9 +86,18 @@ func Start(ctx context.Context, options Options) (*ControlPlane, error) {
 }
 
 func (cp *ControlPlane) start(ctx context.Context) error {
-	if err := cp.prepare(); err != nil {
+	if err := cp.prepare(ctx); err != nil {
 		return err
 	}
+	group, ctx := errgroup.WithContext(ctx)
+	if cp.options.Alongside != nil {
+		group.Go(func() error { return cp.options.Alongside(ctx) })
+	}
+	group.Go(func() error { return cp.startServers(ctx) })
+	return group.Wait()
+}
+
+func (cp *ControlPlane) startServers(ctx context.Context) error {
 	for _, step := range []struct {
 		wanted bool
 		start  func(context.Context) error
@@ -99,8 +119,8 @@ func (cp *ControlPlane) start(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes the directory, the supervisor that will remove it, and the credentials.
-func (cp *ControlPlane) prepare() error {
+// prepare makes the directory, the supervisor that will remove it, the network and the credentials.
+func (cp *ControlPlane) prepare(ctx context.Context) error {
 	dir := cp.options.Dir
 	var err error
 	if dir == "" {
@@ -120,7 +140,13 @@ func (cp *ControlPlane) prepare() error {
 	if err := cp.supervisor.RemoveAtEnd(cp.Dir); err != nil {
 		return err
 	}
-	cp.credentials, err = newCredentials(cp.Dir)
+	cp.network = loopback{}
+	if cp.options.NewNetwork != nil {
+		if cp.network, err = cp.options.NewNetwork(ctx, cp); err != nil {
+			return err
+		}
+	}
+	cp.credentials, err = newCredentials(cp.Dir, cp.network.Address(), cp.options.Users)
 	return err
 }
 
@@ -148,6 +174,9 @@ func (cp *ControlPlane) LogPath(server string) string {
 func (cp *ControlPlane) tool(ctx context.Context, name string) (string, error) {
 	return tools.Path(ctx, name, cp.logln)
 }
+
+// hasNodes tells whether there may be a node: none can reach servers on loopback.
+func (cp *ControlPlane) hasNodes() bool { return cp.options.NewNetwork != nil }
 
 func (cp *ControlPlane) logln(line string) {
 	_, _ = fmt.Fprintln(cp.options.Log, line)

@@ -24,11 +24,12 @@ func ProductCRDs() string {
 
 // SourceCRDs is the directory of the definitions of Flux's sources.
 func SourceCRDs(ctx context.Context) (string, error) {
-	return fluxCRDs(ctx, "source-controller")
+	return FluxCRDs(ctx, "source-controller")
 }
 
-// fluxCRDs finds the definitions of a Flux controller, of the very version that tests/tools pins, in the module cache.
-func fluxCRDs(ctx context.Context, controller string) (string, error) {
+// FluxCRDs is the directory of the definitions of a Flux controller, of the very version that tests/tools pins, in the module
+// cache.
+func FluxCRDs(ctx context.Context, controller string) (string, error) {
 	module := "github.com/fluxcd/" + controller
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
 	cmd.Dir = filepath.Join(tools.RepositoryRoot(), "tests", "tools", controller)
@@ -57,7 +58,7 @@ func (cp *ControlPlane) installInitialCRDs(ctx context.Context) error {
 		if !wanted {
 			continue
 		}
-		dir, err := fluxCRDs(ctx, controller)
+		dir, err := FluxCRDs(ctx, controller)
 		if err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ func (cp *ControlPlane) startSourceController(ctx context.Context) error {
 		return err
 	}
 	return cp.startServer(ctx, "source-controller", func() (launch, error) {
-		addresses, err := freeAddresses(2)
+		addresses, err := cp.freeAddresses(2)
 		if err != nil {
 			return launch{}, err
 		}
@@ -32,14 +32,14 @@ func (cp *ControlPlane) startSourceController(ctx context.Context) error {
 				"--watch-all-namespaces=true",
 			},
 			env:   cp.fluxEnvironment(),
-			ready: answersOK("http://"+health+"/readyz", "", nil),
+			ready: cp.AnswersOK("http://" + health + "/readyz"),
 		}, nil
 	})
 }
 
 func (cp *ControlPlane) startNotificationController(ctx context.Context) error {
 	return cp.startServer(ctx, "notification-controller", func() (launch, error) {
-		addresses, err := freeAddresses(3)
+		addresses, err := cp.freeAddresses(3)
 		if err != nil {
 			return launch{}, err
 		}
@@ -55,7 +55,7 @@ func (cp *ControlPlane) startNotificationController(ctx context.Context) error {
 				"--watch-all-namespaces=true",
 			},
 			env:   cp.fluxEnvironment(),
-			ready: answersOK("http://"+health+"/readyz", "", nil),
+			ready: cp.AnswersOK("http://" + health + "/readyz"),
 		}, nil
 	})
 }

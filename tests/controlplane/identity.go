@@ -27,6 +27,13 @@ func (cp *ControlPlane) UserConfig(user string, groups ...string) *rest.Config {
 	return config
 }
 
+// TokenConfig returns a configuration with the token of a user whom the options name.
+func (cp *ControlPlane) TokenConfig(user string) *rest.Config {
+	config := cp.Config()
+	config.BearerToken = cp.credentials.tokens[user]
+	return config
+}
+
 // ServiceAccountConfig returns a configuration with a real token of the ServiceAccount, which has to exist.
 func (cp *ControlPlane) ServiceAccountConfig(ctx context.Context, namespace, name string) (*rest.Config, error) {
 	clientset, err := kubernetes.NewForConfig(cp.config)
@@ -52,7 +59,7 @@ func (cp *ControlPlane) WriteKubeconfig(name string, config *rest.Config) (strin
 	kubeconfig := clientcmdapi.Config{
 		CurrentContext: name,
 		Clusters: map[string]*clientcmdapi.Cluster{
-			"loopback": {Server: config.Host, CertificateAuthorityData: config.CAData},
+			"control-plane": {Server: config.Host, CertificateAuthorityData: config.CAData},
 		},
 		AuthInfos: map[string]*clientcmdapi.AuthInfo{
 			name: {
@@ -62,7 +69,7 @@ func (cp *ControlPlane) WriteKubeconfig(name string, config *rest.Config) (strin
 			},
 		},
 		Contexts: map[string]*clientcmdapi.Context{
-			name: {Cluster: "loopback", AuthInfo: name},
+			name: {Cluster: "control-plane", AuthInfo: name},
 		},
 	}
 	if err := clientcmd.WriteToFile(kubeconfig, path); err != nil {

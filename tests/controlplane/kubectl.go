@@ -10,6 +10,12 @@ import (
 	"strings"
 )
 
+// Command is a program that will run where the servers are.
+func (cp *ControlPlane) Command(ctx context.Context, path string, args ...string) *exec.Cmd {
+	path, args = cp.network.Enter(path, args)
+	return exec.CommandContext(ctx, path, args...)
+}
+
 // Kubectl runs the real kubectl as administrator and returns its standard output. The error of a run that fails has
 // its standard error.
 func (cp *ControlPlane) Kubectl(ctx context.Context, args ...string) (string, error) {
@@ -23,7 +29,7 @@ func (cp *ControlPlane) KubectlInput(ctx context.Context, input string, args ...
 		return "", err
 	}
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, path, args...)
+	cmd := cp.Command(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+cp.KubeconfigPath, "KUBECACHEDIR="+filepath.Join(cp.Dir, "kubectl"))
 	cmd.Stdin = strings.NewReader(input)
 	cmd.Stdout = &stdout

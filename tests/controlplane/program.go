@@ -21,7 +21,7 @@ type Program struct {
 // StartProgram starts a controller and returns when http://HEALTH/readyz answers.
 func (cp *ControlPlane) StartProgram(ctx context.Context, program Program) (*supervise.Process, error) {
 	return cp.run(ctx, program.Name, program.Path, func() (launch, error) {
-		addresses, err := freeAddresses(2)
+		addresses, err := cp.freeAddresses(2)
 		if err != nil {
 			return launch{}, err
 		}
@@ -29,7 +29,7 @@ func (cp *ControlPlane) StartProgram(ctx context.Context, program Program) (*sup
 		return launch{
 			args:  program.Args(metrics, health),
 			env:   program.Env,
-			ready: answersOK("http://"+health+"/readyz", "", nil),
+			ready: cp.AnswersOK("http://" + health + "/readyz"),
 		}, nil
 	})
 }

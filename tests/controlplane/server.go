@@ -2,11 +2,8 @@ package controlplane
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,6 +31,27 @@ type launch struct {
 	ready func(context.Context) error
 }
 
+// Server is a program that runs beside the control plane, where its servers are, and ends with it.
+type Server struct {
+	// Name is how errors call it, and the name of its log and of its working directory.
+	Name string
+	// Path is the executable.
+	Path string
+	// Args are its arguments.
+	Args []string
+	// Env is added to HOME, TMPDIR and PATH, which is all that it gets otherwise.
+	Env []string
+	// Ready returns nil once it serves.
+	Ready func(context.Context) error
+}
+
+// StartServer starts a program and returns when it is ready.
+func (cp *ControlPlane) StartServer(ctx context.Context, server Server) (*supervise.Process, error) {
+	return cp.run(ctx, server.Name, server.Path, func() (launch, error) {
+		return launch{args: server.Args, env: server.Env, ready: server.Ready}, nil
+	})
+}
+
 // startServer starts the named tool and waits until it is ready.
 func (cp *ControlPlane) startServer(ctx context.Context, name string, prepare func() (launch, error)) error {
 	path, err := cp.tool(ctx, name)
@@ -57,10 +75,11 @@ func (cp *ControlPlane) run(ctx context.Context, name, path string, prepare func
 		if err != nil {
 			return nil, err
 		}
+		program, args := cp.network.Enter(path, l.args)
 		process, err := cp.supervisor.Run(supervise.Command{
 			Name: name,
-			Path: path,
-			Args: l.args,
+			Path: program,
+			Args: args,
 			Env:  environment(dir, l.env),
 			Dir:  dir,
 			Log:  cp.LogPath(name),
@@ -111,60 +130,6 @@ func awaitReady(ctx context.Context, process *supervise.Process, ready func(cont
 				return nil
 			}
 		}
-	}
-}
-
-// freeAddress asks the kernel for a port on loopback that nobody uses at this moment.
-func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	return listener.Addr().String(), listener.Close()
-}
-
-// freeAddresses returns several distinct addresses.
-func freeAddresses(count int) ([]string, error) {
-	addresses := make([]string, 0, count)
-	listeners := make([]net.Listener, 0, count)
-	defer func() {
-		for _, listener := range listeners {
-			_ = listener.Close()
-		}
-	}()
-	for range count {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
-		}
-		listeners = append(listeners, listener)
-		addresses = append(addresses, listener.Addr().String())
-	}
-	return addresses, nil
-}
-
-// answersOK checks that a GET of the URL gives status 200. A nil TLS configuration is for plain HTTP.
-func answersOK(url, token string, config *tls.Config) func(context.Context) error {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
-	return func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		if token != "" {
-			request.Header.Set("Authorization", "Bearer "+token)
-		}
-		response, err := client.Do(request)
-		if err != nil {
-			return err
-		}
-		if err := response.Body.Close(); err != nil {
-			return err
-		}
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("GET %s: %s", url, response.Status)
-		}
-		return nil
 	}
 }
 

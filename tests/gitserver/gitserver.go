@@ -1,11 +1,15 @@
 // Package gitserver is a real git server on loopback (smart HTTP, by fluxcd/pkg/gittestserver and the git program), with
-// a short way to create repositories and push commits.
+// a short way to create repositories and push commits. It can be published elsewhere, too.
 package gitserver
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -23,6 +27,9 @@ import (
 
 // Branch is the branch that commits go to.
 const Branch = "main"
+
+// headerTimeout bounds how long a client may take to say what it wants.
+const headerTimeout = 30 * time.Second
 
 // Files are the contents of files by their slash-separated paths.
 type Files map[string]string
@@ -48,6 +55,8 @@ func FilesFromDir(dir string) (Files, error) {
 // Server serves the repositories below one directory.
 type Server struct {
 	server *gittestserver.GitServer
+	public *http.Server // nil when there is only the one on loopback
+	url    string       // without the name of a repository
 }
 
 // Start starts a server for the repositories below the directory, which it creates. It needs the git program.
@@ -59,14 +68,32 @@ func Start(dir string) (*Server, error) {
 	if err := server.StartHTTP(); err != nil {
 		return nil, fmt.Errorf("start the git server: %w", err)
 	}
-	return &Server{server: server}, nil
+	return &Server{server: server, url: server.HTTPAddress()}, nil
+}
+
+// Publish serves on the listener, too, for example one in the network of a cluster, so that pods can clone. From then on URLs
+// name its address. Commits are still pushed over loopback.
+func (s *Server) Publish(listener net.Listener) error {
+	loopback, err := url.Parse(s.server.HTTPAddress())
+	if err != nil {
+		return fmt.Errorf("find the address of the git server: %w", err)
+	}
+	s.public = &http.Server{Handler: httputil.NewSingleHostReverseProxy(loopback), ReadHeaderTimeout: headerTimeout}
+	s.url = "http://" + listener.Addr().String()
+	go func() { _ = s.public.Serve(listener) }() // until it is closed
+	return nil
 }
 
 // Stop stops serving. The repositories stay on disk.
-func (s *Server) Stop() { s.server.StopHTTP() }
+func (s *Server) Stop() {
+	if s.public != nil {
+		_ = s.public.Close() // closes the listener, of which nothing is expected any more
+	}
+	s.server.StopHTTP()
+}
 
 // URL is the address of the named repository, whether it exists or not.
-func (s *Server) URL(name string) string { return s.server.HTTPAddress() + "/" + name }
+func (s *Server) URL(name string) string { return s.url + "/" + name }
 
 // Repository is one repository on the server, with a clone of its own to commit in.
 type Repository struct {
@@ -89,7 +116,7 @@ func (s *Server) Create(name string, files Files) (repository *Repository, sha s
 		return nil, "", fmt.Errorf("create a clone of %s: %w", name, err)
 	}
 	repository = &Repository{URL: s.URL(name), clone: clone}
-	if _, err := clone.CreateRemote(&config.RemoteConfig{Name: git.DefaultRemoteName, URLs: []string{repository.URL}}); err != nil {
+	if _, err := clone.CreateRemote(&config.RemoteConfig{Name: git.DefaultRemoteName, URLs: []string{s.server.HTTPAddress() + "/" + name}}); err != nil {
 		return nil, "", fmt.Errorf("name the remote of %s: %w", name, err)
 	}
 	sha, err = repository.Commit(files)

@@ -1,6 +1,7 @@
 package gitserver_test
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,6 +45,23 @@ func TestRealGitClonesWhatWasCommitted(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(files).To(HaveKeyWithValue("Pulumi.yaml", "name: two\n"))
 	g.Expect(files).NotTo(HaveKey("dir/old.txt"))
+}
+
+func TestPublishedServerIsClonedFromItsPublicAddress(t *testing.T) {
+	g := NewWithT(t)
+	server, err := gitserver.Start(t.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(server.Stop)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(server.Publish(listener)).To(Succeed())
+
+	repository, first, err := server.Create("demo", gitserver.Files{"Pulumi.yaml": "name: one\n"})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(repository.URL).To(Equal("http://" + listener.Addr().String() + "/demo"))
+	clone := filepath.Join(t.TempDir(), "clone")
+	run(g, "/", "clone", "--quiet", repository.URL, clone)
+	g.Expect(run(g, clone, "rev-parse", "HEAD")).To(Equal(first))
 }
 
 func TestEveryRepositoryStaysBelowTheServersDirectory(t *testing.T) {

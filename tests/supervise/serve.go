@@ -30,6 +30,7 @@ type request struct {
 	Start  *Command       `json:",omitempty"`
 	Signal *signalRequest `json:",omitempty"`
 	Remove string         `json:",omitempty"`
+	Cgroup string         `json:",omitempty"`
 }
 
 type signalRequest struct {
@@ -69,6 +70,7 @@ type server struct {
 	events  *json.Encoder
 	running map[int]bool // started here and not reaped yet
 	remove  []string
+	cgroups []string // paths
 }
 
 // serve works until the requests end, which they do when the program ends, or until it is told to terminate.
@@ -127,6 +129,8 @@ func (s *server) handle(r request) {
 		err = s.signal(r.Signal)
 	case r.Remove != "":
 		err = s.removeAtEnd(r.Remove)
+	case r.Cgroup != "":
+		err = s.endCgroupAtEnd(r.Cgroup)
 	}
 	if err != nil {
 		e.Error = err.Error()
@@ -182,6 +186,16 @@ func (s *server) removeAtEnd(dir string) error {
 	return nil
 }
 
+// endCgroupAtEnd takes no cgroup that others may be in.
+func (s *server) endCgroupAtEnd(name string) error {
+	if name != filepath.Base(name) || strings.Trim(name, "./") == "" {
+		return fmt.Errorf("%q is not the name of a cgroup", name)
+	}
+	paths, err := CgroupPaths(name)
+	s.cgroups = append(s.cgroups, paths...)
+	return err
+}
+
 // reap collects every child that has ended, adopted ones included. It reports whether there are any left.
 func (s *server) reap() (left bool) {
 	for {
@@ -209,15 +223,30 @@ func describe(status syscall.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", status.ExitStatus())
 }
 
-// end kills all descendants and removes the directories. Each round makes orphans of the killed ones' children, which
-// the next round finds, because this process adopts them.
+// end kills all descendants and all processes in the cgroups, and removes the cgroups and the directories. Each round makes
+// orphans of the killed ones' children, which the next round finds, because this process adopts them.
 func (s *server) end() {
 	deadline := time.Now().Add(closeTimeout / 2)
 	for s.reap() && time.Now().Before(deadline) {
 		for _, pid := range children(os.Getpid()) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
+		for _, cgroup := range s.cgroups {
+			killCgroup(cgroup)
+		}
 		time.Sleep(5 * time.Millisecond)
+	}
+	for _, cgroup := range s.cgroups {
+		// What was killed leaves its cgroups a moment after its end.
+		err := removeCgroup(cgroup)
+		for err != nil && time.Now().Before(deadline) {
+			killCgroup(cgroup)
+			time.Sleep(5 * time.Millisecond)
+			err = removeCgroup(cgroup)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "remove cgroup", err)
+		}
 	}
 	for _, dir := range s.remove {
 		if err := os.RemoveAll(dir); err != nil {

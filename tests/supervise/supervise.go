@@ -108,6 +108,15 @@ func (s *Supervisor) RemoveAtEnd(dir string) error {
 	return nil
 }
 
+// EndCgroupAtEnd has the supervisor kill the processes in the named cgroup (a name without slashes), in whatever hierarchy
+// it is, and remove the cgroup with all below it, once it ends.
+func (s *Supervisor) EndCgroupAtEnd(name string) error {
+	if _, err := s.ask(request{Cgroup: name}); err != nil {
+		return fmt.Errorf("register the cgroup %s for removal: %w", name, err)
+	}
+	return nil
+}
+
 // Close kills every process that is still there, waits for their end and for the supervisor's, and so for the removal
 // of the directories. It may be called more than once.
 func (s *Supervisor) Close() error {

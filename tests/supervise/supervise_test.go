@@ -137,6 +137,36 @@ func TestCloseEndsOrphansAndRemovesDirectories(t *testing.T) {
 	g.Expect(err).To(MatchError(errClosed))
 }
 
+func TestCloseEndsCgroupsWithAllThatIsInThem(t *testing.T) {
+	g := NewWithT(t)
+	s, dir := startSupervisor(g, t)
+	for _, name := range []string{".", "..", "../x", "a/b", "/"} {
+		g.Expect(s.EndCgroupAtEnd(name)).NotTo(Succeed(), name)
+	}
+	name := fmt.Sprintf("stack-controller-test-%d", os.Getpid())
+	paths, err := CgroupPaths(name)
+	g.Expect(err).NotTo(HaveOccurred())
+	if os.Geteuid() != 0 || len(paths) == 0 || os.Mkdir(paths[0], 0o755) != nil {
+		t.Skip("cgroups are for root")
+	}
+	g.Expect(s.EndCgroupAtEnd(name)).To(Succeed())
+	below := filepath.Join(paths[0], "below")
+	g.Expect(os.Mkdir(below, 0o755)).To(Succeed())
+	// Not a child of the supervisor: only the cgroup tells that it belongs to it.
+	stranger := exec.Command("sleep", "600")
+	g.Expect(stranger.Start()).To(Succeed())
+	t.Cleanup(func() { _ = stranger.Process.Kill() })
+	g.Expect(os.WriteFile(filepath.Join(below, "cgroup.procs"), []byte(strconv.Itoa(stranger.Process.Pid)), 0o600)).To(Succeed())
+	_, err = s.Run(shell(dir, "sleep 600"))
+	g.Expect(err).NotTo(HaveOccurred())
+
+	g.Expect(s.Close()).To(Succeed())
+	g.Expect(stranger.Wait()).To(MatchError(ContainSubstring("killed")))
+	for _, path := range paths {
+		g.Expect(path).NotTo(BeADirectory())
+	}
+}
+
 func TestNothingOutlivesProgramThatIsKilled(t *testing.T) {
 	g := NewWithT(t)
 	dir := t.TempDir()

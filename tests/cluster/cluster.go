@@ -1,0 +1,117 @@
+// Package cluster runs a real Kubernetes cluster with one node, on which pods run: package controlplane's etcd, kube-apiserver and
+// kube-controller-manager, with kube-scheduler, containerd, kubelet, kube-proxy and CoreDNS beside them.
+//
+// All of it is in namespaces of its own (network, mounts) and in a cgroup of its own. The machine sees neither addresses nor
+// mounts, several clusters may run at once, and when the processes end nothing is left that somebody would have to clean up. As
+// in controlplane, a supervisor ends the processes, containers included, however the program that called Start ends.
+//
+// It needs root and a few Debian packages; see Missing. It needs no Internet: images come from files (see LoadImage).
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+)
+
+// Options say what to start.
+type Options struct {
+	// Log gets a line per step, builds of missing binaries included; nil discards them.
+	Log io.Writer
+	// Dir holds everything, see controlplane.Options. It must not be below /run, /var/lib or /var/log.
+	Dir string
+	// CRDs are the definitions to install, see controlplane.Options.
+	CRDs []string
+	// Images are the tarballs of images to load while the servers start; see LoadImage.
+	Images []string
+}
+
+// Cluster is a running cluster. Config, Kubectl, Dial, Listen, Command and so on are those of the control plane.
+type Cluster struct {
+	*controlplane.ControlPlane
+	// NodeAddress is the IP address of the node. Pods reach there what the program serves with Listen.
+	NodeAddress string
+
+	options Options
+	node    *node
+}
+
+// Start starts a cluster and returns when a pod can run. When it fails it has stopped what it had started. A first start on a
+// machine builds the binaries, which takes minutes.
+func Start(ctx context.Context, options Options) (*Cluster, error) {
+	if options.Log == nil {
+		options.Log = io.Discard
+	}
+	options.Log = &lineWriter{out: options.Log}
+	if err := Missing(); err != nil {
+		return nil, fmt.Errorf("start the cluster: %w", err)
+	}
+	c := &Cluster{options: options, NodeAddress: nodeAddress}
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the cluster: %w", err), c.Stop())
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	begin := time.Now()
+	_, err := controlplane.Start(ctx, controlplane.Options{
+		Log:                   c.options.Log,
+		Dir:                   c.options.Dir,
+		CRDs:                  c.options.CRDs,
+		Users:                 users(),
+		WithControllerManager: true,
+		NewNetwork: func(ctx context.Context, control *controlplane.ControlPlane) (controlplane.Network, error) {
+			c.ControlPlane = control
+			err := c.startNode(ctx)
+			return c.node, err
+		},
+		// This takes some seconds and needs nothing of the control plane.
+		Alongside: c.startContainerd,
+	})
+	if err != nil {
+		return err
+	}
+	servers, inGroup := errgroup.WithContext(ctx)
+	servers.Go(func() error { return c.startScheduler(inGroup) })
+	servers.Go(func() error { return c.startProxy(inGroup) })
+	servers.Go(func() error { return c.startDNS(inGroup) })
+	servers.Go(func() error { return c.startKubelet(inGroup) })
+	if err := servers.Wait(); err != nil {
+		return err
+	}
+	if err := c.awaitNode(ctx); err != nil {
+		return err
+	}
+	c.logln(fmt.Sprintf("the cluster is up after %s", time.Since(begin).Round(100*time.Millisecond)))
+	return nil
+}
+
+// Stop ends everything, containers included, and removes all files. It may be called more than once, and on a nil Cluster.
+func (c *Cluster) Stop() error {
+	if c == nil {
+		return nil
+	}
+	return errors.Join(c.ControlPlane.Stop(), c.node.close())
+}
+
+func (c *Cluster) logln(line string) { _, _ = fmt.Fprintln(c.options.Log, line) }
+
+// lineWriter passes on what several goroutines write, one write at a time.
+type lineWriter struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.out.Write(p)
+}

@@ -1,0 +1,139 @@
+package cluster_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+func TestPodRunsOnlyWithAnImageThatWasLoaded(t *testing.T) {
+	g := NewWithT(t)
+	namespace := newNamespace(g, t, nil)
+	g.Expect(output(g, t, namespace, "hello", "echo hello from $(hostname)")).To(Equal("hello from hello\n"))
+
+	g.Expect(shared.RemoveImage(t.Context(), busybox.Reference)).To(Succeed())
+	t.Cleanup(func() { g.Expect(shared.LoadImage(context.Background(), busybox.Tar)).To(Succeed()) })
+	_, err := clients.CoreV1().Pods(namespace).Create(t.Context(), shell("ghost", "true"), metav1.CreateOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func() string {
+		pod, err := clients.CoreV1().Pods(namespace).Get(t.Context(), "ghost", metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		if len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].State.Waiting == nil {
+			return ""
+		}
+		return pod.Status.ContainerStatuses[0].State.Waiting.Reason
+	}, patience).Should(Equal("ErrImageNeverPull"))
+}
+
+func TestPodReachesServicesByName(t *testing.T) {
+	g := NewWithT(t)
+	namespace := newNamespace(g, t, nil)
+	start(g, t, namespace, shell("server", serve("content", 8000)))
+	newService(g, t, namespace, "server", 80, 8000)
+
+	script := "until wget -q -O - http://server; do sleep 0.1; done\n" + // until kube-proxy knows the service
+		"wget -q -O - http://server." + namespace + ".svc.cluster.local\n" +
+		"nslookup kubernetes.default.svc.cluster.local | grep 198.18.0.1\n" +
+		"nc -w 5 kubernetes.default 443 </dev/null && echo API server\n" +
+		"! nslookup example.com"
+	g.Expect(output(g, t, namespace, "client", script)).To(And(
+		HavePrefix("content\ncontent\n"), ContainSubstring("API server\n"), ContainSubstring("NXDOMAIN")))
+}
+
+func TestProgramAndPodsReachEachOther(t *testing.T) {
+	g := NewWithT(t)
+	namespace := newNamespace(g, t, nil)
+	listener, err := shared.Listen("tcp", net.JoinHostPort(shared.NodeAddress, "0"))
+	g.Expect(err).NotTo(HaveOccurred())
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "the program\n")
+	}), ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	g.Expect(output(g, t, namespace, "client", "wget -q -O - http://"+listener.Addr().String())).To(Equal("the program\n"))
+
+	pod := start(g, t, namespace, shell("server", serve("the-pod", 8000)))
+	newService(g, t, namespace, "server", 80, 8000)
+	client := http.Client{Transport: &http.Transport{DialContext: shared.Dial, DisableKeepAlives: true}, Timeout: patience}
+	get := func(url string) (string, error) {
+		response, err := client.Get(url)
+		if err != nil {
+			return "", err
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(response.Body)
+		return string(body), err
+	}
+	for _, address := range []string{net.JoinHostPort(pod.Status.PodIP, "8000"), "server." + namespace + ".svc.cluster.local"} {
+		g.Eventually(func() (string, error) { return get("http://" + address) }, patience).Should(Equal("the-pod\n"), address)
+	}
+}
+
+func TestRestrictedNamespaceRefusesWhatIsNotRestricted(t *testing.T) {
+	g := NewWithT(t)
+	namespace := newNamespace(g, t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
+	pod := shell("root", "true")
+	pod.Spec.Containers[0].SecurityContext = nil
+	_, err := clients.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+	g.Expect(err).To(MatchError(ContainSubstring(`violates PodSecurity "restricted`)))
+	g.Expect(err).To(Satisfy(apierrors.IsForbidden))
+
+	g.Expect(output(g, t, namespace, "user", "id -u")).To(Equal("1000\n"))
+}
+
+func TestIsolatedNamespaceIsClosedToPodsOfOthers(t *testing.T) {
+	g := NewWithT(t)
+	inside, outside := newNamespace(g, t, nil), newNamespace(g, t, nil)
+	pod := start(g, t, inside, shell("server", serve("content", 8080, 9090)))
+	g.Expect(shared.IsolateNamespace(t.Context(), inside, 8080)).To(Succeed())
+	get := func(port int) string {
+		return fetch("http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(port)))
+	}
+	g.Expect(output(g, t, inside, "closed-port", get(9090))).To(Equal("content\n"))
+	g.Expect(output(g, t, outside, "closed-port", get(9090))).To(HaveSuffix(unreachable))
+	g.Expect(output(g, t, outside, "open-port", get(8080))).To(Equal("content\n"))
+
+	// The namespace's own pods still reach others.
+	other := start(g, t, outside, shell("server", serve("other", 9090)))
+	g.Expect(output(g, t, inside, "egress", fetch("http://"+other.Status.PodIP+":9090"))).To(Equal("other\n"))
+}
+
+func TestKubeletTakesNoRequestsFromPods(t *testing.T) {
+	g := NewWithT(t)
+	namespace := newNamespace(g, t, nil)
+	response, err := (&http.Client{Transport: &http.Transport{
+		DialContext: shared.Dial, DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // as kube-apiserver does, which has no certificate to compare with
+	}}).Get("https://" + net.JoinHostPort(shared.NodeAddress, "10250") + "/pods")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(response.Body.Close()).To(Succeed())
+	g.Expect(response).To(HaveHTTPStatus(http.StatusUnauthorized))
+	// kube-apiserver has the rights.
+	pod := start(g, t, namespace, shell("server", "exec sleep 3600"))
+	g.Expect(shared.Kubectl(t.Context(), "exec", "--namespace="+namespace, pod.Name, "--", "echo", "hello")).To(Equal("hello\n"))
+}
+
+// newService makes a service for the pod of the same name.
+func newService(g *WithT, t *testing.T, namespace, name string, port, target int32) {
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": name},
+			Ports:    []corev1.ServicePort{{Port: port, TargetPort: intstr.FromInt32(target)}},
+		},
+	}
+	_, err := clients.CoreV1().Services(namespace).Create(t.Context(), service, metav1.CreateOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+}

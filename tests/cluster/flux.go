@@ -1,0 +1,60 @@
+package cluster
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"strings"
+
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/images"
+)
+
+// FluxNamespace is where Flux's controllers run.
+const FluxNamespace = "flux-system"
+
+// Ports that Flux's NetworkPolicies open to other namespaces.
+const (
+	metricsPort = 8080
+	webhookPort = 9292
+)
+
+//go:embed manifests
+var manifests embed.FS
+
+// InstallFlux runs source-controller as a pod, from the image, as Flux installs it: namespace flux-system with the restricted
+// level of pod security, CRDs, rights, Deployment, Service and the NetworkPolicies, which EnforceNetworkPolicies gives effect.
+// It returns when source-controller is ready.
+func (c *Cluster) InstallFlux(ctx context.Context, sourceController images.Image) error {
+	if err := c.LoadImage(ctx, sourceController.Tar); err != nil {
+		return err
+	}
+	definitions, err := controlplane.SourceCRDs(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.InstallCRDs(definitions); err != nil {
+		return err
+	}
+	for _, name := range []string{"flux.yaml", "source-controller.yaml"} {
+		manifest, err := manifests.ReadFile("manifests/" + name)
+		if err != nil {
+			return fmt.Errorf("read the manifest %s: %w", name, err)
+		}
+		expanded := strings.ReplaceAll(string(manifest), "${IMAGE}", sourceController.Reference)
+		if _, err := c.KubectlInput(ctx, expanded, "apply", "--server-side", "--filename=-"); err != nil {
+			return err
+		}
+	}
+	return c.awaitRollout(ctx, FluxNamespace, "deployment/source-controller")
+}
+
+// awaitRollout waits until the pods of a Deployment or StatefulSet are ready. The error shows what became of them.
+func (c *Cluster) awaitRollout(ctx context.Context, namespace, name string) error {
+	_, err := c.Kubectl(ctx, "rollout", "status", name, "--namespace="+namespace, "--timeout="+readyTimeout.String())
+	if err == nil {
+		return nil
+	}
+	pods, _ := c.Kubectl(ctx, "describe", "pods", "--namespace="+namespace) // the first error is the one that counts
+	return fmt.Errorf("%w\n%s", err, pods)
+}

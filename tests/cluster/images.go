@@ -1,0 +1,76 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+// imageTimeout bounds how long an image that was loaded takes to be known to kubelet's interface of containerd.
+const imageTimeout = 20 * time.Second
+
+// LoadImage loads the images of a tarball, docker archive or OCI layout, into the node and returns when pods can use them.
+// Their imagePullPolicy must be IfNotPresent or Never.
+func (c *Cluster) LoadImage(ctx context.Context, path string) error {
+	tarball, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("load an image: %w", err)
+	}
+	defer func() { _ = tarball.Close() }()
+	begin := time.Now()
+	output, err := c.containers(ctx, tarball, "images", "import", "-")
+	if err != nil {
+		return fmt.Errorf("load the image %s: %w", path, err)
+	}
+	var names []string
+	for line := range strings.Lines(output) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "unpacking" {
+			names = append(names, fields[1])
+		}
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("load the image %s: it has no name: %s", path, output)
+	}
+	for _, name := range names {
+		if err := c.awaitImage(ctx, name); err != nil {
+			return err
+		}
+		c.logln(fmt.Sprintf("loaded %s in %s", name, time.Since(begin).Round(100*time.Millisecond)))
+	}
+	return nil
+}
+
+// awaitImage waits until containerd has told the part of itself that kubelet talks to, which marks the image then.
+func (c *Cluster) awaitImage(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, imageTimeout, errors.New("containerd does not manage it"))
+	defer cancel()
+	filter := fmt.Sprintf(`name==%q,labels."io.cri-containerd.image"==managed`, name)
+	for {
+		output, err := c.containers(ctx, nil, "images", "list", "--quiet", filter)
+		if err == nil && strings.TrimSpace(output) != "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the image %s: %w", name, errors.Join(context.Cause(ctx), err))
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+// RemoveImage removes an image from the node. Containers that run go on.
+func (c *Cluster) RemoveImage(ctx context.Context, name string) error {
+	if _, err := c.containers(ctx, nil, "images", "remove", "--sync", name); err != nil {
+		return fmt.Errorf("remove the image %s: %w", name, err)
+	}
+	return nil
+}
+
+// containers runs containerd's client for what belongs to Kubernetes.
+func (c *Cluster) containers(ctx context.Context, input io.Reader, args ...string) (string, error) {
+	return c.outputOnNode(ctx, input, ctr, append([]string{"--namespace=k8s.io"}, args...)...)
+}

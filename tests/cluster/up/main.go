@@ -1,0 +1,127 @@
+// Command up starts a cluster with Flux's source-controller and leaves it running in the background, or ends that one. Run it
+// with "make cluster-up" and "make cluster-down".
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/stack-controller/stack-controller/tests/cluster"
+	"github.com/stack-controller/stack-controller/tests/images"
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
+
+func main() {
+	ctrl.SetLogger(logr.Discard())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
+	down := flags.Bool("down", false, "end the cluster that runs, and do nothing else")
+	check := flags.Bool("check", false, "say what this machine lacks for a cluster, and do nothing else")
+	detached := flags.Bool("detached", false, "for internal use: this is the process in the background")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	switch {
+	case *check:
+		return cluster.Missing()
+	case *down:
+		return end(os.Stdout)
+	case *detached:
+		return serve(ctx)
+	default:
+		return detach(ctx)
+	}
+}
+
+// serve starts the cluster, tells so, and waits until it is told to end.
+func serve(ctx context.Context) (err error) {
+	record, err := newRecord()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, record.remove()) }()
+	c, err := cluster.Start(ctx, cluster.Options{Log: os.Stdout, Dir: record.Dir})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Stop()) }()
+	if err := install(ctx, c); err != nil {
+		return err
+	}
+	if err := invite(ctx, os.Stdout, c); err != nil {
+		return err
+	}
+	if err := letGo(filepath.Join(c.Dir, "cluster.log")); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// install adds what people want to try things with.
+func install(ctx context.Context, c *cluster.Cluster) error {
+	progress := func(line string) { fmt.Println(line) }
+	busybox, err := images.Busybox(ctx, progress)
+	if err != nil {
+		return err
+	}
+	if err := c.LoadImage(ctx, busybox.Tar); err != nil {
+		return err
+	}
+	sourceController, err := images.SourceController(ctx, progress)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	if err := c.InstallFlux(ctx, sourceController); err != nil {
+		return err
+	}
+	fmt.Printf("Flux is ready after %s\n", time.Since(begin).Round(100*time.Millisecond))
+	return nil
+}
+
+// invite says how to use the cluster.
+func invite(ctx context.Context, out io.Writer, c *cluster.Cluster) error {
+	kubectl, err := tools.Path(ctx, "kubectl", nil)
+	if err != nil {
+		return err
+	}
+	busybox, err := images.Busybox(ctx, nil)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, `
+The cluster keeps running, in namespaces of its own. To use it:
+
+export KUBECONFIG=%s
+alias kubectl='%s'
+alias ctr='%s --namespace=k8s.io'
+kubectl get pods --all-namespaces
+ctr images import - <IMAGE.tar
+kubectl run shell --image=%s --image-pull-policy=Never -it -- sh
+
+The logs of its servers are %s.
+"make cluster-down" ends and removes it.
+`, c.KubeconfigPath, commandLine(c.Command(ctx, kubectl)), commandLine(c.NodeCommand(ctx, "ctr")), busybox.Reference, c.LogPath("*"))
+	return err
+}

@@ -1,0 +1,24 @@
+// Package pods_test has the tests of the whole system on a real cluster, where every workspace is a pod of its own.
+package pods_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/stack-controller/stack-controller/tests/podstage"
+)
+
+// patience bounds what a test waits for: a pod starts within seconds, on a busy machine within a minute.
+const patience = 3 * time.Minute
+
+// system is the running system that all tests of the package share. Each test has namespaces of its own.
+var system *podstage.Stage
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	os.Exit(podstage.RunTests(m, podstage.Options{}, func(s *podstage.Stage) { system = s }))
+}
