@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
+	if os.Getenv(actAsParent) != "" {
+		os.Exit(parentOfOrphans())
+	}
 	os.Exit(m.Run())
 }
 

@@ -8,30 +8,20 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 )
 
 // version is set by the linker.
 var version = "dev"
 
-// exitForced is the exit code after a second signal.
-const exitForced = 130
-
 func main() {
-	ctx, cancel := context.WithCancel(context.Background())
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	var err error
+	done := make(chan struct{})
 	go func() {
-		// The first signal lets a running operation stop in order, which may take minutes; the second does not wait.
-		<-signals
-		cancel()
-		<-signals
-		os.Exit(exitForced)
+		defer close(done)
+		err = run(context.Background(), os.Args[1:], os.Stderr)
 	}()
-	switch err := run(ctx, os.Args[1:], os.Stderr); {
-	case err == nil, errors.Is(err, flag.ErrHelp):
-	default:
+	reapOrphans(done)
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
@@ -47,10 +37,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 				return err
 			}
 			return serve(ctx, config, out)
+		case "install":
+			return install(args[1:], out)
 		case "version":
 			_, err := fmt.Fprintln(out, version)
 			return err
 		}
 	}
-	return errors.New("usage: agent serve --listen=ADDRESS --dir=DIR [flags] | agent version")
+	return errors.New("usage: agent serve --listen=ADDRESS --dir=DIR [flags] | agent install --to=FILE [flags] | agent version")
 }

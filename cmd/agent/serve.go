@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
 
 	"github.com/stack-controller/stack-controller/internal/agent/automation"
 	"github.com/stack-controller/stack-controller/internal/agent/server"
@@ -28,28 +26,38 @@ type config struct {
 	listen      string
 	dir         string
 	workspace   string
+	localRoot   string
 	logLevel    slog.Level
 	idleTimeout time.Duration
-	limits      archive.Limits
-	automation  automation.Options
+	// terminationGrace is the grace period of the pod; 0 when there is none.
+	terminationGrace time.Duration
+	limits           archive.Limits
+	automation       automation.Options
+	access           access
+	// environmentFile has variables to set, empty for none.
+	environmentFile string
 }
 
 func parseFlags(args []string, out io.Writer) (config, error) {
 	var c config
 	flags := flag.NewFlagSet("agent serve", flag.ContinueOnError)
 	flags.SetOutput(out)
-	flags.StringVar(&c.listen, "listen", "", "Address to serve on: unix:/path/agent.sock, or host:port of this machine itself.")
+	flags.StringVar(&c.listen, "listen", "", "Address to serve on: unix:/path/agent.sock or host:port; one that other machines can reach needs TLS and authorisation.")
 	flags.StringVar(&c.dir, "dir", "", "Directory for all that outlives the agent; it belongs to one agent.")
 	flags.StringVar(&c.workspace, "workspace", ".", "Directory of programs that are not delivered.")
+	flags.StringVar(&c.localRoot, "local-root", "", "Root of programs that are not delivered and have an absolute directory; empty refuses those.")
 	flags.StringVar(&c.automation.Pulumi, "pulumi", "pulumi", "The pulumi CLI.")
 	flags.BoolVar(&c.automation.InheritEnvironment, "inherit-environment", false, "Pass the agent's own environment on to pulumi.")
 	flags.BoolVar(&c.automation.ExclusiveHost, "exclusive-host", false, "Nobody else runs pulumi under this host name.")
 	flags.DurationVar(&c.idleTimeout, "idle-timeout", 0, "Exit after this long without a call and without an operation; 0 means never.")
+	flags.DurationVar(&c.terminationGrace, "termination-grace", 0, "How long after SIGTERM the agent is killed, as the grace period of its pod; 0 means never.")
 	flags.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "The least level that is logged: debug, info, warn, error.")
 	defaults := archive.Limits{}.WithDefaults()
 	flags.Int64Var(&c.limits.MaxDownloadSize, "max-source-size", defaults.MaxDownloadSize, "Largest archive that is accepted, in bytes.")
 	flags.Int64Var(&c.limits.MaxUnpackedSize, "max-unpacked-size", defaults.MaxUnpackedSize, "Largest content of an archive, in bytes.")
 	flags.IntVar(&c.limits.MaxEntries, "max-entries", defaults.MaxEntries, "Most files and directories in an archive.")
+	flags.StringVar(&c.environmentFile, "env-file", "", "File of environment variables, KEY=VALUE per line; those that are set already win.")
+	c.access.bind(flags)
 	if err := flags.Parse(args); err != nil {
 		return config{}, err
 	}
@@ -64,30 +72,39 @@ func (c *config) validate(flags *flag.FlagSet) error {
 		return errors.New("--listen and --dir are required")
 	case c.idleTimeout < 0:
 		return errors.New("--idle-timeout is negative")
+	case c.terminationGrace < 0:
+		return errors.New("--termination-grace is negative")
 	case c.limits.MaxDownloadSize <= 0 || c.limits.MaxUnpackedSize <= 0 || c.limits.MaxEntries <= 0:
 		return errors.New("--max-source-size, --max-unpacked-size and --max-entries have to be positive")
 	}
-	return requirePrivate(c.listen)
+	return c.access.validate(c.listen)
 }
 
-// requirePrivate refuses addresses that others can reach, because the agent does not ask who calls.
-func requirePrivate(address string) error {
-	if strings.HasPrefix(address, "unix:") {
-		return nil
-	}
-	host, _, err := net.SplitHostPort(address)
+// prepare sets the process up and returns what guards the agent's address. The API server is looked up before the
+// variables of the file are set, which programs of the user may have written.
+func prepare(c config, log *slog.Logger) ([]grpc.ServerOption, error) {
+	access, err := c.access.options(log)
 	if err != nil {
-		return fmt.Errorf("--listen=%s is neither unix:/path nor host:port: %w", address, err)
+		return nil, err
 	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("--listen=%s can be reached from other machines, and calls are not authenticated", address)
+	if err := limitMemory(); err != nil {
+		return nil, err
 	}
-	return nil
+	if c.environmentFile == "" {
+		return access, nil
+	}
+	return access, loadEnvironment(c.environmentFile)
 }
 
 // serve runs the agent until ctx ends or nobody needs it.
 func serve(ctx context.Context, c config, out io.Writer) error {
+	ctx, release := untilSignal(ctx, c.terminationGrace > 0)
+	defer release()
 	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.logLevel}))
+	access, err := prepare(c, log)
+	if err != nil {
+		return err
+	}
 	waiting, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	unlock, err := server.Lock(waiting, c.dir)
@@ -102,14 +119,18 @@ func serve(ctx context.Context, c config, out io.Writer) error {
 	}
 	defer listener.Close()
 
-	c.automation.Home = filepath.Join(c.dir, "home")
+	c.automation.Home = server.Home(c.dir)
+	if server.Shared(c.dir, c.workspace) {
+		c.automation.Workspace = c.workspace
+	}
 	c.automation.Log = logr.FromSlogHandler(log.Handler())
 	runner, err := automation.New(ctx, c.automation)
 	if err != nil {
 		return err
 	}
 	agent, err := server.New(server.Options{
-		Dir: c.dir, Workspace: c.workspace, Runner: runner, Limits: c.limits, IdleTimeout: c.idleTimeout, Version: version, Log: log,
+		Dir: c.dir, Workspace: c.workspace, LocalRoot: c.localRoot, Runner: runner, Limits: c.limits, IdleTimeout: c.idleTimeout, Version: version, Log: log,
+		GRPC: access, TerminationGrace: c.terminationGrace,
 	})
 	if err != nil {
 		return err

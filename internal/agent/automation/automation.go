@@ -1,9 +1,9 @@
-// Package automation runs one Pulumi operation at a time through Pulumi's Automation API.
+// Package automation runs one Pulumi operation at a time with the pulumi CLI.
 //
-// The Automation API starts seven CLI processes for an update. Its seam is the interface auto.PulumiCommand: the one of this
-// package answers what is known already, so that an update starts exactly one process. What the others would
-// have told comes from elsewhere: the version is asked once, a missing stack shows in the exit code of the update, and
-// outputs, counts and errors are in the engine's event log.
+// It calls the CLI as Pulumi's Automation API does, which is the reference and not a part of it: the API starts seven
+// processes for an update, keeps its own time when it stops them, and would double the memory of an idle agent. Here an update is
+// exactly one process. What the others would have told comes from elsewhere: the version is asked once, a missing stack shows
+// in the exit code of the update, and outputs, counts and errors are in the engine's event log.
 //
 // Where things are, below Options.Home:
 //
@@ -12,9 +12,12 @@
 //	.automation/stacks/<key>/        one directory per stack: a project stub, the stack's configuration file as the CLI
 //	                                 reads it, and a record of each CLI process that did not end in an orderly way
 //	.automation/installed/<digest>   one file per set of dependencies that is installed
+//	.automation/left/<key>           what a file of the source tree was before an operation replaced it for people
+//	.automation/edited/<name>        what somebody made of such a file
 //
-// The source tree is never written to by this package: configuration goes to the stack's directory and is passed with
-// --config-file, so that a repeated operation starts from the same files whatever happened in between.
+// While an operation runs, the source tree is as it was delivered: configuration goes to the stack's directory and is passed with
+// --config-file, so that a repeated operation starts from the same files whatever happened in between. What is there for
+// people between operations is told in interactive.go.
 package automation
 
 import (
@@ -61,6 +64,10 @@ type Options struct {
 	// ExclusiveHost says that nobody but this agent runs pulumi under this host name, as in a pod. A lock held by this
 	// host and a process that does not exist is then left over, also when nothing is recorded about that process.
 	ExclusiveHost bool
+	// Workspace is where people who work beside the agent, in its pod, find the program: a link to it, or the directory itself.
+	// For their pulumi commands each operation then leaves the stack's configuration beside the program and the stack selected.
+	// Operations must not run at the same time then. Empty means that there is nobody.
+	Workspace string
 }
 
 // Runner runs operations with one CLI. It is safe for concurrent use by operations on different stacks.
@@ -73,6 +80,7 @@ type Runner struct {
 	crypters *crypters
 	// terminateGrace is the constant of that name, except in tests.
 	terminateGrace time.Duration
+	deadline       *deadline
 
 	mu sync.Mutex
 	// outputSecrets holds the secret outputs that each stack had last, so that the next operation can hide them as well.
@@ -91,7 +99,8 @@ func New(ctx context.Context, options Options) (*Runner, error) {
 	}
 	options.Home = home
 	r := &Runner{
-		options: options, log: options.Log, crypters: newCrypters(), terminateGrace: terminateGrace, outputSecrets: map[string][]string{},
+		options: options, log: options.Log, crypters: newCrypters(), terminateGrace: terminateGrace, deadline: newDeadline(),
+		outputSecrets: map[string][]string{},
 	}
 	if r.pulumi, err = findCLI(options.Pulumi); err != nil {
 		return nil, err
@@ -103,6 +112,9 @@ func New(ctx context.Context, options Options) (*Runner, error) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("create the home directory: %w", err)
 		}
+	}
+	if err := r.leftFiles().adopt(); err != nil {
+		return nil, fmt.Errorf("look after what an earlier agent left: %w", err)
 	}
 	if err := becomeSubreaper(); err != nil {
 		return nil, err

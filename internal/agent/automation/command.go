@@ -2,106 +2,39 @@ package automation
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"slices"
 	"strings"
-
-	"github.com/blang/semver"
-	"github.com/pulumi/pulumi/sdk/v3/go/auto"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// command is the PulumiCommand of one update: it starts the one process that does the work, and answers the others.
+// command is one run of the CLI that does the work of an operation.
 type command struct {
 	operation *operation
-	// ctx is the one that asks the process to end; the Automation API gets one that does not, because it would kill the CLI
-	// 10 s later.
-	ctx context.Context
-
-	summary summary
-	// ran says that the process ran to an end; result is how, err why it could not.
-	ran    bool
-	result result
-	err    error
+	summary   summary
 }
 
-var _ auto.PulumiCommand = (*command)(nil)
-
-// Version implements auto.PulumiCommand.
-func (c *command) Version() semver.Version {
-	return c.operation.runner.version
-}
-
-// Run implements auto.PulumiCommand.
-func (c *command) Run(ctx context.Context, dir string, stdin io.Reader, _, _ []io.Writer, env []string, args ...string) (string, string, int, error) {
-	switch {
-	case len(args) > 1 && args[0] == "stack":
-		switch args[1] {
-		case "select":
-			// Whether the stack exists shows when it is used.
-			return "", "", 0, nil
-		case "output":
-			// The outputs are in the events.
-			return "{}", "", 0, nil
-		case "history":
-			return "[]", "", 0, nil
-		}
-	case len(args) > 0 && slices.Contains([]string{"up", "preview", "refresh", "destroy"}, args[0]):
-		return c.runEngine(ctx, dir, stdin, env, args)
+// run starts the process and waits for its end, which ctx asks for when it ends. An error means that it could not be run.
+func (c *command) run(ctx context.Context) (result, error) {
+	args, err := c.operation.arguments()
+	if err != nil {
+		return result{}, err
 	}
-	return "", "", -1, fmt.Errorf("the Automation API wants to run an unexpected command: pulumi %s", strings.Join(args, " "))
-}
-
-// runEngine runs the process that does the work.
-func (c *command) runEngine(ctx context.Context, dir string, stdin io.Reader, env, args []string) (string, string, int, error) {
 	log, err := newEventLog(c.receive)
 	if err != nil {
-		c.err = err
-		return "", "", -1, err
-	}
-	args, forwardTo := redirectEvents(args, log.address)
-	if message := c.operation.request.GetOptions().GetMessage(); message != "" {
-		// The Automation API would pass the message in the quotes and escapes of Go.
-		args = append(args, "--message="+message)
+		return result{}, err
 	}
 	stdout, stderr, closeLog := c.operation.logStreams(c.findPermalink)
 	inv := &invocation{
-		args: args, dir: dir, env: c.operation.env, extra: env, stdin: stdin, stdout: stdout, stderr: stderr,
-		grace: c.operation.cancelGrace(),
+		args: append(args, eventLogFlag, log.address), dir: c.operation.dir, env: c.operation.env,
+		stdout: stdout, stderr: stderr, grace: c.operation.cancelGrace(),
 	}
 	if c.operation.request.GetKind() != proto.OperationKind_OPERATION_KIND_PREVIEW {
 		inv.started, inv.ended = c.operation.stack.started, c.operation.stack.ended
 	}
-	c.result, c.err = c.operation.runner.execute(c.ctx, inv)
+	res, err := c.operation.runner.execute(ctx, inv)
 	closeLog()
 	log.close()
-	c.ran = c.err == nil
-	if forwardTo != "" {
-		if err := forward(ctx, forwardTo, log.summary); err != nil {
-			// The Automation API will complain about a missing summary; we have it.
-			c.operation.log.V(1).Info("events were not forwarded", "error", err.Error())
-		}
-	}
-	if c.err == nil && c.result.code != 0 {
-		return "", "", c.result.code, errors.New("pulumi failed")
-	}
-	return "", "", c.result.code, c.err
-}
-
-// redirectEvents makes the CLI report to our event log, and returns the address that the Automation API had in mind.
-func redirectEvents(args []string, address string) (redirected []string, forwardTo string) {
-	for i := 0; i < len(args); i++ {
-		if args[i] == eventLogFlag && i+1 < len(args) {
-			forwardTo = args[i+1]
-			i++
-			continue
-		}
-		redirected = append(redirected, args[i])
-	}
-	return append(redirected, eventLogFlag, address), forwardTo
+	return res, err
 }
 
 // receive takes an event of the engine.

@@ -63,7 +63,11 @@ func (o *operation) configure(ctx context.Context) error {
 	if err := o.writeConfig(file); err != nil {
 		return err
 	}
-	return o.encryptByCLI(ctx, later)
+	if err := o.encryptByCLI(ctx, later); err != nil {
+		return err
+	}
+	o.configured = true
+	return nil
 }
 
 // sourceFile reads the configuration that came with the source.

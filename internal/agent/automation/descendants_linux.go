@@ -87,19 +87,25 @@ func marked(marker string) []int {
 
 // orphans are the descendants of CLI processes that outlived them. They became children of this process, so somebody has to
 // wait for them; only for them, because os/exec waits for the others.
-var orphans = &orphanSet{pids: map[int]bool{}}
+var orphans = &orphanSet{started: map[int]string{}}
 
 type orphanSet struct {
-	mu   sync.Mutex
-	pids map[int]bool
+	mu sync.Mutex
+	// started has when each of them was started, by its ID: somebody else may have waited for it meanwhile, and a child that
+	// os/exec waits for may have got its ID.
+	started map[int]string
 	// reaping says that reapLater is at work.
 	reaping bool
 }
 
 func (o *orphanSet) add(pid int) {
+	stat, err := readStat(pid)
+	if err != nil {
+		return
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.pids[pid] = true
+	o.started[pid] = stat.started
 }
 
 // adopt adds the children of this process that ended before they could be found by their marker: those of the CLI's process
@@ -124,10 +130,14 @@ func (o *orphanSet) reap() {
 }
 
 func (o *orphanSet) reapLocked() {
-	for pid := range o.pids {
-		waited, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
-		if waited == pid || (err == unix.ECHILD && unix.Kill(pid, 0) == unix.ESRCH) {
-			delete(o.pids, pid)
+	for pid, started := range o.started {
+		stat, err := readStat(pid)
+		if err != nil || stat.started != started {
+			delete(o.started, pid)
+			continue
+		}
+		if waited, _ := unix.Wait4(pid, nil, unix.WNOHANG, nil); waited == pid {
+			delete(o.started, pid)
 		}
 	}
 }
@@ -136,7 +146,7 @@ func (o *orphanSet) reapLocked() {
 func (o *orphanSet) reapLater() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.reaping || len(o.pids) == 0 {
+	if o.reaping || len(o.started) == 0 {
 		return
 	}
 	o.reaping = true
@@ -146,7 +156,7 @@ func (o *orphanSet) reapLater() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.reapLocked()
-		if o.reaping = len(o.pids) > 0 && time.Now().Before(deadline); o.reaping {
+		if o.reaping = len(o.started) > 0 && time.Now().Before(deadline); o.reaping {
 			time.AfterFunc(reapInterval, next)
 		}
 	}

@@ -3,11 +3,8 @@ package automation
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
-
-	"github.com/pulumi/pulumi/sdk/v3/go/auto"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
@@ -39,6 +36,9 @@ func (o *operation) runEngine(ctx context.Context) (*summary, error) {
 			if !o.releaseLock(ctx, f.holders) {
 				return nil, o.conflict(f)
 			}
+			if err := o.checkPending(ctx); err != nil {
+				return nil, err
+			}
 		default:
 			return nil, o.conflict(f)
 		}
@@ -53,44 +53,33 @@ func (o *operation) conflict(f *failure) error {
 	return f
 }
 
-// update runs the operation once through the Automation API. An error that is a *failure was told by the CLI.
+// update runs the operation once. An error that is a *failure was told by the CLI.
 func (o *operation) update(ctx context.Context) (*summary, error) {
-	cmd := &command{operation: o, ctx: ctx}
-	detached := context.WithoutCancel(ctx)
-	workspace, err := auto.NewLocalWorkspace(detached, auto.WorkDir(o.dir), auto.Pulumi(cmd))
-	if err != nil {
-		return nil, fmt.Errorf("prepare the Automation API: %w", err)
-	}
-	target, err := auto.SelectStack(detached, o.stack.name, workspace)
-	if err != nil {
-		return nil, fmt.Errorf("prepare the Automation API: %w", err)
-	}
-	err = o.call(detached, target)
+	cmd := &command{operation: o}
+	res, err := cmd.run(ctx)
 	switch {
-	case cmd.err != nil:
-		return nil, cmd.err
-	case !cmd.ran:
-		return nil, fmt.Errorf("run the Automation API: %w", err)
-	case cmd.result.code == 0:
+	case err != nil:
+		return nil, err
+	case res.code == 0:
 		// What a killed process left is dealt with now, or is in the state for everyone to see.
 		if o.request.GetKind() != proto.OperationKind_OPERATION_KIND_PREVIEW {
 			o.stack.settle()
 		}
 		return &cmd.summary, nil
 	case context.Cause(ctx) != nil:
-		return nil, stopError(cmd)
-	case cmd.result.bySignal():
+		return nil, stopError(res)
+	case res.bySignal():
 		return nil, &interrupted{message: "pulumi was ended by a signal from outside; the outcome is not known"}
 	}
-	return nil, classify(cmd.result, &cmd.summary)
+	return nil, classify(res, &cmd.summary)
 }
 
 // stopError says how an operation ended that was asked to.
-func stopError(cmd *command) error {
+func stopError(res result) error {
 	switch {
-	case cmd.result.killed:
+	case res.killed:
 		return &interrupted{message: "pulumi did not stop and was killed: the stack's lock and pending operations may be left"}
-	case cmd.result.code == exitCancelled:
+	case res.code == exitCancelled:
 		return &interrupted{message: "pulumi did not stop within the grace period and was stopped in the middle of a resource operation"}
 	}
 	return &interrupted{message: "pulumi stopped gracefully"}
@@ -120,7 +109,10 @@ func (o *operation) releaseLock(ctx context.Context, holders []*proto.LockHolder
 	if !o.runner.abandoned(o.stack, holders) {
 		return false
 	}
-	o.log.Info("releasing the lock of a pulumi process of this agent that was killed", "pid", holders[0].GetPid())
+	for _, holder := range holders {
+		o.stack.gone(int(holder.GetPid()))
+	}
+	o.log.Info("releasing the lock of a pulumi process that was killed", "pid", holders[0].GetPid())
 	res, err := o.helper(ctx, commandTimeout, invocation{args: []string{"cancel", "--yes", "--stack", o.stack.name}})
 	if err != nil {
 		o.log.Error(err, "the lock was not released")

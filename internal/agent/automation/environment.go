@@ -28,6 +28,8 @@ var passedOn = []string{
 var switches = environment{
 	"PULUMI_AUTOMATION_API":    "true",
 	"PULUMI_SKIP_UPDATE_CHECK": "true",
+	// Without it there is no flag for the event log.
+	"PULUMI_DEBUG_COMMANDS": "true",
 	// Reuses the key of the state: otherwise each run without an encryption salt makes a new one and encrypts the state again.
 	"PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER": "true",
 	// Spares a listing of all stacks of the backend at the start of every process.

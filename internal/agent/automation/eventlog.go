@@ -1,18 +1,15 @@
 package automation
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"time"
 
 	pulumirpc "github.com/pulumi/pulumi/sdk/v3/proto/go"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
@@ -27,17 +24,15 @@ const (
 
 // eventLog receives the engine's events from one CLI process.
 //
-// It takes the place of the event stream of the Automation API, for three reasons: that one never closes its channels, and
-// leaves a goroutine behind, when the CLI fails before its engine starts; it decodes the whole old and new state of
-// every resource, numbers as float64; and it stops the CLI when its reader is slow to come back.
+// It is not the event stream of the Automation API, for three reasons: that one never closes its channels, and leaves a
+// goroutine behind, when the CLI fails before its engine starts; it decodes the whole old and new state of every resource,
+// numbers as float64; and it stops the CLI when its reader is slow to come back.
 type eventLog struct {
 	pulumirpc.UnimplementedEventsServer
 	server   *grpc.Server
 	address  string
 	receive  func(engineEvent)
 	finished chan struct{}
-	// summary is the raw event of that kind, for the Automation API.
-	summary string
 }
 
 // newEventLog listens on the loopback interface. receive is called serially.
@@ -76,9 +71,6 @@ func (l *eventLog) StreamEvents(stream pulumirpc.Events_StreamEventsServer) erro
 		if json.Unmarshal([]byte(request.GetEvent()), &event) != nil {
 			continue
 		}
-		if event.Summary != nil {
-			l.summary = request.GetEvent()
-		}
 		l.receive(event)
 	}
 }
@@ -97,29 +89,4 @@ func (l *eventLog) close() {
 		<-stopped
 	}
 	<-l.finished
-}
-
-// forward tells the Automation API's own event log, which it has for previews only, how the operation ended. It is
-// called in any case, because what waits there is released only by a stream that ended.
-func forward(ctx context.Context, address, summary string) error {
-	ctx, cancel := context.WithTimeout(ctx, eventLogTimeout)
-	defer cancel()
-	connection, err := grpc.NewClient("passthrough:///"+strings.TrimPrefix(address, "tcp://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return fmt.Errorf("connect to the event log %s: %w", address, err)
-	}
-	defer connection.Close()
-	stream, err := pulumirpc.NewEventsClient(connection).StreamEvents(ctx)
-	if err != nil {
-		return fmt.Errorf("open the event log %s: %w", address, err)
-	}
-	if summary != "" {
-		if err := stream.Send(&pulumirpc.EventRequest{Event: summary}); err != nil {
-			return fmt.Errorf("write to the event log %s: %w", address, err)
-		}
-	}
-	if _, err := stream.CloseAndRecv(); err != nil {
-		return fmt.Errorf("close the event log %s: %w", address, err)
-	}
-	return nil
 }

@@ -1,7 +1,9 @@
 package automation
 
 import (
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,20 +41,39 @@ func parseLocks(text string) []*proto.LockHolder {
 	return holders
 }
 
-// abandoned tells whether all of the locks were left by processes of this agent that are gone: only then may they be
-// removed, because `pulumi cancel` removes all of them.
+// clockResolution is by how much a process may seem to have started after it took a lock: the lock has whole seconds.
+const clockResolution = 2 * time.Second
+
+// abandoned tells whether all of the locks were left by processes that are gone: only then may they be removed, because
+// `pulumi cancel` removes all of them.
+//
+// A lock names a host and a process ID. Both come again: a pod that replaces one that was killed has its name, and its process
+// IDs begin with the same small numbers.
 func (r *Runner) abandoned(s *stack, holders []*proto.LockHolder) bool {
-	leftOver := map[int64]bool{}
-	for _, pid := range s.leftOver() {
-		leftOver[int64(pid)] = true
-	}
+	leftOver := s.leftOver()
 	for _, holder := range holders {
-		if holder.GetHost() != r.hostname {
+		if holder.GetHost() != r.hostname || r.holds(s, holder) {
 			return false
 		}
-		if !leftOver[holder.GetPid()] && (!r.options.ExclusiveHost || running(int(holder.GetPid()), "")) {
+		if !r.options.ExclusiveHost && !slices.Contains(leftOver, int(holder.GetPid())) {
 			return false
 		}
 	}
 	return len(holders) > 0
+}
+
+// holds tells whether the process that took the lock lives: one that this agent started, or one that a user runs here, which then is
+// pulumi and was started before the lock was taken.
+func (r *Runner) holds(s *stack, holder *proto.LockHolder) bool {
+	pid := int(holder.GetPid())
+	if s.alive(pid) {
+		return true
+	}
+	before := time.Now()
+	if since := holder.GetSince(); since != nil {
+		before = since.AsTime()
+	}
+	return slices.ContainsFunc([]string{"pulumi", filepath.Base(r.pulumi)}, func(program string) bool {
+		return runsSince(pid, program, before.Add(clockResolution))
+	})
 }

@@ -33,6 +33,8 @@ type operation struct {
 	stack  *stack
 	// useConfigFile says that the CLI gets the configuration that we wrote.
 	useConfigFile bool
+	// configured says that the configuration is complete.
+	configured bool
 	// reported are the errors of an operation that succeeded.
 	reported []string
 }
@@ -58,6 +60,7 @@ func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, 
 	}
 	start := time.Now()
 	outputs, err := o.perform(ctx)
+	o.leave()
 	final := o.report.close()
 	final.EndTime = timestamppb.Now()
 	final.State, final.Failure = outcome(ctx, err)
@@ -109,6 +112,9 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 		op.State = proto.OperationState_OPERATION_STATE_PREPARING
 		op.Message = "preparing"
 	})
+	if err := o.runner.leftFiles().takeBack(o.request.GetArtifact().GetDigest()); err != nil {
+		return nil, fmt.Errorf("cannot restore the program as it was delivered: %w", err)
+	}
 	if err := o.resolve(); err != nil {
 		return nil, err
 	}
@@ -226,10 +232,13 @@ func (o *operation) helper(ctx context.Context, timeout time.Duration, inv invoc
 	if err != nil {
 		return res, err
 	}
-	if cause := context.Cause(limited); cause != nil && res.code != 0 {
+	switch cause := context.Cause(limited); {
+	case res.code == 0:
+	case cause != nil:
 		return res, cause
-	}
-	if res.bySignal() {
+	case res.stopped:
+		return res, ErrShutdown
+	case res.bySignal():
 		return res, &interrupted{message: fmt.Sprintf("pulumi %s was ended by a signal from outside", inv.args[0])}
 	}
 	return res, nil

@@ -7,6 +7,16 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// ticksPerSecond is the unit of times in /proc, the same on every Linux.
+	ticksPerSecond = 100
+	// maxProcessName is how much of the name of a program the kernel keeps, in bytes.
+	maxProcessName = 15
 )
 
 // procStat is what /proc/<pid>/stat says about a process; proc_pid_stat(5) has the numbers of its fields.
@@ -50,4 +60,20 @@ func processStartTime(pid int) string {
 		return ""
 	}
 	return stat.started
+}
+
+// runsSince tells whether the process is there, runs the program of that name, and was started before the time.
+func runsSince(pid int, program string, before time.Time) bool {
+	stat, err := readStat(pid)
+	if err != nil || stat.dead() || stat.name != program[:min(len(program), maxProcessName)] {
+		return false
+	}
+	ticks, err := strconv.ParseInt(stat.started, 10, 64)
+	var sinceBoot unix.Timespec
+	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &sinceBoot) != nil {
+		// It cannot be told, so it may be so.
+		return true
+	}
+	age := time.Duration(sinceBoot.Nano()) - time.Duration(ticks)*(time.Second/ticksPerSecond)
+	return time.Now().Add(-age).Before(before)
 }

@@ -5,6 +5,7 @@ package automation
 import (
 	"errors"
 	"syscall"
+	"time"
 )
 
 // processStartTime returns a constant for a process that exists, because only Linux tells simply when it was started. A
@@ -14,4 +15,9 @@ func processStartTime(pid int) string {
 		return "1"
 	}
 	return ""
+}
+
+// runsSince tells whether the process is there: only Linux tells simply what it is.
+func runsSince(pid int, _ string, _ time.Time) bool {
+	return processStartTime(pid) != ""
 }

@@ -23,11 +23,9 @@ const (
 
 // invocation is one run of the CLI.
 type invocation struct {
-	args []string
-	dir  string
-	env  environment
-	// extra are variables that go last, as "name=value".
-	extra []string
+	args  []string
+	dir   string
+	env   environment
 	stdin io.Reader
 	// stdout and stderr get all output besides the tail in the result; nil for none.
 	stdout, stderr io.Writer
@@ -63,7 +61,7 @@ func (r *Runner) execute(ctx context.Context, inv *invocation) (result, error) {
 	stdout, stderr := newTail(tailSize), newTail(tailSize)
 	cmd := exec.Command(r.pulumi, append([]string{"--non-interactive"}, inv.args...)...)
 	cmd.Dir = inv.dir
-	cmd.Env = append(append(inv.env.list(), inv.extra...), invocationVariable+"="+marker)
+	cmd.Env = append(inv.env.list(), invocationVariable+"="+marker)
 	cmd.Stdin = inv.stdin
 	cmd.Stdout, cmd.Stderr = both(stdout, inv.stdout), both(stderr, inv.stderr)
 	cmd.WaitDelay = outputDelay
@@ -77,7 +75,12 @@ func (r *Runner) execute(ctx context.Context, inv *invocation) (result, error) {
 	}
 	ended := make(chan struct{})
 	stopping := make(chan stopOutcome, 1)
-	go func() { stopping <- stop(ctx, cmd.Process, inv.grace, r.terminateGrace, marker, ended) }()
+	grace := inv.grace
+	if grace <= 0 {
+		grace = helperGrace
+	}
+	stopper := &stopper{process: cmd.Process, marker: marker, grace: grace, terminate: r.terminateGrace, deadline: r.deadline, ended: ended}
+	go func() { stopping <- stopper.stop(ctx) }()
 	waitErr := cmd.Wait()
 	close(ended)
 	outcome := <-stopping

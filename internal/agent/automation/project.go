@@ -92,7 +92,12 @@ func parseProject(dir, name string, content []byte) (*project, error) {
 
 // stackFile is the path of the configuration that came with the source for the stack; there may be none.
 func (p *project) stackFile(stack string) string {
-	return filepath.Join(p.dir, p.stackConfigDir, "Pulumi."+stack+filepath.Ext(p.file))
+	return filepath.Join(p.dir, p.stackFileName(stack))
+}
+
+// stackFileName is the path of that file in the directory of the project.
+func (p *project) stackFileName(stack string) string {
+	return filepath.Join(p.stackConfigDir, "Pulumi."+stack+filepath.Ext(p.file))
 }
 
 // parseYAML returns the mapping at the root of the document; nil when the document is empty. JSON is YAML as well.

@@ -26,6 +26,14 @@ func (s *stack) started(pid int) {
 	_ = os.WriteFile(s.recordPath(pid), []byte(processStartTime(pid)), 0o600)
 }
 
+// gone records a process that held the lock and was killed. It may have been one of a pod before this one, whose records went
+// with it.
+func (s *stack) gone(pid int) {
+	if !s.alive(pid) {
+		_ = os.WriteFile(s.recordPath(pid), []byte("gone"), 0o600)
+	}
+}
+
 // ended removes the record of a process that left nothing behind.
 func (s *stack) ended(pid int, res result) {
 	if !res.bySignal() && res.code != exitCancelled {
@@ -45,12 +53,17 @@ func (s *stack) leftOver() []int {
 		if err != nil {
 			continue
 		}
-		started, err := os.ReadFile(s.recordPath(pid))
-		if err == nil && !running(pid, string(started)) {
+		if !s.alive(pid) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+// alive tells whether the process is one that was recorded, and that runs.
+func (s *stack) alive(pid int) bool {
+	started, err := os.ReadFile(s.recordPath(pid))
+	return err == nil && running(pid, string(started))
 }
 
 // settle removes the records of processes that are gone: whatever they left has been dealt with.

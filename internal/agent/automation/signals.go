@@ -22,7 +22,18 @@ type stopOutcome struct {
 	stopped, killed bool
 }
 
-// stop waits until the process ended or ctx is done, and in the latter case makes the process end:
+// stopper makes one process end.
+type stopper struct {
+	process *os.Process
+	marker  string
+	// grace and terminate are how long the process has after the first and after the second SIGINT.
+	grace, terminate time.Duration
+	deadline         *deadline
+	// ended is closed when the process has ended.
+	ended <-chan struct{}
+}
+
+// stop waits until the process ended, or ctx or the time before the deadline is over, and then makes the process end:
 //
 //  1. SIGINT: pulumi starts nothing new, asks its providers to cancel, and waits for what runs.
 //  2. After the grace, SIGINT again: it ends its plugins, saves the state and releases the lock; what ran is recorded
@@ -31,36 +42,23 @@ type stopOutcome struct {
 //     change which nobody records.
 //
 // Only pulumi itself gets the SIGINTs: it decides when its plugins may end.
-func stop(ctx context.Context, process *os.Process, grace, terminate time.Duration, marker string, ended <-chan struct{}) stopOutcome {
-	if grace <= 0 {
-		grace = helperGrace
-	}
+func (s *stopper) stop(ctx context.Context) stopOutcome {
 	select {
-	case <-ended:
+	case <-s.ended:
 		return stopOutcome{}
 	case <-ctx.Done():
+	case <-s.deadline.over:
 	}
-	for _, patience := range []time.Duration{grace, terminate} {
+	for signal, patience := range []time.Duration{s.grace, s.terminate} {
 		// An error means that it has ended.
-		_ = process.Signal(syscall.SIGINT)
-		if endsWithin(patience, ended) {
+		_ = s.process.Signal(syscall.SIGINT)
+		if s.deadline.ends(s.ended, patience, signal) {
 			return stopOutcome{stopped: true}
 		}
 	}
 	// Its descendants first: once it is dead they are harder to find. It must not start new ones meanwhile.
-	_ = process.Signal(syscall.SIGSTOP)
-	endDescendants(marker, process.Pid, true)
-	_ = process.Kill()
+	_ = s.process.Signal(syscall.SIGSTOP)
+	endDescendants(s.marker, s.process.Pid, true)
+	_ = s.process.Kill()
 	return stopOutcome{stopped: true, killed: true}
-}
-
-func endsWithin(patience time.Duration, ended <-chan struct{}) bool {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-ended:
-		return true
-	case <-timer.C:
-		return false
-	}
 }

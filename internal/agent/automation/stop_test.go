@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -225,48 +224,4 @@ func TestCLIThatDoesNotStopIsKilledWithAllItsDescendants(t *testing.T) {
 	f.Expect(operation.GetState()).To(Equal(cancelled))
 	f.Expect(operation.GetMessage()).To(ContainSubstring("was killed"))
 	f.Expect(sleepers()).To(BeEmpty())
-}
-
-func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
-	me, err := user.Current()
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	host, err := os.Hostname()
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	for _, test := range []struct {
-		name, host string
-		pid        int
-		exclusive  bool
-		released   bool
-	}{
-		{"of another host", "elsewhere", 4_000_000, true, false},
-		{"of this host, by a process that is not ours", host, 4_000_000, false, false},
-		{"of this host, by a process that lives", host, os.Getpid(), true, false},
-		{"of this host, which is ours alone, by a process that is gone", host, 4_000_000, true, true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			f := newFixture(t, func(options *automation.Options) { options.ExclusiveHost = test.exclusive })
-			f.write("Pulumi.yaml", simpleProgram)
-			f.Expect(f.run(up).GetState()).To(Equal(succeeded))
-			f.processes()
-			lock := filepath.Join(f.state, ".pulumi", "locks", "organization", "demo", "dev", "11111111-2222-3333-4444-555555555555.json")
-			f.Expect(os.MkdirAll(filepath.Dir(lock), 0o755)).To(Succeed())
-			f.Expect(os.WriteFile(lock, fmt.Appendf(nil, `{"pid":%d,"username":%q,"hostname":%q,"timestamp":"2026-11-21T02:26:40Z"}`, test.pid, me.Username, test.host), 0o644)).To(Succeed())
-
-			operation := f.run(up)
-			if test.released {
-				f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
-				f.Expect(f.locks()).To(BeEmpty())
-				return
-			}
-			f.Expect(operation.GetState()).To(Equal(failed))
-			f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT))
-			f.Expect(operation.GetMessage()).To(ContainSubstring("the stack is currently locked by 1 lock(s)"))
-			f.Expect(operation.GetLockHolder().GetUser()).To(Equal(me.Username))
-			f.Expect(operation.GetLockHolder().GetHost()).To(Equal(test.host))
-			f.Expect(operation.GetLockHolder().GetPid()).To(Equal(int64(test.pid)))
-			f.Expect(operation.GetLockHolder().GetSince().AsTime()).To(Equal(time.Date(2026, 11, 21, 2, 26, 40, 0, time.UTC)))
-			f.Expect(f.processes()).To(HaveLen(1))
-			f.Expect(f.locks()).To(HaveLen(1))
-		})
-	}
 }

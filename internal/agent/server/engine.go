@@ -29,6 +29,8 @@ type Runner interface {
 	// gracefully; context.Cause(ctx) says why: automation.ErrCancelled, automation.ErrTimeout or automation.ErrShutdown.
 	// progress is called serially with the changed operation. The operation that is returned is final.
 	Run(ctx context.Context, request *proto.StartOperationRequest, project string, progress func(*proto.Operation)) *proto.Operation
+	// EndBy makes everything that Run started, or is about to start, end before the time.
+	EndBy(end time.Time)
 }
 
 // engine owns the operations: it runs one at a time, and knows those that were not forgotten.
@@ -45,11 +47,13 @@ type engine struct {
 	closing bool
 	// running waits for the current operation.
 	running sync.WaitGroup
+	// forgotten has an entry after an operation was forgotten.
+	forgotten chan struct{}
 }
 
 // newEngine takes over the operations that an earlier agent left in the records.
 func newEngine(log *slog.Logger, runner Runner, records *records, sources *sources) (*engine, error) {
-	e := &engine{log: log, runner: runner, records: records, sources: sources, operations: map[string]*operation{}}
+	e := &engine{log: log, runner: runner, records: records, sources: sources, operations: map[string]*operation{}, forgotten: make(chan struct{}, 1)}
 	ids, err := records.ids()
 	if err != nil {
 		return nil, err
@@ -126,6 +130,7 @@ func (e *engine) execute(ctx context.Context, o *operation, request *proto.Start
 			Message: err.Error(),
 		}
 	}
+	e.sources.show(request, project)
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			// The value itself may quote a secret.
@@ -199,8 +204,19 @@ func (e *engine) busy() string {
 	return e.current.snapshot().GetId()
 }
 
-// shutdown refuses new operations, asks the current one to stop gracefully, and waits for its end.
-func (e *engine) shutdown() {
+// stopping tells whether the agent is about to end.
+func (e *engine) stopping() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closing
+}
+
+// shutdown refuses new operations, asks the current one to stop gracefully, and waits for its end, which is before the given
+// time unless that is zero.
+func (e *engine) shutdown(end time.Time) {
+	if !end.IsZero() {
+		e.runner.EndBy(end)
+	}
 	e.mu.Lock()
 	e.closing = true
 	if e.current != nil {
@@ -208,4 +224,15 @@ func (e *engine) shutdown() {
 	}
 	e.mu.Unlock()
 	e.running.Wait()
+}
+
+// awaitForgotten waits until no operation is left that the controller has not told us to forget, or done is closed.
+func (e *engine) awaitForgotten(done <-chan time.Time) {
+	for len(e.list()) > 0 {
+		select {
+		case <-e.forgotten:
+		case <-done:
+			return
+		}
+	}
 }

@@ -34,9 +34,12 @@ func readFile(root *os.Root, name string, max int64) ([]byte, error) {
 	return content, nil
 }
 
+// temporarySuffix is that of a file that is being written.
+const temporarySuffix = ".new"
+
 // writeFile replaces the file in one step, readable by nobody else. durable waits until it is on the disk.
 func writeFile(root *os.Root, name string, content []byte, durable bool) error {
-	temporary := name + ".new"
+	temporary := name + temporarySuffix
 	if err := root.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -41,6 +41,8 @@ type scriptedRunner struct {
 	calls chan call
 	// end makes a running operation end like this.
 	end chan *proto.Operation
+	// endBy has the time that EndBy was called with; nil when a test does not want to know.
+	endBy chan time.Time
 }
 
 type call struct {
@@ -54,6 +56,12 @@ func newScriptedRunner() *scriptedRunner {
 }
 
 func (r *scriptedRunner) Version() string { return "v3.250.0" }
+
+func (r *scriptedRunner) EndBy(end time.Time) {
+	if r.endBy != nil {
+		r.endBy <- end
+	}
+}
 
 func (r *scriptedRunner) Run(ctx context.Context, request *proto.StartOperationRequest, project string, progress func(*proto.Operation)) *proto.Operation {
 	this := call{request: request, project: project, progress: progress}

@@ -110,6 +110,10 @@ func (e *engine) forget(id string) error {
 		return status.Error(codes.Internal, err.Error())
 	}
 	delete(e.operations, id)
+	select {
+	case e.forgotten <- struct{}{}:
+	default:
+	}
 	return nil
 }
 

@@ -10,6 +10,12 @@ import (
 	"time"
 )
 
+// lockName is the file that the lock is on.
+const lockName = "agent.lock"
+
+// homeName is pulumi's directory, see Home.
+const homeName = "home"
+
 // lockInterval is how often a lock that is held is tried again.
 const lockInterval = 50 * time.Millisecond
 
@@ -20,7 +26,7 @@ func Lock(ctx context.Context, dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the directory of the agent: %w", err)
 	}
-	file, err := os.OpenFile(filepath.Join(dir, "agent.lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	file, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the directory of the agent: %w", err)
 	}
@@ -38,4 +44,9 @@ func Lock(ctx context.Context, dir string) (unlock func(), err error) {
 			return nil, errors.Join(fmt.Errorf("directory %s has another agent", dir), file.Close())
 		}
 	}
+}
+
+// Home is the directory for pulumi in the directory of an agent.
+func Home(dir string) string {
+	return filepath.Join(dir, homeName)
 }

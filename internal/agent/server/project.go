@@ -22,7 +22,7 @@ func (s *sources) project(request *proto.StartOperationRequest) (string, error) 
 	case *proto.StartOperationRequest_Artifact:
 		return findProject(filepath.Join(s.dir, sourceName), source.Artifact.GetDir(), "artifact")
 	case *proto.StartOperationRequest_Local:
-		return findProject(s.workspace, source.Local.GetDir(), "workspace")
+		return s.localProject(source.Local.GetDir())
 	case *proto.StartOperationRequest_Project:
 		return s.stubProject(source.Project)
 	}
@@ -50,16 +50,32 @@ func findProject(tree, dir, what string) (string, error) {
 	case !info.IsDir():
 		return "", fmt.Errorf("%q is not a directory of the %s", dir, what)
 	}
-	if err := requireProjectFile(root, inside); err != nil {
+	if err := requireProjectFile(root.Stat, inside); err != nil {
 		return "", fmt.Errorf("directory %q of the %s: %w", dir, what, err)
 	}
 	return realPath(tree, inside)
 }
 
+// findProjectAnywhere returns the path of the project in a directory of the file system. There is nothing that links could
+// lead out of.
+func findProjectAnywhere(dir string) (string, error) {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", fmt.Errorf("directory %q of the image cannot be used: %w", dir, withoutPath(err))
+	}
+	if info, err := os.Stat(real); err != nil || !info.IsDir() {
+		return "", fmt.Errorf("%q is not a directory of the image", dir)
+	}
+	if err := requireProjectFile(os.Stat, real); err != nil {
+		return "", fmt.Errorf("directory %q of the image: %w", dir, err)
+	}
+	return real, nil
+}
+
 // requireProjectFile checks that the directory has a project file that pulumi can read.
-func requireProjectFile(root *os.Root, dir string) error {
+func requireProjectFile(stat func(string) (fs.FileInfo, error), dir string) error {
 	for _, name := range projectFiles {
-		info, err := root.Stat(path.Join(dir, name))
+		info, err := stat(path.Join(dir, name))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue

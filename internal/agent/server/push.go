@@ -30,6 +30,9 @@ func (s *Server) PushSource(stream pushStream) error {
 	if header.GetDigest() == s.sources.digest() {
 		return stream.SendAndClose(&proto.PushSourceResponse{})
 	}
+	if s.engine.stopping() {
+		return status.Error(codes.Unavailable, "the agent is stopping")
+	}
 	// Asked before the bytes travel; what counts is sources.use, once they are here.
 	if id := s.engine.busy(); id != "" {
 		return proto.Refuse(proto.ReasonBusy, fmt.Sprintf("operation %s is not done", id))

@@ -13,6 +13,8 @@ import (
 )
 
 const (
+	// recordsName is the directory of operations in the directory of the agent.
+	recordsName = "operations"
 	// stateFile holds an operation without its outputs, as it was when its state changed last.
 	stateFile = "operation.json"
 	// resultFile holds the final operation with its outputs. It is written before the final state, and outranks it.
@@ -31,11 +33,10 @@ type records struct {
 
 // openRecords opens the directory of operations in the directory of the agent, and creates it when there is none.
 func openRecords(agent *os.Root) (*records, error) {
-	const name = "operations"
-	if err := agent.MkdirAll(name, 0o700); err != nil {
+	if err := agent.MkdirAll(recordsName, 0o700); err != nil {
 		return nil, fmt.Errorf("create the directory of operations: %w", err)
 	}
-	root, err := agent.OpenRoot(name)
+	root, err := agent.OpenRoot(recordsName)
 	if err != nil {
 		return nil, fmt.Errorf("open the directory of operations: %w", err)
 	}

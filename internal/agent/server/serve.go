@@ -53,7 +53,11 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	// Still answering, so that those who watch see how the operation ends.
 	status.Shutdown()
-	s.engine.shutdown()
+	if grace := s.options.TerminationGrace; grace > 0 && outcome == nil {
+		s.terminate(time.Now().Add(grace), grace)
+	} else {
+		s.engine.shutdown(time.Time{})
+	}
 	stop(server)
 	return outcome
 }

@@ -3,7 +3,8 @@
 //
 // The directory of the agent holds all that survives it: operations/<id>/ with the state and the result of operations,
 // source/ with the program and source.digest that names its artifact, and home/, which is pulumi's. Programs that the
-// agent runs can write there, so nothing that is read from it is trusted further than the program itself.
+// agent runs can write there, so nothing that is read from it is trusted further than the program itself. In a pod the
+// directory is a volume with files of others, which the agent leaves alone.
 package server
 
 import (
@@ -25,14 +26,20 @@ import (
 type Options struct {
 	// Dir is the directory of the agent; it is created when there is none.
 	Dir string
-	// Workspace is the root of local sources.
+	// Workspace is the root of local sources. When it is directly in Dir, as in a pod, it becomes a link to the program of the
+	// last operation, unless it has files of its own.
 	Workspace string
+	// LocalRoot is the root of local sources with an absolute directory; empty refuses those.
+	LocalRoot string
 	// Runner runs pulumi.
 	Runner Runner
 	// Limits bound a source that is pushed.
 	Limits archive.Limits
 	// IdleTimeout ends Serve after this long without a call and without an operation; 0 means never.
 	IdleTimeout time.Duration
+	// TerminationGrace is how long after the context of Serve has ended the agent is going to be killed: the grace period of a
+	// pod. 0 means that nobody does that.
+	TerminationGrace time.Duration
 	// Version of the agent.
 	Version string
 	// GRPC adds credentials and authorisation.
@@ -71,7 +78,7 @@ func New(options Options) (*Server, error) {
 }
 
 func (s *Server) takeOver() (err error) {
-	if s.sources, err = openSources(s.log, s.root, s.options.Workspace, s.options.Limits); err != nil {
+	if s.sources, err = openSources(s.root, &s.options); err != nil {
 		return err
 	}
 	if s.records, err = openRecords(s.root); err != nil {

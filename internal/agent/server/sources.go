@@ -26,6 +26,12 @@ const (
 	incomingTree = incomingName + "/tree"
 )
 
+// ownNames are all names that the agent uses in its directory. In a pod it is a volume that others use as well.
+var ownNames = []string{
+	sourceName, markerName, oldName, incomingName, projectName, recordsName, lockName, homeName, linkRecord, newLink,
+	markerName + temporarySuffix, linkRecord + temporarySuffix,
+}
+
 // maxMarkerSize bounds what is read of the marker, in bytes.
 const maxMarkerSize = 1 << 10
 
@@ -35,6 +41,8 @@ type sources struct {
 	root      *os.Root
 	dir       string // absolute path of root
 	workspace string // absolute path
+	localRoot string // absolute path, empty for none
+	link      *workspaceLink
 	limits    archive.Limits
 
 	// inUse is held by the operation that is not done, and while the source is replaced.
@@ -47,16 +55,22 @@ type sources struct {
 	present string
 }
 
-// openSources takes over the source that an earlier agent left.
-func openSources(log *slog.Logger, root *os.Root, workspace string, limits archive.Limits) (*sources, error) {
+// openSources takes over the source that an earlier agent left in the directory of the agent.
+func openSources(root *os.Root, options *Options) (*sources, error) {
 	dir, err := filepath.Abs(root.Name())
 	if err != nil {
 		return nil, fmt.Errorf("find the directory of the source: %w", err)
 	}
-	if workspace, err = filepath.Abs(workspace); err != nil {
+	s := &sources{log: options.Log, root: root, dir: dir, limits: options.Limits.WithDefaults()}
+	if s.workspace, err = filepath.Abs(options.Workspace); err != nil {
 		return nil, fmt.Errorf("find the workspace: %w", err)
 	}
-	s := &sources{log: log, root: root, dir: dir, workspace: workspace, limits: limits.WithDefaults()}
+	if options.LocalRoot != "" {
+		if s.localRoot, err = filepath.Abs(options.LocalRoot); err != nil {
+			return nil, fmt.Errorf("find the root of local programs: %w", err)
+		}
+	}
+	s.link = openLink(s.log, root, dir, s.workspace)
 	s.present = readMarker(root)
 	if err := s.tidy(); err != nil {
 		return nil, err

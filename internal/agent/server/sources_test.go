@@ -13,7 +13,6 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
 
 // openTree opens the sources of the directory as an agent that starts does.
@@ -22,7 +21,7 @@ func openTree(t *testing.T, dir string) *sources {
 	root, err := os.OpenRoot(dir)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = root.Close() })
-	s, err := openSources(slog.New(slog.DiscardHandler), root, dir, archive.Limits{})
+	s, err := openSources(root, &Options{Log: slog.New(slog.DiscardHandler), Workspace: dir})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return s
 }

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+// load loads a file with the content. Variables that it may set are unset at the end of the test.
+func load(t *testing.T, content string, names ...string) error {
+	t.Helper()
+	for _, name := range names {
+		t.Setenv(name, "")
+		NewWithT(t).Expect(os.Unsetenv(name)).To(Succeed())
+	}
+	path := filepath.Join(t.TempDir(), ".env")
+	NewWithT(t).Expect(os.WriteFile(path, []byte(content), 0o600)).To(Succeed())
+	return loadEnvironment(path)
+}
+
+func TestVariablesOfTheFileAreSet(t *testing.T) {
+	tests := []struct{ name, content, want string }{
+		{"plain", "TEST_A=value\n", "value"},
+		{"without a last newline", "TEST_A=value", "value"},
+		{"export", "export TEST_A=value\n", "value"},
+		{"comments", "# first\n\nTEST_A=value # last\n", "value"},
+		{"single quotes", "TEST_A='va#l $x'\n", "va#l $x"},
+		{"double quotes", `TEST_A="a\nb"` + "\n", "a\nb"},
+		{"several lines", "TEST_A='a\nb'\nTEST_B=1\n", "a\nb"},
+		{"empty", "TEST_A=\n", ""},
+		{"equals sign", "TEST_A=a=b\n", "a=b"},
+		{"Windows", "TEST_A=value\r\n", "value"},
+		{"the last one wins", "TEST_A=1\nTEST_A=2\n", "2"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(load(t, tt.content, "TEST_A", "TEST_B")).To(Succeed())
+			value, set := os.LookupEnv("TEST_A")
+			g.Expect(set).To(BeTrue())
+			g.Expect(value).To(Equal(tt.want))
+		})
+	}
+}
+
+func TestVariablesThatAreSetWin(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv("TEST_A", "before")
+	g.Expect(load(t, "TEST_A=after\nTEST_B=after\n", "TEST_B")).To(Succeed())
+	g.Expect(os.Getenv("TEST_A")).To(Equal("before"))
+	g.Expect(os.Getenv("TEST_B")).To(Equal("after"))
+}
+
+func TestAFileThatIsNotThereHasNoVariables(t *testing.T) {
+	NewWithT(t).Expect(loadEnvironment(filepath.Join(t.TempDir(), "none"))).To(Succeed())
+}
+
+func TestAMalformedFileIsReportedWithoutItsContent(t *testing.T) {
+	tests := []struct {
+		name, content string
+		line          int
+	}{
+		{"no name", "A=1\n=canary\n", 2},
+		{"no equals sign", "A=1\n\n# comment\ncanary canary\nB=2\n", 4},
+		{"an equals sign is missing at the end", "A=1\ncanary", 2},
+		{"impossible name", "A=1\nB='1\n2'\nca-nary=1\n", 4},
+		{"open quote", "A=1\nB=2\nC='canary\nD=3\n", 3},
+		{"null byte", "A=1\nB=canary\x00\n", 2},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			g := NewWithT(t)
+			err := load(t, tt.content, "A", "B", "C", "D")
+			g.Expect(err).To(MatchError(And(ContainSubstring(fmt.Sprintf("line %d", tt.line)), Not(ContainSubstring("canary")))))
+			_, set := os.LookupEnv("A")
+			g.Expect(set).To(BeFalse(), "some of it was set")
+		})
+	}
+	NewWithT(t).Expect(load(t, strings.Repeat("#", maxEnvironmentFile+1))).To(MatchError(ContainSubstring("larger than")))
+}
+
+func TestALargeMalformedFileIsReportedSoon(t *testing.T) {
+	content := append(bytes.Repeat([]byte("A=1\n"), maxEnvironmentFile/8), bytes.Repeat([]byte("'\n"), maxEnvironmentFile/8)...)
+	NewWithT(t).Expect(load(t, string(content))).To(MatchError(ContainSubstring(fmt.Sprintf("line %d", maxEnvironmentFile/8+1))))
+}
+
+func TestTheMemoryLimitIsTheContainers(t *testing.T) {
+	g := NewWithT(t)
+	before := debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { debug.SetMemoryLimit(before) })
+	for value, want := range map[string]int64{"67108864": 64 << 20, "1": leastMemory} {
+		t.Setenv(memoryLimit, value)
+		g.Expect(limitMemory()).To(Succeed())
+		g.Expect(debug.SetMemoryLimit(-1)).To(Equal(want), value)
+	}
+	debug.SetMemoryLimit(math.MaxInt64)
+	for _, value := range []string{"", "0"} {
+		t.Setenv(memoryLimit, value)
+		g.Expect(limitMemory()).To(Succeed())
+		g.Expect(debug.SetMemoryLimit(-1)).To(BeEquivalentTo(math.MaxInt64), value)
+	}
+	for _, value := range []string{"64Mi", "-1"} {
+		t.Setenv(memoryLimit, value)
+		g.Expect(limitMemory()).To(MatchError(ContainSubstring(value)))
+	}
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// workspaceMode lets the containers of a pod, each of which may run as another user, put files into the workspace. Files
+// get the group of the volume, where it has one.
+const workspaceMode = 0o777 | os.ModeSetgid
+
+// install copies the program that runs to a volume, from where the container with the user's image starts it, and
+// creates the directory of programs that are not delivered. It may run again over what it left. It writes nowhere else.
+func install(args []string, out io.Writer) error {
+	var to, workspace string
+	flags := flag.NewFlagSet("agent install", flag.ContinueOnError)
+	flags.SetOutput(out)
+	flags.StringVar(&to, "to", "", "File that becomes a copy of this program.")
+	flags.StringVar(&workspace, "workspace", "", "Directory to create, for programs that are not delivered.")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case to == "":
+		return errors.New("--to is required")
+	}
+	if err := copySelf(filepath.Clean(to)); err != nil {
+		return fmt.Errorf("install the agent as %s: %w", to, err)
+	}
+	if workspace != "" {
+		if err := makeWorkspace(filepath.Clean(workspace)); err != nil {
+			return fmt.Errorf("create the workspace %s: %w", workspace, err)
+		}
+	}
+	_, err := fmt.Fprintf(out, "installed agent %s as %s\n", version, to)
+	return err
+}
+
+// copySelf puts a copy of the running program in the place of the file, in one step: a program that runs from it goes on.
+func copySelf(to string) (err error) {
+	source, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	partial := to + ".part"
+	if err := os.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	target, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(partial))
+		}
+	}()
+	_, err = io.Copy(target, source)
+	// Whatever the umask is.
+	if err = errors.Join(err, target.Chmod(0o755), target.Close()); err != nil {
+		return err
+	}
+	return os.Rename(partial, to)
+}
+
+// makeWorkspace creates the directory. What is there already stays: another user's directory, or the agent's link.
+func makeWorkspace(path string) error {
+	err := os.Mkdir(path, 0o777)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	switch {
+	case info.Mode().Type() == fs.ModeSymlink:
+		return nil
+	case !info.IsDir():
+		return errors.New("there is something that is not a directory")
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Geteuid() {
+		return nil
+	}
+	return os.Chmod(path, workspaceMode)
+}

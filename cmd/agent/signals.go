@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// exitForced is the exit code after a signal that did not want to wait.
+const exitForced = 130
+
+// untilSignal returns a context that SIGTERM or SIGINT ends. A running operation then stops in order, which may take minutes;
+// another signal does not wait. Where somebody kills the agent after a time that it knows, as happens to a pod, another
+// SIGTERM changes nothing.
+func untilSignal(parent context.Context, killedLater bool) (ctx context.Context, release func()) {
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		cancel()
+		for received := range signals {
+			if received == os.Interrupt || !killedLater {
+				os.Exit(exitForced)
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(signals)
+	}
+}

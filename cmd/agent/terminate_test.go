@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	provider "github.com/stack-controller/stack-controller/tests/provider/install"
+)
+
+// sleeper is a program with a resource that takes its time to be created.
+const sleeper = `
+name: demo
+runtime: yaml
+resources:
+  slow:
+    type: test:index:Sleep
+    properties: {journal: %q, seconds: 1000}
+    options: {version: 0.1.0}
+`
+
+func TestAPodThatIsDeletedReportsHowItsOperationEnded(t *testing.T) {
+	b := newBench(t)
+	b.Expect(provider.Install(t.Context(), filepath.Join(b.dir, "home", ".pulumi"))).To(Succeed())
+	a := b.start("--termination-grace=10m")
+	journal := filepath.Join(filepath.Dir(b.dir), "journal")
+	digest := b.push(a, fmt.Sprintf(sleeper, journal))
+	b.startUpdate(a, b.update("a", digest))
+	b.Eventually(func() string { noted, _ := os.ReadFile(journal); return string(noted) }).WithTimeout(patience).Should(ContainSubstring("create start"))
+	b.Expect(b.locks()).To(HaveLen(1))
+
+	b.Expect(a.process.Signal(syscall.SIGTERM)).To(Succeed())
+	b.Expect(b.wait(a, "a")).To(And(
+		HaveField("State", proto.OperationState_OPERATION_STATE_INTERRUPTED),
+		HaveField("Message", ContainSubstring("the agent is shutting down: pulumi stopped gracefully"))))
+	b.Expect(b.locks()).To(BeEmpty())
+	_, err := a.StartOperation(t.Context(), b.update("b", digest))
+	b.Expect(err).To(MatchError(client.ErrUnavailable))
+	b.Expect(a.ForgetOperation(t.Context(), "a")).To(Succeed())
+	var code int
+	b.Eventually(a.exit).WithTimeout(patience).Should(Receive(&code))
+	b.Expect(code).To(Equal(0))
+}
+
+// locks returns the locks of the backend.
+func (b *bench) locks() []string {
+	b.t.Helper()
+	locks, err := filepath.Glob(filepath.Join(filepath.Dir(b.dir), "state", ".pulumi", "locks", "*", "*", "*", "*.json"))
+	b.Expect(err).NotTo(HaveOccurred())
+	return locks
+}
+
+func TestASecondSIGTERMDoesNotShortenTheGraceOfAPod(t *testing.T) {
+	b := newBench(t)
+	stubborn := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *' version '*) exec %q \"$@\";; esac\ntrap '' INT TERM\nwhile [ -e %q ]; do sleep 0.05; done\nexit 1\n", b.cli, b.gate)
+	b.cli = b.script("pulumi", stubborn)
+	a := b.start("--termination-grace=10m")
+	digest := b.push(a, program(1))
+	open := b.closeGate()
+	b.startUpdate(a, b.update("a", digest))
+	for range 3 {
+		b.Expect(a.process.Signal(syscall.SIGTERM)).To(Succeed())
+		b.Eventually(func() error {
+			_, err := a.StartOperation(t.Context(), b.update("b", digest))
+			return err
+		}).WithTimeout(patience).Should(MatchError(client.ErrUnavailable))
+		b.Consistently(a.exit).WithTimeout(200 * time.Millisecond).ShouldNot(Receive())
+	}
+	open()
+	b.Expect(b.wait(a, "a")).To(HaveField("State", proto.OperationState_OPERATION_STATE_INTERRUPTED))
+	b.Expect(b.signal(a, syscall.SIGINT)).To(Equal(exitForced))
+}

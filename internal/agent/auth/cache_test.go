@@ -1,0 +1,44 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+)
+
+func TestTheCacheForgetsRefusalsBeforeWhoIsAccepted(t *testing.T) {
+	g := NewWithT(t)
+	c := newCache(3)
+	accepted := allow(time.Now().Add(time.Hour))
+	c.put(keyOf("good"), accepted)
+	for i := range 10 {
+		c.put(keyOf(fmt.Sprint("bad ", i)), decision{err: errors.New("no"), until: time.Now().Add(time.Minute)})
+	}
+	has := func(token string) bool { _, ok := c.get(keyOf(token)); return ok }
+	g.Expect(c.entries).To(HaveLen(3))
+	g.Expect(has("good")).To(BeTrue())
+	g.Expect(has("bad 9")).To(BeTrue())
+	g.Expect(has("bad 0")).To(BeFalse())
+
+	// With nobody but accepted ones in it, the one that called least recently goes for a new accepted one, and none for a refusal.
+	c.put(keyOf("better"), accepted)
+	c.put(keyOf("best"), accepted)
+	c.put(keyOf("bad"), decision{err: errors.New("no"), until: time.Now().Add(time.Minute)})
+	g.Expect(has("bad")).To(BeFalse())
+	g.Expect(has("good")).To(BeTrue())
+	c.put(keyOf("new"), accepted)
+	g.Expect(has("better")).To(BeFalse())
+	g.Expect(c.entries).To(HaveLen(3))
+	g.Expect(c.order.Len()).To(Equal(3))
+}
+
+func TestADecisionLivesNoLongerThanItsToken(t *testing.T) {
+	g := NewWithT(t)
+	soon := time.Now().Add(time.Minute)
+	g.Expect(allow(soon).until).To(Equal(soon))
+	g.Expect(allow(time.Now().Add(time.Hour)).until).To(BeTemporally("~", time.Now().Add(allowTime), time.Second))
+	g.Expect(allow(time.Time{}).until).To(BeTemporally("~", time.Now().Add(allowTime), time.Second))
+}

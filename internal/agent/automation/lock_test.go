@@ -1,0 +1,106 @@
+package automation_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/automation"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// noProcess is a process ID that no process has.
+const noProcess = 4_000_000
+
+// longAgo is before every process of these tests was started.
+var longAgo = time.Date(2026, 1, 21, 2, 26, 40, 0, time.UTC)
+
+// namedPulumi runs a program with the name of the CLI, and returns its process ID.
+func namedPulumi(t *testing.T) int {
+	t.Helper()
+	g := NewWithT(t)
+	sleep, err := exec.LookPath("sleep")
+	g.Expect(err).NotTo(HaveOccurred())
+	content, err := os.ReadFile(sleep)
+	g.Expect(err).NotTo(HaveOccurred())
+	path := filepath.Join(t.TempDir(), "pulumi")
+	g.Expect(os.WriteFile(path, content, 0o755)).To(Succeed())
+	cmd := exec.CommandContext(t.Context(), path, "300")
+	g.Expect(cmd.Start()).To(Succeed())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd.Process.Pid
+}
+
+func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
+	me, err := user.Current()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	host, err := os.Hostname()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	pulumi, now := namedPulumi(t), time.Now().UTC().Truncate(time.Second)
+	for _, test := range []struct {
+		name, host string
+		pid        int
+		since      time.Time
+		exclusive  bool
+		released   bool
+	}{
+		{"of another host", "elsewhere", noProcess, longAgo, true, false},
+		{"of this host, by a process that is not ours", host, noProcess, longAgo, false, false},
+		{"of this host, by another pulumi that lives", host, pulumi, now, true, false},
+		{"of this host, which is ours alone, by a process that is gone", host, noProcess, longAgo, true, true},
+		{"of this host, with the process ID of another program", host, os.Getpid(), now, true, true},
+		{"of this host, with the process ID of a pulumi that was started later", host, pulumi, longAgo, true, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := newFixture(t, func(options *automation.Options) { options.ExclusiveHost = test.exclusive })
+			f.write("Pulumi.yaml", simpleProgram)
+			f.Expect(f.run(up).GetState()).To(Equal(succeeded))
+			f.processes()
+			lock := filepath.Join(f.state, ".pulumi", "locks", "organization", "demo", "dev", "11111111-2222-3333-4444-555555555555.json")
+			f.Expect(os.MkdirAll(filepath.Dir(lock), 0o755)).To(Succeed())
+			f.Expect(os.WriteFile(lock, fmt.Appendf(nil, `{"pid":%d,"username":%q,"hostname":%q,"timestamp":%q}`, test.pid, me.Username, test.host, test.since.Format(time.RFC3339)), 0o644)).To(Succeed())
+
+			operation := f.run(up)
+			if test.released {
+				f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+				f.Expect(f.locks()).To(BeEmpty())
+				return
+			}
+			f.Expect(operation.GetState()).To(Equal(failed))
+			f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT))
+			f.Expect(operation.GetMessage()).To(ContainSubstring("the stack is currently locked by 1 lock(s)"))
+			f.Expect(operation.GetLockHolder().GetUser()).To(Equal(me.Username))
+			f.Expect(operation.GetLockHolder().GetHost()).To(Equal(test.host))
+			f.Expect(operation.GetLockHolder().GetPid()).To(Equal(int64(test.pid)))
+			f.Expect(operation.GetLockHolder().GetSince().AsTime()).To(Equal(test.since))
+			f.Expect(f.processes()).To(HaveLen(1))
+			f.Expect(f.locks()).To(HaveLen(1))
+		})
+	}
+}
+
+func TestPendingOperationsOfAPodThatWasKilledAreLookedAtInTheNext(t *testing.T) {
+	f := sleeper(t, "seconds: 1000", func(options *automation.Options) { options.ExclusiveHost = true })
+	_, ended := f.start()
+	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())
+	f.Eventually(ended).WithTimeout(long).Should(Receive())
+	f.Expect(f.locks()).To(HaveLen(1))
+
+	// What the agent knew has gone with the pod.
+	f.Expect(os.RemoveAll(filepath.Join(f.home, ".automation"))).To(Succeed())
+	f.restart()
+	for range 2 {
+		operation := f.run(up)
+		f.Expect(operation.GetState()).To(Equal(failed))
+		f.Expect(operation.GetMessage()).To(ContainSubstring("could create it twice"))
+		f.Expect(f.locks()).To(BeEmpty())
+	}
+	f.Expect(f.noted()).NotTo(MatchRegexp("(?s)create start.*create start"))
+}

@@ -1,0 +1,174 @@
+package server
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// runLocal runs a program of the workspace or the image, and returns the directory it was run in, or why it was not.
+func (a *agent) runLocal(id, dir string) (project, message string) {
+	a.t.Helper()
+	return a.runToEnd(&proto.StartOperationRequest{
+		Id: id, Kind: proto.OperationKind_OPERATION_KIND_UP, Stack: "dev",
+		Source: &proto.StartOperationRequest_Local{Local: &proto.LocalSource{Dir: dir}},
+	})
+}
+
+func (a *agent) runToEnd(request *proto.StartOperationRequest) (project, message string) {
+	a.t.Helper()
+	g := NewWithT(a.t)
+	_, err := a.StartOperation(a.t.Context(), request)
+	g.Expect(err).NotTo(HaveOccurred())
+	select {
+	case started := <-a.runner.calls:
+		a.finish(request.GetId(), &proto.Operation{State: succeeded})
+		return started.project, ""
+	case <-a.ended(request.GetId()):
+		return "", a.wait(request.GetId()).GetMessage()
+	}
+}
+
+// ended is closed when the operation is over.
+func (a *agent) ended(id string) <-chan struct{} {
+	known, err := a.server.engine.find(id)
+	NewWithT(a.t).Expect(err).NotTo(HaveOccurred())
+	return known.ended
+}
+
+func TestTheWorkspaceLeadsToTheProgramThatWasDelivered(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	// What the bootstrap of a pod and its init containers leave beside.
+	others := map[string]string{"agent": "binary", "tini": "binary", ".env": "A=1\n", "tools/kubectl": "binary"}
+	write(t, dir, others)
+	workspace := filepath.Join(dir, "workspace")
+	g.Expect(os.Mkdir(workspace, 0o755)).To(Succeed())
+	a := startAgent(t, dir)
+	first := pack(t, map[string]string{"Pulumi.yaml": projectYAML, "infra/Pulumi.yaml": projectYAML})
+	g.Expect(a.push(first)).To(Succeed())
+	g.Expect(workspace).To(BeADirectory(), "which program it is going to be is not known yet")
+	for id, program := range map[string]string{"a": "infra", "b": "", "c": "infra"} {
+		project, message := a.runToEnd(update(id, first.digest, program))
+		g.Expect(message).To(BeEmpty())
+		g.Expect(os.Readlink(workspace)).To(Equal(project))
+		g.Expect(filepath.Join(workspace, "Pulumi.yaml")).To(BeARegularFile())
+	}
+
+	// The next agent knows its link, and the next source is behind it.
+	g.Expect(a.Close()).To(Succeed())
+	g.Expect(a.stop()).To(Succeed())
+	next := startAgent(t, dir)
+	second := pack(t, map[string]string{"other/Pulumi.yaml": projectYAML})
+	g.Expect(next.push(second)).To(Succeed())
+	_, message := next.runToEnd(update("d", second.digest, "other"))
+	g.Expect(message).To(BeEmpty())
+	g.Expect(os.Readlink(workspace)).To(Equal(filepath.Join(dir, "source/other")))
+	// That is not a program of the workspace.
+	_, message = next.runLocal("e", "")
+	g.Expect(message).To(Equal("the workspace has no program of its own"))
+	for name, content := range others {
+		g.Expect(os.ReadFile(filepath.Join(dir, name))).To(BeEquivalentTo(content), name)
+	}
+}
+
+func TestAWorkspaceThatIsNotOursStaysAsItIs(t *testing.T) {
+	for name, prepare := range map[string]func(g *WithT, workspace string){
+		"a program that an init container brought": func(g *WithT, workspace string) {
+			g.Expect(os.MkdirAll(filepath.Join(workspace, "sub"), 0o755)).To(Succeed())
+			g.Expect(os.WriteFile(filepath.Join(workspace, "Pulumi.yaml"), []byte(projectYAML), 0o600)).To(Succeed())
+		},
+		"a link of somebody else": func(g *WithT, workspace string) { g.Expect(os.Symlink("/etc", workspace)).To(Succeed()) },
+		"a file":                  func(g *WithT, workspace string) { g.Expect(os.WriteFile(workspace, nil, 0o600)).To(Succeed()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			dir := t.TempDir()
+			workspace := filepath.Join(dir, "workspace")
+			prepare(g, workspace)
+			before, err := os.Lstat(workspace)
+			g.Expect(err).NotTo(HaveOccurred())
+			a := startAgent(t, dir)
+			source := pack(t, map[string]string{"Pulumi.yaml": projectYAML})
+			g.Expect(a.push(source)).To(Succeed())
+			_, message := a.runToEnd(update("a", source.digest, ""))
+			g.Expect(message).To(BeEmpty())
+			after, err := os.Lstat(workspace)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(os.SameFile(before, after)).To(BeTrue())
+			g.Expect(a.log.String()).To(ContainSubstring("does not lead to the program"))
+			if before.IsDir() {
+				project, message := a.runLocal("b", ".")
+				g.Expect(message).To(BeEmpty())
+				g.Expect(project).To(Equal(workspace))
+			}
+		})
+	}
+}
+
+func TestAWorkspaceElsewhereIsLeftAlone(t *testing.T) {
+	g := NewWithT(t)
+	workspace := t.TempDir()
+	a := startAgent(t, t.TempDir(), func(options *Options) { options.Workspace = workspace })
+	source := pack(t, map[string]string{"Pulumi.yaml": projectYAML})
+	g.Expect(a.push(source)).To(Succeed())
+	_, message := a.runToEnd(update("a", source.digest, ""))
+	g.Expect(message).To(BeEmpty())
+	info, err := os.Lstat(workspace)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(info.Mode().Type()).To(Equal(fs.ModeDir))
+}
+
+func TestAProgramOfTheImageNeedsPermission(t *testing.T) {
+	g := NewWithT(t)
+	image := t.TempDir()
+	write(t, image, map[string]string{"app/infra/Pulumi.yaml": projectYAML, "app/other/Pulumi.yaml": projectYAML, "app/empty/README.md": ""})
+	g.Expect(os.Symlink(filepath.Join(image, "app"), filepath.Join(image, "current"))).To(Succeed())
+	infra := filepath.Join(image, "app/infra")
+
+	_, message := startAgent(t, t.TempDir()).runLocal("a", infra)
+	g.Expect(message).To(ContainSubstring("is outside of the workspace"))
+
+	dir := t.TempDir()
+	workspace := filepath.Join(dir, "workspace")
+	a := startAgent(t, dir, func(options *Options) { options.LocalRoot = "/" })
+	for id, program := range map[string]string{"a": infra, "b": filepath.Join(image, "app/other"), "c": infra} {
+		project, message := a.runLocal(id, program)
+		g.Expect(message).To(BeEmpty())
+		g.Expect(project).To(Equal(program))
+		g.Expect(os.Readlink(workspace)).To(Equal(program))
+	}
+	project, message := a.runLocal("d", filepath.Join(image, "current/infra"))
+	g.Expect(message).To(BeEmpty())
+	g.Expect(project).To(Equal(infra))
+	_, message = a.runLocal("e", filepath.Join(image, "app/empty"))
+	g.Expect(message).To(ContainSubstring("no Pulumi.yaml there"))
+	_, message = a.runLocal("f", filepath.Join(image, "missing"))
+	g.Expect(message).To(ContainSubstring("no such file or directory"))
+
+	below := startAgent(t, t.TempDir(), func(options *Options) { options.LocalRoot = filepath.Join(image, "app") })
+	project, message = below.runLocal("a", "/infra")
+	g.Expect(message).To(BeEmpty())
+	g.Expect(project).To(Equal(infra))
+	_, message = below.runLocal("b", "/../other")
+	g.Expect(message).To(ContainSubstring("outside of the image"))
+}
+
+func TestAnAgentThatEndsWhileItMovesTheLinkKnowsItAsItsOwn(t *testing.T) {
+	g := NewWithT(t)
+	dir, image := t.TempDir(), t.TempDir()
+	write(t, image, map[string]string{"a/Pulumi.yaml": projectYAML, "b/Pulumi.yaml": projectYAML})
+	s := openTree(t, dir)
+	link := openLink(s.log, s.root, dir, filepath.Join(dir, "workspace"))
+	link.point(filepath.Join(image, "a"))
+	// The record is written first.
+	g.Expect(writeFile(s.root, linkRecord, []byte(filepath.Join(image, "a")+"\n"+filepath.Join(image, "b")+"\n"), false)).To(Succeed())
+	g.Expect(os.Symlink("half", filepath.Join(dir, newLink))).To(Succeed())
+	link.point(filepath.Join(image, "b"))
+	g.Expect(os.Readlink(filepath.Join(dir, "workspace"))).To(Equal(filepath.Join(image, "b")))
+}
