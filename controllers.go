@@ -17,7 +17,6 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/features"
 	"github.com/stack-controller/stack-controller/internal/metrics"
-	"github.com/stack-controller/stack-controller/internal/runtime/process"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/stack"
 	"github.com/stack-controller/stack-controller/internal/update"
@@ -28,7 +27,7 @@ import (
 type parts struct {
 	recorder record.EventRecorder
 	store    *artifact.Store
-	agents   *process.Runtime
+	agents   agentRuntime
 }
 
 // addControllers adds the controllers, and what they work with, to the manager. All of it runs in the leader only.
@@ -37,7 +36,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	if err != nil {
 		return err
 	}
-	agents, err := newRuntime(mgr.GetAPIReader(), o)
+	agents, err := newRuntime(ctx, mgr, o)
 	if err != nil {
 		return err
 	}
@@ -84,6 +83,7 @@ func addUpdateController(ctx context.Context, mgr ctrl.Manager, shared *parts, o
 		Store:      shared.store,
 		Artifacts:  fetcher,
 		Recorder:   shared.recorder,
+		Pods:       o.workspace.runtime == runtimePod,
 		Controller: controllerOptions(o),
 	})
 }

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fluxcd/pkg/runtime/acl"
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
@@ -19,6 +21,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/logger"
 
 	"github.com/stack-controller/stack-controller/internal/features"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod"
 )
 
 // The values of --workspace-runtime.
@@ -77,10 +80,17 @@ type artifactOptions struct {
 
 // workspaceOptions say where and how pulumi runs.
 type workspaceOptions struct {
-	runtime     string
+	runtime string
+
+	// For the process runtime.
 	agentPath   string
 	pulumiPath  string
 	idleTimeout time.Duration
+
+	// For the pod runtime.
+	agentImage      string
+	agentPullPolicy string
+	clusterDomain   string
 }
 
 // usageError is a mistake in the command line or the environment.
@@ -101,6 +111,9 @@ func parseOptions(args []string, stdout io.Writer) (*options, error) {
 	if errors.Is(err, pflag.ErrHelp) {
 		return nil, errHelp
 	}
+	if err == nil {
+		err = setFromEnvironment(flags)
+	}
 	if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
@@ -111,6 +124,24 @@ func parseOptions(args []string, stdout io.Writer) (*options, error) {
 		return nil, &usageError{err}
 	}
 	return o, nil
+}
+
+// setFromEnvironment sets flags that were not given to the values of variables, by which they are easier to set in a
+// Deployment that is generated.
+func setFromEnvironment(flags *pflag.FlagSet) error {
+	for name, variable := range map[string]string{
+		"agent-image":             "AGENT_IMAGE",
+		"agent-image-pull-policy": "AGENT_IMAGE_PULL_POLICY",
+	} {
+		value := os.Getenv(variable)
+		if value == "" || flags.Changed(name) {
+			continue
+		}
+		if err := flags.Set(name, value); err != nil {
+			return fmt.Errorf("environment variable %s: %w", variable, err)
+		}
+	}
+	return nil
 }
 
 // flagSet declares all flags. Those that Flux's controllers have too have their names, defaults and meaning, except
@@ -173,12 +204,17 @@ func (o *artifactOptions) bindFlags(fs *pflag.FlagSet) {
 
 func (o *workspaceOptions) bindFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.runtime, "workspace-runtime", runtimeProcess,
-		"Where pulumi runs: 'process' is a child process of the controller, with the controller's identity.")
+		"Where pulumi runs: 'pod' is a pod for each workspace; 'process' is a child process of the controller, with the controller's identity.")
 	fs.StringVar(&o.agentPath, "agent-path", "",
-		"The executable of the workspace agent. The default is 'agent' in the directory of the controller's executable.")
-	fs.StringVar(&o.pulumiPath, "pulumi", "pulumi", "The pulumi CLI: a path, or a name to find in PATH.")
+		"The executable of the workspace agent, for the process runtime. The default is 'agent' in the directory of the controller's executable.")
+	fs.StringVar(&o.pulumiPath, "pulumi", "pulumi", "The pulumi CLI, for the process runtime: a path, or a name to find in PATH.")
 	fs.DurationVar(&o.idleTimeout, "workspace-idle-timeout", 5*time.Minute,
-		"The duration after which the agent of a workspace without work ends; it is started again when needed.")
+		"The duration after which the agent of a workspace without work ends, for the process runtime; it is started again when needed.")
+	fs.StringVar(&o.agentImage, "agent-image", "",
+		"The image with the workspace agent, which the pod runtime needs. The default is the environment variable AGENT_IMAGE.")
+	fs.StringVar(&o.agentPullPolicy, "agent-image-pull-policy", string(corev1.PullIfNotPresent),
+		"When the image with the workspace agent is pulled: Always, IfNotPresent or Never. The environment variable AGENT_IMAGE_PULL_POLICY sets it as well.")
+	fs.StringVar(&o.clusterDomain, "cluster-domain", pod.DefaultClusterDomain, "The DNS domain of the cluster, for the addresses of workspace pods.")
 }
 
 // validate tells what cannot work, so that a controller never starts with a setting that it would have to ignore.
@@ -199,14 +235,27 @@ func (o *options) validate() error {
 	if o.watch.selector, err = labels.Parse(o.watch.labelSelector); err != nil {
 		return fmt.Errorf("--watch-label-selector: %w", err)
 	}
-	switch o.workspace.runtime {
+	return o.workspace.validate()
+}
+
+func (o *workspaceOptions) validate() error {
+	switch o.runtime {
 	case runtimeProcess:
 		return nil
 	case runtimePod:
-		return errors.New("--workspace-runtime=pod is not available yet, use process")
 	default:
-		return fmt.Errorf("--workspace-runtime must be %s, not %q", runtimeProcess, o.workspace.runtime)
+		return fmt.Errorf("--workspace-runtime must be %s or %s, not %q", runtimePod, runtimeProcess, o.runtime)
 	}
+	policies := []string{string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever)}
+	switch {
+	case o.agentImage == "":
+		return errors.New("--workspace-runtime=pod needs --agent-image or the environment variable AGENT_IMAGE")
+	case !slices.Contains(policies, o.agentPullPolicy):
+		return fmt.Errorf("--agent-image-pull-policy must be Always, IfNotPresent or Never, not %q", o.agentPullPolicy)
+	case len(validation.IsDNS1123Subdomain(o.clusterDomain)) > 0:
+		return fmt.Errorf("--cluster-domain must be a DNS domain, not %q", o.clusterDomain)
+	}
+	return nil
 }
 
 func (o *options) validateRanges() error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -40,10 +41,13 @@ var fluxFlags = map[string]string{
 
 // ownFlags are those that Flux does not have, or, as --no-cross-namespace-refs, with another default.
 var ownFlags = map[string]string{
+	"agent-image":                "",
+	"agent-image-pull-policy":    "IfNotPresent",
 	"agent-path":                 "",
 	"artifact-max-entries":       "100000",
 	"artifact-max-size":          "256Mi",
 	"artifact-max-unpacked-size": "1Gi",
+	"cluster-domain":             "cluster.local",
 	"no-cross-namespace-refs":    "true",
 	"pulumi":                     "pulumi",
 	"storage-max-size":           "4Gi",
@@ -94,12 +98,16 @@ func TestMistakesInFlagsAreNamed(t *testing.T) {
 		{[]string{"--feature-gates=Nope=true"}, `--feature-gates: unknown feature gate "Nope"`},
 		{[]string{"--watch-label-selector=a=b=c"}, "--watch-label-selector: "},
 		{[]string{"--watch-all-namespaces=false"}, "needs the environment variable RUNTIME_NAMESPACE"},
-		{[]string{"--workspace-runtime=pod"}, "--workspace-runtime=pod is not available yet, use process"},
-		{[]string{"--workspace-runtime=vm"}, `--workspace-runtime must be process, not "vm"`},
+		{[]string{"--workspace-runtime=pod"}, "--workspace-runtime=pod needs --agent-image or the environment variable AGENT_IMAGE"},
+		{[]string{"--workspace-runtime=pod", "--agent-image=a", "--agent-image-pull-policy=Daily"},
+			`--agent-image-pull-policy must be Always, IfNotPresent or Never, not "Daily"`},
+		{[]string{"--workspace-runtime=pod", "--agent-image=a", "--cluster-domain=a..b"}, `--cluster-domain must be a DNS domain, not "a..b"`},
+		{[]string{"--workspace-runtime=vm"}, `--workspace-runtime must be pod or process, not "vm"`},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
 			g := NewWithT(t)
 			t.Setenv("RUNTIME_NAMESPACE", "")
+			t.Setenv("AGENT_IMAGE", "")
 			var stdout strings.Builder
 			err := run(context.Background(), test.args, &stdout)
 			g.Expect(err).To(MatchError(ContainSubstring(test.want)))
@@ -148,4 +156,38 @@ func TestOneNamespaceIsWatchedWhenAskedFor(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(cacheOptions(o).DefaultNamespaces).To(HaveLen(1))
 	g.Expect(cacheOptions(o).DefaultNamespaces).To(HaveKey("flux-system"))
+}
+
+func TestAgentImageComesFromItsFlagOrElseFromTheEnvironment(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv("AGENT_IMAGE", "example.com/agent:environment")
+	t.Setenv("AGENT_IMAGE_PULL_POLICY", "Always")
+	o, err := parseOptions([]string{"--workspace-runtime=pod"}, io.Discard)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(o.workspace.agentImage).To(Equal("example.com/agent:environment"))
+	g.Expect(o.workspace.agentPullPolicy).To(Equal("Always"))
+
+	o, err = parseOptions([]string{"--workspace-runtime=pod", "--agent-image=example.com/agent:flag", "--agent-image-pull-policy=Never"}, io.Discard)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(o.workspace.agentImage).To(Equal("example.com/agent:flag"))
+	g.Expect(o.workspace.agentPullPolicy).To(Equal("Never"))
+}
+
+func TestOnlyThePodsOfWorkspacesAreCachedAndOnlyByThePodRuntime(t *testing.T) {
+	g := NewWithT(t)
+	cached := func(args ...string) map[string]string {
+		o, err := parseOptions(args, io.Discard)
+		g.Expect(err).NotTo(HaveOccurred())
+		selectors := map[string]string{}
+		for object, by := range cacheOptions(o).ByObject {
+			selectors[fmt.Sprintf("%T", object)] = by.Label.String()
+		}
+		return selectors
+	}
+	g.Expect(cached()).NotTo(HaveKey("*v1.Pod"))
+	g.Expect(cached("--workspace-runtime=pod", "--agent-image=a")).To(And(
+		HaveKeyWithValue("*v1.Pod", "auto.pulumi.com/component=workspace"),
+		HaveKeyWithValue("*v1.StatefulSet", "auto.pulumi.com/component=workspace"),
+		HaveKeyWithValue("*v1.Service", "auto.pulumi.com/component=workspace"),
+	))
 }

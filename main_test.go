@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -121,6 +122,42 @@ func TestControllerServesProbesMetricsAndProfilesAndStopsWhenTold(t *testing.T) 
 	g.Expect(c.logged(g)).NotTo(ContainSubstring("forbidden"))
 	g.Expect(c.logged(g)).NotTo(ContainSubstring(`"level":"error"`))
 }
+
+func TestPodRuntimeNeedsNoMoreThanTheManifestsGiveAndNoProgramOfItsOwn(t *testing.T) {
+	g := NewWithT(t)
+	cp := installed(t)
+	c := startController(t, cp, "--workspace-runtime=pod", "--agent-image=example.com/agent", "--agent-path=/none", "--pulumi=/none")
+	_, err := cp.KubectlInput(t.Context(), podWorkspace, "create", "--filename=-")
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		_, err := cp.KubectlInput(context.Background(), podWorkspace, "delete", "--wait=false", "--filename=-")
+		g.Expect(err).NotTo(HaveOccurred())
+	})
+	g.Eventually(func() (string, error) {
+		return cp.Kubectl(t.Context(), "--namespace=pod-runtime", "get", "statefulsets,services,secrets", "--output=name")
+	}, timeout, pollInterval).Should(And(
+		ContainSubstring("statefulset.apps/app-workspace\n"), ContainSubstring("service/app-workspace\n"), ContainSubstring("secret/app-workspace-rpc\n")))
+	g.Eventually(func() (string, error) {
+		return cp.Kubectl(t.Context(), "--namespace=pod-runtime", "get", "workspace", "app", "--output=jsonpath={.status.conditions[?(@.type=='Ready')].reason}")
+	}, timeout, pollInterval).Should(Equal("WaitingForReplicas"))
+	g.Expect(c.logged(g)).NotTo(ContainSubstring("child processes of the controller"))
+	g.Expect(c.logged(g)).NotTo(ContainSubstring("forbidden"))
+	g.Expect(c.logged(g)).NotTo(ContainSubstring(`"level":"error"`))
+}
+
+// podWorkspace is a Workspace in a namespace of its own.
+const podWorkspace = `
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: pod-runtime
+---
+apiVersion: auto.pulumi.com/v1alpha1
+kind: Workspace
+metadata:
+  namespace: pod-runtime
+  name: app
+`
 
 func TestStandbyTakesOverAtOnceWhenTheLeaderStops(t *testing.T) {
 	g := NewWithT(t)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,6 +25,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/events"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod"
 )
 
 // newManager builds the manager with its caches, probes and metrics endpoint, and without controllers.
@@ -125,6 +127,9 @@ func cacheOptions(o *options) cache.Options {
 			&autov1alpha1.Workspace{}: selected,
 			&autov1alpha1.Update{}:    selected,
 		},
+	}
+	if o.workspace.runtime == runtimePod {
+		maps.Copy(options.ByObject, pod.CachedObjects())
 	}
 	if !o.watch.allNamespaces {
 		options.DefaultNamespaces = map[string]cache.Config{o.runtimeNamespace: {}}

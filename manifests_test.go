@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -63,10 +64,17 @@ func TestManifestsInstallAControllerThatMayRun(t *testing.T) {
 	template := deployment.Spec.Template
 	container := template.Spec.Containers[0]
 	t.Setenv("RUNTIME_NAMESPACE", "flux-system")
+	for _, variable := range container.Env {
+		if variable.ValueFrom == nil {
+			t.Setenv(variable.Name, variable.Value)
+		}
+	}
 	o, err := parseOptions(container.Args, io.Discard)
 	g.Expect(err).NotTo(HaveOccurred(), "the flags in the manifest")
 	g.Expect(o.leaderElection.Enable).To(BeTrue())
-	g.Expect(*template.Spec.TerminationGracePeriodSeconds).To(BeEquivalentTo(o.gracefulShutdownTimeout.Seconds()))
+	g.Expect(o.workspace.runtime).To(Equal(runtimePod))
+	g.Expect(float64(*template.Spec.TerminationGracePeriodSeconds)).To(BeNumerically(">", o.gracefulShutdownTimeout.Seconds()),
+		"the last events are sent after the controllers have ended")
 	g.Expect(container.VolumeMounts).To(ContainElement(HaveField("MountPath", o.artifacts.storagePath)))
 	ports := map[string]string{}
 	for _, port := range container.Ports {
@@ -80,13 +88,32 @@ func TestManifestsInstallAControllerThatMayRun(t *testing.T) {
 	g.Expect(c.Create(t.Context(), pod, client.DryRunAll)).To(Succeed())
 }
 
-func TestOnlyViewersSeeStacksUnlessEditorsAreAllowedToWriteThem(t *testing.T) {
+func TestWhoMayEditANamespaceManagesItsStacksAndWhoMayViewItSeesThem(t *testing.T) {
 	g := NewWithT(t)
 	cp := installed(t)
-	_, err := cp.Kubectl(t.Context(), "get", "clusterrole", "stack-controller-view")
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = cp.Kubectl(t.Context(), "get", "clusterrole", "stack-controller-edit")
-	g.Expect(err).To(MatchError(ContainSubstring("not found")))
-	_, err = cp.Kubectl(t.Context(), "apply", "--dry-run=server", "--filename="+filepath.Join("config", "rbac", "edit_role.yaml"))
-	g.Expect(err).NotTo(HaveOccurred())
+	for role, users := range map[string][]string{"stack-controller-view": {"view", "edit", "admin"}, "stack-controller-edit": {"edit", "admin"}} {
+		labels, err := cp.Kubectl(t.Context(), "get", "clusterrole", role, "--output=jsonpath={.metadata.labels}")
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, user := range []string{"view", "edit", "admin"} {
+			expectation := ContainSubstring("aggregate-to-" + user)
+			if !slices.Contains(users, user) {
+				expectation = Not(expectation)
+			}
+			g.Expect(labels).To(expectation, role)
+		}
+	}
+}
+
+func TestTheControllerGetsTokensOnlyOfItself(t *testing.T) {
+	g := NewWithT(t)
+	cp := installed(t)
+	mayGetTokenOf := func(account, namespace string) error {
+		_, err := cp.Kubectl(t.Context(), "auth", "can-i", "create", "serviceaccounts/"+account, "--subresource=token",
+			"--namespace="+namespace, "--as=system:serviceaccount:flux-system:stack-controller")
+		return err
+	}
+	g.Expect(mayGetTokenOf("stack-controller", "flux-system")).To(Succeed())
+	g.Expect(mayGetTokenOf("source-controller", "flux-system")).NotTo(Succeed())
+	g.Expect(mayGetTokenOf("stack-controller", "default")).NotTo(Succeed())
+	g.Expect(mayGetTokenOf("default", "flux-system")).NotTo(Succeed())
 }

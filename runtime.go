@@ -7,13 +7,17 @@ import (
 	"path/filepath"
 	"strconv"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/runtime"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod"
 	"github.com/stack-controller/stack-controller/internal/runtime/process"
 )
 
@@ -26,28 +30,56 @@ var passedOn = []string{
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
 }
 
+// agentRuntime is a runtime that the manager runs.
+type agentRuntime interface {
+	runtime.Runtime
+	manager.Runnable
+}
+
 // newRuntime builds the runtime that --workspace-runtime names.
-func newRuntime(live client.Reader, o *options) (*process.Runtime, error) {
+func newRuntime(ctx context.Context, mgr ctrl.Manager, o *options) (agentRuntime, error) {
+	build := newProcessRuntime
+	if o.workspace.runtime == runtimePod {
+		build = newPodRuntime
+	}
+	agents, err := build(ctx, mgr, o)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the workspace runtime: %w", err)
+	}
+	return agents, nil
+}
+
+func newPodRuntime(ctx context.Context, mgr ctrl.Manager, o *options) (agentRuntime, error) {
+	return pod.New(ctx, pod.Options{
+		Client:               mgr.GetClient(),
+		Live:                 mgr.GetAPIReader(),
+		Cache:                mgr.GetCache(),
+		Config:               mgr.GetConfig(),
+		AgentImage:           o.workspace.agentImage,
+		AgentImagePullPolicy: corev1.PullPolicy(o.workspace.agentPullPolicy),
+		AgentArgs:            agentArgs(o.artifacts),
+		ClusterDomain:        o.workspace.clusterDomain,
+		Log:                  ctrl.Log.WithName("runtime"),
+	})
+}
+
+func newProcessRuntime(_ context.Context, mgr ctrl.Manager, o *options) (agentRuntime, error) {
 	log := ctrl.Log.WithName("runtime")
 	log.Info("warning: " + process.IdentityWarning)
 	agentPath, err := o.workspace.agent()
 	if err != nil {
 		return nil, err
 	}
-	agents, err := process.New(process.Options{
+	return process.New(process.Options{
 		Dir:         filepath.Join(o.artifacts.storagePath, "workspaces"),
 		AgentPath:   agentPath,
 		PulumiPath:  o.workspace.pulumiPath,
 		AgentArgs:   agentArgs(o.artifacts),
 		Environ:     passedOn,
 		IdleTimeout: o.workspace.idleTimeout,
-		Exists:      workspaceExists(live),
+		Exists:      workspaceExists(mgr.GetAPIReader()),
 		Log:         log,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("prepare the workspace runtime: %w", err)
-	}
-	return agents, nil
 }
 
 // agent returns the path of the agent, by default beside the controller.

@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -18,8 +19,10 @@ type Status struct {
 	Ready bool
 	// Resting says that no agent runs, and that Connect starts one. It is set together with Ready.
 	Resting bool
-	// Stalled says that the agent has failed so often that somebody should have a look. It is started again all the same,
-	// seldom.
+	// Failing says that something is wrong, other than that a start takes its time. It is tried again.
+	Failing bool
+	// Stalled says that the agent has failed so often that somebody should have a look, or that it can never start as things
+	// are. What can be tried again is, seldom.
 	Stalled bool
 	// Reason is the machine-readable cause, in CamelCase, fit for a condition.
 	Reason string
@@ -28,6 +31,8 @@ type Status struct {
 	// Address is where the agent listens, as the Workspace's status shows it: "unix:/path" or "host:port". Empty while
 	// there is no agent.
 	Address string
+	// RetryAfter is when Ensure has to be called again because no event tells of what is waited for; zero when an event does.
+	RetryAfter time.Duration
 }
 
 // Runtime runs agents. Implementations are safe for concurrent use, and their agents outlive the controller: a new

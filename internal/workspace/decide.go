@@ -3,6 +3,7 @@ package workspace
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -47,22 +48,24 @@ type decision struct {
 	pulumiVersion   string
 	// retry is an error to return to the work queue, which tries again with a growing delay; nil where an event follows.
 	retry error
+	// after is when to look again although no event follows; zero where one does.
+	after time.Duration
 }
 
 // decide is the whole policy of the Workspace controller.
 func decide(o observation) decision {
-	d := decision{address: o.agent.Address, pulumiVersion: o.pulumiVersion}
+	d := decision{address: o.agent.Address, pulumiVersion: o.pulumiVersion, after: o.agent.RetryAfter}
 	switch {
 	case o.deleting:
 		d.state, d.reason, d.message = stateDeleting, autov1alpha1.DeletingReason, "the workspace is being deleted"
 	case o.err != nil:
-		d.state, d.reason, d.retry = stateFailing, reasonOf(o.err), o.err
+		d.state, d.reason, d.retry, d.after = stateFailing, reasonOf(o.err), o.err, 0
 		d.message = fmt.Sprintf("cannot talk to the agent, trying again: %v", o.err)
 	case o.agent.Ready:
 		d.state, d.reason, d.message = stateReady, autov1alpha1.SucceededReason, "the workspace is ready"
 	case o.agent.Stalled:
 		d.state, d.reason, d.message = stateStalled, o.agent.Reason, o.agent.Message
-	case o.agent.Reason == autov1alpha1.InitializationFailedReason:
+	case o.agent.Failing:
 		d.state, d.reason, d.message = stateFailing, o.agent.Reason, o.agent.Message
 	default:
 		d.state, d.reason, d.message = stateStarting, o.agent.Reason, o.agent.Message

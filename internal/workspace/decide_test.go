@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
@@ -26,8 +27,8 @@ const address = "unix:/agent.sock"
 var (
 	running  = runtime.Status{Ready: true, Reason: autov1alpha1.SucceededReason, Address: address}
 	starting = runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the agent is starting"}
-	failed   = runtime.Status{Reason: autov1alpha1.InitializationFailedReason, Message: "exit status 3"}
-	stalled  = runtime.Status{Reason: autov1alpha1.InitializationFailedReason, Message: "exit status 3", Stalled: true}
+	failed   = runtime.Status{Failing: true, Reason: autov1alpha1.InitializationFailedReason, Message: "exit status 3"}
+	stalled  = runtime.Status{Failing: true, Reason: autov1alpha1.InitializationFailedReason, Message: "exit status 3", Stalled: true}
 )
 
 func TestStatusSaysWhatWasObserved(t *testing.T) {
@@ -155,4 +156,13 @@ func lint(g *WithT, workspace *autov1alpha1.Workspace) {
 	failures, warnings := checker.Check(context.Background(), workspace)
 	g.Expect(warnings).NotTo(HaveOccurred())
 	g.Expect(failures).NotTo(HaveOccurred())
+}
+
+func TestDecisionsLookAgainWhenTheRuntimeAsksForIt(t *testing.T) {
+	for _, agent := range []runtime.Status{running, starting, failed, stalled} {
+		g := NewWithT(t)
+		g.Expect(decide(observation{agent: agent}).after).To(BeZero())
+		agent.RetryAfter = 7 * time.Second
+		g.Expect(decide(observation{agent: agent}).after).To(Equal(7 * time.Second))
+	}
 }

@@ -62,7 +62,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 }
 
 // Reconcile observes, decides, and writes the status at most once. What changes about the agent wakes the Workspace, so
-// nothing is waited for and nothing is polled.
+// nothing is waited for; where the runtime cannot know of a change it says when to look again.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	workspace := &autov1alpha1.Workspace{}
 	err := r.Get(ctx, request.NamespacedName, workspace)
@@ -84,7 +84,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.patchStatus(ctx, patcher, workspace); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{}, decided.retry
+	return ctrl.Result{RequeueAfter: decided.after}, decided.retry
 }
 
 // observe makes the agent exist and asks how it stands.

@@ -53,6 +53,65 @@ const (
 	IncompatibleConfigurationReason = "IncompatibleConfiguration"
 )
 
+// Reasons of the conditions of a Workspace that say why its pod is missing or does not work. Unless they say otherwise the
+// Workspace becomes ready by itself when the cause is gone.
+const (
+	// PodTemplateInvalidReason says that spec.podTemplate cannot be merged into a pod. The Workspace has to be changed.
+	PodTemplateInvalidReason = "PodTemplateInvalid"
+
+	// ObjectRejectedReason says that the API server does not accept the StatefulSet, the Service or the Secret of the
+	// Workspace as they are.
+	ObjectRejectedReason = "ObjectRejected"
+
+	// NameConflictReason says that an object with the name that one of the Workspace needs belongs to somebody else.
+	NameConflictReason = "NameConflict"
+
+	// NamespaceTerminatingReason says that nothing can be created because the namespace is being deleted.
+	NamespaceTerminatingReason = "NamespaceTerminating"
+
+	// PodCreationFailedReason says that the pod cannot be created, for a reason that has no name of its own here.
+	PodCreationFailedReason = "PodCreationFailed"
+
+	// QuotaExceededReason says that a ResourceQuota leaves no room for the pod, or for another object of the Workspace.
+	QuotaExceededReason = "QuotaExceeded"
+
+	// PodSecurityViolationReason says that the Pod Security Standard of the namespace does not allow the pod.
+	PodSecurityViolationReason = "PodSecurityViolation"
+
+	// ServiceAccountNotFoundReason says that the ServiceAccount of the Workspace does not exist.
+	ServiceAccountNotFoundReason = "ServiceAccountNotFound"
+
+	// UnschedulableReason says that no node takes the pod.
+	UnschedulableReason = "Unschedulable"
+
+	// ImagePullFailedReason says that the image of a container cannot be pulled, or has a name that is none.
+	ImagePullFailedReason = "ImagePullFailed"
+
+	// ImageArchitectureMismatchReason says that an image is built for another processor architecture than that of the node.
+	ImageArchitectureMismatchReason = "ImageArchitectureMismatch"
+
+	// ContainerCreationFailedReason says that a container cannot be created or started.
+	ContainerCreationFailedReason = "ContainerCreationFailed"
+
+	// VolumeMountFailedReason says that a volume cannot be attached or mounted.
+	VolumeMountFailedReason = "VolumeMountFailed"
+
+	// PodStartFailedReason says that the node cannot start the pod, for example for lack of a network.
+	PodStartFailedReason = "PodStartFailed"
+
+	// CrashLoopBackOffReason says that a container ends again and again.
+	CrashLoopBackOffReason = "CrashLoopBackOff"
+
+	// PodFailedReason says that the pod ended as a whole, for example because it was evicted from its node.
+	PodFailedReason = "PodFailed"
+
+	// PodTerminatingReason says that the pod is ending because somebody deleted it or it has to leave its node.
+	PodTerminatingReason = "PodTerminating"
+
+	// NodeLostReason says that the node of the pod does not answer.
+	NodeLostReason = "NodeLost"
+)
+
 // Condition types of an Update.
 const (
 	// UpdateProgressing is True from the start of the operation until it ended.

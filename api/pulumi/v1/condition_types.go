@@ -39,6 +39,10 @@ const (
 
 	// UpdateInterruptedReason says that an update was ended from outside and is run again.
 	UpdateInterruptedReason = "UpdateInterrupted"
+
+	// WorkspaceNotReadyReason says that an update waits for a Workspace that does not become ready, for a cause that somebody may
+	// have to mend. It is tried again all the same.
+	WorkspaceNotReadyReason = "WorkspaceNotReady"
 )
 
 // Reasons about the source of a Stack.

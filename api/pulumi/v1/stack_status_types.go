@@ -153,4 +153,9 @@ type StackUpdateStatus struct {
 	// Failures counts the failed updates of the same inputs since the last success.
 	// +optional
 	Failures int64 `json:"failures"`
+
+	// Interruptions counts the updates of the same inputs that were ended from outside, one after the other. They are not
+	// failures.
+	// +optional
+	Interruptions int64 `json:"interruptions,omitempty"`
 }

@@ -30,7 +30,7 @@ const (
 // tells agents without work to end; those with an operation go on, and are found again by the next controller.
 func (r *Runtime) Start(ctx context.Context) error {
 	var running sync.WaitGroup
-	running.Go(func() { r.events.deliver(ctx) })
+	running.Go(func() { r.events.Deliver(ctx) })
 	running.Go(func() { r.rotateLogs(ctx) })
 	r.sweep(ctx)
 	<-ctx.Done()

@@ -32,7 +32,7 @@ type Runtime struct {
 	cancel context.CancelFunc
 	// slots bound how many agents start at the same time.
 	slots  chan struct{}
-	events *notifier
+	events *runtime.Notifier
 	// redactor hides the values that were passed on to the agents, in case one of them is in a log.
 	redactor *redact.Redactor
 	// user is the root directory, with a shared lock that tells how many controllers use it.
@@ -69,7 +69,7 @@ func New(options Options) (*Runtime, error) {
 		ctx:         ctx,
 		cancel:      cancel,
 		slots:       make(chan struct{}, 2*goruntime.NumCPU()),
-		events:      newNotifier(),
+		events:      runtime.NewNotifier(),
 		redactor:    redact.New(options.passedOn()...),
 		user:        user,
 		supervisors: map[types.NamespacedName]*supervisor{},
@@ -111,7 +111,7 @@ func (r *Runtime) Delete(_ context.Context, key types.NamespacedName) error {
 
 // Events reports the workspaces whose agent appeared, changed or ended.
 func (r *Runtime) Events() <-chan event.GenericEvent {
-	return r.events.out
+	return r.events.Events()
 }
 
 // Ignores lists the fields that the Workspace sets and that mean nothing for a process.
@@ -164,7 +164,7 @@ func (r *Runtime) forget(s *supervisor) {
 
 // notify reports a change of the workspace's agent. It never waits.
 func (r *Runtime) notify(key types.NamespacedName) {
-	r.events.add(key)
+	r.events.Add(key)
 }
 
 // directory is where everything of the workspace is.

@@ -223,5 +223,8 @@ func (s *supervisor) status() runtime.Status {
 }
 
 func (s *supervisor) failure() runtime.Status {
-	return runtime.Status{Reason: autov1alpha1.InitializationFailedReason, Message: s.problem, Stalled: s.failures >= stalledFailures}
+	return runtime.Status{
+		Failing: true, Stalled: s.failures >= stalledFailures,
+		Reason: autov1alpha1.InitializationFailedReason, Message: s.problem,
+	}
 }

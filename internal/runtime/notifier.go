@@ -1,4 +1,4 @@
-package process
+package runtime
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
-// notifier hands workspaces to whoever reads the channel. Adding never waits; a workspace that is added again before it
-// was read is read once, so that what is kept is bounded by the number of workspaces.
-type notifier struct {
+// Notifier is how a Runtime makes its Events: it hands workspaces to whoever reads the channel. Adding never waits; a
+// workspace that is added again before it was read is read once, so that what is kept is bounded by the number of workspaces.
+type Notifier struct {
 	out  chan event.GenericEvent
 	wake chan struct{}
 
@@ -19,15 +19,17 @@ type notifier struct {
 	pending map[types.NamespacedName]struct{}
 }
 
-func newNotifier() *notifier {
-	return &notifier{
+// NewNotifier returns a Notifier without workspaces.
+func NewNotifier() *Notifier {
+	return &Notifier{
 		out:     make(chan event.GenericEvent),
 		wake:    make(chan struct{}, 1),
 		pending: map[types.NamespacedName]struct{}{},
 	}
 }
 
-func (n *notifier) add(key types.NamespacedName) {
+// Add has the workspace handed over.
+func (n *Notifier) Add(key types.NamespacedName) {
 	n.mu.Lock()
 	n.pending[key] = struct{}{}
 	n.mu.Unlock()
@@ -38,7 +40,7 @@ func (n *notifier) add(key types.NamespacedName) {
 }
 
 // take removes and returns all that is pending.
-func (n *notifier) take() map[types.NamespacedName]struct{} {
+func (n *Notifier) take() map[types.NamespacedName]struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	taken := n.pending
@@ -46,8 +48,8 @@ func (n *notifier) take() map[types.NamespacedName]struct{} {
 	return taken
 }
 
-// deliver hands over what is added until ctx is done.
-func (n *notifier) deliver(ctx context.Context) {
+// Deliver hands over what is added until ctx is done.
+func (n *Notifier) Deliver(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -63,4 +65,9 @@ func (n *notifier) deliver(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// Events is the channel with the workspaces. The objects carry name and namespace only.
+func (n *Notifier) Events() <-chan event.GenericEvent {
+	return n.out
 }

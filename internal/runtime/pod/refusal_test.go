@@ -1,0 +1,109 @@
+package pod
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+)
+
+// Each refusal is the API server's own, and the StatefulSet controller's own back-off is what has to be shortened.
+func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
+	for _, tt := range []struct {
+		name            string
+		spec            autov1alpha1.WorkspaceSpec
+		refuse, mend    func(s *stage)
+		reason, message string
+	}{
+		{
+			name: "quota",
+			refuse: func(s *stage) {
+				quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "none"}}
+				quota.Spec.Hard = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}
+				s.Expect(s.client.Create(s.t.Context(), quota)).To(Succeed())
+				s.Eventually(func() (corev1.ResourceList, error) { return quota.Status.Hard, s.get("none", quota) }).ShouldNot(BeEmpty())
+			},
+			mend: func(s *stage) {
+				s.Expect(s.client.Delete(s.t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "none"}})).To(Succeed())
+			},
+			reason: autov1alpha1.QuotaExceededReason, message: "exceeded quota: none",
+		},
+		{
+			name:   "pod security",
+			spec:   autov1alpha1.WorkspaceSpec{SecurityProfile: autov1alpha1.SecurityProfileBaseline},
+			refuse: func(s *stage) { s.labelNamespace("restricted") },
+			mend:   func(s *stage) { s.labelNamespace("baseline") },
+			reason: autov1alpha1.PodSecurityViolationReason, message: `violates PodSecurity "restricted:latest"`,
+		},
+		{
+			name:   "service account",
+			spec:   autov1alpha1.WorkspaceSpec{ServiceAccountName: "deployer"},
+			refuse: func(*stage) {},
+			mend: func(s *stage) {
+				s.Expect(s.client.Create(s.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "deployer"}})).To(Succeed())
+			},
+			reason: autov1alpha1.ServiceAccountNotFoundReason, message: `serviceaccount "deployer" not found`,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			s.startController()
+			tt.refuse(s)
+			workspace := s.create("app", tt.spec)
+			s.Eventually(s.status(workspace)).Should(And(beUnready(tt.reason), HaveField("Message", ContainSubstring(tt.message)), HaveField("Failing", true)))
+			// Long enough that the StatefulSet controller itself would wait for longer than the test.
+			s.Eventually(s.nudges(workspace)).Should(BeNumerically(">=", 3))
+			tt.mend(s)
+			s.pod(workspace)
+			s.Eventually(s.status(workspace)).ShouldNot(beUnready(tt.reason))
+		})
+	}
+}
+
+// nudges is how often the creation of the pod was tried again.
+func (s *stage) nudges(workspace *autov1alpha1.Workspace) func() int {
+	return func() int {
+		tracked := s.runtime.tracker(workspace)
+		defer tracked.mu.Unlock()
+		return tracked.nudges
+	}
+}
+
+// labelNamespace has the namespace enforce a Pod Security Standard.
+func (s *stage) labelNamespace(level string) {
+	s.t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}
+	patch := []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"` + level + `"}}}`)
+	s.Expect(s.client.Patch(s.t.Context(), namespace, ctrlclient.RawPatch("application/merge-patch+json", patch))).To(Succeed())
+}
+
+func TestPodOfTheRestrictedProfileRunsWhereThatIsEnforced(t *testing.T) {
+	s := newStage(t)
+	s.labelNamespace("restricted")
+	s.startController()
+	s.pod(s.create("app", autov1alpha1.WorkspaceSpec{}))
+}
+
+func TestStatefulSetThatIsRefusedLeavesTheRunningPodAlone(t *testing.T) {
+	s := newStage(t)
+	s.startController()
+	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
+	pod, _ := s.makeReady(workspace)
+
+	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) {
+		spec.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Metadata: autov1alpha1.EmbeddedObjectMeta{Labels: map[string]string{"app": "not a label"}}}
+	})
+	s.Eventually(s.status(workspace)).Should(And(beUnready(autov1alpha1.ObjectRejectedReason), HaveField("Stalled", true),
+		HaveField("Message", ContainSubstring("not a label"))))
+	s.Expect(s.beingDeleted(pod)()).To(BeFalse())
+
+	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) { spec.PodTemplate = nil })
+	s.Eventually(s.status(workspace)).Should(beReady())
+	s.Expect(s.beingDeleted(pod)()).To(BeFalse())
+}

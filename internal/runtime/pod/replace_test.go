@@ -1,0 +1,148 @@
+package pod
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/shape"
+)
+
+func TestChangeOfTheUserReplacesThePodOnceItsOperationEnded(t *testing.T) {
+	s := newStage(t)
+	s.startController()
+	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
+	pod, agent := s.makeReady(workspace)
+	agent.busy.Store(true)
+
+	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) { spec.Image = "example.com/other" })
+	s.Eventually(s.status(workspace)).Should(And(beUnready(autov1alpha1.RollingUpdateReason),
+		HaveField("Message", ContainSubstring("its operation goes on until it ends"))))
+	asked := agent.asked.Load()
+	s.Eventually(agent.asked.Load).Should(BeNumerically(">", asked), "it is asked again and again")
+	s.Expect(s.beingDeleted(pod)()).To(BeFalse())
+
+	recorded := time.Now().Add(-recordTime)
+	agent.ended.Store(&recorded)
+	agent.busy.Store(false)
+	s.Eventually(s.beingDeleted(pod)).Should(BeTrue())
+	s.finish(pod)
+	next, _ := s.makeReady(workspace, pod.UID)
+	s.Expect(next.Spec.Containers[0].Image).To(Equal("example.com/other"))
+}
+
+func TestPodWithAResultThatIsNotRecordedYetStays(t *testing.T) {
+	s := newStage(t)
+	s.startController()
+	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
+	pod, agent := s.makeReady(workspace)
+	now := time.Now()
+	agent.ended.Store(&now)
+	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) { spec.Image = "example.com/other" })
+	s.Eventually(s.status(workspace)).Should(HaveField("Message", ContainSubstring("its operation goes on")))
+	s.Expect(s.beingDeleted(pod)()).To(BeFalse())
+}
+
+func TestPodThatDoesNotRunIsReplacedAtOnceByAChange(t *testing.T) {
+	s := newStage(t)
+	s.startController()
+	workspace := s.create("app", autov1alpha1.WorkspaceSpec{Image: "example.com/typo"})
+	pod := s.pod(workspace)
+	s.bind(pod)
+	s.report(pod, func(status *corev1.PodStatus) {
+		status.Phase = corev1.PodPending
+		status.ContainerStatuses = []corev1.ContainerStatus{{Name: autov1alpha1.PulumiContainerName, Image: "example.com/typo",
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "not found"}}}}
+	})
+	s.Eventually(s.status(workspace)).Should(beUnready(autov1alpha1.ImagePullFailedReason))
+	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) { spec.Image = "example.com/right" })
+	s.Eventually(s.beingDeleted(pod)).Should(BeTrue())
+	s.finish(pod)
+	s.makeReady(workspace, pod.UID)
+}
+
+func TestAnotherControllerReplacesIdlePodsFewAtATime(t *testing.T) {
+	s := newStage(t)
+	stop := s.startController()
+	const idle = maxRolling + 2
+	var workspaces []*autov1alpha1.Workspace
+	var pods []*corev1.Pod
+	for i := range idle {
+		workspaces = append(workspaces, s.create(fmt.Sprint("idle-", i), autov1alpha1.WorkspaceSpec{}))
+	}
+	for _, workspace := range workspaces {
+		pod, _ := s.makeReady(workspace)
+		pods = append(pods, pod)
+	}
+	busy := s.create("busy", autov1alpha1.WorkspaceSpec{})
+	busyPod, agent := s.makeReady(busy)
+	agent.busy.Store(true)
+	stop()
+
+	s.image = "agent:v2"
+	s.startController()
+	ending := func() (count int) {
+		for _, pod := range pods {
+			deleted, err := s.beingDeleted(pod)()
+			s.Expect(err).NotTo(HaveOccurred())
+			if deleted {
+				count++
+			}
+		}
+		return count
+	}
+	s.Eventually(ending).Should(Equal(maxRolling))
+	s.Eventually(s.runtime.rollout.counts).Should(Equal([2]int{maxRolling, idle - maxRolling + 1}))
+	s.Expect(ending()).To(Equal(maxRolling), "the others wait")
+
+	for i, pod := range pods {
+		s.Eventually(s.beingDeleted(pod)).Should(BeTrue())
+		s.finish(pod)
+		next, _ := s.makeReady(workspaces[i], pod.UID)
+		s.Expect(next.Spec.InitContainers).To(ContainElement(HaveField("Image", "agent:v2")))
+	}
+	s.Expect(s.beingDeleted(busyPod)()).To(BeFalse())
+	s.Eventually(s.status(busy)).Should(beReady())
+	s.Eventually(s.runtime.rollout.counts).Should(Equal([2]int{0, 0}))
+}
+
+// counts are how many are being replaced, and how many wait.
+func (r *rollout) counts() [2]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return [2]int{len(r.rolling), len(r.waiting)}
+}
+
+func TestSecretThatWasDeletedIsMadeAnewAndThePodReplaced(t *testing.T) {
+	s := newStage(t)
+	s.startController()
+	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
+	pod, agent := s.makeReady(workspace)
+	connection, err := s.runtime.Connect(t.Context(), workspace)
+	s.Expect(err).NotTo(HaveOccurred())
+	agent.busy.Store(true)
+	asked := agent.asked.Load()
+
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: shape.SecretName(workspace)}}
+	s.Expect(s.client.Delete(t.Context(), secret)).To(Succeed())
+	// Secrets are not watched; whatever happens next shows that it is gone.
+	s.report(pod, func(status *corev1.PodStatus) { status.Message = "something happens" })
+	s.Eventually(func() error { return s.get(secret.Name, &corev1.Secret{}) }).Should(Succeed())
+	s.Eventually(agent.asked.Load).Should(BeNumerically(">", asked), "the agent is asked over the connection that there is")
+	again, err := s.runtime.Connect(t.Context(), workspace)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(again).To(BeIdenticalTo(connection))
+	s.Expect(s.status(workspace)()).To(beReady())
+	s.Expect(s.beingDeleted(pod)()).To(BeFalse())
+
+	agent.busy.Store(false)
+	s.report(pod, func(status *corev1.PodStatus) { status.Message = "something else happens" })
+	s.Eventually(s.beingDeleted(pod)).Should(BeTrue())
+	s.finish(pod)
+	s.makeReady(workspace, pod.UID)
+}
