@@ -76,11 +76,12 @@ func (r *Reconciler) settle(ctx context.Context, o *observation, d decision) (ou
 		o.stack.Status.LastAppliedRevision = o.artifact.Revision
 	}
 	markSettled(o.stack)
-	if o.stack.Spec.WorkspaceReclaimPolicy == pulumiv1.WorkspaceReclaimDelete && o.workspace != nil {
-		if err := r.Delete(ctx, o.workspace, client.Preconditions{UID: &o.workspace.UID}); client.IgnoreNotFound(err) != nil {
-			return outcome{}, fmt.Errorf("delete the workspace: %w", err)
-		}
-		r.Event(o.stack, corev1.EventTypeNormal, eventWorkspaceDeleted, "the workspace was deleted as the reclaim policy asks")
+	done, err := r.reclaim(ctx, o)
+	if err != nil {
+		return outcome{err: err}, nil
+	}
+	if !done && (d.after == 0 || d.after > o.waitInterval) {
+		d.after = o.waitInterval
 	}
 	return outcome{after: d.after}, nil
 }
@@ -95,22 +96,31 @@ func (r *Reconciler) supersede(ctx context.Context, o *observation, d decision) 
 }
 
 // follow shows how the current Update stands; its changes wake the Stack. A Workspace that disappeared is made again, for
-// an Update that waits for it would wait for ever.
+// an Update that waits for it would wait for ever. One in trouble gets what the Stack asks for now, which may be the cure.
 func (r *Reconciler) follow(ctx context.Context, o *observation) (outcome, error) {
 	adopt(o)
-	if o.workspace == nil && !o.update.HasStarted() && o.desired != nil {
+	missing := o.workspace == nil && !o.update.HasStarted()
+	if o.desired != nil && (missing || inTrouble(o.workspace)) {
 		if err := r.applyWorkspace(ctx, o, o.update.Spec.Source != nil); err != nil {
-			return outcome{}, err
+			return r.refused(o, err)
 		}
 	}
-	reason, message := waitingFor(o.update)
+	return r.showProgress(o, o.update), nil
+}
+
+// showProgress shows how far the Update is, or what keeps it from starting.
+func (r *Reconciler) showProgress(o *observation, update *autov1alpha1.Update) outcome {
+	if inTrouble(o.workspace) {
+		return r.showTrouble(o.stack, troubleOf(o.workspace))
+	}
+	reason, message := waitingFor(update)
 	switch {
 	case reason != "":
 		markWaiting(o.stack, reason, message)
 	case !keepsReady(o.stack):
-		markWorking(o.stack, describeProgress(o.update))
+		markWorking(o.stack, describeProgress(update))
 	}
-	return outcome{}, nil
+	return outcome{}
 }
 
 // release lets the Stack go.

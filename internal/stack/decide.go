@@ -98,6 +98,9 @@ func decideOnUpdate(o observation) decision {
 		return decision{action: actionFollow}
 	case o.update.IsComplete():
 		return decision{action: actionRecord}
+	case !o.stack.DeletionTimestamp.IsZero() && nothingToDestroy(o.stack) != "" && inTrouble(o.workspace):
+		// Whatever the Update does in there, nobody needs to wait for it.
+		return decision{action: actionRelease, message: nothingToDestroy(o.stack)}
 	case !o.update.HasStarted() && outdated(o):
 		return decision{action: actionSupersede, reason: pulumiv1.StackProcessingReason, message: "the inputs of the waiting update changed"}
 	}
@@ -110,14 +113,15 @@ func outdated(o observation) bool {
 		return false
 	}
 	if deleting := !o.stack.DeletionTimestamp.IsZero(); deleting {
-		return o.update.Spec.Type != autov1alpha1.UpdateTypeDestroy
+		return o.update.Spec.Type != autov1alpha1.UpdateTypeDestroy || nothingToDestroy(o.stack) != ""
 	}
 	current := o.stack.Status.CurrentUpdate
 	if current == nil {
 		return false
 	}
 	return current.Generation != o.stack.Generation ||
-		o.artifact != nil && current.Commit != o.artifact.Commit()
+		// One without a source of its own is not of this controller.
+		o.artifact != nil && (current.Commit != o.artifact.Commit() || o.update.Spec.Source == nil)
 }
 
 // blocked returns what keeps the Stack from being updated, or nil.
@@ -187,16 +191,35 @@ func inputsChanged(o observation) (trigger string, fresh bool) {
 func decideOnFailure(o observation, kind autov1alpha1.UpdateType) decision {
 	last := o.stack.Status.LastUpdate
 	left := retryDue(o.stack, o.jitter).Sub(o.now)
-	if left <= 0 {
-		return decision{action: actionUpdate, kind: kind, message: "Backoff time elapsed"}
+	if left > 0 {
+		return decision{action: actionRetry, reason: retryReason(last), message: describeRetry(last, left), after: left}
 	}
-	d := decision{action: actionRetry, reason: pulumiv1.RetryingAfterFailureReason, after: left,
-		message: fmt.Sprintf("%s failed (attempt %d), next attempt in %s: %s", last.Type, last.Failures, left.Round(time.Second), last.Message)}
-	if o.stack.Spec.Preview {
-		d.reason = pulumiv1.PreviewFailedReason
-	}
-	if last.Failures >= stalledAfterFailures {
-		d.reason = pulumiv1.UpdateFailedReason
+	d := decision{action: actionUpdate, kind: kind, message: "Backoff time elapsed"}
+	if last.Interruptions > 0 {
+		d.message = "The last update was interrupted"
 	}
 	return d
+}
+
+// retryReason tells a failure that is tried again from many of them, and both from an interruption.
+func retryReason(last *pulumiv1.StackUpdateStatus) string {
+	switch {
+	case last.Interruptions >= freeInterruptions+stalledAfterFailures:
+		return pulumiv1.UpdateFailedReason
+	case last.Interruptions > 0:
+		return pulumiv1.UpdateInterruptedReason
+	case last.Failures >= stalledAfterFailures:
+		return pulumiv1.UpdateFailedReason
+	case last.Type == autov1alpha1.UpdateTypePreview:
+		return pulumiv1.PreviewFailedReason
+	}
+	return pulumiv1.RetryingAfterFailureReason
+}
+
+func describeRetry(last *pulumiv1.StackUpdateStatus, left time.Duration) string {
+	happened := fmt.Sprintf("failed (attempt %d)", last.Failures)
+	if last.Interruptions > 0 {
+		happened = fmt.Sprintf("was interrupted %d times in a row", last.Interruptions)
+	}
+	return fmt.Sprintf("%s %s, next attempt in %s: %s", last.Type, happened, left.Round(time.Second), last.Message)
 }

@@ -51,6 +51,13 @@ func failed(failures int64, since time.Duration) *observation {
 	return o
 }
 
+// interrupted is a Stack whose last attempts on the present inputs were ended from outside, the last one so long ago.
+func interrupted(interruptions int64, since time.Duration) *observation {
+	o := failed(2, since)
+	o.stack.Status.LastUpdate.Interruptions = interruptions
+	return o
+}
+
 // deleting is a settled Stack that is being deleted and has to destroy its resources.
 func deleting() *observation {
 	o := settled()
@@ -65,9 +72,18 @@ func updating(conditions ...metav1.Condition) *observation {
 	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2", Generation: 2, Commit: "sha256:a"}
 	o.update = &autov1alpha1.Update{
 		ObjectMeta: metav1.ObjectMeta{Name: "app-2"},
-		Spec:       autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeUp},
+		Spec:       autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeUp, Source: &autov1alpha1.UpdateSource{Digest: "sha256:a"}},
 		Status:     autov1alpha1.UpdateStatus{Conditions: conditions},
 	}
+	return o
+}
+
+// destroying is a Stack that is being deleted and whose destroy waits.
+func destroying() *observation {
+	o := updating()
+	o.stack.DeletionTimestamp = &metav1.Time{Time: now}
+	o.stack.Spec.DestroyOnFinalize = true
+	o.update.Spec.Type = autov1alpha1.UpdateTypeDestroy
 	return o
 }
 
@@ -116,6 +132,22 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		{name: "many failures stall the Stack and attempts go on", given: failed(3, time.Second), action: actionRetry, reason: pulumiv1.UpdateFailedReason, wakes: true},
 		{name: "a new commit does not wait for the backoff", given: with(failed(9, time.Second), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
 
+		{name: "an interruption is repeated at once", given: interrupted(1, 0), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
+		{name: "an interruption does not wait for the retry interval", given: with(interrupted(1, 0), func(o *observation) {
+			o.stack.Spec.RetryInterval = &metav1.Duration{Duration: time.Hour}
+		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
+		{name: "the third interruption in a row is repeated at once", given: interrupted(3, 0), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
+		{name: "more interruptions in a row wait", given: interrupted(4, time.Second), action: actionRetry, reason: pulumiv1.UpdateInterruptedReason, wakes: true},
+		{name: "more interruptions in a row are repeated when their time has come", given: interrupted(4, 11*time.Second), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
+		{name: "many interruptions in a row stall the Stack and attempts go on", given: interrupted(6, time.Second), action: actionRetry, reason: pulumiv1.UpdateFailedReason, wakes: true},
+		{name: "an interrupted destroy is repeated at once", given: with(interrupted(1, 0), func(o *observation) {
+			o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
+			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy
+		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy},
+		{name: "an interrupted up of a deleted Stack is followed by its destroy", given: with(interrupted(5, 0), func(o *observation) {
+			o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
+		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy, fresh: true},
+
 		{name: "an unusable spec stalls", given: with(settled(), func(o *observation) { o.specProblem = errors.New("bad") }), action: actionStall, reason: pulumiv1.SpecInvalidReason},
 		{name: "a missing source is waited for by time when nothing watches it", given: with(settled(), func(o *observation) {
 			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceKindNotInstalledReason}
@@ -139,11 +171,25 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		}), action: actionRecord},
 		{name: "a waiting Update is followed", given: updating(), action: actionFollow},
 		{name: "a waiting Update makes room for a new digest", given: with(updating(), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "a waiting Update of another controller makes room", given: with(updating(), func(o *observation) { o.update.Spec.Source = nil }), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
 		{name: "a running Update does not", given: with(updating(), func(o *observation) {
 			o.artifact.Digest = "sha256:b"
 			o.update.Status.StartTime = &metav1.Time{Time: now}
 		}), action: actionFollow},
 		{name: "a waiting Update makes room for a destroy", given: with(updating(), func(o *observation) { o.stack.DeletionTimestamp = &metav1.Time{Time: now} }), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "a waiting destroy makes room when the resources may stay", given: with(destroying(), func(o *observation) {
+			o.stack.Annotations = map[string]string{pulumiv1.OrphanAnnotation: "true"}
+		}), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "a waiting destroy is followed", given: destroying(), action: actionFollow},
+		{name: "a running destroy in a Workspace in trouble is waited for", given: with(destroying(), func(o *observation) {
+			o.update.Status.StartTime = &metav1.Time{Time: now}
+			o.workspace = workspaceThat(failing(autov1alpha1.ImagePullFailedReason, "no such image"))
+		}), action: actionFollow},
+		{name: "a running destroy in a Workspace in trouble is given up when the resources may stay", given: with(destroying(), func(o *observation) {
+			o.stack.Annotations = map[string]string{pulumiv1.OrphanAnnotation: "true"}
+			o.update.Status.StartTime = &metav1.Time{Time: now}
+			o.workspace = workspaceThat(failing(autov1alpha1.ImagePullFailedReason, "no such image"))
+		}), action: actionRelease},
 		{name: "an Update is followed while the source is away", given: with(updating(), func(o *observation) { o.artifact, o.sourceProblem = nil, &source.Problem{Reason: "x"} }), action: actionFollow},
 
 		{name: "a deleted Stack is destroyed", given: deleting(), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy, fresh: true},
@@ -196,6 +242,13 @@ func TestBackoffGrowsToItsLimitAndNoFurther(t *testing.T) {
 	g.Expect(backoff(4, time.Hour, 0)).To(Equal(270 * time.Second))
 	g.Expect(backoff(1000, time.Hour, 0)).To(Equal(time.Hour))
 	g.Expect(backoff(1000, time.Hour, 0.05)).To(Equal(time.Hour + 3*time.Minute))
+}
+
+func TestInterruptionsInARowWaitAfterTheThird(t *testing.T) {
+	g := NewWithT(t)
+	for interruptions, wait := range map[int64]time.Duration{1: 0, 3: 0, 4: 10 * time.Second, 5: 30 * time.Second, 1000: time.Hour} {
+		g.Expect(interruptionBackoff(interruptions, time.Hour, 0)).To(Equal(wait), "%d in a row", interruptions)
+	}
 }
 
 func TestUpdateNameIsTheSameForTheSameWorkOnly(t *testing.T) {

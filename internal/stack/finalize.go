@@ -2,7 +2,6 @@ package stack
 
 import (
 	"fmt"
-	"time"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -16,8 +15,7 @@ func decideOnDeletion(o observation) decision {
 	last := o.stack.Status.LastUpdate
 	if last != nil && last.Type == autov1alpha1.UpdateTypeDestroy && last.State == pulumiv1.StackUpdateFailed {
 		if left := retryDue(o.stack, o.jitter).Sub(o.now); left > 0 && unhandledRequest(o.stack) == "" {
-			return decision{action: actionRetry, reason: retryReason(last), after: left,
-				message: fmt.Sprintf("destroy failed (attempt %d), next attempt in %s: %s", last.Failures, left.Round(time.Second), last.Message)}
+			return decision{action: actionRetry, reason: retryReason(last), message: describeRetry(last, left), after: left}
 		}
 	}
 	if o.specProblem != nil {
@@ -49,11 +47,4 @@ func nothingToDestroy(stack *pulumiv1.Stack) string {
 		return "the resources were destroyed"
 	}
 	return ""
-}
-
-func retryReason(last *pulumiv1.StackUpdateStatus) string {
-	if last.Failures >= stalledAfterFailures {
-		return pulumiv1.UpdateFailedReason
-	}
-	return pulumiv1.RetryingAfterFailureReason
 }

@@ -23,6 +23,7 @@ func (r *Reconciler) observe(ctx context.Context, stack *pulumiv1.Stack) (*obser
 	if err := r.observeSource(ctx, o); err != nil {
 		return nil, err
 	}
+	takeOver(o)
 	if err := r.observeWorkspace(ctx, o); err != nil {
 		return nil, err
 	}

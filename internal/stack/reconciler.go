@@ -133,10 +133,24 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (outc
 	}
 	ctrl.LoggerFrom(ctx).V(1).Info("decided", "action", decided.action, "reason", decided.reason, "message", decided.message, "after", decided.after.String())
 	result, err := r.act(ctx, observed, decided)
-	if result.then == nil {
-		result.then = then
-	}
+	result.then = inOrder(then, result.then)
 	return result, err
+}
+
+// inOrder returns a function that calls both, the second one when the first one succeeded. Either may be nil.
+func inOrder(first, second func(context.Context) error) func(context.Context) error {
+	switch {
+	case first == nil:
+		return second
+	case second == nil:
+		return first
+	}
+	return func(ctx context.Context) error {
+		if err := first(ctx); err != nil {
+			return err
+		}
+		return second(ctx)
+	}
 }
 
 // ensureFinalizer adds the finalizer before anything is created that it has to clean up.

@@ -50,14 +50,14 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 		last.LastSuccessfulCommit = previous.LastSuccessfulCommit
 		last.Failures = previous.Failures + 1
 		if update.WasInterrupted() {
-			last.Failures = previous.Failures
+			last.Failures, last.Interruptions = previous.Failures, previous.Interruptions+1
 		}
 	} else if err := r.recordSuccess(ctx, stack, update, current); err != nil {
 		return err
 	}
 	stack.Status.LastUpdate = last
 	stack.Status.CurrentUpdate = nil
-	stack.Status.History.Upsert(historyDigest(current.Commit), endOf(update).Time, durationOf(update), string(last.State), historyMetadata(current))
+	stack.Status.History.Upsert(historyDigest(current.Commit), endOf(update).Time, durationOf(update), historyStatus(last), historyMetadata(current.Revision))
 	return nil
 }
 
@@ -158,9 +158,17 @@ func historyDigest(commit string) string {
 	return commit
 }
 
-func historyMetadata(current *pulumiv1.CurrentStackUpdate) map[string]string {
-	if current.Revision == "" {
+// historyStatus tells an interruption, whose outcome is not known, from a failure.
+func historyStatus(last *pulumiv1.StackUpdateStatus) string {
+	if last.Interruptions > 0 {
+		return "interrupted"
+	}
+	return string(last.State)
+}
+
+func historyMetadata(revision string) map[string]string {
+	if revision == "" {
 		return nil
 	}
-	return map[string]string{"revision": current.Revision}
+	return map[string]string{"revision": revision}
 }

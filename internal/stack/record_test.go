@@ -29,15 +29,18 @@ func TestResultIsRecordedOnceAndTheSameTwice(t *testing.T) {
 		name, reason string
 		earlier      int64
 		failures     int64
+		interrupted  int64
+		history      string
 		succeeded    bool
 	}{
-		{name: "success clears the failures", earlier: 2, failures: 0, succeeded: true},
-		{name: "failure counts", reason: autov1alpha1.UpdateFailedReason, earlier: 2, failures: 3},
-		{name: "interruption is no failure", reason: autov1alpha1.InterruptedReason, earlier: 2, failures: 2},
+		{name: "success clears the failures", earlier: 2, failures: 0, succeeded: true, history: "succeeded"},
+		{name: "failure counts", reason: autov1alpha1.UpdateFailedReason, earlier: 2, failures: 3, history: "failed"},
+		{name: "interruption is no failure", reason: autov1alpha1.InterruptedReason, earlier: 2, failures: 2, interrupted: 3, history: "interrupted"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
 			o := failed(test.earlier, 0)
+			o.stack.Status.LastUpdate.Interruptions = 2
 			o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2", Generation: 2, Commit: "sha256:b", Revision: "main@sha1:b"}
 			update := ended(test.reason)
 			again := o.stack.DeepCopy()
@@ -45,6 +48,8 @@ func TestResultIsRecordedOnceAndTheSameTwice(t *testing.T) {
 			g.Expect(r.recordResult(t.Context(), o.stack, update)).To(Succeed())
 			last := o.stack.Status.LastUpdate
 			g.Expect(last.Failures).To(Equal(test.failures))
+			g.Expect(last.Interruptions).To(Equal(test.interrupted))
+			g.Expect(o.stack.Status.History.Latest().LastReconciledStatus).To(Equal(test.history))
 			g.Expect(last.LastAttemptedCommit).To(Equal("sha256:b"))
 			g.Expect(last.LastSuccessfulCommit == "sha256:b").To(Equal(test.succeeded))
 			g.Expect(o.stack.Status.CurrentUpdate).To(BeNil())

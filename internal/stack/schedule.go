@@ -16,20 +16,33 @@ const (
 	// stalledAfterFailures is the number of failed attempts on the same inputs after which the Stack is also Stalled, so
 	// that whoever waits for it fails fast. Attempts go on.
 	stalledAfterFailures = 3
+	// freeInterruptions is the number of interruptions in a row after which the operation is repeated at once. A node that is
+	// drained needs one; something that ends every operation, such as a memory limit, must not become a hot loop.
+	freeInterruptions = 3
 )
 
 // retryDue is when the next attempt after a failure may start. The jitter, a fraction of the wait, spreads Stacks that
 // failed together.
 func retryDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	last := stack.Status.LastUpdate
+	if last.Interruptions > 0 {
+		return last.LastResyncTime.Add(interruptionBackoff(last.Interruptions, stack.GetRetryMaxBackoff(), jitter*spread(stack)))
+	}
 	if interval := stack.GetRetryInterval(); interval > 0 {
 		return last.LastResyncTime.Add(interval)
 	}
 	return last.LastResyncTime.Add(backoff(last.Failures, stack.GetRetryMaxBackoff(), jitter*spread(stack)))
 }
 
-// backoff is the wait after so many failures in a row. An interrupted operation is no failure and waits as after the first.
-// It is lengthened by the fraction of jitter.
+// interruptionBackoff is the wait after so many interruptions in a row: none at first, then as after failures.
+func interruptionBackoff(interruptions int64, longest time.Duration, jitter float64) time.Duration {
+	if interruptions <= freeInterruptions {
+		return 0
+	}
+	return backoff(interruptions-freeInterruptions, longest, jitter)
+}
+
+// backoff is the wait after so many failures in a row, lengthened by the fraction of jitter.
 func backoff(failures int64, longest time.Duration, jitter float64) time.Duration {
 	exponent := float64(max(failures-1, 0))
 	wait := math.Min(float64(firstBackoff)*math.Pow(backoffFactor, exponent), float64(longest))

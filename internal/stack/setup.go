@@ -40,7 +40,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	built, err := ctrl.NewControllerManagedBy(mgr).
 		For(&pulumiv1.Stack{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, annotationChanged(pulumiv1.ReconcileRequestAnnotation), annotationChanged(pulumiv1.OrphanAnnotation)))).
-		Owns(&autov1alpha1.Workspace{}, builder.WithPredicates(deleted)).
+		Owns(&autov1alpha1.Workspace{}, builder.WithPredicates(workspaceChanged)).
 		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &pulumiv1.Stack{}), builder.WithPredicates(updateChanged)).
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.dependentsOf), builder.WithPredicates(statusChanged)).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
@@ -126,15 +126,6 @@ func prerequisitesOf(stack *pulumiv1.Stack) []string {
 		keys = append(keys, types.NamespacedName{Namespace: namespace, Name: dependency.Name}.String())
 	}
 	return keys
-}
-
-// deleted passes the end of an object only.
-var deleted = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		return !e.ObjectNew.GetDeletionTimestamp().Equal(e.ObjectOld.GetDeletionTimestamp())
-	},
-	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
 // updateChanged passes what a Stack shows of its Update; progress counts do not wake it.

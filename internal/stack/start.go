@@ -33,7 +33,7 @@ func (r *Reconciler) startUpdate(ctx context.Context, o *observation, d decision
 		return r.refused(o, err)
 	}
 	r.recordStart(o, d, update)
-	return outcome{}, nil
+	return r.showProgress(o, update), nil
 }
 
 // ensureArtifact returns nil when the artifact is in the store or none is needed, and otherwise what to show meanwhile.
@@ -127,9 +127,7 @@ func (r *Reconciler) recordStart(o *observation, d decision, update *autov1alpha
 	}
 	if d.fresh && stack.Status.LastUpdate != nil {
 		stack.Status.LastUpdate.Failures = 0
-	}
-	if !keepsReady(stack) {
-		markWorking(stack, describeProgress(update))
+		stack.Status.LastUpdate.Interruptions = 0
 	}
 }
 

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -27,10 +28,18 @@ func markWorking(stack *pulumiv1.Stack, message string) {
 	conditions.MarkUnknown(stack, meta.ReadyCondition, pulumiv1.NotReadyInProgressReason, "%s", message)
 }
 
+// reconcilingReasons are those that the condition Reconciling has, too; for others it only tells that there is a retry.
+var reconcilingReasons = []string{
+	pulumiv1.PrerequisiteNotSatisfiedReason,
+	pulumiv1.RetryingAfterFailureReason,
+	pulumiv1.PreviewFailedReason,
+	pulumiv1.UpdateInterruptedReason,
+}
+
 // markWaiting says what is missing. It is not a failure, and what is missing may appear at any time.
 func markWaiting(stack *pulumiv1.Stack, reason, message string) {
 	conditions.MarkReconciling(stack, pulumiv1.ProgressingWithRetryReason, "%s", message)
-	if reason == pulumiv1.PrerequisiteNotSatisfiedReason || reason == pulumiv1.RetryingAfterFailureReason || reason == pulumiv1.PreviewFailedReason {
+	if slices.Contains(reconcilingReasons, reason) {
 		conditions.MarkReconciling(stack, reason, "%s", message)
 	}
 	conditions.MarkFalse(stack, meta.ReadyCondition, reason, "%s", message)
@@ -56,5 +65,5 @@ func keepsReady(stack *pulumiv1.Stack) bool {
 		last.LastAttemptedCommit == current.Commit &&
 		last.ReconcileRequest == current.ReconcileRequest &&
 		current.RequestedAt == ""
-	return sameInputs && (conditions.IsReady(stack) || conditions.IsStalled(stack))
+	return sameInputs && (conditions.IsReady(stack) || conditions.GetReason(stack, meta.StalledCondition) == pulumiv1.UpdateFailedReason)
 }

@@ -37,6 +37,9 @@ func (r *Reconciler) applyWorkspace(ctx context.Context, o *observation, withSou
 	if isApplied(o.workspace, workspace) {
 		return nil
 	}
+	if err := r.inheritFields(ctx, o.workspace); err != nil {
+		return err
+	}
 	object, err := applyConfiguration(workspace)
 	if err != nil {
 		return err

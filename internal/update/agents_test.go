@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc"
@@ -232,6 +233,9 @@ func (s *script) requests() []*proto.StartOperationRequest {
 
 // Version implements server.Runner.
 func (s *script) Version() string { return "v3.250.0" }
+
+// EndBy implements server.Runner.
+func (s *script) EndBy(time.Time) {}
 
 // Run implements server.Runner.
 func (s *script) Run(ctx context.Context, request *proto.StartOperationRequest, _ string, progress func(*proto.Operation)) *proto.Operation {

@@ -52,6 +52,9 @@ type Options struct {
 	Recorder record.EventRecorder
 	// ProgressInterval is how often the progress of a running operation is written at most; 2 seconds when zero.
 	ProgressInterval time.Duration
+	// Pods says that agents run in pods of their own. Then the image or an init container may bring the program along, and a
+	// variable may have a value that only its container knows.
+	Pods bool
 	// Controller are the options of the controller, for example the number of workers.
 	Controller controller.Options
 }
@@ -69,6 +72,8 @@ type Reconciler struct {
 	progressInterval time.Duration
 	jobs             *jobs
 	deliveries       *deliveries
+	endings          *endings
+	pods             bool
 }
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates,verbs=get;list;watch;patch;delete
@@ -92,6 +97,8 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		progressInterval: options.ProgressInterval,
 		jobs:             newJobs(),
 		deliveries:       newDeliveries(),
+		endings:          newEndings(),
+		pods:             options.Pods,
 	}
 	if r.progressInterval == 0 {
 		r.progressInterval = defaultProgressInterval
@@ -126,6 +133,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		if apierrors.IsNotFound(err) {
 			r.jobs.stop(request.NamespacedName)
 			r.deliveries.drop(request.NamespacedName)
+			r.endings.drop(request.NamespacedName)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("read the update: %w", err)

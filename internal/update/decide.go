@@ -32,7 +32,7 @@ const (
 type observation struct {
 	now    time.Time
 	update *autov1alpha1.Update
-	// workspace is nil when there is none. Not looked at when the Update is complete.
+	// workspace is nil when there is none. Not looked at when the Update is complete, or abandoned.
 	workspace *autov1alpha1.Workspace
 	// agent is what the agent knows of the operation.
 	agent agentView
@@ -121,12 +121,20 @@ func decide(o *observation) decision {
 	switch {
 	case o.update.IsComplete():
 		return decision{action: actionRetire, wake: byNothing}
+	case isAbandoned(o.update):
+		return interrupted("the update was started by a controller that is gone; its outcome is not known")
 	case !o.update.DeletionTimestamp.IsZero():
 		return decideOnDeletion(o)
 	case o.update.HasStarted() || o.agent.operation != nil:
 		return decideOnOperation(o)
 	}
 	return decideOnStart(o)
+}
+
+// isAbandoned tells whether the Update was started by the Pulumi Kubernetes Operator, whose operations end with it. This controller
+// writes when an operation started; that one wrote it at the end only.
+func isAbandoned(update *autov1alpha1.Update) bool {
+	return update.Status.StartTime == nil && !update.IsComplete() && conditions.IsTrue(update, autov1alpha1.UpdateProgressing)
 }
 
 // decideOnDeletion ends an Update that somebody deleted. It never waits for an agent that is gone.

@@ -49,6 +49,11 @@ func deleted(ago time.Duration) func(*observation) {
 	return func(o *observation) { o.update.DeletionTimestamp = &metav1.Time{Time: testTime.Add(-ago)} }
 }
 
+// abandoned makes the Update one that the Pulumi Kubernetes Operator started.
+func abandoned(o *observation) {
+	conditions.MarkTrue(o.update, autov1alpha1.UpdateProgressing, autov1alpha1.UpdateProgressingReason, "")
+}
+
 func noWorkspace(o *observation) { o.workspace = nil }
 
 func workspaceDeleted(o *observation) { o.workspace.DeletionTimestamp = &metav1.Time{Time: testTime} }
@@ -150,6 +155,10 @@ func TestDecide(t *testing.T) {
 		{name: "running where the agent does not answer", o: ready(started, agentFails(unavailable)), action: actionReconnect, wake: byObserver, after: reconnectInterval},
 		{name: "running where there is no agent right now", o: ready(started, agentFails(runtime.ErrNoAgent)),
 			action: actionReconnect, wake: byObserver, after: reconnectInterval},
+
+		{name: "started by another controller", o: ready(abandoned), action: actionFinish, reason: "Interrupted", wake: byNothing, message: "a controller that is gone"},
+		{name: "started by another controller, and deleted", o: ready(abandoned, deleted(0), agentFails(unavailable)),
+			action: actionFinish, reason: "Interrupted", wake: byNothing},
 
 		{name: "deleted before the start", o: ready(deleted(0)), action: actionFinish, reason: "Canceled", wake: byNothing},
 		{name: "deleted before there was an agent", o: ready(deleted(0), workspaceUnready, agentFails(runtime.ErrNoAgent)),

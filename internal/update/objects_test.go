@@ -186,3 +186,12 @@ func haveCondition(kind string, status metav1.ConditionStatus, reason, text stri
 	return WithTransform(func(update *autov1alpha1.Update) *metav1.Condition { return conditions.Get(update, kind) },
 		And(Not(BeNil()), HaveField("Status", status), HaveField("Reason", reason), HaveField("Message", ContainSubstring(text))))
 }
+
+// markStarted is what the Pulumi Kubernetes Operator writes when it starts an operation.
+func (s *stage) markStarted(update *autov1alpha1.Update) {
+	s.t.Helper()
+	before := update.DeepCopy()
+	conditions.MarkTrue(update, autov1alpha1.UpdateProgressing, autov1alpha1.UpdateProgressingReason, "")
+	conditions.MarkFalse(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateProgressingReason, "")
+	s.Expect(s.client.Status().Patch(s.t.Context(), update, ctrlclient.MergeFrom(before))).To(Succeed())
+}

@@ -18,7 +18,7 @@ import (
 // observe gathers what a decision is made from, the cheap facts first. It stops where the rest cannot matter any more.
 func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (*observation, error) {
 	o := &observation{now: time.Now(), update: update}
-	if update.IsComplete() {
+	if update.IsComplete() || isAbandoned(update) {
 		return o, nil
 	}
 	var err error
@@ -31,6 +31,11 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 		return o, nil
 	}
 	o.agent = r.askAgent(ctx, o.workspace, update)
+	if o.agent.operation == nil {
+		if ended := r.endings.of(ctrlclient.ObjectKeyFromObject(update), update.UID); ended != nil {
+			o.agent = agentView{operation: ended}
+		}
+	}
 	if settled || o.agent.err != nil || o.agent.operation != nil {
 		return o, nil
 	}

@@ -71,6 +71,10 @@ func (r *Reconciler) watchOperation(ctx context.Context, update *autov1alpha1.Up
 	if err != nil {
 		return false, err
 	}
-	_, err = agent.WatchOperation(ctx, string(update.UID), changed)
-	return err == nil, err
+	ended, err := agent.WatchOperation(ctx, string(update.UID), changed)
+	if err != nil {
+		return false, err
+	}
+	r.endings.keep(ctrlclient.ObjectKeyFromObject(update), ended)
+	return true, nil
 }

@@ -55,10 +55,11 @@ func (r *Reconciler) describeOperation(
 	if update.Spec.Timeout != nil {
 		request.Timeout = durationpb.New(update.Spec.Timeout.Duration)
 	}
-	if err := setSource(request, workspace, update); err != nil {
+	if err := setSource(request, workspace, update, r.pods); err != nil {
 		return nil, err
 	}
 	values := newReferences(r.live, workspace.Namespace)
+	values.pods = r.pods
 	var err error
 	if request.Env, err = values.environment(ctx, workspace); err != nil {
 		return nil, err
@@ -81,8 +82,9 @@ func setStack(ctx context.Context, request *proto.StartOperationRequest, workspa
 	return err
 }
 
-// setSource says where the program is.
-func setSource(request *proto.StartOperationRequest, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) error {
+// setSource says where the program is. In a pod it is in the directory of the workspace when nothing else is said: the image or an
+// init container brought it.
+func setSource(request *proto.StartOperationRequest, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update, pods bool) error {
 	spec := &workspace.Spec
 	switch {
 	case update.Spec.Source != nil:
@@ -102,6 +104,8 @@ func setSource(request *proto.StartOperationRequest, workspace *autov1alpha1.Wor
 	case spec.Git != nil:
 		return invalidf("workspace %q names a git repository, which operations cannot use: set spec.source of the update, or spec.flux of the workspace",
 			workspace.Name)
+	case pods:
+		request.Source = &proto.StartOperationRequest_Local{Local: &proto.LocalSource{}}
 	default:
 		return invalidf("neither the update nor workspace %q has a source", workspace.Name)
 	}

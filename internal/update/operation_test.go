@@ -19,6 +19,7 @@ func TestSourceOfAnOperation(t *testing.T) {
 	tests := map[string]struct {
 		workspace autov1alpha1.WorkspaceSpec
 		update    autov1alpha1.UpdateSpec
+		pods      bool
 		want      *proto.StartOperationRequest
 		digest    string
 		invalid   string
@@ -43,6 +44,10 @@ func TestSourceOfAnOperation(t *testing.T) {
 		},
 		"git":     {workspace: autov1alpha1.WorkspaceSpec{Git: &autov1alpha1.GitSource{}}, invalid: "which operations cannot use"},
 		"nothing": {invalid: "has a source"},
+		"nothing, in a pod": {
+			pods: true, want: &proto.StartOperationRequest{Source: &proto.StartOperationRequest_Local{Local: &proto.LocalSource{}}},
+		},
+		"git, in a pod": {pods: true, workspace: autov1alpha1.WorkspaceSpec{Git: &autov1alpha1.GitSource{}}, invalid: "which operations cannot use"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -50,7 +55,7 @@ func TestSourceOfAnOperation(t *testing.T) {
 			workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: tt.workspace}
 			update := &autov1alpha1.Update{Spec: tt.update}
 			request := &proto.StartOperationRequest{}
-			err := setSource(request, workspace, update)
+			err := setSource(request, workspace, update, tt.pods)
 			if checkReferenceError(g, err, "", tt.invalid) {
 				return
 			}

@@ -47,6 +47,9 @@ type references struct {
 	namespace  string
 	secrets    map[string]map[string][]byte
 	configMaps map[string]map[string]string
+	// pods says that the agent's container has the variables of the Workspace, so that it can be asked for those that only
+	// a container can know.
+	pods bool
 }
 
 // newReferences returns references that read with the reader, which must not be a cache: that would hold every Secret of the

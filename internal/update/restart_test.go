@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -74,10 +76,19 @@ func TestOperationWhoseStartWasNotRecordedIsFound(t *testing.T) {
 	s.Expect(s.agents.script.requests()).To(HaveLen(1))
 }
 
+// tellsNobody makes an agent that ends without a word, as one does that is killed.
+func tellsNobody(method string, _ any) error {
+	if method == "WatchOperation" {
+		return status.Error(codes.Unavailable, "no watch")
+	}
+	return nil
+}
+
 func TestOperationOfAnAgentThatEndedIsInterrupted(t *testing.T) {
 	s := newStage(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.blocks()
+	s.agents.answerWith(tellsNobody)
 	s.startController()
 	update := s.newUpdate("up")
 	s.Eventually(s.current(update)).Should(beProgressing())
@@ -94,6 +105,7 @@ func TestOperationOfALostWorkspaceIsInterruptedAndNotRunAgain(t *testing.T) {
 	s := newStage(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.blocks()
+	s.agents.answerWith(tellsNobody)
 	s.startController()
 	update := s.newUpdate("up")
 	s.Eventually(s.current(update)).Should(beProgressing())

@@ -51,6 +51,7 @@ func (r *Reconciler) claim(ctx context.Context, update *autov1alpha1.Update) err
 func (r *Reconciler) retire(ctx context.Context, update *autov1alpha1.Update) (ctrl.Result, error) {
 	key := ctrlclient.ObjectKeyFromObject(update)
 	r.jobs.stop(key)
+	r.endings.drop(key)
 	if controllerutil.ContainsFinalizer(update, pulumiv1.Finalizer) {
 		if err := r.forget(ctx, update); err != nil {
 			if completed := conditions.Get(update, autov1alpha1.UpdateComplete); time.Since(completed.LastTransitionTime.Time) < forgetPatience {

@@ -1,0 +1,129 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	runtimecontroller "github.com/fluxcd/pkg/runtime/controller"
+	gotkmetrics "github.com/fluxcd/pkg/runtime/metrics"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/metrics"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+)
+
+const (
+	// patience is how long tests wait for what takes milliseconds on a quiet machine.
+	patience = 30 * time.Second
+	poll     = 20 * time.Millisecond
+)
+
+var (
+	// startCluster starts the control plane when the first test needs it.
+	startCluster = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
+		return controlplane.Start(context.Background(), controlplane.Options{Log: os.Stderr, CRDs: []string{controlplane.ProductCRDs()}})
+	})
+	clusterWanted bool
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	code := m.Run()
+	if clusterWanted {
+		if cluster, err := startCluster(); err == nil {
+			if err := cluster.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = 1
+			}
+		}
+	}
+	os.Exit(code)
+}
+
+// stage is a namespace of a real API server in which the Stack controller runs, and no other: the test plays them.
+type stage struct {
+	*WithT
+	t         *testing.T
+	client    client.Client
+	namespace string
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	g := NewWithT(t)
+	g.SetDefaultEventuallyTimeout(patience)
+	g.SetDefaultEventuallyPollingInterval(poll)
+	clusterWanted = true
+	cluster, err := startCluster()
+	g.Expect(err).NotTo(HaveOccurred())
+	scheme := k8sruntime.NewScheme()
+	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, autov1alpha1.AddToScheme, pulumiv1.AddToScheme} {
+		g.Expect(add(scheme)).To(Succeed())
+	}
+	s := &stage{WithT: g, t: t}
+	s.client, err = client.New(cluster.Config(), client.Options{Scheme: scheme})
+	g.Expect(err).NotTo(HaveOccurred())
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "stack-"}}
+	g.Expect(s.client.Create(t.Context(), namespace)).To(Succeed())
+	s.namespace = namespace.Name
+	s.startController(cluster, scheme)
+	return s
+}
+
+func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sruntime.Scheme) {
+	s.t.Helper()
+	mgr, err := ctrl.NewManager(cluster.Config(), ctrl.Options{
+		Scheme:  scheme,
+		Logger:  logr.Discard(),
+		Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}},
+		// Every test has a controller of that name.
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	s.Expect(err).NotTo(HaveOccurred())
+	store, err := artifact.NewStore(artifact.Options{Dir: s.t.TempDir()})
+	s.Expect(err).NotTo(HaveOccurred())
+	fetcher := artifact.NewFetcher(store, 0)
+	s.Expect(mgr.Add(fetcher)).To(Succeed())
+	stacks, err := metrics.NewStacks(prometheus.NewRegistry())
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect((&Reconciler{
+		Client:        mgr.GetClient(),
+		EventRecorder: mgr.GetEventRecorderFor("stack-controller"),
+		Metrics:       runtimecontroller.NewMetrics(mgr, gotkmetrics.NewRecorder(), pulumiv1.Finalizer),
+		Live:          mgr.GetAPIReader(),
+		Sources:       &source.Flux{Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper()},
+		Artifacts:     fetcher,
+		WaitInterval:  time.Hour, // only watches wake a Stack here
+		Stacks:        stacks,
+	}).SetupWithManager(s.t.Context(), mgr, controller.Options{MaxConcurrentReconciles: 4})).To(Succeed())
+
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	s.t.Cleanup(func() {
+		cancel()
+		s.Eventually(done).Should(Receive(BeNil()))
+	})
+}

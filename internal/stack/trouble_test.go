@@ -1,0 +1,147 @@
+package stack
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"github.com/fluxcd/pkg/runtime/conditions/check"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// workspaceThat is a Workspace whose conditions say as told.
+func workspaceThat(mark func(*autov1alpha1.Workspace)) *autov1alpha1.Workspace {
+	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "app", Generation: 3}}
+	mark(workspace)
+	return workspace
+}
+
+func starting(workspace *autov1alpha1.Workspace) {
+	conditions.MarkReconciling(workspace, meta.ProgressingReason, "on its way")
+	conditions.MarkFalse(workspace, meta.ReadyCondition, autov1alpha1.WaitingForReplicasReason, "on its way")
+}
+
+func failing(reason, message string) func(*autov1alpha1.Workspace) {
+	return func(workspace *autov1alpha1.Workspace) {
+		conditions.MarkReconciling(workspace, meta.ProgressingWithRetryReason, "%s", message)
+		conditions.MarkFalse(workspace, meta.ReadyCondition, reason, "%s", message)
+	}
+}
+
+func stalled(reason string) func(*autov1alpha1.Workspace) {
+	return func(workspace *autov1alpha1.Workspace) {
+		conditions.MarkStalled(workspace, reason, "it cannot")
+		conditions.MarkFalse(workspace, meta.ReadyCondition, reason, "it cannot")
+	}
+}
+
+func TestTroubleOfAWorkspaceIsWhatSomebodyMayHaveToMend(t *testing.T) {
+	for name, test := range map[string]struct {
+		workspace *autov1alpha1.Workspace
+		want      trouble
+	}{
+		"none":     {},
+		"new":      {workspace: workspaceThat(func(*autov1alpha1.Workspace) {})},
+		"starting": {workspace: workspaceThat(starting)},
+		"ready": {workspace: workspaceThat(func(workspace *autov1alpha1.Workspace) {
+			conditions.MarkTrue(workspace, meta.ReadyCondition, meta.SucceededReason, "ready")
+		})},
+		"failing": {workspace: workspaceThat(failing(autov1alpha1.ImagePullFailedReason, "no such image")), want: trouble{
+			reason: pulumiv1.WorkspaceNotReadyReason, message: `workspace "app" is not ready (ImagePullFailed): no such image`,
+		}},
+		"failing before an edit": {workspace: workspaceThat(func(workspace *autov1alpha1.Workspace) {
+			failing(autov1alpha1.ImagePullFailedReason, "no such image")(workspace)
+			workspace.Generation++
+		})},
+		"failing and being deleted": {workspace: workspaceThat(func(workspace *autov1alpha1.Workspace) {
+			failing(autov1alpha1.ImagePullFailedReason, "no such image")(workspace)
+			workspace.DeletionTimestamp = &metav1.Time{Time: now}
+		})},
+		"stalled": {workspace: workspaceThat(stalled(autov1alpha1.PodTemplateInvalidReason)), want: trouble{
+			reason: pulumiv1.WorkspaceFailedReason, stalled: true, message: `workspace "app" is not ready (PodTemplateInvalid): it cannot`,
+		}},
+		"too old": {workspace: workspaceThat(stalled(autov1alpha1.IncompatibleConfigurationReason)), want: trouble{
+			reason: pulumiv1.PulumiVersionTooLowReason, stalled: true, message: `workspace "app" is not ready (IncompatibleConfiguration): it cannot`,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Expect(troubleOf(test.workspace)).To(Equal(test.want))
+		})
+	}
+}
+
+// lint checks the conditions against the rules that Flux's own controllers follow.
+func lint(t *testing.T, g *WithT, stack *pulumiv1.Stack) {
+	checker := check.NewChecker(fake.NewClientBuilder().Build(), &check.Conditions{NegativePolarity: []string{meta.StalledCondition, meta.ReconcilingCondition}})
+	if conditions.IsReconciling(stack) && conditions.IsUnknown(stack, meta.ReadyCondition) {
+		checker = check.NewInProgressChecker(fake.NewClientBuilder().Build())
+	}
+	checker.DisableFetch = true
+	fail, _ := checker.Check(t.Context(), stack)
+	g.Expect(fail).NotTo(HaveOccurred(), "conditions: %v", stack.Status.Conditions)
+}
+
+func TestTroubleIsToldOnceForEachReasonAndGoesWithItsCause(t *testing.T) {
+	g := NewWithT(t)
+	recorder := record.NewFakeRecorder(10)
+	r := &Reconciler{EventRecorder: recorder}
+	o := updating()
+	o.stack.Status.LastUpdate.Failures, o.stack.Status.ObservedGeneration = 1, o.stack.Generation
+	conditions.MarkTrue(o.stack, meta.ReadyCondition, pulumiv1.ProcessingCompletedReason, "done")
+	look := func(workspace *autov1alpha1.Workspace) []string {
+		o.workspace = workspace
+		outcome := r.showProgress(o, o.update)
+		if outcome.then != nil {
+			g.Expect(outcome.then(t.Context())).To(Succeed())
+		}
+		lint(t, g, o.stack)
+		var events []string
+		for len(recorder.Events) > 0 {
+			events = append(events, <-recorder.Events)
+		}
+		return events
+	}
+	g.Expect(look(workspaceThat(starting))).To(BeEmpty())
+	g.Expect(conditions.IsReady(o.stack)).To(BeTrue(), "a periodic run of a settled Stack changes nothing")
+
+	g.Expect(look(workspaceThat(failing("ImagePull", "back-off 10s")))).To(ConsistOf(
+		`Warning WorkspaceNotReady workspace "app" is not ready (ImagePull): back-off 10s`))
+	g.Expect(look(workspaceThat(failing("ImagePull", "back-off 20s")))).To(BeEmpty())
+	g.Expect(conditions.GetMessage(o.stack, meta.ReadyCondition)).To(HaveSuffix("back-off 20s"))
+	g.Expect(conditions.GetReason(o.stack, meta.ReconcilingCondition)).To(Equal(meta.ProgressingWithRetryReason))
+	g.Expect(look(workspaceThat(failing("ImagePullFailed", "gone")))).To(HaveLen(1))
+
+	g.Expect(look(workspaceThat(stalled("ImagePullFailed")))).To(HaveLen(1))
+	g.Expect(conditions.IsStalled(o.stack)).To(BeTrue())
+	g.Expect(conditions.IsReconciling(o.stack)).To(BeFalse())
+	g.Expect(look(workspaceThat(starting))).To(BeEmpty())
+	g.Expect(conditions.IsUnknown(o.stack, meta.ReadyCondition)).To(BeTrue())
+	g.Expect(conditions.IsStalled(o.stack)).To(BeFalse())
+	g.Expect(o.stack.Status.LastUpdate.Failures).To(BeEquivalentTo(1))
+}
+
+func TestStackIsWokenByTheTroubleOfItsWorkspaceOnly(t *testing.T) {
+	g := NewWithT(t)
+	wakes := func(before, after *autov1alpha1.Workspace) bool {
+		return workspaceChanged.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
+	}
+	fine, bad := workspaceThat(starting), workspaceThat(failing("ImagePullFailed", "no such image"))
+	g.Expect(wakes(fine, bad)).To(BeTrue())
+	g.Expect(wakes(bad, fine)).To(BeTrue())
+	g.Expect(wakes(bad, workspaceThat(stalled("ImagePullFailed")))).To(BeTrue())
+	g.Expect(wakes(bad, bad)).To(BeFalse())
+	g.Expect(wakes(workspaceThat(func(*autov1alpha1.Workspace) {}), fine)).To(BeFalse())
+	ending := workspaceThat(starting)
+	ending.DeletionTimestamp = &metav1.Time{Time: now}
+	g.Expect(wakes(fine, ending)).To(BeTrue())
+	g.Expect(workspaceChanged.Delete(event.DeleteEvent{Object: fine})).To(BeTrue())
+	g.Expect(workspaceChanged.Create(event.CreateEvent{Object: bad})).To(BeFalse())
+}

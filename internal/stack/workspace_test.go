@@ -1,0 +1,171 @@
+package stack
+
+import (
+	"slices"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// newStack creates the Stack "app", whose program its image has, and waits until it has a Workspace and an Update.
+func (s *stage) newStack(change func(*pulumiv1.Stack)) *pulumiv1.Stack {
+	s.t.Helper()
+	stack := &pulumiv1.Stack{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"},
+		Spec:       pulumiv1.StackSpec{Stack: "dev"},
+	}
+	withImage("one")(stack)
+	change(stack)
+	s.Expect(s.client.Create(s.t.Context(), stack)).To(Succeed())
+	return s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
+}
+
+// withImage changes the image of the Stack's Workspace.
+func withImage(image string) func(*pulumiv1.Stack) {
+	return func(stack *pulumiv1.Stack) {
+		stack.Spec.WorkspaceTemplate = &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{Image: image}}
+	}
+}
+
+// await returns the Stack once it is as asked, with a status that follows the rules.
+func (s *stage) await(stack *pulumiv1.Stack, is func(*pulumiv1.Stack) bool) *pulumiv1.Stack {
+	s.t.Helper()
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
+		g.Expect(is(stack)).To(BeTrue(), "%+v", stack.Status)
+	}).Should(Succeed())
+	lint(s.t, s.WithT, stack)
+	return stack
+}
+
+func reasonIs(condition, reason string) func(*pulumiv1.Stack) bool {
+	return func(stack *pulumiv1.Stack) bool { return conditions.GetReason(stack, condition) == reason }
+}
+
+func (s *stage) workspace() *autov1alpha1.Workspace {
+	s.t.Helper()
+	workspace := &autov1alpha1.Workspace{}
+	s.Expect(s.client.Get(s.t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "app"}, workspace)).To(Succeed())
+	return workspace
+}
+
+// setWorkspace is what the Workspace controller would write.
+func (s *stage) setWorkspace(mark func(*autov1alpha1.Workspace)) {
+	s.t.Helper()
+	workspace := s.workspace()
+	before := workspace.DeepCopy()
+	mark(workspace)
+	workspace.Status.ObservedGeneration = workspace.Generation
+	s.Expect(s.client.Status().Patch(s.t.Context(), workspace, client.MergeFrom(before))).To(Succeed())
+}
+
+// setUpdate is what the Update controller would write.
+func (s *stage) setUpdate(stack *pulumiv1.Stack, mark func(*autov1alpha1.Update)) {
+	s.t.Helper()
+	update := &autov1alpha1.Update{}
+	key := client.ObjectKey{Namespace: s.namespace, Name: stack.Status.CurrentUpdate.Name}
+	s.Expect(s.client.Get(s.t.Context(), key, update)).To(Succeed())
+	before := update.DeepCopy()
+	mark(update)
+	s.Expect(s.client.Status().Patch(s.t.Context(), update, client.MergeFrom(before))).To(Succeed())
+}
+
+func started(update *autov1alpha1.Update) {
+	update.Status.StartTime = new(metav1.Now())
+	conditions.MarkTrue(update, autov1alpha1.UpdateProgressing, autov1alpha1.UpdateProgressingReason, "runs")
+}
+
+func wasInterrupted(update *autov1alpha1.Update) {
+	update.Status.EndTime, update.Status.Message = new(metav1.Now()), "the pod was lost"
+	conditions.MarkFalse(update, autov1alpha1.UpdateProgressing, autov1alpha1.UpdateEndedFailedReason, "")
+	conditions.MarkTrue(update, autov1alpha1.UpdateFailed, autov1alpha1.InterruptedReason, "the pod was lost")
+	conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateEndedFailedReason, "")
+}
+
+func TestStackFollowsTheTroubleOfItsWorkspace(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	s.setWorkspace(starting)
+	s.setWorkspace(failing(autov1alpha1.UnschedulableReason, "no node takes the pod"))
+	s.await(stack, reasonIs(meta.ReadyCondition, pulumiv1.WorkspaceNotReadyReason))
+	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(Equal(`workspace "app" is not ready (Unschedulable): no node takes the pod`))
+	s.setWorkspace(stalled(autov1alpha1.CrashLoopBackOffReason))
+	s.await(stack, reasonIs(meta.StalledCondition, pulumiv1.WorkspaceFailedReason))
+	s.setWorkspace(starting)
+	s.await(stack, reasonIs(meta.ReconcilingCondition, pulumiv1.StackProcessingReason))
+	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(HavePrefix("waiting for workspace readiness"))
+	s.Expect(stack.Status.LastUpdate).To(BeNil())
+
+	s.Eventually(func() ([]string, error) {
+		list := &corev1.EventList{}
+		err := s.client.List(t.Context(), list, client.InNamespace(s.namespace))
+		var reasons []string
+		for _, event := range list.Items {
+			if event.Type == corev1.EventTypeWarning {
+				reasons = append(reasons, event.Reason)
+			}
+		}
+		slices.Sort(reasons)
+		return reasons, err
+	}).Should(Equal([]string{pulumiv1.WorkspaceFailedReason, pulumiv1.WorkspaceNotReadyReason}))
+}
+
+func TestEditThatMendsTheWorkspaceReachesItThoughItsUpdateHasStarted(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	s.setUpdate(stack, started)
+	// The node is lost, and the image cannot be pulled on the next one.
+	s.setWorkspace(failing(autov1alpha1.ImagePullFailedReason, "no such image"))
+	s.await(stack, reasonIs(meta.ReadyCondition, pulumiv1.WorkspaceNotReadyReason))
+	first := stack.Status.CurrentUpdate.Name
+
+	before := stack.DeepCopy()
+	withImage("two")(stack)
+	s.Expect(s.client.Patch(t.Context(), stack, client.MergeFrom(before))).To(Succeed())
+	s.Eventually(s.workspace).Should(HaveField("Spec.Image", "two"))
+	s.setWorkspace(starting)
+	s.setUpdate(stack, wasInterrupted)
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil && stack.Status.CurrentUpdate.Name != first })
+	s.Expect(stack.Status.CurrentUpdate.Generation).To(Equal(stack.Generation))
+}
+
+func TestOrphanedStackDoesNotWaitForAWorkspaceInTrouble(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(stack *pulumiv1.Stack) { stack.Spec.DestroyOnFinalize = true })
+	s.setUpdate(stack, started)
+	s.setWorkspace(failing(autov1alpha1.NodeLostReason, "the node does not answer"))
+	s.await(stack, reasonIs(meta.ReadyCondition, pulumiv1.WorkspaceNotReadyReason))
+	s.Expect(s.client.Delete(t.Context(), stack)).To(Succeed())
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return !stack.DeletionTimestamp.IsZero() })
+
+	before := stack.DeepCopy()
+	metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.OrphanAnnotation, "true")
+	s.Expect(s.client.Patch(t.Context(), stack, client.MergeFrom(before))).To(Succeed())
+	s.Eventually(func() error { return s.client.Get(t.Context(), client.ObjectKeyFromObject(stack), stack) }).Should(MatchError(ContainSubstring("not found")))
+}
+
+func TestInterruptedUpdateIsFollowedByAnotherOneAtOnce(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	var names []string
+	for range freeInterruptions + 1 {
+		s.await(stack, func(stack *pulumiv1.Stack) bool {
+			return stack.Status.CurrentUpdate != nil && !slices.Contains(names, stack.Status.CurrentUpdate.Name)
+		})
+		names = append(names, stack.Status.CurrentUpdate.Name)
+		s.setUpdate(stack, func(update *autov1alpha1.Update) { started(update); wasInterrupted(update) })
+	}
+	s.await(stack, reasonIs(meta.ReconcilingCondition, pulumiv1.UpdateInterruptedReason))
+	s.Expect(stack.Status.CurrentUpdate).To(BeNil())
+	s.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+	s.Expect(stack.Status.LastUpdate.Interruptions).To(BeEquivalentTo(freeInterruptions + 1))
+}

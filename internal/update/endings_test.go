@@ -1,0 +1,69 @@
+package update
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+func TestEndThatWasSeenIsRecordedThoughTheAgentIsGone(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	s.agents.script.blocks()
+	s.startController()
+	update := s.newUpdate("up")
+	s.Eventually(s.current(update)).Should(beProgressing())
+	s.Eventually(func() int { return s.agents.count("WatchOperation") }).Should(BeNumerically(">", 0))
+	// A pod that ends: it tells how the operation ended, and answers no question after that.
+	s.agents.answerWith(func(method string, _ any) error {
+		if method == "GetOperation" {
+			return status.Error(codes.Unavailable, "the pod is ending")
+		}
+		return nil
+	})
+	s.agents.stop(s.key("app"))
+	s.agents.wipe(s.key("app"))
+	s.Eventually(s.current(update)).Should(haveFailed(autov1alpha1.InterruptedReason, "the agent ended"))
+	s.agents.answerWith(nil)
+	s.agents.start(s.key("app"))
+	s.finished(update)
+	s.Expect(s.agents.script.requests()).To(HaveLen(1))
+}
+
+func TestEndThatWasSeenCountsUnlessOutputsAreMissing(t *testing.T) {
+	g := NewWithT(t)
+	succeeded, failed := proto.OperationState_OPERATION_STATE_SUCCEEDED, proto.OperationState_OPERATION_STATE_FAILED
+	up, destroy := proto.OperationKind_OPERATION_KIND_UP, proto.OperationKind_OPERATION_KIND_DESTROY
+	e := newEndings()
+	key := (&stage{namespace: "team"}).key("up")
+	for _, test := range []struct {
+		kind  proto.OperationKind
+		state proto.OperationState
+		known bool
+	}{{up, failed, true}, {up, succeeded, false}, {destroy, succeeded, true}} {
+		e.keep(key, &proto.Operation{Id: "1234", Kind: test.kind, State: test.state})
+		g.Expect(e.of(key, "1234") != nil).To(Equal(test.known), "%s %s", test.kind, test.state)
+		g.Expect(e.of(key, "5678")).To(BeNil(), "another Update of that name")
+	}
+	e.drop(key)
+	g.Expect(e.of(key, "1234")).To(BeNil())
+}
+
+func TestUpdateThatAnotherControllerStartedDoesNotBlockTheWorkspace(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	former := s.newUpdate("former", withFinalizer)
+	s.markStarted(former)
+	next := s.newUpdate("next")
+	s.startController()
+	s.Expect(s.finished(former)).To(haveFailed(autov1alpha1.InterruptedReason, "its outcome is not known"))
+	s.Expect(s.finished(next)).To(haveSucceeded())
+	s.Expect(s.agents.script.requests()).To(HaveLen(1))
+	s.Expect(s.client.Delete(t.Context(), former)).To(Succeed())
+	s.Eventually(s.gone(former)).Should(BeTrue())
+}
