@@ -1,0 +1,59 @@
+{{- define "stack-controller.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* The name of everything: that of the release, with the chart's where it does not say it already. */}}
+{{- define "stack-controller.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- else }}
+{{- $name := include "stack-controller.name" . }}
+{{- if contains $name .Release.Name }}
+{{- .Release.Name | trunc 63 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Cluster-wide names of a second release, in another namespace, must not collide. */}}
+{{- define "stack-controller.clusterName" -}}
+{{- if .Values.controller.watchAllNamespaces }}
+{{- include "stack-controller.fullname" . }}
+{{- else }}
+{{- printf "%s-%s" .Release.Namespace (include "stack-controller.fullname" .) }}
+{{- end }}
+{{- end }}
+
+{{- define "stack-controller.selectorLabels" -}}
+app: {{ include "stack-controller.fullname" . }}
+app.kubernetes.io/name: {{ include "stack-controller.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "stack-controller.labels" -}}
+app.kubernetes.io/name: {{ include "stack-controller.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: stack-controller
+app.kubernetes.io/version: {{ .Chart.AppVersion | trunc 63 | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "stack-controller.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "stack-controller.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- /* An image from {image, version}. */}}
+{{- define "stack-controller.image" -}}
+{{- with .image.registry }}{{ . }}/{{ end }}{{ .image.repository }}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ default .version .image.tag }}{{ end }}
+{{- end }}
+
+{{- define "stack-controller.eventsAddress" -}}
+{{- default (printf "http://notification-controller.%s.svc.%s./" .Release.Namespace .Values.controller.clusterDomain) .Values.notifications.address }}
+{{- end }}
