@@ -119,7 +119,7 @@ func output(g *WithT, t *testing.T, namespace, name, script string) string {
 	return log
 }
 
-// unreachable is the last line of fetch when nobody answers.
+// unreachable is a line of what fetch writes when nobody answers.
 const unreachable = "unreachable\n"
 
 // fetch is a script that writes what it gets from the URL. The option of wget that does the same crashes.

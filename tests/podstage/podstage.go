@@ -132,7 +132,7 @@ func (s *Stage) newApps() (*stage.Apps, error) {
 			return log
 		},
 	}
-	if err := makeStateDir(s.stateDir()); err != nil {
+	if err := makeStateDir(s.StateDir()); err != nil {
 		return nil, err
 	}
 	var err error

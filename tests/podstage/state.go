@@ -22,8 +22,8 @@ const (
 	StateClaim = "state"
 )
 
-// stateDir is the state backend on the node.
-func (s *Stage) stateDir() string { return filepath.Join(s.Cluster.Dir, "state") }
+// StateDir is the directory of the state backend on this machine.
+func (s *Stage) StateDir() string { return filepath.Join(s.Cluster.Dir, "state") }
 
 // makeStateDir makes a directory that every user of a pod may write.
 func makeStateDir(path string) error {
@@ -76,7 +76,7 @@ func (s *Stage) ClaimState(ctx context.Context, namespace string) error {
 				AccessModes:                   modes,
 				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 				ClaimRef:                      &corev1.ObjectReference{Namespace: namespace, Name: StateClaim},
-				PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.stateDir()}},
+				PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.StateDir()}},
 			},
 		},
 		&corev1.PersistentVolumeClaim{

@@ -2,6 +2,7 @@ package shape
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,8 @@ func bootstrapContainer(settings Settings) corev1.Container {
 		Args:            []string{"install", "--to=" + agentPath, "--workspace=" + WorkspacePath},
 		VolumeMounts:    []corev1.VolumeMount{{Name: ShareVolume, MountPath: SharePath}},
 		SecurityContext: &corev1.SecurityContext{ReadOnlyRootFilesystem: ptr.To(true)},
+		// Why a container ends is in its log, of which the end becomes part of the pod's status.
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
 }
 
@@ -53,6 +56,17 @@ func pulumiContainer(workspace *autov1alpha1.Workspace) corev1.Container {
 			{Name: ShareVolume, MountPath: SharePath},
 			{Name: RPCVolume, MountPath: RPCPath, ReadOnly: true},
 		},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
+}
+
+// startupProbe finds the agent within a second of its start, where the readiness probe, which goes on for ever and so is
+// seldom, would take up to ten. It never gives up: an agent that does not come up ends by itself.
+func startupProbe() *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler:     corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(Port)}},
+		PeriodSeconds:    1,
+		FailureThreshold: math.MaxInt32,
 	}
 }
 

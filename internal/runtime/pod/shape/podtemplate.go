@@ -109,6 +109,9 @@ func complete(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, settings 
 	pulumi := &spec.Containers[0] // the generated containers come first
 	pulumi.Command = serveCommand(spec, workspace, settings)
 	requestResources(&pulumi.Resources)
+	if pulumi.StartupProbe == nil {
+		pulumi.StartupProbe = startupProbe()
+	}
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {
 			nameEnvFile(&containers[i])
