@@ -19,6 +19,9 @@ const (
 	maxEnvironmentFile = 1 << 20
 	// maxStatement is how many lines one variable of a malformed file is taken to have at most.
 	maxStatement = 100
+	// minSecret is the length in bytes from which a value of the file is taken for a secret. Shorter ones ("true", a region)
+	// would blot out ordinary text.
+	minSecret = 12
 	// memoryLimit is the variable with the soft memory limit of the agent in bytes, leastMemory the lowest that is heeded:
 	// with less the agent would do nothing but collect garbage.
 	memoryLimit, leastMemory = "AGENT_MEMLIMIT", 32 << 20
@@ -26,39 +29,43 @@ const (
 
 // loadEnvironment sets the variables of the file that are not set yet: lines KEY=VALUE, with quotes, comments and export as
 // in a shell. A file that does not exist has none. Errors name variables and lines, never a value; then nothing is set.
-func loadEnvironment(path string) error {
+// It returns the values that may be secret: credentials are what such a file is mostly for.
+func loadEnvironment(path string) (secrets []string, err error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return fmt.Errorf("read the file of environment variables: %w", err)
+		return nil, fmt.Errorf("read the file of environment variables: %w", err)
 	}
 	defer file.Close()
 	content, err := io.ReadAll(io.LimitReader(file, maxEnvironmentFile+1))
 	if err != nil {
-		return fmt.Errorf("read the file of environment variables: %w", err)
+		return nil, fmt.Errorf("read the file of environment variables: %w", err)
 	}
 	if len(content) > maxEnvironmentFile {
-		return fmt.Errorf("the file of environment variables %s is larger than %d bytes", path, maxEnvironmentFile)
+		return nil, fmt.Errorf("the file of environment variables %s is larger than %d bytes", path, maxEnvironmentFile)
 	}
 	if line := bytes.IndexByte(content, 0); line >= 0 {
-		return fmt.Errorf("the file of environment variables %s is malformed in line %d: it has a null byte", path, 1+bytes.Count(content[:line], []byte("\n")))
+		return nil, fmt.Errorf("the file of environment variables %s is malformed in line %d: it has a null byte", path, 1+bytes.Count(content[:line], []byte("\n")))
 	}
 	variables, err := parseEnvironment(content)
 	if err != nil {
 		// The parser's own error quotes what it does not understand.
-		return fmt.Errorf("the file of environment variables %s is malformed from line %d on: want lines KEY=VALUE", path, malformedLine(content))
+		return nil, fmt.Errorf("the file of environment variables %s is malformed from line %d on: want lines KEY=VALUE", path, malformedLine(content))
 	}
 	for name, value := range variables {
+		if len(value) >= minSecret {
+			secrets = append(secrets, value)
+		}
 		if _, set := os.LookupEnv(name); set {
 			continue
 		}
 		if err := os.Setenv(name, value); err != nil {
-			return fmt.Errorf("set the environment variable %q of %s: not a possible name", name, path)
+			return nil, fmt.Errorf("set the environment variable %q of %s: not a possible name", name, path)
 		}
 	}
-	return nil
+	return secrets, nil
 }
 
 func parseEnvironment(content []byte) (map[string]string, error) {

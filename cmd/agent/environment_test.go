@@ -22,7 +22,8 @@ func load(t *testing.T, content string, names ...string) error {
 	}
 	path := filepath.Join(t.TempDir(), ".env")
 	NewWithT(t).Expect(os.WriteFile(path, []byte(content), 0o600)).To(Succeed())
-	return loadEnvironment(path)
+	_, err := loadEnvironment(path)
+	return err
 }
 
 func TestVariablesOfTheFileAreSet(t *testing.T) {
@@ -59,7 +60,7 @@ func TestVariablesThatAreSetWin(t *testing.T) {
 }
 
 func TestAFileThatIsNotThereHasNoVariables(t *testing.T) {
-	NewWithT(t).Expect(loadEnvironment(filepath.Join(t.TempDir(), "none"))).To(Succeed())
+	NewWithT(t).Expect(loadEnvironment(filepath.Join(t.TempDir(), "none"))).To(BeEmpty())
 }
 
 func TestAMalformedFileIsReportedWithoutItsContent(t *testing.T) {
@@ -110,4 +111,13 @@ func TestTheMemoryLimitIsTheContainers(t *testing.T) {
 		t.Setenv(memoryLimit, value)
 		g.Expect(limitMemory()).To(MatchError(ContainSubstring(value)))
 	}
+}
+
+func TestLongValuesOfTheFileCountAsSecret(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv("TEST_SET", "before")
+	path := filepath.Join(t.TempDir(), ".env")
+	g.Expect(os.WriteFile(path, []byte("TEST_SET='a long one too'\nTEST_SHORT=true\n"), 0o600)).To(Succeed())
+	t.Setenv("TEST_SHORT", "")
+	g.Expect(loadEnvironment(path)).To(ConsistOf("a long one too"))
 }

@@ -82,7 +82,7 @@ func (c *config) validate(flags *flag.FlagSet) error {
 
 // prepare sets the process up and returns what guards the agent's address. The API server is looked up before the
 // variables of the file are set, which programs of the user may have written.
-func prepare(c config, log *slog.Logger) ([]grpc.ServerOption, error) {
+func prepare(c *config, log *slog.Logger) ([]grpc.ServerOption, error) {
 	access, err := c.access.options(log)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,8 @@ func prepare(c config, log *slog.Logger) ([]grpc.ServerOption, error) {
 	if c.environmentFile == "" {
 		return access, nil
 	}
-	return access, loadEnvironment(c.environmentFile)
+	c.automation.Secrets, err = loadEnvironment(c.environmentFile)
+	return access, err
 }
 
 // serve runs the agent until ctx ends or nobody needs it.
@@ -101,7 +102,7 @@ func serve(ctx context.Context, c config, out io.Writer) error {
 	ctx, release := untilSignal(ctx, c.terminationGrace > 0)
 	defer release()
 	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.logLevel}))
-	access, err := prepare(c, log)
+	access, err := prepare(&c, log)
 	if err != nil {
 		return err
 	}

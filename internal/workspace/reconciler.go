@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -17,8 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
-
-	"github.com/fluxcd/pkg/runtime/patch"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/runtime"
@@ -77,11 +76,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		// The manager stops, and the runtime with it; that says nothing about the agent.
 		return ctrl.Result{}, nil
 	}
-	patcher := patch.NewSerialPatcher(workspace, r.Client)
+	before := workspace.DeepCopy()
 	decided := decide(observed)
 	r.announce(workspace, decided)
 	decided.apply(workspace)
-	if err := r.patchStatus(ctx, patcher, workspace); err != nil {
+	if err := r.patchStatus(ctx, before, workspace); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: decided.after}, decided.retry
@@ -130,13 +129,15 @@ func (r *Reconciler) remove(ctx context.Context, request ctrl.Request) error {
 	return err
 }
 
-// patchStatus writes the status when it changed. A Workspace that is gone needs none.
-func (r *Reconciler) patchStatus(ctx context.Context, patcher *patch.SerialPatcher, workspace *autov1alpha1.Workspace) error {
-	err := patcher.Patch(ctx, workspace,
-		patch.WithOwnedConditions{Conditions: ownedConditions},
-		patch.WithForceOverwriteConditions{},
-		patch.WithFieldOwner(fieldOwner))
-	if err != nil && !apierrors.IsNotFound(err) {
+// patchStatus writes the status when it changed, all of it in one request: whoever sees that a Workspace is ready also sees
+// its address. (The patch helper of Flux would write the conditions first and the rest after them.) A Workspace that is gone
+// needs none. The write fails when the Workspace is not any more what the decision was made from.
+func (r *Reconciler) patchStatus(ctx context.Context, before, workspace *autov1alpha1.Workspace) error {
+	if equality.Semantic.DeepEqual(before.Status, workspace.Status) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Status().Patch(ctx, workspace, patch, client.FieldOwner(fieldOwner)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("write the status: %w", err)
 	}
 	return nil

@@ -11,9 +11,6 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// ownedConditions are the conditions that this controller alone writes.
-var ownedConditions = []string{autov1alpha1.WorkspaceReady, autov1alpha1.WorkspaceReconciling, autov1alpha1.WorkspaceStalled}
-
 // eventIgnored is the reason of the event that says that fields of the spec have no effect.
 const eventIgnored = "PodTemplateIgnored"
 

@@ -60,6 +60,8 @@ type Authorizer struct {
 	// limit bounds new decisions, logLimit what is logged of them.
 	limit, logLimit *rate.Limiter
 	unproven        slots
+	// online says once that the API server is asked.
+	online sync.Once
 	// streamAge is how long a stream may last.
 	streamAge time.Duration
 

@@ -64,6 +64,9 @@ func (a *Authorizer) decide(ctx context.Context, token string) (decision, error)
 	d, err := a.decideOnline(ctx, token)
 	var forbidden *forbiddenError
 	if !errors.As(err, &forbidden) {
+		if err == nil {
+			a.online.Do(func() { a.log.Info("the API server is asked who calls the agent and whether that user may") })
+		}
 		return d, err
 	}
 	a.goOffline(forbidden)

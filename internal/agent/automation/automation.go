@@ -58,6 +58,8 @@ type Options struct {
 	Home string
 	// Log takes what is worth telling, and every line that pulumi prints, redacted.
 	Log logr.Logger
+	// Secrets are values that no operation shows: those of the agent's own environment that may be secret.
+	Secrets []string
 	// InheritEnvironment passes the agent's whole environment on to pulumi, less what is reserved: for an agent in a pod of
 	// its own, where the image and the pod's owner say with it how programs run. Otherwise only a short list is passed on.
 	InheritEnvironment bool

@@ -52,7 +52,7 @@ func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, 
 		runner:   r,
 		request:  request,
 		log:      r.log.WithValues("operation", request.GetId(), "stack", request.GetStack()),
-		redactor: redact.New(),
+		redactor: redact.New(r.options.Secrets...),
 		dir:      project,
 		report: &reporter{progress: progress, operation: &proto.Operation{
 			Id: request.GetId(), Kind: request.GetKind(), StartTime: timestamppb.Now(),

@@ -86,7 +86,7 @@ func (r *Runner) execute(ctx context.Context, inv *invocation) (result, error) {
 	outcome := <-stopping
 
 	res := result{code: cmd.ProcessState.ExitCode(), stopped: outcome.stopped, killed: outcome.killed, stdout: stdout.String(), stderr: stderr.String()}
-	if left := endDescendants(marker, cmd.Process.Pid, res.bySignal()); left > 0 {
+	if left := endDescendants(marker, cmd.Process.Pid, res.bySignal() || res.code == exitCancelled); left > 0 {
 		r.log.Info("ended processes that pulumi left behind", "processes", left, "command", inv.args[0])
 	}
 	if inv.ended != nil {

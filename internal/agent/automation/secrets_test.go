@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/agent/automation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
@@ -171,4 +172,16 @@ func TestOtherSecretsProvidersEncryptThroughTheCLI(t *testing.T) {
 	f.Expect(operation.GetState()).To(Equal(failed))
 	f.Expect(f.processes()).To(ContainElement(And(HavePrefix("config set --secret "), HaveSuffix("-- password"))))
 	f.expectNoCanary(operation)
+}
+
+func TestSecretsOfTheAgentItselfAreShownNowhere(t *testing.T) {
+	const secret = "canary-runtime"
+	f := newFixture(t, func(options *automation.Options) { options.Secrets = []string{secret} })
+	f.write("Pulumi.yaml", "name: demo\nruntime: "+secret+"\n")
+
+	operation := f.run(up)
+
+	f.Expect(operation.GetState()).To(Equal(failed))
+	f.Expect(operation.GetMessage()).To(And(ContainSubstring("[secret]"), Not(ContainSubstring(secret))))
+	f.Expect(f.logged.String()).NotTo(ContainSubstring(secret))
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ func TestAnAgentThatIsGoingToBeKilledCutsTheGrace(t *testing.T) {
 			}[cause]))
 			f.Expect(f.locks()).To(BeEmpty())
 			f.Expect(f.providers()).To(BeEmpty())
+			f.Expect(processesOf(filepath.Join(filepath.Dir(f.options.Pulumi), "pulumi-language-yaml"))).To(BeEmpty())
 
 			// What was being created is in the state, and looked at.
 			f.restart()

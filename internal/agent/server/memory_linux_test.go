@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -21,9 +22,8 @@ const maxIdleMemory = 25 << 10
 
 func TestAnIdleAgentIsSmall(t *testing.T) {
 	g := NewWithT(t)
-	pulumi, err := tools.Path(context.Background(), "pulumi", func(progress string) { t.Log(progress) })
-	g.Expect(err).NotTo(HaveOccurred())
 	dir := shortDir(t)
+	g.Expect(os.Mkdir(filepath.Join(dir, "state"), 0o700)).To(Succeed())
 	binary, address := filepath.Join(dir, "agent"), "unix:"+filepath.Join(dir, "s")
 	// As it is released: tests and the race detector have memory of their own.
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/stack-controller/stack-controller/cmd/agent")
@@ -31,17 +31,42 @@ func TestAnIdleAgentIsSmall(t *testing.T) {
 	output, err := build.CombinedOutput()
 	g.Expect(err).NotTo(HaveOccurred(), string(output))
 
-	cmd := exec.CommandContext(t.Context(), binary, "serve", "--listen="+address, "--dir="+filepath.Join(dir, "home"), "--pulumi="+pulumi)
+	// It ends by itself should the test not come to its end.
+	cmd := exec.CommandContext(t.Context(), binary, "serve", "--listen="+address, "--dir="+filepath.Join(dir, "home"), "--pulumi="+tool(t, "pulumi"), "--idle-timeout=1m")
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(tool(t, "pulumi-language-yaml"))+":"+os.Getenv("PATH"))
 	cmd.Stderr = t.Output()
 	g.Expect(cmd.Start()).To(Succeed())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	agent, err := client.New(address, client.Options{})
+	a := &agent{t: t}
+	a.Client, err = client.New(address, client.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
-	defer agent.Close()
-	g.Eventually(func() error { _, err := agent.GetInfo(t.Context()); return err }).WithTimeout(patience).Should(Succeed())
+	defer a.Close()
+	g.Eventually(func() error { _, err := a.GetInfo(t.Context()); return err }).WithTimeout(patience).Should(Succeed())
 	memory := residentMemory(g, cmd.Process.Pid)
-	t.Logf("an idle agent has %d KiB", memory)
+	t.Logf("an agent that was started has %d KiB", memory)
 	g.Expect(memory).To(BeNumerically("<=", maxIdleMemory))
+
+	source := pack(t, map[string]string{"Pulumi.yaml": projectYAML})
+	g.Expect(a.push(source)).To(Succeed())
+	request := update("a", source.digest, "")
+	request.CreateStack = true
+	for name, value := range map[string]string{"PULUMI_BACKEND_URL": "file://" + filepath.Join(dir, "state"), "PULUMI_CONFIG_PASSPHRASE": "x"} {
+		request.Env = append(request.Env, &proto.EnvironmentVariable{Name: name, Value: &proto.EnvironmentVariable_Text{Text: value}})
+	}
+	_, err = a.StartOperation(t.Context(), request)
+	g.Expect(err).NotTo(HaveOccurred())
+	final := a.wait("a")
+	g.Expect(final.GetState()).To(Equal(succeeded), final.GetMessage())
+	g.Eventually(func() int { memory = residentMemory(g, cmd.Process.Pid); return memory }).WithTimeout(patience).Should(BeNumerically("<=", maxIdleMemory))
+	t.Logf("after an update it has %d KiB", memory)
+}
+
+// tool returns the path of a real program, which is built once for the machine.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	path, err := tools.Path(context.Background(), name, func(progress string) { t.Log(progress) })
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return path
 }
 
 // residentMemory is the memory of the process, with the parts of its files that are in memory, in KiB.

@@ -115,6 +115,9 @@ func podVariables() []corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 	}
 	return []corev1.EnvVar{
+		// For commands that people run in the pod before the first operation: as operations do, they use the key of the state
+		// instead of making a new one.
+		{Name: "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER", Value: "true"},
 		field("POD_NAMESPACE", "metadata.namespace"),
 		field("POD_SA_NAME", "spec.serviceAccountName"),
 		{Name: "AGENT_MEMLIMIT", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{
