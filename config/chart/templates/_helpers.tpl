@@ -25,10 +25,9 @@
 {{- end }}
 {{- end }}
 
+{{- /* What cannot change: the same as in config/manager, so that Helm can take over what kubectl or Flux has installed. */}}
 {{- define "stack-controller.selectorLabels" -}}
 app: {{ include "stack-controller.fullname" . }}
-app.kubernetes.io/name: {{ include "stack-controller.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "stack-controller.labels" -}}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+
+	pulumirpc "github.com/pulumi/pulumi/sdk/v3/proto/go"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+//go:embed schema.json
+var schema string
+
+// provider implements kubernetes:yaml/v2:ConfigFile.
+type provider struct {
+	pulumirpc.UnimplementedResourceProviderServer
+	cluster client.Client
+}
+
+func (p *provider) GetPluginInfo(context.Context, *emptypb.Empty) (*pulumirpc.PluginInfo, error) {
+	return &pulumirpc.PluginInfo{Version: "4.34.2"}, nil
+}
+
+func (p *provider) GetSchema(context.Context, *pulumirpc.GetSchemaRequest) (*pulumirpc.GetSchemaResponse, error) {
+	return &pulumirpc.GetSchemaResponse{Schema: schema}, nil
+}
+
+func (p *provider) CheckConfig(_ context.Context, request *pulumirpc.CheckRequest) (*pulumirpc.CheckResponse, error) {
+	return &pulumirpc.CheckResponse{Inputs: request.GetNews()}, nil
+}
+
+func (p *provider) DiffConfig(context.Context, *pulumirpc.DiffRequest) (*pulumirpc.DiffResponse, error) {
+	return &pulumirpc.DiffResponse{Changes: pulumirpc.DiffResponse_DIFF_NONE}, nil
+}
+
+func (p *provider) Configure(context.Context, *pulumirpc.ConfigureRequest) (*pulumirpc.ConfigureResponse, error) {
+	return &pulumirpc.ConfigureResponse{}, nil
+}
+
+func (p *provider) Cancel(context.Context, *emptypb.Empty) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, nil
+}
+
+func (p *provider) Check(_ context.Context, request *pulumirpc.CheckRequest) (*pulumirpc.CheckResponse, error) {
+	return &pulumirpc.CheckResponse{Inputs: request.GetNews()}, nil
+}
+
+func (p *provider) Diff(_ context.Context, request *pulumirpc.DiffRequest) (*pulumirpc.DiffResponse, error) {
+	if file(request.GetOldInputs()) == file(request.GetNews()) {
+		return &pulumirpc.DiffResponse{Changes: pulumirpc.DiffResponse_DIFF_NONE}, nil
+	}
+	return &pulumirpc.DiffResponse{Changes: pulumirpc.DiffResponse_DIFF_SOME, Diffs: []string{"file"}}, nil
+}
+
+func (p *provider) Create(ctx context.Context, request *pulumirpc.CreateRequest) (*pulumirpc.CreateResponse, error) {
+	response := &pulumirpc.CreateResponse{Id: "config-file", Properties: request.GetProperties()}
+	if request.GetPreview() {
+		return response, nil
+	}
+	return response, p.apply(ctx, file(request.GetProperties()))
+}
+
+func (p *provider) Update(ctx context.Context, request *pulumirpc.UpdateRequest) (*pulumirpc.UpdateResponse, error) {
+	response := &pulumirpc.UpdateResponse{Properties: request.GetNews()}
+	if request.GetPreview() {
+		return response, nil
+	}
+	return response, p.apply(ctx, file(request.GetNews()))
+}
+
+func (p *provider) Read(_ context.Context, request *pulumirpc.ReadRequest) (*pulumirpc.ReadResponse, error) {
+	return &pulumirpc.ReadResponse{Id: request.GetId(), Properties: request.GetProperties(), Inputs: request.GetInputs()}, nil
+}
+
+func (p *provider) Delete(ctx context.Context, request *pulumirpc.DeleteRequest) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, p.remove(ctx, file(request.GetProperties()))
+}
+
+func file(properties *structpb.Struct) string {
+	return properties.GetFields()["file"].GetStringValue()
+}
+
+// apply applies the objects of a file, server-side, in the order in which they are.
+func (p *provider) apply(ctx context.Context, path string) error {
+	objects, err := read(path)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		err := p.cluster.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("pulumi-kubernetes"), client.ForceOwnership)
+		if err != nil {
+			return fmt.Errorf("apply the %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// remove deletes the objects of a file, the last one first.
+func (p *provider) remove(ctx context.Context, path string) error {
+	objects, err := read(path)
+	if err != nil {
+		return err
+	}
+	for i := len(objects) - 1; i >= 0; i-- {
+		if err := client.IgnoreNotFound(p.cluster.Delete(ctx, objects[i])); err != nil {
+			return fmt.Errorf("delete the %s %s: %w", objects[i].GetKind(), objects[i].GetName(), err)
+		}
+	}
+	return nil
+}
