@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -195,4 +196,34 @@ func TestAnAgentThatNobodyNeedsEndsByItself(t *testing.T) {
 	b.Eventually(a.exit).WithTimeout(patience).Should(Receive(&code))
 	b.Expect(code).To(Equal(0))
 	b.Expect(b.socket).NotTo(BeAnExistingFile())
+}
+
+func TestNobodyCanConnectBeforeTheAgentCanAnswer(t *testing.T) {
+	b := newBench(t)
+	asked := filepath.Join(b.bin, "asked")
+	open := b.closeGate()
+	b.cli = b.script("pulumi", fmt.Sprintf("#!/bin/sh\ntouch %q\nwhile [ -e %q ]; do sleep 0.05; done\nexec %q \"$@\"\n", asked, b.gate, b.cli))
+	connected := make(chan error, 1)
+	go func() {
+		defer open()
+		for {
+			if _, err := os.Stat(asked); err == nil {
+				break
+			}
+			select {
+			case <-t.Context().Done():
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		connection, err := net.Dial("unix", b.socket)
+		if err == nil {
+			_ = connection.Close()
+		}
+		connected <- err
+	}()
+
+	b.start()
+
+	b.Expect(connected).To(Receive(HaveOccurred()))
 }

@@ -114,12 +114,6 @@ func serve(ctx context.Context, c config, out io.Writer) error {
 	}
 	// Last of all: the socket must not be removed under an agent that comes after this one.
 	defer unlock()
-	listener, err := server.Listen(c.listen)
-	if err != nil {
-		return err
-	}
-	defer listener.Close()
-
 	c.automation.Home = server.Home(c.dir)
 	if server.Shared(c.dir, c.workspace) {
 		c.automation.Workspace = c.workspace
@@ -129,6 +123,12 @@ func serve(ctx context.Context, c config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	// Who connects gets an answer: a pod is ready when its port is open, and what comes before this takes seconds, or fails.
+	listener, err := server.Listen(c.listen)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
 	agent, err := server.New(server.Options{
 		Dir: c.dir, Workspace: c.workspace, LocalRoot: c.localRoot, Runner: runner, Limits: c.limits, IdleTimeout: c.idleTimeout, Version: version, Log: log,
 		GRPC: access, TerminationGrace: c.terminationGrace,

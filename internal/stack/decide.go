@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fluxcd/pkg/runtime/conditions"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -101,7 +103,8 @@ func decideOnUpdate(o observation) decision {
 	case !o.stack.DeletionTimestamp.IsZero() && nothingToDestroy(o.stack) != "" && inTrouble(o.workspace):
 		// Whatever the Update does in there, nobody needs to wait for it.
 		return decision{action: actionRelease, message: nothingToDestroy(o.stack)}
-	case !o.update.HasStarted() && outdated(o):
+	case !o.update.HasStarted() && !conditions.IsTrue(o.update, autov1alpha1.UpdateProgressing) && outdated(o):
+		// One that progresses without having started was left by another controller, and ends as interrupted.
 		return decision{action: actionSupersede, reason: pulumiv1.StackProcessingReason, message: "the inputs of the waiting update changed"}
 	}
 	return decision{action: actionFollow}

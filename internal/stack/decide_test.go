@@ -172,6 +172,9 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		{name: "a waiting Update is followed", given: updating(), action: actionFollow},
 		{name: "a waiting Update makes room for a new digest", given: with(updating(), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
 		{name: "a waiting Update of another controller makes room", given: with(updating(), func(o *observation) { o.update.Spec.Source = nil }), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "an Update that another controller left running does not", given: with(updating(metav1.Condition{Type: autov1alpha1.UpdateProgressing, Status: metav1.ConditionTrue}), func(o *observation) {
+			o.update.Spec.Source = nil
+		}), action: actionFollow},
 		{name: "a running Update does not", given: with(updating(), func(o *observation) {
 			o.artifact.Digest = "sha256:b"
 			o.update.Status.StartTime = &metav1.Time{Time: now}

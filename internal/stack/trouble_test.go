@@ -6,15 +6,14 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
-	"github.com/fluxcd/pkg/runtime/conditions/check"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
 // workspaceThat is a Workspace whose conditions say as told.
@@ -80,13 +79,7 @@ func TestTroubleOfAWorkspaceIsWhatSomebodyMayHaveToMend(t *testing.T) {
 
 // lint checks the conditions against the rules that Flux's own controllers follow.
 func lint(t *testing.T, g *WithT, stack *pulumiv1.Stack) {
-	checker := check.NewChecker(fake.NewClientBuilder().Build(), &check.Conditions{NegativePolarity: []string{meta.StalledCondition, meta.ReconcilingCondition}})
-	if conditions.IsReconciling(stack) && conditions.IsUnknown(stack, meta.ReadyCondition) {
-		checker = check.NewInProgressChecker(fake.NewClientBuilder().Build())
-	}
-	checker.DisableFetch = true
-	fail, _ := checker.Check(t.Context(), stack)
-	g.Expect(fail).NotTo(HaveOccurred(), "conditions: %v", stack.Status.Conditions)
+	g.Expect(statuscheck.Lint(t.Context(), stack)).To(Succeed(), "conditions: %v", stack.Status.Conditions)
 }
 
 func TestTroubleIsToldOnceForEachReasonAndGoesWithItsCause(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -134,7 +135,9 @@ func TestEditThatMendsTheWorkspaceReachesItThoughItsUpdateHasStarted(t *testing.
 	s.Eventually(s.workspace).Should(HaveField("Spec.Image", "two"))
 	s.setWorkspace(starting)
 	s.setUpdate(stack, wasInterrupted)
-	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil && stack.Status.CurrentUpdate.Name != first })
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.CurrentUpdate != nil && stack.Status.CurrentUpdate.Name != first
+	})
 	s.Expect(stack.Status.CurrentUpdate.Generation).To(Equal(stack.Generation))
 }
 
@@ -168,4 +171,30 @@ func TestInterruptedUpdateIsFollowedByAnotherOneAtOnce(t *testing.T) {
 	s.Expect(stack.Status.CurrentUpdate).To(BeNil())
 	s.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 	s.Expect(stack.Status.LastUpdate.Interruptions).To(BeEquivalentTo(freeInterruptions + 1))
+}
+
+func TestResourcesThatAContainerDoesNotAskForAnyMoreGo(t *testing.T) {
+	s := newStage(t)
+	limits := func(limits corev1.ResourceList) func(*pulumiv1.Stack) {
+		container := corev1.Container{Name: "extra", Image: "extra", Resources: corev1.ResourceRequirements{Limits: limits}}
+		return func(stack *pulumiv1.Stack) {
+			stack.Spec.WorkspaceTemplate.Spec.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
+				InitContainers: []corev1.Container{container}, Containers: []corev1.Container{container},
+			}}}
+		}
+	}
+	stack := s.newStack(limits(corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Mi")}))
+	s.Expect(s.workspace().Spec.PodTemplate.Spec.Containers[0].Resources.Limits).To(HaveLen(1))
+	s.setWorkspace(failing(autov1alpha1.CrashLoopBackOffReason, "out of memory"))
+	s.await(stack, reasonIs(meta.ReadyCondition, pulumiv1.WorkspaceNotReadyReason))
+
+	before := stack.DeepCopy()
+	limits(nil)(stack)
+	s.Expect(s.client.Patch(t.Context(), stack, client.MergeFrom(before))).To(Succeed())
+
+	s.Eventually(func(g Gomega) {
+		pod := s.workspace().Spec.PodTemplate.Spec
+		g.Expect(pod.InitContainers[0].Resources).To(BeZero())
+		g.Expect(pod.Containers[0].Resources).To(BeZero())
+	}).Should(Succeed())
 }

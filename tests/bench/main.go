@@ -1,6 +1,9 @@
-// Command bench measures, in one run on one machine, what stack-controller adds to what it does: a commit's way into a
-// Stack's status beside a bare "pulumi up" of the same program, and the artifact store beside a bare download. Run it with
-// "make bench".
+// Command bench measures, in one run on one machine, what stack-controller adds to what it does. Every figure stands beside
+// one of the same thing without stack-controller: a commit's way into a Stack's status beside a bare "pulumi up" of the same
+// program, in processes and in pods; ten Stacks that follow one commit; what an idle agent costs; a first start; and the
+// artifact store beside a bare download. Run it with "make bench".
+//
+// It fails when a limit is exceeded, unless the machine had other things to do.
 package main
 
 import (
@@ -15,12 +18,18 @@ import (
 
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/stack-controller/stack-controller/tests/cluster"
 )
 
 // settings of a run.
 type settings struct {
 	runs        int   // per measurement
 	artifactMiB int64 // size of the artifact that is fetched
+	stacks      int   // that follow one commit
+	enforce     bool  // fail when a limit is exceeded
+	processes   bool  // measure the process runtime and the artifact store
+	pods        bool  // measure the pod runtime
 }
 
 func main() {
@@ -35,19 +44,54 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
+func parse(args []string) (settings, error) {
 	var s settings
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.IntVar(&s.runs, "runs", 7, "how often each thing is measured; the median counts")
 	flags.Int64Var(&s.artifactMiB, "artifact-mib", 50, "size of the artifact that is fetched, in MiB")
+	flags.IntVar(&s.stacks, "stacks", 10, "how many Stacks follow one commit, in pods")
+	flags.BoolVar(&s.enforce, "enforce", true, "fail when a limit is exceeded and the machine was quiet")
+	flags.BoolVar(&s.processes, "processes", true, "measure the process runtime and the artifact store")
+	flags.BoolVar(&s.pods, "pods", true, "measure the pod runtime, which needs root")
 	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	if s.runs < 1 || s.artifactMiB < 1 || s.stacks < 1 {
+		return s, fmt.Errorf("-runs, -artifact-mib and -stacks must be at least 1")
+	}
+	return s, nil
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	s, err := parse(args)
+	if err != nil {
 		return err
 	}
-	if s.runs < 1 || s.artifactMiB < 1 {
-		return fmt.Errorf("-runs and -artifact-mib must be at least 1")
-	}
-	if err := benchRollouts(ctx, s, out); err != nil {
+	machine := &machine{}
+	if err := machine.look(ctx); err != nil {
 		return err
 	}
-	return benchFetches(ctx, s, out)
+	fmt.Fprintln(out, machine.description())
+	if s.processes {
+		if err := benchRollouts(ctx, s, out); err != nil {
+			return err
+		}
+		if err := benchFetches(ctx, s, out); err != nil {
+			return err
+		}
+	}
+	limits := &limits{}
+	switch missing := cluster.Missing(); {
+	case !s.pods:
+	case missing != nil:
+		fmt.Fprintf(out, "\nPODS ARE NOT MEASURED: %v\n", missing)
+	default:
+		if err := benchPods(ctx, s, limits, out); err != nil {
+			return err
+		}
+	}
+	if err := machine.look(ctx); err != nil {
+		return err
+	}
+	return limits.judge(out, machine, s.enforce)
 }

@@ -21,34 +21,54 @@ func program(output string) gitserver.Files {
 	return gitserver.Files{"Pulumi.yaml": fmt.Sprintf("name: bench\nruntime: yaml\nvariables:\n  value: %s\noutputs:\n  value: ${value}\n", output)}
 }
 
-// benchRollouts measures commits and bare updates in turn, so that both see the same machine.
+// benchRollouts measures the process runtime.
 func benchRollouts(ctx context.Context, s settings, out io.Writer) (err error) {
 	dir, err := os.MkdirTemp("", "stack-bench-")
 	if err != nil {
 		return fmt.Errorf("create the directory of the calls: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	progress := func(line string) { fmt.Fprintln(out, line) }
-	pulumi, err := tools.Path(ctx, "pulumi", progress)
+	pulumi, err := tools.Path(ctx, "pulumi", func(line string) { fmt.Fprintln(out, line) })
 	if err != nil {
 		return err
 	}
-	calls, err := newCallLog(dir, pulumi)
+	wrapped, calls, err := wrap(dir, pulumi)
 	if err != nil {
 		return err
 	}
-	system, err := stage.Start(ctx, stage.Options{Log: out, Pulumi: calls.wrapper})
+	system, err := stage.Start(ctx, stage.Options{Log: out, Pulumi: wrapped})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, system.Stop()) }()
 
-	m, err := measure(ctx, s, system, calls)
+	app, err := system.Deploy(ctx, "bench", program("first"))
 	if err != nil {
 		return err
 	}
-	m.print(out)
+	readyCtx, cancel := context.WithTimeout(ctx, rolloutPatience)
+	defer cancel()
+	if _, err := system.WaitReady(readyCtx, app); err != nil {
+		return err
+	}
+	bare, err := system.NewBare(ctx, program("first"))
+	if err != nil {
+		return err
+	}
+	m, err := measure(ctx, s.runs, subject{apps: system.Apps, app: app, calls: calls, bare: bare.Up})
+	if err != nil {
+		return err
+	}
+	m.print(out, "one commit, workspaces as processes")
 	return nil
+}
+
+// subject is a Stack that follows commits, and a bare update of the same program.
+type subject struct {
+	apps  *stage.Apps
+	app   *stage.App
+	calls *callLog
+	bare  func(context.Context, gitserver.Files) (time.Duration, error)
 }
 
 // measurements are what was measured, one entry per run.
@@ -68,46 +88,39 @@ var phaseNames = []string{
 	"Update has the result → Stack succeeded",
 }
 
-func measure(ctx context.Context, s settings, system *stage.Stage, calls *callLog) (*measurements, error) {
-	app, err := system.Deploy(ctx, "bench", program("first"))
-	if err != nil {
-		return nil, err
-	}
-	readyCtx, cancel := context.WithTimeout(ctx, rolloutPatience)
-	defer cancel()
-	if _, err := system.WaitReady(readyCtx, app); err != nil {
-		return nil, err
-	}
-	bare, err := system.NewBare(ctx, program("first"))
-	if err != nil {
-		return nil, err
-	}
+// measure runs commits and bare updates in turn, so that both see the same machine. The first of each warms up.
+func measure(ctx context.Context, runs int, s subject) (*measurements, error) {
+	warm := &measurements{phases: make([]samples, len(phaseNames))}
 	m := &measurements{phases: make([]samples, len(phaseNames))}
-	for run := range s.runs {
+	for run := range runs + 1 {
+		target := m
+		if run == 0 {
+			target = warm
+		}
 		files := program(fmt.Sprintf("run-%d", run))
-		duration, err := bare.Up(ctx, files)
+		duration, err := s.bare(ctx, files)
 		if err != nil {
 			return nil, err
 		}
-		m.bare = append(m.bare, duration)
-		if err := m.rollOut(ctx, system, app, files, calls); err != nil {
+		target.bare = append(target.bare, duration)
+		if err := target.rollOut(ctx, s, files); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
 }
 
-func (m *measurements) rollOut(ctx context.Context, system *stage.Stage, app *stage.App, files gitserver.Files, calls *callLog) error {
+func (m *measurements) rollOut(ctx context.Context, s subject, files gitserver.Files) error {
 	ctx, cancel := context.WithTimeout(ctx, rolloutPatience)
 	defer cancel()
-	if err := calls.reset(); err != nil {
+	if err := s.calls.reset(); err != nil {
 		return err
 	}
-	r, err := system.Rollout(ctx, app, files)
+	r, err := s.apps.Rollout(ctx, s.app, files)
 	if err != nil {
 		return err
 	}
-	made, err := calls.read()
+	made, err := s.calls.read()
 	if err != nil {
 		return err
 	}
@@ -123,14 +136,19 @@ func (m *measurements) rollOut(ctx context.Context, system *stage.Stage, app *st
 	return nil
 }
 
-func (m *measurements) print(out io.Writer) {
-	t := newTable(out, "", "median", "min", "max")
+// ratio of the medians.
+func (m *measurements) ratio() float64 {
+	return m.rollout.median().Seconds() / m.bare.median().Seconds()
+}
+
+func (m *measurements) print(out io.Writer, title string) {
+	t := newTable(out, title, "median", "min", "max")
 	t.row("bare pulumi up", m.bare)
 	t.row("new artifact → Stack succeeded", m.rollout)
 	for i, phase := range m.phases {
 		t.row("  "+phaseNames[i], phase)
 	}
 	t.flush()
-	fmt.Fprintf(out, "ratio of the medians: %.2f; calls of the pulumi CLI per update: %.1f; runs: %d\n\n",
-		m.rollout.median().Seconds()/m.bare.median().Seconds(), float64(m.calls)/float64(len(m.rollout)), len(m.rollout))
+	fmt.Fprintf(out, "ratio of the medians: %.2f; calls of the pulumi CLI per update: %.1f; runs: %d\n",
+		m.ratio(), float64(m.calls)/float64(len(m.rollout)), len(m.rollout))
 }

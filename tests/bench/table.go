@@ -18,7 +18,7 @@ func (s samples) median() time.Duration {
 	return sorted[(len(sorted)-1)/2]
 }
 
-// table prints samples in milliseconds.
+// table prints rows of cells.
 type table struct{ writer *tabwriter.Writer }
 
 func newTable(out io.Writer, headers ...string) table {
@@ -27,9 +27,17 @@ func newTable(out io.Writer, headers ...string) table {
 	return table{writer: writer}
 }
 
+// row prints samples in milliseconds.
 func (t table) row(name string, s samples) {
-	milliseconds := func(d time.Duration) int64 { return d.Milliseconds() }
-	fmt.Fprintf(t.writer, "%s\t%d ms\t%d ms\t%d ms\n", name, milliseconds(s.median()), milliseconds(slices.Min(s)), milliseconds(slices.Max(s)))
+	t.cells(name, milliseconds(s.median()), milliseconds(slices.Min(s)), milliseconds(slices.Max(s)))
 }
 
+func (t table) cells(cells ...string) { fmt.Fprintln(t.writer, strings.Join(cells, "\t")) }
+
 func (t table) flush() { _ = t.writer.Flush() }
+
+func milliseconds(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) }
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
+
+func megabytes(bytes int64) string { return fmt.Sprintf("%.1f MB", float64(bytes)/1e6) }

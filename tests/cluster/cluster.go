@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/supervise"
 )
 
 // Options say what to start.
@@ -41,6 +42,7 @@ type Cluster struct {
 
 	options Options
 	node    *node
+	kubelet *supervise.Process
 }
 
 // Start starts a cluster and returns when a pod can run. When it fails it has stopped what it had started. A first start on a

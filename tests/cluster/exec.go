@@ -11,14 +11,14 @@ import (
 	"strings"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/supervise"
 )
 
 // startOnNode starts a server that works with containers or their mounts.
-func (c *Cluster) startOnNode(ctx context.Context, server controlplane.Server) error {
+func (c *Cluster) startOnNode(ctx context.Context, server controlplane.Server) (*supervise.Process, error) {
 	server.Path, server.Args = c.node.enterMounts(server.Path, server.Args...)
 	server.Env = append(server.Env, "PATH="+searchPath())
-	_, err := c.StartServer(ctx, server)
-	return err
+	return c.StartServer(ctx, server)
 }
 
 // NodeCommand is a program that will run in all namespaces of the node, for example ctr or iptables. (Command enters only that

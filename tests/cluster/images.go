@@ -70,6 +70,24 @@ func (c *Cluster) RemoveImage(ctx context.Context, name string) error {
 	return nil
 }
 
+// TagImage gives an image of the node, by the whole name that LoadImage logs, another name, and returns when pods can use it.
+func (c *Cluster) TagImage(ctx context.Context, name, other string) error {
+	if _, err := c.containers(ctx, nil, "images", "tag", name, other); err != nil {
+		return fmt.Errorf("tag the image %s: %w", name, err)
+	}
+	return c.awaitImage(ctx, other)
+}
+
+// KillContainer ends all processes of a container with SIGKILL, as the kernel does when memory runs out. The ID is that in the
+// status of its pod.
+func (c *Cluster) KillContainer(ctx context.Context, id string) error {
+	_, err := c.containers(ctx, nil, "tasks", "kill", "--signal=SIGKILL", strings.TrimPrefix(id, "containerd://"))
+	if err != nil {
+		return fmt.Errorf("kill container %s: %w", id, err)
+	}
+	return nil
+}
+
 // containers runs containerd's client for what belongs to Kubernetes.
 func (c *Cluster) containers(ctx context.Context, input io.Reader, args ...string) (string, error) {
 	return c.outputOnNode(ctx, input, ctr, append([]string{"--namespace=k8s.io"}, args...)...)

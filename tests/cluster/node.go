@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/stack-controller/stack-controller/tests/cluster/netns"
@@ -126,6 +127,18 @@ func (n *node) enterMounts(path string, args ...string) (string, []string) {
 
 func (n *node) namespace(kind string) string {
 	return filepath.Join("/proc", strconv.Itoa(n.process.PID()), "ns", kind)
+}
+
+// LoseNode has kubelet stand still, as on a node that hangs or that the network has lost. After 50 seconds kube-controller-manager
+// takes note. Containers go on, but nothing is told about them.
+func (c *Cluster) LoseNode() error { return c.kubelet.Signal(syscall.SIGSTOP) }
+
+// FindNode ends what LoseNode began. It returns when the node is ready.
+func (c *Cluster) FindNode(ctx context.Context) error {
+	if err := c.kubelet.Signal(syscall.SIGCONT); err != nil {
+		return err
+	}
+	return c.awaitNode(ctx)
 }
 
 func (n *node) close() error {

@@ -58,7 +58,7 @@ func (c *Cluster) startContainerd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = c.startOnNode(ctx, controlplane.Server{
+	_, err = c.startOnNode(ctx, controlplane.Server{
 		Name: "containerd",
 		Path: containerd,
 		Args: []string{"--config=" + config, "--log-level=warn"},
@@ -129,12 +129,13 @@ func (c *Cluster) startProxy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.startOnNode(ctx, controlplane.Server{
+	_, err = c.startOnNode(ctx, controlplane.Server{
 		Name:  "kube-proxy",
 		Path:  path,
 		Args:  []string{"--config=" + config},
 		Ready: c.AnswersOK("http://127.0.0.1:10256/livez"), // healthz is for load balancers, and wants a healthy node too
 	})
+	return err
 }
 
 // startDNS starts the name server of the cluster. It is a process of the node, so no service and no pod is needed for it.
@@ -172,7 +173,7 @@ func (c *Cluster) startKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.startOnNode(ctx, controlplane.Server{
+	c.kubelet, err = c.startOnNode(ctx, controlplane.Server{
 		Name: "kubelet",
 		Path: path,
 		Args: []string{
@@ -183,4 +184,5 @@ func (c *Cluster) startKubelet(ctx context.Context) error {
 		},
 		Ready: c.AnswersOK("http://127.0.0.1:10248/healthz"),
 	})
+	return err
 }

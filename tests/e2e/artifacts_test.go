@@ -152,10 +152,7 @@ func start(ctx context.Context, name string, artifact *meta.Artifact, changes ..
 	}
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
-		&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: stage.PassphraseSecret},
-			StringData: map[string]string{stage.PassphraseKey: passphraseCanary, "canary": secretCanary},
-		},
+		passphrase(name),
 		&sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name}},
 		stack,
 	} {
@@ -167,6 +164,14 @@ func start(ctx context.Context, name string, artifact *meta.Artifact, changes ..
 		return nil
 	}
 	return publish(ctx, name, artifact)
+}
+
+// passphrase is the Secret that every Stack here uses.
+func passphrase(namespace string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: stage.PassphraseSecret},
+		StringData: map[string]string{stage.PassphraseKey: passphraseCanary, "canary": secretCanary},
+	}
 }
 
 // publish makes the ExternalArtifact offer the artifact.

@@ -28,7 +28,7 @@ func newGate(ctx context.Context, dir string) (*gate, error) {
 	g := &gate{dir: dir}
 	script := fmt.Sprintf(`#!/bin/sh
 echo "$PWD: $*" >> %[1]s/calls
-case " $* " in *" up "*)
+case " $* " in *" up "*|*" destroy "*)
   while [ -e %[1]s/hold ]; do touch %[1]s/held; sleep 0.05; done;;
 esac
 exec %[2]s "$@"
@@ -38,20 +38,20 @@ exec %[2]s "$@"
 
 func (g *gate) path() string { return filepath.Join(g.dir, "pulumi") }
 
-// hold keeps every "pulumi up" that starts from now on from running until release is called.
+// hold keeps every "pulumi up" and "pulumi destroy" that starts from now on from running until release is called.
 func (g *gate) hold(expect *WithT) (release func()) {
 	_ = os.Remove(filepath.Join(g.dir, "held"))
 	expect.Expect(os.WriteFile(filepath.Join(g.dir, "hold"), nil, 0o600)).To(Succeed())
 	return func() { _ = os.Remove(filepath.Join(g.dir, "hold")) }
 }
 
-// awaitHeld waits until a "pulumi up" is held.
+// awaitHeld waits until one is held.
 func (g *gate) awaitHeld(expect *WithT) {
 	expect.Eventually(filepath.Join(g.dir, "held")).WithTimeout(patience).WithPolling(pollInterval).Should(BeAnExistingFile())
 }
 
 // calls returns the arguments of every call since the beginning.
-func (g *gate) calls(expect *WithT) []string {
+func (g *gate) calls(expect Gomega) []string {
 	content, err := os.ReadFile(filepath.Join(g.dir, "calls"))
 	expect.Expect(err).NotTo(HaveOccurred())
 	return strings.Split(strings.TrimSpace(string(content)), "\n")

@@ -10,10 +10,10 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
-	"github.com/fluxcd/pkg/runtime/conditions/check"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
 func keyOf(name string) types.NamespacedName {
@@ -31,18 +31,9 @@ func await(ctx context.Context, g *WithT, name string, is func(*pulumiv1.Stack) 
 	return stack
 }
 
-// lint checks a status against the rules that Flux's own controllers follow. That of a suspended Stack stays what it was.
+// lint checks a status against the rules that Flux's own controllers follow.
 func lint(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
-	if stack.Spec.Suspend {
-		return
-	}
-	checker := check.NewChecker(system.Client, &check.Conditions{NegativePolarity: []string{meta.StalledCondition, meta.ReconcilingCondition}})
-	if conditions.IsReconciling(stack) && conditions.IsUnknown(stack, meta.ReadyCondition) {
-		checker = check.NewInProgressChecker(system.Client)
-	}
-	checker.DisableFetch = true
-	fail, _ := checker.Check(ctx, stack)
-	g.Expect(fail).NotTo(HaveOccurred(), "conditions: %v", stack.Status.Conditions)
+	g.Expect(statuscheck.Lint(ctx, stack)).To(Succeed(), "conditions: %v", stack.Status.Conditions)
 }
 
 // ready is a Stack that has been deployed as its spec and its source's digest ask; any digest when empty.

@@ -20,5 +20,5 @@ var system *podstage.Stage
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	os.Exit(podstage.RunTests(m, podstage.Options{}, func(s *podstage.Stage) { system = s }))
+	os.Exit(podstage.RunTests(runner{m}, podstage.Options{}, func(s *podstage.Stage) { system = s }))
 }

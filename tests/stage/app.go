@@ -62,37 +62,48 @@ func (a *App) Key() client.ObjectKey {
 // Deploy creates a git repository with the files, and in a namespace of the app's name a Secret with a passphrase, a
 // GitRepository and a Stack. Each change is applied to the Stack before it is created.
 func (a *Apps) Deploy(ctx context.Context, name string, files gitserver.Files, changes ...func(*pulumiv1.Stack)) (*App, error) {
-	repository, _, err := a.Git.Create(name, files)
+	app, stack, err := a.Provide(ctx, name, files)
 	if err != nil {
 		return nil, err
-	}
-	app := &App{Namespace: name, Name: name, Repository: repository}
-	stack := a.stack(app)
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: app.Namespace, Labels: a.NamespaceLabels}}
-	if err := a.Client.Create(ctx, namespace); err != nil {
-		return nil, fmt.Errorf("create namespace %s: %w", app.Namespace, err)
-	}
-	if a.Prepare != nil {
-		if err := a.Prepare(ctx, stack); err != nil {
-			return nil, err
-		}
 	}
 	for _, change := range changes {
 		change(stack)
 	}
-	for _, object := range []client.Object{
-		&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: PassphraseSecret},
-			StringData: map[string]string{PassphraseKey: "correct horse battery staple"},
-		},
-		gitRepository(app),
-		stack,
-	} {
-		if err := a.Client.Create(ctx, object); err != nil {
-			return nil, fmt.Errorf("create %T %s: %w", object, client.ObjectKeyFromObject(object), err)
+	return app, a.create(ctx, stack)
+}
+
+// Provide is Deploy without the creation of the Stack, which it returns.
+func (a *Apps) Provide(ctx context.Context, name string, files gitserver.Files) (*App, *pulumiv1.Stack, error) {
+	repository, _, err := a.Git.Create(name, files)
+	if err != nil {
+		return nil, nil, err
+	}
+	app := &App{Namespace: name, Name: name, Repository: repository}
+	stack := a.stack(app)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: app.Namespace, Labels: a.NamespaceLabels}}
+	if err := a.create(ctx, namespace); err != nil {
+		return nil, nil, err
+	}
+	if a.Prepare != nil {
+		if err := a.Prepare(ctx, stack); err != nil {
+			return nil, nil, err
 		}
 	}
-	return app, nil
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: PassphraseSecret},
+		StringData: map[string]string{PassphraseKey: "correct horse battery staple"},
+	}
+	if err := a.create(ctx, secret); err != nil {
+		return nil, nil, err
+	}
+	return app, stack, a.create(ctx, gitRepository(app))
+}
+
+func (a *Apps) create(ctx context.Context, object client.Object) error {
+	if err := a.Client.Create(ctx, object); err != nil {
+		return fmt.Errorf("create %T %s: %w", object, client.ObjectKeyFromObject(object), err)
+	}
+	return nil
 }
 
 func gitRepository(app *App) *sourcev1.GitRepository {

@@ -42,6 +42,16 @@ func (r *Rollout) Duration() time.Duration { return r.Succeeded.Sub(r.Artifact) 
 // Rollout commits the files, announces the commit and follows it until the Stack has succeeded with it, as long as the
 // context allows.
 func (a *Apps) Rollout(ctx context.Context, app *App, files gitserver.Files) (*Rollout, error) {
+	rollouts, err := a.Rollouts(ctx, app, files, app.Name)
+	if err != nil {
+		return nil, err
+	}
+	return rollouts[0], nil
+}
+
+// Rollouts is Rollout for the named Stacks in the app's namespace, which all follow its GitRepository. What it returns is in
+// the order of the names.
+func (a *Apps) Rollouts(ctx context.Context, app *App, files gitserver.Files, stacks ...string) ([]*Rollout, error) {
 	watchCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	sightings, err := a.watch(watchCtx, app.Namespace)
@@ -52,7 +62,10 @@ func (a *Apps) Rollout(ctx context.Context, app *App, files gitserver.Files) (*R
 	if err != nil {
 		return nil, err
 	}
-	follower := newFollower(app.Name, sha)
+	followers := make([]*follower, 0, len(stacks))
+	for _, stack := range stacks {
+		followers = append(followers, newFollower(app.Name, stack, sha))
+	}
 	if err := a.Fetch(ctx, app); err != nil {
 		return nil, err
 	}
@@ -60,15 +73,33 @@ func (a *Apps) Rollout(ctx context.Context, app *App, files gitserver.Files) (*R
 		select {
 		case <-ctx.Done():
 			explanation := a.Explain(context.WithoutCancel(ctx), app)
-			return nil, fmt.Errorf("follow commit %s into Stack %s: %w\n%s", sha, app.Key(), context.Cause(ctx), explanation)
+			return nil, fmt.Errorf("follow commit %s of GitRepository %s: %w\n%s", sha, app.Key(), context.Cause(ctx), explanation)
 		case seen := <-sightings:
-			follower.note(seen)
-			rollout, err := follower.result()
-			if rollout != nil || err != nil {
-				return rollout, err
+			rollouts, err := noteAll(followers, seen)
+			if rollouts != nil || err != nil {
+				return rollouts, err
 			}
 		}
 	}
+}
+
+// noteAll tells all followers, and returns their rollouts once all have succeeded.
+func noteAll(followers []*follower, seen sighting) ([]*Rollout, error) {
+	rollouts := make([]*Rollout, 0, len(followers))
+	for _, f := range followers {
+		f.note(seen)
+		rollout, err := f.result()
+		if err != nil {
+			return nil, err
+		}
+		if rollout != nil {
+			rollouts = append(rollouts, rollout)
+		}
+	}
+	if len(rollouts) < len(followers) {
+		return nil, nil
+	}
+	return rollouts, nil
 }
 
 // sighting is an object as it was at a moment.
@@ -104,7 +135,8 @@ func forward(ctx context.Context, watcher watch.Interface, sightings chan<- sigh
 // follower finds one commit in what is seen. The watches are independent of each other, so an Update may be seen before
 // the artifact that it was made for: what belongs to the commit is decided when its digest is known.
 type follower struct {
-	name   string // of the GitRepository and the Stack
+	source string // name of the GitRepository
+	stack  string // name of the Stack, and of its Workspace
 	pushed time.Time
 	sha    string
 
@@ -117,9 +149,10 @@ type follower struct {
 
 type updateTimes struct{ created, started, ended time.Time }
 
-func newFollower(name, sha string) *follower {
+func newFollower(source, stack, sha string) *follower {
 	return &follower{
-		name:      name,
+		source:    source,
+		stack:     stack,
 		pushed:    time.Now(),
 		sha:       sha,
 		updates:   map[string]*updateTimes{},
@@ -132,15 +165,15 @@ func (f *follower) note(seen sighting) {
 	switch object := seen.object.(type) {
 	case *sourcev1.GitRepository:
 		artifact := object.Status.Artifact
-		if object.Name == f.name && f.digest == "" && artifact != nil && strings.HasSuffix(artifact.Revision, f.sha) {
+		if object.Name == f.source && f.digest == "" && artifact != nil && strings.HasSuffix(artifact.Revision, f.sha) {
 			f.digest, f.artifact = artifact.Digest, seen.at
 		}
 	case *autov1alpha1.Update:
-		if object.Spec.Source != nil {
+		if object.Spec.Source != nil && object.Spec.WorkspaceName == f.stack {
 			f.noteUpdate(object, seen.at)
 		}
 	case *pulumiv1.Stack:
-		if object.Name == f.name && object.Status.LastUpdate != nil {
+		if object.Name == f.stack && object.Status.LastUpdate != nil {
 			f.noteOutcome(object.Status.LastUpdate, seen.at)
 		}
 	}
@@ -185,7 +218,7 @@ func (f *follower) result() (*Rollout, error) {
 		return nil, nil
 	}
 	if message, failed := f.failed[f.digest]; failed {
-		return nil, fmt.Errorf("the update of Stack %s to commit %s failed: %s", f.name, f.sha, message)
+		return nil, fmt.Errorf("the update of Stack %s to commit %s failed: %s", f.stack, f.sha, message)
 	}
 	succeeded, done := f.succeeded[f.digest]
 	if !done {

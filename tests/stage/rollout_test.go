@@ -22,6 +22,7 @@ func source(revision, digest string) *sourcev1.GitRepository {
 
 func update(digest string, state autov1alpha1.UpdateState) *autov1alpha1.Update {
 	u := &autov1alpha1.Update{}
+	u.Spec.WorkspaceName = "stack"
 	u.Spec.Source = &autov1alpha1.UpdateSource{Digest: digest}
 	u.Status.State = state
 	return u
@@ -29,7 +30,7 @@ func update(digest string, state autov1alpha1.UpdateState) *autov1alpha1.Update 
 
 func stackAfter(last pulumiv1.StackUpdateStatus) *pulumiv1.Stack {
 	s := &pulumiv1.Stack{}
-	s.Name = "app"
+	s.Name = "stack"
 	s.Status.LastUpdate = &last
 	return s
 }
@@ -37,7 +38,7 @@ func stackAfter(last pulumiv1.StackUpdateStatus) *pulumiv1.Stack {
 func TestFollowerTakesEachStepOfItsCommitInWhateverOrderTheyAreSeen(t *testing.T) {
 	g := NewWithT(t)
 	start := time.Now()
-	f := newFollower("app", "abc")
+	f := newFollower("app", "stack", "abc")
 	for second, object := range []any{
 		stackAfter(pulumiv1.StackUpdateStatus{State: pulumiv1.StackUpdateSucceeded, LastSuccessfulCommit: "sha256:old"}),
 		source("main@sha1:old", "sha256:old"),
@@ -66,7 +67,7 @@ func TestFollowerTakesEachStepOfItsCommitInWhateverOrderTheyAreSeen(t *testing.T
 
 func TestFollowerReportsAFailedUpdateOfItsCommitOnly(t *testing.T) {
 	g := NewWithT(t)
-	f := newFollower("app", "abc")
+	f := newFollower("app", "stack", "abc")
 	f.note(sighting{object: stackAfter(pulumiv1.StackUpdateStatus{
 		State: pulumiv1.StackUpdateFailed, LastAttemptedCommit: "sha256:old", Message: "an older one"})})
 	f.note(sighting{object: source("main@sha1:abc", "sha256:new")})

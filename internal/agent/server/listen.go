@@ -16,7 +16,7 @@ import (
 const maxSocketPath = 107
 
 // Listen opens the address, "unix:/path/agent.sock" or "host:port". The socket is for this user only; one that an
-// earlier agent left is replaced. Call it before anything else creates files: it changes the umask for a moment.
+// earlier agent left is replaced. Call it while nothing else creates files: it changes the umask for a moment.
 func Listen(address string) (net.Listener, error) {
 	socket, isUnix := strings.CutPrefix(address, "unix:")
 	if !isUnix {
