@@ -10,6 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
@@ -116,11 +119,25 @@ func (r *Reconciler) showProgress(o *observation, update *autov1alpha1.Update) o
 	reason, message := waitingFor(update)
 	switch {
 	case reason != "":
-		markWaiting(o.stack, reason, message)
+		return r.showWaiting(o.stack, reason, message)
 	case !keepsReady(o.stack):
 		markWorking(o.stack, describeProgress(update))
 	}
 	return outcome{}
+}
+
+// showWaiting shows a problem that keeps an update from starting. The event is recorded once for each reason, and only where
+// somebody may have to help.
+func (r *Reconciler) showWaiting(stack *pulumiv1.Stack, reason, message string) outcome {
+	known := conditions.GetReason(stack, meta.ReadyCondition) == reason
+	markWaiting(stack, reason, message)
+	if known || reason == autov1alpha1.UpdateTransientFailureReason {
+		return outcome{}
+	}
+	return outcome{then: func(context.Context) error {
+		r.Event(stack, corev1.EventTypeWarning, reason, message)
+		return nil
+	}}
 }
 
 // release lets the Stack go.

@@ -29,6 +29,9 @@ const fieldOwner = "stack-controller"
 // infoTimeout bounds how long an agent, which answers from memory, may hold a worker.
 const infoTimeout = 5 * time.Second
 
+// conflictInterval is when to look again at a Workspace that was not what it seemed: its latest version is on its way.
+const conflictInterval = 500 * time.Millisecond
+
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces,verbs=get;list;watch
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
@@ -78,11 +81,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	before := workspace.DeepCopy()
 	decided := decide(observed)
-	r.announce(workspace, decided)
 	decided.apply(workspace)
-	if err := r.patchStatus(ctx, before, workspace); err != nil {
+	if err := r.patchStatus(ctx, before, workspace); apierrors.IsConflict(err) {
+		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+	} else if err != nil {
 		return ctrl.Result{}, err
 	}
+	r.announce(before, decided)
 	return ctrl.Result{RequeueAfter: decided.after}, decided.retry
 }
 

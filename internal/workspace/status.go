@@ -43,7 +43,7 @@ func (d decision) apply(workspace *autov1alpha1.Workspace) {
 }
 
 // announce records the events: a failure when it begins, and once per generation that fields have no effect. It is called
-// before the status is changed.
+// with the Workspace as it was, once its status is written: a write that fails is repeated, an event must not be.
 func (r *Reconciler) announce(workspace *autov1alpha1.Workspace, d decision) {
 	if d.state == stateFailing || d.state == stateStalled {
 		if conditions.GetReason(workspace, autov1alpha1.WorkspaceReady) != d.reason {

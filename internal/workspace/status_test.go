@@ -1,14 +1,19 @@
 package workspace
 
 import (
+	"context"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
 func TestReadyIsNeverSeenWithoutWhatItSpeaksOf(t *testing.T) {
@@ -33,4 +38,37 @@ func TestReadyIsNeverSeenWithoutWhatItSpeaksOf(t *testing.T) {
 		}
 	}
 	t.Fatal("the watch ended before the workspace was ready")
+}
+
+// interfering is a runtime during whose first answer somebody else writes the Workspace.
+type interfering struct {
+	runtime.Runtime
+	write func()
+}
+
+func (r *interfering) Ensure(context.Context, *autov1alpha1.Workspace) (runtime.Status, error) {
+	r.write()
+	r.write = func() {}
+	return failed, nil
+}
+
+func TestFailureIsAnnouncedOnceThoughItsStatusIsWrittenTwice(t *testing.T) {
+	s := newStage(t)
+	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
+	key := ctrlclient.ObjectKeyFromObject(workspace)
+	recorder := record.NewFakeRecorder(10)
+	r := &Reconciler{Client: s.client, EventRecorder: recorder, Runtime: &interfering{write: func() {
+		metav1.SetMetaDataAnnotation(&workspace.ObjectMeta, "example.com/somebody", "else")
+		s.Expect(s.client.Update(t.Context(), workspace)).To(Succeed())
+	}}}
+
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(result.RequeueAfter).NotTo(BeZero(), "the first status could not be written")
+	_, err = r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+	s.Expect(err).NotTo(HaveOccurred())
+
+	s.await(workspace, beUnready(failed.Reason))
+	s.Expect(recorder.Events).To(Receive(ContainSubstring(failed.Message)))
+	s.Expect(recorder.Events).To(BeEmpty())
 }

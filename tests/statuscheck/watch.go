@@ -64,6 +64,10 @@ func (w *Watcher) follow(ctx context.Context, watcher watch.Interface) {
 		case <-ctx.Done():
 			return
 		case event, open := <-watcher.ResultChan():
+			if ctx.Err() != nil {
+				// That the watch was ended is the last that it reports.
+				return
+			}
 			if !open {
 				w.note(errors.Join(errors.New("the watch ended early"), ctx.Err()))
 				return

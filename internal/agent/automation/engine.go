@@ -150,6 +150,6 @@ func (o *operation) checkPending(ctx context.Context) error {
 	}
 	return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
 		"an earlier update was killed while it created %s: another update could create it twice. See whether it exists, then import it or "+
-			"forget the attempt, with `pulumi refresh --import-pending-creates` or `--clear-pending-creates`",
+			"forget the attempt, with `pulumi refresh --import-pending-creates` or `--clear-pending-creates`; `pulumi cancel` removes a lock that is left",
 		strings.Join(facts.pendingCreates[:min(len(facts.pendingCreates), 10)], ", "))
 }

@@ -1,0 +1,153 @@
+package pods_test
+
+import (
+	"context"
+	"encoding/base64"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/stage"
+)
+
+func TestCustomisedStackBecomesReadyAndItsPodIsAsItSays(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	ctx := t.Context()
+	const name = "customised"
+	// This one brings the namespace, the source and the state.
+	removeNamespaceAtEnd(t, g, name)
+	app, err := system.Deploy(ctx, name, named(name, program("one")), func(stack *pulumiv1.Stack) { stack.Spec.Suspend = true })
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(system.Client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "deployer"}})).To(Succeed())
+	apply(ctx, g, "customised.yaml", map[string]string{
+		"NAMESPACE": name, "IMAGE": system.Images.Pulumi.Reference, "BUSYBOX": system.Images.Busybox.Reference,
+	})
+	_, err = system.WaitReady(ctx, &stage.App{Namespace: name, Name: "my-stack", Repository: app.Repository})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	pod := podOf(ctx, g, name, "my-stack")
+	g.Expect(pod.Name).To(Equal("my-stack-workspace-0"))
+	g.Expect(pod.Labels).To(HaveKeyWithValue("example.com/mylabel", "bar"))
+	g.Expect(pod.Spec.TerminationGracePeriodSeconds).To(HaveValue(BeEquivalentTo(3600)))
+	g.Expect(pod.Spec.ServiceAccountName).To(Equal("deployer"))
+	g.Expect(pod.Spec.ImagePullSecrets).To(ConsistOf(corev1.LocalObjectReference{Name: "registry"}))
+	g.Expect(pod.Spec.Tolerations).To(ContainElement(corev1.Toleration{
+		Key: "example.com/foo", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
+	}))
+	pulumi := pod.Spec.Containers[0]
+	g.Expect(pulumi.Name).To(Equal("pulumi"))
+	g.Expect(pulumi.Resources.Requests.Memory().Equal(resource.MustParse("128Mi"))).To(BeTrue())
+	g.Expect(pulumi.Resources.Limits.Cpu().Equal(resource.MustParse("2"))).To(BeTrue())
+
+	greeting, err := kubectl(ctx, "logs", "--namespace="+name, pod.Name, "--container=extra")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(greeting).To(Equal("Hello, extra init container!\n"))
+	token, err := runInPod(ctx, name, "my-stack", "cat /var/run/secrets/pulumi/token")
+	g.Expect(err).NotTo(HaveOccurred())
+	claims, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(claims)).To(And(ContainSubstring("urn:pulumi:org:ORG_NAME"), ContainSubstring("system:serviceaccount:"+name+":deployer")))
+}
+
+func TestBaselineProfileNeedsANamespaceThatAllowsIt(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	ctx := t.Context()
+	const name = "baseline"
+	removeNamespaceAtEnd(t, g, name)
+	app, err := system.Deploy(ctx, name, named(name, program("one")), func(stack *pulumiv1.Stack) {
+		stack.Spec.WorkspaceTemplate.Spec.SecurityProfile = autov1alpha1.SecurityProfileBaseline
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	awaitStack(ctx, g, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
+		ready := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
+		g.Expect(ready).NotTo(BeNil())
+		g.Expect(ready.Reason).To(Equal(pulumiv1.WorkspaceNotReadyReason), ready.Message)
+		g.Expect(ready.Message).To(ContainSubstring(autov1alpha1.PodSecurityViolationReason))
+	})
+
+	_, err = kubectl(ctx, "label", "--overwrite", "namespace", name, "pod-security.kubernetes.io/enforce=baseline")
+	g.Expect(err).NotTo(HaveOccurred())
+	bounded, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err = system.WaitReady(bounded, app)
+	g.Expect(err).NotTo(HaveOccurred())
+	security := podOf(ctx, g, name, name).Spec.SecurityContext
+	g.Expect(security.RunAsNonRoot).To(BeNil())
+	g.Expect(security.SeccompProfile.Type).To(Equal(corev1.SeccompProfileTypeRuntimeDefault))
+}
+
+func TestChangedSecretConfigAndRevisionReachTheNextUpdateInTheSamePod(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	ctx := t.Context()
+	const name = "same-pod"
+	removeNamespaceAtEnd(t, g, name)
+	app, err := system.Deploy(ctx, name, named(name, configured("${config} ${variable}")), func(stack *pulumiv1.Stack) {
+		stack.Spec.Config = map[string]apiextensionsv1.JSON{"config": {Raw: []byte(`"config-1"`)}}
+		stack.Spec.EnvRefs["VARIABLE"] = pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: "variable", Key: "value"}}
+		stack.Spec.WorkspaceTemplate.Spec.Stacks = []autov1alpha1.WorkspaceStack{{Name: "dev", Config: []autov1alpha1.ConfigItem{{
+			Key: "variable", ValueFrom: &autov1alpha1.ConfigValueFrom{Env: "VARIABLE"},
+		}}}}
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	// The pod starts before there is the Secret, which the update waits for.
+	awaitStack(ctx, g, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
+		ready := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
+		g.Expect(ready).To(HaveField("Reason", pulumiv1.SecretNotFoundReason))
+	})
+	variable := secret(name, "variable", "value", "variable-1")
+	g.Expect(system.Client.Create(ctx, variable)).To(Succeed())
+	_, err = system.WaitReady(ctx, app)
+	g.Expect(err).NotTo(HaveOccurred())
+	expectOutput(ctx, g, app.Key(), "config-1 variable-1")
+	before := podOf(ctx, g, name, name)
+
+	variable.StringData = map[string]string{"value": "variable-2"}
+	g.Expect(system.Client.Update(ctx, variable)).To(Succeed())
+	request(ctx, g, app.Key(), "the Secret")
+	expectOutput(ctx, g, app.Key(), "config-1 variable-2")
+	change(ctx, g, app.Key(), func(stack *pulumiv1.Stack) {
+		stack.Spec.Config["config"] = apiextensionsv1.JSON{Raw: []byte(`"config-2"`)}
+	})
+	expectOutput(ctx, g, app.Key(), "config-2 variable-2")
+	_, err = system.Rollout(ctx, app, named(name, configured("new ${config} ${variable}")))
+	g.Expect(err).NotTo(HaveOccurred())
+	expectOutput(ctx, g, app.Key(), "new config-2 variable-2")
+
+	after := podOf(ctx, g, name, name)
+	g.Expect(after.UID).To(Equal(before.UID))
+	g.Expect(after.Status.ContainerStatuses[0].RestartCount).To(BeZero())
+}
+
+// configured is a program whose output is made of the configuration keys "config" and "variable".
+func configured(value string) gitserver.Files {
+	return gitserver.Files{"Pulumi.yaml": `
+name: app
+runtime: yaml
+config:
+  config: {type: string}
+  variable: {type: string}
+outputs:
+  value: ` + value + "\n"}
+}
+
+// expectOutput waits until the Stack has the output "value".
+func expectOutput(ctx context.Context, g *WithT, key client.ObjectKey, want string) {
+	awaitStack(ctx, g, key, func(g Gomega, stack *pulumiv1.Stack) {
+		g.Expect(string(stack.Status.Outputs["value"].Raw)).To(Equal(`"`+want+`"`), "%+v", stack.Status.Conditions)
+	})
+}

@@ -1,0 +1,62 @@
+package pods_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/cluster"
+	"github.com/stack-controller/stack-controller/tests/podstage"
+)
+
+// TestRestartedControllerSaysNothingNewAboutTroubles runs alone, before the parallel tests: it replaces the controller.
+func TestRestartedControllerSaysNothingNewAboutTroubles(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	var plays []*play
+	for _, what := range []struct {
+		name string
+		trouble
+	}{
+		{"restart-quota", trouble{
+			provoke: func(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
+				g.Expect(system.Client.Create(ctx, quota(stack.Namespace, corev1.ResourcePods, "0"))).To(Succeed())
+			},
+			reason: autov1alpha1.QuotaExceededReason,
+			heal: func(ctx context.Context, g *WithT, key client.ObjectKey) {
+				g.Expect(system.Client.Update(ctx, quota(key.Namespace, corev1.ResourcePods, "1"))).To(Succeed())
+			},
+		}},
+		{"restart-volume", trouble{provoke: mountLateVolume, reason: autov1alpha1.VolumeMountFailedReason, heal: createConfigMap}},
+	} {
+		plays = append(plays, begin(t, g, what.name, what.trouble))
+	}
+	for _, p := range plays {
+		t.Run(p.app.Name+" is shown", p.expectShown)
+		p.recorder.forget()
+	}
+
+	before := leadingController(ctx, g)
+	_, err := kubectl(ctx, "rollout", "restart", "deployment/"+podstage.ControllerName, "--namespace="+cluster.FluxNamespace)
+	g.Expect(err).NotTo(HaveOccurred())
+	eventually(ctx, g, func(g Gomega) { g.Expect(leadingController(ctx, g)).NotTo(Equal(before)) })
+	g.Expect(system.AwaitController(ctx)).To(Succeed())
+	g.Consistently(func(g Gomega) {
+		for _, p := range plays {
+			g.Expect(p.recorder.writes()).NotTo(Or(HaveKey(pulumiv1.StackKind), HaveKey(autov1alpha1.WorkspaceKind)), p.app.Name)
+		}
+	}).WithContext(ctx).WithTimeout(10 * time.Second).WithPolling(pollInterval).Should(Succeed())
+
+	for _, p := range plays {
+		p.end(t, g)
+	}
+	for _, p := range plays {
+		t.Run(p.app.Name+" heals", p.expectHealed)
+	}
+}

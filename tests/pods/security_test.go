@@ -1,0 +1,149 @@
+package pods_test
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
+	"github.com/stack-controller/stack-controller/tests/cluster"
+	"github.com/stack-controller/stack-controller/tests/podstage"
+)
+
+// The lines with which an agent says how it finds out who calls it.
+const (
+	asksTheAPIServer  = "the API server is asked who calls the agent"
+	verifiesByItself  = "tokens are verified with its public keys"
+	delegatedAccount  = "delegated"
+	grantedAccount    = "granted"
+	strangerAccount   = "stranger"
+	delegatorRole     = "system:auth-delegator"
+	workspaceRPCGroup = "auto.pulumi.com"
+)
+
+func TestAgentLetsInOnlyWhomItHasTo(t *testing.T) {
+	for name, mode := range map[string]struct {
+		account    string
+		says, mute string
+		// granted is what somebody else is answered whom RBAC grants the use of the workspace.
+		granted codes.Code
+	}{
+		"rpc-offline": {account: "", says: verifiesByItself, mute: asksTheAPIServer, granted: codes.PermissionDenied},
+		"rpc-online":  {account: delegatedAccount, says: asksTheAPIServer, mute: verifiesByItself, granted: codes.OK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			removeNamespaceAtEnd(t, g, name)
+			app, err := system.Deploy(ctx, name, program("one"), func(stack *pulumiv1.Stack) {
+				createAccounts(ctx, g, name)
+				stack.Spec.ServiceAccountName = mode.account
+			})
+			g.Expect(err).NotTo(HaveOccurred())
+			_, err = system.WaitReady(ctx, app)
+			g.Expect(err).NotTo(HaveOccurred())
+			pod := podOf(ctx, g, name, name)
+			log, err := system.Cluster.Logs(ctx, name, pod.Name, "pulumi")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(log).To(And(ContainSubstring(mode.says), Not(ContainSubstring(mode.mute))))
+
+			checkTokens(ctx, t, name, mode.granted)
+			checkMethods(ctx, t, name)
+			checkTransport(ctx, t, name)
+			log, err = system.Cluster.Logs(ctx, name, pod.Name, "pulumi")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(log).To(And(ContainSubstring("call refused"), Not(ContainSubstring("eyJ"))), "no part of a token is logged")
+		})
+	}
+}
+
+// checkTokens calls the agent with tokens of the cluster that were made for something else.
+func checkTokens(ctx context.Context, t *testing.T, name string, granted codes.Code) {
+	g := NewWithT(t)
+	own, other := credentials.Audience(name, name), credentials.Audience("elsewhere", name)
+	const flux, controller = cluster.FluxNamespace, podstage.ControllerName
+	agent := dialAgent(ctx, t, name, nil)
+	for what, test := range map[string]struct {
+		token string
+		want  codes.Code
+	}{
+		"the controller":                          {token: newToken(ctx, g, flux, controller, own), want: codes.OK},
+		"the controller, for another workspace":   {token: newToken(ctx, g, flux, controller, other), want: codes.Unauthenticated},
+		"the controller, for the API server":      {token: newToken(ctx, g, flux, controller), want: codes.Unauthenticated},
+		"somebody else of the same namespace":     {token: newToken(ctx, g, name, strangerAccount, own), want: codes.PermissionDenied},
+		"the identity of the workspace itself":    {token: newToken(ctx, g, name, delegatedAccount, own), want: codes.PermissionDenied},
+		"another controller of flux-system":       {token: newToken(ctx, g, flux, "source-controller", own), want: codes.PermissionDenied},
+		"who is granted the use of the workspace": {token: newToken(ctx, g, name, grantedAccount, own), want: granted},
+		"nobody":                     {token: "", want: codes.Unauthenticated},
+		"something that is no token": {token: "stolen", want: codes.Unauthenticated},
+	} {
+		g.Expect(status.Code(getInfo(ctx, agent, test.token))).To(Equal(test.want), what)
+	}
+}
+
+// checkMethods calls everything that the agent serves without the right to do so.
+func checkMethods(ctx context.Context, t *testing.T, name string) {
+	g := NewWithT(t)
+	agent := dialAgent(ctx, t, name, nil)
+	foreign := newToken(ctx, g, cluster.FluxNamespace, podstage.ControllerName, credentials.Audience("elsewhere", name))
+	for _, method := range agentMethods() {
+		for _, token := range []string{"", foreign} {
+			err := callMethod(ctx, agent, method, token)
+			g.Expect(status.Code(err)).To(Equal(codes.Unauthenticated), "%s: %v", method.name, err)
+		}
+	}
+}
+
+// checkTransport has the right token, and a connection that must not be made.
+func checkTransport(ctx context.Context, t *testing.T, name string) {
+	g := NewWithT(t)
+	token := newToken(ctx, g, cluster.FluxNamespace, podstage.ControllerName, credentials.Audience(name, name))
+	err := getInfo(ctx, dialAgent(ctx, t, name, insecure.NewCredentials()), token)
+	g.Expect(status.Code(err)).To(Equal(codes.Unavailable), "in clear: %v", err)
+
+	pair, err := credentials.NewKeyPair()
+	g.Expect(err).NotTo(HaveOccurred())
+	pinned, err := credentials.Pinned(pair[corev1.TLSCertKey])
+	g.Expect(err).NotTo(HaveOccurred())
+	err = getInfo(ctx, dialAgent(ctx, t, name, pinned), token)
+	g.Expect(status.Code(err)).To(Equal(codes.Unavailable))
+	g.Expect(err).To(MatchError(ContainSubstring("certificate is not the one")), "another agent's certificate")
+}
+
+// createAccounts makes ServiceAccounts in the namespace: one that may ask the API server about callers, one that may use the
+// workspace of the namespace's name, and one that may nothing.
+func createAccounts(ctx context.Context, g *WithT, namespace string) {
+	for _, name := range []string{delegatedAccount, grantedAccount, strangerAccount} {
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		g.Expect(system.Client.Create(ctx, account)).To(Succeed())
+	}
+	subject := func(name string) []rbacv1.Subject {
+		return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}}
+	}
+	g.Expect(system.Client.Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace + ":" + delegatorRole},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: delegatorRole},
+		Subjects:   subject(delegatedAccount),
+	})).To(Succeed())
+	g.Expect(system.Client.Create(ctx, &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "use-workspace"},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{workspaceRPCGroup}, Resources: []string{"workspaces/rpc"}, ResourceNames: []string{namespace}, Verbs: []string{"use"},
+		}},
+	})).To(Succeed())
+	g.Expect(system.Client.Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "use-workspace"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "use-workspace"},
+		Subjects:   subject(grantedAccount),
+	})).To(Succeed())
+}

@@ -1,0 +1,196 @@
+package pods_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/stage"
+)
+
+const (
+	// quietTime is for how long a trouble is left alone to see that it is not written about again and again.
+	quietTime = 30 * time.Second
+	// maxWrites is how often an object may be written in that time: attempts are made, and kubelet and scheduler tell news.
+	maxWrites = 8
+	// healingPatience bounds the time from the end of a cause to that of the trouble. The kubelet has waits of its own.
+	healingPatience = 4 * time.Minute
+)
+
+// trouble is why the pod of a workspace is not there, or not ready.
+type trouble struct {
+	// provoke changes the Stack, which is about to be created, and its namespace, which is there already.
+	provoke func(ctx context.Context, g *WithT, stack *pulumiv1.Stack)
+	// reason is that of the Workspace, and says is what its message has to contain.
+	reason string
+	says   []string
+	// stalled says that only an edit can help.
+	stalled bool
+	// heal takes the cause away.
+	heal func(ctx context.Context, g *WithT, key client.ObjectKey)
+}
+
+// play is a trouble from its begin to its end, in a namespace of its own.
+type play struct {
+	trouble
+	app      *stage.App
+	recorder *recorder
+	// begun, shown and healed are when the Stack was created, when it showed the trouble and when the cause was taken away.
+	begun, shown, healed time.Time
+}
+
+// playTroubles provokes the troubles, each in a namespace of its name, and expects of each of them that Workspace and Stack say
+// what it is, that nobody writes about it over and over again, and that it ends with its cause.
+func playTroubles(t *testing.T, troubles map[string]trouble) {
+	g := NewWithT(t)
+	var plays []*play
+	for _, name := range slices.Sorted(maps.Keys(troubles)) {
+		plays = append(plays, begin(t, g, name, troubles[name]))
+	}
+	for _, p := range plays {
+		t.Run(p.app.Name+" is shown", p.expectShown)
+	}
+	expectQuiet(t, g, plays)
+	for _, p := range plays {
+		p.end(t, g)
+	}
+	for _, p := range plays {
+		t.Run(p.app.Name+" heals", p.expectHealed)
+	}
+}
+
+// begin creates a Stack with the trouble.
+func begin(t *testing.T, g *WithT, name string, what trouble) *play {
+	removeNamespaceAtEnd(t, g, name)
+	checkStatuses(t, name)
+	p := &play{trouble: what, recorder: record(t, g, name), begun: time.Now()}
+	var err error
+	p.app, err = system.Deploy(t.Context(), name, programWith(name, "one"), func(stack *pulumiv1.Stack) { what.provoke(t.Context(), g, stack) })
+	g.Expect(err).NotTo(HaveOccurred())
+	return p
+}
+
+// expectShown waits until the trouble is shown by the Workspace, and by the Stack in the same words.
+func (p *play) expectShown(t *testing.T) {
+	g := NewWithT(t)
+	var workspace *autov1alpha1.Workspace
+	eventually(t.Context(), g, func(g Gomega) {
+		workspace = workspaceOf(t.Context(), g, p.app)
+		p.expectTrouble(g, workspace)
+	})
+	stack := awaitStack(t.Context(), g, p.app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
+		ready := conditions.Get(stack, meta.ReadyCondition)
+		g.Expect(ready).To(HaveField("Reason", p.stackReason()))
+		g.Expect(ready).To(HaveField("Status", BeEquivalentTo("False")))
+		g.Expect(ready.Message).To(HavePrefix(fmt.Sprintf("workspace %q is not ready (%s): ", p.app.Name, p.reason)))
+		for _, words := range p.says {
+			g.Expect(ready.Message).To(ContainSubstring(words))
+		}
+		g.Expect(conditions.IsStalled(stack)).To(Equal(p.stalled))
+		g.Expect(conditions.IsReconciling(stack)).To(Equal(!p.stalled))
+	})
+	p.shown = time.Now()
+	t.Logf("%s: shown after %s, %s: %s", p.app.Name, p.shown.Sub(p.begun).Round(100*time.Millisecond), p.stackReason(), conditions.GetMessage(stack, meta.ReadyCondition))
+}
+
+// expectTrouble expects the Workspace to say what the trouble is.
+func (p *play) expectTrouble(g Gomega, workspace *autov1alpha1.Workspace) {
+	ready := conditions.Get(workspace, autov1alpha1.WorkspaceReady)
+	g.Expect(ready).To(HaveField("Reason", p.reason))
+	g.Expect(ready.Status).To(BeEquivalentTo("False"))
+	for _, words := range p.says {
+		g.Expect(ready.Message).To(ContainSubstring(words))
+	}
+	g.Expect(conditions.IsStalled(workspace)).To(Equal(p.stalled))
+}
+
+func (p *play) stackReason() string {
+	if p.stalled {
+		return pulumiv1.WorkspaceFailedReason
+	}
+	return pulumiv1.WorkspaceNotReadyReason
+}
+
+// end takes the cause of the trouble away.
+func (p *play) end(t *testing.T, g *WithT) {
+	p.healed = time.Now()
+	p.heal(t.Context(), g, p.app.Key())
+}
+
+// expectHealed waits until the Stack is ready, and expects that the trouble was told once.
+func (p *play) expectHealed(t *testing.T) {
+	g := NewWithT(t)
+	ctx, cancel := context.WithTimeout(t.Context(), healingPatience)
+	defer cancel()
+	_, err := system.WaitReady(ctx, p.app)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func() time.Time { return p.recorder.readySince(p.healed) }).WithContext(ctx).ShouldNot(BeZero())
+	t.Logf("%s: healed in %s; the workspace was %s", p.app.Name, p.recorder.readySince(p.healed).Sub(p.healed).Round(100*time.Millisecond),
+		strings.Join(p.recorder.reasons(autov1alpha1.WorkspaceKind, p.begun), ", "))
+	g.Expect(p.recorder.when(autov1alpha1.WorkspaceKind, "True", p.begun)).To(BeTemporally(">", p.healed), "ready despite the trouble")
+	g.Expect(warnings(ctx, g, p.app.Namespace)).To(ConsistOf(
+		HavePrefix("Stack "+p.stackReason()+" x1: "), HavePrefix("Workspace "+p.reason+" x1: ")))
+}
+
+// warnings are the events of that type about the Stack and the Workspace of a namespace.
+func warnings(ctx context.Context, g Gomega, namespace string) (found []string) {
+	list := &corev1.EventList{}
+	g.Expect(system.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
+	for _, event := range list.Items {
+		kind := event.InvolvedObject.Kind
+		if event.Type == corev1.EventTypeWarning && (kind == pulumiv1.StackKind || kind == autov1alpha1.WorkspaceKind) {
+			found = append(found, fmt.Sprintf("%s %s x%d: %s", kind, event.Reason, event.Count, event.Message))
+		}
+	}
+	return found
+}
+
+// expectQuiet expects that few writes and few reconciles happen while the troubles last.
+func expectQuiet(t *testing.T, g *WithT, plays []*play) {
+	before := reconciles(t.Context(), g)
+	begin := time.Now()
+	for _, p := range plays {
+		p.recorder.forget()
+	}
+	g.Consistently(func(g Gomega) {
+		for _, p := range plays {
+			for object, writes := range p.recorder.writes() {
+				g.Expect(writes).To(BeNumerically("<=", maxWrites), "%s in namespace %s", object, p.app.Namespace)
+			}
+		}
+	}).WithContext(t.Context()).WithTimeout(quietTime).WithPolling(time.Second).Should(Succeed())
+	for _, p := range plays {
+		t.Logf("%s: written in %s: %v", p.app.Name, quietTime, p.recorder.writes())
+	}
+	for controller, count := range reconciles(t.Context(), g) {
+		rate := (count - before[controller]) / time.Since(begin).Seconds()
+		t.Logf("reconciles of the controller of %s: %.1f/s, of %d troubles and of other tests", controller, rate, len(plays))
+		g.Expect(rate).To(BeNumerically("<", 50), controller)
+	}
+}
+
+// programWith is a project of that name, so that its pulumi stack is nobody else's, with one output.
+func programWith(name, value string) gitserver.Files {
+	return gitserver.Files{"Pulumi.yaml": "name: " + name + "\nruntime: yaml\noutputs:\n  value: " + value + "\n"}
+}
+
+// workspaceOf returns the Workspace of the app.
+func workspaceOf(ctx context.Context, g Gomega, app *stage.App) *autov1alpha1.Workspace {
+	workspace := &autov1alpha1.Workspace{}
+	g.Expect(system.Client.Get(ctx, app.Key(), workspace)).To(Succeed())
+	return workspace
+}
