@@ -77,6 +77,9 @@ func (c *config) validate(flags *flag.FlagSet) error {
 	case c.limits.MaxDownloadSize <= 0 || c.limits.MaxUnpackedSize <= 0 || c.limits.MaxEntries <= 0:
 		return errors.New("--max-source-size, --max-unpacked-size and --max-entries have to be positive")
 	}
+	if err := server.CheckAddress(c.listen); err != nil {
+		return err
+	}
 	return c.access.validate(c.listen)
 }
 

@@ -4,6 +4,7 @@ package source
 
 import (
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +22,8 @@ type Artifact struct {
 	artifact.Reference
 	// OriginRevision is the revision that an OCI artifact was built from; empty for other sources.
 	OriginRevision string
+	// Published is when the source last changed, to the second.
+	Published time.Time
 }
 
 // Commit is what a Stack's status records as its commit: the digest.
@@ -53,6 +56,7 @@ func artifactOf(object *unstructured.Unstructured) (*Artifact, error) {
 			Size:     published.Size,
 		},
 		OriginRevision: published.Metadata[originRevisionAnnotation],
+		Published:      published.LastUpdateTime.Time,
 	}, nil
 }
 

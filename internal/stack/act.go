@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -33,7 +34,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 	case actionWait:
 		markWaiting(o.stack, d.reason, d.message)
 	case actionFetch:
-		fetching(o, d)
+		return fetching(o, d), nil
 	case actionStall:
 		r.stall(o.stack, d)
 	case actionRetry:
@@ -46,12 +47,20 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 	return outcome{after: d.after}, nil
 }
 
-// fetching shows that the artifact is on its way, unless that is a detail of a periodic run.
-func fetching(o *observation, d decision) {
+// briefFetch is how long ago, to the second, an artifact must have been published before a Stack shows that it is being fetched:
+// most are there sooner than such a status is written, and each write costs everybody who watches.
+const briefFetch = 2 * time.Second
+
+// fetching shows that the artifact is on its way, unless it was published just now or that is a detail of a periodic run.
+func fetching(o *observation, d decision) outcome {
+	if left := briefFetch - time.Since(o.artifact.Published); left > 0 {
+		return outcome{after: min(left, briefFetch)}
+	}
 	last := o.stack.Status.LastUpdate
 	if last == nil || last.Generation != o.stack.Generation || last.LastAttemptedCommit != commitOf(o.artifact) {
 		markWorking(o.stack, d.message)
 	}
+	return outcome{after: d.after}
 }
 
 // stall shows what a human has to mend, and says so once.
@@ -121,7 +130,7 @@ func (r *Reconciler) showProgress(o *observation, update *autov1alpha1.Update) o
 	case reason != "":
 		return r.showWaiting(o.stack, reason, message)
 	case !keepsReady(o.stack):
-		markWorking(o.stack, describeProgress(update))
+		markWorking(o.stack, progressOf(o.workspace, update))
 	}
 	return outcome{}
 }
@@ -171,10 +180,23 @@ func waitingFor(update *autov1alpha1.Update) (reason, message string) {
 	return condition.Reason, condition.Message
 }
 
+// progressOf is describeProgress for an Update that its controller may not have seen yet. In a workspace that is ready nothing
+// holds it up, so the Stack says at once what it would say a moment later.
+func progressOf(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) string {
+	if workspace != nil && conditions.IsTrue(workspace, autov1alpha1.WorkspaceReady) && update.Status.ObservedGeneration == 0 {
+		return processing(update)
+	}
+	return describeProgress(update)
+}
+
+func processing(update *autov1alpha1.Update) string {
+	return fmt.Sprintf("stack is being processed: %s by update %s", update.Spec.Type, update.Name)
+}
+
 // describeProgress is one line about an Update that is on its way.
 func describeProgress(update *autov1alpha1.Update) string {
 	if update.HasStarted() {
-		return fmt.Sprintf("stack is being processed: %s by update %s", update.Spec.Type, update.Name)
+		return processing(update)
 	}
 	condition := apimeta.FindStatusCondition(update.Status.Conditions, autov1alpha1.UpdateProgressing)
 	if condition == nil || condition.Message == "" {

@@ -44,6 +44,9 @@ func (r *Reconciler) applyWorkspace(ctx context.Context, o *observation, withSou
 	if err != nil {
 		return err
 	}
+	if err := r.removeEmptied(ctx, o.workspace, object); err != nil {
+		return err
+	}
 	if err := r.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(fieldOwner), client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply the workspace: %w", err)
 	}
@@ -80,21 +83,5 @@ func applyConfiguration(workspace *autov1alpha1.Workspace) (*unstructured.Unstru
 	object.SetGroupVersionKind(autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind))
 	unstructured.RemoveNestedField(object.Object, "status")
 	unstructured.RemoveNestedField(object.Object, "metadata", "creationTimestamp")
-	removeEmptyResources(object.Object)
 	return object, nil
-}
-
-// removeEmptyResources removes the field from containers that ask for no resources. The encoder writes it for all of them, and
-// an empty object in the place of one that had fields becomes null in a server-side apply, which the schema then refuses.
-func removeEmptyResources(workspace map[string]any) {
-	for _, list := range []string{"initContainers", "containers"} {
-		found, _, _ := unstructured.NestedFieldNoCopy(workspace, "spec", "podTemplate", "spec", list)
-		containers, _ := found.([]any)
-		for _, container := range containers {
-			fields, _ := container.(map[string]any)
-			if resources, ok := fields["resources"].(map[string]any); ok && len(resources) == 0 {
-				delete(fields, "resources")
-			}
-		}
-	}
 }

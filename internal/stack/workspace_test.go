@@ -173,28 +173,38 @@ func TestInterruptedUpdateIsFollowedByAnotherOneAtOnce(t *testing.T) {
 	s.Expect(stack.Status.LastUpdate.Interruptions).To(BeEquivalentTo(freeInterruptions + 1))
 }
 
-func TestResourcesThatAContainerDoesNotAskForAnyMoreGo(t *testing.T) {
+func TestFieldsThatAreNotAskedForAnyMoreGoFromWhatStays(t *testing.T) {
 	s := newStage(t)
-	limits := func(limits corev1.ResourceList) func(*pulumiv1.Stack) {
-		container := corev1.Container{Name: "extra", Image: "extra", Resources: corev1.ResourceRequirements{Limits: limits}}
+	template := func(limits corev1.ResourceList, medium corev1.StorageMedium, user *int64) func(*pulumiv1.Stack) {
+		container := corev1.Container{
+			Name: "extra", Image: "extra", Resources: corev1.ResourceRequirements{Limits: limits}, SecurityContext: &corev1.SecurityContext{RunAsUser: user},
+		}
+		volume := corev1.Volume{Name: "extra", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}}}
 		return func(stack *pulumiv1.Stack) {
 			stack.Spec.WorkspaceTemplate.Spec.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
-				InitContainers: []corev1.Container{container}, Containers: []corev1.Container{container},
+				InitContainers: []corev1.Container{container}, Containers: []corev1.Container{container}, Volumes: []corev1.Volume{volume},
 			}}}
 		}
 	}
-	stack := s.newStack(limits(corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Mi")}))
-	s.Expect(s.workspace().Spec.PodTemplate.Spec.Containers[0].Resources.Limits).To(HaveLen(1))
+	full := template(corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Mi")}, corev1.StorageMediumMemory, new(int64(5)))
+	stack := s.newStack(full)
 	s.setWorkspace(failing(autov1alpha1.CrashLoopBackOffReason, "out of memory"))
 	s.await(stack, reasonIs(meta.ReadyCondition, pulumiv1.WorkspaceNotReadyReason))
 
-	before := stack.DeepCopy()
-	limits(nil)(stack)
-	s.Expect(s.client.Patch(t.Context(), stack, client.MergeFrom(before))).To(Succeed())
+	for _, change := range []func(*pulumiv1.Stack){template(nil, "", nil), full, template(nil, "", nil)} {
+		before := stack.DeepCopy()
+		change(stack)
+		s.Expect(s.client.Patch(t.Context(), stack, client.MergeFrom(before))).To(Succeed())
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.workspace().Spec.PodTemplate).To(BeComparableTo(stack.Spec.WorkspaceTemplate.Spec.PodTemplate))
+		}).Should(Succeed())
+		s.setWorkspace(failing(autov1alpha1.CrashLoopBackOffReason, "out of memory"))
+	}
 
+	before := stack.DeepCopy()
+	stack.Spec.WorkspaceTemplate.Spec.PodTemplate.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}}
+	s.Expect(s.client.Patch(t.Context(), stack, client.MergeFrom(before))).To(Succeed())
 	s.Eventually(func(g Gomega) {
-		pod := s.workspace().Spec.PodTemplate.Spec
-		g.Expect(pod.InitContainers[0].Resources).To(BeZero())
-		g.Expect(pod.Containers[0].Resources).To(BeZero())
-	}).Should(Succeed())
+		g.Expect(s.workspace().Spec.PodTemplate).To(BeComparableTo(stack.Spec.WorkspaceTemplate.Spec.PodTemplate))
+	}).Should(Succeed(), "nobody holds on to what was emptied")
 }

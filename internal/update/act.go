@@ -38,6 +38,9 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 		o.update.Status.Message = d.message
 		r.ensureObserved(o.update)
 	case actionWait:
+		if left := d.unshown(o); left > 0 {
+			return ctrl.Result{RequeueAfter: left}, nil
+		}
 		showWait(o.update, d)
 	}
 	return d.result(), r.patchStatus(ctx, before, o.update)

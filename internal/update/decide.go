@@ -23,6 +23,8 @@ const (
 	reconnectInterval = 30 * time.Second
 	// transientInterval is the first wait after a failure that usually passes by itself.
 	transientInterval = 5 * time.Second
+	// briefWait is how old an Update may be, to the second, before its status shows a wait that is usually over sooner.
+	briefWait = 2 * time.Second
 	// followInterval is how often a running operation is looked at even when its observer has nothing to tell.
 	followInterval = 10 * time.Minute
 )
@@ -114,6 +116,17 @@ type decision struct {
 	wake waker
 	// after is when it comes back without one; zero means that the watch is enough.
 	after time.Duration
+	// brief says that the wait is a step on the way that usually takes moments.
+	brief bool
+}
+
+// unshown is for how much longer a wait that is probably a brief one is kept out of the status of a new Update: to write each
+// step down costs the API server, and everybody who watches, more than the step itself.
+func (d decision) unshown(o *observation) time.Duration {
+	if !d.brief || o.update.Status.ObservedGeneration != 0 {
+		return 0
+	}
+	return max(0, briefWait-o.now.Sub(o.update.CreationTimestamp.Time))
 }
 
 // decide is the whole policy of the Update controller.
@@ -202,7 +215,7 @@ func decideOnStart(o *observation) decision {
 			message: fmt.Sprintf("workspace %q does not exist", o.update.Spec.WorkspaceName)}
 	case workspaceProblem(o.workspace) != "":
 		return decision{action: actionWait, reason: autov1alpha1.UpdateWorkspaceNotReadyReason, wake: byWorkspace,
-			message: workspaceProblem(o.workspace)}
+			message: workspaceProblem(o.workspace), brief: conditions.IsTrue(o.workspace, autov1alpha1.WorkspaceReady)}
 	case o.ahead != "":
 		return decision{action: actionWait, reason: reasonQueued, wake: byUpdates,
 			message: fmt.Sprintf("waits for update %q of the same workspace", o.ahead)}
@@ -215,7 +228,7 @@ func decideOnStart(o *observation) decision {
 		return decideOnFetchError(o)
 	case !o.artifact.ready:
 		return keepingProblem(o, decision{action: actionWait, reason: reasonArtifactPending, wake: byFetch,
-			message: "the artifact is being fetched"})
+			message: "the artifact is being fetched", brief: true})
 	case o.requestError != nil:
 		return decideOnRequestError(o)
 	}

@@ -234,3 +234,26 @@ func TestEveryWaitHasAWaker(t *testing.T) {
 		g.Expect(d.after > 0 || d.wake != byTime && d.wake != byNothing).To(BeTrue(), "%+v", d)
 	}
 }
+
+func TestBriefWaitOfANewUpdateIsShownOnlyWhenItLasts(t *testing.T) {
+	g := NewWithT(t)
+	created := func(age time.Duration) func(*observation) {
+		return func(o *observation) { o.update.CreationTimestamp = metav1.NewTime(testTime.Add(-age)) }
+	}
+	changing := func(o *observation) { o.workspace.Generation++ }
+	fetching := func(o *observation) { o.artifact.ready = false }
+	unshown := func(changes ...func(*observation)) time.Duration {
+		o := ready(changes...)
+		return decide(o).unshown(o)
+	}
+	g.Expect(unshown(created(0), changing)).To(Equal(briefWait))
+	g.Expect(unshown(created(briefWait-time.Second), fetching)).To(Equal(time.Second))
+	delivered := ready(created(0))
+	g.Expect(delivering(delivered).unshown(delivered)).To(Equal(briefWait))
+
+	g.Expect(unshown(created(briefWait), changing)).To(BeZero(), "it lasts")
+	g.Expect(unshown(created(0), changing, waiting(pulumiv1.ArtifactDigestMismatchReason, 0))).To(BeZero(), "something was shown before")
+	for _, problem := range []func(*observation){noWorkspace, workspaceUnready, fetchFails(artifact.Integrity), requestFails(errors.New("x"))} {
+		g.Expect(unshown(created(0), problem)).To(BeZero(), "nothing that is missing is kept back")
+	}
+}

@@ -78,7 +78,7 @@ func decideOnStartError(o *observation, err error) decision {
 // delivering waits for the artifact's way to the agent.
 func delivering(o *observation) decision {
 	return keepingProblem(o, decision{action: actionWait, reason: reasonSourceDelivery, wake: byDelivery,
-		message: "the artifact is being delivered to the agent", after: 2 * deliveryTimeout})
+		message: "the artifact is being delivered to the agent", after: 2 * deliveryTimeout, brief: true})
 }
 
 func busy(err error) decision {

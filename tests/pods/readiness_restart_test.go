@@ -2,6 +2,7 @@ package pods_test
 
 import (
 	"context"
+	"reflect"
 	"testing"
 	"time"
 
@@ -39,24 +40,35 @@ func TestRestartedControllerSaysNothingNewAboutTroubles(t *testing.T) {
 	}
 	for _, p := range plays {
 		t.Run(p.app.Name+" is shown", p.expectShown)
-		p.recorder.forget()
 	}
+	var statuses []any
+	g.Eventually(func() bool {
+		last := statuses
+		statuses = statusesOf(ctx, g, plays)
+		return reflect.DeepEqual(last, statuses)
+	}).WithContext(ctx).WithTimeout(patience).WithPolling(2*time.Second).Should(BeTrue(), "the troubles do not settle")
 
 	before := leadingController(ctx, g)
 	_, err := kubectl(ctx, "rollout", "restart", "deployment/"+podstage.ControllerName, "--namespace="+cluster.FluxNamespace)
 	g.Expect(err).NotTo(HaveOccurred())
 	eventually(ctx, g, func(g Gomega) { g.Expect(leadingController(ctx, g)).NotTo(Equal(before)) })
 	g.Expect(system.AwaitController(ctx)).To(Succeed())
-	g.Consistently(func(g Gomega) {
-		for _, p := range plays {
-			g.Expect(p.recorder.writes()).NotTo(Or(HaveKey(pulumiv1.StackKind), HaveKey(autov1alpha1.WorkspaceKind)), p.app.Name)
-		}
-	}).WithContext(ctx).WithTimeout(10 * time.Second).WithPolling(pollInterval).Should(Succeed())
-
+	g.Consistently(func(g Gomega) { g.Expect(statusesOf(ctx, g, plays)).To(Equal(statuses)) }).WithContext(ctx).
+		WithTimeout(10 * time.Second).WithPolling(pollInterval).Should(Succeed())
 	for _, p := range plays {
 		p.end(t, g)
 	}
 	for _, p := range plays {
 		t.Run(p.app.Name+" heals", p.expectHealed)
 	}
+}
+
+// statusesOf are the statuses of the Stacks and Workspaces.
+func statusesOf(ctx context.Context, g Gomega, plays []*play) (statuses []any) {
+	for _, p := range plays {
+		stack := &pulumiv1.Stack{}
+		g.Expect(system.Client.Get(ctx, p.app.Key(), stack)).To(Succeed())
+		statuses = append(statuses, stack.Status, workspaceOf(ctx, g, p.app).Status)
+	}
+	return statuses
 }

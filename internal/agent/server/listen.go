@@ -26,13 +26,10 @@ func Listen(address string) (net.Listener, error) {
 		}
 		return listener, nil
 	}
+	if err := CheckAddress(address); err != nil {
+		return nil, err
+	}
 	socket = filepath.Clean(socket)
-	if !filepath.IsAbs(socket) {
-		return nil, fmt.Errorf("listen on %s: the path of the socket is not absolute", address)
-	}
-	if len(socket) > maxSocketPath {
-		return nil, fmt.Errorf("listen on %s: the path of the socket has %d bytes, more than the %d that the system allows", address, len(socket), maxSocketPath)
-	}
 	if err := removeStale(socket); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
@@ -43,6 +40,22 @@ func Listen(address string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
 	return listener, nil
+}
+
+// CheckAddress says what is wrong with the path of a unix socket on which Listen fails wherever it is called.
+func CheckAddress(address string) error {
+	socket, isUnix := strings.CutPrefix(address, "unix:")
+	if !isUnix {
+		return nil
+	}
+	socket = filepath.Clean(socket)
+	if !filepath.IsAbs(socket) {
+		return fmt.Errorf("listen on %s: the path of the socket is not absolute", address)
+	}
+	if len(socket) > maxSocketPath {
+		return fmt.Errorf("listen on %s: the path of the socket has %d bytes, more than the %d that the system allows", address, len(socket), maxSocketPath)
+	}
+	return nil
 }
 
 // removeStale removes a socket that nobody listens on.

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/podstage"
+)
+
+const (
+	bareStack = "bare"
+	// bareHome is a directory of the image that its user may write.
+	bareHome = "/home/pulumi"
+	// sharedPrefix begins the names of the stacks that are updated at once.
+	sharedPrefix = "bare-"
+)
+
+// bareProgram makes the program from standard input the one that pulumi runs.
+const bareProgram = `set -e
+mkdir -p ` + bareHome + `/program
+cd ` + bareHome + `/program
+cat >Pulumi.yaml
+`
+
+// bareInit creates the named stacks.
+const bareInit = bareProgram + `for stack; do pulumi stack init --non-interactive "$stack"; done`
+
+// bareUp updates the named stacks, all at once. It measures inside of the container, so that the way into it does not count.
+// Its output are the uptimes of the machine before and after, and what "times" says: the processor time of the shell, which is
+// next to none, and that of its children.
+const bareUp = bareProgram + `read start _ </proc/uptime
+for stack; do
+	pulumi up --yes --skip-preview --non-interactive --stack "$stack" >"/tmp/$stack" 2>&1 || { cat "/tmp/$stack" >&2; kill $$; } &
+done
+wait
+read end _ </proc/uptime
+echo "$start $end"
+times`
+
+// barePod is a pod with the image and the resources of a workspace in which pulumi is run by hand.
+type barePod struct {
+	system *podstage.Stage
+	pod    *corev1.Pod
+	stacks []string // that are updated at once
+}
+
+// bareUpdate is what "pulumi up" took.
+type bareUpdate struct{ wall, cpu time.Duration }
+
+// bareSpec is a pod of the same image, with the same resources and rights as that of a workspace, which does nothing.
+func bareSpec(system *podstage.Stage, namespace, name string) *corev1.Pod {
+	restricted := &corev1.SecurityContext{
+		AllowPrivilegeEscalation: ptr.To(false),
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+	template := system.WorkspaceSpec().PodTemplate.Spec
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: ptr.To[int64](0),
+			AutomountServiceAccountToken:  ptr.To(false),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](1000), RunAsGroup: ptr.To[int64](1000), FSGroup: ptr.To[int64](1000),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Volumes: template.Volumes,
+			Containers: []corev1.Container{{
+				Name:            "pulumi",
+				Image:           system.Images.Pulumi.Reference,
+				ImagePullPolicy: corev1.PullIfNotPresent,
+				Command:         []string{"sleep", "1000000"},
+				Env: []corev1.EnvVar{
+					{Name: "PULUMI_BACKEND_URL", Value: system.BackendURL},
+					{Name: "PULUMI_CONFIG_PASSPHRASE", Value: "correct horse battery staple"},
+					{Name: "PULUMI_SKIP_UPDATE_CHECK", Value: "true"},
+				},
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+					corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
+				}},
+				VolumeMounts:    template.Containers[0].VolumeMounts,
+				SecurityContext: restricted,
+			}},
+		},
+	}
+}
+
+// startBarePod creates the pod, waits until it runs, and creates stacks in it: one, and as many as are updated at once.
+func startBarePod(ctx context.Context, system *podstage.Stage, namespace string, many int, files gitserver.Files) (*barePod, error) {
+	b := &barePod{system: system, pod: bareSpec(system, namespace, "bare")}
+	for i := range many {
+		b.stacks = append(b.stacks, fmt.Sprintf("%s%d", sharedPrefix, i))
+	}
+	if err := system.Client.Create(ctx, b.pod); err != nil {
+		return nil, fmt.Errorf("create the bare pod: %w", err)
+	}
+	_, err := system.Cluster.Kubectl(ctx, "wait", "--for=condition=Ready", "--timeout=120s", "--namespace="+namespace, "pod/"+b.pod.Name)
+	if err != nil {
+		return nil, err
+	}
+	_, err = b.shell(ctx, bareInit, files, append(b.stacks, bareStack)...)
+	return b, err
+}
+
+// up runs "pulumi up" of the files.
+func (b *barePod) up(ctx context.Context, files gitserver.Files) (bareUpdate, error) {
+	return b.upAll(ctx, files, bareStack)
+}
+
+// upMany runs "pulumi up" of the files for many stacks at once.
+func (b *barePod) upMany(ctx context.Context, files gitserver.Files) (bareUpdate, error) {
+	return b.upAll(ctx, files, b.stacks...)
+}
+
+func (b *barePod) upAll(ctx context.Context, files gitserver.Files, stacks ...string) (bareUpdate, error) {
+	output, err := b.shell(ctx, bareUp, files, stacks...)
+	if err != nil {
+		return bareUpdate{}, err
+	}
+	return parseBare(output)
+}
+
+// shell runs a script in the pod that gets the program, which is one file, on its standard input.
+func (b *barePod) shell(ctx context.Context, script string, files gitserver.Files, args ...string) (string, error) {
+	command := []string{"exec", "--stdin", "--namespace=" + b.pod.Namespace, b.pod.Name, "--", "sh", "-c", script, "sh"}
+	return b.system.Cluster.KubectlInput(ctx, files["Pulumi.yaml"], append(command, args...)...)
+}
+
+// parseBare reads what bareUp wrote.
+func parseBare(output string) (bareUpdate, error) {
+	lines := strings.Split(strings.TrimSpace(output), "\n")
+	if len(lines) != 3 {
+		return bareUpdate{}, fmt.Errorf("read the times of the bare update: there are %d lines in %q", len(lines), output)
+	}
+	started, ended, _ := strings.Cut(lines[0], " ")
+	start, startErr := uptime(started)
+	end, endErr := uptime(ended)
+	user, system, _ := strings.Cut(lines[2], " ")
+	userTime, userErr := time.ParseDuration(user)
+	systemTime, systemErr := time.ParseDuration(system)
+	if err := errors.Join(startErr, endErr, userErr, systemErr); err != nil {
+		return bareUpdate{}, fmt.Errorf("read the times of the bare update: %w", err)
+	}
+	return bareUpdate{wall: end - start, cpu: userTime + systemTime}, nil
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/stage"
+)
+
+// coldRuns is how often a Stack is created, after the first one.
+const coldRuns = 3
+
+// coldStart is how a Stack came into being.
+type coldStart struct {
+	reached []time.Duration // as stackMilestones
+	calls   []call
+}
+
+// coldStarts measures the creation of a Stack, whose source is ready, to its first success, beside the creation of a pod with
+// the same image. The first one finds nothing in the memory of the machine.
+func (b *podBench) coldStarts(ctx context.Context) error {
+	app, stack, err := b.provide(ctx, "cold")
+	if err != nil {
+		return err
+	}
+	var starts []coldStart
+	var bare [][]time.Duration
+	for run := range coldRuns + 1 {
+		start, err := b.coldStart(ctx, app, named(stack, fmt.Sprintf("cold-%d", run)))
+		if err != nil {
+			return err
+		}
+		starts = append(starts, start)
+		pod := bareSpec(b.system, app.Namespace, fmt.Sprintf("bare-%d", run))
+		times, err := follow(ctx, b.system.Client, pod, podMilestones(pod.Name), &corev1.PodList{})
+		if err != nil {
+			return err
+		}
+		if err := b.remove(ctx, pod, pod.Name); err != nil {
+			return err
+		}
+		bare = append(bare, times)
+	}
+	b.printColdStarts(starts, bare)
+	return nil
+}
+
+// coldStart creates the Stack, follows it to its first success and removes it.
+func (b *podBench) coldStart(ctx context.Context, app *stage.App, stack *pulumiv1.Stack) (coldStart, error) {
+	if err := b.calls().reset(); err != nil {
+		return coldStart{}, err
+	}
+	reached, err := follow(ctx, b.system.Client, stack, stackMilestones(stack.Name), &autov1alpha1.WorkspaceList{}, &appsv1.StatefulSetList{},
+		&corev1.PodList{}, &autov1alpha1.UpdateList{}, &pulumiv1.StackList{})
+	if err != nil {
+		return coldStart{}, fmt.Errorf("%w\n%s", err, b.system.Explain(ctx, app))
+	}
+	calls, err := b.calls().read()
+	if err != nil {
+		return coldStart{}, err
+	}
+	return coldStart{reached: reached, calls: calls}, b.remove(ctx, stack, stack.Name+"-workspace-0")
+}
+
+// remove deletes the object and waits until the pod is gone, so that it does not take part in what is measured next.
+func (b *podBench) remove(ctx context.Context, object client.Object, pod string) error {
+	ctx, cancel := context.WithTimeout(ctx, podPatience)
+	defer cancel()
+	if err := b.system.Client.Delete(ctx, object); err != nil {
+		return fmt.Errorf("delete %T %s: %w", object, object.GetName(), err)
+	}
+	for {
+		err := b.system.Client.Get(ctx, client.ObjectKey{Namespace: object.GetNamespace(), Name: pod}, &corev1.Pod{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("look for the pod %s: %w", pod, err)
+		}
+		if err := sleep(ctx, pollInterval); err != nil {
+			return fmt.Errorf("wait until the pod %s is gone: %w", pod, err)
+		}
+	}
+}
+
+// column returns the times of a milestone without the first one.
+func column(rows [][]time.Duration, index int) samples {
+	var s samples
+	for _, row := range rows[1:] {
+		s = append(s, row[index])
+	}
+	return s
+}
+
+func (b *podBench) printColdStarts(starts []coldStart, bare [][]time.Duration) {
+	var rows [][]time.Duration
+	for _, start := range starts {
+		rows = append(rows, start.reached)
+	}
+	t := newTable(b.out, "a new Stack, time since its creation", "first", fmt.Sprintf("median of %d more", coldRuns), "in this step")
+	var previous time.Duration
+	for i, m := range stackMilestones("") {
+		median := column(rows, i).median()
+		t.cells(m.name, milliseconds(rows[0][i]), milliseconds(median), milliseconds(median-previous))
+		previous = median
+	}
+	t.flush()
+	t = newTable(b.out, "a pod of the same image, time since its creation", "first", fmt.Sprintf("median of %d more", coldRuns))
+	for i, m := range podMilestones("") {
+		if m.name == initialized {
+			continue // it has none of them
+		}
+		t.cells(m.name, milliseconds(bare[0][i]), milliseconds(column(bare, i).median()))
+	}
+	t.flush()
+	b.printCalls(starts)
+	b.printSplit(rows, bare)
+}
+
+// printCalls shows what the CLI was called for.
+func (b *podBench) printCalls(starts []coldStart) {
+	t := newTable(b.out, "calls of pulumi for a new Stack", "first one", "last one")
+	last := starts[len(starts)-1].calls
+	for i, first := range starts[0].calls {
+		other := "-"
+		if i < len(last) && last[i].command == first.command {
+			other = milliseconds(last[i].end.Sub(last[i].start))
+		}
+		t.cells("pulumi "+first.command, milliseconds(first.end.Sub(first.start)), other)
+	}
+	t.flush()
+}
+
+// printSplit says who took how long for a new Stack, after the first one.
+func (b *podBench) printSplit(rows, bare [][]time.Duration) {
+	index := map[string]int{}
+	for i, m := range stackMilestones("") {
+		index[m.name] = i
+	}
+	between := func(from, to string) samples {
+		var s samples
+		for _, row := range rows[1:] {
+			var begin time.Duration
+			if from != "" {
+				begin = row[index[from]]
+			}
+			s = append(s, row[index[to]]-begin)
+		}
+		return s
+	}
+	t := newTable(b.out, "who took how long for a new Stack", "median", "min", "max")
+	t.row("stack-controller: Stack → StatefulSet", between("", "StatefulSet created"))
+	t.row("Kubernetes: StatefulSet → pod scheduled", between("StatefulSet created", "pod scheduled"))
+	t.row("kubelet and containerd: pod scheduled → pod ready", between("pod scheduled", "pod ready"))
+	var pods samples
+	for _, row := range bare[1:] {
+		pods = append(pods, row[len(row)-1]-row[1])
+	}
+	t.row("  the same of a pod with nothing but the image", pods)
+	t.row("stack-controller: pod ready → operation runs", between("pod ready", "operation runs"))
+	t.row("agent and pulumi: operation runs → result", between("operation runs", "Update has the result"))
+	t.row("stack-controller: result → Stack succeeded", between("Update has the result", "Stack succeeded"))
+	t.row("all", between("", "Stack succeeded"))
+	t.flush()
+}

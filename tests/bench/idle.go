@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/tests/cluster"
+)
+
+const (
+	// idleAfter is for how long nothing happened when memory is measured.
+	idleAfter = 30 * time.Second
+	// idlePeriod is for how long idle processor time is measured after that.
+	idlePeriod = 30 * time.Second
+)
+
+// idle is what a container has while it has nothing to do.
+type idle struct {
+	who       string
+	container container
+	memory
+	workingSet, inProcesses int64
+	cpu                     time.Duration // over idlePeriod
+}
+
+// idleness measures what agents and controllers cost when there is nothing to do.
+func (b *podBench) idleness(ctx context.Context) error {
+	if err := sleep(ctx, idleAfter); err != nil {
+		return err
+	}
+	pods := &corev1.PodList{}
+	if err := b.system.Client.List(ctx, pods); err != nil {
+		return fmt.Errorf("list the pods: %w", err)
+	}
+	var agents, controllers []idle
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		var err error
+		switch {
+		case isWorkspace(pod):
+			agents, err = appendIdle(agents, pod, autov1alpha1.PulumiContainerName, "agent of "+pod.Namespace+"/"+pod.Name)
+		case pod.Namespace == cluster.FluxNamespace:
+			controllers, err = appendIdle(controllers, pod, pod.Spec.Containers[0].Name, controllerOf(pod))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	all := slices.Concat(agents, controllers)
+	before, err := b.serverTimes()
+	if err != nil {
+		return err
+	}
+	if err := measureIdle(ctx, all); err != nil {
+		return err
+	}
+	after, err := b.serverTimes()
+	if err != nil {
+		return err
+	}
+	b.printIdle(all[:len(agents)], all[len(agents):])
+	t := newTable(b.out, "servers of the cluster meanwhile", fmt.Sprintf("processor time in %s", idlePeriod))
+	for _, server := range servers() {
+		t.cells(server, seconds(after[server]-before[server]))
+	}
+	t.flush()
+	return nil
+}
+
+// appendIdle reads the memory of a container.
+func appendIdle(list []idle, pod *corev1.Pod, name, who string) ([]idle, error) {
+	c, err := findContainer(pod, name)
+	if err != nil {
+		return nil, err
+	}
+	entry := idle{who: who}
+	if entry.memory, err = processMemory(c.pid); err != nil {
+		return nil, err
+	}
+	if entry.workingSet, entry.inProcesses, err = c.memory(); err != nil {
+		return nil, err
+	}
+	entry.container = c
+	return append(list, entry), nil
+}
+
+// measureIdle fills in the processor time.
+func measureIdle(ctx context.Context, list []idle) error {
+	for i := range list {
+		spent, err := list[i].container.cpu()
+		if err != nil {
+			return err
+		}
+		list[i].cpu = -spent
+	}
+	if err := sleep(ctx, idlePeriod); err != nil {
+		return err
+	}
+	for i := range list {
+		spent, err := list[i].container.cpu()
+		if err != nil {
+			return err
+		}
+		list[i].cpu += spent
+	}
+	return nil
+}
+
+func (b *podBench) printIdle(agents, controllers []idle) {
+	byMemory := func(a, b idle) int { return int(a.resident - b.resident) }
+	slices.SortFunc(agents, byMemory)
+	most := agents[len(agents)-1]
+	t := newTable(b.out, fmt.Sprintf("idle for %s", idleAfter), "VmRSS", "RssAnon", "RssFile", "working set", "of it in processes",
+		fmt.Sprintf("processor time in %s", idlePeriod))
+	row := func(name string, i idle) {
+		t.cells(name, megabytes(i.resident), megabytes(i.anonymous), megabytes(i.file), megabytes(i.workingSet), megabytes(i.inProcesses),
+			milliseconds(i.cpu))
+	}
+	row(fmt.Sprintf("%d agents, median", len(agents)), agents[(len(agents)-1)/2])
+	row("  smallest", agents[0])
+	row("  largest, "+most.who, most)
+	for _, controller := range controllers {
+		row(controller.who, controller)
+	}
+	t.flush()
+	b.limits.check("memory of an idle agent (VmRSS), in MB", float64(most.resident)/1e6, maxAgentMemory)
+}

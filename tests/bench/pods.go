@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/podstage"
+	"github.com/stack-controller/stack-controller/tests/stage"
+)
+
+const (
+	// podPatience bounds what starts pods.
+	podPatience  = 5 * time.Minute
+	pollInterval = 50 * time.Millisecond
+)
+
+// Where the workspaces whose calls of pulumi are noted have the wrapper, and where that writes to: the directory of the state,
+// which is on this machine.
+const (
+	wrapperName  = "wrapper"
+	wrapperMount = "/wrapper"
+	imageCLI     = "/pulumi/bin/pulumi"
+	imagePath    = "/pulumi/bin:/usr/local/bin:/usr/bin:/bin"
+	callsFile    = "calls"
+)
+
+// podBench measures the pod runtime on a cluster of its own.
+type podBench struct {
+	settings
+	system *podstage.Stage
+	limits *limits
+	out    io.Writer
+	// bare is where pulumi is run by hand.
+	bare *barePod
+	// pods are those that must not be restarted, as they were when they were noted.
+	pods restarts
+}
+
+// benchPods measures the pod runtime.
+func benchPods(ctx context.Context, s settings, limits *limits, out io.Writer) (err error) {
+	system, err := podstage.Start(ctx, podstage.Options{Log: out})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, system.Stop()) }()
+	b := &podBench{settings: s, system: system, limits: limits, out: out, pods: restarts{}}
+	for _, measure := range []func(context.Context) error{b.coldStarts, b.commits, b.many, b.idleness, b.unrestarted} {
+		if err := measure(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// provide creates a namespace with a GitRepository that is ready, and returns a Stack for it that does not exist yet. Its
+// calls of pulumi are noted.
+func (b *podBench) provide(ctx context.Context, name string) (*stage.App, *pulumiv1.Stack, error) {
+	ctx, cancel := context.WithTimeout(ctx, podPatience)
+	defer cancel()
+	app, stack, err := b.system.Provide(ctx, name, program("first"))
+	if err != nil {
+		return nil, nil, err
+	}
+	script := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: wrapperName},
+		Data:       map[string]string{"pulumi": wrapper(imageCLI, filepath.Join(b.stateMount(), callsFile))},
+	}
+	if err := b.system.Client.Create(ctx, script); err != nil {
+		return nil, nil, fmt.Errorf("create the wrapper of the CLI: %w", err)
+	}
+	noteCalls(stack)
+	return app, stack, b.awaitSource(ctx, app)
+}
+
+// stateMount is where pods have the directory of the state.
+func (b *podBench) stateMount() string {
+	return b.system.WorkspaceSpec().PodTemplate.Spec.Containers[0].VolumeMounts[0].MountPath
+}
+
+// calls is the log of the calls of wrapped CLIs.
+func (b *podBench) calls() *callLog {
+	return &callLog{path: filepath.Join(b.system.StateDir(), callsFile)}
+}
+
+// noteCalls gives the workspace the wrapper in the place of the CLI.
+func noteCalls(stack *pulumiv1.Stack) {
+	spec := stack.Spec.WorkspaceTemplate.Spec.PodTemplate.Spec
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: wrapperName, VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: wrapperName}, DefaultMode: ptr.To[int32](0o555),
+		},
+	}})
+	pulumi := &spec.Containers[0]
+	pulumi.VolumeMounts = append(pulumi.VolumeMounts, corev1.VolumeMount{Name: wrapperName, MountPath: wrapperMount, ReadOnly: true})
+	pulumi.Env = append(pulumi.Env, corev1.EnvVar{Name: "PATH", Value: wrapperMount + ":" + imagePath})
+}
+
+// named returns a Stack like the given one with another name, and another stack behind it.
+func named(stack *pulumiv1.Stack, name string) *pulumiv1.Stack {
+	other := stack.DeepCopy()
+	other.Name, other.Spec.Stack = name, name
+	return other
+}
+
+// awaitSource waits until the app's GitRepository has an artifact.
+func (b *podBench) awaitSource(ctx context.Context, app *stage.App) error {
+	for {
+		source := &sourcev1.GitRepository{}
+		if err := b.system.Client.Get(ctx, app.Key(), source); err != nil {
+			return fmt.Errorf("read GitRepository %s: %w", app.Key(), err)
+		}
+		if source.Status.Artifact != nil {
+			return nil
+		}
+		if err := sleep(ctx, pollInterval); err != nil {
+			return fmt.Errorf("wait for the artifact of GitRepository %s: %w", app.Key(), err)
+		}
+	}
+}
+
+// commits measures a commit's way into a Stack. It starts the bare pod.
+func (b *podBench) commits(ctx context.Context) error {
+	app, stack, err := b.provide(ctx, "commit")
+	if err != nil {
+		return err
+	}
+	if err := b.deploy(ctx, app, named(stack, app.Name)); err != nil {
+		return err
+	}
+	b.bare, err = startBarePod(ctx, b.system, app.Namespace, b.stacks, program("first"))
+	if err != nil {
+		return err
+	}
+	if err := b.notePods(ctx, app.Namespace); err != nil {
+		return err
+	}
+	m, err := measure(ctx, b.runs, subject{apps: b.system.Apps, app: app, calls: b.calls(),
+		bare: func(ctx context.Context, files gitserver.Files) (time.Duration, error) {
+			update, err := b.bare.up(ctx, files)
+			return update.wall, err
+		}})
+	if err != nil {
+		return err
+	}
+	m.print(b.out, "one commit, workspaces as pods")
+	b.limits.check("commit → succeeded in a pod, beside a bare update", m.ratio(), maxCommitRatio)
+	return nil
+}
+
+// deploy creates the Stacks and waits until all are ready.
+func (b *podBench) deploy(ctx context.Context, app *stage.App, stacks ...*pulumiv1.Stack) error {
+	ctx, cancel := context.WithTimeout(ctx, podPatience)
+	defer cancel()
+	for _, stack := range stacks {
+		if err := b.system.Client.Create(ctx, stack); err != nil {
+			return fmt.Errorf("create Stack %s: %w", stack.Name, err)
+		}
+	}
+	for _, stack := range stacks {
+		if _, err := b.system.WaitReady(ctx, &stage.App{Namespace: app.Namespace, Name: stack.Name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
