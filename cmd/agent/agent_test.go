@@ -133,12 +133,15 @@ func TestAnAgentThatIsStoppedLetsPulumiStop(t *testing.T) {
 
 func TestASecondSignalEndsTheAgentAtOnce(t *testing.T) {
 	b := newBench(t)
-	stubborn := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *' version '*) exec %q \"$@\";; esac\ntrap '' INT TERM\nwhile [ -e %q ]; do sleep 0.05; done\n", b.cli, b.gate)
+	deaf := filepath.Join(t.TempDir(), "deaf") // once it does not hear signals any more
+	stubborn := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *' version '*) exec %q \"$@\";; esac\ntrap '' INT TERM\n: > %q\nwhile [ -e %q ]; do sleep 0.05; done\n",
+		b.cli, deaf, b.gate)
 	b.cli = b.script("pulumi", stubborn)
 	a := b.start()
 	digest := b.push(a, program(1))
 	b.closeGate()
 	b.startUpdate(a, b.update("a", digest))
+	b.Eventually(deaf).WithTimeout(patience).Should(BeAnExistingFile())
 	b.Expect(a.process.Signal(syscall.SIGTERM)).To(Succeed())
 	// It waits for pulumi, and says so to those who ask.
 	b.Eventually(func() error {

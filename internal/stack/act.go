@@ -183,7 +183,7 @@ func waitingFor(update *autov1alpha1.Update) (reason, message string) {
 // progressOf is describeProgress for an Update that its controller may not have seen yet. In a workspace that is ready nothing
 // holds it up, so the Stack says at once what it would say a moment later.
 func progressOf(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) string {
-	if workspace != nil && conditions.IsTrue(workspace, autov1alpha1.WorkspaceReady) && update.Status.ObservedGeneration == 0 {
+	if workspace != nil && conditions.IsTrue(workspace, autov1alpha1.WorkspaceReady) && len(update.Status.Conditions) == 0 {
 		return processing(update)
 	}
 	return describeProgress(update)

@@ -123,7 +123,7 @@ type decision struct {
 // unshown is for how much longer a wait that is probably a brief one is kept out of the status of a new Update: to write each
 // step down costs the API server, and everybody who watches, more than the step itself.
 func (d decision) unshown(o *observation) time.Duration {
-	if !d.brief || o.update.Status.ObservedGeneration != 0 {
+	if !d.brief || len(o.update.Status.Conditions) > 0 {
 		return 0
 	}
 	return max(0, briefWait-o.now.Sub(o.update.CreationTimestamp.Time))

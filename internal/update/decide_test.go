@@ -238,7 +238,10 @@ func TestEveryWaitHasAWaker(t *testing.T) {
 func TestBriefWaitOfANewUpdateIsShownOnlyWhenItLasts(t *testing.T) {
 	g := NewWithT(t)
 	created := func(age time.Duration) func(*observation) {
-		return func(o *observation) { o.update.CreationTimestamp = metav1.NewTime(testTime.Add(-age)) }
+		return func(o *observation) {
+			o.update.CreationTimestamp = metav1.NewTime(testTime.Add(-age))
+			o.update.Status.ObservedGeneration = -1 // as the API server sets it
+		}
 	}
 	changing := func(o *observation) { o.workspace.Generation++ }
 	fetching := func(o *observation) { o.artifact.ready = false }

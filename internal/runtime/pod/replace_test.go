@@ -100,11 +100,25 @@ func TestAnotherControllerReplacesIdlePodsFewAtATime(t *testing.T) {
 	s.Eventually(s.runtime.rollout.counts).Should(Equal([2]int{maxRolling, idle - maxRolling + 1}))
 	s.Expect(ending()).To(Equal(maxRolling), "the others wait")
 
+	left := map[int]*corev1.Pod{}
 	for i, pod := range pods {
-		s.Eventually(s.beingDeleted(pod)).Should(BeTrue())
-		s.finish(pod)
-		next, _ := s.makeReady(workspaces[i], pod.UID)
+		left[i] = pod
+	}
+	for len(left) > 0 {
+		var i int
+		// Which ones come first is not said.
+		s.Eventually(func() (found bool) {
+			for i = range left {
+				if deleted, err := s.beingDeleted(left[i])(); err == nil && deleted {
+					return true
+				}
+			}
+			return false
+		}).Should(BeTrue())
+		s.finish(left[i])
+		next, _ := s.makeReady(workspaces[i], left[i].UID)
 		s.Expect(next.Spec.InitContainers).To(ContainElement(HaveField("Image", "agent:v2")))
+		delete(left, i)
 	}
 	s.Expect(s.beingDeleted(busyPod)()).To(BeFalse())
 	s.Eventually(s.status(busy)).Should(beReady())

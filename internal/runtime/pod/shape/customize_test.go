@@ -49,9 +49,11 @@ func TestVariablesOfThePodTemplateWinAndMayReferToThoseBeforeThem(t *testing.T) 
 		env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}, {name: POD_NAMESPACE, value: mine}, {name: B, value: "1"}],
 		podTemplate: {spec: {containers: [{name: pulumi, env: [{name: C, value: $(B)}, {name: A, value: plain}]}]}}}`)
 	variables := pod.Containers[0].Env
-	g.Expect(names(variables, nameOfVariable)).To(Equal([]string{"PULUMI_ENV", "POD_NAMESPACE", "POD_SA_NAME", "AGENT_MEMLIMIT", "A", "B", "C"}))
-	g.Expect(variables[1]).To(Equal(corev1.EnvVar{Name: "POD_NAMESPACE", Value: "mine"}))
-	g.Expect(variables[4]).To(Equal(corev1.EnvVar{Name: "A", Value: "plain"}))
+	g.Expect(names(variables, nameOfVariable)).To(Equal([]string{
+		"PULUMI_ENV", "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER", "POD_NAMESPACE", "POD_SA_NAME", "AGENT_MEMLIMIT", "A", "B", "C",
+	}))
+	g.Expect(variables[2]).To(Equal(corev1.EnvVar{Name: "POD_NAMESPACE", Value: "mine"}))
+	g.Expect(variables[5]).To(Equal(corev1.EnvVar{Name: "A", Value: "plain"}))
 }
 
 func TestOnlyReferencesOutsideThePodTemplateAreOptional(t *testing.T) {
