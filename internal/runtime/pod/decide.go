@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	// silence is for how long an agent may not answer before its pod is replaced without its consent.
-	silence = time.Minute
+	// silence is for how long an agent may not answer before its pod is replaced without its consent. When its key pair was
+	// made anew, kubelet takes up to a minute and a half to give it to the agent, whose operation goes on meanwhile.
+	silence = 2 * time.Minute
 	// silentInterval is how often such an agent is asked.
 	silentInterval = 5 * time.Second
 	// busyInterval is how often an agent is asked that has an operation, when its pod has to go soon.
