@@ -14,7 +14,7 @@ TEST_TOOLS := etcd kube-apiserver kube-controller-manager kube-scheduler kube-pr
 # The race detector needs a C compiler; without one the tests run without it, and say so.
 RACE ?= $(if $(shell command -v $(or $(CC),gcc)),-race)
 # Two packages at a time: the heavy ones start a control plane each.
-GO_TEST_FLAGS ?= $(RACE) -timeout=15m -p=2
+GO_TEST_FLAGS ?= $(RACE) -timeout=30m -p=2
 # How long "make fuzz" looks for trouble, per target.
 FUZZTIME ?= 10s
 # "make demo KEEP=1" leaves everything running.

@@ -20,13 +20,11 @@ import (
 // more is noticed.
 const appliedHashAnnotation = "pulumi.com/applied-hash"
 
-// applyWorkspace makes the Workspace what the Stack asks for. It writes only when something differs.
+// applyWorkspace makes the Workspace what the Stack asks for. It writes only when something differs. The source of an operation
+// is in its Update: a commit does not change the Workspace.
 func (r *Reconciler) applyWorkspace(ctx context.Context, o *observation, withSource bool) error {
 	workspace := o.desired.workspace.DeepCopy()
-	switch {
-	case withSource && o.artifact != nil:
-		workspace.Spec.Flux = &autov1alpha1.FluxSource{URL: o.artifact.URL, Digest: o.artifact.Digest, Dir: o.desired.dir}
-	case o.stack.Spec.FluxSource != nil && o.stack.Status.ProjectInfo != nil:
+	if !withSource && o.stack.Spec.FluxSource != nil && o.stack.Status.ProjectInfo != nil {
 		workspace.Spec.ProjectInfo = o.stack.Status.ProjectInfo
 	}
 	hash, err := hashOf(workspace)

@@ -42,6 +42,9 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 	if o.ahead, err = r.updateAhead(ctx, update); err != nil || o.ahead != "" {
 		return o, err
 	}
+	if err := r.inheritSource(ctx, o.workspace, update); err != nil {
+		return nil, err
+	}
 	if o.artifact = r.requestArtifact(o.workspace, update); !o.artifact.ready {
 		return o, nil
 	}

@@ -174,3 +174,25 @@ func TestWorkspaceAndUpdatesWorkWithoutAStack(t *testing.T) {
 	}).WithTimeout(patience).WithPolling(pollInterval).Should(BeTrue())
 	g.Expect(updates(t.Context(), g, name)).To(HaveLen(4))
 }
+
+func TestUpdateMadeByHandRunsWhatItsStackRanLast(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	const name = "by-hand"
+	_, first := deployed(t, g, name)
+	next := artifacts.put("v2", packed(yamlProgram(name, "outputs:", "  x: second")))
+	g.Expect(publish(t.Context(), name, next)).To(Succeed())
+	await(t.Context(), g, name, ready(next.Digest))
+	g.Expect(next.Digest).NotTo(Equal(first.Digest))
+
+	workspace := &autov1alpha1.Workspace{}
+	g.Expect(system.Client.Get(t.Context(), keyOf(name), workspace)).To(Succeed())
+	g.Expect(workspace.Generation).To(Equal(int64(1)), "a commit does not change the Workspace")
+	update := handmade(name, autov1alpha1.UpdateTypeUp)
+	g.Expect(system.Client.Create(t.Context(), update)).To(Succeed())
+	g.Expect(awaitEnd(t.Context(), g, update).HasFailed()).To(BeFalse(), update.Status.Message)
+	g.Expect(update.Spec.Source).To(BeNil())
+	outputs := &corev1.Secret{}
+	g.Expect(system.Client.Get(t.Context(), client.ObjectKey{Namespace: name, Name: update.Status.Outputs}, outputs)).To(Succeed())
+	g.Expect(string(outputs.Data["x"])).To(Equal(`"second"`))
+}

@@ -2,6 +2,7 @@
 package pods_test
 
 import (
+	"flag"
 	"os"
 	"testing"
 	"time"
@@ -20,5 +21,10 @@ var system *podstage.Stage
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
+	flag.Parse()
+	// They wait for pods most of the time.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
 	os.Exit(podstage.RunTests(runner{m}, podstage.Options{}, func(s *podstage.Stage) { system = s }))
 }
