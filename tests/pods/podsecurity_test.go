@@ -26,7 +26,7 @@ func TestPodsHaveNoPrivilegeThatTheyDoNotUse(t *testing.T) {
 	g := NewWithT(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	const name = "pod-security"
+	const name = "pod-privileges"
 	removeNamespaceAtEnd(t, g, name)
 	app, err := system.Deploy(ctx, name, program("one"))
 	g.Expect(err).NotTo(HaveOccurred())
