@@ -13,15 +13,12 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/stack-controller/stack-controller/tests/background"
 	"github.com/stack-controller/stack-controller/tests/supervise"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 const (
-	// readyFD is the file descriptor on which the process in the background says that the cluster is up.
-	readyFD = 3
 	// endPatience is how long the process in the background may take to end.
 	endPatience = 60 * time.Second
 	endPoll     = 50 * time.Millisecond
@@ -110,46 +107,7 @@ func detach(ctx context.Context) error {
 	case running != nil:
 		return fmt.Errorf(`one runs already, in %s; end it with "make cluster-down"`, running.Dir)
 	}
-	ready, theirReady, err := os.Pipe()
-	if err != nil {
-		return fmt.Errorf("create a pipe: %w", err)
-	}
-	defer func() { _ = ready.Close() }()
-	cmd := exec.Command("/proc/self/exe", "-detached")
-	cmd.Args[0] = "cluster"
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.ExtraFiles = []*os.File{theirReady}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // neither Ctrl-C nor the end of the terminal reach it
-	if err := cmd.Start(); err != nil {
-		return errors.Join(fmt.Errorf("start the cluster in the background: %w", err), theirReady.Close())
-	}
-	_ = theirReady.Close() // only the other process writes
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
-	defer stop()
-	if message, err := io.ReadAll(ready); err == nil && len(message) > 0 {
-		return nil
-	}
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("the cluster did not come up: %w", err)
-	}
-	return nil
-}
-
-// letGo tells the process in the foreground that the cluster is up, and gives up its output, which may be a pipe whose reader
-// waits for the end.
-func letGo(logPath string) error {
-	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the log: %w", err)
-	}
-	for _, output := range []int{1, 2} {
-		if err := unix.Dup3(int(log.Fd()), output, 0); err != nil {
-			return fmt.Errorf("redirect the output: %w", err)
-		}
-	}
-	ready := os.NewFile(readyFD, "ready")
-	_, err = ready.WriteString("ready")
-	return errors.Join(err, ready.Close(), log.Close())
+	return background.Start(ctx, "cluster", "-detached")
 }
 
 // end has the process in the background end the cluster.

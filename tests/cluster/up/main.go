@@ -17,6 +17,7 @@ import (
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/stack-controller/stack-controller/tests/background"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/images"
 	"github.com/stack-controller/stack-controller/tests/tools"
@@ -55,6 +56,7 @@ func run(ctx context.Context, args []string) error {
 
 // serve starts the cluster, tells so, and waits until it is told to end.
 func serve(ctx context.Context) (err error) {
+	background.Enter()
 	record, err := newRecord()
 	if err != nil {
 		return err
@@ -71,7 +73,7 @@ func serve(ctx context.Context) (err error) {
 	if err := invite(ctx, os.Stdout, c); err != nil {
 		return err
 	}
-	if err := letGo(filepath.Join(c.Dir, "cluster.log")); err != nil {
+	if err := background.LetGo(filepath.Join(c.Dir, "cluster.log")); err != nil {
 		return err
 	}
 	<-ctx.Done()

@@ -1,0 +1,67 @@
+// Package background lets a program go on in a process of its own after it has shown what it has to show: a demo that
+// keeps running, a cluster that stays up.
+package background
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// readyFD is the file descriptor on which the process in the background says that it is ready.
+const readyFD = 3
+
+// Start runs this program again, with the arguments, in a process that neither Ctrl-C nor the end of the terminal reaches, and
+// returns when that one has called LetGo. Until then it shares the output, and the end of ctx ends it with SIGTERM. name is
+// what lists of processes show.
+func Start(ctx context.Context, name string, args ...string) error {
+	ready, theirReady, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("create a pipe: %w", err)
+	}
+	defer func() { _ = ready.Close() }()
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Args[0] = name
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{theirReady}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return errors.Join(fmt.Errorf("start the %s in the background: %w", name, err), theirReady.Close())
+	}
+	_ = theirReady.Close() // only the other process writes
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
+	defer stop()
+	if message, err := io.ReadAll(ready); err == nil && len(message) > 0 {
+		return nil
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("the %s did not get ready: %w", name, err)
+	}
+	return nil
+}
+
+// Enter is the first thing that the process in the background does: its children must not hold what Start waits for.
+func Enter() { syscall.CloseOnExec(readyFD) }
+
+// LetGo tells the process in the foreground that this one is ready. From here on the output goes to the file: it may have been
+// a pipe whose reader waits for the end.
+func LetGo(logPath string) error {
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the log: %w", err)
+	}
+	for _, output := range []int{1, 2} {
+		if err := unix.Dup3(int(log.Fd()), output, 0); err != nil {
+			return fmt.Errorf("redirect the output: %w", err)
+		}
+	}
+	ready := os.NewFile(readyFD, "ready")
+	_, err = ready.WriteString("ready")
+	return errors.Join(err, ready.Close(), log.Close())
+}
