@@ -23,8 +23,19 @@ func main() {
 	reapOrphans(done)
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "error:", err)
+		leaveWord(err)
 		os.Exit(1)
 	}
+}
+
+// leaveWord tells Kubernetes why the container ended. Its log would do that too, but what programs print is in there.
+func leaveWord(reason error) {
+	file, err := os.OpenFile("/dev/termination-log", os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return // not in a container of Kubernetes
+	}
+	_, _ = fmt.Fprintln(file, "error:", reason) // nobody is left who could be told
+	_ = file.Close()
 }
 
 // run executes the command line until it is done or ctx ends. Usage and logs go to out.

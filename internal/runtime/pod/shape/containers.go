@@ -56,7 +56,8 @@ func pulumiContainer(workspace *autov1alpha1.Workspace) corev1.Container {
 			{Name: ShareVolume, MountPath: SharePath},
 			{Name: RPCVolume, MountPath: RPCPath, ReadOnly: true},
 		},
-		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		// Why it ends, the agent writes down itself: the end of the log, which has what programs print, must not become a status.
+		TerminationMessagePolicy: corev1.TerminationMessageReadFile,
 	}
 }
 
