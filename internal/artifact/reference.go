@@ -1,8 +1,10 @@
 package artifact
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 
 	"github.com/opencontainers/go-digest"
@@ -19,6 +21,19 @@ type Reference struct {
 	Revision string
 	// Size of the tarball in bytes, nil when the source does not tell.
 	Size *int64
+	// Maker makes the tarball where nobody serves it; URL is not used then, and Digest may be empty: it is known when the
+	// tarball was made. Nil for an artifact that is downloaded.
+	Maker Maker
+}
+
+// Maker makes the tarball of an artifact on this machine: from a git commit, or from a Program. The same Key always stands for
+// the same content.
+type Maker interface {
+	// Key identifies what is made, and from where. It has no credentials in clear: requests with one key share one making.
+	Key() string
+	// Make returns the tarball. It is bounded in time and size, reproducible byte by byte, and ends with ctx. Its errors are shown
+	// to users.
+	Make(ctx context.Context) (io.ReadCloser, error)
 }
 
 // location is a Reference that was found to be well-formed.

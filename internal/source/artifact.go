@@ -11,6 +11,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 )
 
@@ -24,10 +25,20 @@ type Artifact struct {
 	OriginRevision string
 	// Published is when the source last changed, to the second.
 	Published time.Time
+	// Git is the commit that the artifact is made of, with its full hash as Ref; nil for other sources. The digest is empty until
+	// it was made.
+	Git *autov1alpha1.GitSource
+	// Program names the Program that the artifact is made of; nil for other sources.
+	Program *autov1alpha1.ProgramSource
+	// CommitInfo describes the commit as far as it is known; nil when nothing is.
+	CommitInfo *autov1alpha1.CommitInfo
 }
 
-// Commit is what a Stack's status records as its commit: the digest.
+// Commit is what a Stack's status records as its commit: the hash of a git commit, and the digest for all other sources.
 func (a *Artifact) Commit() string {
+	if a.Git != nil {
+		return a.Git.Ref
+	}
 	return a.Digest
 }
 

@@ -13,6 +13,9 @@ type Problem struct {
 	Permanent bool
 	// Watched is true when a change of the source wakes the Stack; otherwise the caller has to come back in time.
 	Watched bool
+	// Pending is true when the source is being looked at for the first time, or because somebody asked for it: the answer is on its
+	// way, and there is nothing to complain of.
+	Pending bool
 }
 
 // Error implements error.

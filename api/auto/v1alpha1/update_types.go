@@ -124,11 +124,21 @@ type UpdateSpec struct {
 	RunProgram *bool `json:"runProgram,omitempty"`
 }
 
-// UpdateSource is the artifact that an operation runs.
+// UpdateSource is the artifact that an operation runs, and where it comes from: a URL, a git repository or a Program.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.url) && size(self.url) > 0, has(self.git), has(self.program)].filter(s, s).size() == 1",message="set one of url, git and program"
 type UpdateSource struct {
 	// URL of the tarball.
-	// +required
-	URL string `json:"url"`
+	// +optional
+	URL string `json:"url,omitempty"`
+
+	// Git is the commit that the tarball is made of.
+	// +optional
+	Git *GitSource `json:"git,omitempty"`
+
+	// Program in the same namespace that the tarball is made of.
+	// +optional
+	Program *ProgramSource `json:"program,omitempty"`
 
 	// Digest of the tarball, for example "sha256:…". Content with another digest is never run.
 	// +kubebuilder:validation:Pattern="^[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[a-zA-Z0-9=_-]+$"
@@ -147,6 +157,48 @@ type UpdateSource struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Size *int64 `json:"size,omitempty"`
+
+	// Commit describes the git commit that the content comes from, for the history of the stack.
+	// +optional
+	Commit *CommitInfo `json:"commit,omitempty"`
+}
+
+// ProgramSource names a Program in the namespace of the Update.
+type ProgramSource struct {
+	// Name of the Program.
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Name string `json:"name"`
+}
+
+// CommitInfo describes a git commit, as far as it is known.
+type CommitInfo struct {
+	// SHA is the full hash of the commit.
+	// +optional
+	SHA string `json:"sha,omitempty"`
+
+	// Ref is the full name of the branch or tag that led to the commit, for example "refs/heads/main".
+	// +optional
+	Ref string `json:"ref,omitempty"`
+
+	// Author is the name of the author.
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Author string `json:"author,omitempty"`
+
+	// AuthorEmail is the mail address of the author.
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	AuthorEmail string `json:"authorEmail,omitempty"`
+
+	// Message is the first line of the commit message.
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// Repository is the URL of the repository, without credentials.
+	// +optional
+	Repository string `json:"repository,omitempty"`
 }
 
 // UpdateStatus is the observed state of an Update.

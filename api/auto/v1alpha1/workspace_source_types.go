@@ -1,6 +1,9 @@
 package v1alpha1
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"github.com/fluxcd/pkg/apis/meta"
+	corev1 "k8s.io/api/core/v1"
+)
 
 // GitSource is a commit in a git repository.
 type GitSource struct {
@@ -20,13 +23,18 @@ type GitSource struct {
 	// +optional
 	Auth *GitAuth `json:"auth,omitempty"`
 
-	// Shallow fetches only the commit, without its history.
+	// Shallow fetches only the commit, without its history. The history is never part of what is run, so this has no effect
+	// beyond the time that a checkout takes, and is the default wherever the server allows it.
 	// +optional
 	Shallow bool `json:"shallow,omitempty"`
+
+	// RecurseSubmodules checks out the submodules of the repository too, with the same credentials where they are on the same host.
+	// +optional
+	RecurseSubmodules bool `json:"recurseSubmodules,omitempty"`
 }
 
 // GitAuth holds credentials for a git repository. When several are set, the private key is used, else the token, else the GitHub
-// App, else user name and password.
+// App, else user name and password, else secretRef.
 type GitAuth struct {
 	// SSHPrivateKey is a PEM-encoded private key.
 	// +optional
@@ -47,6 +55,44 @@ type GitAuth struct {
 	// GitHubApp authenticates as an installation of a GitHub App.
 	// +optional
 	GitHubApp *GitHubAppAuth `json:"githubApp,omitempty"`
+
+	// SecretRef names a Secret with any of the keys sshPrivateKey and password, accessToken, or username and password.
+	// +optional
+	SecretRef *meta.LocalObjectReference `json:"secretRef,omitempty"`
+
+	// KnownHostsRef says where the public keys of ssh servers are. Without it the key known_hosts of the Secret with the private
+	// key counts, and what the controller knows.
+	// +optional
+	KnownHostsRef *KnownHostsReference `json:"knownHostsRef,omitempty"`
+
+	// CertSecretRef names a Secret with the certificate authority of the server in the key ca.crt, and optionally a client
+	// certificate in tls.crt and tls.key.
+	// +optional
+	CertSecretRef *meta.LocalObjectReference `json:"certSecretRef,omitempty"`
+
+	// ProxySecretRef names a Secret with the key address, and optionally username and password, of an http, https or socks5
+	// proxy. Without it the proxy variables in the controller's environment count.
+	// +optional
+	ProxySecretRef *meta.LocalObjectReference `json:"proxySecretRef,omitempty"`
+}
+
+// KnownHostsReference names a key of a ConfigMap or Secret that has lines as in the known_hosts file of ssh.
+type KnownHostsReference struct {
+	// Kind is ConfigMap or Secret.
+	// +kubebuilder:validation:Enum=ConfigMap;Secret
+	// +kubebuilder:default=ConfigMap
+	// +optional
+	Kind string `json:"kind,omitempty"`
+
+	// Name of the object, in the same namespace.
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Name string `json:"name"`
+
+	// Key in the object.
+	// +kubebuilder:default=known_hosts
+	// +optional
+	Key string `json:"key,omitempty"`
 }
 
 // GitHubAppAuth identifies an installation of a GitHub App.

@@ -62,6 +62,24 @@ const (
 	// SourceKindNotInstalledReason says that the cluster does not know the kind of the source.
 	SourceKindNotInstalledReason = "SourceKindNotInstalled"
 
+	// AuthenticationFailedReason says that the git server does not accept the credentials, or wants some.
+	AuthenticationFailedReason = "AuthenticationFailed"
+
+	// HostKeyUnknownReason says that the ssh server is not one whose key is known, so that nothing was sent to it.
+	HostKeyUnknownReason = "HostKeyUnknown"
+
+	// RepositoryNotFoundReason says that the git server has no such repository, or does not show it with these credentials.
+	RepositoryNotFoundReason = "RepositoryNotFound"
+
+	// RevisionNotFoundReason says that the repository has no such branch, tag or commit.
+	RevisionNotFoundReason = "RevisionNotFound"
+
+	// RateLimitedReason says that the git server asks to come back later.
+	RateLimitedReason = "RateLimited"
+
+	// LFSPointersReason says that the commit has pointers to files in Git LFS instead of these files.
+	LFSPointersReason = "LFSPointers"
+
 	// AccessDeniedReason says that a reference to another namespace is not allowed, or that the controller may not read the
 	// referenced object.
 	AccessDeniedReason = "AccessDenied"
@@ -105,6 +123,12 @@ const (
 
 	// InvalidCELExpressionReason says that a readyExpr in dependsOn cannot be used.
 	InvalidCELExpressionReason = meta.InvalidCELExpressionReason
+)
+
+// Reasons of the conditions of a Program.
+const (
+	// ProgramInvalidReason says that the program cannot be run (Ready=False, Stalled=True).
+	ProgramInvalidReason = "ProgramInvalid"
 )
 
 // SuspendedReason says that the Stack is suspended.

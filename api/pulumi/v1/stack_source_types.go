@@ -1,5 +1,11 @@
 package v1
 
+import (
+	"github.com/fluxcd/pkg/apis/meta"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+)
+
 // GitSource is a program in a git repository. Its fields are part of the specification of a Stack.
 type GitSource struct {
 	// ProjectRepo is the URL of the git repository with the program: http, https, ssh, or the short form user@host:path.
@@ -10,7 +16,8 @@ type GitSource struct {
 	// +optional
 	RepoDir string `json:"repoDir,omitempty"`
 
-	// Commit to run, as a full hash. Exclusive with branch.
+	// Commit to run: a hash, full or shortened to at least 7 digits, or the name of a tag or branch. Only a hash pins what is run.
+	// Exclusive with branch.
 	// +optional
 	Commit string `json:"commit,omitempty"`
 
@@ -18,9 +25,14 @@ type GitSource struct {
 	// +optional
 	Branch string `json:"branch,omitempty"`
 
-	// Shallow fetches only the commit, without its history.
+	// Shallow fetches only the commit, without its history. The history is never part of what is run, so this has no effect
+	// beyond the time that a checkout takes, and is the default wherever the server allows it.
 	// +optional
 	Shallow bool `json:"shallow,omitempty"`
+
+	// RecurseSubmodules checks out the submodules of the repository too, with the same credentials where they are on the same host.
+	// +optional
+	RecurseSubmodules bool `json:"recurseSubmodules,omitempty"`
 
 	// GitAuthSecret is deprecated: use gitAuth. It is the name of a Secret with the keys sshPrivateKey (and password), or
 	// accessToken, or username and password.
@@ -50,6 +62,21 @@ type GitAuthConfig struct {
 	// GitHubApp authenticates as an installation of a GitHub App.
 	// +optional
 	GitHubApp *GitHubAppAuth `json:"githubApp,omitempty"`
+
+	// KnownHostsRef says where the public keys of ssh servers are. Without it the key known_hosts of the Secret with the private
+	// key counts, and what the controller knows.
+	// +optional
+	KnownHostsRef *autov1alpha1.KnownHostsReference `json:"knownHostsRef,omitempty"`
+
+	// CertSecretRef names a Secret with the certificate authority of the server in the key ca.crt, and optionally a client
+	// certificate in tls.crt and tls.key.
+	// +optional
+	CertSecretRef *meta.LocalObjectReference `json:"certSecretRef,omitempty"`
+
+	// ProxySecretRef names a Secret with the key address, and optionally username and password, of an http, https or socks5
+	// proxy. Without it the proxy variables in the controller's environment count.
+	// +optional
+	ProxySecretRef *meta.LocalObjectReference `json:"proxySecretRef,omitempty"`
 }
 
 // SSHAuth authenticates with a private key.

@@ -98,6 +98,15 @@ type CurrentStackUpdate struct {
 	// something else asked for it.
 	// +optional
 	RequestedAt string `json:"requestedAt,omitempty"`
+
+	// ContentDigest identifies the content of the source that the stack is made of.
+	// +optional
+	ContentDigest string `json:"contentDigest,omitempty"`
+
+	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps that the update uses. It tells nothing about
+	// their content.
+	// +optional
+	ReferencesDigest string `json:"referencesDigest,omitempty"`
 }
 
 // StackUpdateStatus is the outcome of an update.
@@ -137,6 +146,15 @@ type StackUpdateStatus struct {
 	// Revision of the source that the update ran, for example "main@sha1:…".
 	// +optional
 	Revision string `json:"revision,omitempty"`
+
+	// ContentDigest identifies the content of the source that the stack is made of, as the update ran it.
+	// +optional
+	ContentDigest string `json:"contentDigest,omitempty"`
+
+	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps that the update used. It tells nothing about
+	// their content.
+	// +optional
+	ReferencesDigest string `json:"referencesDigest,omitempty"`
 
 	// Permalink leads to the update in the backend's console, when there is one.
 	// +optional

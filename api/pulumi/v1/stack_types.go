@@ -21,6 +21,18 @@ const (
 	WorkspaceReclaimDelete WorkspaceReclaimPolicy = "Delete"
 )
 
+// UpdateOn says which changes of the source run an update.
+// +kubebuilder:validation:Enum=Content;Revision
+type UpdateOn string
+
+const (
+	// UpdateOnContent runs an update when a file changed that the stack is made of. It is the default.
+	UpdateOnContent UpdateOn = "Content"
+
+	// UpdateOnRevision runs an update for every new revision, also of the same content.
+	UpdateOnRevision UpdateOn = "Revision"
+)
+
 // StackSpec describes a Pulumi stack: where its program is, how it is configured and how it is kept up to date.
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.projectRepo) && size(self.projectRepo) > 0, has(self.fluxSource), has(self.programRef)].filter(s, s).size() <= 1",message="a Stack has one source: set only one of projectRepo, fluxSource and programRef"
@@ -40,8 +52,8 @@ type StackSpec struct {
 	// +optional
 	AccessTokenSecret string `json:"accessTokenSecret,omitempty"`
 
-	// SecretsProvider encrypts the secrets of the stack when it is created, for example "awskms://alias/my-key". It does not
-	// change an existing stack.
+	// SecretsProvider encrypts the secrets of the stack, for example "awskms://alias/my-key", "passphrase", or "default" for that
+	// of the backend. A stack that has another one is re-encrypted before the next update. Empty leaves an existing stack as it is.
 	// +optional
 	SecretsProvider string `json:"secretsProvider,omitempty"`
 
@@ -58,6 +70,22 @@ type StackSpec struct {
 	// ProgramRef is a program in a Program object.
 	// +optional
 	ProgramRef *ProgramReference `json:"programRef,omitempty"`
+
+	// SourcePaths lists the files and directories of the source that the stack is made of, relative to its root, beside the
+	// directory of Pulumi.yaml. When it is set, a commit that changes none of them does not run an update; only the revision in
+	// the status follows it. Without it the whole source counts. A pattern may have the wildcards of a shell, and ** for any
+	// number of directories.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1024
+	// +optional
+	SourcePaths []string `json:"sourcePaths,omitempty"`
+
+	// UpdateOn says which changes of the source run an update: Content (the default) means those that change a file that the stack
+	// is made of, Revision means every new commit or artifact.
+	// +optional
+	UpdateOn UpdateOn `json:"updateOn,omitempty"`
 
 	// Config is the configuration of the stack. Values are strings, numbers, booleans, objects or arrays. A key without a
 	// namespace belongs to the project. Values other than strings need version 3.202.0 of the pulumi CLI.
