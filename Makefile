@@ -9,7 +9,8 @@ SHELL := /bin/bash
 
 # What a test run needs; everything else is built when it is first used.
 TEST_TOOLS := etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl coredns \
-	pulumi pulumi-language-yaml source-controller notification-controller kustomize-controller helm ko
+	pulumi pulumi-language-yaml source-controller notification-controller kustomize-controller helm ko \
+	crane minio vault
 
 # The race detector needs a C compiler; without one the tests run without it, and say so.
 RACE ?= $(if $(shell command -v $(or $(CC),gcc)),-race)

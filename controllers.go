@@ -17,6 +17,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/features"
 	"github.com/stack-controller/stack-controller/internal/metrics"
+	"github.com/stack-controller/stack-controller/internal/program"
+	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/stack"
 	"github.com/stack-controller/stack-controller/internal/update"
@@ -27,7 +29,11 @@ import (
 type parts struct {
 	recorder record.EventRecorder
 	store    *artifact.Store
+	contents *artifact.Contents
+	git      *source.Git
+	programs *source.Programs
 	agents   agentRuntime
+	watcher  *references.Watcher // nil when no Secrets and ConfigMaps are watched
 }
 
 // addControllers adds the controllers, and what they work with, to the manager. All of it runs in the leader only.
@@ -43,11 +49,29 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	if err := mgr.Add(agents); err != nil {
 		return fmt.Errorf("add the workspace runtime: %w", err)
 	}
-	shared := &parts{recorder: recorder, store: store, agents: agents}
+	watcher, err := newReferencesWatcher(ctx, mgr, o)
+	if err != nil {
+		return err
+	}
+	git, err := addGit(mgr, o)
+	if err != nil {
+		return err
+	}
+	watcher.Notify(git.ReferencesChanged)
+	shared := &parts{
+		recorder: recorder, store: store, agents: agents, watcher: watcher, git: git, contents: artifact.NewContents(store),
+		programs: &source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
+	}
+	if err := mgr.Add(shared.contents); err != nil {
+		return fmt.Errorf("add the reading of artifacts: %w", err)
+	}
 	if err := addStackController(ctx, mgr, shared, o); err != nil {
 		return err
 	}
 	if err := addWorkspaceController(mgr, shared, o); err != nil {
+		return err
+	}
+	if err := addProgramController(mgr, shared, o); err != nil {
 		return err
 	}
 	return addUpdateController(ctx, mgr, shared, o)
@@ -58,6 +82,16 @@ func addWorkspaceController(mgr ctrl.Manager, shared *parts, o *options) error {
 		Client:        mgr.GetClient(),
 		EventRecorder: shared.recorder,
 		Runtime:       shared.agents,
+	}).SetupWithManager(mgr, controllerOptions(o))
+}
+
+// addProgramController adds the controller of Programs. The cache has all of them, because the Stacks of a shard may use any; only
+// those that the selector matches are this instance's to write to.
+func addProgramController(mgr ctrl.Manager, shared *parts, o *options) error {
+	return (&program.Reconciler{
+		Client:        mgr.GetClient(),
+		EventRecorder: shared.recorder,
+		Selector:      o.watch.selector,
 	}).SetupWithManager(mgr, controllerOptions(o))
 }
 
@@ -82,8 +116,11 @@ func addUpdateController(ctx context.Context, mgr ctrl.Manager, shared *parts, o
 		Runtime:    shared.agents,
 		Store:      shared.store,
 		Artifacts:  fetcher,
+		Git:        shared.git,
+		Programs:   shared.programs,
 		Recorder:   shared.recorder,
 		Pods:       o.workspace.runtime == runtimePod,
+		References: shared.watcher,
 		Controller: controllerOptions(o),
 	})
 }
@@ -106,16 +143,23 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *parts, o 
 		EventRecorder: shared.recorder,
 		Metrics:       durations,
 		Live:          mgr.GetAPIReader(),
-		Sources: &source.Flux{
-			Live:                    mgr.GetAPIReader(),
-			Mapper:                  mgr.GetRESTMapper(),
-			AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
-			DisableExternalArtifact: !o.features.Enabled(features.ExternalArtifact),
+		Sources: &source.Set{
+			Flux: &source.Flux{
+				Live:                    mgr.GetAPIReader(),
+				Mapper:                  mgr.GetRESTMapper(),
+				AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
+				DisableExternalArtifact: !o.features.Enabled(features.ExternalArtifact),
+			},
+			Git:      shared.git.Subscribe(),
+			Programs: shared.programs,
 		},
-		Artifacts:    fetcher,
-		WaitInterval: o.requeueDependency,
-		Jitter:       float64(o.jitter.Percentage) / 100,
-		Stacks:       stacks,
+		AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
+		Artifacts:               fetcher,
+		Contents:                shared.contents,
+		References:              shared.watcher,
+		WaitInterval:            o.requeueDependency,
+		Jitter:                  float64(o.jitter.Percentage) / 100,
+		Stacks:                  stacks,
 	}).SetupWithManager(ctx, mgr, controllerOptions(o))
 }
 
@@ -141,12 +185,8 @@ func newStore(o artifactOptions) (*artifact.Store, error) {
 		retries = -1 // never, where 0 means the default
 	}
 	return artifact.NewStore(artifact.Options{
-		Dir: filepath.Join(o.storagePath, "artifacts"),
-		Limits: artifact.Limits{
-			MaxDownloadSize: o.maxSize.Value(),
-			MaxUnpackedSize: o.maxUnpackedSize.Value(),
-			MaxEntries:      o.maxEntries,
-		},
+		Dir:          filepath.Join(o.storagePath, "artifacts"),
+		Limits:       artifactLimits(o),
 		MaxStoreSize: o.maxStoreSize.Value(),
 		HTTPRetries:  retries,
 		HTTPTimeout:  o.httpTimeout,

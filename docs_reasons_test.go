@@ -35,10 +35,10 @@ func TestTroubleshootingExplainsEveryReason(t *testing.T) {
 		files    []string
 		isReason func(constant string) bool
 	}{
-		{[]string{"Stack", "Reasons that are not used"}, []string{"api/pulumi/v1/condition_types.go"}, endsInReason},
+		{[]string{"Stack", "Program", "Reasons that are not used"}, []string{"api/pulumi/v1/condition_types.go"}, endsInReason},
 		{[]string{"Workspace", "Update", "Reasons that are not used"}, []string{"api/auto/v1alpha1/condition_types.go"}, endsInReason},
 		{[]string{"Update"}, []string{"internal/update/*.go"}, beginsWith("reason")},
-		{[]string{"Events"}, []string{"internal/stack/*.go", "internal/update/*.go", "internal/workspace/*.go"}, beginsWith("event")},
+		{[]string{"Events"}, []string{"internal/program/*.go", "internal/stack/*.go", "internal/update/*.go", "internal/workspace/*.go"}, beginsWith("event")},
 	} {
 		explained := ""
 		for _, heading := range tt.sections {

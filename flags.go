@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/acl"
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
 	"github.com/fluxcd/pkg/runtime/jitter"
@@ -50,6 +51,7 @@ type options struct {
 	features       features.Gates
 
 	artifacts artifactOptions
+	git       gitOptions
 	workspace workspaceOptions
 
 	// runtimeNamespace is the namespace that the controller runs in; empty when it is not known.
@@ -67,7 +69,13 @@ type watchOptions struct {
 	allNamespaces bool
 	labelSelector string
 	selector      labels.Selector // labelSelector, parsed
+
+	configsLabelSelector string
+	configsSelector      labels.Selector // configsLabelSelector, parsed; nil when no Secrets and ConfigMaps are watched
 }
+
+// noConfigs as the value of --watch-configs-label-selector stands for no Secrets and ConfigMaps at all.
+const noConfigs = "none"
 
 // artifactOptions say how artifacts are fetched and stored.
 type artifactOptions struct {
@@ -168,6 +176,7 @@ func (o *options) flagSet() *pflag.FlagSet {
 	o.features.BindFlags(fs)
 	o.watch.bindFlags(fs)
 	o.artifacts.bindFlags(fs)
+	o.git.bindFlags(fs)
 	o.workspace.bindFlags(fs)
 	fs.BoolVar(&o.acl.NoCrossNamespaceRefs, "no-cross-namespace-refs", true,
 		"When set to true, references between custom resources are allowed only if the reference and the referee are in the same namespace.")
@@ -184,6 +193,23 @@ func (o *watchOptions) bindFlags(fs *pflag.FlagSet) {
 		"Watch for resources in all namespaces, if set to false it will only watch the runtime namespace.")
 	fs.StringVar(&o.labelSelector, "watch-label-selector", "",
 		"Watch for resources with matching labels e.g. 'sharding.fluxcd.io/key=shard1'.")
+	fs.StringVar(&o.configsLabelSelector, "watch-configs-label-selector", meta.LabelKeyWatch+"="+meta.LabelValueWatchEnabled,
+		"Watch for ConfigMaps and Secrets with matching labels, of which only the metadata is read; a change of one updates the Stacks that use it. "+
+			"'owner!=helm' watches all but the releases of Helm, 'none' watches none.")
+}
+
+// parse parses the selectors.
+func (o *watchOptions) parse() (err error) {
+	if o.selector, err = labels.Parse(o.labelSelector); err != nil {
+		return fmt.Errorf("--watch-label-selector: %w", err)
+	}
+	if o.configsLabelSelector == noConfigs {
+		return nil
+	}
+	if o.configsSelector, err = labels.Parse(o.configsLabelSelector); err != nil {
+		return fmt.Errorf("--watch-configs-label-selector: %w", err)
+	}
+	return nil
 }
 
 func (o *artifactOptions) bindFlags(fs *pflag.FlagSet) {
@@ -231,9 +257,11 @@ func (o *options) validate() error {
 	if !o.watch.allNamespaces && o.runtimeNamespace == "" {
 		return fmt.Errorf("--watch-all-namespaces=false needs the environment variable %s", runtimectrl.EnvRuntimeNamespace)
 	}
-	var err error
-	if o.watch.selector, err = labels.Parse(o.watch.labelSelector); err != nil {
-		return fmt.Errorf("--watch-label-selector: %w", err)
+	if err := o.watch.parse(); err != nil {
+		return err
+	}
+	if err := o.git.read(); err != nil {
+		return err
 	}
 	return o.workspace.validate()
 }
@@ -278,6 +306,7 @@ func (o *options) validateRanges() error {
 	for flag, value := range map[string]time.Duration{
 		"requeue-dependency":     o.requeueDependency,
 		"http-timeout":           o.artifacts.httpTimeout,
+		"git-timeout":            o.git.timeout,
 		"min-retry-delay":        o.rateLimiter.MinRetryDelay,
 		"max-retry-delay":        o.rateLimiter.MaxRetryDelay,
 		"workspace-idle-timeout": o.workspace.idleTimeout,

@@ -36,6 +36,7 @@ var fluxFlags = map[string]string{
 	"min-retry-delay":                   "750ms",
 	"requeue-dependency":                "30s",
 	"watch-all-namespaces":              "true",
+	"watch-configs-label-selector":      "reconcile.fluxcd.io/watch=Enabled",
 	"watch-label-selector":              "",
 }
 
@@ -48,6 +49,8 @@ var ownFlags = map[string]string{
 	"artifact-max-size":          "256Mi",
 	"artifact-max-unpacked-size": "1Gi",
 	"cluster-domain":             "cluster.local",
+	"git-known-hosts-file":       "",
+	"git-timeout":                "1m0s",
 	"no-cross-namespace-refs":    "true",
 	"pulumi":                     "pulumi",
 	"storage-max-size":           "4Gi",
@@ -97,6 +100,7 @@ func TestMistakesInFlagsAreNamed(t *testing.T) {
 		{[]string{"--log-encoding=xml"}, "--log-encoding must be json or console"},
 		{[]string{"--feature-gates=Nope=true"}, `--feature-gates: unknown feature gate "Nope"`},
 		{[]string{"--watch-label-selector=a=b=c"}, "--watch-label-selector: "},
+		{[]string{"--watch-configs-label-selector=a=b=c"}, "--watch-configs-label-selector: "},
 		{[]string{"--watch-all-namespaces=false"}, "needs the environment variable RUNTIME_NAMESPACE"},
 		{[]string{"--workspace-runtime=pod"}, "--workspace-runtime=pod needs --agent-image or the environment variable AGENT_IMAGE"},
 		{[]string{"--workspace-runtime=pod", "--agent-image=a", "--agent-image-pull-policy=Daily"},

@@ -25,6 +25,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/events"
+	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod"
 )
 
@@ -117,7 +118,8 @@ func leaderElectionID(watch watchOptions) string {
 }
 
 // cacheOptions limit the caches to what this controller looks after, without the bookkeeping of field managers.
-// The Workspaces and Updates of a Stack have its labels, so that a shard never works on those of another one.
+// The Workspaces and Updates of a Stack have its labels, so that a shard never works on those of another one. A Program has no
+// Stack, and Stacks of any shard may use it: all of them are cached.
 func cacheOptions(o *options) cache.Options {
 	selected := cache.ByObject{Label: o.watch.selector}
 	options := cache.Options{
@@ -135,6 +137,33 @@ func cacheOptions(o *options) cache.Options {
 		options.DefaultNamespaces = map[string]cache.Config{o.runtimeNamespace: {}}
 	}
 	return options
+}
+
+// newReferencesWatcher watches the Secrets and ConfigMaps that Stacks may use; it is nil when none are to be watched. It has a cache of
+// its own: no other one may hold them.
+func newReferencesWatcher(ctx context.Context, mgr ctrl.Manager, o *options) (*references.Watcher, error) {
+	if o.watch.configsSelector == nil {
+		return nil, nil
+	}
+	options := references.Options{
+		Config:     mgr.GetConfig(),
+		HTTPClient: mgr.GetHTTPClient(),
+		Mapper:     mgr.GetRESTMapper(),
+		Scheme:     mgr.GetScheme(),
+		Selector:   o.watch.configsSelector,
+		Log:        ctrl.Log.WithName("references"),
+	}
+	if !o.watch.allNamespaces {
+		options.Namespace = o.runtimeNamespace
+	}
+	watcher, err := references.NewWatcher(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	if err := mgr.Add(watcher); err != nil {
+		return nil, fmt.Errorf("add the watches of Secrets and ConfigMaps: %w", err)
+	}
+	return watcher, nil
 }
 
 func newRecorder(mgr ctrl.Manager, o *options) (*events.Recorder, error) {

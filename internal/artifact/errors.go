@@ -33,13 +33,23 @@ type FetchError struct {
 	URL string
 
 	err error
+	// made is set for failures of a Maker.
+	made bool
 	// transient is set for failures that a second try within a second may well mend.
 	transient bool
 }
 
+// NewMakeError is how a Maker says of which kind its error is. An error of another type counts as Unavailable.
+func NewMakeError(kind Kind, err error) *FetchError {
+	return &FetchError{Kind: kind, err: err, made: true}
+}
+
 // Error implements error.
 func (e *FetchError) Error() string {
-	if e.URL == "" {
+	switch {
+	case e.made:
+		return fmt.Sprintf("make artifact: %v", e.err)
+	case e.URL == "":
 		return fmt.Sprintf("store artifact: %v", e.err)
 	}
 	return fmt.Sprintf("fetch artifact %s: %v", e.URL, e.err)

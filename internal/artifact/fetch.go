@@ -8,9 +8,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Fetch downloads the artifact, verifies and stores it, unless it is stored. Whoever asks for the same artifact at the
-// same time shares one download; it goes on as long as anybody waits for it. An error is of type *FetchError, or the
-// end of ctx.
+// Fetch downloads the artifact, or has its Maker make it, verifies and stores it, unless it is stored. Whoever asks for the
+// same artifact at the same time shares one download or making; it goes on as long as anybody waits for it. An error is of
+// type *FetchError, or the end of ctx. Stored tells the digest afterwards.
 //
 // Nothing is remembered of a failure: the next call tries again.
 func (s *Store) Fetch(ctx context.Context, ref Reference) error {
@@ -18,24 +18,29 @@ func (s *Store) Fetch(ctx context.Context, ref Reference) error {
 	if err != nil {
 		return err
 	}
-	if s.Has(from.digest.String()) {
+	if s.Stored(ref) != "" {
 		return nil
 	}
-	f := s.flights.join(ctx, from, s.fetch)
+	f := s.flights.join(ctx, from, func(ctx context.Context) (digest.Digest, error) {
+		// The flight before this one may have ended just now.
+		if stored := s.Stored(ref); stored != "" {
+			return digest.Digest(stored), nil
+		}
+		if from.maker != nil {
+			return s.make(ctx, from)
+		}
+		return from.digest, s.fetch(ctx, from)
+	})
 	defer s.flights.leave(f)
 	select {
 	case <-f.done:
-		return f.err
+		return f.resultFor(from)
 	case <-ctx.Done():
 		return fmt.Errorf("fetch artifact %s: %w", from.shown, context.Cause(ctx))
 	}
 }
 
 func (s *Store) fetch(ctx context.Context, from location) error {
-	// The flight before this one may have ended just now.
-	if s.Has(from.digest.String()) {
-		return nil
-	}
 	received, err := s.download(ctx, from)
 	if err != nil {
 		return err
@@ -44,10 +49,10 @@ func (s *Store) fetch(ctx context.Context, from location) error {
 	return s.store(ctx, received, from.digest, from.shown)
 }
 
-// flights are the downloads in progress.
+// flights are the downloads and makings in progress.
 type flights struct {
 	mu sync.Mutex
-	// running has a download per digest and URL. Two sources that publish the same digest at different places do not
+	// running has a download per digest and URL, and a making per key of a Maker. Two sources that publish the same digest at different places do not
 	// share one, so that a server that is stuck or lies cannot hold up the users of another.
 	running map[flightKey]*flight
 }
@@ -55,36 +60,46 @@ type flights struct {
 type flightKey struct {
 	digest digest.Digest
 	url    string
+	maker  makerKey
 }
 
-// flight is one download and those who wait for it.
+// flight is one download or making and those who wait for it.
 type flight struct {
 	key     flightKey
 	waiting int
 	cancel  context.CancelFunc
-	// done is closed at the end; err is valid then.
-	done chan struct{}
-	err  error
+	// done is closed at the end; digest and err are valid then.
+	done   chan struct{}
+	digest digest.Digest
+	err    error
+}
+
+// resultFor compares what was stored with what is wanted.
+func (f *flight) resultFor(from location) error {
+	if f.err == nil && from.digest != "" && f.digest != from.digest {
+		return &FetchError{Kind: Integrity, URL: from.shown, made: from.maker != nil,
+			err: fmt.Errorf("digest mismatch: expected %s, made %s", from.digest, f.digest)}
+	}
+	return f.err
 }
 
 // join takes part in the download, which it starts when there is none.
-func (l *flights) join(ctx context.Context, from location, fetch func(context.Context, location) error) *flight {
+func (l *flights) join(ctx context.Context, from location, fetch func(context.Context) (digest.Digest, error)) *flight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := flightKey{from.digest, from.url.String()}
-	f := l.running[key]
+	f := l.running[from.key]
 	if f == nil {
 		// Without the end of ctx: the first who waits may be the first who leaves.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		f = &flight{key: key, cancel: cancel, done: make(chan struct{})}
+		f = &flight{key: from.key, cancel: cancel, done: make(chan struct{})}
 		if l.running == nil {
 			l.running = map[flightKey]*flight{}
 		}
-		l.running[key] = f
+		l.running[from.key] = f
 		go func() {
 			defer cancel()
-			err := fetch(ctx, from)
-			l.end(f, err)
+			stored, err := fetch(ctx)
+			l.end(f, stored, err)
 		}()
 	}
 	f.waiting++
@@ -101,11 +116,11 @@ func (l *flights) leave(f *flight) {
 	}
 }
 
-func (l *flights) end(f *flight, err error) {
+func (l *flights) end(f *flight, stored digest.Digest, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.remove(f)
-	f.err = err
+	f.digest, f.err = stored, err
 	close(f.done)
 }
 

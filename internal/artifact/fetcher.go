@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/opencontainers/go-digest"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -12,7 +13,7 @@ import (
 )
 
 const (
-	// DefaultConcurrency is how many downloads run at the same time.
+	// DefaultConcurrency is how many downloads and makings run at the same time.
 	DefaultConcurrency = 4
 
 	// reportPeriod is how long the error of a download is kept for a waiter that does not ask any more.
@@ -20,20 +21,27 @@ const (
 )
 
 // Fetcher is the face of a Store for reconcilers, which must not wait: it downloads in the background and tells by an
-// event when a download has ended. It is a manager.Runnable.
+// event when a download has ended. The making of an artifact by its Maker counts as a download. It is a manager.Runnable.
 type Fetcher struct {
 	store       *Store
 	concurrency int
 	// downloads are to be made, in the order of the requests; notices are waiters to be told.
-	downloads workqueue.TypedInterface[flightKey]
+	downloads workqueue.TypedInterface[requestKey]
 	notices   workqueue.TypedInterface[types.NamespacedName]
 	events    chan event.GenericEvent
 
 	mu sync.Mutex
 	// pending has the downloads that are queued or run.
-	pending map[flightKey]*pendingDownload
+	pending map[requestKey]*pendingDownload
 	// failures has the errors that were not reported yet.
 	failures map[failureKey]failure
+}
+
+// requestKey tells requests for different content apart.
+type requestKey struct {
+	flight flightKey
+	// digest is the wanted one, empty when it is not known yet.
+	digest digest.Digest
 }
 
 // pendingDownload is a download and who wants to hear of its end.
@@ -43,7 +51,7 @@ type pendingDownload struct {
 }
 
 type failureKey struct {
-	download flightKey
+	download requestKey
 	waiter   types.NamespacedName
 }
 
@@ -61,10 +69,10 @@ func NewFetcher(store *Store, concurrency int) *Fetcher {
 	return &Fetcher{
 		store:       store,
 		concurrency: concurrency,
-		downloads:   workqueue.NewTyped[flightKey](),
+		downloads:   workqueue.NewTyped[requestKey](),
 		notices:     workqueue.NewTyped[types.NamespacedName](),
 		events:      make(chan event.GenericEvent),
-		pending:     map[flightKey]*pendingDownload{},
+		pending:     map[requestKey]*pendingDownload{},
 		failures:    map[failureKey]failure{},
 	}
 }
@@ -75,40 +83,41 @@ func (f *Fetcher) Events() <-chan event.GenericEvent {
 	return f.events
 }
 
-// Request reports whether the artifact is stored, and has it downloaded when it is not. It does not wait.
+// Request returns the digest of the artifact when it is stored, and has it downloaded or made when it is not. It does not
+// wait.
 //
-//   - ready: it is stored. It may be evicted before it is opened, when the store is very small; ask again then.
-//   - not ready and no error: a download is queued or runs, and Events will send the waiter when it has ended.
+//   - a digest: it is stored under it. It may be evicted before it is opened, when the store is very small; ask again then.
+//   - no digest and no error: a download is queued or runs, and Events will send the waiter when it has ended.
 //   - an error, of type *FetchError: the download that the waiter waited for failed, or the reference cannot be
 //     fetched. No download is running for it. Each waiter gets the error of a download once; when to ask again, which
-//     starts a new one, is its decision.
-func (f *Fetcher) Request(ref Reference, waiter types.NamespacedName) (ready bool, err error) {
+//     starts a new one, is its decision. What a Maker returned is in the chain of the error.
+func (f *Fetcher) Request(ref Reference, waiter types.NamespacedName) (stored string, err error) {
 	from, err := f.store.locate(ref)
 	if err != nil {
-		return false, err
+		return "", err
 	}
-	key := flightKey{from.digest, from.url.String()}
+	key := requestKey{from.key, from.digest}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	failed, hasFailed := f.failures[failureKey{key, waiter}]
 	delete(f.failures, failureKey{key, waiter})
 
-	if f.store.Has(ref.Digest) {
-		return true, nil
+	if stored := f.store.Stored(ref); stored != "" {
+		return stored, nil
 	}
 	download := f.pending[key]
 	switch {
 	case download != nil:
 		// Somebody else asked for it again; its result counts, whatever the one before was.
 	case hasFailed:
-		return false, failed.err
+		return "", failed.err
 	default:
 		download = &pendingDownload{reference: ref, waiters: map[types.NamespacedName]struct{}{}}
 		f.pending[key] = download
 		f.downloads.Add(key)
 	}
 	download.waiters[waiter] = struct{}{}
-	return false, nil
+	return "", nil
 }
 
 // Start downloads what is requested until ctx ends, which also cancels what is running then.
@@ -140,7 +149,7 @@ func (f *Fetcher) download(ctx context.Context) {
 }
 
 // finish keeps an error for each waiter, and has all of them told.
-func (f *Fetcher) finish(key flightKey, err error) {
+func (f *Fetcher) finish(key requestKey, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()

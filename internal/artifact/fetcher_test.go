@@ -56,12 +56,12 @@ func TestRequestIsAnsweredByAnEventWhenTheDownloadEnds(t *testing.T) {
 	fetcher, _ := startFetcher(t, store, 0)
 	waiter := waiterNamed("a")
 
-	ready, err := fetcher.Request(ref, waiter)
+	stored, err := fetcher.Request(ref, waiter)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(ready).To(BeFalse())
+	g.Expect(stored).To(BeEmpty())
 	g.Eventually(fetcher.Events()).Should(Receive(ForWaiter(waiter)))
 
-	g.Expect(fetcher.Request(ref, waiter)).To(BeTrue())
+	g.Expect(fetcher.Request(ref, waiter)).To(Equal(ref.Digest))
 	g.Expect(store.Has(ref.Digest)).To(BeTrue())
 	g.Consistently(fetcher.Events(), "50ms").ShouldNot(Receive(), "the result is delivered once")
 }
@@ -78,23 +78,23 @@ func TestFailureIsReportedOnceToEachWaiterBeforeTheNextAttempt(t *testing.T) {
 	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), 0)
 	waiters := []k8stypes.NamespacedName{waiterNamed("a"), waiterNamed("b"), waiterNamed("c")}
 	for _, waiter := range waiters {
-		g.Expect(fetcher.Request(ref, waiter)).To(BeFalse())
+		g.Expect(fetcher.Request(ref, waiter)).To(BeEmpty())
 	}
 	close(proceed)
 	for range waiters {
 		g.Eventually(fetcher.Events()).Should(Receive())
 	}
 	for _, waiter := range waiters {
-		ready, err := fetcher.Request(ref, waiter)
-		g.Expect(ready).To(BeFalse())
+		stored, err := fetcher.Request(ref, waiter)
+		g.Expect(stored).To(BeEmpty())
 		g.Expect(err).To(HaveKind(artifact.NotFound))
 	}
 	g.Expect(server.requests.Load()).To(BeEquivalentTo(1), "asking for the result does not start an attempt")
 
 	server.answerWith(nil)
-	g.Expect(fetcher.Request(ref, waiters[0])).To(BeFalse())
+	g.Expect(fetcher.Request(ref, waiters[0])).To(BeEmpty())
 	g.Eventually(fetcher.Events()).Should(Receive(ForWaiter(waiters[0])))
-	g.Expect(fetcher.Request(ref, waiters[0])).To(BeTrue())
+	g.Expect(fetcher.Request(ref, waiters[0])).To(Equal(ref.Digest))
 	g.Expect(server.requests.Load()).To(BeEquivalentTo(2))
 }
 
@@ -117,7 +117,7 @@ func TestThousandWaitersShareOneDownload(t *testing.T) {
 	for i := range 1000 {
 		waiter := waiterNamed(fmt.Sprintf("stack-%d", i))
 		waiting[waiter.Name] = true
-		g.Expect(fetcher.Request(ref, waiter)).To(BeFalse(), "before the start, requests are taken")
+		g.Expect(fetcher.Request(ref, waiter)).To(BeEmpty(), "before the start, requests are taken")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -141,7 +141,7 @@ func TestDownloadsGoOnWhenNobodyTakesEvents(t *testing.T) {
 	for i := range 20 {
 		ref := server.publish(fmt.Sprint("program ", i))
 		refs = append(refs, ref)
-		g.Expect(fetcher.Request(ref, waiterNamed(fmt.Sprint(i)))).To(BeFalse())
+		g.Expect(fetcher.Request(ref, waiterNamed(fmt.Sprint(i)))).To(BeEmpty())
 	}
 	for _, ref := range refs {
 		g.Eventually(store.Has).WithArguments(ref.Digest).Should(BeTrue())
@@ -164,7 +164,7 @@ func TestDownloadsAtTheSameTimeAreBounded(t *testing.T) {
 	})
 	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), 2)
 	for i := range 8 {
-		g.Expect(fetcher.Request(server.publish(fmt.Sprint(i)), waiterNamed(fmt.Sprint(i)))).To(BeFalse())
+		g.Expect(fetcher.Request(server.publish(fmt.Sprint(i)), waiterNamed(fmt.Sprint(i)))).To(BeEmpty())
 	}
 	g.Eventually(running.Load).Should(BeEquivalentTo(2))
 	close(proceed)
@@ -184,7 +184,7 @@ func TestEndOfTheFetcherCancelsDownloads(t *testing.T) {
 		close(cancelled)
 	})
 	fetcher, stop := startFetcher(t, newStore(t, artifact.Options{}), 0)
-	g.Expect(fetcher.Request(ref, waiterNamed("a"))).To(BeFalse())
+	g.Expect(fetcher.Request(ref, waiterNamed("a"))).To(BeEmpty())
 	g.Eventually(server.requests.Load).Should(BeEquivalentTo(1))
 	stop()
 	g.Eventually(cancelled).Should(BeClosed())

@@ -38,7 +38,11 @@ type Maker interface {
 
 // location is a Reference that was found to be well-formed.
 type location struct {
+	key flightKey
+	// digest is the wanted one. It is empty for an artifact that is made and whose digest is not known yet.
 	digest digest.Digest
+	// maker is nil for an artifact that is downloaded.
+	maker Maker
 	// url is what is requested.
 	url *url.URL
 	// shown is the published URL as it may appear in a message.
@@ -47,6 +51,9 @@ type location struct {
 
 // locate checks what can be checked without a request.
 func (s *Store) locate(ref Reference) (location, error) {
+	if ref.Maker != nil {
+		return locateMaker(ref)
+	}
 	parsed, shown, err := parseURL(ref.URL)
 	if err != nil {
 		return location{}, &FetchError{Kind: Unusable, URL: shown, err: err}
@@ -62,7 +69,26 @@ func (s *Store) locate(ref Reference) (location, error) {
 	if s.options.HostOverride != "" {
 		parsed.Host = s.options.HostOverride
 	}
-	return location{digest: parsedDigest, url: parsed, shown: shown}, nil
+	key := flightKey{digest: parsedDigest, url: parsed.String()}
+	return location{key: key, digest: parsedDigest, url: parsed, shown: shown}, nil
+}
+
+// locateMaker checks the reference of an artifact that is made here. Its key has no digest: what is made for one key is the
+// same for all who ask, and each compares it with what it expects.
+func locateMaker(ref Reference) (location, error) {
+	from := location{maker: ref.Maker, key: flightKey{maker: keyOf(ref.Maker)}}
+	if ref.Digest == "" {
+		return from, nil
+	}
+	parsed, err := parseDigest(ref.Digest)
+	if err == nil && parsed.Algorithm() != digest.Canonical {
+		err = fmt.Errorf("digest %s: what is made here has digests of type %s", parsed, digest.Canonical)
+	}
+	if err != nil {
+		return location{}, &FetchError{Kind: Unusable, made: true, err: err}
+	}
+	from.digest = parsed
+	return from, nil
 }
 
 // parseURL returns the URL and how it may be shown. Its errors do not quote the URL.

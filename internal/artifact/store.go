@@ -2,7 +2,8 @@
 //
 // An artifact is known by its digest. It is downloaded once however many ask for it, its digest is verified and its
 // archive checked before it can be seen, and it stays until the room is needed for others. Everything is bounded: the
-// size of a download, its time, what it unpacks to, and the size of the store.
+// size of a download, its time, what it unpacks to, and the size of the store. What nobody serves is made by a Maker
+// instead, under the same rules.
 //
 // fluxcd/pkg/http/fetch downloads artifacts too. It is not used because it waits at least five seconds between tries,
 // makes a client of its own per use, downloads what is too large to its end, and gives no typed errors.
@@ -60,6 +61,7 @@ type Store struct {
 	options Options
 	client  *http.Client
 	flights flights
+	made    made
 
 	mu      sync.Mutex
 	entries map[digest.Digest]*entry
@@ -108,7 +110,7 @@ func NewStore(options Options) (*Store, error) {
 		return nil, fmt.Errorf("artifact store: its size of %d bytes is less than the %d bytes of one artifact",
 			options.MaxStoreSize, options.Limits.MaxDownloadSize)
 	}
-	s := &Store{options: options, entries: map[digest.Digest]*entry{}, recent: list.New()}
+	s := &Store{options: options, entries: map[digest.Digest]*entry{}, recent: list.New(), made: newMade(maxMade)}
 	s.client = newHTTPClient(options)
 	if err := s.openDirectory(); err != nil {
 		return nil, fmt.Errorf("artifact store: %w", err)

@@ -68,6 +68,7 @@ func artifactOf(object *unstructured.Unstructured) (*Artifact, error) {
 		},
 		OriginRevision: published.Metadata[originRevisionAnnotation],
 		Published:      published.LastUpdateTime.Time,
+		CommitInfo:     fluxCommitInfo(object, published.Revision, published.Metadata),
 	}, nil
 }
 

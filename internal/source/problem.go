@@ -1,6 +1,24 @@
 package source
 
-import "fmt"
+import (
+	"fmt"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// Reasons are those of the problems that a source can have while an operation waits for its artifact: somebody may have to help.
+var Reasons = []string{
+	pulumiv1.AuthenticationFailedReason,
+	pulumiv1.HostKeyUnknownReason,
+	pulumiv1.LFSPointersReason,
+	pulumiv1.RateLimitedReason,
+	pulumiv1.RepositoryNotFoundReason,
+	pulumiv1.RevisionNotFoundReason,
+	pulumiv1.SecretNotFoundReason,
+	pulumiv1.SourceNotFoundReason,
+	pulumiv1.SourceNotReadyReason,
+	pulumiv1.SourceUnavailableReason,
+}
 
 // Problem says why a Stack has no artifact to run. It is not a failure of the Stack's program: waiting for a source
 // never consumes an attempt.

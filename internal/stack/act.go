@@ -16,6 +16,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/source"
 )
 
 // act carries out one decision. It changes the Stack's status in memory; the caller writes it.
@@ -33,12 +34,16 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 		return outcome{}, r.release(ctx, o.stack, d.message)
 	case actionWait:
 		markWaiting(o.stack, d.reason, d.message)
+	case actionLook:
+		if !d.quiet {
+			markWorking(o.stack, d.message)
+		}
 	case actionFetch:
 		return fetching(o, d), nil
 	case actionStall:
 		r.stall(o.stack, d)
 	case actionRetry:
-		retry(o.stack, d)
+		retry(o, d)
 	case actionSuspend:
 		handleRequests(o.stack)
 	case actionRecord:
@@ -53,6 +58,9 @@ const briefFetch = 2 * time.Second
 
 // fetching shows that the artifact is on its way, unless it was published just now or that is a detail of a periodic run.
 func fetching(o *observation, d decision) outcome {
+	if d.quiet {
+		return outcome{after: d.after}
+	}
 	if left := briefFetch - time.Since(o.artifact.Published); left > 0 {
 		return outcome{after: min(left, briefFetch)}
 	}
@@ -73,7 +81,10 @@ func (r *Reconciler) stall(stack *pulumiv1.Stack, d decision) {
 }
 
 // retry shows a failure. After several of them the Stack is also stalled, though attempts go on.
-func retry(stack *pulumiv1.Stack, d decision) {
+func retry(o *observation, d decision) {
+	stack := o.stack
+	adoptReferences(o)
+	advance(o)
 	if d.reason == pulumiv1.UpdateFailedReason {
 		markStalled(stack, d.reason, d.message)
 		return
@@ -83,10 +94,8 @@ func retry(stack *pulumiv1.Stack, d decision) {
 
 // settle shows that the Stack is up to date. A new revision with the content that is deployed already needs no update.
 func (r *Reconciler) settle(ctx context.Context, o *observation, d decision) (outcome, error) {
-	if o.artifact != nil {
-		o.stack.Status.LastAttemptedRevision = o.artifact.Revision
-		o.stack.Status.LastAppliedRevision = o.artifact.Revision
-	}
+	advance(o)
+	adoptReferences(o)
 	markSettled(o.stack)
 	done, err := r.reclaim(ctx, o)
 	if err != nil {
@@ -174,7 +183,7 @@ var problemReasons = []string{
 // waitingFor returns the problem that keeps an Update from starting; empty when it is on its way.
 func waitingFor(update *autov1alpha1.Update) (reason, message string) {
 	condition := apimeta.FindStatusCondition(update.Status.Conditions, autov1alpha1.UpdateProgressing)
-	if update.HasStarted() || condition == nil || !slices.Contains(problemReasons, condition.Reason) {
+	if update.HasStarted() || condition == nil || !slices.Contains(problemReasons, condition.Reason) && !slices.Contains(source.Reasons, condition.Reason) {
 		return "", ""
 	}
 	return condition.Reason, condition.Message

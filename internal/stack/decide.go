@@ -8,6 +8,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
@@ -25,8 +26,14 @@ type observation struct {
 	// artifact is what the source offers; nil for a Stack without source, and when sourceProblem says why there is none.
 	artifact      *source.Artifact
 	sourceProblem *source.Problem
+	// content is that of the artifact, when it decides whether an update has to run.
+	content contentView
+	// references are the versions of the watched Secrets and ConfigMaps that the Stack uses.
+	references []references.Version
 	// dependencyProblem names the prerequisites that are not met; empty when all are.
 	dependencyProblem string
+	// forbiddenDependency says why a dependency is not allowed; empty when all are.
+	forbiddenDependency string
 	// workspace is the Stack's Workspace; nil when there is none.
 	workspace *autov1alpha1.Workspace
 	// update is the Stack's Update that is not finished, or finished but not recorded in the status yet; nil when there is none.
@@ -41,7 +48,9 @@ const (
 	actionRecord action = "record"
 	// actionUpdate starts a preview, an up or a destroy.
 	actionUpdate action = "update"
-	// actionFetch waits for an artifact that is being downloaded. Its end wakes the Stack.
+	// actionLook waits for the first answer of a git server. It wakes the Stack.
+	actionLook action = "look"
+	// actionFetch waits for an artifact that is being downloaded or made, or for its content. The end of that wakes the Stack.
 	actionFetch action = "fetch"
 	// actionSupersede removes an Update that has not started and whose inputs are out of date.
 	actionSupersede action = "supersede"
@@ -68,6 +77,8 @@ type decision struct {
 	reason, message string
 	// kind is the Update's type, with actionUpdate.
 	kind autov1alpha1.UpdateType
+	// quiet leaves the status as it is, with actionLook and actionFetch: it is not known yet whether there is anything to do.
+	quiet bool
 	// fresh is true when the inputs differ from the last attempt's: earlier failures do not count any more.
 	fresh bool
 	// after is when to come back; zero leaves it to a watch.
@@ -133,23 +144,33 @@ func blocked(o observation) *decision {
 	case o.specProblem != nil:
 		return &decision{action: actionStall, reason: pulumiv1.SpecInvalidReason, message: o.specProblem.Error()}
 	case o.sourceProblem != nil:
-		return blockedBySource(o)
+		return blockedBySource(o, o.sourceProblem)
+	case o.forbiddenDependency != "":
+		return &decision{action: actionStall, reason: pulumiv1.AccessDeniedReason, message: o.forbiddenDependency}
 	case o.dependencyProblem != "":
 		return &decision{action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: o.dependencyProblem, after: o.waitInterval}
 	}
 	return nil
 }
 
-func blockedBySource(o observation) *decision {
-	problem := o.sourceProblem
+func blockedBySource(o observation, problem *source.Problem) *decision {
 	d := &decision{action: actionWait, reason: problem.Reason, message: problem.Message, after: o.waitInterval}
 	switch {
+	case problem.Pending:
+		d.action, d.after, d.quiet = actionLook, 0, askedForNothing(o.stack)
 	case problem.Permanent:
 		d.action, d.after = actionStall, 0
 	case problem.Watched:
 		d.after = 0
 	}
 	return d
+}
+
+// askedForNothing tells whether the last update is the answer to all that the Stack itself asks for, so that only its source can
+// bring something new.
+func askedForNothing(stack *pulumiv1.Stack) bool {
+	last := stack.Status.LastUpdate
+	return last != nil && last.Generation == stack.Generation && unhandledRequest(stack) == "" && stack.DeletionTimestamp.IsZero()
 }
 
 // decideOnTrigger starts an update when something asks for one, and otherwise says how the last one went.
@@ -161,6 +182,9 @@ func decideOnTrigger(o observation) decision {
 	last := o.stack.Status.LastUpdate
 	if trigger, fresh := inputsChanged(o); trigger != "" {
 		return decision{action: actionUpdate, kind: kind, message: trigger, fresh: fresh}
+	}
+	if pending := contentPending(o); pending != nil {
+		return *pending
 	}
 	if last.State == pulumiv1.StackUpdateFailed {
 		return decideOnFailure(o, kind)
@@ -184,10 +208,11 @@ func inputsChanged(o observation) (trigger string, fresh bool) {
 		return fmt.Sprintf("New stack generation: %d", o.stack.Generation), true
 	case unhandledRequest(o.stack) != "":
 		return fmt.Sprintf("Sync request: %q", unhandledRequest(o.stack)), true
-	case last.LastAttemptedCommit != commitOf(o.artifact):
+	case newContent(o):
 		return "New commit detected: " + describeRevision(o.artifact), true
 	}
-	return "", false
+	changed := referencesChanged(o)
+	return changed, changed != ""
 }
 
 // decideOnFailure retries with backoff, for ever: a failure whose cause went away must heal without a human.

@@ -87,8 +87,10 @@ func destroying() *observation {
 	return o
 }
 
-func with(o *observation, change func(*observation)) *observation {
-	change(o)
+func with(o *observation, changes ...func(*observation)) *observation {
+	for _, change := range changes {
+		change(o)
+	}
 	return o
 }
 
@@ -126,6 +128,23 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 			o.stack.Spec.ContinueResyncOnCommitMatch = true
 			o.stack.Status.LastUpdate.LastResyncTime = ago(time.Hour)
 		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
+
+		{name: "a changed Secret is deployed", given: using(settled(), "a-1", "a-2"), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
+		{name: "one among several is enough", given: using(settled(), "a-1 b-1", "a-1 b-2"), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
+		{name: "a Secret that appears beside others is deployed", given: using(settled(), "a-1", "a-1 b-1"), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
+		{name: "a Secret that did not change is not", given: using(settled(), "a-1 b-1", "b-1 a-1"), action: actionSettle},
+		{name: "a Secret that is gone, or not watched any more, changes nothing", given: using(settled(), "a-1 b-1", "b-1"), action: actionSettle},
+		{name: "nothing is watched any more", given: using(settled(), "a-1", ""), action: actionSettle},
+		{name: "a Secret that was not watched before is no change", given: using(settled(), "", "a-1"), action: actionSettle},
+		{name: "a preview Stack previews a changed Secret", given: with(using(settled(), "a-1", "a-2"), func(o *observation) { o.stack.Spec.Preview = true }),
+			action: actionUpdate, kind: autov1alpha1.UpdateTypePreview, fresh: true},
+		{name: "a changed Secret does not wait for the backoff", given: using(failed(9, time.Second), "a-1", "a-2"), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
+		{name: "a failure with the same Secret does", given: using(failed(1, time.Second), "a-1", "a-1"), action: actionRetry, reason: pulumiv1.RetryingAfterFailureReason, wakes: true},
+		{name: "a changed Secret waits for the dependencies", given: with(using(settled(), "a-1", "a-2"), func(o *observation) { o.dependencyProblem = "no" }),
+			action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
+		{name: "a suspended Stack ignores a changed Secret", given: with(using(settled(), "a-1", "a-2"), func(o *observation) { o.stack.Spec.Suspend = true }),
+			action: actionSuspend, reason: pulumiv1.SuspendedReason},
+		{name: "a waiting Update reads a changed Secret when it starts", given: using(updating(), "a-1", "a-2"), action: actionFollow},
 
 		{name: "a failure is retried after a while", given: failed(1, time.Second), action: actionRetry, reason: pulumiv1.RetryingAfterFailureReason, wakes: true},
 		{name: "a failure is retried when its time has come", given: failed(1, time.Minute), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},

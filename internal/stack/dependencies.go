@@ -34,6 +34,10 @@ func (r *Reconciler) observeDependencies(ctx context.Context, o *observation) er
 		if name.Namespace == "" {
 			name.Namespace = o.stack.Namespace
 		}
+		if name.Namespace != o.stack.Namespace && !r.AllowCrossNamespaceRefs {
+			o.forbiddenDependency = fmt.Sprintf("cannot depend on Stack %s: references to another namespace are not allowed", name)
+			return nil
+		}
 		required, err := r.getStack(ctx, name)
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/template"
 )
 
@@ -18,12 +20,14 @@ type desired struct {
 	workspace *autov1alpha1.Workspace
 	// dir is the directory of the program in the artifact.
 	dir string
+	// selection is the part of the artifact whose changes run an update; nil is all of it.
+	selection *artifact.Selection
 }
 
 // desire translates the spec. Its error is for the user: only an edit of the spec can mend it.
 func desire(stack *pulumiv1.Stack) (*desired, error) {
-	if err := checkSource(stack); err != nil {
-		return nil, err
+	if stack.Spec.Stack == "" {
+		return nil, errors.New("spec.stack must not be empty")
 	}
 	env, err := environmentOf(stack)
 	if err != nil {
@@ -62,24 +66,37 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	}
 	// After the template, so that it cannot take them away.
 	workspace.Spec.EnvFrom = append(workspace.Spec.EnvFrom, environmentSourcesOf(stack)...)
-	d := &desired{workspace: workspace}
-	if stack.Spec.FluxSource != nil {
-		d.dir = stack.Spec.FluxSource.Dir
+	d := &desired{workspace: workspace, dir: dirOf(stack)}
+	if d.selection, err = selectionOf(stack, d.dir); err != nil {
+		return nil, fmt.Errorf("spec.sourcePaths: %w", err)
 	}
 	return d, nil
 }
 
-// checkSource refuses what cannot be run.
-func checkSource(stack *pulumiv1.Stack) error {
+// dirOf returns the directory of the program in the source.
+func dirOf(stack *pulumiv1.Stack) string {
 	switch {
-	case stack.Spec.Stack == "":
-		return fmt.Errorf("spec.stack must not be empty")
 	case stack.HasGitSource():
-		return fmt.Errorf("spec.projectRepo: git repositories can be used through a Flux GitRepository in spec.fluxSource only")
-	case stack.Spec.ProgramRef != nil:
-		return fmt.Errorf("spec.programRef: Programs cannot be run yet, use spec.fluxSource")
+		return stack.Spec.RepoDir
+	case stack.Spec.FluxSource != nil:
+		return stack.Spec.FluxSource.Dir
 	}
-	return nil
+	return ""
+}
+
+// selectionOf returns what the stack is made of. A Program is one file, and a Stack that asks for an update with every revision
+// is made of everything.
+func selectionOf(stack *pulumiv1.Stack, dir string) (*artifact.Selection, error) {
+	selection, err := artifact.NewSelection(dir, stack.Spec.SourcePaths)
+	if stack.Spec.ProgramRef != nil || stack.Spec.UpdateOn == pulumiv1.UpdateOnRevision {
+		return nil, err
+	}
+	return selection, err
+}
+
+// hasSource tells whether the program comes from a source, and not with the Workspace.
+func hasSource(stack *pulumiv1.Stack) bool {
+	return stack.HasGitSource() || stack.Spec.FluxSource != nil || stack.Spec.ProgramRef != nil
 }
 
 // labelsOf gives the Stack's objects its labels, so that a label selector finds them together with it, and the ones by

@@ -73,8 +73,8 @@ func TestUnusableSpecIsRefusedWithItsPlace(t *testing.T) {
 		{"nothing named", pulumiv1.StackSpec{EnvRefs: map[string]pulumiv1.ResourceRef{"X": {Type: pulumiv1.ResourceRefSecret}}}, "needs the field secret"},
 		{"unknown type", pulumiv1.StackSpec{SecretRefs: map[string]pulumiv1.ResourceRef{"x": {Type: "Vault"}}}, `spec.secretsRef[x]: unknown type "Vault"`},
 		{"a key twice", pulumiv1.StackSpec{Config: map[string]apiextensionsv1.JSON{"a": {Raw: []byte("1")}}, Secrets: map[string]string{"a": "2"}}, `"a" is set in spec.config and in spec.secrets`},
-		{"git", pulumiv1.StackSpec{GitSource: pulumiv1.GitSource{ProjectRepo: "https://git.example/x"}}, "spec.projectRepo"},
-		{"program", pulumiv1.StackSpec{ProgramRef: &pulumiv1.ProgramReference{Name: "x"}}, "spec.programRef"},
+		{"a path that leaves the source", pulumiv1.StackSpec{SourcePaths: []string{"ok", "../x"}}, `spec.sourcePaths: "../x" has ".." in it`},
+		{"a path that leaves the source, of a Program", pulumiv1.StackSpec{ProgramRef: &pulumiv1.ProgramReference{Name: "x"}, SourcePaths: []string{"/x"}}, "is absolute"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -17,6 +17,7 @@ import (
 // Event reasons.
 const (
 	eventConfigInvalid     = "StackConfigInvalid"
+	eventPathUnmatched     = "SourcePathUnmatched"
 	eventUpdateDetected    = "StackUpdateDetected"
 	eventUpdateFailure     = "StackUpdateFailure"
 	eventUpdateInterrupted = "StackUpdateInterrupted"
@@ -37,6 +38,15 @@ func (r *Reconciler) announce(stack *pulumiv1.Stack, last *pulumiv1.StackUpdateS
 		r.AnnotatedEventf(stack, metadata, corev1.EventTypeWarning, eventUpdateFailure, "%s failed: %s", last.Type, last.Message)
 	default:
 		r.AnnotatedEventf(stack, metadata, corev1.EventTypeNormal, eventUpdateSuccess, "%s succeeded: %s%s", last.Type, describeChanges(last.ResourceChanges), describeApplied(last))
+	}
+}
+
+// announceUnmatched tells, once per update, which paths of the spec the source does not have. It is not an error, because they may
+// come later, and often it is a mistake.
+func (r *Reconciler) announceUnmatched(o *observation) {
+	if len(o.content.unmatched) > 0 {
+		r.Eventf(o.stack, corev1.EventTypeWarning, eventPathUnmatched, "spec.sourcePaths: nothing in %s matches %q",
+			describeRevision(o.artifact), o.content.unmatched)
 	}
 }
 

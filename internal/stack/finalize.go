@@ -23,7 +23,10 @@ func decideOnDeletion(o observation) decision {
 			message: fmt.Sprintf("cannot destroy: %s; mend the spec, or set the annotation %s=true to leave the resources", o.specProblem, pulumiv1.OrphanAnnotation)}
 	}
 	if o.artifact == nil && o.sourceProblem != nil && o.stack.Status.ProjectInfo == nil {
-		d := blockedBySource(o)
+		d := blockedBySource(o, o.sourceProblem)
+		if o.sourceProblem.Pending {
+			return *d
+		}
 		// The source may be gone for good; only a human can say that the resources may stay.
 		d.after = o.waitInterval
 		d.message = fmt.Sprintf("cannot destroy: %s; set the annotation %s=true to leave the resources", d.message, pulumiv1.OrphanAnnotation)

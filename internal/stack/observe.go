@@ -20,6 +20,9 @@ import (
 func (r *Reconciler) observe(ctx context.Context, stack *pulumiv1.Stack) (*observation, error) {
 	o := &observation{now: time.Now(), stack: stack, waitInterval: r.WaitInterval, jitter: r.Jitter}
 	o.desired, o.specProblem = desire(stack)
+	if err := r.observeReferences(ctx, o); err != nil {
+		return nil, err
+	}
 	if err := r.observeSource(ctx, o); err != nil {
 		return nil, err
 	}
@@ -30,11 +33,15 @@ func (r *Reconciler) observe(ctx context.Context, stack *pulumiv1.Stack) (*obser
 	if err := r.observeUpdate(ctx, o); err != nil {
 		return nil, err
 	}
-	return o, r.observeDependencies(ctx, o)
+	if err := r.observeDependencies(ctx, o); err != nil {
+		return nil, err
+	}
+	return o, r.observeContent(ctx, o)
 }
 
 func (r *Reconciler) observeSource(ctx context.Context, o *observation) error {
-	if o.stack.Spec.FluxSource == nil {
+	if !needsSource(o.stack) {
+		r.Sources.Forget(client.ObjectKeyFromObject(o.stack))
 		return nil
 	}
 	found, err := r.Sources.Resolve(ctx, o.stack)
@@ -44,6 +51,20 @@ func (r *Reconciler) observeSource(ctx context.Context, o *observation) error {
 	}
 	o.artifact = found
 	return err
+}
+
+// needsSource tells whether the source has to be asked. A git server is not asked for a Stack that is suspended, or that can be let go,
+// or destroyed from its state: nobody should have to keep a repository for that.
+func needsSource(stack *pulumiv1.Stack) bool {
+	switch {
+	case !hasSource(stack):
+		return false
+	case !stack.HasGitSource():
+		return true
+	case stack.DeletionTimestamp.IsZero():
+		return !stack.Spec.Suspend
+	}
+	return nothingToDestroy(stack) == "" && (stack.Status.ProjectInfo == nil || stack.Spec.RunProgram)
 }
 
 func (r *Reconciler) observeWorkspace(ctx context.Context, o *observation) error {

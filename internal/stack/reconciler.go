@@ -19,6 +19,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/metrics"
+	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
@@ -32,9 +33,10 @@ const (
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks/status,verbs=patch
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks/finalizers,verbs=update
+// +kubebuilder:rbac:groups=pulumi.com,resources=programs,verbs=get;list;watch
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces;updates,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=source.toolkit.fluxcd.io,resources=gitrepositories;ocirepositories;buckets;externalartifacts,verbs=get;list;watch
-// +kubebuilder:rbac:groups="",resources=secrets,verbs=get
+// +kubebuilder:rbac:groups="",resources=secrets;configmaps,verbs=get
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
 // Reconciler reconciles Stacks.
@@ -45,10 +47,16 @@ type Reconciler struct {
 
 	// Live reads what must not be cached: Secrets, and what a decision depends on when the cache may be behind.
 	Live client.Reader
-	// Sources resolves Flux sources.
-	Sources *source.Flux
+	// Contents tells which parts of artifacts are the same.
+	Contents *artifact.Contents
+	// AllowCrossNamespaceRefs permits to depend on Stacks in other namespaces.
+	AllowCrossNamespaceRefs bool
+	// Sources resolves sources.
+	Sources *source.Set
 	// Artifacts fetches artifacts into the store without blocking.
 	Artifacts *artifact.Fetcher
+	// References watches the Secrets and ConfigMaps that Stacks use; nil when nobody does.
+	References *references.Watcher
 	// WaitInterval is when to look again at something that is missing and that no watch covers.
 	WaitInterval time.Duration
 	// Jitter is the fraction by which the intervals between attempts and between resyncs are lengthened at most.
@@ -64,6 +72,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 	if err := r.Get(ctx, request.NamespacedName, stack); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Stacks.Forget(request.NamespacedName)
+			r.Sources.Forget(request.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -124,6 +133,9 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (outc
 			return outcome{}, err
 		}
 		observed.update = nil
+		if err := r.observeContent(ctx, observed); err != nil {
+			return outcome{}, err
+		}
 		recorded := stack.Status.LastUpdate
 		then = func(ctx context.Context) error {
 			r.announce(stack, recorded, finished)

@@ -2,24 +2,16 @@ package stack
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
-
-// maskedOutput stands for the value of a secret output in the Stack's status, as JSON.
-const maskedOutput = `"` + pulumiv1.SecretOutputMask + `"`
 
 // recordResult takes the result of a finished Update into the status. Doing it twice changes nothing.
 func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update) error {
@@ -40,6 +32,8 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 		LastAttemptedCommit:  current.Commit,
 		LastSuccessfulCommit: current.Commit,
 		Revision:             current.Revision,
+		ContentDigest:        current.ContentDigest,
+		ReferencesDigest:     usedReferences(current, update),
 		Permalink:            update.Status.Permalink,
 		LastResyncTime:       endOf(update),
 		ResourceChanges:      update.Status.ResourceChanges,
@@ -81,35 +75,6 @@ func (r *Reconciler) recordSuccess(ctx context.Context, stack *pulumiv1.Stack, u
 		stack.Status.LastAppliedRevision = current.Revision
 	}
 	return nil
-}
-
-// readOutputs returns the outputs of an Update with its secret ones masked.
-func (r *Reconciler) readOutputs(ctx context.Context, update *autov1alpha1.Update) (map[string]apiextensionsv1.JSON, error) {
-	if update.Status.Outputs == "" {
-		return nil, nil
-	}
-	secret := &corev1.Secret{}
-	key := types.NamespacedName{Namespace: update.Namespace, Name: update.Status.Outputs}
-	if err := r.Live.Get(ctx, key, secret); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("read the outputs of update %s: %w", update.Name, err)
-	}
-	var secretKeys []string
-	if list := secret.Annotations[autov1alpha1.SecretOutputsAnnotation]; list != "" {
-		if err := json.Unmarshal([]byte(list), &secretKeys); err != nil {
-			return nil, fmt.Errorf("read which outputs of update %s are secret: %w", update.Name, err)
-		}
-	}
-	outputs := make(map[string]apiextensionsv1.JSON, len(secret.Data))
-	for name, value := range secret.Data {
-		if slices.Contains(secretKeys, name) || !json.Valid(value) {
-			value = []byte(maskedOutput)
-		}
-		outputs[name] = apiextensionsv1.JSON{Raw: value}
-	}
-	return outputs, nil
 }
 
 // pruneUpdates deletes the oldest finished Updates beyond the limit. The one that was recorded last always stays.

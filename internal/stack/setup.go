@@ -28,6 +28,7 @@ import (
 // Indexes of the cache.
 const (
 	sourceIndex       = "spec.fluxSource.sourceRef"
+	programIndex      = "spec.programRef"
 	prerequisiteIndex = "spec.prerequisites"
 	updateOwnerIndex  = "metadata.ownerReferences.stack"
 )
@@ -43,13 +44,17 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Owns(&autov1alpha1.Workspace{}, builder.WithPredicates(workspaceChanged)).
 		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &pulumiv1.Stack{}), builder.WithPredicates(updateChanged)).
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.dependentsOf), builder.WithPredicates(statusChanged)).
+		Watches(&pulumiv1.Program{}, handler.EnqueueRequestsFromMapFunc(r.usersOfProgram), builder.WithPredicates(programChanged)).
+		WatchesRawSource(ctrlsource.Channel(r.Sources.Git.Events(), &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(ctrlsource.Channel(r.Contents.Events(), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(r.References.Source(r.usersOfReference)).
 		WithOptions(options).
 		Build(r)
 	if err != nil {
 		return fmt.Errorf("build the Stack controller: %w", err)
 	}
-	r.Sources.Watcher = &sourceWatches{
+	r.Sources.Flux.Watcher = &sourceWatches{
 		cache:      mgr.GetCache(),
 		controller: built,
 		handler:    handler.EnqueueRequestsFromMapFunc(r.usersOf),
@@ -68,10 +73,21 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	}); err != nil {
 		return fmt.Errorf("index the Stacks by source: %w", err)
 	}
+	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, programIndex, func(object client.Object) []string {
+		if program, ok := source.ProgramOf(object.(*pulumiv1.Stack)); ok {
+			return []string{program.String()}
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("index the Stacks by Program: %w", err)
+	}
 	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, prerequisiteIndex, func(object client.Object) []string {
 		return prerequisitesOf(object.(*pulumiv1.Stack))
 	}); err != nil {
 		return fmt.Errorf("index the Stacks by prerequisite: %w", err)
+	}
+	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, referencesIndex, indexByReferences); err != nil {
+		return fmt.Errorf("index the Stacks by the Secrets and ConfigMaps that they use: %w", err)
 	}
 	if err := indexer.IndexField(ctx, &autov1alpha1.Update{}, updateOwnerIndex, func(object client.Object) []string {
 		for _, owner := range object.GetOwnerReferences() {
@@ -95,6 +111,11 @@ func (r *Reconciler) usersOf(ctx context.Context, object client.Object) []reconc
 	return r.requestsFor(ctx, client.MatchingFields{sourceIndex: key.String()})
 }
 
+// usersOfProgram returns the Stacks that run the Program.
+func (r *Reconciler) usersOfProgram(ctx context.Context, object client.Object) []reconcile.Request {
+	return r.requestsFor(ctx, client.MatchingFields{programIndex: client.ObjectKeyFromObject(object).String()})
+}
+
 // dependentsOf returns the Stacks that wait for the Stack.
 func (r *Reconciler) dependentsOf(ctx context.Context, object client.Object) []reconcile.Request {
 	return r.requestsFor(ctx, client.MatchingFields{prerequisiteIndex: client.ObjectKeyFromObject(object).String()})
@@ -102,7 +123,8 @@ func (r *Reconciler) dependentsOf(ctx context.Context, object client.Object) []r
 
 func (r *Reconciler) requestsFor(ctx context.Context, selected client.ListOption) []reconcile.Request {
 	var stacks pulumiv1.StackList
-	if err := r.List(ctx, &stacks, selected); err != nil {
+	// Nothing is changed in what is looked through here, and it may be many.
+	if err := r.List(ctx, &stacks, selected, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "cannot list the Stacks to wake")
 		return nil
 	}
@@ -161,6 +183,15 @@ var artifactChanged = predicate.Funcs{
 		before, ok := e.ObjectOld.(*unstructured.Unstructured)
 		after, same := e.ObjectNew.(*unstructured.Unstructured)
 		return !ok || !same || source.Changed(before, after)
+	},
+}
+
+// programChanged passes a Program that offers something else, or nothing for another reason.
+var programChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*pulumiv1.Program)
+		after, same := e.ObjectNew.(*pulumiv1.Program)
+		return !ok || !same || source.ProgramChanged(before, after)
 	},
 }
 

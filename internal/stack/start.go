@@ -14,6 +14,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/source"
 )
 
 // startUpdate creates the Update that was decided on, once its artifact is in the store.
@@ -36,38 +37,43 @@ func (r *Reconciler) startUpdate(ctx context.Context, o *observation, d decision
 	return r.showProgress(o, update), nil
 }
 
-// ensureArtifact returns nil when the artifact is in the store or none is needed, and otherwise what to show meanwhile.
-// The end of a download wakes the Stack.
+// ensureArtifact returns nil when the artifact is in the store and its content is known, or none is needed, and otherwise what to
+// show meanwhile. The end of a download, a checkout or a reading wakes the Stack.
 func (r *Reconciler) ensureArtifact(ctx context.Context, o *observation, d decision) (*decision, error) {
 	if o.artifact == nil {
 		return nil, nil
 	}
-	waiter := client.ObjectKeyFromObject(o.stack)
-	ready, err := r.Artifacts.Request(o.artifact.Reference, waiter)
-	if kind, ok := fetchErrorKind(err); ok && kind == artifact.NotFound {
-		// The artifact was replaced while it waited: what the source says now counts.
-		if found, refreshErr := r.Sources.Refresh(ctx, o.stack); refreshErr == nil && found.Digest != o.artifact.Digest {
-			o.artifact = found
-			ready, err = r.Artifacts.Request(found.Reference, waiter)
-		}
-	}
+	stored, err := r.requestArtifact(ctx, o)
 	switch {
 	case err != nil && d.kind == autov1alpha1.UpdateTypeDestroy && o.stack.Status.ProjectInfo != nil:
 		// Resources can be destroyed from the state alone.
 		o.artifact = nil
 		return nil, nil
 	case err != nil:
-		return r.fetchProblem(err), nil
-	case !ready:
+		return fetchProblem(*o, err), nil
+	case stored == "":
 		return &decision{action: actionFetch, message: "fetching the artifact " + describeRevision(o.artifact)}, nil
+	case d.kind == autov1alpha1.UpdateTypeDestroy:
+		return nil, nil
+	}
+	if err := r.readContent(o); err != nil {
+		return nil, err
+	}
+	if o.content.digest == "" {
+		return &decision{action: actionFetch, message: "looking through the files of the artifact " + describeRevision(o.artifact)}, nil
 	}
 	return nil, nil
 }
 
-// fetchProblem tells what the source's next artifact may mend from what needs a human. Either way it is tried again:
-// a file that was published wrongly may be right later under the same digest.
-func (r *Reconciler) fetchProblem(err error) *decision {
-	d := &decision{action: actionWait, reason: pulumiv1.ArtifactFetchFailedReason, message: err.Error(), after: r.WaitInterval}
+// fetchProblem tells what the source's next artifact may mend from what needs a human. Either way it is tried again: a file
+// that was published wrongly may be right later under the same digest, and a checkout may succeed with other credentials.
+func fetchProblem(o observation, err error) *decision {
+	if problem := (*source.Problem)(nil); errors.As(err, &problem) {
+		d := blockedBySource(o, problem)
+		d.after = o.waitInterval
+		return d
+	}
+	d := &decision{action: actionWait, reason: pulumiv1.ArtifactFetchFailedReason, message: err.Error(), after: o.waitInterval}
 	kind, _ := fetchErrorKind(err)
 	switch kind {
 	case artifact.Integrity:
@@ -97,6 +103,7 @@ func (r *Reconciler) createUpdate(ctx context.Context, o *observation, d decisio
 	err = r.Create(ctx, update, client.FieldOwner(fieldOwner))
 	if err == nil {
 		r.AnnotatedEventf(o.stack, eventMetadata(o.artifact, update), corev1.EventTypeNormal, eventUpdateDetected, "%s", d.message)
+		r.announceUnmatched(o)
 		return update, nil
 	}
 	if !apierrors.IsAlreadyExists(err) {

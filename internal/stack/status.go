@@ -64,6 +64,7 @@ func keepsReady(stack *pulumiv1.Stack) bool {
 	sameInputs := last.Generation == current.Generation &&
 		last.LastAttemptedCommit == current.Commit &&
 		last.ReconcileRequest == current.ReconcileRequest &&
+		!usesNewReferences(last, current) &&
 		current.RequestedAt == ""
 	return sameInputs && (conditions.IsReady(stack) || conditions.GetReason(stack, meta.StalledCondition) == pulumiv1.UpdateFailedReason)
 }

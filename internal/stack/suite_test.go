@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,6 +30,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/metrics"
+	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
@@ -91,6 +93,17 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
+func (s *stage) watchReferences(mgr ctrl.Manager) *references.Watcher {
+	s.t.Helper()
+	watcher, err := references.NewWatcher(s.t.Context(), references.Options{
+		Config: mgr.GetConfig(), HTTPClient: mgr.GetHTTPClient(), Mapper: mgr.GetRESTMapper(), Scheme: mgr.GetScheme(),
+		Selector: labels.SelectorFromSet(watchedLabels), Namespace: s.namespace, Log: logr.Discard(),
+	})
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(mgr.Add(watcher)).To(Succeed())
+	return watcher
+}
+
 func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sruntime.Scheme) {
 	s.t.Helper()
 	mgr, err := ctrl.NewManager(cluster.Config(), ctrl.Options{
@@ -106,6 +119,10 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 	s.Expect(err).NotTo(HaveOccurred())
 	fetcher := artifact.NewFetcher(store, 0)
 	s.Expect(mgr.Add(fetcher)).To(Succeed())
+	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), Dir: s.t.TempDir()})
+	s.Expect(mgr.Add(git)).To(Succeed())
+	contents := artifact.NewContents(store)
+	s.Expect(mgr.Add(contents)).To(Succeed())
 	stacks, err := metrics.NewStacks(prometheus.NewRegistry())
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect((&Reconciler{
@@ -113,10 +130,16 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 		EventRecorder: mgr.GetEventRecorderFor("stack-controller"),
 		Metrics:       runtimecontroller.NewMetrics(mgr, gotkmetrics.NewRecorder(), pulumiv1.Finalizer),
 		Live:          mgr.GetAPIReader(),
-		Sources:       &source.Flux{Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper()},
-		Artifacts:     fetcher,
-		WaitInterval:  time.Hour, // only watches wake a Stack here
-		Stacks:        stacks,
+		Sources: &source.Set{
+			Flux:     &source.Flux{Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper()},
+			Git:      git.Subscribe(),
+			Programs: &source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
+		},
+		Artifacts:    fetcher,
+		Contents:     contents,
+		References:   s.watchReferences(mgr),
+		WaitInterval: time.Hour, // only watches wake a Stack here
+		Stacks:       stacks,
 	}).SetupWithManager(s.t.Context(), mgr, controller.Options{MaxConcurrentReconciles: 4})).To(Succeed())
 
 	ctx, cancel := context.WithCancel(context.Background())

@@ -22,7 +22,7 @@ func takeOver(o *observation) {
 	status := &o.stack.Status
 	translateCommits(o)
 	last := status.LastUpdate
-	if last == nil || len(status.History) > 0 || o.stack.Spec.FluxSource != nil && o.artifact == nil {
+	if last == nil || len(status.History) > 0 || hasSource(o.stack) && o.artifact == nil {
 		return
 	}
 	metadata := map[string]string(nil)

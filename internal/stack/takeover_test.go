@@ -41,6 +41,28 @@ func TestStackOfTheFormerControllerIsNotUpdatedForThat(t *testing.T) {
 	}
 }
 
+func TestGitStackOfTheFormerControllerIsNotUpdatedForThat(t *testing.T) {
+	g := NewWithT(t)
+	o := following("1")
+	o.stack.Status.Deployed = false
+	o.stack.Status.LastUpdate.Revision, o.stack.Status.LastUpdate.ContentDigest = "", ""
+	looking(o)
+	takeOver(o)
+	g.Expect(o.stack.Status.History).To(BeEmpty(), "it is not judged before its repository was looked at")
+	g.Expect(decide(*o).quiet).To(BeTrue())
+
+	o.artifact, o.sourceProblem = commit("1"), nil
+	takeOver(o)
+	g.Expect(decide(*o).action).To(Equal(actionSettle))
+	g.Expect(o.stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal("1"))
+	g.Expect(o.stack.Status.LastUpdate.Revision).To(Equal("main@sha1:1"))
+	g.Expect(o.stack.Status.Deployed).To(BeTrue())
+
+	o.artifact = commit("2")
+	takeOver(o)
+	g.Expect(decide(*o).action).To(Equal(actionUpdate))
+}
+
 func TestStackOfTheFormerControllerFollowsItsSource(t *testing.T) {
 	g := NewWithT(t)
 	o := former("main@sha1:old")

@@ -11,6 +11,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/template"
 )
 
@@ -36,6 +37,12 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 	if request := reconcileRequest(stack); request != "" {
 		metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.ReconcileRequestAnnotation, request)
 	}
+	if digest := references.Digest(o.references); digest != "" {
+		metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.ReferencesDigestAnnotation, digest)
+	}
+	if o.content.digest != "" {
+		metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.ContentDigestAnnotation, o.content.digest)
+	}
 	update.Finalizers = []string{pulumiv1.Finalizer}
 	update.OwnerReferences = ownersOf(o)
 	return update, nil
@@ -43,7 +50,7 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 
 func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
 	stack := o.stack
-	message := d.message
+	message := d.message + describeCommit(o, d)
 	spec := autov1alpha1.UpdateSpec{
 		WorkspaceName:     stack.Name,
 		StackName:         stack.Spec.Stack,
@@ -53,9 +60,7 @@ func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
 		Timeout:           stack.Spec.Timeout,
 	}
 	if o.artifact != nil {
-		spec.Source = &autov1alpha1.UpdateSource{
-			URL: o.artifact.URL, Digest: o.artifact.Digest, Revision: o.artifact.Revision, Size: o.artifact.Size, Dir: o.desired.dir,
-		}
+		spec.Source = updateSource(o)
 	}
 	if d.kind == autov1alpha1.UpdateTypeDestroy {
 		spec.RunProgram = optional(stack.Spec.RunProgram)
@@ -65,6 +70,36 @@ func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
 	spec.TargetDependents = optional(stack.Spec.TargetDependents)
 	spec.Refresh = optional(stack.Spec.Refresh)
 	return spec
+}
+
+// updateSource names the artifact, and where it can be had again: an operation carries all its inputs.
+func updateSource(o *observation) *autov1alpha1.UpdateSource {
+	found := o.artifact
+	from := &autov1alpha1.UpdateSource{
+		Digest: found.Digest, Revision: found.Revision, Size: found.Size, Dir: o.desired.dir, Commit: found.CommitInfo,
+	}
+	switch {
+	case found.Git != nil:
+		from.Git = found.Git.DeepCopy()
+		from.Git.Dir = ""
+	case found.Program != nil:
+		from.Program = found.Program
+	default:
+		from.URL = found.URL
+	}
+	return from
+}
+
+// describeCommit adds the first line of the commit message to why an update runs, where it runs the commit for the first time. It
+// is how the history of the stack shows it: see the documentation of Stacks.
+func describeCommit(o *observation, d decision) string {
+	last := o.stack.Status.LastUpdate
+	switch {
+	case d.kind == autov1alpha1.UpdateTypeDestroy, o.artifact == nil, o.artifact.CommitInfo == nil, o.artifact.CommitInfo.Message == "",
+		last != nil && last.LastAttemptedCommit == commitOf(o.artifact):
+		return ""
+	}
+	return ": " + o.artifact.CommitInfo.Message
 }
 
 // ownersOf makes the Workspace the controller of the Update and the Stack its second owner: the history outlives the Workspace.
@@ -102,10 +137,14 @@ func currentOf(update *autov1alpha1.Update) *pulumiv1.CurrentStackUpdate {
 		Generation:       generation,
 		ReconcileRequest: update.Annotations[pulumiv1.ReconcileRequestAnnotation],
 		Name:             update.Name,
+		ContentDigest:    update.Annotations[pulumiv1.ContentDigestAnnotation],
+		ReferencesDigest: update.Annotations[pulumiv1.ReferencesDigestAnnotation],
 	}
-	if update.Spec.Source != nil {
-		current.Commit = update.Spec.Source.Digest
-		current.Revision = update.Spec.Source.Revision
+	if from := update.Spec.Source; from != nil {
+		current.Commit, current.Revision = from.Digest, from.Revision
+		if from.Git != nil {
+			current.Commit = from.Git.Ref
+		}
 	}
 	return current
 }

@@ -24,7 +24,7 @@ const appliedHashAnnotation = "pulumi.com/applied-hash"
 // is in its Update: a commit does not change the Workspace.
 func (r *Reconciler) applyWorkspace(ctx context.Context, o *observation, withSource bool) error {
 	workspace := o.desired.workspace.DeepCopy()
-	if !withSource && o.stack.Spec.FluxSource != nil && o.stack.Status.ProjectInfo != nil {
+	if !withSource && hasSource(o.stack) && o.stack.Status.ProjectInfo != nil {
 		workspace.Spec.ProjectInfo = o.stack.Status.ProjectInfo
 	}
 	hash, err := hashOf(workspace)

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
@@ -76,6 +77,11 @@ func (r *Reconciler) start(ctx context.Context, o *observation) (ctrl.Result, er
 	}
 	before := o.update.DeepCopy()
 	markProgressing(o.update, operation)
+	o.update.Status.ReferencesDigest = o.references
+	if o.source != nil {
+		o.update.Status.Revision = o.source.Revision
+	}
+	r.commits.Forget(ctrlclient.ObjectKeyFromObject(o.update))
 	// An operation of that id that has ended already is seen as such by the observer.
 	r.ensureObserved(o.update)
 	return ctrl.Result{RequeueAfter: followInterval}, r.patchStatus(ctx, before, o.update)
@@ -135,8 +141,9 @@ func (r *Reconciler) record(ctx context.Context, before *autov1alpha1.Update, o 
 		problem = "the outputs are lost: the agent cannot read them any more"
 	}
 	if hasOutputs(operation) && o.update.DeletionTimestamp.IsZero() {
+		var stored bool
 		var err error
-		problem, err = r.storeOutputs(ctx, o.update, operation)
+		stored, problem, err = r.storeOutputs(ctx, o.update, operation)
 		leftover := errors.Is(err, errLeftoverOutputs)
 		switch {
 		case leftover && o.now.Sub(operation.GetEndTime().AsTime()) < leftoverPatience:
@@ -147,7 +154,7 @@ func (r *Reconciler) record(ctx context.Context, before *autov1alpha1.Update, o 
 		case err != nil:
 			return ctrl.Result{}, err
 		}
-		if problem == "" {
+		if stored {
 			o.update.Status.Outputs = outputsSecretName(o.update)
 		}
 	}

@@ -20,11 +20,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	watched "github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/runtime"
+	"github.com/stack-controller/stack-controller/internal/source"
 )
 
 const (
@@ -48,6 +50,9 @@ type Options struct {
 	Store *artifact.Store
 	// Artifacts fetches into the store. It is this controller's own: its events wake Updates. The caller runs it.
 	Artifacts *artifact.Fetcher
+	// Git finds and checks out commits, and Programs renders Programs. The caller runs Git.
+	Git      *source.Git
+	Programs *source.Programs
 	// Recorder records events.
 	Recorder record.EventRecorder
 	// ProgressInterval is how often the progress of a running operation is written at most; 2 seconds when zero.
@@ -55,6 +60,8 @@ type Options struct {
 	// Pods says that agents run in pods of their own. Then the image or an init container may bring the program along, and a
 	// variable may have a value that only its container knows.
 	Pods bool
+	// References watches Secrets and ConfigMaps; nil when nobody does. One that appears wakes the Updates that may wait for it.
+	References *watched.Watcher
 	// Controller are the options of the controller, for example the number of workers.
 	Controller controller.Options
 }
@@ -66,14 +73,19 @@ type Reconciler struct {
 	runtime   runtime.Runtime
 	store     *artifact.Store
 	artifacts *artifact.Fetcher
-	recorder  record.EventRecorder
-	log       logr.Logger
+	// commits follows the repositories that Workspaces name, as long as an Update waits for a commit of them.
+	commits      *source.GitSubscription
+	repositories *source.Git
+	programs     *source.Programs
+	recorder     record.EventRecorder
+	log          logr.Logger
 
 	progressInterval time.Duration
 	jobs             *jobs
 	deliveries       *deliveries
 	endings          *endings
 	pods             bool
+	watcher          *watched.Watcher
 }
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates,verbs=get;list;watch;patch;delete
@@ -92,6 +104,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		runtime:          options.Runtime,
 		store:            options.Store,
 		artifacts:        options.Artifacts,
+		commits:          options.Git.Subscribe(),
+		repositories:     options.Git,
+		programs:         options.Programs,
 		recorder:         options.Recorder,
 		log:              mgr.GetLogger().WithName("update"),
 		progressInterval: options.ProgressInterval,
@@ -99,12 +114,16 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		deliveries:       newDeliveries(),
 		endings:          newEndings(),
 		pods:             options.Pods,
+		watcher:          options.References,
 	}
 	if r.progressInterval == 0 {
 		r.progressInterval = defaultProgressInterval
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &autov1alpha1.Update{}, workspaceNameIndex, indexByWorkspace); err != nil {
 		return fmt.Errorf("index updates by their workspace: %w", err)
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &autov1alpha1.Update{}, waitingIndex, indexWaiting); err != nil {
+		return fmt.Errorf("index updates that have not started: %w", err)
 	}
 	if err := mgr.Add(r.jobs); err != nil {
 		return fmt.Errorf("add the observers of updates: %w", err)
@@ -115,8 +134,10 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		For(&autov1alpha1.Update{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestsFromMapFunc(r.updatesBehind), builder.WithPredicates(madeRoom)).
 		Watches(&autov1alpha1.Workspace{}, handler.EnqueueRequestsFromMapFunc(r.updatesOf), builder.WithPredicates(workspaceChanged)).
-		WatchesRawSource(source.Channel(r.jobs.signals, handler.TypedFuncs[signal, reconcile.Request]{GenericFunc: r.enqueue})).
-		WatchesRawSource(source.Channel(r.artifacts.Events(), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(ctrlsource.Channel(r.jobs.signals, handler.TypedFuncs[signal, reconcile.Request]{GenericFunc: r.enqueue})).
+		WatchesRawSource(ctrlsource.Channel(r.artifacts.Events(), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(ctrlsource.Channel(r.commits.Events(), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(r.watcher.Source(r.updatesWaiting)).
 		WithOptions(options.Controller).
 		Complete(r)
 	if err != nil {
@@ -134,6 +155,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 			r.jobs.stop(request.NamespacedName)
 			r.deliveries.drop(request.NamespacedName)
 			r.endings.drop(request.NamespacedName)
+			r.commits.Forget(request.NamespacedName)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("read the update: %w", err)

@@ -41,11 +41,15 @@ type observation struct {
 	// ahead is the name of an older Update of the Workspace that is not complete, or empty. From here on nothing is
 	// looked at unless an operation can start.
 	ahead string
+	// source is the artifact that the operation runs, and where it comes from; nil when its program is elsewhere.
+	source *autov1alpha1.UpdateSource
 	// artifact is how the artifact stands in the store.
 	artifact artifactView
 	// request is the operation; nil when requestError says why it cannot be described.
 	request      *proto.StartOperationRequest
 	requestError error
+	// references is the digest of the versions of the watched Secrets and ConfigMaps whose values are in the request.
+	references string
 }
 
 // agentView is the answer of the agent; it is empty when there was no reason, or nobody, to ask.
@@ -61,7 +65,9 @@ type agentView struct {
 // artifactView is how the artifact of an operation stands in the store; an operation without one has it ready.
 type artifactView struct {
 	ready bool
-	err   error
+	// digest is the one that it is stored under.
+	digest string
+	err    error
 }
 
 // action is what one reconcile does.
@@ -97,7 +103,9 @@ const (
 	byUpdates waker = "updates"
 	// byObserver is the goroutine that observes the operation.
 	byObserver waker = "observer"
-	// byFetch is the end of a download.
+	// bySource is an answer of a git server.
+	bySource waker = "source"
+	// byFetch is the end of a download or a checkout.
 	byFetch waker = "fetch"
 	// byDelivery is the end of the delivery to the agent.
 	byDelivery waker = "delivery"
@@ -214,7 +222,7 @@ func decideOnStart(o *observation) decision {
 		return decision{action: actionWait, reason: autov1alpha1.UpdateWorkspaceNotFoundReason, wake: byWorkspace,
 			message: fmt.Sprintf("workspace %q does not exist", o.update.Spec.WorkspaceName)}
 	case workspaceProblem(o.workspace) != "":
-		return decision{action: actionWait, reason: autov1alpha1.UpdateWorkspaceNotReadyReason, wake: byWorkspace,
+		return decision{action: actionWait, reason: workspaceReason(o.workspace), wake: byWorkspace,
 			message: workspaceProblem(o.workspace), brief: conditions.IsTrue(o.workspace, autov1alpha1.WorkspaceReady)}
 	case o.ahead != "":
 		return decision{action: actionWait, reason: reasonQueued, wake: byUpdates,
@@ -233,6 +241,14 @@ func decideOnStart(o *observation) decision {
 		return decideOnRequestError(o)
 	}
 	return decision{action: actionStart, wake: byObserver}
+}
+
+// workspaceReason is the reason of an Update that waits for the workspace.
+func workspaceReason(workspace *autov1alpha1.Workspace) string {
+	if conditions.GetReason(workspace, autov1alpha1.WorkspaceReady) == autov1alpha1.IncompatibleConfigurationReason {
+		return autov1alpha1.IncompatibleConfigurationReason
+	}
+	return autov1alpha1.UpdateWorkspaceNotReadyReason
 }
 
 // workspaceProblem says why operations cannot run in the workspace; empty when they can. A readiness of an earlier
@@ -259,7 +275,7 @@ func decideOnRequestError(o *observation) decision {
 	var missing *missingError
 	if errors.As(o.requestError, &missing) {
 		return decision{action: actionWait, reason: pulumiv1.SecretNotFoundReason, wake: byTime, message: missing.Error(),
-			// Nobody watches Secrets: that would mean to hold all of them in memory.
+			// Those that are watched wake the Update when they appear. The others have to be looked for.
 			after: retryDelay(o, pulumiv1.SecretNotFoundReason, 2*time.Second, 30*time.Second)}
 	}
 	var invalid *invalidError

@@ -110,6 +110,9 @@ func TestDecide(t *testing.T) {
 		{name: "no workspace", o: ready(noWorkspace), action: actionWait, reason: "WorkspaceNotFound", wake: byWorkspace, message: `"app" does not exist`},
 		{name: "workspace not ready", o: ready(workspaceUnready), action: actionWait, reason: "WorkspaceNotReady", wake: byWorkspace,
 			message: "Initializing: the agent starts"},
+		{name: "workspace with a pulumi CLI that is too old", o: ready(func(o *observation) {
+			conditions.MarkFalse(o.workspace, autov1alpha1.WorkspaceReady, autov1alpha1.IncompatibleConfigurationReason, "pulumi CLI v3.1.0 is not supported")
+		}), action: actionWait, reason: "IncompatibleConfiguration", wake: byWorkspace, message: "v3.1.0"},
 		{name: "workspace ready for an earlier generation", o: ready(func(o *observation) { o.workspace.Generation++ }),
 			action: actionWait, reason: "WorkspaceNotReady", wake: byWorkspace, message: "is being changed"},
 		{name: "workspace without status", o: ready(func(o *observation) { o.workspace.Status.Conditions = nil }),

@@ -75,10 +75,10 @@ func (r *Reconciler) deliver(o *observation) decision {
 	if err := r.deliveries.takeFailure(key, uid); err != nil {
 		return decideOnDeliveryError(o, err)
 	}
-	reference := artifactOf(o.workspace, o.update)
+	digest := o.artifact.digest
 	workspace := o.workspace.DeepCopy()
-	r.jobs.ensure(key, "deliver "+reference.Digest+" for "+string(uid), func(ctx context.Context) bool {
-		if err := r.push(ctx, workspace, reference); err != nil && ctx.Err() == nil {
+	r.jobs.ensure(key, "deliver "+digest+" for "+string(uid), func(ctx context.Context) bool {
+		if err := r.push(ctx, workspace, digest); err != nil && ctx.Err() == nil {
 			r.deliveries.fail(key, uid, err)
 		}
 		return true
@@ -87,7 +87,7 @@ func (r *Reconciler) deliver(o *observation) decision {
 }
 
 // push delivers one artifact, when a slot is free.
-func (r *Reconciler) push(ctx context.Context, workspace *autov1alpha1.Workspace, reference *artifact.Reference) (err error) {
+func (r *Reconciler) push(ctx context.Context, workspace *autov1alpha1.Workspace, digest string) (err error) {
 	select {
 	case r.deliveries.slots <- struct{}{}:
 		defer func() { <-r.deliveries.slots }()
@@ -100,14 +100,14 @@ func (r *Reconciler) push(ctx context.Context, workspace *autov1alpha1.Workspace
 	if err != nil {
 		return err
 	}
-	file, err := r.store.Open(reference.Digest)
+	file, err := r.store.Open(digest)
 	if errors.Is(err, artifact.ErrNotStored) {
 		// It was evicted since it was looked for; the next look fetches it again.
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("open artifact %s: %w", reference.Digest, err)
+		return fmt.Errorf("open artifact %s: %w", digest, err)
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	return agent.PushSource(ctx, reference.Digest, file.Size, file)
+	return agent.PushSource(ctx, digest, file.Size, file)
 }

@@ -1,7 +1,6 @@
 package update
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"sync/atomic"
@@ -12,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -102,24 +100,6 @@ func TestResultIsKeptUntilItIsRecordedAndForgotten(t *testing.T) {
 	info, err := s.agents.agent(s.key("app")).GetInfo(t.Context())
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(info.GetOperations()).To(BeEmpty())
-}
-
-func TestOutputsThatNoSecretHoldsDoNotFailTheUpdate(t *testing.T) {
-	s := newStage(t)
-	s.newReadyWorkspace("app")
-	s.agents.script.returns(&proto.Operation{
-		State: proto.OperationState_OPERATION_STATE_SUCCEEDED, Message: "done",
-		Outputs: map[string]*proto.Output{"large": {Value: bytes.Repeat([]byte("1"), corev1.MaxSecretSize+1)}},
-	})
-	s.startController()
-	update := s.newUpdate("up")
-	done := s.finished(update)
-	s.Expect(done).To(haveSucceeded())
-	s.Expect(done.Status.Outputs).To(BeEmpty())
-	s.Expect(done.Status.Message).To(Equal("done; the outputs are not stored: they have 1048577 bytes, a Secret holds at most 1048576"))
-	s.Eventually(s.events(update)).Should(ContainElement(HavePrefix("Warning OutputsNotStored: the outputs are not stored")))
-	err := s.client.Get(t.Context(), s.key("up-stack-outputs"), &corev1.Secret{})
-	s.Expect(apierrors.IsNotFound(err)).To(BeTrue())
 }
 
 // outputs is a result with one output.

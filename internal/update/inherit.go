@@ -11,16 +11,16 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// inheritSource gives an Update that somebody made by hand for the Workspace of a Stack the source of the Update before it:
-// that Workspace names none, because the Stack says with each Update what it runs. The object in the API server stays as it is.
-func (r *Reconciler) inheritSource(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) error {
-	if update.Spec.Source != nil || ofStack(update) || !ofStack(workspace) || hasSource(workspace) {
-		return nil
+// inheritedSource returns, for an Update that somebody made by hand for the Workspace of a Stack, the source of the Update before it:
+// that Workspace names none, because the Stack says with each Update what it runs. Nil when there is none to inherit.
+func (r *Reconciler) inheritedSource(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) (*autov1alpha1.UpdateSource, error) {
+	if ofStack(update) || !ofStack(workspace) {
+		return nil, nil
 	}
 	list := &autov1alpha1.UpdateList{}
 	err := r.client.List(ctx, list, ctrlclient.InNamespace(update.Namespace), ctrlclient.MatchingFields{workspaceNameIndex: workspace.Name})
 	if err != nil {
-		return fmt.Errorf("list the updates of workspace %q: %w", workspace.Name, err)
+		return nil, fmt.Errorf("list the updates of workspace %q: %w", workspace.Name, err)
 	}
 	var latest *autov1alpha1.Update
 	for i := range list.Items {
@@ -29,18 +29,13 @@ func (r *Reconciler) inheritSource(ctx context.Context, workspace *autov1alpha1.
 			latest = other
 		}
 	}
-	if latest != nil {
-		update.Spec.Source = latest.Spec.Source.DeepCopy()
+	if latest == nil {
+		return nil, nil
 	}
-	return nil
+	return latest.Spec.Source, nil
 }
 
 func ofStack(object metav1.Object) bool {
 	owner := metav1.GetControllerOf(object)
 	return owner != nil && owner.Kind == pulumiv1.StackKind
-}
-
-func hasSource(workspace *autov1alpha1.Workspace) bool {
-	spec := &workspace.Spec
-	return spec.Flux != nil || spec.Git != nil || spec.Local != nil || spec.ProjectInfo != nil
 }

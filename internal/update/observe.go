@@ -13,6 +13,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	watched "github.com/stack-controller/stack-controller/internal/references"
 )
 
 // observe gathers what a decision is made from, the cheap facts first. It stops where the rest cannot matter any more.
@@ -42,13 +43,13 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 	if o.ahead, err = r.updateAhead(ctx, update); err != nil || o.ahead != "" {
 		return o, err
 	}
-	if err := r.inheritSource(ctx, o.workspace, update); err != nil {
-		return nil, err
+	if err := r.observeSource(ctx, o); err != nil || !o.artifact.ready {
+		return o, err
 	}
-	if o.artifact = r.requestArtifact(o.workspace, update); !o.artifact.ready {
-		return o, nil
-	}
-	o.request, o.requestError = r.describeOperation(ctx, o.workspace, update)
+	values := newReferences(r.live, update.Namespace)
+	values.pods, values.watcher = r.pods, r.watcher
+	o.request, o.requestError = r.describeOperation(ctx, o, values)
+	o.references = watched.Digest(values.versions)
 	return o, nil
 }
 
@@ -139,14 +140,4 @@ func (r *Reconciler) incompleteUpdates(ctx context.Context, namespace, workspace
 		}
 	}
 	return incomplete, nil
-}
-
-// requestArtifact asks the store for the artifact of the operation, and starts to fetch it when it is not there.
-func (r *Reconciler) requestArtifact(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) artifactView {
-	reference := artifactOf(workspace, update)
-	if reference == nil {
-		return artifactView{ready: true}
-	}
-	ready, err := r.artifacts.Request(*reference, ctrlclient.ObjectKeyFromObject(update))
-	return artifactView{ready: ready, err: err}
 }

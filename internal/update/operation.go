@@ -9,7 +9,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/internal/artifact"
 )
 
 // operationKinds are the operations by the type of an Update.
@@ -23,23 +22,10 @@ var operationKinds = map[autov1alpha1.UpdateType]proto.OperationKind{
 // maxLogLevel is the highest verbosity of pulumi's log.
 const maxLogLevel = 11
 
-// artifactOf returns the artifact that the operation runs: the one of the Update, else the one of its Workspace. Nil when
-// the program comes from elsewhere.
-func artifactOf(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) *artifact.Reference {
-	if source := update.Spec.Source; source != nil {
-		return &artifact.Reference{URL: source.URL, Digest: source.Digest, Revision: source.Revision, Size: source.Size}
-	}
-	if source := workspace.Spec.Flux; source != nil {
-		return &artifact.Reference{URL: source.URL, Digest: source.Digest}
-	}
-	return nil
-}
-
 // describeOperation builds the request with all that the operation needs, as it is now: Secrets and ConfigMaps are read at
-// this moment. The errors to decide on are *missingError and *invalidError.
-func (r *Reconciler) describeOperation(
-	ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update,
-) (*proto.StartOperationRequest, error) {
+// this moment, through the references. The errors to decide on are *missingError and *invalidError.
+func (r *Reconciler) describeOperation(ctx context.Context, o *observation, values *references) (*proto.StartOperationRequest, error) {
+	workspace, update := o.workspace, o.update
 	kind, ok := operationKinds[update.Spec.Type]
 	if !ok {
 		return nil, invalidf("spec.type %q is not one of preview, up, refresh, destroy", update.Spec.Type)
@@ -50,16 +36,14 @@ func (r *Reconciler) describeOperation(
 		Stack:          update.Spec.StackName,
 		CreateStack:    true,
 		Options:        optionsOf(workspace, update),
-		CommitMetadata: commitMetadata(revisionOf(update)),
+		CommitMetadata: commitMetadata(o.source),
 	}
 	if update.Spec.Timeout != nil {
 		request.Timeout = durationpb.New(update.Spec.Timeout.Duration)
 	}
-	if err := setSource(request, workspace, update, r.pods); err != nil {
+	if err := setSource(request, o, r.pods); err != nil {
 		return nil, err
 	}
-	values := newReferences(r.live, workspace.Namespace)
-	values.pods = r.pods
 	var err error
 	if request.Env, err = values.environment(ctx, workspace); err != nil {
 		return nil, err
@@ -84,13 +68,12 @@ func setStack(ctx context.Context, request *proto.StartOperationRequest, workspa
 
 // setSource says where the program is. In a pod it is in the directory of the workspace when nothing else is said: the image or an
 // init container brought it.
-func setSource(request *proto.StartOperationRequest, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update, pods bool) error {
+func setSource(request *proto.StartOperationRequest, o *observation, pods bool) error {
+	workspace, update := o.workspace, o.update
 	spec := &workspace.Spec
 	switch {
-	case update.Spec.Source != nil:
-		request.Source = artifactSource(update.Spec.Source.Digest, update.Spec.Source.Dir)
-	case spec.Flux != nil:
-		request.Source = artifactSource(spec.Flux.Digest, spec.Flux.Dir)
+	case o.source != nil:
+		request.Source = artifactSource(o.artifact.digest, o.source.Dir)
 	case spec.Local != nil:
 		request.Source = &proto.StartOperationRequest_Local{Local: &proto.LocalSource{Dir: spec.Local.Dir}}
 	case spec.ProjectInfo != nil:
@@ -101,9 +84,6 @@ func setSource(request *proto.StartOperationRequest, workspace *autov1alpha1.Wor
 		request.Source = &proto.StartOperationRequest_Project{
 			Project: &proto.ProjectSource{Name: spec.ProjectInfo.Name, Runtime: spec.ProjectInfo.Runtime},
 		}
-	case spec.Git != nil:
-		return invalidf("workspace %q names a git repository, which operations cannot use: set spec.source of the update, or spec.flux of the workspace",
-			workspace.Name)
 	case pods:
 		request.Source = &proto.StartOperationRequest_Local{Local: &proto.LocalSource{}}
 	default:
@@ -131,12 +111,4 @@ func optionsOf(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) *
 		RunProgram:       ptr.Deref(spec.RunProgram, false),
 		LogLevel:         min(workspace.Spec.PulumiLogLevel, maxLogLevel),
 	}
-}
-
-// revisionOf returns what people call the source of the operation; empty when only the Workspace knows it.
-func revisionOf(update *autov1alpha1.Update) string {
-	if update.Spec.Source == nil {
-		return ""
-	}
-	return update.Spec.Source.Revision
 }

@@ -6,8 +6,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	watched "github.com/stack-controller/stack-controller/internal/references"
 )
 
 // missingError is a Secret, a ConfigMap or a key in one that does not exist. It may appear any time, so the Update
@@ -50,6 +53,9 @@ type references struct {
 	// pods says that the agent's container has the variables of the Workspace, so that it can be asked for those that only
 	// a container can know.
 	pods bool
+	// watcher tells which objects are watched; versions are those of these that were read.
+	watcher  *watched.Watcher
+	versions []watched.Version
 }
 
 // newReferences returns references that read with the reader, which must not be a cache: that would hold every Secret of the
@@ -60,6 +66,13 @@ func newReferences(reader ctrlclient.Reader, namespace string) *references {
 		namespace:  namespace,
 		secrets:    map[string]map[string][]byte{},
 		configMaps: map[string]map[string]string{},
+	}
+}
+
+// note keeps the version of an object that was read, when changes of it are watched.
+func (r *references) note(kind watched.Kind, object metav1.Object) {
+	if r.watcher.Watches(object) {
+		r.versions = append(r.versions, watched.VersionOf(kind, object))
 	}
 }
 
@@ -80,6 +93,7 @@ func (r *references) secret(ctx context.Context, name string) (map[string][]byte
 		secret.Data = map[string][]byte{}
 	}
 	r.secrets[name] = secret.Data
+	r.note(watched.Secret, secret)
 	return secret.Data, nil
 }
 
@@ -100,6 +114,7 @@ func (r *references) configMap(ctx context.Context, name string) (map[string]str
 		configMap.Data = map[string]string{}
 	}
 	r.configMaps[name] = configMap.Data
+	r.note(watched.ConfigMap, configMap)
 	return configMap.Data, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/source"
 )
 
 const (
@@ -34,6 +35,9 @@ var artifactProblems = []string{
 // decideOnFetchError waits with an artifact that the store could not get. Nothing is run, and nothing is given up: the
 // file may be right later under the same digest.
 func decideOnFetchError(o *observation) decision {
+	if problem := (*source.Problem)(nil); errors.As(o.artifact.err, &problem) {
+		return decideOnSourceProblem(o, problem)
+	}
 	reason := pulumiv1.ArtifactFetchFailedReason
 	var failed *artifact.FetchError
 	if errors.As(o.artifact.err, &failed) {
@@ -47,6 +51,21 @@ func decideOnFetchError(o *observation) decision {
 		}
 	}
 	return refusedArtifact(o, reason, o.artifact.err)
+}
+
+// decideOnSourceProblem waits for a source that has nothing to run, as far as anything but an edit can mend that.
+func decideOnSourceProblem(o *observation, problem *source.Problem) decision {
+	switch {
+	case problem.Pending:
+		return keepingProblem(o, decision{action: actionWait, reason: reasonArtifactPending, wake: bySource, message: problem.Message, brief: true})
+	case problem.Permanent:
+		return decision{action: actionFinish, reason: autov1alpha1.ConfigInvalidReason, message: problem.Message, wake: byNothing}
+	}
+	d := refusedArtifact(o, problem.Reason, problem)
+	if problem.Watched {
+		d.wake = bySource
+	}
+	return d
 }
 
 // decideOnDeliveryError waits with an artifact that the agent did not take.
@@ -71,6 +90,10 @@ func decideOnStartError(o *observation, err error) decision {
 		return busy(err)
 	case errors.Is(err, client.ErrInvalid), errors.Is(err, client.ErrTooLarge):
 		return decision{action: actionFinish, reason: autov1alpha1.ConfigInvalidReason, message: err.Error(), wake: byNothing}
+	case errors.Is(err, client.ErrPulumiUnsupported):
+		// The Workspace says so too, or is about to; another image makes it ready.
+		return decision{action: actionWait, reason: autov1alpha1.IncompatibleConfigurationReason, message: err.Error(), wake: byWorkspace,
+			after: retryDelay(o, autov1alpha1.IncompatibleConfigurationReason, artifactRetryInterval, artifactRetryLimit)}
 	}
 	return transient(o, err, transientInterval)
 }
@@ -94,7 +117,7 @@ func refusedArtifact(o *observation, reason string, err error) decision {
 // status would change twice per attempt, and whoever looks would mostly see that all is well.
 func keepingProblem(o *observation, d decision) decision {
 	progressing := conditions.Get(o.update, autov1alpha1.UpdateProgressing)
-	if progressing != nil && slices.Contains(artifactProblems, progressing.Reason) {
+	if progressing != nil && (slices.Contains(artifactProblems, progressing.Reason) || slices.Contains(source.Reasons, progressing.Reason)) {
 		d.reason, d.message = progressing.Reason, progressing.Message
 	}
 	return d

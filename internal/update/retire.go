@@ -40,9 +40,12 @@ func (r *Reconciler) claim(ctx context.Context, update *autov1alpha1.Update) err
 	if err := r.live.Get(ctx, ctrlclient.ObjectKeyFromObject(update), live); err != nil {
 		return fmt.Errorf("read the update again: %w", err)
 	}
-	if live.UID != update.UID || live.Generation != update.Generation || live.HasStarted() {
+	if live.UID != update.UID || live.Generation != update.Generation || live.HasStarted() || live.IsComplete() {
 		return errStale
 	}
+	// Whatever else the cache missed does not matter, and must not make the write about the start fail: which versions were read is
+	// known now only.
+	live.DeepCopyInto(update)
 	return nil
 }
 

@@ -58,7 +58,10 @@ func takeOver(update *autov1alpha1.Update, operation *proto.Operation) {
 	status.Message = operation.GetMessage()
 	status.Permalink = operation.GetPermalink()
 	status.ResourceChanges = maps.Clone(operation.GetResourceChanges())
-	status.Revision = revisionOf(update)
+	if update.Spec.Source != nil {
+		// Otherwise it was noted when the operation started.
+		status.Revision = update.Spec.Source.Revision
+	}
 	if status.StartTime == nil {
 		status.StartTime = startOf(operation)
 	}

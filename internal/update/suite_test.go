@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -25,6 +26,8 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	watched "github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
 
@@ -92,6 +95,17 @@ func newStage(t *testing.T) *stage {
 	}
 }
 
+func (s *stage) watchReferences(mgr ctrl.Manager) *watched.Watcher {
+	s.t.Helper()
+	watcher, err := watched.NewWatcher(s.t.Context(), watched.Options{
+		Config: mgr.GetConfig(), HTTPClient: mgr.GetHTTPClient(), Mapper: mgr.GetRESTMapper(), Scheme: mgr.GetScheme(),
+		Selector: labels.SelectorFromSet(watchedLabels), Namespace: s.namespace, Log: mgr.GetLogger(),
+	})
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(mgr.Add(watcher)).To(Succeed())
+	return watcher
+}
+
 // startController runs a manager with the controller, until the returned function is called or the test ends.
 func (s *stage) startController() (stop func()) {
 	s.t.Helper()
@@ -108,13 +122,18 @@ func (s *stage) startController() (stop func()) {
 	s.Expect(err).NotTo(HaveOccurred())
 	fetcher := artifact.NewFetcher(store, 0)
 	s.Expect(mgr.Add(fetcher)).To(Succeed())
+	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), Dir: s.t.TempDir()})
+	s.Expect(mgr.Add(git)).To(Succeed())
 	s.Expect(SetupWithManager(s.t.Context(), mgr, Options{
 		Client:           mgr.GetClient(),
 		APIReader:        mgr.GetAPIReader(),
 		Runtime:          s.agents,
 		Store:            store,
 		Artifacts:        fetcher,
+		Git:              git,
+		Programs:         &source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
 		Recorder:         mgr.GetEventRecorderFor("stack-controller"),
+		References:       s.watchReferences(mgr),
 		ProgressInterval: 100 * time.Millisecond,
 		Controller:       controller.Options{MaxConcurrentReconciles: 4},
 	})).To(Succeed())

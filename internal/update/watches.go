@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	watched "github.com/stack-controller/stack-controller/internal/references"
 )
 
 // workspaceNameIndex finds the Updates of a Workspace.
@@ -22,6 +23,36 @@ func indexByWorkspace(object ctrlclient.Object) []string {
 		return nil
 	}
 	return []string{update.Spec.WorkspaceName}
+}
+
+// waitingIndex finds the Updates that have not started; its only value is notStarted.
+const (
+	waitingIndex = "status.startTime"
+	notStarted   = "none"
+)
+
+func indexWaiting(object ctrlclient.Object) []string {
+	update, ok := object.(*autov1alpha1.Update)
+	if !ok || update.HasStarted() || update.IsComplete() {
+		return nil
+	}
+	return []string{notStarted}
+}
+
+// updatesWaiting returns the Updates that may wait for the Secret or ConfigMap. Those whose status does not say so yet count too: they
+// may just have missed it.
+func (r *Reconciler) updatesWaiting(ctx context.Context, key watched.Key) []reconcile.Request {
+	list := &autov1alpha1.UpdateList{}
+	err := r.client.List(ctx, list, ctrlclient.InNamespace(key.Namespace), ctrlclient.MatchingFields{waitingIndex: notStarted}, ctrlclient.UnsafeDisableDeepCopy)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the updates to wake", "reference", key.String())
+		return nil
+	}
+	requests := make([]reconcile.Request, len(list.Items))
+	for i := range list.Items {
+		requests[i].NamespacedName = ctrlclient.ObjectKeyFromObject(&list.Items[i])
+	}
+	return requests
 }
 
 // madeRoom passes what lets the next Update of a Workspace start: one completed or is gone.

@@ -9,6 +9,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
@@ -61,6 +62,10 @@ func decide(o observation) decision {
 	case o.err != nil:
 		d.state, d.reason, d.retry, d.after = stateFailing, reasonOf(o.err), o.err, 0
 		d.message = fmt.Sprintf("cannot talk to the agent, trying again: %v", o.err)
+	case o.agent.Ready && proto.PulumiProblem(o.pulumiVersion) != "":
+		// The agent works, and refuses every operation. Another image is another generation; where the CLI is one of the machine,
+		// the agent rests at times and looks at it again when it is asked.
+		d.state, d.reason, d.message = stateStalled, autov1alpha1.IncompatibleConfigurationReason, proto.PulumiProblem(o.pulumiVersion)
 	case o.agent.Ready:
 		d.state, d.reason, d.message = stateReady, autov1alpha1.SucceededReason, "the workspace is ready"
 	case o.agent.Stalled:

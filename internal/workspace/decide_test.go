@@ -47,48 +47,53 @@ func TestStatusSaysWhatWasObserved(t *testing.T) {
 	}{
 		{
 			name:     "an agent that answers",
-			observed: observation{agent: running, pulumiVersion: "v3.1.0"},
+			observed: observation{agent: running, pulumiVersion: "v3.250.0"},
 			ready:    true, reason: autov1alpha1.SucceededReason, settled: true, address: address,
 		},
 		{
+			name:     "an agent with a pulumi CLI that is too old",
+			observed: observation{agent: running, pulumiVersion: "v3.205.0"},
+			reason:   autov1alpha1.IncompatibleConfigurationReason, stalled: autov1alpha1.IncompatibleConfigurationReason, settled: true, address: address,
+		},
+		{
 			name:     "an agent that starts",
-			observed: observation{agent: starting, pulumiVersion: "v3.1.0"},
+			observed: observation{agent: starting, pulumiVersion: "v3.250.0"},
 			reason:   autov1alpha1.InitializingReason, reconciling: meta.ProgressingReason,
 		},
 		{
 			name:     "an agent of an earlier workspace that ends",
-			observed: observation{agent: runtime.Status{Reason: autov1alpha1.DeletingReason, Message: "m"}, pulumiVersion: "v3.1.0"},
+			observed: observation{agent: runtime.Status{Reason: autov1alpha1.DeletingReason, Message: "m"}, pulumiVersion: "v3.250.0"},
 			reason:   autov1alpha1.DeletingReason, reconciling: meta.ProgressingReason,
 		},
 		{
 			name:     "an agent that crashed",
-			observed: observation{agent: failed, pulumiVersion: "v3.1.0"},
+			observed: observation{agent: failed, pulumiVersion: "v3.250.0"},
 			reason:   autov1alpha1.InitializationFailedReason, reconciling: meta.ProgressingWithRetryReason,
 		},
 		{
 			name:     "an agent that crashed often",
-			observed: observation{agent: stalled, pulumiVersion: "v3.1.0"},
+			observed: observation{agent: stalled, pulumiVersion: "v3.250.0"},
 			reason:   autov1alpha1.InitializationFailedReason, stalled: autov1alpha1.InitializationFailedReason, settled: true,
 		},
 		{
 			name:     "a runtime that fails",
-			observed: observation{err: silent, pulumiVersion: "v3.1.0"},
+			observed: observation{err: silent, pulumiVersion: "v3.250.0"},
 			reason:   autov1alpha1.ConnectionFailedReason, reconciling: meta.ProgressingWithRetryReason, retry: silent,
 		},
 		{
 			name:     "an agent that does not answer",
-			observed: observation{agent: running, err: silent, pulumiVersion: "v3.1.0"},
+			observed: observation{agent: running, err: silent, pulumiVersion: "v3.250.0"},
 			reason:   autov1alpha1.ConnectionFailedReason, reconciling: meta.ProgressingWithRetryReason, retry: silent, address: address,
 		},
 		{
 			name:     "an agent that does not accept the controller",
-			observed: observation{agent: running, err: &client.Error{Code: codes.PermissionDenied}, pulumiVersion: "v3.1.0"},
+			observed: observation{agent: running, err: &client.Error{Code: codes.PermissionDenied}, pulumiVersion: "v3.250.0"},
 			reason:   autov1alpha1.PermissionDeniedReason, reconciling: meta.ProgressingWithRetryReason,
 			retry: &client.Error{Code: codes.PermissionDenied}, address: address,
 		},
 		{
 			name:     "an agent that does not know the controller",
-			observed: observation{agent: running, err: &client.Error{Code: codes.Unauthenticated}, pulumiVersion: "v3.1.0"},
+			observed: observation{agent: running, err: &client.Error{Code: codes.Unauthenticated}, pulumiVersion: "v3.250.0"},
 			reason:   autov1alpha1.UnauthenticatedReason, reconciling: meta.ProgressingWithRetryReason,
 			retry: &client.Error{Code: codes.Unauthenticated}, address: address,
 		},
@@ -117,7 +122,7 @@ func TestStatusSaysWhatWasObserved(t *testing.T) {
 				g.Expect(conditions.GetReason(workspace, meta.ReconcilingCondition)).To(Equal(tt.reconciling))
 				g.Expect(conditions.GetReason(workspace, meta.StalledCondition)).To(Equal(tt.stalled))
 				g.Expect(workspace.Status.Address).To(Equal(tt.address))
-				g.Expect(workspace.Status.PulumiVersion).To(Equal("v3.1.0"))
+				g.Expect(workspace.Status.PulumiVersion).To(Equal("v3.250.0"))
 				if tt.settled {
 					g.Expect(workspace.Status.ObservedGeneration).To(Equal(int64(3)))
 				} else {
@@ -136,17 +141,17 @@ func TestStatusSaysWhatWasObserved(t *testing.T) {
 
 // wasNew, wasReady and wasStalled give a Workspace the status of an earlier reconcile.
 func wasNew(workspace *autov1alpha1.Workspace) {
-	workspace.Status = autov1alpha1.WorkspaceStatus{ObservedGeneration: -1, PulumiVersion: "v3.1.0"}
+	workspace.Status = autov1alpha1.WorkspaceStatus{ObservedGeneration: -1, PulumiVersion: "v3.250.0"}
 }
 
 func wasReady(workspace *autov1alpha1.Workspace) {
 	workspace.Generation--
-	decide(observation{agent: running, pulumiVersion: "v3.1.0"}).apply(workspace)
+	decide(observation{agent: running, pulumiVersion: "v3.250.0"}).apply(workspace)
 	workspace.Generation++
 }
 
 func wasStalled(workspace *autov1alpha1.Workspace) {
-	decide(observation{agent: stalled, pulumiVersion: "v3.1.0"}).apply(workspace)
+	decide(observation{agent: stalled, pulumiVersion: "v3.250.0"}).apply(workspace)
 }
 
 // lint checks the rules for statuses.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
@@ -102,7 +103,7 @@ func (r *Reconciler) observe(ctx context.Context, workspace *autov1alpha1.Worksp
 	if o.err != nil || !o.agent.Ready {
 		return o
 	}
-	if o.agent.Resting && o.pulumiVersion != "" {
+	if o.agent.Resting && o.pulumiVersion != "" && proto.PulumiProblem(o.pulumiVersion) == "" {
 		// Asking would start it, for nothing.
 		return o
 	}

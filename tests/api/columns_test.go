@@ -41,9 +41,9 @@ func TestKubectlShowsTheColumnsThatUsersKnow(t *testing.T) {
 		}, {
 			resource: "program",
 			manifest: `{"apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": {"name": "columns"}, "program": {}}`,
-			narrow:   []string{"NAME", "AGE", "URL"},
-			wide:     []string{"NAME", "AGE", "URL"},
-			cells:    []string{"columns", "http://controller/program/default/columns/1.tar.gz"},
+			narrow:   []string{"NAME", "AGE", "URL", "READY"},
+			wide:     []string{"NAME", "AGE", "URL", "READY"},
+			cells:    []string{"columns", "True", "http://controller/program/default/columns/1.tar.gz"},
 		},
 	} {
 		t.Run(tt.resource, func(t *testing.T) {

@@ -46,6 +46,9 @@ func (cp *ControlPlane) Listen(network, address string) (net.Listener, error) {
 	return cp.network.Listen(network, address)
 }
 
+// FreeAddress returns a host:port, where the servers are, that nobody uses at this moment.
+func (cp *ControlPlane) FreeAddress() (string, error) { return cp.freeAddress() }
+
 // freeAddress asks the kernel for a port that nobody uses at this moment.
 func (cp *ControlPlane) freeAddress() (string, error) {
 	addresses, err := cp.freeAddresses(1)

@@ -14,7 +14,8 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// gate is the real pulumi CLI behind a script that notes every call, and holds updates while a file exists.
+// gate is the real pulumi CLI behind a script that notes every call, and holds updates while a file exists. Where there is a file
+// old-pulumi in the home directory of an agent, it says that it is an old version.
 type gate struct {
 	dir string
 }
@@ -30,6 +31,8 @@ func newGate(ctx context.Context, dir string) (*gate, error) {
 echo "$PWD: $*" >> %[1]s/calls
 case " $* " in *" up "*|*" destroy "*)
   while [ -e %[1]s/hold ]; do touch %[1]s/held; sleep 0.05; done;;
+*" version "*)
+  if [ -e old-pulumi ]; then echo v3.190.0; exit; fi;;
 esac
 exec %[2]s "$@"
 `, dir, cli)

@@ -1,6 +1,8 @@
 package install_test
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -38,6 +40,28 @@ namespace: elsewhere
 			g.Expect(at(t, object, "subjects", 0, "namespace")).To(Equal("elsewhere"), "%s %s", object.GetKind(), object.GetName())
 		}
 	}
+}
+
+// The patch is the one in the documentation. It names rules by their place, which a new rule may move.
+func TestTheDocumentedPatchTakesAwayTheRightToListSecrets(t *testing.T) {
+	g := NewWithT(t)
+	content, err := os.ReadFile(inRepository("docs", "guides", "installation.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, section, found := strings.Cut(string(content), "\n### Watching Secrets and ConfigMaps\n")
+	g.Expect(found).To(BeTrue())
+	_, patches, _ := strings.Cut(section, "\n```\n")
+	patches, _, _ = strings.Cut(patches, "\n```\n")
+	rendered := kustomize(t, kustomization(t, "resources: [repository/config/default]\n"+patches))
+	verbs := map[any]any{}
+	for _, rule := range at(t, rendered.get(t, "ClusterRole", "stack-controller"), "rules").([]any) {
+		fields := rule.(map[string]any)
+		for _, resource := range fields["resources"].([]any) {
+			verbs[resource] = fields["verbs"]
+		}
+	}
+	g.Expect(verbs["secrets"]).To(ConsistOf("create", "get"))
+	g.Expect(verbs["configmaps"]).To(ConsistOf("get"))
+	g.Expect(manager(t, rendered.get(t, "Deployment", "stack-controller"), "args")).To(ContainElement("--watch-configs-label-selector=none"))
 }
 
 func TestFluxLeavesTheDefinitionsWhenItPrunes(t *testing.T) {

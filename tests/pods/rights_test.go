@@ -42,15 +42,14 @@ func TestControllerMayDoNothingThatItDoesNotNeed(t *testing.T) {
 		rights  []right
 	}{
 		{allowed: true, rights: []right{ // so that a test which asks wrongly is noticed
-			{does: "get secrets", name: "any", namespace: other}, {does: "create statefulsets.apps", namespace: other},
+			{does: "get secrets", name: "any", namespace: other}, {does: "watch secrets", namespace: other}, {does: "create statefulsets.apps", namespace: other},
 			{does: "delete pods", namespace: other}, {does: "list events", namespace: other},
 			{does: "use workspaces/rpc.auto.pulumi.com", namespace: other},
 			{does: "create serviceaccounts/token", name: podstage.ControllerName, namespace: flux},
 		}},
 		{rights: []right{
-			{does: "list secrets", namespace: other}, {does: "watch secrets", namespace: other}, {does: "list secrets", namespace: flux}, {does: "list secrets"},
 			{does: "update secrets", namespace: other}, {does: "patch secrets", namespace: other}, {does: "delete secrets", namespace: other},
-			{does: "list configmaps", namespace: other}, {does: "update configmaps", namespace: other},
+			{does: "update configmaps", namespace: other}, {does: "patch configmaps", namespace: other}, {does: "delete configmaps", namespace: other},
 			{does: "create pods", namespace: other}, {does: "create pods", namespace: flux}, {does: "update pods", namespace: other}, {does: "patch pods", namespace: other},
 			{does: "create pods/exec", namespace: other}, {does: "create pods/attach", namespace: other}, {does: "create pods/portforward", namespace: other},
 			{does: "create pods/ephemeralcontainers", namespace: other}, {does: "get pods/log", namespace: other},
@@ -100,7 +99,8 @@ func TestAPIServerRefusesTheControllerWhatItMayNot(t *testing.T) {
 	client, err := kubernetes.NewForConfig(config)
 	g.Expect(err).NotTo(HaveOccurred())
 	core := client.CoreV1()
-	_, err = core.Secrets("").List(t.Context(), metav1.ListOptions{})
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
+	_, err = core.Secrets(otherNamespace).Update(t.Context(), secret, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
 	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
 	_, err = core.Pods(otherNamespace).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)

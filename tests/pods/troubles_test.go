@@ -119,6 +119,9 @@ func (p *play) expectTrouble(g Gomega, workspace *autov1alpha1.Workspace) {
 }
 
 func (p *play) stackReason() string {
+	if p.reason == autov1alpha1.IncompatibleConfigurationReason {
+		return pulumiv1.PulumiVersionTooLowReason
+	}
 	if p.stalled {
 		return pulumiv1.WorkspaceFailedReason
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
@@ -15,8 +16,8 @@ import (
 const stopGrace = 30 * time.Second
 
 // StartController starts stack-controller and returns when it is ready. It is for a controller that was stopped or
-// killed; Start has started the first one.
-func (s *Stage) StartController(ctx context.Context) error {
+// killed; Start has started the first one. The flags are for this one only.
+func (s *Stage) StartController(ctx context.Context, flags ...string) error {
 	pulumi, err := s.pulumi(ctx)
 	if err != nil {
 		return err
@@ -41,7 +42,7 @@ func (s *Stage) StartController(ctx context.Context) error {
 			if s.ControlPlane.EventsAddr != "" {
 				args = append(args, "--events-addr="+s.ControlPlane.EventsAddr)
 			}
-			return append(args, s.options.ControllerArgs...)
+			return slices.Concat(args, s.options.ControllerArgs, flags)
 		},
 		Env: []string{"KUBECONFIG=" + s.kubeconfig, "RUNTIME_NAMESPACE=" + Namespace, "PATH=" + path},
 	})
@@ -54,6 +55,9 @@ func (s *Stage) StopController() error { return s.controller.Stop(stopGrace) }
 
 // KillController ends stack-controller with SIGKILL, as the kernel does when memory runs out. Its agents stay.
 func (s *Stage) KillController() error { return s.controller.Stop(0) }
+
+// ControlWith sets the further flags of the stack-controller that is started next.
+func (s *Stage) ControlWith(args ...string) { s.options.ControllerArgs = args }
 
 // Controller is the process of stack-controller.
 func (s *Stage) Controller() *supervise.Process { return s.controller }

@@ -16,7 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// Lint returns what is wrong with the status of a Stack, Workspace or Update. The status of a suspended Stack stays what it
+// Lint returns what is wrong with the status of a Stack, Program, Workspace or Update. The status of a suspended Stack stays what it
 // was, so nothing is wrong with it.
 func Lint(ctx context.Context, object conditions.Getter) error {
 	switch object := object.(type) {
@@ -26,6 +26,8 @@ func Lint(ctx context.Context, object conditions.Getter) error {
 		}
 		return lintReady(ctx, object)
 	case *autov1alpha1.Workspace:
+		return lintReady(ctx, object)
+	case *pulumiv1.Program:
 		return lintReady(ctx, object)
 	case *autov1alpha1.Update:
 		return lintUpdate(object)

@@ -20,7 +20,7 @@ import (
 // maxProblems bounds what a Watcher keeps.
 const maxProblems = 20
 
-// Watcher checks every status that is written to the Stacks, Workspaces and Updates of a namespace.
+// Watcher checks every status that is written to the Stacks, Programs, Workspaces and Updates of a namespace.
 type Watcher struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -34,7 +34,7 @@ type Watcher struct {
 func Watch(ctx context.Context, from client.WithWatch, namespace string) (*Watcher, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &Watcher{cancel: cancel}
-	for _, list := range []client.ObjectList{&pulumiv1.StackList{}, &autov1alpha1.WorkspaceList{}, &autov1alpha1.UpdateList{}} {
+	for _, list := range []client.ObjectList{&pulumiv1.StackList{}, &pulumiv1.ProgramList{}, &autov1alpha1.WorkspaceList{}, &autov1alpha1.UpdateList{}} {
 		watcher, err := from.Watch(ctx, list, client.InNamespace(namespace))
 		if err != nil {
 			cancel()
@@ -94,6 +94,8 @@ func (w *Watcher) follow(ctx context.Context, watcher watch.Interface) {
 func statusOf(object any) any {
 	switch object := object.(type) {
 	case *pulumiv1.Stack:
+		return object.Status
+	case *pulumiv1.Program:
 		return object.Status
 	case *autov1alpha1.Workspace:
 		return object.Status

@@ -41,7 +41,7 @@ func build(ctx context.Context, name string, t tool, path string, progress func(
 	}
 	start := time.Now()
 	progress(fmt.Sprintf("building %s (once for this machine)", name))
-	flags := []string{"-trimpath", "-ldflags", strings.TrimSpace("-s -w " + t.ldflags)}
+	flags := []string{"-trimpath", "-tags", t.tags, "-ldflags", strings.TrimSpace("-s -w " + t.ldflags)}
 	if err := Compile(ctx, name, filepath.Join(sourceDir(), t.module), t.pkg, path+".new", flags, progress); err != nil {
 		return err
 	}

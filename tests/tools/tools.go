@@ -22,6 +22,7 @@ type tool struct {
 	module  string // sub-directory of tests/tools
 	pkg     string // import path of its main package
 	ldflags string // linker flags besides -s -w
+	tags    string // build tags
 }
 
 var registry = map[string]tool{
@@ -32,6 +33,8 @@ var registry = map[string]tool{
 	"kube-scheduler":          {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: kubernetesVersion},
 	"kube-proxy":              {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-proxy", ldflags: kubernetesVersion},
 	"kubelet":                 {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: kubernetesVersion},
+	// Without its plugins for databases it is much smaller.
+	"vault": {module: "vault", pkg: "github.com/hashicorp/vault", tags: "minimal"},
 	// The Automation API refuses a CLI that does not know its version.
 	"pulumi": {module: "pulumi", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
 		ldflags: "-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v3.250.0"},
@@ -42,6 +45,8 @@ var registry = map[string]tool{
 	"helm":                    {module: "helm", pkg: "helm.sh/helm/v3/cmd/helm", ldflags: "-X helm.sh/helm/v3/internal/version.version=v3.19.0"},
 	"ko":                      {module: "ko", pkg: "github.com/google/ko"},
 	"kustomize-controller":    {module: "kustomize-controller", pkg: "github.com/fluxcd/kustomize-controller"},
+	"crane":                   {module: "crane", pkg: "github.com/google/go-containerregistry/cmd/crane"},
+	"minio":                   {module: "minio", pkg: "github.com/minio/minio"},
 	"controller-gen":          {module: "generate", pkg: "sigs.k8s.io/controller-tools/cmd/controller-gen"},
 	"crd-ref-docs":            {module: "generate", pkg: "github.com/elastic/crd-ref-docs"},
 	"buf":                     {module: "buf", pkg: "github.com/bufbuild/buf/cmd/buf"},
@@ -122,7 +127,8 @@ func cachedPath(name string, t tool) (string, error) {
 		}
 		hash.Write(content)
 	}
-	fmt.Fprint(hash, t.pkg, t.ldflags, runtime.Version(), runtime.GOARCH)
+	// Most have no tags: what was built without them stays valid.
+	fmt.Fprint(hash, t.pkg, t.ldflags, t.tags, runtime.Version(), runtime.GOARCH)
 	return filepath.Join(dir, "tools", hex.EncodeToString(hash.Sum(nil))[:16], name), nil
 }
 

@@ -30,6 +30,14 @@ const (
 	// SecretOutputsAnnotation is on the outputs Secret of an Update. It holds a JSON array with the names of the outputs
 	// that Pulumi treats as secret.
 	SecretOutputsAnnotation = "pulumi.com/secrets"
+
+	// OutputNamesAnnotation is on the outputs Secret of an Update that has outputs whose names cannot be keys of a Secret. It
+	// holds a JSON object with the names of those by their keys.
+	OutputNamesAnnotation = "pulumi.com/output-names"
+
+	// OmittedOutputsAnnotation is on the outputs Secret of an Update that has more outputs than a Secret holds. It holds a JSON
+	// array with the names of those that are not in it, the first ones when there are very many.
+	OmittedOutputsAnnotation = "pulumi.com/omitted-outputs"
 )
 
 // Names of the objects that belong to a Workspace or an Update.

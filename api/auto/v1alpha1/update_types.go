@@ -243,6 +243,11 @@ type UpdateStatus struct {
 	// +optional
 	ProjectInfo *ProjectInfo `json:"projectInfo,omitempty"`
 
+	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps whose values the operation was started with:
+	// one short hash for each. It tells nothing about their content.
+	// +optional
+	ReferencesDigest string `json:"referencesDigest,omitempty"`
+
 	// Conditions of the Update: Progressing, Failed and Complete.
 	// +listType=map
 	// +listMapKey=type

@@ -13,6 +13,13 @@ const (
 	// StackGenerationAnnotation on an Update is the generation of the Stack that it was created for.
 	StackGenerationAnnotation = "pulumi.com/stack-generation"
 
+	// ReferencesDigestAnnotation on an Update identifies the versions of the Secrets and ConfigMaps that the Stack's controller saw
+	// when it created the Update.
+	ReferencesDigestAnnotation = "pulumi.com/references-digest"
+
+	// ContentDigestAnnotation on an Update identifies the content of the source that the Stack is made of.
+	ContentDigestAnnotation = "pulumi.com/content-digest"
+
 	// CancelUpdateAnnotation set to "true" on a suspended Stack ends its running update gracefully.
 	CancelUpdateAnnotation = "pulumi.com/cancel-update"
 

@@ -1,19 +1,56 @@
 package v1
 
 import (
+	"bytes"
+
 	"github.com/fluxcd/pkg/apis/meta"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
 // ProgramKind is the kind of a Program.
 const ProgramKind = "Program"
 
-// ProgramSpec is a Pulumi YAML program.
+// ProgramSpec is a Pulumi YAML program: the content of a Pulumi.yaml, without the name of the project, which is that of the
+// Program, and without its runtime, which is yaml.
+//
+// The fields that Pulumi YAML does not have are kept, so that the controller can say which ones they are.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
 type ProgramSpec struct {
+	// Description of the project.
+	// +optional
+	Description string `json:"description,omitempty"`
+
+	// Author of the project.
+	// +optional
+	Author string `json:"author,omitempty"`
+
+	// Website of the project.
+	// +optional
+	Website string `json:"website,omitempty"`
+
+	// License of the project.
+	// +optional
+	License string `json:"license,omitempty"`
+
+	// RequiredPulumiVersion is a range of versions of the pulumi CLI, for example ">=3.200.0". Others refuse to run the program.
+	// +optional
+	RequiredPulumiVersion string `json:"requiredPulumiVersion,omitempty"`
+
+	// Pulumi has settings of the program.
+	// +optional
+	Pulumi *PulumiSettings `json:"pulumi,omitempty"`
+
 	// Configuration declares the configuration keys that the program uses.
 	// +optional
 	Configuration map[string]Configuration `json:"configuration,omitempty"`
+
+	// Config is the configuration block of a Pulumi project. A value is a default, or a declaration with type, description,
+	// secret, items, and default or value. It takes precedence over configuration.
+	// +optional
+	Config map[string]apiextensionsv1.JSON `json:"config,omitempty"`
 
 	// Variables are expressions that the program refers to by name.
 	// +optional
@@ -27,42 +64,120 @@ type ProgramSpec struct {
 	// +optional
 	Outputs map[string]apiextensionsv1.JSON `json:"outputs,omitempty"`
 
-	// Packages that the program uses, by name, each with its source.
+	// Packages that the program uses, by name. A value is a source, for example "terraform-provider@1.0.0", or an object with
+	// source, version, parameters, extensions, checksums and pluginDownloadURL.
 	// +optional
-	Packages map[string]string `json:"packages,omitempty"`
+	Packages map[string]apiextensionsv1.JSON `json:"packages,omitempty"`
 
 	// Components that the program defines.
 	// +optional
-	Components map[string]apiextensionsv1.JSON `json:"components,omitempty"`
+	Components map[string]Component `json:"components,omitempty"`
 
-	// Plugins says where plugins are loaded from.
+	// Plugins says where plugins are loaded from: lists of name, path and version under providers, languages and analyzers.
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +optional
 	Plugins *apiextensionsv1.JSON `json:"plugins,omitempty"`
+
+	// Verbatim is the JSON that the program was decoded from, with every digit, every empty value and every unknown field. It is
+	// nil for a program that was made in Go. Encoding ignores it: what counts there are the other fields.
+	Verbatim []byte `json:"-"`
 }
 
-// ConfigType is the type of a configuration value.
-// +kubebuilder:validation:Enum=String;Number;List<Number>;List<String>
+// UnmarshalJSON decodes the program and keeps it as it was written, too.
+func (in *ProgramSpec) UnmarshalJSON(data []byte) error {
+	type plain ProgramSpec
+	var decoded plain
+	// A field whose name differs in case only is an unknown one, as it is for the API server.
+	if err := utiljson.Unmarshal(data, &decoded); err != nil {
+		return err
+	}
+	*in = ProgramSpec(decoded)
+	in.Verbatim = bytes.Clone(data)
+	return nil
+}
+
+// PulumiSettings are settings of a program.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type PulumiSettings struct {
+	// RequiredVersion is a range of versions of the pulumi CLI, for example ">=3.200.0". Others refuse to run the program.
+	// +optional
+	RequiredVersion string `json:"requiredVersion,omitempty"`
+}
+
+// ConfigType is the type of a configuration value: String, Number, Integer, Boolean or Object, List<…> of one of these, or array
+// where the declaration has items. Upper and lower case are the same, and Int and Bool are accepted too.
+//
+// +kubebuilder:validation:Pattern=`^(?i)(array|string|number|int|integer|bool|boolean|object|list< *(string|number|int|integer|bool|boolean|object) *>)$`
 type ConfigType string
 
-// Configuration declares a configuration key.
+// Configuration declares a configuration key, or an input of a component.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
 type Configuration struct {
-	// Type of the value: String, Number, List<Number> or List<String>.
+	// Type of the value: String, Number, Integer, Boolean or Object, List<…> of one of these, or array where the declaration has
+	// items.
 	// +optional
 	Type ConfigType `json:"type,omitempty"`
+
+	// Name of the key in the configuration of the stack. By default it is the name that the program uses.
+	// +optional
+	Name string `json:"name,omitempty"`
 
 	// Default value. The key is required when there is none.
 	// +optional
 	Default *apiextensionsv1.JSON `json:"default,omitempty"`
 
+	// Value of the key.
+	// +optional
+	Value *apiextensionsv1.JSON `json:"value,omitempty"`
+
+	// Items declares the type of the elements of an array, in the form {type: string}.
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +optional
+	Items *apiextensionsv1.JSON `json:"items,omitempty"`
+
 	// Secret hides the value in pulumi's output and encrypts it in the state.
 	// +optional
-	Secret bool `json:"secret,omitempty"`
+	Secret *bool `json:"secret,omitempty"`
+}
+
+// Component is a component that the program defines.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type Component struct {
+	// Description of the component.
+	// +optional
+	Description string `json:"description,omitempty"`
+
+	// Pulumi has settings of the component.
+	// +optional
+	Pulumi *PulumiSettings `json:"pulumi,omitempty"`
+
+	// Inputs of the component.
+	// +optional
+	Inputs map[string]Configuration `json:"inputs,omitempty"`
+
+	// Variables are expressions that the component refers to by name.
+	// +optional
+	Variables map[string]apiextensionsv1.JSON `json:"variables,omitempty"`
+
+	// Resources of the component.
+	// +optional
+	Resources map[string]Resource `json:"resources,omitempty"`
+
+	// Outputs of the component.
+	// +optional
+	Outputs map[string]apiextensionsv1.JSON `json:"outputs,omitempty"`
 }
 
 // Resource is a resource of the program.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
 type Resource struct {
 	// Type token of the resource, for example "aws:s3:Bucket".
 	// +kubebuilder:validation:MinLength=1
@@ -75,11 +190,11 @@ type Resource struct {
 
 	// DefaultProvider makes this provider resource the default one of its package.
 	// +optional
-	DefaultProvider bool `json:"defaultProvider,omitempty"`
+	DefaultProvider *bool `json:"defaultProvider,omitempty"`
 
-	// Properties of the resource.
+	// Properties of the resource: an object, or an expression that is one.
 	// +optional
-	Properties map[string]apiextensionsv1.JSON `json:"properties,omitempty"`
+	Properties *apiextensionsv1.JSON `json:"properties,omitempty"`
 
 	// Options of the resource.
 	// +optional
@@ -91,14 +206,16 @@ type Resource struct {
 }
 
 // ResourceOptions are the options of a resource.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
 type ResourceOptions struct {
 	// AdditionalSecretOutputs lists outputs to treat as secret.
 	// +optional
 	AdditionalSecretOutputs []string `json:"additionalSecretOutputs,omitempty"`
 
-	// Aliases lists earlier names of the resource.
+	// Aliases lists earlier identities of the resource: URNs, or objects with urn, name, type, parent, noParent, stack and project.
 	// +optional
-	Aliases []string `json:"aliases,omitempty"`
+	Aliases *apiextensionsv1.JSON `json:"aliases,omitempty"`
 
 	// CustomTimeouts limits how long the provider may take.
 	// +optional
@@ -106,7 +223,7 @@ type ResourceOptions struct {
 
 	// DeleteBeforeReplace deletes the old resource before the new one is created.
 	// +optional
-	DeleteBeforeReplace bool `json:"deleteBeforeReplace,omitempty"`
+	DeleteBeforeReplace *bool `json:"deleteBeforeReplace,omitempty"`
 
 	// DeletedWith is a resource whose deletion also deletes this one, so that it need not be deleted itself.
 	// +optional
@@ -114,7 +231,12 @@ type ResourceOptions struct {
 
 	// DependsOn lists resources that this one depends on.
 	// +optional
-	DependsOn []apiextensionsv1.JSON `json:"dependsOn,omitempty"`
+	DependsOn *apiextensionsv1.JSON `json:"dependsOn,omitempty"`
+
+	// EnvVarMappings gives a provider environment variables under other names: from the name in the environment of the program to
+	// the name that the provider reads.
+	// +optional
+	EnvVarMappings *apiextensionsv1.JSON `json:"envVarMappings,omitempty"`
 
 	// HideDiffs lists properties whose changes are not shown.
 	// +optional
@@ -136,25 +258,34 @@ type ResourceOptions struct {
 	// +optional
 	PluginDownloadURL string `json:"pluginDownloadURL,omitempty"`
 
-	// Protect the resource from deletion.
+	// Protect the resource from deletion: true, false, or an expression that is one of them.
 	// +optional
-	Protect bool `json:"protect,omitempty"`
+	Protect *apiextensionsv1.JSON `json:"protect,omitempty"`
 
 	// Provider of the resource.
 	// +optional
 	Provider *apiextensionsv1.JSON `json:"provider,omitempty"`
 
-	// Providers of the resource's children, by package.
+	// Providers of the resource's children: a list of provider resources. An object with one by package is accepted by the API and
+	// passed on to pulumi, whose YAML language wants a list.
 	// +optional
-	Providers map[string]apiextensionsv1.JSON `json:"providers,omitempty"`
+	Providers *apiextensionsv1.JSON `json:"providers,omitempty"`
 
 	// ReplaceOnChanges lists properties whose changes replace the resource.
 	// +optional
 	ReplaceOnChanges []string `json:"replaceOnChanges,omitempty"`
 
+	// ReplaceWith lists resources whose replacement replaces this one.
+	// +optional
+	ReplaceWith *apiextensionsv1.JSON `json:"replaceWith,omitempty"`
+
+	// ReplacementTrigger is a value whose change replaces the resource.
+	// +optional
+	ReplacementTrigger *apiextensionsv1.JSON `json:"replacementTrigger,omitempty"`
+
 	// RetainOnDelete keeps the cloud resource when it is removed from the stack.
 	// +optional
-	RetainOnDelete bool `json:"retainOnDelete,omitempty"`
+	RetainOnDelete *bool `json:"retainOnDelete,omitempty"`
 
 	// Version of the provider plugin.
 	// +optional
@@ -162,6 +293,8 @@ type ResourceOptions struct {
 }
 
 // CustomTimeouts limits how long a provider may take, for example "5m".
+//
+// +kubebuilder:pruning:PreserveUnknownFields
 type CustomTimeouts struct {
 	// Create limits the creation.
 	// +optional
@@ -177,11 +310,12 @@ type CustomTimeouts struct {
 }
 
 // ResourceGetter names an existing resource.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
 type ResourceGetter struct {
-	// ID of the resource.
-	// +kubebuilder:validation:MinLength=1
+	// ID of the resource: a string, or an expression that is one.
 	// +required
-	ID string `json:"id"`
+	ID apiextensionsv1.JSON `json:"id"`
 
 	// State that helps the provider to find the resource.
 	// +optional
@@ -228,6 +362,7 @@ func (in *Program) GetArtifact() *meta.Artifact {
 // +kubebuilder:metadata:annotations="kustomize.toolkit.fluxcd.io/substitute=disabled"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="URL",type=string,JSONPath=`.status.artifact.url`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 type Program struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -103,8 +103,8 @@ type CurrentStackUpdate struct {
 	// +optional
 	ContentDigest string `json:"contentDigest,omitempty"`
 
-	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps that the update uses. It tells nothing about
-	// their content.
+	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps that there were when the update was created: one
+	// short hash for each. It tells nothing about their content.
 	// +optional
 	ReferencesDigest string `json:"referencesDigest,omitempty"`
 }
@@ -151,8 +151,8 @@ type StackUpdateStatus struct {
 	// +optional
 	ContentDigest string `json:"contentDigest,omitempty"`
 
-	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps that the update used. It tells nothing about
-	// their content.
+	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps that the update used: one short hash for each. A
+	// version that is not among them causes an update. It tells nothing about their content.
 	// +optional
 	ReferencesDigest string `json:"referencesDigest,omitempty"`
 

@@ -44,9 +44,6 @@ var (
 	ErrShutdown = errors.New("the agent is shutting down")
 )
 
-// minimumVersion is the first CLI that streams its event log.
-var minimumVersion = semver.MustParse("3.206.0")
-
 // versionTimeout bounds `pulumi version`. It is a matter of 0.2 s, on a busy node of seconds.
 const versionTimeout = time.Minute
 
@@ -80,6 +77,8 @@ type Runner struct {
 	version  semver.Version
 	hostname string
 	crypters *crypters
+	// ciphertexts are what the CLI encrypted for earlier operations.
+	ciphertexts *ciphertexts
 	// terminateGrace is the constant of that name, except in tests.
 	terminateGrace time.Duration
 	deadline       *deadline
@@ -90,7 +89,8 @@ type Runner struct {
 }
 
 // New returns a Runner for the CLI. It runs `pulumi version` once, and makes this process the one that inherits orphaned
-// descendants, so that it can end them.
+// descendants, so that it can end them. Whether operations can run with a CLI of that version is for the caller to judge, with
+// proto.PulumiProblem.
 func New(ctx context.Context, options Options) (*Runner, error) {
 	if options.Pulumi == "" {
 		options.Pulumi = "pulumi"
@@ -101,7 +101,7 @@ func New(ctx context.Context, options Options) (*Runner, error) {
 	}
 	options.Home = home
 	r := &Runner{
-		options: options, log: options.Log, crypters: newCrypters(), terminateGrace: terminateGrace, deadline: newDeadline(),
+		options: options, log: options.Log, crypters: newCrypters(), ciphertexts: newCiphertexts(), terminateGrace: terminateGrace, deadline: newDeadline(),
 		outputSecrets: map[string][]string{},
 	}
 	if r.pulumi, err = findCLI(options.Pulumi); err != nil {
@@ -142,11 +142,6 @@ func (r *Runner) readVersion(ctx context.Context) error {
 	r.version, err = semver.ParseTolerant(strings.TrimSpace(result.stdout))
 	if err != nil {
 		return fmt.Errorf("the pulumi CLI %s has no usable version: %w", r.pulumi, err)
-	}
-	// A development build of a release counts as the release.
-	release := semver.Version{Major: r.version.Major, Minor: r.version.Minor, Patch: r.version.Patch}
-	if release.LT(minimumVersion) || release.Major > minimumVersion.Major {
-		return fmt.Errorf("pulumi CLI %s is not supported: at least v%s and below v%d is needed", r.Version(), minimumVersion, minimumVersion.Major+1)
 	}
 	return nil
 }

@@ -34,8 +34,15 @@ var causes = []cause{
 		`passphrase must be set|incorrect passphrase|secrets (?:manager|provider)|unable to read PULUMI_CONFIG_PASSPHRASE_FILE|` +
 			`failed to (?:en|de)crypt|decrypting secret value|message authentication failed`), true},
 	{proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED, regexp.MustCompile(
-		`PULUMI_ACCESS_TOKEN must be set|invalid access token|\[401\] Unauthorized|AccessDenied|NoCredentialProviders|` +
-			`could not find default credentials|failed to refresh cached credentials|InvalidAccessKeyId|SignatureDoesNotMatch`), true},
+		`PULUMI_ACCESS_TOKEN must be set|invalid access token|No credentials provided or are invalid|\[401\] Unauthorized|\[403\] |` +
+			// S3 and what speaks like it.
+			`AccessDenied|NoCredentialProviders|failed to refresh cached credentials|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|` +
+			// Google Cloud.
+			`could not find default credentials|missing google credentials|private key should be a PEM|` +
+			// Azure.
+			`Options\.AccountName is required|azblob\.NewSharedKeyCredential|AuthenticationFailed|AuthorizationFailure|` +
+			// PostgreSQL.
+			`pq: password authentication failed|pq: no pg_hba\.conf entry`), true},
 	{proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, regexp.MustCompile(
 		`no Pulumi\.yaml project file found|could not (?:load|read|unmarshal) '?[^\n]*Pulumi\.(?:yaml|yml|json)|failed to load (?:project|language plugin)|` +
 			`could not validate '[^']*Pulumi\.|(?:load|no) language plugin|does not satisfy the version range|failed to discover plugin requirements`), false},
@@ -76,6 +83,10 @@ func classify(res result, sum *summary) *failure {
 	return f
 }
 
+// afterBlankLine begins a line that belongs to the error before it although there is a blank line between them, as in what
+// Vault refuses.
+var afterBlankLine = regexp.MustCompile(`^(?:URL: |Code: \d+\.|\s*\* )`)
+
 // errorText is why the CLI failed, in one text: the errors that the engine reported, else what the CLI itself printed as
 // an error, else the last of what it printed.
 func errorText(printed string, sum *summary) string {
@@ -91,6 +102,8 @@ func errorText(printed string, sum *summary) string {
 			inError = true
 		case strings.HasPrefix(line, "warning: "), strings.TrimSpace(line) == "":
 			inError = false
+		case len(found) > 0 && afterBlankLine.MatchString(line):
+			inError = true
 		}
 		if inError && len(found) < maxDiagnostics {
 			found = append(found, text)

@@ -16,6 +16,9 @@ import (
 // maxArrayIndex bounds the index in a path: the elements before it are filled up.
 const maxArrayIndex = 10_000
 
+// errStructuredPath keeps what a value contains from depending on two ways to say where it is.
+var errStructuredPath = errors.New("an object or array cannot be set at a path: give each of its values a path, or the whole key one value")
+
 // configKey is the place of a configuration value.
 type configKey struct {
 	config.Key
@@ -192,6 +195,9 @@ func plainNode(item configItem, key configKey) (*yaml.Node, error) {
 	if isSecure(node) {
 		return nil, errReserved
 	}
+	if len(key.path) > 0 && node.Kind != yaml.ScalarNode {
+		return nil, errStructuredPath
+	}
 	return node, nil
 }
 
@@ -225,6 +231,10 @@ func numberTag(number string) string {
 	}
 	if _, err := strconv.ParseUint(number, 10, 64); err == nil {
 		return "!!int"
+	}
+	if _, err := strconv.ParseFloat(number, 64); err != nil {
+		// Out of range, for which the parser takes it for text.
+		return "!!str"
 	}
 	return "!!float"
 }

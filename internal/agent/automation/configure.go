@@ -5,20 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
-	"github.com/blang/semver"
 	"github.com/pulumi/pulumi/sdk/v3/go/common/resource/config"
 	"gopkg.in/yaml.v3"
-
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
-
-// rawConfigVersion is the first CLI that can read a value with a newline at its end from stdin.
-var rawConfigVersion = semver.MustParse("3.247.0")
 
 // configure writes the stack's configuration: the file that came with the source, with the values of the request.
 //
@@ -33,24 +24,36 @@ func (o *operation) configure(ctx context.Context) error {
 	if err != nil {
 		return configInvalid("the stack's configuration file is not valid: %s", err)
 	}
+	if err := o.checkKeys(); err != nil {
+		return err
+	}
+	if err := o.settleSecretsProvider(ctx, fromSource); err != nil {
+		return err
+	}
 	hasSecrets := slices.ContainsFunc(o.config, func(item configItem) bool { return item.secret })
 	// On Pulumi Cloud the configuration of a stack may be stored there; a file would hide it.
 	o.useConfigFile = o.selfManaged() || len(o.config) > 0 || len(o.request.GetEnvironments()) > 0
 	var crypter config.Encrypter
+	settings := fromSource
+	if kept := o.keptSettings(); fromSource.empty() && kept.usesService() && kept.SecretsProvider == o.secretsProvider {
+		// A stack that was created and never updated names its provider nowhere else.
+		settings = kept
+		file.setCrypto(kept)
+	}
 	if hasSecrets {
-		settings, found, err := o.encryption(ctx, fromSource)
-		if err != nil {
+		if settings, crypter, err = o.encryption(ctx, fromSource); err != nil {
 			return err
 		}
 		if fromSource.empty() {
 			file.setCrypto(settings)
 		}
-		crypter = found
 	}
 	var later []configItem
 	for _, item := range o.config {
-		if item.secret && crypter == nil {
+		if item.secret && crypter == nil && !o.setKnownCiphertext(file, settings, item) {
 			later = append(later, item)
+		}
+		if item.secret && crypter == nil {
 			continue
 		}
 		if err := o.setItem(ctx, file, item, crypter); err != nil {
@@ -66,7 +69,26 @@ func (o *operation) configure(ctx context.Context) error {
 	if err := o.encryptByCLI(ctx, later); err != nil {
 		return err
 	}
+	o.rememberCiphertexts(later)
 	o.configured = true
+	return nil
+}
+
+// checkKeys refuses two items for one place: which of them counts would depend on their order. A key of the project may be
+// written with or without the project's name, which only we know.
+func (o *operation) checkKeys() error {
+	seen := map[string]string{}
+	for _, item := range o.config {
+		key, err := parseConfigKey(item.key, item.path, o.project.name)
+		if err != nil {
+			return configInvalid("config %s: %s", item.key, err)
+		}
+		place := key.String() + "\x00" + key.path.String()
+		if earlier, known := seen[place]; known {
+			return configInvalid("config %s and config %s are the same key, %s: set it once", earlier, item.key, key.String())
+		}
+		seen[place] = item.key
+	}
 	return nil
 }
 
@@ -111,50 +133,4 @@ func (o *operation) writeConfig(file *stackFile) error {
 		return configInvalid("the stack's configuration cannot be written: %s", err)
 	}
 	return writeFile(o.stack.configFile(), content)
-}
-
-// encryptByCLI sets secret values whose key only the CLI can use.
-func (o *operation) encryptByCLI(ctx context.Context, items []configItem) error {
-	for _, item := range items {
-		args := []string{"config", "set", "--secret", "--stack", o.stack.name, "--config-file", o.stack.configFile()}
-		if item.path {
-			args = append(args, "--path")
-		}
-		if o.runner.version.GTE(rawConfigVersion) {
-			args = append(args, "--raw")
-		}
-		args = append(args, "--", item.key)
-		res, err := o.helper(ctx, commandTimeout, invocation{args: args, stdin: strings.NewReader(item.value)})
-		if err != nil {
-			return err
-		}
-		if res.code != 0 {
-			f := classify(res, &summary{})
-			if f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_FAILED {
-				f.reason = proto.FailureReason_FAILURE_REASON_CONFIG_INVALID
-			}
-			f.message = fmt.Sprintf("config %s: %s", item.key, f.message)
-			return f
-		}
-	}
-	return nil
-}
-
-// exportState reads what matters of the stack's state. It tells whether the stack exists.
-func (o *operation) exportState(ctx context.Context) (facts stateFacts, exists bool, err error) {
-	path := filepath.Join(o.stack.dir, "state.json")
-	defer os.Remove(path)
-	res, err := o.helper(ctx, exportTimeout, invocation{args: []string{"stack", "export", "--stack", o.stack.name, "--file", path}})
-	if err != nil {
-		return facts, false, err
-	}
-	if res.code != 0 {
-		f := classify(res, &summary{})
-		if f.reason == proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND {
-			return facts, false, nil
-		}
-		return facts, false, f
-	}
-	facts, err = readStateFacts(path)
-	return facts, true, err
 }

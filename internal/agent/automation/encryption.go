@@ -12,8 +12,8 @@ import (
 // encryption finds out how secret values of the stack are encrypted: the settings for its configuration file, and the
 // encrypter when we have the key ourselves. Without one the CLI has to encrypt; the stack exists then.
 //
-// In this order it looks at the file that came with the source, at what an earlier operation of this agent found out, and at
-// the stack's state. A stack that does not exist yet gets its key now.
+// In this order it looks at the file that came with the source, at the stack's state if that was read for another reason, at what
+// an earlier operation of this agent found out, and at the stack's state. A stack that does not exist yet gets its key now.
 func (o *operation) encryption(ctx context.Context, fromSource cryptoSettings) (cryptoSettings, config.Encrypter, error) {
 	if fromSource.usesService() {
 		return fromSource, nil, nil
@@ -22,7 +22,9 @@ func (o *operation) encryption(ctx context.Context, fromSource cryptoSettings) (
 		crypter, err := o.openSalt(ctx, fromSource.EncryptionSalt)
 		return fromSource, crypter, err
 	}
-	if kept := o.keptSettings(); !kept.empty() {
+	// What the state says counts, when it was looked at.
+	looked := o.exported != nil && o.exported.facts.cryptoKind != ""
+	if kept := o.keptSettings(); !looked && !kept.empty() {
 		if kept.usesService() {
 			return kept, nil, nil
 		}
@@ -31,7 +33,7 @@ func (o *operation) encryption(ctx context.Context, fromSource cryptoSettings) (
 			return kept, crypter, nil
 		}
 	}
-	facts, exists, err := o.exportState(ctx)
+	facts, exists, err := o.knownState(ctx)
 	switch {
 	case err != nil:
 		return cryptoSettings{}, nil, err
@@ -76,7 +78,7 @@ func (o *operation) newEncryption(ctx context.Context) (cryptoSettings, config.E
 // wantsPassphrase tells whether a stack without a key gets one from a passphrase. It is the default of the CLI for backends
 // other than Pulumi Cloud.
 func (o *operation) wantsPassphrase() bool {
-	switch o.request.GetSecretsProvider() {
+	switch o.secretsProvider {
 	case "passphrase":
 		return true
 	case "", "default":

@@ -88,8 +88,8 @@ func stopError(res result) error {
 // createStack creates the stack in the backend. What the CLI decides about its encryption goes to the stack's directory.
 func (o *operation) createStack(ctx context.Context) error {
 	args := []string{"stack", "init", "--stack", o.stack.name}
-	if provider := o.request.GetSecretsProvider(); provider != "" {
-		args = append(args, "--secrets-provider="+provider)
+	if o.secretsProvider != "" {
+		args = append(args, "--secrets-provider="+o.secretsProvider)
 	}
 	o.log.Info("creating the stack")
 	res, err := o.helper(ctx, commandTimeout, invocation{args: args, started: o.stack.started, ended: o.stack.ended})
@@ -100,6 +100,10 @@ func (o *operation) createStack(ctx context.Context) error {
 		f := classify(res, &summary{})
 		f.message = "cannot create the stack: " + f.message
 		return f
+	}
+	o.exported = nil
+	if o.secretsProvider != "" {
+		return o.stack.noteProvider(o.secretsProvider)
 	}
 	return nil
 }

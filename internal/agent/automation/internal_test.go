@@ -77,6 +77,13 @@ environment: [base]
 	}
 }
 
+func TestCommentInPlaceOfAValueHidesNothing(t *testing.T) {
+	g := NewWithT(t)
+	merged, err := merge("environment: [base] # kept\nconfig: # nothing yet\n", configItem{key: "new", value: "1"})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(merged).To(Equal("environment: [base] # kept\nconfig:\n  demo:new: \"1\"\n"))
+}
+
 func TestPathsThatDoNotFitAreRefused(t *testing.T) {
 	for _, key := range []string{"list.name", "map[0]", "map.a.b", "list[7]", "", ".", "[0]", "secret.key.deep", "empty.secure"} {
 		t.Run(key, func(t *testing.T) {
@@ -128,8 +135,14 @@ func TestFailuresOfOtherBackendsAreClassified(t *testing.T) {
 		"error: [409] Conflict: Another update is currently in progress.\n":                                       agentproto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT,
 		"error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n":                  agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
 		"error: read \".pulumi/meta.yaml\": blob (code=Unknown): operation error S3: GetObject, AccessDenied: no": agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
-		"error: no stack named 'dev' found\n":                                                                     agentproto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND,
-		"error: something else\n  with details\nwarning: not this\n":                                              agentproto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+		"error: Unauthorized: No credentials provided or are invalid.\n":                                          agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: [403] Forbidden\n": agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: unable to open bucket azblob://state: azureblob: Options.AccountName is required\n":                               agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: read \".pulumi/meta.yaml\": blob (code=PermissionDenied): GET http://a\n---\nERROR CODE: AuthenticationFailed\n":  agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: missing google credentials: unable to parse credentials from $GOOGLE_CREDENTIALS: unexpected end of JSON input\n": agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: failed to ping PostgreSQL: pq: password authentication failed for user \"pulumi\"\n":                              agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: no stack named 'dev' found\n":                        agentproto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND,
+		"error: something else\n  with details\nwarning: not this\n": agentproto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
 	} {
 		g := NewWithT(t)
 		f := classify(result{code: 1, stderr: "warning: noise\n" + printed}, &summary{})

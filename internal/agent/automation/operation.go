@@ -35,6 +35,12 @@ type operation struct {
 	useConfigFile bool
 	// configured says that the configuration is complete.
 	configured bool
+	// secretsProvider is the one that a stack is created with; empty for the default of the backend.
+	secretsProvider string
+	// exported is what the state was when the operation was prepared; nil as long as nobody looked.
+	exported *exportedState
+	// notes are what else there is to say about an operation that succeeded.
+	notes []string
 	// reported are the errors of an operation that succeeded.
 	reported []string
 }
@@ -61,6 +67,7 @@ func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, 
 	start := time.Now()
 	outputs, err := o.perform(ctx)
 	o.leave()
+	o.takeBackCredentials()
 	final := o.report.close()
 	final.EndTime = timestamppb.Now()
 	final.State, final.Failure = outcome(ctx, err)
@@ -99,6 +106,9 @@ func (o *operation) successMessage(took time.Duration) string {
 	for _, op := range slices.Sorted(maps.Keys(changes)) {
 		text += fmt.Sprintf("%s%s %d", separator, op, changes[op])
 		separator = ", "
+	}
+	for _, note := range o.notes {
+		text += "; " + note
 	}
 	if len(o.reported) > 0 {
 		text += "; pulumi succeeded, but reported: " + strings.Join(o.reported, "\n")
@@ -186,6 +196,9 @@ func (o *operation) resolve() error {
 		return err
 	}
 	o.redactor.Add(o.runner.rememberedSecrets(o.stack.key)...)
+	if err := o.lendCredentials(); err != nil {
+		return err
+	}
 	if o.project.document == nil {
 		o.dir = o.stack.dir
 	}
@@ -195,6 +208,7 @@ func (o *operation) resolve() error {
 // hideCredentials hides what is secret by its nature, whether it is marked so or not.
 func (o *operation) hideCredentials() {
 	o.redactor.Add(o.env["PULUMI_ACCESS_TOKEN"])
+	o.redactor.Add(backendPasswords(o.backendURL())...)
 	if phrase, set, err := passphrase(o.env); set && err == nil {
 		o.redactor.Add(phrase)
 	}

@@ -2,9 +2,13 @@ package automation
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
@@ -13,9 +17,20 @@ const (
 	// secretSignature marks a secret in a serialized property; sdk/go/common/resource/sig has the two parts of it.
 	secretSignatureKey   = "4dabf18193072939515e22adb298388d"
 	secretSignatureValue = "1b47061264138c4ac30d75fd1eb44270"
-	// maxOutputs bounds what `pulumi stack output` may print, in bytes.
-	maxOutputs = 16 << 20
+	// maxPrintedOutputs bounds what `pulumi stack output` may print, in bytes.
+	maxPrintedOutputs = 16 << 20
+	// maxOutput bounds the value of an output, and maxOutputs those of all outputs, in bytes. They end in a Secret, which holds 1 MiB.
+	maxOutput  = 1 << 20
+	maxOutputs = 4 << 20
 )
+
+// unknownValues stand in serialized properties for what is not known, one for each type: a part of a stack that was not updated
+// leaves them. They are those of sdk/go/common/resource/plugin, which would make the agent a third larger.
+var unknownValues = []string{
+	"1c4a061d-8072-4f0a-a4cb-0ff528b18fe7", "3eeb2bf0-c639-47a8-9e75-3b44932eb421", "04da6b54-80e4-46f7-96ec-b56ff0331ba9",
+	"6a19a0b0-7e62-4c92-b797-7f8e31da9cc2", "030794c1-ac77-496b-92df-f27374a8bd58", "e48ece36-62e2-4504-bad9-02848725956a",
+	"dd056dcd-154b-4c76-9bd3-c8f88648b5ff",
+}
 
 // outputs returns the outputs of the stack that the engine reported. The engine's events say which are secret, and nothing
 // more of those: only when there are some, one more process is needed to read them.
@@ -25,19 +40,36 @@ func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*prot
 	default:
 		return nil, nil
 	}
-	outputs := map[string]*proto.Output{}
-	secret := false
-	for name, value := range sum.outputs {
+	outputs, secret := reportedOutputs(sum.outputs)
+	if secret {
+		if err := o.readSecretOutputs(ctx, outputs); err != nil {
+			return nil, err
+		}
+	}
+	boundOutputs(outputs)
+	return outputs, nil
+}
+
+// reportedOutputs returns the outputs in the engine's events, and whether there are secret ones, whose values are not in there.
+// What is not known has no value, so it is no output.
+func reportedOutputs(reported map[string]json.RawMessage) (outputs map[string]*proto.Output, secret bool) {
+	outputs = map[string]*proto.Output{}
+	for name, value := range reported {
 		value := compact(value)
+		if isUnknownValue(value) {
+			continue
+		}
 		outputs[name] = &proto.Output{Value: value, Secret: isSecretValue(value)}
 		secret = secret || outputs[name].Secret
 	}
-	if !secret {
-		return outputs, nil
-	}
+	return outputs, secret
+}
+
+// readSecretOutputs completes the secret outputs with their values. When all outputs are larger than can be read, those have none.
+func (o *operation) readSecretOutputs(ctx context.Context, outputs map[string]*proto.Output) error {
 	values, err := o.secretOutputs(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("the resources are up to date, but the secret outputs cannot be read: %w", err)
+		return fmt.Errorf("the resources are up to date, but the secret outputs cannot be read: %w", err)
 	}
 	var hide []string
 	for name, output := range outputs {
@@ -45,20 +77,41 @@ func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*prot
 			continue
 		}
 		value, ok := values[name]
-		if !ok {
-			return nil, fmt.Errorf("the resources are up to date, but the secret output %s cannot be read", name)
+		if !ok && values != nil {
+			return fmt.Errorf("the resources are up to date, but the secret output %s cannot be read", name)
 		}
-		output.Value = compact(value)
+		output.Value, output.Omitted = compact(value), !ok
 		hide = append(hide, jsonLeaves(value)...)
 	}
 	o.redactor.Add(hide...)
 	o.runner.rememberSecrets(o.stack.key, hide)
-	return outputs, nil
+	return nil
 }
 
-// secretOutputs reads all outputs in clear. They do not go to the log.
+// boundOutputs leaves out the values of the largest outputs where they are too large, or too many, and where even the names are
+// too many the outputs themselves.
+func boundOutputs(outputs map[string]*proto.Output) {
+	names := slices.SortedFunc(maps.Keys(outputs), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(outputs[a].GetValue()), len(outputs[b].GetValue())), strings.Compare(a, b))
+	})
+	size := 0
+	for _, name := range names {
+		output := outputs[name]
+		size += len(name)
+		switch value := len(output.GetValue()); {
+		case size > maxOutputs:
+			delete(outputs, name)
+		case value > maxOutput || size+value > maxOutputs:
+			output.Value, output.Omitted = nil, true
+		default:
+			size += value
+		}
+	}
+}
+
+// secretOutputs reads all outputs in clear, nil when they are too large. They do not go to the log.
 func (o *operation) secretOutputs(ctx context.Context) (map[string]json.RawMessage, error) {
-	printed := &limitedBuffer{limit: maxOutputs}
+	printed := &limitedBuffer{limit: maxPrintedOutputs}
 	_, stderr, closeLog := o.logStreams(nil)
 	defer closeLog()
 	res, err := o.helper(ctx, commandTimeout, invocation{
@@ -71,7 +124,7 @@ func (o *operation) secretOutputs(ctx context.Context) (map[string]json.RawMessa
 		return nil, classify(res, &summary{})
 	}
 	if printed.exceeded {
-		return nil, fmt.Errorf("the outputs are larger than %d MiB", maxOutputs>>20)
+		return nil, nil
 	}
 	var values map[string]json.RawMessage
 	if json.Unmarshal(printed.Bytes(), &values) != nil {
@@ -85,6 +138,11 @@ func (o *operation) secretOutputs(ctx context.Context) (map[string]json.RawMessa
 // string the quotes would be escaped.
 func isSecretValue(value []byte) bool {
 	return bytes.Contains(value, []byte(`"`+secretSignatureKey+`":"`+secretSignatureValue+`"`))
+}
+
+// isUnknownValue tells whether something in the compact JSON value is not known.
+func isUnknownValue(value []byte) bool {
+	return slices.ContainsFunc(unknownValues, func(unknown string) bool { return bytes.Contains(value, []byte(`"`+unknown+`"`)) })
 }
 
 // compact returns the document without white space; every digit of a number stays.

@@ -34,6 +34,28 @@ func (c cryptoSettings) usesService() bool {
 	return true
 }
 
+// kind is the kind of secrets provider, as the state names it; empty when the settings name none.
+func (c cryptoSettings) kind() string {
+	switch {
+	case c.usesService():
+		return kindService
+	case c.EncryptionSalt != "":
+		return kindPassphrase
+	}
+	return ""
+}
+
+// provider is the secrets provider, as a request names it.
+func (c cryptoSettings) provider() string {
+	switch c.kind() {
+	case kindService:
+		return c.SecretsProvider
+	case kindPassphrase:
+		return "passphrase"
+	}
+	return "default"
+}
+
 // stackFile is a stack's configuration file, Pulumi.<stack>.yaml. It is edited as a tree of YAML nodes, so that what we do
 // not touch stays as it was written, and numbers keep their digits.
 type stackFile struct {
@@ -74,7 +96,21 @@ func expanded(node *yaml.Node, budget *int) (*yaml.Node, error) {
 		}
 		result.Content = append(result.Content, copied)
 	}
+	if result.Kind == yaml.MappingNode {
+		dropCommentsOfNothing(result.Content)
+	}
 	return &result, nil
+}
+
+// dropCommentsOfNothing drops the comments between a key and a value that is not there: in front of the value that takes its place
+// they would hide it.
+func dropCommentsOfNothing(pairs []*yaml.Node) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if key, value := pairs[i], pairs[i+1]; value.ShortTag() == "!!null" {
+			key.LineComment, key.FootComment = "", ""
+			value.HeadComment, value.LineComment, value.FootComment = "", "", ""
+		}
+	}
 }
 
 func (f *stackFile) encode() ([]byte, error) {

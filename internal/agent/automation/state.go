@@ -1,24 +1,73 @@
 package automation
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // exportTimeout bounds `pulumi stack export`: the state may be large and far away.
 const exportTimeout = 10 * time.Minute
 
+// Kinds of secrets providers, as the state names them.
+const (
+	kindPassphrase = "passphrase"
+	// kindService is a key management service.
+	kindService = "cloud"
+	// kindCloudBackend is Pulumi Cloud itself.
+	kindCloudBackend = "service"
+)
+
 // stateFacts is what we need to know of a stack's state.
 type stateFacts struct {
 	crypto cryptoSettings
-	// cryptoKind is the kind of secrets provider: "passphrase", "cloud" for a key management service, "service" for Pulumi
-	// Cloud; empty when the state names none.
+	// cryptoKind is the kind of secrets provider; empty when the state names none.
 	cryptoKind string
 	// pendingCreates are the URNs of resources whose creation was cut off: they may exist, and nobody knows their IDs.
 	pendingCreates []string
+}
+
+// exportedState is what an export of the state told.
+type exportedState struct {
+	facts  stateFacts
+	exists bool
+}
+
+// knownState is exportState, once for the preparation of an operation.
+func (o *operation) knownState(ctx context.Context) (facts stateFacts, exists bool, err error) {
+	if o.exported == nil {
+		facts, exists, err := o.exportState(ctx)
+		if err != nil {
+			return facts, false, err
+		}
+		o.exported = &exportedState{facts: facts, exists: exists}
+	}
+	return o.exported.facts, o.exported.exists, nil
+}
+
+// exportState reads what matters of the stack's state. It tells whether the stack exists.
+func (o *operation) exportState(ctx context.Context) (facts stateFacts, exists bool, err error) {
+	path := filepath.Join(o.stack.dir, "state.json")
+	defer os.Remove(path)
+	res, err := o.helper(ctx, exportTimeout, invocation{args: []string{"stack", "export", "--stack", o.stack.name, "--file", path}})
+	if err != nil {
+		return facts, false, err
+	}
+	if res.code != 0 {
+		f := classify(res, &summary{})
+		if f.reason == proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND {
+			return facts, false, nil
+		}
+		return facts, false, f
+	}
+	facts, err = readStateFacts(path)
+	return facts, true, err
 }
 
 // readStateFacts reads an exported state as a stream: a state can be much larger than what matters here.
@@ -59,9 +108,9 @@ func (f *stateFacts) readMember(decoder *json.Decoder, key string) error {
 		}
 		f.cryptoKind = provider.Type
 		switch provider.Type {
-		case "passphrase":
+		case kindPassphrase:
 			f.crypto.EncryptionSalt = provider.State.Salt
-		case "cloud":
+		case kindService:
 			f.crypto.SecretsProvider, f.crypto.EncryptedKey = provider.State.URL, provider.State.EncryptedKey
 		}
 		return nil

@@ -29,6 +29,8 @@ var (
 	ErrDigestMismatch = errors.New("the digest does not match")
 	// ErrTooLarge means that a limit of the agent or of the protocol is exceeded.
 	ErrTooLarge = errors.New("a limit of the agent is exceeded")
+	// ErrPulumiUnsupported means that the pulumi CLI of the workspace is not of a version that the agent can drive.
+	ErrPulumiUnsupported = errors.New("the pulumi CLI is not supported")
 	// ErrDenied means that the agent does not accept the caller.
 	ErrDenied = errors.New("the agent denies access")
 )
@@ -82,6 +84,8 @@ func kindOf(err error, code codes.Code) error {
 			return ErrSourceMissing
 		case proto.ReasonBusy:
 			return ErrBusy
+		case proto.ReasonPulumiUnsupported:
+			return ErrPulumiUnsupported
 		}
 	case codes.NotFound:
 		return ErrNotFound

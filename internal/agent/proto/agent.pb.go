@@ -522,7 +522,7 @@ type StartOperationRequest struct {
 	Stack string `protobuf:"bytes,3,opt,name=stack,proto3" json:"stack,omitempty"`
 	// Create the stack when it does not exist.
 	CreateStack bool `protobuf:"varint,4,opt,name=create_stack,json=createStack,proto3" json:"create_stack,omitempty"`
-	// Secrets provider of a stack that is created.
+	// Secrets provider of the stack. One that has another is changed before an up or a refresh; empty leaves it as it is.
 	SecretsProvider string `protobuf:"bytes,5,opt,name=secrets_provider,json=secretsProvider,proto3" json:"secrets_provider,omitempty"`
 	// Types that are valid to be assigned to Source:
 	//
@@ -1404,8 +1404,10 @@ func (x *Operation) GetLockHolder() *LockHolder {
 type Output struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The value as JSON.
-	Value         []byte `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
-	Secret        bool   `protobuf:"varint,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	Value  []byte `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
+	Secret bool   `protobuf:"varint,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// The value is left out because it is too large to be kept anywhere: then value is empty.
+	Omitted       bool `protobuf:"varint,3,opt,name=omitted,proto3" json:"omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1450,6 +1452,13 @@ func (x *Output) GetValue() []byte {
 func (x *Output) GetSecret() bool {
 	if x != nil {
 		return x.Secret
+	}
+	return false
+}
+
+func (x *Output) GetOmitted() bool {
+	if x != nil {
+		return x.Omitted
 	}
 	return false
 }
@@ -1839,10 +1848,11 @@ const file_agent_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a\\\n" +
 	"\fOutputsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x126\n" +
-	"\x05value\x18\x02 \x01(\v2 .stackcontroller.agent.v1.OutputR\x05value:\x028\x01\"6\n" +
+	"\x05value\x18\x02 \x01(\v2 .stackcontroller.agent.v1.OutputR\x05value:\x028\x01\"P\n" +
 	"\x06Output\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\fR\x05value\x12\x16\n" +
-	"\x06secret\x18\x02 \x01(\bR\x06secret\"x\n" +
+	"\x06secret\x18\x02 \x01(\bR\x06secret\x12\x18\n" +
+	"\aomitted\x18\x03 \x01(\bR\aomitted\"x\n" +
 	"\n" +
 	"LockHolder\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +

@@ -46,8 +46,9 @@ type AgentClient interface {
 	PushSource(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[PushSourceRequest, PushSourceResponse], error)
 	// StartOperation starts the operation and returns at once. With an id that the agent knows it changes nothing and
 	// returns the operation as it is.
-	// Errors: FAILED_PRECONDITION with reason SOURCE_MISSING (push it first) or BUSY (another operation is not done),
-	// INVALID_ARGUMENT (the request can never work).
+	// Errors: FAILED_PRECONDITION with reason SOURCE_MISSING (push it first), BUSY (another operation is not done) or
+	// PULUMI_UNSUPPORTED (the pulumi CLI is not of a version that the agent can drive), INVALID_ARGUMENT (the request can never
+	// work).
 	StartOperation(ctx context.Context, in *StartOperationRequest, opts ...grpc.CallOption) (*Operation, error)
 	// GetOperation returns the operation with its result when it is done. NOT_FOUND when the agent does not know it.
 	GetOperation(ctx context.Context, in *GetOperationRequest, opts ...grpc.CallOption) (*Operation, error)
@@ -163,8 +164,9 @@ type AgentServer interface {
 	PushSource(grpc.ClientStreamingServer[PushSourceRequest, PushSourceResponse]) error
 	// StartOperation starts the operation and returns at once. With an id that the agent knows it changes nothing and
 	// returns the operation as it is.
-	// Errors: FAILED_PRECONDITION with reason SOURCE_MISSING (push it first) or BUSY (another operation is not done),
-	// INVALID_ARGUMENT (the request can never work).
+	// Errors: FAILED_PRECONDITION with reason SOURCE_MISSING (push it first), BUSY (another operation is not done) or
+	// PULUMI_UNSUPPORTED (the pulumi CLI is not of a version that the agent can drive), INVALID_ARGUMENT (the request can never
+	// work).
 	StartOperation(context.Context, *StartOperationRequest) (*Operation, error)
 	// GetOperation returns the operation with its result when it is done. NOT_FOUND when the agent does not know it.
 	GetOperation(context.Context, *GetOperationRequest) (*Operation, error)

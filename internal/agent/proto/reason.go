@@ -18,6 +18,8 @@ const (
 	ReasonSourceMissing Reason = "SOURCE_MISSING"
 	// ReasonBusy says that an operation is not done, or the source is being replaced; try again later.
 	ReasonBusy Reason = "BUSY"
+	// ReasonPulumiUnsupported says that the pulumi CLI is not of a version that the agent can drive; no operation ever starts.
+	ReasonPulumiUnsupported Reason = "PULUMI_UNSUPPORTED"
 )
 
 // Refuse returns the FAILED_PRECONDITION error with the reason and a message for people.

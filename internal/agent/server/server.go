@@ -109,6 +109,9 @@ func (s *Server) StartOperation(_ context.Context, request *proto.StartOperation
 	if err := validate(request); err != nil {
 		return nil, err
 	}
+	if problem := proto.PulumiProblem(s.options.Runner.Version()); problem != "" {
+		return nil, proto.Refuse(proto.ReasonPulumiUnsupported, problem)
+	}
 	return s.engine.start(request)
 }
 

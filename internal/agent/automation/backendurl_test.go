@@ -1,0 +1,23 @@
+package automation
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+func TestPasswordInBackendURLIsFound(t *testing.T) {
+	for url, passwords := range map[string][]string{
+		"postgres://pulumi:geheim@db:5432/state?sslmode=disable": {"geheim"},
+		"postgres://pulumi:ge%40heim@db/state":                   {"ge%40heim", "ge@heim"},
+		"postgres://pulumi:ge%zzheim@db/state":                   {"ge%zzheim"},
+		"postgres://pulumi:ge/he@im@db/state?x=a@b":              {"ge/he@im"},
+		"postgres://pulumi@db/state?x=a:b@c":                     nil,
+		"postgres://pulumi:@db/state":                            nil,
+		"s3://bucket?endpoint=http://store:9000":                 nil,
+		"file:///state":                                          nil,
+		"":                                                       nil,
+	} {
+		NewWithT(t).Expect(backendPasswords(url)).To(Equal(passwords), url)
+	}
+}

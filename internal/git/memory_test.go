@@ -1,0 +1,85 @@
+package git_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/git"
+)
+
+// TestMemoryDoesNotGrowWithTheRepository checks out 40 MiB that do not compress, most of it in one file, and watches the heap.
+func TestMemoryDoesNotGrowWithTheRepository(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes a hundred megabytes")
+	}
+	g := NewWithT(t)
+	o, url := repository(t)
+	random := rand.New(rand.NewSource(1))
+	content := func(size int) string { b := make([]byte, size); random.Read(b); return string(b) }
+	o.write("big", content(30<<20))
+	for n := range 10 {
+		o.write(fmt.Sprintf("dir/%d", n), content(1<<20))
+	}
+	o.git("config", "core.compression", "0")
+	o.git("config", "pack.window", "0")
+	sha := o.commit("40 MiB")
+	client := newClient(t, git.Options{Limits: archive.Limits{MaxDownloadSize: 200 << 20}})
+	debug.FreeOSMemory()
+	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // forgets the peak; not on every system
+	start := residentPeak()
+	before, peak, stop := heap(), atomic.Uint64{}, make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+				if now := heap(); now > peak.Load() {
+					peak.Store(now)
+				}
+			}
+		}
+	}()
+	started := time.Now()
+	checkout := checkedOut(t, client, git.Remote{URL: url}, sha)
+	fetched := time.Since(started)
+	digest := sha256.New()
+	g.Expect(checkout.Pack(digest)).To(Succeed())
+	close(stop)
+	t.Logf("checkout %v, pack %v, heap grew by %d MiB at most; resident at the start %s, at most %s",
+		fetched, time.Since(started)-fetched, int64(peak.Load()-before)>>20, start, residentPeak())
+	g.Expect(peak.Load()-before).To(BeNumerically("<", 16<<20), "bytes on the heap")
+}
+
+func heap() uint64 {
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+func residentPeak() string {
+	file, err := os.Open("/proc/self/status")
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	content, _ := io.ReadAll(file)
+	for line := range strings.Lines(string(content)) {
+		if strings.HasPrefix(line, "VmHWM") {
+			return strings.TrimSpace(strings.TrimPrefix(line, "VmHWM:"))
+		}
+	}
+	return ""
+}

@@ -1,0 +1,110 @@
+package git_test
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/git"
+)
+
+// connectProxy is an HTTP proxy that remembers where it was asked to go.
+type connectProxy struct {
+	mutex sync.Mutex
+	asked []string
+}
+
+func (p *connectProxy) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	p.mutex.Lock()
+	p.asked = append(p.asked, request.Method+" "+request.Host+" "+request.Header.Get("Proxy-Authorization"))
+	p.mutex.Unlock()
+	if request.Header.Get("Proxy-Authorization") != "Basic "+base64.StdEncoding.EncodeToString([]byte("proxy:"+canary)) {
+		w.WriteHeader(http.StatusProxyAuthRequired)
+		return
+	}
+	if request.Method == http.MethodConnect {
+		tunnel(w, request.Host)
+		return
+	}
+	request.RequestURI = ""
+	request.Header.Del("Proxy-Authorization")
+	response, err := http.DefaultTransport.RoundTrip(request)
+	if err != nil {
+		w.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	defer response.Body.Close()
+	for name, values := range response.Header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(response.StatusCode)
+	copyAll(w, response.Body)
+}
+
+func (p *connectProxy) seen() []string {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return append([]string(nil), p.asked...)
+}
+
+func tunnel(w http.ResponseWriter, host string) {
+	target, err := net.Dial("tcp", host)
+	if err != nil {
+		w.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	fmt.Fprint(conn, "HTTP/1.1 200 Connection established\r\n\r\n")
+	go func() { copyAll(target, conn); _ = target.Close() }()
+	copyAll(conn, target)
+	_ = conn.Close()
+}
+
+func TestExplicitProxyIsUsed(t *testing.T) {
+	g := NewWithT(t)
+	root := t.TempDir()
+	o := newOrigin(t, root, "repo")
+	sha := o.commit("first")
+	server := serve(t, backend(t, root))
+	handler := &connectProxy{}
+	through := serve(t, handler)
+	client := newClient(t, git.Options{})
+	remote := git.Remote{URL: server.URL + "/repo", Proxy: git.Proxy{Address: through.URL, Username: "proxy", Password: canary}}
+	g.Expect(client.Resolve(t.Context(), remote, "main")).To(HaveField("SHA", sha))
+	address, _ := url.Parse(server.URL)
+	g.Expect(handler.seen()).To(ConsistOf(HavePrefix("GET " + address.Host + " Basic ")))
+
+	remote.Proxy.Username, remote.Proxy.Password = "", ""
+	_, err := client.Resolve(t.Context(), remote, "main")
+	expectKind(t, err, git.AuthenticationFailed)
+	remote.Proxy.Address = "ftp://" + canary + "@proxy"
+	_, err = client.Resolve(t.Context(), remote, "main")
+	g.Expect(expectKind(t, err, git.InvalidCredentials).Message).NotTo(ContainSubstring(canary))
+}
+
+func TestProxyOfTheEnvironmentIsUsed(t *testing.T) {
+	g := NewWithT(t)
+	handler := &connectProxy{}
+	through := serve(t, handler)
+	t.Setenv("HTTPS_PROXY", strings.Replace(through.URL, "http://", "http://proxy:"+canary+"@", 1))
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
+	t.Setenv("NO_PROXY", "direct.invalid")
+	client := newClient(t, git.Options{Timeout: 5 * time.Second})
+	_, err := client.Resolve(t.Context(), git.Remote{URL: "https://git.invalid/repo"}, "main")
+	g.Expect(expectKind(t, err, git.Unreachable).Message).NotTo(ContainSubstring(canary))
+	g.Expect(handler.seen()).To(ConsistOf(HavePrefix("CONNECT git.invalid:443 Basic ")))
+	_, err = client.Resolve(t.Context(), git.Remote{URL: "https://direct.invalid/repo"}, "main")
+	expectKind(t, err, git.Unreachable)
+	g.Expect(handler.seen()).To(HaveLen(1))
+}

@@ -1,0 +1,323 @@
+package git
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	. "github.com/onsi/gomega"
+)
+
+func TestURLIsOneOfARemoteRepository(t *testing.T) {
+	for raw, want := range map[string]string{
+		"https://github.com/org/repo":              "github.com/org/repo",
+		"https://github.com/org/repo.git/":         "github.com/org/repo.git",
+		"HTTPS://GitHub.com:8443/org/repo":         "github.com:8443/org/repo",
+		"http://user:pass@host/repo":               "host/repo",
+		"ssh://git@host:2222/org/repo":             "host:2222/org/repo",
+		"ssh://host/~user/repo":                    "host/~user/repo",
+		"git@github.com:org/repo.git":              "github.com/org/repo.git",
+		"host.example.com:org/repo":                "host.example.com/org/repo",
+		"git@[::1]:repo":                           "[::1]/repo",
+		"https://[2001:db8::1]:8443/org/repo":      "[2001:db8::1]:8443/org/repo",
+		"git@ssh.dev.azure.com:v3/org/project/one": "ssh.dev.azure.com/v3/org/project/one",
+	} {
+		g := NewWithT(t)
+		e, err := parseEndpoint(raw)
+		g.Expect(err).NotTo(HaveOccurred(), raw)
+		g.Expect(e.display()).To(Equal(want))
+	}
+	for _, raw := range []string{
+		"", "file:///etc", "FILE:///etc", "/srv/repo", "./repo", "../repo", "repo", "C:\\repo", "c:/repo", "c:repo", "git://host/repo",
+		"ext::sh -c id", "ext::id", "https://", "https:///path", "https://host", "https://host/", "https://ho st/x", "https://host/x\ny",
+		"ssh://-oProxyCommand=id/x", "git@-oProxyCommand=id:x", "https://host:0/x", "https://host:99999/x", "https://host:http/x",
+		"https://host/x?ref=y", "https://host/x#y", "https://user:secret@ho%zz/x", "ftp://host/x", "host:", "host:/", "git@host:-x",
+		"https://host/" + strings.Repeat("x", 5000), "https://host/x\xff", "dir/host:x", "fd::17/foo",
+	} {
+		g := NewWithT(t)
+		_, err := parseEndpoint(raw)
+		g.Expect(err).To(HaveOccurred(), raw)
+		var typed *Error
+		g.Expect(errors.As(err, &typed)).To(BeTrue())
+		g.Expect(typed.Kind).To(Equal(InvalidURL))
+		g.Expect(err.Error()).NotTo(ContainSubstring("secret"))
+	}
+}
+
+func TestKeyTellsEverySettingApart(t *testing.T) {
+	g := NewWithT(t)
+	app := &GitHubApp{AppID: "1", InstallationID: "2", PrivateKey: []byte("canary-key")}
+	remotes := []Remote{
+		{}, {URL: "a"}, {URL: "ab"},
+		{Auth: Auth{PrivateKey: []byte("canary")}}, {Auth: Auth{Passphrase: []byte("canary")}}, {Auth: Auth{Token: "canary"}},
+		{Auth: Auth{Username: "canary"}}, {Auth: Auth{Password: "canary"}}, {Auth: Auth{Username: "can", Password: "ary"}},
+		{Auth: Auth{GitHubApp: app}}, {Auth: Auth{GitHubApp: &GitHubApp{}}}, {Auth: Auth{GitHubApp: &GitHubApp{AppID: "12"}}},
+		{KnownHosts: []byte("canary")}, {CA: []byte("canary")}, {ClientCert: []byte("canary")}, {ClientKey: []byte("canary")},
+		{Proxy: Proxy{Address: "canary"}}, {Proxy: Proxy{Username: "canary"}}, {Proxy: Proxy{Password: "canary"}}, {RecurseSubmodules: true},
+	}
+	seen := map[string]int{}
+	for n, remote := range remotes {
+		key := remote.Key()
+		g.Expect(key).To(MatchRegexp("^[0-9a-f]{64}$"))
+		g.Expect(seen).NotTo(HaveKey(key), "%d", n)
+		seen[key] = n
+		g.Expect(remote.Key()).To(Equal(key))
+	}
+	copied := Remote{Auth: Auth{GitHubApp: &GitHubApp{AppID: "1", InstallationID: "2", PrivateKey: []byte("canary-key")}}}
+	g.Expect(copied.Key()).To(Equal(Remote{Auth: Auth{GitHubApp: app}}.Key()), "values count, not pointers")
+}
+
+func TestRemoteIsPrintedWithoutCredentials(t *testing.T) {
+	g := NewWithT(t)
+	remote := Remote{URL: "https://canary@host/repo", Auth: Auth{Token: "canary", PrivateKey: []byte("canary")}}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s"} {
+		g.Expect(fmt.Sprintf(verb, remote)).NotTo(ContainSubstring("canary"))
+		g.Expect(fmt.Sprintf(verb, remote.Auth)).NotTo(ContainSubstring("canary"))
+	}
+}
+
+func TestSecretsAreNotInMessages(t *testing.T) {
+	g := NewWithT(t)
+	const canary = "c4n/ary+t0ken="
+	s := secretsOf(Remote{Auth: Auth{Token: canary, Password: "pass word"}}, endpoint{scheme: schemeHTTPS, user: "in-the-url"})
+	s.addBasic("git", canary)
+	text := "bad " + canary + " and " + base64.StdEncoding.EncodeToString([]byte("git:"+canary)) + " c4n%2Fary%2Bt0ken%3D pass+word in-the-url\x1b[31m\n"
+	shown := s.foreign(text)
+	g.Expect(shown).To(Equal("bad *** and *** *** *** ***[31m"))
+	g.Expect(secretsOf(Remote{Auth: Auth{Password: "x"}}, endpoint{}).foreign("anything")).To(BeEmpty())
+	g.Expect(len(s.foreign(strings.Repeat("é", 1000)))).To(BeNumerically("<=", maxForeign))
+}
+
+func TestSubmoduleURLsAreResolvedAsGitDoes(t *testing.T) {
+	for _, tt := range []struct{ parent, relative, want string }{
+		{"https://host/org/repo.git", "../other.git", "https://host/org/other.git"},
+		{"https://user:canary@host:8443/org/repo", "../../two/other", "https://host:8443/two/other"},
+		{"https://host/org/repo", "./sub", "https://host/org/repo/sub"},
+		{"git@host:org/repo.git", "../other.git", "git@host:org/other.git"},
+		{"ssh://git@host:22/org/repo.git", "../other.git", "ssh://git@host:22/org/other.git"},
+		{"https://host/org/repo", "../../../other", ""},
+		{"git@host:repo", "../../../etc", ""},
+	} {
+		g := NewWithT(t)
+		e, err := parseEndpoint(tt.parent)
+		g.Expect(err).NotTo(HaveOccurred())
+		joined, err := e.join(tt.relative)
+		g.Expect(joined).To(Equal(tt.want))
+		g.Expect(err != nil).To(Equal(tt.want == ""))
+	}
+}
+
+func TestCredentialsBelongToAHost(t *testing.T) {
+	for _, tt := range []struct {
+		from, to            string
+		redirect, submodule bool
+	}{
+		{"https://host/a", "https://host/b", true, true},
+		{"https://host/a", "https://host:443/b", true, true},
+		{"https://host/a", "https://HOST/b", true, true},
+		{"https://host/a", "https://host:8443/b", false, false},
+		{"https://host/a", "http://host/b", false, false},
+		{"http://host/a", "https://host/b", true, true},
+		{"http://host:8080/a", "https://host/b", false, false},
+		{"https://host/a", "https://evil.host/b", false, false},
+		{"https://host/a", "https://host.evil/b", false, false},
+		{"https://host/a", "git@host:b", false, true},
+		{"git@host:a", "https://host/b", false, true},
+		{"https://host:8443/a", "git@host:b", false, false},
+		{"git@host:a", "http://host/b", false, false},
+	} {
+		g := NewWithT(t)
+		from, err := parseEndpoint(tt.from)
+		g.Expect(err).NotTo(HaveOccurred())
+		to, err := parseEndpoint(tt.to)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(from.sameHost(to)).To(Equal(tt.redirect), "%s → %s", tt.from, tt.to)
+		g.Expect(from.sharesCredentials(to)).To(Equal(tt.submodule), "%s → %s", tt.from, tt.to)
+	}
+}
+
+func TestRateLimitsOfServers(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for _, tt := range []struct {
+		name    string
+		status  int
+		header  map[string]string
+		wait    time.Duration
+		limited bool
+	}{
+		{"429", 429, nil, 0, true},
+		{"429 with seconds", 429, map[string]string{"Retry-After": "90"}, 90 * time.Second, true},
+		{"429 with a date", 429, map[string]string{"Retry-After": now.Add(time.Minute).UTC().Format(http.TimeFormat)}, time.Minute, true},
+		{"secondary limit", 403, map[string]string{"Retry-After": "60"}, time.Minute, true},
+		{"primary limit", 403, map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1700000120"}, 2 * time.Minute, true},
+		{"for ever", 429, map[string]string{"Retry-After": "99999999999"}, MaxRetryAfter, true},
+		{"reset for ever", 403, map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "9223372036854775807"}, MaxRetryAfter, true},
+		{"in the past", 403, map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1"}, 0, true},
+		{"negative", 429, map[string]string{"Retry-After": "-5"}, 0, true},
+		{"forbidden", 403, map[string]string{"X-Ratelimit-Remaining": "100"}, 0, false},
+		{"unauthorized", 401, map[string]string{"Retry-After": "5"}, 0, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := NewWithT(t)
+			response := &http.Response{StatusCode: tt.status, Header: http.Header{}}
+			for name, value := range tt.header {
+				response.Header.Set(name, value)
+			}
+			wait, limited := rateLimit(response, now)
+			g.Expect(limited).To(Equal(tt.limited))
+			g.Expect(wait).To(Equal(tt.wait))
+		})
+	}
+}
+
+func TestNamesThatStandForGitsDirectoryAreRefused(t *testing.T) {
+	for _, name := range []string{".git", ".GIT", ".Git", ".git.", ".git ", ".git. .", "git~1", "GIT~1", ".g\u200cit", ".git::$INDEX_ALLOCATION", "..", ".",
+		"", "a/b", `a\b`, "a\x00b", strings.Repeat("x", 256)} {
+		NewWithT(t).Expect(checkName(name)).NotTo(Succeed(), "%q", name)
+	}
+	for _, name := range []string{".gitignore", ".gitmodules", ".github", "git", "...", "a b", "git~2", "Icon\r", "\xe9t\xe9", strings.Repeat("x", 255)} {
+		NewWithT(t).Expect(checkName(name)).To(Succeed(), "%q", name)
+	}
+}
+
+func TestCompressionIsReversible(t *testing.T) {
+	random := make([]byte, 200_000)
+	rand.New(rand.NewSource(1)).Read(random)
+	long := strings.Repeat("abcdefghijklmnopqrstuvwxyz0123456789", 20_000)
+	for name, content := range map[string]string{
+		"nothing": "", "one": "x", "three": "xyz", "zeros": strings.Repeat("\x00", 1<<20), "text": long, "random": string(random),
+		"block": string(random[:blockSize]), "block and one": string(random[:blockSize+1]), "mixed": long + string(random) + long,
+		"runs": strings.Repeat(strings.Repeat("\xff", 300)+"ab", 5000),
+	} {
+		for _, chunk := range []int{1 << 30, 4096, 777} {
+			t.Run(name, func(t *testing.T) {
+				NewWithT(t).Expect(roundTrip(t, []byte(content), chunk)).To(Equal(content))
+			})
+		}
+	}
+}
+
+func roundTrip(t testing.TB, content []byte, chunk int) string {
+	var packed bytes.Buffer
+	zip := newGzipWriter(&packed)
+	for rest := content; len(rest) > 0; {
+		n, err := zip.Write(rest[:min(chunk, len(rest))])
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest = rest[n:]
+	}
+	if err := zip.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if packed.Len() > len(content)+len(content)/1000+100 {
+		t.Fatalf("%d bytes became %d", len(content), packed.Len())
+	}
+	reader, err := gzip.NewReader(&packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unpacked, err := io.ReadAll(reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(unpacked)
+}
+
+func FuzzCompression(f *testing.F) {
+	f.Add([]byte("aaaaaaaaaaaaaaabcabcabc"), 3)
+	f.Fuzz(func(t *testing.T, content []byte, chunk int) {
+		content = bytes.Repeat(content, 1+len(content)%7)
+		if got := roundTrip(t, content, 1+max(chunk, 0)%5000); got != string(content) {
+			t.Fatalf("%q became %q", content, got)
+		}
+	})
+}
+
+func FuzzURL(f *testing.F) {
+	for _, seed := range []string{"https://user:canarycanary@host/x", "git@host:x", "ssh://a:b@[::1]:22/x", "file:///x", "ext::x"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		e, err := parseEndpoint(raw)
+		if err != nil {
+			if len(err.Error()) > MaxMessage {
+				t.Fatal(err)
+			}
+			return
+		}
+		if e.scheme != schemeHTTP && e.scheme != schemeHTTPS && e.scheme != schemeSSH || e.host == "" || strings.HasPrefix(e.host, "-") {
+			t.Fatalf("%q: %+v", raw, e)
+		}
+		r := &repository{endpoint: e, secrets: secretsOf(Remote{URL: raw}, e)}
+		message := r.fail(Other, "said %s", r.secrets.foreign(raw)).Message
+		if len(message) > MaxMessage || !utf8.ValidString(message) || strings.ContainsAny(message, "\n\x00\x1b") {
+			t.Fatalf("%q", message)
+		}
+		// The text that surrounds the password does not have eight digits.
+		if len(e.password) >= 8 && !strings.ContainsAny(e.password, " *…") && strings.Contains(message, e.password) {
+			t.Fatalf("%q shows the password of %q", message, raw)
+		}
+	})
+}
+
+func FuzzMatchRef(f *testing.F) {
+	sha := strings.Repeat("a1", 20)
+	f.Add("003e"+sha+" refs/heads/main\n0000", "main")
+	f.Add(packet(sha+" HEAD\x00symref=HEAD:refs/heads/main\n")+packet(sha+" refs/tags/v1\n")+packet(strings.Repeat("b2", 20)+" refs/tags/v1^{}\n")+"0000", "v1")
+	f.Fuzz(func(t *testing.T, advertised, ref string) {
+		list, err := readAdvertisement(&packetReader{source: strings.NewReader(advertised)})
+		if err != nil {
+			return
+		}
+		revision, found := list.match(ref)
+		if !found {
+			return
+		}
+		if !isObjectName(revision.SHA) || revision.Ref != headRef && !validRefName(revision.Ref) || strings.ContainsAny(revision.String(), "\n\x00 ") {
+			t.Fatalf("%+v", revision)
+		}
+	})
+}
+
+func FuzzPointer(f *testing.F) {
+	f.Add([]byte("version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 1\n"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		if isPointer(content) && (len(content) >= maxPointer || !bytes.HasPrefix(content, []byte("version http"))) {
+			t.Fatalf("%q", content)
+		}
+		usesLFS(content)
+	})
+}
+
+func FuzzFirstLine(f *testing.F) {
+	f.Add("\n\n subject\nbody")
+	f.Add("\xff\x1b[31m\u202e")
+	f.Fuzz(func(t *testing.T, message string) {
+		line := firstLine(message)
+		if len(line) > maxSubject || !utf8.ValidString(line) || strings.ContainsAny(line, "\r\n\x00\x1b") {
+			t.Fatalf("%q", line)
+		}
+	})
+}
+
+func FuzzTree(f *testing.F) {
+	f.Add([]byte("100644 a\x00" + strings.Repeat("x", 20) + "40000 b\x00" + strings.Repeat("y", 20)))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		lines, err := parseTree(content)
+		for _, line := range lines {
+			if err == nil && (strings.ContainsAny(line.name, "/\\\x00") || strings.EqualFold(line.name, ".git") || line.name == "..") {
+				t.Fatalf("%q", line.name)
+			}
+		}
+	})
+}

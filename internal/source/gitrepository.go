@@ -1,0 +1,79 @@
+package source
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"net/url"
+	"regexp"
+	"strings"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+)
+
+// fullHash matches the full name of a commit, of either hash function that git has.
+var fullHash = regexp.MustCompile(`^(?:[0-9a-fA-F]{40}|[0-9a-fA-F]{64})$`)
+
+// gitRepository is a git repository as the objects of a namespace see it: two that are equal have the same rights in it, whatever
+// their Secrets contain.
+type gitRepository struct {
+	// namespace has the Secrets. It is empty when none is needed, so that all namespaces share what everybody may read.
+	namespace  string
+	url        string
+	auth       *autov1alpha1.GitAuth
+	submodules bool
+}
+
+func repositoryOf(namespace string, source *autov1alpha1.GitSource) gitRepository {
+	r := gitRepository{url: strings.TrimSpace(source.URL), submodules: source.RecurseSubmodules}
+	if len(referencesOf(namespace, source.Auth)) > 0 {
+		r.namespace, r.auth = namespace, source.Auth
+	}
+	return r
+}
+
+// repositoryKey identifies something in a repository. It is a digest, because a URL can have credentials in it.
+type repositoryKey [sha256.Size]byte
+
+// key identifies the ref, or the commit, in the repository.
+func (r gitRepository) key(purpose, ref string) repositoryKey {
+	// Marshalling strings, booleans and pointers to structs of them does not fail.
+	parts, _ := json.Marshal([]any{purpose, ref, r.namespace, r.url, r.auth, r.submodules})
+	return sha256.Sum256(parts)
+}
+
+// host is the server of the repository, in lower case; empty when the URL does not tell.
+func (r gitRepository) host() string {
+	if parsed := parseGitURL(r.url); parsed != nil {
+		return strings.ToLower(parsed.Host)
+	}
+	return ""
+}
+
+// shown is the URL without anything that may be secret: user and password, other than the user of ssh, and the query.
+func (r gitRepository) shown() string {
+	parsed := parseGitURL(r.url)
+	if parsed == nil {
+		return "the git repository"
+	}
+	shown := url.URL{Scheme: parsed.Scheme, Host: parsed.Host, Path: parsed.Path, RawPath: parsed.RawPath}
+	if parsed.Scheme == "ssh" && parsed.User != nil {
+		shown.User = url.User(parsed.User.Username())
+	}
+	return shown.String()
+}
+
+// parseGitURL parses a URL, or the short form user@host:path of one for ssh. It returns nil for what is neither.
+func parseGitURL(raw string) *url.URL {
+	if !strings.Contains(raw, "://") {
+		address, path, ok := strings.Cut(raw, ":")
+		if !ok || strings.Contains(address, "/") {
+			return nil
+		}
+		raw = "ssh://" + address + "/" + strings.TrimPrefix(path, "/")
+	}
+	parsed, err := url.Parse(raw)
+	if err != nil || parsed.Host == "" {
+		return nil
+	}
+	return parsed
+}

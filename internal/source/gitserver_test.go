@@ -1,0 +1,349 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+)
+
+// patience is how long tests wait for what takes milliseconds on a quiet machine.
+const patience = 30 * time.Second
+
+// gitStage is a real git server behind a front that counts what it is asked, and a Git that runs.
+type gitStage struct {
+	*WithT
+	t          *testing.T
+	dir        string
+	origin     *gitserver.Server
+	repository *gitserver.Repository
+	first      string // commit
+	front      *httptest.Server
+	// lists counts the questions for refs, packs those for commits.
+	lists, packs atomic.Int32
+	// answer replaces the answers of the server while it is set.
+	answer atomic.Pointer[http.HandlerFunc]
+	client client.Client
+
+	git    *Git
+	stacks *GitSubscription
+}
+
+func newGitStage(t *testing.T) *gitStage {
+	t.Helper()
+	s := &gitStage{WithT: NewWithT(t), t: t, dir: t.TempDir(), client: fake.NewClientBuilder().Build()}
+	s.SetDefaultEventuallyTimeout(patience)
+	var err error
+	s.origin, err = gitserver.Start(s.dir)
+	s.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(s.origin.Stop)
+	s.repository, s.first, err = s.origin.Create("demo", gitserver.Files{"Pulumi.yaml": "name: demo\n"})
+	s.Expect(err).NotTo(HaveOccurred())
+	behind, err := url.Parse(s.origin.URL(""))
+	s.Expect(err).NotTo(HaveOccurred())
+	proxy := httputil.NewSingleHostReverseProxy(behind)
+	s.front = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/info/refs") {
+			s.lists.Add(1)
+		}
+		if strings.HasSuffix(r.URL.Path, "/git-upload-pack") {
+			s.packs.Add(1)
+		}
+		if answer := s.answer.Load(); answer != nil {
+			(*answer)(w, r)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.front.Close)
+	s.restart()
+	return s
+}
+
+// restart runs a new Git, which knows nothing of the one before.
+func (s *gitStage) restart() {
+	s.git = NewGit(GitOptions{Live: s.client, Timeout: 5 * time.Second, Dir: s.t.TempDir()})
+	s.stacks = s.git.Subscribe()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.git.Start(ctx) }()
+	s.t.Cleanup(func() {
+		cancel()
+		s.Expect(<-ended).To(Succeed())
+	})
+}
+
+func (s *gitStage) answerWith(answer http.HandlerFunc) {
+	if answer == nil {
+		s.answer.Store(nil)
+		return
+	}
+	s.answer.Store(&answer)
+}
+
+// query follows the branch main with a short interval.
+func (s *gitStage) query(name string) GitQuery {
+	return GitQuery{
+		Waiter:   types.NamespacedName{Namespace: "team", Name: name},
+		Source:   &autov1alpha1.GitSource{URL: s.front.URL + "/demo", Ref: gitserver.Branch},
+		Interval: time.Second,
+	}
+}
+
+// next waits for the event of a waiter, and asks again.
+func (s *gitStage) next(query GitQuery) (*Artifact, error) {
+	s.t.Helper()
+	var got event.GenericEvent
+	s.Eventually(s.stacks.Events()).Should(Receive(&got))
+	s.Expect(got.Object.GetName()).To(Equal(query.Waiter.Name))
+	return s.stacks.Resolve(s.t.Context(), query)
+}
+
+// follow asks for the first time.
+func (s *gitStage) follow(query GitQuery) (*Artifact, error) {
+	s.t.Helper()
+	_, err := s.stacks.Resolve(s.t.Context(), query)
+	s.Expect(problemIn(s.WithT, err).Pending).To(BeTrue())
+	return s.next(query)
+}
+
+func (s *gitStage) commits(found *Artifact, err error) string {
+	s.t.Helper()
+	s.Expect(err).NotTo(HaveOccurred())
+	return found.Commit()
+}
+
+func (s *gitStage) reasonOf(_ *Artifact, err error) string {
+	s.t.Helper()
+	return problemIn(s.WithT, err).Reason
+}
+
+// onServer runs git in the directory of the repository on the server.
+func (s *gitStage) onServer(args ...string) {
+	s.t.Helper()
+	command := exec.Command("git", args...)
+	command.Dir = filepath.Join(s.dir, "demo")
+	output, err := command.CombinedOutput()
+	s.Expect(err).NotTo(HaveOccurred(), string(output))
+}
+
+func (s *gitStage) change(name, content string) string {
+	s.t.Helper()
+	sha, err := s.repository.Commit(gitserver.Files{name: content})
+	s.Expect(err).NotTo(HaveOccurred())
+	return sha
+}
+
+func TestHundredFollowersCauseOneQuestionPerIntervalAndOneCheckoutPerCommit(t *testing.T) {
+	s := newGitStage(t)
+	store, err := artifact.NewStore(artifact.Options{Dir: t.TempDir()})
+	s.Expect(err).NotTo(HaveOccurred())
+	fetcher := artifact.NewFetcher(store, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _ = fetcher.Start(ctx) }()
+
+	query := func(i int) GitQuery {
+		query := s.query(fmt.Sprint("stack-", i))
+		query.Interval = 2 * time.Second
+		return query
+	}
+	for i := range 100 {
+		_, err := s.stacks.Resolve(t.Context(), query(i))
+		s.Expect(err).To(HaveOccurred())
+	}
+	digests := map[string]bool{}
+	for _, want := range []func() string{func() string { return s.first }, func() string { return s.change("more", "content") }} {
+		sha := want()
+		for range 100 {
+			s.Eventually(s.stacks.Events()).Should(Receive())
+		}
+		for i := range 100 {
+			found, err := s.stacks.Resolve(t.Context(), query(i))
+			s.Expect(s.commits(found, err)).To(Equal(sha))
+			s.Expect(fetcher.Request(found.Reference, query(i).Waiter)).To(BeEmpty())
+		}
+		for range 100 {
+			s.Eventually(fetcher.Events()).Should(Receive())
+		}
+		for i := range 100 {
+			found, err := s.stacks.Resolve(t.Context(), query(i))
+			s.Expect(err).NotTo(HaveOccurred())
+			digest, err := fetcher.Request(found.Reference, query(i).Waiter)
+			s.Expect(err).NotTo(HaveOccurred())
+			s.Expect(digest).NotTo(BeEmpty())
+			digests[digest] = true
+			s.Expect(found.CommitInfo.Author).To(Equal("Demo"))
+			s.Expect(s.git.Describe(found.Git.URL, sha).Message).To(Equal("change"))
+		}
+		s.Expect(s.packs.Load()).To(BeEquivalentTo(len(digests)), "one checkout per commit, and no question for refs is one")
+	}
+	s.Expect(digests).To(HaveLen(2))
+
+	// Now that nothing changes, the questions come once per interval.
+	lists := s.lists.Load()
+	s.Eventually(s.lists.Load, patience, "5ms").Should(Equal(lists + 1))
+	start := time.Now()
+	s.Eventually(s.lists.Load, patience, "5ms").Should(BeNumerically(">=", lists+3))
+	s.Expect(time.Since(start)).To(BeNumerically("~", 4*time.Second, 1500*time.Millisecond))
+}
+
+func TestServerTellsOneCheckoutPerCommit(t *testing.T) {
+	s := newGitStage(t)
+	found, err := s.follow(s.query("a"))
+	s.Expect(s.commits(found, err)).To(Equal(s.first))
+	s.stacks.Forget(s.query("a").Waiter) // so that only checkouts are counted
+	store, err := artifact.NewStore(artifact.Options{Dir: t.TempDir()})
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Eventually(func() bool { s.git.mu.Lock(); defer s.git.mu.Unlock(); return s.git.queue.total == 0 }).Should(BeTrue())
+	before := s.packs.Load()
+	s.Expect(store.Fetch(t.Context(), found.Reference)).To(Succeed())
+	once := s.packs.Load() - before
+	s.Expect(once).To(BeNumerically(">", 0))
+	failed := make(chan error)
+	another, err := artifact.NewStore(artifact.Options{Dir: t.TempDir()})
+	s.Expect(err).NotTo(HaveOccurred())
+	before = s.packs.Load()
+	for range 100 {
+		go func() { failed <- another.Fetch(t.Context(), found.Reference) }()
+	}
+	for range 100 {
+		s.Expect(<-failed).To(Succeed())
+	}
+	s.Expect(s.packs.Load() - before).To(Equal(once))
+	s.Expect(another.Stored(found.Reference)).To(Equal(store.Stored(found.Reference)), "the artifact is reproducible")
+}
+
+func TestFollowerSeesWhatHappensToItsBranch(t *testing.T) {
+	s := newGitStage(t)
+	query := s.query("a")
+	s.Expect(s.commits(s.follow(query))).To(Equal(s.first))
+	second := s.change("more", "content")
+	found, err := s.next(query)
+	s.Expect(s.commits(found, err)).To(Equal(second))
+	s.Expect(found.Revision).To(Equal("main@sha1:" + second))
+
+	s.onServer("update-ref", "refs/heads/main", s.first)
+	s.Expect(s.commits(s.next(query))).To(Equal(s.first), "after a force push")
+
+	s.onServer("update-ref", "-d", "refs/heads/main")
+	s.Expect(s.reasonOf(s.next(query))).To(Equal("RevisionNotFound"))
+	s.onServer("update-ref", "refs/heads/main", second)
+	s.Expect(s.commits(s.next(query))).To(Equal(second), "the branch is there again")
+
+	path := filepath.Join(s.dir, "demo")
+	s.Expect(os.Rename(path, path+".gone")).To(Succeed())
+	s.Expect(s.reasonOf(s.next(query))).To(Equal("RepositoryNotFound"))
+	s.Expect(os.Rename(path+".gone", path)).To(Succeed())
+	s.Expect(s.commits(s.next(query))).To(Equal(second), "the repository is there again")
+}
+
+func TestFollowerSeesWhatHappensToItsServer(t *testing.T) {
+	s := newGitStage(t)
+	query := s.query("a")
+	s.Expect(s.commits(s.follow(query))).To(Equal(s.first))
+
+	s.answerWith(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	s.Expect(s.reasonOf(s.next(query))).To(Equal("SourceUnavailable"))
+	s.answerWith(nil)
+	s.Expect(s.commits(s.next(query))).To(Equal(s.first))
+
+	// Whoever knows a commit is told of the second refusal, a minute later; who asks for the first time, at once.
+	s.answerWith(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "2")
+		w.WriteHeader(http.StatusTooManyRequests)
+	})
+	s.stacks.Forget(query.Waiter)
+	s.Expect(s.reasonOf(s.follow(query))).To(Equal("RateLimited"))
+	asked := s.lists.Load()
+	s.Consistently(s.lists.Load, "3s", "100ms").Should(Equal(asked), "the server is left alone")
+}
+
+func TestNewGitKnowsNothingAndAsksOnce(t *testing.T) {
+	s := newGitStage(t)
+	query := s.query("a")
+	query.Interval = time.Hour
+	s.Expect(s.commits(s.follow(query))).To(Equal(s.first))
+	second := s.change("more", "content")
+	s.restart()
+	asked := s.lists.Load()
+	s.Expect(s.commits(s.follow(query))).To(Equal(second))
+	s.Expect(s.lists.Load() - asked).To(BeEquivalentTo(1))
+}
+
+// wants has the server ask for the user and the password.
+func (s *gitStage) wants(username, password string) {
+	behind, err := url.Parse(s.origin.URL(""))
+	s.Expect(err).NotTo(HaveOccurred())
+	proxy := httputil.NewSingleHostReverseProxy(behind)
+	s.answerWith(func(w http.ResponseWriter, r *http.Request) {
+		if user, pass, _ := r.BasicAuth(); user != username || pass != password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	})
+}
+
+func TestCredentialsThatArriveBreakAndAreRenewedAreNoticed(t *testing.T) {
+	s := newGitStage(t)
+	s.wants("user", canary+"-1")
+	query := s.query("a")
+	query.Source.Auth = &autov1alpha1.GitAuth{SecretRef: secretRef("git")}
+	// A Secret that is missing is looked for all the time.
+	s.Expect(s.reasonOf(s.follow(query))).To(Equal("SecretNotFound"))
+	secret := secretOf("git", map[string]string{"username": "user", "password": canary + "-1"})
+	s.Expect(s.client.Create(t.Context(), secret)).To(Succeed())
+	found, err := s.next(query)
+	s.Expect(s.commits(found, err)).To(Equal(s.first))
+	s.Expect(s.reading(found)).To(Succeed())
+
+	// The server wants another password: the polls notice, without an edit.
+	s.wants("user", canary+"-2")
+	_, err = s.next(query)
+	problem := problemIn(s.WithT, err)
+	s.Expect(problem.Reason).To(Equal("AuthenticationFailed"))
+	s.Expect(problem.Message).To(ContainSubstring(`Secret "git"`))
+	s.Expect(problem.Message).NotTo(ContainSubstring(canary))
+	failure := s.reading(found)
+	s.Expect(problemIn(s.WithT, failure).Reason).To(Equal("AuthenticationFailed"), "a checkout says the same")
+	s.Expect(failure.Error()).NotTo(ContainSubstring(canary))
+
+	secret.Data["password"] = []byte(canary + "-2")
+	s.Expect(s.client.Update(t.Context(), secret)).To(Succeed())
+	renewed, err := s.next(query)
+	s.Expect(s.commits(renewed, err)).To(Equal(s.first))
+	s.Expect(renewed.Maker.Key()).To(Equal(found.Maker.Key()), "another password is no other commit")
+	s.Expect(s.reading(renewed)).To(Succeed())
+
+	s.Expect(s.client.Delete(t.Context(), secret)).To(Succeed())
+	s.Expect(s.reasonOf(s.next(query))).To(Equal("SecretNotFound"))
+}
+
+// reading makes the artifact in a store of its own.
+func (s *gitStage) reading(found *Artifact) error {
+	s.t.Helper()
+	store, err := artifact.NewStore(artifact.Options{Dir: s.t.TempDir()})
+	s.Expect(err).NotTo(HaveOccurred())
+	return store.Fetch(s.t.Context(), found.Reference)
+}

@@ -1,0 +1,84 @@
+package update
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	watched "github.com/stack-controller/stack-controller/internal/references"
+)
+
+var watchedLabels = map[string]string{meta.LabelKeyWatch: meta.LabelValueWatchEnabled}
+
+func (s *stage) newWatchedSecret(name string, data map[string]string) *corev1.Secret {
+	s.t.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Labels: watchedLabels}, StringData: data}
+	s.Expect(s.client.Create(s.t.Context(), secret)).To(Succeed())
+	return secret
+}
+
+// waitingForLong makes the Update wait for a Secret since an hour, so that it looks for it every 30 seconds, and returns when it
+// has just looked.
+func (s *stage) waitingForLong(update *autov1alpha1.Update) {
+	s.t.Helper()
+	s.Eventually(s.current(update)).Should(waitFor("SecretNotFound", ""))
+	current, err := s.current(update)()
+	s.Expect(err).NotTo(HaveOccurred())
+	before := current.DeepCopy()
+	for i := range current.Status.Conditions {
+		current.Status.Conditions[i].LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Hour))
+	}
+	s.Expect(s.client.Status().Patch(s.t.Context(), current, ctrlclient.MergeFrom(before))).To(Succeed())
+	s.Eventually(s.log.String).Should(ContainSubstring(`"after": "30s"`))
+}
+
+func TestWatchedSecretThatAppearsStartsTheUpdateAtOnce(t *testing.T) {
+	for name, appear := range map[string]func(s *stage){
+		"Secret": func(s *stage) { s.newWatchedSecret("credentials", map[string]string{"token": "t0ken"}) },
+		"key in a Secret": func(s *stage) {
+			secret := s.newWatchedSecret("credentials", nil)
+			secret.StringData = map[string]string{"token": "t0ken"}
+			s.Expect(s.client.Update(s.t.Context(), secret)).To(Succeed())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
+				workspace.Spec.Env = []corev1.EnvVar{{Name: "TOKEN", ValueFrom: secretKey("credentials", "token")}}
+			})
+			s.startController()
+			update := s.newUpdate("up")
+			s.waitingForLong(update)
+			appear(s)
+			s.Eventually(s.current(update)).WithTimeout(15 * time.Second).Should(haveSucceeded())
+		})
+	}
+}
+
+func TestUpdateTellsWhichVersionsItRead(t *testing.T) {
+	s := newStage(t)
+	first := s.newWatchedSecret("first", map[string]string{"k": "1"})
+	s.newSecret("unwatched", map[string]string{"k": "1"})
+	s.newWatchedSecret("unused", map[string]string{"k": "1"})
+	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "settings", Labels: watchedLabels}, Data: map[string]string{"k": "1"}}
+	s.Expect(s.client.Create(t.Context(), settings)).To(Succeed())
+	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
+		workspace.Spec.Env = []corev1.EnvVar{{Name: "A", ValueFrom: secretKey("first", "k")}, {Name: "B", ValueFrom: secretKey("unwatched", "k")}}
+		workspace.Spec.Stacks = []autov1alpha1.WorkspaceStack{{Name: "dev", Config: []autov1alpha1.ConfigItem{{
+			Key: "c", ValueFrom: &autov1alpha1.ConfigValueFrom{ConfigMapKeyRef: &autov1alpha1.KeyReference{Name: "settings", Key: "k"}},
+		}}}}
+	})
+	s.startController()
+	done := s.finished(s.newUpdate("up"))
+	s.Expect(done).To(haveSucceeded())
+	s.Expect(done.Status.ReferencesDigest).To(Equal(watched.Digest([]watched.Version{
+		watched.VersionOf(watched.Secret, first), watched.VersionOf(watched.ConfigMap, settings),
+	})))
+}

@@ -1,0 +1,131 @@
+package api_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/program"
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
+
+// programObject is a Program with the body, which may be YAML or JSON.
+func programObject(g Gomega, body string) *unstructured.Unstructured {
+	content := map[string]any{}
+	g.Expect(yaml.Unmarshal([]byte(body), &content)).To(Succeed())
+	object := &unstructured.Unstructured{Object: map[string]any{"program": content}}
+	object.SetGroupVersionKind(pulumiv1.GroupVersion.WithKind(pulumiv1.ProgramKind))
+	object.SetNamespace("default")
+	object.SetGenerateName("program-")
+	return object
+}
+
+// stored returns what the API server makes of the Program, decoded as the controller does it.
+func stored(t *testing.T, g Gomega, object *unstructured.Unstructured) *pulumiv1.Program {
+	g.Expect(apiServer.Create(t.Context(), object, client.DryRunAll, client.FieldValidation("Strict"))).To(Succeed())
+	encoded, err := json.Marshal(object)
+	g.Expect(err).NotTo(HaveOccurred())
+	decoded := &pulumiv1.Program{}
+	g.Expect(json.Unmarshal(encoded, decoded)).To(Succeed())
+	decoded.Name = "program"
+	return decoded
+}
+
+func TestProgramsInTheWholeLanguageAreStoredAsTheyAre(t *testing.T) {
+	g := NewWithT(t)
+	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "internal", "program", "testdata", "whole_language.json"))
+	g.Expect(err).NotTo(HaveOccurred())
+	found := stored(t, g, programObject(g, string(content)))
+	g.Expect(found.Program.Verbatim).To(MatchJSON(content))
+	_, err = program.Render(found)
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+// A Program in the shapes that the API had before the language had more of them.
+func TestProgramsOfTheFormerShapesAreStoredAsTheyAre(t *testing.T) {
+	const former = `{
+		"configuration": {"a": {"type": "String", "default": "x"}, "b": {"type": "Number"}, "c": {"type": "List<Number>"}, "d": {"type": "List<String>"}},
+		"variables": {"v": {"fn::invoke": {"function": "f:g:h"}}},
+		"resources": {
+			"r": {"type": "a:b:C", "properties": {"p": [1, "${v}"]}, "options": {
+				"additionalSecretOutputs": ["s"], "aliases": ["urn"], "customTimeouts": {"create": "1m", "delete": "2m", "update": "3m"},
+				"deleteBeforeReplace": true, "dependsOn": ["${g}"], "ignoreChanges": ["i"], "import": "id", "parent": "${g}", "protect": true,
+				"provider": "${g}", "providers": {"a": "${g}"}, "version": "1.2.3"}},
+			"g": {"type": "a:b:C", "get": {"id": "id", "state": {"s": 1}}}
+		},
+		"outputs": {"o": "${r.p}"}, "packages": {"p": "source@1.0.0"}
+	}`
+	g := NewWithT(t)
+	found := stored(t, g, programObject(g, former))
+	g.Expect(found.Program.Verbatim).To(MatchJSON(former))
+	_, err := program.Render(found)
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+func TestUnknownFieldsOfAProgramAreKeptForTheControllerToTell(t *testing.T) {
+	for _, tt := range []struct{ body, says string }{
+		{"{zebra: 1}", "program.zebra"},
+		{"{Variables: 5}", `program.Variables: unknown field, did you mean "variables"?`},
+		{"{pulumi: {zebra: 1}}", "program.pulumi.zebra"},
+		{"{configuration: {a: {type: String, zebra: 1}}}", "program.configuration.a.zebra"},
+		{"{config: {a: {type: string, zebra: 1}}}", "program.config.a.zebra"},
+		{"{resources: {a: {type: t, zebra: 1}}}", "program.resources.a.zebra"},
+		{"{resources: {a: {type: t, options: {zebra: 1}}}}", "program.resources.a.options.zebra"},
+		{"{resources: {a: {type: t, options: {customTimeouts: {zebra: 1}}}}}", "program.resources.a.options.customTimeouts.zebra"},
+		{"{resources: {a: {type: t, get: {id: x, zebra: 1}}}}", "program.resources.a.get.zebra"},
+		{"{components: {c: {zebra: 1}}}", "program.components.c.zebra"},
+		{"{components: {c: {inputs: {i: {type: string, zebra: 1}}}}}", "program.components.c.inputs.i.zebra"},
+		{"{components: {c: {resources: {a: {type: t, options: {zebra: 1}}}}}}", "program.components.c.resources.a.options.zebra"},
+		{"{packages: {p: {source: s, zebra: 1}}}", "program.packages.p.zebra"},
+		{"{plugins: {zebra: []}}", "program.plugins.zebra"},
+	} {
+		t.Run(tt.body, func(t *testing.T) {
+			g := NewWithT(t)
+			_, err := program.Render(stored(t, g, programObject(g, tt.body)))
+			g.Expect(err).To(MatchError(HavePrefix(tt.says)))
+		})
+	}
+}
+
+func TestProgramThatCannotBeOneIsRefused(t *testing.T) {
+	for _, tt := range []struct{ body, says string }{
+		{"{resources: {a: {}}}", "program.resources.a.type"},
+		{"{resources: {a: {type: ''}}}", "program.resources.a.type"},
+		{"{resources: {a: {type: t, options: {ignoreChanges: x}}}}", "program.resources.a.options.ignoreChanges"},
+		{"{resources: {a: {type: t, options: {retainOnDelete: 'yes'}}}}", "program.resources.a.options.retainOnDelete"},
+		{"{resources: {a: {type: t, get: {}}}}", "program.resources.a.get.id"},
+		{"{configuration: {a: {type: Strin}}}", "program.configuration.a.type"},
+		{"{configuration: {a: {type: 'List<List<String>>'}}}", "program.configuration.a.type"},
+		{"{configuration: {a: 5}}", "program.configuration.a"},
+		{"{components: {c: 5}}", "program.components.c"},
+		{"{plugins: []}", "program.plugins"},
+	} {
+		t.Run(tt.body, func(t *testing.T) {
+			g := NewWithT(t)
+			err := apiServer.Create(t.Context(), programObject(g, tt.body), client.DryRunAll)
+			g.Expect(err).To(MatchError(ContainSubstring(tt.says)))
+		})
+	}
+}
+
+// A typo reaches the controller however the manifest is applied.
+func TestEveryWayToApplyAProgramKeepsItsUnknownFields(t *testing.T) {
+	g := NewWithT(t)
+	const manifest = `{"apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": {"name": "ways"}, "program": {"resources": {"a": {"type": "t", "optoins": {}}}}}`
+	for _, way := range [][]string{
+		{"apply", "-f", "-"}, {"apply", "--server-side", "--force-conflicts", "-f", "-"}, {"apply", "--validate=false", "-f", "-"}, {"replace", "-f", "-"},
+	} {
+		_, err := cluster.KubectlInput(t.Context(), manifest, way...)
+		g.Expect(err).NotTo(HaveOccurred())
+		kept, err := cluster.Kubectl(t.Context(), "get", "program", "ways", "-o", "jsonpath={.program.resources.a.optoins}")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(kept).To(Equal("{}"))
+	}
+}

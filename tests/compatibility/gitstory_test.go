@@ -1,0 +1,197 @@
+package compatibility_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// repository is a bare repository on the disk of the git server, for what nobody does through a clone.
+type repository struct {
+	g    *WithT
+	path string
+	// first is the commit that it was created with.
+	first string
+}
+
+// newRepository creates a repository of the name with the program "echo".
+func newRepository(g *WithT, name string) *repository {
+	files, err := gitserver.FilesFromDir("testdata/programs")
+	g.Expect(err).NotTo(HaveOccurred())
+	_, first, err := system.Git.Create(name, files)
+	g.Expect(err).NotTo(HaveOccurred())
+	return &repository{g: g, path: filepath.Join(system.Dir, "git", filepath.FromSlash(name)), first: first}
+}
+
+func (r *repository) git(args ...string) string {
+	command := exec.Command("git", append([]string{"-C", r.path}, args...)...)
+	command.Env = append(os.Environ(), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
+	output, err := command.CombinedOutput()
+	r.g.Expect(err).NotTo(HaveOccurred(), "git %v: %s", args, output)
+	return strings.TrimSpace(string(output))
+}
+
+// commitOn makes a commit with the files of the first one on a parent, and moves the branch there, whatever it was before.
+func (r *repository) commitOn(parent, message string) string {
+	sha := r.git("commit-tree", r.first+"^{tree}", "-p", parent, "-m", message)
+	r.git("update-ref", "refs/heads/main", sha)
+	return sha
+}
+
+// request asks for a look at the source, as flux reconcile does.
+func (s *scene) request(name string) {
+	s.patch(name, "{metadata: {annotations: {reconcile.fluxcd.io/requestedAt: '"+strconv.FormatInt(time.Now().UnixNano(), 10)+"'}}}")
+}
+
+// isAt is a Stack that is Ready with the commit.
+func isAt(commit string) func(*pulumiv1.Stack) bool {
+	return func(stack *pulumiv1.Stack) bool {
+		return isReady(stack) && stack.Status.LastUpdate.LastSuccessfulCommit == commit
+	}
+}
+
+// keeps expects that what was deployed is still known.
+func (s *scene) keeps(stack *pulumiv1.Stack, commit string) {
+	s.g.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(commit))
+	s.g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), "a source in trouble is no failed update")
+	s.g.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+}
+
+// TestHundredStacksOnABranchLookAtItOnce has a hundred Stacks, of which ten are deployed. The others follow the branch and wait for a
+// prerequisite.
+func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "story-hundred")
+	const name, deployed, following = "story/hundred", 10, 90
+	repo := newRepository(s.g, name)
+	// What anybody may read is shared by namespaces and credentials.
+	stack := func(i int, waits string) string {
+		return fmt.Sprintf("{metadata: {name: stack-%[1]d}, spec: {stack: stack-%[1]d, projectRepo: '%[2]s/%[3]s'%[4]s}}", i, privateAddress, name, waits)
+	}
+	for i := range deployed + following {
+		waits := ""
+		if i >= deployed {
+			waits = ", prerequisites: [{name: nobody}]"
+		}
+		s.g.Expect(s.applyAll(s.manifest("manifests/git-branch", stack(i, waits)))).To(Succeed())
+	}
+	all := func(commit string) {
+		for i := range deployed {
+			s.await(fmt.Sprintf("stack-%d", i), isAt(commit))
+		}
+	}
+	all(repo.first)
+	s.await(fmt.Sprintf("stack-%d", deployed+following-1), notReady(pulumiv1.PrerequisiteNotSatisfiedReason, "nobody does not exist"))
+	refs, packs := host.counted(name)
+	s.g.Expect(refs).To(BeNumerically("<=", 3), "one look of all Stacks, and one clone")
+	s.g.Expect(packs).To(BeNumerically("<=", 4), "the requests of one look and one clone")
+
+	second := repo.commitOn(repo.first, "second")
+	s.request("stack-0")
+	all(second)
+	refs, packs = counted(name, refs, packs)
+	s.g.Expect(refs).To(BeNumerically("<=", 3), "one of them asked, and all follow")
+	s.g.Expect(packs).To(BeNumerically("<=", 4))
+}
+
+// counted returns how much more there was than before.
+func counted(repository string, refsBefore, packsBefore int) (refs, packs int) {
+	refs, packs = host.counted(repository)
+	return refs - refsBefore, packs - packsBefore
+}
+
+func TestSecretThatArrivesLaterThanTheStackOfAPrivateRepository(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "story-later")
+	objects := s.manifest("manifests/git-token", "")
+	s.g.Expect(s.applyAll(objects[1:])).To(Succeed())
+	waits := notReady(pulumiv1.SecretNotFoundReason, `Secret "git"`)
+	s.await("git-token", waits)
+	s.g.Consistently(func(g Gomega) {
+		stack := &pulumiv1.Stack{}
+		g.Expect(system.Client.Get(t.Context(), s.key("git-token"), stack)).To(Succeed())
+		g.Expect(waits(stack)).To(BeTrue(), "%v", stack.Status.Conditions)
+		g.Expect(stack.Status.LastUpdate).To(BeNil(), "waiting is no failure")
+	}).WithTimeout(20 * time.Second).WithPolling(time.Second).Should(Succeed())
+	s.g.Expect(s.updates()).To(BeEmpty())
+
+	s.g.Expect(s.applyAll(objects[:1])).To(Succeed())
+	s.await("git-token", isAt(privateCommit))
+}
+
+func TestTokenThatIsRevokedAndRenewed(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "story-token")
+	const name = "story/token"
+	repo := newRepository(s.g, name)
+	host.protect(name, gitPassword)
+	s.g.Expect(s.applyAll(s.manifest("manifests/git-token", "{spec: {projectRepo: '"+privateAddress+"/"+name+"'}}"))).To(Succeed())
+	s.await("git-token", isAt(repo.first))
+
+	host.protect(name, "canary-that-is-new")
+	second := repo.commitOn(repo.first, "second")
+	s.request("git-token")
+	stack := s.await("git-token", notReady(pulumiv1.AuthenticationFailedReason, `Secret "git"`))
+	s.keeps(stack, repo.first)
+
+	s.g.Expect(s.applyAll(s.parse("{apiVersion: v1, kind: Secret, metadata: {name: git}, stringData: {accessToken: canary-that-is-new}}"))).To(Succeed())
+	s.request("git-token")
+	s.await("git-token", isAt(second))
+}
+
+func TestBranchThatIsForcePushedDeletedAndPushedAgain(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "story-branch")
+	const name = "story/branch"
+	repo := newRepository(s.g, name)
+	repo.git("branch", "other", repo.first)
+	second := repo.commitOn(repo.first, "second")
+	s.g.Expect(s.applyAll(s.manifest("manifests/git-branch", "{spec: {projectRepo: '"+gitAddress+"/"+name+"'}}"))).To(Succeed())
+	s.await("git-branch", isAt(second))
+
+	forced := repo.commitOn(repo.first, "instead of the second")
+	repo.git("reflog", "expire", "--expire=now", "--all")
+	repo.git("gc", "--prune=now", "--quiet")
+	s.request("git-branch")
+	stack := s.await("git-branch", isAt(forced))
+	s.g.Expect(stack.Status.LastAppliedRevision).To(Equal("main@sha1:" + forced))
+
+	repo.git("update-ref", "-d", "refs/heads/main")
+	s.request("git-branch")
+	stack = s.await("git-branch", notReady(pulumiv1.RevisionNotFoundReason, "main"))
+	s.keeps(stack, forced)
+
+	last := repo.commitOn(forced, "again")
+	s.request("git-branch")
+	s.await("git-branch", isAt(last))
+}
+
+func TestRepositoryThatIsRenamed(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "story-renamed")
+	repo := newRepository(s.g, "story/before")
+	s.g.Expect(s.applyAll(s.manifest("manifests/git-branch", "{spec: {projectRepo: '"+gitAddress+"/story/before'}}"))).To(Succeed())
+	s.await("git-branch", isAt(repo.first))
+
+	renamed := filepath.Join(filepath.Dir(repo.path), "after")
+	s.g.Expect(os.Rename(repo.path, renamed)).To(Succeed())
+	repo.path = renamed
+	second := repo.commitOn(repo.first, "second")
+	s.request("git-branch")
+	stack := s.await("git-branch", notReady(pulumiv1.RepositoryNotFoundReason, "story/before"))
+	s.keeps(stack, repo.first)
+
+	s.patch("git-branch", "{spec: {projectRepo: '"+gitAddress+"/story/after'}}")
+	s.await("git-branch", isAt(second))
+}

@@ -1,0 +1,148 @@
+package compatibility_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+func TestProgramFieldsWork(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "use-program")
+	s.apply("manifests/program")
+	stack := s.awaitReady("program")
+	state := s.state("program", "dev")
+	output := func(name string) string { return string(stack.Status.Outputs[name].Raw) }
+	for _, field := range []struct {
+		path  string
+		shows func(g *WithT)
+	}{
+		{"configuration", func(g *WithT) { g.Expect(output("count") + output("words")).To(Equal(`3["a","b"]`)) }},
+		{"configuration.secret", func(g *WithT) { g.Expect(output("password")).To(Equal(`"[secret]"`)) }},
+		{"variables", func(g *WithT) { g.Expect(s.read("first")).To(Equal("hello, world")) }},
+		{"outputs", func(g *WithT) { g.Expect(output("greeting")).To(Equal(`"hello, world"`)) }},
+		{"resources", func(g *WithT) { g.Expect(s.listFiles()).To(ConsistOf("first", "second")) }},
+		{"name", func(g *WithT) { g.Expect(state).To(ContainSubstring("::renamed\"")) }},
+		{"properties", func(g *WithT) { g.Expect(state).To(ContainSubstring(s.files + "/first")) }},
+		{"options.additionalSecretOutputs", func(g *WithT) { g.Expect(state).To(ContainSubstring(`"additionalSecretOutputs":["content"]`)) }},
+		{"options.customTimeouts", func(g *WithT) {
+			g.Expect(state).To(ContainSubstring(`"customTimeouts":{"create":300,"update":360,"delete":420}`))
+		}},
+		{"options.deletedWith", func(g *WithT) { g.Expect(state).To(MatchRegexp(`"deletedWith":"urn:[^"]*::first"`)) }},
+		{"options.dependsOn", func(g *WithT) { g.Expect(state).To(MatchRegexp(`"dependencies":\["urn:[^"]*::first"`)) }},
+		{"options.parent", func(g *WithT) { g.Expect(state).To(MatchRegexp(`"parent":"urn:[^"]*::first"`)) }},
+		{"options.provider", func(g *WithT) {
+			g.Expect(state).To(MatchRegexp(`"provider":"urn:[^"]*pulumi:providers:test::provider::`))
+		}},
+		{"options.retainOnDelete", func(g *WithT) { g.Expect(state).To(ContainSubstring(`"retainOnDelete":true`)) }},
+		{"get", func(g *WithT) {
+			g.Expect(output("looked")).To(Equal(`"found"`))
+			g.Expect(state).To(ContainSubstring(`"external":true`))
+		}},
+	} {
+		t.Run(field.path, func(t *testing.T) { field.shows(NewWithT(t)) })
+	}
+	s.g.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(s.program("program").Status.Artifact.Digest))
+
+	s.patchProgram("program", "{program: {outputs: {greeting: changed}}}")
+	s.await("program", func(stack *pulumiv1.Stack) bool {
+		return isReady(stack) && output("greeting") != string(stack.Status.Outputs["greeting"].Raw)
+	})
+	s.delete("program")
+	s.g.Expect(s.listFiles()).To(ConsistOf("second"), "what is to be retained is")
+}
+
+// read returns what a program wrote into a file.
+func (s *scene) read(name string) string {
+	content, err := os.ReadFile(filepath.Join(s.files, name))
+	s.g.Expect(err).NotTo(HaveOccurred())
+	return string(content)
+}
+
+func (s *scene) program(name string) *pulumiv1.Program {
+	program := &pulumiv1.Program{}
+	s.g.Expect(system.Client.Get(s.t.Context(), s.key(name), program)).To(Succeed())
+	return program
+}
+
+// patchProgram applies the manifest of the Program with a change of it, as its user would.
+func (s *scene) patchProgram(name, change string) {
+	objects := s.manifest("manifests/"+name, "")
+	s.mergeProgram(objects, change)
+	s.g.Expect(s.applyAll(objects)).To(Succeed())
+}
+
+func (s *scene) mergeProgram(objects []*unstructured.Unstructured, change string) {
+	var fields map[string]any
+	s.g.Expect(yaml.Unmarshal([]byte(change), &fields)).To(Succeed())
+	for _, object := range objects {
+		if object.GetKind() == pulumiv1.ProgramKind {
+			merge(object.Object, fields)
+		}
+	}
+}
+
+func TestMisusedProgramFieldsAreExplainedAndHeal(t *testing.T) {
+	t.Parallel()
+	huge := strings.Repeat("x", 2_000_000)
+	for _, test := range []struct {
+		field, patch, refused string
+		// reason is that of the Stack. Says is in its message, and, when the Program itself is wrong, in that of the Program.
+		reason, says string
+	}{
+		{"configuration (unknown type)", "{configuration: {word: {type: Vector}}}", "program.configuration.word.type", "", ""},
+		{"configuration (neither type nor default)", "{configuration: {empty: {}}}", "", pulumiv1.SourceNotReadyReason, "program.configuration.empty: needs a type or a default value"},
+		{"variables (no expression)", "{variables: {greeting: '${word'}}", "", pulumiv1.SourceNotReadyReason, "program.variables.greeting"},
+		{"variables (unknown name)", "{variables: {greeting: '${nobody}'}}", "", pulumiv1.RetryingAfterFailureReason, "up failed"},
+		{"variables (a circle)", "{variables: {greeting: '${other}', other: '${greeting}'}}", "", pulumiv1.RetryingAfterFailureReason, "circular"},
+		{"outputs (unknown name)", "{outputs: {greeting: '${nobody}'}}", "", pulumiv1.RetryingAfterFailureReason, "nobody"},
+		{"resources (without a type)", "{resources: {other: {properties: {}}}}", "program.resources.other.type: Required value", "", ""},
+		{"resources (unknown field)", "{resources: {first: {propertys: {}}}}", "", pulumiv1.SourceNotReadyReason, `program.resources.first.propertys: unknown field, did you mean "properties"?`},
+		{"resources (unknown type)", "{resources: {first: {type: 'test:index:Nothing'}}}", "", pulumiv1.RetryingAfterFailureReason, "up failed"},
+		{"options (unknown field)", "{resources: {first: {options: {Protect: true}}}}", "", pulumiv1.SourceNotReadyReason, "program.resources.first.options.Protect: unknown field"},
+		{"get (beside properties)", "{resources: {first: {get: {id: x}}}}", "", pulumiv1.SourceNotReadyReason, "program.resources.first.get: a resource has either properties or get"},
+		{"get (without an id)", "{resources: {looked: {get: {id: ''}}}}", "", pulumiv1.SourceNotReadyReason, "program.resources.looked.get.id"},
+		{"program (unknown field)", "{variable: {a: b}}", "", pulumiv1.SourceNotReadyReason, `program.variable: unknown field, did you mean "variables"?`},
+		{"program (two megabytes)", "{variables: {greeting: " + huge + "}}", "too large", "", ""},
+	} {
+		t.Run(test.field, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, namespaceFor("misuse-program", test.field))
+			objects := s.manifest("manifests/program", "")
+			s.mergeProgram(objects, "{program: "+test.patch+"}")
+			err := s.applyAll(objects)
+			if test.refused != "" {
+				s.g.Expect(err).To(MatchError(ContainSubstring(test.refused)))
+				return
+			}
+			s.g.Expect(err).NotTo(HaveOccurred())
+			s.await("program", notReady(test.reason, test.says))
+			if test.reason == pulumiv1.SourceNotReadyReason {
+				program := s.program("program")
+				s.g.Expect(conditions.GetReason(program, meta.StalledCondition)).To(Equal(pulumiv1.ProgramInvalidReason))
+				s.g.Expect(conditions.GetMessage(program, meta.ReadyCondition)).To(ContainSubstring(test.says))
+				s.g.Expect(program.Status.Artifact).To(BeNil())
+			}
+			s.replace("manifests/program")
+			s.awaitReady("program")
+		})
+	}
+}
+
+func TestMisusedProgramRefIsExplainedAndHeals(t *testing.T) {
+	testMisuses(t, []misuse{
+		{field: "programRef (missing)", manifest: "program", patch: "{spec: {programRef: {name: nobody}}}", reason: pulumiv1.SourceNotFoundReason, says: "nobody"},
+		{field: "programRef.name (absent)", manifest: "program", patch: "{spec: {programRef: {name: null}}}", refused: "spec.programRef.name: Required value"},
+		{field: "programRef.name (another namespace)", manifest: "program", patch: "{spec: {programRef: {name: kube-system/program}}}", reason: pulumiv1.SourceNotFoundReason, says: "kube-system/program"},
+	})
+}

@@ -1,0 +1,66 @@
+package compatibility_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
+
+// recorder is the real pulumi CLI behind a script that notes each call with its arguments, its environment and its
+// configuration, in a file for each workspace. It brings the test provider along.
+type recorder struct {
+	dir string
+}
+
+func newRecorder(ctx context.Context, dir string) (*recorder, error) {
+	cli, err := tools.Path(ctx, "pulumi", nil)
+	if err != nil {
+		return nil, err
+	}
+	home := filepath.Join(dir, "home")
+	if err := install.Install(ctx, home); err != nil {
+		return nil, err
+	}
+	r := &recorder{dir: dir}
+	script := fmt.Sprintf(`#!/bin/sh
+if [ ! -e "$PULUMI_HOME/plugins" ]; then cp -r %[3]s "$PULUMI_HOME/"; fi
+workspace=${PWD#*/workspaces/}
+{
+  echo "pulumi $*"
+  env
+  previous=
+  for argument; do
+    if [ "$previous" = --config-file ]; then cat "$argument"; fi
+    case "$argument" in --config-file=*) cat "${argument#*=}";; esac
+    previous=$argument
+  done
+} >> %[1]s/"${workspace%%%%/*}" 2> /dev/null
+exec %[2]s "$@"
+`, dir, cli, filepath.Join(home, "plugins"))
+	return r, os.WriteFile(r.path(), []byte(script), 0o755)
+}
+
+func (r *recorder) path() string { return filepath.Join(r.dir, "pulumi") }
+
+// of returns what was noted for the Stack; nothing when pulumi never ran for it.
+func (r *recorder) of(stack types.NamespacedName) string {
+	content, err := os.ReadFile(filepath.Join(r.dir, directoryName(stack)))
+	if err != nil {
+		return ""
+	}
+	return string(content)
+}
+
+// directoryName is that of the directory in which the process runtime keeps the workspace.
+func directoryName(workspace types.NamespacedName) string {
+	sum := sha256.Sum256([]byte(workspace.String()))
+	return hex.EncodeToString(sum[:])[:12]
+}

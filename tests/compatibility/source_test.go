@@ -1,0 +1,71 @@
+package compatibility_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+func TestSourceFieldsWork(t *testing.T) {
+	testUses(t, []use{
+		{field: "fluxSource", manifest: "plain", shows: func(s *scene, stack *pulumiv1.Stack) {
+			s.g.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(HavePrefix("sha256:"))
+			s.g.Expect(stack.Status.LastAppliedRevision).To(HavePrefix("main@sha1:"))
+		}},
+		{field: "fluxSource.dir", manifest: "files", shows: wrote("first", "second")},
+		{field: "fluxSource.dir (with a leading slash)", manifest: "plain", patch: "{spec: {fluxSource: {dir: /echo}}}", shows: func(*scene, *pulumiv1.Stack) {}},
+		{field: "fluxSource.sourceRef.apiVersion (retired)", manifest: "plain",
+			patch: "{spec: {fluxSource: {sourceRef: {apiVersion: source.toolkit.fluxcd.io/v1beta2}}}}", shows: func(*scene, *pulumiv1.Stack) {}},
+		{field: "fluxSource.sourceRef.apiVersion (left out)", manifest: "plain",
+			patch: "{spec: {fluxSource: {sourceRef: {apiVersion: null}}}}", shows: func(*scene, *pulumiv1.Stack) {}},
+	})
+}
+
+func TestMisusedSourceFieldsAreExplainedAndHeal(t *testing.T) {
+	const failed = pulumiv1.RetryingAfterFailureReason
+	testMisuses(t, []misuse{
+		{field: "fluxSource.sourceRef.name (missing)", manifest: "plain", patch: "{spec: {fluxSource: {sourceRef: {name: nobody}}}}", reason: pulumiv1.SourceNotFoundReason, says: "nobody"},
+		{field: "fluxSource.sourceRef.name (absent)", manifest: "plain", patch: "{spec: {fluxSource: {sourceRef: {name: null}}}}", refused: "spec.fluxSource.sourceRef.name: Required value"},
+		{field: "fluxSource.sourceRef.kind (unknown)", manifest: "plain", patch: "{spec: {fluxSource: {sourceRef: {kind: Mystery}}}}", reason: pulumiv1.SourceKindNotInstalledReason, says: "Mystery"},
+		{field: "fluxSource.sourceRef.kind (no source)", manifest: "plain", patch: "{spec: {fluxSource: {sourceRef: {apiVersion: v1, kind: Secret, name: passphrase}}}}",
+			reason: pulumiv1.ArtifactNotFoundReason, says: "passphrase has no artifact yet"},
+		{field: "fluxSource.sourceRef.apiVersion (malformed)", manifest: "plain", patch: "{spec: {fluxSource: {sourceRef: {apiVersion: a/b/c}}}}",
+			reason: pulumiv1.SourceKindNotInstalledReason, says: "GitRepository"},
+		{field: "fluxSource.dir (missing)", manifest: "plain", patch: "{spec: {fluxSource: {dir: nowhere}}}", reason: failed, says: "nowhere"},
+		{field: "fluxSource.dir (outside)", manifest: "plain", patch: "{spec: {fluxSource: {dir: ../../../etc}}}", reason: failed, says: "../../../etc"},
+		{field: "fluxSource.dir (without a program)", manifest: "plain", patch: "{spec: {fluxSource: {dir: empty}}}", reason: failed, says: "no Pulumi.yaml there"},
+		{field: "fluxSource (beside a git repository)", manifest: "plain", patch: "{spec: {projectRepo: 'https://git.example.com/a'}}", refused: "a Stack has one source"},
+		{field: "programRef (beside a Flux source)", manifest: "plain", patch: "{spec: {programRef: {name: a}}}", refused: "a Stack has one source"},
+	})
+}
+
+// TestPublishedManifestsGoAsFarAsTheyCan applies the manifests of the documentation and the announcements of the Pulumi Kubernetes
+// Operator. What they speak of, the repositories of others, their Secrets and clouds, is not here, so each ends with saying
+// what is missing. None is refused, and only the one that was published without its branch has to be edited.
+func TestPublishedManifestsGoAsFarAsTheyCan(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		manifest, stack, reason, says string
+	}{
+		{"access-token-secret", "nginx", pulumiv1.RepositoryNotFoundReason, "metral/pulumi-nginx"},
+		{"env-refs", "my-stack", pulumiv1.RepositoryNotFoundReason, "pulumi/examples"},
+		{"flux-source", "random-yaml", pulumiv1.SourceNotReadyReason, "pulumi/examples"},
+		{"flux-source-v1beta2", "my-stack", pulumiv1.SourceNotFoundReason, "nginx-repo"},
+		{"git-branch", "nginx-k8s-stack-production", pulumiv1.RepositoryNotFoundReason, "acmecorp/pulumi-nginx"},
+		{"git-commit", "nginx-k8s-stack-production", pulumiv1.RepositoryNotFoundReason, "acmecorp/pulumi-nginx"},
+		{"program", "staticwebsite", pulumiv1.RetryingAfterFailureReason, "a name consists of letters"},
+		{"resync-frequency", "prod-api-gateway", pulumiv1.SpecInvalidReason, "neither spec.branch nor spec.commit is set"},
+		{"s3-backend", "s3-bucket-stack", pulumiv1.RepositoryNotFoundReason, "acmecorp/pytest1"},
+		{"workspace-template", "my-stack", pulumiv1.RetryingAfterFailureReason, `neither the update nor workspace "my-stack" has a source`},
+	} {
+		t.Run(test.manifest, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, namespaceFor("published", test.manifest))
+			s.onlyGitIsHere()
+			s.apply("../../api/testdata/manifests/" + test.manifest)
+			s.await(test.stack, notReady(test.reason, test.says))
+		})
+	}
+}

@@ -1,0 +1,170 @@
+package compatibility_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// shown is a field of the status and its value, as kubectl's JSONPath prints it. %s stands for anything.
+type shown struct{ path, value string }
+
+func TestStatusFieldsTellWhatWasDone(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "use-status")
+	s.g.Expect(s.applyAll(s.manifest("manifests/configuration", "{metadata: {annotations: {pulumi.com/reconciliation-request: one}}}"))).To(Succeed())
+	stack := s.awaitReady("configuration")
+	for _, field := range []shown{
+		{"observedGeneration", "1"},
+		{"observedReconcileRequest", "one"},
+		{"outputs.text", "hello"},
+		{"outputs.count", "3"},
+		{"projectInfo.name", "echo"},
+		{"projectInfo.runtime", "yaml"},
+		{"currentUpdate", ""},
+		{"lastUpdate.generation", "1"},
+		{"lastUpdate.reconcileRequest", "one"},
+		{"lastUpdate.type", "up"},
+		{"lastUpdate.state", "succeeded"},
+		{"lastUpdate.message", ""},
+		{"lastUpdate.failures", "0"},
+		{"conditions[?(@.type=='Ready')].status", "True"},
+		{"conditions[?(@.type=='Ready')].reason", "ProcessingCompleted"},
+		{"conditions[?(@.type=='Reconciling')].status", ""},
+		{"conditions[?(@.type=='Stalled')].status", ""},
+	} {
+		s.g.Expect(s.statusField("configuration", field.path)).To(Equal(field.value), field.path)
+	}
+	last := stack.Status.LastUpdate
+	s.g.Expect(last.LastSuccessfulCommit).To(HavePrefix("sha256:"))
+	s.g.Expect(last.LastAttemptedCommit).To(Equal(last.LastSuccessfulCommit))
+	s.g.Expect(last.LastResyncTime.IsZero()).To(BeFalse())
+	s.g.Expect(s.lastUpdate(stack).Name).To(Equal(last.Name))
+	s.g.Expect(s.lastUpdate(stack).Status.Permalink).To(Equal(last.Permalink))
+}
+
+// statusField prints a field of the Stack's status as a script of a user would.
+func (s *scene) statusField(name, path string) string {
+	output, err := system.ControlPlane.Kubectl(s.t.Context(), "get", "stack", name, "-n", s.namespace, "-o", "jsonpath={.status."+path+"}")
+	s.g.Expect(err).NotTo(HaveOccurred())
+	return output
+}
+
+func TestStatusFieldsTellWhatWentWrong(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "use-status-failed")
+	s.apply("manifests/plain")
+	good := s.awaitReady("plain").Status.LastUpdate.LastSuccessfulCommit
+	s.patch("plain", "{spec: {fluxSource: {dir: broken}}}")
+	stack := s.await("plain", notReady(pulumiv1.RetryingAfterFailureReason, "/no/such/file"))
+	last := stack.Status.LastUpdate
+	s.g.Expect(last.State).To(Equal(pulumiv1.StackUpdateFailed))
+	s.g.Expect(last.Message).To(ContainSubstring("/no/such/file"))
+	s.g.Expect(last.Failures).To(BeEquivalentTo(1))
+	s.g.Expect(last.LastSuccessfulCommit).To(Equal(good), "what was deployed is still known")
+	s.g.Expect(s.lastUpdate(stack).HasFailed()).To(BeTrue())
+	s.g.Expect(stack.Status.Outputs).NotTo(BeEmpty(), "the outputs of the last success stay")
+}
+
+func TestKubectlWaitsForAStackAsScriptsDo(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "use-wait")
+	s.apply("manifests/plain")
+	_, err := system.ControlPlane.Kubectl(t.Context(), "wait", "stack/plain", "-n", s.namespace, "--for=condition=Ready", "--timeout=60s")
+	s.g.Expect(err).NotTo(HaveOccurred())
+	_, err = system.ControlPlane.Kubectl(t.Context(), "wait", "stack/plain", "-n", s.namespace, "--for=jsonpath={.status.lastUpdate.state}=succeeded", "--timeout=5s")
+	s.g.Expect(err).NotTo(HaveOccurred())
+	table, err := system.ControlPlane.Kubectl(t.Context(), "get", "stacks", "-n", s.namespace)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(strings.Fields(strings.Split(table, "\n")[1])).To(ContainElements("plain", "succeeded", "True"))
+}
+
+// patchStatus does what kubectl edit --subresource=status does.
+func (s *scene) patchStatus(name, change string) {
+	content, err := yaml.YAMLToJSON([]byte("{status: " + change + "}"))
+	s.g.Expect(err).NotTo(HaveOccurred())
+	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
+	s.g.Expect(system.Client.Status().Patch(s.t.Context(), stack, client.RawPatch(types.MergePatchType, content))).To(Succeed())
+}
+
+// TestStatusThatSomebodyEditedIsPutRight has what an edit, a restored backup or a crashed controller may leave in a status.
+func TestStatusThatSomebodyEditedIsPutRight(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		field, change string
+	}{
+		{"conditions", "{conditions: null}"},
+		{"observedGeneration", "{observedGeneration: 0}"},
+		{"observedReconcileRequest", "{observedReconcileRequest: never}"},
+		{"outputs", "{outputs: {text: wrong}}"},
+		{"projectInfo", "{projectInfo: null}"},
+		{"currentUpdate", "{currentUpdate: {name: nobody, generation: 1, commit: x}}"},
+		{"lastUpdate", "{lastUpdate: null}"},
+		{"lastUpdate.name", "{lastUpdate: {name: nobody}}"},
+		{"everything", "null"},
+	} {
+		t.Run(test.field, func(t *testing.T) {
+			t.Parallel()
+			// What the edit leaves is not for the controller to answer for, so not every status is checked.
+			s := newSceneWithoutChecks(t, namespaceFor("edited", test.field))
+			s.apply("manifests/plain")
+			before := s.awaitReady("plain")
+			s.patchStatus("plain", test.change)
+			// What asks for nothing is not looked at until there is a reason to: here somebody asks for an update.
+			s.patch("plain", "{metadata: {annotations: {pulumi.com/reconciliation-request: now}}}")
+			after := s.await("plain", func(stack *pulumiv1.Stack) bool {
+				return isReady(stack) && stack.Status.ObservedReconcileRequest == "now"
+			})
+			s.g.Expect(after.Status.Outputs).To(Equal(before.Status.Outputs))
+			s.g.Expect(after.Status.ProjectInfo).To(Equal(before.Status.ProjectInfo))
+			s.g.Expect(after.Status.LastUpdate.LastSuccessfulCommit).To(Equal(before.Status.LastUpdate.LastSuccessfulCommit))
+			s.g.Expect(len(s.updates())).To(BeNumerically("<=", 3), "no more updates than an edit can ask for")
+		})
+	}
+}
+
+// TestStatusOfAnotherTypeIsRefused has what the API server keeps out of a status.
+func TestStatusOfAnotherTypeIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "misuse-status-types")
+	s.g.Expect(s.applyAll(s.manifest("manifests/plain", "{spec: {suspend: true}}"))).To(Succeed())
+	for _, field := range fieldsOf(t, "pulumi.com_stacks.yaml", "status") {
+		wrong, typed := wrongValues[field.schema.Type]
+		if !typed || strings.Contains(field.path, "[]") {
+			continue
+		}
+		content, err := yaml.Marshal(nested(strings.Split(field.path, "."), wrong))
+		s.g.Expect(err).NotTo(HaveOccurred())
+		content, err = yaml.YAMLToJSON(content)
+		s.g.Expect(err).NotTo(HaveOccurred())
+		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "plain"}}
+		err = system.Client.Status().Patch(t.Context(), stack, client.RawPatch(types.MergePatchType, content), client.DryRunAll)
+		s.g.Expect(err).To(MatchError(ContainSubstring(strings.NewReplacer(".*", ".key").Replace(field.path))), fmt.Sprint(field.path))
+	}
+}
+
+// TestEveryUpdateIsNamedByItsStack follows a Stack from its status to its objects, as scripts and dashboards do.
+func TestEveryUpdateIsNamedByItsStack(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "use-labels")
+	s.apply("manifests/plain")
+	stack := s.awaitReady("plain")
+	update, workspace := s.lastUpdate(stack), &autov1alpha1.Workspace{}
+	s.g.Expect(system.Client.Get(t.Context(), s.key("plain"), workspace)).To(Succeed())
+	for _, labels := range []map[string]string{update.Labels, workspace.Labels} {
+		s.g.Expect(labels).To(HaveKeyWithValue("pulumi.com/component", "stack"))
+		s.g.Expect(labels).To(HaveKeyWithValue("pulumi.com/stack-name", "plain"))
+	}
+	s.g.Expect(update.Spec.WorkspaceName).To(Equal("plain"))
+	s.g.Expect(update.OwnerReferences).To(HaveLen(2))
+	s.g.Expect(stack.Finalizers).To(ContainElement("finalizer.stack.pulumi.com"))
+}
