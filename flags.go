@@ -307,6 +307,7 @@ func (o *options) validateRanges() error {
 		"requeue-dependency":     o.requeueDependency,
 		"http-timeout":           o.artifacts.httpTimeout,
 		"git-timeout":            o.git.timeout,
+		"git-checkout-timeout":   o.git.checkout,
 		"min-retry-delay":        o.rateLimiter.MinRetryDelay,
 		"max-retry-delay":        o.rateLimiter.MaxRetryDelay,
 		"workspace-idle-timeout": o.workspace.idleTimeout,

@@ -10,6 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
@@ -19,12 +20,14 @@ const maxKnownHosts = 4 << 20
 // gitOptions say how git servers are asked.
 type gitOptions struct {
 	timeout        time.Duration
+	checkout       time.Duration
 	knownHostsFile string
 	knownHosts     []byte // of knownHostsFile
 }
 
 func (o *gitOptions) bindFlags(fs *pflag.FlagSet) {
-	fs.DurationVar(&o.timeout, "git-timeout", time.Minute, "The timeout of one question to a git server, and of a checkout.")
+	fs.DurationVar(&o.timeout, "git-timeout", git.DefaultTimeout, "The timeout of one question to a git server.")
+	fs.DurationVar(&o.checkout, "git-checkout-timeout", git.DefaultCheckoutTimeout, "The timeout of a checkout of a git commit.")
 	fs.StringVar(&o.knownHostsFile, "git-known-hosts-file", "",
 		"A file with the public keys of ssh servers, as OpenSSH has them, for all git sources beside those that they name themselves.")
 }
@@ -49,18 +52,19 @@ func (o *gitOptions) read() error {
 
 // addGit adds what follows git repositories to the manager.
 func addGit(mgr ctrl.Manager, o *options) (*source.Git, error) {
-	git := source.NewGit(source.GitOptions{
-		Live:       mgr.GetAPIReader(),
-		KnownHosts: o.git.knownHosts,
-		Timeout:    o.git.timeout,
-		Jitter:     float64(o.jitter.Percentage) / 100,
-		Limits:     artifactLimits(o.artifacts),
-		Log:        ctrl.Log.WithName("git"),
+	repositories := source.NewGit(source.GitOptions{
+		Live:            mgr.GetAPIReader(),
+		KnownHosts:      o.git.knownHosts,
+		Timeout:         o.git.timeout,
+		CheckoutTimeout: o.git.checkout,
+		Jitter:          float64(o.jitter.Percentage) / 100,
+		Limits:          artifactLimits(o.artifacts),
+		Log:             ctrl.Log.WithName("git"),
 	})
-	if err := mgr.Add(git); err != nil {
+	if err := mgr.Add(repositories); err != nil {
 		return nil, fmt.Errorf("add the git repositories: %w", err)
 	}
-	return git, nil
+	return repositories, nil
 }
 
 func artifactLimits(o artifactOptions) artifact.Limits {

@@ -78,6 +78,8 @@ func TestManyWhoWaitForOneKeyShareOneMaking(t *testing.T) {
 		g.Expect(first.Request(ref, waiterNamed(fmt.Sprint("stack-", i)))).To(BeEmpty())
 		g.Expect(second.Request(known, waiterNamed(fmt.Sprint("update-", i)))).To(BeEmpty())
 	}
+	g.Eventually(made.makes.Load).Should(BeEquivalentTo(1))
+	g.Consistently(made.makes.Load, "100ms").Should(BeEquivalentTo(1))
 	close(proceed)
 	for range 500 {
 		g.Eventually(first.Events()).Should(Receive())

@@ -78,7 +78,7 @@ func TestHostileTreesAreRefused(t *testing.T) {
 		started := time.Now()
 		_, err := client.Checkout(t.Context(), git.Remote{URL: url}, o.plant(treeLine(t, "40000", "bomb", hash)))
 		expectKind(t, err, git.TooLarge)
-		NewWithT(t).Expect(time.Since(started)).To(BeNumerically("<", 20*time.Second))
+		NewWithT(t).Expect(time.Since(started)).To(BeNumerically("<", time.Minute))
 	})
 }
 

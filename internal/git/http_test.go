@@ -190,7 +190,7 @@ func TestWhatServersAnswer(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			g := NewWithT(t)
 			server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { tt.say(w) }))
-			timeout := 10 * time.Second
+			timeout := time.Minute
 			if tt.kind == git.Timeout {
 				timeout = 500 * time.Millisecond
 			}
@@ -199,7 +199,7 @@ func TestWhatServersAnswer(t *testing.T) {
 			started := time.Now()
 			_, err := client.Resolve(t.Context(), remote, "main")
 			typed := expectKind(t, err, tt.kind)
-			g.Expect(time.Since(started)).To(BeNumerically("<", 8*time.Second))
+			g.Expect(time.Since(started)).To(BeNumerically("<", 50*time.Second))
 			g.Expect(typed.Message).To(ContainSubstring(strings.TrimPrefix(server.URL, "http://") + "/org/repo"))
 			if tt.kind == git.RateLimited {
 				g.Expect(typed.RetryAfter).To(Equal(2 * time.Minute))

@@ -53,6 +53,10 @@ type pack struct {
 	objects []packedObject // by offset
 	byName  []int32        // by hash; indices of objects
 	bases   *cache.BufferLRU
+
+	// zip and buffered inflate one object at a time: an object must have been read before the next is opened.
+	zip      io.ReadCloser
+	buffered *bufio.Reader
 }
 
 // packedObject is where an object is.
@@ -110,7 +114,7 @@ func (p *pack) get(hash plumbing.Hash, kind plumbing.ObjectType, limit int64) ([
 	return p.read(n)
 }
 
-// open streams the object.
+// open streams the object. What it gives is valid until the next object is read.
 func (p *pack) open(n int32) (io.Reader, error) {
 	if p.objects[n].base >= 0 {
 		content, err := p.read(n)
@@ -171,11 +175,19 @@ func (p *pack) readStored(n int32) ([]byte, error) {
 func (p *pack) inflate(n int32) (io.Reader, error) {
 	object := p.objects[n]
 	section := io.NewSectionReader(p.file, object.data, 1<<62-object.data)
-	source, err := zlib.NewReader(bufio.NewReader(section))
+	var err error
+	if p.zip == nil {
+		p.buffered = bufio.NewReader(section)
+		p.zip, err = zlib.NewReader(p.buffered)
+	} else {
+		p.buffered.Reset(section)
+		err = p.zip.(zlib.Resetter).Reset(p.buffered, nil)
+	}
 	if err != nil {
+		p.zip = nil
 		return nil, fmt.Errorf("%w: %w", errPack, err)
 	}
-	return io.LimitReader(source, object.stored), nil
+	return io.LimitReader(p.zip, object.stored), nil
 }
 
 // applyDelta makes the object of that size from its base and the difference.

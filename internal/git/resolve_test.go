@@ -74,7 +74,7 @@ func TestFullSHAIsNotAskedFor(t *testing.T) {
 	g.Expect(client.Resolve(t.Context(), git.Remote{URL: "https://does-not-exist.invalid/org/repo"}, sha)).To(Equal(git.Revision{SHA: sha}))
 }
 
-func TestAbbreviatedSHAIsFoundInTheHistoryAndMustNotBeAmbiguous(t *testing.T) {
+func TestAbbreviatedSHAIsFoundInTheHistory(t *testing.T) {
 	g := NewWithT(t)
 	o, url := repository(t)
 	first := o.git("rev-parse", "HEAD")

@@ -321,3 +321,18 @@ func FuzzTree(f *testing.F) {
 		}
 	})
 }
+
+func TestAmbiguousAbbreviationIsRefused(t *testing.T) {
+	g := NewWithT(t)
+	client := NewClient(Options{})
+	r, err := client.open(Remote{URL: "https://host/repo"})
+	g.Expect(err).NotTo(HaveOccurred())
+	list := &advertisement{refs: []advertisedRef{
+		{name: "refs/heads/a", object: "1234567" + strings.Repeat("a", 33)}, {name: "refs/heads/b", object: "1234567" + strings.Repeat("b", 33)},
+	}}
+	_, err = client.expand(t.Context(), r, list, "1234567")
+	var typed *Error
+	g.Expect(errors.As(err, &typed)).To(BeTrue())
+	g.Expect(typed.Kind).To(Equal(RevisionNotFound))
+	g.Expect(typed.Message).To(ContainSubstring("more than one commit"))
+}

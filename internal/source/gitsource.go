@@ -40,6 +40,8 @@ type GitOptions struct {
 	KnownHosts []byte
 	// Timeout bounds one question to a server; default git.DefaultTimeout.
 	Timeout time.Duration
+	// CheckoutTimeout bounds one checkout; default git.DefaultCheckoutTimeout.
+	CheckoutTimeout time.Duration
 	// Concurrent is how many servers are asked at the same time; default DefaultGitConcurrency. No server is asked more than four
 	// things at once.
 	Concurrent int
@@ -89,7 +91,7 @@ func NewGit(options GitOptions) *Git {
 		options.Timeout = git.DefaultTimeout
 	}
 	gitOptions := git.Options{
-		Timeout: options.Timeout, KnownHosts: options.KnownHosts, Limits: options.Limits, Dir: options.Dir, Log: options.Log,
+		Timeout: options.Timeout, CheckoutTimeout: options.CheckoutTimeout, KnownHosts: options.KnownHosts, Limits: options.Limits, Dir: options.Dir, Log: options.Log,
 	}
 	return newGit(options, git.NewClient(gitOptions), clock.RealClock{})
 }

@@ -63,6 +63,16 @@ func TestGitStackOfTheFormerControllerIsNotUpdatedForThat(t *testing.T) {
 	g.Expect(decide(*o).action).To(Equal(actionUpdate))
 }
 
+func TestProgramStackOfTheFormerControllerIsNotUpdatedForThat(t *testing.T) {
+	g := NewWithT(t)
+	o := former("1") // the generation of the Program
+	o.stack.Spec.FluxSource, o.stack.Spec.ProgramRef = nil, &pulumiv1.ProgramReference{Name: "app"}
+	o.artifact.Program, o.artifact.Revision = &autov1alpha1.ProgramSource{Name: "app"}, "1"
+	takeOver(o)
+	g.Expect(decide(*o).action).To(Equal(actionSettle))
+	g.Expect(o.stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal("sha256:a"))
+}
+
 func TestStackOfTheFormerControllerFollowsItsSource(t *testing.T) {
 	g := NewWithT(t)
 	o := former("main@sha1:old")

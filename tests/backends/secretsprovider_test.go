@@ -35,7 +35,7 @@ func TestSecretsAreEncryptedByKeyManagementService(t *testing.T) {
 	request(t, app)
 	stack = await(t, app, showing("1"))
 	g.Expect(string(stack.Status.Outputs["hidden"].Raw)).To(Equal(`"[secret]"`))
-	g.Expect(stateOf(t, app)).To(And(ContainSubstring("hashivault://pulumi"), ContainSubstring("vault:v1:"), Not(ContainSubstring(configCanary))))
+	g.Expect(stateOf(t, app)).To(And(ContainSubstring("hashivault://pulumi"), ContainSubstring("encryptedkey"), Not(ContainSubstring(configCanary))))
 	commit(t, app, "2")
 	await(t, app, showing("2"))
 	remove(t, app)

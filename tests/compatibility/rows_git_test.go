@@ -43,7 +43,7 @@ var gitRows = []row{
 	}, {
 		field: "gitAuth.sshAuth", operator: "A private key. Host keys are taken from the image, or not checked.", uses: []string{gitUse + "gitAuth.sshAuth"},
 		misuses:    []string{"compatibility.TestServerWhoseKeyIsNotKnownGetsNothing", gitMisuse + "gitAuth.sshAuth.sshPrivateKey (no key)"},
-		difference: "The key of the server has to be known: that of a public hosting service is; others come as `known_hosts` in the Secret, or by `knownHostsRef`.", why: "A key that is sent to anybody is no key.",
+		difference: "The key of the server has to be known: as `known_hosts` in the Secret, by `knownHostsRef`, or by a flag of the controller.", why: "A key that is sent to anybody is no key.",
 	}, {
 		field: "gitAuth.sshAuth.sshPrivateKey", operator: "Required.", uses: []string{gitUse + "gitAuth.sshAuth"}, misuses: []string{gitMisuse + "gitAuth.sshAuth.sshPrivateKey (no key)", typed},
 	}, {

@@ -8,8 +8,8 @@ var identityRows = []row{
 		difference: "A missing Secret is `SecretNotFound`, by name.", why: "Whoever applies a Stack before its Secret sees what is waited for, and nothing has to be restarted.",
 	}, {
 		field: "backend", operator: "The URL of the state backend, as `PULUMI_BACKEND_URL`. Pulumi Cloud when empty. An entry of `envRefs` with that name wins.",
-		uses:    []string{identityUse + "backend", "stack.TestSpecBecomesAWorkspace"},
-		misuses: []string{identityMisuse + "backend (unknown scheme)", identityMisuse + "backend (not there)"},
+		uses:    []string{identityUse + "backend", "backends.TestStackLivesInObjectStore", "backends.TestStackLivesInDatabase", "stack.TestSpecBecomesAWorkspace"},
+		misuses: []string{identityMisuse + "backend (unknown scheme)", identityMisuse + "backend (not there)", "backends.TestStackSaysWhatABackendMisses"},
 	}, {
 		field: "stack", operator: "Required: `stack`, `organisation/stack` or `organisation/project/stack`. Passed on as it is; an empty one fails in the pod.",
 		uses: []string{identityUse + "stack", identityUse + "backend"},
@@ -18,8 +18,9 @@ var identityRows = []row{
 		difference: "An empty name is `SpecInvalid`; one that is no name fails before pulumi is called.", why: "A name must not be taken for a flag of pulumi or for a path.",
 	}, {
 		field: "secretsProvider", operator: "The secrets provider of a stack that is created. Ignored for one that exists.",
-		uses:    []string{identityUse + "secretsProvider"},
-		misuses: []string{identityMisuse + "secretsProvider (unknown)"},
+		uses:       []string{identityUse + "secretsProvider", "e2e.TestSecretsProviderOfAStackFollowsItsSpec", "backends.TestSecretsAreEncryptedByKeyManagementService"},
+		misuses:    []string{identityMisuse + "secretsProvider (unknown)", "e2e.TestChangedPassphraseIsReportedAndHealsWhenItIsRestored"},
+		difference: "A stack that exists is changed to it.", why: "The comment of the field in the operator promises as much.",
 	}, {
 		field: "serviceAccountName", operator: "The ServiceAccount of the pod. It has to be bound to `system:auth-delegator`.",
 		uses:       []string{"pods.TestWalkthrough"},
@@ -59,7 +60,7 @@ var identityRows = []row{
 var configurationRows = []row{
 	{
 		field: "config", operator: "Values of any JSON type. Keys without a colon belong to the project. Numbers go through a float.",
-		uses: []string{configUse + "config", configUse + "config (half a megabyte)"},
+		uses: []string{configUse + "config", configUse + "config (half a megabyte)", "e2e.TestConfigurationOfEveryKindReachesTheProgram"},
 		misuses: []string{configMisuse + "config (a type that the program refuses)", configMisuse + "config (a key that is none)",
 			configMisuse + "config (set twice)", typed},
 		difference: "Numbers keep their digits.", why: "An account number is not a measurement.",

@@ -35,6 +35,7 @@ var lifecycleRows = []row{
 	}, {
 		field: "expectNoRefreshChanges", operator: "Ignored.",
 		uses: []string{lifecycleUse + "expectNoRefreshChanges"}, misuses: []string{typed},
+		difference: "It has no effect here yet, either.", why: "What it promises comes later; manifests that have it work.",
 	}, {
 		field: "destroyOnFinalize", operator: "Runs `destroy` before the object goes. After three failures it is not tried again.",
 		uses:       []string{lifecycleUse + "destroyOnFinalize", lifecycleUse + "destroyOnFinalize (not set)", "e2e.TestDeletedStackDestroysItsResourcesThoughItsSourceIsGone"},
@@ -46,6 +47,7 @@ var lifecycleRows = []row{
 	}, {
 		field: "retryOnUpdateConflict", operator: "Ignored since 2.0.",
 		uses: []string{lifecycleUse + "retryOnUpdateConflict"}, misuses: []string{typed},
+		difference: "It has no effect here yet, either.", why: "What it promises comes later; manifests that have it work.",
 	}, {
 		field: "useLocalStackOnly", operator: "Does not create the stack: a missing one stalls the Workspace, which is not retried.",
 		uses:       []string{lifecycleUse + "useLocalStackOnly"},

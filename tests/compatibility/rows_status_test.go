@@ -15,7 +15,11 @@ var statusRows = []row{
 	},
 	{
 		field: "outputs", operator: "The outputs, secret ones as `[secret]`. Those of the last run stay when the next has none.",
-		uses: []string{statusUse, "e2e.TestSecretOutputsAreInTheirSecretAndNowhereElse"}, misuses: []string{statusEdited + "outputs"},
+		uses: []string{
+			statusUse, "e2e.TestSecretOutputsAreInTheirSecretAndNowhereElse", "e2e.TestOutputsKeepTheirNamesAndGoWhenTheProgramDropsThem",
+		},
+		misuses:    []string{statusEdited + "outputs", "e2e.TestOutputsThatAreTooLargeDoNotFailTheUpdate"},
+		difference: "They are those of the last run, and bounded.", why: "An output that the program dropped is none; etcd has a limit.",
 	},
 	{field: "projectInfo", operator: "The project of the last success, for a destroy without source.",
 		uses: []string{statusUse, "e2e.TestDeletedStackDestroysItsResourcesThoughItsSourceIsGone"}, misuses: []string{statusEdited + "projectInfo", statusTyped}},

@@ -62,7 +62,7 @@ var tables = []table{
 	{heading: "Stack: lifecycle", about: "Fields below `spec`.", definition: stacks, top: "spec", rows: lifecycleRows},
 	{heading: "Stack: fields that the operator does not have", about: "Fields below `spec`. No manifest needs them.", definition: stacks, top: "spec", rows: newRows},
 	{heading: "Stack: status", about: "Fields below `status`.", definition: stacks, top: "status", rows: statusRows},
-	{heading: "Stack: reasons of conditions", about: "Reasons of `Ready`, `Reconciling` and `Stalled`.", rows: reasonRows},
+	{heading: "Stack: reasons of conditions", about: "Reasons of `Ready`, `Reconciling` and `Stalled`.", rows: append(reasonRows, newReasonRows()...)},
 	{heading: "Stack: names, columns, versions", about: "What scripts and tools rely on besides fields.", rows: nameRows},
 	{heading: "Program", about: "Fields below `program`, which is beside `metadata`, of a Program (`pulumi.com/v1`).", definition: programDefinition, top: "program", rows: append(programRows, newProgramRows()...)},
 	{heading: "Program: status", about: "Fields below `status`.", definition: programDefinition, top: "status", rows: programStatusRows},

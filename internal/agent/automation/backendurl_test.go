@@ -21,3 +21,11 @@ func TestPasswordInBackendURLIsFound(t *testing.T) {
 		NewWithT(t).Expect(backendPasswords(url)).To(Equal(passwords), url)
 	}
 }
+
+func TestReasonOfARefusalAfterABlankLineIsPartOfTheMessage(t *testing.T) {
+	printed := "error: secrets (code=Unknown): Error making API request.\n\nURL: PUT http://vault/v1/transit/encrypt/pulumi\n" +
+		"Code: 403. Errors:\n\n* 1 error occurred:\n\t* permission denied\n\nsomething else\n"
+	g := NewWithT(t)
+	g.Expect(errorText(printed, &summary{})).To(ContainSubstring("permission denied"))
+	g.Expect(errorText(printed, &summary{})).NotTo(ContainSubstring("something else"))
+}
