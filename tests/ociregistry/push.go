@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -114,7 +115,7 @@ func (r *Registry) send(ctx context.Context, method, target, mediaType string, c
 		return nil, fmt.Errorf("push to the registry: %s %s: %s: %s", method, request.URL.Path, response.Status, answer)
 	}
 	location, err := response.Location()
-	if err == http.ErrNoLocation {
+	if errors.Is(err, http.ErrNoLocation) {
 		return nil, nil
 	}
 	return location, err

@@ -33,7 +33,7 @@ func Await(ctx context.Context, from client.Reader, key client.ObjectKey, is fun
 		}
 		select {
 		case <-ctx.Done():
-			return stack, fmt.Errorf("Stack %s is not as it should be: %w\nconditions: %v\nlast update: %+v",
+			return stack, fmt.Errorf("await the state of Stack %s: %w\nconditions: %v\nlast update: %+v",
 				key, context.Cause(ctx), stack.Status.Conditions, stack.Status.LastUpdate)
 		case <-ticker.C:
 		}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -100,8 +99,11 @@ func (s *Server) send(ctx context.Context, path string, content, into any) error
 	}
 	defer func() { _ = response.Body.Close() }()
 	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if err != nil || response.StatusCode >= http.StatusMultipleChoices {
-		return fmt.Errorf("ask Vault: %s: %s: %s", path, response.Status, errors.Join(errors.New(string(answer)), err))
+	if err != nil {
+		return fmt.Errorf("ask Vault: %s: %w", path, err)
+	}
+	if response.StatusCode >= http.StatusMultipleChoices {
+		return fmt.Errorf("ask Vault: %s: %s: %s", path, response.Status, answer)
 	}
 	if into == nil {
 		return nil
