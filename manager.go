@@ -27,6 +27,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/events"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod"
+	"github.com/stack-controller/stack-controller/internal/source"
 )
 
 // newManager builds the manager with its caches, probes and metrics endpoint, and without controllers.
@@ -117,13 +118,13 @@ func leaderElectionID(watch watchOptions) string {
 	return leaderelection.GenerateID(id, watch.labelSelector)
 }
 
-// cacheOptions limit the caches to what this controller looks after, without the bookkeeping of field managers.
+// cacheOptions limit the caches to what this controller looks after, and sources to what is read of them.
 // The Workspaces and Updates of a Stack have its labels, so that a shard never works on those of another one. A Program has no
 // Stack, and Stacks of any shard may use it: all of them are cached.
 func cacheOptions(o *options) cache.Options {
 	selected := cache.ByObject{Label: o.watch.selector}
 	options := cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
+		DefaultTransform: source.CacheTransform,
 		ByObject: map[client.Object]cache.ByObject{
 			&pulumiv1.Stack{}:         selected,
 			&autov1alpha1.Workspace{}: selected,

@@ -32,6 +32,12 @@ type endpoint struct {
 	scp      bool   // the URL has the form user@host:path
 }
 
+// CheckURL returns an *Error of kind InvalidURL for what cannot be the URL of a repository. It asks nobody.
+func CheckURL(raw string) error {
+	_, err := parseEndpoint(raw)
+	return err
+}
+
 // parseEndpoint accepts http, https, ssh and the form user@host:path. Everything else is an InvalidURL: file URLs and paths
 // would let a tenant read the controller's disk, and the git protocol proves neither the server nor the content.
 func parseEndpoint(raw string) (endpoint, error) {

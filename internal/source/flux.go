@@ -26,7 +26,7 @@ type Watcher interface {
 }
 
 // Flux resolves sources that publish an artifact in their status: GitRepository, OCIRepository, Bucket,
-// ExternalArtifact, and any other kind of that shape which the controller may read.
+// ExternalArtifact, and any other custom resource of that shape which the controller may read.
 type Flux struct {
 	// Live reads from the API server, Watcher from a cache.
 	Live    client.Reader
@@ -76,6 +76,9 @@ func (f *Flux) Resolve(ctx context.Context, stack *pulumiv1.Stack) (*Artifact, e
 	key, ok := KeyOf(stack)
 	if !ok {
 		return nil, fmt.Errorf("stack %s/%s has no Flux source", stack.Namespace, stack.Name)
+	}
+	if err := checkKind(stack, key); err != nil {
+		return nil, err
 	}
 	if err := f.checkAccess(stack, key); err != nil {
 		return nil, err

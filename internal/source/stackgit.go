@@ -1,12 +1,15 @@
 package source
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fluxcd/pkg/apis/meta"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/git"
 )
 
 // GitSourceOf returns the git source that the fields of a Stack describe. Its error is a permanent *Problem that names the field
@@ -20,6 +23,10 @@ func GitSourceOf(stack *pulumiv1.Stack) (*autov1alpha1.GitSource, error) {
 		return nil, invalidSource("spec.branch and spec.commit are both set: remove one of them")
 	case spec.Branch == "" && spec.Commit == "":
 		return nil, invalidSource("neither spec.branch nor spec.commit is set: name the branch to follow, or the commit to run")
+	}
+	if err := git.CheckURL(strings.TrimSpace(spec.ProjectRepo)); err != nil {
+		// Messages of that package have no secrets in them.
+		return nil, invalidSource("spec.projectRepo: %s", err)
 	}
 	source := &autov1alpha1.GitSource{
 		URL:               spec.ProjectRepo,

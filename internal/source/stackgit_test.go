@@ -79,6 +79,9 @@ func TestGitFieldThatCannotBeUsedIsNamed(t *testing.T) {
 	}{
 		{"no repository", pulumiv1.GitSource{RepoDir: "infra"}, "spec.projectRepo is missing"},
 		{"branch and commit", pulumiv1.GitSource{ProjectRepo: testURL, Branch: "a", Commit: "b"}, "spec.branch and spec.commit are both set"},
+		{"no URL", pulumiv1.GitSource{ProjectRepo: "not a URL " + canary, Branch: "a"}, "spec.projectRepo: the URL of the git repository"},
+		{"another scheme", pulumiv1.GitSource{ProjectRepo: "carrier://user:" + canary + "@loft/pigeon", Commit: firstSHA}, "spec.projectRepo: the URL of the git repository"},
+		{"a file", pulumiv1.GitSource{ProjectRepo: "file:///etc", Branch: "a"}, "spec.projectRepo: file:// is not accepted"},
 		{"neither", pulumiv1.GitSource{ProjectRepo: testURL}, "neither spec.branch nor spec.commit"},
 		{"another namespace", pulumiv1.GitSource{ProjectRepo: testURL, Branch: "a", GitAuth: token(elsewhere)}, `spec.gitAuth.accessToken.secret is in namespace "other"`},
 		{"literal", pulumiv1.GitSource{ProjectRepo: testURL, Branch: "a", GitAuth: token(literal(canary))}, `spec.gitAuth.accessToken is of type "Literal"`},

@@ -7,7 +7,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -34,6 +37,8 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 		return outcome{}, r.release(ctx, o.stack, d.message)
 	case actionWait:
 		markWaiting(o.stack, d.reason, d.message)
+	case actionAsk:
+		return r.ask(ctx, o, d)
 	case actionLook:
 		if !d.quiet {
 			markWorking(o.stack, d.message)
@@ -85,11 +90,28 @@ func retry(o *observation, d decision) {
 	stack := o.stack
 	adoptReferences(o)
 	advance(o)
-	if d.reason == pulumiv1.UpdateFailedReason {
+	if d.reason == pulumiv1.UpdateFailedReason || d.reason == pulumiv1.UpdateConflictReason && lockedUntilStalled(stack.Status.LastUpdate, o.now) == 0 {
 		markStalled(stack, d.reason, d.message)
 		return
 	}
 	markWaiting(stack, d.reason, d.message)
+}
+
+// ask requests an update of a prerequisite that succeeded too long ago. The request names the update that is out of date, so that the same
+// one is not asked for twice, whoever asks.
+func (r *Reconciler) ask(ctx context.Context, o *observation, d decision) (outcome, error) {
+	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`, o.stale.version, pulumiv1.ReconcileRequestAnnotation, o.stale.request)
+	required := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: o.stale.name.Namespace, Name: o.stale.name.Name}}
+	err := r.Patch(ctx, required, client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner(fieldOwner))
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		// It changed since it was looked at, and perhaps for the better.
+		return outcome{after: conflictInterval}, nil
+	case err != nil:
+		return outcome{}, fmt.Errorf("ask for an update of the prerequisite %s: %w", o.stale.name, err)
+	}
+	markWaiting(o.stack, d.reason, d.message)
+	return outcome{after: d.after}, nil
 }
 
 // settle shows that the Stack is up to date. A new revision with the content that is deployed already needs no update.
@@ -136,10 +158,17 @@ func (r *Reconciler) showProgress(o *observation, update *autov1alpha1.Update) o
 	}
 	reason, message := waitingFor(update)
 	switch {
+	case reason != "" && update.Spec.Type == autov1alpha1.UpdateTypeDestroy:
+		return r.showWaiting(o.stack, reason, message+"; "+orphanHint)
 	case reason != "":
 		return r.showWaiting(o.stack, reason, message)
-	case !keepsReady(o.stack):
-		markWorking(o.stack, progressOf(o.workspace, update))
+	case meetsLockAgain(o.stack, update, o.now) > 0:
+		return outcome{after: meetsLockAgain(o.stack, update, o.now)}
+	case keepsReady(o.stack):
+	case failsAgainAndAgain(o.stack):
+		markStalled(o.stack, pulumiv1.UpdateFailedReason, describeAttempt(o.stack.Status.LastUpdate))
+	default:
+		markWorking(o.stack, whileDeleted(o.stack, update, progressOf(o.workspace, update)))
 	}
 	return outcome{}
 }

@@ -113,7 +113,7 @@ func contentPending(o observation) *decision {
 	case o.content.problem != nil:
 		return fetchProblem(o, o.content.problem)
 	case contentMatters(o) && o.content.digest == "":
-		return &decision{action: actionFetch, message: "fetching the artifact " + describeRevision(o.artifact), quiet: true}
+		return &decision{action: actionFetch, wake: byFetch, message: "fetching the artifact " + describeRevision(o.artifact), quiet: true}
 	}
 	return nil
 }

@@ -101,10 +101,10 @@ func TestOnlyNewContentRunsAnUpdate(t *testing.T) {
 			o.stack.Status.LastUpdate.LastResyncTime = ago(time.Hour)
 		}), action: actionUpdate},
 		{name: "a dependency is waited for before a new commit is looked into", given: with(following("2"), func(o *observation) {
-			o.dependencyProblem = "x is not ready"
+			o.dependency = &dependencyProblem{reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: "x is not ready"}
 		}), action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
 		{name: "a dependency that is not allowed stalls", given: with(following("1"), func(o *observation) {
-			o.forbiddenDependency = "in another namespace"
+			o.dependency = &dependencyProblem{reason: pulumiv1.AccessDeniedReason, message: "in another namespace", permanent: true}
 		}), action: actionStall, reason: pulumiv1.AccessDeniedReason},
 
 		{name: "the first look at a repository shows nothing on a Stack that was deployed", given: looking(following("1")), action: actionLook, quiet: true},
@@ -233,7 +233,7 @@ func TestDependencyInAnotherNamespaceNeedsPermission(t *testing.T) {
 	o := settled()
 	o.stack.Spec.DependsOn = []meta.DependencyReference{{Name: "base", Namespace: "other"}}
 	g.Expect((&Reconciler{}).observeDependencies(t.Context(), o)).To(Succeed())
-	g.Expect(o.forbiddenDependency).To(ContainSubstring("other/base"))
+	g.Expect(o.dependency.message).To(ContainSubstring("other/base"))
 	g.Expect(decide(*o).action).To(Equal(actionStall))
 	g.Expect(decide(*o).reason).To(Equal(pulumiv1.AccessDeniedReason))
 }

@@ -30,10 +30,10 @@ type observation struct {
 	content contentView
 	// references are the versions of the watched Secrets and ConfigMaps that the Stack uses.
 	references []references.Version
-	// dependencyProblem names the prerequisites that are not met; empty when all are.
-	dependencyProblem string
-	// forbiddenDependency says why a dependency is not allowed; empty when all are.
-	forbiddenDependency string
+	// dependency is why another Stack keeps this one from being updated; nil when none does.
+	dependency *dependencyProblem
+	// stale is a prerequisite that has to run again before there is an update; nil when there is none.
+	stale *staleDependency
 	// workspace is the Stack's Workspace; nil when there is none.
 	workspace *autov1alpha1.Workspace
 	// update is the Stack's Update that is not finished, or finished but not recorded in the status yet; nil when there is none.
@@ -58,6 +58,8 @@ const (
 	actionFollow action = "follow"
 	// actionWait shows what is missing. The decision's after, or a watch, wakes the Stack.
 	actionWait action = "wait"
+	// actionAsk asks a prerequisite to run again, and waits for it.
+	actionAsk action = "ask"
 	// actionStall shows what a human has to mend. An edit wakes the Stack.
 	actionStall action = "stall"
 	// actionRetry shows a failure and when the next attempt is due.
@@ -70,9 +72,31 @@ const (
 	actionRelease action = "release"
 )
 
+// waker names what brings a Stack back, beside the time in the decision.
+type waker string
+
+const (
+	// byEdit is the watch on the Stack itself: its spec, a request, the orphan annotation.
+	byEdit waker = "edit"
+	// bySource is the watch on the source, or an answer of a git server.
+	bySource waker = "source"
+	// byFetch is the end of a download, a checkout or a comparison.
+	byFetch waker = "fetch"
+	// byUpdate is the watch on the Stack's Updates, and on its Workspace.
+	byUpdate waker = "update"
+	// byDependencies is the watch on the Stacks that the Stack depends on.
+	byDependencies waker = "dependencies"
+	// byTime is nothing but the time in the decision; an edit helps as always.
+	byTime waker = "time"
+	// byNothing stands for decisions after which nothing is left to do, or after which the next one follows at once.
+	byNothing waker = "nothing"
+)
+
 // decision is what decide chose, and what wakes the Stack afterwards.
 type decision struct {
 	action action
+	// wake names the watch that brings the Stack back.
+	wake waker
 	// reason and message go into the conditions.
 	reason, message string
 	// kind is the Update's type, with actionUpdate.
@@ -87,19 +111,22 @@ type decision struct {
 
 // decide is the whole policy of the Stack controller.
 func decide(o observation) decision {
-	if o.update != nil {
+	switch {
+	case o.update != nil:
 		return decideOnUpdate(o)
-	}
-	if o.stack.Spec.Suspend {
-		return decision{action: actionSuspend, reason: pulumiv1.SuspendedReason, message: "reconciliation is suspended"}
-	}
-	if !o.stack.DeletionTimestamp.IsZero() {
+	case !o.stack.DeletionTimestamp.IsZero():
 		return decideOnDeletion(o)
+	case o.stack.Spec.Suspend:
+		return decision{action: actionSuspend, wake: byEdit, reason: pulumiv1.SuspendedReason, message: "reconciliation is suspended"}
 	}
 	if problem := blocked(o); problem != nil {
 		return *problem
 	}
-	return decideOnTrigger(o)
+	d := decideOnTrigger(o)
+	if d.action == actionUpdate && o.stale != nil {
+		return decideOnStale(o)
+	}
+	return d
 }
 
 // decideOnUpdate handles an Update that exists: its result comes first, a stale one that never ran makes room, a
@@ -108,60 +135,77 @@ func decideOnUpdate(o observation) decision {
 	switch {
 	case !o.update.DeletionTimestamp.IsZero() && o.update.Status.StartTime == nil:
 		// It never ran, so it has no result; when it is gone there is a new decision to make.
-		return decision{action: actionFollow}
+		return decision{action: actionFollow, wake: byUpdate}
 	case o.update.IsComplete():
-		return decision{action: actionRecord}
+		return decision{action: actionRecord, wake: byNothing}
 	case !o.stack.DeletionTimestamp.IsZero() && nothingToDestroy(o.stack) != "" && inTrouble(o.workspace):
 		// Whatever the Update does in there, nobody needs to wait for it.
-		return decision{action: actionRelease, message: nothingToDestroy(o.stack)}
+		return decision{action: actionRelease, wake: byNothing, message: nothingToDestroy(o.stack)}
 	case !o.update.HasStarted() && !conditions.IsTrue(o.update, autov1alpha1.UpdateProgressing) && outdated(o):
 		// One that progresses without having started was left by another controller, and ends as interrupted.
-		return decision{action: actionSupersede, reason: pulumiv1.StackProcessingReason, message: "the inputs of the waiting update changed"}
+		return decision{action: actionSupersede, wake: byUpdate, reason: pulumiv1.StackProcessingReason, message: "the inputs of the waiting update changed"}
 	}
-	return decision{action: actionFollow}
+	return decision{action: actionFollow, wake: byUpdate}
 }
 
 // outdated tells whether the current Update was made for other inputs than the Stack has now.
 func outdated(o observation) bool {
-	if !o.update.DeletionTimestamp.IsZero() {
+	current := o.stack.Status.CurrentUpdate
+	switch {
+	case !o.update.DeletionTimestamp.IsZero():
 		return false
-	}
-	if deleting := !o.stack.DeletionTimestamp.IsZero(); deleting {
+	case o.stack.Spec.Suspend, current != nil && current.Generation != o.stack.Generation:
+		return true
+	case !o.stack.DeletionTimestamp.IsZero():
 		return o.update.Spec.Type != autov1alpha1.UpdateTypeDestroy || nothingToDestroy(o.stack) != ""
 	}
-	current := o.stack.Status.CurrentUpdate
-	if current == nil {
-		return false
-	}
-	return current.Generation != o.stack.Generation ||
-		// One without a source of its own is not of this controller.
-		o.artifact != nil && (current.Commit != o.artifact.Commit() || o.update.Spec.Source == nil)
+	// One without a source of its own is not of this controller.
+	return current != nil && o.artifact != nil && (current.Commit != o.artifact.Commit() || o.update.Spec.Source == nil)
 }
 
 // blocked returns what keeps the Stack from being updated, or nil.
 func blocked(o observation) *decision {
 	switch {
 	case o.specProblem != nil:
-		return &decision{action: actionStall, reason: pulumiv1.SpecInvalidReason, message: o.specProblem.Error()}
+		return &decision{action: actionStall, wake: byEdit, reason: pulumiv1.SpecInvalidReason, message: o.specProblem.Error()}
 	case o.sourceProblem != nil:
 		return blockedBySource(o, o.sourceProblem)
-	case o.forbiddenDependency != "":
-		return &decision{action: actionStall, reason: pulumiv1.AccessDeniedReason, message: o.forbiddenDependency}
-	case o.dependencyProblem != "":
-		return &decision{action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: o.dependencyProblem, after: o.waitInterval}
+	case o.dependency != nil:
+		return blockedByDependency(o, o.dependency)
 	}
 	return nil
 }
 
 func blockedBySource(o observation, problem *source.Problem) *decision {
-	d := &decision{action: actionWait, reason: problem.Reason, message: problem.Message, after: o.waitInterval}
+	d := &decision{action: actionWait, wake: byTime, reason: problem.Reason, message: problem.Message, after: o.waitInterval}
 	switch {
 	case problem.Pending:
-		d.action, d.after, d.quiet = actionLook, 0, askedForNothing(o.stack)
+		d.action, d.wake, d.after, d.quiet = actionLook, bySource, 0, askedForNothing(o.stack)
 	case problem.Permanent:
-		d.action, d.after = actionStall, 0
+		d.action, d.wake, d.after = actionStall, byEdit, 0
 	case problem.Watched:
-		d.after = 0
+		d.wake, d.after = bySource, 0
+	}
+	return d
+}
+
+// blockedByDependency waits for the watch on the other Stack. The time is for one that another shard has, which no watch covers.
+func blockedByDependency(o observation, problem *dependencyProblem) *decision {
+	d := &decision{action: actionWait, wake: byDependencies, reason: problem.reason, message: problem.message, after: o.waitInterval}
+	if problem.permanent {
+		d.action = actionStall
+	}
+	if problem.permanent && problem.reason != pulumiv1.DependencyCycleReason {
+		d.wake, d.after = byEdit, 0
+	}
+	return d
+}
+
+// decideOnStale keeps an update back until a prerequisite has run again.
+func decideOnStale(o observation) decision {
+	d := decision{action: actionWait, wake: byDependencies, reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: o.stale.message, after: o.waitInterval}
+	if o.stale.request != "" {
+		d.action = actionAsk
 	}
 	return d
 }
@@ -181,7 +225,7 @@ func decideOnTrigger(o observation) decision {
 	}
 	last := o.stack.Status.LastUpdate
 	if trigger, fresh := inputsChanged(o); trigger != "" {
-		return decision{action: actionUpdate, kind: kind, message: trigger, fresh: fresh}
+		return decision{action: actionUpdate, wake: byUpdate, kind: kind, message: trigger, fresh: fresh}
 	}
 	if pending := contentPending(o); pending != nil {
 		return *pending
@@ -190,12 +234,12 @@ func decideOnTrigger(o observation) decision {
 		return decideOnFailure(o, kind)
 	}
 	if !o.stack.Spec.ContinueResyncOnCommitMatch {
-		return decision{action: actionSettle}
+		return decision{action: actionSettle, wake: byEdit}
 	}
 	if left := resyncDue(o.stack, o.jitter).Sub(o.now); left > 0 {
-		return decision{action: actionSettle, after: left}
+		return decision{action: actionSettle, wake: byTime, after: left}
 	}
-	return decision{action: actionUpdate, kind: kind, message: "Resync time elapsed"}
+	return decision{action: actionUpdate, wake: byUpdate, kind: kind, message: "Resync time elapsed"}
 }
 
 // inputsChanged says why the Stack has to be updated whatever the schedule says; empty when its inputs are those of the last attempt.
@@ -220,10 +264,13 @@ func decideOnFailure(o observation, kind autov1alpha1.UpdateType) decision {
 	last := o.stack.Status.LastUpdate
 	left := retryDue(o.stack, o.jitter).Sub(o.now)
 	if left > 0 {
-		return decision{action: actionRetry, reason: retryReason(last), message: describeRetry(last, left), after: left}
+		return decision{action: actionRetry, wake: byTime, reason: retryReason(last), message: describeRetry(last, left), after: lookAgain(last, o.now, left)}
 	}
-	d := decision{action: actionUpdate, kind: kind, message: "Backoff time elapsed"}
-	if last.Interruptions > 0 {
+	d := decision{action: actionUpdate, wake: byUpdate, kind: kind, message: "Backoff time elapsed"}
+	switch {
+	case last.Conflicts > 0:
+		d.message = "The stack was locked"
+	case last.Interruptions > 0:
 		d.message = "The last update was interrupted"
 	}
 	return d
@@ -232,6 +279,8 @@ func decideOnFailure(o observation, kind autov1alpha1.UpdateType) decision {
 // retryReason tells a failure that is tried again from many of them, and both from an interruption.
 func retryReason(last *pulumiv1.StackUpdateStatus) string {
 	switch {
+	case last.Conflicts > 0:
+		return pulumiv1.UpdateConflictReason
 	case last.Interruptions >= freeInterruptions+stalledAfterFailures:
 		return pulumiv1.UpdateFailedReason
 	case last.Interruptions > 0:
@@ -245,9 +294,20 @@ func retryReason(last *pulumiv1.StackUpdateStatus) string {
 }
 
 func describeRetry(last *pulumiv1.StackUpdateStatus, left time.Duration) string {
-	happened := fmt.Sprintf("failed (attempt %d)", last.Failures)
-	if last.Interruptions > 0 {
-		happened = fmt.Sprintf("was interrupted %d times in a row", last.Interruptions)
+	return fmt.Sprintf("%s, next attempt in %s: %s", describeFailure(last), left.Round(time.Second), last.Message)
+}
+
+// describeAttempt is what is told of the last failure while another attempt runs.
+func describeAttempt(last *pulumiv1.StackUpdateStatus) string {
+	return fmt.Sprintf("%s, another attempt is on its way: %s", describeFailure(last), last.Message)
+}
+
+func describeFailure(last *pulumiv1.StackUpdateStatus) string {
+	if last.Conflicts > 0 {
+		return fmt.Sprintf("%s waits for the lock of the stack", last.Type)
 	}
-	return fmt.Sprintf("%s %s, next attempt in %s: %s", last.Type, happened, left.Round(time.Second), last.Message)
+	if last.Interruptions > 0 {
+		return fmt.Sprintf("%s was interrupted %d times in a row", last.Type, last.Interruptions)
+	}
+	return fmt.Sprintf("%s failed (attempt %d)", last.Type, last.Failures)
 }

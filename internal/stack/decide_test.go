@@ -140,7 +140,9 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 			action: actionUpdate, kind: autov1alpha1.UpdateTypePreview, fresh: true},
 		{name: "a changed Secret does not wait for the backoff", given: using(failed(9, time.Second), "a-1", "a-2"), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
 		{name: "a failure with the same Secret does", given: using(failed(1, time.Second), "a-1", "a-1"), action: actionRetry, reason: pulumiv1.RetryingAfterFailureReason, wakes: true},
-		{name: "a changed Secret waits for the dependencies", given: with(using(settled(), "a-1", "a-2"), func(o *observation) { o.dependencyProblem = "no" }),
+		{name: "a changed Secret waits for the dependencies", given: with(using(settled(), "a-1", "a-2"), func(o *observation) {
+			o.dependency = &dependencyProblem{reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: "no"}
+		}),
 			action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
 		{name: "a suspended Stack ignores a changed Secret", given: with(using(settled(), "a-1", "a-2"), func(o *observation) { o.stack.Spec.Suspend = true }),
 			action: actionSuspend, reason: pulumiv1.SuspendedReason},
@@ -177,7 +179,9 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		{name: "a forbidden source stalls", given: with(settled(), func(o *observation) {
 			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.AccessDeniedReason, Permanent: true}
 		}), action: actionStall, reason: pulumiv1.AccessDeniedReason},
-		{name: "an unmet prerequisite is waited for", given: with(settled(), func(o *observation) { o.dependencyProblem = "x is not ready" }), action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
+		{name: "an unmet prerequisite is waited for", given: with(settled(), func(o *observation) {
+			o.dependency = &dependencyProblem{reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: "x is not ready"}
+		}), action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
 		{name: "a suspended Stack is left alone", given: with(settled(), func(o *observation) { o.stack.Spec.Suspend = true; o.artifact.Digest = "sha256:b" }), action: actionSuspend, reason: pulumiv1.SuspendedReason},
 
 		{name: "a finished Update is recorded", given: updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), action: actionRecord},

@@ -18,6 +18,7 @@ import (
 const (
 	eventConfigInvalid     = "StackConfigInvalid"
 	eventPathUnmatched     = "SourcePathUnmatched"
+	eventUpdateConflict    = "StackUpdateConflictDetected"
 	eventUpdateDetected    = "StackUpdateDetected"
 	eventUpdateFailure     = "StackUpdateFailure"
 	eventUpdateInterrupted = "StackUpdateInterrupted"
@@ -32,6 +33,10 @@ func (r *Reconciler) announce(stack *pulumiv1.Stack, last *pulumiv1.StackUpdateS
 	// Flux's git providers set a commit status for a success only when they are asked to.
 	metadata[pulumiv1.GroupVersion.Group+"/"+eventv1.MetaCommitStatusKey] = eventv1.MetaCommitStatusUpdateValue
 	switch {
+	case last.Conflicts > 1:
+		// The first one was told.
+	case last.Conflicts == 1:
+		r.AnnotatedEventf(stack, metadata, corev1.EventTypeWarning, eventUpdateConflict, "%s waits for the lock of the stack: %s", last.Type, last.Message)
 	case update.WasInterrupted():
 		r.AnnotatedEventf(stack, metadata, corev1.EventTypeWarning, eventUpdateInterrupted, "%s was interrupted and will be repeated: %s", last.Type, last.Message)
 	case last.State == pulumiv1.StackUpdateFailed:

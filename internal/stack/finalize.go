@@ -2,38 +2,91 @@ package stack
 
 import (
 	"fmt"
+	"time"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
+// orphanHint is the way out of every deletion that cannot go on.
+const orphanHint = "set the annotation " + pulumiv1.OrphanAnnotation + "=true to leave the resources"
+
 // decideOnDeletion lets the finalizer go only with proof that nothing is left behind that should have been destroyed.
 func decideOnDeletion(o observation) decision {
 	if proof := nothingToDestroy(o.stack); proof != "" {
-		return decision{action: actionRelease, message: proof}
+		return decision{action: actionRelease, wake: byNothing, message: proof}
 	}
+	if o.stack.Spec.Suspend {
+		return decision{action: actionStall, wake: byEdit, reason: pulumiv1.SuspendedReason,
+			message: "the stack was deleted while it is suspended, so its resources are not destroyed: set spec.suspend to false to destroy them, or " + orphanHint}
+	}
+	due, fresh := destroyDue(o)
+	if left := due.Sub(o.now); left > 0 {
+		last := o.stack.Status.LastUpdate
+		return decision{action: actionRetry, wake: byTime, reason: retryReason(last), message: describeRetry(last, left) + "; " + orphanHint, after: lookAgain(last, o.now, left)}
+	}
+	if problem := blockedDestroy(o); problem != nil {
+		return *problem
+	}
+	return decision{action: actionUpdate, wake: byUpdate, kind: autov1alpha1.UpdateTypeDestroy, message: "Stack marked for deletion", fresh: fresh}
+}
+
+// destroyDue is when the next destroy may start; zero is now. It is fresh when it is the first one, or other than the last one.
+func destroyDue(o observation) (due time.Time, fresh bool) {
 	last := o.stack.Status.LastUpdate
-	if last != nil && last.Type == autov1alpha1.UpdateTypeDestroy && last.State == pulumiv1.StackUpdateFailed {
-		if left := retryDue(o.stack, o.jitter).Sub(o.now); left > 0 && unhandledRequest(o.stack) == "" {
-			return decision{action: actionRetry, reason: retryReason(last), message: describeRetry(last, left), after: left}
-		}
+	switch {
+	case last == nil, last.Type != autov1alpha1.UpdateTypeDestroy, last.State != pulumiv1.StackUpdateFailed:
+		return time.Time{}, true
+	case last.Generation != o.stack.Generation, unhandledRequest(o.stack) != "", referencesChanged(o) != "":
+		return time.Time{}, true
+	case o.artifact != nil && last.LastAttemptedCommit != "" && last.LastAttemptedCommit != commitOf(o.artifact):
+		return time.Time{}, true
 	}
-	if o.specProblem != nil {
-		return decision{action: actionStall, reason: pulumiv1.SpecInvalidReason,
-			message: fmt.Sprintf("cannot destroy: %s; mend the spec, or set the annotation %s=true to leave the resources", o.specProblem, pulumiv1.OrphanAnnotation)}
+	return retryDue(o.stack, o.jitter), false
+}
+
+// blockedDestroy returns what keeps the resources from being destroyed, and how to go on, or nil.
+func blockedDestroy(o observation) *decision {
+	switch {
+	case o.specProblem != nil:
+		return &decision{action: actionStall, wake: byEdit, reason: pulumiv1.SpecInvalidReason,
+			message: fmt.Sprintf("cannot destroy: %s; mend the spec, or %s", o.specProblem, orphanHint)}
+	case o.artifact != nil || o.sourceProblem == nil || destroyableFromState(o.stack):
+		return nil
 	}
-	if o.artifact == nil && o.sourceProblem != nil && o.stack.Status.ProjectInfo == nil {
-		d := blockedBySource(o, o.sourceProblem)
-		if o.sourceProblem.Pending {
-			return *d
-		}
-		// The source may be gone for good; only a human can say that the resources may stay.
-		d.after = o.waitInterval
-		d.message = fmt.Sprintf("cannot destroy: %s; set the annotation %s=true to leave the resources", d.message, pulumiv1.OrphanAnnotation)
-		return *d
+	d := blockedBySource(o, o.sourceProblem)
+	if o.sourceProblem.Pending {
+		return d
 	}
-	return decision{action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy, message: "Stack marked for deletion",
-		fresh: last == nil || last.Type != autov1alpha1.UpdateTypeDestroy}
+	// The source may be gone for good; only a human can say that the resources may stay.
+	d.after = o.waitInterval
+	d.message = cannotDestroy(o.stack, d.message)
+	return d
+}
+
+// cannotDestroy adds to a problem with the source what there is to do about it.
+func cannotDestroy(stack *pulumiv1.Stack, problem string) string {
+	if stack.Status.ProjectInfo != nil && stack.Spec.RunProgram {
+		return fmt.Sprintf("cannot destroy: %s; set spec.runProgram to false to destroy without the program, or %s", problem, orphanHint)
+	}
+	return fmt.Sprintf("cannot destroy: %s; %s", problem, orphanHint)
+}
+
+// destroyableFromState tells whether the resources can be destroyed without the program.
+func destroyableFromState(stack *pulumiv1.Stack) bool {
+	return stack.Status.ProjectInfo != nil && !stack.Spec.RunProgram
+}
+
+// whileDeleted adds to the progress of an Update what it means for a Stack that is deleted.
+func whileDeleted(stack *pulumiv1.Stack, update *autov1alpha1.Update, message string) string {
+	switch {
+	case stack.DeletionTimestamp.IsZero():
+	case nothingToDestroy(stack) != "":
+		return message + "; the stack goes when the update has ended"
+	case update.Spec.Type != autov1alpha1.UpdateTypeDestroy:
+		return message + "; the resources are destroyed when the update has ended"
+	}
+	return message
 }
 
 // nothingToDestroy returns why the finalizer may go, or the empty string.

@@ -64,7 +64,7 @@ func needsSource(stack *pulumiv1.Stack) bool {
 	case stack.DeletionTimestamp.IsZero():
 		return !stack.Spec.Suspend
 	}
-	return nothingToDestroy(stack) == "" && (stack.Status.ProjectInfo == nil || stack.Spec.RunProgram)
+	return nothingToDestroy(stack) == "" && !stack.Spec.Suspend && !destroyableFromState(stack)
 }
 
 func (r *Reconciler) observeWorkspace(ctx context.Context, o *observation) error {

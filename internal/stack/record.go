@@ -43,14 +43,18 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 		last.Message = update.Status.Message
 		last.LastSuccessfulCommit = previous.LastSuccessfulCommit
 		last.Failures = previous.Failures + 1
-		if update.WasInterrupted() {
+		switch {
+		case update.WasInterrupted():
 			last.Failures, last.Interruptions = previous.Failures, previous.Interruptions+1
+		case update.WasLockedOut():
+			recordConflict(last, previous)
 		}
 	} else if err := r.recordSuccess(ctx, stack, update, current); err != nil {
 		return err
 	}
 	stack.Status.LastUpdate = last
 	stack.Status.CurrentUpdate = nil
+	stack.Status.History = dropConflicts(stack.Status.History, historyDigest(current.Commit), last)
 	stack.Status.History.Upsert(historyDigest(current.Commit), endOf(update).Time, durationOf(update), historyStatus(last), historyMetadata(current.Revision))
 	return nil
 }
@@ -77,7 +81,8 @@ func (r *Reconciler) recordSuccess(ctx context.Context, stack *pulumiv1.Stack, u
 	return nil
 }
 
-// pruneUpdates deletes the oldest finished Updates beyond the limit. The one that was recorded last always stays.
+// pruneUpdates deletes the oldest finished Updates beyond the limit, and all that merely met a lock. The one that was recorded last
+// always stays.
 func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack, recorded string) error {
 	updates, err := r.updatesOf(ctx, stack)
 	if err != nil {
@@ -90,12 +95,14 @@ func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack, re
 		return b.CreationTimestamp.Compare(a.CreationTimestamp.Time)
 	})
 	keep := max(stack.GetUpdateHistoryLimit()-1, 0)
-	if len(finished) <= keep {
-		return nil
-	}
-	for i := range finished[keep:] {
-		if err := r.Delete(ctx, &finished[keep+i]); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete the old update %s: %w", finished[keep+i].Name, err)
+	kept := 0
+	for i := range finished {
+		if !finished[i].WasLockedOut() && kept < keep {
+			kept++
+			continue
+		}
+		if err := r.Delete(ctx, &finished[i]); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete the old update %s: %w", finished[i].Name, err)
 		}
 	}
 	return nil
@@ -123,9 +130,15 @@ func historyDigest(commit string) string {
 	return commit
 }
 
+// historyConflict is the status of attempts that met a lock.
+const historyConflict = "conflict"
+
 // historyStatus tells an interruption, whose outcome is not known, from a failure.
 func historyStatus(last *pulumiv1.StackUpdateStatus) string {
-	if last.Interruptions > 0 {
+	switch {
+	case last.Conflicts > 0:
+		return historyConflict
+	case last.Interruptions > 0:
 		return "interrupted"
 	}
 	return string(last.State)

@@ -25,6 +25,9 @@ const (
 // failed together.
 func retryDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	last := stack.Status.LastUpdate
+	if last.Conflicts > 0 {
+		return conflictDue(stack, jitter)
+	}
 	if last.Interruptions > 0 {
 		return last.LastResyncTime.Add(interruptionBackoff(last.Interruptions, stack.GetRetryMaxBackoff(), jitter*spread(stack)))
 	}

@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -30,6 +29,7 @@ const (
 	sourceIndex       = "spec.fluxSource.sourceRef"
 	programIndex      = "spec.programRef"
 	prerequisiteIndex = "spec.prerequisites"
+	readyExprIndex    = "spec.dependsOn.readyExpr"
 	updateOwnerIndex  = "metadata.ownerReferences.stack"
 )
 
@@ -43,7 +43,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 			predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, annotationChanged(pulumiv1.ReconcileRequestAnnotation), annotationChanged(pulumiv1.OrphanAnnotation)))).
 		Owns(&autov1alpha1.Workspace{}, builder.WithPredicates(workspaceChanged)).
 		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &pulumiv1.Stack{}), builder.WithPredicates(updateChanged)).
-		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.dependentsOf), builder.WithPredicates(statusChanged)).
+		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.dependentsOf), builder.WithPredicates(dependencyChanged)).
+		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.judgesOf), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&pulumiv1.Program{}, handler.EnqueueRequestsFromMapFunc(r.usersOfProgram), builder.WithPredicates(programChanged)).
 		WatchesRawSource(ctrlsource.Channel(r.Sources.Git.Events(), &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
@@ -82,9 +83,14 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		return fmt.Errorf("index the Stacks by Program: %w", err)
 	}
 	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, prerequisiteIndex, func(object client.Object) []string {
-		return prerequisitesOf(object.(*pulumiv1.Stack))
+		return namesOf(object.(*pulumiv1.Stack), func(dependency) bool { return true })
 	}); err != nil {
 		return fmt.Errorf("index the Stacks by prerequisite: %w", err)
+	}
+	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, readyExprIndex, func(object client.Object) []string {
+		return namesOf(object.(*pulumiv1.Stack), func(item dependency) bool { return item.expression != "" })
+	}); err != nil {
+		return fmt.Errorf("index the Stacks by dependency with an expression: %w", err)
 	}
 	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, referencesIndex, indexByReferences); err != nil {
 		return fmt.Errorf("index the Stacks by the Secrets and ConfigMaps that they use: %w", err)
@@ -121,6 +127,11 @@ func (r *Reconciler) dependentsOf(ctx context.Context, object client.Object) []r
 	return r.requestsFor(ctx, client.MatchingFields{prerequisiteIndex: client.ObjectKeyFromObject(object).String()})
 }
 
+// judgesOf returns the Stacks that judge the Stack with an expression, which may look at anything in it.
+func (r *Reconciler) judgesOf(ctx context.Context, object client.Object) []reconcile.Request {
+	return r.requestsFor(ctx, client.MatchingFields{readyExprIndex: client.ObjectKeyFromObject(object).String()})
+}
+
 func (r *Reconciler) requestsFor(ctx context.Context, selected client.ListOption) []reconcile.Request {
 	var stacks pulumiv1.StackList
 	// Nothing is changed in what is looked through here, and it may be many.
@@ -135,17 +146,13 @@ func (r *Reconciler) requestsFor(ctx context.Context, selected client.ListOption
 	return requests
 }
 
-func prerequisitesOf(stack *pulumiv1.Stack) []string {
+// namesOf returns the names of the chosen dependencies of the Stack.
+func namesOf(stack *pulumiv1.Stack, chosen func(dependency) bool) []string {
 	var keys []string
-	for _, prerequisite := range stack.Spec.Prerequisites {
-		keys = append(keys, types.NamespacedName{Namespace: stack.Namespace, Name: prerequisite.Name}.String())
-	}
-	for _, dependency := range stack.Spec.DependsOn {
-		namespace := dependency.Namespace
-		if namespace == "" {
-			namespace = stack.Namespace
+	for _, item := range dependenciesOf(stack) {
+		if chosen(item) {
+			keys = append(keys, item.name.String())
 		}
-		keys = append(keys, types.NamespacedName{Namespace: namespace, Name: dependency.Name}.String())
 	}
 	return keys
 }
@@ -164,17 +171,6 @@ func waitingReasonChanged(before, after *autov1alpha1.Update) bool {
 	oldReason, oldMessage := waitingFor(before)
 	newReason, newMessage := waitingFor(after)
 	return oldReason != newReason || oldMessage != newMessage || !after.HasStarted() && describeProgress(before) != describeProgress(after)
-}
-
-// statusChanged passes what dependents wait for.
-var statusChanged = predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*pulumiv1.Stack)
-		after, same := e.ObjectNew.(*pulumiv1.Stack)
-		return ok && same && notReady(before) != notReady(after)
-	},
-	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
 // artifactChanged passes a source whose artifact differs in revision, digest or place, or that has none and tells anew why.

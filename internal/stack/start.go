@@ -24,6 +24,9 @@ func (r *Reconciler) startUpdate(ctx context.Context, o *observation, d decision
 		return outcome{}, err
 	}
 	if blocked != nil {
+		if d.kind == autov1alpha1.UpdateTypeDestroy && blocked.action != actionFetch && blocked.action != actionLook {
+			blocked.message = cannotDestroy(o.stack, blocked.message)
+		}
 		return r.act(ctx, o, *blocked)
 	}
 	if err := r.applyWorkspace(ctx, o, o.artifact != nil); err != nil {
@@ -45,14 +48,14 @@ func (r *Reconciler) ensureArtifact(ctx context.Context, o *observation, d decis
 	}
 	stored, err := r.requestArtifact(ctx, o)
 	switch {
-	case err != nil && d.kind == autov1alpha1.UpdateTypeDestroy && o.stack.Status.ProjectInfo != nil:
+	case err != nil && d.kind == autov1alpha1.UpdateTypeDestroy && destroyableFromState(o.stack):
 		// Resources can be destroyed from the state alone.
 		o.artifact = nil
 		return nil, nil
 	case err != nil:
 		return fetchProblem(*o, err), nil
 	case stored == "":
-		return &decision{action: actionFetch, message: "fetching the artifact " + describeRevision(o.artifact)}, nil
+		return &decision{action: actionFetch, wake: byFetch, message: "fetching the artifact " + describeRevision(o.artifact)}, nil
 	case d.kind == autov1alpha1.UpdateTypeDestroy:
 		return nil, nil
 	}
@@ -60,7 +63,7 @@ func (r *Reconciler) ensureArtifact(ctx context.Context, o *observation, d decis
 		return nil, err
 	}
 	if o.content.digest == "" {
-		return &decision{action: actionFetch, message: "looking through the files of the artifact " + describeRevision(o.artifact)}, nil
+		return &decision{action: actionFetch, wake: byFetch, message: "looking through the files of the artifact " + describeRevision(o.artifact)}, nil
 	}
 	return nil, nil
 }
@@ -70,10 +73,10 @@ func (r *Reconciler) ensureArtifact(ctx context.Context, o *observation, d decis
 func fetchProblem(o observation, err error) *decision {
 	if problem := (*source.Problem)(nil); errors.As(err, &problem) {
 		d := blockedBySource(o, problem)
-		d.after = o.waitInterval
+		d.wake, d.after = byTime, o.waitInterval
 		return d
 	}
-	d := &decision{action: actionWait, reason: pulumiv1.ArtifactFetchFailedReason, message: err.Error(), after: o.waitInterval}
+	d := &decision{action: actionWait, wake: byTime, reason: pulumiv1.ArtifactFetchFailedReason, message: err.Error(), after: o.waitInterval}
 	kind, _ := fetchErrorKind(err)
 	switch kind {
 	case artifact.Integrity:
@@ -102,7 +105,9 @@ func (r *Reconciler) createUpdate(ctx context.Context, o *observation, d decisio
 	}
 	err = r.Create(ctx, update, client.FieldOwner(fieldOwner))
 	if err == nil {
-		r.AnnotatedEventf(o.stack, eventMetadata(o.artifact, update), corev1.EventTypeNormal, eventUpdateDetected, "%s", d.message)
+		if !triesLockAgain(o.stack, d) {
+			r.AnnotatedEventf(o.stack, eventMetadata(o.artifact, update), corev1.EventTypeNormal, eventUpdateDetected, "%s", d.message)
+		}
 		r.announceUnmatched(o)
 		return update, nil
 	}
@@ -135,6 +140,7 @@ func (r *Reconciler) recordStart(o *observation, d decision, update *autov1alpha
 	if d.fresh && stack.Status.LastUpdate != nil {
 		stack.Status.LastUpdate.Failures = 0
 		stack.Status.LastUpdate.Interruptions = 0
+		stack.Status.LastUpdate.Conflicts, stack.Status.LastUpdate.ConflictsSince = 0, nil
 	}
 }
 

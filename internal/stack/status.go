@@ -34,6 +34,7 @@ var reconcilingReasons = []string{
 	pulumiv1.RetryingAfterFailureReason,
 	pulumiv1.PreviewFailedReason,
 	pulumiv1.UpdateInterruptedReason,
+	pulumiv1.UpdateConflictReason,
 }
 
 // markWaiting says what is missing. It is not a failure, and what is missing may appear at any time.
@@ -56,15 +57,26 @@ func markStalled(stack *pulumiv1.Stack, reason, message string) {
 // keepsReady tells whether a running update leaves the conditions as they are: a periodic run of a settled Stack changes
 // nothing that anybody waits for, and a Stack that is stalled after many failures stays so until an attempt succeeds.
 func keepsReady(stack *pulumiv1.Stack) bool {
+	return repeats(stack) && (conditions.IsReady(stack) || conditions.GetReason(stack, meta.StalledCondition) == pulumiv1.UpdateFailedReason)
+}
+
+// failsAgainAndAgain tells whether the running update follows as many failures with the same inputs as stall a Stack. It may have
+// started before the last of them was shown.
+func failsAgainAndAgain(stack *pulumiv1.Stack) bool {
+	last := stack.Status.LastUpdate
+	return repeats(stack) && last.State == pulumiv1.StackUpdateFailed && retryReason(last) == pulumiv1.UpdateFailedReason
+}
+
+// repeats tells whether the running update has the inputs of the last one.
+func repeats(stack *pulumiv1.Stack) bool {
 	last := stack.Status.LastUpdate
 	current := stack.Status.CurrentUpdate
 	if last == nil || current == nil || !stack.DeletionTimestamp.IsZero() {
 		return false
 	}
-	sameInputs := last.Generation == current.Generation &&
+	return last.Generation == current.Generation &&
 		last.LastAttemptedCommit == current.Commit &&
 		last.ReconcileRequest == current.ReconcileRequest &&
 		!usesNewReferences(last, current) &&
 		current.RequestedAt == ""
-	return sameInputs && (conditions.IsReady(stack) || conditions.GetReason(stack, meta.StalledCondition) == pulumiv1.UpdateFailedReason)
 }

@@ -3,7 +3,9 @@ package stack
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,10 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -69,6 +72,14 @@ type stage struct {
 	t         *testing.T
 	client    client.Client
 	namespace string
+	requests  requestLog
+}
+
+// secretsRead returns the requests of the controller for Secrets with what is in them.
+func (s *stage) secretsRead() []string {
+	s.requests.mu.Lock()
+	defer s.requests.mu.Unlock()
+	return slices.Clone(*s.requests.read)
 }
 
 func newStage(t *testing.T) *stage {
@@ -83,7 +94,7 @@ func newStage(t *testing.T) *stage {
 	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, autov1alpha1.AddToScheme, pulumiv1.AddToScheme} {
 		g.Expect(add(scheme)).To(Succeed())
 	}
-	s := &stage{WithT: g, t: t}
+	s := &stage{WithT: g, t: t, requests: requestLog{mu: &sync.Mutex{}, read: &[]string{}}}
 	s.client, err = client.New(cluster.Config(), client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "stack-"}}
@@ -106,13 +117,17 @@ func (s *stage) watchReferences(mgr ctrl.Manager) *references.Watcher {
 
 func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sruntime.Scheme) {
 	s.t.Helper()
-	mgr, err := ctrl.NewManager(cluster.Config(), ctrl.Options{
+	config := rest.CopyConfig(cluster.Config())
+	config.Wrap(func(transport http.RoundTripper) http.RoundTripper {
+		return requestLog{RoundTripper: transport, mu: s.requests.mu, read: s.requests.read}
+	})
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:  scheme,
 		Logger:  logr.Discard(),
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}},
 		// Every test has a controller of that name.
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	store, err := artifact.NewStore(artifact.Options{Dir: s.t.TempDir()})

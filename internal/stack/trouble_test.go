@@ -138,3 +138,35 @@ func TestStackIsWokenByTheTroubleOfItsWorkspaceOnly(t *testing.T) {
 	g.Expect(workspaceChanged.Delete(event.DeleteEvent{Object: fine})).To(BeTrue())
 	g.Expect(workspaceChanged.Create(event.CreateEvent{Object: bad})).To(BeFalse())
 }
+
+func TestStackThatFailedOftenIsStalledAlsoWhenTheNextAttemptStartsAtOnce(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		change  func(*observation)
+		stalled bool
+	}{
+		{"many failures", func(*observation) {}, true},
+		{"few failures", func(o *observation) { o.stack.Status.LastUpdate.Failures = stalledAfterFailures - 1 }, false},
+		{"another commit", func(o *observation) { o.stack.Status.CurrentUpdate.Commit = "sha256:b" }, false},
+		{"a request", func(o *observation) { o.stack.Status.CurrentUpdate.RequestedAt = "now" }, false},
+		{"a success", func(o *observation) { o.stack.Status.LastUpdate.State = pulumiv1.StackUpdateSucceeded }, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			o := updating()
+			o.stack.Status.LastUpdate.State, o.stack.Status.LastUpdate.Message = pulumiv1.StackUpdateFailed, "no such file"
+			o.stack.Status.LastUpdate.Failures = stalledAfterFailures
+			test.change(o)
+			// The attempt that failed was shown as being on its way, and its failure was not shown yet.
+			markWorking(o.stack, "stack is being processed")
+			(&Reconciler{}).showProgress(o, o.update)
+			lint(t, g, o.stack)
+			g.Expect(conditions.IsStalled(o.stack)).To(Equal(test.stalled))
+			g.Expect(conditions.IsReconciling(o.stack)).To(Equal(!test.stalled))
+			if test.stalled {
+				g.Expect(conditions.GetReason(o.stack, meta.ReadyCondition)).To(Equal(pulumiv1.UpdateFailedReason))
+				g.Expect(conditions.GetMessage(o.stack, meta.ReadyCondition)).To(Equal("up failed (attempt 3), another attempt is on its way: no such file"))
+			}
+		})
+	}
+}

@@ -28,6 +28,10 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spec.updateTemplate: %w", err)
 	}
+	if d.kind == autov1alpha1.UpdateTypeDestroy {
+		// Whatever is destroyed in part only is no proof that nothing is left.
+		update.Spec.Target, update.Spec.TargetDependents = nil, nil
+	}
 	update.Namespace = stack.Namespace
 	update.Name = updateName(o, d)
 	for key, value := range labelsOf(stack) {
@@ -62,13 +66,13 @@ func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
 	if o.artifact != nil {
 		spec.Source = updateSource(o)
 	}
+	spec.Refresh = optional(stack.Spec.Refresh)
 	if d.kind == autov1alpha1.UpdateTypeDestroy {
 		spec.RunProgram = optional(stack.Spec.RunProgram)
 		return spec
 	}
 	spec.Target = stack.Spec.Targets
 	spec.TargetDependents = optional(stack.Spec.TargetDependents)
-	spec.Refresh = optional(stack.Spec.Refresh)
 	return spec
 }
 

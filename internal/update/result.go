@@ -66,16 +66,16 @@ func resultMessage(operation *proto.Operation) string {
 		message = fmt.Sprintf("%s %s", strings.ToLower(kind), strings.ToLower(state))
 	}
 	if holder := operation.GetLockHolder(); holder != nil && operation.GetFailure() == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT {
-		message += " (" + describeLockHolder(holder) + ")"
+		return describeLock(holder)
 	}
 	return message
 }
 
-// describeLockHolder names who holds the lock of the stack, and since when.
-func describeLockHolder(holder *proto.LockHolder) string {
-	text := fmt.Sprintf("the lock is held by %s@%s, process %d", holder.GetUser(), holder.GetHost(), holder.GetPid())
+// describeLock names who holds the lock of the stack, and since when. It says all that the CLI says about it, in fewer words.
+func describeLock(holder *proto.LockHolder) string {
+	text := fmt.Sprintf("the stack is locked by %s@%s (pid %d)", holder.GetUser(), holder.GetHost(), holder.GetPid())
 	if holder.GetSince() != nil {
-		text += ", since " + holder.GetSince().AsTime().UTC().Format(time.RFC3339)
+		text += " since " + holder.GetSince().AsTime().UTC().Format(time.RFC3339)
 	}
-	return text
+	return text + ": it goes on when that process has ended; a lock that is left over is removed with `pulumi cancel`"
 }

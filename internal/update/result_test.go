@@ -96,7 +96,8 @@ func TestConflictNamesTheHolderOfTheLock(t *testing.T) {
 			User: "alice", Host: "laptop", Pid: 7, Since: timestamppb.New(testTime),
 		},
 	})
-	g.Expect(message).To(Equal("the stack is locked (the lock is held by alice@laptop, process 7, since 2026-03-01T12:00:00Z)"))
+	g.Expect(message).To(Equal("the stack is locked by alice@laptop (pid 7) since 2026-03-01T12:00:00Z: " +
+		"it goes on when that process has ended; a lock that is left over is removed with `pulumi cancel`"))
 }
 
 func TestResultAlwaysHasAMessage(t *testing.T) {

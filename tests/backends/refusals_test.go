@@ -9,6 +9,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/postgres"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
 // The services of clouds are not to be had here: these are the pulumi CLI's own checks, and servers that refuse.
@@ -63,7 +64,11 @@ func TestUpdateThatPulumiCloudRefusesBesideAnotherIsAConflict(t *testing.T) {
 		s.Spec.Stack = "acme/cloud-busy/dev"
 	})
 	stack := await(t, app, failing("Another update is currently in progress"))
-	NewWithT(t).Expect(failureOf(t, app, stack)).To(Equal(autov1alpha1.UpdateConflictReason))
+	g := NewWithT(t)
+	g.Expect(failureOf(t, app, stack)).To(Equal(autov1alpha1.UpdateConflictReason))
+	g.Expect(statuscheck.NotReady(pulumiv1.UpdateConflictReason)(stack)).To(BeTrue())
+	g.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+	g.Expect(stack.Status.LastUpdate.Conflicts).To(BeEquivalentTo(1))
 }
 
 // Whoever gives the whole URL as a secret may have put the password into it.

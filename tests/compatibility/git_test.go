@@ -44,10 +44,10 @@ func TestMisusedGitFieldsAreExplainedAndHeal(t *testing.T) {
 	)
 	testMisuses(t, []misuse{
 		{field: "projectRepo (absent)", manifest: "git-branch", patch: "{spec: {projectRepo: null}}", reason: invalid, says: "spec.projectRepo is missing"},
-		{field: "projectRepo (malformed)", manifest: "git-branch", patch: "{spec: {projectRepo: 'this is no URL'}}", reason: invalid, says: "the URL of the git repository"},
-		{field: "projectRepo (a file)", manifest: "git-branch", patch: "{spec: {projectRepo: 'file:///etc'}}", reason: invalid, says: "file:// is not accepted"},
-		{field: "projectRepo (a command)", manifest: "git-branch", patch: "{spec: {projectRepo: 'ext::sh -c touch% /tmp/pwned'}}", reason: invalid, says: "the URL of the git repository"},
-		{field: "projectRepo (a flag)", manifest: "git-branch", patch: "{spec: {projectRepo: '--upload-pack=/bin/false'}}", reason: invalid, says: "the URL of the git repository"},
+		{field: "projectRepo (malformed)", manifest: "git-branch", patch: "{spec: {projectRepo: 'this is no URL'}}", reason: invalid, says: "spec.projectRepo: the URL of the git repository"},
+		{field: "projectRepo (a file)", manifest: "git-branch", patch: "{spec: {projectRepo: 'file:///etc'}}", reason: invalid, says: "spec.projectRepo: file:// is not accepted"},
+		{field: "projectRepo (a command)", manifest: "git-branch", patch: "{spec: {projectRepo: 'ext::sh -c touch% /tmp/pwned'}}", reason: invalid, says: "spec.projectRepo: the URL of the git repository"},
+		{field: "projectRepo (a flag)", manifest: "git-branch", patch: "{spec: {projectRepo: '--upload-pack=/bin/false'}}", reason: invalid, says: "spec.projectRepo: the URL of the git repository"},
 		{field: "projectRepo (not there)", manifest: "git-branch", patch: "{spec: {projectRepo: 'https://git.example.com/acmecorp/nobody'}}",
 			reason: pulumiv1.RepositoryNotFoundReason, says: "acmecorp/nobody"},
 		{field: "projectRepo (no server)", manifest: "git-branch", patch: "{spec: {projectRepo: 'http://127.0.0.1:1/acmecorp/nobody'}}",

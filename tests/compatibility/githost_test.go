@@ -1,11 +1,13 @@
 package compatibility_test
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -14,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/fluxcd/pkg/gittestserver"
 	"golang.org/x/crypto/ssh"
@@ -34,15 +37,30 @@ type gitHost struct {
 	mu sync.Mutex
 	// passwords are those of repositories, by path; user names do not matter.
 	passwords map[string]string
-	// refs and packs count the looks at references and the downloads of commits, by repository.
-	refs, packs map[string]int
+	// requests are those that were admitted, and held has the repositories that do not answer until the channel is closed.
+	requests map[string][]gitRequest
+	held     map[string]chan struct{}
 }
+
+// gitRequest is one over HTTP.
+type gitRequest struct {
+	at time.Time
+	// gaveUp says that the client did not wait for the answer. It comes again, sooner than otherwise.
+	gaveUp bool
+	// request is compared only.
+	request *http.Request
+	// wants are the commits that are asked for; none in the list of references, which begins every conversation.
+	wants []string
+}
+
+// maxGitRequest is more than any request of a client that wants a commit, in bytes.
+const maxGitRequest = 64 << 10
 
 // keyPassphrase is that of the private key.
 const keyPassphrase = "canary-of-a-passphrase"
 
 func newGitHost(dir, backend, repositories string) (*gitHost, error) {
-	h := &gitHost{passwords: map[string]string{}, refs: map[string]int{}, packs: map[string]int{}}
+	h := &gitHost{passwords: map[string]string{}, requests: map[string][]gitRequest{}, held: map[string]chan struct{}{}}
 	target, err := url.Parse(backend)
 	if err != nil {
 		return nil, err
@@ -51,6 +69,7 @@ func newGitHost(dir, backend, repositories string) (*gitHost, error) {
 	h.http = httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
 		if h.admit(request) {
 			proxy.ServeHTTP(response, request)
+			h.answered(request)
 			return
 		}
 		response.Header().Set("WWW-Authenticate", `Basic realm="git"`)
@@ -113,25 +132,69 @@ func (h *gitHost) stop() {
 	_ = h.ssh.StopSSH()
 }
 
-// admit counts the request, and tells whether it may go on.
+// admit notes the request, and tells whether it may go on.
 func (h *gitHost) admit(request *http.Request) bool {
 	repository, isRefs := strings.CutSuffix(request.URL.Path, "/info/refs")
 	repository, isPack := strings.CutSuffix(repository, "/git-upload-pack")
 	repository = strings.TrimPrefix(repository, "/")
+	wants, err := wantsOf(request)
+	if err != nil {
+		return false
+	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if password, private := h.passwords[repository]; private {
 		if _, given, _ := request.BasicAuth(); given != password && request.Header.Get("Authorization") != "Bearer "+password {
+			h.mu.Unlock()
 			return false
 		}
 	}
-	if isRefs {
-		h.refs[repository]++
+	if isRefs || isPack {
+		h.requests[repository] = append(h.requests[repository], gitRequest{at: time.Now(), wants: wants, request: request})
 	}
-	if isPack {
-		h.packs[repository]++
+	held := h.held[repository]
+	h.mu.Unlock()
+	if held != nil {
+		select {
+		case <-held:
+		case <-request.Context().Done():
+		}
 	}
 	return true
+}
+
+// answered notes how a request ended.
+func (h *gitHost) answered(request *http.Request) {
+	if request.Context().Err() == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, requests := range h.requests {
+		for i := range requests {
+			if requests[i].request == request {
+				requests[i].gaveUp = true
+			}
+		}
+	}
+}
+
+// wantsOf returns the commits that a request asks for, and leaves its body as it is.
+func wantsOf(request *http.Request) ([]string, error) {
+	if request.Method != http.MethodPost {
+		return nil, nil
+	}
+	body, err := io.ReadAll(io.LimitReader(request.Body, maxGitRequest))
+	if err != nil {
+		return nil, err
+	}
+	request.Body = io.NopCloser(bytes.NewReader(body))
+	var wants []string
+	for line := range strings.Lines(string(body)) {
+		if _, want, ok := strings.Cut(line, "want "); ok {
+			wants = append(wants, strings.Fields(want)[0])
+		}
+	}
+	return wants, nil
 }
 
 // protect makes the repository one that needs the password, from now on.
@@ -141,9 +204,48 @@ func (h *gitHost) protect(repository, password string) {
 	h.passwords[repository] = password
 }
 
-// counted returns how often references were looked at, and commits downloaded.
-func (h *gitHost) counted(repository string) (refs, packs int) {
+// hold keeps the repository from answering until release is called, and returns what there was before.
+func (h *gitHost) hold(repository string) (before traffic, release func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.refs[repository], h.packs[repository]
+	held := make(chan struct{})
+	h.held[repository] = held
+	return trafficOf(h.requests[repository]), func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.held, repository)
+		close(held)
+	}
+}
+
+// traffic returns what the repository was asked for over HTTP.
+func (h *gitHost) traffic(repository string) traffic {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return trafficOf(h.requests[repository])
+}
+
+// traffic is what a repository was asked for.
+type traffic struct {
+	// looks are the times at which its references were listed for their own sake.
+	looks []time.Time
+	// checkouts are the commits that were asked for.
+	checkouts []string
+}
+
+// trafficOf tells a list of references that a checkout began with from a look.
+func trafficOf(requests []gitRequest) (seen traffic) {
+	for _, request := range requests {
+		switch last := len(seen.looks) - 1; {
+		case request.gaveUp:
+		case request.wants == nil:
+			seen.looks = append(seen.looks, request.at)
+		case last >= 0:
+			seen.looks = seen.looks[:last]
+			fallthrough
+		default:
+			seen.checkouts = append(seen.checkouts, request.wants...)
+		}
+	}
+	return seen
 }

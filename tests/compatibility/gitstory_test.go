@@ -11,6 +11,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 
@@ -68,47 +70,91 @@ func (s *scene) keeps(stack *pulumiv1.Stack, commit string) {
 	s.g.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 }
 
-// TestHundredStacksOnABranchLookAtItOnce has a hundred Stacks, of which ten are deployed. The others follow the branch and wait for a
-// prerequisite.
+// TestHundredStacksOnABranchLookAtItOnce has a hundred Stacks that follow a branch and want to run what it names. Ten are deployed. The
+// API server refuses the Workspaces of the others, which costs less than a hundred runs of pulumi: it does so when everything else is
+// ready, so each has looked for the commit and asked for its files.
 func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "story-hundred")
-	const name, deployed, following = "story/hundred", 10, 90
+	const name, deployed, all = "story/hundred", 10, 100
 	repo := newRepository(s.g, name)
-	// What anybody may read is shared by namespaces and credentials.
-	stack := func(i int, waits string) string {
-		return fmt.Sprintf("{metadata: {name: stack-%[1]d}, spec: {stack: stack-%[1]d, projectRepo: '%[2]s/%[3]s'%[4]s}}", i, privateAddress, name, waits)
-	}
-	for i := range deployed + following {
-		waits := ""
+	for i := range all {
+		template := ""
 		if i >= deployed {
-			waits = ", prerequisites: [{name: nobody}]"
+			template = ", workspaceTemplate: {metadata: {labels: {'not a label': x}}}"
 		}
-		s.g.Expect(s.applyAll(s.manifest("manifests/git-branch", stack(i, waits)))).To(Succeed())
+		// What anybody may read is shared by namespaces and credentials.
+		patch := fmt.Sprintf("{metadata: {name: stack-%[1]d}, spec: {stack: stack-%[1]d, projectRepo: '%[2]s/%[3]s'%[4]s}}", i, privateAddress, name, template)
+		s.g.Expect(s.applyAll(s.manifest("manifests/git-branch", patch))).To(Succeed())
 	}
-	all := func(commit string) {
-		for i := range deployed {
-			s.await(fmt.Sprintf("stack-%d", i), isAt(commit))
-		}
+	refused := notReady(pulumiv1.WorkspaceFailedReason, "not a label")
+	haveTried := func(commit string) {
+		s.awaitCount(deployed, isAt(commit))
+		s.awaitCount(all-deployed, refused)
 	}
-	all(repo.first)
-	s.await(fmt.Sprintf("stack-%d", deployed+following-1), notReady(pulumiv1.PrerequisiteNotSatisfiedReason, "nobody does not exist"))
-	refs, packs := host.counted(name)
-	s.g.Expect(refs).To(BeNumerically("<=", 3), "one look of all Stacks, and one clone")
-	s.g.Expect(packs).To(BeNumerically("<=", 4), "the requests of one look and one clone")
+	haveTried(repo.first)
+	seen := host.traffic(name)
+	s.g.Expect(seen.checkouts).To(Equal([]string{repo.first}))
+	s.g.Expect(seen.looks).To(beAnIntervalApart(1))
 
+	// All of them ask for the second commit, while the server takes its time: the look that runs answers the first of them, and one
+	// more answers all others.
 	second := repo.commitOn(repo.first, "second")
-	s.request("stack-0")
-	all(second)
-	refs, packs = counted(name, refs, packs)
-	s.g.Expect(refs).To(BeNumerically("<=", 3), "one of them asked, and all follow")
-	s.g.Expect(packs).To(BeNumerically("<=", 4))
+	before, release := host.hold(name)
+	for i := range all {
+		s.request(fmt.Sprintf("stack-%d", i))
+	}
+	s.awaitCount(all, func(stack *pulumiv1.Stack) bool { return strings.Contains(messageOf(stack), "looking for main in") })
+	release()
+	haveTried(second)
+	seen = host.traffic(name)
+	s.g.Expect(seen.checkouts).To(Equal([]string{repo.first, second}))
+	asked := len(seen.looks)
+	s.g.Expect(asked-len(before.looks)).To(And(BeNumerically(">=", 1), BeNumerically("<=", 2)), "a hundred requests need two answers at most")
+
+	// Nobody asks for the third.
+	third := repo.commitOn(second, "third")
+	s.g.Eventually(func() []string { return host.traffic(name).checkouts }).WithTimeout(longestInterval + patience).WithPolling(pollInterval).
+		Should(Equal([]string{repo.first, second, third}))
+	haveTried(third)
+	seen = host.traffic(name)
+	s.g.Expect(seen.checkouts).To(HaveLen(3), "a commit is checked out once, however many want it")
+	s.g.Expect(seen.looks[asked-1:]).To(beAnIntervalApart(2))
 }
 
-// counted returns how much more there was than before.
-func counted(repository string, refsBefore, packsBefore int) (refs, packs int) {
-	refs, packs = host.counted(repository)
-	return refs - refsBefore, packs - packsBefore
+// shortestInterval and longestInterval are those between looks of Stacks that ask for none, with the controller's jitter.
+const (
+	shortestInterval = pulumiv1.MinResyncInterval * 95 / 100
+	longestInterval  = pulumiv1.MinResyncInterval * 105 / 100
+)
+
+// beAnIntervalApart expects so many looks at least, and that each is an interval after the one before.
+func beAnIntervalApart(atLeast int) types.GomegaMatcher {
+	return WithTransform(func(looks []time.Time) error {
+		for i := range looks[min(1, len(looks)):] {
+			if since := looks[i+1].Sub(looks[i]); since < shortestInterval {
+				return fmt.Errorf("look %d is %s after the one before", i+2, since)
+			}
+		}
+		if len(looks) < atLeast {
+			return fmt.Errorf("there are only %d looks", len(looks))
+		}
+		return nil
+	}, Succeed())
+}
+
+// awaitCount waits until so many Stacks of the scene are as asked.
+func (s *scene) awaitCount(count int, is func(*pulumiv1.Stack) bool) {
+	s.g.EventuallyWithOffset(1, func() (found int, err error) {
+		var list pulumiv1.StackList
+		err = system.Client.List(s.t.Context(), &list, client.InNamespace(s.namespace))
+		for i := range list.Items {
+			if is(&list.Items[i]) {
+				found++
+			}
+		}
+		return found, err
+	}).WithContext(s.t.Context()).WithTimeout(patience).WithPolling(pollInterval).Should(Equal(count))
 }
 
 func TestSecretThatArrivesLaterThanTheStackOfAPrivateRepository(t *testing.T) {

@@ -97,7 +97,7 @@ func TestMisusedLifecycleFieldsAreExplainedAndHeal(t *testing.T) {
 		{field: "targets (not there)", manifest: "files", patch: "{spec: {targets: ['urn:pulumi:dev::files::test:index:Sleep::nobody']}}", reason: failed, says: "nobody"},
 		{field: "targets (hostile)", manifest: "files", patch: "{spec: {targets: ['--help', '; rm -rf /']}}", reason: failed, says: "--help"},
 		{field: "useLocalStackOnly (missing stack)", manifest: "plain", patch: "{spec: {useLocalStackOnly: true}}", reason: failed, says: "no stack named 'dev' found"},
-		{field: "prerequisites (itself)", manifest: "plain", patch: "{spec: {prerequisites: [{name: plain}]}}", reason: waits, says: "plain"},
+		{field: "prerequisites (itself)", manifest: "plain", patch: "{spec: {prerequisites: [{name: plain}]}}", reason: pulumiv1.DependencyCycleReason, says: "plain"},
 		{field: "prerequisites (missing)", manifest: "plain", patch: "{spec: {prerequisites: [{name: nobody}]}}", reason: waits, says: "nobody does not exist"},
 		{field: "prerequisites.requirement.succeededWithinDuration (no duration)", manifest: "plain",
 			patch: "{spec: {prerequisites: [{name: a, requirement: {succeededWithinDuration: soon}}]}}", refused: "succeededWithinDuration must be a duration"},
@@ -168,7 +168,7 @@ func TestPrerequisitesInACircleWaitAndHealWhenItIsBroken(t *testing.T) {
 		s.g.Expect(s.applyAll(s.manifest("manifests/plain", patch))).To(Succeed())
 	}
 	for _, name := range []string{"left", "right"} {
-		s.await(name, notReady(pulumiv1.PrerequisiteNotSatisfiedReason, "is not ready"))
+		s.await(name, notReady(pulumiv1.DependencyCycleReason, "remove one of these dependencies"))
 	}
 	s.patch("left", "{spec: {prerequisites: null}}")
 	s.awaitReady("left")

@@ -31,7 +31,7 @@ func newRecorder(ctx context.Context, dir string) (*recorder, error) {
 	}
 	r := &recorder{dir: dir}
 	script := fmt.Sprintf(`#!/bin/sh
-if [ ! -e "$PULUMI_HOME/plugins" ]; then cp -r %[3]s "$PULUMI_HOME/"; fi
+if [ ! -e "$PULUMI_HOME/plugins" ]; then cp -rl %[3]s "$PULUMI_HOME/" || cp -r %[3]s "$PULUMI_HOME/"; fi
 workspace=${PWD#*/workspaces/}
 {
   echo "pulumi $*"
@@ -43,7 +43,8 @@ workspace=${PWD#*/workspaces/}
     previous=$argument
   done
 } >> %[1]s/"${workspace%%%%/*}" 2> /dev/null
-exec %[2]s "$@"
+# No process lives long enough to need its memory back.
+GOGC=off GOMEMLIMIT=300MiB exec %[2]s "$@"
 `, dir, cli, filepath.Join(home, "plugins"))
 	return r, os.WriteFile(r.path(), []byte(script), 0o755)
 }

@@ -10,18 +10,19 @@ var lifecycleRows = []row{
 		uses: []string{lifecycleUse + "targetDependents"}, misuses: []string{lifecycleOdd + "targetDependents (without targets)", typed},
 	}, {
 		field: "prerequisites", operator: "Stacks of the same namespace that must have succeeded. Circles are not noticed.",
+		difference: "Stacks that wait for each other are Stalled with `DependencyCycle`.", why: "They would wait for ever.",
 		uses:    []string{"e2e.TestStackWaitsForItsPrerequisites"},
 		misuses: []string{lifecycleMisuse + "prerequisites (missing)", lifecycleMisuse + "prerequisites (itself)", "compatibility.TestPrerequisitesInACircleWaitAndHealWhenItIsBroken"},
 	}, {
 		field: "prerequisites[].name", operator: "Required.", uses: []string{"e2e.TestStackWaitsForItsPrerequisites"}, misuses: []string{lifecycleMisuse + "prerequisites (missing)", typed},
 	}, {
 		field: "prerequisites[].requirement", operator: "What is asked of the prerequisite.",
-		uses: []string{"compatibility.TestPrerequisiteThatSucceededTooLongAgoIsWaitedFor"}, misuses: []string{typed},
+		uses: []string{"compatibility.TestPrerequisiteThatSucceededTooLongAgoIsRunFirst"}, misuses: []string{typed},
 	}, {
 		field: "prerequisites[].requirement.succeededWithinDuration", operator: "A prerequisite whose success is older is run again.",
-		uses:       []string{"compatibility.TestPrerequisiteThatSucceededTooLongAgoIsWaitedFor"},
+		uses:       []string{"compatibility.TestPrerequisiteThatSucceededTooLongAgoIsRunFirst", "stack.TestPrerequisiteThatSucceededTooLongAgoIsAskedToRunOnce"},
 		misuses:    []string{lifecycleMisuse + "prerequisites.requirement.succeededWithinDuration (no duration)"},
-		difference: "The prerequisite is waited for and not run on demand yet.", why: "This comes later; give the prerequisite a resync that is shorter than the duration.",
+		difference: "Less than 10 seconds counts as 10 seconds, and it matters only when there is something to update.", why: "An update does not end, and get noticed, in less; a Stack that is up to date needs nobody.",
 	}, {
 		field: "continueResyncOnCommitMatch", operator: "Runs `up` every `resyncFrequencySeconds` though nothing changed.",
 		uses: []string{"e2e.TestResyncRunsWhenItIsDueAndKeepsTheStackReady", "pods.TestWalkthrough"}, misuses: []string{typed},
@@ -32,6 +33,7 @@ var lifecycleRows = []row{
 	}, {
 		field: "refresh", operator: "`--refresh` of `up` and `preview`.",
 		uses: []string{lifecycleUse + "refresh"}, misuses: []string{lifecycleOdd + "refresh (of resources that are gone)", typed},
+		difference: "Of `destroy`, too.", why: "What is gone already must not make a destroy fail.",
 	}, {
 		field: "expectNoRefreshChanges", operator: "Ignored.",
 		uses: []string{lifecycleUse + "expectNoRefreshChanges"}, misuses: []string{typed},
@@ -46,8 +48,10 @@ var lifecycleRows = []row{
 		uses: []string{lifecycleUse + "runProgram"}, misuses: []string{lifecycleOdd + "runProgram (without destroyOnFinalize)", typed},
 	}, {
 		field: "retryOnUpdateConflict", operator: "Ignored since 2.0.",
-		uses: []string{lifecycleUse + "retryOnUpdateConflict"}, misuses: []string{typed},
-		difference: "It has no effect here yet, either.", why: "What it promises comes later; manifests that have it work.",
+		uses:       []string{lifecycleUse + "retryOnUpdateConflict", "e2e.TestLockOfAnotherIsShownAndWaitedFor/locked-eager"},
+		misuses:    []string{"e2e.TestLockOfAnotherIsShownAndWaitedFor/locked", typed},
+		difference: "A stack that is locked is tried again every 10 to 15 seconds; without it with growing waits, up to 10 minutes. Neither is a failure.",
+		why:        "It does what its name promises.",
 	}, {
 		field: "useLocalStackOnly", operator: "Does not create the stack: a missing one stalls the Workspace, which is not retried.",
 		uses:       []string{lifecycleUse + "useLocalStackOnly"},

@@ -24,9 +24,9 @@ var newRows = []row{
 	},
 	{
 		field: "dependsOn", operator: "None.",
-		uses:       []string{"e2e.TestStackWaitsForItsPrerequisites"},
-		misuses:    []string{typed},
-		difference: "New. `readyExpr` has no effect yet.", why: asFlux,
+		uses:       []string{"e2e.TestStackWaitsForItsPrerequisites", "stack.TestReadyExprDecidesWhenADependencyIsReady"},
+		misuses:    []string{"stack.TestReadyExprThatIsNoneStalls", "stack.TestCycleIsToldOnEachOfItsStacksAndHealsWithAnyOfThem", typed},
+		difference: "New.", why: asFlux,
 	},
 	{
 		field: "fluxSource.sourceRef.namespace", operator: "None: the namespace of the Stack.",

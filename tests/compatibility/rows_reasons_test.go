@@ -44,7 +44,7 @@ func newReasonRows() []row {
 		{"SecretNotFound", []string{"e2e.TestMissingSecretKeyIsWaitedForAndIsNoFailure"}, []string{identityMisuse + "accessTokenSecret (missing)"}},
 		{"UpdateInterrupted", []string{"e2e.TestInterruptionsInARowAreNoHotLoop"}, []string{"e2e.TestInterruptedUpdateIsRepeatedAtOnceAndIsNoFailure"}},
 		{"WorkspaceNotReady", []string{"e2e.TestStackTellsTheTroubleOfItsWorkspaceAndHealsWithIt"}, []string{"pods.TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause"}},
-		{"UpdateConflict", []string{"backends.TestUpdateThatPulumiCloudRefusesBesideAnotherIsAConflict"}, []string{"backends.TestUpdateThatPulumiCloudRefusesBesideAnotherIsAConflict"}},
+		{"UpdateConflict", []string{"e2e.TestLockOfAnotherIsShownAndWaitedFor/locked"}, []string{"backends.TestUpdateThatPulumiCloudRefusesBesideAnotherIsAConflict"}},
 		{"ProgramInvalid", []string{"e2e.TestInvalidProgramIsToldByProgramAndStackAndHeals"}, []string{programMisuse + "resources (unknown field)"}},
 	} {
 		rows = append(rows, row{field: reason.name, operator: "None.", uses: reason.uses, misuses: reason.misuses, difference: isNew, why: precise})

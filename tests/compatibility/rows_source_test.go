@@ -16,8 +16,11 @@ var sourceRows = append([]row{
 		difference: "Any version of the group is taken for the one that is served.", why: "Flux retires versions that manifests still name.",
 	}, {
 		field: "fluxSource.sourceRef.kind", operator: "Required. Any kind that publishes an artifact.",
-		uses:    []string{"e2e.TestStackFollowsEveryKindOfSourceWhateverVersionItNames"},
-		misuses: []string{sourceMisuse + "fluxSource.sourceRef.kind (unknown)", sourceMisuse + "fluxSource.sourceRef.kind (no source)", "e2e.TestStackSaysWhatIsWrongWithItsSource/forbidden-kind"},
+		uses: []string{"e2e.TestStackFollowsEveryKindOfSourceWhateverVersionItNames"},
+		misuses: []string{sourceMisuse + "fluxSource.sourceRef.kind (unknown)", sourceMisuse + "fluxSource.sourceRef.kind (no source)",
+			sourceMisuse + "fluxSource.sourceRef.kind (a Program)", "e2e.TestStackSaysWhatIsWrongWithItsSource/forbidden-kind",
+			"stack.TestNobodyMakesTheControllerReadSecretsByNamingOneAsASource", "source.TestKindThatCannotBeASourceIsRefusedUnread"},
+		difference: "No kind of Kubernetes itself, and none of this API.", why: "Whoever creates a Stack shall not make the controller read and watch Secrets.",
 	}, {
 		field: "fluxSource.sourceRef.name", operator: "Required.", uses: []string{sourceUse + "fluxSource"},
 		misuses: []string{sourceMisuse + "fluxSource.sourceRef.name (missing)", sourceMisuse + "fluxSource.sourceRef.name (absent)"},

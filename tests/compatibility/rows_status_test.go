@@ -156,6 +156,18 @@ var statusRows = []row{
 		difference: "New.", why: "Interruptions are no failures.",
 	},
 	{
+		field: "lastUpdate.conflicts", operator: "None.",
+		uses:       []string{"e2e.TestLockOfAnotherIsShownAndWaitedFor/locked"},
+		misuses:    []string{statusTyped},
+		difference: "New.", why: "Waiting for a lock is no failure.",
+	},
+	{
+		field: "lastUpdate.conflictsSince", operator: "None.",
+		uses:       []string{"e2e.TestLockOfAnotherIsShownAndWaitedFor/locked"},
+		misuses:    []string{statusTyped},
+		difference: "New.", why: "A Stack that waits for long is also Stalled.",
+	},
+	{
 		field: "lastUpdate.resourceChanges", operator: "None.",
 		uses:       []string{"stack.TestResultIsRecordedOnceAndTheSameTwice"},
 		misuses:    []string{statusTyped},
@@ -229,7 +241,13 @@ var reasonRows = []row{
 	{
 		field: "PrerequisiteNotSatisfied", operator: "A prerequisite is not met.",
 		uses:    []string{"e2e.TestStackWaitsForItsPrerequisites"},
-		misuses: []string{lifecycleMisuse + "prerequisites (itself)"},
+		misuses: []string{lifecycleMisuse + "prerequisites (missing)"},
+	},
+	{
+		field: "DependencyCycle", operator: "None: Stacks wait for each other.",
+		uses:       []string{"stack.TestCycleIsToldOnEachOfItsStacksAndHealsWithAnyOfThem"},
+		misuses:    []string{lifecycleMisuse + "prerequisites (itself)", "compatibility.TestPrerequisitesInACircleWaitAndHealWhenItIsBroken"},
+		difference: "New.", why: "They would wait for ever.",
 	},
 	{
 		field: "SpecInvalid", operator: "The spec cannot be used.",

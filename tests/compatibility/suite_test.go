@@ -27,7 +27,7 @@ const (
 	// patience bounds every wait. What is waited for takes a few seconds, in the company of many others.
 	patience = 60 * time.Second
 	// pollInterval is how often a test looks.
-	pollInterval = 100 * time.Millisecond
+	pollInterval = 200 * time.Millisecond
 	// logLines is how much of stack-controller's log a failed run shows.
 	logLines = 100
 	// gitPassword is that of private repositories.

@@ -7,20 +7,27 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-func TestPrerequisiteThatSucceededTooLongAgoIsWaitedFor(t *testing.T) {
+func TestPrerequisiteThatSucceededTooLongAgoIsRunFirst(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "use-succeeded-within")
 	s.apply("manifests/plain")
 	base := s.awaitReady("plain")
-	patch := "{metadata: {name: dependent}, spec: {stack: dependent, prerequisites: [{name: plain, requirement: {succeededWithinDuration: 1ms}}]}}"
+	first := base.Status.LastUpdate.Name
+	// It succeeded an hour ago.
+	before := base.DeepCopy()
+	base.Status.LastUpdate.LastResyncTime = metav1.NewTime(time.Now().Add(-time.Hour))
+	s.g.Expect(system.Client.Status().Patch(t.Context(), base, client.MergeFrom(before))).To(Succeed())
+	patch := "{metadata: {name: dependent}, spec: {stack: dependent, prerequisites: [{name: plain, requirement: {succeededWithinDuration: 10m}}]}}"
 	s.g.Expect(s.applyAll(s.manifest("manifests/plain", patch))).To(Succeed())
-	s.await("dependent", notReady(pulumiv1.PrerequisiteNotSatisfiedReason, "which is longer than 1ms"))
-	s.patch("dependent", "{spec: {prerequisites: [{name: plain, requirement: {succeededWithinDuration: 1h}}]}}")
 	dependent := s.awaitReady("dependent")
+	base = s.awaitReady("plain")
+	s.g.Expect(base.Annotations).To(HaveKeyWithValue(pulumiv1.ReconcileRequestAnnotation, "after-"+first))
+	s.g.Expect(base.Status.LastUpdate.Name).NotTo(Equal(first))
 	s.g.Expect(dependent.Status.LastUpdate.LastResyncTime.Time).To(BeTemporally(">=", base.Status.LastUpdate.LastResyncTime.Time))
 }
 

@@ -51,9 +51,7 @@ func (s *Stage) WorkspaceSpec() *autov1alpha1.WorkspaceSpec {
 		Image:           s.Images.Pulumi.Reference,
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		// Half of the default: the pods of all tests that run at once have to fit on a node of two processors.
-		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
-		}},
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}},
 		PodTemplate: &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
 			Volumes: []corev1.Volume{{Name: "state", VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: StateClaim},

@@ -26,3 +26,10 @@ func (in *Update) WasInterrupted() bool {
 	failed := apimeta.FindStatusCondition(in.Status.Conditions, UpdateFailed)
 	return in.HasFailed() && failed.Reason == InterruptedReason
 }
+
+// WasLockedOut tells whether the Update's operation changed nothing because another process holds the lock of the stack: it is
+// repeated without counting as a failed attempt.
+func (in *Update) WasLockedOut() bool {
+	failed := apimeta.FindStatusCondition(in.Status.Conditions, UpdateFailed)
+	return in.HasFailed() && failed.Reason == UpdateConflictReason
+}

@@ -121,6 +121,9 @@ const (
 	// stack's resources.
 	NamespaceTerminatingReason = "NamespaceTerminating"
 
+	// DependencyCycleReason says that Stacks wait for each other, through prerequisites or dependsOn.
+	DependencyCycleReason = "DependencyCycle"
+
 	// InvalidCELExpressionReason says that a readyExpr in dependsOn cannot be used.
 	InvalidCELExpressionReason = meta.InvalidCELExpressionReason
 )

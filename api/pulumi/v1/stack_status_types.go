@@ -176,4 +176,13 @@ type StackUpdateStatus struct {
 	// failures.
 	// +optional
 	Interruptions int64 `json:"interruptions,omitempty"`
+
+	// Conflicts counts the attempts on the same inputs, one after the other, that another process kept from starting because it
+	// holds the lock of the stack. They are not failures.
+	// +optional
+	Conflicts int64 `json:"conflicts,omitempty"`
+
+	// ConflictsSince is when the first of these attempts ended.
+	// +optional
+	ConflictsSince *metav1.Time `json:"conflictsSince,omitempty"`
 }

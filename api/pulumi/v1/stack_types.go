@@ -156,7 +156,8 @@ type StackSpec struct {
 	// +optional
 	RetryMaxBackoffDurationSeconds int64 `json:"retryMaxBackoffDurationSeconds,omitempty"`
 
-	// RetryOnUpdateConflict retries soon, instead of with growing pauses, when another process holds the lock of the stack.
+	// RetryOnUpdateConflict tries again every 10 to 15 seconds, instead of with growing pauses, when another process holds the lock of
+	// the stack.
 	// +optional
 	RetryOnUpdateConflict bool `json:"retryOnUpdateConflict,omitempty"`
 

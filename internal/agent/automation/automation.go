@@ -82,6 +82,8 @@ type Runner struct {
 	// terminateGrace is the constant of that name, except in tests.
 	terminateGrace time.Duration
 	deadline       *deadline
+	// started is when this agent was.
+	started time.Time
 
 	mu sync.Mutex
 	// outputSecrets holds the secret outputs that each stack had last, so that the next operation can hide them as well.
@@ -102,6 +104,7 @@ func New(ctx context.Context, options Options) (*Runner, error) {
 	options.Home = home
 	r := &Runner{
 		options: options, log: options.Log, crypters: newCrypters(), ciphertexts: newCiphertexts(), terminateGrace: terminateGrace, deadline: newDeadline(),
+		started:       time.Now(),
 		outputSecrets: map[string][]string{},
 	}
 	if r.pulumi, err = findCLI(options.Pulumi); err != nil {

@@ -88,7 +88,7 @@ func classify(res result, sum *summary) *failure {
 var afterBlankLine = regexp.MustCompile(`^(?:URL: |Code: \d+\.|\s*\* )`)
 
 // errorText is why the CLI failed, in one text: the errors that the engine reported, else what the CLI itself printed as
-// an error, else the last of what it printed.
+// an error, else the last of what the program printed as errors, else the last of what the CLI printed.
 func errorText(printed string, sum *summary) string {
 	if len(sum.errors) > 0 {
 		return strings.Join(sum.errors, "\n")
@@ -111,6 +111,9 @@ func errorText(printed string, sum *summary) string {
 	}
 	if len(found) > 0 {
 		return strings.Join(found, "\n")
+	}
+	if text := sum.printedText(); text != "" {
+		return text
 	}
 	return lastLines(printed, 5)
 }

@@ -39,6 +39,10 @@ func (c *command) run(ctx context.Context) (result, error) {
 
 // receive takes an event of the engine.
 func (c *command) receive(event engineEvent) {
+	if event.Diagnostic != nil {
+		// Before it is cut: of a secret that is cut in two, no part would be recognised.
+		event.Diagnostic.Message = c.operation.redactor.String(stripEscapes(event.Diagnostic.Message))
+	}
 	if !c.summary.add(event) {
 		return
 	}

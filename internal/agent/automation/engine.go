@@ -3,6 +3,9 @@ package automation
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -34,23 +37,15 @@ func (o *operation) runEngine(ctx context.Context) (*summary, error) {
 		case f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && !released:
 			released = true
 			if !o.releaseLock(ctx, f.holders) {
-				return nil, o.conflict(f)
+				return nil, f
 			}
 			if err := o.checkPending(ctx); err != nil {
 				return nil, err
 			}
 		default:
-			return nil, o.conflict(f)
+			return nil, f
 		}
 	}
-}
-
-// conflict notes who holds the lock, when that is the failure.
-func (o *operation) conflict(f *failure) error {
-	if len(f.holders) > 0 {
-		o.report.update(true, func(op *proto.Operation) { op.LockHolder = f.holders[0] })
-	}
-	return f
 }
 
 // update runs the operation once. An error that is a *failure was told by the CLI.
@@ -152,8 +147,35 @@ func (o *operation) checkPending(ctx context.Context) error {
 	if err != nil || !exists || len(facts.pendingCreates) == 0 {
 		return err
 	}
+	if err := o.freeForRepair(ctx); err != nil {
+		return err
+	}
 	return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
 		"an earlier update was killed while it created %s: another update could create it twice. See whether it exists, then import it or "+
-			"forget the attempt, with `pulumi refresh --import-pending-creates` or `--clear-pending-creates`; `pulumi cancel` removes a lock that is left",
+			"forget the attempt, with `pulumi refresh --import-pending-creates` or `--clear-pending-creates`",
 		strings.Join(facts.pendingCreates[:min(len(facts.pendingCreates), 10)], ", "))
+}
+
+// freeForRepair releases the lock that the killed process left, so that the commands which mend the state work at once. A lock that
+// somebody else holds is an error: it may be that of just these commands.
+//
+// No command tells of locks. What finds out about them without changing anything is to create the stack, which exists: the CLI looks for
+// locks first.
+func (o *operation) freeForRepair(ctx context.Context) error {
+	if !o.selfManaged() {
+		return nil
+	}
+	dir := filepath.Join(o.stack.dir, "probe")
+	if err := o.stack.makeScratch(dir, cryptoSettings{}); err != nil {
+		return fmt.Errorf("look for a lock: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	res, err := o.helper(ctx, commandTimeout, invocation{args: []string{"stack", "init", "--no-select", "--stack", o.stack.name}, dir: dir})
+	if err != nil || res.code == 0 {
+		return err
+	}
+	if f := classify(res, &summary{}); f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && !o.releaseLock(ctx, f.holders) {
+		return f
+	}
+	return nil
 }

@@ -47,6 +47,10 @@ const (
 	// maxDiagnostics and maxDiagnosticSize bound the errors that are kept; the message has room for a few only.
 	maxDiagnostics    = 10
 	maxDiagnosticSize = 2 << 10
+	// maxPrinted bounds what is kept of what programs print, in bytes.
+	maxPrinted = 2 << 10
+	// printedSeverity is that of what a program, or the plugin that runs it, printed on its standard error.
+	printedSeverity = "info#err"
 )
 
 // summary is what the events of one CLI process amount to.
@@ -59,6 +63,9 @@ type summary struct {
 	outputs map[string]json.RawMessage
 	// errors are the diagnostics that say why the operation failed, in order, and without those that only say that it did.
 	errors []string
+	// printed is the end of what the program printed on its standard error. Some language plugins say there, and only there, why
+	// they failed. It is nil when nothing was printed.
+	printed *tail
 	// started says that the engine was at work: the failure is one of the program, not of the preparations.
 	started bool
 }
@@ -85,6 +92,8 @@ func (s *summary) add(event engineEvent) bool {
 		return true
 	case event.Diagnostic != nil && event.Diagnostic.Severity == "error":
 		s.addError(event.Diagnostic.URN, event.Diagnostic.Message)
+	case event.Diagnostic != nil && event.Diagnostic.Severity == printedSeverity:
+		s.addPrinted(event.Diagnostic.Message)
 	case event.Policy != nil && event.Policy.EnforcementLevel == "mandatory":
 		s.addError(event.Policy.ResourceURN, "policy "+event.Policy.PolicyName+": "+event.Policy.Message)
 	}
@@ -111,6 +120,22 @@ func (s *summary) addError(urn, message string) {
 		message = resourceType(urn) + " " + name + ": " + message
 	}
 	s.errors = append(s.errors, bounded(message, maxDiagnosticSize))
+}
+
+func (s *summary) addPrinted(message string) {
+	if s.printed == nil {
+		s.printed = newTail(maxPrinted)
+	}
+	// Writing to a tail does not fail.
+	_, _ = s.printed.Write([]byte(message))
+}
+
+// printedText is the end of what the program printed on its standard error, empty when that is nothing.
+func (s *summary) printedText() string {
+	if s.printed == nil {
+		return ""
+	}
+	return strings.TrimSpace(s.printed.String())
 }
 
 // snapshot returns the counts and the step that runs.

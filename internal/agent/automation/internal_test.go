@@ -1,6 +1,7 @@
 package automation
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -130,6 +131,42 @@ func TestLocksAreRead(t *testing.T) {
 	g.Expect(parseLocks("created by you@pod-1 (pid 43) at 2026-11-21T02:26:40Z")).To(BeEmpty())
 }
 
+func TestConflictsOfEveryBackendAreRead(t *testing.T) {
+	const stackLocked = "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file " +
+		"with `pulumi cancel`.\n  "
+	for name, test := range map[string]struct {
+		printed string
+		known   bool
+	}{
+		"file": {stackLocked + "file:///state/.pulumi/locks/organization/demo/dev/a.json?no_tmp_dir=true: " +
+			"created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z\n", true},
+		"s3": {stackLocked + "s3://state/.pulumi/locks/organization/demo/dev/a.json?disableSSL=true&endpoint=http://minio:9000: " +
+			"created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z\n", true},
+		"s3, another time zone": {stackLocked + "s3://state/.pulumi/locks/organization/demo/dev/a.json: " +
+			"created by alice@laptop (pid 42) at 2026-11-21T04:26:40+02:00\n", true},
+		"postgres": {stackLocked + "postgres://****:****@db:5432/.pulumi/locks/organization/demo/dev/a.json?sslmode=disable: " +
+			"created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z\n", true},
+		"coloured": {"\x1b[31merror: \x1b[0m" + strings.TrimPrefix(stackLocked, "error: ") + "gs://state/.pulumi/locks/organization/demo/dev/a.json: " +
+			"created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z\n", true},
+		"a lock that cannot be read": {stackLocked + "file:///state/.pulumi/locks/a.json: created by alice", false},
+		"Pulumi Cloud": {"error: [409] Conflict: Another update is currently in progress.\nTo learn more about possible reasons and resolution, visit " +
+			"https://www.pulumi.com/docs/support/troubleshooting/common-issues/update-conflicts/\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			f := classify(result{code: 1, stderr: test.printed}, &summary{})
+			g.Expect(f.reason).To(Equal(agentproto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT))
+			if !test.known {
+				g.Expect(holderOf(f)).To(BeNil())
+				return
+			}
+			holder := holderOf(f)
+			g.Expect([]any{holder.GetUser(), holder.GetHost(), holder.GetPid()}).To(Equal([]any{"alice", "laptop", int64(42)}))
+			g.Expect(holder.GetSince().GetSeconds()).To(BeEquivalentTo(1795228000))
+		})
+	}
+}
+
 func TestFailuresOfOtherBackendsAreClassified(t *testing.T) {
 	for printed, want := range map[string]agentproto.FailureReason{
 		"error: [409] Conflict: Another update is currently in progress.\n":                                       agentproto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT,
@@ -155,6 +192,21 @@ func TestFailuresOfOtherBackendsAreClassified(t *testing.T) {
 func TestWordsOfAProgramAreNotTakenForThoseOfTheCLI(t *testing.T) {
 	f := classify(result{code: 1, stderr: "error: AccessDenied\n"}, &summary{started: true, errors: []string{"AccessDenied by the cloud; incorrect passphrase"}})
 	NewWithT(t).Expect(f.reason).To(Equal(agentproto.FailureReason_FAILURE_REASON_UPDATE_FAILED))
+}
+
+func TestWhatAProgramPrintedIsToldWhereNothingElseSaysWhyItFailed(t *testing.T) {
+	g := NewWithT(t)
+	const warning = "warning: using pulumi-language-yaml from $PATH\n"
+	sum := &summary{}
+	g.Expect(errorText(warning, sum)).To(HavePrefix("warning: "))
+	for i := range 1000 {
+		sum.addPrinted(fmt.Sprintf("line %d\n\n", i))
+	}
+	g.Expect(errorText(warning, sum)).To(HaveSuffix("line 999"))
+	g.Expect(len(errorText(warning, sum))).To(BeNumerically("<=", maxPrinted))
+	g.Expect(errorText("error: the CLI knows why\n", sum)).To(Equal("the CLI knows why"))
+	sum.addError("", "the engine knows why")
+	g.Expect(errorText(warning, sum)).To(Equal("the engine knows why"))
 }
 
 func TestUsersCannotSteerTheCLIByItsEnvironment(t *testing.T) {

@@ -1,6 +1,7 @@
 package automation
 
 import (
+	"errors"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -55,11 +56,26 @@ func (r *Runner) abandoned(s *stack, holders []*proto.LockHolder) bool {
 		if holder.GetHost() != r.hostname || r.holds(s, holder) {
 			return false
 		}
-		if !r.options.ExclusiveHost && !slices.Contains(leftOver, int(holder.GetPid())) {
+		if !slices.Contains(leftOver, int(holder.GetPid())) && !r.ofPredecessor(holder) {
 			return false
 		}
 	}
 	return len(holders) > 0
+}
+
+// ofPredecessor tells whether the lock was taken under a host name that is ours alone before this agent was there. One that was taken
+// later is of neither a process of ours nor one before us: a pod of another cluster or namespace has the same name.
+func (r *Runner) ofPredecessor(holder *proto.LockHolder) bool {
+	return r.options.ExclusiveHost && holder.GetSince() != nil && !holder.GetSince().AsTime().After(r.started)
+}
+
+// holderOf returns who holds the lock that was in the way; nil when that is not why the operation failed.
+func holderOf(err error) *proto.LockHolder {
+	var f *failure
+	if errors.As(err, &f) && len(f.holders) > 0 {
+		return f.holders[0]
+	}
+	return nil
 }
 
 // holds tells whether the process that took the lock lives: one that this agent started, or one that a user runs here, which then is

@@ -38,6 +38,29 @@ func namedPulumi(t *testing.T) int {
 	return cmd.Process.Pid
 }
 
+// lock puts a lock into the backend, as a pulumi of the user who runs the test leaves it, and returns its file.
+func (f *fixture) lock(host string, pid int, since time.Time) (path string) {
+	f.t.Helper()
+	me, err := user.Current()
+	f.Expect(err).NotTo(HaveOccurred())
+	path = filepath.Join(f.state, ".pulumi", "locks", "organization", "demo", "dev", "11111111-2222-3333-4444-555555555555.json")
+	f.Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
+	content := fmt.Appendf(nil, `{"pid":%d,"username":%q,"hostname":%q,"timestamp":%q}`, pid, me.Username, host, since.UTC().Format(time.RFC3339))
+	f.Expect(os.WriteFile(path, content, 0o644)).To(Succeed())
+	return path
+}
+
+// pulumi runs the CLI as a user does, in the directory of the program.
+func (f *fixture) pulumi(args ...string) {
+	f.t.Helper()
+	cmd := exec.CommandContext(f.t.Context(), tool(f.t, "pulumi"), append([]string{"--non-interactive"}, args...)...)
+	cmd.Dir = f.project
+	cmd.Env = append(os.Environ(), "PULUMI_HOME="+filepath.Join(f.home, ".pulumi"), "PULUMI_BACKEND_URL=file://"+f.state,
+		"PULUMI_CONFIG_PASSPHRASE="+passphrase, "PATH="+filepath.Dir(f.options.Pulumi)+":"+os.Getenv("PATH"))
+	output, err := cmd.CombinedOutput()
+	f.Expect(err).NotTo(HaveOccurred(), string(output))
+}
+
 func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
 	me, err := user.Current()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -55,7 +78,8 @@ func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
 		{"of this host, by a process that is not ours", host, noProcess, longAgo, false, false},
 		{"of this host, by another pulumi that lives", host, pulumi, now, true, false},
 		{"of this host, which is ours alone, by a process that is gone", host, noProcess, longAgo, true, true},
-		{"of this host, with the process ID of another program", host, os.Getpid(), now, true, true},
+		{"of this host, with the process ID of another program", host, os.Getpid(), longAgo, true, true},
+		{"of a pod with the same name elsewhere, which took it while this agent was there", host, noProcess, now.Add(time.Minute), true, false},
 		{"of this host, with the process ID of a pulumi that was started later", host, pulumi, longAgo, true, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -63,9 +87,7 @@ func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
 			f.write("Pulumi.yaml", simpleProgram)
 			f.Expect(f.run(up).GetState()).To(Equal(succeeded))
 			f.processes()
-			lock := filepath.Join(f.state, ".pulumi", "locks", "organization", "demo", "dev", "11111111-2222-3333-4444-555555555555.json")
-			f.Expect(os.MkdirAll(filepath.Dir(lock), 0o755)).To(Succeed())
-			f.Expect(os.WriteFile(lock, fmt.Appendf(nil, `{"pid":%d,"username":%q,"hostname":%q,"timestamp":%q}`, test.pid, me.Username, test.host, test.since.Format(time.RFC3339)), 0o644)).To(Succeed())
+			f.lock(test.host, test.pid, test.since)
 
 			operation := f.run(up)
 			if test.released {

@@ -71,6 +71,7 @@ func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, 
 	final := o.report.close()
 	final.EndTime = timestamppb.Now()
 	final.State, final.Failure = outcome(ctx, err)
+	final.LockHolder = holderOf(err)
 	if err == nil {
 		final.Outputs = outputs
 		final.Message = o.readable(o.successMessage(time.Since(start)))
@@ -262,7 +263,8 @@ func (o *operation) helper(ctx context.Context, timeout time.Duration, inv invoc
 func (o *operation) logStreams(see func(line string)) (stdout, stderr io.Writer, closeAll func()) {
 	logger := func(stream string) (*redact.Writer, *lineWriter) {
 		lines := &lineWriter{line: func(line string) {
-			line = stripEscapes(line)
+			// Once more: colours may have been in the middle of a secret.
+			line = o.redactor.String(stripEscapes(line))
 			if see != nil && stream == "stdout" {
 				see(line)
 			}

@@ -26,6 +26,8 @@ func TestUnusableProgramsAreReported(t *testing.T) {
 		{"unknown runtime", "Pulumi.yaml", "name: demo\nruntime: cobol\n", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, "cobol", false},
 		{"a member of the wrong type", "Pulumi.yaml", "name: demo\nruntime: yaml\nconfig: 3\n", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, "could not validate 'Pulumi.yaml'", false},
 		{"an unknown variable", "Pulumi.yaml", "name: demo\nruntime: yaml\noutputs: {a: '${missing}'}\n", proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, "missing", false},
+		{"an unknown variable in a variable", "Pulumi.yaml", "name: demo\nruntime: yaml\nvariables: {a: '${missing}'}\n", proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+			`config value "missing" not found; on Pulumi.yaml line 3`, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := &fixture{WithT: NewWithT(t), t: t, runner: f.runner, home: f.home, state: f.state, project: t.TempDir(), commands: f.commands}

@@ -185,3 +185,14 @@ func TestSecretsOfTheAgentItselfAreShownNowhere(t *testing.T) {
 	f.Expect(operation.GetMessage()).To(And(ContainSubstring("[secret]"), Not(ContainSubstring(secret))))
 	f.Expect(f.logged.String()).NotTo(ContainSubstring(secret))
 }
+
+func TestSecretInWhatAProgramPrintedIsRedacted(t *testing.T) {
+	f := newFixture(t)
+	const planted = "planted-value-8d20"
+	// The plugin of YAML prints the line of the program that is wrong, in colours, and nothing else says why the program failed.
+	f.write("Pulumi.yaml", "name: demo\nruntime: yaml\nconfig: {password: {type: string, secret: true}}\nvariables: {a: '${nobody} "+planted+"'}\n")
+	operation := f.run(up, withConfig(secret("password", planted)))
+	f.Expect(operation.GetState()).To(Equal(failed))
+	f.Expect(operation.GetMessage()).To(And(ContainSubstring(`config value "nobody" not found`), ContainSubstring("[secret]"), Not(ContainSubstring(planted))))
+	f.Expect(f.logged.String()).To(And(ContainSubstring("Pulumi.yaml line 4"), Not(ContainSubstring(planted))))
+}

@@ -89,9 +89,6 @@ func (o *operation) changeSecretsProvider(ctx context.Context, current cryptoSet
 	if errors.As(err, &f) && f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && o.releaseLock(ctx, f.holders) {
 		err = o.runChange(ctx, dir, wanted)
 	}
-	if errors.As(err, &f) {
-		return o.conflict(f)
-	}
 	if err != nil {
 		return err
 	}

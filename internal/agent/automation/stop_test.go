@@ -157,7 +157,7 @@ func TestSecondSignalEndsAProviderThatIgnoresTheFirst(t *testing.T) {
 	operation = f.run(up)
 	f.Expect(operation.GetState()).To(Equal(failed))
 	f.Expect(operation.GetMessage()).To(And(ContainSubstring("urn:pulumi:dev::demo::test:index:Sleep::slow"), ContainSubstring("clear-pending-creates")))
-	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export ")))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("stack init ")))
 }
 
 func TestKilledCLIIsInterruptedAndLeavesNoProcess(t *testing.T) {
@@ -174,16 +174,42 @@ func TestKilledCLIIsInterruptedAndLeavesNoProcess(t *testing.T) {
 	f.Eventually(f.zombies).WithTimeout(long).Should(BeEmpty())
 	f.Expect(f.locks()).To(HaveLen(1))
 
-	// The pending creation is found even though the lock is still there, and after a restart of the agent.
+	// The pending creation is found even though the lock is still there, and after a restart of the agent. The lock goes, because its
+	// holder was a process of this agent that is gone: the commands that the message names work at once.
 	f.restart()
 	operation = f.run(up)
 	f.Expect(operation.GetState()).To(Equal(failed))
+	f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED))
 	f.Expect(operation.GetMessage()).To(ContainSubstring("could create it twice"))
+	f.Expect(f.locks()).To(BeEmpty())
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("stack init "), HavePrefix("cancel ")))
 
-	// A destroy releases the lock, because its holder was a process of this agent that is gone.
-	operation = f.run(destroy)
+	// Nothing is changed by that, and a lock of somebody else stays: he may be mending the state.
+	theirs := f.lock("elsewhere", noProcess, time.Now())
+	operation = f.run(up)
+	f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT))
+	f.Expect(operation.GetLockHolder().GetHost()).To(Equal("elsewhere"))
+	f.Expect(f.locks()).To(ConsistOf(theirs))
+	f.Expect(os.Remove(theirs)).To(Succeed())
+	f.processes()
+
+	f.pulumi("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "dev")
+	f.sleep("seconds: 0")
+	operation = f.run(up)
 	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
-	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("destroy "), HavePrefix("cancel "), HavePrefix("destroy ")))
+	f.Expect(f.noted()).To(MatchRegexp("(?s)^create start\n.*create start\n.*"))
+}
+
+func TestDestroyReleasesTheLockOfAKilledUpdate(t *testing.T) {
+	f := sleeper(t, "seconds: 100")
+	_, ended := f.start()
+	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())
+	f.Eventually(ended).WithTimeout(long).Should(Receive())
+	f.Expect(f.locks()).To(HaveLen(1))
+
+	operation := f.run(destroy)
+	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+	f.Expect(f.processes()).To(ContainElements(HavePrefix("cancel "), HavePrefix("destroy ")))
 	f.Expect(f.locks()).To(BeEmpty())
 }
 

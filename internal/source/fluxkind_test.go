@@ -1,0 +1,109 @@
+package source
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// fluxStack is a Stack whose source is of the kind.
+func fluxStack(apiVersion, kind string) *pulumiv1.Stack {
+	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app"}}
+	stack.Spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{APIVersion: apiVersion, Kind: kind, Name: "x"}}
+	return stack
+}
+
+func TestKindThatCannotBeASourceIsRefusedUnread(t *testing.T) {
+	for _, test := range []struct{ apiVersion, kind, says string }{
+		{"v1", "Secret", "Secret"},
+		{"/v1", "Secret", "Secret"},
+		{"/", "Secret", "Secret"},
+		{"v1", "ConfigMap", "ConfigMap"},
+		{"a/b/c", "Secret", "spec.fluxSource.sourceRef.apiVersion"},
+		{"apps/v1", "Deployment", "Deployment"},
+		{"batch/v1", "Job", "Job"},
+		{"rbac.authorization.k8s.io/v1", "Role", "Role"},
+		{"certificates.k8s.io/v1", "CertificateSigningRequest", "CertificateSigningRequest"},
+		{"internal.apiserver.k8s.io/v1alpha1", "StorageVersion", "StorageVersion"},
+		{"pulumi.com/v1", "Stack", "Stack"},
+		{"pulumi.com/v1alpha1", "Program", "spec.programRef"},
+		{"auto.pulumi.com/v1alpha1", "Workspace", "Workspace"},
+	} {
+		t.Run(test.apiVersion+" "+test.kind, func(t *testing.T) {
+			g := NewWithT(t)
+			// A Flux that asked anybody would crash: it has nobody to ask.
+			_, err := (&Flux{AllowCrossNamespaceRefs: true}).Resolve(t.Context(), fluxStack(test.apiVersion, test.kind))
+			problem := problemIn(g, err)
+			g.Expect(problem.Reason).To(Equal(pulumiv1.SpecInvalidReason))
+			g.Expect(problem.Permanent).To(BeTrue())
+			g.Expect(problem.Message).To(And(HavePrefix("spec.fluxSource.sourceRef"), ContainSubstring(test.says)))
+		})
+	}
+}
+
+func TestKindOfAnyOtherGroupMayBeASource(t *testing.T) {
+	for apiVersion, kind := range map[string]string{
+		"":                                   "GitRepository",
+		"source.toolkit.fluxcd.io/v1":        "OCIRepository",
+		"source.toolkit.fluxcd.io/v1beta2":   "Bucket",
+		"source.toolkit.fluxcd.io/v2":        "ExternalArtifact",
+		"artifacts.example.com/v1":           "Build",
+		"delivery.x-k8s.io/v1":               "Build",
+		"artifacts.pulumi.com.example.com/v": "Secret",
+	} {
+		stack := fluxStack(apiVersion, kind)
+		key, _ := KeyOf(stack)
+		NewWithT(t).Expect(checkKind(stack, key)).To(Succeed(), apiVersion)
+	}
+}
+
+func TestCacheHoldsNothingOfASourceButWhatIsReadOfIt(t *testing.T) {
+	g := NewWithT(t)
+	const canary = "canary-of-a-payload"
+	stripped := func(object *unstructured.Unstructured) *unstructured.Unstructured {
+		kept, err := CacheTransform(object)
+		g.Expect(err).NotTo(HaveOccurred())
+		return kept.(*unstructured.Unstructured)
+	}
+	wrong := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Vault", "data": map[string]any{"key": canary}, "stringData": canary,
+		"metadata": map[string]any{
+			"namespace": "team", "name": "x", "uid": "u", "resourceVersion": "7", "labels": map[string]any{"a": canary},
+			"annotations":   map[string]any{"kubectl.kubernetes.io/last-applied-configuration": canary},
+			"managedFields": []any{map[string]any{"manager": canary}},
+		},
+		"spec": map[string]any{"secret": canary}, "status": map[string]any{"token": canary},
+	}}
+	kept := stripped(wrong)
+	g.Expect(kept.Object).To(Equal(map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Vault",
+		"metadata": map[string]any{"namespace": "team", "name": "x", "uid": "u", "resourceVersion": "7"},
+	}))
+	g.Expect(stripped(kept)).To(Equal(kept), "once more changes nothing")
+	g.Expect(stripped(&unstructured.Unstructured{Object: map[string]any{"spec": canary, "status": []any{canary}}}).Object).To(BeEmpty())
+
+	// What is read of a source is all there.
+	source := repository("main@sha1:"+firstSHA, "sha256:a", "http://x")
+	source.SetKind("GitRepository")
+	source.Object["spec"] = map[string]any{"url": testURL, "ref": map[string]any{"tag": "main"}, "secretRef": map[string]any{"name": canary}}
+	before, err := artifactOf(source)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(before.CommitInfo).NotTo(BeNil())
+	after, err := artifactOf(stripped(source))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(after).To(Equal(before))
+	failing := repository("", "", "why")
+	g.Expect(withoutArtifact(stripped(failing), true)).To(Equal(withoutArtifact(failing, true)))
+
+	// Objects of other kinds lose the bookkeeping of field managers only.
+	typed := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "x", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}}
+	_, err = CacheTransform(typed)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(typed.Name).To(Equal("x"))
+	g.Expect(typed.ManagedFields).To(BeEmpty())
+}

@@ -1,0 +1,347 @@
+package stack
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/source"
+)
+
+// The values of what a decision is made from, as far as they make a difference.
+var (
+	modelUpdates = []string{"none", "waits", "waits for another generation", "runs", "of another controller, runs", "succeeded", "failed",
+		"interrupted", "removed before it ran", "removed after it ran"}
+	modelKinds   = []autov1alpha1.UpdateType{autov1alpha1.UpdateTypeUp, autov1alpha1.UpdateTypePreview, autov1alpha1.UpdateTypeDestroy}
+	modelLasts   = []string{"none", "succeeded", "failed", "failed long ago", "failed often", "interrupted", "interrupted often", "locked"}
+	modelSources = []string{"none", "same", "new", "new, same content", "new, content unknown", "new, content unavailable", "pending", "missing",
+		"missing and not watched", "forbidden"}
+	modelDependencies = []string{"met", "unmet", "cycle", "forbidden", "stale", "stale and asked"}
+	modelResyncs      = []string{"off", "due", "later"}
+	modelProjects     = []string{"unknown", "known", "known, program runs"}
+)
+
+// modelState is one combination.
+type modelState struct {
+	update                                               string
+	kind, lastKind                                       autov1alpha1.UpdateType
+	last, source, dependency, resync, project            string
+	deleting, suspended, destroyOnFinalize, orphan       bool
+	preview, deployed, badSpec, request, edited, trouble bool
+}
+
+var both = []bool{false, true}
+
+// each calls the function for every value.
+func each[Value any](values []Value, field *Value, next func()) {
+	for _, value := range values {
+		*field = value
+		next()
+	}
+}
+
+// modelSpaces enumerates the states in which there is an Update, in which there is none, and in which the Stack is being deleted. Within
+// each of them all that can matter is combined with all the rest.
+func modelSpaces(visit func(*modelState)) {
+	s := &modelState{kind: autov1alpha1.UpdateTypeUp}
+	lasts := func(next func()) {
+		each(modelLasts, &s.last, func() {
+			kinds := modelKinds
+			if s.last == "none" {
+				kinds = kinds[:1]
+			}
+			each(kinds, &s.lastKind, next)
+		})
+	}
+	flags := func(next func()) {
+		each(both, &s.suspended, func() {
+			each(both, &s.preview, func() { each(both, &s.deployed, func() { lasts(next) }) })
+		})
+	}
+	deletion := func(next func()) {
+		each(both, &s.destroyOnFinalize, func() { each(both, &s.orphan, func() { flags(next) }) })
+	}
+	*s = modelState{dependency: "met", resync: "off", project: "unknown"}
+	each(modelUpdates[1:], &s.update, func() {
+		each(modelKinds, &s.kind, func() {
+			each(both, &s.deleting, func() {
+				each([]string{"same", "new", "missing"}, &s.source, func() {
+					each(both, &s.trouble, func() { deletion(func() { visit(s) }) })
+				})
+			})
+		})
+	})
+	// Nobody waits for others in order to go.
+	*s = modelState{update: "none", resync: "off", deleting: true, dependency: "unmet"}
+	triggers := func(next func()) {
+		each(both, &s.badSpec, func() {
+			each(both, &s.request, func() { each(both, &s.edited, func() { each(modelSources, &s.source, next) }) })
+		})
+	}
+	each(modelProjects, &s.project, func() { triggers(func() { deletion(func() { visit(s) }) }) })
+	*s = modelState{update: "none", project: "unknown"}
+	each(modelDependencies, &s.dependency, func() {
+		each(modelResyncs, &s.resync, func() { triggers(func() { flags(func() { visit(s) }) }) })
+	})
+}
+
+// observe makes the observation of a state.
+func (s *modelState) observe() observation {
+	o := observation{now: now, waitInterval: 30 * time.Second, jitter: 0.1, stack: &pulumiv1.Stack{}}
+	stack := o.stack
+	stack.UID, stack.Generation = "1234", 2
+	spec := &stack.Spec
+	spec.Suspend, spec.Preview, spec.DestroyOnFinalize, spec.RunProgram = s.suspended, s.preview, s.destroyOnFinalize, s.project == "known, program runs"
+	stack.Status.Deployed = s.deployed
+	if s.deleting {
+		stack.DeletionTimestamp = &metav1.Time{Time: now}
+	}
+	stack.Annotations = map[string]string{}
+	if s.orphan {
+		stack.Annotations[pulumiv1.OrphanAnnotation] = "true"
+	}
+	if s.request {
+		stack.Annotations[pulumiv1.ReconcileRequestAnnotation] = "now"
+	}
+	if s.project != "unknown" {
+		stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{}
+	}
+	if s.badSpec {
+		o.specProblem = errors.New("bad")
+	}
+	if s.trouble {
+		o.workspace = workspaceThat(stalled(autov1alpha1.ImagePullFailedReason))
+	}
+	s.observeLast(stack)
+	s.observeSource(&o)
+	s.observeDependency(&o)
+	s.observeUpdate(&o)
+	return o
+}
+
+func (s *modelState) observeLast(stack *pulumiv1.Stack) {
+	if s.last == "none" {
+		return
+	}
+	last := &pulumiv1.StackUpdateStatus{
+		Name: "app-1", Generation: 2, Type: s.lastKind, State: pulumiv1.StackUpdateFailed, LastAttemptedCommit: "sha256:a",
+		ContentDigest: "sha256:content", LastResyncTime: ago(time.Second), Failures: 1,
+	}
+	if s.source == "none" {
+		last.LastAttemptedCommit, last.ContentDigest = "", ""
+	}
+	switch s.last {
+	case "succeeded":
+		last.State, last.Failures = pulumiv1.StackUpdateSucceeded, 0
+	case "failed long ago":
+		last.LastResyncTime = ago(48 * time.Hour)
+	case "failed often":
+		last.Failures = stalledAfterFailures
+	case "interrupted":
+		last.Interruptions = 1
+	case "interrupted often":
+		last.Interruptions = 100
+	case "locked":
+		last.Conflicts, last.ConflictsSince = 1, &metav1.Time{Time: now}
+	}
+	if s.edited {
+		last.Generation = 1
+	}
+	stack.Status.LastUpdate = last
+	stack.Spec.ContinueResyncOnCommitMatch = s.resync != "off"
+	if s.resync == "due" {
+		last.LastResyncTime = ago(time.Hour)
+	}
+}
+
+func (s *modelState) observeSource(o *observation) {
+	found := &source.Artifact{Reference: artifact.Reference{Digest: "sha256:a", Revision: "main@sha1:a"}}
+	other := &source.Artifact{Reference: artifact.Reference{Digest: "sha256:b", Revision: "main@sha1:b"}}
+	problem := &source.Problem{Reason: pulumiv1.SourceNotFoundReason, Message: "why"}
+	switch s.source {
+	case "same":
+		o.artifact = found
+	case "new":
+		o.artifact, o.content.digest = other, "sha256:other"
+	case "new, same content":
+		o.artifact, o.content.digest = other, "sha256:content"
+	case "new, content unknown":
+		o.artifact = other
+	case "new, content unavailable":
+		o.artifact, o.content.problem = other, errors.New("no route")
+	case "pending":
+		problem.Pending, o.sourceProblem = true, problem
+	case "missing":
+		problem.Watched, o.sourceProblem = true, problem
+	case "missing and not watched":
+		o.sourceProblem = problem
+	case "forbidden":
+		problem.Permanent, o.sourceProblem = true, problem
+	}
+}
+
+func (s *modelState) observeDependency(o *observation) {
+	switch s.dependency {
+	case "unmet":
+		o.dependency = &dependencyProblem{reason: pulumiv1.DependencyNotReadyReason}
+	case "cycle":
+		o.dependency = &dependencyProblem{reason: pulumiv1.DependencyCycleReason, permanent: true}
+	case "forbidden":
+		o.dependency = &dependencyProblem{reason: pulumiv1.AccessDeniedReason, permanent: true}
+	case "stale":
+		o.stale = &staleDependency{request: "after-it"}
+	case "stale and asked":
+		o.stale = &staleDependency{}
+	}
+}
+
+func (s *modelState) observeUpdate(o *observation) {
+	if s.update == "none" {
+		return
+	}
+	o.update = &autov1alpha1.Update{Spec: autov1alpha1.UpdateSpec{Type: s.kind, Source: &autov1alpha1.UpdateSource{}}}
+	current := &pulumiv1.CurrentStackUpdate{Name: "app-2", Generation: 2, Commit: "sha256:a"}
+	o.stack.Status.CurrentUpdate = current
+	set := func(condition string, value metav1.ConditionStatus) {
+		o.update.Status.Conditions = append(o.update.Status.Conditions, metav1.Condition{Type: condition, Status: value})
+	}
+	if !slices.Contains([]string{"waits", "waits for another generation", "of another controller, runs", "removed before it ran"}, s.update) {
+		o.update.Status.StartTime = &metav1.Time{Time: now}
+	}
+	switch s.update {
+	case "waits for another generation":
+		current.Generation = 1
+	case "of another controller, runs":
+		set(autov1alpha1.UpdateProgressing, metav1.ConditionTrue)
+	case "succeeded", "removed after it ran":
+		set(autov1alpha1.UpdateComplete, metav1.ConditionTrue)
+	case "failed", "interrupted":
+		set(autov1alpha1.UpdateComplete, metav1.ConditionTrue)
+		set(autov1alpha1.UpdateFailed, metav1.ConditionTrue)
+	}
+	if strings.HasPrefix(s.update, "removed") {
+		o.update.DeletionTimestamp = &metav1.Time{Time: now}
+	}
+}
+
+// proven tells whether nothing is left behind when the Stack goes.
+func (s *modelState) proven() bool {
+	neverDeployed := !s.deployed && (s.last == "none" || s.lastKind == autov1alpha1.UpdateTypePreview)
+	gone := s.last == "succeeded" && s.lastKind == autov1alpha1.UpdateTypeDestroy
+	return s.orphan || !s.destroyOnFinalize || neverDeployed || gone
+}
+
+// wakes tells whether what the decision names really brings the Stack back.
+func (s *modelState) wakes(d decision) bool {
+	switch d.wake {
+	case byEdit:
+		return d.action == actionSettle || d.action == actionSuspend || d.action == actionStall
+	case bySource:
+		return s.source == "pending" || s.source == "missing"
+	case byFetch:
+		return s.source == "new, content unknown"
+	case byUpdate:
+		return s.update != "none" || d.action == actionUpdate
+	case byDependencies:
+		return s.dependency != "met" && d.after > 0
+	case byTime:
+		return d.after > 0
+	case byNothing:
+		return d.action == actionRecord || d.action == actionRelease
+	}
+	return false
+}
+
+// broken names the promises that the decision breaks.
+func (s *modelState) broken(d decision) (promises []string) {
+	promise := func(kept bool, name string) {
+		if !kept {
+			promises = append(promises, name)
+		}
+	}
+	exists := s.update != "none"
+	waits := strings.HasPrefix(s.update, "waits")
+	complete := slices.Contains([]string{"succeeded", "failed", "interrupted", "removed after it ran"}, s.update)
+	permanent := s.badSpec || s.source == "forbidden" || s.dependency == "cycle" || s.dependency == "forbidden"
+	promise(s.wakes(d), "every decision is followed by something that wakes the Stack")
+	promise(d.after >= 0, "no time is negative")
+	promise(d.action != actionRelease || s.deleting && s.proven(), "the finalizer goes with proof only")
+	promise(d.action != actionRelease || !exists || s.trouble, "nothing runs on when the Stack goes")
+	promise(!s.deleting || exists || !s.proven() || d.action == actionRelease, "nothing that is proven keeps a Stack")
+	promise(!exists || slices.Contains([]action{actionRecord, actionFollow, actionSupersede, actionRelease}, d.action), "there is one operation at a time")
+	promise(d.action != actionSupersede || waits, "only an Update that waits is replaced")
+	promise((d.action == actionRecord) == complete, "every result is recorded")
+	promise(!s.suspended || !waits || d.action == actionSupersede || d.action == actionRelease, "nothing waits to start while the Stack is suspended")
+	promise(!s.suspended || d.action != actionUpdate && d.action != actionAsk, "a suspended Stack starts nothing")
+	promise(d.action != actionStall || permanent || s.suspended && s.deleting, "only what somebody has to mend stalls")
+	promise(d.action != actionUpdate || !s.badSpec && s.startable(d), "an update needs all that it is made of")
+	stuck := s.deleting && !exists && slices.Contains([]action{actionStall, actionWait, actionRetry}, d.action)
+	promise(!stuck || strings.Contains(d.message, pulumiv1.OrphanAnnotation), "a deletion that waits says how to go on")
+	promise(d.action != actionSuspend || s.suspended && !s.deleting, "nothing is left alone without being suspended")
+	settled := s.last == "succeeded" && !s.request && !s.edited && s.source != "new" && s.resync != "due"
+	promise(d.action != actionSettle || settled, "what is asked for is not up to date")
+	promise(exists || s.suspended || s.deleting && s.proven() || s.last == "succeeded" || d.action != actionSettle && d.action != actionSuspend, "a failure is tried again")
+	return promises
+}
+
+func (s *modelState) startable(d decision) bool {
+	hasArtifact := s.source == "none" || s.source == "same" || strings.HasPrefix(s.source, "new")
+	switch {
+	case s.deleting:
+		return d.kind == autov1alpha1.UpdateTypeDestroy && !s.proven() && (hasArtifact || s.project == "known")
+	case s.preview:
+		return d.kind == autov1alpha1.UpdateTypePreview && hasArtifact && s.dependency == "met"
+	}
+	return d.kind == autov1alpha1.UpdateTypeUp && hasArtifact && s.dependency == "met"
+}
+
+// TestEveryStateHasADecisionThatKeepsThePromises goes through all combinations of what a decision is made from.
+func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
+	g := NewWithT(t)
+	start, states := time.Now(), 0
+	reached := map[action]int{}
+	wrong := map[string]int{}
+	modelSpaces(func(s *modelState) {
+		states++
+		o := s.observe()
+		d := decide(o)
+		reached[d.action]++
+		promises := s.broken(d)
+		if d.action == actionRetry && !triedAgain(o, d) {
+			promises = append(promises, "an attempt comes when its time has come")
+		}
+		for _, name := range promises {
+			if wrong[name]++; wrong[name] == 1 {
+				t.Errorf("%s: %+v: %s, woken by %s after %s: %s", name, *s, d.action, d.wake, d.after, d.message)
+			}
+		}
+	})
+	for name, count := range wrong {
+		t.Errorf("%d of %d states: %s", count, states, name)
+	}
+	for _, expected := range []action{actionRecord, actionUpdate, actionLook, actionFetch, actionSupersede, actionFollow, actionWait, actionAsk,
+		actionStall, actionRetry, actionSettle, actionSuspend, actionRelease} {
+		g.Expect(reached).To(HaveKey(expected))
+	}
+	t.Logf("%d states in %s: %v", states, time.Since(start).Round(time.Millisecond), reached)
+}
+
+// triedAgain lets the time pass that the decision names.
+func triedAgain(o observation, d decision) bool {
+	for range 3 {
+		if d.action != actionRetry {
+			return true
+		}
+		o.now = o.now.Add(d.after)
+		d = decide(o)
+	}
+	return false
+}

@@ -1,0 +1,54 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+var backendFaults = []fault{
+	{kind: "backend locked by somebody else", shortest: time.Second, longest: 6 * time.Second, inject: lockBackend},
+	{kind: "backend empty", shortest: 3 * time.Second, longest: 6 * time.Second, onlyByName: true, inject: emptyBackend},
+	{kind: "backend away", shortest: time.Second, longest: 4 * time.Second, inject: moveBackend},
+}
+
+// lockBackend leaves the lock of a process on a machine that nobody knows.
+func lockBackend(_ context.Context, on *target) (func(context.Context) error, error) {
+	locks := filepath.Join(on.backend(), ".pulumi", "locks", "organization", on.victim().Name, "dev")
+	lock := filepath.Join(locks, "5f0cbd17-2b8a-4d4e-9a54-6f4a4c4f6a10.json")
+	if err := os.MkdirAll(locks, 0o700); err != nil {
+		return nil, err
+	}
+	content := `{"pid":4242,"username":"somebody","hostname":"elsewhere","timestamp":"` + time.Now().Format(time.RFC3339) + `"}`
+	if err := os.WriteFile(lock, []byte(content), 0o600); err != nil {
+		return nil, err
+	}
+	return func(context.Context) error { return os.Remove(lock) }, nil
+}
+
+// moveBackend takes the state away, as a network file system that does not answer. A file in its place keeps pulumi from making an
+// empty one: it would deploy everything once more.
+func moveBackend(_ context.Context, on *target) (func(context.Context) error, error) {
+	away := on.backend() + ".away"
+	if err := os.Rename(on.backend(), away); err != nil {
+		return nil, err
+	}
+	return func(context.Context) error {
+		return errors.Join(os.Remove(on.backend()), os.Rename(away, on.backend()))
+	}, os.WriteFile(on.backend(), nil, 0o600)
+}
+
+// emptyBackend leaves an empty directory where the state was, as a volume that is not mounted. For pulumi that is a backend without
+// stacks.
+func emptyBackend(_ context.Context, on *target) (func(context.Context) error, error) {
+	away := on.backend() + ".away"
+	if err := os.Rename(on.backend(), away); err != nil {
+		return nil, err
+	}
+	return func(context.Context) error {
+		empty := on.backend() + ".empty"
+		return errors.Join(os.Rename(on.backend(), empty), os.Rename(away, on.backend()), os.RemoveAll(empty))
+	}, os.Mkdir(on.backend(), 0o700)
+}

@@ -1,0 +1,56 @@
+package faults_test
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+var clusterFaults = []fault{
+	{kind: "API server frozen for 1 s", shortest: time.Second, longest: time.Second, inject: freezeServer("kube-apiserver")},
+	{kind: "API server frozen for 30 s", shortest: 30 * time.Second, longest: 30 * time.Second, slow: true, inject: freezeServer("kube-apiserver")},
+	{kind: "API server restarted", slow: true, inject: restartAPIServer},
+	{kind: "connections to the API server cut", inject: cutConnections},
+	{kind: "no way to the API server", shortest: time.Second, longest: 5 * time.Second, inject: noWay},
+	{kind: "etcd restarted", inject: restartEtcd},
+}
+
+func freezeServer(name string) func(context.Context, *target) (func(context.Context) error, error) {
+	return func(_ context.Context, on *target) (func(context.Context) error, error) {
+		if err := signalServer(on.system.ControlPlane, name, syscall.SIGSTOP); err != nil {
+			return nil, err
+		}
+		return func(context.Context) error { return signalServer(on.system.ControlPlane, name, syscall.SIGCONT) }, nil
+	}
+}
+
+func restartAPIServer(ctx context.Context, on *target) (func(context.Context) error, error) {
+	return nil, on.restartAPIServer(ctx, time.Duration(on.random.IntN(1000))*time.Millisecond)
+}
+
+func cutConnections(_ context.Context, on *target) (func(context.Context) error, error) {
+	on.api.cut(false)
+	return nil, nil
+}
+
+func noWay(_ context.Context, on *target) (func(context.Context) error, error) {
+	on.api.cut(true)
+	return func(context.Context) error {
+		on.api.cut(false)
+		return nil
+	}, nil
+}
+
+func restartEtcd(ctx context.Context, on *target) (func(context.Context) error, error) {
+	cp := on.system.ControlPlane
+	ready := func(ctx context.Context) error {
+		connection, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(cp.Dir, "etcd", "client:0"))
+		if err != nil {
+			return err
+		}
+		return connection.Close()
+	}
+	return nil, restartServer(ctx, cp, "etcd", ready, nil, nil)
+}

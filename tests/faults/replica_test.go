@@ -1,0 +1,138 @@
+package faults_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/supervise"
+)
+
+const (
+	// restartDelay is what the kubelet takes, at first, to start a container again.
+	restartDelay = time.Second
+	stopGrace    = 60 * time.Second
+)
+
+// replica is a process of stack-controller that is started again whenever it ends, as a pod's container is.
+type replica struct {
+	name    string
+	system  *stage.Stage
+	command commandLine
+	flags   []string
+
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
+
+	mu      sync.Mutex
+	process *supervise.Process
+	metrics string
+	starts  int
+}
+
+// start begins to keep the controller running; it returns before it is ready.
+func (r *replica) start(ctx context.Context, flags ...string) {
+	ctx, r.cancel = context.WithCancel(ctx)
+	r.flags = flags
+	r.ended.Go(func() {
+		for ctx.Err() == nil {
+			process, err := r.launch(ctx)
+			if err != nil {
+				wait(ctx, restartDelay)
+				continue
+			}
+			select {
+			case <-process.Done():
+				wait(ctx, restartDelay/4)
+			case <-ctx.Done():
+			}
+		}
+	})
+}
+
+func (r *replica) launch(ctx context.Context) (*supervise.Process, error) {
+	var metricsURL string
+	process, err := r.system.ControlPlane.StartProgram(ctx, controlplane.Program{
+		Name: r.name,
+		Path: r.command.args[0],
+		Args: func(metrics, health string) []string {
+			metricsURL = "http://" + metrics + "/metrics"
+			args := []string{"--metrics-addr=" + metrics, "--health-addr=" + health}
+			for _, arg := range r.command.args[1:] {
+				if !strings.HasPrefix(arg, "--metrics-addr=") && !strings.HasPrefix(arg, "--health-addr=") {
+					args = append(args, arg)
+				}
+			}
+			return append(args, r.flags...)
+		},
+		Env: r.command.env,
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.process, r.metrics = process, metricsURL
+	r.starts++
+	return process, nil
+}
+
+// signal sends a signal to the process that runs, if one does.
+func (r *replica) signal(signal syscall.Signal) error {
+	process, _ := r.current()
+	if process == nil {
+		return nil
+	}
+	return process.Signal(signal)
+}
+
+// current is the process that was started last, and where its metrics are.
+func (r *replica) current() (process *supervise.Process, metrics string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.process, r.metrics
+}
+
+// awaitStart waits until the controller was started more often than that.
+func (r *replica) awaitStart(ctx context.Context, before int) error {
+	for r.started() <= before {
+		if !wait(ctx, pollInterval) {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func (r *replica) started() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.starts
+}
+
+// stop ends the controller with SIGTERM and does not start it again.
+func (r *replica) stop() error {
+	r.cancel()
+	r.ended.Wait()
+	process, _ := r.current()
+	if process == nil {
+		return nil
+	}
+	_ = process.Signal(syscall.SIGCONT)
+	return process.Stop(stopGrace)
+}
+
+// wait returns false when the context ended first.
+func wait(ctx context.Context, duration time.Duration) bool {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,101 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+)
+
+const (
+	// manyUpdates run at the same time, and so often the controller is restarted meanwhile.
+	manyUpdates  = 20
+	manyRestarts = 20
+	// longWork is how long their resources take, in seconds.
+	longWork = 25
+)
+
+func TestUpdatesRunOnceHoweverOftenTheControllerRestarts(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	const name = "restarted"
+	dir := filepath.Join(world.system.Dir, "journals", name)
+	g.Expect(os.MkdirAll(dir, 0o700)).To(Succeed())
+	program := fmt.Sprintf("name: %s\nruntime: yaml\nresources:\n  r:\n    type: test:index:Sleep\n"+
+		"    properties: {seconds: %d, journal: \"%s/${pulumi.stack}\"}\n    options: {version: 0.1.0}\n", name, longWork, dir)
+	_, template, err := world.system.Provide(ctx, name, gitserver.Files{"Pulumi.yaml": program})
+	g.Expect(err).NotTo(HaveOccurred())
+	for i := range manyUpdates {
+		stack := template.DeepCopy()
+		stack.Name = fmt.Sprintf("%s-%d", name, i)
+		stack.Spec.Stack = stack.Name
+		g.Expect(world.system.Client.Create(ctx, stack)).To(Succeed())
+	}
+	journals := func() int {
+		files, _ := filepath.Glob(filepath.Join(dir, "*"))
+		return len(files)
+	}
+	g.Eventually(journals).WithContext(ctx).WithTimeout(patience).WithPolling(pollInterval).Should(BeNumerically(">", 0))
+
+	during := 0
+	for i := range manyRestarts {
+		before := world.main.started()
+		g.Expect(world.main.signal([]syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[i%2])).To(Succeed())
+		g.Expect(world.main.awaitStart(ctx, before)).To(Succeed())
+		if running := countRunning(ctx, g, name); running > 0 {
+			during++
+		}
+		wait(ctx, 700*time.Millisecond)
+	}
+	t.Logf("%d of %d restarts while updates ran", during, manyRestarts)
+	g.Expect(during).To(BeNumerically(">=", manyRestarts/2), "the updates were over too soon to tell much")
+
+	g.Eventually(func(g Gomega) {
+		stacks := &pulumiv1.StackList{}
+		g.Expect(world.system.Client.List(ctx, stacks, client.InNamespace(name))).To(Succeed())
+		for _, stack := range stacks.Items {
+			g.Expect(conditions.IsReady(&stack)).To(BeTrue(), "%s: %v", stack.Name, stack.Status.Conditions)
+		}
+		g.Expect(stacks.Items).To(HaveLen(manyUpdates))
+		g.Expect(countRunning(ctx, g, name)).To(BeZero())
+		g.Expect(world.locks()).To(BeEmpty())
+	}).WithContext(ctx).WithTimeout(2 * patience).WithPolling(5 * pollInterval).Should(Succeed())
+	updates := &autov1alpha1.UpdateList{}
+	g.Expect(world.system.Client.List(ctx, updates, client.InNamespace(name))).To(Succeed())
+	g.Expect(updates.Items).To(HaveLen(manyUpdates))
+	for _, update := range updates.Items {
+		g.Expect(update.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded), update.Status.Message)
+		content, err := os.ReadFile(filepath.Join(dir, update.Spec.WorkspaceName))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(strings.Fields(string(content))).To(Equal([]string{"create", "start", "create", "end"}))
+	}
+	_, problems := world.watcher.take()
+	g.Expect(problems).NotTo(HaveOccurred())
+	t.Logf("%d updates succeeded, each of them ran once, after %d restarts", len(updates.Items), manyRestarts)
+}
+
+// countRunning returns how many Updates of the namespace run.
+func countRunning(ctx context.Context, g Gomega, namespace string) int {
+	updates := &autov1alpha1.UpdateList{}
+	g.Expect(world.system.Client.List(ctx, updates, client.InNamespace(namespace))).To(Succeed())
+	count := 0
+	for _, update := range updates.Items {
+		if !update.IsComplete() {
+			count++
+		}
+	}
+	return count
+}

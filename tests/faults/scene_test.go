@@ -1,0 +1,160 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stack-controller/stack-controller/tests/stage"
+)
+
+// scene is the running system as the faults need it: with a controller that is started again when it ends, and with a proxy
+// before the API server and one before the artifacts.
+type scene struct {
+	system  *stage.Stage
+	cli     string // the pulumi CLI that finds the test provider
+	main    *replica
+	api     *link
+	mirror  *mirror
+	watcher *watcher
+	cancel  context.CancelFunc
+	ctx     context.Context // of what runs besides the tests
+}
+
+func newScene(ctx context.Context, system *stage.Stage, cli string) (*scene, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &scene{system: system, cli: cli, ctx: ctx, cancel: cancel}
+	cp := system.ControlPlane
+	var err error
+	if s.api, err = newLink(func() string { return strings.TrimPrefix(cp.Config().Host, "https://") }); err != nil {
+		return nil, err
+	}
+	s.mirror = newMirror(func() string { return cp.SourceAddr })
+	advertised := strings.TrimPrefix(s.mirror.URL, "http://")
+	err = s.restartSourceController(ctx, func(arg string) string {
+		if strings.HasPrefix(arg, "--storage-adv-addr=") {
+			return "--storage-adv-addr=" + advertised
+		}
+		return arg
+	})
+	if err != nil {
+		return nil, err
+	}
+	command, err := commandLineOf(system.Controller().PID())
+	if err != nil {
+		return nil, err
+	}
+	if err := system.StopController(); err != nil {
+		return nil, err
+	}
+	if err := s.throughLink(&command); err != nil {
+		return nil, err
+	}
+	s.main = &replica{name: "stack-controller", system: system, command: command}
+	s.main.start(ctx)
+	s.watcher = startWatcher(ctx, system.Client)
+	return s, s.main.awaitStart(ctx, 0)
+}
+
+// throughLink writes a kubeconfig that leads through the proxy, and has the command use it.
+func (s *scene) throughLink(command *commandLine) error {
+	for i, variable := range command.env {
+		path, is := strings.CutPrefix(variable, "KUBECONFIG=")
+		if !is {
+			continue
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		direct := s.system.ControlPlane.Config().Host
+		proxied := strings.ReplaceAll(string(content), direct, "https://"+s.api.address())
+		path = filepath.Join(s.system.Dir, "proxied.kubeconfig")
+		command.env[i] = "KUBECONFIG=" + path
+		return os.WriteFile(path, []byte(proxied), 0o600)
+	}
+	return errors.New("stack-controller was started without KUBECONFIG")
+}
+
+// restartSourceController kills source-controller and starts it again.
+func (s *scene) restartSourceController(ctx context.Context, change func(string) string) error {
+	pid, err := serverPID(s.system.ControlPlane, "source-controller")
+	if err != nil {
+		return err
+	}
+	command, err := commandLineOf(pid)
+	if err != nil {
+		return err
+	}
+	health := ""
+	for _, arg := range command.args {
+		if address, is := strings.CutPrefix(arg, "--health-addr="); is {
+			health = address
+		}
+	}
+	ready := s.system.ControlPlane.AnswersOK((&url.URL{Scheme: "http", Host: health, Path: "/readyz"}).String())
+	return restartServer(ctx, s.system.ControlPlane, "source-controller", ready, nil, change)
+}
+
+// restartAPIServer kills kube-apiserver and starts it again after the time.
+func (s *scene) restartAPIServer(ctx context.Context, away time.Duration) error {
+	cp := s.system.ControlPlane
+	ready := cp.AnswersOK(cp.Config().Host + "/readyz")
+	return restartServer(ctx, cp, "kube-apiserver", ready, func() { wait(ctx, away) }, nil)
+}
+
+func (s *scene) close() {
+	s.cancel()
+	s.watcher.running.Wait()
+	if err := s.main.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop stack-controller:", err)
+	}
+	s.mirror.Close()
+	_ = s.api.listener.Close()
+}
+
+// backend is the directory of the state.
+func (s *scene) backend() string { return strings.TrimPrefix(s.system.BackendURL, "file://") }
+
+// locks returns the locks in the backend.
+func (s *scene) locks() []string {
+	var found []string
+	_ = filepath.WalkDir(filepath.Join(s.backend(), ".pulumi", "locks"), func(path string, entry os.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			found = append(found, path)
+		}
+		return nil
+	})
+	return found
+}
+
+// insist repeats a request to the API server while that is away. That something exists already, or not any more, is what a
+// request is told whose first answer was lost.
+func (s *scene) insist(ctx context.Context, request func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		attempt, end := context.WithTimeout(ctx, 40*time.Second)
+		err := request(attempt)
+		end()
+		if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) {
+			return err
+		}
+		if !wait(ctx, 5*pollInterval) {
+			return err
+		}
+	}
+}
+
+// get reads an object, insisting.
+func (s *scene) get(ctx context.Context, key client.ObjectKey, object client.Object) error {
+	return s.insist(ctx, func(ctx context.Context) error { return s.system.Client.Get(ctx, key, object) })
+}
