@@ -108,10 +108,18 @@ func TestDeletedWorkspaceLeavesNothing(t *testing.T) {
 	} {
 		s.Eventually(func() bool { return apierrors.IsNotFound(s.get(name, object)) }).Should(BeTrue(), name)
 	}
-	s.Expect(s.runtime.trackers).To(BeEmpty())
-	s.Expect(s.runtime.connections.open).To(BeEmpty())
+	s.Eventually(s.nothingKept).Should(BeTrue())
 	_, err = s.runtime.Connect(t.Context(), workspace)
 	s.Expect(err).To(MatchError(runtime.ErrNoAgent))
+}
+
+// nothingKept tells whether the runtime has forgotten all Workspaces. Its controller may be at it still.
+func (s *stage) nothingKept() bool {
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
+	s.runtime.connections.mu.Lock()
+	defer s.runtime.connections.mu.Unlock()
+	return len(s.runtime.trackers) == 0 && len(s.runtime.connections.open) == 0
 }
 
 func TestStatefulSetOfSomebodyElseIsLeftAlone(t *testing.T) {
