@@ -47,6 +47,7 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 	if o.content.digest != "" {
 		metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.ContentDigestAnnotation, o.content.digest)
 	}
+	metav1.SetMetaDataAnnotation(&update.ObjectMeta, autov1alpha1.WorkspaceGenerationAnnotation, strconv.FormatInt(o.workspace.Generation, 10))
 	update.Finalizers = []string{pulumiv1.Finalizer}
 	update.OwnerReferences = ownersOf(o)
 	return update, nil

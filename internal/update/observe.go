@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -61,10 +63,25 @@ func (r *Reconciler) workspaceOf(ctx context.Context, update *autov1alpha1.Updat
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
+	if err == nil && isBehind(workspace, update) {
+		// The Update got here before the change of the Workspace that it follows on.
+		workspace = &autov1alpha1.Workspace{}
+		err = ctrlclient.IgnoreNotFound(r.live.Get(ctx, key, workspace))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read workspace %q: %w", key.Name, err)
 	}
+	if workspace.UID == "" {
+		return nil, nil
+	}
 	return workspace, nil
+}
+
+// isBehind tells whether the Update was created for a later generation of this very Workspace.
+func isBehind(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bool {
+	// Somebody else's annotation asks for nothing.
+	wanted, _ := strconv.ParseInt(update.Annotations[autov1alpha1.WorkspaceGenerationAnnotation], 10, 64)
+	return metav1.IsControlledBy(update, workspace) && workspace.Generation < wanted
 }
 
 // askAgent looks for the operation of the Update. The id is the UID: an Update that was deleted and made again under

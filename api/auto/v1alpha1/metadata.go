@@ -27,6 +27,10 @@ const (
 	// RevisionHashAnnotation is on the pod template of a Workspace; a different value replaces the pod.
 	RevisionHashAnnotation = "auto.pulumi.com/revision-hash"
 
+	// WorkspaceGenerationAnnotation on an Update is the generation of its Workspace that it was created for. It does not start in an
+	// earlier one.
+	WorkspaceGenerationAnnotation = "auto.pulumi.com/workspace-generation"
+
 	// SecretOutputsAnnotation is on the outputs Secret of an Update. It holds a JSON array with the names of the outputs
 	// that Pulumi treats as secret.
 	SecretOutputsAnnotation = "pulumi.com/secrets"
