@@ -7,10 +7,11 @@ import (
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/stack-controller/stack-controller/internal/notify"
 )
 
 const (
@@ -36,8 +37,7 @@ type Contents struct {
 	store *Store
 	// unread are the artifacts to read; notices are waiters to be told.
 	unread  workqueue.TypedInterface[string]
-	notices workqueue.TypedInterface[types.NamespacedName]
-	events  chan event.GenericEvent
+	notices *notify.Notifier
 
 	mu sync.Mutex
 	// waiting has the artifacts that are queued or read, and who wants to hear of it.
@@ -61,8 +61,7 @@ func NewContents(store *Store) *Contents {
 	return &Contents{
 		store:    store,
 		unread:   workqueue.NewTyped[string](),
-		notices:  workqueue.NewTyped[types.NamespacedName](),
-		events:   make(chan event.GenericEvent),
+		notices:  notify.New(),
 		waiting:  map[string]map[types.NamespacedName]struct{}{},
 		failures: map[string]failure{},
 		known:    map[string]*list.Element{},
@@ -72,7 +71,7 @@ func NewContents(store *Store) *Contents {
 
 // Events sends the waiter of a Request, as an object that has only its namespace and name, when the artifact was read. It is
 // never closed.
-func (c *Contents) Events() <-chan event.GenericEvent { return c.events }
+func (c *Contents) Events() <-chan event.GenericEvent { return c.notices.Events() }
 
 // Request returns what the stored artifact has of the selection; all of it without one. It does not wait: nil without an
 // error means that the artifact is being read, and that Events will send the waiter. The error wraps ErrNotStored when the
@@ -119,10 +118,9 @@ func (c *Contents) Start(ctx context.Context) error {
 	for range manifestReaders {
 		running.Go(func() { c.read(ctx) })
 	}
-	running.Go(func() { c.notify(ctx) })
+	running.Go(func() { c.notices.Deliver(ctx) })
 	<-ctx.Done()
 	c.unread.ShutDown()
-	c.notices.ShutDown()
 	running.Wait()
 	return nil
 }
@@ -165,23 +163,5 @@ func (c *Contents) keep(found namedManifest) {
 		oldest := c.recent.Remove(c.recent.Back()).(namedManifest)
 		delete(c.known, oldest.artifact)
 		c.size -= oldest.size
-	}
-}
-
-// notify sends events in a goroutine of its own, so that a slow receiver does not hold up readers.
-func (c *Contents) notify(ctx context.Context) {
-	for {
-		waiter, shutdown := c.notices.Get()
-		if shutdown {
-			return
-		}
-		object := &metav1.PartialObjectMetadata{}
-		object.Namespace, object.Name = waiter.Namespace, waiter.Name
-		select {
-		case c.events <- event.GenericEvent{Object: object}:
-		case <-ctx.Done():
-			return
-		}
-		c.notices.Done(waiter)
 	}
 }

@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/stack-controller/stack-controller/internal/notify"
 )
 
 const (
@@ -27,8 +28,7 @@ type Fetcher struct {
 	concurrency int
 	// downloads are to be made, in the order of the requests; notices are waiters to be told.
 	downloads workqueue.TypedInterface[requestKey]
-	notices   workqueue.TypedInterface[types.NamespacedName]
-	events    chan event.GenericEvent
+	notices   *notify.Notifier
 
 	mu sync.Mutex
 	// pending has the downloads that are queued or run.
@@ -70,8 +70,7 @@ func NewFetcher(store *Store, concurrency int) *Fetcher {
 		store:       store,
 		concurrency: concurrency,
 		downloads:   workqueue.NewTyped[requestKey](),
-		notices:     workqueue.NewTyped[types.NamespacedName](),
-		events:      make(chan event.GenericEvent),
+		notices:     notify.New(),
 		pending:     map[requestKey]*pendingDownload{},
 		failures:    map[failureKey]failure{},
 	}
@@ -80,7 +79,7 @@ func NewFetcher(store *Store, concurrency int) *Fetcher {
 // Events sends the waiter of a Request, as an object that has only its namespace and name, when the download that it
 // waited for has ended. It is never closed.
 func (f *Fetcher) Events() <-chan event.GenericEvent {
-	return f.events
+	return f.notices.Events()
 }
 
 // Request returns the digest of the artifact when it is stored, and has it downloaded or made when it is not. It does not
@@ -126,10 +125,9 @@ func (f *Fetcher) Start(ctx context.Context) error {
 	for range f.concurrency {
 		running.Go(func() { f.download(ctx) })
 	}
-	running.Go(func() { f.notify(ctx) })
+	running.Go(func() { f.notices.Deliver(ctx) })
 	<-ctx.Done()
 	f.downloads.ShutDown()
-	f.notices.ShutDown()
 	running.Wait()
 	return nil
 }
@@ -165,22 +163,4 @@ func (f *Fetcher) finish(key requestKey, err error) {
 		f.notices.Add(waiter)
 	}
 	delete(f.pending, key)
-}
-
-// notify sends events in a goroutine of its own, so that a slow receiver does not hold up downloads.
-func (f *Fetcher) notify(ctx context.Context) {
-	for {
-		waiter, shutdown := f.notices.Get()
-		if shutdown {
-			return
-		}
-		object := &metav1.PartialObjectMetadata{}
-		object.Namespace, object.Name = waiter.Namespace, waiter.Name
-		select {
-		case f.events <- event.GenericEvent{Object: object}:
-		case <-ctx.Done():
-			return
-		}
-		f.notices.Done(waiter)
-	}
 }

@@ -114,9 +114,7 @@ func (d *driver) pass(duration time.Duration) {
 // told returns who was sent an event since it was called last.
 func (d *driver) told() []string {
 	told := []string{}
-	for d.stacks.notices.Len() > 0 {
-		waiter, _ := d.stacks.notices.Get()
-		d.stacks.notices.Done(waiter)
+	for waiter := range d.stacks.notices.Take() {
 		told = append(told, waiter.Name)
 	}
 	slices.Sort(told)

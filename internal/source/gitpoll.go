@@ -23,7 +23,7 @@ const (
 func (g *Git) Start(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, s := range g.subscriptions {
-		running.Go(func() { s.notify(ctx) })
+		running.Go(func() { s.notices.Deliver(ctx) })
 	}
 	for ctx.Err() == nil {
 		begun, wait := g.begin()
@@ -37,9 +37,6 @@ func (g *Git) Start(ctx context.Context) error {
 		case <-timer.C():
 		}
 		timer.Stop()
-	}
-	for _, s := range g.subscriptions {
-		s.notices.ShutDown()
 	}
 	running.Wait()
 	return nil

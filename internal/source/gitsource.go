@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/notify"
 )
 
 const (
@@ -114,8 +113,7 @@ func newGit(options GitOptions, with gitClient, clock clock.WithTicker) *Git {
 func (g *Git) Subscribe() *GitSubscription {
 	s := &GitSubscription{
 		git:     g,
-		notices: workqueue.NewTyped[types.NamespacedName](),
-		events:  make(chan event.GenericEvent),
+		notices: notify.New(),
 	}
 	g.subscriptions = append(g.subscriptions, s)
 	return s
@@ -124,8 +122,7 @@ func (g *Git) Subscribe() *GitSubscription {
 // GitSubscription is how one controller follows refs for its objects.
 type GitSubscription struct {
 	git     *Git
-	notices workqueue.TypedInterface[types.NamespacedName]
-	events  chan event.GenericEvent
+	notices *notify.Notifier
 }
 
 // GitQuery asks for the commit that a ref names.
@@ -145,7 +142,7 @@ type GitQuery struct {
 // after it was pending. A waiter that has not asked for a long time is sent once, too, to see whether it is still there. The
 // channel is never closed.
 func (s *GitSubscription) Events() <-chan event.GenericEvent {
-	return s.events
+	return s.notices.Events()
 }
 
 // Resolve returns the artifact of the commit that the ref names, as it was seen last. It never waits for a server, and follows the
@@ -180,24 +177,6 @@ func (s *GitSubscription) Refresh(ctx context.Context, query GitQuery) (*Artifac
 // Forget ends the following of a ref for the waiter, which is deleted, suspended, or has another kind of source now.
 func (s *GitSubscription) Forget(waiter types.NamespacedName) {
 	s.git.forget(followerKey{s, waiter})
-}
-
-// notify sends events until ctx ends.
-func (s *GitSubscription) notify(ctx context.Context) {
-	for {
-		waiter, shutdown := s.notices.Get()
-		if shutdown {
-			return
-		}
-		object := &metav1.PartialObjectMetadata{}
-		object.Namespace, object.Name = waiter.Namespace, waiter.Name
-		select {
-		case s.events <- event.GenericEvent{Object: object}:
-		case <-ctx.Done():
-			return
-		}
-		s.notices.Done(waiter)
-	}
 }
 
 // artifact returns what the answer is for the source.

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/notify"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/shape"
@@ -26,7 +27,7 @@ const ensureTimeout = 30 * time.Second
 type Runtime struct {
 	options     Options
 	tokens      *credentials.Tokens
-	events      *runtime.Notifier
+	events      *notify.Notifier
 	connections *connections
 	rollout     *rollout
 	// active says that this controller leads.
@@ -53,7 +54,7 @@ func New(ctx context.Context, options Options) (*Runtime, error) {
 		return nil, err
 	}
 	r := &Runtime{
-		options: options, tokens: tokens, events: runtime.NewNotifier(), connections: newConnections(),
+		options: options, tokens: tokens, events: notify.New(), connections: newConnections(),
 		trackers: map[types.NamespacedName]*tracker{},
 	}
 	r.rollout = newRollout(r.events.Add)

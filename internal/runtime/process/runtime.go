@@ -17,6 +17,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/internal/notify"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
@@ -32,7 +33,7 @@ type Runtime struct {
 	cancel context.CancelFunc
 	// slots bound how many agents start at the same time.
 	slots  chan struct{}
-	events *runtime.Notifier
+	events *notify.Notifier
 	// redactor hides the values that were passed on to the agents, in case one of them is in a log.
 	redactor *redact.Redactor
 	// user is the root directory, with a shared lock that tells how many controllers use it.
@@ -69,7 +70,7 @@ func New(options Options) (*Runtime, error) {
 		ctx:         ctx,
 		cancel:      cancel,
 		slots:       make(chan struct{}, 2*goruntime.NumCPU()),
-		events:      runtime.NewNotifier(),
+		events:      notify.New(),
 		redactor:    redact.New(options.passedOn()...),
 		user:        user,
 		supervisors: map[types.NamespacedName]*supervisor{},

@@ -1,4 +1,6 @@
-package runtime
+// Package notify wakes reconcilers: whoever finds something out adds the objects that wait for it, and a controller's channel source
+// reads them.
+package notify
 
 import (
 	"context"
@@ -9,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
-// Notifier is how a Runtime makes its Events: it hands workspaces to whoever reads the channel. Adding never waits; a
-// workspace that is added again before it was read is read once, so that what is kept is bounded by the number of workspaces.
+// Notifier hands objects, of which it has only namespace and name, to whoever reads the channel. Adding never waits; an object that
+// is added again before it was read is read once, so that what is kept is bounded by the number of objects.
 type Notifier struct {
 	out  chan event.GenericEvent
 	wake chan struct{}
@@ -19,8 +21,8 @@ type Notifier struct {
 	pending map[types.NamespacedName]struct{}
 }
 
-// NewNotifier returns a Notifier without workspaces.
-func NewNotifier() *Notifier {
+// New returns a Notifier without objects.
+func New() *Notifier {
 	return &Notifier{
 		out:     make(chan event.GenericEvent),
 		wake:    make(chan struct{}, 1),
@@ -28,7 +30,7 @@ func NewNotifier() *Notifier {
 	}
 }
 
-// Add has the workspace handed over.
+// Add has the object handed over.
 func (n *Notifier) Add(key types.NamespacedName) {
 	n.mu.Lock()
 	n.pending[key] = struct{}{}
@@ -39,8 +41,8 @@ func (n *Notifier) Add(key types.NamespacedName) {
 	}
 }
 
-// take removes and returns all that is pending.
-func (n *Notifier) take() map[types.NamespacedName]struct{} {
+// Take removes and returns all that was not handed over yet.
+func (n *Notifier) Take() map[types.NamespacedName]struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	taken := n.pending
@@ -56,7 +58,7 @@ func (n *Notifier) Deliver(ctx context.Context) {
 			return
 		case <-n.wake:
 		}
-		for key := range n.take() {
+		for key := range n.Take() {
 			object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 			select {
 			case <-ctx.Done():
