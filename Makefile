@@ -18,9 +18,10 @@ RACE ?= $(if $(shell command -v $(or $(CC),gcc)),-race)
 GO_TEST_FLAGS ?= $(RACE) -timeout=30m -p=2
 # How long "make fuzz" looks for trouble, per target.
 FUZZTIME ?= 10s
-# How many runs "make faults" has, of about 15 s each, and what they follow from.
+# How many runs "make faults" has, of about 20 s each, what they follow from, and how many worlds play them at once.
 RUNS ?= 60
 SEED ?= 1
+WORLDS ?= 3
 # "make demo KEEP=1" leaves everything running.
 KEEP ?=
 # VERSION is that of a release (v1.2.3), IMAGE_REGISTRY where its images are pushed to (nowhere when it is empty), OUTPUT the
@@ -137,9 +138,9 @@ bench: ## Measure commits, first starts and idle cost beside a bare "pulumi up";
 	CGO_ENABLED=0 go run ./tests/bench
 
 .PHONY: faults
-faults: ## Inject faults in RUNS runs that follow from SEED, and write docs/reliability.md from what comes of them
-	go test ./tests/faults -run=TestRandomFaults -count=1 -v -timeout=0 \
-		-args -runs='$(RUNS)' -seed='$(SEED)' -report='$(CURDIR)/docs/reliability.md'
+faults: ## Inject faults in RUNS runs that follow from SEED, in WORLDS worlds, and write docs/reliability.md from what comes of them
+	go test ./tests/faults -run='^TestRandomFaults$$' -count=1 -v -timeout=0 \
+		-args -runs='$(RUNS)' -seed='$(SEED)' -worlds='$(WORLDS)' -report='$(CURDIR)/docs/reliability.md'
 
 .PHONY: fuzz
 fuzz: ## Fuzz each target for FUZZTIME

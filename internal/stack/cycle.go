@@ -28,13 +28,30 @@ const (
 // findCycle returns the shortest way from the Stack through its dependencies back to itself, both ends included; nil when there is none.
 func (r *Reconciler) findCycle(ctx context.Context, stack *pulumiv1.Stack) ([]types.NamespacedName, error) {
 	self := client.ObjectKeyFromObject(stack)
-	// cameFrom is the Stack that depends on the key, on the shortest way from self.
+	var last *types.NamespacedName
+	cameFrom, err := r.walk(ctx, stack, dependenciesOf, func(from, to types.NamespacedName) (stop bool) {
+		if to == self {
+			last = &from
+		}
+		return last != nil
+	})
+	if err != nil || last == nil {
+		return nil, err
+	}
+	return pathTo(*last, self, cameFrom), nil
+}
+
+// walk goes from the Stack through its dependencies, as list returns them, nearest first, until visit says stop. It returns for each Stack
+// that it came to the one that it came from.
+func (r *Reconciler) walk(
+	ctx context.Context, stack *pulumiv1.Stack, list func(*pulumiv1.Stack) []dependency, visit func(from, to types.NamespacedName) (stop bool),
+) (map[types.NamespacedName]types.NamespacedName, error) {
 	cameFrom := map[types.NamespacedName]types.NamespacedName{}
 	next, queue := stack, []types.NamespacedName{}
-	for here := self; ; {
-		for _, item := range r.followed(next) {
-			if item.name == self {
-				return pathTo(here, self, cameFrom), nil
+	for here := client.ObjectKeyFromObject(stack); ; {
+		for _, item := range r.followed(next, list) {
+			if visit(here, item.name) {
+				return cameFrom, nil
 			}
 			if _, known := cameFrom[item.name]; !known && len(cameFrom) < maxWalk {
 				cameFrom[item.name] = here
@@ -42,7 +59,7 @@ func (r *Reconciler) findCycle(ctx context.Context, stack *pulumiv1.Stack) ([]ty
 			}
 		}
 		if len(queue) == 0 {
-			return nil, nil
+			return cameFrom, nil
 		}
 		here, queue = queue[0], queue[1:]
 		var err error
@@ -53,11 +70,11 @@ func (r *Reconciler) findCycle(ctx context.Context, stack *pulumiv1.Stack) ([]ty
 }
 
 // followed returns the dependencies of a Stack that count: those that are not allowed keep it waiting by themselves.
-func (r *Reconciler) followed(stack *pulumiv1.Stack) []dependency {
+func (r *Reconciler) followed(stack *pulumiv1.Stack, list func(*pulumiv1.Stack) []dependency) []dependency {
 	if stack == nil {
 		return nil
 	}
-	return slices.DeleteFunc(dependenciesOf(stack), func(item dependency) bool {
+	return slices.DeleteFunc(list(stack), func(item dependency) bool {
 		return item.name.Namespace != stack.Namespace && !r.AllowCrossNamespaceRefs
 	})
 }

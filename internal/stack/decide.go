@@ -32,6 +32,8 @@ type observation struct {
 	references []references.Version
 	// dependency is why another Stack keeps this one from being updated; nil when none does.
 	dependency *dependencyProblem
+	// dependents are the Stacks that have to go before this one's resources are destroyed.
+	dependents []dependent
 	// stale is a prerequisite that has to run again before there is an update; nil when there is none.
 	stale *staleDependency
 	// workspace is the Stack's Workspace; nil when there is none.
@@ -86,6 +88,8 @@ const (
 	byUpdate waker = "update"
 	// byDependencies is the watch on the Stacks that the Stack depends on.
 	byDependencies waker = "dependencies"
+	// byDependents is the watch on the Stacks that depend on the Stack.
+	byDependents waker = "dependents"
 	// byTime is nothing but the time in the decision; an edit helps as always.
 	byTime waker = "time"
 	// byNothing stands for decisions after which nothing is left to do, or after which the next one follows at once.
@@ -287,6 +291,8 @@ func retryReason(last *pulumiv1.StackUpdateStatus) string {
 		return pulumiv1.UpdateInterruptedReason
 	case last.Failures >= stalledAfterFailures:
 		return pulumiv1.UpdateFailedReason
+	case wasLost(last):
+		return pulumiv1.StackLostReason
 	case last.Type == autov1alpha1.UpdateTypePreview:
 		return pulumiv1.PreviewFailedReason
 	}

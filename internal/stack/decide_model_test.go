@@ -36,6 +36,7 @@ type modelState struct {
 	last, source, dependency, resync, project            string
 	deleting, suspended, destroyOnFinalize, orphan       bool
 	preview, deployed, badSpec, request, edited, trouble bool
+	dependents                                           bool
 }
 
 var both = []bool{false, true}
@@ -86,7 +87,9 @@ func modelSpaces(visit func(*modelState)) {
 			each(both, &s.request, func() { each(both, &s.edited, func() { each(modelSources, &s.source, next) }) })
 		})
 	}
-	each(modelProjects, &s.project, func() { triggers(func() { deletion(func() { visit(s) }) }) })
+	each(both, &s.dependents, func() {
+		each(modelProjects, &s.project, func() { triggers(func() { deletion(func() { visit(s) }) }) })
+	})
 	*s = modelState{update: "none", project: "unknown"}
 	each(modelDependencies, &s.dependency, func() {
 		each(modelResyncs, &s.resync, func() { triggers(func() { flags(func() { visit(s) }) }) })
@@ -116,6 +119,9 @@ func (s *modelState) observe() observation {
 	}
 	if s.badSpec {
 		o.specProblem = errors.New("bad")
+	}
+	if s.dependents {
+		o.dependents = []dependent{{}}
 	}
 	if s.trouble {
 		o.workspace = workspaceThat(stalled(autov1alpha1.ImagePullFailedReason))
@@ -252,6 +258,8 @@ func (s *modelState) wakes(d decision) bool {
 		return s.update != "none" || d.action == actionUpdate
 	case byDependencies:
 		return s.dependency != "met" && d.after > 0
+	case byDependents:
+		return s.dependents && s.deleting && d.after > 0
 	case byTime:
 		return d.after > 0
 	case byNothing:
@@ -285,11 +293,20 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(d.action != actionUpdate || !s.badSpec && s.startable(d), "an update needs all that it is made of")
 	stuck := s.deleting && !exists && slices.Contains([]action{actionStall, actionWait, actionRetry}, d.action)
 	promise(!stuck || strings.Contains(d.message, pulumiv1.OrphanAnnotation), "a deletion that waits says how to go on")
+	promise(!s.dependents || d.action != actionUpdate, "nothing is destroyed under those who depend on it")
+	promise(!s.destroyable() || d.action == actionUpdate, "nobody waits for what is no reason to wait")
 	promise(d.action != actionSuspend || s.suspended && !s.deleting, "nothing is left alone without being suspended")
 	settled := s.last == "succeeded" && !s.request && !s.edited && s.source != "new" && s.resync != "due"
 	promise(d.action != actionSettle || settled, "what is asked for is not up to date")
 	promise(exists || s.suspended || s.deleting && s.proven() || s.last == "succeeded" || d.action != actionSettle && d.action != actionSuspend, "a failure is tried again")
 	return promises
+}
+
+// destroyable tells whether a deletion has all that it needs for its first destroy. That a dependency is not met does not matter.
+func (s *modelState) destroyable() bool {
+	hasArtifact := s.source == "none" || s.source == "same" || strings.HasPrefix(s.source, "new")
+	first := s.last == "none" || s.lastKind != autov1alpha1.UpdateTypeDestroy || s.last == "failed long ago"
+	return s.deleting && s.update == "none" && !s.proven() && !s.suspended && !s.badSpec && !s.dependents && first && (hasArtifact || s.project == "known")
 }
 
 func (s *modelState) startable(d decision) bool {

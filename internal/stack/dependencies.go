@@ -55,6 +55,11 @@ func dependenciesOf(stack *pulumiv1.Stack) []dependency {
 	if !stack.DeletionTimestamp.IsZero() {
 		return nil
 	}
+	return namedBy(stack)
+}
+
+// namedBy returns the dependencies that the spec names, also those of a Stack that is being deleted.
+func namedBy(stack *pulumiv1.Stack) []dependency {
 	list := make([]dependency, 0, len(stack.Spec.Prerequisites)+len(stack.Spec.DependsOn))
 	for _, prerequisite := range stack.Spec.Prerequisites {
 		item := dependency{

@@ -20,6 +20,10 @@ func decideOnDeletion(o observation) decision {
 		return decision{action: actionStall, wake: byEdit, reason: pulumiv1.SuspendedReason,
 			message: "the stack was deleted while it is suspended, so its resources are not destroyed: set spec.suspend to false to destroy them, or " + orphanHint}
 	}
+	if len(o.dependents) > 0 {
+		return decision{action: actionWait, wake: byDependents, reason: pulumiv1.DependentsExistReason, after: o.waitInterval,
+			message: describeDependents(o.dependents) + ", or " + orphanHint}
+	}
 	due, fresh := destroyDue(o)
 	if left := due.Sub(o.now); left > 0 {
 		last := o.stack.Status.LastUpdate

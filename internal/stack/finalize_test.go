@@ -7,6 +7,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -28,6 +29,11 @@ func runsProgram(o *observation) { o.stack.Spec.RunProgram = true }
 // withoutSource is a Stack whose source is gone.
 func withoutSource(o *observation) {
 	o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceNotFoundReason, Message: "it is gone", Watched: true}
+}
+
+// needed is a Stack that others depend on.
+func needed(o *observation) {
+	o.dependents = []dependent{{name: types.NamespacedName{Namespace: "team", Name: "web"}}}
 }
 
 // destroyFailed is a Stack that is being deleted and whose destroys failed so often, the last one just now.
@@ -100,6 +106,14 @@ func TestDeletionGoesOnOrSaysHow(t *testing.T) {
 		{name: "the source is forbidden", given: with(deleting(), func(o *observation) {
 			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.AccessDeniedReason, Message: "no", Permanent: true}
 		}), action: actionStall, wake: byEdit, reason: pulumiv1.AccessDeniedReason, says: []string{pulumiv1.OrphanAnnotation}},
+		{name: "others depend on it", given: with(deleting(), needed), action: actionWait, wake: byDependents, reason: pulumiv1.DependentsExistReason,
+			says: []string{"team/web", "destroyAfterDependents to false", pulumiv1.OrphanAnnotation}},
+		{name: "others depend on it, after a destroy failed", given: with(destroyFailed(1), needed), action: actionWait, wake: byDependents},
+		{name: "others depend on it, and it is suspended", given: with(deleting(), needed, suspended), action: actionStall, wake: byEdit, reason: pulumiv1.SuspendedReason},
+		{name: "others depend on it, and it is orphaned", given: with(deleting(), needed, orphaned), action: actionRelease, wake: byNothing},
+		{name: "others depend on it, and there is nothing to destroy", given: with(deleting(), needed, func(o *observation) { o.stack.Spec.DestroyOnFinalize = false }),
+			action: actionRelease, wake: byNothing},
+		{name: "others depend on it while its destroy runs", given: with(destroying(), needed, running), action: actionFollow, wake: byUpdate},
 		{name: "a dependency is not ready", given: with(deleting(), func(o *observation) { o.dependency = &dependencyProblem{message: "no"} }),
 			action: actionUpdate, wake: byUpdate, fresh: true},
 	} {

@@ -19,6 +19,7 @@ import (
 // observe gathers everything that a decision is made from.
 func (r *Reconciler) observe(ctx context.Context, stack *pulumiv1.Stack) (*observation, error) {
 	o := &observation{now: time.Now(), stack: stack, waitInterval: r.WaitInterval, jitter: r.Jitter}
+	recall(stack)
 	o.desired, o.specProblem = desire(stack)
 	if err := r.observeReferences(ctx, o); err != nil {
 		return nil, err
@@ -34,6 +35,9 @@ func (r *Reconciler) observe(ctx context.Context, stack *pulumiv1.Stack) (*obser
 		return nil, err
 	}
 	if err := r.observeDependencies(ctx, o); err != nil {
+		return nil, err
+	}
+	if err := r.observeDependents(ctx, o); err != nil {
 		return nil, err
 	}
 	return o, r.observeContent(ctx, o)

@@ -92,7 +92,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 	if err == nil {
 		err = outcome.err
 	}
-	if patchErr := r.patchStatus(ctx, before, stack); apierrors.IsConflict(patchErr) {
+	if patchErr := r.write(ctx, before, stack); apierrors.IsConflict(patchErr) {
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	} else if patchErr != nil {
 		return ctrl.Result{}, patchErr
@@ -176,6 +176,14 @@ func (r *Reconciler) ensureFinalizer(ctx context.Context, stack *pulumiv1.Stack)
 		return fmt.Errorf("add the finalizer: %w", err)
 	}
 	return nil
+}
+
+// write writes what the reconcile changed: first the memory that has to outlive the status, and then the status.
+func (r *Reconciler) write(ctx context.Context, before, stack *pulumiv1.Stack) error {
+	if err := r.remember(ctx, before, stack); err != nil {
+		return err
+	}
+	return r.patchStatus(ctx, before, stack)
 }
 
 // patchStatus writes the status when it changed, all of it in one request: whoever sees a condition also sees what it speaks

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fluxcd/pkg/runtime/conditions"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
@@ -41,6 +43,7 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 	if update.HasFailed() {
 		last.State = pulumiv1.StackUpdateFailed
 		last.Message = update.Status.Message
+		last.Reason = conditions.GetReason(update, autov1alpha1.UpdateFailed)
 		last.LastSuccessfulCommit = previous.LastSuccessfulCommit
 		last.Failures = previous.Failures + 1
 		switch {
@@ -52,6 +55,8 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 	} else if err := r.recordSuccess(ctx, stack, update, current); err != nil {
 		return err
 	}
+	recordDeployedStack(stack, update)
+	last.Unsettled = leavesUnsettled(update, previous)
 	stack.Status.LastUpdate = last
 	stack.Status.CurrentUpdate = nil
 	stack.Status.History = dropConflicts(stack.Status.History, historyDigest(current.Commit), last)

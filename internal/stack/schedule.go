@@ -25,6 +25,9 @@ const (
 // failed together.
 func retryDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	last := stack.Status.LastUpdate
+	if startsOver(stack) {
+		return last.LastResyncTime.Time
+	}
 	if last.Conflicts > 0 {
 		return conflictDue(stack, jitter)
 	}

@@ -40,10 +40,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	}
 	built, err := ctrl.NewControllerManagedBy(mgr).
 		For(&pulumiv1.Stack{}, builder.WithPredicates(predicate.Or[client.Object](
-			predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, annotationChanged(pulumiv1.ReconcileRequestAnnotation), annotationChanged(pulumiv1.OrphanAnnotation)))).
+			predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, annotationChanged(pulumiv1.ReconcileRequestAnnotation),
+			annotationChanged(pulumiv1.OrphanAnnotation), annotationChanged(pulumiv1.CreateMissingStackAnnotation)))).
 		Owns(&autov1alpha1.Workspace{}, builder.WithPredicates(workspaceChanged)).
 		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &pulumiv1.Stack{}), builder.WithPredicates(updateChanged)).
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.dependentsOf), builder.WithPredicates(dependencyChanged)).
+		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.waitingForDependent), builder.WithPredicates(dependentChanged)).
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.judgesOf), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&pulumiv1.Program{}, handler.EnqueueRequestsFromMapFunc(r.usersOfProgram), builder.WithPredicates(programChanged)).
 		WatchesRawSource(ctrlsource.Channel(r.Sources.Git.Events(), &handler.EnqueueRequestForObject{})).
@@ -88,7 +90,8 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		return fmt.Errorf("index the Stacks by prerequisite: %w", err)
 	}
 	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, readyExprIndex, func(object client.Object) []string {
-		return namesOf(object.(*pulumiv1.Stack), func(item dependency) bool { return item.expression != "" })
+		stack := object.(*pulumiv1.Stack)
+		return namesOf(stack, func(item dependency) bool { return item.expression != "" && stack.DeletionTimestamp.IsZero() })
 	}); err != nil {
 		return fmt.Errorf("index the Stacks by dependency with an expression: %w", err)
 	}
@@ -149,7 +152,7 @@ func (r *Reconciler) requestsFor(ctx context.Context, selected client.ListOption
 // namesOf returns the names of the chosen dependencies of the Stack.
 func namesOf(stack *pulumiv1.Stack, chosen func(dependency) bool) []string {
 	var keys []string
-	for _, item := range dependenciesOf(stack) {
+	for _, item := range namedBy(stack) {
 		if chosen(item) {
 			keys = append(keys, item.name.String())
 		}

@@ -36,6 +36,9 @@ func takeOver(o *observation) {
 	// A Stack that previews may share its stack with one that deploys; such a one never destroyed anything.
 	destroyed := last.Type == autov1alpha1.UpdateTypeDestroy && last.State == pulumiv1.StackUpdateSucceeded
 	status.Deployed = status.Deployed || last.Type != autov1alpha1.UpdateTypePreview && !destroyed
+	if status.Deployed && last.State == pulumiv1.StackUpdateSucceeded {
+		status.DeployedStack = o.stack.Spec.Stack
+	}
 }
 
 // translateCommits replaces a revision by the digest of the artifact that has it: what this controller records as the commit.

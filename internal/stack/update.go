@@ -32,6 +32,9 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 		// Whatever is destroyed in part only is no proof that nothing is left.
 		update.Spec.Target, update.Spec.TargetDependents = nil, nil
 	}
+	if mustExist(stack) {
+		update.Spec.RequireStack = new(true)
+	}
 	update.Namespace = stack.Namespace
 	update.Name = updateName(o, d)
 	for key, value := range labelsOf(stack) {
@@ -68,10 +71,12 @@ func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
 		spec.Source = updateSource(o)
 	}
 	spec.Refresh = optional(stack.Spec.Refresh)
+	spec.AfterInterruption = optional(unsettled(stack))
 	if d.kind == autov1alpha1.UpdateTypeDestroy {
 		spec.RunProgram = optional(stack.Spec.RunProgram)
 		return spec
 	}
+	spec.ExpectNoRefreshChanges = optional(stack.Spec.ExpectNoRefreshChanges)
 	spec.Target = stack.Spec.Targets
 	spec.TargetDependents = optional(stack.Spec.TargetDependents)
 	return spec

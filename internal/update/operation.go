@@ -31,12 +31,13 @@ func (r *Reconciler) describeOperation(ctx context.Context, o *observation, valu
 		return nil, invalidf("spec.type %q is not one of preview, up, refresh, destroy", update.Spec.Type)
 	}
 	request := &proto.StartOperationRequest{
-		Id:             string(update.UID),
-		Kind:           kind,
-		Stack:          update.Spec.StackName,
-		CreateStack:    true,
-		Options:        optionsOf(workspace, update),
-		CommitMetadata: commitMetadata(o.source),
+		Id:                string(update.UID),
+		Kind:              kind,
+		Stack:             update.Spec.StackName,
+		CreateStack:       !ptr.Deref(update.Spec.RequireStack, false),
+		Options:           optionsOf(workspace, update),
+		CommitMetadata:    commitMetadata(o.source),
+		AfterInterruption: ptr.Deref(update.Spec.AfterInterruption, false),
 	}
 	if update.Spec.Timeout != nil {
 		request.Timeout = durationpb.New(update.Spec.Timeout.Duration)
@@ -58,7 +59,7 @@ func setStack(ctx context.Context, request *proto.StartOperationRequest, workspa
 		return nil
 	}
 	stack := &workspace.Spec.Stacks[at]
-	request.CreateStack = ptr.Deref(stack.Create, true)
+	request.CreateStack = request.CreateStack && ptr.Deref(stack.Create, true)
 	request.SecretsProvider = ptr.Deref(stack.SecretsProvider, "")
 	request.Environments = stack.Environment
 	var err error
@@ -99,16 +100,17 @@ func artifactSource(digest, dir string) *proto.StartOperationRequest_Artifact {
 func optionsOf(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) *proto.OperationOptions {
 	spec := &update.Spec
 	return &proto.OperationOptions{
-		Parallel:         ptr.Deref(spec.Parallel, 0),
-		Message:          ptr.Deref(spec.Message, ""),
-		ExpectNoChanges:  ptr.Deref(spec.ExpectNoChanges, false),
-		Replace:          spec.Replace,
-		Target:           spec.Target,
-		TargetDependents: ptr.Deref(spec.TargetDependents, false),
-		Refresh:          ptr.Deref(spec.Refresh, false),
-		ContinueOnError:  ptr.Deref(spec.ContinueOnError, false),
-		Remove:           ptr.Deref(spec.Remove, false),
-		RunProgram:       ptr.Deref(spec.RunProgram, false),
-		LogLevel:         min(workspace.Spec.PulumiLogLevel, maxLogLevel),
+		Parallel:               ptr.Deref(spec.Parallel, 0),
+		Message:                ptr.Deref(spec.Message, ""),
+		ExpectNoChanges:        ptr.Deref(spec.ExpectNoChanges, false),
+		Replace:                spec.Replace,
+		Target:                 spec.Target,
+		TargetDependents:       ptr.Deref(spec.TargetDependents, false),
+		Refresh:                ptr.Deref(spec.Refresh, false),
+		ExpectNoRefreshChanges: ptr.Deref(spec.ExpectNoRefreshChanges, false),
+		ContinueOnError:        ptr.Deref(spec.ContinueOnError, false),
+		Remove:                 ptr.Deref(spec.Remove, false),
+		RunProgram:             ptr.Deref(spec.RunProgram, false),
+		LogLevel:               min(workspace.Spec.PulumiLogLevel, maxLogLevel),
 	}
 }

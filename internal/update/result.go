@@ -5,7 +5,10 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
@@ -40,7 +43,18 @@ func markResult(update *autov1alpha1.Update, operation *proto.Operation, note st
 		markSucceeded(update, ended, message)
 		return
 	}
-	markFailed(update, failureReason(operation), ended, message)
+	reason := failureReason(operation)
+	if reason == autov1alpha1.StackNotFoundReason && ptr.Deref(update.Spec.RequireStack, false) {
+		reason, message = autov1alpha1.StackLostReason, describeLost(update.Spec.StackName)
+	}
+	markFailed(update, reason, ended, message)
+}
+
+// describeLost says what it means that a stack that must be there is not, and what there is to do.
+func describeLost(stack string) string {
+	return fmt.Sprintf("stack %q was deployed before, and the backend does not have it any more, so nothing was run: look whether it is the "+
+		"right backend and whether all of its state is there; the annotation %s=true on the Stack lets the stack be created again, "+
+		"empty and without any of the resources that it had", stack, pulumiv1.CreateMissingStackAnnotation)
 }
 
 // failureReason returns why the operation ended without success. A newer agent may know causes that this controller does not.

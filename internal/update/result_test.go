@@ -25,6 +25,19 @@ func TestEveryFailureHasAReason(t *testing.T) {
 	g.Expect(failureReason(&proto.Operation{State: proto.OperationState_OPERATION_STATE_FAILED, Failure: 999})).To(Equal(autov1alpha1.UnknownReason))
 }
 
+func TestStackThatMustExistIsLostWhenItDoesNot(t *testing.T) {
+	for required, reason := range map[bool]string{false: autov1alpha1.StackNotFoundReason, true: autov1alpha1.StackLostReason} {
+		g := NewWithT(t)
+		update := &autov1alpha1.Update{}
+		update.Spec.StackName, update.Spec.RequireStack = "dev", &required
+		markResult(update, &proto.Operation{
+			State: proto.OperationState_OPERATION_STATE_FAILED, Failure: proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, Message: "no stack named 'dev' found",
+		}, "")
+		g.Expect(conditions.GetReason(update, autov1alpha1.UpdateFailed)).To(Equal(reason))
+		g.Expect(update.Status.Message).To(ContainSubstring("dev"))
+	}
+}
+
 func TestEveryStateIsShown(t *testing.T) {
 	g := NewWithT(t)
 	for number, name := range proto.OperationState_name {

@@ -44,6 +44,7 @@ func newReasonRows() []row {
 		{"SecretNotFound", []string{"e2e.TestMissingSecretKeyIsWaitedForAndIsNoFailure"}, []string{identityMisuse + "accessTokenSecret (missing)"}},
 		{"UpdateInterrupted", []string{"e2e.TestInterruptionsInARowAreNoHotLoop"}, []string{"e2e.TestInterruptedUpdateIsRepeatedAtOnceAndIsNoFailure"}},
 		{"WorkspaceNotReady", []string{"e2e.TestStackTellsTheTroubleOfItsWorkspaceAndHealsWithIt"}, []string{"pods.TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause"}},
+		{"StackLost", []string{"e2e.TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack"}, []string{"e2e.TestDestroyOfALostStackIsNoProof"}},
 		{"UpdateConflict", []string{"e2e.TestLockOfAnotherIsShownAndWaitedFor/locked"}, []string{"backends.TestUpdateThatPulumiCloudRefusesBesideAnotherIsAConflict"}},
 		{"ProgramInvalid", []string{"e2e.TestInvalidProgramIsToldByProgramAndStackAndHeals"}, []string{programMisuse + "resources (unknown field)"}},
 	} {

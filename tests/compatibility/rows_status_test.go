@@ -168,6 +168,12 @@ var statusRows = []row{
 		difference: "New.", why: "A Stack that waits for long is also Stalled.",
 	},
 	{
+		field: "lastUpdate.reason", operator: "None.",
+		uses:       []string{"e2e.TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack"},
+		misuses:    []string{statusTyped},
+		difference: "New.", why: "Why an update failed is in its message only there.",
+	},
+	{
 		field: "lastUpdate.resourceChanges", operator: "None.",
 		uses:       []string{"stack.TestResultIsRecordedOnceAndTheSameTwice"},
 		misuses:    []string{statusTyped},
@@ -178,6 +184,12 @@ var statusRows = []row{
 		uses:       []string{"e2e.TestPreviewStackDeploysNothing"},
 		misuses:    []string{statusTyped},
 		difference: "New.", why: "Whether there may be something to destroy.",
+	},
+	{
+		field: "deployedStack", operator: "A stack that is gone from its backend is created again, with all of its resources.",
+		uses:       []string{"e2e.TestStackWithAnotherNameIsCreated", "e2e.TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack"},
+		misuses:    []string{"e2e.TestDestroyOfALostStackIsNoProof", statusTyped},
+		difference: "New.", why: "A volume that is not mounted must not double what is deployed, nor prove that it was destroyed.",
 	},
 	{
 		field: "history", operator: "None.",

@@ -195,6 +195,28 @@ func (a *app) patch(ctx context.Context, edit func(*pulumiv1.Stack)) error {
 	})
 }
 
+func (a *app) isDeleted() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.deleted
+}
+
+// explain tells how the app stands, for a message about a failure.
+func (a *app) explain(ctx context.Context) string {
+	a.mu.Lock()
+	wanted := fmt.Sprintf("%s, wanted %v, deleted %t, kills %d, forgotten %d", a.Name, a.resources, a.deleted, a.kills, a.forgotten)
+	a.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var status strings.Builder
+	stack := &pulumiv1.Stack{}
+	if err := a.scene.system.Client.Get(ctx, a.Key(), stack); err == nil {
+		encoded, _ := json.MarshalIndent(stack.Status, "", "  ")
+		fmt.Fprintf(&status, "Stack, deleted at %v, its status: %s\n", stack.DeletionTimestamp, encoded)
+	}
+	return wanted + ":\n" + status.String() + a.scene.system.Explain(ctx, a.App)
+}
+
 // killed notes that a process of pulumi for the app may have been killed.
 func (a *app) killed() {
 	a.mu.Lock()

@@ -20,10 +20,15 @@ var processFaults = []fault{
 // hunt is how long a fault looks for a process to kill.
 const hunt = 3 * time.Second
 
+// workspaceDir is where the process runtime keeps what the app's agent works with.
+func (a *app) workspaceDir() string {
+	sum := sha256.Sum256([]byte(a.Key().String()))
+	return filepath.Join(a.scene.system.Dir, "data", "workspaces", hex.EncodeToString(sum[:])[:12])
+}
+
 // agentPID returns the process of the app's agent, 0 when there is none.
 func (a *app) agentPID() int {
-	sum := sha256.Sum256([]byte(a.Key().String()))
-	content, err := os.ReadFile(filepath.Join(a.scene.system.Dir, "data", "workspaces", hex.EncodeToString(sum[:])[:12], "workspace.json"))
+	content, err := os.ReadFile(filepath.Join(a.workspaceDir(), "workspace.json"))
 	if err != nil {
 		return 0
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,6 +19,26 @@ import (
 type commandLine struct {
 	args []string // with the executable first
 	env  []string
+}
+
+const agentPathFlag = "--agent-path="
+
+// flag returns the value of a flag that is written as --name=value.
+func (c *commandLine) flag(prefix string) (string, bool) {
+	for _, arg := range c.args {
+		if value, is := strings.CutPrefix(arg, prefix); is {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+func (c *commandLine) setFlag(prefix, value string) {
+	for i, arg := range c.args {
+		if strings.HasPrefix(arg, prefix) {
+			c.args[i] = prefix + value
+		}
+	}
 }
 
 // pids returns the ids of all processes that the test holds for.
@@ -135,20 +156,22 @@ func childrenNamed(parent int, want string) []int {
 	})
 }
 
-// pulumiProcesses returns the processes of pulumi, its plugins included, that work for this system.
-func pulumiProcesses(systemDir string) []string {
+// pulumiProcesses returns the processes of pulumi, its plugins included, in whose environment that directory is, and none of
+// the others.
+func pulumiProcesses(dir string, others []string) []string {
 	var found []string
-	pids(func(dir string) bool {
-		_, name := parentOf(dir)
+	pids(func(process string) bool {
+		_, name := parentOf(process)
 		if !strings.HasPrefix(name, "pulumi") {
 			return false
 		}
-		environ, err := os.ReadFile(filepath.Join(dir, "environ"))
-		if err != nil || !bytes.Contains(environ, []byte(systemDir)) {
+		environ, err := os.ReadFile(filepath.Join(process, "environ"))
+		mentions := func(dir string) bool { return bytes.Contains(environ, []byte(dir+"/")) }
+		if err != nil || !mentions(dir) || slices.ContainsFunc(others, mentions) {
 			return false
 		}
-		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-		found = append(found, filepath.Base(dir)+" "+strings.ReplaceAll(string(line), "\x00", " "))
+		line, _ := os.ReadFile(filepath.Join(process, "cmdline"))
+		found = append(found, filepath.Base(process)+" "+strings.ReplaceAll(string(line), "\x00", " "))
 		return true
 	})
 	return found

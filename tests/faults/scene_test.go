@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +20,7 @@ import (
 // scene is the running system as the faults need it: with a controller that is started again when it ends, and with a proxy
 // before the API server and one before the artifacts.
 type scene struct {
+	number  int // from 1
 	system  *stage.Stage
 	cli     string // the pulumi CLI that finds the test provider
 	main    *replica
@@ -27,6 +29,9 @@ type scene struct {
 	watcher *watcher
 	cancel  context.CancelFunc
 	ctx     context.Context // of what runs besides the tests
+
+	mu        sync.Mutex
+	abandoned []*app // whose run failed: what they leave behind says nothing about later runs
 }
 
 func newScene(ctx context.Context, system *stage.Stage, cli string) (*scene, error) {
@@ -55,6 +60,9 @@ func newScene(ctx context.Context, system *stage.Stage, cli string) (*scene, err
 	if err := system.StopController(); err != nil {
 		return nil, err
 	}
+	if err := s.keepBinaries(&command); err != nil {
+		return nil, err
+	}
 	if err := s.throughLink(&command); err != nil {
 		return nil, err
 	}
@@ -62,6 +70,23 @@ func newScene(ctx context.Context, system *stage.Stage, cli string) (*scene, err
 	s.main.start(ctx)
 	s.watcher = startWatcher(ctx, system.Client)
 	return s, s.main.awaitStart(ctx, 0)
+}
+
+// keepBinaries has the command use copies of the executables: those of the repository may be built anew meanwhile.
+func (s *scene) keepBinaries(command *commandLine) error {
+	agent, _ := command.flag(agentPathFlag)
+	for _, path := range []string{command.args[0], agent} {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(s.system.Dir, filepath.Base(path)), content, 0o700); err != nil {
+			return err
+		}
+	}
+	command.args[0] = filepath.Join(s.system.Dir, filepath.Base(command.args[0]))
+	command.setFlag(agentPathFlag, filepath.Join(s.system.Dir, filepath.Base(agent)))
+	return nil
 }
 
 // throughLink writes a kubeconfig that leads through the proxy, and has the command use it.
@@ -123,18 +148,6 @@ func (s *scene) close() {
 
 // backend is the directory of the state.
 func (s *scene) backend() string { return strings.TrimPrefix(s.system.BackendURL, "file://") }
-
-// locks returns the locks in the backend.
-func (s *scene) locks() []string {
-	var found []string
-	_ = filepath.WalkDir(filepath.Join(s.backend(), ".pulumi", "locks"), func(path string, entry os.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() {
-			found = append(found, path)
-		}
-		return nil
-	})
-	return found
-}
 
 // insist repeats a request to the API server while that is away. That something exists already, or not any more, is what a
 // request is told whose first answer was lost.

@@ -54,7 +54,7 @@ func (s *scene) unsettled(ctx context.Context, apps []*app) error {
 	if locks := s.locks(); len(locks) > 0 {
 		return fmt.Errorf("%w: locks in the backend: %v", errNotSettled, locks)
 	}
-	if left := pulumiProcesses(s.system.Dir); len(left) > 0 {
+	if left := s.processes(); len(left) > 0 {
 		return fmt.Errorf("%w: processes: %v", errNotSettled, left)
 	}
 	return nil

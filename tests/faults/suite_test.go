@@ -1,8 +1,3 @@
-// Package faults_test injects random faults at random moments while Stacks change, and judges from outside whether every
-// intended change was made exactly once and whether all that the system says is true.
-//
-// A short form runs with the other tests; "make faults" runs as many as asked and writes docs/reliability.md. A run is a
-// function of its seed, except for what the machine's speed makes of it.
 package faults_test
 
 import (
@@ -21,7 +16,6 @@ import (
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/provider/install"
-	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -36,17 +30,33 @@ const (
 var (
 	runs       = flag.Int("runs", 0, "how many runs with random faults; 0 is the short form, of the faults that heal quickly")
 	seed       = flag.Uint64("seed", 1, "what the schedules of the runs follow from")
+	worldCount = flag.Int("worlds", 2, "how many worlds play the runs, 1 to 8; each takes about a gigabyte of memory")
 	kinds      = flag.String("kinds", "", "comma-separated kinds of faults to take; empty means all")
+	only       = flag.Int("only", 0, "the number of the only run to play; 0 means all")
+	listKinds  = flag.Bool("list", false, "print all kinds of faults, and do nothing else")
 	reportPath = flag.String("report", "", "the file to write the figures to")
 )
 
-// world is what the tests play in.
+// worlds are what the tests play in, each with all that it needs. There is at least one.
+var worlds []*scene
+
+// world is where the tests play that need only one.
 var world *scene
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	log.SetOutput(io.Discard) // the git server tells every request
 	flag.Parse()
+	if *listKinds {
+		for _, f := range catalogue() {
+			fmt.Println(f.kind)
+		}
+		return
+	}
+	if *worldCount < 1 || *worldCount > 8 {
+		fmt.Fprintln(os.Stderr, "-worlds must be from 1 to 8")
+		os.Exit(2)
+	}
 	os.Exit(play(m))
 }
 
@@ -57,41 +67,25 @@ func play(m *testing.M) (code int) {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	system, err := stage.Start(ctx, stage.Options{Log: os.Stderr, Pulumi: cli, ControllerArgs: []string{"--concurrent=8"}})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
 	defer func() {
-		if code != 0 {
-			fmt.Fprintln(os.Stderr, controlplane.Tail(system.ControllerLog(), logLines))
-			keepLogs(system)
-		}
-		if err := system.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
+		for _, s := range worlds {
+			if code != 0 {
+				fmt.Fprintf(os.Stderr, "the last that the controller of world %d logged:\n%s\n", s.number,
+					controlplane.Tail(s.system.ControllerLog(), logLines))
+				s.keepLogs("")
+			}
+			if err := s.end(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = 1
+			}
 		}
 	}()
-	if world, err = newScene(ctx, system, cli); err != nil {
+	if worlds, err = startWorlds(ctx, *worldCount, cli); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer world.close()
+	world = worlds[0]
 	return m.Run()
-}
-
-// keepLogs copies the logs to where a developer finds them, when asked to.
-func keepLogs(system *stage.Stage) {
-	target := os.Getenv("FAULTS_LOGS")
-	if target == "" {
-		return
-	}
-	logs, _ := filepath.Glob(filepath.Join(system.Dir, "*.log"))
-	for _, log := range logs {
-		if content, err := os.ReadFile(log); err == nil {
-			_ = os.WriteFile(filepath.Join(target, filepath.Base(log)), content, 0o600)
-		}
-	}
 }
 
 // installPulumi writes a pulumi that finds the test provider wherever it is called.

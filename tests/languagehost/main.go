@@ -1,7 +1,7 @@
 // Command languagehost is a language of Pulumi, small enough to read and real enough to be one: it speaks the protocol of
 // language hosts. A program is the file outputs.json, an object with the outputs of the stack; a value "config:KEY" stands for the
-// configuration key. Its dependencies are the lines of requirements.txt: each needs a file of its name in the directory venv, which
-// the installation makes. The language hosts of Pulumi for Go, Node.js and Python work in the same way.
+// configuration key. Its dependencies are the lines of requirements.txt, names or URLs: each needs a file of its name in the directory
+// venv, which the installation makes. The language hosts of Pulumi for Go, Node.js and Python work in the same way.
 package main
 
 import (
@@ -10,9 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	pulumirpc "github.com/pulumi/pulumi/sdk/v3/proto/go"
 	"google.golang.org/grpc"
@@ -20,6 +23,9 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/structpb"
 )
+
+// fetchTimeout bounds the download of a dependency.
+const fetchTimeout = 10 * time.Second
 
 func main() {
 	if err := serve(); err != nil {
@@ -61,7 +67,7 @@ func (*host) GetRequiredPlugins(context.Context, *pulumirpc.GetRequiredPluginsRe
 	return &pulumirpc.GetRequiredPluginsResponse{}, nil
 }
 
-// InstallDependencies makes a file for each dependency; one that is called "missing" cannot be had.
+// InstallDependencies makes a file for each dependency; one that is called "missing" cannot be had, and a URL only from its server.
 func (*host) InstallDependencies(request *pulumirpc.InstallDependenciesRequest, stream pulumirpc.LanguageRuntime_InstallDependenciesServer) error {
 	dir := request.GetInfo().GetProgramDirectory()
 	required, err := requirements(dir)
@@ -72,15 +78,40 @@ func (*host) InstallDependencies(request *pulumirpc.InstallDependenciesRequest, 
 		if name == "missing" {
 			return errors.New("no package is called missing")
 		}
+		if err := fetch(stream.Context(), name); err != nil {
+			return err
+		}
 		if err := stream.Send(&pulumirpc.InstallDependenciesResponse{Stdout: []byte("installing " + name + "\n")}); err != nil {
 			return err
 		}
 		if err := os.MkdirAll(filepath.Join(dir, "venv"), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, "venv", name), nil, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "venv", path.Base(name)), nil, 0o644); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// fetch asks the server of a dependency that is a URL for it.
+func fetch(ctx context.Context, name string) error {
+	if !strings.HasPrefix(name, "http://") {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, name, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("fetch %s: %s", name, response.Status)
 	}
 	return nil
 }
@@ -117,7 +148,7 @@ func evaluate(request *pulumirpc.RunRequest) (*structpb.Struct, error) {
 		return nil, err
 	}
 	for _, name := range required {
-		if _, err := os.Stat(filepath.Join(dir, "venv", name)); err != nil {
+		if _, err := os.Stat(filepath.Join(dir, "venv", path.Base(name))); err != nil {
 			return nil, fmt.Errorf("the dependency %s is not installed", name)
 		}
 	}

@@ -16,6 +16,8 @@
 //	      content: hello            # what is in the file; nothing when it is missing
 //	    options: {version: 0.1.0}
 //
+// A refresh sees what somebody else made of the file, and that a resource is gone with its file.
+//
 // Package install puts it where the CLI finds it.
 package main
 

@@ -127,7 +127,29 @@ func (p *provider) Read(ctx context.Context, request *pulumirpc.ReadRequest) (*p
 	if err := p.work(ctx, "read", request.GetUrn(), "seconds", request.GetInputs()); err != nil {
 		return nil, err
 	}
-	return &pulumirpc.ReadResponse{Id: request.GetId(), Properties: request.GetProperties(), Inputs: request.GetInputs()}, nil
+	return readFile(request)
+}
+
+// readFile answers with what the file is now: a resource whose file is gone is gone.
+func readFile(request *pulumirpc.ReadRequest) (*pulumirpc.ReadResponse, error) {
+	response := &pulumirpc.ReadResponse{Id: request.GetId(), Properties: request.GetProperties(), Inputs: request.GetInputs()}
+	path := request.GetInputs().GetFields()["file"].GetStringValue()
+	if path == "" {
+		return response, nil
+	}
+	content, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &pulumirpc.ReadResponse{}, nil
+	case err != nil:
+		return nil, err
+	case string(content) == request.GetInputs().GetFields()["content"].GetStringValue():
+		return response, nil
+	}
+	for _, properties := range []*structpb.Struct{response.GetProperties(), response.GetInputs()} {
+		properties.Fields["content"] = structpb.NewStringValue(string(content))
+	}
+	return response, nil
 }
 
 func (p *provider) Delete(ctx context.Context, request *pulumirpc.DeleteRequest) (*emptypb.Empty, error) {

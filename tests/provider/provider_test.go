@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	pulumirpc "github.com/pulumi/pulumi/sdk/v3/proto/go"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -38,4 +39,27 @@ func TestFileIsThereFromCreateToDelete(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(path).NotTo(BeAnExistingFile())
 	}
+}
+
+func TestReadTellsWhatBecameOfTheFile(t *testing.T) {
+	g := NewWithT(t)
+	path := filepath.Join(t.TempDir(), "file")
+	inputs, err := structpb.NewStruct(map[string]any{"file": path, "content": "ours"})
+	g.Expect(err).NotTo(HaveOccurred())
+	p := newProvider()
+	read := func() *pulumirpc.ReadResponse {
+		response, err := p.Read(t.Context(), &pulumirpc.ReadRequest{
+			Id: "1", Inputs: proto.CloneOf(inputs), Properties: proto.CloneOf(inputs),
+		})
+		g.Expect(err).NotTo(HaveOccurred())
+		return response
+	}
+	for _, content := range []string{"ours", "theirs"} {
+		g.Expect(os.WriteFile(path, []byte(content), 0o600)).To(Succeed())
+		g.Expect(read().GetId()).To(Equal("1"))
+		g.Expect(read().GetInputs().AsMap()).To(HaveKeyWithValue("content", content))
+		g.Expect(read().GetProperties().AsMap()).To(HaveKeyWithValue("content", content))
+	}
+	g.Expect(os.Remove(path)).To(Succeed())
+	g.Expect(read().GetId()).To(BeEmpty())
 }

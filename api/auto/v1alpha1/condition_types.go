@@ -181,6 +181,9 @@ const (
 	// StackNotFoundReason says that the stack does not exist and may not be created.
 	StackNotFoundReason = "StackNotFound"
 
+	// StackLostReason says that the stack was deployed before, and that the backend does not have it any more.
+	StackLostReason = "StackLost"
+
 	// UpdateConflictReason says that another process holds the lock of the stack.
 	UpdateConflictReason = "UpdateConflict"
 

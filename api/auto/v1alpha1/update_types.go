@@ -111,6 +111,11 @@ type UpdateSpec struct {
 	// +optional
 	Refresh *bool `json:"refresh,omitempty"`
 
+	// ExpectNoRefreshChanges, together with refresh, fails an up or a preview before it changes anything, the state included, when the
+	// refresh would find resources that are not as the state has them.
+	// +optional
+	ExpectNoRefreshChanges *bool `json:"expectNoRefreshChanges,omitempty"`
+
 	// ContinueOnError keeps working on other resources after one failed.
 	// +optional
 	ContinueOnError *bool `json:"continueOnError,omitempty"`
@@ -118,6 +123,16 @@ type UpdateSpec struct {
 	// Remove the stack and its configuration from the backend after a destroy.
 	// +optional
 	Remove *bool `json:"remove,omitempty"`
+
+	// RequireStack fails the operation, before anything is run, when the backend does not have the stack. The stack is not created
+	// then, whatever the Workspace says.
+	// +optional
+	RequireStack *bool `json:"requireStack,omitempty"`
+
+	// AfterInterruption says that an earlier operation on the stack was cut off. What it was working on is looked for in the state
+	// before anything else is done: a resource that it was creating may exist, and would be created twice.
+	// +optional
+	AfterInterruption *bool `json:"afterInterruption,omitempty"`
 
 	// RunProgram runs the program during refresh and destroy, to get fresh provider configuration.
 	// +optional

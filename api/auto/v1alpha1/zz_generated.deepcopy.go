@@ -516,6 +516,11 @@ func (in *UpdateSpec) DeepCopyInto(out *UpdateSpec) {
 		*out = new(bool)
 		**out = **in
 	}
+	if in.ExpectNoRefreshChanges != nil {
+		in, out := &in.ExpectNoRefreshChanges, &out.ExpectNoRefreshChanges
+		*out = new(bool)
+		**out = **in
+	}
 	if in.ContinueOnError != nil {
 		in, out := &in.ContinueOnError, &out.ContinueOnError
 		*out = new(bool)
@@ -523,6 +528,16 @@ func (in *UpdateSpec) DeepCopyInto(out *UpdateSpec) {
 	}
 	if in.Remove != nil {
 		in, out := &in.Remove, &out.Remove
+		*out = new(bool)
+		**out = **in
+	}
+	if in.RequireStack != nil {
+		in, out := &in.RequireStack, &out.RequireStack
+		*out = new(bool)
+		**out = **in
+	}
+	if in.AfterInterruption != nil {
+		in, out := &in.AfterInterruption, &out.AfterInterruption
 		*out = new(bool)
 		**out = **in
 	}

@@ -31,6 +31,9 @@ const (
 	// DependencyNotReadyReason says that another Stack in dependsOn is not ready.
 	DependencyNotReadyReason = meta.DependencyNotReadyReason
 
+	// DependentsExistReason says that the Stack is destroyed when the Stacks that depend on it are gone.
+	DependentsExistReason = "DependentsExist"
+
 	// ProgressingReason says that the object is being worked on.
 	ProgressingReason = meta.ProgressingReason
 
@@ -116,6 +119,9 @@ const (
 
 	// UpdateConflictReason says that another process holds the lock of the stack.
 	UpdateConflictReason = "UpdateConflict"
+
+	// StackLostReason says that the stack was deployed before, and that the backend does not have it any more.
+	StackLostReason = "StackLost"
 
 	// NamespaceTerminatingReason says that the namespace is being deleted, so that nothing can be created in it to destroy the
 	// stack's resources.

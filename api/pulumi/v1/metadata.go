@@ -20,8 +20,17 @@ const (
 	// ContentDigestAnnotation on an Update identifies the content of the source that the Stack is made of.
 	ContentDigestAnnotation = "pulumi.com/content-digest"
 
-	// CancelUpdateAnnotation set to "true" on a suspended Stack ends its running update gracefully.
+	// CancelUpdateAnnotation set to "true" on a suspended Stack ends its running update gracefully. On an Update it ends that one, which stays
+	// as a record; the Stack's controller puts it there.
 	CancelUpdateAnnotation = "pulumi.com/cancel-update"
+
+	// CreateMissingStackAnnotation set to "true" lets an update create the Pulumi stack of a Stack that was deployed before and that the
+	// backend does not have any more. All of its resources are created anew then.
+	CreateMissingStackAnnotation = "pulumi.com/create-missing-stack"
+
+	// DeployedStackAnnotation is what the controller remembers of a Stack whose status is lost, such as one that was restored from a backup
+	// without it: that an operation may have created resources, and the name of the Pulumi stack once there is one.
+	DeployedStackAnnotation = "pulumi.com/deployed-stack"
 
 	// OrphanAnnotation set to "true" lets a Stack be deleted without destroying its resources, whatever destroyOnFinalize says.
 	OrphanAnnotation = "pulumi.com/orphan"

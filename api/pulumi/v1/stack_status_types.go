@@ -51,6 +51,11 @@ type StackStatus struct {
 	// +optional
 	Deployed bool `json:"deployed,omitempty"`
 
+	// DeployedStack is the name of the Pulumi stack that an operation of this Stack deployed to, until a destroy succeeded. As long as
+	// spec.stack is this one, it is not created anew when the backend does not have it any more.
+	// +optional
+	DeployedStack string `json:"deployedStack,omitempty"`
+
 	// LastUpdate is the update that ended last.
 	// +optional
 	LastUpdate *StackUpdateStatus `json:"lastUpdate,omitempty"`
@@ -135,6 +140,10 @@ type StackUpdateStatus struct {
 	// +optional
 	Message string `json:"message,omitempty"`
 
+	// Reason is the kind of the failure: the reason of the condition Failed of the Update.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+
 	// LastAttemptedCommit is what the update ran: the digest of the artifact, or the hash of the git commit.
 	// +optional
 	LastAttemptedCommit string `json:"lastAttemptedCommit,omitempty"`
@@ -176,6 +185,11 @@ type StackUpdateStatus struct {
 	// failures.
 	// +optional
 	Interruptions int64 `json:"interruptions,omitempty"`
+
+	// Unsettled says that an operation was cut off and that none has succeeded since. What it was creating may exist although the state
+	// does not say so, so the next one looks for that first.
+	// +optional
+	Unsettled bool `json:"unsettled,omitempty"`
 
 	// Conflicts counts the attempts on the same inputs, one after the other, that another process kept from starting because it
 	// holds the lock of the stack. They are not failures.

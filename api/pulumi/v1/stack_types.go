@@ -121,7 +121,8 @@ type StackSpec struct {
 	// +optional
 	SecretEnvs []string `json:"envSecrets,omitempty"`
 
-	// Suspend stops all work on the Stack until it is false again. An update that runs already goes on.
+	// Suspend stops all work on the Stack until it is false again. An update that runs already goes on, unless the annotation
+	// pulumi.com/cancel-update: "true" ends it.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 
@@ -182,7 +183,8 @@ type StackSpec struct {
 	// +optional
 	Refresh bool `json:"refresh,omitempty"`
 
-	// ExpectNoRefreshChanges fails the update when the refresh finds changes.
+	// ExpectNoRefreshChanges, together with refresh, fails an update or preview when the refresh finds changes that were made outside of
+	// Pulumi. Nothing is changed then, the state included, so the next attempt finds them again.
 	// +optional
 	ExpectNoRefreshChanges bool `json:"expectNoRefreshChanges,omitempty"`
 
@@ -209,6 +211,12 @@ type StackSpec struct {
 	// DestroyOnFinalize destroys the stack's resources when the Stack is deleted.
 	// +optional
 	DestroyOnFinalize bool `json:"destroyOnFinalize,omitempty"`
+
+	// DestroyAfterDependents keeps the stack's resources until no other Stack names this one in its dependsOn or prerequisites any
+	// more, so that Stacks that are deleted together are destroyed in reverse order. Stacks that depend on each other do not wait. It
+	// has no effect without destroyOnFinalize.
+	// +optional
+	DestroyAfterDependents bool `json:"destroyAfterDependents,omitempty"`
 
 	// RunProgram runs the program when the stack is destroyed, to get fresh provider configuration.
 	// +optional

@@ -3,6 +3,7 @@
 //
 //   - The schema of an embedded pod loses its descriptions. They are most of a definition's size, and `kubectl explain
 //     pod.spec` has them. With them, client-side `kubectl apply` fails, because it keeps the whole definition in an annotation.
+//   - The updateTemplate of a Stack loses its descriptions, which `kubectl explain update.spec` has, for the same reason.
 //   - A version that is served and not stored keeps the description of the kind only: its fields are described in the version
 //     that is stored.
 //   - A pod template is a patch, so it need not have containers.
@@ -117,8 +118,11 @@ func rewrite(schema *apiextensionsv1.JSONSchemaProps) {
 		switch name {
 		case "podTemplate":
 			updateProperty(&property, "spec", rewritePod)
-		case "workspaceTemplate", "updateTemplate":
+		case "workspaceTemplate":
 			updateProperty(&property, "spec", rewritePatch)
+		case "updateTemplate":
+			updateProperty(&property, "spec", rewritePatch)
+			updateProperty(&property, "spec", dropDescriptionsBelow)
 		}
 		schema.Properties[name] = property
 	}

@@ -46,6 +46,13 @@ func (o *operation) arguments() ([]string, error) {
 	default:
 		return nil, fmt.Errorf("there is no operation %s", kind)
 	}
+	o.addCommon(args)
+	return args.list, nil
+}
+
+// addCommon adds what all operations have.
+func (o *operation) addCommon(args *flagList) {
+	want := o.request.GetOptions()
 	args.add("--stack", o.stack.name, "--exec-kind="+execKind, "--exec-agent="+userAgent, "--color=never")
 	args.each("--target", want.GetTarget())
 	args.when(want.GetTargetDependents(), "--target-dependents")
@@ -55,7 +62,6 @@ func (o *operation) arguments() ([]string, error) {
 	args.when(want.GetLogLevel() > 0, "--logtostderr", "-v="+strconv.Itoa(int(min(want.GetLogLevel(), maxLogLevel))))
 	// As it is: the Automation API puts it into the quotes and escapes of Go, which end up in the update's record.
 	args.when(want.GetMessage() != "", "--message="+want.GetMessage())
-	return args.list, nil
 }
 
 // flagList is a command line that is being put together.

@@ -7,18 +7,26 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// command is one run of the CLI that does the work of an operation.
+// command is one run of the CLI that does the work of an operation, or looks whether it may be done.
 type command struct {
 	operation *operation
 	summary   summary
+	// silent keeps the progress of the process to itself.
+	silent bool
 }
 
-// run starts the process and waits for its end, which ctx asks for when it ends. An error means that it could not be run.
+// run does the operation: it starts the process and waits for its end, which ctx asks for when it ends. An error means that it could not
+// be run.
 func (c *command) run(ctx context.Context) (result, error) {
 	args, err := c.operation.arguments()
 	if err != nil {
 		return result{}, err
 	}
+	return c.execute(ctx, args, c.operation.request.GetKind() != proto.OperationKind_OPERATION_KIND_PREVIEW)
+}
+
+// execute is run with another command line. A process that changes the stack may leave something behind when it is killed.
+func (c *command) execute(ctx context.Context, args []string, changes bool) (result, error) {
 	log, err := newEventLog(c.receive)
 	if err != nil {
 		return result{}, err
@@ -28,7 +36,7 @@ func (c *command) run(ctx context.Context) (result, error) {
 		args: append(args, eventLogFlag, log.address), dir: c.operation.dir, env: c.operation.env,
 		stdout: stdout, stderr: stderr, grace: c.operation.cancelGrace(),
 	}
-	if c.operation.request.GetKind() != proto.OperationKind_OPERATION_KIND_PREVIEW {
+	if changes {
 		inv.started, inv.ended = c.operation.stack.started, c.operation.stack.ended
 	}
 	res, err := c.operation.runner.execute(ctx, inv)
@@ -43,7 +51,7 @@ func (c *command) receive(event engineEvent) {
 		// Before it is cut: of a secret that is cut in two, no part would be recognised.
 		event.Diagnostic.Message = c.operation.redactor.String(stripEscapes(event.Diagnostic.Message))
 	}
-	if !c.summary.add(event) {
+	if !c.summary.add(event) || c.silent {
 		return
 	}
 	changes, current := c.summary.snapshot()

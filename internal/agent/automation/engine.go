@@ -125,6 +125,7 @@ func (o *operation) removeStack(ctx context.Context) error {
 		return nil
 	}
 	args := []string{"stack", "rm", "--yes", "--preserve-config", "--stack", o.stack.name}
+	o.stack.noteRemoval()
 	res, err := o.helper(ctx, commandTimeout, invocation{args: args, started: o.stack.started, ended: o.stack.ended})
 	if err != nil {
 		return err
@@ -135,6 +136,13 @@ func (o *operation) removeStack(ctx context.Context) error {
 		return f
 	}
 	return nil
+}
+
+// removedBefore tells whether the operation is a destroy that failed because an earlier one, which was cut off, removed the stack.
+func (o *operation) removedBefore(err error) bool {
+	var f *failure
+	return errors.As(err, &f) && f.reason == proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND &&
+		o.request.GetKind() == proto.OperationKind_OPERATION_KIND_DESTROY && o.stack != nil && o.stack.removed()
 }
 
 // checkPending refuses an update when the last process was killed and left the creation of a resource half done: the next

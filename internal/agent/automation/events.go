@@ -3,6 +3,7 @@ package automation
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -29,12 +30,17 @@ type engineEvent struct {
 	} `json:"summaryEvent"`
 }
 
+// unchanging are the operations that the engine does not count as changes.
+var unchanging = []string{"same", "read", "read-discard", "read-replacement", "discard", "discard-replaced", "refresh"}
+
 type stepEvent struct {
 	Metadata struct {
 		Op   string `json:"op"`
 		URN  string `json:"urn"`
 		Type string `json:"type"`
-		New  *struct {
+		// Diffs are the names of the properties that differ.
+		Diffs []string `json:"diffs"`
+		New   *struct {
 			Outputs map[string]json.RawMessage `json:"outputs"`
 		} `json:"new"`
 	} `json:"metadata"`
@@ -47,6 +53,10 @@ const (
 	// maxDiagnostics and maxDiagnosticSize bound the errors that are kept; the message has room for a few only.
 	maxDiagnostics    = 10
 	maxDiagnosticSize = 2 << 10
+	// maxChanged, maxDiffs and maxChangedSize, in bytes, bound what is kept of the steps that changed something.
+	maxChanged     = 5
+	maxDiffs       = 5
+	maxChangedSize = 300
 	// maxPrinted bounds what is kept of what programs print, in bytes.
 	maxPrinted = 2 << 10
 	// printedSeverity is that of what a program, or the plugin that runs it, printed on its standard error.
@@ -63,6 +73,9 @@ type summary struct {
 	outputs map[string]json.RawMessage
 	// errors are the diagnostics that say why the operation failed, in order, and without those that only say that it did.
 	errors []string
+	// changed describes the first steps that changed a resource, and changedMore counts the others.
+	changed     []string
+	changedMore int
 	// printed is the end of what the program printed on its standard error. Some language plugins say there, and only there, why
 	// they failed. It is nil when nothing was printed.
 	printed *tail
@@ -106,8 +119,24 @@ func (s *summary) addDone(event *stepEvent) {
 		s.changes = map[string]int64{}
 	}
 	s.changes[step.Op]++
+	s.addChanged(event)
 	if step.Type == stackType && step.New != nil && step.Op != "delete" {
 		s.outputs = step.New.Outputs
+	}
+}
+
+func (s *summary) addChanged(event *stepEvent) {
+	step := event.Metadata
+	switch {
+	case slices.Contains(unchanging, step.Op) || step.Type == stackType:
+	case len(s.changed) >= maxChanged:
+		s.changedMore++
+	default:
+		text := step.Op + " " + resourceType(step.URN) + " " + resourceName(step.URN)
+		if len(step.Diffs) > 0 {
+			text += " (" + strings.Join(step.Diffs[:min(len(step.Diffs), maxDiffs)], ", ") + ")"
+		}
+		s.changed = append(s.changed, bounded(text, maxChangedSize))
 	}
 }
 

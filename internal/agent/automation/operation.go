@@ -66,6 +66,9 @@ func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, 
 	}
 	start := time.Now()
 	outputs, err := o.perform(ctx)
+	if o.removedBefore(err) {
+		o.notes, err = append(o.notes, "the stack was removed from the backend by an earlier attempt"), nil
+	}
 	o.leave()
 	o.takeBackCredentials()
 	final := o.report.close()
@@ -136,6 +139,9 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 		return nil, err
 	}
 	if err := o.configure(ctx); err != nil {
+		return nil, err
+	}
+	if err := o.checkDrift(ctx); err != nil {
 		return nil, err
 	}
 	o.report.update(true, func(op *proto.Operation) {

@@ -66,11 +66,26 @@ func (s *stack) alive(pid int) bool {
 	return err == nil && running(pid, string(started))
 }
 
-// settle removes the records of processes that are gone: whatever they left has been dealt with.
+// noteRemoval records that the stack is about to be removed from the backend, after everything in it was destroyed. When that is cut
+// off, nobody else can tell a stack that was removed from one that was lost.
+func (s *stack) noteRemoval() {
+	_ = os.WriteFile(s.removalPath(), nil, 0o600)
+}
+
+// removed tells whether the stack is gone because we removed it. It counts as long as the stack does not exist again.
+func (s *stack) removed() bool {
+	_, err := os.Stat(s.removalPath())
+	return err == nil
+}
+
+func (s *stack) removalPath() string { return filepath.Join(s.dir, "removed") }
+
+// settle removes the records of processes that are gone, and of a removal: the stack exists, and whatever they left has been dealt with.
 func (s *stack) settle() {
 	for _, pid := range s.leftOver() {
 		_ = os.Remove(s.recordPath(pid))
 	}
+	_ = os.Remove(s.removalPath())
 }
 
 // running tells whether the process that was started then is still there; another one may have its ID by now. The empty

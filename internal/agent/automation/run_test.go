@@ -101,6 +101,25 @@ func TestMissingStackIsReportedUnlessItMayBeCreated(t *testing.T) {
 	}
 }
 
+func TestRepeatedDestroyKnowsThatTheFirstOneRemovedTheStack(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+	f.Expect(f.run(up).GetState()).To(Equal(succeeded))
+	remove := func(request *proto.StartOperationRequest) { request.CreateStack, request.Options.Remove = false, true }
+	f.Expect(f.run(destroy, remove).GetState()).To(Equal(succeeded))
+
+	f.restart()
+	again := f.run(destroy, remove)
+	f.Expect(again.GetState()).To(Equal(succeeded), again.GetMessage())
+	f.Expect(again.GetMessage()).To(ContainSubstring("removed from the backend by an earlier attempt"))
+	f.Expect(f.run(up, remove).GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND), "only a destroy has nothing to do")
+
+	f.Expect(f.run(up).GetState()).To(Equal(succeeded))
+	f.Expect(os.RemoveAll(f.state)).To(Succeed())
+	f.Expect(os.Mkdir(f.state, 0o755)).To(Succeed())
+	f.Expect(f.run(destroy, remove).GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND), "a stack that is lost was not removed")
+}
+
 func TestExpectedNoChangesAreReportedWhenThereAreSome(t *testing.T) {
 	f := newFixture(t)
 	f.write("Pulumi.yaml", simpleProgram)

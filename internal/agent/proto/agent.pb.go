@@ -171,7 +171,7 @@ const (
 	// The configuration cannot be used.
 	FailureReason_FAILURE_REASON_CONFIG_INVALID FailureReason = 8
 	FailureReason_FAILURE_REASON_TIMEOUT        FailureReason = 9
-	// expect_no_changes was set and there were changes.
+	// expect_no_changes was set and there were changes, or expect_no_refresh_changes and the refresh would have made some.
 	FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES FailureReason = 10
 )
 
@@ -542,8 +542,10 @@ type StartOperationRequest struct {
 	CancelGrace *durationpb.Duration `protobuf:"bytes,14,opt,name=cancel_grace,json=cancelGrace,proto3" json:"cancel_grace,omitempty"`
 	// Facts about the commit for Pulumi's update record, as PULUMI_VCS_*/PULUMI_GIT_* variables.
 	CommitMetadata map[string]string `protobuf:"bytes,15,rep,name=commit_metadata,json=commitMetadata,proto3" json:"commit_metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// An earlier operation on the stack was cut off, which this agent may know nothing of: what was pending then is looked for first.
+	AfterInterruption bool `protobuf:"varint,16,opt,name=after_interruption,json=afterInterruption,proto3" json:"after_interruption,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *StartOperationRequest) Reset() {
@@ -692,6 +694,13 @@ func (x *StartOperationRequest) GetCommitMetadata() map[string]string {
 		return x.CommitMetadata
 	}
 	return nil
+}
+
+func (x *StartOperationRequest) GetAfterInterruption() bool {
+	if x != nil {
+		return x.AfterInterruption
+	}
+	return false
 }
 
 type isStartOperationRequest_Source interface {
@@ -1153,9 +1162,11 @@ type OperationOptions struct {
 	Remove     bool `protobuf:"varint,9,opt,name=remove,proto3" json:"remove,omitempty"`
 	RunProgram bool `protobuf:"varint,10,opt,name=run_program,json=runProgram,proto3" json:"run_program,omitempty"`
 	// Verbosity of pulumi's own log, 0 to 11.
-	LogLevel      uint32 `protobuf:"varint,11,opt,name=log_level,json=logLevel,proto3" json:"log_level,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LogLevel uint32 `protobuf:"varint,11,opt,name=log_level,json=logLevel,proto3" json:"log_level,omitempty"`
+	// With refresh, of an up or a preview: fail before anything changes, the state included, when the refresh would change something.
+	ExpectNoRefreshChanges bool `protobuf:"varint,12,opt,name=expect_no_refresh_changes,json=expectNoRefreshChanges,proto3" json:"expect_no_refresh_changes,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *OperationOptions) Reset() {
@@ -1263,6 +1274,13 @@ func (x *OperationOptions) GetLogLevel() uint32 {
 		return x.LogLevel
 	}
 	return 0
+}
+
+func (x *OperationOptions) GetExpectNoRefreshChanges() bool {
+	if x != nil {
+		return x.ExpectNoRefreshChanges
+	}
+	return false
 }
 
 type Operation struct {
@@ -1764,7 +1782,7 @@ const file_agent_proto_rawDesc = "" +
 	"\fSourceHeader\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\"\x14\n" +
-	"\x12PushSourceResponse\"\xab\a\n" +
+	"\x12PushSourceResponse\"\xda\a\n" +
 	"\x15StartOperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\x04kind\x18\x02 \x01(\x0e2'.stackcontroller.agent.v1.OperationKindR\x04kind\x12\x14\n" +
@@ -1781,7 +1799,8 @@ const file_agent_proto_rawDesc = "" +
 	"\aoptions\x18\f \x01(\v2*.stackcontroller.agent.v1.OperationOptionsR\aoptions\x123\n" +
 	"\atimeout\x18\r \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12<\n" +
 	"\fcancel_grace\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\vcancelGrace\x12l\n" +
-	"\x0fcommit_metadata\x18\x0f \x03(\v2C.stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntryR\x0ecommitMetadata\x1aA\n" +
+	"\x0fcommit_metadata\x18\x0f \x03(\v2C.stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntryR\x0ecommitMetadata\x12-\n" +
+	"\x12after_interruption\x18\x10 \x01(\bR\x11afterInterruption\x1aA\n" +
 	"\x13CommitMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
@@ -1812,7 +1831,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x04text\x18\x03 \x01(\tH\x00R\x04text\x12\x1b\n" +
 	"\bfrom_env\x18\x04 \x01(\tH\x00R\afromEnv\x12\x1d\n" +
 	"\tfrom_file\x18\x05 \x01(\tH\x00R\bfromFileB\a\n" +
-	"\x05value\"\xef\x02\n" +
+	"\x05value\"\xaa\x03\n" +
 	"\x10OperationOptions\x12\x1a\n" +
 	"\bparallel\x18\x01 \x01(\x05R\bparallel\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12*\n" +
@@ -1826,7 +1845,8 @@ const file_agent_proto_rawDesc = "" +
 	"\vrun_program\x18\n" +
 	" \x01(\bR\n" +
 	"runProgram\x12\x1b\n" +
-	"\tlog_level\x18\v \x01(\rR\blogLevel\"\xe2\x06\n" +
+	"\tlog_level\x18\v \x01(\rR\blogLevel\x129\n" +
+	"\x19expect_no_refresh_changes\x18\f \x01(\bR\x16expectNoRefreshChanges\"\xe2\x06\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\x04kind\x18\x02 \x01(\x0e2'.stackcontroller.agent.v1.OperationKindR\x04kind\x12>\n" +

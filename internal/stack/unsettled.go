@@ -1,0 +1,38 @@
+package stack
+
+import (
+	"slices"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// An operation that is cut off can leave pending operations in the state, and an agent that was replaced meanwhile knows nothing of it: the
+// lock, which would tell, may have been removed by hand, and Pulumi Cloud lets its own expire. So the Stack remembers it until an
+// operation succeeds.
+
+// cutOffReasons are the failures of Updates whose pulumi was told to stop, or was killed.
+var cutOffReasons = []string{
+	autov1alpha1.InterruptedReason, autov1alpha1.CanceledReason, autov1alpha1.TimeoutReason, autov1alpha1.AbortedReason,
+}
+
+// leavesUnsettled tells whether pending operations may be in the state after the Update.
+func leavesUnsettled(update *autov1alpha1.Update, previous *pulumiv1.StackUpdateStatus) bool {
+	switch {
+	case update.Spec.Type == autov1alpha1.UpdateTypePreview:
+		return previous.Unsettled
+	case !update.HasFailed():
+		return false
+	case update.Status.StartTime != nil && slices.Contains(cutOffReasons, conditions.GetReason(update, autov1alpha1.UpdateFailed)):
+		return true
+	}
+	return previous.Unsettled
+}
+
+// unsettled tells whether pending operations may be in the state now. An Update that somebody removed while it ran has no result.
+func unsettled(stack *pulumiv1.Stack) bool {
+	last := stack.Status.LastUpdate
+	return last != nil && last.Unsettled || last == nil && stack.Status.Deployed
+}

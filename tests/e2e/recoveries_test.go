@@ -1,0 +1,266 @@
+package e2e_test
+
+import (
+	"archive/tar"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/stage"
+)
+
+// server is one on which programs depend. It answers with the status, and has the content when that is 200.
+type server struct {
+	*httptest.Server
+	status  atomic.Int32
+	content []byte
+}
+
+func newServer(t *testing.T) *server {
+	s := &server{}
+	s.status.Store(http.StatusOK)
+	s.Server = httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, _ *http.Request) {
+		response.WriteHeader(int(s.status.Load()))
+		if s.status.Load() == http.StatusOK {
+			_, _ = response.Write(s.content)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// serve makes the server of the patient answer with the status from now on.
+func serve(status int) func(*patient) {
+	return func(p *patient) { p.server.status.Store(int32(status)) }
+}
+
+// replace changes what is served under the artifact's address; nil removes it.
+func (p *producer) replace(path string, content []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if content == nil {
+		delete(p.files, path)
+		return
+	}
+	p.files[path] = content
+}
+
+func sourceRecoveries() []recovery {
+	content := func(p *patient) []byte { return packed(yamlProgram(p.name, "outputs:", "  x: 1")) }
+	return []recovery{
+		{
+			name:    "artifact-missing",
+			before:  func(p *patient) { artifacts.replace(p.artifact.Path, nil) },
+			reasons: []string{pulumiv1.ArtifactFetchFailedReason}, says: "404",
+			mend: func(p *patient) { artifacts.replace(p.artifact.Path, content(p)) }, within: polled,
+		},
+		{
+			name:    "artifact-garbled",
+			before:  func(p *patient) { artifacts.replace(p.artifact.Path, []byte("something else")) },
+			reasons: []string{pulumiv1.ArtifactDigestMismatchReason}, says: "digest",
+			mend: func(p *patient) { artifacts.replace(p.artifact.Path, content(p)) }, within: polled,
+		},
+	}
+}
+
+// object creates or replaces an object in the namespace of the patient.
+func (p *patient) object(object client.Object) {
+	object.SetNamespace(p.name)
+	if err := system.Client.Create(p.Context(), object); err != nil {
+		p.Expect(system.Client.Update(p.Context(), object)).To(Succeed())
+	}
+}
+
+// region makes a ConfigMap with a value, and a Stack that uses it.
+func region(value string) func(*patient) {
+	return func(p *patient) {
+		p.object(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"region": value}})
+	}
+}
+
+func usesRegion(_ *patient, s *pulumiv1.Stack) {
+	s.Spec.ConfigRef = map[string]pulumiv1.ConfigMapRef{"region": {Name: "settings", Key: "region"}}
+}
+
+// phrase makes a Secret with the passphrase of the Stack.
+func phrase(value string, labels map[string]string) func(*patient) {
+	return func(p *patient) {
+		p.object(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "phrase", Labels: labels}, StringData: map[string]string{stage.PassphraseKey: value}})
+	}
+}
+
+func usesPhrase(_ *patient, s *pulumiv1.Stack) {
+	s.Spec.EnvRefs["PULUMI_CONFIG_PASSPHRASE"] = pulumiv1.ResourceRef{
+		Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: "phrase", Key: stage.PassphraseKey},
+	}
+	s.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"password": secretRef()}
+}
+
+// push publishes another revision, which makes a Stack run.
+func (p *patient) push() {
+	p.artifact = artifacts.put("v2", packed(yamlProgram(p.name, "outputs:", "  x: 2")))
+	p.Expect(publish(p.Context(), p.name, p.artifact)).To(Succeed())
+}
+
+func referenceRecoveries() []recovery {
+	program := func(kind string) func(p *patient) gitserver.Files {
+		return func(p *patient) gitserver.Files {
+			return yamlProgram(p.name, "config:", "  region: {type: "+kind+"}", "outputs:", "  region: ${region}")
+		}
+	}
+	return []recovery{
+		{
+			name: "config-missing", program: program("string"), change: usesRegion,
+			reasons: []string{pulumiv1.SecretNotFoundReason}, says: `configmap "settings", which configuration key "region" needs`,
+			mend: region("eu"), within: soon,
+		},
+		{
+			name: "config-of-another-type", program: program("integer"), change: usesRegion, prepare: region("eu"),
+			reasons: failures, cause: autov1alpha1.ConfigInvalidReason, says: "region",
+			mend: region("12"), within: soon,
+		},
+		{
+			name: "passphrase-unwatched", change: usesPhrase, prepare: phrase(passphraseCanary, nil),
+			after: func(p *patient) {
+				phrase("another", nil)(p)
+				p.push()
+			},
+			reasons: failures, cause: autov1alpha1.SecretsProviderFailedReason, says: "incorrect passphrase",
+			mend: phrase(passphraseCanary, nil), within: soon,
+		},
+		{
+			name: "passphrase-watched", change: func(p *patient, s *pulumiv1.Stack) {
+				usesPhrase(p, s)
+				// The watch alone brings it back.
+				s.Spec.RetryInterval = &metav1.Duration{Duration: attemptInterval * 1000}
+			},
+			prepare: phrase(passphraseCanary, watched), after: phrase("another", watched),
+			reasons: failures, cause: autov1alpha1.SecretsProviderFailedReason, says: "incorrect passphrase",
+			mend: phrase(passphraseCanary, watched), within: soon,
+		},
+	}
+}
+
+// languageHost puts the language host of the tests beside the pulumi CLI, once.
+var languageHost = sync.OnceValue(func() error {
+	return exec.Command("go", "build", "-o", filepath.Join(filepath.Dir(pulumi.path()), "pulumi-language-outputs"), "../languagehost").Run()
+})
+
+// requiring is a program of that language with a dependency that the server of the patient has.
+func requiring(p *patient) gitserver.Files {
+	p.Expect(languageHost()).To(Succeed())
+	return gitserver.Files{
+		"Pulumi.yaml":      "name: " + p.name + "\nruntime: {name: outputs, options: {virtualenv: venv}}\n",
+		"requirements.txt": p.server.URL + "/package\n",
+		"outputs.json":     `{"x": 1}`,
+	}
+}
+
+// plugged is a program with a resource whose file is in the directory of the patient. Its server has the provider.
+func plugged(p *patient) gitserver.Files {
+	home := p.TempDir()
+	p.Expect(install.Install(p.Context(), home)).To(Succeed())
+	binary, err := os.ReadFile(filepath.Join(home, "plugins", "resource-test-v0.1.0", "pulumi-resource-test"))
+	p.Expect(err).NotTo(HaveOccurred())
+	p.server.content = tarball(entry{tar.Header{
+		Name: "pulumi-resource-test", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(binary)),
+	}, string(binary)})
+	return yamlProgram(p.name, "resources:", "  file:", "    type: test:index:Sleep",
+		"    properties: {seconds: 0, file: "+p.path("mount", "file")+", content: x}",
+		"    options: {version: 0.1.0, pluginDownloadURL: '"+p.server.URL+"'}")
+}
+
+func (p *patient) mount() { p.Expect(os.Mkdir(p.path("mount"), 0o700)).To(Succeed()) }
+
+func pulumiRecoveries() []recovery {
+	return []recovery{
+		{
+			name: "install", program: requiring, before: serve(http.StatusServiceUnavailable),
+			reasons: failures, cause: autov1alpha1.InstallFailedReason, says: "503 Service Unavailable",
+			mend: serve(http.StatusOK), within: soon,
+		},
+		{
+			name: "plugin-missing", program: plugged, before: func(p *patient) { p.mount(); serve(http.StatusNotFound)(p) },
+			reasons: failures, cause: autov1alpha1.InstallFailedReason, says: "404",
+			mend: serve(http.StatusOK), within: soon,
+		},
+		{
+			name: "plugin-server-failing", program: plugged, before: func(p *patient) { p.mount(); serve(http.StatusInternalServerError)(p) },
+			reasons: failures, cause: autov1alpha1.InstallFailedReason, says: "500",
+			mend: serve(http.StatusOK), within: soon,
+		},
+		{
+			name: "provider", program: plugged,
+			reasons: failures, cause: autov1alpha1.UpdateFailedReason, says: "no such file or directory",
+			mend: (*patient).mount, within: soon,
+		},
+	}
+}
+
+// usesBackend gives the Stack a backend of its own, which is missing unless the test made it.
+func usesBackend(p *patient, s *pulumiv1.Stack) { s.Spec.Backend = "file://" + p.path("backend") }
+
+func backendRecoveries() []recovery {
+	move := func(from, to string) func(*patient) {
+		return func(p *patient) { p.Expect(os.Rename(p.path(from), p.path(to))).To(Succeed()) }
+	}
+	create := func(p *patient) { p.Expect(os.Mkdir(p.path("backend"), 0o700)).To(Succeed()) }
+	return []recovery{
+		{
+			name: "backend-missing", change: usesBackend,
+			reasons: failures, cause: autov1alpha1.UpdateFailedReason, says: "no such file or directory",
+			mend: create, within: soon,
+		},
+		{
+			// Nobody, not even root, can write where a file is in the way.
+			name: "backend-unwritable", change: usesBackend, before: func(p *patient) {
+				p.Expect(os.MkdirAll(p.path("backend", ".pulumi"), 0o700)).To(Succeed())
+				p.Expect(os.WriteFile(p.path("backend", ".pulumi", "stacks"), nil, 0o600)).To(Succeed())
+			},
+			reasons: failures, cause: autov1alpha1.UpdateFailedReason, says: "not a directory",
+			mend: func(p *patient) { p.Expect(os.Remove(p.path("backend", ".pulumi", "stacks"))).To(Succeed()) }, within: soon,
+		},
+		{
+			name: "backend-not-mounted", change: usesBackend, before: create,
+			after: func(p *patient) {
+				move("backend", "away")(p)
+				p.push()
+			},
+			reasons: failures, cause: autov1alpha1.UpdateFailedReason, says: "no such file or directory",
+			mend: move("away", "backend"), within: soon,
+		},
+		{
+			name: "stack-missing", change: func(p *patient, s *pulumiv1.Stack) {
+				usesBackend(p, s)
+				s.Spec.UseLocalStackOnly = true
+			},
+			before:  create,
+			reasons: failures, cause: autov1alpha1.StackNotFoundReason, says: "dev",
+			mend: func(p *patient) {
+				cli := exec.CommandContext(p.Context(), pulumi.path(), "stack", "init", "organization/"+p.name+"/dev", "--non-interactive")
+				cli.Dir = p.path()
+				cli.Env = append(os.Environ(), "PULUMI_HOME="+p.path("home"), "PULUMI_BACKEND_URL=file://"+p.path("backend"),
+					"PULUMI_CONFIG_PASSPHRASE="+passphraseCanary, "PULUMI_SKIP_UPDATE_CHECK=true")
+				p.Expect(os.WriteFile(p.path("Pulumi.yaml"), []byte("name: "+p.name+"\nruntime: yaml\n"), 0o600)).To(Succeed())
+				output, err := cli.CombinedOutput()
+				p.Expect(err).NotTo(HaveOccurred(), strings.TrimSpace(string(output)))
+			},
+			within: soon,
+		},
+	}
+}

@@ -1,0 +1,24 @@
+// Package faults injects random faults at random moments while Stacks change, and judges from outside whether every
+// intended change was made exactly once and whether all that the system says is true.
+//
+// A short form runs with the other tests. The long form plays as many runs as asked, in several worlds at once, and writes
+// docs/reliability.md:
+//
+//	make faults RUNS=500 SEED=7 WORLDS=3
+//
+// which is
+//
+//	go test ./tests/faults -run='^TestRandomFaults$' -count=1 -v -timeout=0 \
+//		-args -runs=500 -seed=7 -worlds=3 -report=$PWD/docs/reliability.md
+//
+// A world is a control plane, a source-controller and a stack-controller with Stacks of its own. The worlds take the runs from
+// one counter. What happens in a run, and when, follows from the seed and the number of the run alone, except for what the
+// machine's speed makes of it; which world plays it does not matter.
+//
+//   - -kinds=A,B takes faults of these kinds only: "go test ./tests/faults -run='^TestRandomFaults$' -args -list" prints all.
+//   - -only=N plays run N alone, with all that its schedule says.
+//   - FAULTS_LOGS=DIR in the environment keeps the logs of the worlds of failed runs there.
+//
+// A run that fails tells the seed, its number, its world, its schedule and how everything stands; the other runs go on, and
+// the report is written. Some kinds need root, for a file system of their own, and are left out without it.
+package faults

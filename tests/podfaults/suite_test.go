@@ -1,0 +1,85 @@
+// Package podfaults_test injects random faults into a real cluster, at chosen moments of updates, while Stacks change, and judges
+// from outside whether every intended change was made exactly once and whether all that the system says is true. It is what
+// package faults is to workspaces that are processes, for workspaces that are pods.
+//
+// The faults hit what all pods share: the controller and the node. That is why the package has a cluster of its own. A short form
+// runs with the other tests; "make pod-faults" runs as many as asked and writes docs/reliability-pods.md. What a run does follows
+// from its seed, except for what the machine's speed makes of it.
+//
+// The state and the journals are in a directory of this machine, which pods have as a volume: they outlive pods and node.
+package podfaults_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/stack-controller/stack-controller/tests/podstage"
+)
+
+const (
+	pollInterval = 100 * time.Millisecond
+	// patience bounds the wait until a fault is healed, and that for a pod.
+	patience = 2 * time.Minute
+)
+
+var (
+	runs       = flag.Int("runs", 0, "how many runs with random faults; 0 is the short form, of the faults that heal quickly")
+	seed       = flag.Uint64("seed", 1, "what the schedules of the runs follow from")
+	kinds      = flag.String("kinds", "", "comma-separated kinds of faults to take; empty means all")
+	reportPath = flag.String("report", "", "the file to write the figures to")
+)
+
+// world is what the tests play in.
+var world *scene
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	log.SetOutput(io.Discard) // the git server tells every request
+	flag.Parse()
+	os.Exit(podstage.RunTests(runner{m}, podstage.Options{}, func(s *podstage.Stage) { world = newScene(s) }))
+}
+
+// runner is a *testing.M that is watched by the observer of processes.
+type runner struct{ tests interface{ Run() int } }
+
+func (r runner) Run() int {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		world.observer.run(ctx)
+	}()
+	code := r.tests.Run()
+	cancel()
+	<-done
+	if code != 0 {
+		if log, err := world.system.ControllerLog(context.Background(), logLines); err == nil {
+			fmt.Fprintln(os.Stderr, log)
+		}
+	}
+	return code
+}
+
+// logLines is how much of stack-controller's log a failed run shows.
+const logLines = 60
+
+// wait returns after the time, or with false when the context ends before.
+func wait(ctx context.Context, length time.Duration) bool {
+	timer := time.NewTimer(length)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
