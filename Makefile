@@ -142,6 +142,11 @@ faults: ## Inject faults in RUNS runs that follow from SEED, in WORLDS worlds, a
 	go test ./tests/faults -run='^TestRandomFaults$$' -count=1 -v -timeout=0 \
 		-args -runs='$(RUNS)' -seed='$(SEED)' -worlds='$(WORLDS)' -report='$(CURDIR)/docs/reliability.md'
 
+.PHONY: pod-faults
+pod-faults: ## The same, as root, for workspaces in pods on a real node, and docs/reliability-pods.md
+	CGO_ENABLED=0 go test ./tests/podfaults -run=TestRandomFaults -count=1 -v -timeout=0 \
+		-args -runs='$(RUNS)' -seed='$(SEED)' -report='$(CURDIR)/docs/reliability-pods.md'
+
 .PHONY: fuzz
 fuzz: ## Fuzz each target for FUZZTIME
 	@.ci/fuzz '$(FUZZTIME)'

@@ -35,7 +35,6 @@ func (p *pack) readModules(tree plumbing.Hash) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	urls := map[string]string{}
 	for _, line := range lines {
 		if line.name != modulesName || line.mode == "120000" {
 			continue
@@ -44,13 +43,20 @@ func (p *pack) readModules(tree plumbing.Hash) (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errModules, err)
 		}
-		modules := config.NewModules()
-		if err := modules.Unmarshal(bytes.TrimPrefix(file, []byte("\xef\xbb\xbf"))); err != nil {
-			return nil, fmt.Errorf("%w: it cannot be parsed", errModules)
-		}
-		for _, module := range modules.Submodules {
-			urls[path.Clean(module.Path)] = module.URL
-		}
+		return parseModules(file)
+	}
+	return nil, nil
+}
+
+// parseModules gives the URLs in a .gitmodules file by the paths.
+func parseModules(file []byte) (map[string]string, error) {
+	modules := config.NewModules()
+	if err := modules.Unmarshal(bytes.TrimPrefix(file, []byte("\xef\xbb\xbf"))); err != nil {
+		return nil, fmt.Errorf("%w: it cannot be parsed", errModules)
+	}
+	urls := map[string]string{}
+	for _, module := range modules.Submodules {
+		urls[path.Clean(module.Path)] = module.URL
 	}
 	return urls, nil
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -76,7 +78,7 @@ func fetchProblem(o observation, err error) *decision {
 		d.wake, d.after = byTime, o.waitInterval
 		return d
 	}
-	d := &decision{action: actionWait, wake: byTime, reason: pulumiv1.ArtifactFetchFailedReason, message: err.Error(), after: o.waitInterval}
+	d := &decision{action: actionWait, wake: byTime, reason: pulumiv1.ArtifactFetchFailedReason, message: err.Error()}
 	kind, _ := fetchErrorKind(err)
 	switch kind {
 	case artifact.Integrity:
@@ -86,7 +88,20 @@ func fetchProblem(o observation, err error) *decision {
 	case artifact.Unusable:
 		d.action, d.reason = actionStall, pulumiv1.ArtifactUnusableReason
 	}
+	d.after = fetchAgainAfter(o, d.reason)
 	return d
+}
+
+// firstFetchWait is the time from a fetch that failed to the next one. It grows with the time for which the problem has been shown.
+const firstFetchWait = 3 * time.Second
+
+// fetchAgainAfter is half of the time for which the problem has been shown, within bounds: nothing has to be remembered for it.
+func fetchAgainAfter(o observation, reason string) time.Duration {
+	waited := time.Duration(0)
+	if shown := conditions.Get(o.stack, meta.ReadyCondition); shown != nil && shown.Reason == reason {
+		waited = o.now.Sub(shown.LastTransitionTime.Time)
+	}
+	return min(max(waited/2, firstFetchWait), max(o.waitInterval, firstFetchWait))
 }
 
 func fetchErrorKind(err error) (artifact.Kind, bool) {

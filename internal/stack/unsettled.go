@@ -1,8 +1,6 @@
 package stack
 
 import (
-	"slices"
-
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -13,19 +11,15 @@ import (
 // lock, which would tell, may have been removed by hand, and Pulumi Cloud lets its own expire. So the Stack remembers it until an
 // operation succeeds.
 
-// cutOffReasons are the failures of Updates whose pulumi was told to stop, or was killed.
-var cutOffReasons = []string{
-	autov1alpha1.InterruptedReason, autov1alpha1.CanceledReason, autov1alpha1.TimeoutReason, autov1alpha1.AbortedReason,
-}
-
 // leavesUnsettled tells whether pending operations may be in the state after the Update.
 func leavesUnsettled(update *autov1alpha1.Update, previous *pulumiv1.StackUpdateStatus) bool {
-	switch {
+	started := update.Status.StartTime != nil
+	switch reason := conditions.GetReason(update, autov1alpha1.UpdateFailed); {
 	case update.Spec.Type == autov1alpha1.UpdateTypePreview:
 		return previous.Unsettled
 	case !update.HasFailed():
 		return false
-	case update.Status.StartTime != nil && slices.Contains(cutOffReasons, conditions.GetReason(update, autov1alpha1.UpdateFailed)):
+	case reason == autov1alpha1.InterruptedReason, reason == autov1alpha1.TimeoutReason, reason == autov1alpha1.CanceledReason && started:
 		return true
 	}
 	return previous.Unsettled

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,8 @@ type agents struct {
 	// answer, when it is set, is asked before the agent; its error is the answer.
 	answer func(method string, request any) error
 	calls  map[string]int
+	// held is closed when deliveries may go on; nil when none is held.
+	held atomic.Pointer[chan struct{}]
 }
 
 type agent struct {
@@ -123,6 +126,13 @@ func (a *agents) answerWith(answer func(method string, request any) error) {
 	a.answer = answer
 }
 
+// holdDeliveries keeps every delivery of an artifact from coming to its end until release is called.
+func (a *agents) holdDeliveries() (release func()) {
+	held := make(chan struct{})
+	a.held.Store(&held)
+	return func() { close(held) }
+}
+
 // count returns how often the method was called.
 func (a *agents) count(method string) int {
 	a.mu.Lock()
@@ -151,6 +161,9 @@ func (a *agents) intercept(ctx context.Context, request any, info *grpc.UnarySer
 func (a *agents) interceptStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if err := a.ask(info.FullMethod, nil); err != nil {
 		return err
+	}
+	if held := a.held.Load(); held != nil && filepath.Base(info.FullMethod) == "PushSource" {
+		<-*held
 	}
 	return handle(server, stream)
 }

@@ -17,7 +17,7 @@ import (
 const (
 	// artifactRetryInterval is the shortest time between two attempts to fetch or deliver an artifact that was refused. A
 	// source that replaces it is heard of earlier: the Update is then replaced.
-	artifactRetryInterval = 30 * time.Second
+	artifactRetryInterval = 3 * time.Second
 	// artifactRetryLimit is the longest one.
 	artifactRetryLimit = 5 * time.Minute
 	// busyInterval is how often an agent that does something else is asked again.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -23,6 +25,8 @@ const (
 	forgetPatience = time.Minute
 	// forgetInterval is the time between two attempts.
 	forgetInterval = 5 * time.Second
+	// awaitedInterval is when an Update whose time is over is looked at again that its Stack has not recorded.
+	awaitedInterval = 2 * time.Second
 )
 
 // errStale says that the Update was changed since the cache saw it.
@@ -103,7 +107,9 @@ func (r *Reconciler) patchFinalizers(ctx context.Context, update *autov1alpha1.U
 	return nil
 }
 
-// expire deletes a complete Update whose time is over, or comes back when it is.
+// expire deletes a complete Update whose time is over and whose result is not waited for, or comes back when it is.
+//
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get
 func (r *Reconciler) expire(ctx context.Context, update *autov1alpha1.Update) (ctrl.Result, error) {
 	left, limited := timeLeft(update, time.Now())
 	if !limited {
@@ -112,12 +118,43 @@ func (r *Reconciler) expire(ctx context.Context, update *autov1alpha1.Update) (c
 	if left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
+	if awaited, err := r.isAwaited(ctx, update); err != nil || awaited {
+		return ctrl.Result{RequeueAfter: awaitedInterval}, err
+	}
 	// An Update that was made again under this name is not the one that expired.
 	if err := r.client.Delete(ctx, update, ctrlclient.Preconditions{UID: &update.UID}); err != nil {
 		return ctrl.Result{}, fmt.Errorf("delete the expired update: %w", err)
 	}
 	r.recorder.Eventf(update, corev1.EventTypeNormal, eventExpired, "deleted %s after its completion", update.Spec.TTLAfterCompleted.Duration)
 	return ctrl.Result{}, nil
+}
+
+// isAwaited tells whether a Stack has the result of its Update still to record, however short the time is that its template leaves:
+// otherwise the Stack would not know what ran, and run it again.
+func (r *Reconciler) isAwaited(ctx context.Context, update *autov1alpha1.Update) (bool, error) {
+	for _, owner := range update.OwnerReferences {
+		if owner.Kind != pulumiv1.StackKind || !strings.HasPrefix(owner.APIVersion, pulumiv1.GroupVersion.Group+"/") {
+			continue
+		}
+		stack := &pulumiv1.Stack{}
+		if err := r.live.Get(ctx, ctrlclient.ObjectKey{Namespace: update.Namespace, Name: owner.Name}, stack); apierrors.IsNotFound(err) {
+			return false, nil
+		} else if err != nil {
+			return false, fmt.Errorf("read the stack %s of the update: %w", owner.Name, err)
+		}
+		return stack.UID == owner.UID && awaits(stack, update), nil
+	}
+	return false, nil
+}
+
+// awaits tells whether the Stack has neither the result of the Update nor that of a later one.
+func awaits(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
+	current, last := stack.Status.CurrentUpdate, stack.Status.LastUpdate
+	switch {
+	case current != nil && current.Name == update.Name, last == nil:
+		return true
+	}
+	return last.Name != update.Name && last.LastResyncTime.Time.Before(update.CreationTimestamp.Time)
 }
 
 // timeLeft returns how long a complete Update stays; limited is false when it stays until somebody deletes it.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
@@ -228,4 +229,27 @@ func TestCompleteUpdateExpires(t *testing.T) {
 	s.Eventually(s.events(expired)).Should(ContainElement("Normal UpdateExpired: deleted 2s after its completion"))
 	_, err := s.current(kept)()
 	s.Expect(err).NotTo(HaveOccurred())
+}
+
+func TestUpdateExpiresOnlyOnceItsStackRecordedIt(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	stack := &pulumiv1.Stack{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"},
+		Spec:       pulumiv1.StackSpec{Stack: "dev"},
+	}
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	s.startController()
+	update := s.newUpdate("short", func(update *autov1alpha1.Update) {
+		update.Spec.TTLAfterCompleted = &metav1.Duration{}
+		update.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID},
+		}
+	})
+	s.Expect(s.finished(update)).To(haveSucceeded())
+	s.Consistently(s.gone(update), 2*awaitedInterval).Should(BeFalse())
+
+	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{Name: update.Name, State: pulumiv1.StackUpdateSucceeded}
+	s.Expect(s.client.Status().Update(t.Context(), stack)).To(Succeed())
+	s.Eventually(s.gone(update)).Should(BeTrue())
 }

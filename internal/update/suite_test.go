@@ -25,6 +25,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	watched "github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -85,6 +86,7 @@ func newStage(t *testing.T) *stage {
 	scheme := k8sruntime.NewScheme()
 	g.Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	g.Expect(autov1alpha1.AddToScheme(scheme)).To(Succeed())
+	g.Expect(pulumiv1.AddToScheme(scheme)).To(Succeed())
 	client, err := ctrlclient.New(cluster.Config(), ctrlclient.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "update-"}}

@@ -29,12 +29,14 @@ type modelState struct {
 	edited                           bool
 }
 
+const supportedPulumi = "v3.250.0"
+
 var (
-	both            = []bool{false, true}
-	modelErrors     = []error{nil, errors.New("no answer"), runtime.ErrNoAgent, &client.Error{Code: codes.Unavailable}, &client.Error{Code: codes.Unauthenticated}, &client.Error{Code: codes.PermissionDenied}}
-	modelVersions   = []string{"", "nonsense", "v3.205.0", "v3.250.0", "v4.0.0"}
-	modelBefore     = []string{"new", "starting", "ready", "failing", "stalled", "deleting"}
-	supportedPulumi = "v3.250.0"
+	both        = []bool{false, true}
+	modelErrors = []error{nil, errors.New("no answer"), runtime.ErrNoAgent, &client.Error{Code: codes.Unavailable},
+		&client.Error{Code: codes.Unauthenticated}, &client.Error{Code: codes.PermissionDenied}}
+	modelVersions = []string{"", "nonsense", "v3.205.0", supportedPulumi, "v4.0.0"}
+	modelBefore   = []string{"new", "starting", "ready", "failing", "stalled", "deleting"}
 )
 
 // each calls the function for every value.

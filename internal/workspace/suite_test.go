@@ -23,11 +23,13 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/runtime"
 	"github.com/stack-controller/stack-controller/internal/runtime/process"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/tools"
@@ -122,6 +124,14 @@ func newStage(t *testing.T) *stage {
 // startController runs a manager with the controller, until the returned function is called or the test ends.
 func (s *stage) startController() (stop func()) {
 	s.t.Helper()
+	agents, err := process.New(s.options)
+	s.Expect(err).NotTo(HaveOccurred())
+	return s.startControllerOf(agents)
+}
+
+// startControllerOf is startController with another runtime.
+func (s *stage) startControllerOf(agents runtime.Runtime) (stop func()) {
+	s.t.Helper()
 	mgr, err := ctrl.NewManager(cluster.Config(), ctrl.Options{
 		Scheme:  s.client.Scheme(),
 		Metrics: metricsserver.Options{BindAddress: "0"},
@@ -130,9 +140,9 @@ func (s *stage) startController() (stop func()) {
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	s.Expect(err).NotTo(HaveOccurred())
-	agents, err := process.New(s.options)
-	s.Expect(err).NotTo(HaveOccurred())
-	s.Expect(mgr.Add(agents)).To(Succeed())
+	if runnable, ok := agents.(manager.Runnable); ok {
+		s.Expect(mgr.Add(runnable)).To(Succeed())
+	}
 	s.Expect((&Reconciler{
 		Client:        mgr.GetClient(),
 		EventRecorder: mgr.GetEventRecorderFor("stack-controller"),

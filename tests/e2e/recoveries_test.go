@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,10 +36,14 @@ func newServer(t *testing.T) *server {
 	s := &server{}
 	s.status.Store(http.StatusOK)
 	s.Server = httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, _ *http.Request) {
-		response.WriteHeader(int(s.status.Load()))
-		if s.status.Load() == http.StatusOK {
-			_, _ = response.Write(s.content)
+		status := int(s.status.Load())
+		if status != http.StatusOK {
+			http.Error(response, http.StatusText(status), status)
+			return
 		}
+		// The CLI wants to know beforehand how large a plugin is.
+		response.Header().Set("Content-Length", strconv.Itoa(len(s.content)))
+		_, _ = response.Write(s.content)
 	}))
 	t.Cleanup(s.Close)
 	return s

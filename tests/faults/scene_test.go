@@ -74,18 +74,22 @@ func newScene(ctx context.Context, system *stage.Stage, cli string) (*scene, err
 
 // keepBinaries has the command use copies of the executables: those of the repository may be built anew meanwhile.
 func (s *scene) keepBinaries(command *commandLine) error {
+	bin := filepath.Join(s.system.Dir, "bin")
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		return err
+	}
 	agent, _ := command.flag(agentPathFlag)
 	for _, path := range []string{command.args[0], agent} {
 		content, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(s.system.Dir, filepath.Base(path)), content, 0o700); err != nil {
+		if err := os.WriteFile(filepath.Join(bin, filepath.Base(path)), content, 0o700); err != nil {
 			return err
 		}
 	}
-	command.args[0] = filepath.Join(s.system.Dir, filepath.Base(command.args[0]))
-	command.setFlag(agentPathFlag, filepath.Join(s.system.Dir, filepath.Base(agent)))
+	command.args[0] = filepath.Join(bin, filepath.Base(command.args[0]))
+	command.setFlag(agentPathFlag, filepath.Join(bin, filepath.Base(agent)))
 	return nil
 }
 

@@ -30,7 +30,9 @@ func newScene(system *podstage.Stage) *scene {
 }
 
 // groupOf is the name of the cgroup in which all pods of the cluster are.
-func groupOf(c *cluster.Cluster) string { return fmt.Sprintf("stack-controller-%d", c.Supervisor().PID()) }
+func groupOf(c *cluster.Cluster) string {
+	return fmt.Sprintf("stack-controller-%d", c.Supervisor().PID())
+}
 
 // controllerPods returns the pods of stack-controller that are not on their way out.
 func (s *scene) controllerPods(ctx context.Context) ([]corev1.Pod, error) {

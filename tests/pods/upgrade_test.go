@@ -26,7 +26,7 @@ import (
 
 func TestUpdateGoesOnWhileTheControllerIsReplaced(t *testing.T) {
 	a := deploySleeping(t, "controller-restarted", "")
-	running := a.begin("seconds: 15", "create start")
+	running := a.begin("seconds: 30", "create start")
 	pod := a.pod()
 	before := leadingController(a.ctx, a)
 	begin := time.Now()

@@ -90,8 +90,14 @@ var afterBlankLine = regexp.MustCompile(`^(?:URL: |Code: \d+\.|\s*\* )`)
 // errorText is why the CLI failed, in one text: the errors that the engine reported, else what the CLI itself printed as
 // an error, else the last of what the program printed as errors, else the last of what the CLI printed.
 func errorText(printed string, sum *summary) string {
+	if crash := panicked.FindStringSubmatch(printed); crash != nil {
+		return "pulumi crashed: " + crash[1]
+	}
 	if len(sum.errors) > 0 {
 		return strings.Join(sum.errors, "\n")
+	}
+	if crash := goPanicked.FindStringSubmatch(printed); crash != nil {
+		return "pulumi crashed: " + crash[1]
 	}
 	var found []string
 	inError := false
@@ -117,6 +123,13 @@ func errorText(printed string, sum *summary) string {
 	}
 	return lastLines(printed, 5)
 }
+
+// panicked is the line in which the CLI says why it crashed; the trace of its stack follows. goPanicked is that of a crash that it could
+// not catch.
+var (
+	panicked   = regexp.MustCompile(`(?m)^Panic: {12}(.*)$`)
+	goPanicked = regexp.MustCompile(`(?m)^(?:panic|fatal error): (.*)(?:\n.*)*?\n\ngoroutine \d`)
+)
 
 // lineBreak is the end of a line with the indentation of the next.
 var lineBreak = regexp.MustCompile(`([:;,.]?)[ \t]*\n\s*`)

@@ -3,10 +3,6 @@ package automation
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
@@ -143,47 +139,4 @@ func (o *operation) removedBefore(err error) bool {
 	var f *failure
 	return errors.As(err, &f) && f.reason == proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND &&
 		o.request.GetKind() == proto.OperationKind_OPERATION_KIND_DESTROY && o.stack != nil && o.stack.removed()
-}
-
-// checkPending refuses an update when the last process was killed and left the creation of a resource half done: the next
-// update would create it again, and nobody would know about the first one.
-func (o *operation) checkPending(ctx context.Context) error {
-	if o.request.GetKind() != proto.OperationKind_OPERATION_KIND_UP || len(o.stack.leftOver()) == 0 {
-		return nil
-	}
-	facts, exists, err := o.exportState(ctx)
-	if err != nil || !exists || len(facts.pendingCreates) == 0 {
-		return err
-	}
-	if err := o.freeForRepair(ctx); err != nil {
-		return err
-	}
-	return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
-		"an earlier update was killed while it created %s: another update could create it twice. See whether it exists, then import it or "+
-			"forget the attempt, with `pulumi refresh --import-pending-creates` or `--clear-pending-creates`",
-		strings.Join(facts.pendingCreates[:min(len(facts.pendingCreates), 10)], ", "))
-}
-
-// freeForRepair releases the lock that the killed process left, so that the commands which mend the state work at once. A lock that
-// somebody else holds is an error: it may be that of just these commands.
-//
-// No command tells of locks. What finds out about them without changing anything is to create the stack, which exists: the CLI looks for
-// locks first.
-func (o *operation) freeForRepair(ctx context.Context) error {
-	if !o.selfManaged() {
-		return nil
-	}
-	dir := filepath.Join(o.stack.dir, "probe")
-	if err := o.stack.makeScratch(dir, cryptoSettings{}); err != nil {
-		return fmt.Errorf("look for a lock: %w", err)
-	}
-	defer os.RemoveAll(dir)
-	res, err := o.helper(ctx, commandTimeout, invocation{args: []string{"stack", "init", "--no-select", "--stack", o.stack.name}, dir: dir})
-	if err != nil || res.code == 0 {
-		return err
-	}
-	if f := classify(res, &summary{}); f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && !o.releaseLock(ctx, f.holders) {
-		return f
-	}
-	return nil
 }

@@ -209,6 +209,18 @@ func TestWhatAProgramPrintedIsToldWhereNothingElseSaysWhyItFailed(t *testing.T) 
 	g.Expect(errorText(warning, sum)).To(Equal("the engine knows why"))
 }
 
+func TestCrashOfTheCLIIsToldWithoutItsTrace(t *testing.T) {
+	const trace = "goroutine 1 [running]:\nmain.main()\n\t/src/main.go:65 +0x1d\n"
+	for printed, want := range map[string]string{
+		"=====\nThe Pulumi CLI encountered a fatal error. This is a bug!\nGo Version:       go1\nPanic:            runtime error: index out of range\n\n" + trace: "pulumi crashed: runtime error: index out of range",
+		"panic: runtime error: invalid memory address\n[signal SIGSEGV: segmentation violation]\n\n" + trace:                                                      "pulumi crashed: runtime error: invalid memory address",
+		"fatal error: concurrent map writes\n\n" + trace:          "pulumi crashed: concurrent map writes",
+		"error: program failed\npanic: as a resource is called\n": "program failed\npanic: as a resource is called",
+	} {
+		NewWithT(t).Expect(errorText(printed, &summary{})).To(Equal(want))
+	}
+}
+
 func TestUsersCannotSteerTheCLIByItsEnvironment(t *testing.T) {
 	g := NewWithT(t)
 	t.Setenv("AGENT_SECRET", "x")

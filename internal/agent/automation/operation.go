@@ -39,6 +39,8 @@ type operation struct {
 	secretsProvider string
 	// exported is what the state was when the operation was prepared; nil as long as nobody looked.
 	exported *exportedState
+	// pendingChecked says that what an earlier operation left half done was looked for.
+	pendingChecked bool
 	// notes are what else there is to say about an operation that succeeded.
 	notes []string
 	// reported are the errors of an operation that succeeded.

@@ -31,6 +31,8 @@ type stateFacts struct {
 	cryptoKind string
 	// pendingCreates are the URNs of resources whose creation was cut off: they may exist, and nobody knows their IDs.
 	pendingCreates []string
+	// pendingOthers describe other operations on resources that were cut off. Pulumi forgets them with the next update.
+	pendingOthers []string
 }
 
 // exportedState is what an export of the state told.
@@ -125,8 +127,12 @@ func (f *stateFacts) readMember(decoder *json.Decoder, key string) error {
 			return err
 		}
 		for _, operation := range operations {
-			if operation.Type == "creating" {
-				f.pendingCreates = append(f.pendingCreates, operation.Resource.URN)
+			urn := operation.Resource.URN
+			switch operation.Type {
+			case "creating":
+				f.pendingCreates = append(f.pendingCreates, urn)
+			case "updating", "deleting":
+				f.pendingOthers = append(f.pendingOthers, operation.Type+" "+resourceType(urn)+" "+resourceName(urn))
 			}
 		}
 		return nil

@@ -1,0 +1,79 @@
+package update
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// The agent names the cause of a failure, and the Update has it as its reason.
+func TestEveryCauseOfAFailureIsAReason(t *testing.T) {
+	causes := map[proto.FailureReason]string{
+		proto.FailureReason_FAILURE_REASON_UNSPECIFIED:        autov1alpha1.UnknownReason,
+		proto.FailureReason_FAILURE_REASON_UPDATE_FAILED:      autov1alpha1.UpdateFailedReason,
+		proto.FailureReason_FAILURE_REASON_PROJECT_INVALID:    autov1alpha1.ProjectInvalidReason,
+		proto.FailureReason_FAILURE_REASON_INSTALL_FAILED:     autov1alpha1.InstallFailedReason,
+		proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND:    autov1alpha1.StackNotFoundReason,
+		proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT:    autov1alpha1.UpdateConflictReason,
+		proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED:    autov1alpha1.InvalidAccessTokenReason,
+		proto.FailureReason_FAILURE_REASON_SECRETS_PROVIDER:   autov1alpha1.SecretsProviderFailedReason,
+		proto.FailureReason_FAILURE_REASON_CONFIG_INVALID:     autov1alpha1.ConfigInvalidReason,
+		proto.FailureReason_FAILURE_REASON_TIMEOUT:            autov1alpha1.TimeoutReason,
+		proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES: autov1alpha1.UnexpectedChangesReason,
+	}
+	NewWithT(t).Expect(causes).To(HaveLen(len(proto.FailureReason_name)))
+	for cause, reason := range causes {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			s.newReadyWorkspace("app")
+			s.agents.script.returns(&proto.Operation{State: proto.OperationState_OPERATION_STATE_FAILED, Failure: cause, Message: "why"})
+			s.startController()
+			done := s.finished(s.newUpdate("up"))
+			s.Expect(done).To(haveFailed(reason, "why"))
+			for condition, expected := range map[string]string{
+				autov1alpha1.UpdateComplete:    autov1alpha1.UpdateEndedFailedReason,
+				autov1alpha1.UpdateProgressing: autov1alpha1.UpdateEndedFailedReason,
+			} {
+				s.Expect(conditions.GetReason(done, condition)).To(Equal(expected))
+			}
+		})
+	}
+}
+
+func TestConditionsOfASuccessFromItsBeginningToItsEnd(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	release := s.agents.script.blocks()
+	s.startController()
+	update := s.newUpdate("up")
+	reasons := func(progressing, failed, complete string) {
+		s.Eventually(func(g Gomega) {
+			found, err := s.current(update)()
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(conditions.GetReason(found, autov1alpha1.UpdateProgressing)).To(Equal(progressing))
+			g.Expect(conditions.GetReason(found, autov1alpha1.UpdateFailed)).To(Equal(failed))
+			g.Expect(conditions.GetReason(found, autov1alpha1.UpdateComplete)).To(Equal(complete))
+		}).Should(Succeed())
+	}
+	reasons(autov1alpha1.UpdateProgressingReason, autov1alpha1.UpdateProgressingReason, autov1alpha1.UpdateProgressingReason)
+	release()
+	reasons(autov1alpha1.UpdateCompleteReason, autov1alpha1.UpdateSucceededReason, autov1alpha1.UpdateUpdatedReason)
+}
+
+func TestDeliveryThatTakesLongIsShown(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	release := s.agents.holdDeliveries()
+	s.startController()
+	update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Spec.Source = s.sources.publish("name: p") })
+	s.Eventually(s.current(update)).WithTimeout(briefWait + 10*time.Second).Should(waitFor(reasonSourceDelivery, "is being delivered"))
+	release()
+	s.Expect(s.finished(update)).To(haveSucceeded())
+}

@@ -1,0 +1,133 @@
+package podfaults_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// observer looks at the processes of all pods, from outside.
+type observer struct {
+	group string // part of the path of every cgroup of a pod
+
+	mu       sync.Mutex
+	looks    int
+	problems []error
+}
+
+// process is one in a container.
+type process struct {
+	pid, parent int
+	name        string
+	cgroups     string // the content of /proc/PID/cgroup
+}
+
+func newObserver(group string) *observer { return &observer{group: group} }
+
+// processes returns all processes of pods, but for those that have ended and that nobody has waited for.
+func (o *observer) processes() []process {
+	dirs, _ := filepath.Glob("/proc/[0-9]*") // only a malformed pattern gives an error
+	var found []process
+	for _, dir := range dirs {
+		cgroups, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+		if err != nil || !bytes.Contains(cgroups, []byte(o.group)) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			continue
+		}
+		if parent, name := parentOf(dir); name != "" {
+			found = append(found, process{pid: pid, parent: parent, name: name, cgroups: string(cgroups)})
+		}
+	}
+	return found
+}
+
+// in returns the processes of a container, or of a pod, by its ID.
+func (o *observer) in(id string) []process {
+	return slices.DeleteFunc(o.processes(), func(p process) bool { return !strings.Contains(p.cgroups, id) })
+}
+
+// parentOf returns the id of a process's parent, and the process's name, which is empty when it has ended.
+func parentOf(dir string) (parent int, name string) {
+	content, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return 0, ""
+	}
+	open, closed := bytes.IndexByte(content, '('), bytes.LastIndexByte(content, ')')
+	if open < 0 || closed < open {
+		return 0, ""
+	}
+	fields := strings.Fields(string(content[closed+1:]))
+	if len(fields) < 2 || fields[0] == "Z" {
+		return 0, ""
+	}
+	parent, _ = strconv.Atoi(fields[1])
+	return parent, string(content[open+1 : closed])
+}
+
+// providerName is the test provider as the kernel shortens its name.
+const providerName = "pulumi-resource"
+
+// run looks, until the context ends, whether two processes of pulumi work on the resources of one Stack: each of them has a
+// provider then. One that only waits for the other's lock has none.
+func (o *observer) run(ctx context.Context) {
+	for wait(ctx, pollInterval/2) {
+		working := map[string][]int{}
+		all := o.processes()
+		for _, p := range all {
+			if !strings.HasPrefix(p.name, providerName) {
+				continue
+			}
+			isPulumi := slices.ContainsFunc(all, func(q process) bool { return q.pid == p.parent && q.name == "pulumi" })
+			host, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/etc/hostname", p.pid))
+			if name := strings.TrimSpace(string(host)); isPulumi && err == nil && !slices.Contains(working[name], p.parent) {
+				working[name] = append(working[name], p.parent)
+			}
+		}
+		o.mu.Lock()
+		o.looks++
+		for name, pids := range working {
+			if len(pids) > 1 {
+				o.problems = append(o.problems, fmt.Errorf("%s: two processes of pulumi worked at once: %v at %s",
+					name, pids, time.Now().Format(time.TimeOnly)))
+			}
+		}
+		o.mu.Unlock()
+	}
+}
+
+// take returns what was seen since it was asked last.
+func (o *observer) take() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	problems := o.problems
+	o.problems = nil
+	if len(problems) > maxProblems {
+		problems = problems[:maxProblems]
+	}
+	return errors.Join(problems...)
+}
+
+// maxProblems bounds how many problems of one kind are told.
+const maxProblems = 5
+
+// leftOver returns the processes of pulumi and its plugins.
+func (o *observer) leftOver() []string {
+	var found []string
+	for _, p := range o.processes() {
+		if strings.HasPrefix(p.name, "pulumi") {
+			found = append(found, fmt.Sprintf("%d %s", p.pid, p.name))
+		}
+	}
+	return found
+}
