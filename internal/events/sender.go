@@ -3,6 +3,7 @@ package events
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -43,7 +44,8 @@ type sender struct {
 func newSender(address string) (*sender, error) {
 	parsed, err := url.Parse(address)
 	if err != nil {
-		return nil, fmt.Errorf("parse the address of the events receiver: %w", err)
+		// The error would quote the address, and with it a password.
+		return nil, errors.New("the address of the events receiver cannot be parsed as a URL")
 	}
 	if (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.Host == "" {
 		return nil, fmt.Errorf("the address of the events receiver must be an http or https URL, not %q", parsed.Redacted())

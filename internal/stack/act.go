@@ -29,6 +29,8 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 		return r.startUpdate(ctx, o, d)
 	case actionSupersede:
 		return r.supersede(ctx, o, d)
+	case actionCancel:
+		return r.cancelUpdate(ctx, o, d)
 	case actionFollow:
 		return r.follow(ctx, o)
 	case actionSettle:
@@ -51,6 +53,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 		retry(o, d)
 	case actionSuspend:
 		handleRequests(o.stack)
+		showSuspended(o.stack)
 	case actionRecord:
 		return outcome{}, fmt.Errorf("update %s was recorded and is still there to be recorded", o.update.Name)
 	}

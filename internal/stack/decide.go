@@ -34,6 +34,8 @@ type observation struct {
 	dependency *dependencyProblem
 	// dependents are the Stacks that have to go before this one's resources are destroyed.
 	dependents []dependent
+	// busy is the name of an Update of somebody else that runs in the Workspace of a Stack that is being deleted; empty when there is none.
+	busy string
 	// stale is a prerequisite that has to run again before there is an update; nil when there is none.
 	stale *staleDependency
 	// workspace is the Stack's Workspace; nil when there is none.
@@ -56,6 +58,8 @@ const (
 	actionFetch action = "fetch"
 	// actionSupersede removes an Update that has not started and whose inputs are out of date.
 	actionSupersede action = "supersede"
+	// actionCancel asks for the end of the current Update. Its changes wake the Stack.
+	actionCancel action = "cancel"
 	// actionFollow shows how the current Update stands. Its changes wake the Stack.
 	actionFollow action = "follow"
 	// actionWait shows what is missing. The decision's after, or a watch, wakes the Stack.
@@ -148,6 +152,9 @@ func decideOnUpdate(o observation) decision {
 	case !o.update.HasStarted() && !conditions.IsTrue(o.update, autov1alpha1.UpdateProgressing) && outdated(o):
 		// One that progresses without having started was left by another controller, and ends as interrupted.
 		return decision{action: actionSupersede, wake: byUpdate, reason: pulumiv1.StackProcessingReason, message: "the inputs of the waiting update changed"}
+	case cancels(o):
+		return decision{action: actionCancel, wake: byUpdate, reason: pulumiv1.StackProcessingReason,
+			message: fmt.Sprintf("%s by update %s is being cancelled", o.update.Spec.Type, o.update.Name)}
 	}
 	return decision{action: actionFollow, wake: byUpdate}
 }
@@ -240,7 +247,7 @@ func decideOnTrigger(o observation) decision {
 	if !o.stack.Spec.ContinueResyncOnCommitMatch {
 		return decision{action: actionSettle, wake: byEdit}
 	}
-	if left := resyncDue(o.stack, o.jitter).Sub(o.now); left > 0 {
+	if left := untilDue(o.stack, resyncDue(o.stack, o.jitter), o.now); left > 0 {
 		return decision{action: actionSettle, wake: byTime, after: left}
 	}
 	return decision{action: actionUpdate, wake: byUpdate, kind: kind, message: "Resync time elapsed"}
@@ -266,7 +273,7 @@ func inputsChanged(o observation) (trigger string, fresh bool) {
 // decideOnFailure retries with backoff, for ever: a failure whose cause went away must heal without a human.
 func decideOnFailure(o observation, kind autov1alpha1.UpdateType) decision {
 	last := o.stack.Status.LastUpdate
-	left := retryDue(o.stack, o.jitter).Sub(o.now)
+	left := untilDue(o.stack, retryDue(o.stack, o.jitter), o.now)
 	if left > 0 {
 		return decision{action: actionRetry, wake: byTime, reason: retryReason(last), message: describeRetry(last, left), after: lookAgain(last, o.now, left)}
 	}

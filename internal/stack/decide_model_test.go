@@ -18,7 +18,7 @@ import (
 
 // The values of what a decision is made from, as far as they make a difference.
 var (
-	modelUpdates = []string{"none", "waits", "waits for another generation", "runs", "of another controller, runs", "succeeded", "failed",
+	modelUpdates = []string{"none", "waits", "waits for another generation", "runs", "runs, asked to end", "of another controller, runs", "succeeded", "failed",
 		"interrupted", "removed before it ran", "removed after it ran"}
 	modelKinds   = []autov1alpha1.UpdateType{autov1alpha1.UpdateTypeUp, autov1alpha1.UpdateTypePreview, autov1alpha1.UpdateTypeDestroy}
 	modelLasts   = []string{"none", "succeeded", "failed", "failed long ago", "failed often", "interrupted", "interrupted often", "locked"}
@@ -36,7 +36,7 @@ type modelState struct {
 	last, source, dependency, resync, project            string
 	deleting, suspended, destroyOnFinalize, orphan       bool
 	preview, deployed, badSpec, request, edited, trouble bool
-	dependents                                           bool
+	dependents, busy                                     bool
 }
 
 var both = []bool{false, true}
@@ -87,7 +87,13 @@ func modelSpaces(visit func(*modelState)) {
 			each(both, &s.request, func() { each(both, &s.edited, func() { each(modelSources, &s.source, next) }) })
 		})
 	}
-	each(both, &s.dependents, func() {
+	shapes := func(next func()) {
+		for _, shape := range [][2]bool{{}, {true, false}, {false, true}} {
+			s.dependents, s.busy = shape[0], shape[1]
+			next()
+		}
+	}
+	shapes(func() {
 		each(modelProjects, &s.project, func() { triggers(func() { deletion(func() { visit(s) }) }) })
 	})
 	*s = modelState{update: "none", project: "unknown"}
@@ -119,6 +125,9 @@ func (s *modelState) observe() observation {
 	}
 	if s.badSpec {
 		o.specProblem = errors.New("bad")
+	}
+	if s.busy {
+		o.busy = "by-hand"
 	}
 	if s.dependents {
 		o.dependents = []dependent{{}}
@@ -225,6 +234,8 @@ func (s *modelState) observeUpdate(o *observation) {
 	switch s.update {
 	case "waits for another generation":
 		current.Generation = 1
+	case "runs, asked to end":
+		o.stack.Annotations[pulumiv1.CancelUpdateAnnotation] = "true"
 	case "of another controller, runs":
 		set(autov1alpha1.UpdateProgressing, metav1.ConditionTrue)
 	case "succeeded", "removed after it ran":
@@ -282,17 +293,24 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(s.wakes(d), "every decision is followed by something that wakes the Stack")
 	promise(d.after >= 0, "no time is negative")
 	promise(d.action != actionRelease || s.deleting && s.proven(), "the finalizer goes with proof only")
-	promise(d.action != actionRelease || !exists || s.trouble, "nothing runs on when the Stack goes")
-	promise(!s.deleting || exists || !s.proven() || d.action == actionRelease, "nothing that is proven keeps a Stack")
-	promise(!exists || slices.Contains([]action{actionRecord, actionFollow, actionSupersede, actionRelease}, d.action), "there is one operation at a time")
+	promise(d.action != actionRelease || !exists && !s.busy || s.trouble, "nothing runs on when the Stack goes")
+	promise(!s.deleting || exists || !s.proven() || s.busy || d.action == actionRelease, "nothing that is proven keeps a Stack")
+	promise(!exists || slices.Contains([]action{actionRecord, actionFollow, actionCancel, actionSupersede, actionRelease}, d.action), "there is one operation at a time")
 	promise(d.action != actionSupersede || waits, "only an Update that waits is replaced")
+	asked := s.suspended && s.update == "runs, asked to end"
+	promise(d.action != actionCancel || asked, "nothing is cancelled unless somebody asks, and nobody starts it again")
+	promise(!asked || d.action == actionCancel || d.action == actionRelease, "what somebody asks to end is ended")
 	promise((d.action == actionRecord) == complete, "every result is recorded")
 	promise(!s.suspended || !waits || d.action == actionSupersede || d.action == actionRelease, "nothing waits to start while the Stack is suspended")
 	promise(!s.suspended || d.action != actionUpdate && d.action != actionAsk, "a suspended Stack starts nothing")
 	promise(d.action != actionStall || permanent || s.suspended && s.deleting, "only what somebody has to mend stalls")
 	promise(d.action != actionUpdate || !s.badSpec && s.startable(d), "an update needs all that it is made of")
 	stuck := s.deleting && !exists && slices.Contains([]action{actionStall, actionWait, actionRetry}, d.action)
-	promise(!stuck || strings.Contains(d.message, pulumiv1.OrphanAnnotation), "a deletion that waits says how to go on")
+	wayOut := pulumiv1.OrphanAnnotation
+	if s.proven() {
+		wayOut = "delete that update"
+	}
+	promise(!stuck || strings.Contains(d.message, wayOut), "a deletion that waits says how to go on")
 	promise(!s.dependents || d.action != actionUpdate, "nothing is destroyed under those who depend on it")
 	promise(!s.destroyable() || d.action == actionUpdate, "nobody waits for what is no reason to wait")
 	promise(d.action != actionSuspend || s.suspended && !s.deleting, "nothing is left alone without being suspended")
@@ -344,7 +362,7 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 	for name, count := range wrong {
 		t.Errorf("%d of %d states: %s", count, states, name)
 	}
-	for _, expected := range []action{actionRecord, actionUpdate, actionLook, actionFetch, actionSupersede, actionFollow, actionWait, actionAsk,
+	for _, expected := range []action{actionRecord, actionUpdate, actionLook, actionFetch, actionSupersede, actionCancel, actionFollow, actionWait, actionAsk,
 		actionStall, actionRetry, actionSettle, actionSuspend, actionRelease} {
 		g.Expect(reached).To(HaveKey(expected))
 	}

@@ -175,11 +175,11 @@ func unmet(ctx context.Context, item dependency, self, required *pulumiv1.Stack)
 	ready, err := evaluateExpression(ctx, item.expression, self, required)
 	switch {
 	case errors.Is(err, errEvaluation):
-		return fmt.Sprintf("is not ready: readyExpr %q: %s", item.expression, err)
+		return fmt.Sprintf("is not ready: readyExpr %q: %s", shortened(item.expression), err)
 	case err != nil:
 		return "is not ready: " + err.Error()
 	case !ready:
-		return fmt.Sprintf("is not ready: readyExpr %q is false", item.expression)
+		return fmt.Sprintf("is not ready: readyExpr %q is false", shortened(item.expression))
 	}
 	return ""
 }

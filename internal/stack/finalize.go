@@ -11,9 +11,18 @@ import (
 // orphanHint is the way out of every deletion that cannot go on.
 const orphanHint = "set the annotation " + pulumiv1.OrphanAnnotation + "=true to leave the resources"
 
+// busyInterval is when to look again at an Update of somebody else, which does not wake the Stack.
+const busyInterval = 5 * time.Second
+
 // decideOnDeletion lets the finalizer go only with proof that nothing is left behind that should have been destroyed.
 func decideOnDeletion(o observation) decision {
-	if proof := nothingToDestroy(o.stack); proof != "" {
+	proof := nothingToDestroy(o.stack)
+	if proof != "" && o.busy != "" {
+		return decision{action: actionWait, wake: byTime, reason: pulumiv1.WorkspaceInUseReason, after: busyInterval,
+			message: fmt.Sprintf("%s; the stack and its workspace go when the update %q, which somebody else runs in the workspace, has ended: "+
+				"wait, or delete that update to cancel it", proof, o.busy)}
+	}
+	if proof != "" {
 		return decision{action: actionRelease, wake: byNothing, message: proof}
 	}
 	if o.stack.Spec.Suspend {
@@ -25,7 +34,7 @@ func decideOnDeletion(o observation) decision {
 			message: describeDependents(o.dependents) + ", or " + orphanHint}
 	}
 	due, fresh := destroyDue(o)
-	if left := due.Sub(o.now); left > 0 {
+	if left := untilDue(o.stack, due, o.now); left > 0 {
 		last := o.stack.Status.LastUpdate
 		return decision{action: actionRetry, wake: byTime, reason: retryReason(last), message: describeRetry(last, left) + "; " + orphanHint, after: lookAgain(last, o.now, left)}
 	}
@@ -33,6 +42,14 @@ func decideOnDeletion(o observation) decision {
 		return *problem
 	}
 	return decision{action: actionUpdate, wake: byUpdate, kind: autov1alpha1.UpdateTypeDestroy, message: "Stack marked for deletion", fresh: fresh}
+}
+
+// inTerminatingNamespace says what there is to do when nothing can be created any more to destroy the resources. What is missing there,
+// Secrets above all, does not come back either.
+func inTerminatingNamespace(stack *pulumiv1.Stack) string {
+	return fmt.Sprintf("the namespace is being deleted, and nothing can be created in it any more, so the resources cannot be destroyed from here: "+
+		"to destroy them, create the same Stack in another namespace, where it takes over the stack %q, and delete it there; then here, or to "+
+		"keep the resources, %s", stack.Spec.Stack, orphanHint)
 }
 
 // destroyDue is when the next destroy may start; zero is now. It is fresh when it is the first one, or other than the last one.

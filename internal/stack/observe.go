@@ -80,10 +80,15 @@ func (r *Reconciler) observeWorkspace(ctx context.Context, o *observation) error
 	if err != nil {
 		return fmt.Errorf("read the workspace: %w", err)
 	}
-	if workspace.DeletionTimestamp.IsZero() {
-		o.workspace = workspace
+	if !workspace.DeletionTimestamp.IsZero() {
+		return nil
 	}
-	return nil
+	o.workspace = workspace
+	if o.stack.DeletionTimestamp.IsZero() || inTrouble(workspace) {
+		return nil
+	}
+	o.busy, err = r.foreignUpdate(ctx, o.stack, workspace)
+	return err
 }
 
 // observeUpdate finds the Update that matters now: the one that the status names, or one that was created just before a

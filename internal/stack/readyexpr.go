@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 const (
 	// maxExpression is its length in bytes.
 	maxExpression = 8 << 10
+	// maxQuoted bounds, in bytes, what a message quotes of an expression or of the mistakes in it.
+	maxQuoted = 1 << 10
 	// expressionCost bounds one evaluation, in units of CEL; it is what an API server allows for one rule.
 	expressionCost = 1_000_000
 	// expressionTimeout bounds one evaluation, whatever its cost is said to be.
@@ -60,8 +63,20 @@ func compileExpression(expression string) (cel.Program, error) {
 		return known.(compiled).program, known.(compiled).err
 	}
 	program, err := newProgram(expression)
+	if err != nil {
+		err = errors.New(shortened(err.Error()))
+	}
 	compiledExpressions.Add(expression, compiled{program, err})
 	return program, err
+}
+
+// shortened is the text with its end cut off when it is too long for a condition: the compiler quotes a line for every mistake in it.
+func shortened(text string) string {
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) <= maxQuoted {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxQuoted], "") + " …"
 }
 
 func newProgram(expression string) (cel.Program, error) {
@@ -76,7 +91,8 @@ func newProgram(expression string) (cel.Program, error) {
 	if checked.OutputType() != cel.BoolType {
 		return nil, fmt.Errorf("its result is a %s and not a bool", checked.OutputType())
 	}
-	return environment.Program(checked, cel.EvalOptions(cel.OptOptimize), cel.InterruptCheckFrequency(100), cel.CostLimit(expressionCost))
+	return environment.Program(checked, cel.EvalOptions(cel.OptOptimize), cel.InterruptCheckFrequency(100), cel.CostLimit(expressionCost),
+		cel.CustomDecorator(boundValues(environment)))
 }
 
 // errEvaluation stands for errors of an evaluation whose text could quote what the expression has read.

@@ -132,7 +132,7 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (outc
 		if err := r.recordResult(ctx, stack, finished); err != nil {
 			return outcome{}, err
 		}
-		observed.update = nil
+		observed.update, observed.now = nil, time.Now()
 		if err := r.observeContent(ctx, observed); err != nil {
 			return outcome{}, err
 		}

@@ -37,7 +37,7 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 		ContentDigest:        current.ContentDigest,
 		ReferencesDigest:     usedReferences(current, update),
 		Permalink:            update.Status.Permalink,
-		LastResyncTime:       endOf(update),
+		LastResyncTime:       endedBy(update, metav1.Now()),
 		ResourceChanges:      update.Status.ResourceChanges,
 	}
 	if update.HasFailed() {
@@ -51,6 +51,8 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 			last.Failures, last.Interruptions = previous.Failures, previous.Interruptions+1
 		case update.WasLockedOut():
 			recordConflict(last, previous)
+		case wasCanceled(stack, update):
+			last.Failures = previous.Failures
 		}
 	} else if err := r.recordSuccess(ctx, stack, update, current); err != nil {
 		return err
@@ -113,6 +115,14 @@ func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack, re
 	return nil
 }
 
+// endedBy is when the update ended. Its agent's clock may be ahead of this one, by which the next attempt is due.
+func endedBy(update *autov1alpha1.Update, now metav1.Time) metav1.Time {
+	if end := endOf(update); end.Before(&now) {
+		return end
+	}
+	return now
+}
+
 func endOf(update *autov1alpha1.Update) metav1.Time {
 	if update.Status.EndTime != nil {
 		return *update.Status.EndTime
@@ -145,6 +155,8 @@ func historyStatus(last *pulumiv1.StackUpdateStatus) string {
 		return historyConflict
 	case last.Interruptions > 0:
 		return "interrupted"
+	case last.Reason == autov1alpha1.CanceledReason:
+		return "cancelled"
 	}
 	return string(last.State)
 }

@@ -40,6 +40,15 @@ func retryDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	return last.LastResyncTime.Add(backoff(last.Failures, stack.GetRetryMaxBackoff(), jitter*spread(stack)))
 }
 
+// untilDue is how long it is until an attempt that follows the last one is due. When the last one ended in the future, a clock was
+// wrong, then or now: to wait for it might take years, and the next attempt puts it right.
+func untilDue(stack *pulumiv1.Stack, due, now time.Time) time.Duration {
+	if last := stack.Status.LastUpdate; last != nil && last.LastResyncTime.After(now) {
+		return 0
+	}
+	return due.Sub(now)
+}
+
 // interruptionBackoff is the wait after so many interruptions in a row: none at first, then as after failures.
 func interruptionBackoff(interruptions int64, longest time.Duration, jitter float64) time.Duration {
 	if interruptions <= freeInterruptions {

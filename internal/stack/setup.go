@@ -41,7 +41,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	built, err := ctrl.NewControllerManagedBy(mgr).
 		For(&pulumiv1.Stack{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, annotationChanged(pulumiv1.ReconcileRequestAnnotation),
-			annotationChanged(pulumiv1.OrphanAnnotation), annotationChanged(pulumiv1.CreateMissingStackAnnotation)))).
+			annotationChanged(pulumiv1.OrphanAnnotation), annotationChanged(pulumiv1.CreateMissingStackAnnotation), annotationChanged(pulumiv1.CancelUpdateAnnotation)))).
 		Owns(&autov1alpha1.Workspace{}, builder.WithPredicates(workspaceChanged)).
 		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &pulumiv1.Stack{}), builder.WithPredicates(updateChanged)).
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.dependentsOf), builder.WithPredicates(dependencyChanged)).

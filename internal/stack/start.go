@@ -163,8 +163,7 @@ func (r *Reconciler) recordStart(o *observation, d decision, update *autov1alpha
 func (r *Reconciler) refused(o *observation, err error) (outcome, error) {
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		markStalled(o.stack, pulumiv1.NamespaceTerminatingReason, fmt.Sprintf(
-			"the namespace is being deleted, so the resources cannot be destroyed: set the annotation %s=true to leave them", pulumiv1.OrphanAnnotation))
+		markStalled(o.stack, pulumiv1.NamespaceTerminatingReason, inTerminatingNamespace(o.stack))
 		return outcome{after: r.WaitInterval}, nil
 	case apierrors.IsInvalid(err) || apierrors.IsForbidden(err):
 		markStalled(o.stack, pulumiv1.WorkspaceFailedReason, err.Error())

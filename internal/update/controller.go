@@ -131,7 +131,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("update").
 		// Its own writes do not wake an Update; a deletion and an edit change the generation.
-		For(&autov1alpha1.Update{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&autov1alpha1.Update{}, builder.WithPredicates(predicate.Or[ctrlclient.Object](predicate.GenerationChangedPredicate{}, cancelAsked))).
 		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestsFromMapFunc(r.updatesBehind), builder.WithPredicates(madeRoom)).
 		Watches(&autov1alpha1.Workspace{}, handler.EnqueueRequestsFromMapFunc(r.updatesOf), builder.WithPredicates(workspaceChanged)).
 		WatchesRawSource(ctrlsource.Channel(r.jobs.signals, handler.TypedFuncs[signal, reconcile.Request]{GenericFunc: r.enqueue})).

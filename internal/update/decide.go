@@ -152,6 +152,11 @@ func decide(o *observation) decision {
 	return decideOnStart(o)
 }
 
+// cancelRequested tells whether somebody asked for the end of the operation. Its Update stays.
+func cancelRequested(update *autov1alpha1.Update) bool {
+	return update.Annotations[pulumiv1.CancelUpdateAnnotation] == "true"
+}
+
 // isAbandoned tells whether the Update was started by the Pulumi Kubernetes Operator, whose operations end with it. This controller
 // writes when an operation started; that one wrote it at the end only.
 func isAbandoned(update *autov1alpha1.Update) bool {
@@ -207,6 +212,8 @@ func decideOnOperation(o *observation) decision {
 		return interrupted("the workspace was replaced while the operation ran; its outcome is not known")
 	case o.agent.operation.GetState().Final():
 		return decision{action: actionRecord, wake: byNothing}
+	case cancelRequested(o.update):
+		return decision{action: actionCancel, wake: byObserver, after: reconnectInterval}
 	}
 	return decision{action: actionFollow, wake: byObserver, after: followInterval}
 }
@@ -218,6 +225,9 @@ func interrupted(message string) decision {
 // decideOnStart starts an operation when all that it needs is there, and otherwise says what is missing.
 func decideOnStart(o *observation) decision {
 	switch {
+	case cancelRequested(o.update) && o.agent.err == nil:
+		return decision{action: actionFinish, reason: autov1alpha1.CanceledReason, wake: byNothing,
+			message: "the update was cancelled before its operation started"}
 	case o.workspace == nil:
 		return decision{action: actionWait, reason: autov1alpha1.UpdateWorkspaceNotFoundReason, wake: byWorkspace,
 			message: fmt.Sprintf("workspace %q does not exist", o.update.Spec.WorkspaceName)}

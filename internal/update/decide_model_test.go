@@ -23,7 +23,7 @@ import (
 // The values of what a decision is made from, as far as they make a difference.
 var (
 	modelLives      = []string{"new", "started", "of another controller", "succeeded", "failed"}
-	modelDeletions  = []string{"kept", "deleted", "deleted a while ago", "deleted long ago"}
+	modelDeletions  = []string{"kept", "cancelled", "deleted", "deleted a while ago", "deleted long ago"}
 	modelWorkspaces = []string{"none", "ready", "ready for an earlier generation", "without status", "not ready", "incompatible", "going", "going, not ready"}
 	modelAgents     = []string{"knows nothing", "none", "unavailable", "denies", "an operation", "the end of an operation"}
 	modelArtifacts  = []string{"ready", "fetching", "NotFound", "Integrity", "TooLarge", "Unavailable", "Unusable", "pending", "watched", "missing", "forbidden"}
@@ -179,6 +179,8 @@ func (s *modelState) observeUpdate() *autov1alpha1.Update {
 		markFailed(update, autov1alpha1.UpdateFailedReason, testTime, "it failed")
 	}
 	switch s.deletion {
+	case "cancelled":
+		update.Annotations = map[string]string{pulumiv1.CancelUpdateAnnotation: "true"}
 	case "deleted":
 		deleted(0)(o)
 	case "deleted a while ago":
@@ -263,19 +265,26 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise((d.action == actionRetire) == s.complete(), "a complete Update is neither run nor written again")
 	promise(!starts || s.life == "new" && s.agent == "knows nothing", "an operation is started once")
 	promise(!starts || s.workspace == "ready", "an operation is started in a workspace that is ready for it")
-	promise(!starts || !isDeleted, "what is deleted is not started")
+	promise(!starts || !isDeleted, "what is deleted or cancelled is not started")
 	promise(!starts || !s.ahead, "a workspace has one operation at a time")
 	promise(!starts || s.artifact == "ready" && s.request == "complete", "an operation has all that it is made of")
 	promise((d.action == actionRecord) == (ours && final && (s.workspace != "none")), "every result of an agent is recorded, and nothing else is")
 	promise(!ours || !s.hasOperation() || final || d.action == actionFollow || d.action == actionCancel, "what runs is followed to its end")
-	promise((d.action == actionCancel) == (ours && isDeleted && s.hasOperation() && !final), "a deletion cancels what runs, and nothing else does")
+	promise((d.action == actionCancel) == (ours && isDeleted && s.hasOperation() && !final), "a deletion or a request cancels what runs, and nothing else does")
 	promise(!finishes || s.nothingRuns(), "nothing that may run is given up")
 	promise(!finishes || slices.Contains(s.endings(permanent), d.reason), "an end without result says what is known")
 	promise(!finishes || isDeleted || s.life != "new" || permanent, "only what an edit can mend ends an Update that never ran")
 	promise(isDeleted || s.life != "new" || s.hasOperation() || slices.Contains([]action{actionStart, actionWait, actionFinish}, d.action), "what was not started waits or starts")
 	promise(d.action != actionWait && !finishes || d.reason != "" && d.message != "", "who waits or gives up says why")
+	promise(s.request != "secret missing" || !s.startable() || d.reason == pulumiv1.SecretNotFoundReason, "what is missing is named")
+	promise(s.request != "complete" || !s.startable() || starts, "what has all that it needs is started")
 	promise(d.action != actionReconnect || s.life == "started" && s.agent != "knows nothing" && d.message != "", "only an operation that may run is looked for")
 	return promises
+}
+
+// startable tells whether nothing but the request can be in the way of a start.
+func (s *modelState) startable() bool {
+	return s.life == "new" && s.deletion == "kept" && s.workspace == "ready" && s.agent == "knows nothing" && !s.ahead && s.artifact == "ready"
 }
 
 // endings are the reasons that an Update may end with that has no result.
@@ -283,7 +292,7 @@ func (s *modelState) endings(permanent bool) []string {
 	switch {
 	case s.life == "of another controller":
 		return []string{autov1alpha1.InterruptedReason}
-	case s.deletion != "kept":
+	case s.deletion != "kept" && (s.deletion != "cancelled" || s.life == "new"):
 		return []string{autov1alpha1.CanceledReason}
 	case s.life == "started":
 		return []string{autov1alpha1.InterruptedReason}
@@ -336,7 +345,7 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 		d := decide(o)
 		reached[d.action]++
 		promises := s.broken(d)
-		if s.deletion != "kept" && !ends(o, d) {
+		if strings.HasPrefix(s.deletion, "deleted") && !ends(o, d) {
 			promises = append(promises, "a deletion ends")
 		}
 		if d.action == actionStart {

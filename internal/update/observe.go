@@ -29,7 +29,7 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 		return nil, err
 	}
 	// An operation is asked for wherever it may be. One that was never started can only be with an agent that is ready.
-	settled := !update.DeletionTimestamp.IsZero() || update.HasStarted()
+	settled := !update.DeletionTimestamp.IsZero() || update.HasStarted() || cancelRequested(update)
 	if o.workspace == nil || !settled && workspaceProblem(o.workspace) != "" {
 		return o, nil
 	}

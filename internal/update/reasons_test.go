@@ -1,6 +1,7 @@
 package update
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -76,4 +77,39 @@ func TestDeliveryThatTakesLongIsShown(t *testing.T) {
 	s.Eventually(s.current(update)).WithTimeout(briefWait + 10*time.Second).Should(waitFor(reasonSourceDelivery, "is being delivered"))
 	release()
 	s.Expect(s.finished(update)).To(haveSucceeded())
+}
+
+func TestArtifactThatTakesLongIsShown(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	source := s.sources.publish("name: p")
+	release := make(chan struct{})
+	waits := http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		<-release
+		http.Error(response, "try again", http.StatusServiceUnavailable)
+	})
+	s.sources.answer.Store(&waits)
+	s.startController()
+	update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Spec.Source = source })
+	s.Eventually(s.current(update)).WithTimeout(briefWait + 10*time.Second).Should(waitFor(reasonArtifactPending, "is being fetched"))
+	s.sources.answer.Store(nil)
+	close(release)
+	s.Expect(s.finished(update)).To(haveSucceeded())
+}
+
+func TestUpdateThatIsDeletedSaysThatItWasCanceled(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	s.agents.script.blocks()
+	s.startController()
+	// Something else holds it, so that its end can be seen.
+	update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Finalizers = []string{"example.com/held"} })
+	s.Eventually(s.current(update)).Should(beProgressing())
+	s.Expect(s.client.Delete(t.Context(), update)).To(Succeed())
+	s.Eventually(s.current(update)).Should(haveFailed(autov1alpha1.CanceledReason, "cancelled"))
+	released, err := s.current(update)()
+	s.Expect(err).NotTo(HaveOccurred())
+	released.Finalizers = nil
+	s.Expect(s.client.Update(t.Context(), released)).To(Succeed())
+	s.Eventually(s.gone(update)).Should(BeTrue())
 }

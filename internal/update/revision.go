@@ -80,7 +80,8 @@ func revisionMetadata(revision string) map[string]string {
 		name, hash = revision[:at], revision[at+1:]
 	}
 	commit, isCommit := strings.CutPrefix(hash, "sha1:")
-	if !isCommit || commit == "" {
+	// What has control characters is no revision of a source that Flux checked, and no value of a variable either.
+	if !isCommit || commit == "" || strings.ContainsFunc(revision, unicode.IsControl) {
 		return nil
 	}
 	metadata := map[string]string{gitHeadVariable: commit}

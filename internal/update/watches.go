@@ -67,6 +67,18 @@ var madeRoom = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
+// cancelAsked passes an Update that somebody asked to end.
+var cancelAsked = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, isUpdate := e.ObjectOld.(*autov1alpha1.Update)
+		after, isUpdateToo := e.ObjectNew.(*autov1alpha1.Update)
+		return isUpdate && isUpdateToo && !cancelRequested(before) && cancelRequested(after)
+	},
+	DeleteFunc:  func(event.DeleteEvent) bool { return false },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
 // workspaceChanged passes what may change whether operations can run in a Workspace.
 var workspaceChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {

@@ -18,7 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
-// unreachable is a runtime whose agents answer with the error of the Workspace's name, until it heals. Real agents refuse nobody that a
+// unreachable is a runtime whose agents answer with the error of the Workspace's name, and start for ever when there is none. Real agents refuse nobody that a
 // test of one process can be, and are never out of reach of it.
 type unreachable struct {
 	errors map[string]error
@@ -26,7 +26,7 @@ type unreachable struct {
 }
 
 func (u *unreachable) Ensure(_ context.Context, workspace *autov1alpha1.Workspace) (runtime.Status, error) {
-	return runtime.Status{}, u.errors[workspace.Name]
+	return runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the agent is starting"}, u.errors[workspace.Name]
 }
 
 func (u *unreachable) Connect(context.Context, *autov1alpha1.Workspace) (*client.Client, error) {
@@ -55,4 +55,12 @@ func TestAgentThatCannotBeReachedOrRefusesIsTold(t *testing.T) {
 		s.Expect(conditions.GetReason(workspace, meta.ReconcilingCondition)).To(Equal(meta.ProgressingWithRetryReason))
 		s.Expect(conditions.GetMessage(workspace, autov1alpha1.WorkspaceReady)).To(ContainSubstring("trying again"))
 	}
+}
+
+func TestAgentThatStartsIsNoTrouble(t *testing.T) {
+	s := newStage(t)
+	s.startControllerOf(&unreachable{events: make(chan event.GenericEvent)})
+	workspace := s.create("starting", autov1alpha1.WorkspaceSpec{})
+	s.await(workspace, beUnready(autov1alpha1.InitializingReason))
+	s.Expect(conditions.GetReason(workspace, meta.ReconcilingCondition)).To(Equal(meta.ProgressingReason))
 }

@@ -85,7 +85,7 @@ func TestLifecycleFieldsWork(t *testing.T) {
 			s.g.Expect(update.Spec.TTLAfterCompleted.Duration.String()).To(Equal("2h0m0s"))
 			ran("--parallel=3", "by a template")(s, stack)
 		}},
-		{field: "expectNoRefreshChanges", manifest: "plain", patch: "{spec: {refresh: true, expectNoRefreshChanges: true}}", shows: func(*scene, *pulumiv1.Stack) {}},
+		{field: "expectNoRefreshChanges", manifest: "plain", patch: "{spec: {refresh: true, expectNoRefreshChanges: true}}", shows: ran("--preview-only", "--expect-no-changes")},
 		{field: "retryOnUpdateConflict", manifest: "plain", patch: "{spec: {retryOnUpdateConflict: true}}", shows: func(*scene, *pulumiv1.Stack) {}},
 		{field: "initOnCreate", manifest: "plain", patch: "{spec: {initOnCreate: true}}", shows: func(*scene, *pulumiv1.Stack) {}},
 	})

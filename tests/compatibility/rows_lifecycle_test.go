@@ -36,8 +36,9 @@ var lifecycleRows = []row{
 		difference: "Of `destroy`, too.", why: "What is gone already must not make a destroy fail.",
 	}, {
 		field: "expectNoRefreshChanges", operator: "Ignored.",
-		uses: []string{lifecycleUse + "expectNoRefreshChanges"}, misuses: []string{typed},
-		difference: "It has no effect here yet, either.", why: "What it promises comes later; manifests that have it work.",
+		uses:       []string{lifecycleUse + "expectNoRefreshChanges", "e2e.TestDriftThatNobodyExpectsIsLeftUntilSomebodyDecides"},
+		misuses:    []string{"automation.TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing", typed},
+		difference: "With `refresh`, an update or preview that would find drift fails before it changes anything.", why: "It does what its name promises.",
 	}, {
 		field: "destroyOnFinalize", operator: "Runs `destroy` before the object goes. After three failures it is not tried again.",
 		uses:       []string{lifecycleUse + "destroyOnFinalize", lifecycleUse + "destroyOnFinalize (not set)", "e2e.TestDeletedStackDestroysItsResourcesThoughItsSourceIsGone"},

@@ -12,7 +12,7 @@ var newRows = []row{
 	},
 	{
 		field: "timeout", operator: "None.",
-		uses:       []string{"update.TestUpdateRunsItsOperationWithAllInputs"},
+		uses:       []string{"update.TestUpdateRunsItsOperationWithAllInputs", "e2e.TestTimeoutEndsAnUpdateGracefullyAndIsAFailure"},
 		misuses:    []string{"api.TestWhatCannotWorkIsRefusedWithAClearMessage/negative timeout", "api.TestWhatCannotWorkIsRefusedWithAClearMessage/timeout in days"},
 		difference: "New.", why: asFlux,
 	},
@@ -27,6 +27,12 @@ var newRows = []row{
 		uses:       []string{"e2e.TestStackWaitsForItsPrerequisites", "stack.TestReadyExprDecidesWhenADependencyIsReady"},
 		misuses:    []string{"stack.TestReadyExprThatIsNoneStalls", "stack.TestCycleIsToldOnEachOfItsStacksAndHealsWithAnyOfThem", typed},
 		difference: "New.", why: asFlux,
+	},
+	{
+		field: "destroyAfterDependents", operator: "None: Stacks that are deleted together are destroyed at the same time.",
+		uses:       []string{"e2e.TestStacksThatAreDeletedTogetherAreDestroyedInReverseOrder"},
+		misuses:    []string{"e2e.TestStackIsKeptAsLongAsOthersDependOnItThatNobodyDeletes", "e2e.TestNobodyWaitsForDependentsInACycleOrWithoutAReason", typed},
+		difference: "New.", why: "What is built on something has to go before it.",
 	},
 	{
 		field: "fluxSource.sourceRef.namespace", operator: "None: the namespace of the Stack.",

@@ -46,6 +46,8 @@ func newReasonRows() []row {
 		{"WorkspaceNotReady", []string{"e2e.TestStackTellsTheTroubleOfItsWorkspaceAndHealsWithIt"}, []string{"pods.TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause"}},
 		{"StackLost", []string{"e2e.TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack"}, []string{"e2e.TestDestroyOfALostStackIsNoProof"}},
 		{"UpdateConflict", []string{"e2e.TestLockOfAnotherIsShownAndWaitedFor/locked"}, []string{"backends.TestUpdateThatPulumiCloudRefusesBesideAnotherIsAConflict"}},
+		{"DependentsExist", []string{"e2e.TestStacksThatAreDeletedTogetherAreDestroyedInReverseOrder"}, []string{"e2e.TestStackIsKeptAsLongAsOthersDependOnItThatNobodyDeletes"}},
+		{"WorkspaceInUse", []string{"e2e.TestUpdateByHandIsNotEndedByTheDeletionOfTheStack"}, []string{"stack.TestDeletionGoesOnOrSaysHow"}},
 		{"ProgramInvalid", []string{"e2e.TestInvalidProgramIsToldByProgramAndStackAndHeals"}, []string{programMisuse + "resources (unknown field)"}},
 	} {
 		rows = append(rows, row{field: reason.name, operator: "None.", uses: reason.uses, misuses: reason.misuses, difference: isNew, why: precise})

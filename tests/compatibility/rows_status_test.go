@@ -174,6 +174,12 @@ var statusRows = []row{
 		difference: "New.", why: "Why an update failed is in its message only there.",
 	},
 	{
+		field: "lastUpdate.unsettled", operator: "None.",
+		uses:       []string{"e2e.TestCreationThatWasCutOffIsNotRepeatedAlthoughAllThatToldOfItIsGone"},
+		misuses:    []string{statusTyped},
+		difference: "New.", why: "What was being created when an operation was cut off must not be created twice.",
+	},
+	{
 		field: "lastUpdate.resourceChanges", operator: "None.",
 		uses:       []string{"stack.TestResultIsRecordedOnceAndTheSameTwice"},
 		misuses:    []string{statusTyped},

@@ -47,7 +47,7 @@ node (those in tests/pods), with manifests as a user writes them.
 *Misused* is: missing, malformed, hostile, huge or contradictory. The test then expects what the user sees, which is a refusal by the
 API server or a condition with a reason and a message that names the culprit, and that everything heals when it is mended.
 
-How to change over is in the [migration guide](guides/migration.md); what each reason means is in [troubleshooting](guides/troubleshooting.md).
+How to change over is in the [migration guide](guides/migration.md); what each reason means is in [conditions](conditions.md).
 `
 
 // tables are all parts of the page.

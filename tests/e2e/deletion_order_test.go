@@ -199,3 +199,23 @@ func TestNobodyWaitsForDependentsInACycleOrWithoutAReason(t *testing.T) {
 		g.Expect(resources(g, left) == 0).To(Equal(left == "deleted-needed-option"))
 	}
 }
+
+// TestDependentsOfAnotherShardAreWaitedFor runs alone: it restarts the controller.
+func TestDependentsOfAnotherShardAreWaitedFor(t *testing.T) {
+	g := NewWithT(t)
+	const name = "deleted-sharded"
+	base, _ := deployed(t, g, name, inReverse, func(s *pulumiv1.Stack) { s.Labels = map[string]string{"shard": "one"} })
+	g.Expect(system.StopController()).To(Succeed())
+	g.Expect(system.StartController(t.Context(), "--watch-label-selector=shard=one")).To(Succeed())
+	defer func() {
+		g.Expect(system.StopController()).To(Succeed())
+		g.Expect(system.StartController(t.Context())).To(Succeed())
+	}()
+	user := layer(t, g, name, "user", needs(name))
+	g.Expect(system.Client.Delete(t.Context(), base)).To(Succeed())
+	waiting := await(t.Context(), g, name, says(pulumiv1.DependentsExistReason))
+	g.Expect(readyMessage(waiting)).To(ContainSubstring(name + "/user;"))
+	g.Expect(system.Client.Delete(t.Context(), user)).To(Succeed())
+	awaitGone(t.Context(), g, name)
+	g.Expect(resources(g, name)).To(BeZero())
+}

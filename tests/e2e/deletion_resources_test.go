@@ -170,7 +170,7 @@ func TestDestroyRefreshesRunsTheProgramAndRemovesTheStackWhenAsked(t *testing.T)
 	g.Expect(r.deeds("second")[before:]).To(Equal([]string{"read start", "read end"}))
 	g.Expect(r.deeds("first")).To(ContainElement("delete end"))
 	g.Expect(pulumi.calls(g)).To(ContainElement(And(
-		HavePrefix(directoryOf(r.name)), ContainSubstring(" destroy "), ContainSubstring("--refresh"), ContainSubstring("--run-program"), ContainSubstring("--remove"))))
+		HavePrefix(directoryOf(r.name)), ContainSubstring(" destroy "), ContainSubstring("--refresh"), ContainSubstring("--run-program"))))
 	g.Expect(hasStack(r.name)).To(BeFalse())
 }
 

@@ -4,6 +4,8 @@ import (
 	"archive/tar"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,11 +14,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -25,28 +30,44 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage"
 )
 
+// withoutAnswer is the status of a server that lets everybody wait.
+const withoutAnswer = 0
+
 // server is one on which programs depend. It answers with the status, and has the content when that is 200.
 type server struct {
 	*httptest.Server
 	status  atomic.Int32
 	content []byte
+	// behind, when it is set, answers instead when the status is 200.
+	behind http.Handler
 }
 
 func newServer(t *testing.T) *server {
 	s := &server{}
 	s.status.Store(http.StatusOK)
-	s.Server = httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, _ *http.Request) {
-		status := int(s.status.Load())
-		if status != http.StatusOK {
-			http.Error(response, http.StatusText(status), status)
-			return
-		}
+	s.Server = httptest.NewServer(s)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *server) ServeHTTP(response http.ResponseWriter, request *http.Request) {
+	for s.status.Load() == withoutAnswer && request.Context().Err() == nil {
+		time.Sleep(pollInterval)
+	}
+	status := int(s.status.Load())
+	switch {
+	case status == withoutAnswer:
+		// Nobody waits any more.
+	case status != http.StatusOK:
+		response.Header().Set("Retry-After", "3")
+		http.Error(response, http.StatusText(status), status)
+	case s.behind != nil:
+		s.behind.ServeHTTP(response, request)
+	default:
 		// The CLI wants to know beforehand how large a plugin is.
 		response.Header().Set("Content-Length", strconv.Itoa(len(s.content)))
 		_, _ = response.Write(s.content)
-	}))
-	t.Cleanup(s.Close)
-	return s
+	}
 }
 
 // serve makes the server of the patient answer with the status from now on.
@@ -63,6 +84,40 @@ func (p *producer) replace(path string, content []byte) {
 		return
 	}
 	p.files[path] = content
+}
+
+// viaServer has the Stack follow a git repository whose server is that of the patient.
+func viaServer(p *patient, s *pulumiv1.Stack) {
+	repository, sha, err := system.Git.Create(p.name, yamlProgram(p.name, "outputs:", "  x: 1"))
+	p.Expect(err).NotTo(HaveOccurred())
+	address, err := url.Parse(repository.URL)
+	p.Expect(err).NotTo(HaveOccurred())
+	p.server.behind = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: address.Scheme, Host: address.Host})
+	p.artifact = &meta.Artifact{Digest: sha}
+	s.Spec.FluxSource = nil
+	s.Spec.GitSource = pulumiv1.GitSource{ProjectRepo: p.server.URL + address.Path, Branch: gitserver.Branch}
+	s.Spec.ResyncFrequencySeconds = 60
+}
+
+// gitRecoveries are those of a git server that answers with a status.
+func gitRecoveries() (recoveries []recovery) {
+	for _, test := range []struct {
+		name, reason string
+		status       int
+		within       time.Duration
+	}{
+		{"git-failing", pulumiv1.SourceUnavailableReason, http.StatusServiceUnavailable, soon},
+		{"git-limiting", pulumiv1.RateLimitedReason, http.StatusTooManyRequests, 2 * polled},
+		{"git-without-repository", pulumiv1.RepositoryNotFoundReason, http.StatusNotFound, soon},
+		{"git-refusing", pulumiv1.AuthenticationFailedReason, http.StatusUnauthorized, 2 * polled},
+	} {
+		recoveries = append(recoveries, recovery{
+			name: test.name, before: serve(test.status), change: viaServer,
+			reasons: []string{test.reason}, says: "127.0.0.1",
+			mend: serve(http.StatusOK), within: test.within,
+		})
+	}
+	return recoveries
 }
 
 func sourceRecoveries() []recovery {
@@ -208,6 +263,38 @@ func pulumiRecoveries() []recovery {
 			name: "plugin-server-failing", program: plugged, before: func(p *patient) { p.mount(); serve(http.StatusInternalServerError)(p) },
 			reasons: failures, cause: autov1alpha1.InstallFailedReason, says: "500",
 			mend: serve(http.StatusOK), within: soon,
+		},
+		{
+			name: "drift", program: plugged, before: (*patient).mount,
+			change: func(_ *patient, s *pulumiv1.Stack) { s.Spec.Refresh, s.Spec.ExpectNoRefreshChanges = true, true },
+			after: func(p *patient) {
+				p.Expect(os.WriteFile(p.path("mount", "file"), []byte("another"), 0o600)).To(Succeed())
+				program := plugged(p)
+				program["README.md"] = "another revision"
+				p.artifact = artifacts.put("v2", packed(program))
+				p.Expect(publish(p.Context(), p.name, p.artifact)).To(Succeed())
+			},
+			reasons: failures, cause: autov1alpha1.UnexpectedChangesReason, says: "expectNoRefreshChanges",
+			mend: func(p *patient) { p.Expect(os.WriteFile(p.path("mount", "file"), []byte("x"), 0o600)).To(Succeed()) }, within: soon,
+		},
+		{
+			name: "timeout", program: requiring, before: serve(withoutAnswer),
+			change:  func(_ *patient, s *pulumiv1.Stack) { s.Spec.Timeout = &metav1.Duration{Duration: 5 * time.Second} },
+			reasons: failures, cause: autov1alpha1.TimeoutReason, says: "the operation took longer than its timeout",
+			mend: serve(http.StatusOK), within: soon,
+		},
+		{
+			name: "language-missing", program: func(p *patient) gitserver.Files {
+				files := requiring(p)
+				files["Pulumi.yaml"] = strings.Replace(files["Pulumi.yaml"], "outputs", "late", 1)
+				return files
+			},
+			reasons: failures, cause: autov1alpha1.ProjectInvalidReason, says: "late",
+			mend: func(p *patient) {
+				host := filepath.Join(filepath.Dir(pulumi.path()), "pulumi-language-")
+				p.Expect(os.Link(host+"outputs", host+"late")).To(Succeed())
+			},
+			within: soon,
 		},
 		{
 			name: "provider", program: plugged,

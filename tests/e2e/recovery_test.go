@@ -64,7 +64,7 @@ type patient struct {
 // TestCauseThatGoesAwayNeedsNobody breaks what a Stack needs, and mends it again without touching the Stack: no edit, no request, no
 // restart, no new revision. The version of pulumi is another such cause, see TestPulumiThatIsTooOldIsToldAndHealsWithIt.
 func TestCauseThatGoesAwayNeedsNobody(t *testing.T) {
-	for _, test := range slices.Concat(sourceRecoveries(), referenceRecoveries(), pulumiRecoveries(), backendRecoveries()) {
+	for _, test := range slices.Concat(sourceRecoveries(), gitRecoveries(), referenceRecoveries(), pulumiRecoveries(), backendRecoveries()) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			p := &patient{T: t, WithT: NewWithT(t), name: "recovery-" + test.name, dir: t.TempDir()}
@@ -105,6 +105,7 @@ func (p *patient) fallIll(test recovery) {
 	p.Logf("%s: %s", conditions.GetReason(stack, meta.ReadyCondition), readyMessage(stack))
 	if test.cause == "" {
 		// Waiting is no failure.
+		p.Expect(conditions.GetReason(stack, meta.ReconcilingCondition)).To(Equal(pulumiv1.ProgressingWithRetryReason))
 		p.Expect(stack.Status.LastUpdate == nil || stack.Status.LastUpdate.Failures == 0).To(BeTrue())
 		return
 	}

@@ -41,6 +41,7 @@ type app struct {
 	sha       string         // the last commit
 	request   string         // the last request
 	deleted   bool
+	evicted   bool // its namespace was deleted
 
 	kills     int // how often its pulumi may have been killed
 	forgotten int // how often a person had to forget a resource whose creation was cut off

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
 var backendFaults = []fault{
 	{kind: "backend locked by somebody else", shortest: time.Second, longest: 6 * time.Second, inject: lockBackend},
-	{kind: "backend empty", shortest: 3 * time.Second, longest: 6 * time.Second, onlyByName: true, inject: emptyBackend},
+	{kind: "backend empty", shortest: 3 * time.Second, longest: 6 * time.Second, mayMiss: true,
+		holds: []string{theController, theBackend}, inject: emptyBackend},
 	{kind: "backend away", shortest: time.Second, longest: 4 * time.Second, inject: moveBackend},
 }
 
@@ -41,14 +43,27 @@ func moveBackend(_ context.Context, on *target) (func(context.Context) error, er
 }
 
 // emptyBackend leaves an empty directory where the state was, as a volume that is not mounted. For pulumi that is a backend without
-// stacks.
-func emptyBackend(_ context.Context, on *target) (func(context.Context) error, error) {
+// stacks. It happens between two operations: what one that runs writes into the empty directory is lost, and nobody could know.
+func emptyBackend(ctx context.Context, on *target) (func(context.Context) error, error) {
+	process, _ := on.main.current()
+	if err := process.Signal(syscall.SIGSTOP); err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(5 * hunt); time.Now().Before(deadline); wait(ctx, pollInterval) {
+		if len(on.processes()) == 0 {
+			on.hit = true
+			break
+		}
+	}
+	if !on.hit {
+		return nil, process.Signal(syscall.SIGCONT)
+	}
 	away := on.backend() + ".away"
 	if err := os.Rename(on.backend(), away); err != nil {
-		return nil, err
+		return nil, errors.Join(err, process.Signal(syscall.SIGCONT))
 	}
 	return func(context.Context) error {
 		empty := on.backend() + ".empty"
 		return errors.Join(os.Rename(on.backend(), empty), os.Rename(away, on.backend()), os.RemoveAll(empty))
-	}, os.Mkdir(on.backend(), 0o700)
+	}, errors.Join(os.Mkdir(on.backend(), 0o700), process.Signal(syscall.SIGCONT))
 }

@@ -11,6 +11,8 @@ import (
 var clusterFaults = []fault{
 	{kind: "API server frozen for 1 s", shortest: time.Second, longest: time.Second, inject: freezeServer("kube-apiserver")},
 	{kind: "API server frozen for 30 s", shortest: 30 * time.Second, longest: 30 * time.Second, slow: true, inject: freezeServer("kube-apiserver")},
+	{kind: "API server frozen for 300 s", shortest: outage, longest: outage, slow: true, rare: true, inject: freezeServer("kube-apiserver")},
+	{kind: "API server away for 300 s", slow: true, rare: true, inject: stopAPIServer},
 	{kind: "API server restarted", slow: true, inject: restartAPIServer},
 	{kind: "connections to the API server cut", inject: cutConnections},
 	{kind: "no way to the API server", shortest: time.Second, longest: 5 * time.Second, inject: noWay},
@@ -24,6 +26,13 @@ func freezeServer(name string) func(context.Context, *target) (func(context.Cont
 		}
 		return func(context.Context) error { return signalServer(on.system.ControlPlane, name, syscall.SIGCONT) }, nil
 	}
+}
+
+// outage is longer than every lease, lock and timeout of a request.
+const outage = 300 * time.Second
+
+func stopAPIServer(ctx context.Context, on *target) (func(context.Context) error, error) {
+	return nil, on.restartAPIServer(ctx, outage)
 }
 
 func restartAPIServer(ctx context.Context, on *target) (func(context.Context) error, error) {

@@ -13,9 +13,10 @@ import (
 )
 
 var objectFaults = []fault{
-	{kind: "Secret deleted and created again", shortest: time.Second, longest: 5 * time.Second, inject: deleteSecret},
+	{kind: "Secret deleted and created again", holds: []string{"Secrets"}, shortest: time.Second, longest: 5 * time.Second, inject: deleteSecret},
 	{kind: "Update deleted by hand", mayMiss: true, inject: deleteUpdate},
 	{kind: "Workspace deleted by hand", inject: deleteWorkspace},
+	{kind: "namespace deleted", slow: true, mayMiss: true, inject: deleteNamespace},
 }
 
 func deleteSecret(ctx context.Context, on *target) (func(context.Context) error, error) {
@@ -27,7 +28,7 @@ func deleteSecret(ctx context.Context, on *target) (func(context.Context) error,
 		}
 	}
 	return func(ctx context.Context) error {
-		return on.insist(ctx, func(ctx context.Context) error { return on.system.Client.Create(ctx, secret()) })
+		return victim.tolerate(on.insist(ctx, func(ctx context.Context) error { return on.system.Client.Create(ctx, secret()) }))
 	}, on.remove(ctx, secret())
 }
 

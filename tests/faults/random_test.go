@@ -32,12 +32,12 @@ type campaign struct {
 
 func TestRandomFaults(t *testing.T) {
 	wanted := slices.DeleteFunc(catalogue(), func(f fault) bool {
-		return *runs == 0 && f.slow || f.onlyByName && *kinds == "" || *kinds != "" && !slices.Contains(strings.Split(*kinds, ","), f.kind)
+		return *runs == 0 && (f.slow || f.rare) || *kinds != "" && !slices.Contains(strings.Split(*kinds, ","), f.kind)
 	})
 	if len(wanted) == 0 {
 		t.Fatalf("there is no kind of fault %q", *kinds)
 	}
-	c := &campaign{t: t, count: *runs, began: time.Now(), plan: newPlan(*seed, manyStacks, wanted, *kinds == "")}
+	c := &campaign{t: t, count: *runs, began: time.Now(), plan: newPlan(*seed, manyStacks, wanted, *kinds != "")}
 	if c.count == 0 {
 		c.count, c.plan.stacks = shortRuns, fewStacks
 	}

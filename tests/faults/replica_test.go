@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,15 +21,15 @@ const (
 
 // replica is a process of stack-controller that is started again whenever it ends, as a pod's container is.
 type replica struct {
-	name    string
-	system  *stage.Stage
-	command commandLine
-	flags   []string
+	name   string
+	system *stage.Stage
+	flags  []string
 
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
 
 	mu      sync.Mutex
+	command commandLine
 	process *supervise.Process
 	metrics string
 	starts  int
@@ -56,20 +57,21 @@ func (r *replica) start(ctx context.Context, flags ...string) {
 
 func (r *replica) launch(ctx context.Context) (*supervise.Process, error) {
 	var metricsURL string
+	command := r.line()
 	process, err := r.system.ControlPlane.StartProgram(ctx, controlplane.Program{
 		Name: r.name,
-		Path: r.command.args[0],
+		Path: command.args[0],
 		Args: func(metrics, health string) []string {
 			metricsURL = "http://" + metrics + "/metrics"
 			args := []string{"--metrics-addr=" + metrics, "--health-addr=" + health}
-			for _, arg := range r.command.args[1:] {
+			for _, arg := range command.args[1:] {
 				if !strings.HasPrefix(arg, "--metrics-addr=") && !strings.HasPrefix(arg, "--health-addr=") {
 					args = append(args, arg)
 				}
 			}
 			return append(args, r.flags...)
 		},
-		Env: r.command.env,
+		Env: command.env,
 	})
 	if err != nil {
 		return nil, err
@@ -79,6 +81,13 @@ func (r *replica) launch(ctx context.Context) (*supervise.Process, error) {
 	r.process, r.metrics = process, metricsURL
 	r.starts++
 	return process, nil
+}
+
+// line is how the controller is started next.
+func (r *replica) line() commandLine {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return commandLine{args: slices.Clone(r.command.args), env: r.command.env}
 }
 
 // signal sends a signal to the process that runs, if one does.

@@ -39,17 +39,17 @@ func (s *scene) play(ctx context.Context, run int, apps []*app, events []*event)
 }
 
 // happenings makes everything happen in its time and waits for the end of it. Two faults may want the same process: one ends
-// before the next one begins. Changes of one Stack are made one by one.
+// before the other one begins. Changes of one Stack are made one by one.
 func (s *scene) happenings(ctx context.Context, apps []*app, events []*event) error {
 	var running sync.WaitGroup
 	var mu sync.Mutex
 	var problems []error
 	start := time.Now()
-	lanes := map[string][]*event{}
-	for _, e := range events {
-		lane := fmt.Sprint("stack ", e.stack)
+	lanes := map[int][]*event{}
+	for i, e := range events {
+		lane := e.stack
 		if e.fault != nil {
-			lane = "faults"
+			lane = -1 - i // of its own
 		}
 		lanes[lane] = append(lanes[lane], e)
 	}
@@ -86,8 +86,9 @@ func (s *scene) happen(ctx context.Context, apps []*app, e *event) error {
 		if a.isDeleted() {
 			return nil
 		}
-		return e.do.make(a, ctx, random)
+		return a.tolerate(e.do.make(a, ctx, random))
 	}
+	defer s.hold(e.fault.holds)()
 	on := &target{scene: s, apps: apps, random: random}
 	heal, err := e.fault.inject(ctx, on)
 	if err == nil {

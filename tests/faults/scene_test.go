@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -11,24 +12,30 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stack-controller/stack-controller/tests/stage"
 )
 
-// scene is the running system as the faults need it: with a controller that is started again when it ends, and with a proxy
-// before the API server and one before the artifacts.
+// scene is the running system as the faults need it: with a controller that is started again when it ends, and with proxies
+// before the API server and before the artifacts.
 type scene struct {
 	number  int // from 1
 	system  *stage.Stage
 	cli     string // the pulumi CLI that finds the test provider
 	main    *replica
+	present stage.Binaries // what the controller was started with at first
 	api     *link
+	gate    *gate // between the link and the API server
 	mirror  *mirror
 	watcher *watcher
 	cancel  context.CancelFunc
 	ctx     context.Context // of what runs besides the tests
+
+	held map[string]*sync.Mutex // by faults; see hold
 
 	mu        sync.Mutex
 	abandoned []*app // whose run failed: what they leave behind says nothing about later runs
@@ -39,7 +46,10 @@ func newScene(ctx context.Context, system *stage.Stage, cli string) (*scene, err
 	s := &scene{system: system, cli: cli, ctx: ctx, cancel: cancel}
 	cp := system.ControlPlane
 	var err error
-	if s.api, err = newLink(func() string { return strings.TrimPrefix(cp.Config().Host, "https://") }); err != nil {
+	if s.gate, err = newGate(cp.Config()); err != nil {
+		return nil, err
+	}
+	if s.api, err = newLink(func() string { return strings.TrimPrefix(s.gate.URL, "https://") }); err != nil {
 		return nil, err
 	}
 	s.mirror = newMirror(func() string { return cp.SourceAddr })
@@ -66,6 +76,9 @@ func newScene(ctx context.Context, system *stage.Stage, cli string) (*scene, err
 	if err := s.throughLink(&command); err != nil {
 		return nil, err
 	}
+	if err := s.mountDisk(); err != nil {
+		return nil, err
+	}
 	s.main = &replica{name: "stack-controller", system: system, command: command}
 	s.main.start(ctx)
 	s.watcher = startWatcher(ctx, system.Client)
@@ -88,27 +101,31 @@ func (s *scene) keepBinaries(command *commandLine) error {
 			return err
 		}
 	}
-	command.args[0] = filepath.Join(bin, filepath.Base(command.args[0]))
-	command.setFlag(agentPathFlag, filepath.Join(bin, filepath.Base(agent)))
+	s.present = stage.Binaries{
+		Controller: filepath.Join(bin, filepath.Base(command.args[0])), Agent: filepath.Join(bin, filepath.Base(agent)),
+	}
+	command.use(s.present)
 	return nil
 }
 
-// throughLink writes a kubeconfig that leads through the proxy, and has the command use it.
+// throughLink writes a kubeconfig that leads through the proxies, and has the command use it.
 func (s *scene) throughLink(command *commandLine) error {
 	for i, variable := range command.env {
 		path, is := strings.CutPrefix(variable, "KUBECONFIG=")
 		if !is {
 			continue
 		}
-		content, err := os.ReadFile(path)
+		config, err := clientcmd.LoadFromFile(path)
 		if err != nil {
 			return err
 		}
-		direct := s.system.ControlPlane.Config().Host
-		proxied := strings.ReplaceAll(string(content), direct, "https://"+s.api.address())
+		for _, cluster := range config.Clusters {
+			cluster.Server = "https://" + s.api.address()
+			cluster.CertificateAuthorityData = s.gate.certificate()
+		}
 		path = filepath.Join(s.system.Dir, "proxied.kubeconfig")
 		command.env[i] = "KUBECONFIG=" + path
-		return os.WriteFile(path, []byte(proxied), 0o600)
+		return clientcmd.WriteToFile(*config, path)
 	}
 	return errors.New("stack-controller was started without KUBECONFIG")
 }
@@ -133,11 +150,27 @@ func (s *scene) restartSourceController(ctx context.Context, change func(string)
 	return restartServer(ctx, s.system.ControlPlane, "source-controller", ready, nil, change)
 }
 
-// restartAPIServer kills kube-apiserver and starts it again after the time.
+// restartAPIServer kills kube-apiserver and starts it again after the time. Its port is kept for it.
 func (s *scene) restartAPIServer(ctx context.Context, away time.Duration) error {
 	cp := s.system.ControlPlane
 	ready := cp.AnswersOK(cp.Config().Host + "/readyz")
-	return restartServer(ctx, cp, "kube-apiserver", ready, func() { wait(ctx, away) }, nil)
+	return restartServer(ctx, cp, "kube-apiserver", ready, func() {
+		placeholder, err := net.Listen("tcp", strings.TrimPrefix(cp.Config().Host, "https://"))
+		if err != nil {
+			wait(ctx, away)
+			return
+		}
+		until, cancel := context.WithTimeout(ctx, away)
+		defer cancel()
+		context.AfterFunc(until, func() { _ = placeholder.Close() })
+		for {
+			connection, err := placeholder.Accept()
+			if err != nil {
+				return
+			}
+			_ = connection.Close()
+		}
+	}, nil)
 }
 
 func (s *scene) close() {
@@ -148,6 +181,9 @@ func (s *scene) close() {
 	}
 	s.mirror.Close()
 	_ = s.api.listener.Close()
+	s.gate.CloseClientConnections()
+	s.gate.Close()
+	s.unmountDisk()
 }
 
 // backend is the directory of the state.
@@ -156,13 +192,14 @@ func (s *scene) backend() string { return strings.TrimPrefix(s.system.BackendURL
 // insist repeats a request to the API server while that is away. That something exists already, or not any more, is what a
 // request is told whose first answer was lost.
 func (s *scene) insist(ctx context.Context, request func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, insistence)
 	defer cancel()
 	for {
 		attempt, end := context.WithTimeout(ctx, 40*time.Second)
 		err := request(attempt)
 		end()
-		if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) {
+		if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) ||
+			apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			return err
 		}
 		if !wait(ctx, 5*pollInterval) {

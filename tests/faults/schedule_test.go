@@ -14,6 +14,8 @@ const (
 	fewStacks  = 3
 	// span is the time in which the changes and the faults of a run happen.
 	span = 3 * time.Second
+	// rareEvery is one of how many runs has a rare kind of fault.
+	rareEvery = 200
 )
 
 // event is something that happens in a run.
@@ -45,12 +47,23 @@ type plan struct {
 	seed   uint64
 	stacks int     // in each run
 	wanted []fault // kinds
-	order  []int   // of the kinds, over the runs
+	rare   []fault // kinds that one run of rareEvery has
+	order  []int   // of the wanted kinds, over the runs
 	calm   bool    // the first run has no fault
 }
 
-func newPlan(seed uint64, stacks int, wanted []fault, calm bool) *plan {
-	return &plan{seed: seed, stacks: stacks, wanted: wanted, order: rand.New(rand.NewPCG(seed, 0)).Perm(len(wanted)), calm: calm}
+// newPlan takes rare kinds for all others when byName tells that just these kinds were asked for.
+func newPlan(seed uint64, stacks int, kinds []fault, byName bool) *plan {
+	p := &plan{seed: seed, stacks: stacks, calm: !byName}
+	for _, f := range kinds {
+		if f.rare && !byName {
+			p.rare = append(p.rare, f)
+		} else {
+			p.wanted = append(p.wanted, f)
+		}
+	}
+	p.order = rand.New(rand.NewPCG(seed, 0)).Perm(len(p.wanted))
+	return p
 }
 
 // schedule is all that a run does, in order of time. It depends on nothing but the plan and the number of the run, from 1.
@@ -79,8 +92,11 @@ func (p *plan) schedule(run int) []*event {
 
 // faults are those of a run: every kind in its turn, and in one run of two another one with it.
 func (p *plan) faults(run int, random *rand.Rand) []*fault {
-	if p.calm && run == 1 {
+	switch {
+	case p.calm && run == 1:
 		return nil
+	case len(p.rare) > 0 && run%rareEvery == rareEvery/2:
+		return []*fault{&p.rare[run/rareEvery%len(p.rare)]}
 	}
 	chosen := []*fault{&p.wanted[p.order[(run-1)%len(p.order)]]}
 	if random.IntN(2) == 0 {

@@ -71,7 +71,7 @@ func (a *app) unsettled(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", errNotSettled, err)
 	}
-	if err := a.help(ctx, stack); err != nil {
+	if err := errors.Join(a.help(ctx, stack), a.helpEvicted(ctx, stack)); err != nil {
 		return err
 	}
 	if deleted {

@@ -23,6 +23,8 @@ const (
 	pollInterval = 100 * time.Millisecond
 	// patience is how long nothing may happen at all before a wait is given up.
 	patience = 150 * time.Second
+	// insistence is for how long a request to the API server is repeated: the longest time that this is away, and more.
+	insistence = 8 * time.Minute
 	// logLines is how much of stack-controller's log a failed test shows.
 	logLines = 60
 )
@@ -47,6 +49,7 @@ func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	log.SetOutput(io.Discard) // the git server tells every request
 	flag.Parse()
+	ownMounts()
 	if *listKinds {
 		for _, f := range catalogue() {
 			fmt.Println(f.kind)

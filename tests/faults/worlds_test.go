@@ -36,6 +36,7 @@ func startWorld(ctx context.Context, number int, cli string) (*scene, error) {
 	}
 	s, err := newScene(ctx, system, cli)
 	if err != nil {
+		(&scene{system: system}).unmountDisk()
 		return nil, errors.Join(fmt.Errorf("start world %d: %w", number, err), system.Stop())
 	}
 	s.number = number

@@ -40,6 +40,7 @@ type app struct {
 	sha       string         // the last commit
 	request   string         // the last request
 	deleted   bool
+	changed   bool // since the last Update was seen
 
 	kills     int // how often its pulumi may have been killed
 	forgotten int // how often a person had to forget a resource whose creation was cut off
@@ -129,6 +130,7 @@ func (a *app) push(ctx context.Context, next func()) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.version++
+	a.changed = true
 	next()
 	var err error
 	if a.sha, err = a.Repository.Commit(a.program(a.Name)); err != nil {
@@ -143,6 +145,7 @@ func (a *app) edit(ctx context.Context, random *rand.Rand) error {
 	if err != nil {
 		return err
 	}
+	a.change()
 	return a.patch(ctx, func(stack *pulumiv1.Stack) {
 		stack.Spec.Config = map[string]apiextensionsv1.JSON{"edited": {Raw: value}}
 	})
@@ -152,7 +155,7 @@ func (a *app) edit(ctx context.Context, random *rand.Rand) error {
 func (a *app) ask(ctx context.Context, random *rand.Rand) error {
 	request := fmt.Sprint("request-", random.IntN(1<<30))
 	a.mu.Lock()
-	a.request = request
+	a.request, a.changed = request, true
 	a.mu.Unlock()
 	return a.annotate(ctx, request)
 }
@@ -166,10 +169,17 @@ func (a *app) annotate(ctx context.Context, request string) error {
 // remove deletes the Stack, which destroys its resources.
 func (a *app) remove(ctx context.Context, _ *rand.Rand) error {
 	a.mu.Lock()
-	a.deleted = true
+	a.deleted, a.changed = true, true
 	a.mu.Unlock()
 	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name}}
 	return client.IgnoreNotFound(a.scene.system.Client.Delete(ctx, stack))
+}
+
+// change notes that something else is wanted now.
+func (a *app) change() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.changed = true
 }
 
 func (a *app) patch(ctx context.Context, edit func(*pulumiv1.Stack)) error {

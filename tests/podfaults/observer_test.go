@@ -19,7 +19,7 @@ type observer struct {
 	group string // part of the path of every cgroup of a pod
 
 	mu       sync.Mutex
-	looks    int
+	seen     int // how often one was seen to work
 	problems []error
 }
 
@@ -89,13 +89,12 @@ func (o *observer) run(ctx context.Context) {
 				continue
 			}
 			isPulumi := slices.ContainsFunc(all, func(q process) bool { return q.pid == p.parent && q.name == "pulumi" })
-			host, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/etc/hostname", p.pid))
-			if name := strings.TrimSpace(string(host)); isPulumi && err == nil && !slices.Contains(working[name], p.parent) {
+			if name := p.hostname(); isPulumi && name != "" && !slices.Contains(working[name], p.parent) {
 				working[name] = append(working[name], p.parent)
 			}
 		}
 		o.mu.Lock()
-		o.looks++
+		o.seen += len(working)
 		for name, pids := range working {
 			if len(pids) > 1 {
 				o.problems = append(o.problems, fmt.Errorf("%s: two processes of pulumi worked at once: %v at %s",
@@ -104,6 +103,13 @@ func (o *observer) run(ctx context.Context) {
 		}
 		o.mu.Unlock()
 	}
+}
+
+// worked tells how often pulumi was seen to work.
+func (o *observer) worked() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.seen
 }
 
 // take returns what was seen since it was asked last.
@@ -121,11 +127,17 @@ func (o *observer) take() error {
 // maxProblems bounds how many problems of one kind are told.
 const maxProblems = 5
 
-// leftOver returns the processes of pulumi and its plugins.
-func (o *observer) leftOver() []string {
+// hostname is the name of the process's pod, empty when the process has ended.
+func (p process) hostname() string {
+	content, _ := os.ReadFile(fmt.Sprintf("/proc/%d/root/etc/hostname", p.pid)) // it may have ended
+	return strings.TrimSpace(string(content))
+}
+
+// leftOver returns the processes of pulumi and its plugins in pods of that name.
+func (o *observer) leftOver(pod string) []string {
 	var found []string
 	for _, p := range o.processes() {
-		if strings.HasPrefix(p.name, "pulumi") {
+		if strings.HasPrefix(p.name, "pulumi") && p.hostname() == pod {
 			found = append(found, fmt.Sprintf("%d %s", p.pid, p.name))
 		}
 	}

@@ -15,7 +15,7 @@ type phase string
 const (
 	// idle: there is none.
 	idle phase = "none"
-	// queued: there is an Update that has not begun, because its workspace is not ready or its controller not there.
+	// queued: something else is wanted, and there is no Update for it, or one that has not begun.
 	queued phase = "queued"
 	// preparing: it has begun, and nothing has been done to a resource.
 	preparing phase = "preparing"
@@ -27,14 +27,14 @@ const (
 
 var phases = []phase{queued, preparing, running, finishing}
 
-// chase is how long a fault waits for the phase that it wants to hit.
-const chase = 12 * time.Second
+// chaseTime is how long a fault waits for the phase that it wants to hit.
+const chaseTime = 8 * time.Second
 
 // chase returns the first app, from a random one on, with an operation that is in the phase. When there is none in time, it is a
 // random one in whatever phase.
 func (t *target) chase(ctx context.Context, wanted phase) (*app, phase) {
 	first := t.random.IntN(len(t.apps))
-	for deadline := time.Now().Add(chase); time.Now().Before(deadline); wait(ctx, pollInterval/4) {
+	for deadline := time.Now().Add(chaseTime); time.Now().Before(deadline); wait(ctx, pollInterval/4) {
 		for i := range t.apps {
 			if a := t.apps[(first+i)%len(t.apps)]; a.phase(ctx) == wanted {
 				return a, wanted
@@ -58,6 +58,7 @@ func (a *app) phase(ctx context.Context) phase {
 		if update.IsComplete() {
 			continue
 		}
+		a.changed = false
 		if update.Status.StartTime == nil {
 			// What was killed before will never come to its end.
 			a.begun[string(update.UID)] = begun
@@ -73,6 +74,9 @@ func (a *app) phase(ctx context.Context) phase {
 			return running
 		}
 		return finishing
+	}
+	if a.changed {
+		return queued
 	}
 	return idle
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/stack-controller/stack-controller/tests/cluster"
+	"github.com/stack-controller/stack-controller/tests/podstage"
 )
 
 const (
@@ -207,7 +212,11 @@ func TestRandomFaults(t *testing.T) {
 		t.Logf("run %d: settled %.1f s after the last of:\n%s", run, o.recovery.Seconds(), list(events))
 		outcomes = append(outcomes, o)
 	}
-	t.Logf("%d of %d runs are fine", len(outcomes), count)
+	worked := world.observer.worked()
+	t.Logf("%d of %d runs are fine; pulumi was seen to work %d times", len(outcomes), count, worked)
+	if worked == 0 {
+		t.Error("pulumi was never seen to work: that it never did so twice at once means nothing")
+	}
 	if *reportPath != "" {
 		if err := writeReport(*reportPath, count, outcomes); err != nil {
 			t.Error(err)
@@ -225,6 +234,23 @@ func (s *scene) explain(t *testing.T, apps []*app) {
 		a.mu.Unlock()
 		objects, err := s.system.Cluster.Kubectl(ctx, "get", "stacks,updates,workspaces,statefulsets,pods", "--output=yaml", "--namespace="+a.Namespace)
 		t.Logf("%v\n%s\n%s", err, objects, s.system.Explain(ctx, a.App))
+	}
+	s.keepLogs(ctx)
+}
+
+// keepLogs writes the whole logs to where a developer finds them, when asked to.
+func (s *scene) keepLogs(ctx context.Context) {
+	dir := os.Getenv("FAULTS_LOGS")
+	if dir == "" {
+		return
+	}
+	for _, args := range [][]string{{}, {"--previous"}} {
+		log, err := s.system.Cluster.Kubectl(ctx, append(args, "logs", "deployment/"+podstage.ControllerName,
+			"--namespace="+cluster.FluxNamespace, "--tail=-1")...)
+		if err == nil {
+			name := fmt.Sprintf("controller-%s%s.log", time.Now().Format("150405"), strings.Join(args, ""))
+			_ = os.WriteFile(filepath.Join(dir, name), []byte(log), 0o600)
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package podfaults_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -76,15 +75,9 @@ func (s *scene) calm(ctx context.Context, apps []*app) error {
 	return s.system.AwaitController(ctx)
 }
 
-// locks returns the locks in the backend.
-func (s *scene) locks() []string {
-	var found []string
-	_ = filepath.WalkDir(filepath.Join(s.system.StateDir(), ".pulumi", "locks"), func(path string, entry os.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() {
-			found = append(found, path)
-		}
-		return nil
-	})
+// locks returns the locks on the app's stack in the backend.
+func (a *app) locks() []string {
+	found, _ := filepath.Glob(filepath.Join(a.scene.system.StateDir(), ".pulumi", "locks", "*", a.Name, "*", "*")) // the pattern is fine
 	return found
 }
 

@@ -20,8 +20,8 @@ import (
 )
 
 // maxSettle bounds how long it may take until everything is as wanted: a container that was killed again and again starts after
-// up to five minutes.
-const maxSettle = 6 * time.Minute
+// some minutes.
+const maxSettle = 4 * time.Minute
 
 // settle waits until every app is as wanted and nothing is left behind.
 func (s *scene) settle(ctx context.Context, apps []*app) error {
@@ -45,11 +45,13 @@ func (s *scene) unsettled(ctx context.Context, apps []*app) error {
 			return fmt.Errorf("%s: %w", a.Name, err)
 		}
 	}
-	if locks := s.locks(); len(locks) > 0 {
-		return fmt.Errorf("locks in the backend: %v", locks)
-	}
-	if left := s.observer.leftOver(); len(left) > 0 {
-		return fmt.Errorf("processes: %v", left)
+	for _, a := range apps {
+		if locks := a.locks(); len(locks) > 0 {
+			return fmt.Errorf("locks in the backend: %v", locks)
+		}
+		if left := s.observer.leftOver(a.Name + "-workspace-0"); len(left) > 0 {
+			return fmt.Errorf("processes of %s: %v", a.Name, left)
+		}
 	}
 	return nil
 }
@@ -87,13 +89,15 @@ func (a *app) unsettled(ctx context.Context) error {
 		return errors.New("the request is not handled")
 	}
 	workspace := &autov1alpha1.Workspace{}
-	if err := reader.Get(ctx, a.Key(), workspace); err != nil {
-		return err
-	}
-	if !conditions.IsReady(workspace) || workspace.Status.ObservedGeneration != workspace.Generation || workspace.DeletionTimestamp != nil {
+	pod := a.pod(ctx)
+	switch err := reader.Get(ctx, a.Key(), workspace); {
+	case apierrors.IsNotFound(err) && pod == nil:
+		// It was deleted, and is made again when there is something to do.
+	case err != nil:
+		return fmt.Errorf("its pod is there: %t: %w", pod != nil, err)
+	case !conditions.IsReady(workspace) || workspace.Status.ObservedGeneration != workspace.Generation || workspace.DeletionTimestamp != nil:
 		return fmt.Errorf("the workspace is not ready: %v", workspace.Status.Conditions)
-	}
-	if pod := a.pod(ctx); pod == nil || pod.DeletionTimestamp != nil {
+	case pod == nil || pod.DeletionTimestamp != nil:
 		return errors.New("the workspace has no pod")
 	}
 	updates := &autov1alpha1.UpdateList{}

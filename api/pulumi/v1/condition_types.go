@@ -34,6 +34,9 @@ const (
 	// DependentsExistReason says that the Stack is destroyed when the Stacks that depend on it are gone.
 	DependentsExistReason = "DependentsExist"
 
+	// WorkspaceInUseReason says that a Stack that is being deleted goes when an operation of somebody else in its Workspace has ended.
+	WorkspaceInUseReason = "WorkspaceInUse"
+
 	// ProgressingReason says that the object is being worked on.
 	ProgressingReason = meta.ProgressingReason
 

@@ -22,6 +22,26 @@ func TestPasswordInBackendURLIsFound(t *testing.T) {
 	}
 }
 
+func TestStateInADirectoryIsWrittenWithoutSecondFiles(t *testing.T) {
+	for given, wanted := range map[string]string{
+		"file:///state":                  "file:///state?metadata=skip",
+		"file:///state?":                 "file:///state?metadata=skip",
+		"file://~":                       "file://~?metadata=skip",
+		"file:///state?no_tmp_dir=false": "file:///state?no_tmp_dir=false&metadata=skip",
+		"file:///state?metadata=":        "file:///state?metadata=",
+		"file:///state?%zz":              "file:///state?%zz",
+		"s3://bucket":                    "s3://bucket",
+		"https://api.pulumi.com":         "https://api.pulumi.com",
+	} {
+		env := map[string]string{backendVariable: given}
+		surviveKill(env)
+		NewWithT(t).Expect(env).To(Equal(map[string]string{backendVariable: wanted}), given)
+	}
+	env := map[string]string{}
+	surviveKill(env)
+	NewWithT(t).Expect(env).To(BeEmpty())
+}
+
 func TestReasonOfARefusalAfterABlankLineIsPartOfTheMessage(t *testing.T) {
 	printed := "error: secrets (code=Unknown): Error making API request.\n\nURL: PUT http://vault/v1/transit/encrypt/pulumi\n" +
 		"Code: 403. Errors:\n\n* 1 error occurred:\n\t* permission denied\n\nsomething else\n"

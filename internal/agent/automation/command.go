@@ -27,6 +27,7 @@ func (c *command) run(ctx context.Context) (result, error) {
 
 // execute is run with another command line. A process that changes the stack may leave something behind when it is killed.
 func (c *command) execute(ctx context.Context, args []string, changes bool) (result, error) {
+	c.summary.redactor = c.operation.redactor
 	log, err := newEventLog(c.receive)
 	if err != nil {
 		return result{}, err

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/stack-controller/stack-controller/internal/agent/redact"
 )
 
 // engineEvent is what we read of an event of the engine; apitype.EngineEvent has the whole of it.
@@ -59,13 +61,19 @@ const (
 	maxChangedSize = 300
 	// maxPrinted bounds what is kept of what programs print, in bytes.
 	maxPrinted = 2 << 10
+	// maxKinds and maxKindSize, in bytes, bound what is counted by its kind: the engine knows about twenty.
+	maxKinds    = 32
+	maxKindSize = 64
 	// printedSeverity is that of what a program, or the plugin that runs it, printed on its standard error.
 	printedSeverity = "info#err"
 )
 
 // summary is what the events of one CLI process amount to.
 type summary struct {
-	mu      sync.Mutex
+	mu sync.Mutex
+	// redactor knows the secret values; nil when there are none.
+	redactor *redact.Redactor
+
 	changes map[string]int64
 	// current describes the step that started last.
 	current string
@@ -101,7 +109,10 @@ func (s *summary) add(event engineEvent) bool {
 		return true
 	case event.Summary != nil:
 		// The engine's own count is the one that counts.
-		s.changes = maps.Clone(event.Summary.ResourceChanges)
+		s.changes = nil
+		for _, kind := range slices.Sorted(maps.Keys(event.Summary.ResourceChanges)) {
+			s.count(kind, event.Summary.ResourceChanges[kind])
+		}
 		return true
 	case event.Diagnostic != nil && event.Diagnostic.Severity == "error":
 		s.addError(event.Diagnostic.URN, event.Diagnostic.Message)
@@ -115,14 +126,31 @@ func (s *summary) add(event engineEvent) bool {
 
 func (s *summary) addDone(event *stepEvent) {
 	step := event.Metadata
-	if s.changes == nil {
-		s.changes = map[string]int64{}
-	}
-	s.changes[step.Op]++
+	s.count(step.Op, 1)
 	s.addChanged(event)
 	if step.Type == stackType && step.New != nil && step.Op != "delete" {
 		s.outputs = step.New.Outputs
 	}
+}
+
+// count adds to the number of steps of a kind.
+func (s *summary) count(kind string, steps int64) {
+	_, known := s.changes[kind]
+	if len(kind) > maxKindSize || steps < 0 || !known && len(s.changes) >= maxKinds {
+		return
+	}
+	if s.changes == nil {
+		s.changes = map[string]int64{}
+	}
+	s.changes[kind] += steps
+}
+
+// cut returns the text, without secrets and shortened to a size: of a secret that is cut in two, no part would be recognised later.
+func (s *summary) cut(text string, size int) string {
+	if s.redactor != nil {
+		text = s.redactor.String(text)
+	}
+	return bounded(text, size)
 }
 
 func (s *summary) addChanged(event *stepEvent) {
@@ -136,7 +164,7 @@ func (s *summary) addChanged(event *stepEvent) {
 		if len(step.Diffs) > 0 {
 			text += " (" + strings.Join(step.Diffs[:min(len(step.Diffs), maxDiffs)], ", ") + ")"
 		}
-		s.changed = append(s.changed, bounded(text, maxChangedSize))
+		s.changed = append(s.changed, s.cut(text, maxChangedSize))
 	}
 }
 
@@ -148,7 +176,7 @@ func (s *summary) addError(urn, message string) {
 	if name := resourceName(urn); name != "" && !strings.Contains(urn, "::"+stackType+"::") {
 		message = resourceType(urn) + " " + name + ": " + message
 	}
-	s.errors = append(s.errors, bounded(message, maxDiagnosticSize))
+	s.errors = append(s.errors, s.cut(message, maxDiagnosticSize))
 }
 
 func (s *summary) addPrinted(message string) {

@@ -74,7 +74,13 @@ func (i *installInputs) digest(version, pulumiHome string) string {
 func findInstallInputs(p *project) (*installInputs, error) {
 	inputs := &installInputs{files: map[string]string{}, yaml: p.runtime == "yaml"}
 	for _, key := range []string{"plugins", "packages"} {
-		if value := valueOf(p.document, key); value != nil && value.Tag != "!!null" {
+		var value any
+		// Decoded, it has what its aliases stand for.
+		if node := resolvedValueOf(p.document, key); node == nil {
+			continue
+		} else if node.Decode(&value) != nil {
+			inputs.unknown = true
+		} else if value != nil {
 			text, err := yaml.Marshal(value)
 			if err != nil {
 				return nil, err

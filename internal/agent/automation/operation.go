@@ -92,7 +92,9 @@ func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, 
 
 // readable makes a text the message of the operation: one line, without secrets, of a bounded size.
 func (o *operation) readable(text string) string {
-	return bounded(o.redactor.String(oneLine(o.withoutPaths(stripEscapes(text)))), maxMessage)
+	// Secrets are looked for in the lines as they are, too: one of several short lines is not recognised once they are joined.
+	lines := o.redactor.String(o.withoutPaths(stripEscapes(text)))
+	return bounded(o.redactor.String(oneLine(lines)), maxMessage)
 }
 
 // withoutPaths makes the paths in the text relative to the program: where the agent keeps it tells a user nothing.
@@ -204,6 +206,7 @@ func (o *operation) resolve() error {
 	if err != nil {
 		return err
 	}
+	surviveKill(o.env)
 	o.redactor.Add(o.runner.rememberedSecrets(o.stack.key)...)
 	if err := o.lendCredentials(); err != nil {
 		return err

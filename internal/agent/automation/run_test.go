@@ -37,6 +37,11 @@ func TestFirstUpdateCreatesTheStackAndTheNextIsOneProcess(t *testing.T) {
 	f.Expect(string(first.GetOutputs()["nested"].GetValue())).To(Equal(`{"list":[1,2.5,true],"text":"<&>"}`))
 	f.Expect(first.GetOutputs()["greeting"].GetSecret()).To(BeFalse())
 
+	// A pulumi that is killed while it writes such a file would leave a state that cannot be read.
+	files, err := filepath.Glob(filepath.Join(f.state, ".pulumi", "stacks", "demo", "dev.json*"))
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(files).NotTo(Or(BeEmpty(), ContainElement(HaveSuffix(".attrs"))))
+
 	second := f.run(up)
 	f.Expect(second.GetState()).To(Equal(succeeded), second.GetMessage())
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up ")))

@@ -55,11 +55,22 @@ func (f *fixture) journal() string {
 func (f *fixture) start(change ...func(*proto.StartOperationRequest)) (cancel context.CancelCauseFunc, ended <-chan *proto.Operation) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(f.t.Context()))
+	return cancel, f.startContext(ctx, "create start\n", change...)
+}
+
+// startAnd runs an update in the background, and returns once the line is in the journal.
+func (f *fixture) startAnd(line string, change ...func(*proto.StartOperationRequest)) (ended <-chan *proto.Operation) {
+	f.t.Helper()
+	return f.startContext(context.WithoutCancel(f.t.Context()), line, change...)
+}
+
+func (f *fixture) startContext(ctx context.Context, line string, change ...func(*proto.StartOperationRequest)) (ended <-chan *proto.Operation) {
+	f.t.Helper()
 	result := make(chan *proto.Operation, 1)
 	request, runner := f.request(up, change...), f.runner
 	go func() { result <- runner.Run(ctx, request, f.project, nil) }()
-	f.Eventually(f.noted).WithTimeout(long).Should(ContainSubstring("create start\n"))
-	return cancel, result
+	f.Eventually(f.noted).WithTimeout(long).Should(ContainSubstring(line))
+	return result
 }
 
 func (f *fixture) noted() string {

@@ -3,6 +3,7 @@ package automation
 import (
 	"regexp"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -16,7 +17,7 @@ var escapeSequence = regexp.MustCompile("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07
 // stripEscapes returns the text without escape sequences and control characters other than newline and tab.
 func stripEscapes(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && (r < ' ' || r == 0x7f) {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) {
 			return -1
 		}
 		return r

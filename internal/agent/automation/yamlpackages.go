@@ -21,21 +21,21 @@ func packageUses(documents ...*yaml.Node) []string {
 	return slices.Sorted(maps.Keys(uses))
 }
 
-// collectUses does not follow aliases: what they stand for is visited where it is defined.
+// collectUses does not go into what aliases stand for: that is visited where it is defined.
 func collectUses(node *yaml.Node, uses map[string]struct{}, depth int) {
 	if depth == 0 {
 		return
 	}
 	if node.Kind == yaml.MappingNode {
 		for _, key := range []string{"type", "function", "Function"} {
-			if value := valueOf(node, key); value != nil && value.Kind == yaml.ScalarNode {
+			if value := resolvedValueOf(node, key); value != nil && value.Kind == yaml.ScalarNode {
 				addUse(uses, value.Value, node)
 			}
 		}
 		for i := 0; i+1 < len(node.Content); i += 2 {
 			// The short form of an invocation: fn::aws:getRegion.
-			if name, ok := cutPrefixFold(node.Content[i].Value, "fn::"); ok {
-				addUse(uses, name, node.Content[i+1])
+			if name, ok := cutPrefixFold(resolved(node.Content[i]).Value, "fn::"); ok {
+				addUse(uses, name, resolved(node.Content[i+1]))
 			}
 		}
 	}
@@ -59,18 +59,36 @@ func addUse(uses map[string]struct{}, token string, context *yaml.Node) {
 	use := name
 	if context.Kind == yaml.MappingNode {
 		for _, holder := range []string{"options", "Options"} {
-			options := valueOf(context, holder)
+			options := resolvedValueOf(context, holder)
 			if options == nil || options.Kind != yaml.MappingNode {
 				continue
 			}
 			for _, key := range []string{"version", "pluginDownloadURL"} {
-				if value := valueOf(options, key); value != nil {
+				if value := resolvedValueOf(options, key); value != nil {
 					use += " " + key + "=" + value.Value
 				}
 			}
 		}
 	}
 	uses[use] = struct{}{}
+}
+
+// resolved returns what an alias stands for, and everything else as it is.
+func resolved(node *yaml.Node) *yaml.Node {
+	if node != nil && node.Kind == yaml.AliasNode {
+		return node.Alias
+	}
+	return node
+}
+
+// resolvedValueOf returns the value of the key, or what it is an alias for; nil when the mapping does not have it.
+func resolvedValueOf(mapping *yaml.Node, key string) *yaml.Node {
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		if resolved(mapping.Content[i]).Value == key {
+			return resolved(mapping.Content[i+1])
+		}
+	}
+	return nil
 }
 
 func cutPrefixFold(text, prefix string) (string, bool) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -146,7 +147,13 @@ func failing(reason, message string) runtime.Status {
 
 // quote makes the words of others fit for a message.
 func quote(text string) string {
-	text = strings.TrimSpace(strings.ToValidUTF8(text, "?"))
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+	text = strings.TrimSpace(text)
 	if len(text) > maxQuote {
 		return strings.ToValidUTF8(text[:maxQuote], "") + " …"
 	}

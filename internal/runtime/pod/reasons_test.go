@@ -4,8 +4,10 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
@@ -17,15 +19,6 @@ func TestWhatANodeDoesToAPodIsToldAndEndsWithIt(t *testing.T) {
 		happens         func(s *stage, pod *corev1.Pod)
 		reason, message string
 	}{
-		{
-			name: "evicted",
-			happens: func(s *stage, pod *corev1.Pod) {
-				s.report(pod, func(status *corev1.PodStatus) {
-					status.Phase, status.Reason, status.Message = corev1.PodFailed, "Evicted", "the node was low on memory"
-				})
-			},
-			reason: autov1alpha1.PodFailedReason, message: "Evicted",
-		},
 		{
 			name: "no network",
 			happens: func(s *stage, pod *corev1.Pod) {
@@ -59,23 +52,58 @@ func TestWhatANodeDoesToAPodIsToldAndEndsWithIt(t *testing.T) {
 			s.startController()
 			workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 			pod := s.pod(workspace)
-			// The StatefulSet controller removes a pod that failed, unless something holds it.
-			pod.Finalizers = []string{"example.com/held"}
-			s.Expect(s.client.Update(t.Context(), pod)).To(Succeed())
 			s.bind(pod)
 			tt.happens(s, pod)
 			s.Eventually(s.status(workspace)).Should(And(beUnready(tt.reason), HaveField("Message", ContainSubstring(tt.message)), HaveField("Failing", true)))
-			s.Expect(s.get(pod.Name, pod)).To(Succeed())
-			pod.Finalizers = nil
-			s.Expect(s.client.Update(t.Context(), pod)).To(Succeed())
-			if tt.reason == autov1alpha1.PodFailedReason {
-				s.finish(pod)
-				s.run(s.pod(workspace, pod.UID), newAddress())
-			} else {
-				s.report(pod, running(pod, newAddress()))
-			}
+			s.report(pod, running(pod, newAddress()))
 			s.Eventually(s.status(workspace)).Should(beReady())
 		})
+	}
+}
+
+func TestPodThatFailedAsAWholeIsToldUntilTheNextOneRuns(t *testing.T) {
+	s := newStage(t)
+	s.startController()
+	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
+	pod := s.pod(workspace)
+	s.bind(pod)
+	allow := s.keepPods()
+	s.report(pod, func(status *corev1.PodStatus) {
+		status.Phase, status.Reason, status.Message = corev1.PodFailed, "Evicted", "the node was low on memory"
+	})
+	s.Eventually(s.status(workspace)).Should(And(beUnready(autov1alpha1.PodFailedReason), HaveField("Message", ContainSubstring("Evicted"))))
+	allow()
+	s.run(s.pod(workspace, pod.UID), newAddress())
+	s.Eventually(s.status(workspace)).Should(beReady())
+}
+
+// keepPods has the API server refuse to delete pods in the namespace until allow is called: the StatefulSet controller removes one that
+// failed sooner than anybody can look.
+func (s *stage) keepPods() (allow func()) {
+	s.t.Helper()
+	name := metav1.ObjectMeta{Name: s.namespace}
+	inNamespace := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.namespace}}
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: name, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &admissionv1.MatchResources{NamespaceSelector: inNamespace, ResourceRules: []admissionv1.NamedRuleWithOperations{{
+			RuleWithOperations: admissionv1.RuleWithOperations{Operations: []admissionv1.OperationType{admissionv1.Delete}, Rule: admissionv1.Rule{
+				APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"},
+			}},
+		}}},
+		Validations: []admissionv1.Validation{{Expression: "false"}},
+	}}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: name, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: name.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}}
+	s.Expect(s.client.Create(s.t.Context(), policy)).To(Succeed())
+	s.Expect(s.client.Create(s.t.Context(), binding)).To(Succeed())
+	probe := &corev1.Pod{}
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.get("app-workspace-0", probe)).To(Succeed())
+		g.Expect(s.client.Delete(s.t.Context(), probe, ctrlclient.DryRunAll)).To(MatchError(ContainSubstring("ValidatingAdmissionPolicy")))
+	}).Should(Succeed())
+	return func() {
+		s.Expect(s.client.Delete(s.t.Context(), binding)).To(Succeed())
+		s.Expect(s.client.Delete(s.t.Context(), policy)).To(Succeed())
 	}
 }
 
@@ -98,4 +126,17 @@ func TestNamespaceThatGoesIsToldByItsWorkspaces(t *testing.T) {
 	s.Expect(s.get("app", workspace)).To(Succeed())
 	workspace.Finalizers = nil
 	s.Expect(s.client.Update(t.Context(), workspace)).To(Succeed())
+}
+
+func TestTemplateThatMakesNoPodIsToldUntilItIsEdited(t *testing.T) {
+	s := newStage(t)
+	s.startController()
+	template := &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "of-no-image"}},
+	}}}
+	workspace := s.create("app", autov1alpha1.WorkspaceSpec{PodTemplate: template})
+	s.Eventually(s.status(workspace)).Should(And(beUnready(autov1alpha1.PodTemplateInvalidReason), HaveField("Stalled", true)))
+	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) { spec.PodTemplate = nil })
+	s.run(s.pod(workspace), newAddress())
+	s.Eventually(s.status(workspace)).Should(beReady())
 }

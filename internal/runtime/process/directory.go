@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,6 +20,9 @@ import (
 
 // maxSocketPath is the length of sun_path in sockaddr_un, without the final zero byte.
 const maxSocketPath = 107
+
+// maxRecordSize bounds in bytes what is read of a record, which the programs of the workspace could write over.
+const maxRecordSize = 64 << 10
 
 // lockInterval is how often a lock that another controller holds is tried. It is held while a process is started or a directory
 // renamed, for milliseconds.
@@ -71,7 +75,12 @@ var errCorrupt = errors.New("the record of the workspace is damaged")
 
 // readRecord returns the record; the error is os.ErrNotExist when there is none, and errCorrupt when it makes no sense.
 func (d directory) readRecord() (record, error) {
-	content, err := os.ReadFile(d.recordFile())
+	file, err := os.Open(d.recordFile())
+	if err != nil {
+		return record{}, err
+	}
+	defer func() { _ = file.Close() }()
+	content, err := io.ReadAll(io.LimitReader(file, maxRecordSize))
 	if err != nil {
 		return record{}, err
 	}

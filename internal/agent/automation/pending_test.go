@@ -1,0 +1,85 @@
+package automation_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// afterInterruption says what only the controller knows.
+func afterInterruption(request *proto.StartOperationRequest) { request.AfterInterruption = true }
+
+// killAndForget kills pulumi in the middle of an operation. What the agent knew of it goes with its directory, and somebody removes the
+// lock, so that nothing is left to tell of it but the state.
+func (f *fixture) killAndForget(ended <-chan *proto.Operation) {
+	f.t.Helper()
+	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())
+	f.Eventually(ended).WithTimeout(long).Should(Receive())
+	for _, lock := range f.locks() {
+		f.Expect(os.Remove(lock)).To(Succeed())
+	}
+	f.Expect(os.RemoveAll(filepath.Join(f.home, ".automation"))).To(Succeed())
+	f.restart()
+}
+
+func TestPendingCreateIsFoundWhereOnlyTheControllerKnowsOfTheInterruption(t *testing.T) {
+	f := sleeper(t, "seconds: 1000")
+	_, ended := f.start()
+	f.killAndForget(ended)
+
+	f.sleep("seconds: 0")
+	operation := f.run(up, afterInterruption)
+	f.Expect(operation.GetState()).To(Equal(failed))
+	f.Expect(operation.GetMessage()).To(And(ContainSubstring("urn:pulumi:dev::demo::test:index:Sleep::slow"), ContainSubstring("could create it twice")))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("stack init ")))
+	f.Expect(strings.Count(f.noted(), "create start")).To(Equal(1))
+
+	// Once somebody has decided, it goes on, and one look at the state is all that it costs.
+	f.pulumi("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "dev")
+	operation = f.run(up, afterInterruption)
+	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+	f.Expect(operation.GetMessage()).NotTo(ContainSubstring("cut off"))
+	f.Expect(strings.Count(strings.Join(f.processes(), "\n"), "stack export")).To(Equal(1))
+	f.Expect(strings.Count(f.noted(), "create end")).To(Equal(1))
+}
+
+func TestDestroyTellsOfAPendingCreate(t *testing.T) {
+	f := sleeper(t, "seconds: 1000")
+	_, ended := f.start()
+	f.killAndForget(ended)
+
+	operation := f.run(destroy, afterInterruption)
+	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+	f.Expect(operation.GetMessage()).To(ContainSubstring(
+		"cut off while it created urn:pulumi:dev::demo::test:index:Sleep::slow: if that exists, nothing has destroyed it"))
+}
+
+func TestPendingUpdatesAndDeletionsAreTold(t *testing.T) {
+	f := sleeper(t, "seconds: 0, deleteSeconds: 1000")
+	f.Expect(f.run(up).GetState()).To(Equal(succeeded))
+
+	f.sleep("seconds: 1000")
+	ended := f.startAnd("update start\n")
+	f.killAndForget(ended)
+	f.sleep("seconds: 0, deleteSeconds: 1000, content: new")
+	operation := f.run(up, afterInterruption)
+	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+	f.Expect(operation.GetMessage()).To(ContainSubstring(
+		"an earlier operation was cut off while it was updating test:index:Sleep slow: a refresh shows whether that took effect"))
+	f.Expect(f.run(up, afterInterruption).GetMessage()).NotTo(ContainSubstring("cut off"))
+
+	f.write("Pulumi.yaml", simpleProgram)
+	ended = f.startAnd("delete start\n")
+	f.killAndForget(ended)
+	f.sleep("seconds: 0")
+	operation = f.run(up, afterInterruption)
+	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+	f.Expect(operation.GetMessage()).To(ContainSubstring("cut off while it was deleting test:index:Sleep slow"))
+	f.Expect(strings.Count(f.noted(), "create start")).To(Equal(1))
+}

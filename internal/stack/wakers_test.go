@@ -1,0 +1,149 @@
+package stack
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"maps"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/source"
+)
+
+// wakersFile has what brings a Stack back, for each reason that it can show. The page docs/conditions.md is made from it.
+const wakersFile = "testdata/wakers.json"
+
+var updateWakers = flag.Bool("update-wakers", false, "write "+wakersFile)
+
+// wakers are the wakers of each reason.
+type wakers map[string][]waker
+
+func (w wakers) add(reason string, all ...waker) {
+	for _, one := range all {
+		if one != byNothing && !slices.Contains(w[reason], one) {
+			w[reason] = append(w[reason], one)
+			slices.Sort(w[reason])
+		}
+	}
+}
+
+// addDecision adds what a decision leaves in the conditions.
+func (w wakers) addDecision(d decision) {
+	reason := d.reason
+	switch d.action {
+	case actionRecord, actionRelease, actionSuspend:
+		return
+	case actionSettle:
+		reason = pulumiv1.ProcessingCompletedReason
+	case actionLook, actionFetch, actionFollow, actionSupersede, actionUpdate:
+		reason = pulumiv1.NotReadyInProgressReason
+	}
+	w.add(reason, d.wake)
+	if d.after > 0 {
+		w.add(reason, byTime)
+	}
+}
+
+// sourceProblems are the problems that package source has: those of an object or a Program are watched as far as its kind is.
+func sourceProblems() (problems []*source.Problem) {
+	for _, reason := range []string{pulumiv1.SourceNotFoundReason, pulumiv1.SourceNotReadyReason, pulumiv1.ArtifactNotFoundReason} {
+		problems = append(problems, &source.Problem{Reason: reason}, &source.Problem{Reason: reason, Watched: true})
+	}
+	for _, reason := range []string{
+		pulumiv1.SourceUnavailableReason, pulumiv1.AuthenticationFailedReason, pulumiv1.HostKeyUnknownReason, pulumiv1.RepositoryNotFoundReason,
+		pulumiv1.RevisionNotFoundReason, pulumiv1.RateLimitedReason, pulumiv1.LFSPointersReason, pulumiv1.ArtifactTooLargeReason,
+		pulumiv1.SecretNotFoundReason, pulumiv1.AccessDeniedReason,
+	} {
+		problems = append(problems, &source.Problem{Reason: reason, Watched: true})
+	}
+	return append(problems, &source.Problem{Reason: pulumiv1.SourceKindNotInstalledReason}, &source.Problem{Reason: pulumiv1.AccessDeniedReason},
+		&source.Problem{Reason: pulumiv1.AccessDeniedReason, Permanent: true}, &source.Problem{Reason: pulumiv1.SpecInvalidReason, Permanent: true})
+}
+
+// findWakers makes every decision that shows a reason.
+func findWakers(t *testing.T) wakers {
+	found := wakers{}
+	modelSpaces(func(s *modelState) {
+		o := s.observe()
+		d := decide(o)
+		if o.sourceProblem == nil || d.reason != o.sourceProblem.Reason {
+			found.addDecision(d)
+		}
+	})
+	o := observation{stack: &pulumiv1.Stack{}, waitInterval: time.Second}
+	for _, problem := range sourceProblems() {
+		found.addDecision(*blockedBySource(o, problem))
+		if problem.Watched && !slices.Contains([]string{pulumiv1.ArtifactNotFoundReason, pulumiv1.SourceNotFoundReason}, problem.Reason) {
+			found.addDecision(*fetchProblem(o, problem)) // of a checkout
+		}
+	}
+	for _, kind := range []artifact.Kind{artifact.NotFound, artifact.Integrity, artifact.TooLarge, artifact.Unavailable, artifact.Unusable} {
+		found.addDecision(*fetchProblem(o, &artifact.FetchError{Kind: kind}))
+	}
+	found.addDecision(*blockedByDependency(o, &dependencyProblem{reason: pulumiv1.InvalidCELExpressionReason, permanent: true}))
+	// What an Update waits for is shown, and its watch tells of the end.
+	for _, reason := range slices.Concat(problemReasons, source.Reasons) {
+		found.add(reason, byUpdate)
+	}
+	for _, workspace := range []*autov1alpha1.Workspace{
+		workspaceThat(stalled(autov1alpha1.ImagePullFailedReason)), workspaceThat(stalled(autov1alpha1.IncompatibleConfigurationReason)),
+		workspaceThat(failing(autov1alpha1.UnschedulableReason, "no node")),
+	} {
+		found.add(troubleOf(workspace).reason, byUpdate)
+	}
+	findRefusals(t, found)
+	for _, last := range []pulumiv1.StackUpdateStatus{
+		{Interruptions: freeInterruptions + 1}, {Reason: autov1alpha1.StackLostReason, Failures: 1},
+	} {
+		last.LastResyncTime = metav1.Time{Time: now}
+		stack := &pulumiv1.Stack{Spec: pulumiv1.StackSpec{Stack: "dev"}, Status: pulumiv1.StackStatus{LastUpdate: &last, DeployedStack: "dev"}}
+		found.addDecision(decideOnFailure(observation{now: now, stack: stack}, autov1alpha1.UpdateTypeUp))
+	}
+	return found
+}
+
+// findRefusals has the API server refuse what the Stack needs.
+func findRefusals(t *testing.T, found wakers) {
+	terminating := apierrors.NewForbidden(schema.GroupResource{Resource: "updates"}, "app", errors.New("the namespace goes"))
+	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	for reason, refusal := range map[string]error{
+		pulumiv1.NamespaceTerminatingReason: terminating,
+		pulumiv1.WorkspaceFailedReason:      apierrors.NewInvalid(schema.GroupKind{Kind: "Workspace"}, "app", nil),
+	} {
+		outcome, err := (&Reconciler{WaitInterval: time.Second}).refused(&observation{stack: &pulumiv1.Stack{}}, refusal)
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		NewWithT(t).Expect(outcome.after).To(BeNumerically(">", 0))
+		found.add(reason, byTime)
+	}
+}
+
+// TestWakersOfEachReasonAreWrittenDown finds out what brings a Stack back from each reason, and that nothing else is documented.
+func TestWakersOfEachReasonAreWrittenDown(t *testing.T) {
+	g := NewWithT(t)
+	found := findWakers(t)
+	for reason, all := range found {
+		g.Expect(all).NotTo(BeEmpty(), "nothing wakes a Stack with the reason %s", reason)
+	}
+	content, err := json.MarshalIndent(found, "", "  ")
+	g.Expect(err).NotTo(HaveOccurred())
+	if *updateWakers {
+		g.Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
+		g.Expect(os.WriteFile(wakersFile, append(content, '\n'), 0o644)).To(Succeed())
+	}
+	written, err := os.ReadFile(wakersFile)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(written)).To(Equal(string(content)+"\n"), "run go test ./internal/stack -run %s -update-wakers, then mend tests/conditions", t.Name())
+	g.Expect(slices.Sorted(maps.Keys(found))).To(ContainElement(pulumiv1.UpdateFailedReason))
+}

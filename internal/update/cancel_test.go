@@ -1,0 +1,73 @@
+package update
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// askToEnd puts the annotation on the Update.
+func (s *stage) askToEnd(update *autov1alpha1.Update) {
+	s.t.Helper()
+	current, err := s.current(update)()
+	s.Expect(err).NotTo(HaveOccurred())
+	before := current.DeepCopy()
+	metav1.SetMetaDataAnnotation(&current.ObjectMeta, pulumiv1.CancelUpdateAnnotation, "true")
+	s.Expect(s.client.Patch(s.t.Context(), current, ctrlclient.MergeFrom(before))).To(Succeed())
+}
+
+func TestUpdateThatIsAskedToEndStaysAsARecord(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	s.agents.script.blocks()
+	stop := s.startController()
+	update := s.newUpdate("up")
+	s.Eventually(s.current(update)).Should(beProgressing())
+	s.askToEnd(update)
+	done := s.finished(update)
+	s.Expect(done).To(haveFailed(autov1alpha1.CanceledReason, "cancelled"))
+	s.Expect(done.Status.State).To(Equal(autov1alpha1.UpdateStateCancelled))
+	s.Expect(done.Status.StartTime).NotTo(BeNil())
+
+	// Nobody has to be there when it is asked.
+	next := s.newUpdate("next")
+	s.Eventually(s.current(next)).Should(beProgressing())
+	stop()
+	s.askToEnd(next)
+	s.startController()
+	s.Expect(s.finished(next)).To(haveFailed(autov1alpha1.CanceledReason, "cancelled"))
+	s.Expect(s.agents.script.requests()).To(HaveLen(2))
+}
+
+func TestUpdateThatIsAskedToEndBeforeItStartedNeverStarts(t *testing.T) {
+	s := newStage(t)
+	s.startController()
+	update := s.newUpdate("up", withFinalizer)
+	s.Eventually(s.current(update)).Should(waitFor(autov1alpha1.UpdateWorkspaceNotFoundReason, ""))
+	s.askToEnd(update)
+	done := s.finished(update)
+	s.Expect(done).To(haveFailed(autov1alpha1.CanceledReason, "before its operation started"))
+	s.Expect(done.Status.StartTime).To(BeNil())
+	s.newReadyWorkspace("app")
+	s.agents.script.blocks()()
+	s.Expect(s.finished(s.newUpdate("next"))).To(haveSucceeded())
+	s.Expect(s.agents.script.requests()).To(HaveLen(1))
+}
+
+func TestOptionsReachTheAgent(t *testing.T) {
+	g := NewWithT(t)
+	update := &autov1alpha1.Update{Spec: autov1alpha1.UpdateSpec{
+		Type: autov1alpha1.UpdateTypeUp, Refresh: new(true), ExpectNoRefreshChanges: new(true), AfterInterruption: new(true),
+	}}
+	o := &observation{update: update, workspace: &autov1alpha1.Workspace{Spec: autov1alpha1.WorkspaceSpec{Local: &autov1alpha1.LocalSource{}}}}
+	request, err := (&Reconciler{}).describeOperation(t.Context(), o, newReferences(nil, ""))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(request.GetAfterInterruption()).To(BeTrue())
+	g.Expect(request.GetOptions().GetRefresh()).To(BeTrue())
+	g.Expect(request.GetOptions().GetExpectNoRefreshChanges()).To(BeTrue())
+}

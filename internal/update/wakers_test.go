@@ -1,0 +1,70 @@
+package update
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"slices"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/source"
+)
+
+// wakersFile has what brings an Update back, for each reason that it waits for. The page docs/conditions.md is made from it.
+const wakersFile = "testdata/wakers.json"
+
+var updateWakers = flag.Bool("update-wakers", false, "write "+wakersFile)
+
+// wakers are the wakers of each reason.
+type wakers map[string][]waker
+
+func (w wakers) add(d decision) {
+	if d.action != actionWait {
+		return
+	}
+	all := []waker{d.wake}
+	if d.after > 0 {
+		all = append(all, byTime)
+	}
+	for _, one := range all {
+		if !slices.Contains(w[d.reason], one) {
+			w[d.reason] = append(w[d.reason], one)
+			slices.Sort(w[d.reason])
+		}
+	}
+}
+
+// findWakers makes every decision to wait.
+func findWakers() wakers {
+	found, objects := wakers{}, newModelObjects()
+	modelSpaces(func(s *modelState) { found.add(decide(objects.observe(s))) })
+	o := objects.observe(&modelState{life: "new", deletion: "kept", workspace: "ready", agent: "knows nothing", artifact: "ready", request: "complete"})
+	for _, reason := range source.Reasons {
+		found.add(decideOnSourceProblem(o, &source.Problem{Reason: reason, Watched: true}))
+	}
+	for _, err := range []error{
+		client.ErrBusy, client.ErrDigestMismatch, client.ErrTooLarge, client.ErrInvalid, client.ErrPulumiUnsupported, client.ErrUnavailable,
+	} {
+		found.add(decideOnDeliveryError(o, err))
+		found.add(decideOnStartError(o, err))
+	}
+	found.add(delivering(o))
+	return found
+}
+
+// TestWakersOfEachReasonAreWrittenDown finds out what brings an Update back from each reason, and that nothing else is documented.
+func TestWakersOfEachReasonAreWrittenDown(t *testing.T) {
+	g := NewWithT(t)
+	content, err := json.MarshalIndent(findWakers(), "", "  ")
+	g.Expect(err).NotTo(HaveOccurred())
+	if *updateWakers {
+		g.Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
+		g.Expect(os.WriteFile(wakersFile, append(content, '\n'), 0o644)).To(Succeed())
+	}
+	written, err := os.ReadFile(wakersFile)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(written)).To(Equal(string(content)+"\n"), "run go test ./internal/update -run %s -update-wakers, then mend tests/conditions", t.Name())
+}

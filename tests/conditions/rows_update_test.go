@@ -1,0 +1,163 @@
+package conditions_test
+
+var updateRows = []row{
+	{
+		reason: "Queued", state: working,
+		means: "An older Update of the same Workspace comes first, or the agent is busy.",
+		when:  "every 2 s while the agent is busy",
+		tests: []string{"update.TestUpdatesOfAWorkspaceRunOneAfterTheOther"},
+	},
+	{
+		reason: "WorkspaceNotFound", state: waiting,
+		means: "There is no Workspace of that name.",
+		todo:  "A Stack makes it anew. For an Update of your own, create it.",
+		tests: []string{"update.TestUpdateWaitsForItsWorkspace"},
+	},
+	{
+		reason: "WorkspaceNotReady", state: waiting,
+		means: "The message has the Workspace's reason.",
+		todo:  "See [Workspace](#workspace).",
+		tests: []string{"update.TestUpdateWaitsForItsWorkspace"},
+	},
+	{
+		reason: "ArtifactPending", state: working,
+		means: "The artifact is being downloaded or checked out, or the repository is being looked at.",
+		tests: []string{"update.TestArtifactThatTakesLongIsShown"},
+	},
+	{
+		reason: "IncompatibleConfiguration", state: waiting,
+		means: "The pulumi CLI of the Workspace is not of a version that works.",
+		when:  "after 3 s at first, and every 5 min in the end, where the agent refused",
+		todo:  "Take another image.",
+		tests: []string{"e2e.TestStackWithAPulumiThatIsTooOldIsStalledUntilItIsNot"},
+	},
+	{
+		reason: "SourceDelivery", state: working,
+		means: "The artifact is on its way to the agent.",
+		when:  "after 10 min, if nothing is heard",
+		todo:  "If it lasts: a slow network, or no space in `/share`.",
+		tests: []string{"update.TestDeliveryThatTakesLongIsShown"},
+	},
+	{
+		reason: "TransientFailure", state: transient,
+		means: "A call to the agent or the API server failed.",
+		when:  "every few seconds to every minute",
+		todo:  "Read the message.",
+		tests: []string{"update.TestTransientFailuresPass"},
+	},
+	{
+		reason: "Unknown", state: endedBadly,
+		means: "It failed, and the agent names no cause, or one that this controller does not know.",
+		todo:  "Read the message. Give agent and controller the same version.",
+		tests: []string{"update.TestEveryCauseOfAFailureIsAReason"},
+	},
+	{
+		reason: "Canceled", state: endedNoFailure,
+		means: "Somebody deleted the Update.",
+		tests: []string{"update.TestUpdateThatIsDeletedSaysThatItWasCanceled"},
+	},
+	{
+		reason: "Interrupted", state: endedNoFailure,
+		means: "pulumi, its agent or its pod was ended from outside. Not a failure: the Stack repeats it.",
+		todo:  "See `UpdateInterrupted` of the Stack.",
+		tests: []string{"update.TestOperationOfAnAgentThatEndedIsInterrupted"},
+	},
+	{
+		reason: "Timeout", state: endedBadly,
+		means: "It took longer than `spec.timeout` and was ended gracefully.",
+		todo:  "Raise the timeout, or find what hangs.",
+		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/timeout"},
+	},
+	{
+		reason: "ProjectInvalid", state: endedBadly,
+		means: "No `Pulumi.yaml` in the directory, YAML that cannot be read, a directory outside of the source, a language that the image does not have.",
+		todo:  "Check `fluxSource.dir` and the image. source-controller leaves some files out of artifacts.",
+		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/language-missing"},
+	},
+	{
+		reason: "InstallFailed", state: endedBadly,
+		means: "`pulumi install` failed, or took longer than 30 minutes.",
+		todo:  "Network, registry credentials, a package manager that the image lacks.",
+		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/install", "e2e.TestCauseThatGoesAwayNeedsNobody/plugin-missing"},
+	},
+	{
+		reason: "StackNotFound", state: endedBadly,
+		means: "The stack does not exist and `useLocalStackOnly` forbids to create it, or the backend is another one.",
+		todo:  "Check `stack` and `backend`.",
+		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/stack-missing"},
+	},
+	{
+		reason: "UpdateConflict", state: endedNoFailure,
+		means: "Another process has the lock of the stack.",
+		todo:  "See [locks](guides/troubleshooting.md#locks).",
+		tests: []string{"backends.TestUpdateThatPulumiCloudRefusesBesideAnotherIsAConflict"},
+	},
+	{
+		reason: "InvalidAccessToken", state: endedBadly,
+		means: "The backend refused the credentials, or there were none.",
+		todo:  "Check the Secret; for a cloud's storage, the ServiceAccount's identity.",
+		tests: []string{"backends.TestStackSaysWhatABackendMisses"},
+	},
+	{
+		reason: "SecretsProviderFailed", state: endedBadly,
+		means: "The passphrase or key is missing or wrong, or the stack cannot be re-encrypted with another `secretsProvider`.",
+		todo:  "Restore a passphrase that was changed. Set `PULUMI_CONFIG_PASSPHRASE` (it may be empty, but has to be set), or allow the use of the key.",
+		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/passphrase-unwatched"},
+	},
+	{
+		reason: "ConfigInvalid", state: endedBadly,
+		means: "The configuration cannot be used: a key that is none, a required one that is missing, JSON that is none, or a request that the agent refuses.",
+		todo:  "Read the message, it names the key.",
+		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/config-of-another-type"},
+	},
+	{
+		reason: "UnexpectedChanges", state: endedBadly,
+		means: "`expectNoChanges` was set and there were changes.",
+		todo:  "Look at the changes.",
+		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/drift"},
+	},
+	{
+		reason: "StackLost", state: endedBadly,
+		means: "The stack was deployed before, and the backend does not have it any more. Nothing was run.",
+		todo:  "See `StackLost` of the Stack.",
+		tests: []string{"e2e.TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack"},
+	},
+	{
+		reason: "UpdateFailed", state: endedBadly,
+		means: "pulumi ran and failed: the program, a provider, a cloud.",
+		todo:  "Read the message, then the log of the pod. When it says that an earlier update was killed while it created a resource, see [pending creates](guides/troubleshooting.md#pending-creates).",
+		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/provider"},
+	},
+	{
+		reason: "Progressing", state: working,
+		means: "Reason of all three conditions: the operation runs (`Progressing=True`), or has not started. `.status.state` and `.status.message` say how far it is.",
+		when:  "the observer of the operation; a look every 10 min",
+		tests: []string{"e2e.TestConditionsOfEveryKindFromTheBeginningToTheEnd"},
+	},
+	{
+		reason: "Complete", state: ended,
+		means: "Reason of `Progressing=False`: it succeeded.",
+		tests: []string{"e2e.TestConditionsOfEveryKindFromTheBeginningToTheEnd"},
+	},
+	{
+		reason: "Updated", state: ended,
+		means: "Reason of `Complete=True`: it succeeded.",
+		tests: []string{"e2e.TestConditionsOfEveryKindFromTheBeginningToTheEnd"},
+	},
+	{
+		reason: "UpdateSucceeded", state: ended,
+		means: "Reason of `Failed=False`: it succeeded.",
+		tests: []string{"e2e.TestConditionsOfEveryKindFromTheBeginningToTheEnd"},
+	},
+	{
+		reason: "Failed", state: endedBadly,
+		means: "Reason of `Progressing=False` and `Complete=True`: it ended without success.",
+		todo:  "`Failed` says why.",
+		tests: []string{"update.TestEveryCauseOfAFailureIsAReason"},
+	},
+	{
+		reason: "Aborted", state: notSet,
+		means: "The operator gives an Update up before its operation starts.",
+		todo:  "`Canceled` or `Interrupted`.",
+	},
+}
