@@ -17,6 +17,7 @@ import (
 // testedIn are the packages, by the names under which rows speak of them.
 var testedIn = map[string]string{
 	"api":           "tests/api",
+	"automation":    "internal/agent/automation",
 	"backends":      "tests/backends",
 	"compatibility": "tests/compatibility",
 	"e2e":           "tests/e2e",

@@ -173,9 +173,9 @@ var stackRows = []row{
 	},
 	{
 		reason: "Suspended", state: stalled,
-		means: "The Stack was deleted while it is suspended, and has resources to destroy. A suspended Stack that is not deleted keeps the conditions that it had: look at `.spec.suspend`.",
-		todo:  "Set `spec.suspend` to false to destroy the resources, or the annotation `pulumi.com/orphan: \"true\"` to leave them.",
-		tests: []string{"e2e.TestSuspendedStackThatIsDeletedSaysWhatToDo"},
+		means: "The Stack was deleted while it is suspended, and has resources to destroy. Or it was suspended while an update ran, which has ended by now. A Stack that is suspended at another time keeps the conditions that it had: look at `.spec.suspend`.",
+		todo:  "Set `spec.suspend` to false to go on. Of a Stack that is deleted that destroys the resources; the annotation `pulumi.com/orphan: \"true\"` leaves them.",
+		tests: []string{"e2e.TestSuspendedStackThatIsDeletedSaysWhatToDo", "e2e.TestSuspendedStackEndsItsUpdateWhenItIsAskedTo"},
 	},
 	{
 		reason: "DependentsExist", state: waiting,

@@ -53,8 +53,9 @@ var updateRows = []row{
 	},
 	{
 		reason: "Canceled", state: endedNoFailure,
-		means: "Somebody deleted the Update.",
-		tests: []string{"update.TestUpdateThatIsDeletedSaysThatItWasCanceled"},
+		means: "Somebody deleted the Update, or asked to end it with the annotation `pulumi.com/cancel-update`.",
+		todo:  "Resume the Stack when it shall go on.",
+		tests: []string{"update.TestUpdateThatIsDeletedSaysThatItWasCanceled", "e2e.TestSuspendedStackEndsItsUpdateWhenItIsAskedTo"},
 	},
 	{
 		reason: "Interrupted", state: endedNoFailure,
@@ -112,9 +113,9 @@ var updateRows = []row{
 	},
 	{
 		reason: "UnexpectedChanges", state: endedBadly,
-		means: "`expectNoChanges` was set and there were changes.",
-		todo:  "Look at the changes.",
-		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/drift"},
+		means: "`expectNoChanges` was set and there were changes, or `expectNoRefreshChanges` and the refresh found drift.",
+		todo:  "Look at the changes. Drift: undo it, or accept it with `expectNoRefreshChanges: false` or `pulumi refresh`.",
+		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/drift", "e2e.TestDriftThatNobodyExpectsIsLeftUntilSomebodyDecides"},
 	},
 	{
 		reason: "StackLost", state: endedBadly,

@@ -56,7 +56,10 @@ func (s *scene) unmountDisk() {
 }
 
 var diskFaults = []fault{
-	{kind: "disk full", holds: []string{"disk"}, shortest: time.Second, longest: 8 * time.Second, needsMounts: true, inject: fillDisk},
+	{
+		kind: "disk full", short: true, holds: []string{"disk"}, shortest: time.Second, longest: 8 * time.Second,
+		needsMounts: true, inject: fillDisk,
+	},
 }
 
 // fillDisk leaves no space where artifacts and workspaces are.

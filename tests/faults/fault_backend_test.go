@@ -11,9 +11,9 @@ import (
 
 var backendFaults = []fault{
 	{kind: "backend locked by somebody else", shortest: time.Second, longest: 6 * time.Second, inject: lockBackend},
-	{kind: "backend empty", shortest: 3 * time.Second, longest: 6 * time.Second, mayMiss: true,
+	{kind: "backend empty", short: true, shortest: 3 * time.Second, longest: 6 * time.Second, mayMiss: true,
 		holds: []string{theController, theBackend}, inject: emptyBackend},
-	{kind: "backend away", shortest: time.Second, longest: 4 * time.Second, inject: moveBackend},
+	{kind: "backend away", short: true, shortest: time.Second, longest: 4 * time.Second, inject: moveBackend},
 }
 
 // lockBackend leaves the lock of a process on a machine that nobody knows.

@@ -10,11 +10,11 @@ import (
 
 var clusterFaults = []fault{
 	{kind: "API server frozen for 1 s", shortest: time.Second, longest: time.Second, inject: freezeServer("kube-apiserver")},
-	{kind: "API server frozen for 30 s", shortest: 30 * time.Second, longest: 30 * time.Second, slow: true, inject: freezeServer("kube-apiserver")},
-	{kind: "API server frozen for 300 s", shortest: outage, longest: outage, slow: true, rare: true, inject: freezeServer("kube-apiserver")},
-	{kind: "API server away for 300 s", slow: true, rare: true, inject: stopAPIServer},
-	{kind: "API server restarted", slow: true, inject: restartAPIServer},
-	{kind: "connections to the API server cut", inject: cutConnections},
+	{kind: "API server frozen for 30 s", shortest: 30 * time.Second, longest: 30 * time.Second, inject: freezeServer("kube-apiserver")},
+	{kind: "API server frozen for 300 s", shortest: outage, longest: outage, rare: true, inject: freezeServer("kube-apiserver")},
+	{kind: "API server away for 300 s", rare: true, inject: stopAPIServer},
+	{kind: "API server restarted", inject: restartAPIServer},
+	{kind: "connections to the API server cut", short: true, inject: cutConnections},
 	{kind: "no way to the API server", shortest: time.Second, longest: 5 * time.Second, inject: noWay},
 	{kind: "etcd restarted", inject: restartEtcd},
 }

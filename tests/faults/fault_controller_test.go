@@ -8,12 +8,12 @@ import (
 )
 
 var controllerFaults = []fault{
-	{kind: "controller killed (SIGKILL)", inject: controllerSignal(syscall.SIGKILL)},
+	{kind: "controller killed (SIGKILL)", short: true, inject: controllerSignal(syscall.SIGKILL)},
 	{kind: "controller stopped (SIGTERM)", inject: controllerSignal(syscall.SIGTERM)},
 	{kind: "controller frozen (SIGSTOP)", shortest: 500 * time.Millisecond, longest: 4 * time.Second, inject: freezeController},
-	{kind: "controller replaced by another build", slow: true, inject: upgrade},
-	{kind: "leadership lost (leader frozen)", shortest: 5 * time.Second, longest: 8 * time.Second, slow: true, inject: freezeLeader},
-	{kind: "leadership lost (lease deleted)", shortest: time.Second, longest: 6 * time.Second, slow: true, inject: deleteLease},
+	{kind: "controller replaced by another build", inject: upgrade},
+	{kind: "leadership lost (leader frozen)", shortest: 5 * time.Second, longest: 8 * time.Second, inject: freezeLeader},
+	{kind: "leadership lost (lease deleted)", shortest: time.Second, longest: 6 * time.Second, inject: deleteLease},
 }
 
 func controllerSignal(signal syscall.Signal) func(context.Context, *target) (func(context.Context) error, error) {

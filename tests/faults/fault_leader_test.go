@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 // election are flags for a leadership that is lost within seconds.
@@ -26,7 +30,7 @@ func elect(ctx context.Context, on *target) (heal func(context.Context) error, e
 		return nil, err
 	}
 	second := &replica{name: "stack-controller-2", system: on.system, command: on.main.line()}
-	before := on.main.started()
+	before, began := on.main.started(), time.Now()
 	on.main.start(on.ctx, election...)
 	heal = func(ctx context.Context) error {
 		for _, r := range []*replica{on.main, second} {
@@ -44,7 +48,9 @@ func elect(ctx context.Context, on *target) (heal func(context.Context) error, e
 	if err := on.main.awaitStart(ctx, before); err != nil {
 		return heal, err
 	}
-	wait(ctx, 3*time.Second) // until it leads and works
+	if err := on.awaitLeader(ctx, began); err != nil {
+		return heal, err
+	}
 	second.start(on.ctx, election...)
 	return heal, second.awaitStart(ctx, 0)
 }
@@ -74,21 +80,41 @@ func deleteLease(ctx context.Context, on *target) (func(context.Context) error, 
 	if err != nil {
 		return heal, err
 	}
-	leases := &coordinationv1.LeaseList{}
-	if err := on.insist(ctx, func(ctx context.Context) error {
-		return on.system.Client.List(ctx, leases, client.InNamespace(stage.Namespace))
-	}); err != nil {
-		return heal, err
-	}
-	deleted := 0
-	for i, lease := range leases.Items {
-		if strings.Contains(lease.Name, "stack-controller") {
-			err = errors.Join(err, on.remove(ctx, &leases.Items[i]))
-			deleted++
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Namespace, Name: leaseName}}
+	return heal, on.remove(ctx, lease)
+}
+
+// leaseName is what main.go calls the lease.
+const leaseName = "stack-controller-leader-election"
+
+// awaitLeader waits until somebody has led since then.
+func (s *scene) awaitLeader(ctx context.Context, since time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, insistence)
+	defer cancel()
+	key := client.ObjectKey{Namespace: stage.Namespace, Name: leaseName}
+	for {
+		lease := &coordinationv1.Lease{}
+		err := s.system.Client.Get(ctx, key, lease)
+		if renewed := lease.Spec.RenewTime; err == nil && renewed != nil && renewed.After(since) && *lease.Spec.HolderIdentity != "" {
+			return nil
+		}
+		if !wait(ctx, pollInterval) {
+			return errors.Join(errors.New("nobody leads"), err)
 		}
 	}
-	if deleted == 0 {
-		err = errors.New("there is no lease of stack-controller")
+}
+
+// allowElection gives the controller the rights that electing a leader needs, as its manifests do.
+func (s *scene) allowElection(ctx context.Context) error {
+	for _, name := range []string{"leader_election_role.yaml", "leader_election_role_binding.yaml"} {
+		manifest, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "config", "rbac", name))
+		if err != nil {
+			return err
+		}
+		here := strings.ReplaceAll(string(manifest), "namespace: system", "namespace: "+stage.Namespace)
+		if _, err := s.system.ControlPlane.KubectlInput(ctx, here, "apply", "--filename=-"); err != nil {
+			return err
+		}
 	}
-	return heal, err
+	return nil
 }

@@ -13,10 +13,13 @@ import (
 )
 
 var objectFaults = []fault{
-	{kind: "Secret deleted and created again", holds: []string{"Secrets"}, shortest: time.Second, longest: 5 * time.Second, inject: deleteSecret},
-	{kind: "Update deleted by hand", mayMiss: true, inject: deleteUpdate},
+	{
+		kind: "Secret deleted and created again", holds: []string{"Secrets"}, shortest: time.Second, longest: 5 * time.Second,
+		inject: deleteSecret,
+	},
+	{kind: "Update deleted by hand", short: true, mayMiss: true, inject: deleteUpdate},
 	{kind: "Workspace deleted by hand", inject: deleteWorkspace},
-	{kind: "namespace deleted", slow: true, mayMiss: true, inject: deleteNamespace},
+	{kind: "namespace deleted", mayMiss: true, inject: deleteNamespace},
 }
 
 func deleteSecret(ctx context.Context, on *target) (func(context.Context) error, error) {

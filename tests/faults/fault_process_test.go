@@ -13,8 +13,8 @@ import (
 )
 
 var processFaults = []fault{
-	{kind: "agent killed", mayMiss: true, inject: killAgent},
-	{kind: "pulumi killed", mayMiss: true, inject: killPulumi},
+	{kind: "agent killed", short: true, mayMiss: true, inject: killAgent},
+	{kind: "pulumi killed", short: true, mayMiss: true, inject: killPulumi},
 }
 
 // hunt is how long a fault looks for a process to kill.

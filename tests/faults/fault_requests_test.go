@@ -6,8 +6,14 @@ import (
 )
 
 var requestFaults = []fault{
-	{kind: "writes refused as conflicts", shortest: time.Second, longest: 6 * time.Second, mayMiss: true, inject: spoilWrites(writesRefused)},
-	{kind: "answers to writes lost", shortest: time.Second, longest: 6 * time.Second, mayMiss: true, inject: spoilWrites(writesUnanswered)},
+	{
+		kind: "writes refused as conflicts", shortest: time.Second, longest: 6 * time.Second,
+		mayMiss: true, inject: spoilWrites(writesRefused),
+	},
+	{
+		kind: "answers to writes lost", short: true, shortest: time.Second, longest: 6 * time.Second,
+		mayMiss: true, inject: spoilWrites(writesUnanswered),
+	},
 }
 
 // spoilWrites spoils each write of the controller, each second or each third one.

@@ -7,9 +7,9 @@ import (
 
 var sourceFaults = []fault{
 	{kind: "source-controller frozen", shortest: time.Second, longest: 5 * time.Second, inject: freezeServer("source-controller")},
-	{kind: "source-controller restarted", inject: restartSource},
+	{kind: "source-controller restarted", short: true, inject: restartSource},
 	{kind: "artifacts truncated", shortest: time.Second, longest: 5 * time.Second, mayMiss: true, inject: serve(servedTruncated)},
-	{kind: "artifacts wrong", shortest: time.Second, longest: 5 * time.Second, mayMiss: true, inject: serve(servedWrong)},
+	{kind: "artifacts wrong", short: true, shortest: time.Second, longest: 5 * time.Second, mayMiss: true, inject: serve(servedWrong)},
 	{kind: "artifacts unavailable", shortest: time.Second, longest: 5 * time.Second, mayMiss: true, inject: serve(servedNotAtAll)},
 }
 

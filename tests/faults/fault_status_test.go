@@ -2,40 +2,52 @@ package faults_test
 
 import (
 	"context"
+	"errors"
+	"os"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/stage"
 )
 
 // The clock of the machine is left alone: what counts is what a wrong one leaves in the status.
 var statusFaults = []fault{
-	{kind: "clock was wrong", holds: []string{"Secrets"}, mayMiss: true, inject: moveTimes},
+	{kind: "clock was wrong", short: true, mayMiss: true, inject: moveTimes},
 }
 
 const century = 100 * 365 * 24 * time.Hour
 
-// moveTimes has an update fail, because of a passphrase that is wrong for a moment, and then writes times into the status that are
-// far from now. The Stack has to be tried again all the same.
+// moveTimes has an update fail, because the resources cannot note what is done to them, and then writes times into the status
+// that are far from now. When the cause is gone the Stack has to be tried again all the same.
 func moveTimes(ctx context.Context, on *target) (func(context.Context) error, error) {
-	victim := on.victim()
-	if victim.isDeleted() {
+	victim := on.living()
+	if victim == nil {
 		return nil, nil
 	}
-	heal := func(ctx context.Context) error { return victim.setPassphrase(ctx, passphrase) }
-	if err := victim.setPassphrase(ctx, "wrong"); err != nil {
-		return heal, err
+	var blocked []string
+	heal := func(context.Context) error {
+		var failed []error
+		for _, dir := range blocked {
+			failed = append(failed, os.Remove(dir))
+		}
+		return errors.Join(failed...)
 	}
-	if err := victim.tolerate(victim.commit(ctx, on.random)); err != nil {
+	var failed error
+	err := victim.push(ctx, 1, func() {
+		for resource := range victim.resources {
+			victim.resources[resource] = victim.version
+			dir := victim.journal(resource, victim.version)
+			failed = errors.Join(failed, os.Mkdir(dir, 0o700))
+			blocked = append(blocked, dir)
+		}
+	})
+	if err := errors.Join(failed, victim.tolerate(err)); err != nil {
 		return heal, err
 	}
 	by := []time.Duration{time.Hour, century, -century}[on.random.IntN(3)]
-	for deadline := time.Now().Add(3 * hunt); time.Now().Before(deadline); wait(ctx, pollInterval) {
+	for deadline := time.Now().Add(5 * hunt); time.Now().Before(deadline); wait(ctx, pollInterval) {
 		moved, err := victim.moveTimes(ctx, time.Now().Add(by))
 		if err != nil || moved {
 			on.hit = moved
@@ -66,20 +78,4 @@ func (a *app) moveTimes(ctx context.Context, to time.Time) (moved bool, err erro
 		return err
 	})
 	return moved, client.IgnoreNotFound(err)
-}
-
-// setPassphrase changes the Secret that the Stack uses, or creates it.
-func (a *app) setPassphrase(ctx context.Context, value string) error {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: stage.PassphraseSecret}}
-	return a.tolerate(a.scene.insist(ctx, func(ctx context.Context) error {
-		err := a.scene.system.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-		secret.Data = map[string][]byte{stage.PassphraseKey: []byte(value)}
-		if err != nil {
-			return a.scene.system.Client.Create(ctx, secret)
-		}
-		return a.scene.system.Client.Update(ctx, secret)
-	}))
 }

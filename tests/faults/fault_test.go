@@ -15,8 +15,8 @@ type fault struct {
 	holds []string
 	// shortest and longest are how long it lasts before it is healed.
 	shortest, longest time.Duration
-	// slow keeps it out of the short form.
-	slow bool
+	// short takes it into the short form, which has one kind of each sort at least.
+	short bool
 	// rare is for one that takes minutes: only one run of rareEvery has it, unless it is asked for by name.
 	rare bool
 	// needsMounts is for one that can be had only with mounts of the test's own.
@@ -47,6 +47,15 @@ type target struct {
 
 // victim chooses one of the apps.
 func (t *target) victim() *app { return t.apps[t.random.IntN(len(t.apps))] }
+
+// living chooses one of the apps that were not deleted, nil when there is none.
+func (t *target) living() *app {
+	left := slices.DeleteFunc(slices.Clone(t.apps), (*app).isDeleted)
+	if len(left) == 0 {
+		return nil
+	}
+	return left[t.random.IntN(len(left))]
+}
 
 // catalogue lists all kinds that can be had here, in the order in which the short form takes them.
 func catalogue() []fault {

@@ -20,12 +20,14 @@ import (
 
 // deleteNamespace takes the Stack, its source and its Secret away at the same time.
 func deleteNamespace(ctx context.Context, on *target) (func(context.Context) error, error) {
-	victim := on.victim()
+	victim := on.living()
+	if victim == nil {
+		return nil, nil
+	}
 	victim.mu.Lock()
-	gone := victim.deleted
 	victim.deleted, victim.evicted = true, true
 	victim.mu.Unlock()
-	on.hit = !gone
+	on.hit = true
 	return nil, on.remove(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: victim.Namespace}})
 }
 

@@ -79,6 +79,9 @@ func newScene(ctx context.Context, system *stage.Stage, cli string) (*scene, err
 	if err := s.mountDisk(); err != nil {
 		return nil, err
 	}
+	if err := s.allowElection(ctx); err != nil {
+		return nil, err
+	}
 	s.main = &replica{name: "stack-controller", system: system, command: command}
 	s.main.start(ctx)
 	s.watcher = startWatcher(ctx, system.Client)

@@ -30,7 +30,7 @@ const (
 )
 
 var (
-	runs       = flag.Int("runs", 0, "how many runs with random faults; 0 is the short form, of the faults that heal quickly")
+	runs       = flag.Int("runs", 0, "how many runs with random faults; 0 is the short form, of some kinds that heal quickly")
 	seed       = flag.Uint64("seed", 1, "what the schedules of the runs follow from")
 	worldCount = flag.Int("worlds", 2, "how many worlds play the runs, 1 to 8; each takes about a gigabyte of memory")
 	kinds      = flag.String("kinds", "", "comma-separated kinds of faults to take; empty means all")

@@ -23,7 +23,7 @@ const (
 	// stacks is how many Stacks a run has.
 	stacks = 3
 	// shortRuns is how many runs the short form has.
-	shortRuns = 4
+	shortRuns = 3
 	// span is the time in which the changes of a run happen.
 	span = 3 * time.Second
 )
@@ -209,7 +209,8 @@ func TestRandomFaults(t *testing.T) {
 			clear(apps) // they are left alone
 			continue
 		}
-		t.Logf("run %d: settled %.1f s after the last of:\n%s", run, o.recovery.Seconds(), list(events))
+		t.Logf("run %d: with help in %d cases, settled %.1f s after the last of:\n%s",
+			run, o.forgotten, o.recovery.Seconds(), list(events))
 		outcomes = append(outcomes, o)
 	}
 	worked := world.observer.worked()

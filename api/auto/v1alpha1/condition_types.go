@@ -37,10 +37,12 @@ const (
 	// PermissionDeniedReason says that the controller may not use the agent.
 	PermissionDeniedReason = "PermissionDenied"
 
-	// InstallingReason says that the dependencies of the program are being installed.
+	// InstallingReason says that the dependencies of the program are being installed. It is of the Pulumi Kubernetes Operator and never set
+	// here.
 	InstallingReason = "Installing"
 
-	// InstallationFailedReason says that the dependencies of the program could not be installed.
+	// InstallationFailedReason says that the dependencies of the program could not be installed. It is of the Pulumi Kubernetes Operator
+	// and never set here; see InstallFailedReason.
 	InstallationFailedReason = "InstallationFailed"
 
 	// InitializingReason says that the agent starts, or that a stack is being selected and configured.
@@ -159,7 +161,8 @@ const (
 	// UnknownReason says that the operation failed and that the cause is not known.
 	UnknownReason = "Unknown"
 
-	// AbortedReason says that the Update was given up before its operation started.
+	// AbortedReason says that the Update was given up before its operation started. It is of the Pulumi Kubernetes Operator and never set
+	// here.
 	AbortedReason = "Aborted"
 
 	// CanceledReason says that the operation was ended on request.

@@ -10,7 +10,8 @@ const (
 	// NotReadyInProgressReason says that work is going on (Ready=False or Unknown).
 	NotReadyInProgressReason = "NotReadyInProgress"
 
-	// NotReadyStalledReason says that nothing goes on until somebody acts (Ready=False).
+	// NotReadyStalledReason says that nothing goes on until somebody acts (Ready=False). It is of the Pulumi Kubernetes Operator and
+	// never set here: Ready has the reason of Stalled.
 	NotReadyStalledReason = "NotReadyStalled"
 )
 
@@ -37,7 +38,7 @@ const (
 	// WorkspaceInUseReason says that a Stack that is being deleted goes when an operation of somebody else in its Workspace has ended.
 	WorkspaceInUseReason = "WorkspaceInUse"
 
-	// ProgressingReason says that the object is being worked on.
+	// ProgressingReason says that the object is being worked on. A Stack has StackProcessingReason instead.
 	ProgressingReason = meta.ProgressingReason
 
 	// ProgressingWithRetryReason says that something failed or is waited for, and that it is tried again.

@@ -79,7 +79,7 @@ func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
 		{"of this host, by another pulumi that lives", host, pulumi, now, true, false},
 		{"of this host, which is ours alone, by a process that is gone", host, noProcess, longAgo, true, true},
 		{"of this host, with the process ID of another program", host, os.Getpid(), longAgo, true, true},
-		{"of a pod with the same name elsewhere, which took it while this agent was there", host, noProcess, now.Add(time.Minute), true, false},
+		{"of a pod with the same name elsewhere, which took it while this agent was there", host, noProcess, now.Add(time.Hour), true, false},
 		{"of this host, with the process ID of a pulumi that was started later", host, pulumi, longAgo, true, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {

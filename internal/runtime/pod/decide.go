@@ -3,6 +3,8 @@ package pod
 import (
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
@@ -20,6 +22,12 @@ const (
 	// drainTime is how long the status says that the pod is about to be replaced before that is done. An operation that
 	// is started by somebody who has not seen it yet is noticed after that.
 	drainTime = time.Second
+	// heedTime is how long an agent without an operation may take to end after its pod was deleted, which it does at once. One that
+	// still answers after it has not heard of it: a signal that comes while its container starts is lost, for a process with the
+	// number 1 has none that end it by default.
+	heedTime = 10 * time.Second
+	// hurriedGrace is how many seconds are left to the pod of such an agent.
+	hurriedGrace = 5
 	// The time between two looks at what nothing tells about grows from the first to the second value.
 	minInterval = time.Second
 	maxInterval = 30 * time.Second
@@ -35,7 +43,7 @@ func decide(o *observation) decision {
 	case !o.owned():
 		return decision{status: explainForeign(o)}
 	case o.pod.DeletionTimestamp != nil:
-		return decision{status: explainTerminating(o)}
+		return decideOnEnd(o)
 	case marksOf(o.pod.Annotations).revision != o.wanted.revision:
 		return decideOnRevision(o)
 	}
@@ -119,9 +127,35 @@ func decideOnAnswer(o *observation, waiting, draining runtime.Status, interval t
 	return decision{status: draining, action: actionReplace}
 }
 
+// decideOnEnd waits for the end of a pod that was deleted, and brings it about when the agent has nothing to do and does not know.
+func decideOnEnd(o *observation) decision {
+	status := explainTerminating(o)
+	switch heard := o.endsSince().Add(heedTime); {
+	case !o.owned() || !agentRuns(o.pod) || ptr.Deref(o.pod.DeletionGracePeriodSeconds, 0) <= hurriedGrace || status.Failing:
+		return decision{status: status}
+	case o.now.Before(heard):
+		status.RetryAfter = heard.Sub(o.now)
+		return decision{status: status}
+	case o.agent.err != nil || o.agent.busy:
+		status.RetryAfter = min(status.RetryAfter, busyInterval)
+		return decision{status: status}
+	}
+	return decision{status: status, action: actionHurry}
+}
+
+// endsSince is when the pod was deleted.
+func (o *observation) endsSince() time.Time {
+	return o.pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(o.pod.DeletionGracePeriodSeconds, 0)) * time.Second)
+}
+
 // wantsAnswer tells whether the decision depends on what the agent says.
 func wantsAnswer(o *observation) bool {
-	if o.pod == nil || o.pod.DeletionTimestamp != nil || !o.owned() || !agentRuns(o.pod) || !o.applied() {
+	switch {
+	case o.pod == nil || !o.owned() || !agentRuns(o.pod):
+		return false
+	case o.pod.DeletionTimestamp != nil:
+		return !o.now.Before(o.endsSince().Add(heedTime))
+	case !o.applied():
 		return false
 	}
 	return marksOf(o.pod.Annotations).revision != o.wanted.revision || outdated(o) && o.mayRoll

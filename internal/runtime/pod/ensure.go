@@ -151,6 +151,9 @@ func (r *Runtime) act(ctx context.Context, t *tracker, workspace *autov1alpha1.W
 	case actionReplace:
 		log.Info("replacing the pod", "pod", o.pod.Name, "reason", d.status.Message)
 		err = r.replace(ctx, o.pod)
+	case actionHurry:
+		log.Info("shortening the time that the pod has to end: its agent has nothing to do and did not hear of it", "pod", o.pod.Name)
+		err = r.replace(ctx, o.pod, client.GracePeriodSeconds(hurriedGrace))
 	}
 	if o.rejected != nil && d.status.RetryAfter == 0 {
 		d.status.RetryAfter = o.rejected.RetryAfter
@@ -186,8 +189,8 @@ func (r *Runtime) nudge(ctx context.Context, workspace *autov1alpha1.Workspace, 
 }
 
 // replace deletes this very pod.
-func (r *Runtime) replace(ctx context.Context, pod *corev1.Pod) error {
-	err := r.options.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
+func (r *Runtime) replace(ctx context.Context, pod *corev1.Pod, options ...client.DeleteOption) error {
+	err := r.options.Client.Delete(ctx, pod, append(options, client.Preconditions{UID: &pod.UID})...)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete pod %s: %w", pod.Name, err)
 	}

@@ -73,6 +73,8 @@ const (
 	actionDrain action = "drain"
 	// actionReplace deletes the pod, so that one of the current template takes its place.
 	actionReplace action = "replace"
+	// actionHurry shortens the time that a pod has to end.
+	actionHurry action = "hurry"
 )
 
 // decision is what was decided.
