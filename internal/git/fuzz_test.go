@@ -92,7 +92,7 @@ func packScript(script []byte) []byte {
 		_ = zip.Close()
 		pack = append(pack, packed.Bytes()...)
 	}
-	binary.BigEndian.PutUint32(pack[8:], uint32(len(offsets))) //nolint:gosec // at most 100
+	binary.BigEndian.PutUint32(pack[8:], uint32(len(offsets)))
 	return pack
 }
 
@@ -128,7 +128,7 @@ func FuzzPack(f *testing.F) {
 		}
 		var total int64
 		for n, object := range p.objects {
-			content, err := p.read(int32(n)) //nolint:gosec // at most 64
+			content, err := p.read(int32(n))
 			if err != nil {
 				t.Fatalf("object %d: %v", n, err)
 			}

@@ -321,7 +321,7 @@ func refused(o *observation) (promises []string) {
 		client.ErrPulumiUnsupported, client.ErrDenied, client.ErrSourceMissing, runtime.ErrNoAgent, errors.New("disk")} {
 		err := &client.Error{What: "call", Kind: kind, Message: "because"}
 		start, delivery := decideOnStartError(o, err), decideOnDeliveryError(o, err)
-		if (start.action == actionFinish) != (kind == client.ErrInvalid || kind == client.ErrTooLarge) || delivery.action == actionFinish {
+		if (start.action == actionFinish) != (errors.Is(kind, client.ErrInvalid) || errors.Is(kind, client.ErrTooLarge)) || delivery.action == actionFinish {
 			promises = append(promises, "only a request that can never work ends an Update")
 		}
 		for _, d := range []decision{start, delivery, delivering(o)} {
