@@ -95,7 +95,7 @@ func (p *plan) faults(run int, random *rand.Rand) []*fault {
 	switch {
 	case p.calm && run == 1:
 		return nil
-	case len(p.rare) > 0 && run%rareEvery == rareEvery/2:
+	case len(p.rare) > 0 && run%rareEvery == rareEvery/4:
 		return []*fault{&p.rare[run/rareEvery%len(p.rare)]}
 	}
 	chosen := []*fault{&p.wanted[p.order[(run-1)%len(p.order)]]}
