@@ -16,6 +16,8 @@ TEST_TOOLS := etcd kube-apiserver kube-controller-manager kube-scheduler kube-pr
 RACE ?= $(if $(shell command -v $(or $(CC),gcc)),-race)
 # Two packages at a time: the heavy ones start a control plane each.
 GO_TEST_FLAGS ?= $(RACE) -timeout=30m -p=2
+# The package that takes longest begins first: it mostly waits, for pods and nodes.
+FIRST := ./tests/pods
 # How long "make fuzz" looks for trouble, per target.
 FUZZTIME ?= 10s
 # How many runs "make faults" has, of about 20 s each, what they follow from, and how many worlds play them at once.
@@ -114,7 +116,7 @@ test: install-test-tools ## Run all tests against real servers, with the race de
 	@$(if $(RACE),,echo 'no C compiler: testing without the race detector')
 	@go run ./tests/cluster/up -check || echo 'testing without a cluster that runs pods'
 	cd api && go test $(RACE) -timeout=5m ./...
-	go test $(GO_TEST_FLAGS) ./...
+	go test $(GO_TEST_FLAGS) $(FIRST) ./...
 
 .PHONY: lint
 lint: ## Check style and likely mistakes in both modules, and the length of files

@@ -30,5 +30,5 @@ themselves included, on a machine that played %[8]d such worlds at once and took
 `
 
 const reportFoot = `
-Everything runs as processes on one machine, without pods: how pods and nodes fail is in the tests of ` + "`tests/pods`" + `.
+Everything runs as processes on one machine, without pods: [another page](reliability-pods.md) is about those, and about nodes.
 `
