@@ -25,7 +25,7 @@ const (
 	quietTime = 5 * time.Second
 )
 
-// One Stack is deployed; the others get its status, as if they had been restored from a backup. That a first start of the
+// One Stack is deployed; the others get its status and its annotations, as if they had been restored from a backup. That a first start of the
 // controller leaves them alone is part of what is tested.
 func TestRestartWithManySettledStacksIsQuiet(t *testing.T) {
 	g := NewWithT(t)
@@ -51,6 +51,7 @@ func TestRestartWithManySettledStacksIsQuiet(t *testing.T) {
 		stack.Name = fmt.Sprintf("%s-%d", name, i)
 		stack.Spec.Stack = stack.Name
 		stack.Finalizers = deployed.Finalizers
+		stack.Annotations = deployed.Annotations
 		g.Expect(world.system.Client.Create(ctx, stack)).To(Succeed())
 		deployed.Status.DeepCopyInto(&stack.Status)
 		g.Expect(world.system.Client.Status().Update(ctx, stack)).To(Succeed())

@@ -10,7 +10,7 @@ import (
 
 const (
 	// manyStacks is how many Stacks a run has, and fewStacks in the short form.
-	manyStacks = 4
+	manyStacks = 3
 	fewStacks  = 3
 	// span is the time in which the changes and the faults of a run happen.
 	span = 3 * time.Second

@@ -33,8 +33,9 @@ func becomeSubreaper() error {
 }
 
 // endDescendants finds the live processes that carry the marker of a CLI process in their environment, whoever their parent
-// is, and returns how many there were. With force it kills them and waits until they are gone; otherwise it leaves them
-// alone, because a program may have started something that is meant to stay.
+// is, and returns how many there were. With force it kills them and waits until they are gone; otherwise it kills only plugins, which
+// serve nobody any more and would look for their engine for minutes, and leaves the rest alone: a program may have started something
+// that is meant to stay.
 //
 // The CLI itself is spared: os/exec waits for it.
 func endDescendants(marker string, cli int, force bool) int {
@@ -45,7 +46,7 @@ func endDescendants(marker string, cli int, force bool) int {
 		for _, pid := range alive {
 			found[pid] = true
 			orphans.add(pid)
-			if force {
+			if force || isPlugin(pid) {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
 		}
@@ -58,6 +59,14 @@ func endDescendants(marker string, cli int, force bool) int {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// pluginPrefix begins the names of language hosts, providers and analyzers.
+const pluginPrefix = "pulumi-"
+
+func isPlugin(pid int) bool {
+	stat, err := readStat(pid)
+	return err == nil && strings.HasPrefix(stat.name, pluginPrefix)
 }
 
 // processIDs returns the IDs of all processes.
@@ -116,7 +125,7 @@ func (o *orphanSet) adopt(cli int) {
 		if err != nil || !stat.dead() || stat.parent != os.Getpid() || pid == cli {
 			continue
 		}
-		if stat.group == cli || (stat.group == pid && strings.HasPrefix(stat.name, "pulumi-")) {
+		if stat.group == cli || (stat.group == pid && strings.HasPrefix(stat.name, pluginPrefix)) {
 			o.add(pid)
 		}
 	}

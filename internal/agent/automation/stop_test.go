@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -261,4 +262,22 @@ func TestCLIThatDoesNotStopIsKilledWithAllItsDescendants(t *testing.T) {
 	f.Expect(operation.GetState()).To(Equal(cancelled))
 	f.Expect(operation.GetMessage()).To(ContainSubstring("was killed"))
 	f.Expect(sleepers()).To(BeEmpty())
+}
+
+func TestPluginsDoNotOutliveTheirCLI(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+	sleep, err := exec.LookPath("sleep")
+	f.Expect(err).NotTo(HaveOccurred())
+	plugin := filepath.Join(filepath.Dir(f.options.Pulumi), "pulumi-language-left")
+	f.Expect(os.Symlink(sleep, plugin)).To(Succeed())
+	// A CLI that ends well, and leaves a plugin and something else.
+	script := fmt.Sprintf("#!/bin/sh\n(setsid %q 1101 >/dev/null 2>&1 &)\n(setsid sleep 1102 >/dev/null 2>&1 &)\n"+
+		"for it in 'language-lef[t]' '110[2]'; do until grep -qs \"$it\" /proc/[0-9]*/cmdline; do sleep 0.1; done; done\n", plugin)
+	f.Expect(os.WriteFile(f.options.Pulumi, []byte(script), 0o755)).To(Succeed())
+	f.run(up)
+	f.Expect(processesOf(plugin + " 1101")).To(BeEmpty())
+	stays := processesOf("sleep 1102")
+	f.Expect(stays).To(HaveLen(1))
+	f.Expect(syscall.Kill(stays[0], syscall.SIGKILL)).To(Succeed())
 }
