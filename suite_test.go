@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
@@ -18,14 +19,14 @@ var startCluster = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
 	return controlplane.Start(context.Background(), controlplane.Options{Log: os.Stderr})
 })
 
-var clusterWanted bool
+var clusterWanted atomic.Bool
 
 func TestMain(m *testing.M) {
 	if os.Getenv(actAsController) != "" {
 		main()
 	}
 	code := m.Run()
-	if clusterWanted {
+	if clusterWanted.Load() {
 		if cluster, err := startCluster(); err == nil {
 			if err := cluster.Stop(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 // cluster returns the control plane that the tests of this package share.
 func cluster(t *testing.T) *controlplane.ControlPlane {
 	t.Helper()
-	clusterWanted = true
+	clusterWanted.Store(true)
 	started, err := startCluster()
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,13 +50,13 @@ var (
 	startCluster = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
 		return controlplane.Start(context.Background(), controlplane.Options{Log: os.Stderr, CRDs: []string{controlplane.ProductCRDs()}})
 	})
-	clusterWanted bool
+	clusterWanted atomic.Bool
 )
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	code := m.Run()
-	if clusterWanted {
+	if clusterWanted.Load() {
 		if cluster, err := startCluster(); err == nil {
 			if err := cluster.Stop(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -87,7 +88,7 @@ func newStage(t *testing.T) *stage {
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
 	g.SetDefaultEventuallyPollingInterval(poll)
-	clusterWanted = true
+	clusterWanted.Store(true)
 	cluster, err := startCluster()
 	g.Expect(err).NotTo(HaveOccurred())
 	scheme := k8sruntime.NewScheme()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,14 +44,14 @@ var (
 	startCluster = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
 		return controlplane.Start(context.Background(), controlplane.Options{Log: os.Stderr, CRDs: []string{controlplane.ProductCRDs()}})
 	})
-	clusterWanted bool
+	clusterWanted atomic.Bool
 )
 
 func TestMain(m *testing.M) {
 	// The managers have loggers of their own, which the tests read.
 	ctrl.SetLogger(logr.Discard())
 	code := m.Run()
-	if clusterWanted {
+	if clusterWanted.Load() {
 		if cluster, err := startCluster(); err == nil {
 			if err := cluster.Stop(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -80,7 +81,7 @@ func newStage(t *testing.T) *stage {
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
 	g.SetDefaultEventuallyPollingInterval(poll)
-	clusterWanted = true
+	clusterWanted.Store(true)
 	cluster, err := startCluster()
 	g.Expect(err).NotTo(HaveOccurred())
 	scheme := k8sruntime.NewScheme()

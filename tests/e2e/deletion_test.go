@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -26,9 +28,8 @@ func orphan(s *pulumiv1.Stack) {
 // says is a Stack that is not ready for the reason and tells how its deletion can go on.
 func says(reason string) func(*pulumiv1.Stack) bool {
 	return func(s *pulumiv1.Stack) bool {
-		condition := apimeta.FindStatusCondition(s.Status.Conditions, meta.ReadyCondition)
-		ok, _ := ContainSubstring(pulumiv1.OrphanAnnotation + "=true").Match(condition.Message)
-		return !s.DeletionTimestamp.IsZero() && notReady(reason)(s) && ok
+		return !s.DeletionTimestamp.IsZero() && notReady(reason)(s) &&
+			strings.Contains(conditions.GetMessage(s, meta.ReadyCondition), pulumiv1.OrphanAnnotation+"=true")
 	}
 }
 
