@@ -129,8 +129,9 @@ func TestStacksThatAreDeletedTogetherAreDestroyedInReverseOrder(t *testing.T) {
 
 	_, err := system.ControlPlane.Kubectl(t.Context(), "delete", "--filename="+manifests, "--wait=false")
 	g.Expect(err).NotTo(HaveOccurred())
-	waiting := awaitLayer(t, g, types.NamespacedName{Namespace: name, Name: layers[0]}, says(pulumiv1.DependentsExistReason))
-	g.Expect(readyMessage(waiting)).To(ContainSubstring(name + "/b-database (is being deleted)"))
+	awaitLayer(t, g, types.NamespacedName{Namespace: name, Name: layers[0]}, func(s *pulumiv1.Stack) bool {
+		return says(pulumiv1.DependentsExistReason)(s) && strings.Contains(readyMessage(s), name+"/b-database (is being deleted)")
+	})
 	awaitLayersGone(t, g, name)
 	reversed := slices.Clone(layers)
 	slices.Reverse(reversed)
