@@ -52,9 +52,9 @@ func markResult(update *autov1alpha1.Update, operation *proto.Operation, note st
 
 // describeLost says what it means that a stack that must be there is not, and what there is to do.
 func describeLost(stack string) string {
-	return fmt.Sprintf("stack %q was deployed before, and the backend does not have it any more, so nothing was run: look whether it is the "+
-		"right backend and whether all of its state is there; the annotation %s=true on the Stack lets the stack be created again, "+
-		"empty and without any of the resources that it had", stack, pulumiv1.CreateMissingStackAnnotation)
+	return fmt.Sprintf("stack %q was deployed before, and the backend does not have it any more in this project, so nothing was run: look "+
+		"whether it is the right backend, whether all of its state is there and whether the project has the name that it had; the "+
+		"annotation %s=true on the Stack lets the stack be created again, empty and without any of the resources that it had", stack, pulumiv1.CreateMissingStackAnnotation)
 }
 
 // failureReason returns why the operation ended without success. A newer agent may know causes that this controller does not.

@@ -242,7 +242,7 @@ var stackRows = []row{
 		reason: "StackLost", state: failing,
 		means: "The stack was deployed before, and the backend does not have it any more. Nothing was run.",
 		when:  "after 10 s, 30 s, 90 s … or `retryInterval`",
-		todo:  "See whether it is the right backend, with all of its state: a volume that is not mounted, another bucket or `PULUMI_BACKEND_URL`. When it is gone for good: [start over](spec/v1/stacks.md#a-stack-that-is-gone).",
+		todo:  "See whether it is the right backend, with all of its state: a volume that is not mounted, another bucket or `PULUMI_BACKEND_URL`, another project name. When it is gone for good: [start over](spec/v1/stacks.md#a-stack-that-is-gone).",
 		tests: []string{"e2e.TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack"},
 	},
 	{

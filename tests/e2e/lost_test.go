@@ -66,6 +66,23 @@ func TestLostStackIsCreatedAgainWhenSomebodyAllowsIt(t *testing.T) {
 	g.Expect(hasStack(name)).To(BeTrue())
 }
 
+func TestStackOfAProjectWithAnotherNameIsNotCreatedUntilSomebodyAllowsIt(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	const name, renamed = "lost-project", "lost-project-renamed"
+	deployed(t, g, name)
+	next := artifacts.put("v2", packed(yamlProgram(renamed, "outputs:", "  x: 2")))
+	g.Expect(publish(t.Context(), name, next)).To(Succeed())
+	lost := await(t.Context(), g, name, notReady(pulumiv1.StackLostReason))
+	g.Expect(readyMessage(lost)).To(ContainSubstring("whether the project has the name that it had"))
+	g.Expect(hasStack(renamed)).To(BeFalse())
+	change(t.Context(), g, name, func(s *pulumiv1.Stack) {
+		metav1.SetMetaDataAnnotation(&s.ObjectMeta, pulumiv1.CreateMissingStackAnnotation, "true")
+	})
+	await(t.Context(), g, name, ready(next.Digest))
+	g.Expect(hasStack(renamed)).To(BeTrue())
+}
+
 func TestStackWithAnotherNameIsCreated(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
