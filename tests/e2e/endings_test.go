@@ -187,3 +187,25 @@ func TestCreationThatWasCutOffIsNotRepeatedAlthoughAllThatToldOfItIsGone(t *test
 	g.Expect(stack.Status.LastUpdate.LastAttemptedCommit).To(Equal(artifact.Digest))
 	g.Expect(r.deeds("slow")).To(Equal([]string{"create start"}))
 }
+
+func TestStackWhoseCreationWasCutOffIsNotLetGoUntilSomebodyLooked(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	r := inTheMiddle(t, g, "cut-off-deleted", destroyed)
+	change(t.Context(), g, r.name, func(s *pulumiv1.Stack) { s.Spec.Suspend = true })
+	killPulumi(g, r.name)
+	stack := await(t.Context(), g, r.name, notReady(pulumiv1.SuspendedReason))
+	g.Expect(system.Client.Delete(t.Context(), stack)).To(Succeed())
+	change(t.Context(), g, r.name, func(s *pulumiv1.Stack) {
+		s.Spec.Suspend, s.Spec.RetryInterval = false, &metav1.Duration{Duration: 2 * time.Second}
+	})
+	stack = await(t.Context(), g, r.name, func(s *pulumiv1.Stack) bool { return s.Status.LastUpdate.Failures >= 2 })
+	g.Expect(stack.Status.LastUpdate.Type).To(Equal(autov1alpha1.UpdateTypeDestroy))
+	g.Expect(readyMessage(stack)).To(And(ContainSubstring(r.urn("slow")), ContainSubstring("--clear-pending-creates"),
+		ContainSubstring(pulumiv1.OrphanAnnotation+"=true")))
+	g.Expect(r.deeds("quick")).To(Equal([]string{"create start", "create end", "delete start", "delete end"}), "all that is known is destroyed")
+
+	pulumiByHand(t, g, r.name, "refresh", "--yes", "--skip-preview", "--clear-pending-creates")
+	awaitGone(t.Context(), g, r.name)
+	g.Expect(r.deeds("slow")).To(Equal([]string{"create start"}))
+}

@@ -53,7 +53,7 @@ func (o *operation) update(ctx context.Context) (*summary, error) {
 		return nil, err
 	case res.code == 0:
 		// What a killed process left is dealt with now, or is in the state for everyone to see.
-		if o.request.GetKind() != proto.OperationKind_OPERATION_KIND_PREVIEW {
+		if o.request.GetKind() != proto.OperationKind_OPERATION_KIND_PREVIEW && len(o.pendingCreates) == 0 {
 			o.stack.settle()
 		}
 		return &cmd.summary, nil

@@ -41,6 +41,8 @@ type operation struct {
 	exported *exportedState
 	// pendingChecked says that what an earlier operation left half done was looked for.
 	pendingChecked bool
+	// pendingCreates are the resources that an earlier operation was creating when it was cut off, for a destroy to tell of.
+	pendingCreates []string
 	// notes are what else there is to say about an operation that succeeded.
 	notes []string
 	// reported are the errors of an operation that succeeded.
@@ -160,6 +162,9 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 	// The stack is as it should be: whatever comes now is not for the caller to cut off.
 	ctx = context.WithoutCancel(ctx)
 	if o.request.GetKind() == proto.OperationKind_OPERATION_KIND_DESTROY {
+		if err := o.proveDestroyed(); err != nil {
+			return nil, err
+		}
 		return nil, o.removeStack(ctx)
 	}
 	return o.outputs(ctx, sum)

@@ -16,7 +16,8 @@ const maxPending = 10
 // checkPending looks for what an earlier operation left half done when it was cut off, as far as this agent or the request knows of it.
 //
 // It refuses an update when that was the creation of a resource: the update would create it again, and nobody would know about the first
-// one. Pulumi keeps such an entry for ever. What was being updated or deleted pulumi deals with, and the message says so.
+// one. Pulumi keeps such an entry for ever. A destroy is carried out, and is no success. What was being updated or deleted pulumi deals
+// with, and the message says so.
 func (o *operation) checkPending(ctx context.Context) error {
 	if o.pendingChecked || len(o.stack.leftOver()) == 0 && !o.request.GetAfterInterruption() {
 		return nil
@@ -38,16 +39,26 @@ func (o *operation) checkPending(ctx context.Context) error {
 		return nil
 	}
 	if kind == proto.OperationKind_OPERATION_KIND_DESTROY {
-		o.notes = append(o.notes, fmt.Sprintf("an earlier operation was cut off while it created %s: if that exists, nothing has destroyed it",
-			firstOf(facts.pendingCreates)))
+		o.pendingCreates = facts.pendingCreates
 		return nil
 	}
 	if err := o.freeForRepair(ctx); err != nil {
 		return err
 	}
 	return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
-		"an earlier update was killed while it created %s: another update could create it twice. See whether it exists, then import it or "+
-			"forget the attempt, with `pulumi refresh --import-pending-creates` or `--clear-pending-creates`", firstOf(facts.pendingCreates))
+		"an earlier update was killed while it created %s: another update could create it twice. %s", firstOf(facts.pendingCreates), repair)
+}
+
+// repair tells what to do about a pending creation.
+const repair = "See whether it exists, then import it or forget the attempt, with `pulumi refresh --import-pending-creates` or `--clear-pending-creates`"
+
+// proveDestroyed fails when a resource may be left of which the state has no more than that its creation began.
+func (o *operation) proveDestroyed() error {
+	if len(o.pendingCreates) == 0 {
+		return nil
+	}
+	return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+		"everything is destroyed but what may be left of an earlier update: it was killed while it created %s. %s", firstOf(o.pendingCreates), repair)
 }
 
 // firstOf lists what fits into a message.

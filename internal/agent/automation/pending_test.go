@@ -49,15 +49,25 @@ func TestPendingCreateIsFoundWhereOnlyTheControllerKnowsOfTheInterruption(t *tes
 	f.Expect(strings.Count(f.noted(), "create end")).To(Equal(1))
 }
 
-func TestDestroyTellsOfAPendingCreate(t *testing.T) {
+func TestDestroyAfterAPendingCreateIsNoProofThatNothingIsLeft(t *testing.T) {
 	f := sleeper(t, "seconds: 1000")
 	_, ended := f.start()
 	f.killAndForget(ended)
 
-	operation := f.run(destroy, afterInterruption)
+	removed := func(request *proto.StartOperationRequest) { request.Options = &proto.OperationOptions{Remove: true} }
+	for range 2 {
+		operation := f.run(destroy, afterInterruption, removed)
+		f.Expect(operation.GetState()).To(Equal(failed))
+		f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED))
+		f.Expect(operation.GetMessage()).To(And(ContainSubstring("everything is destroyed but what may be left"),
+			ContainSubstring("it was killed while it created urn:pulumi:dev::demo::test:index:Sleep::slow"), ContainSubstring("--clear-pending-creates")))
+		f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("destroy ")), "the record of it stays")
+	}
+
+	f.pulumi("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "dev")
+	operation := f.run(destroy, afterInterruption, removed)
 	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
-	f.Expect(operation.GetMessage()).To(ContainSubstring(
-		"cut off while it created urn:pulumi:dev::demo::test:index:Sleep::slow: if that exists, nothing has destroyed it"))
+	f.Expect(f.processes()).To(ContainElement(HavePrefix("stack rm ")))
 }
 
 func TestPendingUpdatesAndDeletionsAreTold(t *testing.T) {
