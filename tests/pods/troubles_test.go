@@ -145,8 +145,11 @@ func (p *play) expectHealed(t *testing.T) {
 	t.Logf("%s: healed in %s; the workspace was %s", p.app.Name, p.recorder.readySince(p.healed).Sub(p.healed).Round(100*time.Millisecond),
 		strings.Join(p.recorder.reasons(autov1alpha1.WorkspaceKind, p.begun), ", "))
 	g.Expect(p.recorder.when(autov1alpha1.WorkspaceKind, "True", p.begun)).To(BeTemporally(">", p.healed), "ready despite the trouble")
-	g.Expect(warnings(ctx, g, p.app.Namespace)).To(ConsistOf(
-		HavePrefix("Stack "+p.stackReason()+" x1: "), HavePrefix("Workspace "+p.reason+" x1: ")))
+	ofStack, ofWorkspace := HavePrefix("Stack "+p.stackReason()+" x1: "), HavePrefix("Workspace "+p.reason+" x1: ")
+	// A busy kubelet may have two wordings for a trouble, each of which is told once.
+	found := warnings(ctx, g, p.app.Namespace)
+	g.Expect(found).To(And(ContainElements(ofStack, ofWorkspace), HaveEach(Or(ofStack, ofWorkspace))))
+	g.Expect(len(found)).To(BeNumerically("<=", 4), "%q", found)
 }
 
 // warnings are the events of that type about the Stack and the Workspace of a namespace.
