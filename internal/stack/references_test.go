@@ -100,6 +100,20 @@ func TestUpdateForAChangedSecretIsNoPeriodicRun(t *testing.T) {
 	g.Expect(keepsReady(o.stack)).To(BeFalse())
 }
 
+func TestStackThatIsEditedDuringAPeriodicRunIsNotReadyAnyMore(t *testing.T) {
+	g := NewWithT(t)
+	o := settled()
+	markSettled(o.stack)
+	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Generation: 2, Commit: "sha256:a"}
+	g.Expect(keepsReady(o.stack)).To(BeTrue())
+	o.stack.Generation = 3
+	g.Expect(keepsReady(o.stack)).To(BeFalse())
+	o.update = &autov1alpha1.Update{}
+	(&Reconciler{}).showProgress(o, o.update)
+	g.Expect(conditions.IsUnknown(o.stack, meta.ReadyCondition)).To(BeTrue())
+	g.Expect(conditions.IsReconciling(o.stack)).To(BeTrue())
+}
+
 func TestIndexHasEveryReferenceOfTheWorkspace(t *testing.T) {
 	g := NewWithT(t)
 	from := func(name string) *corev1.EnvVarSource {

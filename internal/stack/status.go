@@ -67,7 +67,7 @@ func failsAgainAndAgain(stack *pulumiv1.Stack) bool {
 	return repeats(stack) && last.State == pulumiv1.StackUpdateFailed && retryReason(last) == pulumiv1.UpdateFailedReason
 }
 
-// repeats tells whether the running update has the inputs of the last one.
+// repeats tells whether the running update has the inputs of the last one, and the Stack has not been edited since.
 func repeats(stack *pulumiv1.Stack) bool {
 	last := stack.Status.LastUpdate
 	current := stack.Status.CurrentUpdate
@@ -75,6 +75,7 @@ func repeats(stack *pulumiv1.Stack) bool {
 		return false
 	}
 	return last.Generation == current.Generation &&
+		last.Generation == stack.Generation &&
 		last.LastAttemptedCommit == current.Commit &&
 		last.ReconcileRequest == current.ReconcileRequest &&
 		!usesNewReferences(last, current) &&
