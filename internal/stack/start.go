@@ -39,7 +39,12 @@ func (r *Reconciler) startUpdate(ctx context.Context, o *observation, d decision
 		return r.refused(o, err)
 	}
 	r.recordStart(o, d, update)
-	return r.showProgress(o, update), nil
+	shown := r.showProgress(o, update)
+	if update.IsComplete() {
+		// An earlier reconcile created it and could not write so: its end may have been told already, to no effect.
+		shown.after = conflictInterval
+	}
+	return shown, nil
 }
 
 // ensureArtifact returns nil when the artifact is in the store and its content is known, or none is needed, and otherwise what to

@@ -74,6 +74,8 @@ type stage struct {
 	client    client.Client
 	namespace string
 	requests  requestLog
+	// conflicting makes the API server answer that a Stack changed meanwhile, each time its status is written.
+	conflicting atomic.Bool
 }
 
 // secretsRead returns the requests of the controller for Secrets with what is in them.
@@ -120,7 +122,7 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 	s.t.Helper()
 	config := rest.CopyConfig(cluster.Config())
 	config.Wrap(func(transport http.RoundTripper) http.RoundTripper {
-		return requestLog{RoundTripper: transport, mu: s.requests.mu, read: s.requests.read}
+		return conflicts{RoundTripper: requestLog{RoundTripper: transport, mu: s.requests.mu, read: s.requests.read}, on: &s.conflicting}
 	})
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:  scheme,

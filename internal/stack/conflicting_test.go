@@ -1,0 +1,71 @@
+package stack
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// conflicts answers writes of a Stack's status with a conflict as long as it is on.
+type conflicts struct {
+	http.RoundTripper
+	on *atomic.Bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c conflicts) RoundTrip(request *http.Request) (*http.Response, error) {
+	path := request.URL.Path
+	if !c.on.Load() || request.Method != http.MethodPatch || !strings.Contains(path, "/stacks/") || !strings.HasSuffix(path, "/status") {
+		return c.RoundTripper.RoundTrip(request)
+	}
+	answer := httptest.NewRecorder()
+	answer.Header().Set("Content-Type", "application/json")
+	answer.WriteHeader(http.StatusConflict)
+	status := apierrors.NewConflict(pulumiv1.GroupVersion.WithResource("stacks").GroupResource(), "app", nil).ErrStatus
+	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	if err := json.NewEncoder(answer).Encode(status); err != nil {
+		return nil, err
+	}
+	return answer.Result(), nil
+}
+
+// Here only watches wake a Stack, and that of the Update told of its end when nothing could be written.
+func TestUpdateThatEndedBeforeAStatusCouldNameItIsRecorded(t *testing.T) {
+	s := newStage(t)
+	s.conflicting.Store(true)
+	stack := s.dependent("app")
+	updates := &autov1alpha1.UpdateList{}
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.client.List(t.Context(), updates, client.InNamespace(s.namespace))).To(Succeed())
+		g.Expect(updates.Items).To(HaveLen(1))
+	}).Should(Succeed())
+	update := &updates.Items[0]
+	before := update.DeepCopy()
+	update.Status.StartTime, update.Status.EndTime = new(metav1.Now()), new(metav1.Now())
+	conditions.MarkTrue(update, autov1alpha1.UpdateComplete, "Complete", "done")
+	s.Expect(s.client.Status().Patch(t.Context(), update, client.MergeFrom(before))).To(Succeed())
+	s.Consistently(func(g Gomega) {
+		g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
+		g.Expect(stack.Status.CurrentUpdate).To(BeNil())
+	}).WithTimeout(time.Second).Should(Succeed())
+
+	s.conflicting.Store(false)
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return conditions.IsReady(stack) })
+	s.Expect(stack.Status.LastUpdate.Name).To(Equal(update.Name))
+	s.Expect(s.client.List(t.Context(), updates, client.InNamespace(s.namespace))).To(Succeed())
+	s.Expect(updates.Items).To(HaveLen(1), "it is not repeated")
+}
