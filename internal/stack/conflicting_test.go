@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -68,4 +69,25 @@ func TestUpdateThatEndedBeforeAStatusCouldNameItIsRecorded(t *testing.T) {
 	s.Expect(stack.Status.LastUpdate.Name).To(Equal(update.Name))
 	s.Expect(s.client.List(t.Context(), updates, client.InNamespace(s.namespace))).To(Succeed())
 	s.Expect(updates.Items).To(HaveLen(1), "it is not repeated")
+}
+
+func TestUpdateThatSomebodyRemovedMayHaveBeenCutOff(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	s.succeed(stack, time.Now())
+	s.edit(stack, withImage("two"))
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
+	removed, next := &autov1alpha1.Update{}, &autov1alpha1.Update{}
+	key := client.ObjectKey{Namespace: s.namespace, Name: stack.Status.CurrentUpdate.Name}
+	s.Expect(s.client.Get(t.Context(), key, removed)).To(Succeed())
+	s.Expect(removed.Spec.AfterInterruption).To(BeNil())
+	s.Expect(s.client.Patch(t.Context(), removed, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	s.Expect(s.client.Delete(t.Context(), removed)).To(Succeed())
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		current := stack.Status.CurrentUpdate
+		return current != nil && s.client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: current.Name}, next) == nil && next.UID != removed.UID
+	})
+	s.Expect(next.Spec.AfterInterruption).To(HaveValue(BeTrue()))
+	s.succeed(stack, time.Now())
+	s.Expect(stack.Status.LastUpdate.Unsettled).To(BeFalse())
 }

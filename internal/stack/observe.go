@@ -105,6 +105,7 @@ func (r *Reconciler) observeUpdate(ctx context.Context, o *observation) error {
 		}
 		// Somebody removed it: whether anything is left to do is decided anew.
 		o.stack.Status.CurrentUpdate = nil
+		rememberUnsettled(o.stack)
 	}
 	updates, err := r.updatesOf(ctx, o.stack)
 	if err != nil {
@@ -113,6 +114,9 @@ func (r *Reconciler) observeUpdate(ctx context.Context, o *observation) error {
 	for i, update := range updates {
 		if update.Spec.Type != autov1alpha1.UpdateTypePreview && !isRecorded(o.stack, &updates[i]) {
 			o.stack.Status.Deployed = true
+			if cutOff(&updates[i]) {
+				rememberUnsettled(o.stack)
+			}
 		}
 		if !update.IsComplete() && o.update == nil {
 			o.update = &updates[i]

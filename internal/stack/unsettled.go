@@ -13,16 +13,31 @@ import (
 
 // leavesUnsettled tells whether pending operations may be in the state after the Update.
 func leavesUnsettled(update *autov1alpha1.Update, previous *pulumiv1.StackUpdateStatus) bool {
-	started := update.Status.StartTime != nil
-	switch reason := conditions.GetReason(update, autov1alpha1.UpdateFailed); {
+	switch {
 	case update.Spec.Type == autov1alpha1.UpdateTypePreview:
 		return previous.Unsettled
 	case !update.HasFailed():
 		return false
-	case reason == autov1alpha1.InterruptedReason, reason == autov1alpha1.TimeoutReason, reason == autov1alpha1.CanceledReason && started:
-		return true
 	}
-	return previous.Unsettled
+	return cutOff(update) || previous.Unsettled
+}
+
+// cutOff tells whether the Update ended in the middle.
+func cutOff(update *autov1alpha1.Update) bool {
+	switch conditions.GetReason(update, autov1alpha1.UpdateFailed) {
+	case autov1alpha1.InterruptedReason, autov1alpha1.TimeoutReason:
+		return update.HasFailed()
+	case autov1alpha1.CanceledReason:
+		return update.HasFailed() && update.Status.StartTime != nil
+	}
+	return false
+}
+
+// rememberUnsettled remembers an operation that may have been cut off and whose result is not in the status.
+func rememberUnsettled(stack *pulumiv1.Stack) {
+	if last := stack.Status.LastUpdate; last != nil {
+		last.Unsettled = true
+	}
 }
 
 // unsettled tells whether pending operations may be in the state now. An Update that somebody removed while it ran has no result.
