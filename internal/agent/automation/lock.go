@@ -1,6 +1,7 @@
 package automation
 
 import (
+	"context"
 	"errors"
 	"path/filepath"
 	"regexp"
@@ -42,6 +43,31 @@ func parseLocks(text string) []*proto.LockHolder {
 	return holders
 }
 
+// lastLookTimeout bounds how long an agent that is about to end looks for a lock that it left.
+const lastLookTimeout = 20 * time.Second
+
+// leaveNoLock releases the lock that a process of ours left when it was killed by our wish to end: what tells that the lock is ours goes
+// with the agent where its directory does.
+func (o *operation) leaveNoLock(ctx context.Context) {
+	if !errors.Is(context.Cause(ctx), ErrShutdown) || o.stack == nil || !o.selfManaged() || len(o.stack.leftOver()) == 0 {
+		return
+	}
+	select {
+	case <-o.runner.deadline.over:
+		return // there is no time left
+	default:
+	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLookTimeout)
+	defer cancel()
+	_, exists, err := o.exportState(limited)
+	if err == nil && exists {
+		err = o.freeForRepair(limited)
+	}
+	if err != nil {
+		o.log.Info("a lock may be left", "error", o.readable(err.Error()))
+	}
+}
+
 // clockResolution is by how much a process may seem to have started after it took a lock: the lock has whole seconds.
 const clockResolution = 2 * time.Second
 
@@ -56,7 +82,7 @@ func (r *Runner) abandoned(s *stack, holders []*proto.LockHolder) bool {
 		if holder.GetHost() != r.hostname || r.holds(s, holder) {
 			return false
 		}
-		if !slices.Contains(leftOver, int(holder.GetPid())) && !r.ofPredecessor(holder) {
+		if !slices.Contains(leftOver, int(holder.GetPid())) && !s.couldNotRemove(holder) && !r.ofPredecessor(holder) {
 			return false
 		}
 	}

@@ -1,9 +1,13 @@
 package automation
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // exitCancelled is the exit code of a CLI that got a second signal: what ran then is recorded as pending.
@@ -34,11 +38,52 @@ func (s *stack) gone(pid int) {
 	}
 }
 
-// ended removes the record of a process that left nothing behind.
+// ended removes the record of a process that came to its end, which may not have been able to remove its lock: the backend was away.
 func (s *stack) ended(pid int, res result) {
-	if !res.bySignal() && res.code != exitCancelled {
-		_ = os.Remove(s.recordPath(pid))
+	if res.bySignal() || res.code == exitCancelled || panicked.MatchString(res.stderr) || goPanicked.MatchString(res.stderr) {
+		return
 	}
+	s.noteLifetime(pid)
+	_ = os.Remove(s.recordPath(pid))
+}
+
+// maxLifetimes is of how many processes it is known when they lived.
+const maxLifetimes = 16
+
+func (s *stack) lifetimesDir() string { return filepath.Join(s.dir, "lifetimes") }
+
+// noteLifetime records when the process lived that has just ended, and forgets the oldest of the others.
+func (s *stack) noteLifetime(pid int) {
+	record, err := os.Stat(s.recordPath(pid))
+	if err != nil || os.MkdirAll(s.lifetimesDir(), 0o700) != nil {
+		return
+	}
+	name := fmt.Sprintf("%d-%d-%d", record.ModTime().Unix(), time.Now().Unix(), pid)
+	_ = os.WriteFile(filepath.Join(s.lifetimesDir(), name), nil, 0o600)
+	entries, _ := os.ReadDir(s.lifetimesDir())
+	for i := range max(0, len(entries)-maxLifetimes) {
+		_ = os.Remove(filepath.Join(s.lifetimesDir(), entries[i].Name()))
+	}
+}
+
+// couldNotRemove tells whether the lock was taken by a process of ours while it lived, which has ended. Neither the host's name nor the
+// process ID alone would say that it was ours.
+func (s *stack) couldNotRemove(holder *proto.LockHolder) bool {
+	if holder.GetSince() == nil {
+		return false
+	}
+	since := holder.GetSince().AsTime()
+	entries, _ := os.ReadDir(s.lifetimesDir())
+	for _, entry := range entries {
+		var start, end, pid int64
+		if _, err := fmt.Sscanf(entry.Name(), "%d-%d-%d", &start, &end, &pid); err != nil || pid != holder.GetPid() {
+			continue
+		}
+		if !since.Before(time.Unix(start, 0).Add(-clockResolution)) && !since.After(time.Unix(end, 0).Add(clockResolution)) {
+			return true
+		}
+	}
+	return false
 }
 
 // leftOver returns the IDs of the recorded processes that are gone.
