@@ -117,15 +117,15 @@ func (o *orphanSet) add(pid int) {
 	o.started[pid] = stat.started
 }
 
-// adopt adds the children of this process that ended before they could be found by their marker: those of the CLI's process
-// group, and plugins, which have a group each.
+// adopt adds the children of this process that could not be found by their marker, because they end or have ended: those of the CLI's
+// process group, and plugins, which have a group each.
 func (o *orphanSet) adopt(cli int) {
 	for _, pid := range processIDs() {
 		stat, err := readStat(pid)
-		if err != nil || !stat.dead() || stat.parent != os.Getpid() || pid == cli {
+		if err != nil || stat.parent != os.Getpid() || pid == cli {
 			continue
 		}
-		if stat.group == cli || (stat.group == pid && strings.HasPrefix(stat.name, pluginPrefix)) {
+		if stat.group == cli || (stat.dead() && stat.group == pid && strings.HasPrefix(stat.name, pluginPrefix)) {
 			o.add(pid)
 		}
 	}
