@@ -105,6 +105,9 @@ func managerOptions(o *options, scheme *runtime.Scheme) ctrl.Options {
 		Controller: config.Controller{
 			MaxConcurrentReconciles: o.concurrent,
 			RecoverPanic:            ptr.To(true),
+			// A priority queue can lock itself up when it is shut down: it hands an item, with its lock held, to a worker that has gone.
+			// The controller would not end, nor give its lease to the next one, before the graceful shutdown times out.
+			UsePriorityQueue: ptr.To(false),
 		},
 	}
 }

@@ -52,9 +52,10 @@ func TestUpdateByHandIsNotEndedByTheDeletionOfTheStack(t *testing.T) {
 			stack, _ := deployed(t, g, name, func(s *pulumiv1.Stack) { s.Spec.DestroyOnFinalize = destroys })
 			release := pulumi.hold(g)
 			defer release()
+			before := runsOf(g, name, "up")
 			byHand := handmade(name, autov1alpha1.UpdateTypeUp)
 			g.Expect(system.Client.Create(t.Context(), byHand)).To(Succeed())
-			awaitRuns(g, name, "up", 2)
+			awaitRuns(g, name, "up", before+1)
 			g.Eventually(func(g Gomega) {
 				g.Expect(system.Client.Get(t.Context(), client.ObjectKeyFromObject(byHand), byHand)).To(Succeed())
 				g.Expect(byHand.HasStarted()).To(BeTrue())

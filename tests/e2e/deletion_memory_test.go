@@ -19,7 +19,7 @@ func forgetUpdates(t *testing.T, g *WithT, namespace string) {
 	for _, update := range updates(t.Context(), g, namespace) {
 		before := update.DeepCopy()
 		update.Finalizers = nil
-		g.Expect(system.Client.Patch(t.Context(), &update, client.MergeFrom(before))).To(Succeed())
+		g.Expect(client.IgnoreNotFound(system.Client.Patch(t.Context(), &update, client.MergeFrom(before)))).To(Succeed())
 		g.Expect(client.IgnoreNotFound(system.Client.Delete(t.Context(), &update))).To(Succeed())
 	}
 	g.Expect(updates(t.Context(), g, namespace)).To(BeEmpty())
@@ -29,7 +29,7 @@ func TestStackWhoseStatusWasClearedIsNotLetGoWithoutADestroy(t *testing.T) {
 	g := NewWithT(t)
 	const name = "deleted-statusless"
 	stack, _ := deployed(t, g, name, destroyed)
-	g.Expect(system.StopController()).To(Succeed())
+	stopController(t, g)
 	forgetUpdates(t, g, name)
 	g.Expect(system.Client.Get(t.Context(), keyOf(name), stack)).To(Succeed())
 	g.Expect(stack.Annotations).To(HaveKeyWithValue(pulumiv1.DeployedStackAnnotation, "dev"))
@@ -69,7 +69,7 @@ func TestStackThatWasRestoredWithoutStatusIsDestroyedWhenItIsDeleted(t *testing.
 	g := NewWithT(t)
 	const name = "deleted-restored"
 	deployed(t, g, name, destroyed)
-	g.Expect(system.StopController()).To(Succeed())
+	stopController(t, g)
 	stack := restored(t, g, name, func(s *pulumiv1.Stack) { s.Spec.Suspend = true })
 	g.Expect(system.StartController(t.Context())).To(Succeed())
 	g.Eventually(func(g Gomega) {
@@ -87,7 +87,7 @@ func TestStackThatWasRestoredWithoutItsBackendIsNotCreatedAgain(t *testing.T) {
 	g := NewWithT(t)
 	const name = "restored-lost"
 	_, artifact := deployed(t, g, name, destroyed, retriedSoon)
-	g.Expect(system.StopController()).To(Succeed())
+	stopController(t, g)
 	restored(t, g, name)
 	bringBack := lose(g, name)
 	g.Expect(system.StartController(t.Context())).To(Succeed())

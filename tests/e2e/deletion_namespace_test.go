@@ -125,8 +125,9 @@ func TestUpdateThatRunsWhenItsNamespaceGoesIsEnded(t *testing.T) {
 	deployed(t, g, name)
 	release := pulumi.hold(g)
 	defer release()
+	before := runsOf(g, name, "up")
 	g.Expect(publish(t.Context(), name, artifacts.put("v2", packed(yamlProgram(name, "outputs:", "  x: 2"))))).To(Succeed())
-	awaitRuns(g, name, "up", 2)
+	awaitRuns(g, name, "up", before+1)
 	deleteNamespace(t, g, name)
 	awaitNamespaceGone(t, g, name)
 }

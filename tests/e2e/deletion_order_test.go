@@ -206,10 +206,10 @@ func TestDependentsOfAnotherShardAreWaitedFor(t *testing.T) {
 	g := NewWithT(t)
 	const name = "deleted-sharded"
 	base, _ := deployed(t, g, name, inReverse, func(s *pulumiv1.Stack) { s.Labels = map[string]string{"shard": "one"} })
-	g.Expect(system.StopController()).To(Succeed())
+	stopController(t, g)
 	g.Expect(system.StartController(t.Context(), "--watch-label-selector=shard=one")).To(Succeed())
 	defer func() {
-		g.Expect(system.StopController()).To(Succeed())
+		stopController(t, g)
 		g.Expect(system.StartController(t.Context())).To(Succeed())
 	}()
 	user := layer(t, g, name, "user", needs(name))

@@ -25,16 +25,21 @@ func bringProgram(g *WithT, name string, lines ...string) {
 	}
 }
 
+// runsOf is how often pulumi was called for the operation in the workspace.
+func runsOf(g Gomega, name, operation string) int {
+	runs := 0
+	for _, call := range pulumi.calls(g) {
+		if strings.HasPrefix(call, directoryOf(name)) && strings.Contains(call, " "+operation+" ") {
+			runs++
+		}
+	}
+	return runs
+}
+
 // awaitRuns waits until pulumi was called so often for the operation in the workspace.
 func awaitRuns(g *WithT, name, operation string, times int) {
 	g.Eventually(func(g Gomega) {
-		runs := 0
-		for _, call := range pulumi.calls(g) {
-			if strings.HasPrefix(call, directoryOf(name)) && strings.Contains(call, " "+operation+" ") {
-				runs++
-			}
-		}
-		g.Expect(runs).To(Equal(times))
+		g.Expect(runsOf(g, name, operation)).To(Equal(times))
 	}).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
 }
 

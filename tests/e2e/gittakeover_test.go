@@ -19,7 +19,7 @@ func TestGitStackOfTheFormerControllerIsTakenOver(t *testing.T) {
 	repository, sha := deployedFromGit(t, g, name, yamlProgram(name, "outputs:", "  x: 1"), func(s *pulumiv1.Stack) {
 		s.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "long ago"}
 	})
-	g.Expect(system.StopController()).To(Succeed())
+	stopController(t, g)
 	recorded := leftByTheFormerController(t, g, name, sha)
 	g.Expect(system.StartController(t.Context())).To(Succeed())
 	stack := await(t.Context(), g, name, func(s *pulumiv1.Stack) bool { return ready(sha)(s) && len(s.Status.History) == 1 && s.Status.Deployed })
@@ -40,7 +40,7 @@ func TestRestartOfTheControllerLeavesGitStacksAsTheyAre(t *testing.T) {
 	const name = "git-restarted"
 	repository, sha := deployedFromGit(t, g, name, yamlProgram(name, "outputs:", "  x: 1"))
 	before := await(t.Context(), g, name, ready(sha))
-	g.Expect(system.StopController()).To(Succeed())
+	stopController(t, g)
 	g.Expect(system.StartController(t.Context())).To(Succeed())
 	// A Stack of the same branch is deployed when the answer of the git server has come.
 	later := gitStack(name, repository)

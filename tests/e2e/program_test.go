@@ -275,7 +275,7 @@ func TestStackWithAProgramOfTheFormerControllerIsTakenOver(t *testing.T) {
 	g := NewWithT(t)
 	const name = "former-inline"
 	deployedProgram(t, g, name, "{outputs: {x: 1}}")
-	g.Expect(system.StopController()).To(Succeed())
+	stopController(t, g)
 	program := awaitProgram(t, g, name)
 	digest := program.Status.Artifact.Digest
 	leftByTheFormerController(t, g, name, "1")

@@ -71,7 +71,7 @@ func TestRestartRunsNoUpdateForSecretsThatDidNotChange(t *testing.T) {
 	g := NewWithT(t)
 	const name = "restarted-references"
 	stack := configured(t, g, name, watched)
-	g.Expect(system.StopController()).To(Succeed())
+	stopController(t, g)
 	g.Expect(system.StartController(t.Context())).To(Succeed())
 	configured(t, g, name+"-later", watched)
 	g.Expect(updates(t.Context(), g, name)).To(HaveLen(1))
@@ -88,7 +88,7 @@ func TestRestartRunsNoUpdateForSecretsThatDidNotChange(t *testing.T) {
 func TestSelectorChoosesWhichSecretsAreWatched(t *testing.T) {
 	g := NewWithT(t)
 	restart := func(flags ...string) {
-		g.Expect(system.StopController()).To(Succeed())
+		stopController(t, g)
 		g.Expect(system.StartController(t.Context(), flags...)).To(Succeed())
 	}
 	const all, helm, none = "selected", "selected-helm", "selected-none"

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"testing"
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -72,4 +73,16 @@ func awaitGone(ctx context.Context, g *WithT, name string) {
 	g.Eventually(func() bool {
 		return apierrors.IsNotFound(system.Client.Get(ctx, keyOf(name), &pulumiv1.Stack{}))
 	}).WithContext(ctx).WithTimeout(patience).WithPolling(pollInterval).Should(BeTrue())
+}
+
+// stopController ends the controller. A test that fails before it has started the next one does not take it away from the other tests.
+func stopController(t *testing.T, g *WithT) {
+	t.Helper()
+	g.Expect(system.StopController()).To(Succeed())
+	stopped := system.Controller()
+	t.Cleanup(func() {
+		if system.Controller() == stopped {
+			g.Expect(system.StartController(context.Background())).To(Succeed())
+		}
+	})
 }

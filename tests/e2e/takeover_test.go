@@ -107,7 +107,7 @@ func TestStackOfTheFormerControllerIsTakenOver(t *testing.T) {
 				s.Spec.DestroyOnFinalize = true
 				s.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "long ago"}
 			})
-			g.Expect(system.StopController()).To(Succeed())
+			stopController(t, g)
 			earlier := updates(t.Context(), g, name)
 			g.Expect(earlier).To(HaveLen(1))
 			recorded := leftByTheFormerController(t, g, name, of(artifact))
@@ -146,7 +146,7 @@ func TestUpdateThatTheFormerControllerLeftRunningIsRepeated(t *testing.T) {
 	g := NewWithT(t)
 	const name = "former-running"
 	_, artifact := deployed(t, g, name)
-	g.Expect(system.StopController()).To(Succeed())
+	stopController(t, g)
 	leftByTheFormerController(t, g, name, "main@sha1:earlier")
 	stack, workspace := &pulumiv1.Stack{}, &autov1alpha1.Workspace{}
 	g.Expect(system.Client.Get(t.Context(), keyOf(name), stack)).To(Succeed())
