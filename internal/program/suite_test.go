@@ -109,7 +109,7 @@ func (s *stage) startController(selector labels.Selector) (stop func()) {
 		Logger:     funcr.New(s.logged.write, funcr.Options{Verbosity: 4}),
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}},
-		Controller: config.Controller{SkipNameValidation: new(true)}, // every test has a controller of that name
+		Controller: config.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)}, // every test has a controller of that name
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	s.programs = &source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}

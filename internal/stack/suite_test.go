@@ -130,7 +130,7 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}},
 		// Every test has a controller of that name.
-		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)},
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	store, err := artifact.NewStore(artifact.Options{Dir: s.t.TempDir()})

@@ -118,7 +118,7 @@ func (s *stage) startController() (stop func()) {
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}},
 		// Every test has a controller of that name.
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		Controller: config.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)},
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	store, err := artifact.NewStore(artifact.Options{Dir: s.storeDir})

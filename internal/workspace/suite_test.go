@@ -137,7 +137,7 @@ func (s *stage) startControllerOf(agents runtime.Runtime) (stop func()) {
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}},
 		// Every test has a controller of that name.
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		Controller: config.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)},
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	if runnable, ok := agents.(manager.Runnable); ok {

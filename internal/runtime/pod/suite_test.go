@@ -131,7 +131,7 @@ func (s *stage) startController() (stop func()) {
 		Scheme:     s.client.Scheme(),
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}, ByObject: CachedObjects()},
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		Controller: config.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)},
 		Client:     ctrlclient.Options{Cache: &ctrlclient.CacheOptions{DisableFor: []ctrlclient.Object{&corev1.Secret{}}}},
 	})
 	s.Expect(err).NotTo(HaveOccurred())
