@@ -58,8 +58,12 @@ func TestLockThatTheCLICouldNotRemoveIsReleased(t *testing.T) {
 	f.Expect(err).NotTo(HaveOccurred())
 	hostname, err := os.Hostname()
 	f.Expect(err).NotTo(HaveOccurred())
-	theirs := f.lock(hostname, pid, time.Unix(start-10, 0))
-	operation = f.run(up)
-	f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT))
-	f.Expect(f.locks()).To(ConsistOf(theirs))
+	for _, since := range []int64{start - 10, end + 1} {
+		theirs := f.lock(hostname, pid, time.Unix(since, 0))
+		operation = f.run(up)
+		f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT))
+		f.Expect(f.locks()).To(ConsistOf(theirs))
+	}
+	// Those that found it locked lived at the same time as whoever held it.
+	f.Expect(filepath.Glob(filepath.Join(f.home, ".automation", "stacks", "*", "lifetimes", "*"))).To(HaveLen(len(entries)))
 }

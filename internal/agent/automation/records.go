@@ -43,8 +43,16 @@ func (s *stack) ended(pid int, res result) {
 	if res.bySignal() || res.code == exitCancelled || panicked.MatchString(res.stderr) || goPanicked.MatchString(res.stderr) {
 		return
 	}
-	s.noteLifetime(pid)
+	if hadLock(res) {
+		s.noteLifetime(pid)
+	}
 	_ = os.Remove(s.recordPath(pid))
+}
+
+// hadLock tells whether the process came so far that it held the lock: one that found the lock taken lived at the same time as the holder,
+// who may have the same host name and process ID in another cluster.
+func hadLock(res result) bool {
+	return res.code == 0 || classify(res, &summary{}).reason == proto.FailureReason_FAILURE_REASON_UPDATE_FAILED
 }
 
 // maxLifetimes is of how many processes it is known when they lived.
@@ -67,7 +75,7 @@ func (s *stack) noteLifetime(pid int) {
 }
 
 // couldNotRemove tells whether the lock was taken by a process of ours while it lived, which has ended. Neither the host's name nor the
-// process ID alone would say that it was ours.
+// process ID alone would say that it was ours. A lock has whole seconds, so its time is never after the end of who took it.
 func (s *stack) couldNotRemove(holder *proto.LockHolder) bool {
 	if holder.GetSince() == nil {
 		return false
@@ -79,7 +87,7 @@ func (s *stack) couldNotRemove(holder *proto.LockHolder) bool {
 		if _, err := fmt.Sscanf(entry.Name(), "%d-%d-%d", &start, &end, &pid); err != nil || pid != holder.GetPid() {
 			continue
 		}
-		if !since.Before(time.Unix(start, 0).Add(-clockResolution)) && !since.After(time.Unix(end, 0).Add(clockResolution)) {
+		if !since.Before(time.Unix(start, 0).Add(-clockResolution)) && !since.After(time.Unix(end, 0)) {
 			return true
 		}
 	}
