@@ -91,3 +91,34 @@ func TestUpdateThatSomebodyRemovedMayHaveBeenCutOff(t *testing.T) {
 	s.succeed(stack, time.Now())
 	s.Expect(stack.Status.LastUpdate.Unsettled).To(BeFalse())
 }
+
+func TestUpdateThatNoStatusNamedMayHaveBeenCutOff(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	s.succeed(stack, time.Now().Add(-time.Minute))
+	s.conflicting.Store(true)
+	s.edit(stack, withImage("two"))
+	updates := &autov1alpha1.UpdateList{}
+	count := func(expected int) {
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.client.List(t.Context(), updates, client.InNamespace(s.namespace))).To(Succeed())
+			g.Expect(updates.Items).To(HaveLen(expected))
+		}).Should(Succeed())
+	}
+	count(2)
+	for i := range updates.Items {
+		if update := &updates.Items[i]; !update.IsComplete() {
+			before := update.DeepCopy()
+			started(update)
+			wasInterrupted(update)
+			s.Expect(s.client.Status().Patch(t.Context(), update, client.MergeFrom(before))).To(Succeed())
+		}
+	}
+	s.edit(stack, withImage("three"))
+	count(3)
+	for _, update := range updates.Items {
+		if !update.IsComplete() {
+			s.Expect(update.Spec.AfterInterruption).To(HaveValue(BeTrue()))
+		}
+	}
+}
