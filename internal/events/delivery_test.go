@@ -95,7 +95,7 @@ func TestAHangingReceiverHoldsUpNeitherCallersNorKubernetesEvents(t *testing.T) 
 		slowest = max(slowest, time.Since(begin))
 		g.Eventually(f.kubernetes, timeout).Should(Receive())
 	}
-	g.Expect(slowest).To(BeNumerically("<", time.Second))
+	g.Expect(slowest).To(BeNumerically("<", 5*time.Second))
 	g.Expect(receiver.requests.Load()).To(BeNumerically("<=", 1))
 
 	begin := time.Now()

@@ -120,7 +120,7 @@ resources:
 	start := time.Now()
 	var operation *proto.Operation
 	f.Eventually(result).WithTimeout(long).Should(Receive(&operation))
-	f.Expect(time.Since(start)).To(BeNumerically("<", 5*time.Second))
+	f.Expect(time.Since(start)).To(BeNumerically("<", long/2))
 	f.Expect(operation.GetState()).To(Equal(interrupted), operation.GetMessage())
 	f.Expect(f.processes()).To(HaveExactElements(Equal("install")))
 }
