@@ -13,8 +13,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -49,16 +51,8 @@ func TestUpdateThatEndedBeforeAStatusCouldNameItIsRecorded(t *testing.T) {
 	s := newStage(t)
 	s.conflicting.Store(true)
 	stack := s.dependent("app")
-	updates := &autov1alpha1.UpdateList{}
-	s.Eventually(func(g Gomega) {
-		g.Expect(s.client.List(t.Context(), updates, client.InNamespace(s.namespace))).To(Succeed())
-		g.Expect(updates.Items).To(HaveLen(1))
-	}).Should(Succeed())
-	update := &updates.Items[0]
-	before := update.DeepCopy()
-	update.Status.StartTime, update.Status.EndTime = new(metav1.Now()), new(metav1.Now())
-	conditions.MarkTrue(update, autov1alpha1.UpdateComplete, "Complete", "done")
-	s.Expect(s.client.Status().Patch(t.Context(), update, client.MergeFrom(before))).To(Succeed())
+	update := s.awaitUnnamed()
+	s.mark(update, started, succeeded)
 	s.Consistently(func(g Gomega) {
 		g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
 		g.Expect(stack.Status.CurrentUpdate).To(BeNil())
@@ -67,8 +61,7 @@ func TestUpdateThatEndedBeforeAStatusCouldNameItIsRecorded(t *testing.T) {
 	s.conflicting.Store(false)
 	s.await(stack, func(stack *pulumiv1.Stack) bool { return conditions.IsReady(stack) })
 	s.Expect(stack.Status.LastUpdate.Name).To(Equal(update.Name))
-	s.Expect(s.client.List(t.Context(), updates, client.InNamespace(s.namespace))).To(Succeed())
-	s.Expect(updates.Items).To(HaveLen(1), "it is not repeated")
+	s.Expect(s.updates()).To(HaveLen(1), "it is not repeated")
 }
 
 func TestUpdateThatSomebodyRemovedMayHaveBeenCutOff(t *testing.T) {
@@ -98,27 +91,99 @@ func TestUpdateThatNoStatusNamedMayHaveBeenCutOff(t *testing.T) {
 	s.succeed(stack, time.Now().Add(-time.Minute))
 	s.conflicting.Store(true)
 	s.edit(stack, withImage("two"))
-	updates := &autov1alpha1.UpdateList{}
-	count := func(expected int) {
-		s.Eventually(func(g Gomega) {
-			g.Expect(s.client.List(t.Context(), updates, client.InNamespace(s.namespace))).To(Succeed())
-			g.Expect(updates.Items).To(HaveLen(expected))
-		}).Should(Succeed())
-	}
-	count(2)
-	for i := range updates.Items {
-		if update := &updates.Items[i]; !update.IsComplete() {
-			before := update.DeepCopy()
-			started(update)
-			wasInterrupted(update)
-			s.Expect(s.client.Status().Patch(t.Context(), update, client.MergeFrom(before))).To(Succeed())
-		}
-	}
+	unnamed := s.awaitUnnamed()
+	s.mark(unnamed, started, wasInterrupted)
 	s.edit(stack, withImage("three"))
-	count(3)
-	for _, update := range updates.Items {
+	s.Consistently(s.updates, "1s").Should(HaveLen(2), "the next one waits until the result of this one is known")
+
+	s.conflicting.Store(false)
+	s.Eventually(s.updates).Should(HaveLen(3))
+	for _, update := range s.updates() {
 		if !update.IsComplete() {
 			s.Expect(update.Spec.AfterInterruption).To(HaveValue(BeTrue()))
 		}
 	}
+}
+
+func TestRequestIsAnsweredByAnUpdateThatNoStatusNamed(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	s.succeed(stack, time.Now().Add(-time.Minute))
+	s.conflicting.Store(true)
+	s.edit(stack, func(stack *pulumiv1.Stack) {
+		metav1.SetMetaDataAnnotation(&stack.ObjectMeta, meta.ReconcileRequestAnnotation, "now")
+	})
+	unnamed := s.awaitUnnamed()
+	s.mark(unnamed, started, succeeded)
+	s.conflicting.Store(false)
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return conditions.IsReady(stack) && stack.Status.LastUpdate.Name == unnamed.Name && stack.Status.LastHandledReconcileAt == "now"
+	})
+	s.Consistently(s.updates, "1s").Should(HaveLen(2))
+}
+
+// A controller that was frozen does not know at once that another one leads, and what it knows of the Stack and of its source is old.
+func TestControllerThatKnowsLessDoesNotCreateASecondUpdate(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	stack = s.succeed(stack, time.Now().Add(-time.Minute))
+	stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "old"}
+	workspace := &autov1alpha1.Workspace{}
+	s.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(stack), workspace)).To(Succeed())
+	known := &observation{stack: stack.DeepCopy(), workspace: workspace, artifact: settled().artifact, desired: &desired{}}
+	known.artifact.URL = "http://example.invalid"
+	s.edit(stack, withImage("two"))
+	stack = s.await(stack, working)
+
+	frozen := &Reconciler{Client: s.client, Live: s.client, EventRecorder: record.NewFakeRecorder(1)}
+	d := decision{action: actionUpdate, kind: autov1alpha1.UpdateTypeUp}
+	update, err := frozen.createUpdate(t.Context(), known, d)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(update.Name).To(Equal(stack.Status.CurrentUpdate.Name))
+	s.Expect(s.updates()).To(HaveLen(2))
+	frozen.recordStart(known, d, update)
+	s.Expect(known.stack.Status.CurrentUpdate.Generation).To(Equal(stack.Generation), "it tells what the update is for")
+	s.Expect(known.stack.Status.CurrentUpdate.Commit).To(BeEmpty())
+	s.Expect(known.stack.Status.LastHandledReconcileAt).To(BeEmpty(), "the update does not answer that request")
+}
+
+func TestControllerThatKnowsLessDoesNotChangeTheWorkspaceBack(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	stack = s.succeed(stack, time.Now())
+	old := &autov1alpha1.Workspace{}
+	s.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(stack), old)).To(Succeed())
+	wanted, err := desire(stack)
+	s.Expect(err).NotTo(HaveOccurred())
+	wanted.workspace.Spec.Image = "between"
+	s.edit(stack, withImage("two"))
+	workspace := &autov1alpha1.Workspace{}
+	s.Eventually(func() string {
+		s.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(stack), workspace)).To(Succeed())
+		return workspace.Spec.Image
+	}).Should(Equal("two"))
+
+	frozen := &Reconciler{Client: s.client, Live: s.client}
+	s.Expect(frozen.applyWorkspace(t.Context(), &observation{stack: stack, desired: wanted, workspace: old}, true)).
+		To(MatchError(apierrors.IsConflict, "IsConflict"))
+}
+
+func (s *stage) updates() []autov1alpha1.Update {
+	list := &autov1alpha1.UpdateList{}
+	s.Expect(s.client.List(s.t.Context(), list, client.InNamespace(s.namespace))).To(Succeed())
+	return list.Items
+}
+
+// awaitUnnamed returns the Update that has not ended yet.
+func (s *stage) awaitUnnamed() (found *autov1alpha1.Update) {
+	s.t.Helper()
+	s.Eventually(func() *autov1alpha1.Update {
+		for _, update := range s.updates() {
+			if !update.IsComplete() {
+				found = &update
+			}
+		}
+		return found
+	}).ShouldNot(BeNil())
+	return found
 }

@@ -277,18 +277,17 @@ func TestInterruptionsInARowWaitAfterTheThird(t *testing.T) {
 	}
 }
 
-func TestUpdateNameIsTheSameForTheSameWorkOnly(t *testing.T) {
+func TestOnlyOneUpdateCanFollowTheLast(t *testing.T) {
 	g := NewWithT(t)
-	d := decision{kind: autov1alpha1.UpdateTypeUp}
-	name := updateName(settled(), d)
+	name := updateName(settled().stack)
 	g.Expect(name).To(MatchRegexp(`^app-[0-9a-f]{10}$`))
-	g.Expect(updateName(settled(), d)).To(Equal(name))
+	edited := with(settled(), func(o *observation) { o.stack.Generation = 3 })
+	g.Expect(updateName(edited.stack)).To(Equal(name))
 	for _, other := range []*observation{
-		with(settled(), func(o *observation) { o.stack.Generation = 3 }),
-		with(settled(), func(o *observation) { o.artifact.Digest = "sha256:b" }),
 		with(settled(), func(o *observation) { o.stack.Status.LastUpdate.Name = "app-2" }),
+		with(settled(), func(o *observation) { o.stack.Status.LastUpdate = nil }),
 		with(settled(), func(o *observation) { o.stack.UID = "5678" }),
 	} {
-		g.Expect(updateName(other, d)).NotTo(Equal(name))
+		g.Expect(updateName(other.stack)).NotTo(Equal(name))
 	}
 }

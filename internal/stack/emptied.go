@@ -45,9 +45,11 @@ func (r *Reconciler) removeEmptied(ctx context.Context, present *autov1alpha1.Wo
 	if err != nil {
 		return fmt.Errorf("encode a change of the workspace: %w", err)
 	}
-	if err := r.Patch(ctx, present.DeepCopy(), client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(fieldOwner)); err != nil {
+	patched := present.DeepCopy()
+	if err := r.Patch(ctx, patched, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(fieldOwner)); err != nil {
 		return fmt.Errorf("empty fields of the workspace: %w", err)
 	}
+	present.ResourceVersion = patched.ResourceVersion
 	return nil
 }
 

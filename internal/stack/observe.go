@@ -114,9 +114,6 @@ func (r *Reconciler) observeUpdate(ctx context.Context, o *observation) error {
 	for i, update := range updates {
 		if update.Spec.Type != autov1alpha1.UpdateTypePreview && !isRecorded(o.stack, &updates[i]) {
 			o.stack.Status.Deployed = true
-			if cutOff(&updates[i]) {
-				rememberUnsettled(o.stack)
-			}
 		}
 		if !update.IsComplete() && o.update == nil {
 			o.update = &updates[i]

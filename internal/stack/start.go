@@ -117,7 +117,8 @@ func fetchErrorKind(err error) (artifact.Kind, bool) {
 	return "", false
 }
 
-// createUpdate creates the Update, or finds the one that an earlier reconcile created for the same inputs.
+// createUpdate creates the Update, or finds the one that was created after the last one already, perhaps for other inputs. That one comes
+// first: it makes room when it waits, and is recorded when it has run.
 func (r *Reconciler) createUpdate(ctx context.Context, o *observation, d decision) (*autov1alpha1.Update, error) {
 	update, err := desiredUpdate(o, d)
 	if err != nil {
@@ -144,13 +145,7 @@ func (r *Reconciler) createUpdate(ctx context.Context, o *observation, d decisio
 // recordStart puts the Update into the status.
 func (r *Reconciler) recordStart(o *observation, d decision, update *autov1alpha1.Update) {
 	stack := o.stack
-	token := requestedAt(stack)
-	if token == stack.Status.LastHandledReconcileAt {
-		token = ""
-	}
-	stack.Status.CurrentUpdate = currentOf(update)
-	stack.Status.CurrentUpdate.RequestedAt = token
-	handleRequests(stack)
+	follows(stack, update)
 	if revision := stack.Status.CurrentUpdate.Revision; revision != "" {
 		stack.Status.LastAttemptedRevision = revision
 	}
@@ -167,6 +162,8 @@ func (r *Reconciler) recordStart(o *observation, d decision, update *autov1alpha
 // refused shows what the API server did not accept. A namespace that is being deleted accepts nothing any more.
 func (r *Reconciler) refused(o *observation, err error) (outcome, error) {
 	switch {
+	case apierrors.IsConflict(err):
+		return outcome{after: conflictInterval}, nil
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		markStalled(o.stack, pulumiv1.NamespaceTerminatingReason, inTerminatingNamespace(o.stack))
 		return outcome{after: r.WaitInterval}, nil
@@ -180,16 +177,32 @@ func (r *Reconciler) refused(o *observation, err error) (outcome, error) {
 // adopt puts an Update that exists into the status when a crash kept it out.
 func adopt(o *observation) {
 	if o.stack.Status.CurrentUpdate == nil {
-		o.stack.Status.CurrentUpdate = currentOf(o.update)
+		follows(o.stack, o.update)
+	}
+}
+
+// follows makes the Update the current one, and notes the requests that it answers.
+func follows(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
+	current := currentOf(update)
+	stack.Status.CurrentUpdate = current
+	if current.RequestedAt == requestedAt(stack) {
+		handleFluxRequest(stack)
+	}
+	if current.ReconcileRequest == reconcileRequest(stack) {
+		stack.Status.ObservedReconcileRequest = current.ReconcileRequest
 	}
 }
 
 // handleRequests notes that the requests in the annotations were seen.
 func handleRequests(stack *pulumiv1.Stack) {
+	handleFluxRequest(stack)
+	stack.Status.ObservedReconcileRequest = reconcileRequest(stack)
+}
+
+func handleFluxRequest(stack *pulumiv1.Stack) {
 	// Flux's request to force a reconcile comes with a plain request of the same value, which is all that is needed here.
 	meta.ShouldHandleForceRequest(stack)
 	if token := requestedAt(stack); token != "" {
 		stack.Status.LastHandledReconcileAt = token
 	}
-	stack.Status.ObservedReconcileRequest = reconcileRequest(stack)
 }

@@ -91,5 +91,6 @@ func (r *Reconciler) inheritFields(ctx context.Context, workspace *autov1alpha1.
 	if err := r.Patch(ctx, live, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(fieldOwner)); err != nil {
 		return fmt.Errorf("take over the fields of the workspace: %w", err)
 	}
+	workspace.ResourceVersion = live.ResourceVersion
 	return nil
 }

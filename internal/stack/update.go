@@ -9,6 +9,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fluxcd/pkg/apis/meta"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/references"
@@ -36,13 +38,16 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 		update.Spec.RequireStack = new(true)
 	}
 	update.Namespace = stack.Namespace
-	update.Name = updateName(o, d)
+	update.Name = updateName(stack)
 	for key, value := range labelsOf(stack) {
 		metav1.SetMetaDataLabel(&update.ObjectMeta, key, value)
 	}
 	metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.StackGenerationAnnotation, strconv.FormatInt(stack.Generation, 10))
 	if request := reconcileRequest(stack); request != "" {
 		metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.ReconcileRequestAnnotation, request)
+	}
+	if token := requestedAt(stack); token != "" && token != stack.Status.LastHandledReconcileAt {
+		metav1.SetMetaDataAnnotation(&update.ObjectMeta, meta.ReconcileRequestAnnotation, token)
 	}
 	if digest := references.Digest(o.references); digest != "" {
 		metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.ReferencesDigestAnnotation, digest)
@@ -121,22 +126,16 @@ func ownersOf(o *observation) []metav1.OwnerReference {
 	}
 }
 
-// updateName is made of everything that an Update is for. Whoever decides the same again, after a crash or with an old
-// cache, finds the Update that exists instead of creating a second one. The name of the last recorded Update stands
-// for the attempt.
-func updateName(o *observation, d decision) string {
+// updateName is made of the Update that was recorded last, and of nothing that the next one is for: only one can follow. Whoever decides
+// after a crash, with an old cache, or while another controller leads already, finds the Update that exists instead of creating a second
+// one, which would run after the first with inputs that are older.
+func updateName(stack *pulumiv1.Stack) string {
 	previous := ""
-	if last := o.stack.Status.LastUpdate; last != nil {
+	if last := stack.Status.LastUpdate; last != nil {
 		previous = last.Name
 	}
-	hash := sha256.New()
-	for _, part := range []string{
-		string(o.stack.UID), strconv.FormatInt(o.stack.Generation, 10), commitOf(o.artifact),
-		reconcileRequest(o.stack), requestedAt(o.stack), string(d.kind), previous,
-	} {
-		fmt.Fprintf(hash, "%d:%s", len(part), part)
-	}
-	return o.stack.Name + "-" + hex.EncodeToString(hash.Sum(nil))[:10]
+	hash := sha256.Sum256([]byte(string(stack.UID) + "/" + previous))
+	return stack.Name + "-" + hex.EncodeToString(hash[:])[:10]
 }
 
 // currentOf reads from an Update what the Stack's status says about it.
@@ -146,6 +145,7 @@ func currentOf(update *autov1alpha1.Update) *pulumiv1.CurrentStackUpdate {
 	current := &pulumiv1.CurrentStackUpdate{
 		Generation:       generation,
 		ReconcileRequest: update.Annotations[pulumiv1.ReconcileRequestAnnotation],
+		RequestedAt:      update.Annotations[meta.ReconcileRequestAnnotation],
 		Name:             update.Name,
 		ContentDigest:    update.Annotations[pulumiv1.ContentDigestAnnotation],
 		ReferencesDigest: update.Annotations[pulumiv1.ReferencesDigestAnnotation],

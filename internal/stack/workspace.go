@@ -45,6 +45,10 @@ func (r *Reconciler) applyWorkspace(ctx context.Context, o *observation, withSou
 	if err := r.removeEmptied(ctx, o.workspace, object); err != nil {
 		return err
 	}
+	if o.workspace != nil {
+		// Whoever does not know what it is now must not take back what another controller made of it.
+		object.SetResourceVersion(o.workspace.ResourceVersion)
+	}
 	if err := r.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(fieldOwner), client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply the workspace: %w", err)
 	}

@@ -75,8 +75,16 @@ func (s *stage) setUpdate(stack *pulumiv1.Stack, mark func(*autov1alpha1.Update)
 	update := &autov1alpha1.Update{}
 	key := client.ObjectKey{Namespace: s.namespace, Name: stack.Status.CurrentUpdate.Name}
 	s.Expect(s.client.Get(s.t.Context(), key, update)).To(Succeed())
+	s.mark(update, mark)
+}
+
+// mark writes the status of an Update.
+func (s *stage) mark(update *autov1alpha1.Update, marks ...func(*autov1alpha1.Update)) {
+	s.t.Helper()
 	before := update.DeepCopy()
-	mark(update)
+	for _, mark := range marks {
+		mark(update)
+	}
 	s.Expect(s.client.Status().Patch(s.t.Context(), update, client.MergeFrom(before))).To(Succeed())
 }
 

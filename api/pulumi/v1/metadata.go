@@ -8,6 +8,7 @@ const Finalizer = "finalizer.stack.pulumi.com"
 const (
 	// ReconcileRequestAnnotation asks for an update: when its value differs from the one of the last update, a new update
 	// runs. The value is free; a time is usual. Flux's reconcile.fluxcd.io/requestedAt is understood too.
+	// An Update has the one of both that it answers.
 	ReconcileRequestAnnotation = "pulumi.com/reconciliation-request"
 
 	// StackGenerationAnnotation on an Update is the generation of the Stack that it was created for.

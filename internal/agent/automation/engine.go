@@ -51,14 +51,15 @@ func (o *operation) update(ctx context.Context) (*summary, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case res.stopped:
+		// Even when it says that it succeeded: pulumi does so when it is asked to stop before it has found out what to do.
+		return nil, stopError(res)
 	case res.code == 0:
 		// What a killed process left is dealt with now, or is in the state for everyone to see.
 		if o.request.GetKind() != proto.OperationKind_OPERATION_KIND_PREVIEW && len(o.pendingCreates) == 0 {
 			o.stack.settle()
 		}
 		return &cmd.summary, nil
-	case context.Cause(ctx) != nil:
-		return nil, stopError(res)
 	case res.bySignal():
 		return nil, &interrupted{message: "pulumi was ended by a signal from outside; the outcome is not known"}
 	}

@@ -53,8 +53,8 @@ type operation struct {
 // without a program.
 //
 // Cancelling ctx asks for a graceful stop; context.Cause(ctx) says why: ErrCancelled ends the operation as Cancelled,
-// ErrTimeout as Failed with reason Timeout, everything else as Interrupted. An operation that succeeded nevertheless is reported
-// as that. The timeout of the request is for the caller to enforce, in this way.
+// ErrTimeout as Failed with reason Timeout, everything else as Interrupted. An operation that has succeeded before it was asked
+// to stop is reported as that. The timeout of the request is for the caller to enforce, in this way.
 //
 // progress is called serially with the changed operation, which it may keep. The returned operation is final.
 func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, project string, progress func(*proto.Operation)) *proto.Operation {
@@ -163,7 +163,7 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 	// The stack is as it should be: whatever comes now is not for the caller to cut off.
 	ctx = context.WithoutCancel(ctx)
 	if o.request.GetKind() == proto.OperationKind_OPERATION_KIND_DESTROY {
-		if err := o.proveDestroyed(); err != nil {
+		if err := o.proveDestroyed(ctx, sum); err != nil {
 			return nil, err
 		}
 		return nil, o.removeStack(ctx)

@@ -52,13 +52,25 @@ func (o *operation) checkPending(ctx context.Context) error {
 // repair tells what to do about a pending creation.
 const repair = "See whether it exists, then import it or forget the attempt, with `pulumi refresh --import-pending-creates` or `--clear-pending-creates`"
 
-// proveDestroyed fails when a resource may be left of which the state has no more than that its creation began.
-func (o *operation) proveDestroyed() error {
-	if len(o.pendingCreates) == 0 {
-		return nil
+// proveDestroyed fails when something may be left: a resource of which the state has no more than that its creation began, or all of them
+// when pulumi did not delete any. A signal can end pulumi successfully before it has found out what to do, whoever sent it.
+func (o *operation) proveDestroyed(ctx context.Context, sum *summary) error {
+	if len(o.pendingCreates) > 0 {
+		return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+			"everything is destroyed but what may be left of an earlier update: it was killed while it created %s. %s", firstOf(o.pendingCreates), repair)
 	}
-	return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
-		"everything is destroyed but what may be left of an earlier update: it was killed while it created %s. %s", firstOf(o.pendingCreates), repair)
+	options := o.request.GetOptions()
+	if changes, _ := sum.snapshot(); changes["delete"] > 0 || len(options.GetTarget()) > 0 || options.GetRemove() {
+		return nil // a stack that has resources cannot be removed
+	}
+	facts, _, err := o.exportState(ctx)
+	if err != nil {
+		return fmt.Errorf("see whether everything is destroyed: %w", err)
+	}
+	if facts.resources > 0 {
+		return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, "pulumi ended successfully without destroying anything, but the stack has %d resources", facts.resources)
+	}
+	return nil
 }
 
 // firstOf lists what fits into a message.

@@ -50,8 +50,10 @@ func (s *stopper) stop(ctx context.Context) stopOutcome {
 	case <-s.deadline.over:
 	}
 	for signal, patience := range []time.Duration{s.grace, s.terminate} {
-		// An error means that it has ended.
-		_ = s.process.Signal(syscall.SIGINT)
+		if err := s.process.Signal(syscall.SIGINT); err != nil && signal == 0 {
+			// It has ended by itself.
+			return stopOutcome{}
+		}
 		if s.deadline.ends(s.ended, patience, signal) {
 			return stopOutcome{stopped: true}
 		}

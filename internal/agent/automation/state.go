@@ -29,6 +29,8 @@ type stateFacts struct {
 	crypto cryptoSettings
 	// cryptoKind is the kind of secrets provider; empty when the state names none.
 	cryptoKind string
+	// resources is how many there are, with providers and the stack itself.
+	resources int
 	// pendingCreates are the URNs of resources whose creation was cut off: they may exist, and nobody knows their IDs.
 	pendingCreates []string
 	// pendingOthers describe other operations on resources that were cut off. Pulumi forgets them with the next update.
@@ -96,6 +98,11 @@ func readStateFacts(path string) (stateFacts, error) {
 // readMember reads one member of the deployment.
 func (f *stateFacts) readMember(decoder *json.Decoder, key string) error {
 	switch key {
+	case "resources":
+		return eachItem(decoder, func() error {
+			f.resources++
+			return skipValue(decoder)
+		})
 	case "secrets_providers":
 		var provider struct {
 			Type  string `json:"type"`
@@ -155,6 +162,24 @@ func eachMember(decoder *json.Decoder, visit func(key string) error) error {
 			return err
 		}
 		if err := visit(key.(string)); err != nil {
+			return err
+		}
+	}
+	_, err = decoder.Token()
+	return err
+}
+
+// eachItem calls visit for each item of the array that comes next; visit reads the item. null counts as empty.
+func eachItem(decoder *json.Decoder, visit func() error) error {
+	token, err := decoder.Token()
+	if err != nil || token == nil {
+		return err
+	}
+	if token != json.Delim('[') {
+		return fmt.Errorf("unexpected %v", token)
+	}
+	for decoder.More() {
+		if err := visit(); err != nil {
 			return err
 		}
 	}
