@@ -102,7 +102,7 @@ func prepare(c *config, log *slog.Logger) ([]grpc.ServerOption, error) {
 
 // serve runs the agent until ctx ends or nobody needs it.
 func serve(ctx context.Context, c config, out io.Writer) error {
-	ctx, release := untilSignal(ctx, c.terminationGrace > 0)
+	ctx, release := untilSignal(ctx)
 	defer release()
 	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.logLevel}))
 	access, err := prepare(&c, log)

@@ -11,9 +11,8 @@ import (
 const exitForced = 130
 
 // untilSignal returns a context that SIGTERM or SIGINT ends. A running operation then stops in order, which may take minutes;
-// another signal does not wait. Where somebody kills the agent after a time that it knows, as happens to a pod, another
-// SIGTERM changes nothing.
-func untilSignal(parent context.Context, killedLater bool) (ctx context.Context, release func()) {
+// a SIGINT after that does not wait. Another SIGTERM changes nothing: those who send it kill what takes too long, and may send it twice.
+func untilSignal(parent context.Context) (ctx context.Context, release func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -21,7 +20,7 @@ func untilSignal(parent context.Context, killedLater bool) (ctx context.Context,
 		<-signals
 		cancel()
 		for received := range signals {
-			if received == os.Interrupt || !killedLater {
+			if received == os.Interrupt {
 				os.Exit(exitForced)
 			}
 		}

@@ -182,6 +182,22 @@ func TestWorkspaceThatIsMadeAgainDuringItsRemovalIsReadyInTheEnd(t *testing.T) {
 	g.Expect(first.running()).To(BeFalse())
 }
 
+func TestConnectToAWorkspaceThatIsBeingRemovedLeavesTheRemovalAlone(t *testing.T) {
+	g := NewWithT(t)
+	r := newRuntime(t, Options{Dir: newDir(t), AgentArgs: []string{"--stubborn"}, StopGrace: 2 * time.Second})
+	workspace := newWorkspace("app", "1")
+	makeReady(g, r, workspace)
+	g.Expect(r.Delete(t.Context(), keyFor(workspace))).To(MatchError(runtime.ErrEnding))
+	removing := r.supervisors[keyFor(workspace)]
+
+	_, err := r.Connect(t.Context(), workspace)
+	g.Expect(err).To(MatchError(runtime.ErrNoAgent))
+	removing.mu.Lock()
+	g.Expect(removing.phase).To(Equal(phaseRemoving))
+	removing.mu.Unlock()
+	g.Eventually(func() error { return r.Delete(t.Context(), keyFor(workspace)) }, patience).Should(Succeed())
+}
+
 func TestDeleteOfAnUnknownWorkspaceIsDoneAtOnce(t *testing.T) {
 	g := NewWithT(t)
 	r := newRuntime(t, Options{Dir: newDir(t)})

@@ -88,6 +88,10 @@ func (s *supervisor) ensure(ctx context.Context, uid types.UID) runtime.Status {
 
 // connect returns a client, after it started the agent if that was resting. The lock is held; it is released while waiting.
 func (s *supervisor) connect(ctx context.Context, uid types.UID) (*client.Client, error) {
+	if s.phase == phaseRemoving {
+		// Whoever asks has not heard of it yet: the agent must not be told to end a second time.
+		return nil, fmt.Errorf("connect to workspace %s: %w (it is being removed)", s.key, runtime.ErrNoAgent)
+	}
 	s.assign(ctx, uid)
 	if s.phase == phaseResting && s.worked {
 		s.begin(phaseStarting, nil)
