@@ -2,6 +2,7 @@ package compatibility_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/pem"
@@ -53,6 +54,9 @@ type gitRequest struct {
 	wants []string
 }
 
+// failureKey is of what a request's context has to note a failure in.
+type failureKey struct{}
+
 // maxGitRequest is more than any request of a client that wants a commit, in bytes.
 const maxGitRequest = 64 << 10
 
@@ -66,10 +70,17 @@ func newGitHost(dir, backend, repositories string) (*gitHost, error) {
 		return nil, err
 	}
 	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ErrorHandler = func(response http.ResponseWriter, request *http.Request, _ error) {
+		*request.Context().Value(failureKey{}).(*bool) = true
+		response.WriteHeader(http.StatusBadGateway)
+	}
 	h.http = httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
 		if h.admit(request) {
-			proxy.ServeHTTP(response, request)
-			h.answered(request)
+			failed := false
+			proxy.ServeHTTP(response, request.WithContext(context.WithValue(request.Context(), failureKey{}, &failed)))
+			if failed {
+				h.abandon(request)
+			}
 			return
 		}
 		response.Header().Set("WWW-Authenticate", `Basic realm="git"`)
@@ -162,11 +173,9 @@ func (h *gitHost) admit(request *http.Request) bool {
 	return true
 }
 
-// answered notes how a request ended.
-func (h *gitHost) answered(request *http.Request) {
-	if request.Context().Err() == nil {
-		return
-	}
+// abandon notes that there was no answer: the client did not wait for it. One that goes away in the middle of the answer has read what it
+// needs of it.
+func (h *gitHost) abandon(request *http.Request) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, requests := range h.requests {
