@@ -149,33 +149,27 @@ func (f *stateFacts) readMember(decoder *json.Decoder, key string) error {
 
 // eachMember calls visit with each key of the object that comes next; visit reads the value. null counts as empty.
 func eachMember(decoder *json.Decoder, visit func(key string) error) error {
-	token, err := decoder.Token()
-	if err != nil || token == nil {
-		return err
-	}
-	if token != json.Delim('{') {
-		return fmt.Errorf("unexpected %v", token)
-	}
-	for decoder.More() {
+	return each(decoder, '{', func() error {
 		key, err := decoder.Token()
 		if err != nil {
 			return err
 		}
-		if err := visit(key.(string)); err != nil {
-			return err
-		}
-	}
-	_, err = decoder.Token()
-	return err
+		return visit(key.(string))
+	})
 }
 
 // eachItem calls visit for each item of the array that comes next; visit reads the item. null counts as empty.
 func eachItem(decoder *json.Decoder, visit func() error) error {
+	return each(decoder, '[', visit)
+}
+
+// each reads what comes next, from the delimiter that opens it to the one that closes it.
+func each(decoder *json.Decoder, opening json.Delim, visit func() error) error {
 	token, err := decoder.Token()
 	if err != nil || token == nil {
 		return err
 	}
-	if token != json.Delim('[') {
+	if token != opening {
 		return fmt.Errorf("unexpected %v", token)
 	}
 	for decoder.More() {
