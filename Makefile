@@ -9,25 +9,33 @@ SHELL := /bin/bash
 
 # What a test run needs; everything else is built when it is first used.
 TEST_TOOLS := etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl coredns \
-	pulumi pulumi-language-yaml source-controller notification-controller kustomize-controller helm ko \
-	crane minio vault
+	pulumi pulumi-language-yaml source-controller notification-controller kustomize-controller helm-controller flux helm ko \
+	crane minio vault gotestsum
 
 # The race detector needs a C compiler; without one the tests run without it, and say so.
 RACE ?= $(if $(shell command -v $(or $(CC),gcc)),-race)
-# Two packages at a time: the heavy ones start a control plane each.
-GO_TEST_FLAGS ?= $(RACE) -timeout=30m -p=2
+# Two packages at a time: the heavy ones start a control plane each. "go vet" is part of "make lint"; without debugging information
+# linking takes two thirds of the time.
+GO_TEST_FLAGS ?= -timeout=30m -p=2 -vet=off -ldflags=-w
+# What measures memory runs without the race detector, which takes several times as much.
+MEMORY_TESTS := AllocatesAtMost|FitTheContainer|HostilePacks
 # The package that takes longest begins first: it mostly waits, for pods and nodes.
 FIRST := ./tests/pods
 # How long "make fuzz" looks for trouble, per target.
 FUZZTIME ?= 10s
+# Which targets it runs, as ".ci/fuzz list" prints them; all when it is empty.
+TARGETS ?=
 # How many runs "make faults" has, of about 20 s each, what they follow from, and how many worlds play them at once.
 RUNS ?= 60
 SEED ?= 1
 WORLDS ?= 3
+# How many Stacks "make scale" has in the end.
+STACKS ?= 2000
 # "make demo KEEP=1" leaves everything running.
 KEEP ?=
-# VERSION is that of a release (v1.2.3), IMAGE_REGISTRY where its images are pushed to (nowhere when it is empty), OUTPUT the
-# directory for its files; .ci/images and .ci/release tell more.
+# VERSION is that of a release (v1.2.3), IMAGE_REGISTRY where it is pushed to (nowhere when it is empty) and what all its names begin
+# with, OUTPUT the directory for its files; .ci/registry, .ci/images and .ci/release tell more. What is pushed is named with its
+# digest everywhere.
 VERSION ?= v0.0.0-dev
 IMAGE_REGISTRY ?=
 OUTPUT ?= dist
@@ -54,13 +62,18 @@ demo-clean: ## End and remove what "make demo" left running, or what a crash lef
 ##@ Build
 
 .PHONY: build
-build: ## Build bin/stack-controller and bin/agent
+build: cli ## Build bin/stack-controller, bin/agent and the command line
 	CGO_ENABLED=0 go build -o bin/stack-controller .
 	CGO_ENABLED=0 go build -o bin/agent ./cmd/agent
 
+.PHONY: cli
+cli: ## Build the command line, bin/flux-pulumi, and link bin/kubectl-pulumi to it
+	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w -X main.version=$(VERSION)' -o bin/flux-pulumi ./cmd/flux-pulumi
+	ln -sf flux-pulumi bin/kubectl-pulumi
+
 .PHONY: images
 images: ## Build the images of VERSION for all platforms: into OUTPUT/images, or push them to IMAGE_REGISTRY
-	@$(release_settings) KO='$(call path,ko)' OUTPUT='$(OUTPUT)/images' .ci/images
+	@$(release_settings) KO='$(call path,ko)' .ci/images
 
 .PHONY: generate
 generate: generate-api generate-proto generate-rbac generate-chart ## Generate deepcopy code, CRDs, RBAC, API reference, protobuf code and the chart's files
@@ -93,17 +106,13 @@ generate-rbac:
 generate-chart: generate-api generate-rbac
 	@rm -rf config/chart/files; mkdir -p config/chart/files/crds; \
 	cp config/crd/bases/*.yaml config/chart/files/crds/; \
-	cp config/rbac/role.yaml config/rbac/edit_role.yaml config/rbac/view_role.yaml config/chart/files/
+	cp config/rbac/role.yaml config/rbac/edit_role.yaml config/rbac/view_role.yaml config/rbac/approver_role.yaml config/admission/approval_by.yaml config/admission/stack_approval.yaml config/account/service_account.yaml config/chart/files/
 
 ##@ Release
 
 .PHONY: release
-release: images release-manifests ## Write all of a release into OUTPUT: images, SBOMs, install.yaml, crds.yaml, chart, checksums
-	@$(release_settings) .ci/release checksums
-
-.PHONY: release-manifests
-release-manifests: chart
-	@$(release_settings) .ci/release manifests
+release: images ## Write all of a release into OUTPUT: images, SBOMs, install.yaml, flux.yaml, account.yaml, crds.yaml, chart, command line, checksums
+	@$(release_settings) .ci/release manifests chart cli $(if $(IMAGE_REGISTRY),push) checksums
 
 .PHONY: chart
 chart: ## Package the Helm chart of VERSION into OUTPUT
@@ -115,15 +124,22 @@ chart: ## Package the Helm chart of VERSION into OUTPUT
 test: install-test-tools ## Run all tests against real servers, with the race detector
 	@$(if $(RACE),,echo 'no C compiler: testing without the race detector')
 	@go run ./tests/cluster/up -check || echo 'testing without a cluster that runs pods'
-	cd api && go test $(RACE) -timeout=5m ./...
-	go test $(GO_TEST_FLAGS) $(FIRST) ./...
+	@mkdir -p bin; rm -f bin/test-*.json; \
+	run() { '$(call path,gotestsum)' --format=pkgname --jsonfile="$(CURDIR)/bin/test-$$1.json" -- "$${@:2}"; }; \
+	(cd api; run api $(RACE) -timeout=5m ./...); \
+	CGO_ENABLED=0 run suites $(GO_TEST_FLAGS) $(FIRST) ./cmd/... ./config/... ./tests/...; \
+	run internal $(RACE) $(GO_TEST_FLAGS) . ./internal/...; \
+	$(if $(RACE),CGO_ENABLED=0 run memory $(GO_TEST_FLAGS) -run='$(MEMORY_TESTS)' \
+		$$(grep -rlE 'func Test\w*($(MEMORY_TESTS))' --include='*_test.go' internal | xargs -n1 dirname | sort -u | sed 's|^|./|');) \
+	echo 'The slowest tests:'; cat bin/test-*.json | '$(call path,gotestsum)' tool slowest --num=20
 
 .PHONY: lint
-lint: ## Check style and likely mistakes in both modules, and the length of files
+lint: ## Check style and likely mistakes in both modules, the length of files, and the workflows
 	@linter='$(call path,golangci-lint)'; config="$$PWD/.golangci.yml"; \
 	echo "golangci-lint: api"; (cd api && "$$linter" run --config="$$config" ./...); \
 	echo "golangci-lint: ."; "$$linter" run --config="$$config" ./...
 	@.ci/file-length
+	@'$(call path,actionlint)' -shellcheck= -pyflakes= .github/workflows/*.yaml
 
 .PHONY: verify
 verify: generate ## Fail when generated files or go.mod are not up to date
@@ -139,6 +155,10 @@ verify: generate ## Fail when generated files or go.mod are not up to date
 bench: ## Measure commits, first starts and idle cost beside a bare "pulumi up"; in pods too, as root
 	CGO_ENABLED=0 go run ./tests/bench
 
+.PHONY: scale
+scale: ## Measure what STACKS Stacks cost, and write docs/scale.md and its plots: about 15 minutes for 2000, 75 for 10000
+	CGO_ENABLED=0 go run ./tests/scale -stacks='$(STACKS)' -report='$(CURDIR)/docs/scale.md'
+
 .PHONY: faults
 faults: ## Inject faults in RUNS runs that follow from SEED, in WORLDS worlds, and write docs/reliability.md from what comes of them
 	go test ./tests/faults -run='^TestRandomFaults$$' -count=1 -v -timeout=0 \
@@ -150,8 +170,8 @@ pod-faults: ## The same, as root, for workspaces in pods on a real node, and doc
 		-args -runs='$(RUNS)' -seed='$(SEED)' -report='$(CURDIR)/docs/reliability-pods.md'
 
 .PHONY: fuzz
-fuzz: ## Fuzz each target for FUZZTIME
-	@.ci/fuzz '$(FUZZTIME)'
+fuzz: ## Fuzz each target, or those of TARGETS, for FUZZTIME
+	@.ci/fuzz '$(FUZZTIME)' $(TARGETS)
 
 ##@ Set up
 

@@ -31,7 +31,7 @@ func (a *access) bind(flags *flag.FlagSet) {
 	flags.StringVar(&a.authorizer.CAFile, "api-ca-file", "", "Certificate authority of the API server, PEM; read again for each request.")
 }
 
-// wanted tells whether any of the flags is set.
+// wanted reports whether any of the flags is set.
 func (a *access) wanted() bool {
 	return len(a.missing()) < len(a.values())
 }
@@ -79,7 +79,7 @@ func (a *access) validate(address string) error {
 	return nil
 }
 
-// isPrivate tells whether only processes of this machine can reach the address.
+// isPrivate reports whether only processes of this machine can reach the address.
 func isPrivate(address string) (bool, error) {
 	if strings.HasPrefix(address, "unix:") {
 		return true, nil

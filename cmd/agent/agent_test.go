@@ -12,7 +12,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
@@ -30,13 +29,9 @@ func TestAnArtifactBecomesASucceededUpdate(t *testing.T) {
 	a := b.start()
 	for revision := 1; revision <= 2; revision++ {
 		id := fmt.Sprint("update-", revision)
-		_, err := a.StartOperation(t.Context(), b.update(id, "sha256:none"))
-		b.Expect(err).To(MatchError(client.ErrSourceMissing))
+		b.Expect(a.StartOperation(t.Context(), b.update(id, "sha256:none"))).Error().To(MatchError(client.ErrSourceMissing))
 		digest := b.push(a, program(revision))
-		_, err = a.StartOperation(t.Context(), b.update(id, digest))
-		b.Expect(err).NotTo(HaveOccurred())
-		final := b.wait(a, id)
-		b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+		final := b.succeed(a, b.update(id, digest))
 		b.Expect(string(final.GetOutputs()["revision"].GetValue())).To(Equal(fmt.Sprint(revision)))
 		b.Expect(final.GetOutputs()["token"]).To(And(
 			HaveField("Secret", true), HaveField("Value", []byte(fmt.Sprintf(`"canary-output-%d"`, revision)))))
@@ -63,10 +58,7 @@ func (b *bench) expectNoSecrets() {
 
 func TestAnOperationOutlivesTheConnectionThatStartedIt(t *testing.T) {
 	b := newBench(t)
-	a := b.start()
-	digest := b.push(a, program(1))
-	open := b.closeGate()
-	b.startUpdate(a, b.update("a", digest))
+	a, digest, open := b.startGated()
 	b.Expect(a.Close()).To(Succeed())
 
 	var err error
@@ -84,10 +76,7 @@ func TestAnOperationOutlivesTheConnectionThatStartedIt(t *testing.T) {
 
 func TestAnAgentThatWasKilledSaysThatTheOperationWasInterrupted(t *testing.T) {
 	b := newBench(t)
-	a := b.start()
-	digest := b.push(a, program(1))
-	open := b.closeGate()
-	b.startUpdate(a, b.update("a", digest))
+	a, digest, open := b.startGated()
 	b.Expect(b.signal(a, syscall.SIGKILL)).To(Equal(-1))
 	_ = a.Close()
 
@@ -105,18 +94,14 @@ func TestAnAgentThatWasKilledSaysThatTheOperationWasInterrupted(t *testing.T) {
 	b.Eventually(func() proto.OperationState {
 		attempt++
 		id := fmt.Sprint("retry-", attempt)
-		_, err := next.StartOperation(t.Context(), b.update(id, digest))
-		b.Expect(err).NotTo(HaveOccurred())
+		b.Expect(next.StartOperation(t.Context(), b.update(id, digest))).Error().NotTo(HaveOccurred())
 		return b.wait(next, id).GetState()
 	}).WithTimeout(patience).Should(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED))
 }
 
 func TestAnAgentThatIsStoppedLetsPulumiStop(t *testing.T) {
 	b := newBench(t)
-	a := b.start()
-	digest := b.push(a, program(1))
-	open := b.closeGate()
-	b.startUpdate(a, b.update("a", digest))
+	a, digest, open := b.startGated()
 	b.Expect(b.signal(a, syscall.SIGTERM)).To(Equal(0))
 	_ = a.Close()
 	b.Expect(b.socket).NotTo(BeAnExistingFile())
@@ -125,10 +110,7 @@ func TestAnAgentThatIsStoppedLetsPulumiStop(t *testing.T) {
 	next := b.start()
 	b.Expect(next.GetOperation(t.Context(), "a")).To(HaveField("State", proto.OperationState_OPERATION_STATE_INTERRUPTED))
 	// No lock is left behind.
-	_, err := next.StartOperation(t.Context(), b.update("b", digest))
-	b.Expect(err).NotTo(HaveOccurred())
-	final := b.wait(next, "b")
-	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+	b.succeed(next, b.update("b", digest))
 }
 
 func TestOnlyASIGINTEndsTheAgentAtOnce(t *testing.T) {
@@ -137,70 +119,21 @@ func TestOnlyASIGINTEndsTheAgentAtOnce(t *testing.T) {
 	stubborn := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *' version '*) exec %q \"$@\";; esac\ntrap '' INT TERM\n: > %q\nwhile [ -e %q ]; do sleep 0.05; done\n",
 		b.cli, deaf, b.gate)
 	b.cli = b.script("pulumi", stubborn)
-	a := b.start()
+	a := b.start("--termination-grace=10m")
 	digest := b.push(a, program(1))
 	b.closeGate()
 	b.startUpdate(a, b.update("a", digest))
 	b.Eventually(deaf).WithTimeout(patience).Should(BeAnExistingFile())
-	b.Expect(a.process.Signal(syscall.SIGTERM)).To(Succeed())
-	// It waits for pulumi, and says so to those who ask.
-	b.Eventually(func() error {
-		_, err := a.StartOperation(t.Context(), b.update("b", digest))
-		return err
-	}).WithTimeout(patience).Should(MatchError(client.ErrUnavailable))
-	b.Consistently(a.exit).WithTimeout(300 * time.Millisecond).ShouldNot(Receive())
-	b.Expect(a.process.Signal(syscall.SIGTERM)).To(Succeed())
-	b.Consistently(a.exit).WithTimeout(300 * time.Millisecond).ShouldNot(Receive())
+	for range 3 {
+		b.Expect(a.process.Signal(syscall.SIGTERM)).To(Succeed())
+		// It waits for pulumi, and says so to those who ask.
+		b.Eventually(func() error {
+			_, err := a.StartOperation(t.Context(), b.update("b", digest))
+			return err
+		}).WithTimeout(patience).Should(MatchError(client.ErrUnavailable))
+		b.Consistently(a.exit).WithTimeout(200 * time.Millisecond).ShouldNot(Receive())
+	}
 	b.Expect(b.signal(a, syscall.SIGINT)).To(Equal(exitForced))
-}
-
-func TestAnOperationThatIsCancelledEndsAsThat(t *testing.T) {
-	b := newBench(t)
-	a := b.start()
-	digest := b.push(a, program(1))
-	open := b.closeGate()
-	b.startUpdate(a, b.update("a", digest))
-	_, err := a.CancelOperation(t.Context(), "a")
-	b.Expect(err).NotTo(HaveOccurred())
-	b.Expect(b.wait(a, "a")).To(HaveField("State", proto.OperationState_OPERATION_STATE_CANCELLED))
-
-	limited := b.update("b", digest)
-	limited.Timeout = durationpb.New(time.Second)
-	_, err = a.StartOperation(t.Context(), limited)
-	b.Expect(err).NotTo(HaveOccurred())
-	b.Expect(b.wait(a, "b")).To(And(
-		HaveField("State", proto.OperationState_OPERATION_STATE_FAILED), HaveField("Failure", proto.FailureReason_FAILURE_REASON_TIMEOUT)))
-
-	open()
-	_, err = a.StartOperation(t.Context(), b.update("c", digest))
-	b.Expect(err).NotTo(HaveOccurred())
-	final := b.wait(a, "c")
-	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
-}
-
-func TestADestroyWorksWithoutTheProgram(t *testing.T) {
-	b := newBench(t)
-	a := b.start()
-	_, err := a.StartOperation(t.Context(), b.update("a", b.push(a, program(1))))
-	b.Expect(err).NotTo(HaveOccurred())
-	b.Expect(b.wait(a, "a")).To(HaveField("State", proto.OperationState_OPERATION_STATE_SUCCEEDED))
-	destroy := b.update("b", "")
-	destroy.Kind = proto.OperationKind_OPERATION_KIND_DESTROY
-	destroy.Source = &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: "demo", Runtime: "yaml"}}
-	_, err = a.StartOperation(t.Context(), destroy)
-	b.Expect(err).NotTo(HaveOccurred())
-	final := b.wait(a, "b")
-	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
-	b.Expect(final.GetResourceChanges()).To(HaveKeyWithValue("delete", BeEquivalentTo(1)))
-}
-
-func TestAnAgentThatNobodyNeedsEndsByItself(t *testing.T) {
-	b := newBench(t)
-	a := b.start("--idle-timeout=500ms")
-	var code int
-	b.Eventually(a.exit).WithTimeout(patience).Should(Receive(&code))
-	b.Expect(code).To(Equal(0))
-	b.Expect(b.socket).NotTo(BeAnExistingFile())
 }
 
 func TestNobodyCanConnectBeforeTheAgentCanAnswer(t *testing.T) {

@@ -167,8 +167,7 @@ func (b *bench) push(a *agent, program string) string {
 	zipped := gzip.NewWriter(&packed)
 	archive := tar.NewWriter(zipped)
 	b.Expect(archive.WriteHeader(&tar.Header{Name: "Pulumi.yaml", Mode: 0o644, Size: int64(len(program))})).To(Succeed())
-	_, err := archive.Write([]byte(program))
-	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(archive.Write([]byte(program))).Error().NotTo(HaveOccurred())
 	b.Expect(archive.Close()).To(Succeed())
 	b.Expect(zipped.Close()).To(Succeed())
 	digest := digest.FromBytes(packed.Bytes()).String()
@@ -179,8 +178,7 @@ func (b *bench) push(a *agent, program string) string {
 // startUpdate starts an update and returns once pulumi runs.
 func (b *bench) startUpdate(a *agent, request *proto.StartOperationRequest) {
 	b.t.Helper()
-	_, err := a.StartOperation(b.t.Context(), request)
-	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(a.StartOperation(b.t.Context(), request)).Error().NotTo(HaveOccurred())
 	b.Eventually(func() proto.OperationState {
 		operation, err := a.GetOperation(b.t.Context(), request.GetId())
 		b.Expect(err).NotTo(HaveOccurred())
@@ -188,13 +186,31 @@ func (b *bench) startUpdate(a *agent, request *proto.StartOperationRequest) {
 	}).WithTimeout(patience).Should(Equal(proto.OperationState_OPERATION_STATE_RUNNING))
 }
 
+// startGated runs an agent with an update, named a, whose program waits until open is called.
+func (b *bench) startGated() (a *agent, digest string, open func()) {
+	b.t.Helper()
+	a = b.start()
+	digest = b.push(a, program(1))
+	open = b.closeGate()
+	b.startUpdate(a, b.update("a", digest))
+	return a, digest, open
+}
+
+// succeed runs the operation, which has to succeed, and returns it with its outputs.
+func (b *bench) succeed(a *agent, request *proto.StartOperationRequest) *proto.Operation {
+	b.t.Helper()
+	b.Expect(a.StartOperation(b.t.Context(), request)).Error().NotTo(HaveOccurred())
+	final := b.wait(a, request.GetId())
+	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+	return final
+}
+
 // wait returns the operation with its outputs once it is final.
 func (b *bench) wait(a *agent, id string) *proto.Operation {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
 	defer cancel()
-	_, err := a.WatchOperation(ctx, id, func(*proto.Operation) {})
-	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(a.WatchOperation(ctx, id, func(*proto.Operation) {})).Error().NotTo(HaveOccurred())
 	final, err := a.GetOperation(ctx, id)
 	b.Expect(err).NotTo(HaveOccurred())
 	return final

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // workspaceMode lets the containers of a pod, each of which may run as another user, put files into the workspace. Files
@@ -92,4 +94,16 @@ func makeWorkspace(path string) error {
 		return nil
 	}
 	return os.Chmod(path, workspaceMode)
+}
+
+// takeWorkspace creates the directory when no init container did. A container runtime that found no working directory has made one that
+// only root may write to.
+func takeWorkspace(path string) error {
+	if unix.Access(path, unix.W_OK) == nil {
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil // somebody's files are there, or the directory is: operations say what they cannot do
+	}
+	return makeWorkspace(path)
 }

@@ -81,3 +81,19 @@ func TestAnInstallationThatCannotWork(t *testing.T) {
 	g.Expect(run(t.Context(), []string{"install", "--to=" + dir}, &bytes.Buffer{})).To(MatchError(ContainSubstring(dir)))
 	g.Expect(dir + ".part").NotTo(BeAnExistingFile())
 }
+
+func TestAgentWithoutAnInitContainerMakesTheWorkspaceItself(t *testing.T) {
+	g := NewWithT(t)
+	share := t.TempDir()
+	workspace := filepath.Join(share, "workspace")
+	isUsable := HaveField("Mode()", os.ModeDir|os.ModeSetgid|0o777)
+	g.Expect(takeWorkspace(workspace)).To(Succeed())
+	g.Expect(os.Stat(workspace)).To(isUsable)
+
+	file := filepath.Join(workspace, "Pulumi.yaml")
+	g.Expect(os.WriteFile(file, []byte("name: app"), 0o600)).To(Succeed())
+	g.Expect(os.Chmod(workspace, 0o777)).To(Succeed())
+	g.Expect(takeWorkspace(workspace)).To(Succeed())
+	g.Expect(os.ReadFile(file)).To(BeEquivalentTo("name: app"))
+	g.Expect(os.Stat(workspace)).To(HaveField("Mode()", os.ModeDir|0o777), "it is somebody's")
+}

@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
@@ -32,25 +31,20 @@ func TestAnAgentAsInAPodServesTheControllerAndNobodyElse(t *testing.T) {
 	b.Eventually(func() error { _, err := agent.GetInfo(t.Context()); return err }).WithTimeout(patience).Should(Succeed())
 
 	digest := b.push(agent, program(1))
-	_, err := agent.StartOperation(t.Context(), b.update("a", digest))
-	b.Expect(err).NotTo(HaveOccurred())
-	final := b.wait(agent, "a")
-	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+	b.succeed(agent, b.update("a", digest))
 	// Programs have the variables that an init container wrote.
 	b.Expect(os.ReadFile(seen)).To(BeEquivalentTo("canary-environment"))
 
 	var denied *client.Error
-	_, err = p.connect(p.certificate, p.audience+"-2").GetInfo(t.Context())
+	_, err := p.connect(p.certificate, p.audience+"-2").GetInfo(t.Context())
 	b.Expect(err).To(And(MatchError(client.ErrDenied), BeAssignableToTypeOf(denied), HaveField("Code", codes.Unauthenticated)))
 	other, err := credentials.NewKeyPair()
 	b.Expect(err).NotTo(HaveOccurred())
-	_, err = p.connect(other[corev1.TLSCertKey], p.audience).GetInfo(t.Context())
-	b.Expect(err).To(MatchError(client.ErrUnavailable))
+	b.Expect(p.connect(other[corev1.TLSCertKey], p.audience).GetInfo(t.Context())).Error().To(MatchError(client.ErrUnavailable))
 	plain, err := client.New(p.address, client.Options{})
 	b.Expect(err).NotTo(HaveOccurred())
 	defer plain.Close()
-	_, err = plain.GetInfo(t.Context())
-	b.Expect(err).To(MatchError(client.ErrUnavailable))
+	b.Expect(plain.GetInfo(t.Context())).Error().To(MatchError(client.ErrUnavailable))
 	b.Expect(b.log.String()).NotTo(ContainSubstring("canary"))
 }
 

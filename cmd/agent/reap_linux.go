@@ -36,7 +36,7 @@ func reapOrphans(done <-chan struct{}) {
 	}
 }
 
-// reapOne tells whether there was one that had ended.
+// reapOne reports whether there was one that had ended.
 func reapOne() bool {
 	for {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG|unix.WALL|unix.WNOTHREAD, nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 
-	"github.com/stack-controller/stack-controller/internal/agent/automation"
+	"github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/server"
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
@@ -32,7 +32,7 @@ type config struct {
 	// terminationGrace is the grace period of the pod; 0 when there is none.
 	terminationGrace time.Duration
 	limits           archive.Limits
-	automation       automation.Options
+	operation        operation.Options
 	access           access
 	// environmentFile has variables to set, empty for none.
 	environmentFile string
@@ -46,9 +46,9 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	flags.StringVar(&c.dir, "dir", "", "Directory for all that outlives the agent; it belongs to one agent.")
 	flags.StringVar(&c.workspace, "workspace", ".", "Directory of programs that are not delivered.")
 	flags.StringVar(&c.localRoot, "local-root", "", "Root of programs that are not delivered and have an absolute directory; empty refuses those.")
-	flags.StringVar(&c.automation.Pulumi, "pulumi", "pulumi", "The pulumi CLI.")
-	flags.BoolVar(&c.automation.InheritEnvironment, "inherit-environment", false, "Pass the agent's own environment on to pulumi.")
-	flags.BoolVar(&c.automation.ExclusiveHost, "exclusive-host", false, "Nobody else runs pulumi under this host name.")
+	flags.StringVar(&c.operation.Pulumi, "pulumi", "pulumi", "The pulumi CLI.")
+	flags.BoolVar(&c.operation.InheritEnvironment, "inherit-environment", false, "Pass the agent's own environment on to pulumi.")
+	flags.BoolVar(&c.operation.ExclusiveHost, "exclusive-host", false, "Nobody else runs pulumi under this host name.")
 	flags.DurationVar(&c.idleTimeout, "idle-timeout", 0, "Exit after this long without a call and without an operation; 0 means never.")
 	flags.DurationVar(&c.terminationGrace, "termination-grace", 0, "How long after SIGTERM the agent is killed, as the grace period of its pod; 0 means never.")
 	flags.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "The least level that is logged: debug, info, warn, error.")
@@ -96,7 +96,7 @@ func prepare(c *config, log *slog.Logger) ([]grpc.ServerOption, error) {
 	if c.environmentFile == "" {
 		return access, nil
 	}
-	c.automation.Secrets, err = loadEnvironment(c.environmentFile)
+	c.operation.Secrets, err = loadEnvironment(c.environmentFile)
 	return access, err
 }
 
@@ -117,12 +117,15 @@ func serve(ctx context.Context, c config, out io.Writer) error {
 	}
 	// Last of all: the socket must not be removed under an agent that comes after this one.
 	defer unlock()
-	c.automation.Home = server.Home(c.dir)
+	c.operation.Home = server.Home(c.dir)
 	if server.Shared(c.dir, c.workspace) {
-		c.automation.Workspace = c.workspace
+		c.operation.Workspace = c.workspace
+		if err := takeWorkspace(c.workspace); err != nil {
+			return fmt.Errorf("create the workspace %s: %w", c.workspace, err)
+		}
 	}
-	c.automation.Log = logr.FromSlogHandler(log.Handler())
-	runner, err := automation.New(ctx, c.automation)
+	c.operation.Log = logr.FromSlogHandler(log.Handler())
+	runner, err := operation.New(ctx, c.operation)
 	if err != nil {
 		return err
 	}

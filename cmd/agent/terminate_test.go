@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -41,8 +40,7 @@ func TestAPodThatIsDeletedReportsHowItsOperationEnded(t *testing.T) {
 		HaveField("State", proto.OperationState_OPERATION_STATE_INTERRUPTED),
 		HaveField("Message", ContainSubstring("the agent is shutting down: pulumi stopped gracefully"))))
 	b.Expect(b.locks()).To(BeEmpty())
-	_, err := a.StartOperation(t.Context(), b.update("b", digest))
-	b.Expect(err).To(MatchError(client.ErrUnavailable))
+	b.Expect(a.StartOperation(t.Context(), b.update("b", digest))).Error().To(MatchError(client.ErrUnavailable))
 	b.Expect(a.ForgetOperation(t.Context(), "a")).To(Succeed())
 	var code int
 	b.Eventually(a.exit).WithTimeout(patience).Should(Receive(&code))
@@ -55,25 +53,4 @@ func (b *bench) locks() []string {
 	locks, err := filepath.Glob(filepath.Join(filepath.Dir(b.dir), "state", ".pulumi", "locks", "*", "*", "*", "*.json"))
 	b.Expect(err).NotTo(HaveOccurred())
 	return locks
-}
-
-func TestASecondSIGTERMDoesNotShortenTheGraceOfAPod(t *testing.T) {
-	b := newBench(t)
-	stubborn := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *' version '*) exec %q \"$@\";; esac\ntrap '' INT TERM\nwhile [ -e %q ]; do sleep 0.05; done\nexit 1\n", b.cli, b.gate)
-	b.cli = b.script("pulumi", stubborn)
-	a := b.start("--termination-grace=10m")
-	digest := b.push(a, program(1))
-	open := b.closeGate()
-	b.startUpdate(a, b.update("a", digest))
-	for range 3 {
-		b.Expect(a.process.Signal(syscall.SIGTERM)).To(Succeed())
-		b.Eventually(func() error {
-			_, err := a.StartOperation(t.Context(), b.update("b", digest))
-			return err
-		}).WithTimeout(patience).Should(MatchError(client.ErrUnavailable))
-		b.Consistently(a.exit).WithTimeout(200 * time.Millisecond).ShouldNot(Receive())
-	}
-	open()
-	b.Expect(b.wait(a, "a")).To(HaveField("State", proto.OperationState_OPERATION_STATE_INTERRUPTED))
-	b.Expect(b.signal(a, syscall.SIGINT)).To(Equal(exitForced))
 }

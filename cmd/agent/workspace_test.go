@@ -24,10 +24,7 @@ func TestPeopleInAPodWorkWithTheProgramOfTheStack(t *testing.T) {
 		{Key: "token", Secret: true, Value: &proto.ConfigItem_Text{Text: "canary-config"}},
 		{Key: "region", Value: &proto.ConfigItem_Text{Text: "eu-1"}},
 	}
-	_, err := a.StartOperation(t.Context(), request)
-	b.Expect(err).NotTo(HaveOccurred())
-	final := b.wait(a, "a")
-	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+	b.succeed(a, request)
 
 	// As in kubectl exec: cd /share/workspace, and the variables of the container.
 	byHand := func(args string) string {
@@ -44,10 +41,7 @@ func TestPeopleInAPodWorkWithTheProgramOfTheStack(t *testing.T) {
 	b.Expect(byHand("config get token")).To(Equal("canary-config\n"))
 
 	request.Id = "b"
-	_, err = a.StartOperation(t.Context(), request)
-	b.Expect(err).NotTo(HaveOccurred())
-	final = b.wait(a, "b")
-	b.Expect(final.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_SUCCEEDED), final.GetMessage())
+	final := b.succeed(a, request)
 	b.Expect(final.GetResourceChanges()).To(Equal(map[string]int64{"same": 1}))
 	b.Expect(os.ReadFile(filepath.Join(b.dir, "agent"))).To(BeEquivalentTo("binary"))
 	b.expectNoSecrets()

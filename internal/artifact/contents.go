@@ -1,167 +1,219 @@
 package artifact
 
 import (
-	"container/list"
 	"context"
-	"maps"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
-	"time"
 
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/singleflight"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
-	"github.com/stack-controller/stack-controller/internal/notify"
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/bytecache"
 )
 
 const (
-	// manifestReaders is how many artifacts are read at the same time.
-	manifestReaders = 2
+	// contentReaders is how many artifacts are read, or matched, at the same time for one namespace.
+	contentReaders = 2
+	// maxManifestSize bounds the memory of one manifest in bytes. A hundred thousand files with names of 200 bytes fit into it.
+	maxManifestSize = 32 << 20
 	// maxManifests bounds the memory of all manifests that are kept, in bytes.
 	maxManifests = 2 * maxManifestSize
+	// fileOverhead is what a file costs in memory beside its name: its sum, and the header of its name, twice for growth.
+	fileOverhead = 2 * (sha256.Size + 16)
+	// maxContents bounds the memory of what was found out about parts of artifacts, in bytes.
+	maxContents = 8 << 20
 )
 
 // Content is what an artifact has of a Selection.
 type Content struct {
-	// Digest, "sha256:…", is the same for two artifacts when all selected files are.
+	// Digest, "sha256:…", is the same for two artifacts when all selected files are. It is that of the whole artifact when that has too
+	// many files to compare them one by one.
 	Digest string
 	// Unmatched are the selected paths that match no file.
 	Unmatched []string
-	// Whole says that the artifact has too many files to tell them apart, so that the digest is that of all of it.
-	Whole bool
 }
 
-// Contents tells which parts of stored artifacts are the same. It reads each artifact once, in the background, however many
-// ask for parts of it, and keeps what it found in bounded memory. It is a manager.Runnable.
+// Contents compares parts of stored artifacts. It reads each artifact once, in the background, and matches it once with each
+// selection, however many ask. What it found it keeps in bounded memory. It is a manager.Runnable.
 type Contents struct {
 	store *Store
-	// unread are the artifacts to read; notices are waiters to be told.
-	unread  workqueue.TypedInterface[string]
-	notices *notify.Notifier
+	work  *background[contentKey, *Selection]
+	// reading lets those share a manifest who need it at the same time.
+	reading singleflight.Group
 
-	mu sync.Mutex
-	// waiting has the artifacts that are queued or read, and who wants to hear of it.
-	waiting map[string]map[types.NamespacedName]struct{}
-	// failures has the errors of the last readings that nobody was told of yet.
-	failures map[string]failure
-	known    map[string]*list.Element
-	// recent has the manifests that are kept, the most recently used first.
-	recent *list.List
-	size   int64
+	mu        sync.Mutex
+	known     *bytecache.Cache[contentPart, foundContent]
+	manifests *bytecache.Cache[string, *manifest]
 }
 
-// namedManifest is an element of Contents.recent.
-type namedManifest struct {
-	artifact string
-	*manifest
+// contentPart is a part of an artifact.
+type contentPart struct {
+	artifact  string
+	selection [sha256.Size]byte
+}
+
+// contentKey is a part for a namespace: each has a place of its own in the queue.
+type contentKey struct {
+	namespace string
+	contentPart
+}
+
+// foundContent is a Content for all selections with its key; they may be written in different ways.
+type foundContent struct {
+	digest    string
+	unmatched []int
+	// err is of a kind that stays.
+	err error
 }
 
 // NewContents returns the Contents of a Store. Requests are taken at once; reading begins when it is started.
 func NewContents(store *Store) *Contents {
 	return &Contents{
-		store:    store,
-		unread:   workqueue.NewTyped[string](),
-		notices:  notify.New(),
-		waiting:  map[string]map[types.NamespacedName]struct{}{},
-		failures: map[string]failure{},
-		known:    map[string]*list.Element{},
-		recent:   list.New(),
+		store:     store,
+		work:      newBackground[contentKey, *Selection](contentReaders, func(key contentKey) string { return key.namespace }),
+		known:     bytecache.New[contentPart, foundContent](maxContents),
+		manifests: bytecache.New[string, *manifest](maxManifests),
 	}
 }
 
-// Events sends the waiter of a Request, as an object that has only its namespace and name, when the artifact was read. It is
+// Events sends the waiter of a Request, as an object that has only its namespace and name, when the part was found out about. It is
 // never closed.
-func (c *Contents) Events() <-chan event.GenericEvent { return c.notices.Events() }
+func (c *Contents) Events() <-chan event.GenericEvent { return c.work.Events() }
 
-// Request returns what the stored artifact has of the selection; all of it without one. It does not wait: nil without an
-// error means that the artifact is being read, and that Events will send the waiter. The error wraps ErrNotStored when the
-// artifact has to be fetched first. After an error the next request tries again.
-func (c *Contents) Request(artifact string, selection *Selection, waiter types.NamespacedName) (*Content, error) {
-	if selection == nil {
-		return &Content{Digest: artifact}, nil
+// Request returns what the stored artifact, whose digest the reference has, has of the selection; all of it without one. It does not wait:
+// nil without an error means that the artifact is being read or matched, and that Events will send the waiter. The error wraps ErrNotStored
+// when the artifact has to be fetched first; each waiter gets it, and other errors, once, and its next request tries again.
+// ErrSelectionTooComplex stays.
+func (c *Contents) Request(ref Reference, selection *Selection, waiter types.NamespacedName) (*Content, error) {
+	switch {
+	case selection == nil:
+		return &Content{Digest: ref.Digest}, nil
+	case c.store.Stored(ref) == "":
+		return nil, fmt.Errorf("read artifact %.160q: %w", ref.Digest, ErrNotStored)
 	}
-	found, err := c.manifest(artifact, waiter)
-	if found == nil || err != nil {
-		return nil, err
+	part := contentPart{ref.Digest, selection.key}
+	if found, ok := c.lookup(part); ok {
+		return found.of(selection), found.err
 	}
-	if found.whole {
-		return &Content{Digest: artifact, Whole: true}, nil
-	}
-	content := &Content{}
-	content.Digest, content.Unmatched = found.digest(selection)
-	return content, nil
+	return nil, c.work.request(contentKey{waiter.Namespace, part}, selection, waiter)
 }
 
-// manifest returns the manifest that is kept, or has it read.
-func (c *Contents) manifest(artifact string, waiter types.NamespacedName) (*manifest, error) {
+func (c *Contents) lookup(part contentPart) (foundContent, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if element, ok := c.known[artifact]; ok {
-		c.recent.MoveToFront(element)
-		return element.Value.(namedManifest).manifest, nil
+	return c.known.Get(part)
+}
+
+// of returns the Content for a selection; nil when there is none.
+func (f *foundContent) of(selection *Selection) *Content {
+	if f.err != nil {
+		return nil
 	}
-	if failed, ok := c.failures[artifact]; ok {
-		delete(c.failures, artifact)
-		return nil, failed.err
+	content := &Content{Digest: f.digest}
+	for _, i := range f.unmatched {
+		content.Unmatched = append(content.Unmatched, selection.patterns[i].text)
 	}
-	if c.waiting[artifact] == nil {
-		c.waiting[artifact] = map[types.NamespacedName]struct{}{}
-		c.unread.Add(artifact)
-	}
-	c.waiting[artifact][waiter] = struct{}{}
-	return nil, nil
+	return content
 }
 
 // Start reads what is requested until ctx ends.
 func (c *Contents) Start(ctx context.Context) error {
-	var running sync.WaitGroup
-	for range manifestReaders {
-		running.Go(func() { c.read(ctx) })
-	}
-	running.Go(func() { c.notices.Deliver(ctx) })
-	<-ctx.Done()
-	c.unread.ShutDown()
-	running.Wait()
+	c.work.run(ctx, c.find)
 	return nil
 }
 
-func (c *Contents) read(ctx context.Context) {
-	for {
-		artifact, shutdown := c.unread.Get()
-		if shutdown || ctx.Err() != nil {
-			return
-		}
-		found, err := readManifest(ctx, c.store, artifact)
-		c.finish(artifact, found, err)
-		c.unread.Done(artifact)
+// find matches the part with the manifest of its artifact.
+func (c *Contents) find(ctx context.Context, key contentKey, selection *Selection) error {
+	if _, ok := c.lookup(key.contentPart); ok {
+		return nil // It was found out about for another namespace.
 	}
-}
-
-// finish keeps what was found, and has the waiters told.
-func (c *Contents) finish(artifact string, found *manifest, err error) {
+	files, err := c.manifestOf(ctx, key.artifact)
+	if err != nil {
+		return err
+	}
+	found, err := files.content(ctx, key.artifact, selection)
+	if err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
-	// An error that nobody asks for any more must not stay for ever.
-	maps.DeleteFunc(c.failures, func(_ string, failed failure) bool { return now.Sub(failed.at) > reportPeriod })
-	if err != nil {
-		c.failures[artifact] = failure{err, now}
-	} else {
-		c.keep(namedManifest{artifact, found})
-	}
-	for waiter := range c.waiting[artifact] {
-		c.notices.Add(waiter)
-	}
-	delete(c.waiting, artifact)
+	c.known.Add(key.contentPart, found, int64(len(key.artifact)+len(found.digest)+8*len(found.unmatched)))
+	return nil
 }
 
-// keep makes room for the manifest. Callers hold the lock.
-func (c *Contents) keep(found namedManifest) {
-	c.known[found.artifact] = c.recent.PushFront(found)
-	c.size += found.size
-	for c.size > maxManifests {
-		oldest := c.recent.Remove(c.recent.Back()).(namedManifest)
-		delete(c.known, oldest.artifact)
-		c.size -= oldest.size
+// manifestOf returns the manifest of the stored artifact, which it reads when it is not kept.
+func (c *Contents) manifestOf(ctx context.Context, artifact string) (*manifest, error) {
+	found, err, _ := c.reading.Do(artifact, func() (any, error) {
+		c.mu.Lock()
+		kept, ok := c.manifests.Get(artifact)
+		c.mu.Unlock()
+		if ok {
+			return kept, nil
+		}
+		read, err := readManifest(ctx, c.store, digest.Digest(artifact))
+		if err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.manifests.Add(artifact, read, read.size)
+		return read, nil
+	})
+	if err != nil {
+		return nil, err
 	}
+	return found.(*manifest), nil
+}
+
+// errManyFiles ends the reading of an archive whose manifest would be too large.
+var errManyFiles = errors.New("the manifest is too large")
+
+// manifest knows the files of an artifact.
+type manifest struct {
+	// files are in the order of their names, each name once. Nil when there are too many: then the artifact is known as a
+	// whole only.
+	files []archive.File
+	whole bool
+	// size is about what the manifest costs in memory, in bytes.
+	size int64
+}
+
+// readManifest reads a stored artifact.
+func readManifest(ctx context.Context, store *Store, digest digest.Digest) (_ *manifest, err error) {
+	file, err := store.open(digest)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	m := &manifest{}
+	err = archive.Contents(ctx, file, store.options.Limits, func(found archive.File) error {
+		if m.size += int64(len(found.Name)) + fileOverhead; m.size > maxManifestSize {
+			return errManyFiles
+		}
+		m.files = append(m.files, found)
+		return nil
+	})
+	switch {
+	case errors.Is(err, errManyFiles):
+		return &manifest{whole: true, size: fileOverhead}, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the files of artifact %s: %w", digest, err)
+	}
+	m.sort()
+	return m, nil
+}
+
+// sort brings the files into the order of their names and leaves out those that were replaced.
+func (m *manifest) sort() {
+	slices.Reverse(m.files)
+	slices.SortStableFunc(m.files, func(a, b archive.File) int { return strings.Compare(a.Name, b.Name) })
+	// Of each name the first is kept, which was the last.
+	m.files = slices.Clip(slices.CompactFunc(m.files, func(a, b archive.File) bool { return a.Name == b.Name }))
 }

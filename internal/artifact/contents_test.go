@@ -6,10 +6,13 @@ import (
 	"compress/gzip"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/opencontainers/go-digest"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/stack-controller/stack-controller/internal/artifact"
@@ -23,8 +26,8 @@ type packedFile struct {
 	mode          int64
 }
 
-// put stores the files, in that order, and returns the digest.
-func put(t *testing.T, store *artifact.Store, files ...packedFile) string {
+// putFiles stores the files, in that order.
+func putFiles(t *testing.T, store *artifact.Store, files ...packedFile) artifact.Reference {
 	t.Helper()
 	var out bytes.Buffer
 	compressed := gzip.NewWriter(&out)
@@ -36,9 +39,18 @@ func put(t *testing.T, store *artifact.Store, files ...packedFile) string {
 	}
 	NewWithT(t).Expect(archive.Close()).To(Succeed())
 	NewWithT(t).Expect(compressed.Close()).To(Succeed())
-	digest, err := store.Put(t.Context(), "", &out)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	return digest
+	return put(t, store, out.Bytes())
+}
+
+// put has the content made and stored, and returns a reference to it.
+func put(t *testing.T, store *artifact.Store, content []byte) artifact.Reference {
+	t.Helper()
+	g := NewWithT(t)
+	_, ref := makerOf(digest.FromBytes(content).String(), content)
+	g.Expect(store.Fetch(t.Context(), ref)).To(Succeed())
+	ref.Digest = store.Stored(ref)
+	g.Expect(ref.Digest).NotTo(BeEmpty())
+	return ref
 }
 
 func startContents(t *testing.T, store *artifact.Store) *artifact.Contents {
@@ -55,17 +67,17 @@ func startContents(t *testing.T, store *artifact.Store) *artifact.Contents {
 }
 
 // contentOf waits for what the artifact has of the directory and the paths.
-func contentOf(t *testing.T, contents *artifact.Contents, digest, dir string, paths ...string) *artifact.Content {
+func contentOf(t *testing.T, contents *artifact.Contents, stored artifact.Reference, dir string, paths ...string) *artifact.Content {
 	t.Helper()
 	g := NewWithT(t)
 	selection, err := artifact.NewSelection(dir, paths)
 	g.Expect(err).NotTo(HaveOccurred())
 	waiter := waiterNamed("a")
-	found, err := contents.Request(digest, selection, waiter)
+	found, err := contents.Request(stored, selection, waiter)
 	g.Expect(err).NotTo(HaveOccurred())
 	if found == nil {
 		g.Eventually(contents.Events()).Should(Receive(ForWaiter(waiter)))
-		found, err = contents.Request(digest, selection, waiter)
+		found, err = contents.Request(stored, selection, waiter)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 	g.Expect(found).NotTo(BeNil())
@@ -101,8 +113,8 @@ func TestContentChangesWithTheSelectedFilesOnly(t *testing.T) {
 			g := NewWithT(t)
 			store := newStore(t, artifact.Options{})
 			contents := startContents(t, store)
-			before := contentOf(t, contents, put(t, store, base...), "apps/a", "lib")
-			after := contentOf(t, contents, put(t, store, tt.files...), "apps/a", "lib")
+			before := contentOf(t, contents, putFiles(t, store, base...), "apps/a", "lib")
+			after := contentOf(t, contents, putFiles(t, store, tt.files...), "apps/a", "lib")
 			g.Expect(before.Digest).To(MatchRegexp("^sha256:[0-9a-f]{64}$"))
 			g.Expect(after.Digest == before.Digest).To(Equal(tt.same))
 		})
@@ -114,58 +126,44 @@ func TestContentWithoutPathsIsTheArtifactItself(t *testing.T) {
 	contents := artifact.NewContents(newStore(t, artifact.Options{}))
 	selection, err := artifact.NewSelection("apps/a", nil)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(contents.Request("sha256:whatever", selection, waiterNamed("a"))).To(Equal(&artifact.Content{Digest: "sha256:whatever"}))
+	g.Expect(contents.Request(artifact.Reference{Digest: "sha256:whatever"}, selection, waiterNamed("a"))).To(Equal(&artifact.Content{Digest: "sha256:whatever"}))
 }
 
 func TestPathsThatMatchNothingAreTold(t *testing.T) {
 	store := newStore(t, artifact.Options{})
-	digest := put(t, store, packedFile{name: "app/Pulumi.yaml"})
-	found := contentOf(t, startContents(t, store), digest, "elsewhere", "app", "lib/**", "*.json")
+	stored := putFiles(t, store, packedFile{name: "app/Pulumi.yaml"})
+	found := contentOf(t, startContents(t, store), stored, "elsewhere", "app", "lib/**", "*.json")
 	NewWithT(t).Expect(found.Unmatched).To(Equal([]string{"lib/**", "*.json"}))
 }
 
-func TestContentOfAnArtifactThatIsNotStoredIsAnErrorOnce(t *testing.T) {
+func TestContentOfAnArtifactThatIsNotStoredForTheSourceIsAnError(t *testing.T) {
 	g := NewWithT(t)
 	store := newStore(t, artifact.Options{})
 	contents := startContents(t, store)
-	elsewhere := newStore(t, artifact.Options{})
 	file := packedFile{name: "app/Pulumi.yaml"}
-	digest := put(t, elsewhere, file)
+	elsewhere := putFiles(t, newStore(t, artifact.Options{}), file)
 	selection, err := artifact.NewSelection("app", []string{"lib"})
 	g.Expect(err).NotTo(HaveOccurred())
-	waiter := waiterNamed("a")
-	g.Expect(contents.Request(digest, selection, waiter)).To(BeNil())
-	g.Eventually(contents.Events()).Should(Receive(ForWaiter(waiter)))
-	_, err = contents.Request(digest, selection, waiter)
+	_, err = contents.Request(elsewhere, selection, waiterNamed("a"))
 	g.Expect(err).To(MatchError(artifact.ErrNotStored))
 
-	g.Expect(put(t, store, file)).To(Equal(digest))
-	g.Expect(contentOf(t, contents, digest, "app", "lib").Digest).NotTo(BeEmpty())
+	stored := putFiles(t, store, file)
+	g.Expect(contentOf(t, contents, stored, "app", "lib").Digest).NotTo(BeEmpty())
+	// Whoever only knows the digest learns nothing of names, although they are known here.
+	_, err = contents.Request(artifact.Reference{Source: "GitRepository/evil/x", Digest: stored.Digest}, selection, waiterNamed("a"))
+	g.Expect(err).To(MatchError(artifact.ErrNotStored))
 }
 
 func TestArtifactIsReadOnceForAllWhoAsk(t *testing.T) {
 	g := NewWithT(t)
-	store := newStore(t, artifact.Options{MaxStoreSize: 1 << 20, Limits: artifact.Limits{MaxDownloadSize: 1 << 20}})
+	dir := t.TempDir()
+	store := newStore(t, artifact.Options{Dir: dir})
 	contents := startContents(t, store)
-	digest := put(t, store, packedFile{name: "a/x"}, packedFile{name: "b/x"})
-	contentOf(t, contents, digest, "a", "lib")
-	// What pushes it out of the store leaves what is known of it.
-	for _, name := range []string{"noise", "more"} {
-		put(t, store, packedFile{name: name, content: noise(700 << 10)})
-	}
-	g.Expect(store.Has(digest)).To(BeFalse())
+	stored := putFiles(t, store, packedFile{name: "a/x"}, packedFile{name: "b/x"})
+	contentOf(t, contents, stored, "a", "lib")
+	// Without its file there is nothing to read any more.
+	g.Expect(os.Remove(filepath.Join(dir, "sha256", digest.Digest(stored.Digest).Encoded(), "content"))).To(Succeed())
 	for i := range 100 {
-		contentOf(t, contents, digest, "b", fmt.Sprintf("lib-%d", i))
+		contentOf(t, contents, stored, "b", fmt.Sprintf("lib-%d", i))
 	}
-}
-
-// noise is text that does not become smaller when it is compressed.
-func noise(size int) string {
-	text := make([]byte, size)
-	state := uint64(1)
-	for i := range text {
-		state = state*6364136223846793005 + 1442695040888963407
-		text[i] = byte(state >> 56)
-	}
-	return string(text)
 }

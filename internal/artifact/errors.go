@@ -25,32 +25,25 @@ const (
 	Unusable Kind = "Unusable"
 )
 
-// FetchError tells why an artifact is not in the store. Its message has no credentials: of the URL only scheme, host
+// FetchError says why an artifact is not in the store. Its message has no credentials: of the URL only scheme, host
 // and path.
 type FetchError struct {
 	Kind Kind
-	// URL is where the artifact was fetched from, without credentials; empty for content that was not fetched.
+	// URL is where the artifact was fetched from, without credentials; empty for content that a Maker makes.
 	URL string
 
 	err error
-	// made is set for failures of a Maker.
-	made bool
-	// transient is set for failures that a second try within a second may well mend.
-	transient bool
 }
 
 // NewMakeError is how a Maker says of which kind its error is. An error of another type counts as Unavailable.
 func NewMakeError(kind Kind, err error) *FetchError {
-	return &FetchError{Kind: kind, err: err, made: true}
+	return &FetchError{Kind: kind, err: err}
 }
 
 // Error implements error.
 func (e *FetchError) Error() string {
-	switch {
-	case e.made:
+	if e.URL == "" {
 		return fmt.Sprintf("make artifact: %v", e.err)
-	case e.URL == "":
-		return fmt.Sprintf("store artifact: %v", e.err)
 	}
 	return fmt.Sprintf("fetch artifact %s: %v", e.URL, e.err)
 }

@@ -2,15 +2,27 @@ package artifact
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/artifact/download"
+	"github.com/stack-controller/stack-controller/internal/metrics"
 )
 
+// makeTimeout ends a Maker that has no bound of its own, so that it cannot keep a slot for ever.
+const makeTimeout = 15 * time.Minute
+
 // Fetch downloads the artifact, or has its Maker make it, verifies and stores it, unless it is stored. Whoever asks for the
-// same artifact at the same time shares one download or making; it goes on as long as anybody waits for it. An error is of
-// type *FetchError, or the end of ctx. Stored tells the digest afterwards.
+// same artifact at the same time shares one download or making, which ends with the context of the first: all that ask are ended
+// together, with the controller. An error is of type *FetchError. Stored returns the digest afterwards.
 //
 // Nothing is remembered of a failure: the next call tries again.
 func (s *Store) Fetch(ctx context.Context, ref Reference) error {
@@ -18,114 +30,157 @@ func (s *Store) Fetch(ctx context.Context, ref Reference) error {
 	if err != nil {
 		return err
 	}
-	if s.Stored(ref) != "" {
-		return nil
-	}
-	f := s.flights.join(ctx, from, func(ctx context.Context) (digest.Digest, error) {
-		// The flight before this one may have ended just now.
+	found, err, _ := s.flights.Do(from.key.String(), func() (any, error) {
 		if stored := s.Stored(ref); stored != "" {
 			return digest.Digest(stored), nil
 		}
-		if from.maker != nil {
-			return s.make(ctx, from)
-		}
-		return from.digest, s.fetch(ctx, from)
+		brought, err := s.bring(ctx, from)
+		s.options.Metrics.Fetched(from.origin(), brought.size, err)
+		return brought.digest, err
 	})
-	defer s.flights.leave(f)
-	select {
-	case <-f.done:
-		return f.resultFor(from)
-	case <-ctx.Done():
-		return fmt.Errorf("fetch artifact %s: %w", from.shown, context.Cause(ctx))
+	if err == nil && from.digest != "" && found != from.digest {
+		return from.fail(Integrity, fmt.Errorf("digest mismatch: expected %s", from.digest))
 	}
+	return err
 }
 
-func (s *Store) fetch(ctx context.Context, from location) error {
-	received, err := s.download(ctx, from)
+// incoming is content on disk that nobody can see yet.
+type incoming struct {
+	path   string
+	digest digest.Digest
+	size   int64
+}
+
+// origin is how the content comes here.
+func (l location) origin() metrics.Origin {
+	if l.maker != nil {
+		return metrics.Made
+	}
+	return metrics.Downloaded
+}
+
+// bring downloads or makes the content, checks the archive, and makes the content visible for the owner. It returns what it stored: of
+// what was made that has its own digest, whatever digest is wanted; who waits compares. Its errors are of type *FetchError.
+func (s *Store) bring(ctx context.Context, from location) (incoming, error) {
+	dir, err := os.MkdirTemp(filepath.Join(s.options.Dir, incomingDirectory), "artifact-")
 	if err != nil {
-		return err
+		return incoming{}, from.fail(Unavailable, err)
 	}
-	defer received.remove()
-	return s.store(ctx, received, from.digest, from.shown)
-}
-
-// flights are the downloads and makings in progress.
-type flights struct {
-	mu sync.Mutex
-	// running has a download per digest and URL, and a making per key of a Maker. Two sources that publish the same digest at different places do not
-	// share one, so that a server that is stuck or lies cannot hold up the users of another.
-	running map[flightKey]*flight
-}
-
-type flightKey struct {
-	digest digest.Digest
-	url    string
-	maker  makerKey
-}
-
-// flight is one download or making and those who wait for it.
-type flight struct {
-	key     flightKey
-	waiting int
-	cancel  context.CancelFunc
-	// done is closed at the end; digest and err are valid then.
-	done   chan struct{}
-	digest digest.Digest
-	err    error
-}
-
-// resultFor compares what was stored with what is wanted.
-func (f *flight) resultFor(from location) error {
-	if f.err == nil && from.digest != "" && f.digest != from.digest {
-		return &FetchError{Kind: Integrity, URL: from.shown, made: from.maker != nil,
-			err: fmt.Errorf("digest mismatch: expected %s, made %s", from.digest, f.digest)}
+	defer os.RemoveAll(dir)
+	get := s.download
+	if from.maker != nil {
+		get = s.make
 	}
-	return f.err
+	received, err := get(ctx, from, dir)
+	if err != nil {
+		return incoming{}, err
+	}
+	file, err := os.Open(received.path)
+	if err != nil {
+		return incoming{}, from.fail(Unavailable, err)
+	}
+	defer file.Close()
+	switch err := archive.Check(ctx, file, s.options.Limits); {
+	case errors.Is(err, archive.ErrTooLarge):
+		return incoming{}, from.fail(TooLarge, err)
+	case errors.Is(err, archive.ErrInvalid):
+		return incoming{}, from.fail(Unusable, err)
+	case err != nil:
+		return incoming{}, from.fail(Unavailable, err)
+	}
+	if err := s.accept(received, from.key.owner); err != nil {
+		return incoming{}, from.fail(Unavailable, err)
+	}
+	if from.maker != nil {
+		s.made.Add(from.key.owner, received.digest)
+	}
+	return received, nil
 }
 
-// join takes part in the download, which it starts when there is none.
-func (l *flights) join(ctx context.Context, from location, fetch func(context.Context) (digest.Digest, error)) *flight {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f := l.running[from.key]
-	if f == nil {
-		// Without the end of ctx: the first who waits may be the first who leaves.
-		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		f = &flight{key: from.key, cancel: cancel, done: make(chan struct{})}
-		if l.running == nil {
-			l.running = map[flightKey]*flight{}
+// download brings the content to disk and verifies its digest.
+func (s *Store) download(ctx context.Context, from location, dir string) (incoming, error) {
+	path, err := s.downloads.Fetch(ctx, from.url.String(), from.digest, dir)
+	var info os.FileInfo
+	if err == nil {
+		info, err = os.Stat(path)
+	}
+	switch {
+	case err == nil:
+		return incoming{path, from.digest, info.Size()}, nil
+	case errors.Is(err, download.ErrNotFound):
+		return incoming{}, from.fail(NotFound, err)
+	case errors.Is(err, download.ErrTooLarge):
+		return incoming{}, from.fail(TooLarge, err)
+	case errors.Is(err, download.ErrDigestMismatch):
+		return incoming{}, from.fail(Integrity, err)
+	}
+	return incoming{}, from.fail(Unavailable, err)
+}
+
+// make has the content made on disk and computes its digest. What the Maker said stays in the chain of an error.
+func (s *Store) make(ctx context.Context, from location, dir string) (made incoming, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, makeTimeout, fmt.Errorf("not complete after %s: %w", makeTimeout, context.DeadlineExceeded))
+	defer cancel()
+	file, err := os.Create(filepath.Join(dir, "made"))
+	if err != nil {
+		return incoming{}, from.fail(Unavailable, err)
+	}
+	digester := digest.Canonical.Digester()
+	to := &boundedWriter{ctx: ctx, to: io.MultiWriter(file, digester.Hash()), limit: s.options.Limits.MaxDownloadSize}
+	err = errors.Join(s.makeInto(ctx, from.maker, to), file.Close())
+	var known *FetchError
+	switch cause := context.Cause(ctx); {
+	// What ended the writing counts, whatever the Maker makes of it.
+	case errors.Is(to.err, errTooLarge):
+		return incoming{}, from.fail(TooLarge, to.err)
+	case to.err != nil:
+		return incoming{}, from.fail(Unavailable, to.err)
+	case err == nil:
+		return incoming{file.Name(), digester.Digest(), to.size}, nil
+	case errors.As(err, &known):
+		return incoming{}, err
+	case errors.Is(cause, context.DeadlineExceeded):
+		return incoming{}, from.fail(Unavailable, cause)
+	}
+	return incoming{}, from.fail(Unavailable, err)
+}
+
+var errMakerPanicked = errors.New("an internal error, which the log of the controller has")
+
+// makeInto keeps a panic, which strange content may cause, from ending the process.
+func (s *Store) makeInto(ctx context.Context, maker Maker, to io.Writer) (err error) {
+	defer func() {
+		if recover() != nil {
+			// What it panicked with may be anything, so that neither users nor the log see it.
+			s.options.Log.Error(errMakerPanicked, "cannot make an artifact", "stack", string(debug.Stack()))
+			err = errMakerPanicked
 		}
-		l.running[from.key] = f
-		go func() {
-			defer cancel()
-			stored, err := fetch(ctx)
-			l.end(f, stored, err)
-		}()
-	}
-	f.waiting++
-	return f
+	}()
+	return maker.Make(ctx, to)
 }
 
-// leave cancels the download when nobody else waits for it.
-func (l *flights) leave(f *flight) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if f.waiting--; f.waiting == 0 {
-		f.cancel()
-		l.remove(f)
-	}
+// errTooLarge is returned for content with more bytes than the limit.
+var errTooLarge = errors.New("too large")
+
+// boundedWriter writes until its context ends or more bytes come than the limit, and remembers what ended it.
+type boundedWriter struct {
+	ctx         context.Context
+	to          io.Writer
+	size, limit int64
+	err         error
 }
 
-func (l *flights) end(f *flight, stored digest.Digest, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.remove(f)
-	f.digest, f.err = stored, err
-	close(f.done)
-}
-
-func (l *flights) remove(f *flight) {
-	if l.running[f.key] == f {
-		delete(l.running, f.key)
+func (w *boundedWriter) Write(p []byte) (n int, err error) {
+	switch {
+	case w.err != nil:
+		return 0, w.err
+	case w.ctx.Err() != nil:
+		w.err = context.Cause(w.ctx)
+	case w.size+int64(len(p)) > w.limit:
+		w.err = fmt.Errorf("%w: more than the limit of %d bytes", errTooLarge, w.limit)
+	default:
+		n, w.err = w.to.Write(p)
+		w.size += int64(n)
 	}
+	return n, w.err
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,19 +28,19 @@ func TestFetchStoresTheArtifactUnderItsDigest(t *testing.T) {
 			dir := t.TempDir()
 			store := newStore(t, artifact.Options{Dir: dir})
 
-			g.Expect(store.Has(ref.Digest)).To(BeFalse())
-			_, err := store.Open(ref.Digest)
+			g.Expect(store.Stored(ref)).To(BeEmpty())
+			_, err := store.Open(ref)
 			g.Expect(err).To(MatchError(artifact.ErrNotStored))
 
 			g.Expect(store.Fetch(t.Context(), ref)).To(Succeed())
-			g.Expect(store.Has(ref.Digest)).To(BeTrue())
-			file, err := store.Open(ref.Digest)
+			g.Expect(store.Stored(ref)).To(Equal(ref.Digest))
+			file, err := store.Open(ref)
 			g.Expect(err).NotTo(HaveOccurred())
 			defer file.Close()
 			g.Expect(io.ReadAll(file)).To(Equal(content))
 			g.Expect(file.Size).To(BeEquivalentTo(len(content)))
 
-			path := filepath.Join(dir, algorithm.String(), digest.Digest(ref.Digest).Encoded())
+			path := filepath.Join(dir, algorithm.String(), digest.Digest(ref.Digest).Encoded(), "content")
 			g.Expect(modeOf(path)).To(Equal(fs.FileMode(0o600)))
 			g.Expect(modeOf(filepath.Dir(path))).To(Equal(fs.ModeDir | 0o700))
 
@@ -86,23 +85,6 @@ func TestFetchTriesAgainAtOnceWhenServerOrConnectionFails(t *testing.T) {
 	}
 }
 
-func TestDigestMismatchHealsWhenTheServerIsRightAgain(t *testing.T) {
-	g := NewWithT(t)
-	server := newServer(t)
-	ref := server.serve("a.tar.gz", program("right"))
-	server.answerWith(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(program("wrong")) })
-	store := newStore(t, artifact.Options{})
-
-	err := store.Fetch(t.Context(), ref)
-	g.Expect(err).To(HaveKind(artifact.Integrity))
-	g.Expect(err).To(MatchError(And(
-		ContainSubstring(ref.Digest), ContainSubstring(digest.FromBytes(program("wrong")).String()))))
-	g.Expect(store.Has(ref.Digest)).To(BeFalse())
-
-	server.answerWith(nil)
-	g.Expect(store.Fetch(t.Context(), ref)).To(Succeed())
-}
-
 func TestFetchEndsWithTheTimeout(t *testing.T) {
 	stuck := func(first []byte) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -132,91 +114,6 @@ func TestFetchEndsWithTheTimeout(t *testing.T) {
 	}
 }
 
-func TestOneDownloadServesAllWhoAskForIt(t *testing.T) {
-	g := NewWithT(t)
-	server := newServer(t)
-	ref := server.publish("name: demo")
-	asked := make(chan struct{})
-	server.answerWith(func(w http.ResponseWriter, _ *http.Request) {
-		<-asked
-		_, _ = w.Write(server.content(ref))
-	})
-	store := newStore(t, artifact.Options{})
-
-	const callers = 100
-	errs := make(chan error, callers)
-	var started sync.WaitGroup
-	for range callers {
-		started.Add(1)
-		go func() {
-			started.Done()
-			errs <- store.Fetch(t.Context(), ref)
-		}()
-	}
-	started.Wait()
-	g.Eventually(server.requests.Load).Should(BeEquivalentTo(1))
-	close(asked)
-	for range callers {
-		g.Expect(<-errs).To(Succeed())
-	}
-	g.Expect(server.requests.Load()).To(BeEquivalentTo(1))
-}
-
-func TestWaiterThatLeavesDoesNotEndTheDownloadForOthers(t *testing.T) {
-	g := NewWithT(t)
-	server := newServer(t)
-	ref := server.publish("name: demo")
-	proceed := make(chan struct{})
-	cancelled := make(chan struct{})
-	server.answerWith(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case <-proceed:
-			_, _ = w.Write(server.content(ref))
-		case <-r.Context().Done():
-			close(cancelled)
-		}
-	})
-	store := newStore(t, artifact.Options{})
-
-	first, leave := context.WithCancel(t.Context())
-	firstErr, secondErr := make(chan error), make(chan error)
-	go func() { firstErr <- store.Fetch(first, ref) }()
-	g.Eventually(server.requests.Load).Should(BeEquivalentTo(1))
-	second := &watchedContext{Context: t.Context(), watched: make(chan struct{})}
-	go func() { secondErr <- store.Fetch(second, ref) }()
-	<-second.watched // It has joined.
-
-	leave()
-	g.Expect(<-firstErr).To(MatchError(context.Canceled))
-	close(proceed)
-	g.Expect(<-secondErr).To(Succeed())
-	g.Expect(server.requests.Load()).To(BeEquivalentTo(1))
-	g.Expect(cancelled).NotTo(BeClosed())
-}
-
-func TestDownloadEndsWhenNobodyWaitsForIt(t *testing.T) {
-	g := NewWithT(t)
-	server := newServer(t)
-	ref := server.publish("name: demo")
-	cancelled := make(chan struct{})
-	server.answerWith(func(_ http.ResponseWriter, r *http.Request) {
-		<-r.Context().Done()
-		close(cancelled)
-	})
-	store := newStore(t, artifact.Options{})
-
-	ctx, leave := context.WithCancel(t.Context())
-	failed := make(chan error)
-	go func() { failed <- store.Fetch(ctx, ref) }()
-	g.Eventually(server.requests.Load).Should(BeEquivalentTo(1))
-	leave()
-	g.Expect(<-failed).To(MatchError(context.Canceled))
-	g.Eventually(cancelled).Should(BeClosed())
-
-	server.answerWith(nil)
-	g.Expect(store.Fetch(t.Context(), ref)).To(Succeed(), "the next one does not meet the cancelled download")
-}
-
 func TestServerThatIsStuckDoesNotHoldUpAnotherWithTheSameDigest(t *testing.T) {
 	g := NewWithT(t)
 	stuck, good := newServer(t), newServer(t)
@@ -233,18 +130,6 @@ func TestServerThatIsStuckDoesNotHoldUpAnotherWithTheSameDigest(t *testing.T) {
 	g.Expect(store.Fetch(t.Context(), ref)).To(Succeed())
 	cancel()
 	g.Expect(<-failed).To(HaveOccurred())
-}
-
-// watchedContext tells when somebody begins to wait for its end.
-type watchedContext struct {
-	context.Context
-	once    sync.Once
-	watched chan struct{}
-}
-
-func (c *watchedContext) Done() <-chan struct{} {
-	c.once.Do(func() { close(c.watched) })
-	return c.Context.Done()
 }
 
 func modeOf(path string) (fs.FileMode, error) {

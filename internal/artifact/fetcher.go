@@ -2,85 +2,43 @@ package artifact
 
 import (
 	"context"
-	"sync"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-
-	"github.com/stack-controller/stack-controller/internal/notify"
 )
 
-const (
-	// DefaultConcurrency is how many downloads and makings run at the same time.
-	DefaultConcurrency = 4
+// DefaultConcurrency is how many downloads and makings for one namespace run at the same time.
+const DefaultConcurrency = 4
 
-	// reportPeriod is how long the error of a download is kept for a waiter that does not ask any more.
-	reportPeriod = 10 * time.Minute
-)
-
-// Fetcher is the face of a Store for reconcilers, which must not wait: it downloads in the background and tells by an
-// event when a download has ended. The making of an artifact by its Maker counts as a download. It is a manager.Runnable.
+// Fetcher is the face of a Store for reconcilers, which must not wait: it downloads in the background and notifies them when a download
+// has ended. The making of an artifact by its Maker counts as a download. It is a manager.Runnable.
 type Fetcher struct {
-	store       *Store
-	concurrency int
-	// downloads are to be made, in the order of the requests; notices are waiters to be told.
-	downloads workqueue.TypedInterface[requestKey]
-	notices   *notify.Notifier
-
-	mu sync.Mutex
-	// pending has the downloads that are queued or run.
-	pending map[requestKey]*pendingDownload
-	// failures has the errors that were not reported yet.
-	failures map[failureKey]failure
+	store     *Store
+	downloads *background[requestKey, Reference]
 }
 
-// requestKey tells requests for different content apart.
+// requestKey separates requests for different content, and of different namespaces: what one of them asks for is never behind
+// what another one has in the queue. The store makes one download of the same content.
 type requestKey struct {
-	flight flightKey
+	namespace string
+	flight    flightKey
 	// digest is the wanted one, empty when it is not known yet.
 	digest digest.Digest
 }
 
-// pendingDownload is a download and who wants to hear of its end.
-type pendingDownload struct {
-	reference Reference
-	waiters   map[types.NamespacedName]struct{}
-}
-
-type failureKey struct {
-	download requestKey
-	waiter   types.NamespacedName
-}
-
-type failure struct {
-	err error
-	at  time.Time
-}
-
-// NewFetcher makes a Fetcher that runs at most so many downloads at the same time; zero means DefaultConcurrency.
-// Requests are taken at once; downloads begin when it is started.
+// NewFetcher makes a Fetcher that runs at most so many downloads for one namespace at the same time, and twice as many in all; zero means
+// DefaultConcurrency. Requests are taken at once; downloads begin when it is started.
 func NewFetcher(store *Store, concurrency int) *Fetcher {
 	if concurrency <= 0 {
 		concurrency = DefaultConcurrency
 	}
-	return &Fetcher{
-		store:       store,
-		concurrency: concurrency,
-		downloads:   workqueue.NewTyped[requestKey](),
-		notices:     notify.New(),
-		pending:     map[requestKey]*pendingDownload{},
-		failures:    map[failureKey]failure{},
-	}
+	return &Fetcher{store, newBackground[requestKey, Reference](concurrency, func(key requestKey) string { return key.namespace })}
 }
 
 // Events sends the waiter of a Request, as an object that has only its namespace and name, when the download that it
 // waited for has ended. It is never closed.
-func (f *Fetcher) Events() <-chan event.GenericEvent {
-	return f.notices.Events()
-}
+func (f *Fetcher) Events() <-chan event.GenericEvent { return f.downloads.Events() }
 
 // Request returns the digest of the artifact when it is stored, and has it downloaded or made when it is not. It does not
 // wait.
@@ -95,72 +53,16 @@ func (f *Fetcher) Request(ref Reference, waiter types.NamespacedName) (stored st
 	if err != nil {
 		return "", err
 	}
-	key := requestKey{from.key, from.digest}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	failed, hasFailed := f.failures[failureKey{key, waiter}]
-	delete(f.failures, failureKey{key, waiter})
-
+	key := requestKey{waiter.Namespace, from.key, from.digest}
 	if stored := f.store.Stored(ref); stored != "" {
+		f.downloads.forget(key, waiter)
 		return stored, nil
 	}
-	download := f.pending[key]
-	switch {
-	case download != nil:
-		// Somebody else asked for it again; its result counts, whatever the one before was.
-	case hasFailed:
-		return "", failed.err
-	default:
-		download = &pendingDownload{reference: ref, waiters: map[types.NamespacedName]struct{}{}}
-		f.pending[key] = download
-		f.downloads.Add(key)
-	}
-	download.waiters[waiter] = struct{}{}
-	return "", nil
+	return "", f.downloads.request(key, ref, waiter)
 }
 
 // Start downloads what is requested until ctx ends, which also cancels what is running then.
 func (f *Fetcher) Start(ctx context.Context) error {
-	var running sync.WaitGroup
-	for range f.concurrency {
-		running.Go(func() { f.download(ctx) })
-	}
-	running.Go(func() { f.notices.Deliver(ctx) })
-	<-ctx.Done()
-	f.downloads.ShutDown()
-	running.Wait()
+	f.downloads.run(ctx, func(ctx context.Context, _ requestKey, ref Reference) error { return f.store.Fetch(ctx, ref) })
 	return nil
-}
-
-func (f *Fetcher) download(ctx context.Context) {
-	for {
-		key, shutdown := f.downloads.Get()
-		if shutdown || ctx.Err() != nil {
-			return
-		}
-		f.mu.Lock()
-		ref := f.pending[key].reference
-		f.mu.Unlock()
-		f.finish(key, f.store.Fetch(ctx, ref))
-		f.downloads.Done(key)
-	}
-}
-
-// finish keeps an error for each waiter, and has all of them told.
-func (f *Fetcher) finish(key requestKey, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := time.Now()
-	for reported, failed := range f.failures {
-		if now.Sub(failed.at) > reportPeriod {
-			delete(f.failures, reported)
-		}
-	}
-	for waiter := range f.pending[key].waiters {
-		if err != nil {
-			f.failures[failureKey{key, waiter}] = failure{err, now}
-		}
-		f.notices.Add(waiter)
-	}
-	delete(f.pending, key)
 }

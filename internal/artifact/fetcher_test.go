@@ -2,7 +2,9 @@ package artifact_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -48,24 +50,6 @@ func ForWaiter(waiter k8stypes.NamespacedName) types.GomegaMatcher {
 	}})
 }
 
-func TestRequestIsAnsweredByAnEventWhenTheDownloadEnds(t *testing.T) {
-	g := NewWithT(t)
-	server := newServer(t)
-	ref := server.publish("name: demo")
-	store := newStore(t, artifact.Options{})
-	fetcher, _ := startFetcher(t, store, 0)
-	waiter := waiterNamed("a")
-
-	stored, err := fetcher.Request(ref, waiter)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(stored).To(BeEmpty())
-	g.Eventually(fetcher.Events()).Should(Receive(ForWaiter(waiter)))
-
-	g.Expect(fetcher.Request(ref, waiter)).To(Equal(ref.Digest))
-	g.Expect(store.Has(ref.Digest)).To(BeTrue())
-	g.Consistently(fetcher.Events(), "50ms").ShouldNot(Receive(), "the result is delivered once")
-}
-
 func TestFailureIsReportedOnceToEachWaiterBeforeTheNextAttempt(t *testing.T) {
 	g := NewWithT(t)
 	server := newServer(t)
@@ -96,6 +80,7 @@ func TestFailureIsReportedOnceToEachWaiterBeforeTheNextAttempt(t *testing.T) {
 	g.Eventually(fetcher.Events()).Should(Receive(ForWaiter(waiters[0])))
 	g.Expect(fetcher.Request(ref, waiters[0])).To(Equal(ref.Digest))
 	g.Expect(server.requests.Load()).To(BeEquivalentTo(2))
+	g.Consistently(fetcher.Events(), "50ms").ShouldNot(Receive(), "the result is delivered once")
 }
 
 func TestReferenceThatCannotBeFetchedIsRefusedAtOnce(t *testing.T) {
@@ -144,26 +129,34 @@ func TestDownloadsGoOnWhenNobodyTakesEvents(t *testing.T) {
 		g.Expect(fetcher.Request(ref, waiterNamed(fmt.Sprint(i)))).To(BeEmpty())
 	}
 	for _, ref := range refs {
-		g.Eventually(store.Has).WithArguments(ref.Digest).Should(BeTrue())
+		g.Eventually(store.Stored).WithArguments(ref).ShouldNot(BeEmpty())
 	}
 	stop()
 }
 
-func TestDownloadsAtTheSameTimeAreBounded(t *testing.T) {
+func TestDownloadsAndMakingsAtTheSameTimeAreBounded(t *testing.T) {
 	g := NewWithT(t)
 	server := newServer(t)
 	var running, most atomic.Int32
 	proceed := make(chan struct{})
-	server.answerWith(func(w http.ResponseWriter, _ *http.Request) {
+	work := func() {
 		now := running.Add(1)
 		defer running.Add(-1)
 		for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
 		}
 		<-proceed
+	}
+	server.answerWith(func(w http.ResponseWriter, _ *http.Request) {
+		work()
 		w.WriteHeader(http.StatusNotFound)
 	})
 	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), 2)
-	for i := range 8 {
+	for i := range 4 {
+		_, made := makerBy(fmt.Sprint(i), func(context.Context, io.Writer) error {
+			work()
+			return errors.New("done")
+		})
+		g.Expect(fetcher.Request(made, waiterNamed(fmt.Sprint("made", i)))).To(BeEmpty())
 		g.Expect(fetcher.Request(server.publish(fmt.Sprint(i)), waiterNamed(fmt.Sprint(i)))).To(BeEmpty())
 	}
 	g.Eventually(running.Load).Should(BeEquivalentTo(2))
@@ -174,18 +167,33 @@ func TestDownloadsAtTheSameTimeAreBounded(t *testing.T) {
 	g.Expect(most.Load()).To(BeEquivalentTo(2))
 }
 
-func TestEndOfTheFetcherCancelsDownloads(t *testing.T) {
+func TestEndOfTheFetcherEndsDownloadsAndMakings(t *testing.T) {
 	g := NewWithT(t)
+	var running atomic.Int32
+	untilEnded := func(step func() error) (err error) {
+		running.Add(1)
+		defer running.Add(-1)
+		for err == nil {
+			err = step()
+		}
+		return err
+	}
 	server := newServer(t)
 	ref := server.publish("name: demo")
-	cancelled := make(chan struct{})
 	server.answerWith(func(_ http.ResponseWriter, r *http.Request) {
-		<-r.Context().Done()
-		close(cancelled)
+		_ = untilEnded(func() error { <-r.Context().Done(); return r.Context().Err() })
 	})
-	fetcher, stop := startFetcher(t, newStore(t, artifact.Options{}), 0)
-	g.Expect(fetcher.Request(ref, waiterNamed("a"))).To(BeEmpty())
-	g.Eventually(server.requests.Load).Should(BeEquivalentTo(1))
+	_, waiting := makerBy("waiting", func(ctx context.Context, _ io.Writer) error {
+		return untilEnded(func() error { <-ctx.Done(); return ctx.Err() })
+	})
+	_, writing := makerBy("writing", func(_ context.Context, to io.Writer) error {
+		return untilEnded(func() error { _, err := to.Write([]byte{0}); return err })
+	})
+	fetcher, stop := startFetcher(t, newStore(t, artifact.Options{Limits: artifact.Limits{MaxDownloadSize: 1 << 40}}), 0)
+	for name, ref := range map[string]artifact.Reference{"a": ref, "b": waiting, "c": writing} {
+		g.Expect(fetcher.Request(ref, waiterNamed(name))).To(BeEmpty())
+	}
+	g.Eventually(running.Load).Should(BeEquivalentTo(3))
 	stop()
-	g.Eventually(cancelled).Should(BeClosed())
+	g.Eventually(running.Load).Should(BeZero())
 }

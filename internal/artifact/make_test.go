@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/iotest"
 
 	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
@@ -22,24 +21,25 @@ import (
 type maker struct {
 	key   string
 	makes atomic.Int32
-	make  func(ctx context.Context) (io.ReadCloser, error)
+	make  func(ctx context.Context, to io.Writer) error
 }
 
 func (m *maker) Key() string { return m.key }
 
-func (m *maker) Make(ctx context.Context) (io.ReadCloser, error) {
+func (m *maker) Make(ctx context.Context, to io.Writer) error {
 	m.makes.Add(1)
-	return m.make(ctx)
+	return m.make(ctx, to)
 }
 
 // makerOf returns a Maker of the content, and a reference to it without a digest.
 func makerOf(key string, content []byte) (*maker, artifact.Reference) {
-	return makerBy(key, func(context.Context) (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(content)), nil
+	return makerBy(key, func(_ context.Context, to io.Writer) error {
+		_, err := to.Write(content)
+		return err
 	})
 }
 
-func makerBy(key string, do func(context.Context) (io.ReadCloser, error)) (*maker, artifact.Reference) {
+func makerBy(key string, do func(context.Context, io.Writer) error) (*maker, artifact.Reference) {
 	m := &maker{key: key, make: do}
 	return m, artifact.Reference{Maker: m, Revision: "main@sha1:5a1f"}
 }
@@ -64,9 +64,10 @@ func TestManyWhoWaitForOneKeyShareOneMaking(t *testing.T) {
 	g := NewWithT(t)
 	content := program("name: demo")
 	proceed := make(chan struct{})
-	made, ref := makerBy("one", func(context.Context) (io.ReadCloser, error) {
+	made, ref := makerBy("one", func(_ context.Context, to io.Writer) error {
 		<-proceed
-		return io.NopCloser(bytes.NewReader(content)), nil
+		_, err := to.Write(content)
+		return err
 	})
 	known := ref
 	known.Digest = digest.FromBytes(content).String()
@@ -106,61 +107,44 @@ func TestWhatWasEvictedIsMadeAgain(t *testing.T) {
 	g.Expect(made.makes.Load()).To(BeEquivalentTo(2))
 }
 
-type namedError struct{ name string }
-
-func (e *namedError) Error() string { return e.name }
-
-func TestErrorOfAMakerReachesEachWaiterOnce(t *testing.T) {
-	g := NewWithT(t)
-	proceed := make(chan struct{})
-	made, ref := makerBy("one", func(context.Context) (io.ReadCloser, error) {
-		<-proceed
-		return nil, fmt.Errorf("checkout: %w", &namedError{"the server hung up"})
-	})
-	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), 0)
-	for _, name := range []string{"a", "b"} {
-		g.Expect(fetcher.Request(ref, waiterNamed(name))).To(BeEmpty())
-	}
-	close(proceed)
-	g.Eventually(fetcher.Events()).Should(Receive())
-	g.Eventually(fetcher.Events()).Should(Receive())
-	for _, name := range []string{"a", "b"} {
-		_, err := fetcher.Request(ref, waiterNamed(name))
-		g.Expect(err).To(HaveKind(artifact.Unavailable))
-		g.Expect(err).To(MatchError("make artifact: checkout: the server hung up"))
-		var named *namedError
-		g.Expect(errors.As(err, &named)).To(BeTrue())
-	}
-	g.Expect(made.makes.Load()).To(BeEquivalentTo(1))
-	g.Expect(fetcher.Request(ref, waiterNamed("a"))).To(BeEmpty(), "the next request is the next attempt")
-	g.Eventually(made.makes.Load).Should(BeEquivalentTo(2))
-}
+var errDiskFull = errors.New("disk full")
 
 func TestMakingFailsInATypedWay(t *testing.T) {
 	good := program("name: demo")
-	read := func(content io.Reader) func(context.Context) (io.ReadCloser, error) {
-		return func(context.Context) (io.ReadCloser, error) { return io.NopCloser(content), nil }
+	write := func(content []byte) func(context.Context, io.Writer) error {
+		return func(_ context.Context, to io.Writer) error {
+			_, err := to.Write(content)
+			return err
+		}
 	}
 	for _, test := range []struct {
 		name    string
-		make    func(context.Context) (io.ReadCloser, error)
+		make    func(context.Context, io.Writer) error
 		digest  string
 		kind    artifact.Kind
 		message string
 	}{
-		{"a kind of its own", func(context.Context) (io.ReadCloser, error) {
-			return nil, fmt.Errorf("program app: %w", artifact.NewMakeError(artifact.NotFound, errors.New("gone")))
+		{"a kind of its own", func(context.Context, io.Writer) error {
+			return fmt.Errorf("program app: %w", artifact.NewMakeError(artifact.NotFound, errors.New("gone")))
 		}, "", artifact.NotFound, "program app: make artifact: gone"},
-		{"panic", func(context.Context) (io.ReadCloser, error) { panic("canary-secret") },
+		{"panic", func(context.Context, io.Writer) error { panic("canary-secret") },
 			"", artifact.Unavailable, "make artifact: an internal error"},
-		{"panic while it is read", read(readerFunc(func([]byte) (int, error) { panic("canary-secret") })),
-			"", artifact.Unavailable, "make artifact: an internal error"},
-		{"too large", read(strings.NewReader(strings.Repeat("x", 5000))), "", artifact.TooLarge, "more than the limit of 2000 bytes"},
-		{"another digest", read(bytes.NewReader(good)), digest.FromString("else").String(), artifact.Integrity, "digest mismatch: expected "},
-		{"no archive", read(strings.NewReader("<html>")), "", artifact.Unusable, "gzip"},
-		{"a reader that fails", read(iotest.ErrReader(&namedError{"disk full"})), "", artifact.Unavailable, "disk full"},
-		{"no digest of ours", read(bytes.NewReader(good)), digest.SHA512.FromBytes(good).String(), artifact.Unusable, "of type sha256"},
-		{"no digest at all", read(bytes.NewReader(good)), "latest", artifact.Unusable, `digest "latest"`},
+		{"too large", write(bytes.Repeat([]byte("x"), 5000)), "", artifact.TooLarge, "more than the limit of 2000 bytes"},
+		{"too large, with an error of its own", func(_ context.Context, to io.Writer) error {
+			for {
+				if _, err := to.Write([]byte("x")); err != nil {
+					return artifact.NewMakeError(artifact.Unavailable, errors.New("cannot be read"))
+				}
+			}
+		}, "", artifact.TooLarge, "more than the limit of 2000 bytes"},
+		{"another digest", write(good), digest.FromString("else").String(), artifact.Integrity, "digest mismatch: expected "},
+		{"no archive", write([]byte("<html>")), "", artifact.Unusable, "gzip"},
+		{"an error in the middle", func(_ context.Context, to io.Writer) error {
+			_, err := to.Write(good[:10])
+			return errors.Join(err, errDiskFull)
+		}, "", artifact.Unavailable, "disk full"},
+		{"no digest of ours", write(good), digest.SHA512.FromBytes(good).String(), artifact.Unusable, "of type sha256"},
+		{"no digest at all", write(good), "latest", artifact.Unusable, `digest "latest"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -175,88 +159,9 @@ func TestMakingFailsInATypedWay(t *testing.T) {
 			g.Expect(err).To(HaveKind(test.kind))
 			g.Expect(err).To(MatchError(ContainSubstring(test.message)))
 			g.Expect(err).NotTo(MatchError(ContainSubstring("canary")))
+			g.Expect(errors.Is(err, errDiskFull)).To(Equal(test.name == "an error in the middle"), "what a Maker returns is in the chain")
 			g.Expect(log.String()).NotTo(ContainSubstring("canary"))
-			g.Expect(store.Has(test.digest)).To(BeFalse())
+			g.Expect(store.Stored(ref)).To(BeEmpty())
 		})
 	}
-}
-
-// readerFunc is a reader made of a function.
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
-func TestMakingEndsWhenNobodyWaitsForIt(t *testing.T) {
-	g := NewWithT(t)
-	started, cancelled := make(chan struct{}), make(chan struct{})
-	_, ref := makerBy("one", func(ctx context.Context) (io.ReadCloser, error) {
-		close(started)
-		<-ctx.Done()
-		close(cancelled)
-		return nil, ctx.Err()
-	})
-	fetcher, stop := startFetcher(t, newStore(t, artifact.Options{}), 0)
-	g.Expect(fetcher.Request(ref, waiterNamed("a"))).To(BeEmpty())
-	g.Eventually(started).Should(BeClosed())
-	stop()
-	g.Eventually(cancelled).Should(BeClosed())
-}
-
-func TestContentIsNotReadToItsEndWhenNobodyWaits(t *testing.T) {
-	g := NewWithT(t)
-	reading, closed := make(chan struct{}), make(chan struct{})
-	_, ref := makerBy("one", func(context.Context) (io.ReadCloser, error) {
-		return &endless{reading: reading, closed: closed}, nil
-	})
-	store := newStore(t, artifact.Options{Limits: artifact.Limits{MaxDownloadSize: 1 << 40}})
-	ctx, leave := context.WithCancel(t.Context())
-	failed := make(chan error)
-	go func() { failed <- store.Fetch(ctx, ref) }()
-	<-reading
-	leave()
-	g.Expect(<-failed).To(MatchError(context.Canceled))
-	g.Eventually(closed).Should(BeClosed())
-}
-
-// endless content comes one byte at a time.
-type endless struct {
-	reading, closed chan struct{}
-	read            bool
-}
-
-func (e *endless) Read(p []byte) (int, error) {
-	if !e.read {
-		e.read = true
-		close(e.reading)
-	}
-	return 1, nil
-}
-
-func (e *endless) Close() error {
-	close(e.closed)
-	return nil
-}
-
-func TestMakingsCountAsDownloads(t *testing.T) {
-	g := NewWithT(t)
-	var running, most atomic.Int32
-	proceed := make(chan struct{})
-	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), 2)
-	for i := range 8 {
-		_, ref := makerBy(fmt.Sprint(i), func(context.Context) (io.ReadCloser, error) {
-			now := running.Add(1)
-			defer running.Add(-1)
-			for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
-			}
-			<-proceed
-			return nil, errors.New("done")
-		})
-		g.Expect(fetcher.Request(ref, waiterNamed(fmt.Sprint(i)))).To(BeEmpty())
-	}
-	g.Eventually(running.Load).Should(BeEquivalentTo(2))
-	close(proceed)
-	for range 8 {
-		g.Eventually(fetcher.Events()).Should(Receive())
-	}
-	g.Expect(most.Load()).To(BeEquivalentTo(2))
 }

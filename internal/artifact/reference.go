@@ -15,6 +15,9 @@ import (
 type Reference struct {
 	// URL is where the tarball is served, over http or https.
 	URL string
+	// Source identifies the object that publishes the artifact, with its namespace. What was fetched on behalf of one source is
+	// handed out for no other. A Maker stands for itself.
+	Source string
 	// Digest is "algorithm:hex" of the tarball. Algorithms are sha256, sha384, sha512 and blake3.
 	Digest string
 	// Revision is what a human calls the artifact, for example "main@sha1:…".
@@ -31,10 +34,31 @@ type Reference struct {
 type Maker interface {
 	// Key identifies what is made, and from where. It has no credentials in clear: requests with one key share one making.
 	Key() string
-	// Make returns the tarball. It is bounded in time and size, reproducible byte by byte, and ends with ctx. Its errors are shown
-	// to users.
-	Make(ctx context.Context) (io.ReadCloser, error)
+	// Make writes the tarball, the same bytes each time. It ends with ctx, and with the first write that fails: one beyond the limit of
+	// the size does. Its errors are shown to users.
+	Make(ctx context.Context, to io.Writer) error
 }
+
+// owner is the SHA-256, in hexadecimal, of what the content was fetched on behalf of: a source, or the key of a Maker. What
+// is kept about it is small however long its name is.
+type owner string
+
+func (r Reference) owner() owner {
+	if r.Maker != nil {
+		return owner(digest.FromString("maker/" + r.Maker.Key()).Encoded())
+	}
+	return owner(digest.FromString("source/" + r.Source).Encoded())
+}
+
+// flightKey identifies a download or a making. That of a making has no digest: what is made for one key is the same for all who ask, and
+// each compares it with what it expects.
+type flightKey struct {
+	digest digest.Digest
+	url    string
+	owner  owner
+}
+
+func (k flightKey) String() string { return fmt.Sprintf("%s %s %s", k.digest, k.url, k.owner) }
 
 // location is a Reference that was found to be well-formed.
 type location struct {
@@ -43,52 +67,39 @@ type location struct {
 	digest digest.Digest
 	// maker is nil for an artifact that is downloaded.
 	maker Maker
-	// url is what is requested.
-	url *url.URL
-	// shown is the published URL as it may appear in a message.
+	// url is what is requested, shown the published URL as it may appear in a message.
+	url   *url.URL
 	shown string
+}
+
+func (l location) fail(kind Kind, err error) error {
+	return &FetchError{Kind: kind, URL: l.shown, err: err}
 }
 
 // locate checks what can be checked without a request.
 func (s *Store) locate(ref Reference) (location, error) {
-	if ref.Maker != nil {
-		return locateMaker(ref)
+	l := location{maker: ref.Maker, key: flightKey{owner: ref.owner()}}
+	var err error
+	if l.maker == nil {
+		if l.url, l.shown, err = parseURL(ref.URL); err != nil {
+			return l, l.fail(Unusable, err)
+		}
 	}
-	parsed, shown, err := parseURL(ref.URL)
-	if err != nil {
-		return location{}, &FetchError{Kind: Unusable, URL: shown, err: err}
+	if l.maker == nil || ref.Digest != "" {
+		if l.digest, err = digest.Parse(ref.Digest); err != nil {
+			return l, l.fail(Unusable, fmt.Errorf("digest %.160q: %w", ref.Digest, err)) // no digest is longer
+		}
 	}
-	parsedDigest, err := parseDigest(ref.Digest)
-	if err != nil {
-		return location{}, &FetchError{Kind: Unusable, URL: shown, err: err}
+	switch {
+	case l.maker != nil && l.digest != "" && l.digest.Algorithm() != digest.Canonical:
+		return l, l.fail(Unusable, fmt.Errorf("digest %s: what is made here has digests of type %s", l.digest, digest.Canonical))
+	case l.maker != nil:
+		return l, nil
+	case ref.Size != nil && *ref.Size > s.options.Limits.MaxDownloadSize:
+		return l, l.fail(TooLarge, fmt.Errorf("its size of %d bytes exceeds the limit of %d bytes", *ref.Size, s.options.Limits.MaxDownloadSize))
 	}
-	if ref.Size != nil && *ref.Size > s.options.Limits.MaxDownloadSize {
-		return location{}, &FetchError{Kind: TooLarge, URL: shown,
-			err: fmt.Errorf("its size of %d bytes exceeds the limit of %d bytes", *ref.Size, s.options.Limits.MaxDownloadSize)}
-	}
-	if s.options.HostOverride != "" {
-		parsed.Host = s.options.HostOverride
-	}
-	key := flightKey{digest: parsedDigest, url: parsed.String()}
-	return location{key: key, digest: parsedDigest, url: parsed, shown: shown}, nil
-}
-
-// locateMaker checks the reference of an artifact that is made here. Its key has no digest: what is made for one key is the
-// same for all who ask, and each compares it with what it expects.
-func locateMaker(ref Reference) (location, error) {
-	from := location{maker: ref.Maker, key: flightKey{maker: keyOf(ref.Maker)}}
-	if ref.Digest == "" {
-		return from, nil
-	}
-	parsed, err := parseDigest(ref.Digest)
-	if err == nil && parsed.Algorithm() != digest.Canonical {
-		err = fmt.Errorf("digest %s: what is made here has digests of type %s", parsed, digest.Canonical)
-	}
-	if err != nil {
-		return location{}, &FetchError{Kind: Unusable, made: true, err: err}
-	}
-	from.digest = parsed
-	return from, nil
+	l.key.digest, l.key.url = l.digest, l.url.String()
+	return l, nil
 }
 
 // parseURL returns the URL and how it may be shown. Its errors do not quote the URL.
@@ -106,13 +117,4 @@ func parseURL(raw string) (parsed *url.URL, shown string, err error) {
 		return nil, shown, fmt.Errorf("the scheme %q is neither http nor https", parsed.Scheme)
 	}
 	return parsed, shown, nil
-}
-
-func parseDigest(value string) (digest.Digest, error) {
-	parsed, err := digest.Parse(value)
-	if err != nil {
-		const most = 160 // longer than any digest
-		return "", fmt.Errorf("digest %.*q: %w", most, value, err)
-	}
-	return parsed, nil
 }

@@ -1,10 +1,18 @@
 package artifact
 
 import (
+	"context"
 	"testing"
 
 	. "github.com/onsi/gomega"
 )
+
+// selects matches one pattern with one name.
+func (p pattern) selects(name string) bool {
+	p.text = "looked for"
+	_, unmatched, err := manifestOf(name).match(context.Background(), &Selection{patterns: []pattern{p}}, maxMatchSteps)
+	return err == nil && len(unmatched) == 0
+}
 
 func TestPatternsMatchFilesAndAllThatIsInDirectories(t *testing.T) {
 	for pattern, names := range map[string]map[string]bool{
@@ -25,7 +33,7 @@ func TestPatternsMatchFilesAndAllThatIsInDirectories(t *testing.T) {
 		parsed, err := parsePattern(pattern)
 		NewWithT(t).Expect(err).NotTo(HaveOccurred(), pattern)
 		for name, want := range names {
-			NewWithT(t).Expect(parsed.matches(name)).To(Equal(want), "%s on %s", pattern, name)
+			NewWithT(t).Expect(parsed.selects(name)).To(Equal(want), "%s on %s", pattern, name)
 		}
 	}
 }
@@ -51,19 +59,6 @@ func TestDirectoryIsNoPattern(t *testing.T) {
 	g := NewWithT(t)
 	selection, err := NewSelection("a[1]*", []string{"x"})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(selection.patterns[0].matches("a[1]*/Pulumi.yaml")).To(BeTrue())
-	g.Expect(selection.patterns[0].matches("a1b/Pulumi.yaml")).To(BeFalse())
-}
-
-func FuzzPatternsEndInTime(f *testing.F) {
-	f.Add("a/**/b", "a/x/b")
-	f.Add("**/**/*a*a*a*a*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/aaaaaaaa")
-	f.Fuzz(func(t *testing.T, text, name string) {
-		if len(text) > 1024 || len(name) > 1024 {
-			return
-		}
-		if parsed, err := parsePattern(text); err == nil {
-			parsed.matches(name)
-		}
-	})
+	g.Expect(selection.patterns[0].selects("a[1]*/Pulumi.yaml")).To(BeTrue())
+	g.Expect(selection.patterns[0].selects("a1b/Pulumi.yaml")).To(BeFalse())
 }

@@ -1,42 +1,45 @@
 // Package artifact keeps the content of artifacts, the tarballs that sources publish, in one store on the local disk.
 //
-// An artifact is known by its digest. It is downloaded once however many ask for it, its digest is verified and its
-// archive checked before it can be seen, and it stays until the room is needed for others. Everything is bounded: the
-// size of a download, its time, what it unpacks to, and the size of the store. What nobody serves is made by a Maker
-// instead, under the same rules.
-//
-// fluxcd/pkg/http/fetch downloads artifacts too. It is not used because it waits at least five seconds between tries,
-// makes a client of its own per use, downloads what is too large to its end, and gives no typed errors.
+// An artifact is known by its digest, and by the sources on whose behalf it was fetched: knowing a digest gives nobody the
+// content. It is downloaded once per source however many ask for it, its digest is verified and its archive checked before it
+// can be seen, and it stays until the room is needed for others. Everything is bounded: the size of a download, its time,
+// what it unpacks to, and the size of the store. What nobody serves is made by a Maker instead, under the same rules.
 package artifact
 
 import (
+	"cmp"
 	"container/list"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/singleflight"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/lru"
 
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/artifact/download"
+	"github.com/stack-controller/stack-controller/internal/metrics"
 )
+
+// maxMade is how many digests of made artifacts are remembered, about 200 bytes each. What is forgotten is made again.
+const maxMade = 16384
 
 // Limits bounds one artifact.
 type Limits = archive.Limits
 
-// HostOverrideVariable is the environment variable that every Flux controller knows for runs outside of a cluster.
-const HostOverrideVariable = "SOURCE_CONTROLLER_LOCALHOST"
-
 // Options of a Store. Fields other than Dir have a default.
 type Options struct {
-	// Dir holds the content, as <algorithm>/<hex>. It is made when missing, and belongs to one store at a time.
+	// Dir holds the content, as <algorithm>/<hex>/content, and beside it whom it was fetched for. It is made when missing, and
+	// belongs to one store at a time.
 	Dir string
 	// Limits bounds each artifact.
 	Limits Limits
@@ -48,20 +51,21 @@ type Options struct {
 	HTTPRetries int
 	// HTTPTimeout bounds a download with all its tries; default 1 minute.
 	HTTPTimeout time.Duration
-	// TLS configures https connections; default is the system's roots.
-	TLS *tls.Config
-	// HostOverride replaces host and port of every URL; default is the environment variable HostOverrideVariable.
-	HostOverride string
-	// Log tells about content that had to be removed; default is silence.
+	// Metrics are those about artifacts; nil measures nothing.
+	Metrics *metrics.Artifacts
+	// Log is told about content that had to be removed; default is silence.
 	Log logr.Logger
 }
 
 // Store is a bounded set of artifacts on disk. It is safe for concurrent use.
 type Store struct {
-	options Options
-	client  *http.Client
-	flights flights
-	made    made
+	options   Options
+	downloads *download.Downloader
+	// flights has a download per source, digest and URL, and a making per key of a Maker. Two sources that publish the same digest
+	// do not share one: a source may have what it serves itself, and a server that is stuck holds up its own users only.
+	flights singleflight.Group
+	// made has the digests of what was made, by owner, the most recently used ones.
+	made *lru.Cache
 
 	mu      sync.Mutex
 	entries map[digest.Digest]*entry
@@ -74,11 +78,15 @@ type Store struct {
 type entry struct {
 	digest digest.Digest
 	size   int64
+	// owners are the sources on whose behalf the content was fetched or made.
+	owners sets.Set[owner]
 	// pins counts the open files; a pinned entry is not evicted.
 	pins    int
 	element *list.Element
+	// used says that the content was used after it was fetched, or is of an earlier process. Guarded by Store.mu.
+	used bool
 	// verified is false for content of an earlier process: the disk may have damaged it since.
-	verified bool
+	verified atomic.Bool
 	// verification lets one goroutine at a time read the content to verify it.
 	verification sync.Mutex
 }
@@ -110,8 +118,11 @@ func NewStore(options Options) (*Store, error) {
 		return nil, fmt.Errorf("artifact store: its size of %d bytes is less than the %d bytes of one artifact",
 			options.MaxStoreSize, options.Limits.MaxDownloadSize)
 	}
-	s := &Store{options: options, entries: map[digest.Digest]*entry{}, recent: list.New(), made: newMade(maxMade)}
-	s.client = newHTTPClient(options)
+	s := &Store{options: options, entries: map[digest.Digest]*entry{}, recent: list.New(), made: lru.New(maxMade)}
+	s.downloads = download.New(download.Options{
+		MaxSize: options.Limits.MaxDownloadSize, Retries: options.HTTPRetries, Timeout: options.HTTPTimeout,
+		Log: options.Log,
+	})
 	if err := s.openDirectory(); err != nil {
 		return nil, fmt.Errorf("artifact store: %w", err)
 	}
@@ -120,42 +131,69 @@ func NewStore(options Options) (*Store, error) {
 
 func (o Options) withDefaults() Options {
 	o.Limits = o.Limits.WithDefaults()
-	if o.MaxStoreSize <= 0 {
-		o.MaxStoreSize = max(1<<30, o.Limits.MaxDownloadSize)
-	}
-	switch {
-	case o.HTTPRetries == 0:
-		o.HTTPRetries = 2
-	case o.HTTPRetries < 0:
-		o.HTTPRetries = 0
-	}
-	if o.HTTPTimeout <= 0 {
-		o.HTTPTimeout = time.Minute
-	}
-	if o.HostOverride == "" {
-		o.HostOverride = os.Getenv(HostOverrideVariable)
-	}
+	o.MaxStoreSize = cmp.Or(max(o.MaxStoreSize, 0), max(1<<30, o.Limits.MaxDownloadSize))
+	o.HTTPRetries = max(cmp.Or(o.HTTPRetries, 2), 0)
+	o.HTTPTimeout = cmp.Or(max(o.HTTPTimeout, 0), time.Minute)
 	return o
 }
 
-// Has reports whether the artifact is stored. Content of an earlier process counts before it is verified.
-func (s *Store) Has(wanted string) bool {
+// Stored returns the digest under which the artifact is stored on behalf of its source, empty when it is not. Content of an
+// earlier process counts before it is verified. An artifact that is made here and whose digest the reference does not have is
+// found for as long as its making is remembered.
+func (s *Store) Stored(ref Reference) string {
+	wanted := digest.Digest(ref.Digest)
+	if known, ok := s.made.Get(ref.owner()); ok && wanted == "" && ref.Maker != nil {
+		wanted = known.(digest.Digest)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, ok := s.entries[digest.Digest(wanted)]
-	return ok
+	if e := s.entries[wanted]; e == nil || !e.owners.Has(ref.owner()) {
+		return ""
+	}
+	return wanted.String()
 }
 
-// Open opens the artifact, to be closed by the caller. The error wraps ErrNotStored when the store does not have it; it
-// may be fetched then. Content of an earlier process is verified when it is first opened.
-func (s *Store) Open(wanted string) (*File, error) {
-	e, verified := s.pin(digest.Digest(wanted))
-	if e == nil {
-		return nil, fmt.Errorf("open artifact %.160q: %w", wanted, ErrNotStored)
+// Open opens the artifact that is stored on behalf of the source of the reference, to be closed by the caller. The error wraps
+// ErrNotStored when the store does not have it; it may be fetched then. Content of an earlier process is verified when it is
+// first opened.
+func (s *Store) Open(ref Reference) (*File, error) {
+	stored := s.Stored(ref)
+	if stored == "" {
+		return nil, fmt.Errorf("open artifact %.160q: %w", ref.Digest, ErrNotStored)
 	}
-	file, err := os.Open(s.path(e.digest))
-	if err == nil && !verified {
-		if err = s.verify(e, file); err != nil {
+	file, err := s.open(digest.Digest(stored))
+	if err == nil {
+		s.countUse(digest.Digest(stored))
+	}
+	return file, err
+}
+
+// countUse counts the use of stored content.
+func (s *Store) countUse(stored digest.Digest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[stored]; e != nil {
+		s.options.Metrics.Used(!e.used)
+		e.used = true
+	}
+}
+
+// Size returns how many bytes the stored artifacts take.
+func (s *Store) Size() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.size
+}
+
+// open is Open for callers who know that the content may be used.
+func (s *Store) open(stored digest.Digest) (*File, error) {
+	e := s.pin(stored)
+	if e == nil {
+		return nil, fmt.Errorf("open artifact %s: %w", stored, ErrNotStored)
+	}
+	file, err := os.Open(s.contentPath(e.digest))
+	if err == nil {
+		if err = e.verify(file); err != nil {
 			file.Close()
 		}
 	}
@@ -163,20 +201,20 @@ func (s *Store) Open(wanted string) (*File, error) {
 		s.unpin(e)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errDamaged) {
 			s.forget(e, err)
-			return nil, fmt.Errorf("open artifact %s: %w: %w", wanted, ErrNotStored, err)
+			return nil, fmt.Errorf("open artifact %s: %w: %w", stored, ErrNotStored, err)
 		}
-		return nil, fmt.Errorf("open artifact %s: %w", wanted, err)
+		return nil, fmt.Errorf("open artifact %s: %w", stored, err)
 	}
 	return &File{File: file, Size: e.size, release: func() { s.unpin(e) }}, nil
 }
 
 var errDamaged = errors.New("the content is damaged")
 
-// verify reads the content unless another goroutine did. The file is at its start afterwards.
-func (s *Store) verify(e *entry, file *os.File) error {
+// verify reads the content unless it was verified before. The file is at its start afterwards.
+func (e *entry) verify(file *os.File) error {
 	e.verification.Lock()
 	defer e.verification.Unlock()
-	if s.isVerified(e) {
+	if e.verified.Load() {
 		return nil
 	}
 	verifier := e.digest.Verifier()
@@ -186,12 +224,16 @@ func (s *Store) verify(e *entry, file *os.File) error {
 	if !verifier.Verified() {
 		return errDamaged
 	}
-	s.setVerified(e)
+	e.verified.Store(true)
 	_, err := file.Seek(0, io.SeekStart)
 	return err
 }
 
-// path of the content. The digest is valid, so that the path stays in the directory.
+// path of the directory of an entry. The digest is valid, so that the path stays in the directory of the store.
 func (s *Store) path(d digest.Digest) string {
 	return filepath.Join(s.options.Dir, d.Algorithm().String(), d.Encoded())
+}
+
+func (s *Store) contentPath(d digest.Digest) string {
+	return filepath.Join(s.path(d), contentFile)
 }

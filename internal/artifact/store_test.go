@@ -1,13 +1,10 @@
 package artifact_test
 
 import (
-	"archive/tar"
-	"bytes"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -27,10 +24,10 @@ func TestContentOutlivesTheProcess(t *testing.T) {
 	g.Expect(os.WriteFile(filepath.Join(dir, "incoming", "artifact-1"), []byte("half of"), 0o600)).To(Succeed())
 
 	restarted := newStore(t, artifact.Options{Dir: dir})
-	g.Expect(restarted.Has(ref.Digest)).To(BeTrue())
+	g.Expect(restarted.Stored(ref)).To(Equal(ref.Digest))
 	g.Expect(restarted.Fetch(t.Context(), ref)).To(Succeed())
 	g.Expect(server.requests.Load()).To(BeEquivalentTo(1))
-	g.Expect(read(restarted, ref.Digest)).To(Equal(server.content(ref)))
+	g.Expect(read(restarted, ref)).To(Equal(server.content(ref)))
 	g.Expect(os.ReadDir(filepath.Join(dir, "incoming"))).To(BeEmpty(), "what was not complete is removed")
 	g.Expect(stray).To(BeAnExistingFile(), "what is not ours stays")
 }
@@ -51,17 +48,17 @@ func TestDamagedContentIsNeverOpenedAndFetchedAgain(t *testing.T) {
 			ref := server.publish("name: demo")
 			dir := t.TempDir()
 			g.Expect(newStore(t, artifact.Options{Dir: dir}).Fetch(t.Context(), ref)).To(Succeed())
-			path := filepath.Join(dir, "sha256", digest.Digest(ref.Digest).Encoded())
+			path := filepath.Join(dir, "sha256", digest.Digest(ref.Digest).Encoded(), "content")
 			g.Expect(damage(path, server.content(ref))).To(Succeed())
 
 			restarted := newStore(t, artifact.Options{Dir: dir})
-			_, err := restarted.Open(ref.Digest)
+			_, err := restarted.Open(ref)
 			g.Expect(err).To(MatchError(artifact.ErrNotStored))
-			g.Expect(restarted.Has(ref.Digest)).To(BeFalse())
+			g.Expect(restarted.Stored(ref)).To(BeEmpty())
 			g.Expect(path).NotTo(BeAnExistingFile())
 
 			g.Expect(restarted.Fetch(t.Context(), ref)).To(Succeed())
-			g.Expect(read(restarted, ref.Digest)).To(Equal(server.content(ref)))
+			g.Expect(read(restarted, ref)).To(Equal(server.content(ref)))
 		})
 	}
 }
@@ -70,21 +67,19 @@ func TestContentRemovedByOthersIsNotStored(t *testing.T) {
 	g := NewWithT(t)
 	dir := t.TempDir()
 	store := newStore(t, artifact.Options{Dir: dir})
-	stored, err := store.Put(t.Context(), "", bytes.NewReader(program("a")))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(os.Remove(filepath.Join(dir, "sha256", digest.Digest(stored).Encoded()))).To(Succeed())
+	stored := put(t, store, program("a"))
+	g.Expect(os.RemoveAll(filepath.Join(dir, "sha256", digest.Digest(stored.Digest).Encoded()))).To(Succeed())
 
-	_, err = store.Open(stored)
+	_, err := store.Open(stored)
 	g.Expect(err).To(MatchError(artifact.ErrNotStored))
-	g.Expect(store.Has(stored)).To(BeFalse())
+	g.Expect(store.Stored(stored)).To(BeEmpty())
 }
 
 func TestContentOfAnEarlierProcessIsOpenedByManyAtOnce(t *testing.T) {
 	g := NewWithT(t)
 	dir := t.TempDir()
 	content := program("a")
-	stored, err := newStore(t, artifact.Options{Dir: dir}).Put(t.Context(), "", bytes.NewReader(content))
-	g.Expect(err).NotTo(HaveOccurred())
+	stored := put(t, newStore(t, artifact.Options{Dir: dir}), content)
 
 	restarted := newStore(t, artifact.Options{Dir: dir})
 	type result struct {
@@ -116,37 +111,33 @@ func TestLeastRecentlyUsedContentIsEvicted(t *testing.T) {
 	// All have about the same size; there is room for three.
 	options := artifact.Options{Dir: dir, Limits: artifact.Limits{MaxDownloadSize: size}, MaxStoreSize: 3*size + size/2}
 	store := newStore(t, options)
-	put := func(i int) string {
-		stored, err := store.Put(t.Context(), "", bytes.NewReader(content[i]))
-		g.Expect(err).NotTo(HaveOccurred())
-		return stored
-	}
-	stored := func(digests ...string) []bool {
+	putOne := func(i int) artifact.Reference { return put(t, store, content[i]) }
+	stored := func(refs ...artifact.Reference) []bool {
 		var have []bool
-		for _, d := range digests {
-			have = append(have, store.Has(d))
+		for _, ref := range refs {
+			have = append(have, store.Stored(ref) != "")
 		}
 		return have
 	}
 
-	d0, d1, d2 := put(0), put(1), put(2)
+	d0, d1, d2 := putOne(0), putOne(1), putOne(2)
 	g.Expect(stored(d0, d1, d2)).To(HaveEach(true))
 	g.Expect(read(store, d0)).To(Equal(content[0]))
-	d3 := put(3)
+	d3 := putOne(3)
 	g.Expect(stored(d0, d1, d2, d3)).To(Equal([]bool{true, false, true, true}), "the oldest was used, the second was not")
 
 	pinned, err := store.Open(d2)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(read(store, d3)).To(Equal(content[3]))
 	g.Expect(read(store, d0)).To(Equal(content[0]))
-	d4, d5 := put(4), put(5)
+	d4, d5 := putOne(4), putOne(5)
 	g.Expect(stored(d0, d2, d3, d4, d5)).To(Equal([]bool{false, true, false, true, true}), "what is open stays")
 	g.Expect(io.ReadAll(pinned)).To(Equal(content[2]))
 	g.Expect(pinned.Close()).To(Succeed())
 
 	store = newStore(t, artifact.Options{Dir: dir, Limits: options.Limits, MaxStoreSize: 2 * size})
 	g.Expect(stored(d2, d4, d5)).To(Equal([]bool{false, true, true}), "a store that became smaller makes room at its start")
-	g.Expect(filesBelow(dir)).To(HaveLen(2))
+	g.Expect(filesBelow(dir)).To(HaveLen(4), "two artifacts, and an owner for each")
 }
 
 func TestStoreFullOfOpenContentShrinksWhenThatIsClosed(t *testing.T) {
@@ -154,58 +145,21 @@ func TestStoreFullOfOpenContentShrinksWhenThatIsClosed(t *testing.T) {
 	a, b := program("a"), program("b")
 	size := int64(len(a))
 	store := newStore(t, artifact.Options{Limits: artifact.Limits{MaxDownloadSize: size}, MaxStoreSize: size})
-	da, err := store.Put(t.Context(), "", bytes.NewReader(a))
-	g.Expect(err).NotTo(HaveOccurred())
+	da := put(t, store, a)
 	open, err := store.Open(da)
 	g.Expect(err).NotTo(HaveOccurred())
 
-	db, err := store.Put(t.Context(), "", bytes.NewReader(b))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(store.Has(da)).To(BeTrue())
-	g.Expect(store.Has(db)).To(BeTrue())
+	db := put(t, store, b)
+	g.Expect(store.Stored(da)).NotTo(BeEmpty())
+	g.Expect(store.Stored(db)).NotTo(BeEmpty())
 	g.Expect(open.Close()).To(Succeed())
-	g.Expect(store.Has(da)).To(BeFalse())
-	g.Expect(store.Has(db)).To(BeTrue())
+	g.Expect(store.Stored(da)).To(BeEmpty())
+	g.Expect(store.Stored(db)).NotTo(BeEmpty())
 
 	open, err = store.Open(db)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(open.Close()).To(Succeed())
 	g.Expect(open.Close()).To(MatchError(os.ErrClosed), "closing twice does not unpin twice")
-}
-
-func TestPutStoresWhatIsAcceptable(t *testing.T) {
-	content := program("name: demo")
-	limits := artifact.Limits{MaxDownloadSize: 1000}
-	tests := []struct {
-		name    string
-		digest  string
-		content []byte
-		want    string
-		kind    artifact.Kind
-	}{
-		{name: "without a digest", content: content, want: digest.FromBytes(content).String()},
-		{name: "with its digest", digest: digest.SHA512.FromBytes(content).String(), content: content, want: digest.SHA512.FromBytes(content).String()},
-		{name: "with another digest", digest: digest.FromString("x").String(), content: content, kind: artifact.Integrity},
-		{name: "with an invalid digest", digest: "x", content: content, kind: artifact.Unusable},
-		{name: "a device", content: tarball(tar.Header{Name: "d", Typeflag: tar.TypeChar}, nil), kind: artifact.Unusable},
-		{name: "too large", content: []byte(strings.Repeat("x", 1001)), kind: artifact.TooLarge},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			g := NewWithT(t)
-			dir := t.TempDir()
-			store := newStore(t, artifact.Options{Dir: dir, Limits: limits})
-			got, err := store.Put(t.Context(), tt.digest, bytes.NewReader(tt.content))
-			if tt.kind != "" {
-				g.Expect(err).To(HaveKind(tt.kind))
-				g.Expect(filesBelow(dir)).To(BeEmpty())
-				return
-			}
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(got).To(Equal(tt.want))
-			g.Expect(read(store, got)).To(Equal(tt.content))
-		})
-	}
 }
 
 func TestStoreRefusesOptionsThatCannotWork(t *testing.T) {
@@ -220,8 +174,8 @@ func TestStoreRefusesOptionsThatCannotWork(t *testing.T) {
 	g.Expect(err).To(HaveOccurred())
 }
 
-func read(store *artifact.Store, d string) ([]byte, error) {
-	file, err := store.Open(d)
+func read(store *artifact.Store, ref artifact.Reference) ([]byte, error) {
+	file, err := store.Open(ref)
 	if err != nil {
 		return nil, err
 	}

@@ -62,6 +62,7 @@ func (r *receiver) handle(w http.ResponseWriter, request *http.Request) {
 	if status == http.StatusAccepted {
 		r.events <- event
 	}
+	w.Header().Set("Retry-After", "3600")
 	w.WriteHeader(status)
 	fmt.Fprint(w, "an answer with a body")
 }

@@ -1,27 +1,37 @@
 package events
 
 import (
-	"container/list"
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
 
 // notification is an event on its way to notification-controller.
 type notification struct {
-	body    []byte // JSON
-	expires time.Time
+	namespace string // of the object that the event is about
+	body      []byte // JSON
+	expires   time.Time
 }
 
-// queue holds notifications, oldest first, up to a number of bytes. It makes room by dropping the oldest, because the
-// newest tell the state that things are in now.
+// queue holds notifications up to a number of bytes: the oldest of a namespace first, and by turns of the namespaces, so that the events
+// of one do not wait for those of another one. It makes room by dropping the oldest of the namespace that has the most, because the
+// newest say what state things are in now.
 type queue struct {
 	limit int // bytes of all bodies together
 
-	mu    sync.Mutex
-	items list.List
-	bytes int
-	added chan struct{} // holds a token while an addition was not noticed yet
+	mu       sync.Mutex
+	backlogs []*backlog // of the namespaces that have any, the one whose turn it is first
+	bytes    int
+	added    chan struct{} // holds a token while an addition was not noticed yet
+}
+
+// backlog is what a namespace has in the queue.
+type backlog struct {
+	namespace string
+	items     []notification
+	bytes     int
 }
 
 func newQueue(limit int) *queue {
@@ -32,10 +42,17 @@ func newQueue(limit int) *queue {
 func (q *queue) push(item notification) (dropped int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.items.PushBack(item)
+	at := slices.IndexFunc(q.backlogs, func(b *backlog) bool { return b.namespace == item.namespace })
+	if at < 0 {
+		at = len(q.backlogs)
+		q.backlogs = append(q.backlogs, &backlog{namespace: item.namespace})
+	}
+	b := q.backlogs[at]
+	b.items = append(b.items, item)
+	b.bytes += len(item.body)
 	q.bytes += len(item.body)
-	for q.bytes > q.limit && q.items.Len() > 0 {
-		q.removeFirst()
+	for q.bytes > q.limit {
+		q.removeFirst(slices.MaxFunc(q.backlogs, func(a, b *backlog) int { return cmp.Compare(a.bytes, b.bytes) }))
 		dropped++
 	}
 	select {
@@ -45,7 +62,7 @@ func (q *queue) push(item notification) (dropped int) {
 	return dropped
 }
 
-// pop removes the oldest notification. While there is none it waits, until the context ends.
+// pop removes the next notification. While there is none it waits, until the context ends.
 func (q *queue) pop(ctx context.Context) (notification, bool) {
 	for {
 		if item, ok := q.tryPop(); ok {
@@ -63,14 +80,22 @@ func (q *queue) pop(ctx context.Context) (notification, bool) {
 func (q *queue) tryPop() (notification, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.items.Len() == 0 {
+	if len(q.backlogs) == 0 {
 		return notification{}, false
 	}
-	return q.removeFirst(), true
+	next := q.backlogs[0]
+	q.backlogs = append(q.backlogs[1:], next)
+	return q.removeFirst(next), true
 }
 
-func (q *queue) removeFirst() notification {
-	item := q.items.Remove(q.items.Front()).(notification)
+func (q *queue) removeFirst(b *backlog) notification {
+	item := b.items[0]
+	b.items[0] = notification{} // its body is not kept
+	b.items = b.items[1:]
+	b.bytes -= len(item.body)
 	q.bytes -= len(item.body)
+	if len(b.items) == 0 {
+		q.backlogs = slices.DeleteFunc(q.backlogs, func(other *backlog) bool { return other == b })
+	}
 	return item
 }

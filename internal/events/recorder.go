@@ -1,27 +1,28 @@
 // Package events records what happens to objects: as Kubernetes events, and as notifications to Flux's
-// notification-controller. Recording never waits for either.
+// notification-controller. The recorder of fluxcd/pkg makes both. It would also wait for notification-controller, in the reconcile
+// that records the event, so what it posts goes into a bounded queue: recording never waits.
 package events
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"os"
-	"strings"
+	"io"
+	"net/http"
 	"time"
-	"unicode/utf8"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/tools/reference"
 
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
+	fluxevents "github.com/fluxcd/pkg/runtime/events"
+
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 const (
@@ -47,7 +48,7 @@ type Options struct {
 	Address string
 	// Controller is the name under which the events are reported.
 	Controller string
-	// Log receives failures, at most one line per minute and kind of failure.
+	// Log receives a line for each event, and failures of deliveries: of these, at most one line per minute and kind of failure.
 	Log logr.Logger
 	// Registerer receives the metrics.
 	Registerer prometheus.Registerer
@@ -64,54 +65,54 @@ type Options struct {
 // Recorder is a record.EventRecorder that writes Kubernetes events and queues notifications. Deliveries happen while
 // it runs (Start). Its methods never wait and may be called at any time, from any goroutine.
 type Recorder struct {
-	options  Options
-	instance string
-	queue    *queue
-	sender   *sender // nil when nobody is notified
-	metrics  *prometheus.CounterVec
-	log      map[outcome]*rate.Sometimes
+	options Options
+	flux    *fluxevents.Recorder
+	queue   *queue
+	client  *http.Client
+	metrics *prometheus.CounterVec
+	log     map[outcome]*rate.Sometimes
 }
 
 var _ record.EventRecorder = &Recorder{}
 
 // NewRecorder returns a Recorder; Start runs it.
 func NewRecorder(options Options) (*Recorder, error) {
-	if options.QueueSize == 0 {
-		options.QueueSize = defaultQueueSize
-	}
-	if options.Expiry == 0 {
-		options.Expiry = defaultExpiry
-	}
-	if options.DrainTimeout == 0 {
-		options.DrainTimeout = defaultDrainTimeout
-	}
-	var receiver *sender
+	options.QueueSize = cmp.Or(options.QueueSize, defaultQueueSize)
+	options.Expiry = cmp.Or(options.Expiry, defaultExpiry)
+	options.DrainTimeout = cmp.Or(options.DrainTimeout, defaultDrainTimeout)
 	if options.Address != "" {
-		var err error
-		if receiver, err = newSender(options.Address); err != nil {
+		if err := checkAddress(options.Address); err != nil {
 			return nil, err
 		}
 	}
-	instance, err := os.Hostname()
+	flux, err := fluxevents.NewRecorderForScheme(options.Scheme, shortening{options.Kubernetes}, options.Log, options.Address, options.Controller)
 	if err != nil {
-		return nil, fmt.Errorf("find the name of this host: %w", err)
+		return nil, fmt.Errorf("create the event recorder: %w", err)
 	}
-	metrics, err := registerMetrics(options.Registerer)
-	if err != nil {
-		return nil, err
+	r := &Recorder{
+		options: options,
+		flux:    flux,
+		queue:   newQueue(options.QueueSize),
+		client: &http.Client{
+			Timeout: attemptTimeout,
+			// A redirected POST becomes a GET: it would look delivered.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		metrics: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stack_controller_notifications_total",
+			Help: "Notifications for notification-controller, by how their delivery ended.",
+		}, []string{"outcome"}),
+		log: map[outcome]*rate.Sometimes{},
 	}
-	recorder := &Recorder{
-		options:  options,
-		instance: instance,
-		queue:    newQueue(options.QueueSize),
-		sender:   receiver,
-		metrics:  metrics,
-		log:      map[outcome]*rate.Sometimes{},
+	flux.Client.HTTPClient.Transport = transport(r.enqueue)
+	if err := options.Registerer.Register(r.metrics); err != nil {
+		return nil, fmt.Errorf("register the metrics of the event recorder: %w", err)
 	}
 	for _, result := range outcomes {
-		recorder.log[result] = &rate.Sometimes{First: 1, Interval: logInterval}
+		r.metrics.WithLabelValues(string(result))
+		r.log[result] = &rate.Sometimes{First: 1, Interval: logInterval}
 	}
-	return recorder, nil
+	return r, nil
 }
 
 // Event implements record.EventRecorder.
@@ -131,58 +132,49 @@ func (r *Recorder) Eventf(object runtime.Object, eventType, reason, format strin
 // An event of type Trace (eventv1.EventTypeTrace) is recorded in Kubernetes only. The message holds no secrets;
 // Kubernetes keeps its first kilobyte, notification-controller its first 39,000 bytes.
 func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventType, reason, format string, args ...any) {
-	ref, err := reference.GetReference(r.options.Scheme, object)
+	about, err := reference.GetReference(r.options.Scheme, object)
 	if err != nil {
 		r.options.Log.Error(err, "cannot record an event without a reference to its object", "reason", reason)
 		return
 	}
-	metadata := metadataOf(object, annotations)
-	message := fmt.Sprintf(format, args...)
-	kubernetesType := eventType
-	if eventType == eventv1.EventTypeTrace {
-		kubernetesType = corev1.EventTypeNormal
-	}
-	r.options.Kubernetes.AnnotatedEventf(object, metadata, kubernetesType, reason, "%s", truncate(message, maxKubernetesMessage))
-	if eventType == eventv1.EventTypeTrace || r.sender == nil {
-		return
-	}
-	r.enqueue(&eventv1.Event{
-		InvolvedObject:      *ref,
-		Severity:            severityOf(eventType),
-		Timestamp:           metav1.Now(),
-		Message:             truncate(message, maxNotificationMessage),
-		Reason:              reason,
-		Metadata:            metadata,
-		ReportingController: r.options.Controller,
-		ReportingInstance:   r.instance,
-	})
+	message := plaintext.Cut(fmt.Sprintf(format, args...), maxNotificationMessage)
+	r.write(about, annotations, eventType, reason, message)
+	r.flux.AnnotatedEventf(object, annotations, eventType, reason, "%s", message)
 }
 
-func (r *Recorder) enqueue(event *eventv1.Event) {
-	body, err := json.Marshal(event)
+// shortening is a recorder of Kubernetes events that keeps to the limit of their messages.
+type shortening struct{ record.EventRecorder }
+
+func (s shortening) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventType, reason, format string, args ...any) {
+	message := plaintext.Cut(fmt.Sprintf(format, args...), maxKubernetesMessage)
+	s.EventRecorder.AnnotatedEventf(object, annotations, eventType, reason, "%s", message)
+}
+
+// transport is an http.RoundTripper.
+type transport func(*http.Request) (*http.Response, error)
+
+func (t transport) RoundTrip(request *http.Request) (*http.Response, error) { return t(request) }
+
+// enqueue takes what Flux's recorder posts, and answers at once.
+func (r *Recorder) enqueue(request *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(request.Body)
 	if err != nil {
-		r.options.Log.Error(err, "cannot encode an event", "reason", event.Reason)
-		return
+		return nil, err
 	}
-	dropped := r.queue.push(notification{body: body, expires: time.Now().Add(r.options.Expiry)})
+	event := &eventv1.Event{}
+	if err := json.Unmarshal(body, event); err != nil {
+		return nil, err
+	}
+	dropped := r.queue.push(notification{namespace: event.InvolvedObject.Namespace, body: body, expires: time.Now().Add(r.options.Expiry)})
 	if dropped > 0 {
 		r.record(overflow, dropped, fmt.Errorf("more than %d bytes wait for the events receiver", r.options.QueueSize))
 	}
+	return &http.Response{StatusCode: http.StatusAccepted, Body: http.NoBody, Request: request}, nil
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: a controller that does not lead records events too.
-func (r *Recorder) NeedLeaderElection() bool {
-	return false
-}
-
-// Start implements manager.Runnable: it delivers notifications until the context ends, and then for a few seconds more
-// what is queued. A manager ends its runnables together; who wants the last events of the controllers delivered too
-// runs Start around the manager.
+// Start delivers notifications until the context ends, and then for a few seconds more what is queued. A manager ends its runnables
+// together, so Start runs around it: the last events are those of controllers that stop.
 func (r *Recorder) Start(ctx context.Context) error {
-	if r.sender == nil {
-		<-ctx.Done()
-		return nil
-	}
 	delivery, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(r.options.DrainTimeout, cancel) })
@@ -192,10 +184,7 @@ func (r *Recorder) Start(ctx context.Context) error {
 		if !ok {
 			return nil
 		}
-		result, err := abandoned, delivery.Err()
-		if err == nil {
-			result, err = r.sender.deliver(delivery, item)
-		}
+		result, err := r.deliver(delivery, item)
 		r.record(result, 1, err)
 	}
 }
@@ -208,40 +197,4 @@ func (r *Recorder) record(result outcome, count int, err error) {
 			r.options.Log.Error(err, "events were not delivered to notification-controller", "outcome", result)
 		})
 	}
-}
-
-// metadataOf returns the annotations and those of the object that are meant for its events.
-func metadataOf(object runtime.Object, annotations map[string]string) map[string]string {
-	metadata := make(map[string]string, len(annotations))
-	maps.Copy(metadata, annotations)
-	annotated, ok := object.(metav1.ObjectMetaAccessor)
-	if !ok {
-		return metadata
-	}
-	for key, value := range annotated.GetObjectMeta().GetAnnotations() {
-		if strings.HasPrefix(key, eventv1.Group+"/") {
-			metadata[key] = value
-		}
-	}
-	return metadata
-}
-
-func severityOf(eventType string) string {
-	if eventType == corev1.EventTypeWarning {
-		return eventv1.EventSeverityError
-	}
-	return eventv1.EventSeverityInfo
-}
-
-// truncate shortens the text to at most limit bytes without cutting a character in two.
-func truncate(text string, limit int) string {
-	const ellipsis = "…"
-	if len(text) <= limit {
-		return text
-	}
-	end := limit - len(ellipsis)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + ellipsis
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,8 +36,9 @@ type fixture struct {
 	*events.Recorder
 	kubernetes chan *corev1.Event
 	metrics    *prometheus.Registry
-	logged     chan string
-	stop       func() // ends the Recorder and waits for it
+	logged     chan string // without the lines that repeat events
+	repeated   chan string // the lines that repeat events
+	stop       func()      // ends the Recorder and waits for it
 }
 
 // start runs a Recorder on a real client-go event broadcaster.
@@ -49,6 +49,7 @@ func start(t *testing.T, options events.Options) *fixture {
 		kubernetes: make(chan *corev1.Event, 2000),
 		metrics:    prometheus.NewRegistry(),
 		logged:     make(chan string, 2000),
+		repeated:   make(chan string, 2000),
 	}
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartEventWatcher(func(event *corev1.Event) { f.kubernetes <- event })
@@ -56,7 +57,13 @@ func start(t *testing.T, options events.Options) *fixture {
 	options.Kubernetes = broadcaster.NewRecorder(options.Scheme, corev1.EventSource{Component: "stack-controller"})
 	options.Controller = "stack-controller"
 	options.Registerer = f.metrics
-	options.Log = funcr.New(func(_, line string) { f.logged <- line }, funcr.Options{})
+	options.Log = funcr.New(func(_, line string) {
+		if strings.Contains(line, `"severity"=`) {
+			f.repeated <- line
+			return
+		}
+		f.logged <- line
+	}, funcr.Options{})
 	recorder, err := events.NewRecorder(options)
 	g.Expect(err).NotTo(HaveOccurred())
 	f.Recorder = recorder
@@ -186,16 +193,6 @@ func TestAnEventAboutNothingIsRefusedWithoutHarm(t *testing.T) {
 	g.Eventually(f.kubernetes, timeout).Should(Receive())
 }
 
-func TestRecordersShareTheMetricsOfARegistry(t *testing.T) {
-	g := NewWithT(t)
-	registry := prometheus.NewRegistry()
-	for range 2 {
-		_, err := events.NewRecorder(events.Options{Scheme: clientgoscheme.Scheme, Registerer: registry})
-		g.Expect(err).NotTo(HaveOccurred())
-	}
-	g.Expect(testutil.GatherAndCount(registry, "stack_controller_notifications_total")).To(Equal(6))
-}
-
 func TestAnAddressThatCannotWorkIsRefusedAtOnce(t *testing.T) {
 	for _, address := range []string{"notification-controller", "ftp://example.com", "http://", "http://a b"} {
 		t.Run(address, func(t *testing.T) {
@@ -203,4 +200,18 @@ func TestAnAddressThatCannotWorkIsRefusedAtOnce(t *testing.T) {
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring("the address of the events receiver")))
 		})
 	}
+}
+
+func TestEachEventIsALineOfTheLogWithTheKeysOfFlux(t *testing.T) {
+	g := NewWithT(t)
+	f := start(t, events.Options{})
+	f.AnnotatedEventf(subject(), map[string]string{"apps/revision": "main@sha1:1", "apps/token": "t", "other": "x"}, corev1.EventTypeNormal, "Done", "%s", "all done")
+	f.Event(subject(), corev1.EventTypeWarning, "Failed", strings.Repeat("x", 2000))
+	var done, failed string
+	g.Eventually(f.repeated).Should(Receive(&done))
+	g.Eventually(f.repeated).Should(Receive(&failed))
+	g.Expect(done).To(And(ContainSubstring(`"msg"="all done"`), ContainSubstring(`"controllerKind"="Deployment"`),
+		ContainSubstring(`"Deployment"={"name"="web" "namespace"="prod"}`), ContainSubstring(`"namespace"="prod" "name"="web"`),
+		ContainSubstring(`"reason"="Done" "severity"="info" "revision"="main@sha1:1" "token"="t"`), Not(ContainSubstring("other"))))
+	g.Expect(failed).To(And(ContainSubstring(`"reason"="Failed" "severity"="error"`), WithTransform(func(line string) int { return len(line) }, BeNumerically("<", 1500))))
 }

@@ -1,161 +1,341 @@
 package git
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
-// Checkout is one commit on disk: the packfile that the server sent, and in memory the names of the files. There is no work tree, so no
-// name in the commit is ever used on this machine's file system. Close it.
-type Checkout struct {
-	// Commit is what was checked out.
-	Commit Commit
+const (
+	// maxCommitSize bounds commits and tags in bytes.
+	maxCommitSize = 1 << 20
 
-	// SymbolicLinks is how many symbolic links the commit has. They are left out of what Pack writes, because every consumer of an
-	// artifact leaves them out.
-	SymbolicLinks int
+	// maxTagDepth bounds how many tags may be between a tag and its commit.
+	maxTagDepth = 5
 
-	mutex   sync.Mutex
-	dir     string
+	// maxSubject and maxAuthor bound in bytes what is shown of a commit.
+	maxSubject = 250
+	maxAuthor  = 100
+)
+
+var errNotCommit = &knownError{RevisionNotFound, "not a commit"}
+
+// Commit describes a commit for people.
+type Commit struct {
+	// SHA is its full object name.
+	SHA string
+
+	// Author and AuthorEmail say who wrote the change, Message its first line. They are valid UTF-8 without control
+	// characters and bounded (100 and 250 bytes).
+	Author, AuthorEmail, Message string
+
+	// When is when it was committed.
+	When time.Time
+}
+
+// checkout is one commit on disk, with its submodules: the packfiles that the server sent, and in memory the names of the files. There is
+// no work tree, so no name in the commit is ever used on this machine's file system.
+type checkout struct {
+	client *Client
+	claim  *claim
+	dir    string
+	files  map[string]packFile // by where they belong
+	commit Commit
+	// remaining is how many bytes may still be downloaded.
+	remaining int64
+
+	// These are of the last time that the files were put together. missing are the submodules that were not there, modules counts all.
 	packs   []*pack
-	entries []entry
+	listing listing
+	missing []*part
+	modules int
 }
 
-// Checkout fetches the commit, given by its full SHA, and checks that Pack can write it. Servers that allow it send just that
-// commit; otherwise the branch or tag that it is the tip of, without history; otherwise everything that the server shows.
+// Archive fetches the commit, given by its full SHA, checks it against the limits, and writes its work tree as a gzip-compressed tarball,
+// as the archive package accepts it: regular files and directories by name, without git's own directory and symbolic links, owned by
+// nobody in particular, from the beginning of time, with the modes 0644 and 0755. Submodules that were not asked for are empty directories.
+// Servers that allow it send just that commit, others the history.
 //
-// What comes from the server is bounded by the client's CheckoutTimeout and Limits, submodules included, and the hash of every
-// object is checked: what Pack writes is what the SHA stands for. At most 64 MiB of content are in memory at a time, or a few times that
-// for files that the server sends as differences.
+// The same tree gives the same bytes, on every machine and with every version of Go: the digest of what is written identifies the
+// content. It changes only with the version of the compressor in go.mod, for which a test knows the digest.
 //
-// Errors are of type *Error. A SHA that the repository does not have, or no longer after a forced push, is RevisionNotFound.
-func (c *Client) Checkout(ctx context.Context, remote Remote, sha string) (*Checkout, error) {
+// The download and the writing take at most the client's CheckoutTimeout each, with the time in which they wait for their part of the
+// memory that all checkouts share.
+//
+// Errors are of type *Error, except for what comes from w, from the disk, or from a context that its owner has cancelled. A SHA that the
+// repository does not have, or no longer after a forced push, is RevisionNotFound.
+func (c *Client) Archive(ctx context.Context, remote Remote, sha string, w io.Writer) (commit Commit, err error) {
 	r, err := c.open(remote)
-	if err != nil {
-		return nil, err
-	}
-	sha = strings.ToLower(sha)
-	if len(sha) == sha256Length && isHex(sha) {
-		return nil, r.fail(Other, "commit %s: a repository with the hash function SHA-256 is not supported, only SHA-1", sha)
-	}
-	if !isObjectName(sha) {
-		return nil, r.fail(RevisionNotFound, "%q is not the full SHA of a commit", shorten(sha, maxShown))
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.options.CheckoutTimeout)
-	defer cancel()
-	dir, err := os.MkdirTemp(c.options.Dir, "git-checkout-")
-	if err != nil {
-		return nil, r.fail(Other, "check out commit %s: no directory on the controller's disk: %s", sha, innermost(err))
-	}
-	b := &builder{client: c, checkout: &Checkout{dir: dir}, listing: listing{limits: c.options.Limits}, download: c.options.Limits.MaxDownloadSize}
-	if err := b.build(ctx, r, sha); err != nil {
-		_ = b.checkout.Close()
-		return nil, err
-	}
-	return b.checkout, nil
-}
-
-// Close removes the files.
-func (c *Checkout) Close() error {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	var all error
-	for _, p := range c.packs {
-		all = errors.Join(all, p.close())
-	}
-	c.packs, c.entries = nil, nil
-	return errors.Join(all, os.RemoveAll(c.dir))
-}
-
-// builder makes a checkout of one repository and its submodules.
-type builder struct {
-	client   *Client
-	checkout *Checkout
-	listing  listing
-	// download is how many bytes may still be downloaded, modules how many submodules there were.
-	download int64
-	modules  int
-}
-
-func (b *builder) build(ctx context.Context, r *repository, sha string) error {
-	commit, err := b.add(ctx, r, sha, "", 0)
-	if err != nil {
-		return err
-	}
-	if b.listing.usesLFS && b.listing.hasPointers > 0 {
-		return r.lfsError(sha, &b.listing)
-	}
-	slices.SortFunc(b.listing.entries, func(a, b entry) int { return strings.Compare(a.path, b.path) })
-	b.checkout.Commit = commit
-	b.checkout.entries = b.listing.entries
-	b.checkout.SymbolicLinks = b.listing.symbolicLinks
-	return nil
-}
-
-// add adds one repository, which belongs at the path.
-func (b *builder) add(ctx context.Context, r *repository, sha, at string, depth int) (Commit, error) {
-	attempt := "check out commit " + sha
-	r.limits.MaxDownloadSize = b.download
-	p, err := r.fetch(ctx, b.checkout.dir, sha)
 	if err != nil {
 		return Commit{}, err
 	}
-	b.checkout.packs = append(b.checkout.packs, p)
-	if info, err := p.file.Stat(); err == nil {
-		b.download -= info.Size()
+	sha = strings.ToLower(sha)
+	switch {
+	case len(sha) == sha256Length && isHex(sha):
+		return Commit{}, r.fail(Other, "commit %s: a repository with the hash function SHA-256 is not supported, only SHA-1", sha)
+	case !isObjectName(sha):
+		return Commit{}, r.fail(RevisionNotFound, "%q is not the full SHA of a commit", plaintext.Cut(sha, maxShown))
 	}
-	commit, tree, err := p.readCommit(plumbing.NewHash(sha))
+	dir, err := os.MkdirTemp(c.options.Dir, "git-checkout-")
 	if err != nil {
-		return Commit{}, r.contentFailure(ctx, attempt, err)
+		return Commit{}, r.fail(Other, "check out commit %s: no directory on the controller's disk: %s", sha, innermost(err))
 	}
-	modules, err := b.listing.walk(ctx, p, tree, at)
-	if err != nil {
-		return Commit{}, r.contentFailure(ctx, attempt, err)
+	b := &checkout{client: c, dir: dir, claim: c.memory.claim(), files: map[string]packFile{}, remaining: c.options.Limits.MaxDownloadSize}
+	defer func() { err = errors.Join(err, b.close()) }()
+	if err := b.build(ctx, &part{repository: r, sha: sha}); err != nil {
+		return Commit{}, err
 	}
-	if !r.remote.RecurseSubmodules || len(modules) == 0 {
-		return commit, nil
+	if err := b.pack(ctx, w); err != nil {
+		return Commit{}, fmt.Errorf("pack commit %s: %w", sha, err)
 	}
-	urls, err := p.readModules(tree)
-	if err != nil {
-		return Commit{}, r.contentFailure(ctx, attempt, err)
+	return b.commit, nil
+}
+
+// close removes the files and gives the memory back.
+func (b *checkout) close() error {
+	var all error
+	for _, file := range b.files {
+		all = errors.Join(all, file.Close())
 	}
-	for _, m := range modules {
-		if err := b.submodule(ctx, r, m, urls[strings.TrimPrefix(strings.TrimPrefix(m.path, at), "/")], depth+1); err != nil {
-			return Commit{}, err
+	b.claim.release()
+	return errors.Join(all, os.RemoveAll(b.dir))
+}
+
+// part is the repository of a checkout, or a submodule of it.
+type part struct {
+	*repository
+	sha string
+	// path is where it belongs, parent what it is a submodule of; "" and nil for the repository itself.
+	path   string
+	parent *part
+	depth  int
+}
+
+func (p *part) attempt() string { return "check out commit " + p.sha }
+
+// build downloads first and reads then, and again when there are submodules, until nothing is missing. So nothing is in memory, and
+// no memory is claimed, while it waits for a server.
+func (b *checkout) build(ctx context.Context, root *part) error {
+	ctx, cancel := context.WithTimeout(ctx, b.client.options.CheckoutTimeout)
+	defer cancel()
+	for b.missing = []*part{root}; len(b.missing) > 0; {
+		missing := b.missing
+		b.listing, b.missing, b.modules, b.packs = listing{limits: b.client.options.Limits}, nil, 0, nil
+		b.claim.release()
+		for _, p := range missing {
+			if err := b.fetch(ctx, p); err != nil {
+				return p.wrap(err)
+			}
+		}
+		if err := b.claim.holdPacks(ctx, b.client.options.Limits.MaxEntries, slices.Collect(maps.Values(b.files))...); err != nil {
+			return root.failure(ctx, root.attempt(), err)
+		}
+		if err := b.read(ctx, root); err != nil {
+			return err
 		}
 	}
-	return commit, nil
+	l := &b.listing
+	if l.usesLFS && l.pointerCount > 0 {
+		if l.pointerCount > len(l.pointers) {
+			l.pointers = append(l.pointers, "…")
+		}
+		return root.fail(LFSPointers, "commit %s has %d pointer(s) to Git LFS instead of content, which is not supported: %s",
+			root.sha, l.pointerCount, strings.Join(l.pointers, ", "))
+	}
+	slices.SortFunc(l.entries, func(a, b entry) int { return strings.Compare(a.path, b.path) })
+	objects := 0
+	for _, p := range b.packs {
+		objects += len(p.objects)
+	}
+	b.claim.shrink(objects, len(l.entries))
+	return nil
 }
 
-// contentFailure makes an Error of what is wrong with the content of a commit.
-func (r *repository) contentFailure(ctx context.Context, attempt string, err error) error {
-	switch {
-	case ctx.Err() != nil:
-		return r.failure(ctx, attempt, err)
-	case errors.Is(err, errCommitSize), errors.Is(err, errPackTooLarge):
-		return r.fail(TooLarge, "%s: %s", attempt, err.Error())
-	case errors.Is(err, errNotCommit):
-		return r.fail(RevisionNotFound, "%s: %s", attempt, err.Error())
-	case errors.Is(err, errModules):
-		return r.fail(Submodule, "%s: %s", attempt, err.Error())
-	case errors.Is(err, errNoObject), errors.Is(err, errPack):
-		return r.fail(Unreachable, "%s: %s", attempt, err.Error())
-	default:
-		return r.fail(Other, "%s: %s", attempt, err.Error())
+func (b *checkout) fetch(ctx context.Context, p *part) error {
+	p.limits.MaxDownloadSize = b.remaining
+	file, err := p.fetch(ctx, b.dir, p.sha)
+	if err != nil {
+		return err
 	}
+	b.files[p.path] = file
+	info, err := file.Stat()
+	if err != nil {
+		return p.fail(Other, "%s: %s", p.attempt(), innermost(err))
+	}
+	b.remaining -= info.Size()
+	return nil
 }
 
-func (r *repository) lfsError(sha string, l *listing) error {
-	more := ""
-	if l.hasPointers > len(l.pointers) {
-		more = ", …"
+// read adds the files of the part and of its submodules, as far as they are there.
+func (b *checkout) read(ctx context.Context, p *part) error {
+	modules, err := b.readPack(ctx, p)
+	if err != nil {
+		return p.wrap(p.failure(ctx, p.attempt(), err))
 	}
-	return r.fail(LFSPointers, "commit %s has %d pointer(s) to Git LFS instead of content, which is not supported: %s%s",
-		sha, l.hasPointers, strings.Join(l.pointers, ", "), more)
+	for _, m := range modules {
+		child, err := b.submodule(p, m)
+		if err != nil {
+			return p.wrap(err)
+		}
+		if _, found := b.files[child.path]; !found {
+			b.missing = append(b.missing, child)
+		} else if err := b.read(ctx, child); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readPack adds the files of the part, and returns the submodules that are wanted.
+func (b *checkout) readPack(ctx context.Context, part *part) ([]module, error) {
+	file := b.files[part.path]
+	p, err := openPack(ctx, file.File, file.limits, b.client.memory)
+	if err != nil {
+		return nil, err
+	}
+	b.packs = append(b.packs, p)
+	release, err := p.work(ctx, b.client.memory)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if _, found := p.find(plumbing.NewHash(part.sha)); !found {
+		return nil, part.fail(RevisionNotFound, "%s: no branch or tag has it, and the server gives no other commits", part.attempt())
+	}
+	commit, err := p.readCommit(ctx, plumbing.NewHash(part.sha))
+	if err != nil {
+		return nil, err
+	}
+	if part.parent == nil {
+		b.commit = Commit{SHA: commit.Hash.String(), Author: plaintext.Cut(plain(commit.Author.Name), maxAuthor),
+			AuthorEmail: plaintext.Cut(plain(commit.Author.Email), maxAuthor), Message: firstLine(commit.Message), When: commit.Committer.When}
+	}
+	modules, err := b.listing.walk(ctx, p, commit.TreeHash, part.path)
+	if err != nil || !part.remote.RecurseSubmodules || len(modules) == 0 {
+		return nil, err
+	}
+	return modules, p.readURLs(ctx, commit.TreeHash, part.path, modules)
+}
+
+// readCommit returns the commit. The name of a tag stands for the commit that it tags.
+func (p *pack) readCommit(ctx context.Context, hash plumbing.Hash) (*object.Commit, error) {
+	for range maxTagDepth {
+		n, found := p.find(hash)
+		if !found {
+			return nil, fmt.Errorf("%w: %s", errNoObject, hash)
+		}
+		kind := p.objects[n].kind
+		if kind != plumbing.CommitObject && kind != plumbing.TagObject {
+			return nil, fmt.Errorf("%w: %s is a %s and not a commit", errNotCommit, hash, kind)
+		}
+		content, err := p.get(ctx, hash, kind, maxCommitSize)
+		if err != nil {
+			return nil, err
+		}
+		encoded := &plumbing.MemoryObject{}
+		encoded.SetType(kind)
+		if _, err := encoded.Write(content); err != nil {
+			return nil, err
+		}
+		commit, tag := &object.Commit{}, &object.Tag{}
+		if kind == plumbing.CommitObject && commit.Decode(encoded) == nil {
+			return commit, nil
+		}
+		if kind == plumbing.CommitObject || tag.Decode(encoded) != nil {
+			return nil, fmt.Errorf("%w: %s %s cannot be read", errNotCommit, kind, hash)
+		}
+		hash = tag.Target
+	}
+	return nil, fmt.Errorf("%w: a tag of more than %d tags", errNotCommit, maxTagDepth)
+}
+
+// firstLine is the first line of a commit's message that has something in it.
+func firstLine(message string) string {
+	line, _, _ := strings.Cut(strings.TrimLeft(message, " \t\r\n"), "\n")
+	return plaintext.Cut(plain(line), maxSubject)
+}
+
+// pack writes the files.
+func (b *checkout) pack(ctx context.Context, w io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, b.client.options.CheckoutTimeout)
+	defer cancel()
+	needed := int64(0)
+	for _, p := range b.packs {
+		needed = max(needed, p.workingMemory())
+	}
+	release, err := b.client.memory.work(ctx, needed)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, ctx.Err())
+	}
+	defer release()
+	zip, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	archive := tar.NewWriter(zip)
+	current := b.packs[0]
+	defer func() { current.dropBases() }()
+	for _, e := range b.listing.entries {
+		if e.pack != nil && e.pack != current {
+			current.dropBases()
+			current = e.pack
+		}
+		if err := writeEntry(ctx, archive, e); err != nil {
+			return fmt.Errorf("%s: %w", shownPath(e.path), err)
+		}
+	}
+	return errors.Join(archive.Close(), zip.Close())
+}
+
+func writeEntry(ctx context.Context, archive *tar.Writer, e entry) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: e.path, Mode: 0o644, Size: e.size}
+	switch e.mode {
+	case filemode.Dir:
+		header = &tar.Header{Typeflag: tar.TypeDir, Name: e.path + "/", Mode: 0o755}
+	case filemode.Executable:
+		header.Mode = 0o755
+	}
+	if err := archive.WriteHeader(header); err != nil || e.mode == filemode.Dir {
+		return err
+	}
+	content, err := e.pack.open(ctx, e.object)
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	written, err := io.Copy(contextWriter{ctx, archive}, content)
+	if err == nil && written != e.size {
+		err = errPack
+	}
+	return err
+}
+
+// contextWriter writes until its context ends.
+type contextWriter struct {
+	ctx context.Context
+	io.Writer
+}
+
+func (w contextWriter) Write(p []byte) (int, error) {
+	if err := w.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return w.Writer.Write(p)
 }

@@ -1,11 +1,23 @@
 package git
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stack-controller/stack-controller/internal/netguard"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 // Kind says what went wrong, and so who has to do what about it.
@@ -25,8 +37,10 @@ const (
 	RateLimited Kind = "RateLimited"
 	// Timeout: no complete answer in time.
 	Timeout Kind = "Timeout"
-	// Unreachable: no connection, or it broke, or the server is in trouble itself.
+	// Unreachable: no connection, or it broke, or the server has a failure of its own.
 	Unreachable Kind = "Unreachable"
+	// AddressRefused: the host has an address that the client does not connect to.
+	AddressRefused Kind = "AddressRefused"
 	// CertificateInvalid: the server's certificate is not trusted, or it does not accept the client's.
 	CertificateInvalid Kind = "CertificateInvalid"
 	// LFSPointers: files are pointers to Git LFS objects instead of content.
@@ -43,91 +57,222 @@ const (
 	Other Kind = "Other"
 )
 
+const (
+	// maxRetryAfter bounds what a server can ask for with RateLimited.
+	maxRetryAfter = time.Hour
+
+	// maxMessage is the most bytes that a message of an Error has, maxForeign how many of them are a server's own words, and maxShown
+	// how many the name of a repository or a ref.
+	maxMessage = 500
+	maxForeign = 200
+	maxShown   = 150
+
+	// minRedactable is the length in bytes from which a secret can be found in foreign text without destroying it. When there is a
+	// shorter one, foreign text is left out altogether.
+	minRedactable = 4
+
+	redacted = "***"
+)
+
 // Error is every error of this package, except one for a context that its owner has cancelled.
 type Error struct {
 	// Kind says what went wrong.
 	Kind Kind
 
-	// RetryAfter is how long the server wants to be left alone, between zero (it does not say) and MaxRetryAfter.
+	// RetryAfter is how long the server wants to be left alone, between zero (it does not say) and maxRetryAfter.
 	RetryAfter time.Duration
 
-	// Message is for the user. It names the host and the repository, holds no credential and at most MaxMessage bytes.
+	// Message is for the user. It names the host and the repository, holds no credential and at most maxMessage bytes.
 	Message string
 
 	cause error
 }
-
-// MaxRetryAfter bounds what a server can ask for with RateLimited.
-const MaxRetryAfter = time.Hour
 
 func (e *Error) Error() string { return e.Message }
 
 // Unwrap is the Error of the submodule, or that of the context.
 func (e *Error) Unwrap() error { return e.cause }
 
+// knownError is a failure whose kind is known, wherever it happens.
+type knownError struct {
+	kind Kind
+	text string
+}
+
+func (e *knownError) Error() string { return e.text }
+
+// serverError is what a server says about why it does not answer.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+
 // fail makes an Error about the repository. Arguments that come from a server must have gone through secrets.foreign.
 func (r *repository) fail(kind Kind, format string, args ...any) *Error {
-	return &Error{Kind: kind, Message: r.message(fmt.Sprintf(format, args...))}
+	return &Error{Kind: kind, Message: plaintext.Cut(r.name()+": "+plain(r.secrets.redact(fmt.Sprintf(format, args...))), maxMessage)}
 }
 
-func (r *repository) message(text string) string {
-	name := shorten(plain(r.secrets.redact(r.endpoint.display())), maxShown)
-	return shorten("git repository "+name+": "+plain(r.secrets.redact(text)), MaxMessage)
+func (r *repository) name() string {
+	return "git repository " + plaintext.Cut(plain(r.secrets.redact(r.endpoint.display())), maxShown)
 }
 
-// failure makes an Error of what a network, a server's answer or a library reports, unless it is one already.
+// failure makes an Error of what a network, a server's answer, the content of a commit or a library reports, unless it is one already.
 func (r *repository) failure(ctx context.Context, attempt string, err error) error {
-	if own := (*Error)(nil); errors.As(err, &own) {
-		return own
-	}
+	var typed *Error
+	var known *knownError
+	var said serverError
 	switch cause := ctx.Err(); {
+	case errors.As(err, &typed):
+		return typed
 	case errors.Is(cause, context.Canceled):
-		return fmt.Errorf("git repository %s: %w", shorten(plain(r.secrets.redact(r.endpoint.display())), maxShown), cause)
+		return fmt.Errorf("%s: %w", r.name(), cause)
 	case cause != nil:
-		failed := r.fail(Timeout, "%s: no complete answer in time", attempt)
-		failed.cause = cause
-		return failed
+		reason := "no complete answer in time"
+		if errors.Is(err, errBusy) {
+			reason = errBusy.Error()
+		}
+		typed = r.fail(Timeout, "%s: %s", attempt, reason)
+		typed.cause = cause
+		return typed
+	case errors.As(err, &known):
+		return r.fail(known.kind, "%s: %s", attempt, err.Error())
+	case errors.As(err, &said):
+		return r.fail(kindOfText(string(said)), "%s: the server says: %s", attempt, strings.TrimPrefix(r.secrets.foreign(string(said)), "ERROR: "))
 	}
 	kind, hint := kindOf(err)
-	return r.fail(kind, "%s: %s", attempt, withHint(r.secrets.foreign(innermost(err)), hint))
-}
-
-func withHint(text, hint string) string {
-	return strings.Trim(strings.Join([]string{text, hint}, "; "), "; ")
+	text := innermost(err)
+	// An error of net/http may quote the answer, which is not for whoever chose the server.
+	for _, quote := range []string{"malformed ", "Content-Length", "nsupported transfer encoding"} {
+		if strings.Contains(text, quote) {
+			text = "the server does not speak HTTP as it should"
+		}
+	}
+	return r.fail(kind, "%s: %s", attempt, strings.Trim(r.secrets.foreign(text)+"; "+hint, "; "))
 }
 
 // innermost is the text of the error without what url.Error and the like add, which quotes addresses.
 func innermost(err error) string {
-	for {
-		next := errors.Unwrap(err)
-		if next == nil {
-			return err.Error()
-		}
+	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
 		err = next
+	}
+	return err.Error()
+}
+
+// kindOf classifies errors of connections, with a hint for those that say little by themselves.
+func kindOf(err error) (kind Kind, hint string) {
+	var verification *tls.CertificateVerificationError
+	var timeout net.Error
+	text := err.Error()
+	switch {
+	case errors.Is(err, netguard.ErrRefused):
+		return AddressRefused, ""
+	case errors.As(err, &verification):
+		return CertificateInvalid, "the server's certificate is not trusted"
+	case strings.Contains(text, "remote error: tls:"):
+		return CertificateInvalid, "the server does not accept the TLS connection; it may want a client certificate"
+	case strings.Contains(text, "Proxy Authentication Required"):
+		return AuthenticationFailed, "the proxy does not accept the credentials"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return Timeout, ""
+	default:
+		return Unreachable, ""
 	}
 }
 
 // kindOfText classifies what servers say in words, over ssh and in the middle of a conversation.
-func kindOfText(text string, otherwise Kind) Kind {
+func kindOfText(text string) Kind {
 	text = strings.ToLower(text)
-	has := func(words ...string) bool {
-		for _, word := range words {
-			if strings.Contains(text, word) {
-				return true
-			}
+	for _, known := range []struct {
+		kind  Kind
+		words []string
+	}{
+		{RevisionNotFound, []string{"not our ref", "no such commit", "unadvertised object"}},
+		{RateLimited, []string{"rate limit", "too many requests", "try again later"}},
+		{RepositoryNotFound, []string{"not found", "does not exist", "does not appear to be a git repository", "could not be found", "no such", "not a git"}},
+		{AuthenticationFailed, []string{"denied", "permission", "not authorized", "unauthorized", "forbidden", "authentication", "access"}},
+	} {
+		if slices.ContainsFunc(known.words, func(words string) bool { return strings.Contains(text, words) }) {
+			return known.kind
 		}
-		return false
 	}
-	switch {
-	case has("not our ref", "no such commit", "unadvertised object"):
-		return RevisionNotFound
-	case has("rate limit", "too many requests", "try again later"):
-		return RateLimited
-	case has("not found", "does not exist", "does not appear to be a git repository", "could not be found", "no such", "not a git"):
-		return RepositoryNotFound
-	case has("denied", "permission", "not authorized", "unauthorized", "forbidden", "authentication", "access"):
-		return AuthenticationFailed
-	default:
-		return otherwise
+	return Unreachable
+}
+
+// secrets are the values that must not be in any message.
+type secrets struct {
+	values []string
+	// silent leaves foreign text out.
+	silent bool
+}
+
+// secretsOf are the credentials of the remote in the forms in which a server might send them back.
+func secretsOf(remote Remote, e endpoint) *secrets {
+	s, auth := &secrets{}, remote.Auth
+	s.add(auth.Token, auth.BearerToken, auth.Password, string(auth.Passphrase), e.password, remote.Proxy.Password)
+	if proxy, err := url.Parse(remote.Proxy.Address); err == nil {
+		password, _ := proxy.User.Password()
+		s.add(password)
 	}
+	keys := [][]byte{auth.PrivateKey, remote.ClientKey}
+	if auth.GitHubApp != nil {
+		keys = append(keys, auth.GitHubApp.PrivateKey)
+	}
+	// A message may quote a line of a key.
+	for line := range strings.Lines(string(bytes.Join(keys, []byte("\n")))) {
+		if line = strings.TrimSpace(line); len(line) > 20 && !strings.HasPrefix(line, "-----") {
+			s.values = append(s.values, line)
+		}
+	}
+	// A token is often the user name.
+	for _, basic := range [][2]string{{e.user, e.password}, {auth.Username, auth.Password}} {
+		if e.scheme != schemeSSH && (basic[1] == "" || basic[1] == "x-oauth-basic") {
+			s.add(basic[0])
+		}
+	}
+	return s
+}
+
+// add adds values; empty ones are none.
+func (s *secrets) add(values ...string) {
+	for _, value := range values {
+		switch value = strings.TrimSpace(value); {
+		case value == "":
+		case len(value) < minRedactable:
+			s.silent = true
+		default:
+			s.values = append(s.values, value, url.QueryEscape(value), url.PathEscape(value),
+				base64.StdEncoding.EncodeToString([]byte(value)), base64.RawURLEncoding.EncodeToString([]byte(value)))
+		}
+	}
+	// The longest first: a secret may be a part of another.
+	slices.SortFunc(s.values, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+}
+
+// foreign makes text that comes from a server, or from a library that may quote one, fit for a message.
+func (s *secrets) foreign(message string) string {
+	if s.silent {
+		return ""
+	}
+	return plaintext.Cut(plain(s.redact(message)), maxForeign)
+}
+
+func (s *secrets) redact(text string) string {
+	for _, value := range s.values {
+		text = strings.ReplaceAll(text, value, redacted)
+	}
+	return text
+}
+
+// plain is the text as one line of valid UTF-8 without control characters.
+func plain(text string) string {
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsGraphic(r) || r == utf8.RuneError:
+			return -1
+		default:
+			return r
+		}
+	}, text)
+	return strings.Join(strings.Fields(text), " ")
 }

@@ -2,6 +2,7 @@ package git
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,10 +10,12 @@ import (
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
 
 // historyFactor is how many times the limits of one commit a whole history may have without compression.
-const historyFactor = 8
+const historyFactor = 3
 
 // want is what to ask a server for.
 type want struct {
@@ -22,210 +25,196 @@ type want struct {
 	commitsOnly bool
 }
 
-// wantFor decides how to get a commit: alone if the server allows that, otherwise with everything that the server shows.
-func wantFor(list *advertisement, sha string) want {
-	w := want{objects: []string{sha}, shallow: list.capabilities["shallow"]}
-	if list.capabilities["allow-reachable-sha1-in-want"] {
-		return w
-	}
-	for _, ref := range list.refs {
-		if ref.object == sha || ref.commit == sha {
-			w.objects = []string{ref.object}
-			return w
-		}
-	}
-	return want{objects: list.tips()}
-}
-
-// encode is the request as gitprotocol-pack describes it.
-func (w want) encode(list *advertisement) []byte {
-	capabilities := []string{"agent=stack-controller"}
-	for _, name := range []string{"side-band-64k", "ofs-delta", "no-progress"} {
-		if list.capabilities[name] {
-			capabilities = append(capabilities, name)
-		}
-	}
-	filter := w.commitsOnly && list.capabilities["filter"]
-	if filter {
-		capabilities = append(capabilities, "filter")
-	}
-	// Some servers answer only clients that can negotiate in detail. Without a "have" there is nothing to negotiate.
-	if list.capabilities["multi_ack_detailed"] {
-		capabilities = append(capabilities, "multi_ack_detailed")
-	}
-	var text strings.Builder
-	for n, object := range w.objects {
-		line := "want " + object
-		if n == 0 {
-			line += " " + strings.Join(capabilities, " ")
-		}
-		text.WriteString(packet(line + "\n"))
+// encode is the request: of version 0 as gitprotocol-pack describes it, of version 2 the command fetch.
+func (w want) encode(c *capabilities) []byte {
+	var lines []string
+	for _, object := range w.objects {
+		lines = append(lines, "want "+object)
 	}
 	if w.shallow {
-		text.WriteString(packet("deepen 1\n"))
+		lines = append(lines, "deepen 1")
+	}
+	filter := w.commitsOnly && c.can("filter")
+	if filter {
+		lines = append(lines, "filter tree:0")
+	}
+	if c.version == 2 {
+		return c.command("fetch", append(lines, "ofs-delta", "no-progress", "done")...)
+	}
+	lines[0] += " agent=stack-controller"
+	// Some servers, such as Azure DevOps, answer only clients that can negotiate in detail. Without a "have" there is nothing to
+	// negotiate.
+	for _, alternatives := range [][]string{{"side-band-64k"}, {"ofs-delta"}, {"no-progress"}, {"multi_ack_detailed", "multi_ack"}} {
+		if n := slices.IndexFunc(alternatives, c.can); n >= 0 {
+			lines[0] += " " + alternatives[n]
+		}
 	}
 	if filter {
-		text.WriteString(packet("filter tree:0\n"))
+		lines[0] += " filter"
 	}
-	text.WriteString(flushPacket + packet("done\n"))
-	return []byte(text.String())
+	return []byte(packets(lines...) + flushPacket + packets("done"))
 }
 
-// fetch downloads the commit, with as much else as the server makes it, into a file in dir.
-func (r *repository) fetch(ctx context.Context, dir, sha string) (*pack, error) {
+// packFile is a packfile that was downloaded, and what bounds its content.
+type packFile struct {
+	*os.File
+	limits packLimits
+}
+
+func (f packFile) remove() {
+	_ = f.Close()
+	_ = os.Remove(f.Name())
+}
+
+// fetch downloads the commit into a file in dir: alone if the server allows that, otherwise with everything that the server shows.
+//
+// Servers of version 2 send any commit that they have. Others send what a ref stands for, and with a capability what a ref leads to.
+// Without it most do the same over HTTP, such as Azure DevOps and git itself, and some refuse.
+func (r *repository) fetch(ctx context.Context, dir, sha string) (packFile, error) {
 	attempt := "fetch commit " + sha
-	session, err := r.connect(ctx)
+	server, err := r.uploadPack(ctx)
 	if err != nil {
-		return nil, err
+		return packFile{}, err
 	}
-	defer session.close()
-	list, err := r.advertised(ctx, session)
-	if err != nil {
-		return nil, err
+	defer server.close()
+	w := want{objects: []string{sha}, shallow: server.capabilities.can("shallow")}
+	mayRefuse := false
+	if server.capabilities.version != 2 {
+		list, err := server.refs(ctx, refQuery{sha: sha})
+		switch {
+		case err != nil:
+			return packFile{}, err
+		case !list.any:
+			return packFile{}, r.fail(RevisionNotFound, "%s: the repository is empty", attempt)
+		case list.object != "":
+			w.objects = []string{list.object}
+		default:
+			mayRefuse = !server.capabilities.can("allow-reachable-sha1-in-want")
+		}
 	}
-	if len(list.refs) == 0 {
-		return nil, r.fail(RevisionNotFound, "%s: the repository is empty", attempt)
+	file, err := server.download(ctx, w, dir, attempt)
+	if failed := (*Error)(nil); mayRefuse && errors.As(err, &failed) && (failed.Kind == RevisionNotFound || failed.Kind == Unreachable) {
+		server.close()
+		return r.fetchHistory(ctx, dir, attempt, false)
 	}
-	w := wantFor(list, sha)
-	p, err := r.download(ctx, session, list, w, dir, attempt)
-	if err != nil {
-		return nil, err
-	}
-	if _, found := p.find(plumbing.NewHash(sha)); !found {
-		_ = p.close()
-		return nil, r.fail(RevisionNotFound, "%s: no branch or tag has it, and the server gives no other commits", attempt)
-	}
-	return p, nil
+	return file, err
 }
 
-// download sends the request and stores the answer.
-func (r *repository) download(ctx context.Context, s session, list *advertisement, w want, dir, attempt string) (*pack, error) {
-	body, err := s.request(ctx, w.encode(list))
+// fetchHistory downloads everything that branches and tags lead to.
+func (r *repository) fetchHistory(ctx context.Context, dir, attempt string, commitsOnly bool) (packFile, error) {
+	server, err := r.uploadPack(ctx)
 	if err != nil {
-		return nil, r.failure(ctx, attempt, err)
+		return packFile{}, err
+	}
+	defer server.close()
+	list, err := server.refs(ctx, refQuery{tips: true, prefixes: []string{headRef, branchPrefix, tagPrefix}})
+	switch {
+	case err != nil:
+		return packFile{}, err
+	case list.tooMany:
+		return packFile{}, r.fail(TooLarge, "%s: the server sends it with the history of all branches and tags only, which are more than %d", attempt, maxTips)
+	case len(list.tips) == 0:
+		return packFile{}, r.fail(RevisionNotFound, "%s: the repository is empty", attempt)
+	}
+	w := want{commitsOnly: commitsOnly}
+	for tip := range list.tips {
+		w.objects = append(w.objects, tip.String())
+	}
+	slices.Sort(w.objects)
+	return server.download(ctx, w, dir, attempt)
+}
+
+// download sends the request and stores the answer in a file in dir.
+func (u *uploadPack) download(ctx context.Context, w want, dir, attempt string) (packFile, error) {
+	body, err := u.request(ctx, u.capabilities.version, w.encode(u.capabilities))
+	if err != nil {
+		return packFile{}, u.failure(ctx, attempt, err)
+	}
+	limits := packLimits{objects: maxObjects(u.limits), objectSize: u.limits.MaxUnpackedSize, totalSize: 2 * u.limits.MaxUnpackedSize}
+	if !w.shallow {
+		limits.objects *= historyFactor
+		limits.totalSize *= historyFactor
 	}
 	file, err := os.CreateTemp(dir, "pack-")
 	if err != nil {
-		return nil, r.fail(Other, "%s: no file on the controller's disk: %s", attempt, innermost(err))
+		return packFile{}, u.fail(Other, "%s: no file on the controller's disk: %s", attempt, innermost(err))
 	}
-	p, err := r.store(ctx, body, file, list, w)
-	if err != nil {
-		_ = file.Close()
-		_ = os.Remove(file.Name())
-		return nil, r.conversationFailure(ctx, attempt, s, err)
+	stored := packFile{file, limits}
+	if err := u.store(body, file); err != nil {
+		stored.remove()
+		return packFile{}, u.failure(ctx, attempt, err)
 	}
-	return p, nil
+	return stored, nil
 }
 
-func (r *repository) store(ctx context.Context, body io.Reader, file *os.File, list *advertisement, w want) (*pack, error) {
-	limits := r.limits
+// maxObjects is how many objects one commit may have: a directory may have as many files as directories.
+func maxObjects(limits archive.Limits) int { return 2*limits.MaxEntries + 10 }
+
+func (u *uploadPack) store(body io.Reader, file io.Writer) error {
+	most := u.limits.MaxDownloadSize
 	// What carries the packfile takes less than a hundredth; the rest is for progress, which nobody asked for.
-	stream := &boundedReader{source: body, remaining: limits.MaxDownloadSize + limits.MaxDownloadSize/64 + 1<<20}
-	packets := &packetReader{source: stream}
-	if err := readPreamble(packets, w.shallow); err != nil {
-		return nil, err
+	packets := &packetReader{source: bounded(body, most+most/64+1<<20)}
+	if err := readToPackfile(packets); err != nil {
+		return err
 	}
-	var content io.Reader = stream
-	if list.capabilities["side-band-64k"] {
+	content := packets.source
+	if u.capabilities.version == 2 || u.capabilities.can("side-band-64k") {
 		content = &sideband{packets: packets}
 	}
-	if _, err := io.Copy(file, &boundedReader{source: content, remaining: limits.MaxDownloadSize}); err != nil {
-		return nil, err
-	}
-	bounds := packLimits{objects: 2*limits.MaxEntries + 10, objectSize: limits.MaxUnpackedSize, totalSize: 2 * limits.MaxUnpackedSize}
-	if !w.shallow {
-		bounds.objects *= historyFactor
-		bounds.totalSize *= historyFactor
-	}
-	return openPack(ctx, file, bounds)
+	_, err := io.Copy(file, bounded(content, most))
+	return err
 }
 
-// readPreamble reads what comes before the packfile: where the history is cut off, and that there is nothing in common.
-func readPreamble(packets *packetReader, shallow bool) error {
-	for shallow {
-		line, flush, err := packets.line()
-		if err != nil {
+// readToPackfile reads what comes before the packfile: where the history is cut off, and in version 0 that there is nothing in common.
+func readToPackfile(packets *packetReader) error {
+	for {
+		line, end, err := packets.line()
+		switch {
+		case err != nil:
 			return err
-		}
-		if flush {
-			break
-		}
-		if !strings.HasPrefix(line, "shallow ") && !strings.HasPrefix(line, "unshallow ") {
+		case line == "packfile", line == "NAK":
+			return nil
+		case !end && line != "shallow-info" && !strings.HasPrefix(line, "shallow ") && !strings.HasPrefix(line, "unshallow "):
 			return fmt.Errorf("%w: no packfile", errProtocol)
 		}
 	}
-	line, _, err := packets.line()
-	if err != nil {
-		return err
-	}
-	if line != "NAK" {
-		return fmt.Errorf("%w: no packfile", errProtocol)
-	}
-	return nil
-}
-
-// sideband reads the packfile out of packets that also carry progress and errors.
-type sideband struct {
-	packets *packetReader
-	rest    []byte
-}
-
-func (s *sideband) Read(p []byte) (int, error) {
-	for len(s.rest) == 0 {
-		content, flush, err := s.packets.next()
-		switch {
-		case err != nil:
-			return 0, err
-		case flush:
-			return 0, io.EOF
-		case len(content) == 0:
-			continue
-		}
-		switch content[0] {
-		case 1:
-			s.rest = content[1:]
-		case 2: // progress
-		case 3:
-			return 0, serverError(content[1:])
-		default:
-			return 0, errProtocol
-		}
-	}
-	n := copy(p, s.rest)
-	s.rest = s.rest[n:]
-	return n, nil
 }
 
 // searchHistory finds the commits that start with the digits in everything that the server shows.
 func (c *Client) searchHistory(ctx context.Context, r *repository, digits string) ([]string, error) {
-	attempt := "look for commit " + digits
+	attempt := "search for commit " + digits
 	ctx, cancel := context.WithTimeout(ctx, c.options.CheckoutTimeout)
 	defer cancel()
+	// A download takes space on the disk, and there are many more requests for refs than checkouts at the same time.
+	if c.searches.Acquire(ctx, 1) != nil {
+		return nil, r.failure(ctx, attempt, errBusy)
+	}
+	defer c.searches.Release(1)
 	dir, err := os.MkdirTemp(c.options.Dir, "git-search-")
 	if err != nil {
 		return nil, r.fail(Other, "%s: no directory on the controller's disk: %s", attempt, innermost(err))
 	}
 	defer os.RemoveAll(dir)
-	session, err := r.connect(ctx)
+	file, err := r.fetchHistory(ctx, dir, attempt, true)
 	if err != nil {
 		return nil, err
 	}
-	defer session.close()
-	list, err := r.advertised(ctx, session)
-	if err != nil || len(list.refs) == 0 {
-		return nil, err
+	defer file.remove()
+	claim := c.memory.claim()
+	defer claim.release()
+	if err := claim.holdPacks(ctx, 0, file); err != nil {
+		return nil, r.failure(ctx, attempt, err)
 	}
-	p, err := r.download(ctx, session, list, want{objects: list.tips(), commitsOnly: true}, dir, attempt)
+	p, err := openPack(ctx, file.File, file.limits, c.memory)
 	if err != nil {
-		return nil, err
+		return nil, r.failure(ctx, attempt, err)
 	}
-	defer p.close()
 	var found []string
 	for _, object := range p.objects {
-		if name := object.hash.String(); object.kind == plumbing.CommitObject && strings.HasPrefix(name, digits) {
+		name := object.hash.String()
+		if object.kind == plumbing.CommitObject && strings.HasPrefix(name, digits) && !slices.Contains(found, name) && len(found) < 2 {
 			found = append(found, name)
 		}
 	}
-	slices.Sort(found)
-	return slices.Compact(found), nil
+	return found, nil
 }

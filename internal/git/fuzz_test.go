@@ -3,7 +3,6 @@ package git
 import (
 	"bytes"
 	"compress/zlib"
-	"context"
 	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/binary"
@@ -20,23 +19,26 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"golang.org/x/crypto/ssh"
+
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
 
 // FuzzFetchAnswer checks that what carries a packfile means the same in whatever pieces it arrives, and fails in a way that is known.
 func FuzzFetchAnswer(f *testing.F) {
 	sha := strings.Repeat("a1", 20)
-	f.Add([]byte("0008NAK\n"+packet("\x01PACK")+packet("\x02counting\n")+packet("\x01more")+flushPacket), false)
-	f.Add([]byte(packet("shallow "+sha+"\n")+flushPacket+packet("NAK\n")+packet("\x03no space left")), true)
-	f.Add([]byte(packet("ERR upload-pack: not our ref\x1b[31m")), true)
-	f.Add([]byte("ffff"), false)
-	f.Add([]byte("0004000300010000"), false)
-	f.Fuzz(func(t *testing.T, answer []byte, shallow bool) {
+	f.Add([]byte(packets("NAK", "\x01PACK", "\x02counting", "\x01more") + flushPacket))
+	f.Add([]byte(packets("shallow "+sha) + flushPacket + packets("NAK", "\x03no space left")))
+	f.Add([]byte(packets("shallow-info", "shallow "+sha) + delimiterPacket + packets("packfile", "\x01PACK") + flushPacket))
+	f.Add([]byte(packets("ERR upload-pack: not our ref\x1b[31m")))
+	f.Add([]byte("ffff"))
+	f.Add([]byte("0004000300010000"))
+	f.Fuzz(func(t *testing.T, answer []byte) {
 		read := func(source io.Reader) (string, error) {
 			packets := &packetReader{source: source}
-			if err := readPreamble(packets, shallow); err != nil {
+			if err := readToPackfile(packets); err != nil {
 				return "", err
 			}
-			content, err := io.ReadAll(&boundedReader{source: &sideband{packets: packets}, remaining: 1 << 20})
+			content, err := io.ReadAll(bounded(&sideband{packets: packets}, 1<<20))
 			return string(content), err
 		}
 		whole, err := read(bytes.NewReader(answer))
@@ -108,7 +110,7 @@ func FuzzPack(f *testing.F) {
 	f.Add([]byte(object(plumbing.BlobObject, 200, 0, base)+object(plumbing.OFSDeltaObject, 0, 0, "\xff\xff\xff\xff\x0f\xff\xff\xff\xff\x0f")), []byte{})
 	f.Add([]byte{}, []byte("\x93\x00"))
 	limits := packLimits{objects: 64, objectSize: 1 << 12, totalSize: 1 << 14}
-	dir := f.TempDir()
+	dir, budget := f.TempDir(), newMemory(archive.Limits{}.WithDefaults())
 	f.Fuzz(func(t *testing.T, script, tail []byte) {
 		name := filepath.Join(dir, "pack")
 		if err := os.WriteFile(name, append(packScript(script), tail...), 0o600); err != nil {
@@ -119,7 +121,7 @@ func FuzzPack(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer file.Close()
-		p, err := openPack(context.Background(), file, limits)
+		p, err := openPack(t.Context(), file, limits, budget)
 		if err != nil {
 			if !errors.Is(err, errPack) && !errors.Is(err, errPackTooLarge) {
 				t.Fatal(err)
@@ -128,7 +130,7 @@ func FuzzPack(f *testing.F) {
 		}
 		var total int64
 		for n, object := range p.objects {
-			content, err := p.read(int32(n))
+			content, err := p.read(t.Context(), int32(n))
 			if err != nil {
 				t.Fatalf("object %d: %v", n, err)
 			}
@@ -164,7 +166,7 @@ func FuzzModules(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file []byte) {
 		urls, err := parseModules(file)
 		if err != nil {
-			if strings.Contains(err.Error(), "\n") || len(err.Error()) > MaxMessage {
+			if strings.Contains(err.Error(), "\n") || len(err.Error()) > maxMessage {
 				t.Fatal(err)
 			}
 			return
@@ -177,7 +179,7 @@ func FuzzModules(f *testing.F) {
 			for _, url := range urls {
 				remote, err := r.submoduleRemote(url)
 				if err != nil {
-					if strings.Contains(err.Error(), "canary") && !strings.Contains(url, "canary") || len(err.Error()) > MaxMessage {
+					if strings.Contains(err.Error(), "canary") && !strings.Contains(url, "canary") || len(err.Error()) > maxMessage {
 						t.Fatal(err)
 					}
 					continue
@@ -230,7 +232,7 @@ func FuzzKnownHosts(f *testing.F) {
 				t.Fatalf("trusted for %q", list)
 			}
 		}
-		if typed := (*Error)(nil); err != nil && (!errors.As(err, &typed) || len(typed.Message) > MaxMessage || strings.ContainsAny(typed.Message, "\n\x00")) {
+		if typed := (*Error)(nil); err != nil && (!errors.As(err, &typed) || len(typed.Message) > maxMessage || strings.ContainsAny(typed.Message, "\n\x00")) {
 			t.Fatal(err)
 		}
 	})
@@ -252,26 +254,24 @@ func FuzzHTTPAnswer(f *testing.F) {
 			t.Fatal(err)
 		}
 		answer := func() *http.Response {
-			response := &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(body))}
+			response := &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(body)),
+				Request: &http.Request{Header: http.Header{"Authorization": {"Basic"}}}}
 			response.Header.Set("Retry-After", after)
 			response.Header.Set("X-RateLimit-Remaining", remaining)
 			response.Header.Set("X-RateLimit-Reset", reset)
 			response.Header.Set("Content-Type", contentType)
 			return response
 		}
-		token, err := newAppTokens().readToken(context.Background(), r, answer())
-		if err == nil && (token.value == "" || len(token.value) > maxTokenLength || strings.ContainsAny(token.value, "\r\n\x00")) {
-			t.Fatalf("token %q", token.value)
-		}
-		for _, err := range []error{err, r.statusError(answer(), now), r.appStatus(answer(), now)} {
+		var token appToken
+		for _, err := range []error{r.statusError(answer(), now), r.readAPI(t.Context(), answer(), now, &token)} {
 			typed := (*Error)(nil)
 			if err == nil {
 				continue
 			}
-			if !errors.As(err, &typed) || typed.RetryAfter < 0 || typed.RetryAfter > MaxRetryAfter {
+			if !errors.As(err, &typed) || typed.RetryAfter < 0 || typed.RetryAfter > maxRetryAfter {
 				t.Fatalf("%v, after %s", err, typed.RetryAfter)
 			}
-			if m := typed.Message; len(m) > MaxMessage || !utf8.ValidString(m) || strings.ContainsAny(m, "\n\r\x00\x1b") || strings.Contains(m, "canary-password") {
+			if m := typed.Message; len(m) > maxMessage || !utf8.ValidString(m) || strings.ContainsAny(m, "\n\r\x00\x1b") || strings.Contains(m, "canary-password") {
 				t.Fatalf("%q", m)
 			}
 		}

@@ -2,24 +2,20 @@ package git
 
 import (
 	"context"
-	"crypto/rsa"
-	"crypto/sha256"
-	"crypto/x509"
-	"encoding/hex"
 	"encoding/json"
-	"encoding/pem"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
+	"golang.org/x/crypto/ssh"
 	"golang.org/x/sync/singleflight"
+	"k8s.io/utils/lru"
+
+	"github.com/stack-controller/stack-controller/internal/file"
 )
 
 const (
@@ -35,12 +31,17 @@ const (
 	maxTokenAnswer  = 256 << 10
 	maxTokenLength  = 4096
 	maxCachedTokens = 1000
+
+	attemptToken = "get a token for the GitHub App"
 )
 
-// gitHubAPI is where GitHub documents the API of the installation that serves the host: github.com, an enterprise with data residency
-// (NAME.ghe.com), or a GitHub Enterprise Server.
-func gitHubAPI(host string) string {
+// gitHubAPI is the address of the API that gives tokens for the repository. Without a BaseURL it is where GitHub documents it for the host:
+// github.com, an enterprise with data residency (NAME.ghe.com), or a GitHub Enterprise Server.
+func (r *repository) gitHubAPI() string {
+	app, host := r.remote.Auth.GitHubApp, r.endpoint.host
 	switch {
+	case app != nil && app.BaseURL != "":
+		return strings.TrimSuffix(strings.TrimSpace(app.BaseURL), "/")
 	case host == "github.com" || host == "www.github.com":
 		return "https://api.github.com"
 	case strings.HasSuffix(host, ".ghe.com"):
@@ -52,159 +53,93 @@ func gitHubAPI(host string) string {
 
 // appTokens exchanges GitHub Apps for tokens and keeps those until shortly before their end.
 type appTokens struct {
-	// now is the clock.
-	now func() time.Time
-
 	exchanges singleflight.Group
-	mutex     sync.Mutex
-	kept      map[string]appToken
+	kept      *lru.Cache
 }
 
+// appToken is a token as the API has it.
 type appToken struct {
-	value   string
-	expires time.Time
+	Value     string    `json:"token"`
+	ExpiresAt time.Time `json:"expires_at"`
 }
 
-func newAppTokens() *appTokens { return &appTokens{now: time.Now, kept: map[string]appToken{}} }
+func newAppTokens() *appTokens { return &appTokens{kept: lru.New(maxCachedTokens)} }
 
 // appKey identifies the token of an App. The whole Remote counts, so that a token never leaves the trust it was obtained with.
 func (r *repository) appKey() string {
 	remote := r.remote
-	remote.URL, remote.RecurseSubmodules = r.client.options.GitHubAPI(r.endpoint.host), false
-	remote.KnownHosts = nil
-	digest := sha256.Sum256([]byte(remote.Key()))
-	return hex.EncodeToString(digest[:])
+	remote.URL, remote.RecurseSubmodules, remote.KnownHosts = r.gitHubAPI(), false, nil
+	return remote.Key()
 }
 
-// forget drops the token, which the server did not accept.
-func (a *appTokens) forget(r *repository) {
-	if r.remote.Auth.GitHubApp == nil {
-		return
-	}
-	a.mutex.Lock()
-	defer a.mutex.Unlock()
-	delete(a.kept, r.appKey())
-}
+// invalidate drops the token, which the server did not accept.
+func (a *appTokens) invalidate(r *repository) { a.kept.Remove(r.appKey()) }
 
-// token gives a token that is valid for some minutes at least. Callers at the same time share one exchange.
+// token returns a token that is valid for some minutes at least. Callers at the same time share one exchange.
 func (a *appTokens) token(ctx context.Context, r *repository, transport http.RoundTripper) (string, error) {
 	key := r.appKey()
-	if token, ok := a.get(key); ok {
-		r.secrets.add(token)
-		return token, nil
+	known, _ := a.kept.Get(key)
+	if token, _ := known.(appToken); time.Now().Before(token.ExpiresAt.Add(-tokenMargin)) {
+		return token.Value, nil
 	}
 	exchange := a.exchanges.DoChan(key, func() (any, error) {
 		// Not the caller's context: others wait for the same answer.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.client.options.Timeout)
 		defer cancel()
-		token, err := a.exchange(ctx, r, transport)
-		if err != nil {
-			return nil, err
+		token, err := r.exchange(ctx, transport)
+		if err == nil {
+			a.kept.Add(key, token)
 		}
-		a.put(key, token)
-		return token.value, nil
+		return token.Value, err
 	})
 	select {
 	case <-ctx.Done():
-		return "", r.failure(ctx, "get a token for the GitHub App", ctx.Err())
+		return "", r.failure(ctx, attemptToken, ctx.Err())
 	case result := <-exchange:
-		if result.Err != nil {
-			return "", result.Err
-		}
-		r.secrets.add(result.Val.(string))
-		return result.Val.(string), nil
+		return result.Val.(string), result.Err
 	}
 }
 
-func (a *appTokens) get(key string) (string, bool) {
-	a.mutex.Lock()
-	defer a.mutex.Unlock()
-	token, found := a.kept[key]
-	return token.value, found && a.now().Before(token.expires.Add(-tokenMargin))
-}
-
-func (a *appTokens) put(key string, token appToken) {
-	a.mutex.Lock()
-	defer a.mutex.Unlock()
-	if len(a.kept) >= maxCachedTokens {
-		clear(a.kept) // They are cheap to get again.
-	}
-	a.kept[key] = token
-}
-
-// exchange asks GitHub for a token.
-func (a *appTokens) exchange(ctx context.Context, r *repository, transport http.RoundTripper) (appToken, error) {
-	const attempt = "get a token for the GitHub App"
+// exchange asks GitHub for a token of the App.
+func (r *repository) exchange(ctx context.Context, transport http.RoundTripper) (appToken, error) {
 	app := r.remote.Auth.GitHubApp
-	if number, err := strconv.ParseUint(strings.TrimSpace(app.InstallationID), 10, 63); err != nil || number == 0 {
-		return appToken{}, r.fail(InvalidCredentials, "the installation ID of the GitHub App is not a number")
-	}
-	assertion, err := a.assertion(r, app)
+	assertion, err := r.assertion(app)
 	if err != nil {
 		return appToken{}, err
 	}
-	address := strings.TrimSuffix(r.client.options.GitHubAPI(r.endpoint.host), "/") + "/app/installations/" +
-		strings.TrimSpace(app.InstallationID) + "/access_tokens"
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, nil)
-	if err != nil {
-		return appToken{}, r.fail(Other, "%s: the address of the API is not valid", attempt)
+	installation := strings.TrimSpace(app.InstallationID)
+	if owner := strings.TrimSpace(app.InstallationOwner); installation == "" && owner != "" {
+		var answer struct {
+			ID uint64 `json:"id"`
+		}
+		// An organization or a user.
+		status, err := r.askAPI(ctx, transport, assertion, http.MethodGet, "/orgs/"+url.PathEscape(owner)+"/installation", &answer)
+		if status == http.StatusNotFound {
+			_, err = r.askAPI(ctx, transport, assertion, http.MethodGet, "/users/"+url.PathEscape(owner)+"/installation", &answer)
+		}
+		if err != nil {
+			return appToken{}, err
+		}
+		installation = strconv.FormatUint(answer.ID, 10)
 	}
-	request.Header.Set("Authorization", "Bearer "+assertion)
-	request.Header.Set("Accept", "application/vnd.github+json")
-	request.Header.Set("X-GitHub-Api-Version", "2022-11-28")
-	request.Header.Set("User-Agent", r.client.options.UserAgent)
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	response, err := client.Do(request)
-	if err != nil {
-		return appToken{}, r.failure(ctx, attempt, err)
+	if number, err := strconv.ParseUint(installation, 10, 63); err != nil || number == 0 {
+		return appToken{}, r.fail(InvalidCredentials, "the installation ID of the GitHub App is not a number")
 	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusCreated {
-		return appToken{}, r.appStatus(response, a.now())
+	var token appToken
+	if _, err := r.askAPI(ctx, transport, assertion, http.MethodPost, "/app/installations/"+installation+"/access_tokens", &token); err != nil {
+		return appToken{}, err
 	}
-	return a.readToken(ctx, r, response)
+	if token.Value == "" || len(token.Value) > maxTokenLength {
+		return appToken{}, r.fail(Unreachable, "%s: GitHub's answer has no token", attemptToken)
+	}
+	return token, nil
 }
 
-func (a *appTokens) readToken(ctx context.Context, r *repository, response *http.Response) (appToken, error) {
-	const attempt = "get a token for the GitHub App"
-	content, err := io.ReadAll(&boundedReader{source: response.Body, remaining: maxTokenAnswer})
+// assertion is the signed proof of the App's identity. Its key is PEM with PKCS#1 inside, as GitHub hands it out, or PKCS#8.
+func (r *repository) assertion(app *GitHubApp) (string, error) {
+	key, err := ssh.ParseRawPrivateKey(app.PrivateKey)
 	if err != nil {
-		return appToken{}, r.failure(ctx, attempt, err)
-	}
-	var answer struct {
-		Token     string    `json:"token"`
-		ExpiresAt time.Time `json:"expires_at"`
-	}
-	if err := json.Unmarshal(content, &answer); err != nil || answer.Token == "" || len(answer.Token) > maxTokenLength {
-		return appToken{}, r.fail(Unreachable, "%s: GitHub's answer has no token", attempt)
-	}
-	return appToken{value: answer.Token, expires: answer.ExpiresAt}, nil
-}
-
-// appStatus tells what a status other than 201 means.
-func (r *repository) appStatus(response *http.Response, now time.Time) error {
-	if wait, limited := rateLimit(response, now); limited {
-		failed := r.fail(RateLimited, "GitHub wants fewer requests for tokens of the GitHub App (status %d)", response.StatusCode)
-		failed.RetryAfter = wait
-		return failed
-	}
-	switch response.StatusCode {
-	case http.StatusUnauthorized:
-		return r.fail(AuthenticationFailed, "GitHub does not accept the App's ID and private key (status 401)")
-	case http.StatusForbidden:
-		return r.fail(AuthenticationFailed, "GitHub refuses a token for the App; it may be suspended (status 403)")
-	case http.StatusNotFound:
-		return r.fail(AuthenticationFailed, "GitHub knows no such installation of the App (status 404)")
-	default:
-		return r.fail(Unreachable, "GitHub gives no token for the App (status %d)", response.StatusCode)
-	}
-}
-
-// assertion is the signed proof of the App's identity.
-func (a *appTokens) assertion(r *repository, app *GitHubApp) (string, error) {
-	key, err := parseRSAKey(app.PrivateKey)
-	if err != nil {
-		return "", r.fail(InvalidCredentials, "the private key of the GitHub App %s", err)
+		return "", r.fail(InvalidCredentials, "the private key of the GitHub App cannot be parsed: it must be an RSA key in the PEM format, without a passphrase")
 	}
 	id := strings.TrimSpace(app.AppID)
 	if id == "" {
@@ -212,9 +147,9 @@ func (a *appTokens) assertion(r *repository, app *GitHubApp) (string, error) {
 	}
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: key}, (&jose.SignerOptions{}).WithType("JWT"))
 	if err != nil {
-		return "", r.fail(InvalidCredentials, "the private key of the GitHub App cannot sign")
+		return "", r.fail(InvalidCredentials, "the private key of the GitHub App is not an RSA key")
 	}
-	now := a.now()
+	now := time.Now()
 	assertion, err := jwt.Signed(signer).Claims(jwt.Claims{Issuer: id, IssuedAt: jwt.NewNumericDate(now.Add(-clockSkew)),
 		Expiry: jwt.NewNumericDate(now.Add(assertionLife))}).Serialize()
 	if err != nil {
@@ -224,22 +159,51 @@ func (a *appTokens) assertion(r *repository, app *GitHubApp) (string, error) {
 	return assertion, nil
 }
 
-// parseRSAKey reads a key in the PEM format with PKCS#1, as GitHub hands it out, or PKCS#8. Its errors go on with "the private key".
-func parseRSAKey(content []byte) (*rsa.PrivateKey, error) {
-	block, _ := pem.Decode(content)
-	if block == nil {
-		return nil, errors.New("is not in the PEM format")
+// askAPI sends a request to GitHub's API as the App, and decodes the answer. Redirects are not followed.
+func (r *repository) askAPI(ctx context.Context, transport http.RoundTripper, assertion, method, path string, answer any) (status int, err error) {
+	request, err := http.NewRequestWithContext(ctx, method, r.gitHubAPI()+path, nil)
+	if err != nil || request.URL.Scheme != "https" && request.URL.Scheme != "http" {
+		return 0, r.fail(InvalidCredentials, "the address of the API of GitHub is not a URL such as https://github.example.com/api/v3")
 	}
-	if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
-		return key, nil
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	request.Header.Set("Authorization", "Bearer "+assertion)
+	request.Header.Set("Accept", "application/vnd.github+json")
+	request.Header.Set("X-GitHub-Api-Version", "2022-11-28")
+	request.Header.Set("User-Agent", "stack-controller")
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("cannot be parsed: it must be an RSA key with PKCS#1 or PKCS#8 inside, without a passphrase")
+		return 0, r.failure(ctx, attemptToken, err)
 	}
-	key, isRSA := parsed.(*rsa.PrivateKey)
-	if !isRSA {
-		return nil, errors.New("is not an RSA key")
+	defer response.Body.Close()
+	return response.StatusCode, r.readAPI(ctx, response, time.Now(), answer)
+}
+
+func (r *repository) readAPI(ctx context.Context, response *http.Response, now time.Time, answer any) error {
+	if wait, limited := rateLimit(response, now); limited {
+		failed := r.fail(RateLimited, "GitHub wants fewer requests for tokens of the GitHub App (status %d)", response.StatusCode)
+		failed.RetryAfter = wait
+		return failed
 	}
-	return key, nil
+	switch response.StatusCode {
+	case http.StatusOK, http.StatusCreated:
+	case http.StatusUnauthorized:
+		return r.fail(AuthenticationFailed, "GitHub does not accept the App's ID and private key (status 401)")
+	case http.StatusForbidden:
+		return r.fail(AuthenticationFailed, "GitHub refuses a token for the App; it may be suspended (status 403)")
+	case http.StatusNotFound:
+		return r.fail(AuthenticationFailed, "GitHub knows no such installation of the App (status 404)")
+	default:
+		return r.fail(Unreachable, "GitHub gives no token for the App (status %d)", response.StatusCode)
+	}
+	content, err := file.ReadAll(response.Body, maxTokenAnswer)
+	if err == nil {
+		err = json.Unmarshal(content, answer)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return r.failure(ctx, attemptToken, err)
+	}
+	return r.fail(Unreachable, "%s: GitHub's answer cannot be read", attemptToken)
 }

@@ -41,6 +41,10 @@ func (h *gitHub) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
+	if owner := strings.TrimPrefix(request.URL.Path, "/users/"); request.Method == http.MethodGet && owner == "ada/installation" {
+		fmt.Fprint(w, `{"id": 456}`)
+		return
+	}
 	if request.Method != http.MethodPost || request.URL.Path != "/app/installations/456/access_tokens" {
 		w.WriteHeader(http.StatusNotFound)
 		return
@@ -60,9 +64,7 @@ func TestGitHubApp(t *testing.T) {
 		"PKCS#1": pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(private)}),
 		"PKCS#8": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),
 	}
-	root := t.TempDir()
-	o := newOrigin(t, root, "repo")
-	sha := o.commit("first")
+	root, _, sha := firstCommit(t)
 	accepted := canary
 	var mutex sync.Mutex
 	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -73,12 +75,8 @@ func TestGitHubApp(t *testing.T) {
 	}))
 	setup := func(t *testing.T, api *gitHub, key []byte) (*git.Client, git.Remote) {
 		api.t, api.key = t, &private.PublicKey
-		address := serve(t, api).URL
-		client := newClient(t, git.Options{GitHubAPI: func(host string) string {
-			NewWithT(t).Expect(host).To(Equal("127.0.0.1"))
-			return address
-		}, Timeout: 5 * time.Second})
-		return client, git.Remote{URL: server.URL + "/repo", Auth: git.Auth{GitHubApp: &git.GitHubApp{AppID: "123", InstallationID: "456", PrivateKey: key}}}
+		app := &git.GitHubApp{AppID: "123", InstallationID: "456", PrivateKey: key, BaseURL: serve(t, api).URL + "/"}
+		return newClient(t, git.Options{Timeout: 5 * time.Second}), git.Remote{URL: server.URL + "/repo", Auth: git.Auth{GitHubApp: app}}
 	}
 	for name, key := range keys {
 		t.Run(name, func(t *testing.T) {
@@ -99,6 +97,19 @@ func TestGitHubApp(t *testing.T) {
 			g.Expect(api.exchanges.Load()).To(Equal(int32(1)), "one token for all")
 		})
 	}
+	t.Run("the installation of an owner", func(t *testing.T) {
+		g := NewWithT(t)
+		api := &gitHub{life: time.Hour}
+		client, remote := setup(t, api, keys["PKCS#1"])
+		app := remote.Auth.GitHubApp
+		app.InstallationID, app.InstallationOwner = "", "ada"
+		g.Expect(client.Resolve(t.Context(), remote, "main")).To(HaveField("SHA", sha))
+		g.Expect(api.exchanges.Load()).To(Equal(int32(1)))
+		app.InstallationOwner = "nobody"
+		g.Expect(resolveFails(t, client, remote, "main", git.AuthenticationFailed).Message).To(ContainSubstring("no such installation"))
+		app.BaseURL = "file:///etc"
+		resolveFails(t, client, remote, "main", git.InvalidCredentials)
+	})
 	t.Run("a token is not used in its last five minutes", func(t *testing.T) {
 		api := &gitHub{life: 4 * time.Minute}
 		client, remote := setup(t, api, keys["PKCS#1"])
@@ -114,8 +125,7 @@ func TestGitHubApp(t *testing.T) {
 		mutex.Lock()
 		accepted = "another"
 		mutex.Unlock()
-		_, err := client.Resolve(t.Context(), remote, "main")
-		NewWithT(t).Expect(expectKind(t, err, git.AuthenticationFailed).Message).NotTo(ContainSubstring(canary))
+		NewWithT(t).Expect(resolveFails(t, client, remote, "main", git.AuthenticationFailed).Message).NotTo(ContainSubstring(canary))
 		mutex.Lock()
 		accepted = canary
 		mutex.Unlock()
@@ -155,8 +165,7 @@ func TestGitHubApp(t *testing.T) {
 			if tt.change != nil {
 				tt.change(remote.Auth.GitHubApp)
 			}
-			_, err := client.Resolve(t.Context(), remote, "main")
-			typed := expectKind(t, err, tt.kind)
+			typed := resolveFails(t, client, remote, "main", tt.kind)
 			NewWithT(t).Expect(typed.Message).NotTo(ContainSubstring(canary))
 			if tt.kind == git.RateLimited {
 				NewWithT(t).Expect(typed.RetryAfter).To(BeNumerically("~", 10*time.Minute, 5*time.Second))

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/tests/allocation"
 )
 
 // plant makes a commit of a tree that git itself would refuse to write, as the branch main.
@@ -57,7 +57,7 @@ func TestHostileTreesAreRefused(t *testing.T) {
 		"a file as a tree": treeLine(t, "40000", "x", blob),
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := client.Checkout(t.Context(), git.Remote{URL: url}, o.plant(tree))
+			_, err := client.Archive(t.Context(), git.Remote{URL: url}, o.plant(tree), io.Discard)
 			typed := expectKind(t, err, map[bool]git.Kind{true: git.Unreachable, false: git.Other}[name == "a file as a tree" || name == "damaged"])
 			NewWithT(t).Expect(typed.Message).NotTo(BeEmpty())
 		})
@@ -76,8 +76,7 @@ func TestHostileTreesAreRefused(t *testing.T) {
 			hash = gitWith(t, o.bare, tree, "hash-object", "-w", "-t", "tree", "--stdin")
 		}
 		started := time.Now()
-		_, err := client.Checkout(t.Context(), git.Remote{URL: url}, o.plant(treeLine(t, "40000", "bomb", hash)))
-		expectKind(t, err, git.TooLarge)
+		checkoutFails(t, client, git.Remote{URL: url}, o.plant(treeLine(t, "40000", "bomb", hash)), git.TooLarge)
 		NewWithT(t).Expect(time.Since(started)).To(BeNumerically("<", time.Minute))
 	})
 }
@@ -137,36 +136,48 @@ func TestHostilePacksAreRefused(t *testing.T) {
 	zeros := make([]byte, 32<<20)
 	small := []byte("base")
 	base := packObject(3, uint64(len(small)), small)
-	delta := func(size uint64, rest ...byte) []byte {
+	after := func(distance int, size uint64, rest ...byte) []byte {
 		content := append(binary.AppendUvarint([]byte{4}, size), rest...)
 		raw := packObject(6, uint64(len(content)), content)
-		head := 1
-		return append(append(append([]byte{}, raw[:head]...), byte(len(base))), raw[head:]...)
+		return append(append(append([]byte{}, raw[:1]...), byte(distance)), raw[1:]...)
+	}
+	delta := func(size uint64, rest ...byte) []byte { return after(len(base), size, rest...) }
+	chain := [][]byte{base, delta(4, 0x90, 4)}
+	for len(chain) < 4098 {
+		chain = append(chain, after(len(chain[1]), 4, 0x90, 4))
 	}
 	loop := func(to string) []byte {
 		hash, _ := hex.DecodeString(to)
-		raw := packObject(7, 3, []byte{4, 4, 0x90})
+		raw := packObject(7, 4, []byte{4, 4, 0x90, 4})
 		return append(append(append([]byte{}, raw[:1]...), hash...), raw[1:]...)
+	}
+	baseHash := sha1.Sum([]byte("blob 4\x00base"))
+	twice := [][]byte{base, base}
+	for range 40 { // each is a copy of the base, so that each may be the base of all others
+		twice = append(twice, loop(hex.EncodeToString(baseHash[:])))
 	}
 	for name, tt := range map[string]struct {
 		pack []byte
 		kind git.Kind
 	}{
-		"bomb":                      {packOf(packObject(3, 32<<20, zeros)), git.TooLarge},
-		"bomb that lies":            {packOf(packObject(3, 10, zeros)), git.Unreachable},
-		"shorter than it says":      {packOf(packObject(3, 100, []byte("x"))), git.Unreachable},
-		"many objects":              {append([]byte("PACK\x00\x00\x00\x02"), 0xff, 0xff, 0xff, 0xff), git.TooLarge},
-		"cut off":                   {packOf(base)[:14], git.Unreachable},
-		"not a pack":                {[]byte("hello, this is no packfile"), git.Unreachable},
-		"empty":                     {packOf(), git.RevisionNotFound},
-		"without the commit":        {packOf(base), git.RevisionNotFound},
-		"huge difference":           {packOf(base, delta(1<<40, 0x90, 4)), git.TooLarge},
-		"difference that lies":      {packOf(base, delta(1000, 0x90, 4)), git.Unreachable},
-		"difference out of bounds":  {packOf(base, delta(200, 0x91, 100, 200)), git.Unreachable},
-		"difference from nothing":   {packOf(loop(strings.Repeat("b", 40))), git.Unreachable},
-		"difference before a base":  {packOf(delta(4, 0x90, 4)), git.Unreachable},
-		"unknown type":              {packOf(packObject(5, 1, []byte("x"))), git.Unreachable},
-		"size with too many digits": {packOf(append(bytes.Repeat([]byte{0xbf}, 20), 0)), git.Unreachable},
+		"long chain of differences":  {packOf(chain...), git.Unreachable},
+		"chain as long as git's":     {packOf(chain[:4096]...), git.RevisionNotFound},
+		"bases that are there twice": {packOf(twice...), git.RevisionNotFound},
+		"bomb":                       {packOf(packObject(3, 32<<20, zeros)), git.TooLarge},
+		"bomb that lies":             {packOf(packObject(3, 10, zeros)), git.Unreachable},
+		"shorter than it says":       {packOf(packObject(3, 100, []byte("x"))), git.Unreachable},
+		"many objects":               {append([]byte("PACK\x00\x00\x00\x02"), 0xff, 0xff, 0xff, 0xff), git.TooLarge},
+		"cut off":                    {packOf(base)[:14], git.Unreachable},
+		"not a pack":                 {[]byte("hello, this is no packfile"), git.Unreachable},
+		"empty":                      {packOf(), git.RevisionNotFound},
+		"without the commit":         {packOf(base), git.RevisionNotFound},
+		"huge difference":            {packOf(base, delta(1<<40, 0x90, 4)), git.TooLarge},
+		"difference that lies":       {packOf(base, delta(1000, 0x90, 4)), git.Unreachable},
+		"difference out of bounds":   {packOf(base, delta(200, 0x91, 100, 200)), git.Unreachable},
+		"difference from nothing":    {packOf(loop(strings.Repeat("b", 40))), git.Unreachable},
+		"difference before a base":   {packOf(delta(4, 0x90, 4)), git.Unreachable},
+		"unknown type":               {packOf(packObject(5, 1, []byte("x"))), git.Unreachable},
+		"size with too many digits":  {packOf(append(bytes.Repeat([]byte{0xbf}, 20), 0)), git.Unreachable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -175,13 +186,11 @@ func TestHostilePacksAreRefused(t *testing.T) {
 				_ = band(w, 1, tt.pack)
 				fmt.Fprint(w, "0000")
 			})
-			client := newClient(t, git.Options{Limits: archive.Limits{MaxUnpackedSize: 8 << 20, MaxDownloadSize: 4 << 20, MaxEntries: 1000}})
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			_, err := client.Checkout(t.Context(), git.Remote{URL: url}, sha)
-			runtime.ReadMemStats(&after)
+			client := newClient(t, git.Options{Limits: archive.Limits{MaxUnpackedSize: 8 << 20, MaxDownloadSize: 4 << 20, MaxEntries: 3000}})
+			var err error
+			allocated := allocation.Of(func() { _, err = client.Archive(t.Context(), git.Remote{URL: url}, sha, io.Discard) })
 			expectKind(t, err, tt.kind)
-			g.Expect(after.TotalAlloc-before.TotalAlloc).To(BeNumerically("<", 16<<20), "bytes allocated")
+			g.Expect(allocated).To(BeNumerically("<", 16<<20), "bytes allocated")
 		})
 	}
 }
@@ -220,8 +229,7 @@ func TestHostileAnswersAreBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := newClient(t, git.Options{Limits: archive.Limits{MaxDownloadSize: 4 << 20}, CheckoutTimeout: 20 * time.Second})
 			remote := git.Remote{URL: hostileServer(t, sha, tt.answer), Auth: git.Auth{Token: canary}}
-			_, err := client.Checkout(t.Context(), remote, sha)
-			message := expectKind(t, err, tt.kind).Message
+			message := checkoutFails(t, client, remote, sha, tt.kind).Message
 			NewWithT(t).Expect(message).NotTo(ContainSubstring(canary))
 			NewWithT(t).Expect(message).NotTo(ContainSubstring("\x1b"))
 		})
@@ -241,8 +249,7 @@ func TestRefsWithUnacceptableNamesAreIgnored(t *testing.T) {
 	}))
 	client := newClient(t, git.Options{})
 	g.Expect(client.Resolve(t.Context(), git.Remote{URL: server.URL + "/repo"}, "main")).To(HaveField("SHA", sha))
-	_, err := client.Resolve(t.Context(), git.Remote{URL: server.URL + "/repo"}, "a\x1b[31m")
-	expectKind(t, err, git.RevisionNotFound)
+	resolveFails(t, client, git.Remote{URL: server.URL + "/repo"}, "a\x1b[31m", git.RevisionNotFound)
 }
 
 func TestNothingOnTheMachineCanBeRead(t *testing.T) {
@@ -250,15 +257,12 @@ func TestNothingOnTheMachineCanBeRead(t *testing.T) {
 	o, _ := repository(t)
 	client := newClient(t, git.Options{})
 	for _, url := range []string{"file://" + o.bare, o.bare, "./repo", "../../etc", "file:" + o.bare, "localhost" + o.bare} {
-		_, err := client.Resolve(t.Context(), git.Remote{URL: url}, "main")
-		expectKind(t, err, git.InvalidURL)
-		_, err = client.Checkout(t.Context(), git.Remote{URL: url}, strings.Repeat("1", 40))
-		expectKind(t, err, git.InvalidURL)
+		resolveFails(t, client, git.Remote{URL: url}, "main", git.InvalidURL)
+		checkoutFails(t, client, git.Remote{URL: url}, strings.Repeat("1", 40), git.InvalidURL)
 	}
 	// Neither configuration nor keys of a user: HOME has some that would change the result.
 	home := t.TempDir()
 	t.Setenv("HOME", home)
 	g.Expect(os.WriteFile(filepath.Join(home, ".gitconfig"), []byte("[url \"file://"+o.bare+"\"]\n\tinsteadOf = https://example.invalid/\n"), 0o600)).To(Succeed())
-	_, err := client.Resolve(t.Context(), git.Remote{URL: "https://example.invalid/repo"}, "main")
-	expectKind(t, err, git.Unreachable)
+	resolveFails(t, client, git.Remote{URL: "https://example.invalid/repo"}, "main", git.Unreachable)
 }

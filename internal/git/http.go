@@ -2,26 +2,37 @@ package git
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"errors"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"github.com/stack-controller/stack-controller/internal/netguard"
 )
 
 const (
-	uploadPack      = "git-upload-pack"
-	infoRefs        = "/info/refs"
-	maxRedirects    = 5
-	maxErrorBody    = 1 << 10
-	contentPrefix   = "application/x-git-upload-pack-"
-	maxHeaderBytes  = 256 << 10
-	idleConnTimeout = time.Minute
+	infoRefs         = "/info/refs"
+	contentPrefix    = "application/x-git-upload-pack-"
+	maxRedirects     = 5
+	maxErrorBody     = 1 << 10
+	maxHeaderBytes   = 256 << 10
+	dialTimeout      = 15 * time.Second
+	handshakeTimeout = 15 * time.Second
+	idleConnTimeout  = time.Minute
 )
 
-// httpSession speaks git's smart protocol over HTTP (gitprotocol-http).
+// httpSession speaks git's smart protocol over HTTP (gitprotocol-http). Each command is a request of its own.
 type httpSession struct {
 	repository *repository
 	client     *http.Client
@@ -32,19 +43,17 @@ type httpSession struct {
 }
 
 func (r *repository) connectHTTP(ctx context.Context) (session, error) {
-	transport, release, err := r.client.transportFor(r)
+	transport, release, err := r.transport()
 	if err != nil {
 		return nil, err
 	}
-	username, password, err := r.basic(ctx, transport)
+	authorization, err := r.authorization(ctx, transport)
 	if err != nil {
 		release()
 		return nil, err
 	}
-	s := &httpSession{repository: r, release: release, base: r.endpoint.url()}
-	s.client = &http.Client{CheckRedirect: r.checkRedirect,
-		Transport: &authorizer{base: transport, home: r.endpoint, username: username, password: password}}
-	return s, nil
+	return &httpSession{repository: r, release: release, base: r.endpoint.url(), body: http.NoBody, client: &http.Client{
+		CheckRedirect: r.checkRedirect, Transport: &authorizer{transport, r, authorization}}}, nil
 }
 
 // authorizer sends the credentials to the host that they are for, and to no other that a server redirects to.
@@ -53,23 +62,31 @@ func (r *repository) connectHTTP(ctx context.Context) (session, error) {
 // product must keep working have none, and who writes http:// into a manifest has decided. What is never done is to follow a
 // redirect from https to http.
 type authorizer struct {
-	base               http.RoundTripper
-	home               endpoint
-	username, password string
+	base       http.RoundTripper
+	repository *repository
+	// authorization is the value of the header, "" for none.
+	authorization string
 }
 
 func (a *authorizer) RoundTrip(request *http.Request) (*http.Response, error) {
+	if err := a.repository.checkHost(request.URL.Hostname()); err != nil {
+		return nil, err
+	}
 	request = request.Clone(request.Context())
 	request.URL.User = nil
 	request.Header.Del("Authorization")
-	if (a.username != "" || a.password != "") && a.home.sameHost(endpointOf(request.URL)) {
-		request.SetBasicAuth(a.username, a.password)
+	if a.authorization != "" && a.repository.endpoint.sameHost(endpointOf(request.URL)) {
+		request.Header.Set("Authorization", a.authorization)
 	}
 	return a.base.RoundTrip(request)
 }
 
-func endpointOf(u *url.URL) endpoint {
-	return endpoint{scheme: scheme(strings.ToLower(u.Scheme)), host: strings.ToLower(u.Hostname()), port: u.Port()}
+// checkHost refuses a host that is a local address before a proxy is asked to connect to it. What a name stands for, the proxy knows.
+func (r *repository) checkHost(host string) error {
+	if r.client.options.AllowLocalAddresses {
+		return nil
+	}
+	return netguard.CheckHost(host)
 }
 
 // checkRedirect follows a few redirects, never to a weaker transport, and none with a client certificate to another host. Only the
@@ -83,7 +100,7 @@ func (r *repository) checkRedirect(request *http.Request, via []*http.Request) e
 		return r.fail(Unreachable, "the server redirects more than %d times", maxRedirects)
 	case to.scheme != schemeHTTP && to.scheme != schemeHTTPS:
 		return r.fail(Unreachable, "the server redirects to something else than http or https")
-	case to.scheme == schemeHTTP && endpointOf(via[len(via)-1].URL).scheme == schemeHTTPS:
+	case to.scheme == schemeHTTP && via[len(via)-1].URL.Scheme == "https":
 		return r.fail(Unreachable, "the server redirects from https to http, which is not followed")
 	case len(r.remote.ClientCert) > 0 && !r.endpoint.sameHost(to):
 		return r.fail(Unreachable, "the server redirects to another host, which is not followed with a client certificate")
@@ -92,37 +109,21 @@ func (r *repository) checkRedirect(request *http.Request, via []*http.Request) e
 }
 
 func (s *httpSession) advertise(ctx context.Context) (io.Reader, error) {
-	address := *s.base
-	address.Path += infoRefs
-	address.RawQuery = "service=" + uploadPack
-	response, err := s.do(ctx, http.MethodGet, &address, nil, "advertisement") //nolint:bodyclose // the session closes it
+	response, err := s.do(ctx, http.MethodGet, infoRefs+"?service="+uploadPackCommand, 2, nil, "advertisement") //nolint:bodyclose // the session closes it
 	if err != nil {
 		return nil, err
 	}
-	final := *response.Request.URL
+	final := response.Request.URL
 	path, found := strings.CutSuffix(final.Path, infoRefs)
 	if !found {
 		return nil, s.repository.fail(RepositoryNotFound, "the server redirects to something that is not a git repository")
 	}
 	s.base = &url.URL{Scheme: final.Scheme, Host: final.Host, Path: path}
-	// The refs come after a packet that names the service.
-	packets := &packetReader{source: response.Body}
-	if line, _, err := packets.line(); err != nil || line != "# service="+uploadPack {
-		if err == nil {
-			err = errProtocol
-		}
-		return nil, s.repository.conversationFailure(ctx, "list the references", s, err)
-	}
-	if _, flush, err := packets.next(); err != nil || !flush {
-		return nil, s.repository.conversationFailure(ctx, "list the references", s, errProtocol)
-	}
 	return response.Body, nil
 }
 
-func (s *httpSession) request(ctx context.Context, wants []byte) (io.Reader, error) {
-	address := *s.base
-	address.Path += "/" + uploadPack
-	response, err := s.do(ctx, http.MethodPost, &address, wants, "result") //nolint:bodyclose // the session closes it
+func (s *httpSession) request(ctx context.Context, version int, body []byte) (io.Reader, error) {
+	response, err := s.do(ctx, http.MethodPost, "/"+uploadPackCommand, version, body, "result") //nolint:bodyclose // the session closes it
 	if err != nil {
 		return nil, err
 	}
@@ -130,15 +131,18 @@ func (s *httpSession) request(ctx context.Context, wants []byte) (io.Reader, err
 }
 
 // do sends one request. The body of the answer is closed with the session.
-func (s *httpSession) do(ctx context.Context, method string, address *url.URL, body []byte, kind string) (*http.Response, error) {
-	s.closeBody()
-	request, err := http.NewRequestWithContext(ctx, method, address.String(), bytes.NewReader(body))
+func (s *httpSession) do(ctx context.Context, method, path string, version int, body []byte, kind string) (*http.Response, error) {
+	_ = s.body.Close()
+	request, err := http.NewRequestWithContext(ctx, method, s.base.String()+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	// Some servers speak git only with clients whose name starts like this.
-	request.Header.Set("User-Agent", "git/2.0 ("+s.repository.client.options.UserAgent+")")
+	request.Header.Set("User-Agent", "git/2.0 (stack-controller)")
 	request.Header.Set("Accept", contentPrefix+kind)
+	if version == 2 {
+		request.Header.Set("Git-Protocol", protocolVersion2)
+	}
 	if method == http.MethodPost {
 		request.Header.Set("Content-Type", contentPrefix+"request")
 	}
@@ -150,7 +154,7 @@ func (s *httpSession) do(ctx context.Context, method string, address *url.URL, b
 	if response.StatusCode != http.StatusOK {
 		return nil, s.repository.statusError(response, time.Now())
 	}
-	if got := response.Header.Get("Content-Type"); !strings.HasPrefix(got, contentPrefix+kind) {
+	if !strings.HasPrefix(response.Header.Get("Content-Type"), contentPrefix+kind) {
 		return nil, s.repository.fail(RepositoryNotFound,
 			"the server answers, but not as a git repository: this may be its login page, or not the address of a repository")
 	}
@@ -159,64 +163,192 @@ func (s *httpSession) do(ctx context.Context, method string, address *url.URL, b
 
 func (s *httpSession) explain(err error) error { return err }
 
-func (s *httpSession) closeBody() {
-	if s.body != nil {
-		_ = s.body.Close()
-		s.body = nil
-	}
-}
-
 func (s *httpSession) close() {
-	s.closeBody()
+	_ = s.body.Close()
 	s.release()
 }
 
-// basic gives what to authenticate with over HTTP.
+// authorization returns what to authenticate with over HTTP.
 //
 // A token goes where all of GitHub, GitLab, Gitea and Azure DevOps look for it, into the password of basic authentication; the
 // user name is of no importance to them. Bitbucket wants x-token-auth there for its access tokens. A user name that is given
 // with the token, or in the URL, is used instead.
-func (r *repository) basic(ctx context.Context, transport http.RoundTripper) (username, password string, err error) {
+func (r *repository) authorization(ctx context.Context, transport http.RoundTripper) (string, error) {
 	auth := r.remote.Auth
-	username = auth.Username
-	if username == "" {
-		username = r.endpoint.user
-	}
+	username, password := cmp.Or(auth.Username, r.endpoint.user), r.endpoint.password
 	switch {
 	case auth.Token != "":
 		password = strings.TrimSpace(auth.Token)
-		if username == "" {
-			username = tokenUser(r.endpoint.host)
+		username = cmp.Or(username, map[string]string{"bitbucket.org": "x-token-auth"}[r.endpoint.host], "git")
+	case strings.TrimSpace(auth.BearerToken) != "":
+		token := strings.TrimSpace(auth.BearerToken)
+		if strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
+			return "", r.fail(InvalidCredentials, "the bearer token has a character that cannot be sent, such as a line feed")
 		}
+		return "Bearer " + token, nil
 	case auth.GitHubApp != nil:
-		username = "x-access-token"
-		if password, err = r.client.apps.token(ctx, r, transport); err != nil {
-			return "", "", err
+		token, err := r.client.apps.token(ctx, r, transport)
+		if err != nil {
+			return "", err
 		}
+		username, password = "x-access-token", token
 	case auth.Username != "" || auth.Password != "":
 		password = auth.Password
-	default:
-		password = r.endpoint.password
+	case username == "" && password == "":
+		return "", nil
 	}
-	r.secrets.addBasic(username, password)
+	encoded := base64.StdEncoding.EncodeToString([]byte(username + ":" + password))
+	r.secrets.add(password, encoded)
 	if strings.ContainsAny(username, "\r\n\x00:") || strings.ContainsAny(password, "\r\n\x00") {
-		return "", "", r.fail(InvalidCredentials, "the user name or the password has a character that cannot be sent, such as a line feed")
+		return "", r.fail(InvalidCredentials, "the user name or the password has a character that cannot be sent, such as a line feed")
 	}
-	return username, password, nil
+	return "Basic " + encoded, nil
 }
 
-func tokenUser(host string) string {
-	if host == "bitbucket.org" {
-		return "x-token-auth"
+// statusError explains a status other than 200.
+func (r *repository) statusError(response *http.Response, now time.Time) error {
+	authorized := response.Request != nil && response.Request.Header.Get("Authorization") != ""
+	hint, status := "", response.StatusCode
+	if authorized {
+		hint = r.quoteBody(response)
 	}
-	return "git"
+	if wait, limited := rateLimit(response, now); limited {
+		failed := r.fail(RateLimited, "the server wants fewer requests (status %d)%s", status, hint)
+		failed.RetryAfter = wait
+		return failed
+	}
+	switch {
+	case status == http.StatusUnauthorized && !authorized:
+		return r.fail(AuthenticationFailed, "the server wants credentials, or there is no such repository (status %d)%s", status, hint)
+	case status == http.StatusUnauthorized:
+		r.client.apps.invalidate(r)
+		return r.fail(AuthenticationFailed, "the server does not accept the credentials (status %d)%s", status, hint)
+	case status == http.StatusForbidden:
+		return r.fail(AuthenticationFailed, "the credentials do not allow to read the repository (status %d)%s", status, hint)
+	case status == http.StatusProxyAuthRequired:
+		return r.fail(AuthenticationFailed, "the proxy does not accept the credentials (status %d)", status)
+	case status == http.StatusNotFound || status == http.StatusGone:
+		return r.fail(RepositoryNotFound, "there is no such repository, or the credentials do not show it (status %d)%s", status, hint)
+	case status >= 300 && status < 400:
+		return r.fail(Unreachable, "the server redirects where that is not followed (status %d)", status)
+	}
+	failed := r.fail(Unreachable, "the server answers with status %d%s", status, hint)
+	failed.RetryAfter = retryAfter(response, now)
+	return failed
 }
 
-// readSome reads the start of a body for a message.
-func readSome(response *http.Response) (string, error) {
-	content, err := io.ReadAll(io.LimitReader(response.Body, maxErrorBody))
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return "", err
+// quoteBody is the text of the answer, which git shows to its users, too. Only a host that got the credentials may have it shown: whoever
+// names another host, or redirects to it, would read through the controller what it answers.
+func (r *repository) quoteBody(response *http.Response) string {
+	if response.Request.Response != nil || !strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain") {
+		return ""
 	}
-	return string(content), nil
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxErrorBody)) // what came is good for the message
+	if shown := r.secrets.foreign(string(text)); shown != "" {
+		return ": " + shown
+	}
+	return ""
+}
+
+// rateLimit recognises status 429, and 403 as GitHub uses it for its limits.
+func rateLimit(response *http.Response, now time.Time) (wait time.Duration, limited bool) {
+	exhausted := response.Header.Get("X-Ratelimit-Remaining") == "0"
+	if response.StatusCode != http.StatusTooManyRequests &&
+		(response.StatusCode != http.StatusForbidden || response.Header.Get("Retry-After") == "" && !exhausted) {
+		return 0, false
+	}
+	wait = retryAfter(response, now)
+	if reset, err := strconv.ParseInt(response.Header.Get("X-Ratelimit-Reset"), 10, 64); err == nil && wait == 0 && exhausted {
+		// Bounded before it is subtracted: a lie could overflow.
+		wait = max(time.Unix(min(reset, now.Add(maxRetryAfter).Unix()), 0).Sub(now), 0)
+	}
+	return wait, true
+}
+
+// retryAfter reads the header of that name: seconds or a date. It is between zero and maxRetryAfter.
+func retryAfter(response *http.Response, now time.Time) time.Duration {
+	header, wait := response.Header.Get("Retry-After"), time.Duration(0)
+	if seconds, err := strconv.ParseInt(header, 10, 64); err == nil {
+		wait = time.Duration(min(max(seconds, 0), int64(maxRetryAfter/time.Second))) * time.Second
+	} else if date, err := http.ParseTime(header); err == nil {
+		wait = date.Sub(now)
+	}
+	return min(max(wait, 0), maxRetryAfter)
+}
+
+// newTransport is what connections over HTTP have in common. They follow HTTP_PROXY, HTTPS_PROXY and NO_PROXY as they are when the client
+// is made. Those proxies may be at any address: they are the operator's choice.
+func newTransport(allowLocal bool, environment *httpproxy.Config) *http.Transport {
+	dialer := net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
+	guarded := netguard.Dialer(dialer, allowLocal)
+	choose := environment.ProxyFunc()
+	var proxies []string
+	for _, scheme := range []string{"http", "https"} {
+		if proxy, err := choose(&url.URL{Scheme: scheme, Host: "behind.the.proxy"}); err == nil && proxy != nil {
+			proxies = append(proxies, endpointOf(proxy).address())
+		}
+	}
+	return &http.Transport{
+		Proxy: func(request *http.Request) (*url.URL, error) { return choose(request.URL) },
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if slices.Contains(proxies, address) {
+				return dialer.DialContext(ctx, network, address)
+			}
+			return guarded.DialContext(ctx, network, address)
+		},
+		ForceAttemptHTTP2:      true,
+		TLSHandshakeTimeout:    handshakeTimeout,
+		IdleConnTimeout:        idleConnTimeout,
+		MaxIdleConns:           100,
+		MaxIdleConnsPerHost:    4,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+	}
+}
+
+// transport returns the transport for the repository and what to call after its use. Remotes with settings of their own get one of
+// their own: a connection must not outlive the trust that it was made with.
+func (r *repository) transport() (*http.Transport, func(), error) {
+	remote, c := r.remote, r.client
+	if len(remote.CA) == 0 && len(remote.ClientCert) == 0 && len(remote.ClientKey) == 0 && remote.Proxy.Address == "" {
+		return c.transport, func() {}, nil
+	}
+	transport := newTransport(c.options.AllowLocalAddresses, c.proxies)
+	config := transport.TLSClientConfig
+	if len(remote.CA) > 0 {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(remote.CA) {
+			return nil, nil, r.fail(InvalidCredentials, "the CA has no certificate in the PEM format")
+		}
+	}
+	if len(remote.ClientCert) > 0 || len(remote.ClientKey) > 0 {
+		certificate, err := tls.X509KeyPair(remote.ClientCert, remote.ClientKey)
+		if err != nil {
+			return nil, nil, r.fail(InvalidCredentials, "the client certificate and its key cannot be used together: both are needed, in the PEM format")
+		}
+		config.Certificates = []tls.Certificate{certificate}
+	}
+	if remote.Proxy.Address != "" {
+		address, err := r.proxyURL()
+		if err != nil {
+			return nil, nil, err
+		}
+		transport.Proxy = http.ProxyURL(address)
+	}
+	return transport, transport.CloseIdleConnections, nil
+}
+
+// proxyURL is the explicit proxy.
+func (r *repository) proxyURL() (*url.URL, error) {
+	address, err := url.Parse(r.remote.Proxy.Address)
+	if err != nil || address.Host == "" {
+		return nil, r.fail(InvalidCredentials, "the address of the proxy is not a URL such as http://proxy:3128")
+	}
+	if !slices.Contains([]string{"http", "https", "socks5", "socks5h"}, address.Scheme) {
+		return nil, r.fail(InvalidCredentials, "the address of the proxy has another scheme than http, https or socks5")
+	}
+	if r.remote.Proxy.Username != "" || r.remote.Proxy.Password != "" {
+		address.User = url.UserPassword(r.remote.Proxy.Username, r.remote.Proxy.Password)
+	}
+	return address, nil
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -50,12 +51,18 @@ func (r *recorder) seen() []string {
 
 // protected asks for basic authentication.
 func protected(username, password string, next http.Handler) http.Handler {
+	return authorized("Basic "+base64.StdEncoding.EncodeToString([]byte(username+":"+password)), next)
+}
+
+// authorized lets pass what has the header, and says to others what they sent.
+func authorized(header string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-		if u, p, ok := request.BasicAuth(); !ok || u != username || p != password {
+		if sent := request.Header.Get("Authorization"); sent != header {
+			_, p, _ := request.BasicAuth()
 			w.Header().Set("WWW-Authenticate", "Basic")
 			w.Header().Set("Content-Type", "text/plain")
 			w.WriteHeader(http.StatusUnauthorized)
-			fmt.Fprintf(w, "remote: you sent %s and %s\x1b[31m", request.Header.Get("Authorization"), p)
+			fmt.Fprintf(w, "remote: you sent %s and %s\x1b[31m", sent, p)
 			return
 		}
 		next.ServeHTTP(w, request)
@@ -63,9 +70,7 @@ func protected(username, password string, next http.Handler) http.Handler {
 }
 
 func TestCredentialsOverHTTP(t *testing.T) {
-	root := t.TempDir()
-	o := newOrigin(t, root, "repo")
-	sha := o.commit("first")
+	root, _, sha := firstCommit(t)
 	for _, tt := range []struct {
 		name, username, password string
 		auth                     git.Auth
@@ -79,11 +84,16 @@ func TestCredentialsOverHTTP(t *testing.T) {
 		{"token as the user name", canary, "", git.Auth{Username: canary}, ""},
 		{"in the URL", "ada", canary, git.Auth{}, "ada:" + canary + "@"},
 		{"auth before the URL", "ada", canary, git.Auth{Username: "ada", Password: canary}, "bob:other@"},
+		{"bearer token", "", "Bearer " + canary, git.Auth{BearerToken: canary + "\n"}, ""},
 		{"with a private key that https has no use for", "git", canary, git.Auth{Token: canary, PrivateKey: []byte("key")}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := NewWithT(t)
-			server := serve(t, protected(tt.username, tt.password, backend(t, root)))
+			header, scheme := tt.password, "Bearer"
+			if tt.auth.BearerToken == "" {
+				header, scheme = "Basic "+base64.StdEncoding.EncodeToString([]byte(tt.username+":"+tt.password)), "Basic"
+			}
+			server := serve(t, authorized(header, backend(t, root)))
 			client := newClient(t, git.Options{})
 			remote := git.Remote{URL: strings.Replace(server.URL, "http://", "http://"+tt.userinfo, 1) + "/repo", Auth: tt.auth}
 			g.Expect(client.Resolve(t.Context(), remote, "main")).To(Equal(git.Revision{SHA: sha, Ref: "refs/heads/main"}))
@@ -91,9 +101,8 @@ func TestCredentialsOverHTTP(t *testing.T) {
 
 			wrong := serve(t, protected("nobody", "else", backend(t, root)))
 			remote.URL = strings.Replace(remote.URL, strings.TrimPrefix(server.URL, "http://"), strings.TrimPrefix(wrong.URL, "http://"), 1)
-			_, err := client.Resolve(t.Context(), remote, "main")
-			message := expectKind(t, err, git.AuthenticationFailed).Message
-			g.Expect(message).To(ContainSubstring("remote: you sent Basic ***"))
+			message := resolveFails(t, client, remote, "main", git.AuthenticationFailed).Message
+			g.Expect(message).To(ContainSubstring("remote: you sent " + scheme + " ***"))
 			g.Expect(message).NotTo(ContainSubstring(canary))
 			g.Expect(message).NotTo(ContainSubstring("\x1b"))
 		})
@@ -118,8 +127,7 @@ func TestAnotherImplementationOfTheServer(t *testing.T) {
 	checkedOut(t, client, remote, sha)
 	g.Expect(requests).To(Equal(3))
 	remote.Auth.Password = "wrong"
-	_, err := client.Resolve(t.Context(), remote, "main")
-	expectKind(t, err, git.AuthenticationFailed)
+	resolveFails(t, client, remote, "main", git.AuthenticationFailed)
 }
 
 func TestCredentialsThatTheURLCannotCarry(t *testing.T) {
@@ -130,9 +138,9 @@ func TestCredentialsThatTheURLCannotCarry(t *testing.T) {
 		"git@127.0.0.1:repo":           {},
 		"ssh://127.0.0.1:1/repo":       {PrivateKey: []byte(canary)},
 		"https://127.0.0.1:1/repo/two": {Token: canary + "\nX-Header: injected"},
+		"https://127.0.0.1:1/repo/to":  {BearerToken: canary + "\r\nX-Header: injected"},
 	} {
-		_, err := client.Resolve(t.Context(), git.Remote{URL: url, Auth: auth}, "main")
-		NewWithT(t).Expect(expectKind(t, err, git.InvalidCredentials).Message).NotTo(ContainSubstring(canary))
+		NewWithT(t).Expect(resolveFails(t, client, git.Remote{URL: url, Auth: auth}, "main", git.InvalidCredentials).Message).NotTo(ContainSubstring(canary))
 	}
 }
 
@@ -197,15 +205,13 @@ func TestWhatServersAnswer(t *testing.T) {
 			client := newClient(t, git.Options{Timeout: timeout, CheckoutTimeout: timeout})
 			remote := git.Remote{URL: server.URL + "/org/repo", Auth: git.Auth{Token: canary}}
 			started := time.Now()
-			_, err := client.Resolve(t.Context(), remote, "main")
-			typed := expectKind(t, err, tt.kind)
+			typed := resolveFails(t, client, remote, "main", tt.kind)
 			g.Expect(time.Since(started)).To(BeNumerically("<", 50*time.Second))
 			g.Expect(typed.Message).To(ContainSubstring(strings.TrimPrefix(server.URL, "http://") + "/org/repo"))
 			if tt.kind == git.RateLimited {
 				g.Expect(typed.RetryAfter).To(Equal(2 * time.Minute))
 			}
-			_, err = client.Checkout(t.Context(), remote, strings.Repeat("1", 40))
-			expectKind(t, err, tt.kind)
+			checkoutFails(t, client, remote, strings.Repeat("1", 40), tt.kind)
 		})
 	}
 }
@@ -213,19 +219,16 @@ func TestWhatServersAnswer(t *testing.T) {
 func TestUnreachableAndCancelled(t *testing.T) {
 	g := NewWithT(t)
 	client := newClient(t, git.Options{})
-	_, err := client.Resolve(t.Context(), git.Remote{URL: "http://127.0.0.1:1/repo"}, "main")
-	g.Expect(expectKind(t, err, git.Unreachable).Message).To(ContainSubstring("connection refused"))
+	g.Expect(resolveFails(t, client, git.Remote{URL: "http://127.0.0.1:1/repo"}, "main", git.Unreachable).Message).To(ContainSubstring("connection refused"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = client.Resolve(ctx, git.Remote{URL: "http://127.0.0.1:1/repo"}, "main")
+	_, err := client.Resolve(ctx, git.Remote{URL: "http://127.0.0.1:1/repo"}, "main")
 	g.Expect(errors.Is(err, context.Canceled)).To(BeTrue())
 }
 
 func TestRedirectsCarryNoCredentialsToOtherHosts(t *testing.T) {
 	g := NewWithT(t)
-	root := t.TempDir()
-	o := newOrigin(t, root, "repo")
-	sha := o.commit("first")
+	root, _, sha := firstCommit(t)
 	other := &recorder{next: backend(t, root)}
 	elsewhere := serve(t, other)
 	home := &recorder{}
@@ -254,8 +257,7 @@ func TestRedirectsCarryNoCredentialsToOtherHosts(t *testing.T) {
 	checkedOut(t, client, remote("/elsewhere"), sha)
 	g.Expect(other.seen()).To(Equal([]string{"", ""}), "another host does not")
 	for path, kind := range map[string]git.Kind{"/loop": git.Unreachable, "/file": git.Unreachable} {
-		_, err := client.Resolve(t.Context(), remote(path), "main")
-		expectKind(t, err, kind)
+		resolveFails(t, client, remote(path), "main", kind)
 	}
 }
 
@@ -290,9 +292,7 @@ func (a *authority) issue(t *testing.T) (certificate, key []byte) {
 
 func TestPrivateCAAndClientCertificate(t *testing.T) {
 	g := NewWithT(t)
-	root := t.TempDir()
-	o := newOrigin(t, root, "repo")
-	sha := o.commit("first")
+	root, _, sha := firstCommit(t)
 	ca, stranger := newAuthority(t), newAuthority(t)
 	certificate, key := ca.issue(t)
 	pair, err := tls.X509KeyPair(certificate, key)
@@ -326,8 +326,7 @@ func TestPrivateCAAndClientCertificate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			changed := remote
 			tt.change(&changed)
-			_, err := client.Resolve(t.Context(), changed, "main")
-			expectKind(t, err, tt.kind)
+			resolveFails(t, client, changed, "main", tt.kind)
 		})
 	}
 }

@@ -2,7 +2,9 @@ package git_test
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -71,11 +73,57 @@ func tunnel(w http.ResponseWriter, host string) {
 	_ = conn.Close()
 }
 
+// socksProxy is a SOCKS5 proxy (RFC 1928, RFC 1929) that remembers who asked it to go where.
+func socksProxy(t *testing.T) (address string, asked func() []string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = listener.Close() })
+	var mutex sync.Mutex
+	var seen []string
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				read := func(size int) []byte {
+					content := make([]byte, size)
+					_, _ = io.ReadFull(conn, content)
+					return content
+				}
+				read(int(read(2)[1]))                // the client's methods
+				_, _ = conn.Write([]byte{5, 2})      // user name and password
+				user := read(int(read(2)[1]))        // after the version
+				password := read(int(read(1)[0]))    //
+				_, _ = conn.Write([]byte{1, 0})      // accepted
+				host := net.IP(read(8)[4:]).String() // after the version, connect, zero, IPv4
+				to := net.JoinHostPort(host, fmt.Sprint(binary.BigEndian.Uint16(read(2))))
+				mutex.Lock()
+				seen = append(seen, string(user)+":"+string(password)+" "+to)
+				mutex.Unlock()
+				target, err := net.Dial("tcp", to)
+				if err != nil {
+					return
+				}
+				_, _ = conn.Write([]byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0})
+				go func() { copyAll(target, conn); _ = target.Close() }()
+				copyAll(conn, target)
+			}()
+		}
+	}()
+	return listener.Addr().String(), func() []string {
+		mutex.Lock()
+		defer mutex.Unlock()
+		return append([]string(nil), seen...)
+	}
+}
+
 func TestExplicitProxyIsUsed(t *testing.T) {
 	g := NewWithT(t)
-	root := t.TempDir()
-	o := newOrigin(t, root, "repo")
-	sha := o.commit("first")
+	root, _, sha := firstCommit(t)
 	server := serve(t, backend(t, root))
 	handler := &connectProxy{}
 	through := serve(t, handler)
@@ -83,14 +131,12 @@ func TestExplicitProxyIsUsed(t *testing.T) {
 	remote := git.Remote{URL: server.URL + "/repo", Proxy: git.Proxy{Address: through.URL, Username: "proxy", Password: canary}}
 	g.Expect(client.Resolve(t.Context(), remote, "main")).To(HaveField("SHA", sha))
 	address, _ := url.Parse(server.URL)
-	g.Expect(handler.seen()).To(ConsistOf(HavePrefix("GET " + address.Host + " Basic ")))
+	g.Expect(handler.seen()).To(ConsistOf(HavePrefix("GET "+address.Host+" Basic "), HavePrefix("POST "+address.Host+" Basic ")))
 
 	remote.Proxy.Username, remote.Proxy.Password = "", ""
-	_, err := client.Resolve(t.Context(), remote, "main")
-	expectKind(t, err, git.AuthenticationFailed)
+	resolveFails(t, client, remote, "main", git.AuthenticationFailed)
 	remote.Proxy.Address = "ftp://" + canary + "@proxy"
-	_, err = client.Resolve(t.Context(), remote, "main")
-	g.Expect(expectKind(t, err, git.InvalidCredentials).Message).NotTo(ContainSubstring(canary))
+	g.Expect(resolveFails(t, client, remote, "main", git.InvalidCredentials).Message).NotTo(ContainSubstring(canary))
 }
 
 func TestProxyOfTheEnvironmentIsUsed(t *testing.T) {
@@ -101,10 +147,8 @@ func TestProxyOfTheEnvironmentIsUsed(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	t.Setenv("NO_PROXY", "direct.invalid")
 	client := newClient(t, git.Options{Timeout: 5 * time.Second})
-	_, err := client.Resolve(t.Context(), git.Remote{URL: "https://git.invalid/repo"}, "main")
-	g.Expect(expectKind(t, err, git.Unreachable).Message).NotTo(ContainSubstring(canary))
+	g.Expect(resolveFails(t, client, git.Remote{URL: "https://git.invalid/repo"}, "main", git.Unreachable).Message).NotTo(ContainSubstring(canary))
 	g.Expect(handler.seen()).To(ConsistOf(HavePrefix("CONNECT git.invalid:443 Basic ")))
-	_, err = client.Resolve(t.Context(), git.Remote{URL: "https://direct.invalid/repo"}, "main")
-	expectKind(t, err, git.Unreachable)
+	resolveFails(t, client, git.Remote{URL: "https://direct.invalid/repo"}, "main", git.Unreachable)
 	g.Expect(handler.seen()).To(HaveLen(1))
 }

@@ -59,8 +59,7 @@ func TestResolveFindsTheCommitThatARefNames(t *testing.T) {
 	}
 	for _, ref := range []string{"missing", "refs/heads/v1", "a b", "new\nline", "ctrl\x01", "../x", "-", "@{1}", "1234567", strings.Repeat("x", 2000)} {
 		t.Run("no ref "+shortName(ref), func(t *testing.T) {
-			_, err := client.Resolve(t.Context(), git.Remote{URL: url}, ref)
-			expectKind(t, err, git.RevisionNotFound)
+			resolveFails(t, client, git.Remote{URL: url}, ref, git.RevisionNotFound)
 		})
 	}
 }
@@ -93,11 +92,9 @@ func TestEmptyRepositoryHasNoRevision(t *testing.T) {
 	url := serve(t, backend(t, root)).URL + "/empty.git"
 	client := newClient(t, git.Options{})
 	for _, ref := range []string{"", "main", "1234567"} {
-		_, err := client.Resolve(t.Context(), git.Remote{URL: url}, ref)
-		expectKind(t, err, git.RevisionNotFound)
+		resolveFails(t, client, git.Remote{URL: url}, ref, git.RevisionNotFound)
 	}
-	_, err := client.Checkout(t.Context(), git.Remote{URL: url}, strings.Repeat("0", 40))
-	expectKind(t, err, git.RevisionNotFound)
+	checkoutFails(t, client, git.Remote{URL: url}, strings.Repeat("0", 40), git.RevisionNotFound)
 }
 
 func TestSHA256RepositoryIsReportedAsNotSupported(t *testing.T) {
@@ -108,8 +105,6 @@ func TestSHA256RepositoryIsReportedAsNotSupported(t *testing.T) {
 	g.Expect(sha).To(HaveLen(64))
 	url := serve(t, backend(t, root)).URL + "/new.git"
 	client := newClient(t, git.Options{})
-	_, err := client.Resolve(t.Context(), git.Remote{URL: url}, "main")
-	g.Expect(expectKind(t, err, git.Other).Message).To(ContainSubstring("sha256"))
-	_, err = client.Checkout(t.Context(), git.Remote{URL: url}, sha)
-	g.Expect(expectKind(t, err, git.Other).Message).To(ContainSubstring("SHA-256"))
+	g.Expect(resolveFails(t, client, git.Remote{URL: url}, "main", git.Other).Message).To(ContainSubstring("sha256"))
+	g.Expect(checkoutFails(t, client, git.Remote{URL: url}, sha, git.Other).Message).To(ContainSubstring("SHA-256"))
 }

@@ -2,34 +2,45 @@ package git
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
 	"io"
+	"net"
+	"os"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/skeema/knownhosts"
 	"golang.org/x/crypto/ssh"
+	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
+	"golang.org/x/net/proxy"
+
+	"github.com/stack-controller/stack-controller/internal/netguard"
 )
 
-// maxStderr bounds in bytes what is kept of a server's messages.
-const maxStderr = 1 << 10
+const (
+	// maxStderr bounds in bytes what is kept of a server's messages.
+	maxStderr = 1 << 10
+
+	// maxKnownHosts bounds a list of known hosts in bytes.
+	maxKnownHosts = 1 << 20
+)
 
 // sshSession runs git-upload-pack over ssh. Nothing on this machine takes part: no agent, no configuration, no default keys.
 type sshSession struct {
-	repository *repository
-	client     *ssh.Client
-	session    *ssh.Session
-	stop       func() bool
-	stdin      io.WriteCloser
-	stdout     io.Reader
-	stderr     *tail
-	started    bool
+	path    string
+	client  *ssh.Client
+	session *ssh.Session
+	stop    func() bool
+	stdin   io.WriteCloser
+	stdout  io.Reader
+	stderr  tail
 }
 
 func (r *repository) connectSSH(ctx context.Context) (session, error) {
-	const attempt = "connect"
 	methods, err := r.sshAuth()
 	if err != nil {
 		return nil, err
@@ -40,7 +51,7 @@ func (r *repository) connectSSH(ctx context.Context) (session, error) {
 	}
 	conn, err := r.dial(ctx)
 	if err != nil {
-		return nil, r.failure(ctx, attempt, err)
+		return nil, r.failure(ctx, "connect", err)
 	}
 	// A deadline in the past ends every read and write at once.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
@@ -50,66 +61,67 @@ func (r *repository) connectSSH(ctx context.Context) (session, error) {
 	if err != nil {
 		stop()
 		_ = conn.Close()
-		return nil, r.handshakeFailure(ctx, keys, err)
+		return nil, r.handshakeFailure(ctx, err)
 	}
-	s := &sshSession{repository: r, client: ssh.NewClient(handshake, channels, requests), stop: stop, stderr: &tail{}}
+	s := &sshSession{path: r.endpoint.path, client: ssh.NewClient(handshake, channels, requests), stop: stop}
 	if s.session, err = s.client.NewSession(); err != nil {
 		s.close()
-		return nil, r.failure(ctx, attempt, err)
+		return nil, r.failure(ctx, "connect", err)
 	}
 	return s, nil
 }
 
-// handshakeFailure prefers what the check of the host key has found, which the library reports as text.
-func (r *repository) handshakeFailure(ctx context.Context, keys *hostKeys, err error) error {
-	if keys.refusal != nil {
-		return keys.refusal
+// dial connects to the host of the repository, through the explicit proxy if there is one. The proxy variables of the environment are
+// not about ssh.
+func (r *repository) dial(ctx context.Context) (net.Conn, error) {
+	if err := r.checkHost(r.endpoint.host); err != nil {
+		return nil, err
 	}
-	if ctx.Err() == nil && strings.Contains(err.Error(), "no common algorithm for host key") {
-		return r.fail(HostKeyUnknown, "host key mismatch: the server has no host key of a type that the known hosts have for %s",
-			plain(r.endpoint.address()))
+	dialer := netguard.Dialer(net.Dialer{Timeout: dialTimeout}, r.client.options.AllowLocalAddresses)
+	if r.remote.Proxy.Address == "" {
+		return dialer.DialContext(ctx, "tcp", r.endpoint.address())
 	}
-	if ctx.Err() == nil && strings.Contains(err.Error(), "unable to authenticate") {
+	address, err := r.proxyURL()
+	if err != nil {
+		return nil, err
+	}
+	through, err := proxy.FromURL(address, dialer)
+	if err != nil {
+		return nil, r.fail(InvalidCredentials, "ssh goes through a socks5 proxy only: use an https URL, or a proxy with the scheme socks5")
+	}
+	return through.(proxy.ContextDialer).DialContext(ctx, "tcp", r.endpoint.address())
+}
+
+// handshakeFailure explains what the library reports as text. What the check of the host key has found is an Error already.
+func (r *repository) handshakeFailure(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() == nil && strings.Contains(err.Error(), "no common algorithm for host key"):
+		return r.fail(HostKeyUnknown, "host key mismatch: the server has no host key of a type that the known hosts have for %s", plain(r.endpoint.address()))
+	case ctx.Err() == nil && strings.Contains(err.Error(), "unable to authenticate"):
 		return r.fail(AuthenticationFailed, "the server does not accept the private key or the password of user %s", plain(r.sshUser()))
 	}
 	return r.failure(ctx, "connect", err)
 }
 
 func (r *repository) sshUser() string {
-	switch {
-	case r.endpoint.user != "":
-		return r.endpoint.user
-	case len(r.remote.Auth.PrivateKey) == 0 && r.remote.Auth.Username != "":
-		return r.remote.Auth.Username
-	default:
-		return "git"
+	if len(r.remote.Auth.PrivateKey) > 0 {
+		return cmp.Or(r.endpoint.user, "git")
 	}
+	return cmp.Or(r.endpoint.user, r.remote.Auth.Username, "git")
 }
 
-// sshAuth gives the methods to authenticate with.
+// sshAuth returns the methods to authenticate with.
 func (r *repository) sshAuth() ([]ssh.AuthMethod, error) {
 	if len(r.remote.Auth.PrivateKey) > 0 {
 		signer, err := r.signer()
-		if err != nil {
-			return nil, err
-		}
-		return []ssh.AuthMethod{ssh.PublicKeys(signer)}, nil
+		return []ssh.AuthMethod{ssh.PublicKeys(signer)}, err
 	}
-	password := r.remote.Auth.Password
-	if password == "" {
-		password = r.endpoint.password
-	}
+	password := cmp.Or(r.remote.Auth.Password, r.endpoint.password)
 	if password == "" {
 		return nil, r.fail(InvalidCredentials, "ssh needs a private key or a password, and there is none")
 	}
-	answer := func(_, _ string, questions []string, echo []bool) ([]string, error) {
-		answers := make([]string, len(questions))
-		for n := range answers {
-			if !echo[n] {
-				answers[n] = password
-			}
-		}
-		return answers, nil
+	answer := func(_, _ string, questions []string, _ []bool) ([]string, error) {
+		return slices.Repeat([]string{password}, len(questions)), nil
 	}
 	return []ssh.AuthMethod{ssh.Password(password), ssh.KeyboardInteractive(answer)}, nil
 }
@@ -122,11 +134,11 @@ func (r *repository) signer() (ssh.Signer, error) {
 			return nil, r.fail(InvalidCredentials, "the private key is encrypted, and there is no passphrase")
 		}
 		signer, err = ssh.ParsePrivateKeyWithPassphrase(key, passphrase)
-		if errors.Is(err, x509.IncorrectPasswordError) {
-			return nil, r.fail(InvalidCredentials, "the passphrase of the private key is wrong")
-		}
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, x509.IncorrectPasswordError):
+		return nil, r.fail(InvalidCredentials, "the passphrase of the private key is wrong")
+	case err != nil:
 		return nil, r.fail(InvalidCredentials, "the private key cannot be parsed: it must be a key for ssh in the PEM or the OpenSSH format")
 	}
 	return signer, nil
@@ -140,34 +152,29 @@ func (s *sshSession) advertise(context.Context) (io.Reader, error) {
 	if s.stdout, err = s.session.StdoutPipe(); err != nil {
 		return nil, err
 	}
-	s.session.Stderr = s.stderr
-	if err := s.session.Start(uploadPack + " " + quoted(s.repository.endpoint.path)); err != nil {
+	s.session.Stderr = &s.stderr
+	// As ssh does it for git, without waiting for an answer: many servers refuse or ignore it.
+	variable := ssh.Marshal(struct{ Name, Value string }{"GIT_PROTOCOL", protocolVersion2})
+	if _, err := s.session.SendRequest("env", false, variable); err != nil {
 		return nil, err
 	}
-	s.started = true
-	return s.stdout, nil
+	// The path is quoted for a shell, as git does it.
+	return s.stdout, s.session.Start(uploadPackCommand + " '" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(s.path) + "'")
 }
 
-// quoted is the text for a shell, as git writes it.
-func quoted(text string) string {
-	return "'" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(text) + "'"
+func (s *sshSession) request(_ context.Context, _ int, body []byte) (io.Reader, error) {
+	_, err := s.stdin.Write(body)
+	return s.stdout, err
 }
 
-func (s *sshSession) request(_ context.Context, wants []byte) (io.Reader, error) {
-	if _, err := s.stdin.Write(wants); err != nil {
-		return nil, s.explain(err)
-	}
-	return s.stdout, nil
-}
-
-// explain looks at what the server wrote to its standard error.
+// explain returns what the server wrote to its standard error.
 func (s *sshSession) explain(err error) error {
-	if !s.started || !errors.Is(err, errEndOfMessages) && !errors.Is(err, io.EOF) {
+	if !errors.Is(err, errEndOfMessages) && !errors.Is(err, io.EOF) {
 		return err
 	}
 	// The messages are complete when the command has ended, which it has when its output has.
 	_ = s.session.Wait()
-	if text := s.stderr.text(); text != "" {
+	if text := bytes.TrimSpace(s.stderr); len(text) > 0 {
 		return serverError(text)
 	}
 	return err
@@ -179,21 +186,85 @@ func (s *sshSession) close() {
 }
 
 // tail keeps the end of what is written to it.
-type tail struct {
-	mutex sync.Mutex
-	kept  []byte
-}
+type tail []byte
 
 func (t *tail) Write(p []byte) (int, error) {
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	t.kept = append(t.kept, p[max(0, len(p)-maxStderr):]...)
-	t.kept = t.kept[max(0, len(t.kept)-maxStderr):]
+	kept := append(*t, p[max(0, len(p)-maxStderr):]...)
+	*t = kept[max(0, len(kept)-maxStderr):]
 	return len(p), nil
 }
 
-func (t *tail) text() string {
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	return string(bytes.TrimSpace(t.kept))
+// hostKeys decides whether to trust an ssh server. The remote's own list counts if it has the host, otherwise the controller's.
+// There is no way to trust a host that neither has.
+type hostKeys struct {
+	repository *repository
+	lists      []*knownhosts.HostKeyDB
+}
+
+func (r *repository) hostKeys() (*hostKeys, error) {
+	keys := &hostKeys{repository: r}
+	for _, list := range [][]byte{r.remote.KnownHosts, r.client.options.KnownHosts} {
+		parsed, err := r.parseKnownHosts(list)
+		if err != nil {
+			return nil, err
+		}
+		keys.lists = append(keys.lists, parsed)
+	}
+	return keys, nil
+}
+
+// parseKnownHosts goes through a file, because the library reads nothing else.
+func (r *repository) parseKnownHosts(list []byte) (*knownhosts.HostKeyDB, error) {
+	if len(list) > maxKnownHosts {
+		return nil, r.fail(InvalidCredentials, "the known hosts have more than %d bytes", maxKnownHosts)
+	}
+	file, err := os.CreateTemp(r.client.options.Dir, "known-hosts-")
+	if err != nil {
+		return nil, r.fail(Other, "read the known hosts: no file on the controller's disk: %s", innermost(err))
+	}
+	defer os.Remove(file.Name())
+	_, err = file.Write(list)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return nil, r.fail(Other, "read the known hosts: no space on the controller's disk")
+	}
+	parsed, err := knownhosts.NewDB(file.Name())
+	if err != nil {
+		return nil, r.fail(InvalidCredentials, "the known hosts cannot be parsed: they must have the format of OpenSSH, as ssh-keyscan writes it")
+	}
+	return parsed, nil
+}
+
+// algorithms are those of the keys that are known, so that the server shows one of them and not a key of another type. Without
+// any, the server's choice is good for the message.
+func (k *hostKeys) algorithms() []string {
+	for _, list := range k.lists {
+		if algorithms := list.HostKeyAlgorithms(k.repository.endpoint.address()); len(algorithms) > 0 {
+			return algorithms
+		}
+	}
+	return nil
+}
+
+// check is an ssh.HostKeyCallback.
+func (k *hostKeys) check(address string, _ net.Addr, key ssh.PublicKey) error {
+	shown, host := key.Type()+" "+ssh.FingerprintSHA256(key), plain(address)
+	// The address of the connection is of no importance, and behind a proxy it is the proxy's.
+	remote := &net.TCPAddr{IP: net.IPv4zero}
+	for _, list := range k.lists {
+		err := list.HostKeyCallback()(address, remote, key)
+		var mismatch *xknownhosts.KeyError
+		var revoked *xknownhosts.RevokedError
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &revoked):
+			return k.repository.fail(HostKeyUnknown, "the server's host key %s is marked as revoked in the known hosts", shown)
+		case errors.As(err, &mismatch) && len(mismatch.Want) == 0:
+			continue // this list does not have the host
+		}
+		return k.repository.fail(HostKeyUnknown, "host key mismatch: the server shows %s, but the known hosts have another key for %s; somebody may be in between, or "+
+			"the server has a new key: compare it with what its operator publishes, then change the known hosts", shown, host)
+	}
+	return k.repository.fail(HostKeyUnknown, "the known hosts have no key for %s, which shows %s: compare it with what its operator publishes, then add it to the known "+
+		"hosts (ssh-keyscan prints the line)", host, shown)
 }

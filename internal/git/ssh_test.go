@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -139,11 +138,19 @@ func TestSSH(t *testing.T) {
 	})
 	t.Run("through a proxy", func(t *testing.T) {
 		g := NewWithT(t)
+		proxy, asked := socksProxy(t)
+		remote := good
+		remote.Proxy = git.Proxy{Address: "socks5://" + proxy, Username: "proxy", Password: canary}
+		g.Expect(client.Resolve(t.Context(), remote, "main")).To(HaveField("SHA", second))
+		g.Expect(asked()).To(Equal([]string{"proxy:" + canary + " " + address}))
+	})
+	t.Run("not through a proxy for HTTP", func(t *testing.T) {
+		g := NewWithT(t)
 		proxy := &connectProxy{}
 		remote := good
 		remote.Proxy = git.Proxy{Address: serve(t, proxy).URL, Username: "proxy", Password: canary}
-		g.Expect(client.Resolve(t.Context(), remote, "main")).To(HaveField("SHA", second))
-		g.Expect(proxy.seen()).To(ConsistOf(HavePrefix(http.MethodConnect + " " + address)))
+		g.Expect(resolveFails(t, client, remote, "main", git.InvalidCredentials).Message).To(And(ContainSubstring("socks5"), Not(ContainSubstring(canary))))
+		g.Expect(proxy.seen()).To(BeEmpty())
 	})
 	t.Run("with the known hosts of the controller", func(t *testing.T) {
 		g := NewWithT(t)
@@ -154,8 +161,7 @@ func TestSSH(t *testing.T) {
 		remote.KnownHosts = []byte(knownhosts.Line([]string{"elsewhere.example.com"}, stranger.PublicKey()))
 		g.Expect(configured.Resolve(t.Context(), remote, "main")).To(HaveField("SHA", second))
 		remote.KnownHosts = other
-		_, err := configured.Resolve(t.Context(), remote, "main")
-		g.Expect(expectKind(t, err, git.HostKeyUnknown).Message).To(ContainSubstring("mismatch"), "the remote's own list counts")
+		g.Expect(resolveFails(t, configured, remote, "main", git.HostKeyUnknown).Message).To(ContainSubstring("mismatch"), "the remote's own list counts")
 	})
 	encrypted, encryptedSigner := sshKey(t, canary)
 	encryptedAddress := sshServer(t, root, host, encryptedSigner)
@@ -191,8 +197,7 @@ func TestSSH(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			remote := good
 			tt.change(&remote)
-			_, err := client.Resolve(t.Context(), remote, "main")
-			message := expectKind(t, err, tt.kind).Message
+			message := resolveFails(t, client, remote, "main", tt.kind).Message
 			NewWithT(t).Expect(message).To(ContainSubstring(tt.says))
 			NewWithT(t).Expect(message).NotTo(ContainSubstring(canary))
 		})
@@ -205,6 +210,5 @@ func TestSilentSSHServerIsATimeout(t *testing.T) {
 	t.Cleanup(func() { _ = listener.Close() })
 	key, _ := sshKey(t, "")
 	client := newClient(t, git.Options{Timeout: 300 * time.Millisecond})
-	_, err = client.Resolve(t.Context(), git.Remote{URL: "ssh://" + listener.Addr().String() + "/repo", Auth: git.Auth{PrivateKey: key}}, "main")
-	expectKind(t, err, git.Timeout)
+	resolveFails(t, client, git.Remote{URL: "ssh://" + listener.Addr().String() + "/repo", Auth: git.Auth{PrivateKey: key}}, "main", git.Timeout)
 }

@@ -8,8 +8,9 @@ import (
 	"path"
 	"strings"
 
-	"github.com/go-git/go-git/v5/config"
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/format/config"
 )
 
 const (
@@ -23,57 +24,88 @@ const (
 	modulesName = ".gitmodules"
 )
 
-var errModules = errors.New("the file .gitmodules cannot be used")
+var errModules = &knownError{Submodule, "the file .gitmodules cannot be used"}
 
-// readModules gives the URLs of the submodules by their paths.
-func (p *pack) readModules(tree plumbing.Hash) (map[string]string, error) {
-	content, err := p.get(tree, plumbing.TreeObject, maxTreeSize)
+// readURLs adds the URLs of the submodules, which the .gitmodules file of the tree has. The tree belongs at the path.
+func (p *pack) readURLs(ctx context.Context, tree plumbing.Hash, at string, modules []module) error {
+	content, err := p.get(ctx, tree, plumbing.TreeObject, maxTreeSize)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	lines, err := parseTree(content)
+	entries, err := parseTree(content, maxTreeSize)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for _, line := range lines {
-		if line.name != modulesName || line.mode == "120000" {
+	for _, entry := range entries {
+		if entry.Name != modulesName || entry.Mode == filemode.Symlink {
 			continue
 		}
-		file, err := p.get(line.hash, plumbing.BlobObject, maxModulesFile)
+		file, err := p.get(ctx, entry.Hash, plumbing.BlobObject, maxModulesFile)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errModules, err)
+			return fmt.Errorf("%w: %w", errModules, err)
 		}
-		return parseModules(file)
+		urls, err := parseModules(file)
+		if err != nil {
+			return err
+		}
+		for n, m := range modules {
+			modules[n].url = urls[strings.TrimPrefix(strings.TrimPrefix(m.path, at), "/")]
+		}
 	}
-	return nil, nil
+	return nil
 }
 
-// parseModules gives the URLs in a .gitmodules file by the paths.
+// parseModules returns the URLs in a .gitmodules file by the paths. Of several submodules with one path the last counts, as for git.
 func parseModules(file []byte) (map[string]string, error) {
-	modules := config.NewModules()
-	if err := modules.Unmarshal(bytes.TrimPrefix(file, []byte("\xef\xbb\xbf"))); err != nil {
+	modules := config.New()
+	if err := config.NewDecoder(bytes.NewReader(bytes.TrimPrefix(file, []byte("\xef\xbb\xbf")))).Decode(modules); err != nil {
 		return nil, fmt.Errorf("%w: it cannot be parsed", errModules)
 	}
 	urls := map[string]string{}
-	for _, module := range modules.Submodules {
-		urls[path.Clean(module.Path)] = module.URL
+	for _, module := range modules.Section("submodule").Subsections {
+		urls[path.Clean(module.Option("path"))] = module.Option("url")
 	}
 	return urls, nil
 }
 
-// submodule adds the submodule. What fails says which one it is; kinds that a later attempt may mend, and TooLarge, are kept.
-func (b *builder) submodule(ctx context.Context, parent *repository, m module, url string, depth int) error {
-	name := shownPath(m.path)
+// submodule returns the part that belongs there. Its errors are those of the parent.
+func (b *checkout) submodule(parent *part, m module) (*part, error) {
 	b.modules++
-	switch {
-	case url == "":
-		return parent.fail(Submodule, "submodule %s: the file .gitmodules has no URL for it", name)
-	case depth > maxSubmoduleDepth:
-		return parent.fail(Submodule, "submodule %s: it is more than %d levels deep", name, maxSubmoduleDepth)
-	case b.modules > maxSubmodules:
-		return parent.fail(Submodule, "submodule %s: there are more than %d submodules", name, maxSubmodules)
+	child := &part{sha: m.sha, path: m.path, parent: parent, depth: parent.depth + 1}
+	refuse := func(format string, args ...any) (*part, error) {
+		return nil, parent.fail(Submodule, "submodule %s: %s", shownPath(m.path), fmt.Sprintf(format, args...))
 	}
-	err := b.openSubmodule(ctx, parent, m, url, depth)
+	switch {
+	case m.url == "":
+		return refuse("the file .gitmodules has no URL for it")
+	case child.depth > maxSubmoduleDepth:
+		return refuse("it is more than %d levels deep", maxSubmoduleDepth)
+	case b.modules > maxSubmodules:
+		return refuse("there are more than %d submodules", maxSubmodules)
+	}
+	remote, err := parent.submoduleRemote(m.url)
+	if err == nil {
+		child.repository, err = b.client.open(remote)
+	}
+	if err != nil {
+		return nil, child.wrapOnce(err)
+	}
+	// What the parent's server may not learn, or may have echoed, is not for the submodule's messages either.
+	child.secrets.values = append(child.secrets.values, parent.secrets.values...)
+	child.secrets.silent = child.secrets.silent || parent.secrets.silent
+	return child, nil
+}
+
+// wrap says which submodule it is that fails, and which it is in.
+func (p *part) wrap(err error) error {
+	for ; p.parent != nil; p = p.parent {
+		err = p.wrapOnce(err)
+	}
+	return err
+}
+
+// wrapOnce makes an error of the parent of what fails. Kinds of failures that may be over at the next attempt, and TooLarge, are kept.
+func (p *part) wrapOnce(err error) error {
 	own := (*Error)(nil)
 	if !errors.As(err, &own) {
 		return err
@@ -83,25 +115,9 @@ func (b *builder) submodule(ctx context.Context, parent *repository, m module, u
 	case Timeout, RateLimited, Unreachable, TooLarge:
 		kind = own.Kind
 	}
-	failed := parent.fail(kind, "submodule %s: %s", name, own.Message)
+	failed := p.parent.fail(kind, "submodule %s: %s", shownPath(p.path), own.Message)
 	failed.RetryAfter, failed.cause = own.RetryAfter, own
 	return failed
-}
-
-func (b *builder) openSubmodule(ctx context.Context, parent *repository, m module, url string, depth int) error {
-	remote, err := parent.submoduleRemote(url)
-	if err != nil {
-		return err
-	}
-	r, err := b.client.open(remote)
-	if err != nil {
-		return err
-	}
-	// What the parent's server may not learn, or may have echoed, is not for the submodule's messages either.
-	r.secrets.values = append(r.secrets.values, parent.secrets.values...)
-	r.secrets.silent = r.secrets.silent || parent.secrets.silent
-	_, err = b.add(ctx, r, m.sha, m.path, depth)
-	return err
 }
 
 // submoduleRemote is how to reach a submodule. The URL comes from the repository, so whoever writes there chooses the host: the
@@ -127,13 +143,4 @@ func (r *repository) submoduleRemote(url string) (Remote, error) {
 		remote.Auth.Username, remote.Auth.Password = r.endpoint.user, r.endpoint.password
 	}
 	return remote, nil
-}
-
-// sharesCredentials says whether a submodule may have the credentials of the repository it is in: on the same host, also when one
-// of the two is reached over ssh and the other over https, each on its own port.
-func (e endpoint) sharesCredentials(other endpoint) bool {
-	isDefault := func(e endpoint) bool {
-		return e.scheme == schemeHTTPS && (e.port == "" || e.port == "443") || e.scheme == schemeSSH && (e.port == "" || e.port == "22")
-	}
-	return e.sameHost(other) || e.host == other.host && isDefault(e) && isDefault(other)
 }

@@ -6,16 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 const (
-	// maxTreeSize bounds one directory of git in bytes, about 400,000 files.
+	// maxTreeSize bounds one tree object in bytes, about 400,000 files.
 	maxTreeSize = 16 << 20
 
 	// maxPathLength and maxNameLength bound names in bytes, as the archive package does.
@@ -24,126 +28,121 @@ const (
 
 	// tarBlock is the unit of a tarball in bytes.
 	tarBlock = 512
+
+	// maxPointer is the size in bytes below which a file can be a pointer of Git LFS, by its specification, maxNamedPointers how many
+	// of them an error names, and maxAttributes bounds what is read of a .gitattributes file.
+	maxPointer       = 1024
+	maxNamedPointers = 3
+	maxAttributes    = 1 << 20
+
+	attributesName = ".gitattributes"
 )
 
 var (
-	errNotCommit  = errors.New("not a commit")
-	errTree       = errors.New("the commit has a file that is not acceptable")
-	errCommitSize = errors.New("the commit is too large")
-)
-
-// entryKind is what a name in a commit stands for.
-type entryKind int
-
-const (
-	regular entryKind = iota
-	executable
-	directory
+	errTree           = &knownError{Other, "the commit has a file that is not acceptable"}
+	errCommitTooLarge = &knownError{TooLarge, "the commit is too large"}
 )
 
 // entry is a file or directory of a checkout. Only names and places are in memory, no content.
 type entry struct {
 	path string
-	kind entryKind
 	size int64
 	pack *pack
 	// object is the index in the pack, for files.
 	object int32
+	mode   filemode.FileMode
 }
 
 // listing collects the entries of a commit and its submodules, and checks them against the limits.
 type listing struct {
 	limits  archive.Limits
 	entries []entry
-	size    int64
+	// size is that of the tarball, names that of the paths, in bytes.
+	size, names int64
 
 	// symbolicLinks counts what is left out.
 	symbolicLinks int
-	// usesLFS: a .gitattributes gives files to LFS; pointers are candidates.
-	usesLFS     bool
-	pointers    []string
-	hasPointers int
+
+	// usesLFS says that a .gitattributes gives files to LFS. pointerCount counts what may be pointers; pointers are the first of them.
+	usesLFS      bool
+	pointers     []string
+	pointerCount int
 }
 
 // module is a place where a submodule belongs.
-type module struct {
-	path string
-	sha  string
-}
+type module struct{ path, sha, url string }
 
-// treeEntry is one line of a tree object.
-type treeEntry struct {
-	mode string
-	name string
-	hash plumbing.Hash
-}
-
-// walk adds the tree, which belongs at the path, and gives the places of submodules in it.
-func (l *listing) walk(ctx context.Context, p *pack, tree plumbing.Hash, at string) ([]module, error) {
+// walk adds the tree, which belongs at the path, and returns the places of submodules in it. What it has in memory beside the entries
+// are the directories that it has to read yet, which are entries too.
+func (l *listing) walk(ctx context.Context, p *pack, root plumbing.Hash, at string) ([]module, error) {
 	var modules []module
-	var visit func(plumbing.Hash, string) error
-	visit = func(hash plumbing.Hash, at string) error {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		content, err := p.get(hash, plumbing.TreeObject, maxTreeSize)
+	type tree struct {
+		hash plumbing.Hash
+		path string
+	}
+	for remaining := []tree{{root, at}}; len(remaining) > 0; {
+		current := remaining[len(remaining)-1]
+		remaining = remaining[:len(remaining)-1]
+		children, err := l.readTree(ctx, p, current.hash, current.path)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		lines, err := parseTree(content)
-		if err != nil {
-			return fmt.Errorf("%w (in directory %s)", err, shownPath(at))
-		}
-		for _, line := range lines {
-			path := join(at, line.name)
-			if len(path) > maxPathLength {
-				return fmt.Errorf("%w: %s: a path of more than %d bytes", errTree, shownPath(path), maxPathLength)
+		for _, child := range children {
+			path := child.Name
+			if current.path != "" {
+				path = current.path + "/" + child.Name
 			}
-			switch line.mode {
-			case "40000":
-				if err := l.add(entry{path: path, kind: directory}); err != nil {
-					return err
-				}
-				if err := visit(line.hash, path); err != nil {
-					return err
-				}
-			case "160000":
-				if err := l.add(entry{path: path, kind: directory}); err != nil {
-					return err
-				}
-				modules = append(modules, module{path: path, sha: line.hash.String()})
-			case "120000":
+			if len(path) > maxPathLength {
+				return nil, fmt.Errorf("%w: %s: a path of more than %d bytes", errTree, shownPath(path), maxPathLength)
+			}
+			switch child.Mode {
+			case filemode.Dir:
+				err = l.add(entry{path: path, mode: filemode.Dir})
+				remaining = append(remaining, tree{child.Hash, path})
+			case filemode.Submodule:
+				err = l.add(entry{path: path, mode: filemode.Dir})
+				modules = append(modules, module{path: path, sha: child.Hash.String()})
+			case filemode.Symlink:
 				l.symbolicLinks++
-			case "100755":
-				err = l.file(p, line, path, executable)
-			default: // 100644, and 100664 of old repositories
-				err = l.file(p, line, path, regular)
+			default:
+				err = l.addFile(ctx, p, child, path)
 			}
 			if err != nil {
-				return err
+				return nil, err
 			}
 		}
-		return nil
 	}
-	return modules, visit(tree, at)
+	return modules, nil
 }
 
-// file adds a file.
-func (l *listing) file(p *pack, line treeEntry, path string, kind entryKind) error {
-	n, found := p.find(line.hash)
-	if !found || p.objects[n].kind != plumbing.BlobObject {
-		return fmt.Errorf("%w: file %s", errNoObject, shownPath(path))
+func (l *listing) readTree(ctx context.Context, p *pack, hash plumbing.Hash, path string) ([]object.TreeEntry, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
-	added := entry{path: path, kind: kind, size: p.objects[n].size, pack: p, object: n}
-	if err := l.add(added); err != nil {
-		return err
+	content, err := p.get(ctx, hash, plumbing.TreeObject, maxTreeSize)
+	if err != nil {
+		return nil, err
 	}
-	return l.lookForLFS(added, line.name)
+	entries, err := parseTree(content, l.limits.MaxEntries-len(l.entries)-l.symbolicLinks)
+	switch {
+	case errors.Is(err, errCommitTooLarge):
+		return nil, l.tooManyEntries()
+	case err != nil:
+		return nil, fmt.Errorf("%w (in directory %s)", err, shownPath(path))
+	}
+	return entries, nil
+}
+
+func (l *listing) tooManyEntries() error {
+	return fmt.Errorf("%w: more than %d files and directories", errCommitTooLarge, l.limits.MaxEntries)
 }
 
 func (l *listing) add(added entry) error {
 	if len(l.entries)+l.symbolicLinks >= l.limits.MaxEntries {
-		return fmt.Errorf("%w: more than %d files and directories", errCommitSize, l.limits.MaxEntries)
+		return l.tooManyEntries()
+	}
+	if l.names += int64(len(added.path)); l.names > int64(l.limits.MaxEntries)*namesPerEntry {
+		return fmt.Errorf("%w: paths of more than %d bytes together", errCommitTooLarge, l.limits.MaxEntries*namesPerEntry)
 	}
 	// As it will be in the tarball: with a header and padding.
 	l.size += tarBlock + (added.size+tarBlock-1)/tarBlock*tarBlock
@@ -151,72 +150,77 @@ func (l *listing) add(added entry) error {
 		l.size += 3 * tarBlock // a longer header
 	}
 	if l.size+2*tarBlock > l.limits.MaxUnpackedSize {
-		return fmt.Errorf("%w: more than %d bytes", errCommitSize, l.limits.MaxUnpackedSize)
+		return fmt.Errorf("%w: more than %d bytes", errCommitTooLarge, l.limits.MaxUnpackedSize)
 	}
 	l.entries = append(l.entries, added)
 	return nil
 }
 
-func (l *listing) lookForLFS(file entry, name string) error {
-	switch {
-	case name == attributesName && !l.usesLFS:
-		content, err := file.start(maxAttributes)
-		l.usesLFS = err == nil && usesLFS(content)
+// addFile adds a file, and notes what it says about LFS.
+func (l *listing) addFile(ctx context.Context, p *pack, file object.TreeEntry, path string) error {
+	n, found := p.find(file.Hash)
+	if !found || p.objects[n].kind != plumbing.BlobObject {
+		return fmt.Errorf("%w: file %s", errNoObject, shownPath(path))
+	}
+	size := p.objects[n].size
+	if err := l.add(entry{path: path, mode: file.Mode, size: size, pack: p, object: n}); err != nil {
 		return err
-	case file.size < maxPointer && file.size > 0:
-		content, err := file.start(maxPointer)
-		if err != nil {
-			return err
-		}
-		if isPointer(content) {
-			if l.hasPointers++; l.hasPointers <= maxNamedPointers {
-				l.pointers = append(l.pointers, shownPath(file.path))
-			}
+	}
+	isAttributes := file.Name == attributesName && !l.usesLFS
+	if !isAttributes && (size == 0 || size >= maxPointer) {
+		return nil
+	}
+	stream, err := p.open(ctx, n)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	content, err := io.ReadAll(io.LimitReader(stream, maxAttributes))
+	switch {
+	case err != nil:
+		return err
+	case isAttributes:
+		l.usesLFS = usesLFS(content)
+	case isPointer(content):
+		if l.pointerCount++; l.pointerCount <= maxNamedPointers {
+			l.pointers = append(l.pointers, shownPath(path))
 		}
 	}
 	return nil
 }
 
-// start gives the first bytes of a file.
-func (e entry) start(most int64) ([]byte, error) {
-	content, err := e.pack.open(e.object)
-	if err != nil {
-		return nil, err
-	}
-	return io.ReadAll(io.LimitReader(content, most))
-}
-
-// parseTree reads a tree object. It refuses names that could do harm on any system, whether or not they would on this one.
-func parseTree(content []byte) ([]treeEntry, error) {
-	var lines []treeEntry
-	known := map[string]bool{}
+// parseTree reads a tree object with at most so many entries, of modes that git has. It refuses names that could do harm on any system, whether or not they
+// would on this one.
+func parseTree(content []byte, most int) ([]object.TreeEntry, error) {
+	var entries []object.TreeEntry
 	for len(content) > 0 {
-		mode, rest, found := bytes.Cut(content, []byte{' '})
-		if _, err := strconv.ParseUint(string(mode), 8, 32); !found || err != nil {
+		if len(entries) == most {
+			return nil, errCommitTooLarge
+		}
+		modeText, rest, hasMode := bytes.Cut(content, []byte{' '})
+		name, rest, hasName := bytes.Cut(rest, []byte{0})
+		mode, err := filemode.New(string(modeText))
+		if err != nil || !hasMode || !hasName || len(rest) < len(plumbing.ZeroHash) {
 			return nil, fmt.Errorf("%w: damaged directory", errTree)
 		}
-		name, rest, found := bytes.Cut(rest, []byte{0})
-		if !found || len(rest) < len(plumbing.ZeroHash) {
-			return nil, fmt.Errorf("%w: damaged directory", errTree)
-		}
-		line := treeEntry{mode: strings.TrimLeft(string(mode), "0"), name: string(name)}
-		copy(line.hash[:], rest)
-		content = rest[len(line.hash):]
-		if err := checkName(line.name); err != nil {
+		if err := checkName(string(name)); err != nil {
 			return nil, err
 		}
-		if known[line.name] {
-			return nil, fmt.Errorf("%w: two entries %s", errTree, shownPath(line.name))
-		}
-		known[line.name] = true
-		switch line.mode {
-		case "40000", "160000", "120000", "100755", "100644", "100664":
-			lines = append(lines, line)
+		switch mode {
+		case filemode.Dir, filemode.Submodule, filemode.Symlink, filemode.Executable, filemode.Regular, filemode.Deprecated:
 		default:
-			return nil, fmt.Errorf("%w: %s has the unknown mode %s", errTree, shownPath(line.name), shorten(plain(line.mode), 20))
+			return nil, fmt.Errorf("%w: %s has the unknown mode %s", errTree, shownPath(string(name)), plaintext.Cut(plain(string(modeText)), 20))
+		}
+		entries = append(entries, object.TreeEntry{Name: string(name), Mode: mode, Hash: plumbing.Hash(rest[:len(plumbing.ZeroHash)])})
+		content = rest[len(plumbing.ZeroHash):]
+	}
+	slices.SortFunc(entries, func(a, b object.TreeEntry) int { return strings.Compare(a.Name, b.Name) })
+	for n := range max(0, len(entries)-1) {
+		if name := entries[n].Name; name == entries[n+1].Name {
+			return nil, fmt.Errorf("%w: two entries %s", errTree, shownPath(name))
 		}
 	}
-	return lines, nil
+	return entries, nil
 }
 
 // checkName refuses what is not the name of a file, and everything that some system takes for .git.
@@ -229,15 +233,15 @@ func checkName(name string) error {
 		return refuse(fmt.Sprintf("has more than %d bytes", maxNameLength))
 	case strings.ContainsAny(name, "/\\\x00"):
 		return refuse("has a slash, a backslash or a zero byte in it")
-	case looksLikeDotGit(name):
+	case isDotGit(name):
 		return refuse("stands for git's own directory")
 	}
 	return nil
 }
 
-// looksLikeDotGit follows git's own checks for file systems that ignore case, characters that cannot be seen (HFS+), and dots, spaces
+// isDotGit follows git's own checks for file systems that ignore case, characters that cannot be seen (HFS+), and dots, spaces
 // and stream names at the end (NTFS).
-func looksLikeDotGit(name string) bool {
+func isDotGit(name string) bool {
 	name = strings.Map(func(r rune) rune {
 		if (r >= 0x200b && r <= 0x200f) || (r >= 0x202a && r <= 0x202e) || (r >= 0x206a && r <= 0x206f) || r == 0xfeff {
 			return -1
@@ -249,12 +253,30 @@ func looksLikeDotGit(name string) bool {
 	return name == ".git" || name == "git~1"
 }
 
-func join(directory, name string) string {
-	if directory == "" {
-		return name
+// shownPath is a path for a message.
+func shownPath(path string) string { return plaintext.Cut(strconv.QuoteToASCII(path), maxAuthor) }
+
+// isPointer reports whether the content is a pointer of Git LFS: its first line is the version, and the hash and the size follow. Part of
+// the version is the address of the specification, of which there are an old and a new one.
+//
+// A pointer counts only in a repository with a .gitattributes that uses the filter lfs. Without one git itself would check out the
+// pointer as it is, for example as the test data of a program about LFS.
+func isPointer(content []byte) bool {
+	version, rest, _ := strings.Cut(string(content), "\n")
+	switch strings.TrimSuffix(version, "\r") {
+	case "version https://git-lfs.github.com/spec/v1", "version https://hawser.github.com/spec/v1", "version http://git-media.io/v/2":
+		return len(content) < maxPointer && strings.Contains("\n"+rest, "\noid sha256:") && strings.Contains("\n"+rest, "\nsize ")
 	}
-	return directory + "/" + name
+	return false
 }
 
-// shownPath is a path for a message.
-func shownPath(path string) string { return shorten(strconv.QuoteToASCII(path), maxAuthor) }
+// usesLFS reports whether a .gitattributes file gives some files to the filter lfs.
+func usesLFS(attributes []byte) bool {
+	for line := range strings.Lines(string(attributes)) {
+		fields := strings.Fields(line)
+		if len(fields) > 1 && !strings.HasPrefix(fields[0], "#") && slices.Contains(fields[1:], "filter=lfs") {
+			return true
+		}
+	}
+	return false
+}

@@ -2,12 +2,9 @@ package git
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"math/rand"
 	"net/http"
 	"strings"
 	"testing"
@@ -60,6 +57,7 @@ func TestKeyTellsEverySettingApart(t *testing.T) {
 		{}, {URL: "a"}, {URL: "ab"},
 		{Auth: Auth{PrivateKey: []byte("canary")}}, {Auth: Auth{Passphrase: []byte("canary")}}, {Auth: Auth{Token: "canary"}},
 		{Auth: Auth{Username: "canary"}}, {Auth: Auth{Password: "canary"}}, {Auth: Auth{Username: "can", Password: "ary"}},
+		{Auth: Auth{BearerToken: "canary"}}, {Auth: Auth{GitHubApp: &GitHubApp{InstallationOwner: "12"}}}, {Auth: Auth{GitHubApp: &GitHubApp{BaseURL: "12"}}},
 		{Auth: Auth{GitHubApp: app}}, {Auth: Auth{GitHubApp: &GitHubApp{}}}, {Auth: Auth{GitHubApp: &GitHubApp{AppID: "12"}}},
 		{KnownHosts: []byte("canary")}, {CA: []byte("canary")}, {ClientCert: []byte("canary")}, {ClientKey: []byte("canary")},
 		{Proxy: Proxy{Address: "canary"}}, {Proxy: Proxy{Username: "canary"}}, {Proxy: Proxy{Password: "canary"}}, {RecurseSubmodules: true},
@@ -89,7 +87,7 @@ func TestSecretsAreNotInMessages(t *testing.T) {
 	g := NewWithT(t)
 	const canary = "c4n/ary+t0ken="
 	s := secretsOf(Remote{Auth: Auth{Token: canary, Password: "pass word"}}, endpoint{scheme: schemeHTTPS, user: "in-the-url"})
-	s.addBasic("git", canary)
+	s.add(canary, base64.StdEncoding.EncodeToString([]byte("git:"+canary)))
 	text := "bad " + canary + " and " + base64.StdEncoding.EncodeToString([]byte("git:"+canary)) + " c4n%2Fary%2Bt0ken%3D pass+word in-the-url\x1b[31m\n"
 	shown := s.foreign(text)
 	g.Expect(shown).To(Equal("bad *** and *** *** *** ***[31m"))
@@ -113,6 +111,36 @@ func TestSubmoduleURLsAreResolvedAsGitDoes(t *testing.T) {
 		joined, err := e.join(tt.relative)
 		g.Expect(joined).To(Equal(tt.want))
 		g.Expect(err != nil).To(Equal(tt.want == ""))
+	}
+}
+
+func TestLastOfSubmodulesWithOnePathCounts(t *testing.T) {
+	g := NewWithT(t)
+	file := "[submodule \"a\"]\n\tpath = lib\n\turl = https://a.invalid/first\n" +
+		"[submodule \"b\"]\n\tpath = lib\n\turl = https://b.invalid/second\n" +
+		"[submodule \"c\"]\n\tpath = lib2\n\turl = https://c.invalid/one\n\turl = https://c.invalid/two\n"
+	for range 50 { // nothing random decides
+		urls, err := parseModules([]byte(file))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(urls).To(Equal(map[string]string{"lib": "https://b.invalid/second", "lib2": "https://c.invalid/two"}), "as git submodule init has it")
+	}
+}
+
+func TestAPIOfGitHubIsWhereItDocumentsIt(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://github.com/org/repo":        "https://api.github.com",
+		"https://www.github.com/org/repo":    "https://api.github.com",
+		"https://octo.ghe.com/org/repo":      "https://api.octo.ghe.com",
+		"https://git.example.com/org/repo":   "https://git.example.com/api/v3",
+		"https://ghe.com.evil.com/org/repo":  "https://ghe.com.evil.com/api/v3",
+		"https://git.example.com:8443/a/b/c": "https://git.example.com/api/v3",
+	} {
+		g := NewWithT(t)
+		r, err := NewClient(Options{}).open(Remote{URL: url, Auth: Auth{GitHubApp: &GitHubApp{}}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(r.gitHubAPI()).To(Equal(want))
+		r.remote.Auth.GitHubApp.BaseURL = " https://api.example.com/ "
+		g.Expect(r.gitHubAPI()).To(Equal("https://api.example.com"))
 	}
 }
 
@@ -159,8 +187,8 @@ func TestRateLimitsOfServers(t *testing.T) {
 		{"429 with a date", 429, map[string]string{"Retry-After": now.Add(time.Minute).UTC().Format(http.TimeFormat)}, time.Minute, true},
 		{"secondary limit", 403, map[string]string{"Retry-After": "60"}, time.Minute, true},
 		{"primary limit", 403, map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1700000120"}, 2 * time.Minute, true},
-		{"for ever", 429, map[string]string{"Retry-After": "99999999999"}, MaxRetryAfter, true},
-		{"reset for ever", 403, map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "9223372036854775807"}, MaxRetryAfter, true},
+		{"for ever", 429, map[string]string{"Retry-After": "99999999999"}, maxRetryAfter, true},
+		{"reset for ever", 403, map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "9223372036854775807"}, maxRetryAfter, true},
 		{"in the past", 403, map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1"}, 0, true},
 		{"negative", 429, map[string]string{"Retry-After": "-5"}, 0, true},
 		{"forbidden", 403, map[string]string{"X-Ratelimit-Remaining": "100"}, 0, false},
@@ -189,60 +217,6 @@ func TestNamesThatStandForGitsDirectoryAreRefused(t *testing.T) {
 	}
 }
 
-func TestCompressionIsReversible(t *testing.T) {
-	random := make([]byte, 200_000)
-	rand.New(rand.NewSource(1)).Read(random)
-	long := strings.Repeat("abcdefghijklmnopqrstuvwxyz0123456789", 20_000)
-	for name, content := range map[string]string{
-		"nothing": "", "one": "x", "three": "xyz", "zeros": strings.Repeat("\x00", 1<<20), "text": long, "random": string(random),
-		"block": string(random[:blockSize]), "block and one": string(random[:blockSize+1]), "mixed": long + string(random) + long,
-		"runs": strings.Repeat(strings.Repeat("\xff", 300)+"ab", 5000),
-	} {
-		for _, chunk := range []int{1 << 30, 4096, 777} {
-			t.Run(name, func(t *testing.T) {
-				NewWithT(t).Expect(roundTrip(t, []byte(content), chunk)).To(Equal(content))
-			})
-		}
-	}
-}
-
-func roundTrip(t testing.TB, content []byte, chunk int) string {
-	var packed bytes.Buffer
-	zip := newGzipWriter(&packed)
-	for rest := content; len(rest) > 0; {
-		n, err := zip.Write(rest[:min(chunk, len(rest))])
-		if err != nil {
-			t.Fatal(err)
-		}
-		rest = rest[n:]
-	}
-	if err := zip.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if packed.Len() > len(content)+len(content)/1000+100 {
-		t.Fatalf("%d bytes became %d", len(content), packed.Len())
-	}
-	reader, err := gzip.NewReader(&packed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unpacked, err := io.ReadAll(reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(unpacked)
-}
-
-func FuzzCompression(f *testing.F) {
-	f.Add([]byte("aaaaaaaaaaaaaaabcabcabc"), 3)
-	f.Fuzz(func(t *testing.T, content []byte, chunk int) {
-		content = bytes.Repeat(content, 1+len(content)%7)
-		if got := roundTrip(t, content, 1+max(chunk, 0)%5000); got != string(content) {
-			t.Fatalf("%q became %q", content, got)
-		}
-	})
-}
-
 func FuzzURL(f *testing.F) {
 	for _, seed := range []string{"https://user:canarycanary@host/x", "git@host:x", "ssh://a:b@[::1]:22/x", "file:///x", "ext::x"} {
 		f.Add(seed)
@@ -250,7 +224,7 @@ func FuzzURL(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw string) {
 		e, err := parseEndpoint(raw)
 		if err != nil {
-			if len(err.Error()) > MaxMessage {
+			if len(err.Error()) > maxMessage {
 				t.Fatal(err)
 			}
 			return
@@ -260,7 +234,7 @@ func FuzzURL(f *testing.F) {
 		}
 		r := &repository{endpoint: e, secrets: secretsOf(Remote{URL: raw}, e)}
 		message := r.fail(Other, "said %s", r.secrets.foreign(raw)).Message
-		if len(message) > MaxMessage || !utf8.ValidString(message) || strings.ContainsAny(message, "\n\x00\x1b") {
+		if len(message) > maxMessage || !utf8.ValidString(message) || strings.ContainsAny(message, "\n\x00\x1b") {
 			t.Fatalf("%q", message)
 		}
 		// The text that surrounds the password does not have eight digits.
@@ -273,13 +247,23 @@ func FuzzURL(f *testing.F) {
 func FuzzMatchRef(f *testing.F) {
 	sha := strings.Repeat("a1", 20)
 	f.Add("003e"+sha+" refs/heads/main\n0000", "main")
-	f.Add(packet(sha+" HEAD\x00symref=HEAD:refs/heads/main\n")+packet(sha+" refs/tags/v1\n")+packet(strings.Repeat("b2", 20)+" refs/tags/v1^{}\n")+"0000", "v1")
+	f.Add(packets("version 2", "ls-refs")+"0000"+packets(sha+" HEAD symref-target:refs/heads/main", sha+" refs/tags/v1 peeled:"+sha)+"0000", "v1")
+	f.Add(packets(sha+" HEAD\x00symref=HEAD:refs/heads/main", sha+" refs/tags/v1", strings.Repeat("b2", 20)+" refs/tags/v1^{}")+"0000", "v1")
 	f.Fuzz(func(t *testing.T, advertised, ref string) {
-		list, err := readAdvertisement(&packetReader{source: strings.NewReader(advertised)})
+		query := refQuery{names: candidates(ref), digits: "a", sha: sha, tips: true}
+		packets := &packetReader{source: strings.NewReader(advertised)}
+		c, err := readCapabilities(packets)
 		if err != nil {
 			return
 		}
-		revision, found := list.match(ref)
+		list, err := readRefs(packets, c, query)
+		if err != nil {
+			return
+		}
+		if len(list.named) > len(query.names) || len(list.commits) > 2 || len(list.tips) > maxTips {
+			t.Fatalf("%d names, %d commits, %d tips are kept", len(list.named), len(list.commits), len(list.tips))
+		}
+		revision, found := list.match()
 		if !found {
 			return
 		}
@@ -313,10 +297,10 @@ func FuzzFirstLine(f *testing.F) {
 func FuzzTree(f *testing.F) {
 	f.Add([]byte("100644 a\x00" + strings.Repeat("x", 20) + "40000 b\x00" + strings.Repeat("y", 20)))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		lines, err := parseTree(content)
-		for _, line := range lines {
-			if err == nil && (strings.ContainsAny(line.name, "/\\\x00") || strings.EqualFold(line.name, ".git") || line.name == "..") {
-				t.Fatalf("%q", line.name)
+		entries, err := parseTree(content, 1000)
+		for _, entry := range entries {
+			if err == nil && (strings.ContainsAny(entry.Name, "/\\\x00") || strings.EqualFold(entry.Name, ".git") || entry.Name == "..") {
+				t.Fatalf("%q", entry.Name)
 			}
 		}
 	})
@@ -327,10 +311,11 @@ func TestAmbiguousAbbreviationIsRefused(t *testing.T) {
 	client := NewClient(Options{})
 	r, err := client.open(Remote{URL: "https://host/repo"})
 	g.Expect(err).NotTo(HaveOccurred())
-	list := &advertisement{refs: []advertisedRef{
-		{name: "refs/heads/a", object: "1234567" + strings.Repeat("a", 33)}, {name: "refs/heads/b", object: "1234567" + strings.Repeat("b", 33)},
-	}}
-	_, err = client.expand(t.Context(), r, list, "1234567")
+	list := &refs{query: refQuery{digits: "1234567"}}
+	for _, last := range []string{"a", "a", "b", "c"} {
+		list.add(ref{name: "refs/heads/" + last, object: "1234567" + strings.Repeat(last, 33)})
+	}
+	_, err = client.expand(t.Context(), r, list)
 	var typed *Error
 	g.Expect(errors.As(err, &typed)).To(BeTrue())
 	g.Expect(typed.Kind).To(Equal(RevisionNotFound))

@@ -20,6 +20,7 @@ type Stacks struct {
 	active      prometheus.Gauge
 	failing     *prometheus.GaugeVec
 	reconciling *prometheus.GaugeVec
+	drifted     *prometheus.GaugeVec
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]struct{}
@@ -41,9 +42,13 @@ func NewStacks(registerer prometheus.Registerer) (*Stacks, error) {
 			Name: "stacks_reconciling",
 			Help: "1 when the Stack is not yet what its spec and source ask for and the controller works on it, otherwise 0.",
 		}, labels),
+		drifted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "stacks_drifted",
+			Help: "1 when resources of the Stack were changed outside of Pulumi, 0 when not; absent for a Stack that does not look for drift.",
+		}, labels),
 		known: map[types.NamespacedName]struct{}{},
 	}
-	for _, collector := range []prometheus.Collector{s.active, s.failing, s.reconciling} {
+	for _, collector := range []prometheus.Collector{s.active, s.failing, s.reconciling, s.drifted} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register the metrics about Stacks: %w", err)
 		}
@@ -62,6 +67,11 @@ func (s *Stacks) Observe(stack *pulumiv1.Stack) {
 	s.active.Set(float64(len(s.known)))
 	s.failing.WithLabelValues(key.Namespace, key.Name).Set(numeric(failed))
 	s.reconciling.WithLabelValues(key.Namespace, key.Name).Set(numeric(conditions.IsTrue(stack, meta.ReconcilingCondition)))
+	if conditions.Has(stack, pulumiv1.DriftedCondition) {
+		s.drifted.WithLabelValues(key.Namespace, key.Name).Set(numeric(conditions.IsTrue(stack, pulumiv1.DriftedCondition)))
+	} else {
+		s.drifted.DeleteLabelValues(key.Namespace, key.Name)
+	}
 }
 
 // Forget removes the series of a Stack that is gone.
@@ -72,6 +82,7 @@ func (s *Stacks) Forget(key types.NamespacedName) {
 	s.active.Set(float64(len(s.known)))
 	s.failing.DeleteLabelValues(key.Namespace, key.Name)
 	s.reconciling.DeleteLabelValues(key.Namespace, key.Name)
+	s.drifted.DeleteLabelValues(key.Namespace, key.Name)
 }
 
 func numeric(value bool) float64 {

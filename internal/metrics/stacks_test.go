@@ -49,9 +49,11 @@ func TestSeriesFollowTheStatusAndGoWithTheStack(t *testing.T) {
 	stacks.Observe(failed)
 	working := stackNamed("b")
 	conditions.MarkReconciling(working, "Progressing", "working")
+	conditions.MarkTrue(working, pulumiv1.DriftedCondition, "DriftDetected", "somebody was here")
 	stacks.Observe(working)
 	expectSeries(g, registry, `
 		stacks_active 2
+		stacks_drifted{name="b",namespace="prod"} 1
 		stacks_failing{name="a",namespace="prod"} 1
 		stacks_failing{name="b",namespace="prod"} 0
 		stacks_reconciling{name="a",namespace="prod"} 0
@@ -67,11 +69,23 @@ func TestSeriesFollowTheStatusAndGoWithTheStack(t *testing.T) {
 		stacks_reconciling{name="a",namespace="prod"} 0`)
 }
 
-func TestASecondSetOfGaugesInOneRegistryIsAnError(t *testing.T) {
+func TestASecondSetOfMetricsInOneRegistryIsAnError(t *testing.T) {
 	g := NewWithT(t)
 	registry := prometheus.NewRegistry()
 	_, err := metrics.NewStacks(registry)
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = metrics.NewStacks(registry)
 	g.Expect(err).To(MatchError(ContainSubstring("register the metrics about Stacks")))
+	for range 2 {
+		_, err = metrics.NewUpdates(registry)
+	}
+	g.Expect(err).To(MatchError(ContainSubstring("register the metrics about Updates")))
+	for range 2 {
+		_, err = metrics.NewArtifacts(registry)
+	}
+	g.Expect(err).To(MatchError(ContainSubstring("register the metrics about artifacts")))
+	for range 2 {
+		err = metrics.RegisterAgents(registry, "pod", func() int { return 0 })
+	}
+	g.Expect(err).To(MatchError(ContainSubstring("register the metric stack_controller_agents")))
 }

@@ -1,4 +1,4 @@
-// Package program is the controller of Programs: it says whether a Program can be run, and packs it as an artifact that Stacks
+// Package program is the controller of Programs: it says whether a Program can be rendered, and packs it as an artifact that Stacks
 // use like any other.
 package program
 
@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"k8s.io/apimachinery/pkg/api/equality"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -19,11 +21,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
-// fieldOwner is the field manager of everything that this controller writes.
-const fieldOwner = "stack-controller"
+// eventNewArtifact is the reason of the event about a new artifact, as Flux's sources have it.
+const eventNewArtifact = "NewArtifact"
 
 // conflictInterval is when to look again at a Program that was not what it seemed: its latest version is on its way.
 const conflictInterval = 500 * time.Millisecond
@@ -82,7 +89,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	default:
 		markReady(program, digest.FromBytes(tarball), int64(len(tarball)), time.Now())
 	}
-	if err := r.patchStatus(ctx, before, program); apierrors.IsConflict(err) {
+	// A Program that is gone needs no status, and one that is not any more what was rendered gets another.
+	if err := client.IgnoreNotFound(patch.Status(ctx, r.Client, before, program)); apierrors.IsConflict(err) {
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -91,15 +99,51 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{}, nil
 }
 
-// patchStatus writes the status when it changed. It fails when the Program is not any more what was rendered. A Program that is
-// gone needs no status.
-func (r *Reconciler) patchStatus(ctx context.Context, before, program *pulumiv1.Program) error {
-	if equality.Semantic.DeepEqual(before.Status, program.Status) {
-		return nil
+// markReady says that the Program is rendered, and how it is packed.
+func markReady(program *pulumiv1.Program, packed digest.Digest, size int64, now time.Time) {
+	revision := strconv.FormatInt(program.Generation, 10)
+	path := fmt.Sprintf("%s/%s/%s", program.Namespace, program.Name, revision)
+	artifact := &meta.Artifact{
+		Path: path,
+		// Nobody serves it: the controller renders the Program when a Stack needs it, and pushes it to the agent.
+		URL:            "program://" + path,
+		Revision:       revision,
+		Digest:         packed.String(),
+		LastUpdateTime: metav1.NewTime(now.Truncate(time.Second)),
+		Size:           &size,
 	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Status().Patch(ctx, program, patch, client.FieldOwner(fieldOwner)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("write the status: %w", err)
+	if last := program.Status.Artifact; last != nil && last.Revision == revision && last.Digest == artifact.Digest {
+		artifact.LastUpdateTime = last.LastUpdateTime
 	}
-	return nil
+	program.Status.Artifact = artifact
+	program.Status.ObservedGeneration = program.Generation
+	conditions.Delete(program, meta.ReconcilingCondition)
+	conditions.Delete(program, meta.StalledCondition)
+	conditions.MarkTrue(program, meta.ReadyCondition, meta.SucceededReason, "the program can be run, revision %s", revision)
+}
+
+// markInvalid says what is wrong with the Program. It has no artifact then: the one of an earlier generation cannot be made any
+// more, so that it would be one in name only.
+func markInvalid(program *pulumiv1.Program, invalid *InvalidError) {
+	program.Status.Artifact = nil
+	program.Status.ObservedGeneration = program.Generation
+	conditions.Delete(program, meta.ReconcilingCondition)
+	conditions.MarkStalled(program, pulumiv1.ProgramInvalidReason, "%s", invalid.Error())
+	conditions.MarkFalse(program, meta.ReadyCondition, pulumiv1.ProgramInvalidReason, "%s", invalid.Error())
+}
+
+// announce records an event about a new artifact, and about each edit that leaves or makes the program invalid. It is called with
+// the Program as it was, once the status is written.
+func (r *Reconciler) announce(before, program *pulumiv1.Program) {
+	was, is := before.Status.Artifact, program.Status.Artifact
+	switch {
+	case is == nil && before.Status.ObservedGeneration != program.Generation:
+		r.Event(program, corev1.EventTypeWarning, pulumiv1.ProgramInvalidReason, conditions.GetMessage(program, meta.ReadyCondition))
+	case is != nil && (was == nil || was.Revision != is.Revision || was.Digest != is.Digest):
+		metadata := map[string]string{
+			pulumiv1.GroupVersion.Group + "/" + eventv1.MetaRevisionKey: is.Revision,
+			pulumiv1.GroupVersion.Group + "/" + eventv1.MetaDigestKey:   is.Digest,
+		}
+		r.AnnotatedEventf(program, metadata, corev1.EventTypeNormal, eventNewArtifact, "revision %s, %s", is.Revision, is.Digest)
+	}
 }

@@ -56,25 +56,24 @@ func TestEditOfAProgramIsANewRevision(t *testing.T) {
 	s.Expect(third.Status.Artifact.Digest).To(Equal(first.Status.Artifact.Digest), "what is taken back is what it was")
 }
 
-func TestUnknownFieldIsToldAndHealsWhenItIsMended(t *testing.T) {
+func TestProgramThatCannotBeRenderedIsToldAndHealsWhenItIsMended(t *testing.T) {
 	s := newStage(t)
 	s.startController(nil)
 	s.apply("app", "{outputs: {x: 1}}")
 	s.expectReady(s.await("app"))
 
-	s.apply("app", "{resources: {a: {type: t, options: {retainOnDelet: true}}}, outputs: {x: "+secretCanary+"}}")
+	s.apply("app", "{runtime: go, outputs: {x: "+secretCanary+"}}")
 	found := s.await("app")
 	for _, condition := range []string{meta.ReadyCondition, meta.StalledCondition} {
 		s.Expect(conditions.GetReason(found, condition)).To(Equal(pulumiv1.ProgramInvalidReason))
-		s.Expect(conditions.GetMessage(found, condition)).To(Equal(
-			`program.resources.a.options.retainOnDelet: unknown field, did you mean "retainOnDelete"?`))
+		s.Expect(conditions.GetMessage(found, condition)).To(Equal("program.runtime: cannot be set: the runtime of a Program is yaml"))
 	}
 	s.Expect(conditions.IsStalled(found)).To(BeTrue())
 	s.Expect(found.Status.Artifact).To(BeNil())
-	s.Eventually(func() []string { return s.events("app", pulumiv1.ProgramInvalidReason) }).Should(ConsistOf(ContainSubstring("retainOnDelet")))
+	s.Eventually(func() []string { return s.events("app", pulumiv1.ProgramInvalidReason) }).Should(ConsistOf(ContainSubstring("program.runtime")))
 	s.Expect(s.logged.String()).NotTo(ContainSubstring(secretCanary))
 
-	s.apply("app", "{resources: {a: {type: t, options: {retainOnDelete: true}}}}")
+	s.apply("app", "{resources: {a: {type: t, options: {unheardOf: true}}}}")
 	found = s.await("app")
 	s.expectReady(found)
 	s.Expect(found.Status.Artifact.Revision).To(Equal("3"))
@@ -117,9 +116,9 @@ func TestShardWritesToItsOwnPrograms(t *testing.T) {
 	s.apply("other", "{}", "one")
 	s.expectReady(s.await("other"))
 	s.apply("other", "{}", "two")
-	artifact, err := s.programs.Resolve(t.Context(), stackOf(s.namespace, "other"))
+	artifact, err := s.programs.Resolve(t.Context(), stackOf(s.namespace, "other"), false)
 	s.Expect(err).NotTo(HaveOccurred(), "a Program of another shard can be used")
-	s.Expect(artifact.Program.Name).To(Equal("other"))
+	s.Expect(artifact.Origin.Program.Name).To(Equal("other"))
 }
 
 func TestProgramOfAnyNameIsNotLookedAtBeforeItsTime(t *testing.T) {

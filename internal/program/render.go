@@ -5,16 +5,19 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
 const (
-	// FileName is the only file of a rendered program.
-	FileName = "Pulumi.yaml"
+	// fileName is the only file of a rendered program.
+	fileName = "Pulumi.yaml"
+
+	// maxName is how long the name of a Pulumi project may be.
+	maxName = 100
 
 	// maxRendered is how large a Pulumi.yaml may become, in bytes. An object in the cluster has less than 2 MiB; indentation makes
 	// more of it.
@@ -24,22 +27,46 @@ const (
 	maxDepth = 100
 )
 
+// InvalidError says why a program cannot be rendered. Somebody has to edit it. It never has a value of the program in it, which may be
+// a secret.
+type InvalidError struct {
+	// Path of the field in the Program, for example program.runtime.
+	Path string
+	// Message says what is wrong with the field.
+	Message string
+}
+
+// Error implements error.
+func (e *InvalidError) Error() string { return e.Path + ": " + e.Message }
+
 // Render returns the program as a tarball (tar.gz) with the one file Pulumi.yaml: a project of the Program's name with the runtime
 // yaml. The same content always gives the same bytes, whatever the generation, the labels or the order of keys are. A program
-// that cannot be run gives an *InvalidError.
+// that cannot be rendered gives an *InvalidError. Whether Pulumi can run it is for Pulumi to say, whose version is that of the
+// workspace: a list of fields here would refuse what a newer language host knows.
 func Render(program *pulumiv1.Program) (tarball []byte, err error) {
 	body, err := decode(program)
 	if err != nil {
 		return nil, err
 	}
-	if problems := check(program.Name, body); len(problems) > 0 {
-		return nil, &InvalidError{Problems: problems}
+	if len(program.Name) > maxName {
+		return nil, &InvalidError{"metadata.name",
+			fmt.Sprintf("must not be longer than %d characters: it is the name of the Pulumi project", maxName)}
 	}
-	file, err := pulumiYAML(program.Name, body)
-	if err != nil {
-		return nil, err
+	// The keys that are written here must not come twice.
+	if _, found := body["name"]; found {
+		return nil, &InvalidError{"program.name", "cannot be set: the name of the project is that of the Program"}
 	}
-	return pack(file)
+	if _, found := body["runtime"]; found {
+		return nil, &InvalidError{"program.runtime", "cannot be set: the runtime of a Program is yaml"}
+	}
+	w := &yamlWriter{}
+	w.entry("name", program.Name, 0)
+	w.entry("runtime", "yaml", 0)
+	w.object(body, 0)
+	if w.failure != "" {
+		return nil, &InvalidError{"program", w.failure}
+	}
+	return pack(w.out.Bytes())
 }
 
 // decode returns the program as it was written, with numbers as json.Number.
@@ -55,23 +82,9 @@ func decode(program *pulumiv1.Program) (map[string]any, error) {
 	decoder.UseNumber()
 	var body map[string]any
 	if err := decoder.Decode(&body); err != nil {
-		return nil, &InvalidError{Problems: []Problem{{Path: root, Message: "must be an object"}}}
+		return nil, &InvalidError{"program", "must be an object"}
 	}
 	return body, nil
-}
-
-// pulumiYAML returns the content of the file. The name and the runtime come first, as people write it.
-func pulumiYAML(name string, body map[string]any) ([]byte, error) {
-	w := &yamlWriter{limit: maxRendered}
-	w.entry("name", name, 0)
-	w.entry("runtime", "yaml", 0)
-	if len(body) > 0 {
-		w.object(body, 0)
-	}
-	if w.full {
-		return nil, &InvalidError{Problems: []Problem{{Path: root, Message: fmt.Sprintf("is larger than %d bytes as a Pulumi.yaml", maxRendered)}}}
-	}
-	return w.out.Bytes(), nil
 }
 
 // pack makes the tarball. It is not compressed: the bytes that a compressor writes may change with its version, and with them
@@ -83,19 +96,14 @@ func pack(file []byte) ([]byte, error) {
 		return nil, fmt.Errorf("pack the program: %w", err)
 	}
 	archive := tar.NewWriter(zip)
-	header := &tar.Header{
-		Typeflag: tar.TypeReg, Name: FileName, Size: int64(len(file)), Mode: 0o644, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR,
+	err = archive.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg, Name: fileName, Size: int64(len(file)), Mode: 0o644, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR,
+	})
+	if err == nil {
+		_, err = archive.Write(file)
 	}
-	if err := archive.WriteHeader(header); err != nil {
+	if err = errors.Join(err, archive.Close(), zip.Close()); err != nil {
 		return nil, fmt.Errorf("pack the program: %w", err)
-	}
-	if _, err := archive.Write(file); err != nil {
-		return nil, fmt.Errorf("pack the program: %w", err)
-	}
-	for _, closer := range []io.Closer{archive, zip} {
-		if err := closer.Close(); err != nil {
-			return nil, fmt.Errorf("pack the program: %w", err)
-		}
 	}
 	return out.Bytes(), nil
 }

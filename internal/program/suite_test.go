@@ -101,7 +101,7 @@ func newStage(t *testing.T) *stage {
 }
 
 // startController runs a manager with the controller, until the returned function is called or the test ends.
-func (s *stage) startController(selector labels.Selector) (stop func()) {
+func (s *stage) startController(selector labels.Selector, also ...func(ctrl.Manager)) (stop func()) {
 	s.t.Helper()
 	mgr, err := ctrl.NewManager(cluster.Config(), ctrl.Options{
 		Scheme: s.client.Scheme(),
@@ -115,6 +115,9 @@ func (s *stage) startController(selector labels.Selector) (stop func()) {
 	s.programs = &source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
 	reconciler := &program.Reconciler{Client: mgr.GetClient(), EventRecorder: mgr.GetEventRecorderFor("stack-controller"), Selector: selector}
 	s.Expect(reconciler.SetupWithManager(mgr, controller.Options{})).To(Succeed())
+	for _, setup := range also {
+		setup(mgr)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()

@@ -22,13 +22,15 @@ var plainKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)
 // boolean; numbers keep their digits; keys are sorted.
 type yamlWriter struct {
 	out bytes.Buffer
-	// limit is the most bytes to write. Full tells that there were more.
-	limit int
-	full  bool
+	// failure says why nothing more is written: the value is too large, or nested too deep.
+	failure string
 }
 
 func (w *yamlWriter) write(text string) {
-	if w.full = w.full || w.out.Len()+len(text) > w.limit; !w.full {
+	if w.failure == "" && w.out.Len()+len(text) > maxRendered {
+		w.failure = fmt.Sprintf("is larger than %d bytes as a %s", maxRendered, fileName)
+	}
+	if w.failure == "" {
 		w.out.WriteString(text)
 	}
 }
@@ -55,47 +57,49 @@ func (w *yamlWriter) entry(key string, value any, indent int) {
 		written = ""
 	}
 	w.write(written + ":")
-	switch value := value.(type) {
-	case map[string]any:
-		if len(value) > 0 {
-			w.write("\n")
-			w.indent(indent + 2)
-			w.object(value, indent+2)
-			return
-		}
-	case []any:
-		if len(value) > 0 {
-			w.write("\n")
-			w.indent(indent + 2)
-			w.list(value, indent+2)
-			return
-		}
+	if isBlock(value) {
+		w.write("\n")
+		w.indent(indent + 2)
+	} else {
+		w.write(" ")
 	}
-	w.write(" ")
-	w.scalar(value)
+	w.value(value, indent+2)
 }
 
-// list writes the elements of a list. The writer is at the column of its indent.
-func (w *yamlWriter) list(value []any, indent int) {
-	for i, element := range value {
+// value writes a value and ends its last line. The writer is at the column of the indent of what has lines of its own.
+func (w *yamlWriter) value(value any, indent int) {
+	switch {
+	case w.failure != "":
+		return
+	case !isBlock(value):
+		w.scalar(value)
+		return
+	case indent > 2*maxDepth:
+		w.failure = fmt.Sprintf("is nested more than %d levels deep", maxDepth)
+		return
+	}
+	if object, ok := value.(map[string]any); ok {
+		w.object(object, indent)
+		return
+	}
+	for i, element := range value.([]any) {
 		if i > 0 {
 			w.indent(indent)
 		}
 		w.write("- ")
-		switch element := element.(type) {
-		case map[string]any:
-			if len(element) > 0 {
-				w.object(element, indent+2)
-				continue
-			}
-		case []any:
-			if len(element) > 0 {
-				w.list(element, indent+2)
-				continue
-			}
-		}
-		w.scalar(element)
+		w.value(element, indent+2)
 	}
+}
+
+// isBlock reports whether the value has lines of its own: an object or a list that is not empty.
+func isBlock(value any) bool {
+	switch value := value.(type) {
+	case map[string]any:
+		return len(value) > 0
+	case []any:
+		return len(value) > 0
+	}
+	return false
 }
 
 // scalar writes what fits on a line, and ends the line.
@@ -120,7 +124,7 @@ func (w *yamlWriter) indent(columns int) {
 	w.write(strings.Repeat(" ", columns))
 }
 
-// isReserved tells whether YAML, in any of its versions, reads the word as something else than a string.
+// isReserved reports whether YAML, in any of its versions, reads the word as something else than a string.
 func isReserved(word string) bool {
 	switch strings.ToLower(word) {
 	case "null", "true", "false", "yes", "no", "on", "off", "y", "n":
@@ -156,7 +160,7 @@ func quote(text string) string {
 	return out.String()
 }
 
-// isShown tells whether a character is written as it is. These ranges are fixed, unlike the tables of the standard library, which
+// isShown reports whether a character is written as it is. These ranges are fixed, unlike the tables of the standard library, which
 // follow Unicode: another table would change digests.
 func isShown(char rune) bool {
 	switch {

@@ -3,9 +3,16 @@ package references
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -51,7 +58,10 @@ func OfStack(stack *pulumiv1.Stack) []Key {
 	}
 	for _, refs := range []map[string]pulumiv1.ResourceRef{stack.Spec.EnvRefs, stack.Spec.SecretRefs} {
 		for _, ref := range refs {
-			c.addRef(ref)
+			// Nothing can refer to another namespace.
+			if from := ref.SecretRef; ref.Type == pulumiv1.ResourceRefSecret && from != nil && (from.Namespace == "" || from.Namespace == c.namespace) {
+				c.add(Secret, from.Name)
+			}
 		}
 	}
 	for _, ref := range stack.Spec.ConfigRef {
@@ -63,7 +73,7 @@ func OfStack(stack *pulumiv1.Stack) []Key {
 	return c.sorted()
 }
 
-// collector gathers the keys of one namespace: nothing can refer to another one.
+// collector gathers the keys of one namespace.
 type collector struct {
 	namespace string
 	keys      []Key
@@ -74,62 +84,93 @@ func (c *collector) sorted() []Key {
 	return slices.Compact(c.keys)
 }
 
+// add adds an object that has a name.
 func (c *collector) add(kind Kind, name string) {
 	if name != "" {
 		c.keys = append(c.keys, Key{Kind: kind, Namespace: c.namespace, Name: name})
 	}
 }
 
-func (c *collector) addRef(ref pulumiv1.ResourceRef) {
-	if ref.Type != pulumiv1.ResourceRefSecret || ref.SecretRef == nil {
-		return
-	}
-	if namespace := ref.SecretRef.Namespace; namespace == "" || namespace == c.namespace {
-		c.add(Secret, ref.SecretRef.Name)
-	}
-}
-
 func (c *collector) addSpec(spec *autov1alpha1.WorkspaceSpec, used func(*autov1alpha1.WorkspaceStack) bool) {
 	for i := range spec.EnvFrom {
-		c.addEnvFrom(&spec.EnvFrom[i])
+		c.add(Secret, ptr.Deref(spec.EnvFrom[i].SecretRef, corev1.SecretEnvSource{}).Name)
+		c.add(ConfigMap, ptr.Deref(spec.EnvFrom[i].ConfigMapRef, corev1.ConfigMapEnvSource{}).Name)
 	}
 	for i := range spec.Env {
-		c.addEnv(spec.Env[i].ValueFrom)
+		from := ptr.Deref(spec.Env[i].ValueFrom, corev1.EnvVarSource{})
+		c.add(Secret, ptr.Deref(from.SecretKeyRef, corev1.SecretKeySelector{}).Name)
+		c.add(ConfigMap, ptr.Deref(from.ConfigMapKeyRef, corev1.ConfigMapKeySelector{}).Name)
 	}
 	for i := range spec.Stacks {
-		if used(&spec.Stacks[i]) {
-			c.addConfig(spec.Stacks[i].Config)
+		if !used(&spec.Stacks[i]) {
+			continue
+		}
+		for j := range spec.Stacks[i].Config {
+			from := ptr.Deref(spec.Stacks[i].Config[j].ValueFrom, autov1alpha1.ConfigValueFrom{})
+			c.add(Secret, ptr.Deref(from.SecretKeyRef, autov1alpha1.KeyReference{}).Name)
+			c.add(ConfigMap, ptr.Deref(from.ConfigMapKeyRef, autov1alpha1.KeyReference{}).Name)
 		}
 	}
 }
 
-func (c *collector) addEnvFrom(source *corev1.EnvFromSource) {
-	if source.SecretRef != nil {
-		c.add(Secret, source.SecretRef.Name)
+// versionLength is how many hexadecimal digits stand for a version. A change is overlooked when a new version looks like one that was
+// used before: one in 2^48 for each object.
+const versionLength = 12
+
+// Version is one version of one object.
+type Version struct {
+	Key
+	// ID stands for the version. It is made of the object's name, UID and resource version, and of nothing that is in it: a hash of a
+	// secret value in a status could be compared with those of guessed values by everybody who may read the status.
+	ID string
+}
+
+// VersionOf returns the version of the object.
+func VersionOf(kind Kind, object metav1.Object) Version {
+	hash := sha256.New()
+	for _, part := range []string{string(kind), object.GetNamespace(), object.GetName(), string(object.GetUID()), object.GetResourceVersion()} {
+		fmt.Fprintf(hash, "%d:%s", len(part), part)
 	}
-	if source.ConfigMapRef != nil {
-		c.add(ConfigMap, source.ConfigMapRef.Name)
+	return Version{
+		Key: Key{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()},
+		ID:  hex.EncodeToString(hash.Sum(nil))[:versionLength],
 	}
 }
 
-func (c *collector) addEnv(from *corev1.EnvVarSource) {
-	switch {
-	case from == nil:
-	case from.SecretKeyRef != nil:
-		c.add(Secret, from.SecretKeyRef.Name)
-	case from.ConfigMapKeyRef != nil:
-		c.add(ConfigMap, from.ConfigMapKeyRef.Name)
+// separator stands between the versions in a digest.
+const separator = ","
+
+// Digest returns what a status says about versions: one ID for each, sorted. Because each can be told from the others, a version that
+// nobody has used yet differs from one that is merely gone; see NotIn.
+func Digest(versions []Version) string {
+	ids := sets.New[string]()
+	for _, version := range versions {
+		ids.Insert(version.ID)
 	}
+	return join(ids)
 }
 
-func (c *collector) addConfig(items []autov1alpha1.ConfigItem) {
-	for i := range items {
-		switch from := items[i].ValueFrom; {
-		case from == nil:
-		case from.SecretKeyRef != nil:
-			c.add(Secret, from.SecretKeyRef.Name)
-		case from.ConfigMapKeyRef != nil:
-			c.add(ConfigMap, from.ConfigMapKeyRef.Name)
-		}
-	}
+// Union returns the digest of the versions that are in either digest.
+func Union(a, b string) string {
+	return join(split(a).Union(split(b)))
+}
+
+// NotIn returns the versions that are not in the digest, in their order.
+func NotIn(versions []Version, digest string) []Version {
+	known := split(digest)
+	return slices.DeleteFunc(slices.Clone(versions), func(version Version) bool { return known.Has(version.ID) })
+}
+
+// Covers reports whether all versions of the other digest are in the digest.
+func Covers(digest, other string) bool {
+	return split(digest).IsSuperset(split(other))
+}
+
+func join(ids sets.Set[string]) string {
+	return strings.Join(sets.List(ids), separator)
+}
+
+func split(digest string) sets.Set[string] {
+	ids := sets.New(strings.Split(digest, separator)...)
+	return ids.Delete("") // an empty digest has none
 }

@@ -15,8 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
 // +kubebuilder:rbac:groups="",resources=secrets;configmaps,verbs=list;watch
@@ -38,12 +41,14 @@ type Options struct {
 
 // Watcher watches the metadata of Secrets and ConfigMaps: the API server never sends what is in them. What it keeps of each is its name,
 // UID and resource version. It is a manager.Runnable. A nil Watcher is valid and watches nothing.
+//
+// WatchesMetadata of controller-runtime is not used: it takes the cache of the manager, which every controller waits for, and without
+// the right to list Secrets none would start. This cache may never know anything, and its objects are announced when it knows all.
 type Watcher struct {
 	cache     cache.Cache
 	selector  labels.Selector
 	informers map[Kind]cache.Informer
 	listeners []func(kind, namespace, name string)
-	synced    chan struct{} // closed when all objects are known
 }
 
 // NewWatcher returns a Watcher that starts to watch when it is started.
@@ -65,7 +70,7 @@ func NewWatcher(ctx context.Context, o Options) (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the cache of the metadata of Secrets and ConfigMaps: %w", err)
 	}
-	w := &Watcher{cache: objects, selector: o.Selector, informers: map[Kind]cache.Informer{}, synced: make(chan struct{})}
+	w := &Watcher{cache: objects, selector: o.Selector, informers: map[Kind]cache.Informer{}}
 	for _, kind := range []Kind{Secret, ConfigMap} {
 		if w.informers[kind], err = objects.GetInformer(ctx, metadataOf(kind), cache.BlockUntilSynced(false)); err != nil {
 			return nil, fmt.Errorf("watch the metadata of %ss: %w", kind, err)
@@ -84,22 +89,32 @@ func (w *Watcher) Notify(changed func(kind, namespace, name string)) {
 
 // Start watches until the context ends. Nothing waits for it: as long as the API server does not let objects be watched, none are.
 func (w *Watcher) Start(ctx context.Context) error {
-	go func() {
-		if !w.cache.WaitForCacheSync(ctx) {
-			return
-		}
-		close(w.synced)
-		for _, listener := range w.listeners {
-			w.listen(ctx, listener, true)
-		}
-	}()
+	for _, listener := range w.listeners {
+		go w.listen(ctx, listener, true)
+	}
 	return w.cache.Start(ctx)
+}
+
+// Source returns a source for a controller: it enqueues what the function returns for each object that the Watcher finds, and for
+// each that changed. That one is gone wakes nobody: it brings no new value. The controller does not wait for the objects to be known.
+func (w *Watcher) Source(mapFunc func(context.Context, Key) []reconcile.Request) source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		if w == nil {
+			return nil
+		}
+		go w.listen(ctx, func(kind, namespace, name string) {
+			for _, request := range mapFunc(ctx, Key{Kind: Kind(kind), Namespace: namespace, Name: name}) {
+				queue.Add(request)
+			}
+		}, false)
+		return nil
+	})
 }
 
 // Versions returns the versions of those of the objects that exist and are watched, in the order of the keys. There are none before all
 // objects are known; each is then told to everybody who watches.
 func (w *Watcher) Versions(ctx context.Context, keys []Key) ([]Version, error) {
-	if w == nil || !w.isSynced() {
+	if w == nil || !w.informers[Secret].HasSynced() || !w.informers[ConfigMap].HasSynced() {
 		return nil, nil
 	}
 	var versions []Version
@@ -117,38 +132,29 @@ func (w *Watcher) Versions(ctx context.Context, keys []Key) ([]Version, error) {
 	return versions, nil
 }
 
-// Watches tells whether an object with these labels is watched.
+// Watches reports whether an object with these labels is watched.
 func (w *Watcher) Watches(object metav1.Object) bool {
 	return w != nil && w.selector.Matches(labels.Set(object.GetLabels()))
 }
 
-func (w *Watcher) isSynced() bool {
-	select {
-	case <-w.synced:
-		return true
-	default:
-		return false
-	}
-}
-
-// listen calls the function for every object there is, and for every change from then on.
+// listen calls the function for every object there is as soon as all are known, and for every change from then on.
 func (w *Watcher) listen(ctx context.Context, changed func(kind, namespace, name string), deletions bool) {
+	if !w.cache.WaitForCacheSync(ctx) {
+		return
+	}
 	for kind, informer := range w.informers {
-		tell := func(object any) {
-			if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-				object = last.Obj
-			}
-			if object, ok := object.(client.Object); ok {
-				changed(string(kind), object.GetNamespace(), object.GetName())
+		notify := func(object any) {
+			if name, err := toolscache.DeletionHandlingObjectToName(object); err == nil {
+				changed(string(kind), name.Namespace, name.Name)
 			}
 		}
-		handler := toolscache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(before, after any) {
-			if resourceVersion(before) != resourceVersion(after) {
-				tell(after)
+		handler := toolscache.ResourceEventHandlerFuncs{AddFunc: notify, UpdateFunc: func(before, after any) {
+			if before.(client.Object).GetResourceVersion() != after.(client.Object).GetResourceVersion() {
+				notify(after)
 			}
 		}}
 		if deletions {
-			handler.DeleteFunc = tell
+			handler.DeleteFunc = notify
 		}
 		registration, err := informer.AddEventHandler(handler)
 		if err != nil {
@@ -158,20 +164,13 @@ func (w *Watcher) listen(ctx context.Context, changed func(kind, namespace, name
 	}
 }
 
-func resourceVersion(object any) string {
-	if object, ok := object.(client.Object); ok {
-		return object.GetResourceVersion()
-	}
-	return ""
-}
-
 func metadataOf(kind Kind) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(string(kind)))
 	return object
 }
 
-// keepVersion drops everything from an object but what tells its version. Annotations of Secrets can hold secret values: kubectl
+// keepVersion drops everything from an object but its version. Annotations of Secrets can hold secret values: kubectl
 // apply leaves a copy of the whole object in one.
 func keepVersion(object any) (any, error) {
 	full, ok := object.(*metav1.PartialObjectMetadata)

@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -13,11 +14,18 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 )
 
+// ErrNoAgent is returned by Connect when the workspace has no agent: it was never started, ended, or was removed.
+var ErrNoAgent = errors.New("the workspace has no agent")
+
+// ErrEnding is returned by Delete while the agent is being ended and what belongs to it removed. An event follows.
+var ErrEnding = errors.New("the agent is ending")
+
 // Status is how the agent of a workspace stands.
 type Status struct {
 	// Ready says that the agent answers calls, at once or after Connect started it.
 	Ready bool
-	// Resting says that no agent runs, and that Connect starts one. It is set together with Ready.
+	// Resting says that no agent runs because nothing is to be done. It is set together with Ready. Connect starts one, unless the reason
+	// is autov1alpha1.IdleReason: then the next Ensure for a Workspace that is not idle does.
 	Resting bool
 	// Failing says that something is wrong, other than that a start takes its time. It is tried again.
 	Failing bool
@@ -31,7 +39,7 @@ type Status struct {
 	// Address is where the agent listens, as the Workspace's status shows it: "unix:/path" or "host:port". Empty while
 	// there is no agent.
 	Address string
-	// RetryAfter is when Ensure has to be called again because no event tells of what is waited for; zero when an event does.
+	// RetryAfter is when Ensure has to be called again because no event follows what is waited for; zero when one does.
 	RetryAfter time.Duration
 }
 
@@ -40,8 +48,9 @@ type Status struct {
 type Runtime interface {
 	// Ensure makes the agent of the workspace exist and says how it stands. It never waits for the agent: a later
 	// change arrives through Events. The error is for what should be tried again; a workspace that can never have an
-	// agent is a Status that is not ready.
-	Ensure(ctx context.Context, workspace *autov1alpha1.Workspace) (Status, error)
+	// agent is a Status that is not ready. An idle workspace has had nothing to do for its idle timeout: its agent may go, once it
+	// agrees.
+	Ensure(ctx context.Context, workspace *autov1alpha1.Workspace, idle bool) (Status, error)
 
 	// Connect returns a client for the agent of the workspace. The connection belongs to the runtime, which shares it
 	// between callers: they must not close it. An agent that ended because nobody needed it is started again, for which

@@ -1,93 +1,200 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net/url"
+	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/netguard"
 )
-
-// Watcher makes sure that changes of a source kind wake the Stacks that use it.
-type Watcher interface {
-	// Watch starts to watch the kind unless it is watched already.
-	Watch(ctx context.Context, gvk schema.GroupVersionKind) error
-	// Cache returns a reader for objects of the kind, or nil while it is not watched and synchronised.
-	Cache(kind schema.GroupKind) client.Reader
-}
 
 // Flux resolves sources that publish an artifact in their status: GitRepository, OCIRepository, Bucket,
 // ExternalArtifact, and any other custom resource of that shape which the controller may read.
 type Flux struct {
-	// Live reads from the API server, Watcher from a cache.
-	Live    client.Reader
-	Watcher Watcher
+	// Live reads from the API server.
+	Live client.Reader
 	// Mapper finds the served version of a kind, whatever version the Stack names.
 	Mapper apimeta.RESTMapper
 	// AllowCrossNamespaceRefs permits a source in another namespace than the Stack's.
 	AllowCrossNamespaceRefs bool
 	// DisableExternalArtifact refuses sources of kind ExternalArtifact.
 	DisableExternalArtifact bool
+	// CheckLocations refuses artifacts that are not where the source can have published them.
+	CheckLocations bool
+
+	// watches has a cache of each kind that Stacks name, once Watch was called.
+	watches fluxWatches
 }
 
-// Key identifies a source independently of the API version that a Stack names for it.
-type Key struct {
+var _ Source = &Flux{}
+
+// fluxKey identifies a source independently of the API version that a Stack names for it.
+type fluxKey struct {
 	schema.GroupKind
 	types.NamespacedName
 }
 
 // String is the form of the key in indexes.
-func (k Key) String() string {
+func (k fluxKey) String() string {
 	return k.GroupKind.String() + "/" + k.NamespacedName.String()
 }
 
-// KeyOf returns the key of the stack's Flux source, and false when it has none.
-func KeyOf(stack *pulumiv1.Stack) (Key, bool) {
-	if stack.Spec.FluxSource == nil {
-		return Key{}, false
-	}
-	ref := stack.Spec.FluxSource.SourceRef
-	namespace := ref.Namespace
-	if namespace == "" {
-		namespace = stack.Namespace
-	}
+// keyOf returns the key of the source that an object in the namespace names.
+func keyOf(namespace string, ref meta.NamespacedObjectKindReference) fluxKey {
 	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
 	if ref.APIVersion == "" {
 		gvk.Group = sourcev1.GroupVersion.Group
 	}
-	return Key{
-		GroupKind:      gvk.GroupKind(),
-		NamespacedName: types.NamespacedName{Namespace: namespace, Name: ref.Name},
-	}, true
+	return fluxKey{gvk.GroupKind(), types.NamespacedName{Namespace: cmp.Or(ref.Namespace, namespace), Name: ref.Name}}
 }
 
-// Resolve returns the artifact that the stack's source offers now. A *Problem says why there is none; any other error
-// is a failure to ask.
-func (f *Flux) Resolve(ctx context.Context, stack *pulumiv1.Stack) (*Artifact, error) {
-	key, ok := KeyOf(stack)
-	if !ok {
-		return nil, fmt.Errorf("stack %s/%s has no Flux source", stack.Namespace, stack.Name)
-	}
-	if err := checkKind(stack, key); err != nil {
-		return nil, err
-	}
-	if err := f.checkAccess(stack, key); err != nil {
-		return nil, err
-	}
-	gvk, err := f.servedVersion(key.GroupKind)
+func (k fluxKey) isFlux(kinds ...string) bool {
+	return k.Group == sourcev1.GroupVersion.Group && slices.Contains(kinds, k.Kind)
+}
+
+// IsUsedBy implements Source.
+func (f *Flux) IsUsedBy(stack *pulumiv1.Stack) bool { return stack.Spec.FluxSource != nil }
+
+// Made implements Source.
+func (f *Flux) Made(from *autov1alpha1.UpdateSource) bool { return from.SourceRef != nil }
+
+// Forget implements Source.
+func (f *Flux) Forget(types.NamespacedName) {}
+
+// Key implements Source.
+func (f *Flux) Key(stack *pulumiv1.Stack) string {
+	return keyOf(stack.Namespace, meta.NamespacedObjectKindReference(stack.Spec.FluxSource.SourceRef)).String()
+}
+
+// Resolve implements Source.
+func (f *Flux) Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*Artifact, error) {
+	key, err := f.check("spec.fluxSource.sourceRef", stack.Namespace, meta.NamespacedObjectKindReference(stack.Spec.FluxSource.SourceRef))
 	if err != nil {
 		return nil, err
 	}
-	object, watched, err := f.get(ctx, gvk, key.NamespacedName)
+	return f.resolve(ctx, key, live)
+}
+
+// Reference implements Source. It does not say where the artifact can be had.
+func (f *Flux) Reference(namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error) {
+	key, err := f.check("spec.source.sourceRef", namespace, *from.SourceRef)
+	if err != nil {
+		return artifact.Reference{}, err
+	}
+	return artifact.Reference{Source: key.String(), Digest: from.Digest}, nil
+}
+
+// Locate implements Source. The source has to publish the artifact now.
+func (f *Flux) Locate(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error) {
+	key, err := f.check("spec.source.sourceRef", namespace, *from.SourceRef)
+	if err != nil {
+		return artifact.Reference{}, err
+	}
+	found, err := f.resolve(ctx, key, false)
+	if err != nil || found.Digest != from.Digest {
+		// The cache may be behind.
+		found, err = f.resolve(ctx, key, true)
+	}
+	switch {
+	case err != nil:
+		return artifact.Reference{}, err
+	case found.Digest != from.Digest:
+		return artifact.Reference{}, waiting(pulumiv1.SourceNotReadyReason,
+			"%s %s does not publish the artifact %.160s (any more)", key.Kind, key.NamespacedName, from.Digest)
+	}
+	return found.Reference, nil
+}
+
+// Verification implements verifier.
+func (f *Flux) Verification(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource) (Verification, error) {
+	key, err := f.check("spec.source.sourceRef", namespace, *from.SourceRef)
+	if err != nil {
+		return Verification{}, err
+	}
+	found, err := f.resolve(ctx, key, false)
+	if err != nil {
+		return Verification{}, err
+	}
+	if found.Digest != from.Digest {
+		// It has moved on since: only what is remembered counts.
+		found.Verification.Verified = false
+	}
+	return found.Verification, nil
+}
+
+// check returns the key of a source that an object in the namespace names and may use. It reads nothing.
+func (f *Flux) check(field, namespace string, ref meta.NamespacedObjectKindReference) (fluxKey, error) {
+	key := keyOf(namespace, ref)
+	if err := checkKind(field, ref.APIVersion, key); err != nil {
+		return key, err
+	}
+	switch {
+	case key.Namespace != namespace && !f.AllowCrossNamespaceRefs:
+		return key, permanent(pulumiv1.AccessDeniedReason,
+			"cannot use %s %s: references to another namespace are not allowed", key.Kind, key.NamespacedName)
+	case key.isFlux(sourcev1.ExternalArtifactKind) && f.DisableExternalArtifact:
+		return key, permanent(pulumiv1.AccessDeniedReason,
+			"cannot use ExternalArtifact %s: the feature gate ExternalArtifact is off; the controller's flag --feature-gates=ExternalArtifact=true allows it",
+			key.NamespacedName)
+	}
+	return key, nil
+}
+
+// checkKind refuses what can never be a source before anything of it is read. The controller may list Secrets and more for its own
+// purposes, and nobody who may create a Stack shall make it read or watch them.
+func checkKind(field, apiVersion string, key fluxKey) error {
+	if _, err := schema.ParseGroupVersion(apiVersion); err != nil {
+		return invalidSource("%s.apiVersion: %q is not of the form group/version", field, apiVersion)
+	}
+	switch {
+	case key.Kind == "":
+		return invalidSource("%s.kind is empty: it is the kind of the source", field)
+	case key.Name == "" || len(key.Name) > validation.DNS1123SubdomainMaxLength:
+		return invalidSource("%s.name is the name of the source, of %d characters at most", field, validation.DNS1123SubdomainMaxLength)
+	case key.Group == pulumiv1.GroupVersion.Group && key.Kind == pulumiv1.ProgramKind:
+		return invalidSource("%s: a Program is no source of Flux: name it in spec.programRef", field)
+	case isBuiltIn(key.Group) || key.Group == pulumiv1.GroupVersion.Group || key.Group == autov1alpha1.GroupVersion.Group:
+		return invalidSource("%s: %s of %q publishes no artifact: name a source of Flux, or of another controller that publishes artifacts as Flux does",
+			field, key.Kind, apiVersion)
+	}
+	return nil
+}
+
+// isBuiltIn reports whether the group is one of Kubernetes itself. Those of custom resources have a dot in their name, and
+// the ends k8s.io and kubernetes.io are kept for Kubernetes.
+func isBuiltIn(group string) bool {
+	return !strings.Contains(group, ".") || strings.HasSuffix("."+group, ".k8s.io") || strings.HasSuffix(group, ".kubernetes.io")
+}
+
+// resolve returns the artifact that the source offers now, to those who may use it.
+func (f *Flux) resolve(ctx context.Context, key fluxKey, live bool) (*Artifact, error) {
+	// Discovery decides on the version, because Flux retires API versions that manifests still name.
+	mapping, err := f.Mapper.RESTMapping(key.GroupKind)
+	if apimeta.IsNoMatchError(err) {
+		return nil, waiting(pulumiv1.SourceKindNotInstalledReason,
+			"the cluster does not serve %s: is Flux's source-controller installed?", key.GroupKind)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the served version of %s: %w", key.GroupKind, err)
+	}
+	object, watched, err := f.get(ctx, mapping.GroupVersionKind, key.NamespacedName, live)
 	if err != nil {
 		return nil, err
 	}
@@ -98,58 +205,31 @@ func (f *Flux) Resolve(ctx context.Context, stack *pulumiv1.Stack) (*Artifact, e
 	if found == nil {
 		return nil, withoutArtifact(object, watched)
 	}
+	if f.CheckLocations {
+		if err := checkLocation(key, found.URL); err != nil {
+			return nil, err
+		}
+	}
 	return found, nil
-}
-
-// Refresh reads the source from the API server instead of the cache: a download answered "not found" means first of
-// all that the cache may be behind.
-func (f *Flux) Refresh(ctx context.Context, stack *pulumiv1.Stack) (*Artifact, error) {
-	live := *f
-	live.Watcher = nil
-	return live.Resolve(ctx, stack)
-}
-
-func (f *Flux) checkAccess(stack *pulumiv1.Stack, key Key) error {
-	if key.Namespace != stack.Namespace && !f.AllowCrossNamespaceRefs {
-		return permanent(pulumiv1.AccessDeniedReason,
-			"cannot use %s %s: references to another namespace are not allowed", key.Kind, key.NamespacedName)
-	}
-	if key.Group == sourcev1.GroupVersion.Group && key.Kind == sourcev1.ExternalArtifactKind && f.DisableExternalArtifact {
-		return permanent(pulumiv1.AccessDeniedReason,
-			"cannot use ExternalArtifact %s: the feature gate ExternalArtifact is off", key.NamespacedName)
-	}
-	return nil
-}
-
-// servedVersion asks discovery, because Flux retires API versions that manifests still name.
-func (f *Flux) servedVersion(kind schema.GroupKind) (schema.GroupVersionKind, error) {
-	mapping, err := f.Mapper.RESTMapping(kind)
-	if apimeta.IsNoMatchError(err) {
-		return schema.GroupVersionKind{}, waiting(pulumiv1.SourceKindNotInstalledReason,
-			"the cluster does not serve %s: is Flux's source-controller installed?", kind)
-	}
-	if err != nil {
-		return schema.GroupVersionKind{}, fmt.Errorf("find the served version of %s: %w", kind, err)
-	}
-	return mapping.GroupVersionKind, nil
 }
 
 // get reads the source from the cache when its kind is watched and synchronised, otherwise from the API server. A kind is
 // watched once the API server has answered for it: a watch that is forbidden would be tried again for ever.
-func (f *Flux) get(ctx context.Context, gvk schema.GroupVersionKind, name types.NamespacedName) (*unstructured.Unstructured, bool, error) {
-	object := &unstructured.Unstructured{}
+func (f *Flux) get(
+	ctx context.Context, gvk schema.GroupVersionKind, name types.NamespacedName, live bool,
+) (object *unstructured.Unstructured, watched bool, err error) {
+	object = &unstructured.Unstructured{}
 	object.SetGroupVersionKind(gvk)
 	reader := f.Live
-	watched := false
-	if f.Watcher != nil {
-		if cache := f.Watcher.Cache(gvk.GroupKind()); cache != nil {
-			reader, watched = cache, true
+	if !live {
+		if cached := f.watches.reader(gvk.GroupKind()); cached != nil {
+			reader, watched = cached, true
 		}
 	}
-	err := reader.Get(ctx, name, object)
-	if f.Watcher != nil && client.IgnoreNotFound(err) == nil {
-		if err := f.Watcher.Watch(ctx, gvk); err != nil {
-			return nil, watched, fmt.Errorf("watch %s: %w", gvk.GroupKind(), err)
+	err = reader.Get(ctx, name, object)
+	if !live && client.IgnoreNotFound(err) == nil {
+		if err := f.watches.add(ctx, gvk); err != nil {
+			return nil, watched, err
 		}
 	}
 	switch {
@@ -167,29 +247,32 @@ func (f *Flux) get(ctx context.Context, gvk schema.GroupVersionKind, name types.
 	return nil, watched, fmt.Errorf("read %s %s: %w", gvk.Kind, name, err)
 }
 
-// withoutArtifact tells a source that failed from one that has not produced anything yet.
-func withoutArtifact(object *unstructured.Unstructured, watched bool) *Problem {
-	problem := waiting(pulumiv1.ArtifactNotFoundReason, "%s has no artifact yet", describe(object))
-	if status, message := readyCondition(object); status == "False" {
-		problem = waiting(pulumiv1.SourceNotReadyReason, "%s is not ready: %s", describe(object), message)
-	}
-	problem.Watched = watched
-	return problem
+// storedKinds are those whose artifacts are at /KIND/NAMESPACE/NAME/FILE, wherever source-controller or another controller that uses
+// its storage serves them.
+var storedKinds = []string{
+	sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.HelmChartKind, sourcev1.HelmRepositoryKind,
+	sourcev1.ExternalArtifactKind,
 }
 
-// readyCondition returns status and message of the Ready condition, empty when there is none.
-func readyCondition(object *unstructured.Unstructured) (status, message string) {
-	conditions, _, err := unstructured.NestedSlice(object.Object, "status", "conditions")
+// checkLocation refuses the URL of an artifact that the source cannot have published. Flux's edit role lets a tenant write the status
+// of his sources: a URL there says where to fetch, with the network of the controller, and whose artifact is had.
+func checkLocation(key fluxKey, raw string) error {
+	// A URL that is none is refused when it is fetched.
+	parsed, err := url.Parse(raw)
 	if err != nil {
-		return "", ""
+		return nil
 	}
-	for _, entry := range conditions {
-		condition, ok := entry.(map[string]any)
-		if !ok || condition["type"] != meta.ReadyCondition {
-			continue
-		}
-		status, _ = condition["status"].(string)
-		message, _ = condition["message"].(string)
+	// Names are resolved when the artifact is fetched; this one always leads to the controller itself.
+	host := parsed.Hostname()
+	local := strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") || netguard.CheckHost(host) != nil
+	segments := strings.Split(strings.TrimPrefix(parsed.Path, "/"), "/")
+	stored := len(segments) == 4 && slices.ContainsFunc(storedKinds, func(kind string) bool { return strings.EqualFold(kind, segments[0]) })
+	own := stored && strings.EqualFold(segments[0], key.Kind) && segments[1] == key.Namespace && segments[2] == key.Name
+	// Who produces an ExternalArtifact serves it where he likes.
+	free := key.Group != sourcev1.GroupVersion.Group || key.Kind == sourcev1.ExternalArtifactKind
+	if !local && (own || free && !stored) {
+		return nil
 	}
-	return status, message
+	return waiting(pulumiv1.SourceNotReadyReason,
+		"the URL in the status of %s %s is not where its artifacts are published", key.Kind, key.NamespacedName)
 }

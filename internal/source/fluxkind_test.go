@@ -1,12 +1,17 @@
 package source
 
 import (
+	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
@@ -37,13 +42,22 @@ func TestKindThatCannotBeASourceIsRefusedUnread(t *testing.T) {
 		t.Run(test.apiVersion+" "+test.kind, func(t *testing.T) {
 			g := NewWithT(t)
 			// A Flux that asked anybody would crash: it has nobody to ask.
-			_, err := (&Flux{AllowCrossNamespaceRefs: true}).Resolve(t.Context(), fluxStack(test.apiVersion, test.kind))
+			_, err := (&Flux{AllowCrossNamespaceRefs: true}).Resolve(t.Context(), fluxStack(test.apiVersion, test.kind), false)
 			problem := problemIn(g, err)
 			g.Expect(problem.Reason).To(Equal(pulumiv1.SpecInvalidReason))
 			g.Expect(problem.Permanent).To(BeTrue())
 			g.Expect(problem.Message).To(And(HavePrefix("spec.fluxSource.sourceRef"), ContainSubstring(test.says)))
 		})
 	}
+}
+
+func TestExternalArtifactNeedsItsFeatureGate(t *testing.T) {
+	g := NewWithT(t)
+	_, err := (&Flux{DisableExternalArtifact: true}).Resolve(t.Context(), fluxStack("source.toolkit.fluxcd.io/v1", "ExternalArtifact"), false)
+	problem := problemIn(g, err)
+	g.Expect(problem.Reason).To(Equal(pulumiv1.AccessDeniedReason))
+	g.Expect(problem.Permanent).To(BeTrue())
+	g.Expect(problem.Message).To(HaveSuffix("is off; the controller's flag --feature-gates=ExternalArtifact=true allows it"))
 }
 
 func TestKindOfAnyOtherGroupMayBeASource(t *testing.T) {
@@ -57,8 +71,8 @@ func TestKindOfAnyOtherGroupMayBeASource(t *testing.T) {
 		"artifacts.pulumi.com.example.com/v": "Secret",
 	} {
 		stack := fluxStack(apiVersion, kind)
-		key, _ := KeyOf(stack)
-		NewWithT(t).Expect(checkKind(stack, key)).To(Succeed(), apiVersion)
+		_, err := (&Flux{}).check("spec.fluxSource.sourceRef", "team", meta.NamespacedObjectKindReference(stack.Spec.FluxSource.SourceRef))
+		NewWithT(t).Expect(err).NotTo(HaveOccurred(), apiVersion)
 	}
 }
 
@@ -93,17 +107,44 @@ func TestCacheHoldsNothingOfASourceButWhatIsReadOfIt(t *testing.T) {
 	source.Object["spec"] = map[string]any{"url": testURL, "ref": map[string]any{"tag": "main"}, "secretRef": map[string]any{"name": canary}}
 	before, err := artifactOf(source)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(before.CommitInfo).NotTo(BeNil())
+	g.Expect(before.Origin.Commit).NotTo(BeNil())
 	after, err := artifactOf(stripped(source))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(after).To(Equal(before))
 	failing := repository("", "", "why")
 	g.Expect(withoutArtifact(stripped(failing), true)).To(Equal(withoutArtifact(failing, true)))
 
-	// Objects of other kinds lose the bookkeeping of field managers only.
-	typed := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "x", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}}
+	// Objects of other kinds lose the bookkeeping of field managers and of kubectl only.
+	typed := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Name: "x", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: canary, "a": "b"},
+	}}
 	_, err = CacheTransform(typed)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(typed.Name).To(Equal("x"))
 	g.Expect(typed.ManagedFields).To(BeEmpty())
+	g.Expect(typed.Annotations).To(Equal(map[string]string{"a": "b"}))
+}
+
+func TestCacheHoldsLittleOfASourceWhoseOwnerWritesMuch(t *testing.T) {
+	g := NewWithT(t)
+	source := repository("main@sha1:"+firstSHA, "sha256:a", "http://x")
+	source.SetKind("GitRepository")
+	many := map[string]any{}
+	for i := range 10_000 {
+		many[fmt.Sprint("key-", i)] = strings.Repeat("x", 100)
+	}
+	long := strings.Repeat("é", 500<<10)
+	status := source.Object["status"].(map[string]any)
+	status["artifact"].(map[string]any)["metadata"] = many
+	status["conditions"] = []any{map[string]any{"type": "Ready", "status": "True", "message": long}, many, many}
+	source.Object["spec"] = map[string]any{"url": long, "ref": many, "verify": map[string]any{"matchOIDCIdentity": []any{many}}}
+	kept, err := CacheTransform(source)
+	g.Expect(err).NotTo(HaveOccurred())
+	content, err := json.Marshal(kept.(*unstructured.Unstructured).Object)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(len(content)).To(BeNumerically("<", 2*maxCached))
+	found, err := artifactOf(kept.(*unstructured.Unstructured))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found.Digest).To(Equal("sha256:a"))
 }

@@ -1,15 +1,26 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fluxcd/pkg/apis/meta"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/git"
 )
+
+// referenceTimeout bounds the reading of one Secret or ConfigMap.
+const referenceTimeout = 10 * time.Second
 
 // Keys in Secrets.
 const (
@@ -25,7 +36,9 @@ const (
 	bearerTokenKey     = "bearerToken"
 	appIDKey           = "githubAppID"
 	appInstallationKey = "githubAppInstallationID"
+	appOwnerKey        = "githubAppInstallationOwner"
 	appPrivateKeyKey   = "githubAppPrivateKey"
+	appBaseURLKey      = "githubAppBaseURL"
 )
 
 // Keys of certificates, the usual name first, then the one that Flux had before.
@@ -36,186 +49,206 @@ var (
 )
 
 // readRemote reads the Secrets and ConfigMaps that the repository is reached with, as they are now. Its errors are of type
-// *gitTrouble. What it returns is not kept longer than one look or checkout takes.
+// *gitFailure. What it returns is not kept longer than one poll or checkout takes.
 func readRemote(ctx context.Context, live client.Reader, repo gitRepository) (git.Remote, error) {
 	remote := git.Remote{URL: repo.url, RecurseSubmodules: repo.submodules}
-	auth := repo.auth
-	if auth == nil {
+	if repo.auth == nil {
 		return remote, nil
 	}
-	objects := &objectData{live: live, namespace: repo.namespace, known: map[objectReference]map[string][]byte{}}
-	for _, read := range []func(context.Context, *objectData, *autov1alpha1.GitAuth, *git.Remote) error{
-		readCredentials, readKnownHosts, readCertificates, readProxy,
-	} {
-		if err := read(ctx, objects, auth, &remote); err != nil {
-			return git.Remote{}, err
-		}
+	s := &secrets{ctx: ctx, live: live, namespace: repo.namespace, known: map[objectReference]map[string][]byte{}}
+	s.readCredentials(repo.auth, &remote)
+	s.readSettings(repo.auth, &remote)
+	if s.failure != nil {
+		return git.Remote{}, s.failure
 	}
 	return remote, nil
 }
 
+// secrets reads Secrets and ConfigMaps of one namespace, each once. The first failure ends it: what is asked for then is empty.
+type secrets struct {
+	ctx       context.Context
+	live      client.Reader
+	namespace string
+	known     map[objectReference]map[string][]byte
+	failure   *gitFailure
+}
+
+func (s *secrets) fail(failure *gitFailure) {
+	s.failure = cmp.Or(s.failure, failure)
+}
+
+func (s *secrets) failWithoutKey(kind, name, key string) {
+	s.fail(missingReference("%s %q has no key %q, which the git repository is read with: add it", kind, name, key))
+}
+
+// data returns the content of the object.
+func (s *secrets) data(kind, name string) map[string][]byte {
+	reference := objectReference{kind, s.namespace, name}
+	if data, ok := s.known[reference]; ok || s.failure != nil {
+		return data
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, referenceTimeout)
+	defer cancel()
+	data, err := readData(ctx, s.live, reference)
+	switch {
+	case err == nil:
+		s.known[reference] = data
+		return data
+	case apierrors.IsNotFound(err):
+		s.fail(missingReference("%s %q, which holds what the git repository is read with, does not exist: create it", kind, name))
+	case apierrors.IsForbidden(err):
+		s.fail(missingReference("the controller is not allowed to read %s %q, which holds what the git repository is read with", kind, name))
+		s.failure.Reason = pulumiv1.AccessDeniedReason
+	default:
+		s.fail(unavailable("%s %q cannot be read from the API server: %s", kind, name, apierrors.ReasonForError(err)))
+	}
+	return nil
+}
+
+func readData(ctx context.Context, live client.Reader, reference objectReference) (map[string][]byte, error) {
+	key := types.NamespacedName{Namespace: reference.namespace, Name: reference.name}
+	if reference.kind == secretKind {
+		secret := &corev1.Secret{}
+		err := live.Get(ctx, key, secret)
+		return secret.Data, err
+	}
+	configMap := &corev1.ConfigMap{}
+	err := live.Get(ctx, key, configMap)
+	data := make(map[string][]byte, len(configMap.Data)+len(configMap.BinaryData))
+	for name, value := range configMap.Data {
+		data[name] = []byte(value)
+	}
+	for name, value := range configMap.BinaryData {
+		data[name] = value
+	}
+	return data, err
+}
+
+// required returns the value of a key that has to be there.
+func (s *secrets) required(kind, name, key string) []byte {
+	value, ok := s.data(kind, name)[key]
+	if !ok {
+		s.failWithoutKey(kind, name, key)
+	}
+	return value
+}
+
+// selected returns the value that the selector names, and false when it names none, or one that is optional and not there.
+func (s *secrets) selected(selector *corev1.SecretKeySelector) (value []byte, ok bool) {
+	if selector == nil || s.failure != nil {
+		return nil, false
+	}
+	if !ptr.Deref(selector.Optional, false) {
+		value = s.required(secretKind, selector.Name, selector.Key)
+		return value, s.failure == nil
+	}
+	value, ok = s.data(secretKind, selector.Name)[selector.Key]
+	if s.failure != nil && s.failure.Reason == pulumiv1.SecretNotFoundReason {
+		s.failure = nil
+	}
+	return value, ok
+}
+
 // readCredentials takes the first of private key, token, GitHub App, user name and password, and Secret that there is.
-func readCredentials(ctx context.Context, objects *objectData, auth *autov1alpha1.GitAuth, remote *git.Remote) error {
-	for _, read := range []func(context.Context, *objectData, *autov1alpha1.GitAuth, *git.Remote) (bool, error){
-		readPrivateKey, readToken, readGitHubApp, readBasic,
-	} {
-		if found, err := read(ctx, objects, auth, remote); found || err != nil {
-			return err
+func (s *secrets) readCredentials(auth *autov1alpha1.GitAuth, remote *git.Remote) {
+	if key, ok := s.selected(auth.SSHPrivateKey); ok {
+		passphrase, _ := s.selected(auth.Password)
+		remote.Auth.PrivateKey, remote.Auth.Passphrase = key, []byte(line(passphrase))
+		remote.KnownHosts = s.data(secretKind, auth.SSHPrivateKey.Name)[knownHostsKey]
+		return
+	}
+	if token, ok := s.selected(auth.Token); ok {
+		remote.Auth.Token = word(token)
+		return
+	}
+	if app := auth.GitHubApp; app != nil {
+		id, hasID := s.selected(app.AppID)
+		installation, hasInstallation := s.selected(app.InstallationID)
+		key, hasKey := s.selected(app.PrivateKey)
+		if hasID && hasInstallation && hasKey {
+			remote.Auth.GitHubApp = &git.GitHubApp{AppID: word(id), InstallationID: word(installation), PrivateKey: key}
+			return
 		}
 	}
-	if auth.SecretRef == nil {
-		return nil
+	username, hasUsername := s.selected(auth.Username)
+	password, hasPassword := s.selected(auth.Password)
+	switch {
+	case hasUsername || hasPassword:
+		remote.Auth.Username, remote.Auth.Password = word(username), line(password)
+	case auth.SecretRef != nil:
+		s.readSecret(auth.SecretRef.Name, remote)
 	}
-	data, err := objects.get(ctx, secretKind, auth.SecretRef.Name)
-	if err != nil {
-		return err
-	}
-	return useSecret(auth.SecretRef.Name, data, remote)
 }
 
-func readPrivateKey(ctx context.Context, objects *objectData, auth *autov1alpha1.GitAuth, remote *git.Remote) (found bool, err error) {
-	if remote.Auth.PrivateKey, found, err = objects.selected(ctx, auth.SSHPrivateKey); !found || err != nil {
-		return false, err
-	}
-	passphrase, _, err := objects.selected(ctx, auth.Password)
-	if err != nil {
-		return false, err
-	}
-	remote.Auth.Passphrase = []byte(line(passphrase))
-	remote.KnownHosts, _, err = objects.value(ctx, secretKind, auth.SSHPrivateKey.Name, knownHostsKey)
-	return true, err
-}
-
-func readToken(ctx context.Context, objects *objectData, auth *autov1alpha1.GitAuth, remote *git.Remote) (bool, error) {
-	token, found, err := objects.selected(ctx, auth.Token)
-	remote.Auth.Token = word(token)
-	return found, err
-}
-
-func readGitHubApp(ctx context.Context, objects *objectData, auth *autov1alpha1.GitAuth, remote *git.Remote) (bool, error) {
-	if auth.GitHubApp == nil {
-		return false, nil
-	}
-	values := make([][]byte, 3)
-	for i, selector := range []*corev1.SecretKeySelector{auth.GitHubApp.AppID, auth.GitHubApp.InstallationID, auth.GitHubApp.PrivateKey} {
-		value, found, err := objects.selected(ctx, selector)
-		if !found || err != nil {
-			return false, err
-		}
-		values[i] = value
-	}
-	remote.Auth.GitHubApp = &git.GitHubApp{AppID: word(values[0]), InstallationID: word(values[1]), PrivateKey: values[2]}
-	return true, nil
-}
-
-func readBasic(ctx context.Context, objects *objectData, auth *autov1alpha1.GitAuth, remote *git.Remote) (bool, error) {
-	username, hasUsername, err := objects.selected(ctx, auth.Username)
-	if err != nil {
-		return false, err
-	}
-	password, hasPassword, err := objects.selected(ctx, auth.Password)
-	if !hasUsername && !hasPassword || err != nil {
-		return false, err
-	}
-	remote.Auth.Username, remote.Auth.Password = word(username), line(password)
-	return true, nil
-}
-
-// useSecret takes the credentials, known hosts and certificates out of a Secret with the keys of the deprecated gitAuthSecret,
+// readSecret takes the credentials, known hosts and certificates out of a Secret with the keys of the deprecated gitAuthSecret,
 // or with those that Flux gives them. A private key counts for ssh only, so that a Secret may serve URLs of both schemes.
-func useSecret(name string, data map[string][]byte, remote *git.Remote) error {
+func (s *secrets) readSecret(name string, remote *git.Remote) {
+	data := s.data(secretKind, name)
 	remote.KnownHosts = data[knownHostsKey]
 	useCertificates(data, remote)
-	overSSH := false
-	if parsed := parseGitURL(remote.URL); parsed != nil {
-		overSSH = parsed.Scheme == "ssh"
-	}
+	parsed := parseGitURL(remote.URL)
+	overSSH := parsed != nil && parsed.Scheme == "ssh"
 	privateKey := firstOf(data, sshPrivateKeyKey, identityKey)
-	token := firstOf(data, accessTokenKey, bearerTokenKey)
+	token, bearer := firstOf(data, accessTokenKey), firstOf(data, bearerTokenKey)
 	username, hasUsername := data[usernameKey]
 	password, hasPassword := data[passwordKey]
 	appID, hasApp := data[appIDKey]
 	switch {
-	case privateKey != nil && (overSSH || token == nil && !hasApp && !hasUsername):
+	case privateKey != nil && (overSSH || token == nil && bearer == nil && !hasApp && !hasUsername):
 		remote.Auth.PrivateKey, remote.Auth.Passphrase = privateKey, []byte(line(password))
 	case token != nil:
 		remote.Auth.Token = word(token)
+	case bearer != nil:
+		remote.Auth.BearerToken = word(bearer)
 	case hasApp:
-		installation, key := data[appInstallationKey], data[appPrivateKeyKey]
-		if installation == nil {
-			return missingKey(secretKind, name, appInstallationKey)
+		installation, owner := data[appInstallationKey], data[appOwnerKey]
+		if installation == nil && owner == nil {
+			s.failWithoutKey(secretKind, name, appInstallationKey)
 		}
-		if key == nil {
-			return missingKey(secretKind, name, appPrivateKeyKey)
-		}
-		remote.Auth.GitHubApp = &git.GitHubApp{AppID: word(appID), InstallationID: word(installation), PrivateKey: key}
-	case hasUsername && !hasPassword:
-		return missingKey(secretKind, name, passwordKey)
+		remote.Auth.GitHubApp = &git.GitHubApp{AppID: word(appID), InstallationID: word(installation), InstallationOwner: word(owner),
+			BaseURL: word(data[appBaseURLKey]), PrivateKey: s.required(secretKind, name, appPrivateKeyKey)}
 	case hasUsername:
-		remote.Auth.Username, remote.Auth.Password = word(username), line(password)
+		remote.Auth.Username, remote.Auth.Password = word(username), line(s.required(secretKind, name, passwordKey))
 	case hasPassword:
-		return missingKey(secretKind, name, usernameKey)
+		s.failWithoutKey(secretKind, name, usernameKey)
 	case remote.KnownHosts == nil && remote.CA == nil && remote.ClientCert == nil:
-		return missingReference(
-			"Secret %q has none of the keys that the git repository is read with: add %s, or %s, or %s and %s",
-			name, sshPrivateKeyKey, accessTokenKey, usernameKey, passwordKey)
+		s.fail(missingReference("Secret %q has none of the keys that the git repository is read with: add %s, or %s, or %s and %s",
+			name, sshPrivateKeyKey, accessTokenKey, usernameKey, passwordKey))
 	}
-	return nil
 }
 
-func readKnownHosts(ctx context.Context, objects *objectData, auth *autov1alpha1.GitAuth, remote *git.Remote) (err error) {
-	ref := auth.KnownHostsRef
+// readSettings reads the known hosts, certificates and proxy that have references of their own.
+func (s *secrets) readSettings(auth *autov1alpha1.GitAuth, remote *git.Remote) {
+	if ref := auth.KnownHostsRef; ref != nil {
+		remote.KnownHosts = s.required(knownHostsKind(ref), ref.Name, cmp.Or(ref.Key, knownHostsKey))
+	}
+	if name := nameOf(auth.CertSecretRef); name != "" {
+		useCertificates(s.data(secretKind, name), remote)
+		switch {
+		case remote.CA == nil && remote.ClientCert == nil:
+			s.failWithoutKey(secretKind, name, caKeys[0])
+		case remote.ClientCert != nil && remote.ClientKey == nil:
+			s.failWithoutKey(secretKind, name, privateKeyKeys[0])
+		}
+	}
+	if name := nameOf(auth.ProxySecretRef); name != "" {
+		data := s.data(secretKind, name)
+		remote.Proxy = git.Proxy{Address: word(s.required(secretKind, name, proxyAddressKey)),
+			Username: word(data[usernameKey]), Password: line(data[passwordKey])}
+	}
+}
+
+func nameOf(ref *meta.LocalObjectReference) string {
 	if ref == nil {
-		return nil
+		return ""
 	}
-	key := ref.Key
-	if key == "" {
-		key = knownHostsKey
-	}
-	remote.KnownHosts, err = objects.needed(ctx, knownHostsKind(ref), ref.Name, key)
-	return err
-}
-
-func readCertificates(ctx context.Context, objects *objectData, auth *autov1alpha1.GitAuth, remote *git.Remote) error {
-	if auth.CertSecretRef == nil {
-		return nil
-	}
-	name := auth.CertSecretRef.Name
-	data, err := objects.get(ctx, secretKind, name)
-	if err != nil {
-		return err
-	}
-	remote.CA, remote.ClientCert, remote.ClientKey = nil, nil, nil
-	useCertificates(data, remote)
-	switch {
-	case remote.CA == nil && remote.ClientCert == nil:
-		return missingKey(secretKind, name, caKeys[0])
-	case remote.ClientCert != nil && remote.ClientKey == nil:
-		return missingKey(secretKind, name, privateKeyKeys[0])
-	}
-	return nil
+	return ref.Name
 }
 
 func useCertificates(data map[string][]byte, remote *git.Remote) {
 	remote.CA = firstOf(data, caKeys...)
 	remote.ClientCert = firstOf(data, certificateKeys...)
 	remote.ClientKey = firstOf(data, privateKeyKeys...)
-}
-
-func readProxy(ctx context.Context, objects *objectData, auth *autov1alpha1.GitAuth, remote *git.Remote) error {
-	if auth.ProxySecretRef == nil {
-		return nil
-	}
-	data, err := objects.get(ctx, secretKind, auth.ProxySecretRef.Name)
-	if err != nil {
-		return err
-	}
-	address, ok := data[proxyAddressKey]
-	if !ok {
-		return missingKey(secretKind, auth.ProxySecretRef.Name, proxyAddressKey)
-	}
-	remote.Proxy = git.Proxy{Address: word(address), Username: word(data[usernameKey]), Password: line(data[passwordKey])}
-	return nil
 }
 
 // firstOf returns the value of the first key that is there and not empty.

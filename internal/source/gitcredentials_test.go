@@ -84,10 +84,14 @@ func TestCredentialsAreReadFromWhereTheyAreKept(t *testing.T) {
 			map[string]string{"username": "user", "password": "", "caFile": "CA"},
 			git.Remote{Auth: git.Auth{Username: "user"}, CA: []byte("CA")}},
 		{"a Secret of Flux with a token", "", &autov1alpha1.GitAuth{SecretRef: secretRef("git")},
-			map[string]string{"bearerToken": "token"}, git.Remote{Auth: git.Auth{Token: "token"}}},
+			map[string]string{"bearerToken": "token"}, git.Remote{Auth: git.Auth{BearerToken: "token"}}},
 		{"a Secret of Flux with an app", "", &autov1alpha1.GitAuth{SecretRef: secretRef("git")},
 			map[string]string{"githubAppID": "1", "githubAppInstallationID": "2", "githubAppPrivateKey": "KEY"},
 			git.Remote{Auth: git.Auth{GitHubApp: &git.GitHubApp{AppID: "1", InstallationID: "2", PrivateKey: []byte("KEY")}}}},
+		{"a Secret of Flux with an app of an owner", "", &autov1alpha1.GitAuth{SecretRef: secretRef("git")},
+			map[string]string{"githubAppID": "1", "githubAppInstallationOwner": "org\n", "githubAppPrivateKey": "KEY", "githubAppBaseURL": "https://github.example.com/api/v3"},
+			git.Remote{Auth: git.Auth{GitHubApp: &git.GitHubApp{AppID: "1", InstallationOwner: "org", PrivateKey: []byte("KEY"),
+				BaseURL: "https://github.example.com/api/v3"}}}},
 		{"settings", ssh, &autov1alpha1.GitAuth{SecretRef: secretRef("git"), KnownHostsRef: &autov1alpha1.KnownHostsReference{Name: "hosts"},
 			CertSecretRef: secretRef("tls"), ProxySecretRef: secretRef("proxy")}, all,
 			git.Remote{Auth: git.Auth{PrivateKey: []byte("KEY"), Passphrase: []byte("pass")}, KnownHosts: []byte("from configmap"),
@@ -143,56 +147,47 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
+// locate finds the artifact of a commit for an Update.
+func (d *driver) locate(source *autov1alpha1.GitSource) error {
+	_, err := d.stacks.Locate(d.t.Context(), "team", &autov1alpha1.UpdateSource{Git: source})
+	return err
+}
+
 func withSecret() *autov1alpha1.GitSource {
 	source := branch("main")
 	source.Auth = &autov1alpha1.GitAuth{SecretRef: secretRef("git")}
 	return source
 }
 
-func TestSecretThatArrivesLaterIsSeenWithoutAnEdit(t *testing.T) {
-	d := newDriver(t, GitOptions{})
-	query := queryOf("a", withSecret())
-	_, _ = d.stacks.Resolve(t.Context(), query)
-	d.settle()
-	d.Expect(d.told()).To(Equal([]string{"a"}))
-	d.Expect(d.problem(query).Reason).To(Equal("SecretNotFound"))
-	d.pass(10 * time.Minute)
-	d.Expect(d.questions()).To(BeZero(), "no server is asked without credentials")
-	d.Expect(d.client.Create(t.Context(), secretOf("git", map[string]string{"accessToken": "one"}))).To(Succeed())
-	d.pass(30 * time.Second)
-	d.Expect(d.told()).To(Equal([]string{"a"}))
-	d.Expect(d.commit(query)).To(Equal(firstSHA))
-}
-
-func TestEventOfASecretHurriesTheNextLook(t *testing.T) {
+func TestEventOfASecretMovesTheNextPollForward(t *testing.T) {
 	d := newDriver(t, GitOptions{})
 	query := queryOf("a", withSecret())
 	query.Interval = time.Hour
-	_, _ = d.stacks.Resolve(t.Context(), query)
-	d.settle()
+	_, _ = d.stacks.Subscribe(query)
+	d.pollAll()
 	secret := secretOf("git", map[string]string{"accessToken": "one"})
 	d.Expect(d.client.Create(t.Context(), secret)).To(Succeed())
 	d.ReferencesChanged("Secret", "other", "git")
 	d.pass(time.Second)
 	d.Expect(d.questions()).To(BeZero(), "it is a Secret of another namespace")
 	d.ReferencesChanged("Secret", "team", "git")
-	d.settle()
+	d.pollAll()
 	d.Expect(d.commit(query)).To(Equal(firstSHA))
 	d.questions()
 
 	d.pass(time.Minute)
 	d.ReferencesChanged("Secret", "team", "git")
-	d.settle()
+	d.pollAll()
 	d.Expect(d.questions()).To(BeZero(), "what the repository is read with is the same")
 
 	secret.Data["accessToken"] = []byte("two")
 	d.Expect(d.client.Update(t.Context(), secret)).To(Succeed())
 	d.servers.err = gitError(git.AuthenticationFailed)
-	d.told()
+	d.notified()
 	d.ReferencesChanged("Secret", "team", "git")
-	d.settle()
+	d.pollAll()
 	d.Expect(d.servers.asked[0].Auth.Token).To(Equal("two"))
-	d.Expect(d.told()).To(Equal([]string{"a"}))
+	d.Expect(d.notified()).To(Equal([]string{"a"}))
 	problem := d.problem(query)
 	d.Expect(problem.Reason).To(Equal("AuthenticationFailed"))
 	d.Expect(problem.Message).To(ContainSubstring(`check the credentials in Secret "git"`))
@@ -203,25 +198,25 @@ func TestEventOfASecretHurriesTheNextLook(t *testing.T) {
 	d.Expect(d.client.Update(t.Context(), secret)).To(Succeed())
 	d.pass(time.Minute)
 	d.ReferencesChanged("Secret", "team", "git")
-	d.settle()
+	d.pollAll()
 	d.Expect(d.commit(query)).To(Equal(firstSHA), "the renewed credentials are tried at once")
 }
 
 func TestSecretThatChangesWhileItIsUsedIsReadAgain(t *testing.T) {
 	d := newDriver(t, GitOptions{}, secretOf("git", map[string]string{"accessToken": "one"}))
 	query := queryOf("a", withSecret())
-	_, _ = d.stacks.Resolve(t.Context(), query)
+	_, _ = d.stacks.Subscribe(query)
 	d.servers.during = func() {
 		d.servers.during = nil
 		d.Expect(d.client.Update(t.Context(), secretOf("git", map[string]string{"accessToken": "two"}))).To(Succeed())
 		d.ReferencesChanged("Secret", "team", "git")
 	}
-	d.settle()
+	d.pollAll()
 	d.Expect(d.servers.asked).To(HaveLen(2))
 	d.Expect(d.servers.asked[1].Auth.Token).To(Equal("two"))
 }
 
-func TestSecretIsReadOncePerLook(t *testing.T) {
+func TestSecretIsReadOncePerPoll(t *testing.T) {
 	reads := 0
 	counting := interceptor.NewClient(fake.NewClientBuilder().WithObjects(secretOf("git", map[string]string{"accessToken": "one"})).Build(),
 		interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
@@ -231,10 +226,10 @@ func TestSecretIsReadOncePerLook(t *testing.T) {
 	d := newDriver(t, GitOptions{Live: counting})
 	for range 50 {
 		for _, name := range []string{"a", "b", "c"} {
-			_, _ = d.stacks.Resolve(t.Context(), queryOf(name, withSecret()))
+			_, _ = d.stacks.Subscribe(queryOf(name, withSecret()))
 		}
 	}
-	d.settle()
+	d.pollAll()
 	d.pass(2 * time.Minute)
 	d.Expect(reads).To(Equal(3))
 }
@@ -247,14 +242,14 @@ func TestAPIServerThatFailsIsNoMissingSecret(t *testing.T) {
 		}})
 	d := newDriver(t, GitOptions{Live: failing})
 	query := queryOf("a", withSecret())
-	_, _ = d.stacks.Resolve(t.Context(), query)
-	d.settle()
+	_, _ = d.stacks.Subscribe(query)
+	d.pollAll()
 	problem := d.problem(query)
 	d.Expect(problem.Reason).To(Equal("SourceUnavailable"))
 	d.Expect(problem.Message).NotTo(ContainSubstring(canary))
-	_, err := d.Reference(t.Context(), "team", &autov1alpha1.GitSource{URL: testURL, Ref: firstSHA, Auth: withSecret().Auth}, "")
+	err := d.locate(&autov1alpha1.GitSource{URL: testURL, Ref: firstSHA, Auth: withSecret().Auth})
 	d.Expect(err).To(HaveOccurred())
-	d.Expect(errors.As(err, new(*gitTrouble))).To(BeTrue())
+	d.Expect(errors.As(err, new(*gitFailure))).To(BeTrue())
 
 	failure = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "git", errors.New("no"))
 	d.pass(10 * time.Second)
@@ -266,18 +261,18 @@ func TestReferenceToACommitNeedsItsSecrets(t *testing.T) {
 	d := newDriver(t, GitOptions{})
 	source := withSecret()
 	source.Ref = firstSHA
-	_, err := d.Reference(t.Context(), "team", source, "sha256:abc")
-	g.Expect(problemIn(g, err).Reason).To(Equal("SecretNotFound"))
+	g.Expect(problemIn(g, d.locate(source)).Reason).To(Equal("SecretNotFound"))
 
 	g.Expect(d.client.Create(t.Context(), secretOf("git", map[string]string{"accessToken": "one"}))).To(Succeed())
-	reference, err := d.Reference(t.Context(), "team", source, "sha256:abc")
+	g.Expect(d.locate(source)).To(Succeed())
+	reference, err := d.stacks.Reference("team", &autov1alpha1.UpdateSource{Git: source, Digest: "sha256:abc"})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(reference.Digest).To(Equal("sha256:abc"))
-	found, err := d.stacks.Resolve(t.Context(), queryOf("a", source))
+	found, err := d.stacks.Subscribe(queryOf("a", source))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(reference.Maker.Key()).To(Equal(found.Maker.Key()), "an Update shares the making with its Stack")
 
 	source.Ref = "main"
-	_, err = d.Reference(t.Context(), "team", source, "")
+	_, err = d.stacks.Reference("team", &autov1alpha1.UpdateSource{Git: source})
 	g.Expect(problemIn(g, err).Permanent).To(BeTrue())
 }

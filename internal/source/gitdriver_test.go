@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"testing"
 	"time"
@@ -50,8 +51,8 @@ func (s *gitServers) Resolve(_ context.Context, remote git.Remote, _ string) (gi
 	return revision, nil
 }
 
-func (s *gitServers) Checkout(context.Context, git.Remote, string) (*git.Checkout, error) {
-	return nil, errors.New("nothing to check out")
+func (s *gitServers) Archive(context.Context, git.Remote, string, io.Writer) (git.Commit, error) {
+	return git.Commit{}, errors.New("nothing to check out")
 }
 
 // driver plays the loop of a Git, one step after the other, on a clock of its own.
@@ -61,7 +62,7 @@ type driver struct {
 	t       *testing.T
 	time    *clocktesting.FakeClock
 	servers *gitServers
-	stacks  *GitSubscription
+	stacks  *GitSubscriber
 	client  client.Client
 }
 
@@ -73,16 +74,13 @@ func newDriver(t *testing.T, options GitOptions, objects ...client.Object) *driv
 	if options.Live == nil {
 		options.Live = d.client
 	}
-	if options.Concurrent == 0 {
-		options.Concurrent = DefaultGitConcurrency
-	}
 	d.Git = newGit(options, d.servers, d.time)
-	d.stacks = d.Subscribe()
+	d.stacks = d.NewSubscriber()
 	return d
 }
 
-// settle looks at all that is due.
-func (d *driver) settle() {
+// pollAll polls all that is due.
+func (d *driver) pollAll() {
 	d.t.Helper()
 	for {
 		begun, _ := d.begin()
@@ -90,35 +88,35 @@ func (d *driver) settle() {
 			return
 		}
 		for _, p := range begun {
-			d.look(d.t.Context(), p)
+			d.poll(d.t.Context(), p)
 		}
 	}
 }
 
-// pass lets the time pass, with the looks that are due in it.
+// pass lets the time pass, with the polls that are due in it.
 func (d *driver) pass(duration time.Duration) {
 	d.t.Helper()
 	end := d.time.Now().Add(duration)
-	d.settle()
+	d.pollAll()
 	for {
 		next, ok := d.queue.next()
 		if !ok || next.After(end) {
 			break
 		}
 		d.time.SetTime(next)
-		d.settle()
+		d.pollAll()
 	}
 	d.time.SetTime(end)
 }
 
-// told returns who was sent an event since it was called last.
-func (d *driver) told() []string {
-	told := []string{}
+// notified returns who was sent an event since it was called last.
+func (d *driver) notified() []string {
+	notified := []string{}
 	for waiter := range d.stacks.notices.Take() {
-		told = append(told, waiter.Name)
+		notified = append(notified, waiter.Name)
 	}
-	slices.Sort(told)
-	return told
+	slices.Sort(notified)
+	return notified
 }
 
 // questions returns how often servers were asked since it was called last.
@@ -138,13 +136,13 @@ func queryOf(name string, source *autov1alpha1.GitSource) GitQuery {
 
 // resolve asks for the branch main.
 func (d *driver) resolve(name string) (*Artifact, error) {
-	return d.stacks.Resolve(d.t.Context(), queryOf(name, branch("main")))
+	return d.stacks.Subscribe(queryOf(name, branch("main")))
 }
 
 // commit is the hash of the artifact that the query is answered with.
 func (d *driver) commit(query GitQuery) string {
 	d.t.Helper()
-	found, err := d.stacks.Resolve(d.t.Context(), query)
+	found, err := d.stacks.Subscribe(query)
 	d.Expect(err).NotTo(HaveOccurred())
 	return found.Commit()
 }
@@ -152,7 +150,7 @@ func (d *driver) commit(query GitQuery) string {
 // problem is the one that the query is answered with.
 func (d *driver) problem(query GitQuery) *Problem {
 	d.t.Helper()
-	found, err := d.stacks.Resolve(d.t.Context(), query)
+	found, err := d.stacks.Subscribe(query)
 	d.Expect(found).To(BeNil())
 	return problemIn(d.WithT, err)
 }

@@ -18,50 +18,50 @@ import (
 
 var _ manager.Runnable = &Git{}
 
-func TestServerIsAskedOncePerIntervalHoweverManyFollow(t *testing.T) {
+func TestServerIsAskedOncePerIntervalHoweverManySubscribe(t *testing.T) {
 	d := newDriver(t, GitOptions{})
 	for i := range 100 {
 		_, err := d.resolve(fmt.Sprint(i))
 		d.Expect(problemIn(d.WithT, err).Pending).To(BeTrue())
 	}
-	d.settle()
+	d.pollAll()
 	d.Expect(d.questions()).To(Equal(1))
-	d.Expect(d.told()).To(HaveLen(100))
+	d.Expect(d.notified()).To(HaveLen(100))
 	for i := range 100 {
 		d.Expect(d.commit(queryOf(fmt.Sprint(i), branch("main")))).To(Equal(firstSHA))
 	}
 	d.pass(10 * time.Minute)
 	d.Expect(d.questions()).To(Equal(10))
-	d.Expect(d.told()).To(BeEmpty(), "nothing has changed")
+	d.Expect(d.notified()).To(BeEmpty(), "nothing has changed")
 }
 
-func TestFollowersAreToldOfAnotherCommitOnce(t *testing.T) {
+func TestSubscribersAreNotifiedOfAnotherCommitOnce(t *testing.T) {
 	d := newDriver(t, GitOptions{})
 	for _, name := range []string{"a", "b"} {
 		_, _ = d.resolve(name)
 	}
-	d.settle()
-	d.told()
+	d.pollAll()
+	d.notified()
 	d.servers.revision.SHA = secondSHA
 	d.pass(time.Minute)
-	d.Expect(d.told()).To(Equal([]string{"a", "b"}))
+	d.Expect(d.notified()).To(Equal([]string{"a", "b"}))
 	found, err := d.resolve("a")
 	d.Expect(err).NotTo(HaveOccurred())
-	d.Expect(found.Git).To(Equal(&autov1alpha1.GitSource{URL: testURL, Ref: secondSHA}))
+	d.Expect(found.Origin.Git).To(Equal(&autov1alpha1.GitSource{URL: testURL, Ref: secondSHA}))
 	d.Expect(found.Digest).To(BeEmpty())
 	d.Expect(found.Maker).NotTo(BeNil())
 	d.Expect(found.Published).To(Equal(d.time.Now()))
-	d.Expect(found.CommitInfo).To(Equal(&autov1alpha1.CommitInfo{SHA: secondSHA, Ref: "refs/heads/main", Repository: testURL}))
+	d.Expect(found.Origin.Commit).To(Equal(&autov1alpha1.CommitInfo{SHA: secondSHA, Ref: "refs/heads/main", Repository: testURL}))
 	d.pass(10 * time.Minute)
-	d.Expect(d.told()).To(BeEmpty())
+	d.Expect(d.notified()).To(BeEmpty())
 }
 
-func TestLooksSpreadByJitter(t *testing.T) {
+func TestPollsSpreadByJitter(t *testing.T) {
 	d := newDriver(t, GitOptions{Jitter: 0.5})
 	for i := range 50 {
-		_, _ = d.stacks.Resolve(t.Context(), queryOf(fmt.Sprint(i), branch(fmt.Sprint("branch-", i))))
+		_, _ = d.stacks.Subscribe(queryOf(fmt.Sprint(i), branch(fmt.Sprint("branch-", i))))
 	}
-	d.settle()
+	d.pollAll()
 	d.questions()
 	start := d.time.Now()
 	d.pass(29 * time.Second)
@@ -72,21 +72,21 @@ func TestLooksSpreadByJitter(t *testing.T) {
 	d.Expect(times[len(times)-1].Sub(start) - times[0].Sub(start)).To(BeNumerically(">", 10*time.Second))
 }
 
-func TestShortestIntervalOfTheFollowersCounts(t *testing.T) {
+func TestShortestIntervalOfTheSubscribersCounts(t *testing.T) {
 	d := newDriver(t, GitOptions{})
 	slow, fast := queryOf("slow", branch("main")), queryOf("fast", branch("main"))
 	slow.Interval, fast.Interval = 10*time.Minute, time.Minute
-	_, _ = d.stacks.Resolve(t.Context(), slow)
+	_, _ = d.stacks.Subscribe(slow)
 	d.pass(2 * time.Minute)
 	d.Expect(d.questions()).To(Equal(1))
 	d.commit(fast)
 	d.pass(0)
-	d.Expect(d.questions()).To(Equal(1), "the answer is older than the new follower wants")
+	d.Expect(d.questions()).To(Equal(1), "the answer is older than the new subscriber wants")
 	d.pass(5 * time.Minute)
 	d.Expect(d.questions()).To(Equal(5))
 	d.stacks.Forget(fast.Waiter)
 	d.pass(11 * time.Minute)
-	d.Expect(d.questions()).To(Equal(2), "the look that was planned, and the one after the long interval")
+	d.Expect(d.questions()).To(Equal(2), "the poll that was planned, and the one after the long interval")
 }
 
 func TestFailureThatMayPassIsShownWhenItIsTheSecond(t *testing.T) {
@@ -95,25 +95,25 @@ func TestFailureThatMayPassIsShownWhenItIsTheSecond(t *testing.T) {
 			d := newDriver(t, GitOptions{})
 			query := queryOf("a", branch("main"))
 			query.Interval = time.Hour
-			_, _ = d.stacks.Resolve(t.Context(), query)
-			d.settle()
-			d.told()
+			_, _ = d.stacks.Subscribe(query)
+			d.pollAll()
+			d.notified()
 			d.servers.err = gitError(kind)
 			d.pass(time.Hour)
-			d.Expect(d.told()).To(BeEmpty())
+			d.Expect(d.notified()).To(BeEmpty())
 			d.Expect(d.commit(query)).To(Equal(firstSHA))
 			d.pass(time.Minute)
-			d.Expect(d.told()).To(Equal([]string{"a"}))
+			d.Expect(d.notified()).To(Equal([]string{"a"}))
 			problem := d.problem(query)
 			d.Expect(problem.Message).To(HavePrefix("git.example apps/demo: " + string(kind)))
 			d.Expect(problem.Watched).To(BeTrue())
 			d.Expect(problem.Pending).To(BeFalse())
 
 			d.pass(time.Hour)
-			d.Expect(d.told()).To(BeEmpty(), "it is still the same")
+			d.Expect(d.notified()).To(BeEmpty(), "it is still the same")
 			d.servers.err = nil
 			d.pass(10 * time.Minute)
-			d.Expect(d.told()).To(Equal([]string{"a"}))
+			d.Expect(d.notified()).To(Equal([]string{"a"}))
 			d.Expect(d.commit(query)).To(Equal(firstSHA))
 		})
 	}
@@ -123,8 +123,8 @@ func TestFirstFailureIsShownWhenNothingIsKnown(t *testing.T) {
 	d := newDriver(t, GitOptions{})
 	d.servers.err = errors.New(canary)
 	_, _ = d.resolve("a")
-	d.settle()
-	d.Expect(d.told()).To(Equal([]string{"a"}))
+	d.pollAll()
+	d.Expect(d.notified()).To(Equal([]string{"a"}))
 	problem := d.problem(queryOf("a", branch("main")))
 	d.Expect(problem.Reason).To(Equal("SourceUnavailable"))
 	d.Expect(problem.Message).NotTo(ContainSubstring(canary), "nobody vouches for the text of such an error")
@@ -155,8 +155,8 @@ func TestFailuresAreTriedAgainLessAndLessOften(t *testing.T) {
 			d.servers.err = failure
 			query := queryOf("a", branch("main"))
 			query.Interval = test.interval
-			_, _ = d.stacks.Resolve(t.Context(), query)
-			d.settle()
+			_, _ = d.stacks.Subscribe(query)
+			d.pollAll()
 			last := d.servers.times[0]
 			for _, wait := range test.waits {
 				d.questions()
@@ -187,11 +187,11 @@ func TestAnswerThatSomebodyHasToActOnIsShownAtOnce(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			d := newDriver(t, GitOptions{})
 			_, _ = d.resolve("a")
-			d.settle()
-			d.told()
+			d.pollAll()
+			d.notified()
 			d.servers.err = gitError(kind)
 			d.pass(time.Minute)
-			d.Expect(d.told()).To(Equal([]string{"a"}))
+			d.Expect(d.notified()).To(Equal([]string{"a"}))
 			problem := d.problem(queryOf("a", branch("main")))
 			d.Expect(problem.Reason).To(Equal(reason))
 			d.Expect(problem.Message).To(MatchRegexp("^git.example apps/demo: "+string(kind)+": .{8}"), "it says what to do")
@@ -201,41 +201,41 @@ func TestAnswerThatSomebodyHasToActOnIsShownAtOnce(t *testing.T) {
 	}
 }
 
-func TestCommitIsNeverLookedFor(t *testing.T) {
+func TestCommitIsNeverPolled(t *testing.T) {
 	d := newDriver(t, GitOptions{})
 	d.Expect(d.problem(queryOf("a", branch("main"))).Pending).To(BeTrue())
 	d.Expect(d.commit(queryOf("a", branch("ABCDEF1111111111111111111111111111111111")))).To(Equal("abcdef1111111111111111111111111111111111"))
 	d.pass(time.Hour)
-	d.Expect(d.questions()).To(BeZero(), "nobody follows the branch any more")
+	d.Expect(d.questions()).To(BeZero(), "nobody is subscribed to the branch any more")
 	d.Expect(d.polls).To(BeEmpty())
-	d.Expect(d.followers).To(BeEmpty())
+	d.Expect(d.subscriptions).To(BeEmpty())
 }
 
-func TestPartOfAHashIsLookedForOnce(t *testing.T) {
+func TestPartOfAHashIsPolledOnce(t *testing.T) {
 	d := newDriver(t, GitOptions{})
 	d.servers.revision = git.Revision{SHA: firstSHA}
 	query := queryOf("a", branch("1111111"))
-	_, _ = d.stacks.Resolve(t.Context(), query)
+	_, _ = d.stacks.Subscribe(query)
 	d.pass(50 * time.Minute)
 	d.Expect(d.commit(query)).To(Equal(firstSHA))
 	d.Expect(d.questions()).To(Equal(1))
 	query.Token = "now"
 	d.Expect(d.problem(query).Pending).To(BeTrue())
-	d.settle()
+	d.pollAll()
 	d.Expect(d.questions()).To(Equal(1))
 	d.pass(3 * time.Hour)
 	d.Expect(d.polls).To(BeEmpty(), "it is forgotten like any other")
 }
 
-func TestPollEndsWithItsLastFollower(t *testing.T) {
+func TestPollEndsWithItsLastSubscription(t *testing.T) {
 	d := newDriver(t, GitOptions{}, secretOf("git", map[string]string{"accessToken": canary}))
 	source := branch("main")
 	source.Auth = &autov1alpha1.GitAuth{SecretRef: &meta.LocalObjectReference{Name: "git"}}
 	a, b := queryOf("a", source), queryOf("b", source)
 	for _, query := range []GitQuery{a, b} {
-		_, _ = d.stacks.Resolve(t.Context(), query)
+		_, _ = d.stacks.Subscribe(query)
 	}
-	d.settle()
+	d.pollAll()
 	d.stacks.Forget(a.Waiter)
 	d.stacks.Forget(a.Waiter)
 	d.questions()
@@ -247,52 +247,26 @@ func TestPollEndsWithItsLastFollower(t *testing.T) {
 	d.pass(time.Hour)
 	d.Expect(d.questions()).To(Equal(1))
 	d.Expect(d.polls).To(BeEmpty())
-	d.Expect(d.users).To(BeEmpty())
+	d.Expect(d.readers).To(BeEmpty())
 	d.Expect(d.queue.running).To(BeEmpty())
 	d.Expect(d.queue.total).To(BeZero())
 }
 
-func TestFollowerThatIsSilentIsAskedAndThenForgotten(t *testing.T) {
+func TestSubscriberThatIsSilentIsAskedAndThenForgotten(t *testing.T) {
 	d := newDriver(t, GitOptions{})
 	for _, name := range []string{"alive", "gone"} {
 		_, _ = d.resolve(name)
 	}
 	d.pass(59 * time.Minute)
-	d.Expect(d.told()).To(HaveLen(2), "of the first answer")
+	d.Expect(d.notified()).To(HaveLen(2), "of the first answer")
 	d.pass(2 * time.Minute)
-	d.Expect(d.told()).To(Equal([]string{"alive", "gone"}))
+	d.Expect(d.notified()).To(Equal([]string{"alive", "gone"}))
 	d.commit(queryOf("alive", branch("main")))
 	d.pass(20 * time.Minute)
-	d.Expect(d.told()).To(BeEmpty())
-	d.Expect(d.followers).To(HaveLen(1))
+	d.Expect(d.notified()).To(BeEmpty())
+	d.Expect(d.subscriptions).To(HaveLen(1))
 	d.pass(2 * time.Hour)
 	d.Expect(d.polls).To(BeEmpty())
-}
-
-func TestNoServerIsAskedManyThingsAtOnce(t *testing.T) {
-	d := newDriver(t, GitOptions{Concurrent: 10})
-	for i := range 60 {
-		source := branch(fmt.Sprint("branch-", i))
-		source.URL = fmt.Sprintf("https://%c.example/demo", 'a'+i%3)
-		_, _ = d.stacks.Resolve(t.Context(), queryOf(fmt.Sprint(i), source))
-	}
-	begun, _ := d.begin()
-	d.Expect(begun).To(HaveLen(10))
-	hosts := map[string]int{}
-	for _, p := range begun {
-		hosts[p.host]++
-	}
-	d.Expect(hosts).To(HaveLen(3))
-	for _, count := range hosts {
-		d.Expect(count).To(BeNumerically("<=", maxPerHost))
-	}
-	more, _ := d.begin()
-	d.Expect(more).To(BeEmpty())
-	for _, p := range begun {
-		d.look(t.Context(), p)
-	}
-	d.settle()
-	d.Expect(d.questions()).To(Equal(60))
 }
 
 func TestNamespacesShareOnlyWhatEverybodyMayRead(t *testing.T) {
@@ -307,9 +281,9 @@ func TestNamespacesShareOnlyWhatEverybodyMayRead(t *testing.T) {
 		for _, namespace := range []string{"team", "other"} {
 			query := queryOf(fmt.Sprint(source.Auth != nil), source)
 			query.Waiter = types.NamespacedName{Namespace: namespace, Name: query.Waiter.Name}
-			_, _ = d.stacks.Resolve(t.Context(), query)
-			d.settle()
-			found, err := d.stacks.Resolve(t.Context(), query)
+			_, _ = d.stacks.Subscribe(query)
+			d.pollAll()
+			found, err := d.stacks.Subscribe(query)
 			d.Expect(err).NotTo(HaveOccurred())
 			artifacts[found.Maker.Key()] = query.Waiter.String()
 			d.Expect(found.Maker.Key()).NotTo(ContainSubstring(canary))
@@ -319,11 +293,11 @@ func TestNamespacesShareOnlyWhatEverybodyMayRead(t *testing.T) {
 	d.Expect(artifacts).To(HaveLen(3))
 }
 
-func TestPanicOfALookIsAProblemLikeAnother(t *testing.T) {
+func TestPanicOfAPollIsAProblemLikeAnother(t *testing.T) {
 	d := newDriver(t, GitOptions{})
 	d.servers.during = func() { panic(canary) }
 	_, _ = d.resolve("a")
-	d.settle()
+	d.pollAll()
 	problem := d.problem(queryOf("a", branch("main")))
 	d.Expect(problem.Reason).To(Equal("SourceUnavailable"))
 	d.Expect(problem.Message).NotTo(ContainSubstring(canary))

@@ -4,37 +4,66 @@ import (
 	"container/heap"
 	"slices"
 	"time"
+
+	"github.com/stack-controller/stack-controller/internal/fairqueue"
 )
 
-// pollQueue orders the looks: those that are due at some time, and those that are due and wait for a slot, by their server.
+// pollQueue orders the polls: those that are due at some time, and those that are due and wait for a slot. The latter go round the
+// namespaces of their subscriptions: however many repositories one of them has, and however many servers it has that do not answer,
+// the polls of the others go on.
 type pollQueue struct {
-	timed   timedPolls
-	ready   map[string][]*poll
-	running map[string]int
+	timed timedPolls
+	// ready has the polls that wait for a slot by namespace and by server; one that several namespaces subscribe to waits in each of them.
+	ready map[string]map[string][]*poll
+	// turns has the namespaces in ready, the next one first.
+	turns []string
+	// running counts the slots that a namespace holds, that are for a server, and that a namespace holds for a server.
+	running map[slots]int
 	total   int
 }
 
-func newPollQueue() pollQueue {
-	return pollQueue{ready: map[string][]*poll{}, running: map[string]int{}}
+// slots are those of a namespace, of a server, or both.
+type slots struct {
+	namespace, host string
 }
 
-// at has the poll looked at then, instead of when it was to be.
+func newPollQueue() pollQueue {
+	return pollQueue{ready: map[string]map[string][]*poll{}, running: map[slots]int{}}
+}
+
+// at has the poll polled then, instead of when it was to be.
 func (q *pollQueue) at(p *poll, due time.Time) {
 	q.remove(p)
 	p.state, p.due = pollTimed, due
 	heap.Push(&q.timed, p)
 }
 
-// now has the poll looked at as soon as there is a slot; first puts it before the others that wait for one.
+// now has the poll polled as soon as there is a slot; first puts it before the others that wait for one.
 func (q *pollQueue) now(p *poll, first bool) {
 	q.remove(p)
 	p.state = pollReady
-	waiting := q.ready[p.host]
-	if first {
-		q.ready[p.host] = slices.Insert(waiting, 0, p)
+	for sub := range p.subscriptions {
+		q.waitIn(sub.key.waiter.Namespace, p, first)
+	}
+}
+
+// waitIn has a poll that waits for a slot wait for one of this namespace too.
+func (q *pollQueue) waitIn(namespace string, p *poll, first bool) {
+	if slices.Contains(p.waitsIn, namespace) {
 		return
 	}
-	q.ready[p.host] = append(waiting, p)
+	p.waitsIn = append(p.waitsIn, namespace)
+	hosts := q.ready[namespace]
+	if hosts == nil {
+		hosts = map[string][]*poll{}
+		q.ready[namespace] = hosts
+		q.turns = append(q.turns, namespace)
+	}
+	at := len(hosts[p.host])
+	if first {
+		at = 0
+	}
+	hosts[p.host] = slices.Insert(hosts[p.host], at, p)
 }
 
 // remove takes the poll out, unless it runs.
@@ -43,17 +72,26 @@ func (q *pollQueue) remove(p *poll) {
 	case pollTimed:
 		heap.Remove(&q.timed, p.index)
 	case pollReady:
-		q.setReady(p.host, slices.DeleteFunc(q.ready[p.host], func(other *poll) bool { return other == p }))
+		for _, namespace := range p.waitsIn {
+			q.removeFrom(namespace, p)
+		}
+		p.waitsIn = nil
 	}
 	p.state = pollIdle
 }
 
-func (q *pollQueue) setReady(host string, waiting []*poll) {
-	if len(waiting) == 0 {
-		delete(q.ready, host)
+func (q *pollQueue) removeFrom(namespace string, p *poll) {
+	hosts := q.ready[namespace]
+	at := slices.Index(hosts[p.host], p)
+	if hosts[p.host] = slices.Delete(hosts[p.host], at, at+1); len(hosts[p.host]) > 0 {
 		return
 	}
-	q.ready[host] = waiting
+	if delete(hosts, p.host); len(hosts) > 0 {
+		return
+	}
+	delete(q.ready, namespace)
+	turn := slices.Index(q.turns, namespace)
+	q.turns = slices.Delete(q.turns, turn, turn+1)
 }
 
 // expire takes out and returns the polls whose time has come.
@@ -75,29 +113,50 @@ func (q *pollQueue) next() (time.Time, bool) {
 	return q.timed[0].due, true
 }
 
-// begin returns the polls that have a slot now. Servers are served in no particular order, so that none is always the last.
+// begin returns the polls that have a slot now.
 func (q *pollQueue) begin(concurrent, perHost int) []*poll {
 	var begun []*poll
-	for host, waiting := range q.ready {
-		for len(waiting) > 0 && q.total < concurrent && q.running[host] < perHost {
-			p := waiting[0]
-			waiting = waiting[1:]
-			p.state = pollRunning
-			q.total++
-			q.running[host]++
-			begun = append(begun, p)
-		}
-		q.setReady(host, waiting)
+	for turn, p := q.pick(concurrent, perHost); p != nil; turn, p = q.pick(concurrent, perHost) {
+		p.holder = q.turns[turn]
+		// It has had its turn.
+		q.turns = append(slices.Delete(q.turns, turn, turn+1), p.holder)
+		q.remove(p)
+		p.state = pollRunning
+		q.count(p, 1)
+		begun = append(begun, p)
 	}
 	return begun
+}
+
+// pick returns the next poll that may have a slot, and the turn of the namespace that gets it; nil when there is none. One slot of each
+// server is for another namespace: a server may be slow only with what this one asks for. The servers of a namespace are served in no
+// particular order, so that none is always the last.
+func (q *pollQueue) pick(concurrent, perHost int) (turn int, p *poll) {
+	for turn, namespace := range q.turns {
+		if !fairqueue.MayTake(q.running[slots{namespace: namespace}], concurrent-q.total) {
+			continue
+		}
+		for host, waiting := range q.ready[namespace] {
+			if q.running[slots{host: host}] < perHost && q.running[slots{namespace, host}] < max(perHost-1, 1) {
+				return turn, waiting[0]
+			}
+		}
+	}
+	return 0, nil
 }
 
 // end gives the slot of the poll back.
 func (q *pollQueue) end(p *poll) {
 	p.state = pollIdle
-	q.total--
-	if q.running[p.host]--; q.running[p.host] == 0 {
-		delete(q.running, p.host)
+	q.count(p, -1)
+}
+
+func (q *pollQueue) count(p *poll, change int) {
+	q.total += change
+	for _, of := range []slots{{namespace: p.holder}, {host: p.host}, {p.holder, p.host}} {
+		if q.running[of] += change; q.running[of] == 0 {
+			delete(q.running, of)
+		}
 	}
 }
 

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
@@ -76,4 +79,67 @@ func parseGitURL(raw string) *url.URL {
 		return nil
 	}
 	return parsed
+}
+
+// checkGitSource finds what can be found without asking anybody.
+func checkGitSource(source *autov1alpha1.GitSource) error {
+	switch {
+	case source == nil || source.URL == "":
+		return invalidSource("the git source has no URL")
+	case source.Ref == "":
+		return invalidSource("the git source names no branch, tag or commit")
+	}
+	return nil
+}
+
+const (
+	secretKind    = "Secret"
+	configMapKind = "ConfigMap"
+)
+
+// objectReference is a Secret or ConfigMap that a repository is read with.
+type objectReference struct {
+	kind, namespace, name string
+}
+
+// referencesOf returns what may have to be read for the credentials, each once, those with credentials first.
+func referencesOf(namespace string, auth *autov1alpha1.GitAuth) []objectReference {
+	if auth == nil {
+		return nil
+	}
+	var found []objectReference
+	add := func(kind, name string) {
+		if reference := (objectReference{kind, namespace, name}); !slices.Contains(found, reference) {
+			found = append(found, reference)
+		}
+	}
+	selectors := []*corev1.SecretKeySelector{auth.SSHPrivateKey, auth.Token, auth.Username, auth.Password}
+	if app := auth.GitHubApp; app != nil {
+		selectors = append(selectors, app.AppID, app.InstallationID, app.PrivateKey)
+	}
+	for _, selector := range selectors {
+		if selector != nil {
+			add(secretKind, selector.Name)
+		}
+	}
+	if auth.SecretRef != nil {
+		add(secretKind, auth.SecretRef.Name)
+	}
+	if ref := auth.KnownHostsRef; ref != nil {
+		add(knownHostsKind(ref), ref.Name)
+	}
+	if auth.CertSecretRef != nil {
+		add(secretKind, auth.CertSecretRef.Name)
+	}
+	if auth.ProxySecretRef != nil {
+		add(secretKind, auth.ProxySecretRef.Name)
+	}
+	return found
+}
+
+func knownHostsKind(ref *autov1alpha1.KnownHostsReference) string {
+	if ref.Kind == secretKind {
+		return secretKind
+	}
+	return configMapKind
 }

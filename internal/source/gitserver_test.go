@@ -2,7 +2,6 @@ package source
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -11,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,6 +23,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 )
 
@@ -40,12 +41,14 @@ type gitStage struct {
 	front      *httptest.Server
 	// lists counts the questions for refs, packs those for commits.
 	lists, packs atomic.Int32
+	// gate keeps the server from answering while it is locked.
+	gate sync.RWMutex
 	// answer replaces the answers of the server while it is set.
 	answer atomic.Pointer[http.HandlerFunc]
 	client client.Client
 
 	git    *Git
-	stacks *GitSubscription
+	stacks *GitSubscriber
 }
 
 func newGitStage(t *testing.T) *gitStage {
@@ -68,6 +71,8 @@ func newGitStage(t *testing.T) *gitStage {
 		if strings.HasSuffix(r.URL.Path, "/git-upload-pack") {
 			s.packs.Add(1)
 		}
+		s.gate.RLock()
+		s.gate.RUnlock() //nolint:staticcheck // it only waits
 		if answer := s.answer.Load(); answer != nil {
 			(*answer)(w, r)
 			return
@@ -81,8 +86,8 @@ func newGitStage(t *testing.T) *gitStage {
 
 // restart runs a new Git, which knows nothing of the one before.
 func (s *gitStage) restart() {
-	s.git = NewGit(GitOptions{Live: s.client, Timeout: 5 * time.Second, Dir: s.t.TempDir()})
-	s.stacks = s.git.Subscribe()
+	s.git = NewGit(GitOptions{Live: s.client, Options: git.Options{AllowLocalAddresses: true, Timeout: 5 * time.Second, Dir: s.t.TempDir()}})
+	s.stacks = s.git.NewSubscriber()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.git.Start(ctx) }()
@@ -100,7 +105,7 @@ func (s *gitStage) answerWith(answer http.HandlerFunc) {
 	s.answer.Store(&answer)
 }
 
-// query follows the branch main with a short interval.
+// query subscribes to the branch main with a short interval.
 func (s *gitStage) query(name string) GitQuery {
 	return GitQuery{
 		Waiter:   types.NamespacedName{Namespace: "team", Name: name},
@@ -115,13 +120,13 @@ func (s *gitStage) next(query GitQuery) (*Artifact, error) {
 	var got event.GenericEvent
 	s.Eventually(s.stacks.Events()).Should(Receive(&got))
 	s.Expect(got.Object.GetName()).To(Equal(query.Waiter.Name))
-	return s.stacks.Resolve(s.t.Context(), query)
+	return s.stacks.Subscribe(query)
 }
 
-// follow asks for the first time.
-func (s *gitStage) follow(query GitQuery) (*Artifact, error) {
+// subscribe asks for the first time.
+func (s *gitStage) subscribe(query GitQuery) (*Artifact, error) {
 	s.t.Helper()
-	_, err := s.stacks.Resolve(s.t.Context(), query)
+	_, err := s.stacks.Subscribe(query)
 	s.Expect(problemIn(s.WithT, err).Pending).To(BeTrue())
 	return s.next(query)
 }
@@ -153,63 +158,9 @@ func (s *gitStage) change(name, content string) string {
 	return sha
 }
 
-func TestHundredFollowersCauseOneQuestionPerIntervalAndOneCheckoutPerCommit(t *testing.T) {
-	s := newGitStage(t)
-	store, err := artifact.NewStore(artifact.Options{Dir: t.TempDir()})
-	s.Expect(err).NotTo(HaveOccurred())
-	fetcher := artifact.NewFetcher(store, 0)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go func() { _ = fetcher.Start(ctx) }()
-
-	query := func(i int) GitQuery {
-		query := s.query(fmt.Sprint("stack-", i))
-		query.Interval = 2 * time.Second
-		return query
-	}
-	for i := range 100 {
-		_, err := s.stacks.Resolve(t.Context(), query(i))
-		s.Expect(err).To(HaveOccurred())
-	}
-	digests := map[string]bool{}
-	for _, want := range []func() string{func() string { return s.first }, func() string { return s.change("more", "content") }} {
-		sha := want()
-		for range 100 {
-			s.Eventually(s.stacks.Events()).Should(Receive())
-		}
-		for i := range 100 {
-			found, err := s.stacks.Resolve(t.Context(), query(i))
-			s.Expect(s.commits(found, err)).To(Equal(sha))
-			s.Expect(fetcher.Request(found.Reference, query(i).Waiter)).To(BeEmpty())
-		}
-		for range 100 {
-			s.Eventually(fetcher.Events()).Should(Receive())
-		}
-		for i := range 100 {
-			found, err := s.stacks.Resolve(t.Context(), query(i))
-			s.Expect(err).NotTo(HaveOccurred())
-			digest, err := fetcher.Request(found.Reference, query(i).Waiter)
-			s.Expect(err).NotTo(HaveOccurred())
-			s.Expect(digest).NotTo(BeEmpty())
-			digests[digest] = true
-			s.Expect(found.CommitInfo.Author).To(Equal("Demo"))
-			s.Expect(s.git.Describe(found.Git.URL, sha).Message).To(Equal("change"))
-		}
-		s.Expect(s.packs.Load()).To(BeEquivalentTo(len(digests)), "one checkout per commit, and no question for refs is one")
-	}
-	s.Expect(digests).To(HaveLen(2))
-
-	// Now that nothing changes, the questions come once per interval.
-	lists := s.lists.Load()
-	s.Eventually(s.lists.Load, patience, "5ms").Should(Equal(lists + 1))
-	start := time.Now()
-	s.Eventually(s.lists.Load, patience, "5ms").Should(BeNumerically(">=", lists+3))
-	s.Expect(time.Since(start)).To(BeNumerically("~", 4*time.Second, 1500*time.Millisecond))
-}
-
 func TestServerTellsOneCheckoutPerCommit(t *testing.T) {
 	s := newGitStage(t)
-	found, err := s.follow(s.query("a"))
+	found, err := s.subscribe(s.query("a"))
 	s.Expect(s.commits(found, err)).To(Equal(s.first))
 	s.stacks.Forget(s.query("a").Waiter) // so that only checkouts are counted
 	store, err := artifact.NewStore(artifact.Options{Dir: t.TempDir()})
@@ -231,12 +182,15 @@ func TestServerTellsOneCheckoutPerCommit(t *testing.T) {
 	}
 	s.Expect(s.packs.Load() - before).To(Equal(once))
 	s.Expect(another.Stored(found.Reference)).To(Equal(store.Stored(found.Reference)), "the artifact is reproducible")
+	described, err := s.subscribe(s.query("b"))
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(described.Origin.Commit).To(And(HaveField("Author", "Demo"), HaveField("Message", Not(BeEmpty()))), "as the checkout tells")
 }
 
-func TestFollowerSeesWhatHappensToItsBranch(t *testing.T) {
+func TestSubscriberSeesWhatHappensToItsBranch(t *testing.T) {
 	s := newGitStage(t)
 	query := s.query("a")
-	s.Expect(s.commits(s.follow(query))).To(Equal(s.first))
+	s.Expect(s.commits(s.subscribe(query))).To(Equal(s.first))
 	second := s.change("more", "content")
 	found, err := s.next(query)
 	s.Expect(s.commits(found, err)).To(Equal(second))
@@ -257,10 +211,10 @@ func TestFollowerSeesWhatHappensToItsBranch(t *testing.T) {
 	s.Expect(s.commits(s.next(query))).To(Equal(second), "the repository is there again")
 }
 
-func TestFollowerSeesWhatHappensToItsServer(t *testing.T) {
+func TestSubscriberSeesWhatHappensToItsServer(t *testing.T) {
 	s := newGitStage(t)
 	query := s.query("a")
-	s.Expect(s.commits(s.follow(query))).To(Equal(s.first))
+	s.Expect(s.commits(s.subscribe(query))).To(Equal(s.first))
 
 	s.answerWith(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
 	s.Expect(s.reasonOf(s.next(query))).To(Equal("SourceUnavailable"))
@@ -273,7 +227,7 @@ func TestFollowerSeesWhatHappensToItsServer(t *testing.T) {
 		w.WriteHeader(http.StatusTooManyRequests)
 	})
 	s.stacks.Forget(query.Waiter)
-	s.Expect(s.reasonOf(s.follow(query))).To(Equal("RateLimited"))
+	s.Expect(s.reasonOf(s.subscribe(query))).To(Equal("RateLimited"))
 	asked := s.lists.Load()
 	s.Consistently(s.lists.Load, "3s", "100ms").Should(Equal(asked), "the server is left alone")
 }
@@ -282,11 +236,11 @@ func TestNewGitKnowsNothingAndAsksOnce(t *testing.T) {
 	s := newGitStage(t)
 	query := s.query("a")
 	query.Interval = time.Hour
-	s.Expect(s.commits(s.follow(query))).To(Equal(s.first))
+	s.Expect(s.commits(s.subscribe(query))).To(Equal(s.first))
 	second := s.change("more", "content")
 	s.restart()
 	asked := s.lists.Load()
-	s.Expect(s.commits(s.follow(query))).To(Equal(second))
+	s.Expect(s.commits(s.subscribe(query))).To(Equal(second))
 	s.Expect(s.lists.Load() - asked).To(BeEquivalentTo(1))
 }
 
@@ -311,7 +265,8 @@ func TestCredentialsThatArriveBreakAndAreRenewedAreNoticed(t *testing.T) {
 	query := s.query("a")
 	query.Source.Auth = &autov1alpha1.GitAuth{SecretRef: secretRef("git")}
 	// A Secret that is missing is looked for all the time.
-	s.Expect(s.reasonOf(s.follow(query))).To(Equal("SecretNotFound"))
+	s.Expect(s.reasonOf(s.subscribe(query))).To(Equal("SecretNotFound"))
+	s.Expect(s.lists.Load()).To(BeZero(), "no server is asked without credentials")
 	secret := secretOf("git", map[string]string{"username": "user", "password": canary + "-1"})
 	s.Expect(s.client.Create(t.Context(), secret)).To(Succeed())
 	found, err := s.next(query)

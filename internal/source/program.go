@@ -1,7 +1,6 @@
 package source
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,13 @@ import (
 	"github.com/opencontainers/go-digest"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -33,16 +38,41 @@ type Programs struct {
 	Live   client.Reader
 }
 
-// ProgramOf returns the name of the Program that the Stack runs, which is in its own namespace, and false when it runs none.
-func ProgramOf(stack *pulumiv1.Stack) (types.NamespacedName, bool) {
-	if stack.Spec.ProgramRef == nil {
-		return types.NamespacedName{}, false
-	}
-	return types.NamespacedName{Namespace: stack.Namespace, Name: stack.Spec.ProgramRef.Name}, true
+var _ Source = &Programs{}
+
+// IsUsedBy implements Source.
+func (p *Programs) IsUsedBy(stack *pulumiv1.Stack) bool { return stack.Spec.ProgramRef != nil }
+
+// Made implements Source.
+func (p *Programs) Made(from *autov1alpha1.UpdateSource) bool { return from.Program != nil }
+
+// Forget implements Source.
+func (p *Programs) Forget(types.NamespacedName) {}
+
+// Key implements Source. The Program is in the namespace of the Stack.
+func (p *Programs) Key(stack *pulumiv1.Stack) string {
+	return programKey(types.NamespacedName{Namespace: stack.Namespace, Name: stack.Spec.ProgramRef.Name})
 }
 
-// ProgramChanged tells whether Stacks have to look at the Program again: it offers something else, or nothing for another reason.
-func ProgramChanged(before, after *pulumiv1.Program) bool {
+func programKey(name types.NamespacedName) string {
+	return fluxKey{pulumiv1.GroupVersion.WithKind(pulumiv1.ProgramKind).GroupKind(), name}.String()
+}
+
+// Watch implements Source.
+func (p *Programs) Watch(objects cache.Cache, stacksOf func(ctx context.Context, key string) []reconcile.Request) ctrlsource.Source {
+	return ctrlsource.Kind[client.Object](objects, &pulumiv1.Program{},
+		handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
+			return stacksOf(ctx, programKey(client.ObjectKeyFromObject(object)))
+		}),
+		predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*pulumiv1.Program)
+			after, same := e.ObjectNew.(*pulumiv1.Program)
+			return !ok || !same || programChanged(before, after)
+		}})
+}
+
+// programChanged reports whether a Program offers something else, or nothing for another reason.
+func programChanged(before, after *pulumiv1.Program) bool {
 	was, is := before.Status.Artifact, after.Status.Artifact
 	if (was == nil) != (is == nil) || is != nil && (was.Revision != is.Revision || was.Digest != is.Digest) {
 		return true
@@ -51,21 +81,13 @@ func ProgramChanged(before, after *pulumiv1.Program) bool {
 		conditions.GetMessage(before, meta.ReadyCondition) != conditions.GetMessage(after, meta.ReadyCondition)
 }
 
-// Resolve returns the artifact of the Stack's Program. A *Problem says why there is none; any other error is a failure to ask.
-func (p *Programs) Resolve(ctx context.Context, stack *pulumiv1.Stack) (*Artifact, error) {
-	return p.resolve(ctx, p.Client, stack)
-}
-
-// Refresh is Resolve with the Program as the API server has it.
-func (p *Programs) Refresh(ctx context.Context, stack *pulumiv1.Stack) (*Artifact, error) {
-	return p.resolve(ctx, p.Live, stack)
-}
-
-func (p *Programs) resolve(ctx context.Context, reader client.Reader, stack *pulumiv1.Stack) (*Artifact, error) {
-	key, ok := ProgramOf(stack)
-	if !ok {
-		return nil, fmt.Errorf("stack %s/%s has no Program", stack.Namespace, stack.Name)
+// Resolve implements Source.
+func (p *Programs) Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*Artifact, error) {
+	reader := p.Client
+	if live {
+		reader = p.Live
 	}
+	key := types.NamespacedName{Namespace: stack.Namespace, Name: stack.Spec.ProgramRef.Name}
 	found := &pulumiv1.Program{}
 	if err := reader.Get(ctx, key, found); apierrors.IsNotFound(err) {
 		return nil, programMissing(key)
@@ -76,18 +98,19 @@ func (p *Programs) resolve(ctx context.Context, reader client.Reader, stack *pul
 	switch {
 	case found.Status.ObservedGeneration != found.Generation || !conditions.Has(found, meta.ReadyCondition):
 		// The Pulumi Kubernetes Operator observed Programs too, and left no condition.
-		problem := waiting(pulumiv1.SourceNotReadyReason, "Program %s has not been looked at yet", key)
-		problem.Pending, problem.Watched = true, true
+		problem := programNotReady("Program %s has not been reconciled yet", key)
+		problem.Pending = true
 		return nil, problem
 	case !conditions.IsReady(found) || published == nil:
-		return nil, programNotReady(key, conditions.GetMessage(found, meta.ReadyCondition))
+		return nil, programNotReady("Program %s is not ready: %s", key, conditions.GetMessage(found, meta.ReadyCondition))
 	}
-	reference := p.Reference(key.Namespace, key.Name, published.Digest)
-	reference.URL, reference.Revision, reference.Size = published.URL, published.Revision, published.Size
 	return &Artifact{
-		Reference: reference,
+		Reference: artifact.Reference{URL: published.URL, Digest: published.Digest, Revision: published.Revision, Size: published.Size,
+			Maker: &programMaker{p.Live, key, published.Digest}},
 		Published: published.LastUpdateTime.Time,
-		Program:   &autov1alpha1.ProgramSource{Name: key.Name},
+		Origin:    autov1alpha1.UpdateSource{Program: &autov1alpha1.ProgramSource{Name: key.Name}},
+		Verification: Verification{Impossible: true,
+			Problem: fmt.Sprintf("Program %s cannot be verified: use a GitRepository or an OCIRepository of Flux with spec.verify", key)},
 	}, nil
 }
 
@@ -97,17 +120,22 @@ func programMissing(key types.NamespacedName) *Problem {
 	return problem
 }
 
-func programNotReady(key types.NamespacedName, why string) *Problem {
-	problem := waiting(pulumiv1.SourceNotReadyReason, "Program %s is not ready: %s", key, why)
+func programNotReady(format string, args ...any) *Problem {
+	problem := waiting(pulumiv1.SourceNotReadyReason, format, args...)
 	problem.Watched = true
 	return problem
 }
 
-// Reference returns the artifact with the digest that the Program is, or was. Making it fails with the kind NotFound when the
+// Reference implements Source: the artifact with the digest that the Program is, or was. Making it fails with the kind NotFound when the
 // Program is gone or has become another one.
-func (p *Programs) Reference(namespace, name, digest string) artifact.Reference {
-	key := types.NamespacedName{Namespace: namespace, Name: name}
-	return artifact.Reference{Digest: digest, Maker: &programMaker{live: p.Live, program: key, digest: digest}}
+func (p *Programs) Reference(namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error) {
+	key := types.NamespacedName{Namespace: namespace, Name: from.Program.Name}
+	return artifact.Reference{Digest: from.Digest, Maker: &programMaker{p.Live, key, from.Digest}}, nil
+}
+
+// Locate implements Source.
+func (p *Programs) Locate(_ context.Context, namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error) {
+	return p.Reference(namespace, from)
 }
 
 // programMaker renders a Program as it is when the artifact is needed.
@@ -123,26 +151,25 @@ func (m *programMaker) Key() string {
 }
 
 // Make implements artifact.Maker.
-func (m *programMaker) Make(ctx context.Context) (io.ReadCloser, error) {
+func (m *programMaker) Make(ctx context.Context, to io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
 	found := &pulumiv1.Program{}
 	if err := m.live.Get(ctx, m.program, found); apierrors.IsNotFound(err) {
-		return nil, artifact.NewMakeError(artifact.NotFound, programMissing(m.program))
+		return artifact.NewMakeError(artifact.NotFound, programMissing(m.program))
 	} else if err != nil {
-		return nil, fmt.Errorf("read Program %s: %w", m.program, err)
+		return fmt.Errorf("read Program %s: %w", m.program, err)
 	}
 	tarball, err := program.Render(found)
 	var invalid *program.InvalidError
 	switch {
 	case errors.As(err, &invalid):
-		return nil, artifact.NewMakeError(artifact.NotFound, programNotReady(m.program, invalid.Error()))
+		return artifact.NewMakeError(artifact.NotFound, programNotReady("Program %s is not ready: %s", m.program, invalid))
 	case err != nil:
-		return nil, artifact.NewMakeError(artifact.Unusable, fmt.Errorf("render Program %s: %w", m.program, err))
+		return artifact.NewMakeError(artifact.Unusable, fmt.Errorf("render Program %s: %w", m.program, err))
 	case m.digest != "" && digest.FromBytes(tarball).String() != m.digest:
-		problem := waiting(pulumiv1.SourceNotReadyReason, "Program %s has been changed since", m.program)
-		problem.Watched = true
-		return nil, artifact.NewMakeError(artifact.NotFound, problem)
+		return artifact.NewMakeError(artifact.NotFound, programNotReady("Program %s has been changed since", m.program))
 	}
-	return io.NopCloser(bytes.NewReader(tarball)), nil
+	_, err = to.Write(tarball)
+	return err
 }

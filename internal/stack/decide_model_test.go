@@ -22,21 +22,22 @@ var (
 		"interrupted", "removed before it ran", "removed after it ran"}
 	modelKinds   = []autov1alpha1.UpdateType{autov1alpha1.UpdateTypeUp, autov1alpha1.UpdateTypePreview, autov1alpha1.UpdateTypeDestroy}
 	modelLasts   = []string{"none", "succeeded", "failed", "failed long ago", "failed often", "interrupted", "interrupted often", "locked"}
-	modelSources = []string{"none", "same", "new", "new, same content", "new, content unknown", "new, content unavailable", "pending", "missing",
+	modelSources = []string{"none", "same", "same, not asked for", "new", "new, same content", "new, content unknown", "new, content unavailable", "pending", "missing",
 		"missing and not watched", "forbidden"}
-	modelDependencies = []string{"met", "unmet", "cycle", "forbidden", "stale", "stale and asked"}
+	modelDependencies = []string{"met", "unmet", "cycle", "forbidden", "stale", "stale and asked", "behind"}
 	modelResyncs      = []string{"off", "due", "later"}
 	modelProjects     = []string{"unknown", "known", "known, program runs"}
 )
 
 // modelState is one combination.
 type modelState struct {
-	update                                               string
-	kind, lastKind                                       autov1alpha1.UpdateType
-	last, source, dependency, resync, project            string
-	deleting, suspended, destroyOnFinalize, orphan       bool
-	preview, deployed, badSpec, request, edited, trouble bool
-	dependents, busy                                     bool
+	update                                                       string
+	kind, lastKind                                               autov1alpha1.UpdateType
+	last, source, dependency, resync, project                    string
+	deleting, suspended, destroyOnFinalize, orphan               bool
+	preview, deployed, badSpec, request, edited, workspaceFailed bool
+	dependents, busy                                             bool
+	rewritten                                                    bool // an edit that says what the specification said before
 }
 
 var both = []bool{false, true}
@@ -75,7 +76,7 @@ func modelSpaces(visit func(*modelState)) {
 		each(modelKinds, &s.kind, func() {
 			each(both, &s.deleting, func() {
 				each([]string{"same", "new", "missing"}, &s.source, func() {
-					each(both, &s.trouble, func() { deletion(func() { visit(s) }) })
+					each(both, &s.workspaceFailed, func() { deletion(func() { visit(s) }) })
 				})
 			})
 		})
@@ -120,6 +121,7 @@ func (s *modelState) observe() observation {
 	if s.request {
 		stack.Annotations[pulumiv1.ReconcileRequestAnnotation] = "now"
 	}
+	spec.ContinueResyncOnCommitMatch = s.resync != "off"
 	if s.project != "unknown" {
 		stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{}
 	}
@@ -127,18 +129,21 @@ func (s *modelState) observe() observation {
 		o.specProblem = errors.New("bad")
 	}
 	if s.busy {
-		o.busy = "by-hand"
+		o.foreignUpdate = "by-hand"
 	}
 	if s.dependents {
 		o.dependents = []dependent{{}}
 	}
-	if s.trouble {
+	if s.workspaceFailed {
 		o.workspace = workspaceThat(stalled(autov1alpha1.ImagePullFailedReason))
 	}
 	s.observeLast(stack)
 	s.observeSource(&o)
 	s.observeDependency(&o)
 	s.observeUpdate(&o)
+	if s.rewritten {
+		s.rewrite(stack)
+	}
 	return o
 }
 
@@ -171,7 +176,6 @@ func (s *modelState) observeLast(stack *pulumiv1.Stack) {
 		last.Generation = 1
 	}
 	stack.Status.LastUpdate = last
-	stack.Spec.ContinueResyncOnCommitMatch = s.resync != "off"
 	if s.resync == "due" {
 		last.LastResyncTime = ago(time.Hour)
 	}
@@ -183,15 +187,17 @@ func (s *modelState) observeSource(o *observation) {
 	problem := &source.Problem{Reason: pulumiv1.SourceNotFoundReason, Message: "why"}
 	switch s.source {
 	case "same":
+		o.artifact, o.content = found, stored
+	case "same, not asked for":
 		o.artifact = found
 	case "new":
-		o.artifact, o.content.digest = other, "sha256:other"
+		o.artifact, o.content = other, content{requested: true, stored: true, digest: "sha256:other"}
 	case "new, same content":
-		o.artifact, o.content.digest = other, "sha256:content"
+		o.artifact, o.content = other, stored
 	case "new, content unknown":
 		o.artifact = other
 	case "new, content unavailable":
-		o.artifact, o.content.problem = other, errors.New("no route")
+		o.artifact, o.content = other, content{requested: true, problem: errors.New("no route")}
 	case "pending":
 		problem.Pending, o.sourceProblem = true, problem
 	case "missing":
@@ -214,7 +220,9 @@ func (s *modelState) observeDependency(o *observation) {
 	case "stale":
 		o.stale = &staleDependency{request: "after-it"}
 	case "stale and asked":
-		o.stale = &staleDependency{}
+		o.stale = new(staleDependency)
+	case "behind":
+		o.behind = &dependencyProblem{reason: pulumiv1.DependencyNotReadyReason}
 	}
 }
 
@@ -249,22 +257,22 @@ func (s *modelState) observeUpdate(o *observation) {
 	}
 }
 
-// proven tells whether nothing is left behind when the Stack goes.
+// proven reports whether nothing is left behind when the Stack goes.
 func (s *modelState) proven() bool {
 	neverDeployed := !s.deployed && (s.last == "none" || s.lastKind == autov1alpha1.UpdateTypePreview)
 	gone := s.last == "succeeded" && s.lastKind == autov1alpha1.UpdateTypeDestroy
 	return s.orphan || !s.destroyOnFinalize || neverDeployed || gone
 }
 
-// wakes tells whether what the decision names really brings the Stack back.
+// wakes reports whether what the decision names really brings the Stack back.
 func (s *modelState) wakes(d decision) bool {
 	switch d.wake {
 	case byEdit:
-		return d.action == actionSettle || d.action == actionSuspend || d.action == actionStall
+		return d.action == actionReady || d.action == actionSuspend || d.action == actionStall
 	case bySource:
 		return s.source == "pending" || s.source == "missing"
 	case byFetch:
-		return s.source == "new, content unknown"
+		return s.fetches()
 	case byUpdate:
 		return s.update != "none" || d.action == actionUpdate
 	case byDependencies:
@@ -293,7 +301,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(s.wakes(d), "every decision is followed by something that wakes the Stack")
 	promise(d.after >= 0, "no time is negative")
 	promise(d.action != actionRelease || s.deleting && s.proven(), "the finalizer goes with proof only")
-	promise(d.action != actionRelease || !exists && !s.busy || s.trouble, "nothing runs on when the Stack goes")
+	promise(d.action != actionRelease || !exists && !s.busy || s.workspaceFailed, "nothing runs on when the Stack goes")
 	promise(!s.deleting || exists || !s.proven() || s.busy || d.action == actionRelease, "nothing that is proven keeps a Stack")
 	promise(!exists || slices.Contains([]action{actionRecord, actionFollow, actionCancel, actionSupersede, actionRelease}, d.action), "there is one operation at a time")
 	promise(d.action != actionSupersede || waits, "only an Update that waits is replaced")
@@ -302,7 +310,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(!asked || d.action == actionCancel || d.action == actionRelease, "what somebody asks to end is ended")
 	promise((d.action == actionRecord) == complete, "every result is recorded")
 	promise(!s.suspended || !waits || d.action == actionSupersede || d.action == actionRelease, "nothing waits to start while the Stack is suspended")
-	promise(!s.suspended || d.action != actionUpdate && d.action != actionAsk, "a suspended Stack starts nothing")
+	promise(!s.suspended || d.action != actionUpdate && d.action != actionRequestDependency, "a suspended Stack starts nothing")
 	promise(d.action != actionStall || permanent || s.suspended && s.deleting, "only what somebody has to mend stalls")
 	promise(d.action != actionUpdate || !s.badSpec && s.startable(d), "an update needs all that it is made of")
 	stuck := s.deleting && !exists && slices.Contains([]action{actionStall, actionWait, actionRetry}, d.action)
@@ -311,31 +319,40 @@ func (s *modelState) broken(d decision) (promises []string) {
 		wayOut = "delete that update"
 	}
 	promise(!stuck || strings.Contains(d.message, wayOut), "a deletion that waits says how to go on")
+	promise(!s.fetches() || d.action != actionUpdate, "nothing starts before its files are there")
 	promise(!s.dependents || d.action != actionUpdate, "nothing is destroyed under those who depend on it")
 	promise(!s.destroyable() || d.action == actionUpdate, "nobody waits for what is no reason to wait")
 	promise(d.action != actionSuspend || s.suspended && !s.deleting, "nothing is left alone without being suspended")
-	settled := s.last == "succeeded" && !s.request && !s.edited && s.source != "new" && s.resync != "due"
-	promise(d.action != actionSettle || settled, "what is asked for is not up to date")
-	promise(exists || s.suspended || s.deleting && s.proven() || s.last == "succeeded" || d.action != actionSettle && d.action != actionSuspend, "a failure is tried again")
+	nothingToDo := s.last == "succeeded" && !s.request && !s.edited && s.source != "new" && s.resync != "due"
+	promise(d.action != actionReady || nothingToDo, "what is asked for is not up to date")
+	promise(exists || s.suspended || s.deleting && s.proven() || s.last == "succeeded" || d.action != actionReady && d.action != actionSuspend, "a failure is tried again")
 	return promises
 }
 
-// destroyable tells whether a deletion has all that it needs for its first destroy. That a dependency is not met does not matter.
+// destroyable reports whether a deletion has all that it needs for its first destroy. That a dependency is not met does not matter.
 func (s *modelState) destroyable() bool {
-	hasArtifact := s.source == "none" || s.source == "same" || strings.HasPrefix(s.source, "new")
 	first := s.last == "none" || s.lastKind != autov1alpha1.UpdateTypeDestroy || s.last == "failed long ago"
-	return s.deleting && s.update == "none" && !s.proven() && !s.suspended && !s.badSpec && !s.dependents && first && (hasArtifact || s.project == "known")
+	return s.deleting && s.update == "none" && !s.proven() && !s.suspended && !s.badSpec && !s.dependents && first && (s.hasFiles() || s.project == "known" && !s.fetches())
+}
+
+// hasFiles reports whether an operation has all files that it needs.
+func (s *modelState) hasFiles() bool {
+	return slices.Contains([]string{"none", "same", "new", "new, same content"}, s.source)
+}
+
+// fetches reports whether the files are on their way.
+func (s *modelState) fetches() bool {
+	return s.source == "same, not asked for" || s.source == "new, content unknown"
 }
 
 func (s *modelState) startable(d decision) bool {
-	hasArtifact := s.source == "none" || s.source == "same" || strings.HasPrefix(s.source, "new")
 	switch {
 	case s.deleting:
-		return d.kind == autov1alpha1.UpdateTypeDestroy && !s.proven() && (hasArtifact || s.project == "known")
+		return d.kind == autov1alpha1.UpdateTypeDestroy && !s.proven() && (s.hasFiles() || s.project == "known")
 	case s.preview:
-		return d.kind == autov1alpha1.UpdateTypePreview && hasArtifact && s.dependency == "met"
+		return d.kind == autov1alpha1.UpdateTypePreview && s.hasFiles() && s.dependency == "met"
 	}
-	return d.kind == autov1alpha1.UpdateTypeUp && hasArtifact && s.dependency == "met"
+	return d.kind == autov1alpha1.UpdateTypeUp && s.hasFiles() && s.dependency == "met"
 }
 
 // TestEveryStateHasADecisionThatKeepsThePromises goes through all combinations of what a decision is made from.
@@ -353,17 +370,18 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 		if d.action == actionRetry && !triedAgain(o, d) {
 			promises = append(promises, "an attempt comes when its time has come")
 		}
+		if !s.edited && !s.suspended && !s.deleting && s.last != "none" && !sameForRewritten(*s, d) {
+			promises = append(promises, "an edit that says nothing new changes nothing")
+		}
 		for _, name := range promises {
 			if wrong[name]++; wrong[name] == 1 {
 				t.Errorf("%s: %+v: %s, woken by %s after %s: %s", name, *s, d.action, d.wake, d.after, d.message)
 			}
 		}
 	})
-	for name, count := range wrong {
-		t.Errorf("%d of %d states: %s", count, states, name)
-	}
-	for _, expected := range []action{actionRecord, actionUpdate, actionLook, actionFetch, actionSupersede, actionCancel, actionFollow, actionWait, actionAsk,
-		actionStall, actionRetry, actionSettle, actionSuspend, actionRelease} {
+	g.Expect(wrong).To(BeEmpty(), "by promise, of %d states", states)
+	for _, expected := range []action{actionRecord, actionUpdate, actionFetch, actionFetch, actionSupersede, actionCancel, actionFollow, actionWait, actionRequestDependency,
+		actionStall, actionRetry, actionReady, actionSuspend, actionRelease} {
 		g.Expect(reached).To(HaveKey(expected))
 	}
 	t.Logf("%d states in %s: %v", states, time.Since(start).Round(time.Millisecond), reached)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -22,8 +23,11 @@ func ago(d time.Duration) metav1.Time {
 	return metav1.NewTime(now.Add(-d))
 }
 
-// settled is a Stack that was deployed a minute ago and whose inputs are the same as then.
-func settled() *observation {
+// stored are the files of the artifact that the last attempt ran.
+var stored = content{requested: true, stored: true, digest: "sha256:content"}
+
+// upToDate is a Stack that was deployed a minute ago and whose inputs are the same as then.
+func upToDate() *observation {
 	return &observation{
 		now:          now,
 		waitInterval: 30 * time.Second,
@@ -39,12 +43,13 @@ func settled() *observation {
 			},
 		},
 		artifact: &source.Artifact{Reference: artifact.Reference{Digest: "sha256:a", Revision: "main@sha1:a"}},
+		content:  stored,
 	}
 }
 
 // failed is a Stack whose last attempts on the present inputs failed, the last one so long ago.
 func failed(failures int64, since time.Duration) *observation {
-	o := settled()
+	o := upToDate()
 	o.stack.Status.LastUpdate.State = pulumiv1.StackUpdateFailed
 	o.stack.Status.LastUpdate.Failures = failures
 	o.stack.Status.LastUpdate.LastResyncTime = ago(since)
@@ -58,9 +63,9 @@ func interrupted(interruptions int64, since time.Duration) *observation {
 	return o
 }
 
-// deleting is a settled Stack that is being deleted and has to destroy its resources.
+// deleting is an up-to-date Stack that is being deleted and has to destroy its resources.
 func deleting() *observation {
-	o := settled()
+	o := upToDate()
 	o.stack.DeletionTimestamp = &metav1.Time{Time: now}
 	o.stack.Spec.DestroyOnFinalize = true
 	return o
@@ -68,7 +73,7 @@ func deleting() *observation {
 
 // updating is a Stack whose current Update stands as told.
 func updating(conditions ...metav1.Condition) *observation {
-	o := settled()
+	o := upToDate()
 	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2", Generation: 2, Commit: "sha256:a"}
 	o.update = &autov1alpha1.Update{
 		ObjectMeta: metav1.ObjectMeta{Name: "app-2"},
@@ -94,95 +99,136 @@ func with(o *observation, changes ...func(*observation)) *observation {
 	return o
 }
 
+// decisionCase is a state and what is decided on it.
+type decisionCase struct {
+	name   string
+	given  *observation
+	action action
+	// kind is that of the update; empty stands for a destroy of a Stack that is being deleted, and for an up.
+	kind   autov1alpha1.UpdateType
+	reason string
+	// says are parts of the message.
+	says         []string
+	fresh, quiet bool
+	// wake is what wakes the Stack. Where it is left out, wakes says whether it is a time.
+	wake  waker
+	wakes bool
+}
+
+func expectDecisions(t *testing.T, cases []decisionCase) {
+	for _, test := range cases {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			d := decide(*test.given)
+			g.Expect(d.action).To(Equal(test.action))
+			g.Expect(d.fresh).To(Equal(test.fresh))
+			g.Expect(d.quiet).To(Equal(test.quiet))
+			if test.reason != "" {
+				g.Expect(d.reason).To(Equal(test.reason))
+			}
+			for _, text := range test.says {
+				g.Expect(d.message).To(ContainSubstring(text))
+			}
+			switch {
+			case d.action != actionUpdate:
+				g.Expect(d.kind).To(BeEmpty())
+			case test.kind != "":
+				g.Expect(d.kind).To(Equal(test.kind))
+			case !test.given.stack.DeletionTimestamp.IsZero():
+				g.Expect(d.kind).To(Equal(autov1alpha1.UpdateTypeDestroy))
+			default:
+				g.Expect(d.kind).To(Equal(autov1alpha1.UpdateTypeUp))
+			}
+			if test.wake != "" {
+				g.Expect(d.wake).To(Equal(test.wake))
+			} else {
+				g.Expect(d.after > 0).To(Equal(test.wakes))
+			}
+		})
+	}
+}
+
 func TestDecideChoosesOneActionForEveryState(t *testing.T) {
-	for _, test := range []struct {
-		name   string
-		given  *observation
-		action action
-		kind   autov1alpha1.UpdateType
-		reason string
-		fresh  bool
-		wakes  bool // by time
-	}{
-		{name: "a new Stack is deployed", given: with(settled(), func(o *observation) { o.stack.Status.LastUpdate = nil }), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
-		{name: "a settled Stack rests", given: settled(), action: actionSettle},
-		{name: "a new digest is deployed", given: with(settled(), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
-		{name: "a new revision of the same content is not", given: with(settled(), func(o *observation) { o.artifact.Revision = "main@sha1:b" }), action: actionSettle},
-		{name: "a new generation is deployed", given: with(settled(), func(o *observation) { o.stack.Generation = 3 }), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
-		{name: "a request in Pulumi's annotation is answered", given: with(settled(), func(o *observation) {
+	expectDecisions(t, []decisionCase{
+		{name: "a new Stack is deployed", given: with(upToDate(), func(o *observation) { o.stack.Status.LastUpdate = nil }), action: actionUpdate, fresh: true},
+		{name: "a Stack that is up to date rests", given: upToDate(), action: actionReady},
+		{name: "a new digest is deployed", given: with(upToDate(), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionUpdate, fresh: true},
+		{name: "a new revision of the same content is not", given: with(upToDate(), func(o *observation) { o.artifact.Revision = "main@sha1:b" }), action: actionReady},
+		{name: "a new generation is deployed", given: with(upToDate(), func(o *observation) { o.stack.Generation = 3 }), action: actionUpdate, fresh: true},
+		{name: "a request in Pulumi's annotation is answered", given: with(upToDate(), func(o *observation) {
 			o.stack.Annotations = map[string]string{pulumiv1.ReconcileRequestAnnotation: "now"}
-		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
-		{name: "a request in Flux's annotation is answered", given: with(settled(), func(o *observation) {
+		}), action: actionUpdate, fresh: true},
+		{name: "a request in Flux's annotation is answered", given: with(upToDate(), func(o *observation) {
 			o.stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
-		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
-		{name: "a request is answered once", given: with(settled(), func(o *observation) {
+		}), action: actionUpdate, fresh: true},
+		{name: "a request is answered once", given: with(upToDate(), func(o *observation) {
 			o.stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now", pulumiv1.ReconcileRequestAnnotation: "now"}
 			o.stack.Status.LastHandledReconcileAt, o.stack.Status.ObservedReconcileRequest = "now", "now"
-		}), action: actionSettle},
-		{name: "a preview Stack previews", given: with(settled(), func(o *observation) { o.stack.Status.LastUpdate = nil; o.stack.Spec.Preview = true }), action: actionUpdate, kind: autov1alpha1.UpdateTypePreview, fresh: true},
-		{name: "a resync that is not due waits for its time", given: with(settled(), func(o *observation) {
+		}), action: actionReady},
+		{name: "a preview Stack previews", given: with(upToDate(), func(o *observation) { o.stack.Status.LastUpdate = nil; o.stack.Spec.Preview = true }), action: actionUpdate, kind: autov1alpha1.UpdateTypePreview, fresh: true},
+		{name: "a resync that is not due waits for its time", given: with(upToDate(), func(o *observation) {
 			o.stack.Spec.ContinueResyncOnCommitMatch = true
 			o.stack.Spec.ResyncFrequencySeconds = 300
-		}), action: actionSettle, wakes: true},
-		{name: "a resync that is due runs", given: with(settled(), func(o *observation) {
+		}), action: actionReady, wakes: true},
+		{name: "a resync that is due runs", given: with(upToDate(), func(o *observation) {
 			o.stack.Spec.ContinueResyncOnCommitMatch = true
 			o.stack.Status.LastUpdate.LastResyncTime = ago(time.Hour)
-		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
+		}), action: actionUpdate},
 
-		{name: "a changed Secret is deployed", given: using(settled(), "a-1", "a-2"), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
-		{name: "one among several is enough", given: using(settled(), "a-1 b-1", "a-1 b-2"), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
-		{name: "a Secret that appears beside others is deployed", given: using(settled(), "a-1", "a-1 b-1"), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
-		{name: "a Secret that did not change is not", given: using(settled(), "a-1 b-1", "b-1 a-1"), action: actionSettle},
-		{name: "a Secret that is gone, or not watched any more, changes nothing", given: using(settled(), "a-1 b-1", "b-1"), action: actionSettle},
-		{name: "nothing is watched any more", given: using(settled(), "a-1", ""), action: actionSettle},
-		{name: "a Secret that was not watched before is no change", given: using(settled(), "", "a-1"), action: actionSettle},
-		{name: "a preview Stack previews a changed Secret", given: with(using(settled(), "a-1", "a-2"), func(o *observation) { o.stack.Spec.Preview = true }),
+		{name: "a changed Secret is deployed", given: using(upToDate(), "a-1", "a-2"), action: actionUpdate, fresh: true},
+		{name: "one among several is enough", given: using(upToDate(), "a-1 b-1", "a-1 b-2"), action: actionUpdate, fresh: true},
+		{name: "a Secret that appears beside others is deployed", given: using(upToDate(), "a-1", "a-1 b-1"), action: actionUpdate, fresh: true},
+		{name: "a Secret that did not change is not", given: using(upToDate(), "a-1 b-1", "b-1 a-1"), action: actionReady},
+		{name: "a Secret that is gone, or not watched any more, changes nothing", given: using(upToDate(), "a-1 b-1", "b-1"), action: actionReady},
+		{name: "nothing is watched any more", given: using(upToDate(), "a-1", ""), action: actionReady},
+		{name: "a Secret that was not watched before is no change", given: using(upToDate(), "", "a-1"), action: actionReady},
+		{name: "a preview Stack previews a changed Secret", given: with(using(upToDate(), "a-1", "a-2"), func(o *observation) { o.stack.Spec.Preview = true }),
 			action: actionUpdate, kind: autov1alpha1.UpdateTypePreview, fresh: true},
-		{name: "a changed Secret does not wait for the backoff", given: using(failed(9, time.Second), "a-1", "a-2"), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
+		{name: "a changed Secret does not wait for the backoff", given: using(failed(9, time.Second), "a-1", "a-2"), action: actionUpdate, fresh: true},
 		{name: "a failure with the same Secret does", given: using(failed(1, time.Second), "a-1", "a-1"), action: actionRetry, reason: pulumiv1.RetryingAfterFailureReason, wakes: true},
-		{name: "a changed Secret waits for the dependencies", given: with(using(settled(), "a-1", "a-2"), func(o *observation) {
+		{name: "a changed Secret waits for the dependencies", given: with(using(upToDate(), "a-1", "a-2"), func(o *observation) {
 			o.dependency = &dependencyProblem{reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: "no"}
 		}),
 			action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
-		{name: "a suspended Stack ignores a changed Secret", given: with(using(settled(), "a-1", "a-2"), func(o *observation) { o.stack.Spec.Suspend = true }),
+		{name: "a suspended Stack ignores a changed Secret", given: with(using(upToDate(), "a-1", "a-2"), func(o *observation) { o.stack.Spec.Suspend = true }),
 			action: actionSuspend, reason: pulumiv1.SuspendedReason},
 		{name: "a waiting Update reads a changed Secret when it starts", given: using(updating(), "a-1", "a-2"), action: actionFollow},
 
 		{name: "a failure is retried after a while", given: failed(1, time.Second), action: actionRetry, reason: pulumiv1.RetryingAfterFailureReason, wakes: true},
-		{name: "a failure is retried when its time has come", given: failed(1, time.Minute), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
+		{name: "a failure is retried when its time has come", given: failed(1, time.Minute), action: actionUpdate},
 		{name: "many failures stall the Stack and attempts go on", given: failed(3, time.Second), action: actionRetry, reason: pulumiv1.UpdateFailedReason, wakes: true},
-		{name: "a new commit does not wait for the backoff", given: with(failed(9, time.Second), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp, fresh: true},
+		{name: "a new commit does not wait for the backoff", given: with(failed(9, time.Second), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionUpdate, fresh: true},
 
-		{name: "an interruption is repeated at once", given: interrupted(1, 0), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
+		{name: "an interruption is repeated at once", given: interrupted(1, 0), action: actionUpdate},
 		{name: "an interruption does not wait for the retry interval", given: with(interrupted(1, 0), func(o *observation) {
 			o.stack.Spec.RetryInterval = &metav1.Duration{Duration: time.Hour}
-		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
-		{name: "the third interruption in a row is repeated at once", given: interrupted(3, 0), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
+		}), action: actionUpdate},
+		{name: "the third interruption in a row is repeated at once", given: interrupted(3, 0), action: actionUpdate},
 		{name: "more interruptions in a row wait", given: interrupted(4, time.Second), action: actionRetry, reason: pulumiv1.UpdateInterruptedReason, wakes: true},
-		{name: "more interruptions in a row are repeated when their time has come", given: interrupted(4, 11*time.Second), action: actionUpdate, kind: autov1alpha1.UpdateTypeUp},
+		{name: "more interruptions in a row are repeated when their time has come", given: interrupted(4, 11*time.Second), action: actionUpdate},
 		{name: "many interruptions in a row stall the Stack and attempts go on", given: interrupted(6, time.Second), action: actionRetry, reason: pulumiv1.UpdateFailedReason, wakes: true},
 		{name: "an interrupted destroy is repeated at once", given: with(interrupted(1, 0), func(o *observation) {
 			o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
 			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy
-		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy},
+		}), action: actionUpdate},
 		{name: "an interrupted up of a deleted Stack is followed by its destroy", given: with(interrupted(5, 0), func(o *observation) {
 			o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
-		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy, fresh: true},
+		}), action: actionUpdate, fresh: true},
 
-		{name: "an unusable spec stalls", given: with(settled(), func(o *observation) { o.specProblem = errors.New("bad") }), action: actionStall, reason: pulumiv1.SpecInvalidReason},
-		{name: "a missing source is waited for by time when nothing watches it", given: with(settled(), func(o *observation) {
+		{name: "an unusable spec stalls", given: with(upToDate(), func(o *observation) { o.specProblem = errors.New("bad") }), action: actionStall, reason: pulumiv1.SpecInvalidReason},
+		{name: "a missing source is waited for by time when nothing watches it", given: with(upToDate(), func(o *observation) {
 			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceKindNotInstalledReason}
 		}), action: actionWait, reason: pulumiv1.SourceKindNotInstalledReason, wakes: true},
-		{name: "a missing source is waited for by its watch", given: with(settled(), func(o *observation) {
+		{name: "a missing source is waited for by its watch", given: with(upToDate(), func(o *observation) {
 			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceNotFoundReason, Watched: true}
 		}), action: actionWait, reason: pulumiv1.SourceNotFoundReason},
-		{name: "a forbidden source stalls", given: with(settled(), func(o *observation) {
+		{name: "a forbidden source stalls", given: with(upToDate(), func(o *observation) {
 			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.AccessDeniedReason, Permanent: true}
 		}), action: actionStall, reason: pulumiv1.AccessDeniedReason},
-		{name: "an unmet prerequisite is waited for", given: with(settled(), func(o *observation) {
+		{name: "an unmet prerequisite is waited for", given: with(upToDate(), func(o *observation) {
 			o.dependency = &dependencyProblem{reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: "x is not ready"}
 		}), action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
-		{name: "a suspended Stack is left alone", given: with(settled(), func(o *observation) { o.stack.Spec.Suspend = true; o.artifact.Digest = "sha256:b" }), action: actionSuspend, reason: pulumiv1.SuspendedReason},
+		{name: "a suspended Stack is left alone", given: with(upToDate(), func(o *observation) { o.stack.Spec.Suspend = true; o.artifact.Digest = "sha256:b" }), action: actionSuspend, reason: pulumiv1.SuspendedReason},
 
 		{name: "a finished Update is recorded", given: updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), action: actionRecord},
 		{name: "a finished Update is recorded though the Stack is suspended", given: with(updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), func(o *observation) { o.stack.Spec.Suspend = true }), action: actionRecord},
@@ -207,87 +253,67 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 			o.stack.Annotations = map[string]string{pulumiv1.OrphanAnnotation: "true"}
 		}), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
 		{name: "a waiting destroy is followed", given: destroying(), action: actionFollow},
-		{name: "a running destroy in a Workspace in trouble is waited for", given: with(destroying(), func(o *observation) {
+		{name: "a running destroy in a failed Workspace is waited for", given: with(destroying(), func(o *observation) {
 			o.update.Status.StartTime = &metav1.Time{Time: now}
 			o.workspace = workspaceThat(failing(autov1alpha1.ImagePullFailedReason, "no such image"))
 		}), action: actionFollow},
-		{name: "a running destroy in a Workspace in trouble is given up when the resources may stay", given: with(destroying(), func(o *observation) {
+		{name: "a running destroy in a failed Workspace is given up when the resources may stay", given: with(destroying(), func(o *observation) {
 			o.stack.Annotations = map[string]string{pulumiv1.OrphanAnnotation: "true"}
 			o.update.Status.StartTime = &metav1.Time{Time: now}
 			o.workspace = workspaceThat(failing(autov1alpha1.ImagePullFailedReason, "no such image"))
 		}), action: actionRelease},
 		{name: "an Update is followed while the source is away", given: with(updating(), func(o *observation) { o.artifact, o.sourceProblem = nil, &source.Problem{Reason: "x"} }), action: actionFollow},
 
-		{name: "a deleted Stack is destroyed", given: deleting(), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy, fresh: true},
+		{name: "a deleted Stack is destroyed", given: deleting(), action: actionUpdate, fresh: true},
 		{name: "a deleted Stack that shall not be destroyed goes", given: with(deleting(), func(o *observation) { o.stack.Spec.DestroyOnFinalize = false }), action: actionRelease},
 		{name: "a deleted Stack that deployed nothing goes", given: with(deleting(), func(o *observation) { o.stack.Status = pulumiv1.StackStatus{} }), action: actionRelease},
-		{name: "a deleted preview Stack that deployed before is destroyed", given: with(deleting(), func(o *observation) {
-			o.stack.Spec.Preview = true
-			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypePreview
-		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy, fresh: true},
 		{name: "a destroyed Stack goes", given: with(deleting(), func(o *observation) {
 			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy
 			o.stack.Status.Deployed = false
 		}), action: actionRelease},
 		{name: "an orphaned Stack goes", given: with(deleting(), func(o *observation) { o.stack.Annotations = map[string]string{pulumiv1.OrphanAnnotation: "true"} }), action: actionRelease},
-		{name: "a failed destroy is retried later", given: with(failed(1, time.Second), func(o *observation) {
-			o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
-			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy
-		}), action: actionRetry, reason: pulumiv1.RetryingAfterFailureReason, wakes: true},
 		{name: "a failed destroy is retried for ever", given: with(failed(30, 48*time.Hour), func(o *observation) {
 			o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
 			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy
-		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy},
-		{name: "a deleted Stack without source waits and says how to go on", given: with(deleting(), func(o *observation) {
-			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceNotFoundReason, Watched: true}
-		}), action: actionWait, reason: pulumiv1.SourceNotFoundReason, wakes: true},
-		{name: "a deleted Stack without source is destroyed from its state", given: with(deleting(), func(o *observation) {
-			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceNotFoundReason}
-			o.stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "app", Runtime: "yaml"}
-		}), action: actionUpdate, kind: autov1alpha1.UpdateTypeDestroy, fresh: true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			g := NewWithT(t)
-			d := decide(*test.given)
-			g.Expect(d.action).To(Equal(test.action))
-			g.Expect(d.kind).To(Equal(test.kind))
-			g.Expect(d.fresh).To(Equal(test.fresh))
-			if test.reason != "" {
-				g.Expect(d.reason).To(Equal(test.reason))
-			}
-			g.Expect(d.after > 0).To(Equal(test.wakes))
-		})
-	}
+		}), action: actionUpdate},
+	})
 }
 
 func TestBackoffGrowsToItsLimitAndNoFurther(t *testing.T) {
 	g := NewWithT(t)
-	g.Expect(backoff(0, time.Hour, 0)).To(Equal(10 * time.Second))
-	g.Expect(backoff(1, time.Hour, 0)).To(Equal(10 * time.Second))
-	g.Expect(backoff(2, time.Hour, 0)).To(Equal(30 * time.Second))
-	g.Expect(backoff(4, time.Hour, 0)).To(Equal(270 * time.Second))
-	g.Expect(backoff(1000, time.Hour, 0)).To(Equal(time.Hour))
-	g.Expect(backoff(1000, time.Hour, 0.05)).To(Equal(time.Hour + 3*time.Minute))
+	for failures, wait := range map[int64]time.Duration{0: 10 * time.Second, 1: 10 * time.Second, 2: 30 * time.Second, 4: 270 * time.Second, 1000: time.Hour} {
+		g.Expect(failureBackoff(failures, time.Hour)).To(Equal(wait), "%d failures", failures)
+	}
+	longest := lengthened(time.Hour, 0.05, upToDate().stack)
+	g.Expect(longest).To(And(BeNumerically(">", time.Hour), BeNumerically("<=", time.Hour+3*time.Minute)))
+	g.Expect(lengthened(time.Hour, 0.05, upToDate().stack)).To(Equal(longest), "a restart does not move it")
 }
 
 func TestInterruptionsInARowWaitAfterTheThird(t *testing.T) {
 	g := NewWithT(t)
 	for interruptions, wait := range map[int64]time.Duration{1: 0, 3: 0, 4: 10 * time.Second, 5: 30 * time.Second, 1000: time.Hour} {
-		g.Expect(interruptionBackoff(interruptions, time.Hour, 0)).To(Equal(wait), "%d in a row", interruptions)
+		g.Expect(interruptionBackoff(interruptions, time.Hour)).To(Equal(wait), "%d in a row", interruptions)
 	}
 }
 
 func TestOnlyOneUpdateCanFollowTheLast(t *testing.T) {
 	g := NewWithT(t)
-	name := updateName(settled().stack)
+	name := updateName(upToDate().stack)
 	g.Expect(name).To(MatchRegexp(`^app-[0-9a-f]{10}$`))
-	edited := with(settled(), func(o *observation) { o.stack.Generation = 3 })
+	edited := with(upToDate(), func(o *observation) { o.stack.Generation = 3 })
 	g.Expect(updateName(edited.stack)).To(Equal(name))
 	for _, other := range []*observation{
-		with(settled(), func(o *observation) { o.stack.Status.LastUpdate.Name = "app-2" }),
-		with(settled(), func(o *observation) { o.stack.Status.LastUpdate = nil }),
-		with(settled(), func(o *observation) { o.stack.UID = "5678" }),
+		with(upToDate(), func(o *observation) { o.stack.Status.LastUpdate.Name = "app-2" }),
+		with(upToDate(), func(o *observation) { o.stack.Status.LastUpdate = nil }),
+		with(upToDate(), func(o *observation) { o.stack.UID = "5678" }),
 	} {
 		g.Expect(updateName(other.stack)).NotTo(Equal(name))
 	}
+}
+
+func TestDecisionIsLoggedWithItsWaker(t *testing.T) {
+	logged := ""
+	log := funcr.New(func(_, line string) { logged = line }, funcr.Options{})
+	log.Info("decided", decide(*failed(1, time.Second)).keysAndValues()...)
+	NewWithT(t).Expect(logged).To(And(ContainSubstring(`"action"="retry"`), ContainSubstring(`"waker"="time"`), ContainSubstring(`"after"="`)))
 }

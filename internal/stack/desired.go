@@ -1,12 +1,14 @@
 package stack
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -37,10 +39,9 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	if err != nil {
 		return nil, err
 	}
-	create := !stack.Spec.UseLocalStackOnly
 	item := autov1alpha1.WorkspaceStack{
 		Name:        stack.Spec.Stack,
-		Create:      &create,
+		Create:      new(!stack.Spec.UseLocalStackOnly),
 		Config:      config,
 		Environment: stack.Spec.Environment,
 	}
@@ -56,21 +57,45 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 		},
 		Spec: autov1alpha1.WorkspaceSpec{
 			ServiceAccountName: stack.Spec.ServiceAccountName,
+			IdleTimeout:        stack.Spec.WorkspaceIdleTimeout,
 			Env:                env,
 			Stacks:             []autov1alpha1.WorkspaceStack{item},
 		},
 	}
-	workspace, err = template.Workspace(workspace, stack.Spec.WorkspaceTemplate)
-	if err != nil {
+	if workspace, err = template.Workspace(workspace, stack.Spec.WorkspaceTemplate); err != nil {
 		return nil, fmt.Errorf("spec.workspaceTemplate: %w", err)
 	}
-	// After the template, so that it cannot take them away.
-	workspace.Spec.EnvFrom = append(workspace.Spec.EnvFrom, environmentSourcesOf(stack)...)
+	// After the template, so that it cannot take them away: the deprecated envs and envSecrets.
+	for _, name := range stack.Spec.Envs {
+		from := corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
+		workspace.Spec.EnvFrom = append(workspace.Spec.EnvFrom, from)
+	}
+	for _, name := range stack.Spec.SecretEnvs {
+		from := corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
+		workspace.Spec.EnvFrom = append(workspace.Spec.EnvFrom, from)
+	}
 	d := &desired{workspace: workspace, dir: dirOf(stack)}
-	if d.selection, err = selectionOf(stack, d.dir); err != nil {
+	if d.selection, err = artifact.NewSelection(d.dir, stack.Spec.SourcePaths); err != nil {
 		return nil, fmt.Errorf("spec.sourcePaths: %w", err)
 	}
+	if usesWholeArtifact(stack) {
+		d.selection = nil
+	}
 	return d, nil
+}
+
+// desire adds what the controller's settings determine where the spec says nothing. The Workspace names it, so that everybody sees it
+// there, and an earlier default does not stay.
+func (r *Reconciler) desire(stack *pulumiv1.Stack) (*desired, error) {
+	d, err := desire(stack)
+	if err == nil {
+		// After the template: a Workspace of another shard would be out of sight.
+		d.workspace.Labels = r.Shard.Follow(d.workspace.Labels, stack)
+	}
+	if err == nil && d.workspace.Spec.ServiceAccountName == "" {
+		d.workspace.Spec.ServiceAccountName = r.DefaultServiceAccount
+	}
+	return d, err
 }
 
 // dirOf returns the directory of the program in the source.
@@ -84,17 +109,7 @@ func dirOf(stack *pulumiv1.Stack) string {
 	return ""
 }
 
-// selectionOf returns what the stack is made of. A Program is one file, and a Stack that asks for an update with every revision
-// is made of everything.
-func selectionOf(stack *pulumiv1.Stack, dir string) (*artifact.Selection, error) {
-	selection, err := artifact.NewSelection(dir, stack.Spec.SourcePaths)
-	if stack.Spec.ProgramRef != nil || stack.Spec.UpdateOn == pulumiv1.UpdateOnRevision {
-		return nil, err
-	}
-	return selection, err
-}
-
-// hasSource tells whether the program comes from a source, and not with the Workspace.
+// hasSource reports whether the program comes from a source, and not with the Workspace.
 func hasSource(stack *pulumiv1.Stack) bool {
 	return stack.HasGitSource() || stack.Spec.FluxSource != nil || stack.Spec.ProgramRef != nil
 }
@@ -102,10 +117,8 @@ func hasSource(stack *pulumiv1.Stack) bool {
 // labelsOf gives the Stack's objects its labels, so that a label selector finds them together with it, and the ones by
 // which they are known.
 func labelsOf(stack *pulumiv1.Stack) map[string]string {
-	labels := maps.Clone(stack.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	labels := map[string]string{}
+	maps.Copy(labels, stack.Labels)
 	labels[pulumiv1.ComponentLabel] = pulumiv1.ComponentStack
 	labels[pulumiv1.StackNameLabel] = stack.Name
 	return labels
@@ -122,24 +135,17 @@ func environmentOf(stack *pulumiv1.Stack) ([]corev1.EnvVar, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(stack.Spec.EnvRefs)) {
 		ref := stack.Spec.EnvRefs[name]
-		variable, err := variableOf(stack, name, &ref)
-		if err != nil {
+		if err := checkRef(stack, &ref); err != nil {
 			return nil, fmt.Errorf("spec.envRefs[%s]: %w", name, err)
 		}
 		env = slices.DeleteFunc(env, func(present corev1.EnvVar) bool { return present.Name == name })
-		env = append(env, variable)
+		if ref.Type == pulumiv1.ResourceRefLiteral {
+			env = append(env, corev1.EnvVar{Name: name, Value: ref.LiteralRef.Value})
+		} else {
+			env = append(env, secretVariable(name, ref.SecretRef.Name, ref.SecretRef.Key))
+		}
 	}
 	return env, nil
-}
-
-func variableOf(stack *pulumiv1.Stack, name string, ref *pulumiv1.ResourceRef) (corev1.EnvVar, error) {
-	if err := checkRef(stack, ref); err != nil {
-		return corev1.EnvVar{}, err
-	}
-	if ref.Type == pulumiv1.ResourceRefLiteral {
-		return corev1.EnvVar{Name: name, Value: ref.LiteralRef.Value}, nil
-	}
-	return secretVariable(name, ref.SecretRef.Name, ref.SecretRef.Key), nil
 }
 
 func secretVariable(name, secret, key string) corev1.EnvVar {
@@ -164,21 +170,68 @@ func checkRef(stack *pulumiv1.Stack, ref *pulumiv1.ResourceRef) error {
 			return fmt.Errorf("secret %s/%s is in another namespace, which is not allowed", namespace, ref.SecretRef.Name)
 		}
 	case pulumiv1.ResourceRefEnv, pulumiv1.ResourceRefFS:
-		return fmt.Errorf("type %s is not supported any more: it would expose the controller's own environment; use Secret or Literal", ref.Type)
+		return fmt.Errorf("type %s is not supported any more: it would expose the controller's own environment; use Secret or Literal",
+			ref.Type)
 	default:
-		return fmt.Errorf("unknown type %q, known are Literal and Secret", ref.Type)
+		return fmt.Errorf("unknown type %.64q, known are Literal and Secret", ref.Type)
 	}
 	return nil
 }
 
-// environmentSourcesOf translates the deprecated envs and envSecrets.
-func environmentSourcesOf(stack *pulumiv1.Stack) []corev1.EnvFromSource {
-	var sources []corev1.EnvFromSource
-	for _, name := range stack.Spec.Envs {
-		sources = append(sources, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}})
+// configOf translates config, configRef, secrets and secretsRef, each sorted by key. A key that stands in two of them has
+// no defined value, so it is refused with both places named.
+func configOf(stack *pulumiv1.Stack) ([]autov1alpha1.ConfigItem, error) {
+	c := &config{place: map[string]string{}}
+	for _, err := range []error{
+		addConfig(c, "config", stack.Spec.Config, func(value apiextensionsv1.JSON) (autov1alpha1.ConfigItem, error) {
+			return autov1alpha1.ConfigItem{Value: &value}, nil
+		}),
+		addConfig(c, "configRef", stack.Spec.ConfigRef, func(ref pulumiv1.ConfigMapRef) (autov1alpha1.ConfigItem, error) {
+			from := &autov1alpha1.KeyReference{Name: ref.Name, Key: ref.Key}
+			return autov1alpha1.ConfigItem{ValueFrom: &autov1alpha1.ConfigValueFrom{ConfigMapKeyRef: from, JSON: ref.JSON}}, nil
+		}),
+		addConfig(c, "secrets", stack.Spec.Secrets, secretText),
+		addConfig(c, "secretsRef", stack.Spec.SecretRefs, func(ref pulumiv1.ResourceRef) (autov1alpha1.ConfigItem, error) {
+			if err := checkRef(stack, &ref); err != nil {
+				return autov1alpha1.ConfigItem{}, err
+			}
+			if ref.Type == pulumiv1.ResourceRefLiteral {
+				return secretText(ref.LiteralRef.Value)
+			}
+			from := &autov1alpha1.KeyReference{Name: ref.SecretRef.Name, Key: ref.SecretRef.Key}
+			return autov1alpha1.ConfigItem{Secret: new(true), ValueFrom: &autov1alpha1.ConfigValueFrom{SecretKeyRef: from}}, nil
+		}),
+	} {
+		if err != nil {
+			return nil, err
+		}
 	}
-	for _, name := range stack.Spec.SecretEnvs {
-		sources = append(sources, corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}})
+	return c.items, nil
+}
+
+func secretText(text string) (autov1alpha1.ConfigItem, error) {
+	raw, err := json.Marshal(text)
+	return autov1alpha1.ConfigItem{Value: &apiextensionsv1.JSON{Raw: raw}, Secret: new(true)}, err
+}
+
+// config is what was translated so far, and the field that each key stands in.
+type config struct {
+	items []autov1alpha1.ConfigItem
+	place map[string]string
+}
+
+// addConfig adds the values of a field.
+func addConfig[Value any](c *config, field string, values map[string]Value, translate func(Value) (autov1alpha1.ConfigItem, error)) error {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		item, err := translate(values[key])
+		if err != nil {
+			return fmt.Errorf("spec.%s[%s]: %w", field, key, err)
+		}
+		if earlier, ok := c.place[key]; ok {
+			return fmt.Errorf("configuration key %q is set in spec.%s and in spec.%s", key, earlier, field)
+		}
+		item.Key, c.place[key] = key, field
+		c.items = append(c.items, item)
 	}
-	return sources
+	return nil
 }

@@ -27,6 +27,21 @@ func literal(value string) pulumiv1.ResourceRef {
 	return pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefLiteral, LiteralRef: &pulumiv1.LiteralRef{Value: value}}
 }
 
+func TestWorkspaceNamesTheDefaultServiceAccountUnlessItsStackNamesOne(t *testing.T) {
+	g := NewWithT(t)
+	inTemplate := &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{ServiceAccountName: "template"}}
+	for want, spec := range map[string]pulumiv1.StackSpec{
+		"runner": {}, "own": {ServiceAccountName: "own"}, "default": {ServiceAccountName: "default"}, "template": {WorkspaceTemplate: inTemplate},
+	} {
+		d, err := (&Reconciler{DefaultServiceAccount: "runner"}).desire(stackOf(spec))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(d.workspace.Spec.ServiceAccountName).To(Equal(want))
+	}
+	d, err := (&Reconciler{}).desire(stackOf(pulumiv1.StackSpec{}))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(d.workspace.Spec.ServiceAccountName).To(BeEmpty())
+}
+
 func TestSpecBecomesAWorkspace(t *testing.T) {
 	g := NewWithT(t)
 	d, err := desire(stackOf(pulumiv1.StackSpec{

@@ -5,130 +5,101 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
-// observe gathers everything that a decision is made from.
-func (r *Reconciler) observe(ctx context.Context, stack *pulumiv1.Stack) (*observation, error) {
-	o := &observation{now: time.Now(), stack: stack, waitInterval: r.WaitInterval, jitter: r.Jitter}
-	recall(stack)
-	o.desired, o.specProblem = desire(stack)
-	if err := r.observeReferences(ctx, o); err != nil {
-		return nil, err
-	}
-	if err := r.observeSource(ctx, o); err != nil {
-		return nil, err
-	}
-	takeOver(o)
-	if err := r.observeWorkspace(ctx, o); err != nil {
-		return nil, err
-	}
-	if err := r.observeUpdate(ctx, o); err != nil {
-		return nil, err
-	}
-	if err := r.observeDependencies(ctx, o); err != nil {
-		return nil, err
-	}
-	if err := r.observeDependents(ctx, o); err != nil {
-		return nil, err
-	}
-	return o, r.observeContent(ctx, o)
-}
-
-func (r *Reconciler) observeSource(ctx context.Context, o *observation) error {
-	if !needsSource(o.stack) {
-		r.Sources.Forget(client.ObjectKeyFromObject(o.stack))
-		return nil
-	}
-	found, err := r.Sources.Resolve(ctx, o.stack)
-	if problem := (*source.Problem)(nil); errors.As(err, &problem) {
-		o.sourceProblem = problem
-		return nil
-	}
-	o.artifact = found
-	return err
-}
-
-// needsSource tells whether the source has to be asked. A git server is not asked for a Stack that is suspended, or that can be let go,
-// or destroyed from its state: nobody should have to keep a repository for that.
-func needsSource(stack *pulumiv1.Stack) bool {
-	switch {
-	case !hasSource(stack):
-		return false
-	case !stack.HasGitSource():
-		return true
-	case stack.DeletionTimestamp.IsZero():
-		return !stack.Spec.Suspend
-	}
-	return nothingToDestroy(stack) == "" && !stack.Spec.Suspend && !destroyableFromState(stack)
-}
-
-func (r *Reconciler) observeWorkspace(ctx context.Context, o *observation) error {
-	workspace := &autov1alpha1.Workspace{}
-	err := r.Get(ctx, client.ObjectKeyFromObject(o.stack), workspace)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read the workspace: %w", err)
-	}
-	if !workspace.DeletionTimestamp.IsZero() {
-		return nil
-	}
-	o.workspace = workspace
-	if o.stack.DeletionTimestamp.IsZero() || inTrouble(workspace) {
-		return nil
-	}
-	o.busy, err = r.foreignUpdate(ctx, o.stack, workspace)
-	return err
-}
-
-// observeUpdate finds the Update that matters now: the one that the status names, or one that was created just before a
-// crash and never reached the status.
-func (r *Reconciler) observeUpdate(ctx context.Context, o *observation) error {
-	if current := o.stack.Status.CurrentUpdate; current != nil {
-		update, err := r.getUpdate(ctx, types.NamespacedName{Namespace: o.stack.Namespace, Name: current.Name})
-		if err != nil {
+// observe reads what a decision is made from. The Updates are read before it, and the content of the artifact only for decisions that
+// depend on it.
+func (r *Reconciler) observe(ctx context.Context, o *observation) error {
+	o.desired, o.specProblem = r.desire(o.stack)
+	for _, read := range []func(context.Context, *observation) error{
+		r.observeReferences, r.observeSource, r.observeWorkspace, r.observeDependencies, r.observeDependents, r.observeApprovals,
+	} {
+		if err := read(ctx, o); err != nil {
 			return err
-		}
-		if update != nil {
-			o.update = update
-			return nil
-		}
-		// Somebody removed it: whether anything is left to do is decided anew.
-		o.stack.Status.CurrentUpdate = nil
-		rememberUnsettled(o.stack)
-	}
-	updates, err := r.updatesOf(ctx, o.stack)
-	if err != nil {
-		return err
-	}
-	for i, update := range updates {
-		if update.Spec.Type != autov1alpha1.UpdateTypePreview && !isRecorded(o.stack, &updates[i]) {
-			o.stack.Status.Deployed = true
-		}
-		if !update.IsComplete() && o.update == nil {
-			o.update = &updates[i]
 		}
 	}
 	return nil
 }
 
-// isRecorded tells whether the Update's result is in the status, or is older than the one that is.
+// observeUpdates finds the Update that matters now: the one that the status names, or the one that was created since and did not reach the
+// status yet, because it is a short one or because the controller crashed. It may be complete by now.
+func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
+	updates, err := r.observedUpdates(ctx, o)
+	if err != nil {
+		return err
+	}
+	if err := r.observeDriftCheck(ctx, o, updates); err != nil {
+		return err
+	}
+	if current := o.stack.Status.CurrentUpdate; current != nil {
+		update, err := r.getUpdate(ctx, types.NamespacedName{Namespace: o.stack.Namespace, Name: current.Name})
+		if err != nil || update != nil {
+			o.update = update
+			return err
+		}
+		o.updateRemoved = true
+	}
+	for i := range updates {
+		update := &updates[i]
+		if isDriftCheck(update) {
+			continue
+		}
+		o.deployed = o.deployed || !changesNothing(update) && !isRecorded(o.stack, update)
+		if o.update == nil && (!update.IsComplete() || update.Name == updateName(o.stack)) {
+			o.update = update
+		}
+	}
+	return nil
+}
+
+// observeDriftCheck finds the Update that looks for drift. What one that ended has found is not in the cache.
+func (r *Reconciler) observeDriftCheck(ctx context.Context, o *observation, updates []autov1alpha1.Update) error {
+	i := slices.IndexFunc(updates, func(update autov1alpha1.Update) bool { return isDriftCheck(&update) })
+	if i < 0 {
+		return nil
+	}
+	o.driftCheck = &updates[i]
+	if !o.driftCheck.IsComplete() {
+		return nil
+	}
+	o.driftCheck = &autov1alpha1.Update{}
+	err := r.Live.Get(ctx, client.ObjectKeyFromObject(&updates[i]), o.driftCheck)
+	if apierrors.IsNotFound(err) {
+		o.driftCheck = nil
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read what the check for drift found: %w", err)
+	}
+	return nil
+}
+
+// observedUpdates returns the Stack's Updates, oldest first, also when they are those of another shard.
+func (r *Reconciler) observedUpdates(ctx context.Context, o *observation) ([]autov1alpha1.Update, error) {
+	if o.elsewhere != nil {
+		sortByAge(o.elsewhere.updates)
+		return o.elsewhere.updates, nil
+	}
+	return r.updatesOf(ctx, o.stack)
+}
+
+// isRecorded reports whether the Update's result is in the status, or is older than the one that is.
 func isRecorded(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 	last := stack.Status.LastUpdate
 	return last != nil && (last.Name == update.Name || !last.LastResyncTime.Time.Before(update.CreationTimestamp.Time))
 }
 
-// getUpdate reads an Update from the cache, and from the API server before it believes that there is none.
+// getUpdate reads an Update from the cache and, if it is not there, from the API server. It returns nil if there is none.
 func (r *Reconciler) getUpdate(ctx context.Context, key types.NamespacedName) (*autov1alpha1.Update, error) {
 	for _, reader := range []client.Reader{r.Client, r.Live} {
 		update := &autov1alpha1.Update{}
@@ -150,8 +121,144 @@ func (r *Reconciler) updatesOf(ctx context.Context, stack *pulumiv1.Stack) ([]au
 	if err != nil {
 		return nil, fmt.Errorf("list the updates: %w", err)
 	}
-	slices.SortFunc(list.Items, func(a, b autov1alpha1.Update) int {
-		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
-	})
+	sortByAge(list.Items)
 	return list.Items, nil
+}
+
+func sortByAge(updates []autov1alpha1.Update) {
+	slices.SortFunc(updates, func(a, b autov1alpha1.Update) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+}
+
+// observeReferences looks up the versions of the watched Secrets and ConfigMaps that the desired Workspace takes values from. It sends no
+// request to the API server.
+func (r *Reconciler) observeReferences(ctx context.Context, o *observation) (err error) {
+	if o.desired != nil {
+		o.references, err = r.References.Versions(ctx, references.OfWorkspace(o.desired.workspace, o.stack.Spec.Stack))
+	}
+	return err
+}
+
+func (r *Reconciler) observeSource(ctx context.Context, o *observation) error {
+	var err error
+	if needsSource(o.stack) {
+		o.artifact, err = r.Sources.Resolve(ctx, o.stack)
+	} else {
+		r.Sources.Forget(client.ObjectKeyFromObject(o.stack))
+		if !hasSource(o.stack) && o.stack.DeletionTimestamp.IsZero() {
+			err = r.Sources.CheckUnsourced(o.stack)
+		}
+	}
+	if errors.As(err, &o.sourceProblem) {
+		o.artifact = nil
+		return nil
+	}
+	o.verified = o.artifact != nil && o.artifact.Verification.Verified && r.Sources.RequiresVerified(o.stack)
+	return err
+}
+
+// needsSource reports whether the source has to be read. A git server gets no requests for a Stack that is suspended, that can be
+// released, or that can be destroyed from its state: nobody should have to keep a repository for that.
+func needsSource(stack *pulumiv1.Stack) bool {
+	switch {
+	case !hasSource(stack):
+		return false
+	case !stack.HasGitSource():
+		return true
+	case stack.DeletionTimestamp.IsZero():
+		return !stack.Spec.Suspend
+	}
+	return nothingToDestroy(stack) == "" && !stack.Spec.Suspend && !destroyableFromState(stack)
+}
+
+func (r *Reconciler) observeWorkspace(ctx context.Context, o *observation) error {
+	if o.elsewhere != nil {
+		o.workspace = o.elsewhere.workspace
+		return nil
+	}
+	workspace := &autov1alpha1.Workspace{}
+	err := r.Get(ctx, client.ObjectKeyFromObject(o.stack), workspace)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read the workspace: %w", err)
+	}
+	if err != nil || !workspace.DeletionTimestamp.IsZero() || !isOwn(o.stack, workspace) {
+		return nil
+	}
+	o.workspace = workspace
+	if o.stack.DeletionTimestamp.IsZero() || hasFailed(workspace) {
+		return nil
+	}
+	o.foreignUpdate, err = r.updateIn(ctx, workspace, func(update *autov1alpha1.Update) bool {
+		return !isOwnedBy(update, o.stack) && update.HasStarted() && !update.IsComplete()
+	})
+	return err
+}
+
+// updateIn returns the name of a chosen Update that names the Workspace, or nothing.
+func (r *Reconciler) updateIn(
+	ctx context.Context, workspace *autov1alpha1.Workspace, chosen func(*autov1alpha1.Update) bool,
+) (string, error) {
+	var list autov1alpha1.UpdateList
+	// Nothing is changed in the objects, and there may be many.
+	if err := r.List(ctx, &list, client.InNamespace(workspace.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return "", fmt.Errorf("list the updates of the workspace: %w", err)
+	}
+	for i := range list.Items {
+		if update := &list.Items[i]; update.Spec.WorkspaceName == workspace.Name && chosen(update) {
+			return update.Name, nil
+		}
+	}
+	return "", nil
+}
+
+// isOwn reports whether the Stack may write and delete the Workspace: it owns it, or the Workspace has no owner and has the labels that
+// the Workspaces of Stacks have, also those of the Pulumi Kubernetes Operator. Who can write the labels can edit the Workspace anyway. Who
+// can only create Stacks cannot get hold of the Workspaces of others.
+func isOwn(stack *pulumiv1.Stack, workspace metav1.Object) bool {
+	if owner := metav1.GetControllerOf(workspace); owner != nil {
+		return owner.UID == stack.UID
+	}
+	labels := workspace.GetLabels()
+	return labels[pulumiv1.ComponentLabel] == pulumiv1.ComponentStack && labels[pulumiv1.StackNameLabel] == stack.Name
+}
+
+// isOwnedBy reports whether the Stack is among the owners of the Update.
+func isOwnedBy(update *autov1alpha1.Update, stack *pulumiv1.Stack) bool {
+	return slices.ContainsFunc(update.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == stack.UID })
+}
+
+// observeContent asks for the artifact and, unless the Stack is to be destroyed, for the content that the Stack is made of. The end of
+// a download, a checkout or a comparison wakes the Stack.
+func (r *Reconciler) observeContent(ctx context.Context, o *observation) error {
+	o.content = content{requested: true}
+	waiter := client.ObjectKeyFromObject(o.stack)
+	stored, err := r.Artifacts.Request(o.artifact.Reference, waiter)
+	if fetchErrorKind(err) == artifact.NotFound {
+		// The artifact was replaced while it waited: what the source says now counts.
+		found, refreshErr := r.Sources.Refresh(ctx, o.stack)
+		if refreshErr == nil && found != nil && found.Digest != o.artifact.Digest {
+			o.artifact = found
+			stored, err = r.Artifacts.Request(found.Reference, waiter)
+		}
+	}
+	if err != nil || stored == "" {
+		o.content.problem = err
+		return nil
+	}
+	// The observed one may be shared.
+	made := *o.artifact
+	made.Digest = stored
+	o.artifact, o.content.stored = &made, true
+	if !o.stack.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	found, err := r.Contents.Request(o.artifact.Reference, o.desired.selection, waiter)
+	switch {
+	case errors.Is(err, artifact.ErrSelectionTooComplex):
+		o.content.problem = fmt.Errorf("spec.sourcePaths: %s: %w", describeRevision(o.artifact), err)
+	case err != nil:
+		return fmt.Errorf("compare the content of %s: %w", describeRevision(o.artifact), err)
+	case found != nil:
+		o.content.digest, o.content.unmatched = found.Digest, found.Unmatched
+	}
+	return nil
 }

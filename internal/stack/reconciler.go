@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,19 +18,21 @@ import (
 
 	runtimecontroller "github.com/fluxcd/pkg/runtime/controller"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/metrics"
+	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/shard"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
-const (
-	// fieldOwner is the field manager of everything that this controller writes.
-	fieldOwner = "stack-controller"
-	// conflictInterval is when a Stack is looked at again that was changed while it was decided on.
-	conflictInterval = 100 * time.Millisecond
-)
+// DefaultShowAfter is how long an update runs before the status of its Stack shows it.
+const DefaultShowAfter = 2 * time.Second
+
+// outdatedInterval is when a Stack is reconciled again that was decided on from what is not up to date any more.
+const outdatedInterval = 100 * time.Millisecond
 
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks/status,verbs=patch
@@ -47,8 +51,10 @@ type Reconciler struct {
 
 	// Live reads what must not be cached: Secrets, and what a decision depends on when the cache may be behind.
 	Live client.Reader
-	// Contents tells which parts of artifacts are the same.
+	// Contents finds out which parts of artifacts are the same.
 	Contents *artifact.Contents
+	// DefaultServiceAccount is the identity of the workspace pods of Stacks that name none; empty leaves it to the Workspace.
+	DefaultServiceAccount string
 	// AllowCrossNamespaceRefs permits to depend on Stacks in other namespaces.
 	AllowCrossNamespaceRefs bool
 	// Sources resolves sources.
@@ -57,12 +63,26 @@ type Reconciler struct {
 	Artifacts *artifact.Fetcher
 	// References watches the Secrets and ConfigMaps that Stacks use; nil when nobody does.
 	References *references.Watcher
-	// WaitInterval is when to look again at something that is missing and that no watch covers.
+	// WaitInterval is when to come back for something that is missing and that no watch covers.
 	WaitInterval time.Duration
+	// ShowAfter is how long an update may run before the status shows that it does; of a shorter one it shows only the result. To write each
+	// step down costs the API server, and everybody who watches, more than the step itself.
+	ShowAfter time.Duration
+	// Traced notes what only traces of updates need.
+	Traced bool
 	// Jitter is the fraction by which the intervals between attempts and between resyncs are lengthened at most.
 	Jitter float64
+	// RecentOutputs has the outputs that were just stored.
+	RecentOutputs interface {
+		Take(update *autov1alpha1.Update) *corev1.Secret
+	}
 	// Stacks are the metrics about Stacks.
 	Stacks *metrics.Stacks
+	// Shard has the Stacks that are this controller's; nil when all are.
+	Shard *shard.Shard
+	// Reaches reports whether this controller can follow the operation of an Update that another controller began with; nil when it always
+	// can, because agents run where every controller reaches them.
+	Reaches func(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bool
 }
 
 // Reconcile observes, decides, acts, and writes the status at most once.
@@ -92,19 +112,23 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 	if err == nil {
 		err = outcome.err
 	}
-	if patchErr := r.write(ctx, before, stack); apierrors.IsConflict(patchErr) {
-		return ctrl.Result{RequeueAfter: conflictInterval}, nil
-	} else if patchErr != nil {
-		return ctrl.Result{}, patchErr
+	if err == nil && outcome.unshown > 0 && outcome.then == nil && r.onlyStarted(ctx, before, stack) {
+		if outcome.after > 0 {
+			outcome.unshown = min(outcome.unshown, outcome.after)
+		}
+		return ctrl.Result{RequeueAfter: outcome.unshown}, nil
+	}
+	if writeErr := r.write(ctx, before, stack); apierrors.IsConflict(writeErr) {
+		return ctrl.Result{RequeueAfter: outdatedInterval}, nil
+	} else if writeErr != nil {
+		return ctrl.Result{}, writeErr
+	}
+	if err == nil && outcome.then != nil {
+		// Only now: an event must not be repeated, and what is deleted may be the only other record of what the status says.
+		err = outcome.then(ctx)
 	}
 	if err != nil {
 		return ctrl.Result{}, err
-	}
-	if outcome.then != nil {
-		// What must not happen before the status is written: it is told once, and may destroy the only other record.
-		if err := outcome.then(ctx); err != nil {
-			return ctrl.Result{}, err
-		}
 	}
 	return ctrl.Result{RequeueAfter: outcome.after}, nil
 }
@@ -117,52 +141,103 @@ type outcome struct {
 	err error
 	// then runs after the status was written.
 	then func(context.Context) error
+	// unshown is for how much longer the status needs not say that an update is on its way.
+	unshown time.Duration
 }
 
-// reconcile changes the status in memory only. A finished Update is recorded first; then there is a new decision to make.
-func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (outcome, error) {
-	observed, err := r.observe(ctx, stack)
-	if err != nil {
+// reconcile changes the status in memory only. A finished Update is recorded first; then there is a new decision to make. Content is
+// looked up only for a decision that depends on it.
+func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (result outcome, err error) {
+	o := &observation{now: time.Now(), stack: stack, waitInterval: r.WaitInterval, jitter: r.Jitter, shownPlan: shownPlan(stack)}
+	if moved, err := r.takeOver(ctx, o); err != nil || moved {
+		return outcome{after: outdatedInterval}, err
+	}
+	if err := r.observeUpdates(ctx, o); err != nil {
 		return outcome{}, err
 	}
-	var then func(context.Context) error
-	decided := decide(*observed)
-	if decided.action == actionRecord {
-		finished := observed.update
-		if err := r.recordResult(ctx, stack, finished); err != nil {
-			return outcome{}, err
-		}
-		observed.update, observed.now = nil, time.Now()
-		if err := r.observeContent(ctx, observed); err != nil {
-			return outcome{}, err
-		}
-		recorded := stack.Status.LastUpdate
-		then = func(ctx context.Context) error {
-			r.announce(stack, recorded, finished)
-			return r.pruneUpdates(ctx, stack, recorded.Name)
-		}
-		decided = decide(*observed)
+	if o.elsewhere != nil && o.update == nil {
+		// It ended just now.
+		return outcome{after: outdatedInterval}, nil
 	}
-	ctrl.LoggerFrom(ctx).V(1).Info("decided", "action", decided.action, "reason", decided.reason, "message", decided.message, "after", decided.after.String())
-	result, err := r.act(ctx, observed, decided)
-	result.then = inOrder(then, result.then)
+	restoreStatus(o)
+	if err := r.observe(ctx, o); err != nil {
+		return outcome{}, err
+	}
+	adoptOperatorStatus(o)
+	followGeneration(stack)
+	if o.verified {
+		stack.Status.VerifiedDigest = o.artifact.Digest
+	}
+	followApprovals(o)
+	finished, decided := o.update, decide(*o)
+	recorded, planned := decided.action == actionRecord, false
+	if recorded {
+		if planned, err = r.record(ctx, o, finished); err != nil {
+			return outcome{}, err
+		}
+		decided = decide(*o)
+	}
+	if decided.needsContent(o) {
+		if err := r.observeContent(ctx, o); err != nil {
+			return outcome{}, err
+		}
+		decided = decide(*o)
+	}
+	ctrl.LoggerFrom(ctx).V(1).Info("decided", decided.keysAndValues()...)
+	last, drift := stack.Status.LastUpdate, decideOnDrift(*o, decided)
+	result, err = r.act(ctx, o, decided)
+	if err == nil {
+		r.actOnDrift(ctx, o, drift, &result)
+	}
+	if o.elsewhere != nil {
+		// What happens to it wakes the other controller.
+		result.after = r.WaitInterval
+	}
+	if show := result.then; recorded {
+		result.then = func(ctx context.Context) error {
+			if planned {
+				r.announcePlan(stack, finished)
+			} else {
+				r.announceResult(ctx, stack, last, finished)
+			}
+			if err := r.pruneUpdates(ctx, stack, finished.Name); err != nil || show == nil {
+				return err
+			}
+			return show(ctx)
+		}
+	}
 	return result, err
 }
 
-// inOrder returns a function that calls both, the second one when the first one succeeded. Either may be nil.
-func inOrder(first, second func(context.Context) error) func(context.Context) error {
-	switch {
-	case first == nil:
-		return second
-	case second == nil:
-		return first
+// record takes the end of the current Update into the status. It reports whether that was about a plan, and is no result of an update.
+func (r *Reconciler) record(ctx context.Context, o *observation, finished *autov1alpha1.Update) (planned bool, err error) {
+	if planned, err = r.recordPlan(ctx, o, finished); err != nil {
+		return false, err
 	}
-	return func(ctx context.Context) error {
-		if err := first(ctx); err != nil {
-			return err
+	if !planned {
+		if err := r.recordResult(ctx, o.stack, finished); err != nil {
+			return false, err
 		}
-		return second(ctx)
 	}
+	followGeneration(o.stack)
+	o.update, o.now = nil, time.Now()
+	followApprovals(o)
+	return planned, nil
+}
+
+// onlyStarted reports whether all that the reconcile changed is that an update is on its way, or that its operation began. The Update says
+// so itself, so nothing is lost when that is written later, see observeUpdates. Stacks that wait for this one have to know at once.
+func (r *Reconciler) onlyStarted(ctx context.Context, before, stack *pulumiv1.Stack) bool {
+	was, is := before.Status.DeepCopy(), stack.Status.DeepCopy()
+	if is.CurrentUpdate == nil || len(r.findStacks(ctx, prerequisiteIndex, client.ObjectKeyFromObject(stack).String())) > 0 {
+		return false
+	}
+	for _, status := range []*pulumiv1.StackStatus{was, is} {
+		status.CurrentUpdate, status.Conditions, status.Deployed = nil, nil, false
+		status.ObservedGeneration, status.LastAttemptedRevision = 0, ""
+		status.LastHandledReconcileAt, status.ObservedReconcileRequest, status.ObservedLastUpdateRequest = "", "", ""
+	}
+	return equality.Semantic.DeepEqual(was, is)
 }
 
 // ensureFinalizer adds the finalizer before anything is created that it has to clean up.
@@ -172,30 +247,38 @@ func (r *Reconciler) ensureFinalizer(ctx context.Context, stack *pulumiv1.Stack)
 	}
 	before := stack.DeepCopy()
 	controllerutil.AddFinalizer(stack, pulumiv1.Finalizer)
-	if err := r.Patch(ctx, stack, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldOwner)); err != nil {
+	if err := r.Patch(ctx, stack, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), patch.FieldOwner); err != nil {
 		return fmt.Errorf("add the finalizer: %w", err)
 	}
 	return nil
 }
 
-// write writes what the reconcile changed: first the memory that has to outlive the status, and then the status.
+// write writes what the reconcile changed: first the annotation that has to outlive the status, and then the status. Either fails with a
+// conflict when the Stack is not any more what the decision was made from. A Stack that was released needs none.
 func (r *Reconciler) write(ctx context.Context, before, stack *pulumiv1.Stack) error {
-	if err := r.remember(ctx, before, stack); err != nil {
-		return err
+	if err := r.annotateDeployed(ctx, before, stack); err != nil {
+		return client.IgnoreNotFound(err)
 	}
-	return r.patchStatus(ctx, before, stack)
+	return client.IgnoreNotFound(patch.Status(ctx, r.Client, before, stack))
 }
 
-// patchStatus writes the status when it changed, all of it in one request: whoever sees a condition also sees what it speaks
-// of. (The patch helper of Flux would write the conditions first and the rest after them.) The write fails when the Stack
-// is not any more what the decision was made from.
-func (r *Reconciler) patchStatus(ctx context.Context, before, stack *pulumiv1.Stack) error {
-	if equality.Semantic.DeepEqual(before.Status, stack.Status) {
+// annotateDeployed also notes in an annotation that the Stack has deployed something, because a status can be lost: backups leave it out,
+// and it can be edited. See restoreDeployed. Before the first result, the Update says so.
+func (r *Reconciler) annotateDeployed(ctx context.Context, before, stack *pulumiv1.Stack) error {
+	deployed, known := stack.Annotations[pulumiv1.DeployedStackAnnotation]
+	if !stack.Status.Deployed || stack.Status.LastUpdate == nil || known && deployed == stack.Status.DeployedStack {
 		return nil
 	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Status().Patch(ctx, stack, patch, client.FieldOwner(fieldOwner)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("write the status: %w", err)
+	annotated := before.DeepCopy()
+	metav1.SetMetaDataAnnotation(&annotated.ObjectMeta, pulumiv1.DeployedStackAnnotation, stack.Status.DeployedStack)
+	change := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Patch(ctx, annotated, change, patch.FieldOwner); err != nil {
+		return fmt.Errorf("annotate what is deployed: %w", err)
+	}
+	// Nothing else changed: the status that was decided on is still that of this object.
+	for _, object := range []*pulumiv1.Stack{before, stack} {
+		object.ResourceVersion = annotated.ResourceVersion
+		metav1.SetMetaDataAnnotation(&object.ObjectMeta, pulumiv1.DeployedStackAnnotation, stack.Status.DeployedStack)
 	}
 	return nil
 }

@@ -41,18 +41,18 @@ func TestTriggerNamesWhatChanged(t *testing.T) {
 		{"a-1 b-1", "a-2 b-1", `Referenced Secret or ConfigMap changed: Secret "a"`},
 		{"a-1", "a-2 b-2 c-2 d-2 e-2", `Referenced Secret or ConfigMap changed: Secret "a", Secret "b", Secret "c", and 2 more`},
 	} {
-		NewWithT(t).Expect(decide(*using(settled(), test.used, test.present)).message).To(Equal(test.want))
+		NewWithT(t).Expect(decide(*using(upToDate(), test.used, test.present)).message).To(Equal(test.want))
 	}
 }
 
 func TestStackWhoseSecretsWereNotWatchedRecordsThem(t *testing.T) {
 	g := NewWithT(t)
-	o := using(settled(), "", "a-1")
-	adoptReferences(o)
-	g.Expect(decide(*o).action).To(Equal(actionSettle))
+	o := using(upToDate(), "", "a-1")
+	recordInputs(o)
+	g.Expect(decide(*o).action).To(Equal(actionReady))
 	o.references = versionsOf("a-2")
 	g.Expect(decide(*o).action).To(Equal(actionUpdate))
-	adoptReferences(o)
+	recordInputs(o)
 	g.Expect(decide(*o).action).To(Equal(actionUpdate), "what is recorded is not replaced")
 }
 
@@ -77,7 +77,7 @@ func TestUpdateUsesWhatItReadAndWhatTheStackSaw(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
-			o := settled()
+			o := upToDate()
 			update := ended("")
 			update.Status.ReferencesDigest = references.Digest(versionsOf(test.read))
 			o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{
@@ -92,8 +92,8 @@ func TestUpdateUsesWhatItReadAndWhatTheStackSaw(t *testing.T) {
 
 func TestUpdateForAChangedSecretIsNoPeriodicRun(t *testing.T) {
 	g := NewWithT(t)
-	o := using(settled(), "a-1", "a-2")
-	markSettled(o.stack)
+	o := using(upToDate(), "a-1", "a-2")
+	markReady(o.stack)
 	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Generation: 2, Commit: "sha256:a", ReferencesDigest: references.Digest(versionsOf("a-1"))}
 	g.Expect(keepsReady(o.stack)).To(BeTrue())
 	o.stack.Status.CurrentUpdate.ReferencesDigest = references.Digest(o.references)
@@ -102,8 +102,8 @@ func TestUpdateForAChangedSecretIsNoPeriodicRun(t *testing.T) {
 
 func TestStackThatIsEditedDuringAPeriodicRunIsNotReadyAnyMore(t *testing.T) {
 	g := NewWithT(t)
-	o := settled()
-	markSettled(o.stack)
+	o := upToDate()
+	markReady(o.stack)
 	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Generation: 2, Commit: "sha256:a"}
 	g.Expect(keepsReady(o.stack)).To(BeTrue())
 	o.stack.Generation = 3
@@ -136,7 +136,7 @@ func TestIndexHasEveryReferenceOfTheWorkspace(t *testing.T) {
 	})
 	d, err := desire(stack)
 	g.Expect(err).NotTo(HaveOccurred())
-	indexed := indexByReferences(stack)
+	indexed := stackIndexes[referencesIndex](stack)
 	var names []string
 	for _, key := range references.OfWorkspace(d.workspace, "dev") {
 		g.Expect(indexed).To(ContainElement(key.String()))

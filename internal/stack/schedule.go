@@ -6,8 +6,16 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/backoff"
 )
+
+// A conflict is an attempt that Pulumi refused because another process holds the lock of the stack. No watch tells when the lock is
+// released, so the Stack tries again from time to time.
 
 const (
 	// firstBackoff is the wait after the first failure; each further failure waits backoffFactor times as long.
@@ -17,31 +25,46 @@ const (
 	// that whoever waits for it fails fast. Attempts go on.
 	stalledAfterFailures = 3
 	// freeInterruptions is the number of interruptions in a row after which the operation is repeated at once. A node that is
-	// drained needs one; something that ends every operation, such as a memory limit, must not become a hot loop.
+	// drained needs one. Something that ends every operation, such as a memory limit, must not become a hot loop.
 	freeInterruptions = 3
+
+	// eagerConflictWait is the wait between attempts of a Stack with retryOnUpdateConflict; up to half as much is added.
+	eagerConflictWait = 10 * time.Second
+	// longestConflictWait bounds the growing wait of any other Stack: an attempt costs one short process, and a lock that was
+	// released should not keep anybody waiting for hours.
+	longestConflictWait = 10 * time.Minute
+	// stalledAfterConflict is how long a Stack waits for a lock until it is also Stalled, so that whoever waits for it fails fast.
+	// Most updates take less, and the lock of a self-managed backend never ends by itself. Attempts go on.
+	stalledAfterConflict = 10 * time.Minute
+	// briefAttempt is how long an attempt after a conflict may run, counted from the Update's start, until it is taken for one that
+	// got the lock: one that did not ends sooner.
+	briefAttempt = 15 * time.Second
 )
 
-// retryDue is when the next attempt after a failure may start. The jitter, a fraction of the wait, spreads Stacks that
-// failed together.
+// retryDue is when the next attempt after a failure may start. The jitter, a fraction of the wait, spreads Stacks that failed together.
 func retryDue(stack *pulumiv1.Stack, jitter float64) time.Time {
-	last := stack.Status.LastUpdate
-	if startsOver(stack) {
+	last, interval, longest := stack.Status.LastUpdate, stack.GetRetryInterval(), stack.GetRetryMaxBackoff()
+	var wait time.Duration
+	switch {
+	case stackWasMissing(last) && !mustExist(stack):
+		// The user has allowed to create it.
 		return last.LastResyncTime.Time
+	case last.Conflicts > 0 && stack.Spec.RetryOnUpdateConflict:
+		wait, jitter = eagerConflictWait, 0.5
+	case interval > 0 && (last.Conflicts > 0 || last.Interruptions == 0):
+		wait, jitter = interval, 0
+	case last.Conflicts > 0:
+		wait = failureBackoff(last.Conflicts, min(longest, longestConflictWait))
+	case last.Interruptions > 0:
+		wait = interruptionBackoff(last.Interruptions, longest)
+	default:
+		wait = failureBackoff(last.Failures, longest)
 	}
-	if last.Conflicts > 0 {
-		return conflictDue(stack, jitter)
-	}
-	if last.Interruptions > 0 {
-		return last.LastResyncTime.Add(interruptionBackoff(last.Interruptions, stack.GetRetryMaxBackoff(), jitter*spread(stack)))
-	}
-	if interval := stack.GetRetryInterval(); interval > 0 {
-		return last.LastResyncTime.Add(interval)
-	}
-	return last.LastResyncTime.Add(backoff(last.Failures, stack.GetRetryMaxBackoff(), jitter*spread(stack)))
+	return last.LastResyncTime.Add(lengthened(wait, jitter, stack))
 }
 
-// untilDue is how long it is until an attempt that follows the last one is due. When the last one ended in the future, a clock was
-// wrong, then or now: to wait for it might take years, and the next attempt puts it right.
+// untilDue is the time until an attempt that follows the last one is due. If the last one ended in the future, a clock was wrong: to wait
+// could take years, and the next attempt corrects it.
 func untilDue(stack *pulumiv1.Stack, due, now time.Time) time.Duration {
 	if last := stack.Status.LastUpdate; last != nil && last.LastResyncTime.After(now) {
 		return 0
@@ -50,31 +73,51 @@ func untilDue(stack *pulumiv1.Stack, due, now time.Time) time.Duration {
 }
 
 // interruptionBackoff is the wait after so many interruptions in a row: none at first, then as after failures.
-func interruptionBackoff(interruptions int64, longest time.Duration, jitter float64) time.Duration {
+func interruptionBackoff(interruptions int64, longest time.Duration) time.Duration {
 	if interruptions <= freeInterruptions {
 		return 0
 	}
-	return backoff(interruptions-freeInterruptions, longest, jitter)
+	return failureBackoff(interruptions-freeInterruptions, longest)
 }
 
-// backoff is the wait after so many failures in a row, lengthened by the fraction of jitter.
-func backoff(failures int64, longest time.Duration, jitter float64) time.Duration {
-	exponent := float64(max(failures-1, 0))
-	wait := math.Min(float64(firstBackoff)*math.Pow(backoffFactor, exponent), float64(longest))
-	return time.Duration(wait * (1 + jitter))
+func failureBackoff(failures int64, longest time.Duration) time.Duration {
+	return backoff.Exponential(firstBackoff, backoffFactor, failures, longest)
 }
 
-// resyncDue is when the next periodic update of a settled Stack is due. The jitter, a fraction of the interval, spreads Stacks
-// that were created together.
+// resyncDue is when the next periodic update of a Stack that is up to date is due. The jitter, a fraction of the interval, spreads
+// Stacks that were created together.
 func resyncDue(stack *pulumiv1.Stack, jitter float64) time.Time {
-	interval := float64(stack.GetResyncInterval())
-	return stack.Status.LastUpdate.LastResyncTime.Add(time.Duration(interval * (1 + jitter*spread(stack))))
+	return stack.Status.LastUpdate.LastResyncTime.Add(lengthened(stack.GetResyncInterval(), jitter, stack))
 }
 
-// spread returns a number from 0 to 1 that is stable between two looks at the same schedule, so that a restart does not
-// move it, and different for every Stack and every turn.
-func spread(stack *pulumiv1.Stack) float64 {
+// lengthened adds a part of a fraction of the wait to it. The part is stable from one reconcile to the next, so that a restart does not
+// move the schedule, and different for every Stack and every attempt.
+func lengthened(wait time.Duration, fraction float64, stack *pulumiv1.Stack) time.Duration {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(string(stack.UID) + strconv.FormatInt(stack.Status.LastUpdate.LastResyncTime.Unix(), 10)))
-	return float64(hash.Sum32()) / math.MaxUint32
+	spread := float64(hash.Sum32()) / math.MaxUint32
+	return time.Duration(float64(wait) * (1 + fraction*spread))
+}
+
+// lockedUntilStalled is how long the Stack goes on waiting for the lock before it is also Stalled; zero when it is by now.
+func lockedUntilStalled(last *pulumiv1.StackUpdateStatus, now time.Time) time.Duration {
+	if last.ConflictsSince == nil {
+		return stalledAfterConflict
+	}
+	return max(last.ConflictsSince.Add(stalledAfterConflict).Sub(now), 0)
+}
+
+// mayMeetLockAgain returns for how long an attempt that follows a conflict on the same inputs may still end with a conflict. Until then the
+// Stack goes on to show who holds the lock.
+func mayMeetLockAgain(stack *pulumiv1.Stack, update *autov1alpha1.Update, now time.Time) (left time.Duration) {
+	last := stack.Status.LastUpdate
+	if last == nil || last.Conflicts == 0 || !repeats(stack) ||
+		conditions.GetReason(stack, meta.ReadyCondition) != pulumiv1.UpdateConflictReason {
+		return 0
+	}
+	begun := update.CreationTimestamp
+	if update.Status.StartTime != nil {
+		begun = *update.Status.StartTime
+	}
+	return max(begun.Add(briefAttempt).Sub(now), 0)
 }

@@ -3,12 +3,10 @@ package stack
 import (
 	"context"
 	"fmt"
+	"slices"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -17,86 +15,95 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/fluxcd/pkg/runtime/predicates"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 // Indexes of the cache.
 const (
-	sourceIndex       = "spec.fluxSource.sourceRef"
-	programIndex      = "spec.programRef"
+	sourceIndex       = "spec.source"
 	prerequisiteIndex = "spec.prerequisites"
 	readyExprIndex    = "spec.dependsOn.readyExpr"
+	referencesIndex   = "spec.references"
 	updateOwnerIndex  = "metadata.ownerReferences.stack"
+	approvalIndex     = "spec.update"
 )
 
 // SetupWithManager adds the controller to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+	if err := r.addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	built, err := ctrl.NewControllerManagedBy(mgr).
+	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &pulumiv1.Stack{})
+	setup := ctrl.NewControllerManagedBy(mgr).
 		For(&pulumiv1.Stack{}, builder.WithPredicates(predicate.Or[client.Object](
-			predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, annotationChanged(pulumiv1.ReconcileRequestAnnotation),
-			annotationChanged(pulumiv1.OrphanAnnotation), annotationChanged(pulumiv1.CreateMissingStackAnnotation), annotationChanged(pulumiv1.CancelUpdateAnnotation)))).
+			predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, updated(requestChanged)))).
 		Owns(&autov1alpha1.Workspace{}, builder.WithPredicates(workspaceChanged)).
-		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &pulumiv1.Stack{}), builder.WithPredicates(updateChanged)).
-		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.dependentsOf), builder.WithPredicates(dependencyChanged)).
-		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.waitingForDependent), builder.WithPredicates(dependentChanged)).
-		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.judgesOf), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		Watches(&pulumiv1.Program{}, handler.EnqueueRequestsFromMapFunc(r.usersOfProgram), builder.WithPredicates(programChanged)).
-		WatchesRawSource(ctrlsource.Channel(r.Sources.Git.Events(), &handler.EnqueueRequestForObject{})).
+		Watches(&autov1alpha1.Update{}, owner, builder.WithPredicates(updated(updateChanged))).
+		Watches(&autov1alpha1.Approval{}, handler.EnqueueRequestsFromMapFunc(r.requestsForApproval)).
+		Watches(&pulumiv1.Stack{}, r.requestsFor(prerequisiteIndex), builder.WithPredicates(dependencyChanged)).
+		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.requestsForDependencies), builder.WithPredicates(dependentChanged)).
+		// An expression may look at anything.
+		Watches(&pulumiv1.Stack{}, r.requestsFor(readyExprIndex), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(ctrlsource.Channel(r.Contents.Events(), &handler.EnqueueRequestForObject{})).
-		WatchesRawSource(r.References.Source(r.usersOfReference)).
-		WithOptions(options).
-		Build(r)
-	if err != nil {
-		return fmt.Errorf("build the Stack controller: %w", err)
+		WatchesRawSource(r.References.Source(func(ctx context.Context, key references.Key) []reconcile.Request {
+			return r.findStacks(ctx, referencesIndex, key.String())
+		})).
+		WithOptions(options)
+	stacksOf := func(ctx context.Context, key string) []reconcile.Request { return r.findStacks(ctx, sourceIndex, key) }
+	for _, watch := range r.Sources.Watches(mgr.GetCache(), stacksOf) {
+		setup = setup.WatchesRawSource(watch)
 	}
-	r.Sources.Flux.Watcher = &sourceWatches{
-		cache:      mgr.GetCache(),
-		controller: built,
-		handler:    handler.EnqueueRequestsFromMapFunc(r.usersOf),
-		predicate:  artifactChanged,
-		informers:  map[schema.GroupKind]cache.Informer{},
+	if err := setup.Complete(r); err != nil {
+		return fmt.Errorf("build the Stack controller: %w", err)
 	}
 	return nil
 }
 
-func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+// stackIndexes are the values under which the cache finds a Stack.
+var stackIndexes = map[string]func(*pulumiv1.Stack) []string{
+	prerequisiteIndex: func(stack *pulumiv1.Stack) []string {
+		return namesOf(namedDependencies(stack), func(dependency) bool { return true })
+	},
+	readyExprIndex: func(stack *pulumiv1.Stack) []string {
+		return namesOf(dependenciesOf(stack), func(item dependency) bool { return item.expression != "" })
+	},
+	// The Secrets and ConfigMaps that it may use.
+	referencesIndex: func(stack *pulumiv1.Stack) []string {
+		var values []string
+		for _, key := range references.OfStack(stack) {
+			values = append(values, key.String())
+		}
+		return values
+	},
+}
+
+func (r *Reconciler) addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, sourceIndex, func(object client.Object) []string {
-		if key, ok := source.KeyOf(object.(*pulumiv1.Stack)); ok {
-			return []string{key.String()}
+		if key := r.Sources.Key(object.(*pulumiv1.Stack)); key != "" {
+			return []string{key}
 		}
 		return nil
 	}); err != nil {
 		return fmt.Errorf("index the Stacks by source: %w", err)
 	}
-	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, programIndex, func(object client.Object) []string {
-		if program, ok := source.ProgramOf(object.(*pulumiv1.Stack)); ok {
-			return []string{program.String()}
+	for name, values := range stackIndexes {
+		if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, name, func(object client.Object) []string {
+			return values(object.(*pulumiv1.Stack))
+		}); err != nil {
+			return fmt.Errorf("index the Stacks by %s: %w", name, err)
 		}
-		return nil
-	}); err != nil {
-		return fmt.Errorf("index the Stacks by Program: %w", err)
 	}
-	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, prerequisiteIndex, func(object client.Object) []string {
-		return namesOf(object.(*pulumiv1.Stack), func(dependency) bool { return true })
+	if err := indexer.IndexField(ctx, &autov1alpha1.Approval{}, approvalIndex, func(object client.Object) []string {
+		return []string{object.(*autov1alpha1.Approval).Spec.Update}
 	}); err != nil {
-		return fmt.Errorf("index the Stacks by prerequisite: %w", err)
-	}
-	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, readyExprIndex, func(object client.Object) []string {
-		stack := object.(*pulumiv1.Stack)
-		return namesOf(stack, func(item dependency) bool { return item.expression != "" && stack.DeletionTimestamp.IsZero() })
-	}); err != nil {
-		return fmt.Errorf("index the Stacks by dependency with an expression: %w", err)
-	}
-	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, referencesIndex, indexByReferences); err != nil {
-		return fmt.Errorf("index the Stacks by the Secrets and ConfigMaps that they use: %w", err)
+		return fmt.Errorf("index the Approvals by plan: %w", err)
 	}
 	if err := indexer.IndexField(ctx, &autov1alpha1.Update{}, updateOwnerIndex, func(object client.Object) []string {
 		for _, owner := range object.GetOwnerReferences() {
@@ -111,34 +118,28 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// usersOf returns the Stacks that use the source.
-func (r *Reconciler) usersOf(ctx context.Context, object client.Object) []reconcile.Request {
-	key := source.Key{
-		GroupKind:      object.GetObjectKind().GroupVersionKind().GroupKind(),
-		NamespacedName: client.ObjectKeyFromObject(object),
+// namesOf returns the names of the chosen dependencies.
+func namesOf(dependencies []dependency, chosen func(dependency) bool) []string {
+	var names []string
+	for _, item := range dependencies {
+		if chosen(item) {
+			names = append(names, item.name.String())
+		}
 	}
-	return r.requestsFor(ctx, client.MatchingFields{sourceIndex: key.String()})
+	return names
 }
 
-// usersOfProgram returns the Stacks that run the Program.
-func (r *Reconciler) usersOfProgram(ctx context.Context, object client.Object) []reconcile.Request {
-	return r.requestsFor(ctx, client.MatchingFields{programIndex: client.ObjectKeyFromObject(object).String()})
+// requestsFor wakes the Stacks that have the name of the object in the index.
+func (r *Reconciler) requestsFor(index string) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
+		return r.findStacks(ctx, index, client.ObjectKeyFromObject(object).String())
+	})
 }
 
-// dependentsOf returns the Stacks that wait for the Stack.
-func (r *Reconciler) dependentsOf(ctx context.Context, object client.Object) []reconcile.Request {
-	return r.requestsFor(ctx, client.MatchingFields{prerequisiteIndex: client.ObjectKeyFromObject(object).String()})
-}
-
-// judgesOf returns the Stacks that judge the Stack with an expression, which may look at anything in it.
-func (r *Reconciler) judgesOf(ctx context.Context, object client.Object) []reconcile.Request {
-	return r.requestsFor(ctx, client.MatchingFields{readyExprIndex: client.ObjectKeyFromObject(object).String()})
-}
-
-func (r *Reconciler) requestsFor(ctx context.Context, selected client.ListOption) []reconcile.Request {
+func (r *Reconciler) findStacks(ctx context.Context, index, value string) []reconcile.Request {
 	var stacks pulumiv1.StackList
-	// Nothing is changed in what is looked through here, and it may be many.
-	if err := r.List(ctx, &stacks, selected, client.UnsafeDisableDeepCopy); err != nil {
+	// Nothing is changed in the objects, and there may be many.
+	if err := r.List(ctx, &stacks, client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "cannot list the Stacks to wake")
 		return nil
 	}
@@ -149,56 +150,79 @@ func (r *Reconciler) requestsFor(ctx context.Context, selected client.ListOption
 	return requests
 }
 
-// namesOf returns the names of the chosen dependencies of the Stack.
-func namesOf(stack *pulumiv1.Stack, chosen func(dependency) bool) []string {
-	var keys []string
-	for _, item := range namedBy(stack) {
-		if chosen(item) {
-			keys = append(keys, item.name.String())
+// requestsForDependencies returns the Stacks that the Stack names and that may wait for its end.
+func (r *Reconciler) requestsForDependencies(ctx context.Context, object client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, item := range namedDependencies(object.(*pulumiv1.Stack)) {
+		named := &pulumiv1.Stack{}
+		err := r.Get(ctx, item.name, named, client.UnsafeDisableDeepCopy)
+		if client.IgnoreNotFound(err) != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "cannot read a stack that may have to be woken", "stack", item.name)
+		}
+		if err == nil && destroysAfterDependents(named) {
+			requests = append(requests, reconcile.Request{NamespacedName: item.name})
 		}
 	}
-	return keys
+	return requests
 }
 
-// updateChanged passes what a Stack shows of its Update; progress counts do not wake it.
-var updateChanged = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*autov1alpha1.Update)
-		after, same := e.ObjectNew.(*autov1alpha1.Update)
-		return !ok || !same || before.HasStarted() != after.HasStarted() || before.IsComplete() != after.IsComplete() ||
-			waitingReasonChanged(before, after) || !before.DeletionTimestamp.Equal(after.DeletionTimestamp)
-	},
+// updated passes updates between whose objects there is a difference, and all other events.
+func updated[Object client.Object](differ func(before, after Object) bool) predicate.Funcs {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(Object)
+		after, same := e.ObjectNew.(Object)
+		return !ok || !same || differ(before, after)
+	}}
 }
 
-func waitingReasonChanged(before, after *autov1alpha1.Update) bool {
-	oldReason, oldMessage := waitingFor(before)
-	newReason, newMessage := waitingFor(after)
-	return oldReason != newReason || oldMessage != newMessage || !after.HasStarted() && describeProgress(before) != describeProgress(after)
+// updatedOrDeleted passes updates between whose objects there is a difference, and deletions.
+func updatedOrDeleted[Object client.Object](differ func(before, after Object) bool) predicate.Funcs {
+	passes := updated(differ)
+	passes.CreateFunc = func(event.CreateEvent) bool { return false }
+	return passes
 }
 
-// artifactChanged passes a source whose artifact differs in revision, digest or place, or that has none and tells anew why.
-var artifactChanged = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*unstructured.Unstructured)
-		after, same := e.ObjectNew.(*unstructured.Unstructured)
-		return !ok || !same || source.Changed(before, after)
-	},
+// requestChanged reports whether an annotation of a Stack that asks for something has another value.
+func requestChanged(before, after client.Object) bool {
+	return slices.ContainsFunc([]string{
+		pulumiv1.ReconcileRequestAnnotation, pulumiv1.LastUpdateAnnotation, pulumiv1.OrphanAnnotation,
+		pulumiv1.CreateMissingStackAnnotation, pulumiv1.CancelUpdateAnnotation, pulumiv1.DriftCheckAnnotation,
+	}, func(name string) bool { return before.GetAnnotations()[name] != after.GetAnnotations()[name] })
 }
 
-// programChanged passes a Program that offers something else, or nothing for another reason.
-var programChanged = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*pulumiv1.Program)
-		after, same := e.ObjectNew.(*pulumiv1.Program)
-		return !ok || !same || source.ProgramChanged(before, after)
-	},
+// updateChanged reports whether what a Stack shows of its Update has changed; progress counts do not wake it.
+func updateChanged(before, after *autov1alpha1.Update) bool {
+	oldReason, oldMessage := before.WaitingProblem()
+	newReason, newMessage := after.WaitingProblem()
+	return before.HasStarted() != after.HasStarted() || before.IsComplete() != after.IsComplete() ||
+		oldReason != newReason || oldMessage != newMessage || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
+		!after.HasStarted() && describeProgress(nil, before) != describeProgress(nil, after)
 }
 
-// annotationChanged passes an object whose annotation has another value than before.
-func annotationChanged(name string) predicate.Predicate {
-	return predicate.Funcs{
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			return e.ObjectOld.GetAnnotations()[name] != e.ObjectNew.GetAnnotations()[name]
-		},
+// workspaceChanged passes the end of a Workspace, and what its Stack shows of it.
+var workspaceChanged = updatedOrDeleted(func(before, after *autov1alpha1.Workspace) bool {
+	return failureOf(before) != failureOf(after) || !before.DeletionTimestamp.Equal(after.DeletionTimestamp)
+})
+
+// dependentChanged passes a Stack that is gone, is being deleted, or depends on others than before.
+var dependentChanged = updatedOrDeleted(func(before, after *pulumiv1.Stack) bool {
+	names := stackIndexes[prerequisiteIndex]
+	return before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || !slices.Equal(names(before), names(after))
+})
+
+// dependencyChanged passes what dependents wait for. That a Stack is in a cycle, or is not any more, makes its way along the cycle in
+// this manner, and so does an edit that closes or breaks one.
+var dependencyChanged = updatedOrDeleted(func(before, after *pulumiv1.Stack) bool {
+	return seenByDependents(before) != seenByDependents(after)
+})
+
+// seenByDependents identifies what those who depend on a Stack see of it.
+func seenByDependents(stack *pulumiv1.Stack) string {
+	update, commit := "", ""
+	if last := stack.Status.LastUpdate; last != nil {
+		update, commit = last.Name, last.LastAttemptedCommit
 	}
+	inCycle := conditions.GetReason(stack, meta.StalledCondition) == pulumiv1.DependencyCycleReason
+	dependencies := namesOf(dependenciesOf(stack), func(dependency) bool { return true })
+	return fmt.Sprintf("%q %q %q %t %t %t %q", notReady(stack), update, commit, inCycle, stack.Spec.Suspend, !stack.DeletionTimestamp.IsZero(), dependencies)
 }

@@ -1,6 +1,9 @@
 package stack
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -8,10 +11,12 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/source"
 )
 
-// markSettled says that the Stack is what its inputs ask for.
-func markSettled(stack *pulumiv1.Stack) {
+// markReady says that the Stack is what its inputs ask for.
+func markReady(stack *pulumiv1.Stack) {
 	message := "the stack has been processed and is up to date"
 	if revision := stack.Status.LastAppliedRevision; revision != "" {
 		message = fmt.Sprintf("%s: applied revision %s", message, revision)
@@ -20,10 +25,12 @@ func markSettled(stack *pulumiv1.Stack) {
 	conditions.Delete(stack, meta.StalledCondition)
 	stack.Status.ObservedGeneration = stack.Generation
 	conditions.MarkTrue(stack, meta.ReadyCondition, pulumiv1.ProcessingCompletedReason, "%s", message)
+	// What drifted is a fact about the resources, whatever the specification says by now.
+	conditions.Set(stack, conditions.Get(stack, pulumiv1.DriftedCondition))
 }
 
-// markWorking says that an operation is on its way. The outcome is open, so Ready is Unknown.
-func markWorking(stack *pulumiv1.Stack, message string) {
+// markProgressing says that an operation is on its way. The outcome is open, so Ready is Unknown.
+func markProgressing(stack *pulumiv1.Stack, message string) {
 	conditions.MarkReconciling(stack, pulumiv1.StackProcessingReason, "%s", message)
 	conditions.MarkUnknown(stack, meta.ReadyCondition, pulumiv1.NotReadyInProgressReason, "%s", message)
 }
@@ -39,10 +46,11 @@ var reconcilingReasons = []string{
 
 // markWaiting says what is missing. It is not a failure, and what is missing may appear at any time.
 func markWaiting(stack *pulumiv1.Stack, reason, message string) {
-	conditions.MarkReconciling(stack, pulumiv1.ProgressingWithRetryReason, "%s", message)
+	reconciling := pulumiv1.ProgressingWithRetryReason
 	if slices.Contains(reconcilingReasons, reason) {
-		conditions.MarkReconciling(stack, reason, "%s", message)
+		reconciling = reason
 	}
+	conditions.MarkReconciling(stack, reconciling, "%s", message)
 	conditions.MarkFalse(stack, meta.ReadyCondition, reason, "%s", message)
 }
 
@@ -54,30 +62,183 @@ func markStalled(stack *pulumiv1.Stack, reason, message string) {
 	stack.Status.ObservedGeneration = stack.Generation
 }
 
-// keepsReady tells whether a running update leaves the conditions as they are: a periodic run of a settled Stack changes
+// markSuspended takes back that an update is on its way, when none is any more and none will follow.
+func markSuspended(stack *pulumiv1.Stack) {
+	if conditions.GetReason(stack, meta.ReconcilingCondition) != pulumiv1.StackProcessingReason {
+		return
+	}
+	last, result := stack.Status.LastUpdate, "it was never updated"
+	switch {
+	case last == nil:
+	case last.State == pulumiv1.StackUpdateSucceeded:
+		result = fmt.Sprintf("its last %s succeeded%s", last.Type, describeApplied(last))
+	default:
+		result = fmt.Sprintf("its last %s did not succeed: %s", last.Type, last.Message)
+	}
+	markStalled(stack, pulumiv1.SuspendedReason, "the stack is suspended and goes on when spec.suspend is false; "+result)
+}
+
+// keepsReady reports whether a running update leaves the conditions as they are: a periodic run of a Stack that is up to date changes
 // nothing that anybody waits for, and a Stack that is stalled after many failures stays so until an attempt succeeds.
 func keepsReady(stack *pulumiv1.Stack) bool {
 	return repeats(stack) && (conditions.IsReady(stack) || conditions.GetReason(stack, meta.StalledCondition) == pulumiv1.UpdateFailedReason)
 }
 
-// failsAgainAndAgain tells whether the running update follows as many failures with the same inputs as stall a Stack. It may have
+// failsRepeatedly reports whether the running update follows as many failures with the same inputs as stall a Stack. It may have
 // started before the last of them was shown.
-func failsAgainAndAgain(stack *pulumiv1.Stack) bool {
+func failsRepeatedly(stack *pulumiv1.Stack) bool {
 	last := stack.Status.LastUpdate
 	return repeats(stack) && last.State == pulumiv1.StackUpdateFailed && retryReason(last) == pulumiv1.UpdateFailedReason
 }
 
-// repeats tells whether the running update has the inputs of the last one, and the Stack has not been edited since.
+// repeats reports whether the running update has the inputs of the last one, and the Stack has not been edited since.
 func repeats(stack *pulumiv1.Stack) bool {
-	last := stack.Status.LastUpdate
-	current := stack.Status.CurrentUpdate
+	last, current := stack.Status.LastUpdate, stack.Status.CurrentUpdate
 	if last == nil || current == nil || !stack.DeletionTimestamp.IsZero() {
 		return false
 	}
+	newReferences := last.ReferencesDigest != "" && !references.Covers(last.ReferencesDigest, current.ReferencesDigest)
 	return last.Generation == current.Generation &&
 		last.Generation == stack.Generation &&
 		last.LastAttemptedCommit == current.Commit &&
 		last.ReconcileRequest == current.ReconcileRequest &&
-		!usesNewReferences(last, current) &&
-		current.RequestedAt == ""
+		!newReferences &&
+		current.RequestedAt == "" && current.LastUpdateRequest == ""
+}
+
+// recordInputs notes that the last attempt stands for the present inputs, too: what the Stack is made of is the same in the source's
+// revision, and Secrets that were not watched during the attempt have the versions from which the next change is told.
+func recordInputs(o *observation) {
+	status := &o.stack.Status
+	if last := status.LastUpdate; last != nil && last.ReferencesDigest == "" {
+		last.ReferencesDigest = references.Digest(o.references)
+	}
+	if o.artifact == nil || !o.stack.DeletionTimestamp.IsZero() {
+		return
+	}
+	status.LastAttemptedRevision = o.artifact.Revision
+	status.LastUpdate.LastAttemptedCommit = commitOf(o.artifact)
+	if status.LastUpdate.State == pulumiv1.StackUpdateSucceeded {
+		status.LastAppliedRevision = o.artifact.Revision
+		status.LastAppliedOriginRevision = originRevision(o.artifact.Revision, o.artifact.Origin.Commit)
+		status.LastUpdate.LastSuccessfulCommit = commitOf(o.artifact)
+	}
+}
+
+// A new generation does not mean that the specification says something else. The Pulumi Kubernetes Operator drops the fields that are
+// false, zero or empty when it adds its finalizer, and the next apply of the manifest brings them back.
+
+// specDigest identifies what the specification says. Fields that are false, zero or empty count as absent where the API does not tell one
+// from the other; configuration is the user's own data and counts as it is. How drift is looked for, and what is approved, do not: they need no update.
+func specDigest(stack *pulumiv1.Stack) string {
+	spec := stack.Spec
+	spec.Drift, spec.Approval = nil, nil
+	content, err := json.Marshal(spec)
+	if err != nil {
+		// What was decoded can be encoded. Nothing is the same as no digest.
+		return ""
+	}
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:8])
+}
+
+// followGeneration makes an update that was for the same specification one for the generation that the Stack has now. The deletion is
+// a new generation, too, and asks for something else.
+func followGeneration(stack *pulumiv1.Stack) {
+	if !stack.DeletionTimestamp.IsZero() || stack.Spec.Suspend {
+		return
+	}
+	follow := func(generation *int64, recorded string) {
+		if *generation != stack.Generation && recorded != "" && recorded == specDigest(stack) {
+			*generation = stack.Generation
+		}
+	}
+	if last := stack.Status.LastUpdate; last != nil {
+		follow(&last.Generation, last.SpecDigest)
+	}
+	if plan := stack.Status.Plan; plan != nil {
+		follow(&plan.Generation, plan.SpecDigest)
+	}
+	if current := stack.Status.CurrentUpdate; current != nil {
+		follow(&current.Generation, current.SpecDigest)
+	}
+}
+
+// dropSpecDigest makes a Stack that is resumed run once, whatever its specification says then: it may be behind what it asks for.
+func dropSpecDigest(stack *pulumiv1.Stack) {
+	if last := stack.Status.LastUpdate; last != nil {
+		last.SpecDigest = ""
+	}
+}
+
+// reconcileRequest is the value of the Pulumi annotation that asks for an update.
+func reconcileRequest(stack *pulumiv1.Stack) string {
+	return stack.Annotations[pulumiv1.ReconcileRequestAnnotation]
+}
+
+// requestedAt is the value of the Flux annotation that asks for an update.
+func requestedAt(stack *pulumiv1.Stack) string {
+	token, _ := meta.ReconcileAnnotationValue(stack.Annotations)
+	return token
+}
+
+// lastUpdateRequest is the value of the annotation that asks for an update in tutorials.
+func lastUpdateRequest(stack *pulumiv1.Stack) string {
+	return stack.Annotations[pulumiv1.LastUpdateAnnotation]
+}
+
+// unhandledRequest returns the request, in any of the annotations, that no update was made for yet.
+func unhandledRequest(stack *pulumiv1.Stack) string {
+	status := &stack.Status
+	for _, request := range [][2]string{
+		{reconcileRequest(stack), status.ObservedReconcileRequest},
+		{requestedAt(stack), status.LastHandledReconcileAt},
+		{lastUpdateRequest(stack), status.ObservedLastUpdateRequest},
+	} {
+		if request[0] != "" && request[0] != request[1] {
+			return request[0]
+		}
+	}
+	return ""
+}
+
+// handleRequests notes that the requests in the annotations were seen.
+func handleRequests(stack *pulumiv1.Stack) {
+	handleFluxRequest(stack)
+	stack.Status.ObservedReconcileRequest = reconcileRequest(stack)
+	if request := lastUpdateRequest(stack); request != "" {
+		stack.Status.ObservedLastUpdateRequest = request
+	}
+}
+
+// forceRequested reports whether Flux's annotations ask for a forced update that was not made yet: a request to force, together with a
+// plain one of the same value.
+func forceRequested(stack *pulumiv1.Stack) bool {
+	handled := stack.Status.LastHandledForceAt
+	return meta.HandleAnnotationRequest(stack, meta.ForceRequestAnnotation, &handled)
+}
+
+func handleFluxRequest(stack *pulumiv1.Stack) {
+	// It counts as handled even if it came without a plain request, as in Flux. What it asked for is in the Update.
+	meta.ShouldHandleForceRequest(stack)
+	if token := requestedAt(stack); token != "" {
+		stack.Status.LastHandledReconcileAt = token
+	}
+}
+
+func commitOf(artifact *source.Artifact) string {
+	if artifact == nil {
+		return ""
+	}
+	return artifact.Commit()
+}
+
+func describeRevision(artifact *source.Artifact) string {
+	switch {
+	case artifact == nil:
+		return "none"
+	case artifact.Revision == "":
+		return artifact.Digest
+	}
+	return artifact.Revision
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,15 +28,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	runtimecontroller "github.com/fluxcd/pkg/runtime/controller"
 	gotkmetrics "github.com/fluxcd/pkg/runtime/metrics"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/fairqueue"
+	gitclient "github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/internal/metrics"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/update"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
 
@@ -85,7 +91,7 @@ func (s *stage) secretsRead() []string {
 	return slices.Clone(*s.requests.read)
 }
 
-func newStage(t *testing.T) *stage {
+func newStage(t *testing.T, changes ...func(*Reconciler)) *stage {
 	t.Helper()
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
@@ -103,7 +109,7 @@ func newStage(t *testing.T) *stage {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "stack-"}}
 	g.Expect(s.client.Create(t.Context(), namespace)).To(Succeed())
 	s.namespace = namespace.Name
-	s.startController(cluster, scheme)
+	s.startController(cluster, scheme, changes)
 	return s
 }
 
@@ -118,7 +124,7 @@ func (s *stage) watchReferences(mgr ctrl.Manager) *references.Watcher {
 	return watcher
 }
 
-func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sruntime.Scheme) {
+func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sruntime.Scheme, changes []func(*Reconciler)) {
 	s.t.Helper()
 	config := rest.CopyConfig(cluster.Config())
 	config.Wrap(func(transport http.RoundTripper) http.RoundTripper {
@@ -130,35 +136,40 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}},
 		// Every test has a controller of that name.
-		Controller: ctrlconfig.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)},
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	store, err := artifact.NewStore(artifact.Options{Dir: s.t.TempDir()})
 	s.Expect(err).NotTo(HaveOccurred())
 	fetcher := artifact.NewFetcher(store, 0)
 	s.Expect(mgr.Add(fetcher)).To(Succeed())
-	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), Dir: s.t.TempDir()})
+	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), Options: gitclient.Options{AllowLocalAddresses: true, Dir: s.t.TempDir()}})
 	s.Expect(mgr.Add(git)).To(Succeed())
 	contents := artifact.NewContents(store)
 	s.Expect(mgr.Add(contents)).To(Succeed())
 	stacks, err := metrics.NewStacks(prometheus.NewRegistry())
 	s.Expect(err).NotTo(HaveOccurred())
-	s.Expect((&Reconciler{
+	reconciler := &Reconciler{
 		Client:        mgr.GetClient(),
 		EventRecorder: mgr.GetEventRecorderFor("stack-controller"),
 		Metrics:       runtimecontroller.NewMetrics(mgr, gotkmetrics.NewRecorder(), pulumiv1.Finalizer),
 		Live:          mgr.GetAPIReader(),
-		Sources: &source.Set{
-			Flux:     &source.Flux{Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper()},
-			Git:      git.Subscribe(),
-			Programs: &source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
-		},
-		Artifacts:    fetcher,
-		Contents:     contents,
-		References:   s.watchReferences(mgr),
-		WaitInterval: time.Hour, // only watches wake a Stack here
-		Stacks:       stacks,
-	}).SetupWithManager(s.t.Context(), mgr, controller.Options{MaxConcurrentReconciles: 4})).To(Succeed())
+		Sources: &source.Set{Sources: []source.Source{
+			git.NewSubscriber(),
+			&source.Flux{Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper()},
+			&source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
+		}},
+		RecentOutputs: update.NewRecentOutputs(),
+		Artifacts:     fetcher,
+		Contents:      contents,
+		References:    s.watchReferences(mgr),
+		WaitInterval:  time.Hour, // only watches wake a Stack here
+		Stacks:        stacks,
+	}
+	for _, change := range changes {
+		change(reconciler)
+	}
+	s.Expect(reconciler.SetupWithManager(s.t.Context(), mgr, fairqueue.ControllerOptions(4, controller.Options{}))).To(Succeed())
 
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -167,4 +178,43 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 		cancel()
 		s.Eventually(done).Should(Receive(BeNil()))
 	})
+}
+
+// requestLog notes which Secrets a client asks an API server for with what is in them.
+type requestLog struct {
+	http.RoundTripper
+	mu   *sync.Mutex
+	read *[]string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l requestLog) RoundTrip(request *http.Request) (*http.Response, error) {
+	if strings.Contains(request.URL.Path, "/secrets") && !strings.Contains(request.Header.Get("Accept"), "as=PartialObjectMetadata") {
+		l.mu.Lock()
+		*l.read = append(*l.read, request.Method+" "+request.URL.String())
+		l.mu.Unlock()
+	}
+	return l.RoundTripper.RoundTrip(request)
+}
+
+func TestNobodyMakesTheControllerReadSecretsByNamingOneAsASource(t *testing.T) {
+	s := newStage(t)
+	s.newSecret("payload", nil)
+	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}, Spec: pulumiv1.StackSpec{
+		Stack:      "dev",
+		FluxSource: &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{APIVersion: "v1", Kind: "Secret", Name: "payload"}},
+	}}
+	withImage("one")(stack)
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	refused := s.await(stack, reasonIs(meta.StalledCondition, pulumiv1.SpecInvalidReason))
+	s.Expect(conditions.GetMessage(refused, meta.ReadyCondition)).To(ContainSubstring("spec.fluxSource.sourceRef: Secret"))
+	s.Consistently(s.secretsRead, "1s").Should(BeEmpty())
+
+	before := refused.DeepCopy()
+	refused.Spec.FluxSource = nil
+	s.Expect(s.client.Patch(t.Context(), refused, client.MergeFrom(before))).To(Succeed())
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return !conditions.IsStalled(stack) && stack.Status.CurrentUpdate != nil
+	})
+	s.Expect(s.secretsRead()).To(BeEmpty())
 }

@@ -2,95 +2,92 @@ package stack
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
-// formerOwner is the field manager of the Pulumi Kubernetes Operator, whose objects this controller takes over.
-const formerOwner = "pulumi-kubernetes-operator"
+// A Stack moves to another shard when its labels change. Its Workspace and Updates have the labels of before, so that the new controller
+// does not see them, and the old one goes on with them. The new one gives them the labels of the Stack, upon which they are gone for the
+// old one. The Workspace is the last: a controller that has it has all. An operation that runs goes on in its agent meanwhile, and its new
+// controller follows it. Where that one cannot reach the agent, the old one follows the operation to its end.
 
-// takeOver makes a status that the Pulumi Kubernetes Operator wrote one of this controller, so that nothing runs merely because the
-// controller is another one. It knows that status by what it lacks: this controller never records an update without history.
-func takeOver(o *observation) {
-	status := &o.stack.Status
-	translateCommits(o)
-	last := status.LastUpdate
-	if last == nil || len(status.History) > 0 || hasSource(o.stack) && o.artifact == nil {
-		return
-	}
-	metadata := map[string]string(nil)
-	if o.artifact != nil && last.LastAttemptedCommit == o.artifact.Commit() {
-		last.Revision = o.artifact.Revision
-		metadata = historyMetadata(last.Revision)
-	}
-	status.History.Upsert(historyDigest(last.LastAttemptedCommit), last.LastResyncTime.Time, 0, string(last.State), metadata)
-	// That system did not know Flux's annotation, so a value that is there already asked for nothing.
-	status.LastHandledReconcileAt = requestedAt(o.stack)
-	// A Stack that previews may share its stack with one that deploys; such a one never destroyed anything.
-	destroyed := last.Type == autov1alpha1.UpdateTypeDestroy && last.State == pulumiv1.StackUpdateSucceeded
-	status.Deployed = status.Deployed || last.Type != autov1alpha1.UpdateTypePreview && !destroyed
-	if status.Deployed && last.State == pulumiv1.StackUpdateSucceeded {
-		status.DeployedStack = o.stack.Spec.Stack
-	}
+// errOutdated says that something is not any more what it was when it was observed.
+var errOutdated = errors.New("the objects changed since they were observed")
+
+// elsewhere are a Workspace with an operation that only the controller of another shard can follow, and the Stack's Updates.
+type elsewhere struct {
+	workspace *autov1alpha1.Workspace
+	updates   []autov1alpha1.Update
 }
 
-// translateCommits replaces a revision by the digest of the artifact that has it: what this controller records as the commit.
-func translateCommits(o *observation) {
-	if o.artifact == nil || o.artifact.Revision == "" {
-		return
+// takeOver makes the Workspace and the Updates of a Stack those of this shard, if they are not. It returns true when they were not: the
+// Stack is to be observed again when the cache has them. If they cannot be taken over yet, they are in the observation.
+func (r *Reconciler) takeOver(ctx context.Context, o *observation) (moved bool, err error) {
+	if r.Shard == nil {
+		return false, nil
 	}
-	commits := []*string{}
-	if last := o.stack.Status.LastUpdate; last != nil {
-		commits = append(commits, &last.LastAttemptedCommit, &last.LastSuccessfulCommit)
+	key := client.ObjectKeyFromObject(o.stack)
+	workspace := &autov1alpha1.Workspace{}
+	if err := r.Get(ctx, key, workspace, client.UnsafeDisableDeepCopy); err == nil || !apierrors.IsNotFound(err) {
+		return false, err
 	}
-	if current := o.stack.Status.CurrentUpdate; current != nil {
-		commits = append(commits, &current.Commit)
+	if err := r.Live.Get(ctx, key, workspace); err != nil {
+		o.noWorkspace = apierrors.IsNotFound(err)
+		return false, client.IgnoreNotFound(err)
 	}
-	for _, commit := range commits {
-		if *commit == o.artifact.Revision {
-			*commit = o.artifact.Commit()
-		}
+	if !isOwn(o.stack, workspace) || !workspace.DeletionTimestamp.IsZero() {
+		return false, nil
 	}
-}
-
-// inheritFields makes the fields that the Pulumi Kubernetes Operator applied to the Workspace those of this controller.
-// Otherwise a value that the Stack does not ask for any more would stay for ever, as somebody else's.
-func (r *Reconciler) inheritFields(ctx context.Context, workspace *autov1alpha1.Workspace) error {
-	if workspace == nil || workspace.Annotations[appliedHashAnnotation] != "" {
-		return nil
+	if r.Shard.Has(workspace) {
+		return true, nil
 	}
-	// The cache leaves out who owns which field.
-	live := &autov1alpha1.Workspace{}
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(workspace), live); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	changed := false
-	for i := range live.ManagedFields {
-		entry := &live.ManagedFields[i]
-		if entry.Manager == formerOwner && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == "" {
-			entry.Manager, changed = fieldOwner, true
-		}
-	}
-	if !changed {
-		return nil
-	}
-	patch, err := json.Marshal([]map[string]any{
-		{"op": "replace", "path": "/metadata/managedFields", "value": live.ManagedFields},
-		{"op": "replace", "path": "/metadata/resourceVersion", "value": live.ResourceVersion},
-	})
+	// Those of others keep their labels: whoever made them says which controller runs them.
+	var updates autov1alpha1.UpdateList
+	err = r.Live.List(ctx, &updates, client.InNamespace(key.Namespace), client.MatchingLabels{pulumiv1.StackNameLabel: key.Name})
 	if err != nil {
-		return fmt.Errorf("encode the owners of the workspace's fields: %w", err)
+		return false, fmt.Errorf("list the updates of another shard: %w", err)
 	}
-	if err := r.Patch(ctx, live, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(fieldOwner)); err != nil {
-		return fmt.Errorf("take over the fields of the workspace: %w", err)
+	own := slices.DeleteFunc(updates.Items, func(update autov1alpha1.Update) bool { return !isOwnedBy(&update, o.stack) })
+	if !r.reachAll(ctx, workspace, own) {
+		o.elsewhere = &elsewhere{workspace: workspace, updates: own}
+		return false, nil
 	}
-	workspace.ResourceVersion = live.ResourceVersion
+	for i := range own {
+		if err := r.adopt(ctx, o.stack, &own[i]); err != nil {
+			return false, err
+		}
+	}
+	return true, r.adopt(ctx, o.stack, workspace)
+}
+
+// reachAll reports whether all operations that are under way in the Workspace can be followed from here.
+func (r *Reconciler) reachAll(ctx context.Context, workspace *autov1alpha1.Workspace, updates []autov1alpha1.Update) bool {
+	for i := range updates {
+		update := &updates[i]
+		if r.Reaches != nil && !update.IsComplete() && !r.Shard.Has(update) && !r.Reaches(ctx, workspace, update) {
+			return false
+		}
+	}
+	return true
+}
+
+// adopt gives the object the labels of the Stack that decide on its shard.
+func (r *Reconciler) adopt(ctx context.Context, stack *pulumiv1.Stack, object client.Object) error {
+	if r.Shard.Has(object) {
+		return nil
+	}
+	before := object.DeepCopyObject().(client.Object)
+	object.SetLabels(r.Shard.Follow(object.GetLabels(), stack))
+	if err := r.Patch(ctx, object, client.MergeFrom(before), patch.FieldOwner); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("take over %T %s from another shard: %w", object, object.GetName(), err)
+	}
 	return nil
 }

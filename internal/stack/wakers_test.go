@@ -6,6 +6,7 @@ import (
 	"flag"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -39,18 +40,24 @@ func (w wakers) add(reason string, all ...waker) {
 	}
 }
 
+// stalledReasons is the entry with the reasons that make a Stack Stalled.
+const stalledReasons = "Stalled"
+
 // addDecision adds what a decision leaves in the conditions.
 func (w wakers) addDecision(d decision) {
 	reason := d.reason
 	switch d.action {
 	case actionRecord, actionRelease, actionSuspend:
 		return
-	case actionSettle:
+	case actionReady:
 		reason = pulumiv1.ProcessingCompletedReason
-	case actionLook, actionFetch, actionFollow, actionSupersede, actionUpdate:
+	case actionFetch, actionFollow, actionSupersede, actionUpdate:
 		reason = pulumiv1.NotReadyInProgressReason
 	}
 	w.add(reason, d.wake)
+	if d.action == actionStall || d.action == actionAwaitApproval {
+		w.add(stalledReasons, waker(reason))
+	}
 	if d.after > 0 {
 		w.add(reason, byTime)
 	}
@@ -82,6 +89,9 @@ func findWakers(t *testing.T) wakers {
 			found.addDecision(d)
 		}
 	})
+	for _, state := range []pulumiv1.PlanState{pulumiv1.PlanPending, pulumiv1.PlanRejected, pulumiv1.PlanStale} {
+		found.addDecision(decide(*guarded(state, func(o *observation) { o.stack.Status.Plan.Stale, o.stack.Status.Plan.StaleSince = 2, new(ago(0)) })))
+	}
 	o := observation{stack: &pulumiv1.Stack{}, waitInterval: time.Second}
 	for _, problem := range sourceProblems() {
 		found.addDecision(*blockedBySource(o, problem))
@@ -94,24 +104,46 @@ func findWakers(t *testing.T) wakers {
 	}
 	found.addDecision(*blockedByDependency(o, &dependencyProblem{reason: pulumiv1.InvalidCELExpressionReason, permanent: true}))
 	// What an Update waits for is shown, and its watch tells of the end.
-	for _, reason := range slices.Concat(problemReasons, source.Reasons) {
+	for _, reason := range problemsOfUpdates(t) {
 		found.add(reason, byUpdate)
 	}
 	for _, workspace := range []*autov1alpha1.Workspace{
 		workspaceThat(stalled(autov1alpha1.ImagePullFailedReason)), workspaceThat(stalled(autov1alpha1.IncompatibleConfigurationReason)),
 		workspaceThat(failing(autov1alpha1.UnschedulableReason, "no node")),
 	} {
-		found.add(troubleOf(workspace).reason, byUpdate)
+		found.add(failureOf(workspace).reason, byUpdate)
 	}
 	findRefusals(t, found)
 	for _, last := range []pulumiv1.StackUpdateStatus{
 		{Interruptions: freeInterruptions + 1}, {Reason: autov1alpha1.StackLostReason, Failures: 1},
+		{Reason: autov1alpha1.PlanViolatedReason, Failures: 1}, {Reason: autov1alpha1.PlanTooLargeReason, Failures: 1},
 	} {
 		last.LastResyncTime = metav1.Time{Time: now}
 		stack := &pulumiv1.Stack{Spec: pulumiv1.StackSpec{Stack: "dev"}, Status: pulumiv1.StackStatus{LastUpdate: &last, DeployedStack: "dev"}}
-		found.addDecision(decideOnFailure(observation{now: now, stack: stack}, autov1alpha1.UpdateTypeUp))
+		found.addDecision(decideOnFailure(observation{now: now, stack: stack}, decision{}))
 	}
 	return found
+}
+
+// problemsOfUpdates are the reasons of Updates that wait, without those that are steps on their way.
+func problemsOfUpdates(t *testing.T) (reasons []string) {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("..", "update", "testdata", "wakers.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waiting wakers
+	if err := json.Unmarshal(content, &waiting); err != nil {
+		t.Fatal(err)
+	}
+	for reason := range waiting {
+		update := updating(metav1.Condition{Type: autov1alpha1.UpdateProgressing, Status: metav1.ConditionFalse, Reason: reason, Message: "why"}).update
+		shown, message := update.WaitingProblem()
+		if shown == reason && message == "why" {
+			reasons = append(reasons, reason)
+		}
+	}
+	return reasons
 }
 
 // findRefusals has the API server refuse what the Stack needs.

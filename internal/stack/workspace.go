@@ -6,19 +6,30 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
-// appliedHashAnnotation on a Workspace identifies the spec that was applied, so that a field which is not asked for any
-// more is noticed.
-const appliedHashAnnotation = "pulumi.com/applied-hash"
+const (
+	// appliedHashAnnotation on a Workspace identifies the spec that was applied, so that a field which is not asked for any
+	// more is noticed.
+	appliedHashAnnotation = "pulumi.com/applied-hash"
+	// operatorFieldManager is the field manager of the Pulumi Kubernetes Operator, whose Workspaces this controller adopts.
+	operatorFieldManager = "pulumi-kubernetes-operator"
+)
 
 // applyWorkspace makes the Workspace what the Stack asks for. It writes only when something differs. The source of an operation
 // is in its Update: a commit does not change the Workspace.
@@ -27,29 +38,30 @@ func (r *Reconciler) applyWorkspace(ctx context.Context, o *observation, withSou
 	if !withSource && hasSource(o.stack) && o.stack.Status.ProjectInfo != nil {
 		workspace.Spec.ProjectInfo = o.stack.Status.ProjectInfo
 	}
-	hash, err := hashOf(workspace)
+	content, err := json.Marshal([]any{workspace.Labels, workspace.Annotations, workspace.Spec})
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the workspace: %w", err)
 	}
-	metav1.SetMetaDataAnnotation(&workspace.ObjectMeta, appliedHashAnnotation, hash)
+	hash := sha256.Sum256(content)
+	metav1.SetMetaDataAnnotation(&workspace.ObjectMeta, appliedHashAnnotation, hex.EncodeToString(hash[:8]))
 	if isApplied(o.workspace, workspace) {
 		return nil
-	}
-	if err := r.inheritFields(ctx, o.workspace); err != nil {
-		return err
 	}
 	object, err := applyConfiguration(workspace)
 	if err != nil {
 		return err
 	}
-	if err := r.removeEmptied(ctx, o.workspace, object); err != nil {
-		return err
-	}
-	if o.workspace != nil {
-		// Whoever does not know what it is now must not take back what another controller made of it.
+	if o.workspace == nil {
+		err = r.checkNotForeign(ctx, o)
+	} else if err = r.adoptFields(ctx, o.workspace); err == nil {
+		err = r.removeFields(ctx, o.workspace, object)
+		// A controller with an old cache must not take back what another one wrote.
 		object.SetResourceVersion(o.workspace.ResourceVersion)
 	}
-	if err := r.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(fieldOwner), client.ForceOwnership); err != nil {
+	if err != nil {
+		return err
+	}
+	if err := r.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), patch.FieldOwner, client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply the workspace: %w", err)
 	}
 	o.workspace = &autov1alpha1.Workspace{}
@@ -66,15 +78,6 @@ func isApplied(present, wanted *autov1alpha1.Workspace) bool {
 		equality.Semantic.DeepDerivative(wanted.Spec, present.Spec)
 }
 
-func hashOf(workspace *autov1alpha1.Workspace) (string, error) {
-	content, err := json.Marshal([]any{workspace.Labels, workspace.Annotations, workspace.Spec})
-	if err != nil {
-		return "", fmt.Errorf("encode the workspace: %w", err)
-	}
-	sum := sha256.Sum256(content)
-	return hex.EncodeToString(sum[:8]), nil
-}
-
 // applyConfiguration is the Workspace without the fields that only the API server writes.
 func applyConfiguration(workspace *autov1alpha1.Workspace) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(workspace)
@@ -86,4 +89,141 @@ func applyConfiguration(workspace *autov1alpha1.Workspace) (*unstructured.Unstru
 	unstructured.RemoveNestedField(object.Object, "status")
 	unstructured.RemoveNestedField(object.Object, "metadata", "creationTimestamp")
 	return object, nil
+}
+
+// notOwnedError says that an object which the Stack needs exists already, and is not the Stack's. Somebody has to remove it.
+type notOwnedError struct{ kind, name string }
+
+func (e *notOwnedError) Error() string {
+	return fmt.Sprintf("%s %s exists already and was not made for this Stack, so it is left alone; "+
+		"delete it, or choose another name for the Stack", e.kind, e.name)
+}
+
+// checkNotForeign returns a *notOwnedError when there is a Workspace with the Stack's name that must not be written. It asks the API
+// server, unless that was done: the cache does not have the Workspaces of other shards.
+func (r *Reconciler) checkNotForeign(ctx context.Context, o *observation) error {
+	if o.noWorkspace {
+		return nil
+	}
+	present := &metav1.PartialObjectMetadata{}
+	present.SetGroupVersionKind(autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind))
+	err := r.Live.Get(ctx, client.ObjectKeyFromObject(o.stack), present)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for another workspace of this name: %w", err)
+	case !isOwn(o.stack, present):
+		return &notOwnedError{kind: autov1alpha1.WorkspaceKind, name: present.Name}
+	case !r.Shard.Has(present):
+		return errOutdated
+	}
+	return nil
+}
+
+// jsonPatch is one step of a JSON patch.
+type jsonPatch struct {
+	Operation string `json:"op"`
+	Path      string `json:"path"`
+	Value     any    `json:"value,omitempty"`
+}
+
+// patchVersion applies the steps to the Workspace if it still has that version, and notes its next one.
+func (r *Reconciler) patchVersion(ctx context.Context, workspace *autov1alpha1.Workspace, version string, steps ...jsonPatch) error {
+	content, err := json.Marshal(append([]jsonPatch{{"replace", "/metadata/resourceVersion", version}}, steps...))
+	if err != nil {
+		return fmt.Errorf("encode a change of the workspace: %w", err)
+	}
+	patched := workspace.DeepCopy()
+	if err := r.Patch(ctx, patched, client.RawPatch(types.JSONPatchType, content), patch.FieldOwner); err != nil {
+		return err
+	}
+	workspace.ResourceVersion = patched.ResourceVersion
+	return nil
+}
+
+// adoptFields makes the fields that the Pulumi Kubernetes Operator applied to the Workspace those of this controller. Otherwise a value
+// that the Stack does not ask for any more would stay for ever, as somebody else's. (csaupgrade of client-go does so for updates only, not
+// for what another manager applied; fluxcd/pkg/ssa does, and brings kustomize and cli-utils with it.)
+func (r *Reconciler) adoptFields(ctx context.Context, workspace *autov1alpha1.Workspace) error {
+	if workspace.Annotations[appliedHashAnnotation] != "" {
+		return nil
+	}
+	// The cache leaves out who owns which field.
+	live := &autov1alpha1.Workspace{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(workspace), live); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	adopted := false
+	for i := range live.ManagedFields {
+		entry := &live.ManagedFields[i]
+		if entry.Manager == operatorFieldManager && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == "" {
+			entry.Manager, adopted = string(patch.FieldOwner), true
+		}
+	}
+	if !adopted {
+		return nil
+	}
+	change := jsonPatch{"replace", "/metadata/managedFields", live.ManagedFields}
+	if err := r.patchVersion(ctx, workspace, live.ResourceVersion, change); err != nil {
+		return fmt.Errorf("adopt the fields of the workspace: %w", err)
+	}
+	return nil
+}
+
+// removeFields removes objects that must have no fields and have some in the Workspace. A server-side apply would make them null, which the
+// schema refuses. If they are not there, it writes them as empty objects.
+func (r *Reconciler) removeFields(ctx context.Context, present *autov1alpha1.Workspace, wanted *unstructured.Unstructured) error {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(present)
+	if err != nil {
+		return fmt.Errorf("encode the workspace: %w", err)
+	}
+	var steps []jsonPatch
+	for _, path := range objectsToEmpty(wanted.Object["spec"], content["spec"], "/spec") {
+		steps = append(steps, jsonPatch{Operation: "remove", Path: path})
+	}
+	if len(steps) == 0 {
+		return nil
+	}
+	// The paths are those of this version.
+	if err := r.patchVersion(ctx, present, present.ResourceVersion, steps...); err != nil {
+		return fmt.Errorf("remove fields of the workspace: %w", err)
+	}
+	return nil
+}
+
+// objectsToEmpty lists the paths of objects that are wanted without fields and present with some. Items of lists are identified by their
+// names. Lists whose items have no names are replaced as a whole by an apply.
+func objectsToEmpty(wanted, present any, path string) (paths []string) {
+	switch wanted := wanted.(type) {
+	case map[string]any:
+		present, ok := present.(map[string]any)
+		if !ok {
+			return nil
+		}
+		if len(wanted) == 0 && len(present) > 0 {
+			return []string{path}
+		}
+		for _, key := range slices.Sorted(maps.Keys(wanted)) {
+			paths = append(paths, objectsToEmpty(wanted[key], present[key], path+"/"+pointerEscapes.Replace(key))...)
+		}
+	case []any:
+		items, _ := present.([]any)
+		for _, item := range wanted {
+			if i := slices.IndexFunc(items, func(other any) bool { return nameOf(item) != "" && nameOf(item) == nameOf(other) }); i >= 0 {
+				paths = append(paths, objectsToEmpty(item, items[i], path+"/"+strconv.Itoa(i))...)
+			}
+		}
+	}
+	return paths
+}
+
+// pointerEscapes are those of JSON pointers.
+var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
+
+// nameOf returns the name of an item of a list, or nothing.
+func nameOf(item any) string {
+	fields, _ := item.(map[string]any)
+	name, _ := fields["name"].(string)
+	return name
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -46,6 +47,18 @@ func (s *stage) await(stack *pulumiv1.Stack, is func(*pulumiv1.Stack) bool) *pul
 	}).Should(Succeed())
 	lint(s.t, s.WithT, stack)
 	return stack
+}
+
+// warnings are the reasons and messages of the events of the type Warning.
+func (s *stage) warnings() (found []string, err error) {
+	list := &corev1.EventList{}
+	err = s.client.List(s.t.Context(), list, client.InNamespace(s.namespace))
+	for i := range list.Items {
+		if list.Items[i].Type == corev1.EventTypeWarning {
+			found = append(found, list.Items[i].Reason+": "+list.Items[i].Message)
+		}
+	}
+	return found, err
 }
 
 func reasonIs(condition, reason string) func(*pulumiv1.Stack) bool {
@@ -100,7 +113,7 @@ func wasInterrupted(update *autov1alpha1.Update) {
 	conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateEndedFailedReason, "")
 }
 
-func TestStackFollowsTheTroubleOfItsWorkspace(t *testing.T) {
+func TestStackShowsTheFailureOfItsWorkspace(t *testing.T) {
 	s := newStage(t)
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	s.setWorkspace(starting)
@@ -114,18 +127,8 @@ func TestStackFollowsTheTroubleOfItsWorkspace(t *testing.T) {
 	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(HavePrefix("waiting for workspace readiness"))
 	s.Expect(stack.Status.LastUpdate).To(BeNil())
 
-	s.Eventually(func() ([]string, error) {
-		list := &corev1.EventList{}
-		err := s.client.List(t.Context(), list, client.InNamespace(s.namespace))
-		var reasons []string
-		for _, event := range list.Items {
-			if event.Type == corev1.EventTypeWarning {
-				reasons = append(reasons, event.Reason)
-			}
-		}
-		slices.Sort(reasons)
-		return reasons, err
-	}).Should(Equal([]string{pulumiv1.WorkspaceFailedReason, pulumiv1.WorkspaceNotReadyReason}))
+	s.Eventually(s.warnings).Should(ConsistOf(
+		HavePrefix(pulumiv1.WorkspaceFailedReason+": "), HavePrefix(pulumiv1.WorkspaceNotReadyReason+": ")))
 }
 
 func TestEditThatMendsTheWorkspaceReachesItThoughItsUpdateHasStarted(t *testing.T) {
@@ -149,7 +152,7 @@ func TestEditThatMendsTheWorkspaceReachesItThoughItsUpdateHasStarted(t *testing.
 	s.Expect(stack.Status.CurrentUpdate.Generation).To(Equal(stack.Generation))
 }
 
-func TestOrphanedStackDoesNotWaitForAWorkspaceInTrouble(t *testing.T) {
+func TestOrphanedStackDoesNotWaitForAFailedWorkspace(t *testing.T) {
 	s := newStage(t)
 	stack := s.newStack(func(stack *pulumiv1.Stack) { stack.Spec.DestroyOnFinalize = true })
 	s.setUpdate(stack, started)
@@ -215,4 +218,62 @@ func TestFieldsThatAreNotAskedForAnyMoreGoFromWhatStays(t *testing.T) {
 	s.Eventually(func(g Gomega) {
 		g.Expect(s.workspace().Spec.PodTemplate).To(BeComparableTo(stack.Spec.WorkspaceTemplate.Spec.PodTemplate))
 	}).Should(Succeed(), "nobody holds on to what was emptied")
+}
+
+// Who may only create Stacks must not get hold of a Workspace of somebody else by its name: neither what it is, nor its end.
+func TestWorkspaceThatIsNotTheStacksIsLeftAlone(t *testing.T) {
+	s := newStage(t)
+	foreign := &autov1alpha1.Workspace{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"},
+		Spec:       autov1alpha1.WorkspaceSpec{Image: "theirs", ServiceAccountName: "powerful"},
+	}
+	s.Expect(s.client.Create(t.Context(), foreign)).To(Succeed())
+	stack := &pulumiv1.Stack{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"},
+		Spec:       pulumiv1.StackSpec{Stack: "dev", WorkspaceReclaimPolicy: pulumiv1.WorkspaceReclaimDelete},
+	}
+	withImage("one")(stack)
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	s.await(stack, reasonIs(meta.StalledCondition, pulumiv1.WorkspaceFailedReason))
+	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(Equal(
+		"Workspace app exists already and was not made for this Stack, so it is left alone; delete it, or choose another name for the Stack"))
+	s.Expect(stack.Status.CurrentUpdate).To(BeNil())
+	s.Expect(s.workspace().ResourceVersion).To(Equal(foreign.ResourceVersion))
+
+	s.Expect(s.client.Delete(t.Context(), foreign)).To(Succeed())
+	request := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"reconcile.fluxcd.io/requestedAt":"now"}}}`))
+	s.Expect(s.client.Patch(t.Context(), stack, request)).To(Succeed())
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
+	s.Expect(metav1.IsControlledBy(s.workspace(), stack)).To(BeTrue())
+}
+
+func TestWorkspaceWithTheStacksLabelsIsAdopted(t *testing.T) {
+	s := newStage(t)
+	s.Expect(s.client.Create(t.Context(), &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app", Labels: map[string]string{
+		pulumiv1.ComponentLabel: pulumiv1.ComponentStack, pulumiv1.StackNameLabel: "app",
+	}}})).To(Succeed())
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	s.Expect(metav1.IsControlledBy(s.workspace(), stack)).To(BeTrue())
+}
+
+// The name of the next Update can be known. One that somebody else created under it is neither followed nor recorded.
+func TestUpdateThatIsNotTheStacksIsNotFollowed(t *testing.T) {
+	s := newStage(t)
+	stack := &pulumiv1.Stack{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"},
+		Spec:       pulumiv1.StackSpec{Stack: "dev", Suspend: true},
+	}
+	withImage("one")(stack)
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	foreign := &autov1alpha1.Update{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: updateName(stack)},
+		Spec:       autov1alpha1.UpdateSpec{WorkspaceName: "app", StackName: "theirs", Type: autov1alpha1.UpdateTypeUp},
+	}
+	s.Expect(s.client.Create(t.Context(), foreign)).To(Succeed())
+	resumed := stack.DeepCopy()
+	resumed.Spec.Suspend = false
+	s.Expect(s.client.Patch(t.Context(), resumed, client.MergeFrom(stack))).To(Succeed())
+	s.await(stack, reasonIs(meta.StalledCondition, pulumiv1.WorkspaceFailedReason))
+	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(HavePrefix("Update " + foreign.Name + " exists already and was not made for this Stack"))
+	s.Expect(stack.Status.CurrentUpdate).To(BeNil())
 }

@@ -5,100 +5,127 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/internal/patch"
+)
+
+// Reasons of events. How an Update of a Stack ended is an event of the Stack.
+const (
+	eventSucceeded = "UpdateSucceeded"
+	eventFailed    = "UpdateFailed"
+	eventExpired   = "UpdateExpired"
+	// eventOutputsNotStored warns about an operation that succeeded and whose outputs no Secret holds.
+	eventOutputsNotStored = "OutputsNotStored"
+	// eventPulumiWarning shows at the Stack what pulumi warned of in an operation that succeeded, such as a field that a program misspells.
+	eventPulumiWarning = "PulumiWarning"
 )
 
 // act carries out one decision and writes the status.
 func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.Result, error) {
 	before := o.update.DeepCopy()
+	r.measure(o, d)
+	switch {
+	case d.action == actionFollow, d.action == actionStorePlan, d.action == actionCancel, d.action == actionReconnect:
+		r.turns.hold(o.update)
+	case d.action == actionWait && d.wake != byTurn:
+		r.turns.leave(ctrlclient.ObjectKeyFromObject(o.update))
+	}
 	switch d.action {
-	case actionRetire:
-		return r.retire(ctx, o.update)
+	case actionFinalize:
+		return r.finalize(ctx, o.update)
 	case actionFinish:
 		markFailed(o.update, d.reason, o.now, d.message)
-		return r.complete(ctx, before, o.update, "")
+		return r.complete(ctx, before, o.update, &proto.Operation{}, "")
 	case actionRecord:
 		return r.record(ctx, before, o)
 	case actionStart:
-		return r.start(ctx, o)
+		if err := r.claim(ctx, o.update); err != nil {
+			return ctrl.Result{}, err
+		}
+		before = o.update.DeepCopy()
+		if err := r.start(ctx, o); err != nil {
+			return ctrl.Result{}, err
+		}
+		r.ensureWatched(o.update)
 	case actionCancel:
-		return r.cancel(ctx, before, o, d)
+		if err := r.cancel(ctx, o); err != nil {
+			return ctrl.Result{}, err
+		}
+		r.ensureWatched(o.update)
 	case actionFollow:
 		markProgressing(o.update, o.agent.operation)
-		r.ensureObserved(o.update)
+		r.ensureWatched(o.update)
 	case actionReconnect:
 		o.update.Status.Message = d.message
-		r.ensureObserved(o.update)
-	case actionWait:
+		r.ensureWatched(o.update)
+	case actionStorePlan:
+		markProgressing(o.update, o.agent.operation)
+		// It has not succeeded before its plan is kept.
+		o.update.Status.State, o.update.Status.Message = autov1alpha1.UpdateStateRunning, d.message
+		r.storePlan(o)
+	case actionDeliver, actionDeliverPlan, actionWait:
+		switch d.action {
+		case actionDeliver:
+			r.deliver(o)
+		case actionDeliverPlan:
+			r.deliverPlan(o)
+		}
 		if left := d.unshown(o); left > 0 {
 			return ctrl.Result{RequeueAfter: left}, nil
 		}
-		showWait(o.update, d)
+		markWaiting(o.update, d.reason, d.message)
 	}
-	return d.result(), r.patchStatus(ctx, before, o.update)
+	// The jitter keeps Updates that wait for the same thing from coming back all at once.
+	return ctrl.Result{RequeueAfter: time.Duration(float64(d.after) * (0.9 + 0.2*rand.Float64()))}, patch.Status(ctx, r, before, o.update)
 }
 
-// result comes back after the time of the decision, with 10 % of jitter so that Updates which wait for the same thing do
-// not come back all at once.
-func (d decision) result() ctrl.Result {
-	return ctrl.Result{RequeueAfter: time.Duration(float64(d.after) * (0.9 + 0.2*rand.Float64()))}
-}
+// startError is why the agent did not start an operation.
+type startError struct{ err error }
 
-// showWait shows why nothing goes on. The conditions of an operation that was started say so until it ended.
-func showWait(update *autov1alpha1.Update, d decision) {
-	if update.HasStarted() {
-		update.Status.Message = d.message
-		return
-	}
-	markWaiting(update, d.reason, d.message)
-}
+func (e *startError) Error() string { return e.err.Error() }
 
-// start hands the operation to the agent, and writes down that it has it afterwards: when the controller ends in between,
-// the next one finds the operation at the agent.
-func (r *Reconciler) start(ctx context.Context, o *observation) (ctrl.Result, error) {
-	if err := r.claim(ctx, o.update); err != nil {
-		return ctrl.Result{}, err
+// start hands the operation to the agent; that it has it is written down afterwards: when the controller ends in between, the next one
+// finds the operation at the agent. The error is a *startError. An operation of that id that has ended already is seen as such by its
+// watch.
+func (r *Reconciler) start(ctx context.Context, o *observation) error {
+	agent, err := r.Runtime.Connect(ctx, o.workspace)
+	if err != nil {
+		return &startError{err}
 	}
-	operation, err := r.startOperation(ctx, o)
-	switch {
-	case errors.Is(err, client.ErrSourceMissing):
-		return r.act(ctx, o, r.deliver(o))
-	case err != nil:
-		return r.act(ctx, o, decideOnStartError(o, err))
+	if o.request.GetPlan() != nil {
+		if o.request.Plan.Key, err = r.planKey(ctx, o.workspace); err != nil {
+			return &startError{err}
+		}
 	}
-	before := o.update.DeepCopy()
+	operation, err := agent.StartOperation(ctx, o.request)
+	if refusal := (*client.Error)(nil); errors.As(err, &refusal) {
+		// An agent that refuses a request may quote it.
+		refusal.Message = redact.New(secretsOf(o.request)...).String(refusal.Message)
+	}
+	if err != nil {
+		return &startError{err}
+	}
+	r.Metrics.Started(o.update)
 	markProgressing(o.update, operation)
 	o.update.Status.ReferencesDigest = o.references
 	if o.source != nil {
 		o.update.Status.Revision = o.source.Revision
 	}
-	r.commits.Forget(ctrlclient.ObjectKeyFromObject(o.update))
-	// An operation of that id that has ended already is seen as such by the observer.
-	r.ensureObserved(o.update)
-	return ctrl.Result{RequeueAfter: followInterval}, r.patchStatus(ctx, before, o.update)
-}
-
-// startOperation makes the call. An agent that refuses a request may quote it, so the answer passes through a filter.
-func (r *Reconciler) startOperation(ctx context.Context, o *observation) (*proto.Operation, error) {
-	agent, err := r.runtime.Connect(ctx, o.workspace)
-	if err != nil {
-		return nil, err
-	}
-	operation, err := agent.StartOperation(ctx, o.request)
-	var refusal *client.Error
-	if errors.As(err, &refusal) {
-		refusal.Message = redact.New(secretsOf(o.request)...).String(refusal.Message)
-	}
-	return operation, err
+	r.Git.Forget(ctrlclient.ObjectKeyFromObject(o.update))
+	return nil
 }
 
 // secretsOf returns the values in the request that must not be seen anywhere.
@@ -117,63 +144,74 @@ func secretsOf(request *proto.StartOperationRequest) []string {
 	return secrets
 }
 
-// cancel asks the agent to end the operation of an Update that is deleted. The observer tells when it has ended.
-func (r *Reconciler) cancel(ctx context.Context, before *autov1alpha1.Update, o *observation, d decision) (ctrl.Result, error) {
-	agent, err := r.runtime.Connect(ctx, o.workspace)
+// cancel asks the agent to end the operation. Its watch reports when it has ended.
+func (r *Reconciler) cancel(ctx context.Context, o *observation) error {
+	agent, err := r.Runtime.Connect(ctx, o.workspace)
 	if err == nil {
 		_, err = agent.CancelOperation(ctx, string(o.update.UID))
 	}
 	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("cancel the operation: %w", err)
+		return fmt.Errorf("cancel the operation: %w", err)
 	}
 	markProgressing(o.update, o.agent.operation)
 	o.update.Status.Message = "the operation is being cancelled"
-	r.ensureObserved(o.update)
-	return d.result(), r.patchStatus(ctx, before, o.update)
+	return nil
 }
 
 // record completes the Update with the result of its operation. Its outputs are stored first: the agent keeps the result
 // until the status has it, so whatever fails here is done again.
 func (r *Reconciler) record(ctx context.Context, before *autov1alpha1.Update, o *observation) (ctrl.Result, error) {
-	operation := o.agent.operation
-	problem := ""
-	if o.agent.resultLost {
-		problem = "the outputs are lost: the agent cannot read them any more"
-	}
+	operation, problem := o.agent.operation, ""
 	if hasOutputs(operation) && o.update.DeletionTimestamp.IsZero() {
-		var stored bool
-		var err error
-		stored, problem, err = r.storeOutputs(ctx, o.update, operation)
-		leftover := errors.Is(err, errLeftoverOutputs)
-		switch {
+		name, missing, err := r.storeOutputs(ctx, o.update, operation)
+		switch leftover := errors.Is(err, errLeftoverOutputs); {
 		case leftover && o.now.Sub(operation.GetEndTime().AsTime()) < leftoverPatience:
 			// The garbage collector gives no sign, so only time brings the Update back.
-			return ctrl.Result{RequeueAfter: 2 * time.Second}, nil
+			return ctrl.Result{RequeueAfter: leftoverInterval}, nil
 		case leftover:
-			problem = "the outputs are not stored: " + err.Error()
+			missing = "the outputs are not stored: " + err.Error()
 		case err != nil:
 			return ctrl.Result{}, err
 		}
-		if stored {
-			o.update.Status.Outputs = outputsSecretName(o.update)
-		}
+		o.update.Status.Outputs, problem = name, missing
 	}
 	markResult(o.update, operation, problem)
-	return r.complete(ctx, before, o.update, problem)
+	o.update.Status.Plan = o.stored.plan
+	return r.complete(ctx, before, o.update, operation, problem)
 }
 
-// complete writes the result, tells about it, and ends the care for the Update.
-func (r *Reconciler) complete(ctx context.Context, before, update *autov1alpha1.Update, problem string) (ctrl.Result, error) {
-	if err := r.patchStatus(ctx, before, update); err != nil {
+// subjectOf returns the Stack that the Update belongs to, for an event about it; the Update itself if it has none.
+func subjectOf(update *autov1alpha1.Update) runtime.Object {
+	owner := stackOf(update)
+	if owner == nil {
+		return update
+	}
+	return &pulumiv1.Stack{
+		TypeMeta:   metav1.TypeMeta{APIVersion: owner.APIVersion, Kind: owner.Kind},
+		ObjectMeta: metav1.ObjectMeta{Namespace: update.Namespace, Name: owner.Name, UID: owner.UID},
+	}
+}
+
+// complete writes the result, counts it, records events about it, and finalizes the Update. The operation is empty when there was none.
+func (r *Reconciler) complete(ctx context.Context, before, update *autov1alpha1.Update, operation *proto.Operation, problem string) (ctrl.Result, error) {
+	if err := patch.Status(ctx, r, before, update); err != nil {
 		return ctrl.Result{}, err
 	}
+	r.Metrics.Ended(update, tookOf(operation))
+	if warnings := operation.GetWarnings(); len(warnings) > 0 {
+		r.Event(subjectOf(update), corev1.EventTypeWarning, eventPulumiWarning, strings.Join(warnings, "; "))
+	}
 	if problem != "" {
-		r.recorder.Event(update, corev1.EventTypeWarning, eventOutputsNotStored, problem)
+		r.Event(update, corev1.EventTypeWarning, eventOutputsNotStored, problem)
 	}
-	if update.HasFailed() {
-		r.recorder.Event(update, corev1.EventTypeWarning, eventFailed, update.Status.Message)
-	} else {
-		r.recorder.Event(update, corev1.EventTypeNormal, eventSucceeded, update.Status.Message)
+	switch {
+	case stackOf(update) != nil:
+	case !update.DeletionTimestamp.IsZero() && update.Status.StartTime == nil:
+		// It never ran, and whoever deleted it knows.
+	case update.HasFailed():
+		r.Event(update, corev1.EventTypeWarning, eventFailed, update.Status.Message)
+	default:
+		r.Event(update, corev1.EventTypeNormal, eventSucceeded, update.Status.Message)
 	}
-	return r.retire(ctx, update)
+	return r.finalize(ctx, update)
 }

@@ -13,12 +13,13 @@ import (
 
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/agent/automation"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/server"
 	"github.com/stack-controller/stack-controller/internal/runtime"
@@ -35,8 +36,12 @@ type agents struct {
 	// answer, when it is set, is asked before the agent; its error is the answer.
 	answer func(method string, request any) error
 	calls  map[string]int
+	// connected are the workspaces that were connected to.
+	connected sync.Map
 	// held is closed when deliveries may go on; nil when none is held.
 	held atomic.Pointer[chan struct{}]
+	// attack, when it is set, plays streams instead of the agent; it returns false for those that the agent is to play.
+	attack atomic.Pointer[func(key types.NamespacedName, method string, stream grpc.ServerStream) bool]
 }
 
 type agent struct {
@@ -75,7 +80,7 @@ func (a *agents) start(key types.NamespacedName) {
 	g.Expect(os.WriteFile(filepath.Join(local, "Pulumi.yaml"), []byte("name: local\nruntime: yaml\n"), 0o600)).To(Succeed())
 	served, err := server.New(server.Options{
 		Dir: dir, Workspace: local, Runner: a.script, Log: slog.New(slog.DiscardHandler),
-		GRPC: []grpc.ServerOption{grpc.ChainUnaryInterceptor(a.intercept), grpc.ChainStreamInterceptor(a.interceptStream)},
+		GRPC: []grpc.ServerOption{grpc.ChainUnaryInterceptor(a.intercept), grpc.ChainStreamInterceptor(a.interceptStream(key))},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	address := "unix:" + filepath.Join(a.dir, key.Name+".sock")
@@ -126,6 +131,11 @@ func (a *agents) answerWith(answer func(method string, request any) error) {
 	a.answer = answer
 }
 
+// attackWith has the function play streams in the place of agents.
+func (a *agents) attackWith(attack func(key types.NamespacedName, method string, stream grpc.ServerStream) bool) {
+	a.attack.Store(&attack)
+}
+
 // holdDeliveries keeps every delivery of an artifact from coming to its end until release is called.
 func (a *agents) holdDeliveries() (release func()) {
 	held := make(chan struct{})
@@ -158,26 +168,34 @@ func (a *agents) intercept(ctx context.Context, request any, info *grpc.UnarySer
 	return handle(ctx, request)
 }
 
-func (a *agents) interceptStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	if err := a.ask(info.FullMethod, nil); err != nil {
-		return err
+func (a *agents) interceptStream(key types.NamespacedName) grpc.StreamServerInterceptor {
+	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		if err := a.ask(info.FullMethod, nil); err != nil {
+			return err
+		}
+		method := filepath.Base(info.FullMethod)
+		if attack := a.attack.Load(); attack != nil && (*attack)(key, method, stream) {
+			return status.FromContextError(stream.Context().Err()).Err()
+		}
+		if held := a.held.Load(); held != nil && method == "PushSource" {
+			<-*held
+		}
+		return handle(server, stream)
 	}
-	if held := a.held.Load(); held != nil && filepath.Base(info.FullMethod) == "PushSource" {
-		<-*held
-	}
-	return handle(server, stream)
 }
 
 // Connect implements runtime.Runtime.
 func (a *agents) Connect(_ context.Context, workspace *autov1alpha1.Workspace) (*client.Client, error) {
-	if found := a.agent(types.NamespacedName{Namespace: workspace.Namespace, Name: workspace.Name}); found != nil {
+	key := types.NamespacedName{Namespace: workspace.Namespace, Name: workspace.Name}
+	a.connected.Store(key, true)
+	if found := a.agent(key); found != nil {
 		return found, nil
 	}
 	return nil, runtime.ErrNoAgent
 }
 
 // Ensure implements runtime.Runtime; the Update controller does not use it.
-func (a *agents) Ensure(context.Context, *autov1alpha1.Workspace) (runtime.Status, error) {
+func (a *agents) Ensure(context.Context, *autov1alpha1.Workspace, bool) (runtime.Status, error) {
 	panic("not for the Update controller")
 }
 
@@ -195,6 +213,8 @@ func (a *agents) Events() <-chan event.GenericEvent {
 type script struct {
 	mu   sync.Mutex
 	runs []*proto.StartOperationRequest
+	// paths are those of the last one.
+	paths operation.Paths
 	// play is one operation; it returns the result.
 	play func(ctx context.Context, request *proto.StartOperationRequest, progress func(*proto.Operation)) *proto.Operation
 }
@@ -223,7 +243,7 @@ func (s *script) blocks() (release func()) {
 			return &proto.Operation{State: proto.OperationState_OPERATION_STATE_SUCCEEDED, Message: "all is well"}
 		case <-ctx.Done():
 		}
-		if errors.Is(context.Cause(ctx), automation.ErrCancelled) {
+		if errors.Is(context.Cause(ctx), operation.ErrCancelled) {
 			return &proto.Operation{State: proto.OperationState_OPERATION_STATE_CANCELLED, Message: "cancelled"}
 		}
 		return &proto.Operation{State: proto.OperationState_OPERATION_STATE_INTERRUPTED, Message: "the agent ended"}
@@ -251,8 +271,9 @@ func (s *script) Version() string { return "v3.250.0" }
 func (s *script) EndBy(time.Time) {}
 
 // Run implements server.Runner.
-func (s *script) Run(ctx context.Context, request *proto.StartOperationRequest, _ string, progress func(*proto.Operation)) *proto.Operation {
+func (s *script) Run(ctx context.Context, request *proto.StartOperationRequest, paths operation.Paths, progress func(*proto.Operation)) *proto.Operation {
 	s.mu.Lock()
+	s.paths = paths
 	s.runs = append(s.runs, request)
 	play := s.play
 	s.mu.Unlock()

@@ -65,7 +65,7 @@ func TestOptionsReachTheAgent(t *testing.T) {
 		Type: autov1alpha1.UpdateTypeUp, Refresh: new(true), ExpectNoRefreshChanges: new(true), AfterInterruption: new(true),
 	}}
 	o := &observation{update: update, workspace: &autov1alpha1.Workspace{Spec: autov1alpha1.WorkspaceSpec{Local: &autov1alpha1.LocalSource{}}}}
-	request, err := (&Reconciler{}).describeOperation(t.Context(), o, newReferences(nil, ""))
+	request, err := describeOperation(t.Context(), o, &inputReader{})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(request.GetAfterInterruption()).To(BeTrue())
 	g.Expect(request.GetOptions().GetRefresh()).To(BeTrue())

@@ -65,8 +65,7 @@ func TestVariablesThatOnlyAContainerKnowsAreAskedOfTheAgent(t *testing.T) {
 			g := NewWithT(t)
 			workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}}
 			workspace.Spec.Env = tt.env
-			values := newReferences(s.client, s.namespace)
-			values.pods = true
+			values := &inputReader{reader: s.client, namespace: s.namespace, pods: true}
 			env, err := values.environment(t.Context(), workspace)
 			if checkReferenceError(g, err, "", tt.invalid) {
 				return

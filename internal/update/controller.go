@@ -9,136 +9,122 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
-	watched "github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/metrics"
+	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/runtime"
+	"github.com/stack-controller/stack-controller/internal/shard"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
 const (
 	// defaultProgressInterval is how often progress is written at most; the end of an operation is written at once.
 	defaultProgressInterval = 2 * time.Second
-	// conflictInterval is when an Update is looked at again that was changed while it was decided on.
+	// conflictInterval is when an Update is reconciled again that was changed while it was decided on.
 	conflictInterval = 100 * time.Millisecond
-	// notFoundInterval is when an Update is looked at again after something disappeared while it was acted on.
+	// notFoundInterval is when an Update is reconciled again after something disappeared while it was acted on.
 	notFoundInterval = time.Second
 )
 
-// Options are what the controller needs.
-type Options struct {
+// Reconciler reconciles Updates. Its exported fields are set before SetupWithManager, and do not change.
+type Reconciler struct {
 	// Client reads Updates and Workspaces from the cache, and writes.
-	Client ctrlclient.Client
-	// APIReader reads from the API server. Secrets and ConfigMaps are never cached.
-	APIReader ctrlclient.Reader
+	ctrlclient.Client
+	// Live reads from the API server. Secrets and ConfigMaps are never cached.
+	Live ctrlclient.Reader
+	record.EventRecorder
 	// Runtime knows the agents.
 	Runtime runtime.Runtime
 	// Store has the artifacts.
 	Store *artifact.Store
 	// Artifacts fetches into the store. It is this controller's own: its events wake Updates. The caller runs it.
 	Artifacts *artifact.Fetcher
-	// Git finds and checks out commits, and Programs renders Programs. The caller runs Git.
-	Git      *source.Git
-	Programs *source.Programs
-	// Recorder records events.
-	Recorder record.EventRecorder
+	// Sources finds the artifacts that Updates name.
+	Sources *source.Set
+	// Git finds the commits of the repositories that Workspaces name, as long as an Update waits for one.
+	Git *source.GitSubscriber
 	// ProgressInterval is how often the progress of a running operation is written at most; 2 seconds when zero.
 	ProgressInterval time.Duration
+	// MaxOperations is how many operations may run at the same time; zero stands for no limit.
+	MaxOperations int
 	// Pods says that agents run in pods of their own. Then the image or an init container may bring the program along, and a
 	// variable may have a value that only its container knows.
 	Pods bool
 	// References watches Secrets and ConfigMaps; nil when nobody does. One that appears wakes the Updates that may wait for it.
-	References *watched.Watcher
-	// Controller are the options of the controller, for example the number of workers.
-	Controller controller.Options
-}
+	References *references.Watcher
 
-// Reconciler reconciles Updates.
-type Reconciler struct {
-	client    ctrlclient.Client
-	live      ctrlclient.Reader
-	runtime   runtime.Runtime
-	store     *artifact.Store
-	artifacts *artifact.Fetcher
-	// commits follows the repositories that Workspaces name, as long as an Update waits for a commit of them.
-	commits      *source.GitSubscription
-	repositories *source.Git
-	programs     *source.Programs
-	recorder     record.EventRecorder
-	log          logr.Logger
+	// Shard has the Updates and Workspaces that are this controller's; nil when all are.
+	Shard *shard.Shard
+	// Metrics are those about Updates; nil measures nothing.
+	Metrics *metrics.Updates
+	// RecentOutputs gets the outputs that were just stored.
+	RecentOutputs *RecentOutputs
 
-	progressInterval time.Duration
-	jobs             *jobs
-	deliveries       *deliveries
-	endings          *endings
-	pods             bool
-	watcher          *watched.Watcher
+	background *background
+	turns      *turns
 }
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates/status,verbs=patch
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates/finalizers,verbs=update
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
 // SetupWithManager adds the controller to the manager.
-func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	r := &Reconciler{
-		client:           options.Client,
-		live:             options.APIReader,
-		runtime:          options.Runtime,
-		store:            options.Store,
-		artifacts:        options.Artifacts,
-		commits:          options.Git.Subscribe(),
-		repositories:     options.Git,
-		programs:         options.Programs,
-		recorder:         options.Recorder,
-		log:              mgr.GetLogger().WithName("update"),
-		progressInterval: options.ProgressInterval,
-		jobs:             newJobs(),
-		deliveries:       newDeliveries(),
-		endings:          newEndings(),
-		pods:             options.Pods,
-		watcher:          options.References,
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+	r.background = newBackground()
+	r.turns = newTurns(r.MaxOperations, r.Pods, r.background)
+	if r.ProgressInterval == 0 {
+		r.ProgressInterval = defaultProgressInterval
 	}
-	if r.progressInterval == 0 {
-		r.progressInterval = defaultProgressInterval
+	for field, index := range map[string]ctrlclient.IndexerFunc{workspaceNameIndex: indexByWorkspace, waitingIndex: indexWaiting} {
+		if err := mgr.GetFieldIndexer().IndexField(ctx, &autov1alpha1.Update{}, field, index); err != nil {
+			return fmt.Errorf("index updates by %s: %w", field, err)
+		}
 	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &autov1alpha1.Update{}, workspaceNameIndex, indexByWorkspace); err != nil {
-		return fmt.Errorf("index updates by their workspace: %w", err)
+	if err := mgr.Add(r.background); err != nil {
+		return fmt.Errorf("add the background work of updates: %w", err)
 	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &autov1alpha1.Update{}, waitingIndex, indexWaiting); err != nil {
-		return fmt.Errorf("index updates that have not started: %w", err)
-	}
-	if err := mgr.Add(r.jobs); err != nil {
-		return fmt.Errorf("add the observers of updates: %w", err)
-	}
+	// Its own writes do not wake an Update; a deletion and an edit change the generation.
+	changed := predicate.Or[ctrlclient.Object](predicate.GenerationChangedPredicate{}, onChange(false, func(before, after *autov1alpha1.Update) bool {
+		return !cancelRequested(before) && cancelRequested(after)
+	}))
+	completed := onChange(true, func(before, after *autov1alpha1.Update) bool { return !before.IsComplete() && after.IsComplete() })
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("update").
-		// Its own writes do not wake an Update; a deletion and an edit change the generation.
-		For(&autov1alpha1.Update{}, builder.WithPredicates(predicate.Or[ctrlclient.Object](predicate.GenerationChangedPredicate{}, cancelAsked))).
-		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestsFromMapFunc(r.updatesBehind), builder.WithPredicates(madeRoom)).
-		Watches(&autov1alpha1.Workspace{}, handler.EnqueueRequestsFromMapFunc(r.updatesOf), builder.WithPredicates(workspaceChanged)).
-		WatchesRawSource(ctrlsource.Channel(r.jobs.signals, handler.TypedFuncs[signal, reconcile.Request]{GenericFunc: r.enqueue})).
-		WatchesRawSource(ctrlsource.Channel(r.artifacts.Events(), &handler.EnqueueRequestForObject{})).
-		WatchesRawSource(ctrlsource.Channel(r.commits.Events(), &handler.EnqueueRequestForObject{})).
-		WatchesRawSource(r.watcher.Source(r.updatesWaiting)).
-		WithOptions(options.Controller).
+		For(&autov1alpha1.Update{}, builder.WithPredicates(changed)).
+		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace), builder.WithPredicates(completed)).
+		// The Workspace of a Stack has its name.
+		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace), builder.WithPredicates(predicate.Funcs{
+			CreateFunc: func(event.CreateEvent) bool { return false },
+			DeleteFunc: func(event.DeleteEvent) bool { return false },
+			UpdateFunc: func(e event.UpdateEvent) bool {
+				return planChanged(e.ObjectOld.(*pulumiv1.Stack), e.ObjectNew.(*pulumiv1.Stack))
+			},
+		})).
+		Watches(&autov1alpha1.Workspace{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace)).
+		WatchesRawSource(ctrlsource.Func(r.background.useQueue)).
+		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(ctrlsource.Channel(r.Git.Events(), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(r.References.Source(r.updatesOfReference)).
+		WithOptions(options).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up the update controller: %w", err)
@@ -148,14 +134,13 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 
 // Reconcile observes, decides and acts.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	log := ctrl.LoggerFrom(ctx)
 	update := &autov1alpha1.Update{}
-	if err := r.client.Get(ctx, request.NamespacedName, update); err != nil {
+	if err := r.Get(ctx, request.NamespacedName, update); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.jobs.stop(request.NamespacedName)
-			r.deliveries.drop(request.NamespacedName)
-			r.endings.drop(request.NamespacedName)
-			r.commits.Forget(request.NamespacedName)
+			r.background.stop(request.NamespacedName)
+			r.turns.leave(request.NamespacedName)
+			r.Git.Forget(request.NamespacedName)
+			r.Metrics.Forget(request.NamespacedName)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("read the update: %w", err)
@@ -164,33 +149,99 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	d := decide(observed)
-	log.V(1).Info("decided", "action", d.action, "reason", d.reason, "message", d.message, "wake", d.wake, "after", d.after.String())
-	result, err := r.act(ctx, observed, d)
+	result, err := r.decideAndAct(ctx, observed)
 	switch {
 	case ctx.Err() != nil:
 		// The manager stops; the next one starts from what the API server and the agents know.
 		return ctrl.Result{}, nil
 	case apierrors.IsConflict(err) || errors.Is(err, errStale):
 		// The cache was behind. What it missed may be a change that wakes nobody.
-		log.V(1).Info("the update changed meanwhile, looking again")
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	case apierrors.IsNotFound(err):
-		// Most likely the Update was deleted meanwhile, which the cache will know; if not, something else has to be looked for again.
+		// Most likely the Update was deleted meanwhile, which the cache will know; if not, something else has to be observed again.
 		return ctrl.Result{RequeueAfter: notFoundInterval}, nil
 	}
 	return result, err
 }
 
-// enqueue takes the signals of the jobs. Progress waits a little, together with what follows it, so that a busy operation does
-// not become a stream of writes.
-func (r *Reconciler) enqueue(
-	_ context.Context, e signalEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
-) {
-	request := reconcile.Request{NamespacedName: e.Object.key}
-	if e.Object.urgent {
-		queue.Add(request)
-		return
+// decideAndAct carries out one decision. That the agent does not start the operation is one more thing to decide on.
+func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Result, error) {
+	d := decide(o)
+	ctrl.LoggerFrom(ctx).V(1).Info("decided",
+		"action", d.action, "reason", d.reason, "message", d.message, "wake", d.wake, "after", d.after.String())
+	result, err := r.act(ctx, o, d)
+	if refused := (*startError)(nil); errors.As(err, &refused) {
+		o.startError, o.delivery = refused.err, r.background.takeDelivery(o.update)
+		return r.decideAndAct(ctx, o)
 	}
-	queue.AddAfter(request, r.progressInterval)
+	return result, err
+}
+
+// Indexes of Updates: by their Workspace, and those that have not started, under the value notStarted.
+const (
+	workspaceNameIndex = "spec.workspaceName"
+	waitingIndex       = "status.startTime"
+	notStarted         = "none"
+)
+
+func indexByWorkspace(object ctrlclient.Object) []string {
+	return []string{object.(*autov1alpha1.Update).Spec.WorkspaceName}
+}
+
+func indexWaiting(object ctrlclient.Object) []string {
+	if update := object.(*autov1alpha1.Update); update.HasStarted() || update.IsComplete() {
+		return nil
+	}
+	return []string{notStarted}
+}
+
+// onChange passes the changes of Updates for which the function returns true, and deletions if asked to.
+func onChange(deletions bool, passes func(before, after *autov1alpha1.Update) bool) predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return passes(e.ObjectOld.(*autov1alpha1.Update), e.ObjectNew.(*autov1alpha1.Update))
+		},
+		DeleteFunc:  func(event.DeleteEvent) bool { return deletions },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// updatesOfWorkspace returns the Updates that may wait for the Workspace, or for another Update of it.
+func (r *Reconciler) updatesOfWorkspace(ctx context.Context, object ctrlclient.Object) []reconcile.Request {
+	name := object.GetName()
+	if update, ok := object.(*autov1alpha1.Update); ok {
+		name = update.Spec.WorkspaceName
+	}
+	return r.requests(ctx, object.GetNamespace(), ctrlclient.MatchingFields{workspaceNameIndex: name})
+}
+
+// updatesOfReference returns the Updates that may wait for the Secret or ConfigMap. Those whose status does not say so yet count too:
+// they may just have missed it.
+func (r *Reconciler) updatesOfReference(ctx context.Context, key references.Key) []reconcile.Request {
+	return r.requests(ctx, key.Namespace, ctrlclient.MatchingFields{waitingIndex: notStarted})
+}
+
+// requests are for the selected Updates that are not complete.
+func (r *Reconciler) requests(ctx context.Context, namespace string, selected ctrlclient.MatchingFields) (requests []reconcile.Request) {
+	list := &autov1alpha1.UpdateList{}
+	if err := r.List(ctx, list, ctrlclient.InNamespace(namespace), selected, ctrlclient.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot find the updates to reconcile", "namespace", namespace)
+		return nil
+	}
+	for i := range list.Items {
+		if !list.Items[i].IsComplete() {
+			requests = append(requests, reconcile.Request{NamespacedName: ctrlclient.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
+
+// CacheTransform leaves of an Update what a cache may keep: not what it would change, which can be large, and which whoever needs it reads from
+// the API server. Nothing writes the status of an Update that has it.
+func CacheTransform(object any) (any, error) {
+	if update, ok := object.(*autov1alpha1.Update); ok {
+		update.Status.Changes = nil
+	}
+	return source.CacheTransform(object)
 }

@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/backoff"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
@@ -19,76 +18,49 @@ const (
 	// cancelPatience bounds how long the deletion of an Update waits for an agent that cannot be reached. It is longer
 	// than the grace period of a workspace pod, so that a pod which ends in an orderly way is heard.
 	cancelPatience = 15 * time.Minute
-	// reconnectInterval is how often an Update looks for the agent of its running operation; its observer looks too.
+	// reconnectInterval is how often an Update looks for the agent of its running operation; its watch does so too.
 	reconnectInterval = 30 * time.Second
 	// transientInterval is the first wait after a failure that usually passes by itself.
 	transientInterval = 5 * time.Second
 	// briefWait is how old an Update may be, to the second, before its status shows a wait that is usually over sooner.
 	briefWait = 2 * time.Second
-	// followInterval is how often a running operation is looked at even when its observer has nothing to tell.
+	// followInterval is how often a running operation is observed even when its watch reports nothing.
 	followInterval = 10 * time.Minute
+	// artifactRetryInterval and artifactRetryLimit are the shortest and the longest time between two attempts to fetch or deliver an
+	// artifact that was refused. A source that replaces it is heard of earlier: the Update is then replaced.
+	artifactRetryInterval = 3 * time.Second
+	artifactRetryLimit    = 5 * time.Minute
+	// approvalInterval is how often the Stack is read again of whose plan an Update waits for the approval; a change of its plan is heard of.
+	approvalInterval = 2 * time.Second
+	// busyInterval is how often an agent that does something else is asked again.
+	busyInterval = 2 * time.Second
 )
-
-// observation is everything that a decision is made from. What an earlier fact makes pointless to know is not looked
-// at: the fields say when.
-type observation struct {
-	now    time.Time
-	update *autov1alpha1.Update
-	// workspace is nil when there is none. Not looked at when the Update is complete, or abandoned.
-	workspace *autov1alpha1.Workspace
-	// agent is what the agent knows of the operation.
-	agent agentView
-	// ahead is the name of an older Update of the Workspace that is not complete, or empty. From here on nothing is
-	// looked at unless an operation can start.
-	ahead string
-	// source is the artifact that the operation runs, and where it comes from; nil when its program is elsewhere.
-	source *autov1alpha1.UpdateSource
-	// artifact is how the artifact stands in the store.
-	artifact artifactView
-	// request is the operation; nil when requestError says why it cannot be described.
-	request      *proto.StartOperationRequest
-	requestError error
-	// references is the digest of the versions of the watched Secrets and ConfigMaps whose values are in the request.
-	references string
-}
-
-// agentView is the answer of the agent; it is empty when there was no reason, or nobody, to ask.
-type agentView struct {
-	// err is why there is no answer: runtime.ErrNoAgent, or an error of the client.
-	err error
-	// operation is nil when the agent does not know it.
-	operation *proto.Operation
-	// resultLost is true when the agent knows how the operation ended and cannot read its outputs any more.
-	resultLost bool
-}
-
-// artifactView is how the artifact of an operation stands in the store; an operation without one has it ready.
-type artifactView struct {
-	ready bool
-	// digest is the one that it is stored under.
-	digest string
-	err    error
-}
 
 // action is what one reconcile does.
 type action string
 
 const (
-	// actionRetire ends the care for a complete Update: the agent forgets the operation, the finalizer goes, and in the end
+	// actionFinalize ends the work for a complete Update: the agent forgets the operation, the finalizer goes, and in the end
 	// the Update itself.
-	actionRetire action = "retire"
+	actionFinalize action = "finalize"
 	// actionFinish completes an Update without a result of the agent.
 	actionFinish action = "finish"
 	// actionRecord takes the result of an operation that ended.
 	actionRecord action = "record"
-	// actionFollow shows the progress of an operation and sees to it that it is observed.
+	// actionFollow shows the progress of an operation and makes sure that it is watched.
 	actionFollow action = "follow"
 	// actionCancel asks the agent to end the operation, and follows it to its end.
 	actionCancel action = "cancel"
-	// actionReconnect sees to it that an operation whose agent does not answer is observed when it answers again.
+	// actionReconnect makes sure that an operation whose agent does not answer is watched when it answers again.
 	actionReconnect action = "reconnect"
-	// actionStart starts the operation.
+	// actionStart starts the operation. The agent may refuse, which is decided on in turn.
 	actionStart action = "start"
+	// actionDeliver brings the artifact to the agent.
+	actionDeliver action = "deliver"
+	// actionDeliverPlan brings the plan to the agent.
+	actionDeliverPlan action = "deliver plan"
+	// actionStorePlan brings the plan that an operation saved from the agent into Secrets.
+	actionStorePlan action = "store plan"
 	// actionWait shows what the operation waits for.
 	actionWait action = "wait"
 )
@@ -101,7 +73,9 @@ const (
 	byWorkspace waker = "workspace"
 	// byUpdates is the watch on the other Updates of the Workspace.
 	byUpdates waker = "updates"
-	// byObserver is the goroutine that observes the operation.
+	// byStack is the watch on the plans of Stacks.
+	byStack waker = "stack"
+	// byObserver is the goroutine that watches the operation.
 	byObserver waker = "observer"
 	// bySource is an answer of a git server.
 	bySource waker = "source"
@@ -109,9 +83,11 @@ const (
 	byFetch waker = "fetch"
 	// byDelivery is the end of the delivery to the agent.
 	byDelivery waker = "delivery"
+	// byTurn is the end of another operation.
+	byTurn waker = "turn"
 	// byTime is nothing but the time in the decision.
 	byTime waker = "time"
-	// byNothing stands for decisions after which nothing is left to do, or whose action decides on.
+	// byNothing stands for decisions after which nothing is left to do.
 	byNothing waker = "nothing"
 )
 
@@ -128,20 +104,47 @@ type decision struct {
 	brief bool
 }
 
-// unshown is for how much longer a wait that is probably a brief one is kept out of the status of a new Update: to write each
-// step down costs the API server, and everybody who watches, more than the step itself.
+// unshown is for how much longer a wait that is probably a brief one is kept out of the status of an Update that is new, or whose turn has
+// come: to write each step down costs the API server, and everybody who watches, more than the step itself.
 func (d decision) unshown(o *observation) time.Duration {
-	if !d.brief || len(o.update.Status.Conditions) > 0 {
+	since := o.turn.granted
+	if len(o.update.Status.Conditions) == 0 {
+		since = o.update.CreationTimestamp.Time
+	}
+	if !d.brief || since.IsZero() {
 		return 0
 	}
-	return max(0, briefWait-o.now.Sub(o.update.CreationTimestamp.Time))
+	return backoff.Left(briefWait, since, o.now)
+}
+
+// finish ends an Update whose operation has no result.
+func finish(reason, message string) decision {
+	return decision{action: actionFinish, reason: reason, message: message, wake: byNothing}
+}
+
+func interrupted(message string) decision {
+	return finish(autov1alpha1.InterruptedReason, message)
+}
+
+func waitOn(reason, message string, wake waker) decision {
+	return decision{action: actionWait, reason: reason, message: message, wake: wake}
+}
+
+func retryAfter(reason, message string, after time.Duration) decision {
+	return decision{action: actionWait, reason: reason, message: message, wake: byTime, after: after}
+}
+
+// transient waits for what usually passes by itself, for shortest at first.
+func transient(o *observation, err error, shortest time.Duration) decision {
+	const reason = autov1alpha1.UpdateTransientFailureReason
+	return retryAfter(reason, err.Error()+"; it is tried again", retryDelay(o, reason, shortest, time.Minute))
 }
 
 // decide is the whole policy of the Update controller.
 func decide(o *observation) decision {
 	switch {
 	case o.update.IsComplete():
-		return decision{action: actionRetire, wake: byNothing}
+		return decision{action: actionFinalize, wake: byNothing}
 	case isAbandoned(o.update):
 		return interrupted("the update was started by a controller that is gone; its outcome is not known")
 	case !o.update.DeletionTimestamp.IsZero():
@@ -152,12 +155,12 @@ func decide(o *observation) decision {
 	return decideOnStart(o)
 }
 
-// cancelRequested tells whether somebody asked for the end of the operation. Its Update stays.
+// cancelRequested reports whether somebody asked for the end of the operation. Its Update stays.
 func cancelRequested(update *autov1alpha1.Update) bool {
 	return update.Annotations[pulumiv1.CancelUpdateAnnotation] == "true"
 }
 
-// isAbandoned tells whether the Update was started by the Pulumi Kubernetes Operator, whose operations end with it. This controller
+// isAbandoned reports whether the Update was started by the Pulumi Kubernetes Operator, whose operations end with it. This controller
 // writes when an operation started; that one wrote it at the end only.
 func isAbandoned(update *autov1alpha1.Update) bool {
 	return update.Status.StartTime == nil && !update.IsComplete() && conditions.IsTrue(update, autov1alpha1.UpdateProgressing)
@@ -165,29 +168,25 @@ func isAbandoned(update *autov1alpha1.Update) bool {
 
 // decideOnDeletion ends an Update that somebody deleted. It never waits for an agent that is gone.
 func decideOnDeletion(o *observation) decision {
-	canceled := decision{action: actionFinish, reason: autov1alpha1.CanceledReason, wake: byNothing,
-		message: "the update was deleted before its operation started"}
-	if o.update.HasStarted() {
-		canceled.message = "the update was deleted, and there is no agent any more that could run its operation"
-	}
+	deletedFor := o.now.Sub(o.update.DeletionTimestamp.Time)
 	switch {
 	case o.agent.operation != nil && o.agent.operation.GetState().Final():
 		return decision{action: actionRecord, wake: byNothing}
 	case o.agent.operation != nil:
 		return decision{action: actionCancel, wake: byObserver, after: reconnectInterval}
+	case (o.agent.err == nil || agentGone(o)) && o.update.HasStarted():
+		return finish(autov1alpha1.CanceledReason, "the update was deleted, and there is no agent any more that could run its operation")
 	case o.agent.err == nil || agentGone(o):
-		return canceled
-	case o.now.Sub(o.update.DeletionTimestamp.Time) > cancelPatience:
-		canceled.message = "the update was deleted and its agent did not answer for " + cancelPatience.String() +
-			"; whether its operation ended is not known"
-		return canceled
+		return finish(autov1alpha1.CanceledReason, "the update was deleted before its operation started")
+	case deletedFor > cancelPatience:
+		return finish(autov1alpha1.CanceledReason, "the update was deleted and its agent did not answer for "+cancelPatience.String()+
+			"; whether its operation ended is not known")
 	}
-	return decision{action: actionWait, reason: autov1alpha1.UpdateTransientFailureReason, wake: byTime,
-		message: "cannot cancel the operation yet: " + o.agent.err.Error(),
-		after:   growingDelay(o.now.Sub(o.update.DeletionTimestamp.Time), 2*time.Second, time.Minute)}
+	return retryAfter(autov1alpha1.UpdateTransientFailureReason, "cannot cancel the operation yet: "+o.agent.err.Error(),
+		backoff.Proportional(deletedFor, 2*time.Second, time.Minute))
 }
 
-// agentGone tells whether nothing can run the operation any more. That there is no agent right now proves little: a controller
+// agentGone reports whether nothing can run the operation any more. That there is no agent right now proves little: a controller
 // that was just started may not have found it yet, and one that crashed comes back.
 func agentGone(o *observation) bool {
 	switch {
@@ -210,6 +209,8 @@ func decideOnOperation(o *observation) decision {
 			message: "the agent does not answer, trying again: " + o.agent.err.Error()}
 	case o.agent.operation == nil:
 		return interrupted("the workspace was replaced while the operation ran; its outcome is not known")
+	case savesPlan(o.update, o.agent.operation):
+		return decideOnStorage(o)
 	case o.agent.operation.GetState().Final():
 		return decision{action: actionRecord, wake: byNothing}
 	case cancelRequested(o.update):
@@ -218,25 +219,23 @@ func decideOnOperation(o *observation) decision {
 	return decision{action: actionFollow, wake: byObserver, after: followInterval}
 }
 
-func interrupted(message string) decision {
-	return decision{action: actionFinish, reason: autov1alpha1.InterruptedReason, message: message, wake: byNothing}
-}
-
 // decideOnStart starts an operation when all that it needs is there, and otherwise says what is missing.
 func decideOnStart(o *observation) decision {
 	switch {
 	case cancelRequested(o.update) && o.agent.err == nil:
-		return decision{action: actionFinish, reason: autov1alpha1.CanceledReason, wake: byNothing,
-			message: "the update was cancelled before its operation started"}
+		return finish(autov1alpha1.CanceledReason, "the update was cancelled before its operation started")
 	case o.workspace == nil:
-		return decision{action: actionWait, reason: autov1alpha1.UpdateWorkspaceNotFoundReason, wake: byWorkspace,
-			message: fmt.Sprintf("workspace %q does not exist", o.update.Spec.WorkspaceName)}
+		return waitOn(autov1alpha1.UpdateWorkspaceNotFoundReason, fmt.Sprintf("workspace %q does not exist", o.update.Spec.WorkspaceName), byWorkspace)
+	case o.foreign:
+		return waitForShard(o.workspace)
+	case o.approval.problem != "":
+		return decideOnApproval(o)
 	case workspaceProblem(o.workspace) != "":
-		return decision{action: actionWait, reason: workspaceReason(o.workspace), wake: byWorkspace,
-			message: workspaceProblem(o.workspace), brief: conditions.IsTrue(o.workspace, autov1alpha1.WorkspaceReady)}
+		return decideOnWorkspace(o.workspace)
+	case incomplete(o.update) != "":
+		return finish(autov1alpha1.AbortedReason, incomplete(o.update))
 	case o.ahead != "":
-		return decision{action: actionWait, reason: reasonQueued, wake: byUpdates,
-			message: fmt.Sprintf("waits for update %q of the same workspace", o.ahead)}
+		return waitOn(autov1alpha1.QueuedReason, fmt.Sprintf("waits for update %q of the same workspace", o.ahead), byUpdates)
 	case errors.Is(o.agent.err, runtime.ErrNoAgent):
 		// The Workspace is ready, so the agent is about to be found, or to come back.
 		return transient(o, o.agent.err, time.Second)
@@ -245,60 +244,63 @@ func decideOnStart(o *observation) decision {
 	case o.artifact.err != nil:
 		return decideOnFetchError(o)
 	case !o.artifact.ready:
-		return keepingProblem(o, decision{action: actionWait, reason: reasonArtifactPending, wake: byFetch,
-			message: "the artifact is being fetched", brief: true})
+		return onTheWay(o, actionWait, autov1alpha1.ArtifactPendingReason, "the artifact is being fetched", byFetch)
+	case o.turn.place > 0:
+		return decision{action: actionWait, reason: autov1alpha1.QueuedReason, message: o.turn.String(), wake: byTurn, after: o.turn.again, brief: true}
+	case o.plan.problem != nil:
+		return finish(o.plan.problem.reason, o.plan.problem.Error())
 	case o.requestError != nil:
 		return decideOnRequestError(o)
+	case errors.Is(o.startError, client.ErrSourceMissing):
+		return decideOnDelivery(o)
+	case errors.Is(o.startError, client.ErrPlanMissing):
+		return decideOnPlanDelivery(o)
+	case o.startError != nil:
+		return decideOnStartError(o)
 	}
-	return decision{action: actionStart, wake: byObserver}
+	return decision{action: actionStart, wake: byObserver, after: followInterval}
 }
 
-// workspaceReason is the reason of an Update that waits for the workspace.
-func workspaceReason(workspace *autov1alpha1.Workspace) string {
-	if conditions.GetReason(workspace, autov1alpha1.WorkspaceReady) == autov1alpha1.IncompatibleConfigurationReason {
-		return autov1alpha1.IncompatibleConfigurationReason
+// incomplete says why an Update describes no operation, which the API server admits; empty when it describes one.
+func incomplete(update *autov1alpha1.Update) string {
+	if _, known := operationKinds[update.Spec.Type]; !known {
+		return fmt.Sprintf("spec.type %.64q is not one of preview, up, refresh, destroy; create another update with one of them", update.Spec.Type)
 	}
-	return autov1alpha1.UpdateWorkspaceNotReadyReason
-}
-
-// workspaceProblem says why operations cannot run in the workspace; empty when they can. A readiness of an earlier
-// generation does not count: the agent may be about to be replaced.
-func workspaceProblem(workspace *autov1alpha1.Workspace) string {
-	name := workspace.Name
-	if !workspace.DeletionTimestamp.IsZero() {
-		return fmt.Sprintf("workspace %q is being deleted", name)
-	}
-	ready := conditions.Get(workspace, autov1alpha1.WorkspaceReady)
-	switch {
-	case ready == nil:
-		return fmt.Sprintf("workspace %q is not ready yet", name)
-	case ready.Status != metav1.ConditionTrue:
-		return fmt.Sprintf("workspace %q is not ready: %s: %s", name, ready.Reason, ready.Message)
-	case workspace.Status.ObservedGeneration != workspace.Generation:
-		return fmt.Sprintf("workspace %q is being changed", name)
+	if update.Spec.StackName == "" {
+		return "spec.stackName is empty; create another update with the name of a stack"
 	}
 	return ""
 }
 
-// decideOnRequestError tells what may appear by itself from what only an edit can mend.
+// decideOnRequestError separates what may appear by itself from what needs an edit.
 func decideOnRequestError(o *observation) decision {
 	var missing *missingError
-	if errors.As(o.requestError, &missing) {
-		return decision{action: actionWait, reason: pulumiv1.SecretNotFoundReason, wake: byTime, message: missing.Error(),
-			// Those that are watched wake the Update when they appear. The others have to be looked for.
-			after: retryDelay(o, pulumiv1.SecretNotFoundReason, 2*time.Second, 30*time.Second)}
-	}
 	var invalid *invalidError
-	if errors.As(o.requestError, &invalid) {
-		return decision{action: actionFinish, reason: autov1alpha1.ConfigInvalidReason, message: invalid.Error(), wake: byNothing}
+	switch {
+	case errors.As(o.requestError, &missing):
+		const reason = pulumiv1.SecretNotFoundReason
+		// Those that are watched wake the Update when they appear. The others have to be looked for.
+		return retryAfter(reason, missing.Error(), retryDelay(o, reason, 2*time.Second, 30*time.Second))
+	case errors.As(o.requestError, &invalid):
+		return finish(autov1alpha1.ConfigInvalidReason, invalid.Error())
 	}
 	return transient(o, o.requestError, transientInterval)
 }
 
-// transient waits for what usually passes by itself, for shortest at first.
-func transient(o *observation, err error, shortest time.Duration) decision {
-	return decision{action: actionWait, reason: autov1alpha1.UpdateTransientFailureReason, message: err.Error() + "; it is tried again", wake: byTime,
-		after: retryDelay(o, autov1alpha1.UpdateTransientFailureReason, shortest, time.Minute)}
+// decideOnStartError handles the agent's refusal to start the operation; client.ErrSourceMissing is not one.
+func decideOnStartError(o *observation) decision {
+	switch err := o.startError; {
+	case errors.Is(err, client.ErrBusy):
+		return retryAfter(autov1alpha1.QueuedReason, err.Error(), busyInterval)
+	case errors.Is(err, client.ErrInvalid), errors.Is(err, client.ErrTooLarge):
+		return finish(autov1alpha1.ConfigInvalidReason, err.Error())
+	case errors.Is(err, client.ErrPulumiUnsupported):
+		// The Workspace says so too, or is about to; another image makes it ready.
+		d := artifactProblem(o, autov1alpha1.IncompatibleConfigurationReason, err)
+		d.wake = byWorkspace
+		return d
+	}
+	return transient(o, o.startError, transientInterval)
 }
 
 // retryDelay is the time to the next attempt of an Update that waits for a reason since the time in its condition.
@@ -307,11 +309,5 @@ func retryDelay(o *observation, reason string, shortest, longest time.Duration) 
 	if progressing == nil || progressing.Reason != reason {
 		return shortest
 	}
-	return growingDelay(o.now.Sub(progressing.LastTransitionTime.Time), shortest, longest)
-}
-
-// growingDelay is half of the time waited so far, within the bounds: the time between attempts grows by half, and nothing
-// has to be remembered for it.
-func growingDelay(waited, shortest, longest time.Duration) time.Duration {
-	return min(max(waited/2, shortest), longest)
+	return backoff.Proportional(o.now.Sub(progressing.LastTransitionTime.Time), shortest, longest)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
@@ -25,11 +26,12 @@ var (
 	modelLives      = []string{"new", "started", "of another controller", "succeeded", "failed"}
 	modelDeletions  = []string{"kept", "cancelled", "deleted", "deleted a while ago", "deleted long ago"}
 	modelWorkspaces = []string{"none", "ready", "ready for an earlier generation", "without status", "not ready", "incompatible", "going", "going, not ready"}
-	modelAgents     = []string{"knows nothing", "none", "unavailable", "denies", "an operation", "the end of an operation"}
-	modelArtifacts  = []string{"ready", "fetching", "NotFound", "Integrity", "TooLarge", "Unavailable", "Unusable", "pending", "watched", "missing", "forbidden"}
-	modelRequests   = []string{"complete", "secret missing", "invalid", "not readable"}
-	modelWaits      = []string{"", autov1alpha1.UpdateTransientFailureReason, pulumiv1.SecretNotFoundReason, pulumiv1.ArtifactDigestMismatchReason,
-		pulumiv1.SourceNotFoundReason, reasonQueued}
+	modelAgents     = []string{"knows nothing", "none", "unavailable", "denies", "an operation", "the end of an operation",
+		"a plan", "a plan that is stored", "a plan that is not stored yet", "a plan that is too large", "a plan that is not there"}
+	modelArtifacts = []string{"ready", "fetching", "NotFound", "Integrity", "TooLarge", "Unavailable", "Unusable", "pending", "watched", "missing", "forbidden"}
+	modelRequests  = []string{"complete", "not its turn", "secret missing", "invalid", "not readable", "plan stale", "not approved", "not approved yet"}
+	modelWaits     = []string{"", autov1alpha1.UpdateTransientFailureReason, pulumiv1.SecretNotFoundReason, pulumiv1.ArtifactDigestMismatchReason,
+		pulumiv1.SourceNotFoundReason, autov1alpha1.QueuedReason}
 	modelAges = []time.Duration{-time.Minute, 0, time.Minute, 100 * time.Hour}
 )
 
@@ -40,7 +42,7 @@ const longestWait = 2 * deliveryTimeout
 type modelState struct {
 	life, deletion, workspace, agent string
 	operation                        proto.OperationState
-	lost, ahead                      bool
+	ahead                            bool
 	artifact, request, wait          string
 	age                              time.Duration
 }
@@ -68,9 +70,12 @@ func modelSpaces(visit func(*modelState)) {
 				known = known[:1]
 			}
 			each(known, &s.agent, func() {
-				s.operation, s.lost = proto.OperationState_OPERATION_STATE_UNSPECIFIED, false
-				if s.hasOperation() {
-					each(operations, &s.operation, func() { each([]bool{false, true}, &s.lost, next) })
+				s.operation = proto.OperationState_OPERATION_STATE_UNSPECIFIED
+				switch {
+				case s.hasPlan():
+					s.operation = proto.OperationState_OPERATION_STATE_SUCCEEDED
+				case s.hasOperation():
+					each(operations, &s.operation, next)
 					return
 				}
 				next()
@@ -89,8 +94,12 @@ func modelSpaces(visit func(*modelState)) {
 	inputs := func(next func()) {
 		each([]bool{false, true}, &s.ahead, func() {
 			artifacts, requests := modelArtifacts, modelRequests
+			if s.deletion != "kept" || s.agent != "knows nothing" {
+				// Whether it is approved is asked before the agent is, and of what may start.
+				requests = requests[:len(requests)-2]
+			}
 			if s.life != "new" || s.hasOperation() {
-				artifacts, requests = []string{"ready", "forbidden"}, []string{"complete", "invalid"}
+				artifacts, requests = []string{"ready", "forbidden"}, []string{"complete", "invalid", "plan stale"}
 			}
 			each(artifacts, &s.artifact, func() { each(requests, &s.request, next) })
 		})
@@ -100,7 +109,17 @@ func modelSpaces(visit func(*modelState)) {
 	})
 }
 
-func (s *modelState) hasOperation() bool { return strings.HasSuffix(s.agent, "an operation") }
+func (s *modelState) hasOperation() bool {
+	return strings.HasSuffix(s.agent, "an operation") || s.hasPlan()
+}
+
+// hasPlan reports whether the operation of the agent has succeeded and is one that saves a plan.
+func (s *modelState) hasPlan() bool { return strings.HasPrefix(s.agent, "a plan") }
+
+// unusablePlan reports whether there is no way to keep that plan.
+func (s *modelState) unusablePlan() bool {
+	return s.agent == "a plan that is too large" || s.agent == "a plan that is not there"
+}
 
 func (s *modelState) complete() bool { return s.life == "succeeded" || s.life == "failed" }
 
@@ -144,7 +163,21 @@ func (m *modelObjects) observe(s *modelState) *observation {
 		o.agent.err = client.ErrDenied
 	case "an operation", "the end of an operation":
 		o.agent.operation = once(m.operations, s.operation, func() *proto.Operation { return &proto.Operation{State: s.operation} })
-		o.agent.resultLost = s.lost
+	}
+	if s.hasPlan() {
+		o.update = o.update.DeepCopy()
+		o.update.Spec.SavePlan = new(true)
+		o.agent.operation = &proto.Operation{State: s.operation, Plan: &proto.Plan{}}
+		switch s.agent {
+		case "a plan that is stored":
+			o.stored.plan = &autov1alpha1.SavedPlan{}
+		case "a plan that is not stored yet":
+			o.stored = storedPlan{err: client.ErrUnavailable, at: testTime}
+		case "a plan that is too large":
+			o.stored.err = client.ErrTooLarge
+		case "a plan that is not there":
+			o.agent.operation.Plan = nil
+		}
 	}
 	if s.ahead {
 		o.ahead = "earlier"
@@ -152,10 +185,18 @@ func (m *modelObjects) observe(s *modelState) *observation {
 	switch s.request {
 	case "complete":
 		o.request = m.request
+	case "not its turn":
+		o.turn = turnView{place: 1, limit: 1, again: shortestPlaceInterval}
 	case "secret missing":
-		o.requestError = &missingError{kind: "secret", name: "token", usedBy: "it"}
+		o.requestError = &missingError{kind: references.Secret, name: "token", usedBy: "it"}
 	case "invalid":
 		o.requestError = invalidf("no such thing")
+	case "plan stale":
+		o.plan.problem = stalePlan("it is gone")
+	case "not approved":
+		o.approval.problem = "nobody approved it"
+	case "not approved yet":
+		o.approval = approvalView{problem: "nobody approved it", own: true}
 	case "not readable":
 		o.requestError = errors.New("forbidden")
 	}
@@ -222,7 +263,7 @@ func (s *modelState) observeArtifact() artifactView {
 	return artifactView{err: &artifact.FetchError{Kind: artifact.Kind(s.artifact)}}
 }
 
-// wakes tells whether what the decision names really brings the Update back.
+// wakes reports whether what the decision names really brings the Update back.
 func (s *modelState) wakes(d decision) bool {
 	switch d.wake {
 	case byWorkspace:
@@ -235,18 +276,24 @@ func (s *modelState) wakes(d decision) bool {
 		return s.artifact == "pending" || s.artifact == "watched"
 	case byFetch:
 		return s.artifact == "fetching"
+	case byTurn:
+		return s.request == "not its turn" && d.after > 0
+	case byDelivery:
+		return d.action == actionStorePlan && d.after > 0
+	case byStack:
+		return s.request == "not approved yet" && d.after > 0
 	case byTime:
 		return d.after > 0
 	case byNothing:
-		return slices.Contains([]action{actionFinish, actionRecord, actionRetire}, d.action)
+		return slices.Contains([]action{actionFinish, actionRecord, actionFinalize}, d.action)
 	}
 	return false
 }
 
-// nothingRuns tells whether the operation is known not to run, or there is nobody left to ask.
+// nothingRuns reports whether the operation is known not to run, or there is nobody left to ask.
 func (s *modelState) nothingRuns() bool {
 	gone := s.agent == "none" && (strings.HasPrefix(s.workspace, "going") || s.life == "new" && s.workspace != "ready")
-	return s.life == "of another controller" || s.agent == "knows nothing" || s.deletion != "kept" && (gone || s.deletion == "deleted long ago")
+	return s.life == "of another controller" || s.agent == "knows nothing" || s.hasPlan() || s.deletion != "kept" && (gone || s.deletion == "deleted long ago")
 }
 
 // broken names the promises that the decision breaks.
@@ -259,22 +306,24 @@ func (s *modelState) broken(d decision) (promises []string) {
 	ours := !s.complete() && s.life != "of another controller"
 	final, isDeleted := s.hasOperation() && s.operation.Final(), s.deletion != "kept"
 	starts, finishes := d.action == actionStart, d.action == actionFinish
-	permanent := s.request == "invalid" || s.artifact == "forbidden"
+	permanent := s.request == "invalid" || s.artifact == "forbidden" || s.request == "plan stale" || s.request == "not approved" || s.unusablePlan()
+	recorded := !s.hasPlan() || s.agent == "a plan that is stored" || strings.HasPrefix(s.deletion, "deleted")
 	promise(s.wakes(d), "every decision is followed by something that wakes the Update")
 	promise(d.after >= 0 && d.after <= longestWait, "no time is negative, and none is longer than a delivery may take")
-	promise((d.action == actionRetire) == s.complete(), "a complete Update is neither run nor written again")
+	promise((d.action == actionFinalize) == s.complete(), "a complete Update is neither run nor written again")
 	promise(!starts || s.life == "new" && s.agent == "knows nothing", "an operation is started once")
 	promise(!starts || s.workspace == "ready", "an operation is started in a workspace that is ready for it")
 	promise(!starts || !isDeleted, "what is deleted or cancelled is not started")
 	promise(!starts || !s.ahead, "a workspace has one operation at a time")
 	promise(!starts || s.artifact == "ready" && s.request == "complete", "an operation has all that it is made of")
-	promise((d.action == actionRecord) == (ours && final && (s.workspace != "none")), "every result of an agent is recorded, and nothing else is")
+	promise((d.action == actionRecord) == (ours && final && recorded && (s.workspace != "none")), "every result of an agent is recorded, and nothing else is")
+	promise(d.action != actionStorePlan || s.hasPlan() && !recorded && !s.unusablePlan(), "a plan is stored once")
 	promise(!ours || !s.hasOperation() || final || d.action == actionFollow || d.action == actionCancel, "what runs is followed to its end")
 	promise((d.action == actionCancel) == (ours && isDeleted && s.hasOperation() && !final), "a deletion or a request cancels what runs, and nothing else does")
 	promise(!finishes || s.nothingRuns(), "nothing that may run is given up")
 	promise(!finishes || slices.Contains(s.endings(permanent), d.reason), "an end without result says what is known")
 	promise(!finishes || isDeleted || s.life != "new" || permanent, "only what an edit can mend ends an Update that never ran")
-	promise(isDeleted || s.life != "new" || s.hasOperation() || slices.Contains([]action{actionStart, actionWait, actionFinish}, d.action), "what was not started waits or starts")
+	promise(isDeleted || s.life != "new" || s.hasOperation() || slices.Contains([]action{actionStart, actionWait, actionFinish, actionStorePlan}, d.action), "what was not started waits or starts")
 	promise(d.action != actionWait && !finishes || d.reason != "" && d.message != "", "who waits or gives up says why")
 	promise(s.request != "secret missing" || !s.startable() || d.reason == pulumiv1.SecretNotFoundReason, "what is missing is named")
 	promise(s.request != "complete" || !s.startable() || starts, "what has all that it needs is started")
@@ -282,7 +331,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 	return promises
 }
 
-// startable tells whether nothing but the request can be in the way of a start.
+// startable reports whether nothing but the request can be in the way of a start.
 func (s *modelState) startable() bool {
 	return s.life == "new" && s.deletion == "kept" && s.workspace == "ready" && s.agent == "knows nothing" && !s.ahead && s.artifact == "ready"
 }
@@ -292,45 +341,16 @@ func (s *modelState) endings(permanent bool) []string {
 	switch {
 	case s.life == "of another controller":
 		return []string{autov1alpha1.InterruptedReason}
+	case s.unusablePlan() && !strings.HasPrefix(s.deletion, "deleted"):
+		return []string{autov1alpha1.InterruptedReason, autov1alpha1.PlanTooLargeReason}
 	case s.deletion != "kept" && (s.deletion != "cancelled" || s.life == "new"):
 		return []string{autov1alpha1.CanceledReason}
 	case s.life == "started":
 		return []string{autov1alpha1.InterruptedReason}
 	case permanent:
-		return []string{autov1alpha1.ConfigInvalidReason}
+		return []string{autov1alpha1.ConfigInvalidReason, autov1alpha1.PlanStaleReason, autov1alpha1.ApprovalRequiredReason}
 	}
 	return nil
-}
-
-// ends lets time pass after the deletion of an Update, while its agent says the same for ever.
-func ends(o *observation, d decision) bool {
-	patience := *o
-	for looks := 0; d.action == actionWait; looks++ {
-		if looks > 100 || patience.now.Sub(o.now) > cancelPatience+time.Minute {
-			return false
-		}
-		patience.now = patience.now.Add(d.after)
-		d = decide(&patience)
-	}
-	return slices.Contains([]action{actionFinish, actionRecord, actionRetire, actionCancel}, d.action)
-}
-
-// refused names the promises that the answers to a refusal of the agent break.
-func refused(o *observation) (promises []string) {
-	for _, kind := range []error{client.ErrBusy, client.ErrNotFound, client.ErrUnavailable, client.ErrInvalid, client.ErrDigestMismatch, client.ErrTooLarge,
-		client.ErrPulumiUnsupported, client.ErrDenied, client.ErrSourceMissing, runtime.ErrNoAgent, errors.New("disk")} {
-		err := &client.Error{What: "call", Kind: kind, Message: "because"}
-		start, delivery := decideOnStartError(o, err), decideOnDeliveryError(o, err)
-		if (start.action == actionFinish) != (errors.Is(kind, client.ErrInvalid) || errors.Is(kind, client.ErrTooLarge)) || delivery.action == actionFinish {
-			promises = append(promises, "only a request that can never work ends an Update")
-		}
-		for _, d := range []decision{start, delivery, delivering(o)} {
-			if d.action != actionFinish && (d.action != actionWait || d.after <= 0 || d.after > longestWait || d.reason == "" || d.message == "") {
-				promises = append(promises, "a refusal is tried again")
-			}
-		}
-	}
-	return promises
 }
 
 // TestEveryStateHasADecisionThatKeepsThePromises goes through all combinations of what a decision is made from.
@@ -363,7 +383,8 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 	for name, count := range wrong {
 		t.Errorf("%d of %d states: %s", count, states, name)
 	}
-	for _, expected := range []action{actionRetire, actionFinish, actionRecord, actionFollow, actionCancel, actionReconnect, actionStart, actionWait} {
+	for _, expected := range []action{actionFinalize, actionFinish, actionRecord, actionFollow, actionCancel, actionReconnect, actionStart, actionWait,
+		actionStorePlan} {
 		g.Expect(reached).To(HaveKey(expected))
 	}
 	t.Logf("%d states in %s: %v", states, time.Since(begin).Round(time.Millisecond), reached)

@@ -16,7 +16,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/runtime"
+	"github.com/stack-controller/stack-controller/internal/source"
 )
 
 var testTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -74,6 +76,28 @@ func fetchFails(kind artifact.Kind) func(*observation) {
 	return func(o *observation) { o.artifact = artifactView{err: &artifact.FetchError{Kind: kind}} }
 }
 
+func sourceFails(problem *source.Problem) func(*observation) {
+	return func(o *observation) { o.artifact.err = problem }
+}
+
+func startFails(err error) func(*observation) {
+	return func(o *observation) { o.startError = err }
+}
+
+// deliveryFails is for an agent that asks for an artifact, and that was not given it the last time.
+func deliveryFails(err error) func(*observation) {
+	return func(o *observation) { o.startError, o.delivery = client.ErrSourceMissing, delivery{err: err} }
+}
+
+// with is the observation with changes.
+func with(o *observation, changes ...func(*observation)) *observation {
+	changed := *o
+	for _, change := range changes {
+		change(&changed)
+	}
+	return &changed
+}
+
 func requestFails(err error) func(*observation) {
 	return func(o *observation) { o.request, o.requestError = nil, err }
 }
@@ -89,8 +113,9 @@ func waiting(reason string, since time.Duration) func(*observation) {
 }
 
 func TestDecide(t *testing.T) {
+	refusal := func(kind error) error { return &client.Error{What: "call", Kind: kind, Message: "because"} }
 	unavailable := &client.Error{What: "get operation", Kind: client.ErrUnavailable, Message: "refused"}
-	missing := &missingError{kind: "secret", name: "token", key: "value", usedBy: "it"}
+	missing := &missingError{kind: references.Secret, name: "token", key: "value", usedBy: "it"}
 	running, succeeded := proto.OperationState_OPERATION_STATE_RUNNING, proto.OperationState_OPERATION_STATE_SUCCEEDED
 
 	tests := []struct {
@@ -102,12 +127,14 @@ func TestDecide(t *testing.T) {
 		after   time.Duration
 		message string
 	}{
-		{name: "all is there", o: ready(), action: actionStart, wake: byObserver},
-		{name: "complete", o: ready(func(o *observation) { markSucceeded(o.update, testTime, "done") }), action: actionRetire, wake: byNothing},
+		{name: "all is there", o: ready(), action: actionStart, wake: byObserver, after: followInterval},
+		{name: "complete", o: ready(func(o *observation) { markSucceeded(o.update, testTime, "done") }), action: actionFinalize, wake: byNothing},
 		{name: "complete and deleted", o: ready(func(o *observation) { markSucceeded(o.update, testTime, "done") }, deleted(0)),
-			action: actionRetire, wake: byNothing},
+			action: actionFinalize, wake: byNothing},
 
 		{name: "no workspace", o: ready(noWorkspace), action: actionWait, reason: "WorkspaceNotFound", wake: byWorkspace, message: `"app" does not exist`},
+		{name: "workspace of another shard", o: ready(func(o *observation) { o.foreign = true }), action: actionWait, reason: "WorkspaceNotFound",
+			wake: byWorkspace, message: "give the update the labels of its workspace"},
 		{name: "workspace not ready", o: ready(workspaceUnready), action: actionWait, reason: "WorkspaceNotReady", wake: byWorkspace,
 			message: "Initializing: the agent starts"},
 		{name: "workspace with a pulumi CLI that is too old", o: ready(func(o *observation) {
@@ -115,10 +142,13 @@ func TestDecide(t *testing.T) {
 		}), action: actionWait, reason: "IncompatibleConfiguration", wake: byWorkspace, message: "v3.1.0"},
 		{name: "workspace ready for an earlier generation", o: ready(func(o *observation) { o.workspace.Generation++ }),
 			action: actionWait, reason: "WorkspaceNotReady", wake: byWorkspace, message: "is being changed"},
+		{name: "workspace idle", o: ready(func(o *observation) {
+			conditions.MarkTrue(o.workspace, autov1alpha1.WorkspaceReady, autov1alpha1.IdleReason, "no pod runs")
+		}), action: actionWait, reason: "WorkspaceNotReady", wake: byWorkspace, message: "is idle"},
 		{name: "workspace without status", o: ready(func(o *observation) { o.workspace.Status.Conditions = nil }),
 			action: actionWait, reason: "WorkspaceNotReady", wake: byWorkspace, message: "not ready yet"},
 		{name: "workspace deleted", o: ready(workspaceDeleted), action: actionWait, reason: "WorkspaceNotReady", wake: byWorkspace, message: "being deleted"},
-		{name: "another update first", o: ready(func(o *observation) { o.ahead = "earlier" }), action: actionWait, reason: reasonQueued, wake: byUpdates,
+		{name: "another update first", o: ready(func(o *observation) { o.ahead = "earlier" }), action: actionWait, reason: autov1alpha1.QueuedReason, wake: byUpdates,
 			message: `"earlier"`},
 
 		{name: "agent unavailable", o: ready(agentFails(unavailable)), action: actionWait, reason: "TransientFailure", wake: byTime, after: 5 * time.Second},
@@ -129,7 +159,7 @@ func TestDecide(t *testing.T) {
 		{name: "agent not found yet", o: ready(agentFails(runtime.ErrNoAgent)), action: actionWait, reason: "TransientFailure", wake: byTime, after: time.Second},
 
 		{name: "artifact being fetched", o: ready(func(o *observation) { o.artifact.ready = false }),
-			action: actionWait, reason: reasonArtifactPending, wake: byFetch},
+			action: actionWait, reason: autov1alpha1.ArtifactPendingReason, wake: byFetch},
 		{name: "artifact being fetched again", o: ready(func(o *observation) { o.artifact.ready = false }, waiting(pulumiv1.ArtifactDigestMismatchReason, time.Minute)),
 			action: actionWait, reason: "ArtifactDigestMismatch", wake: byFetch, message: "as before"},
 		{name: "artifact not found", o: ready(fetchFails(artifact.NotFound)), action: actionWait, reason: "ArtifactFetchFailed", wake: byTime, after: artifactRetryInterval},
@@ -177,6 +207,26 @@ func TestDecide(t *testing.T) {
 			action: actionWait, reason: "TransientFailure", wake: byTime, after: 2 * time.Second},
 		{name: "deleted where the agent never answers", o: ready(started, deleted(cancelPatience+time.Second), agentFails(unavailable)),
 			action: actionFinish, reason: "Canceled", wake: byNothing, message: "is not known"},
+		{name: "not its turn yet", o: ready(func(o *observation) { o.turn, o.request = turnView{place: 30, limit: 8, again: 30 * time.Second}, nil }),
+			action: actionWait, reason: autov1alpha1.QueuedReason, wake: byTurn, after: 30 * time.Second, message: "place 30 in the queue, 8 operations"},
+		{name: "start while the agent is busy", o: ready(startFails(refusal(client.ErrBusy))), action: actionWait, reason: autov1alpha1.QueuedReason, wake: byTime, after: busyInterval},
+		{name: "start of what is invalid", o: ready(startFails(refusal(client.ErrInvalid))), action: actionFinish, reason: "ConfigInvalid", wake: byNothing},
+		{name: "start of what is too large", o: ready(startFails(refusal(client.ErrTooLarge))), action: actionFinish, reason: "ConfigInvalid", wake: byNothing},
+		{name: "start without agent", o: ready(startFails(refusal(client.ErrUnavailable))), action: actionWait, reason: "TransientFailure", wake: byTime, after: 5 * time.Second},
+		{name: "start without permission", o: ready(startFails(refusal(client.ErrDenied))), action: actionWait, reason: "TransientFailure", wake: byTime, after: 5 * time.Second},
+		{name: "start without the artifact", o: ready(startFails(refusal(client.ErrSourceMissing))),
+			action: actionDeliver, reason: "SourceDelivery", wake: byDelivery, after: 2 * deliveryTimeout},
+		{name: "delivery while the agent is busy", o: ready(deliveryFails(refusal(client.ErrBusy))), action: actionWait, reason: autov1alpha1.QueuedReason, wake: byTime, after: busyInterval},
+		{name: "delivery of other bytes", o: ready(deliveryFails(refusal(client.ErrDigestMismatch))),
+			action: actionWait, reason: "ArtifactDigestMismatch", wake: byTime, after: artifactRetryInterval},
+		{name: "delivery of too much", o: ready(deliveryFails(refusal(client.ErrTooLarge))), action: actionWait, reason: "ArtifactTooLarge", wake: byTime, after: artifactRetryInterval},
+		{name: "delivery of what cannot be unpacked", o: ready(deliveryFails(refusal(client.ErrInvalid))),
+			action: actionWait, reason: "ArtifactUnusable", wake: byTime, after: artifactRetryInterval},
+		{name: "delivery without agent", o: ready(deliveryFails(refusal(client.ErrUnavailable))), action: actionWait, reason: "TransientFailure", wake: byTime, after: 5 * time.Second},
+		{name: "delivery by a store that fails", o: ready(deliveryFails(errors.New("disk"))), action: actionWait, reason: "TransientFailure", wake: byTime, after: 5 * time.Second},
+		{name: "delivery that the agent does not keep", o: ready(startFails(client.ErrSourceMissing), func(o *observation) {
+			o.artifact.digest, o.delivery = "sha256:a", delivery{digest: "sha256:a"}
+		}), action: actionWait, reason: "TransientFailure", wake: byTime, after: 5 * time.Second, message: "says that it does not have it"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -188,53 +238,6 @@ func TestDecide(t *testing.T) {
 			g.Expect(d.after).To(Equal(tt.after))
 			g.Expect(d.message).To(ContainSubstring(tt.message))
 		})
-	}
-}
-
-func TestDecisionsOnRefusals(t *testing.T) {
-	refusal := func(kind error) error { return &client.Error{What: "call", Kind: kind, Message: "because"} }
-	tests := []struct {
-		name   string
-		decide func(*observation, error) decision
-		err    error
-		action action
-		reason string
-		after  time.Duration
-	}{
-		{"start while the agent is busy", decideOnStartError, refusal(client.ErrBusy), actionWait, reasonQueued, busyInterval},
-		{"start of what is invalid", decideOnStartError, refusal(client.ErrInvalid), actionFinish, "ConfigInvalid", 0},
-		{"start of what is too large", decideOnStartError, refusal(client.ErrTooLarge), actionFinish, "ConfigInvalid", 0},
-		{"start without agent", decideOnStartError, refusal(client.ErrUnavailable), actionWait, "TransientFailure", 5 * time.Second},
-		{"start without permission", decideOnStartError, refusal(client.ErrDenied), actionWait, "TransientFailure", 5 * time.Second},
-		{"delivery while the agent is busy", decideOnDeliveryError, refusal(client.ErrBusy), actionWait, reasonQueued, busyInterval},
-		{"delivery of other bytes", decideOnDeliveryError, refusal(client.ErrDigestMismatch), actionWait, "ArtifactDigestMismatch", artifactRetryInterval},
-		{"delivery of too much", decideOnDeliveryError, refusal(client.ErrTooLarge), actionWait, "ArtifactTooLarge", artifactRetryInterval},
-		{"delivery of what cannot be unpacked", decideOnDeliveryError, refusal(client.ErrInvalid), actionWait, "ArtifactUnusable", artifactRetryInterval},
-		{"delivery without agent", decideOnDeliveryError, refusal(client.ErrUnavailable), actionWait, "TransientFailure", 5 * time.Second},
-		{"delivery by a store that fails", decideOnDeliveryError, errors.New("disk"), actionWait, "TransientFailure", 5 * time.Second},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			g := NewWithT(t)
-			d := tt.decide(ready(), tt.err)
-			g.Expect(d.action).To(Equal(tt.action))
-			g.Expect(d.reason).To(Equal(tt.reason))
-			g.Expect(d.after).To(Equal(tt.after))
-			g.Expect(d.message).NotTo(BeEmpty())
-			// Nothing ends in a state that nobody wakes.
-			g.Expect(d.after > 0 || d.action == actionFinish).To(BeTrue())
-		})
-	}
-}
-
-func TestEveryWaitHasAWaker(t *testing.T) {
-	g := NewWithT(t)
-	for _, change := range []func(*observation){noWorkspace, workspaceUnready, workspaceDeleted,
-		func(o *observation) { o.ahead = "x" }, func(o *observation) { o.artifact.ready = false },
-		agentFails(errors.New("x")), fetchFails(artifact.Unusable), requestFails(errors.New("x"))} {
-		d := decide(ready(change))
-		g.Expect(d.action).To(Equal(actionWait))
-		g.Expect(d.after > 0 || d.wake != byTime && d.wake != byNothing).To(BeTrue(), "%+v", d)
 	}
 }
 
@@ -254,8 +257,7 @@ func TestBriefWaitOfANewUpdateIsShownOnlyWhenItLasts(t *testing.T) {
 	}
 	g.Expect(unshown(created(0), changing)).To(Equal(briefWait))
 	g.Expect(unshown(created(briefWait-time.Second), fetching)).To(Equal(time.Second))
-	delivered := ready(created(0))
-	g.Expect(delivering(delivered).unshown(delivered)).To(Equal(briefWait))
+	g.Expect(unshown(created(0), startFails(client.ErrSourceMissing))).To(Equal(briefWait), "the artifact is being delivered")
 
 	g.Expect(unshown(created(briefWait), changing)).To(BeZero(), "it lasts")
 	g.Expect(unshown(created(0), changing, waiting(pulumiv1.ArtifactDigestMismatchReason, 0))).To(BeZero(), "something was shown before")

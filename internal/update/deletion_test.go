@@ -67,6 +67,15 @@ func TestDeletionOfAWaitingUpdateNeedsNobody(t *testing.T) {
 	s.Expect(s.client.Delete(t.Context(), waiting)).To(Succeed())
 	s.Eventually(s.gone(waiting)).Should(BeTrue())
 	s.Expect(s.agents.script.requests()).To(BeEmpty())
+
+	// Nothing has failed. The event of one that ran comes after all that would have been told.
+	s.setReady(workspace, true, "")
+	s.agents.start(s.key("app"))
+	ran := s.newUpdate("ran")
+	s.finished(ran)
+	s.Eventually(s.events(ran)).ShouldNot(BeEmpty())
+	s.Expect(s.events(update)()).To(BeEmpty())
+	s.Expect(s.events(waiting)()).To(BeEmpty())
 }
 
 func TestDeletionDoesNotWaitForAWorkspaceThatIsGone(t *testing.T) {

@@ -4,110 +4,70 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
-	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/throughput"
 )
 
 const (
-	// maxDeliveries is how many artifacts are on their way to agents at the same time.
-	maxDeliveries = 16
-	// deliveryTimeout bounds one delivery, verification and unpacking included.
+	// unpackTimeout is how long an agent may take with an artifact in addition to the time in which it has to receive it.
+	unpackTimeout = time.Minute
+	// deliveryTimeout bounds one delivery, verification and unpacking included, however large the artifact is.
 	deliveryTimeout = 5 * time.Minute
 )
 
-// deliveries bring artifacts from the store to agents in the background: a large one, or a slow agent, does not hold up a
-// worker.
-type deliveries struct {
-	// slots bounds how many run at once.
-	slots chan struct{}
-
-	mu sync.Mutex
-	// failures has the errors of the deliveries that ended and were not reported yet.
-	failures map[types.NamespacedName]deliveryFailure
-}
-
-// deliveryFailure is the error of a delivery for the Update with the UID.
-type deliveryFailure struct {
-	uid types.UID
-	err error
-}
-
-func newDeliveries() *deliveries {
-	return &deliveries{slots: make(chan struct{}, maxDeliveries), failures: map[types.NamespacedName]deliveryFailure{}}
-}
-
-// fail keeps the error until it is taken.
-func (d *deliveries) fail(key types.NamespacedName, uid types.UID, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.failures[key] = deliveryFailure{uid: uid, err: err}
-}
-
-// takeFailure returns the error of the last delivery for the Update, once; nil when there is none.
-func (d *deliveries) takeFailure(key types.NamespacedName, uid types.UID) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	failed := d.failures[key]
-	delete(d.failures, key)
-	if failed.uid != uid {
-		return nil
-	}
-	return failed.err
-}
-
-// drop forgets the error of an Update that is gone.
-func (d *deliveries) drop(key types.NamespacedName) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.failures, key)
-}
-
-// deliver starts the delivery of the artifact that the agent asked for, and decides what is shown meanwhile. A delivery
-// that failed is reported first; the next one starts when its error was waited out.
-func (r *Reconciler) deliver(o *observation) decision {
-	key, uid := ctrlclient.ObjectKeyFromObject(o.update), o.update.UID
-	if err := r.deliveries.takeFailure(key, uid); err != nil {
-		return decideOnDeliveryError(o, err)
-	}
-	digest := o.artifact.digest
-	workspace := o.workspace.DeepCopy()
-	r.jobs.ensure(key, "deliver "+digest+" for "+string(uid), func(ctx context.Context) bool {
-		if err := r.push(ctx, workspace, digest); err != nil && ctx.Err() == nil {
-			r.deliveries.fail(key, uid, err)
+// deliver brings the artifact that the agent asked for to it in the background: a large one, or a slow agent, does not hold up a worker.
+func (r *Reconciler) deliver(o *observation) {
+	workspace, wanted := o.workspace.DeepCopy(), o.artifact
+	r.background.ensure(o.update, "deliver "+wanted.digest, func(ctx context.Context, note func(func(*task))) {
+		err := r.push(ctx, workspace, wanted)
+		// One that is not stored was evicted since it was observed; the next reconcile fetches it again.
+		if ctx.Err() == nil && !errors.Is(err, artifact.ErrNotStored) {
+			note(func(task *task) { task.delivery = delivery{digest: wanted.digest, err: err} })
 		}
-		return true
 	})
-	return delivering(o)
 }
 
-// push delivers one artifact, when a slot is free.
-func (r *Reconciler) push(ctx context.Context, workspace *autov1alpha1.Workspace, digest string) (err error) {
-	select {
-	case r.deliveries.slots <- struct{}{}:
-		defer func() { <-r.deliveries.slots }()
-	case <-ctx.Done():
-		return ctx.Err()
+// push delivers one artifact, when a slot is free, or has the agent fetch it, which needs none.
+func (r *Reconciler) push(ctx context.Context, workspace *autov1alpha1.Workspace, wanted artifactView) (err error) {
+	if wanted.url != "" {
+		ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
+		defer cancel()
+		agent, err := r.Runtime.Connect(ctx, workspace)
+		if err != nil {
+			return err
+		}
+		return agent.FetchSource(ctx, wanted.digest, wanted.url)
 	}
-	ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
-	defer cancel()
-	agent, err := r.runtime.Connect(ctx, workspace)
+	release, err := r.background.slots.Acquire(ctx, workspace.Namespace)
 	if err != nil {
 		return err
 	}
-	file, err := r.store.Open(digest)
-	if errors.Is(err, artifact.ErrNotStored) {
-		// It was evicted since it was looked for; the next look fetches it again.
-		return nil
-	}
+	defer release()
+	file, err := r.Store.Open(wanted.reference)
 	if err != nil {
-		return fmt.Errorf("open artifact %s: %w", digest, err)
+		return fmt.Errorf("open artifact %s: %w", wanted.digest, err)
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	return agent.PushSource(ctx, digest, file.Size, file)
+	ctx, cancel := context.WithTimeout(ctx, deliveryTime(file.Size))
+	defer cancel()
+	agent, err := r.Runtime.Connect(ctx, workspace)
+	if err != nil {
+		return err
+	}
+	content := throughput.NewReader(file)
+	ctx, stop := throughput.Require(ctx, r.background.window, content.Transferred)
+	defer stop()
+	err = agent.PushSource(ctx, wanted.digest, file.Size, content)
+	if slow := (*throughput.Error)(nil); errors.As(context.Cause(ctx), &slow) {
+		return fmt.Errorf("push source %s: %w", wanted.digest, slow)
+	}
+	return err
+}
+
+// deliveryTime is how long the delivery of so many bytes may take.
+func deliveryTime(size int64) time.Duration {
+	return min(deliveryTimeout, unpackTimeout+time.Duration(size/throughput.Minimum)*time.Second)
 }

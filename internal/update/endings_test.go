@@ -1,11 +1,14 @@
 package update
 
 import (
+	"context"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
@@ -39,19 +42,26 @@ func TestEndThatWasSeenCountsUnlessOutputsAreMissing(t *testing.T) {
 	g := NewWithT(t)
 	succeeded, failed := proto.OperationState_OPERATION_STATE_SUCCEEDED, proto.OperationState_OPERATION_STATE_FAILED
 	up, destroy := proto.OperationKind_OPERATION_KIND_UP, proto.OperationKind_OPERATION_KIND_DESTROY
-	e := newEndings()
-	key := (&stage{namespace: "team"}).key("up")
+	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "up", UID: "1234"}}
+	another := update.DeepCopy()
+	another.UID = "5678"
 	for _, test := range []struct {
 		kind  proto.OperationKind
 		state proto.OperationState
 		known bool
 	}{{up, failed, true}, {up, succeeded, false}, {destroy, succeeded, true}} {
-		e.keep(key, &proto.Operation{Id: "1234", Kind: test.kind, State: test.state})
-		g.Expect(e.of(key, "1234") != nil).To(Equal(test.known), "%s %s", test.kind, test.state)
-		g.Expect(e.of(key, "5678")).To(BeNil(), "another Update of that name")
+		b, noted := newBackground(), make(chan struct{})
+		b.ensure(update, "watch", func(ctx context.Context, note func(func(*task))) {
+			note(func(task *task) { task.ended = &proto.Operation{Id: "1234", Kind: test.kind, State: test.state} })
+			close(noted)
+			<-ctx.Done()
+		})
+		<-noted
+		g.Expect(b.ending(update) != nil).To(Equal(test.known), "%s %s", test.kind, test.state)
+		g.Expect(b.ending(another)).To(BeNil(), "another Update of that name")
+		b.stop(ctrlclient.ObjectKeyFromObject(update))
+		g.Expect(b.ending(update)).To(BeNil())
 	}
-	e.drop(key)
-	g.Expect(e.of(key, "1234")).To(BeNil())
 }
 
 func TestUpdateThatAnotherControllerStartedDoesNotBlockTheWorkspace(t *testing.T) {

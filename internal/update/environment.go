@@ -3,7 +3,9 @@ package update
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -13,6 +15,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 // variable is an environment variable of an operation.
@@ -44,7 +47,7 @@ var containerVariables = []string{"POD_NAMESPACE", "POD_SA_NAME", "AGENT_MEMLIMI
 // environment returns the variables of the Workspace with their values as they are now, sorted by name. The rules are those of
 // a container: envFrom first, a later entry wins over an earlier one, env wins over envFrom, and $(NAME) in a value of env
 // stands for a variable that was defined before.
-func (r *references) environment(ctx context.Context, workspace *autov1alpha1.Workspace) ([]*proto.EnvironmentVariable, error) {
+func (r *inputReader) environment(ctx context.Context, workspace *autov1alpha1.Workspace) ([]*proto.EnvironmentVariable, error) {
 	variables := map[string]variable{}
 	if r.pods {
 		for _, name := range containerVariables {
@@ -64,100 +67,111 @@ func (r *references) environment(ctx context.Context, workspace *autov1alpha1.Wo
 	result := make([]*proto.EnvironmentVariable, 0, len(variables))
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		value := variables[name]
-		if !validVariable(name, value.value) {
+		item := &proto.EnvironmentVariable{Name: name, Secret: value.secret}
+		switch {
+		case !utf8.ValidString(name+value.value) || strings.ContainsRune(name+value.value, 0):
 			return nil, invalidf("environment variable %q cannot be set: a NUL byte or text that is not UTF-8 is in it", name)
-		}
-		switch item := (&proto.EnvironmentVariable{Name: name, Secret: value.secret}); value.origin {
-		case fromWorkspace:
-			item.Value = &proto.EnvironmentVariable_Text{Text: value.value}
-			result = append(result, item)
-		case fromContainer:
+		case value.origin == fromContainerIfAny:
+			continue
+		case value.origin == fromContainer:
 			item.Value = &proto.EnvironmentVariable_FromEnv{FromEnv: name}
-			result = append(result, item)
-		case fromContainerIfAny:
+		default:
+			item.Value = &proto.EnvironmentVariable_Text{Text: value.value}
 		}
+		result = append(result, item)
 	}
 	return result, nil
 }
 
-// validVariable tells whether a process can have the variable, and a message can carry it.
-func validVariable(name, value string) bool {
-	return utf8.ValidString(name) && utf8.ValidString(value) && !strings.ContainsRune(name+value, 0)
+// set defines a variable, within the bounds. The error is an *invalidError.
+func (r *inputReader) set(variables map[string]variable, name string, value variable) error {
+	if len(name)+len("=")+len(value.value) > maxVariable {
+		return tooLong(name)
+	}
+	variables[name] = value
+	return r.use(len(name) + len(value.value))
+}
+
+func tooLong(name string) error {
+	const shown = 64
+	if len(name) > shown {
+		name = strings.ToValidUTF8(name[:shown], "") + "…"
+	}
+	return invalidf("environment variable %q has more than %d KiB, with which no program can be started: let the program read a file or the configuration",
+		name, (maxVariable+1)>>10)
 }
 
 // addAll adds the keys of a Secret or ConfigMap. Keys that cannot be names are left out, as the kubelet does.
-func (r *references) addAll(ctx context.Context, variables map[string]variable, source *corev1.EnvFromSource) error {
-	const usedBy = "envFrom of the workspace"
-	switch {
-	case source.SecretRef != nil:
-		data, err := r.secret(ctx, source.SecretRef.Name)
-		if err != nil {
+func (r *inputReader) addAll(ctx context.Context, variables map[string]variable, from *corev1.EnvFromSource) error {
+	kind, source := references.ConfigMap, from.ConfigMapRef
+	if from.SecretRef != nil {
+		kind, source = references.Secret, (*corev1.ConfigMapEnvSource)(from.SecretRef)
+	}
+	if source == nil {
+		return nil
+	}
+	data, err := r.read(ctx, kind, source.Name)
+	if err != nil {
+		return err
+	}
+	if data == nil && !ptr.Deref(source.Optional, false) {
+		return &missingError{kind: kind, name: source.Name, usedBy: "envFrom of the workspace"}
+	}
+	for key, value := range data {
+		name := from.Prefix + key
+		if name == "" || strings.Contains(name, "=") {
+			continue
+		}
+		if err := r.set(variables, name, variable{value: value, secret: kind == references.Secret, live: true}); err != nil {
 			return err
-		}
-		if data == nil && !ptr.Deref(source.SecretRef.Optional, false) {
-			return &missingError{kind: "secret", name: source.SecretRef.Name, usedBy: usedBy}
-		}
-		for key, value := range data {
-			setVariable(variables, source.Prefix+key, variable{value: string(value), secret: true, live: true})
-		}
-	case source.ConfigMapRef != nil:
-		data, err := r.configMap(ctx, source.ConfigMapRef.Name)
-		if err != nil {
-			return err
-		}
-		if data == nil && !ptr.Deref(source.ConfigMapRef.Optional, false) {
-			return &missingError{kind: "configmap", name: source.ConfigMapRef.Name, usedBy: usedBy}
-		}
-		for key, value := range data {
-			setVariable(variables, source.Prefix+key, variable{value: value, live: true})
 		}
 	}
 	return nil
 }
 
-func setVariable(variables map[string]variable, name string, value variable) {
-	if name != "" && !strings.Contains(name, "=") {
-		variables[name] = value
-	}
-}
-
 // add adds one variable; an optional one whose source is missing is left out.
-func (r *references) add(ctx context.Context, variables map[string]variable, workspace *autov1alpha1.Workspace, env *corev1.EnvVar) error {
+func (r *inputReader) add(ctx context.Context, variables map[string]variable, workspace *autov1alpha1.Workspace, env *corev1.EnvVar) (err error) {
 	if env.Name == "" || strings.Contains(env.Name, "=") {
 		return invalidf("%q cannot be the name of an environment variable", env.Name)
 	}
-	if env.ValueFrom == nil {
-		value := expand(env.Value, variables)
-		if value.origin != fromWorkspace && value.live {
+	var value variable
+	switch from := env.ValueFrom; {
+	case from == nil:
+		value, err = expand(env, variables)
+		if err == nil && value.origin != fromWorkspace && value.live {
 			return invalidf("environment variable %q of workspace %q puts together what only its pod knows and what comes from a Secret or ConfigMap: "+
 				"use two variables", env.Name, workspace.Name)
 		}
-		variables[env.Name] = value
-		return nil
+	case from.SecretKeyRef != nil:
+		value, err = r.keyVariable(ctx, references.Secret, from.SecretKeyRef, env.Name)
+	case from.ConfigMapKeyRef != nil:
+		value, err = r.keyVariable(ctx, references.ConfigMap, (*corev1.SecretKeySelector)(from.ConfigMapKeyRef), env.Name)
+	default:
+		value, err = r.podVariable(workspace, env)
 	}
-	value, err := r.valueFrom(ctx, workspace, env)
-	var missing *missingError
-	if errors.As(err, &missing) && optional(env.ValueFrom) {
+	if errors.Is(err, errOptional) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	variables[env.Name] = value
-	return nil
+	return r.set(variables, env.Name, value)
 }
 
-// valueFrom reads what the variable refers to. What only the container can know is asked of the agent; without a container, only
-// what the Workspace itself tells can be given.
-func (r *references) valueFrom(ctx context.Context, workspace *autov1alpha1.Workspace, env *corev1.EnvVar) (variable, error) {
-	usedBy := `environment variable "` + env.Name + `"`
+// errOptional says that there is no value, and that none is needed.
+var errOptional = errors.New("the optional key does not exist")
+
+func (r *inputReader) keyVariable(ctx context.Context, kind references.Kind, from *corev1.SecretKeySelector, name string) (variable, error) {
+	value, err := r.readKey(ctx, kind, from.Name, from.Key, fmt.Sprintf("environment variable %q", name))
+	if missing := (*missingError)(nil); errors.As(err, &missing) && ptr.Deref(from.Optional, false) {
+		return variable{}, errOptional
+	}
+	return variable{value: value, secret: kind == references.Secret, live: true}, err
+}
+
+// podVariable asks the agent for what only the container can know; without a container, only what the Workspace itself says can be given.
+func (r *inputReader) podVariable(workspace *autov1alpha1.Workspace, env *corev1.EnvVar) (variable, error) {
 	switch from := env.ValueFrom; {
-	case from.SecretKeyRef != nil:
-		value, err := r.secretKey(ctx, from.SecretKeyRef.Name, from.SecretKeyRef.Key, usedBy)
-		return variable{value: value, secret: true, live: true}, err
-	case from.ConfigMapKeyRef != nil:
-		value, err := r.configMapKey(ctx, from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key, usedBy)
-		return variable{value: value, live: true}, err
 	case r.pods && from.FileKeyRef != nil && ptr.Deref(from.FileKeyRef.Optional, false):
 		return variable{origin: fromContainerIfAny}, nil
 	case r.pods && (from.FieldRef != nil || from.ResourceFieldRef != nil || from.FileKeyRef != nil):
@@ -167,50 +181,38 @@ func (r *references) valueFrom(ctx context.Context, workspace *autov1alpha1.Work
 	case from.FieldRef != nil && from.FieldRef.FieldPath == "metadata.namespace":
 		return variable{value: workspace.Namespace}, nil
 	}
-	return variable{}, invalidf("%s of workspace %q: without a pod, only secretKeyRef, configMapKeyRef and fieldRef to metadata.name or metadata.namespace "+
-		"are supported", usedBy, workspace.Name)
+	return variable{}, invalidf("environment variable %q of workspace %q: without a pod, only secretKeyRef, configMapKeyRef and fieldRef to metadata.name "+
+		"or metadata.namespace are supported", env.Name, workspace.Name)
 }
 
-func optional(from *corev1.EnvVarSource) bool {
-	switch {
-	case from.SecretKeyRef != nil:
-		return ptr.Deref(from.SecretKeyRef.Optional, false)
-	case from.ConfigMapKeyRef != nil:
-		return ptr.Deref(from.ConfigMapKeyRef.Optional, false)
-	}
-	return false
-}
+// variableReference is $(NAME), or $$, which stands for a dollar sign that starts no reference.
+var variableReference = regexp.MustCompile(`\$\$|\$\(([^)]*)\)`)
 
-// expand replaces $(NAME) by the variable, when there is one, and $$ by a dollar sign that starts no reference. What a
-// secret variable goes into is secret, and what only the container knows makes all of it such a value: the container has it.
-func expand(text string, variables map[string]variable) variable {
-	var value strings.Builder
-	result := variable{}
-	for {
-		before, after, found := strings.Cut(text, "$")
-		value.WriteString(before)
-		if !found {
-			break
+// expand replaces $(NAME) by the variable, when there is one. What a secret variable goes into is secret, and what only the container knows
+// makes all of it such a value: the container has it. The error is an *invalidError when the result is longer than a variable can be:
+// references to references double it with each one.
+func expand(env *corev1.EnvVar, variables map[string]variable) (variable, error) {
+	result, added := variable{}, 0
+	result.value = variableReference.ReplaceAllStringFunc(env.Value, func(match string) string {
+		if match == "$$" {
+			return "$"
 		}
-		name, rest, closed := strings.Cut(strings.TrimPrefix(after, "("), ")")
-		reference, known := variables[name]
-		switch {
-		case strings.HasPrefix(after, "$"):
-			value.WriteByte('$')
-			text = after[1:]
-		case strings.HasPrefix(after, "(") && closed && known:
-			value.WriteString(reference.value)
-			result.secret = result.secret || reference.secret
-			result.live = result.live || reference.live
-			if reference.origin != fromWorkspace {
-				result.origin = fromContainer
-			}
-			text = rest
-		default:
-			value.WriteByte('$')
-			text = after
+		reference, known := variables[match[len("$("):len(match)-len(")")]]
+		if !known {
+			return match
 		}
+		if added += len(reference.value); added > maxVariable {
+			return ""
+		}
+		result.secret = result.secret || reference.secret
+		result.live = result.live || reference.live
+		if reference.origin != fromWorkspace {
+			result.origin = fromContainer
+		}
+		return reference.value
+	})
+	if added > maxVariable {
+		return variable{}, tooLong(env.Name)
 	}
-	result.value = value.String()
-	return result
+	return result, nil
 }

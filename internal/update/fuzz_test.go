@@ -7,6 +7,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
@@ -36,7 +38,7 @@ func FuzzCommitMetadata(f *testing.F) {
 	})
 }
 
-// hasPassword tells whether the canary is in the URL as the password and nowhere else.
+// hasPassword reports whether the canary is in the URL as the password and nowhere else.
 func hasPassword(repository string) bool {
 	parsed, err := url.Parse(repository)
 	if err != nil || parsed.User == nil || strings.Count(repository, "canary-password") != 1 {
@@ -52,8 +54,8 @@ func FuzzConfigLiteral(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		item := &proto.ConfigItem{Key: "app:key"}
-		if err := setConfigLiteral(item, raw); err != nil {
+		item, err := (&inputReader{}).configItem(t.Context(), &autov1alpha1.ConfigItem{Key: "app:key", Value: &apiextensionsv1.JSON{Raw: raw}})
+		if err != nil {
 			if quoted := strings.TrimSpace(string(raw)); len(quoted) > 20 && strings.Contains(err.Error(), quoted) {
 				t.Fatalf("%v shows %q", err, raw)
 			}

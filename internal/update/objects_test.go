@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	gomegatypes "github.com/onsi/gomega/types"
@@ -16,8 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/fluxcd/pkg/testserver"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
@@ -52,8 +55,40 @@ func newSources(t *testing.T) *sources {
 	return s
 }
 
-// publish serves a program with the text.
-func (s *sources) publish(text string) *autov1alpha1.UpdateSource {
+// publish serves a program with the text, and has a GitRepository publish it.
+func (s *stage) publish(text string) *autov1alpha1.UpdateSource {
+	s.t.Helper()
+	return s.publishIn(s.namespace, text)
+}
+
+// publishIn is publish for a GitRepository in the namespace.
+func (s *stage) publishIn(namespace, text string) *autov1alpha1.UpdateSource {
+	s.t.Helper()
+	served := s.sources.serve(text)
+	repository := &sourcev1.GitRepository{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "source-"},
+		Spec:       sourcev1.GitRepositorySpec{URL: "https://git.example.com/app", Interval: metav1.Duration{Duration: time.Hour}},
+	}
+	s.Expect(s.client.Create(s.t.Context(), repository)).To(Succeed())
+	s.republish(repository, served)
+	return &autov1alpha1.UpdateSource{
+		SourceRef: &meta.NamespacedObjectKindReference{APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.GitRepositoryKind, Name: repository.Name},
+		Digest:    served.Digest, Revision: served.Revision,
+	}
+}
+
+// republish writes the artifact into the status of the GitRepository.
+func (s *stage) republish(repository *sourcev1.GitRepository, served *autov1alpha1.UpdateSource) {
+	s.t.Helper()
+	before := repository.DeepCopy()
+	repository.Status.Artifact = &meta.Artifact{
+		Path: "a", URL: served.URL, Digest: served.Digest, Revision: served.Revision, LastUpdateTime: metav1.Now(),
+	}
+	s.Expect(s.client.Status().Patch(s.t.Context(), repository, ctrlclient.MergeFrom(before))).To(Succeed())
+}
+
+// serve serves a program with the text.
+func (s *sources) serve(text string) *autov1alpha1.UpdateSource {
 	s.t.Helper()
 	g := NewWithT(s.t)
 	name, err := s.server.ArtifactFromFiles([]testserver.File{{Name: "Pulumi.yaml", Body: text}})

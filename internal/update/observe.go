@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,10 +14,72 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	watched "github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/source"
 )
+
+// observation is everything that a decision is made from. What an earlier fact makes pointless to know is not read: the fields say when.
+type observation struct {
+	now    time.Time
+	update *autov1alpha1.Update
+	// workspace is nil when there is none. Not read when the Update is complete, or abandoned.
+	workspace *autov1alpha1.Workspace
+	// foreign says that the Workspace is one of another shard. Nothing more is read, unless the operation was started: then both are about
+	// to move.
+	foreign bool
+	// approval is how the Update stands to spec.approval of the Stack of its Workspace. Nothing more is read when it must not run.
+	approval approvalView
+	// agent is what the agent knows of the operation.
+	agent agentView
+	// ahead is the name of an older Update of the Workspace that is not complete, or empty. From here on nothing is
+	// read unless an operation can start.
+	ahead string
+	// source is the artifact that the operation runs, and where it comes from; nil when its program is elsewhere.
+	source *autov1alpha1.UpdateSource
+	// artifact is how the artifact stands in the store.
+	artifact artifactView
+	// turn is how the Update stands in the queue for operations. Nothing more is read while it waits there.
+	turn turnView
+	// request is the operation; nil when requestError says why it cannot be described.
+	request      *proto.StartOperationRequest
+	requestError error
+	// references is the digest of the versions of the watched Secrets and ConfigMaps whose values are in the request.
+	references string
+
+	// plan is the plan that the operation carries out, when it has one.
+	plan planView
+	// stored is how the plan of an operation that succeeded was stored, when it saves one.
+	stored storedPlan
+
+	// startError is why the agent does not start the operation: because it does not have the artifact, which is known before anything else is
+	// read, or because it refused to. Only then delivery is read: how the last attempt to bring it the artifact ended.
+	startError error
+	delivery   delivery
+}
+
+// agentView is the answer of the agent; it is empty when there was no reason, or nobody, to ask.
+type agentView struct {
+	// err is why there is no answer: runtime.ErrNoAgent, or an error of the client.
+	err error
+	// operation is nil when the agent does not know it.
+	operation *proto.Operation
+}
+
+// artifactView is how the artifact of an operation stands in the store; an operation without one has it ready.
+type artifactView struct {
+	ready bool
+	// digest is the one that it is stored under, or that the agent has to find at the URL.
+	digest string
+	// reference opens it in the store.
+	reference artifact.Reference
+	// url is where the agent fetches it, empty when the store has it.
+	url string
+	err error
+}
 
 // observe gathers what a decision is made from, the cheap facts first. It stops where the rest cannot matter any more.
 func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (*observation, error) {
@@ -29,17 +92,19 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 		return nil, err
 	}
 	// An operation is asked for wherever it may be. One that was never started can only be with an agent that is ready.
-	settled := !update.DeletionTimestamp.IsZero() || update.HasStarted() || cancelRequested(update)
-	if o.workspace == nil || !settled && workspaceProblem(o.workspace) != "" {
-		return o, nil
-	}
-	o.agent = r.askAgent(ctx, o.workspace, update)
-	if o.agent.operation == nil {
-		if ended := r.endings.of(ctrlclient.ObjectKeyFromObject(update), update.UID); ended != nil {
-			o.agent = agentView{operation: ended}
+	mayRun := !update.DeletionTimestamp.IsZero() || update.HasStarted() || cancelRequested(update)
+	o.foreign = o.workspace != nil && !r.Shard.Has(o.workspace) && !update.HasStarted()
+	if o.workspace != nil && !o.foreign && !mayRun {
+		if err := r.observeApproval(ctx, o); err != nil || o.approval.problem != "" {
+			return o, err
 		}
 	}
-	if settled || o.agent.err != nil || o.agent.operation != nil {
+	if o.workspace == nil || o.foreign || !mayRun && workspaceProblem(o.workspace) != "" {
+		return o, nil
+	}
+	if mayRun {
+		o.agent = r.askAgent(ctx, o.workspace, update)
+		o.stored = r.background.storedPlan(update)
 		return o, nil
 	}
 	if o.ahead, err = r.updateAhead(ctx, update); err != nil || o.ahead != "" {
@@ -48,10 +113,25 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 	if err := r.observeSource(ctx, o); err != nil || !o.artifact.ready {
 		return o, err
 	}
-	values := newReferences(r.live, update.Namespace)
-	values.pods, values.watcher = r.pods, r.watcher
-	o.request, o.requestError = r.describeOperation(ctx, o, values)
-	o.references = watched.Digest(values.versions)
+	if o.turn, err = r.turns.ask(ctx, r, update, o.now); err != nil || o.turn.place > 0 {
+		return o, err
+	}
+	// Not before it is the Update's turn: an agent that rests is started for this. It knows the operation when the controller was cut off
+	// before the status said that it started.
+	if o.agent = r.askAgent(ctx, o.workspace, update); o.agent.err != nil || o.agent.operation != nil {
+		o.stored = r.background.storedPlan(update)
+		return o, nil
+	}
+	if o.plan, err = r.observePlan(ctx, update); err != nil || o.plan.problem != nil {
+		return o, err
+	}
+	if !r.agentHasArtifact(ctx, o) {
+		o.startError, o.delivery = client.ErrSourceMissing, r.background.takeDelivery(update)
+		return o, nil
+	}
+	inputs := &inputReader{reader: r.Live, namespace: update.Namespace, pods: r.Pods, watcher: r.References}
+	o.request, o.requestError = describeOperation(ctx, o, inputs)
+	o.references = references.Digest(inputs.versions)
 	return o, nil
 }
 
@@ -59,25 +139,23 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 func (r *Reconciler) workspaceOf(ctx context.Context, update *autov1alpha1.Update) (*autov1alpha1.Workspace, error) {
 	workspace := &autov1alpha1.Workspace{}
 	key := types.NamespacedName{Namespace: update.Namespace, Name: update.Spec.WorkspaceName}
-	err := r.client.Get(ctx, key, workspace)
+	err := r.Get(ctx, key, workspace)
+	if err == nil && isBehind(workspace, update) || apierrors.IsNotFound(err) && r.Shard != nil {
+		// The Update got here before the change of the Workspace that it follows on, or before the Workspace when both came from another
+		// shard. Or the Workspace was the first to go there: that it is out of sight does not mean that it was deleted.
+		workspace = &autov1alpha1.Workspace{}
+		err = r.Live.Get(ctx, key, workspace)
+	}
 	if apierrors.IsNotFound(err) {
 		return nil, nil
-	}
-	if err == nil && isBehind(workspace, update) {
-		// The Update got here before the change of the Workspace that it follows on.
-		workspace = &autov1alpha1.Workspace{}
-		err = ctrlclient.IgnoreNotFound(r.live.Get(ctx, key, workspace))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read workspace %q: %w", key.Name, err)
 	}
-	if workspace.UID == "" {
-		return nil, nil
-	}
 	return workspace, nil
 }
 
-// isBehind tells whether the Update was created for a later generation of this very Workspace.
+// isBehind reports whether the Update was created for a later generation of this very Workspace.
 func isBehind(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bool {
 	// Somebody else's annotation asks for nothing.
 	wanted, _ := strconv.ParseInt(update.Annotations[autov1alpha1.WorkspaceGenerationAnnotation], 10, 64)
@@ -85,76 +163,158 @@ func isBehind(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bo
 }
 
 // askAgent looks for the operation of the Update. The id is the UID: an Update that was deleted and made again under
-// its old name is another operation.
-func (r *Reconciler) askAgent(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) agentView {
-	agent, err := r.runtime.Connect(ctx, workspace)
-	if err != nil {
-		return agentView{err: err}
+// its old name is another operation. How an operation ended is known from its watch too, when the agent cannot say it any more.
+func (r *Reconciler) askAgent(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) (view agentView) {
+	agent, err := r.Runtime.Connect(ctx, workspace)
+	if err == nil {
+		view.operation, err = agent.GetOperation(ctx, string(update.UID))
 	}
-	id := string(update.UID)
-	operation, err := agent.GetOperation(ctx, id)
-	switch {
+	switch ended := r.background.ending(update); {
+	case err != nil && ended != nil:
+		return agentView{operation: ended}
 	case errors.Is(err, client.ErrNotFound):
 		return agentView{}
-	case errors.Is(err, client.ErrDigestMismatch):
-		operation, err = operationWithoutResult(ctx, agent, id)
-		return agentView{err: err, operation: operation, resultLost: true}
+	case err != nil:
+		return agentView{err: err}
 	}
-	return agentView{err: err, operation: operation}
+	return view
 }
 
-// operationWithoutResult returns an operation whose result the agent cannot read from its disk any more. How it ended is
-// still known.
-func operationWithoutResult(ctx context.Context, agent *client.Client, id string) (*proto.Operation, error) {
+// agentHasArtifact reports whether the agent has the artifact of the operation, as far as it says. What it does not say it answers when it
+// is to start the operation.
+func (r *Reconciler) agentHasArtifact(ctx context.Context, o *observation) bool {
+	if o.artifact.digest == "" {
+		return true
+	}
+	agent, err := r.Runtime.Connect(ctx, o.workspace)
+	if err != nil {
+		return true
+	}
 	info, err := agent.GetInfo(ctx)
+	return err != nil || info.GetSourceDigest() == o.artifact.digest
+}
+
+// commitInterval is how old the answer of a git server may be while an Update waits. Its Update asked for a fresh one, and is to run what
+// that said.
+const commitInterval = time.Hour
+
+// observeSource finds out which artifact the operation runs, and has it fetched or made when it is not in the store. The Update names
+// it, else its Workspace does, else it is the one of the Update before. An operation whose program is elsewhere has none.
+func (r *Reconciler) observeSource(ctx context.Context, o *observation) (err error) {
+	spec := &o.workspace.Spec
+	switch {
+	case o.update.Spec.ProjectInfo != nil:
+	case o.update.Spec.Source != nil:
+		o.source = o.update.Spec.Source
+	case spec.Flux != nil:
+		o.source = &autov1alpha1.UpdateSource{URL: spec.Flux.URL, Digest: spec.Flux.Digest, Dir: spec.Flux.Dir}
+	case spec.Local != nil || spec.ProjectInfo != nil:
+	case spec.Git != nil:
+		o.source, err = r.commitOf(o.update, spec.Git)
+	default:
+		o.source, err = r.inheritedSource(ctx, o.workspace, o.update)
+	}
+	if err == nil {
+		err = r.checkVerified(ctx, o)
+	}
+	if err == nil {
+		err = r.requestArtifact(ctx, o)
+	}
+	if problem := (*source.Problem)(nil); errors.As(err, &problem) {
+		o.artifact, err = artifactView{err: problem}, nil
+	}
+	return err
+}
+
+// checkVerified returns a *source.Problem when only what Flux has verified may run, and the operation would run something else. An
+// operation that works from the state alone runs no program.
+func (r *Reconciler) checkVerified(ctx context.Context, o *observation) error {
+	required, remembered := r.Sources.RequireVerified, ""
+	if owner := stackOf(o.workspace); owner != nil {
+		stack := &pulumiv1.Stack{}
+		key := types.NamespacedName{Namespace: o.workspace.Namespace, Name: owner.Name}
+		if err := r.Get(ctx, key, stack); ctrlclient.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read the stack of workspace %q: %w", o.workspace.Name, err)
+		}
+		required, remembered = r.Sources.RequiresVerified(stack), stack.Status.VerifiedDigest
+	}
+	fromState := o.update.Spec.ProjectInfo != nil || o.workspace.Spec.Local == nil && o.workspace.Spec.ProjectInfo != nil
+	if !required || o.source == nil && fromState {
+		return nil
+	}
+	return r.Sources.CheckVerified(ctx, o.update.Namespace, o.source, remembered)
+}
+
+// commitOf returns the commit that the repository of a Workspace has for the Update. The Update keeps to one that it began with
+// as long as this controller runs: it is resolved once.
+func (r *Reconciler) commitOf(update *autov1alpha1.Update, git *autov1alpha1.GitSource) (*autov1alpha1.UpdateSource, error) {
+	found, err := r.Git.Subscribe(source.GitQuery{
+		Waiter:   ctrlclient.ObjectKeyFromObject(update),
+		Source:   git,
+		Interval: commitInterval,
+		Token:    string(update.UID),
+	})
 	if err != nil {
 		return nil, err
 	}
-	for _, operation := range info.GetOperations() {
-		if operation.GetId() == id {
-			return operation, nil
-		}
-	}
-	return nil, nil
+	return found.UpdateSource(git.Dir), nil
 }
 
-// updateAhead returns the name of the oldest Update of the same Workspace that was created earlier and is not complete.
-// Two that were created in the same second go by their names.
-func (r *Reconciler) updateAhead(ctx context.Context, update *autov1alpha1.Update) (string, error) {
-	updates, err := r.incompleteUpdates(ctx, update.Namespace, update.Spec.WorkspaceName)
-	if err != nil {
-		return "", err
+// inheritedSource returns, for an Update that somebody made by hand for the Workspace of a Stack, the source of the Update before it:
+// that Workspace names none, because the Stack says with each Update what it runs. Nil when there is none to inherit.
+func (r *Reconciler) inheritedSource(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) (*autov1alpha1.UpdateSource, error) {
+	if stackOf(update) != nil || stackOf(workspace) == nil {
+		return nil, nil
 	}
-	first := update
+	updates, err := r.updatesOf(ctx, update.Namespace, workspace.Name)
+	latest := &autov1alpha1.Update{}
 	for i := range updates {
-		if comesBefore(&updates[i], first) {
-			first = &updates[i]
+		if other := &updates[i]; other.Spec.Source != nil && other.HasStarted() && (latest.Name == "" || comesBefore(latest, other)) {
+			latest = other
 		}
 	}
-	if first.Name == update.Name {
-		return "", nil
-	}
-	return first.Name, nil
+	return latest.Spec.Source, err
 }
 
-func comesBefore(a, b *autov1alpha1.Update) bool {
-	if a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.Name < b.Name
-	}
-	return a.CreationTimestamp.Before(&b.CreationTimestamp)
-}
-
-// incompleteUpdates returns the Updates of a Workspace that are not complete.
-func (r *Reconciler) incompleteUpdates(ctx context.Context, namespace, workspace string) ([]autov1alpha1.Update, error) {
-	list := &autov1alpha1.UpdateList{}
-	if err := r.client.List(ctx, list, ctrlclient.InNamespace(namespace), ctrlclient.MatchingFields{workspaceNameIndex: workspace}); err != nil {
-		return nil, fmt.Errorf("list the updates of workspace %q: %w", workspace, err)
-	}
-	incomplete := list.Items[:0]
-	for i := range list.Items {
-		if !list.Items[i].IsComplete() {
-			incomplete = append(incomplete, list.Items[i])
+// stackOf returns the Stack that owns the Workspace or the Update, nil when somebody made it by hand.
+func stackOf(object metav1.Object) *metav1.OwnerReference {
+	owners := object.GetOwnerReferences()
+	for i := range owners {
+		if owners[i].Kind == pulumiv1.StackKind && strings.HasPrefix(owners[i].APIVersion, pulumiv1.GroupVersion.Group+"/") {
+			return &owners[i]
 		}
 	}
-	return incomplete, nil
+	return nil
+}
+
+// requestArtifact asks the store for the artifact of the operation, and starts to fetch or make it when it is not there. What a URL
+// has that somebody wrote by hand is left to the agent, which fetches it with the rights of its workspace.
+func (r *Reconciler) requestArtifact(ctx context.Context, o *observation) error {
+	if o.source == nil {
+		o.artifact = artifactView{ready: true}
+		return nil
+	}
+	if o.source.URL != "" {
+		o.artifact = artifactView{ready: true, digest: o.source.Digest, url: o.source.URL}
+		return nil
+	}
+	kind := r.Sources.OfUpdate(o.source)
+	if kind == nil {
+		// The API server should have refused it.
+		return errors.New("spec.source names neither a source, a URL, a git repository nor a Program")
+	}
+	reference, err := kind.Reference(o.update.Namespace, o.source)
+	if err != nil {
+		return fmt.Errorf("find the artifact of the update: %w", err)
+	}
+	stored := r.Store.Stored(reference)
+	if stored == "" {
+		if reference, err = kind.Locate(ctx, o.update.Namespace, o.source); err != nil {
+			return fmt.Errorf("find the artifact of the update: %w", err)
+		}
+		stored, err = r.Artifacts.Request(reference, ctrlclient.ObjectKeyFromObject(o.update))
+	}
+	reference.Digest = stored
+	o.artifact = artifactView{ready: err == nil && stored != "", digest: stored, reference: reference, err: err}
+	return nil
 }

@@ -40,6 +40,14 @@ func TestSourceOfAnOperation(t *testing.T) {
 			workspace: autov1alpha1.WorkspaceSpec{ProjectInfo: project}, update: autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeDestroy},
 			want: &proto.StartOperationRequest{Source: &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: "p", Runtime: "yaml"}}},
 		},
+		"no program, as the update says": {
+			workspace: autov1alpha1.WorkspaceSpec{Local: &autov1alpha1.LocalSource{Dir: "d"}},
+			update:    autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeRefresh, ProjectInfo: project},
+			want:      &proto.StartOperationRequest{Source: &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: "p", Runtime: "yaml"}}},
+		},
+		"no program for a preview, as the update says": {
+			update: autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypePreview, ProjectInfo: project}, invalid: "enough for refresh and destroy but not for preview",
+		},
 		"no program for an up": {
 			workspace: autov1alpha1.WorkspaceSpec{ProjectInfo: project}, update: autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypeUp},
 			invalid: "enough for destroy and refresh but not for up",
@@ -71,15 +79,20 @@ func TestSourceOfAnOperation(t *testing.T) {
 func TestEveryTypeIsAnOperation(t *testing.T) {
 	g := NewWithT(t)
 	seen := map[proto.OperationKind]bool{}
-	for _, kind := range operationKinds {
-		seen[kind] = true
+	for kind := range operationKinds {
+		for _, only := range []bool{false, true} {
+			seen[operationKind(&autov1alpha1.UpdateSpec{Type: kind, PreviewOnly: &only})] = true
+		}
+		planned := operationKind(&autov1alpha1.UpdateSpec{Type: kind, Plan: &autov1alpha1.PlanReference{Name: "plan"}})
+		g.Expect(planned.Planned() || planned == proto.OperationKind_OPERATION_KIND_UNSPECIFIED).To(BeTrue(), "without its plan, nothing is done")
+		seen[planned] = true
 	}
-	g.Expect(seen).To(HaveLen(len(proto.OperationKind_name) - 1))
+	g.Expect(seen).To(HaveLen(len(proto.OperationKind_name)))
 
-	_, err := (&Reconciler{}).describeOperation(t.Context(), &observation{
-		workspace: &autov1alpha1.Workspace{}, update: &autov1alpha1.Update{Spec: autov1alpha1.UpdateSpec{Type: "import"}},
-	}, nil)
-	g.Expect(err).To(MatchError(ContainSubstring(`"import" is not one of`)))
+	for kind := range operationKinds {
+		g.Expect(incomplete(&autov1alpha1.Update{Spec: autov1alpha1.UpdateSpec{StackName: "dev", Type: kind}})).To(BeEmpty())
+	}
+	g.Expect(incomplete(&autov1alpha1.Update{Spec: autov1alpha1.UpdateSpec{StackName: "dev", Type: "import"}})).To(ContainSubstring(`"import" is not one of`))
 }
 
 func TestLogLevelIsBounded(t *testing.T) {

@@ -1,81 +1,104 @@
 package update
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
-// leftoverPatience bounds the wait for the garbage collector to remove the outputs of an earlier Update of the same name.
-const leftoverPatience = 2 * time.Minute
+const (
+	// leftoverPatience bounds the wait for the garbage collector to remove the outputs of an earlier Update of the same name, which are
+	// looked for in this interval.
+	leftoverPatience = 2 * time.Minute
+	leftoverInterval = 2 * time.Second
+	// maxOutputsAnnotations bounds what the annotations say about the outputs that are stored, and maxOmittedAnnotation what they
+	// say about the others, in bytes. An object has at most 256 KiB of annotations.
+	maxOutputsAnnotations = 160 << 10
+	maxOmittedAnnotation  = 32 << 10
+	// namedOutputs is how many of the outputs that are left out a message names, and nameLength how much of each name.
+	namedOutputs = 5
+	nameLength   = 64
+)
 
 // errLeftoverOutputs says that the Secret of an earlier Update of the same name is still there.
 var errLeftoverOutputs = errors.New("the outputs of an earlier update of the same name are not removed yet")
 
-// hasOutputs tells whether the operation leaves outputs that are kept. A preview has none that came true, a destroyed stack
+// keepsOutputs reports whether the outputs of the operation are kept, if it has any. A preview has none that came true, a destroyed stack
 // has none any more.
-func hasOutputs(operation *proto.Operation) bool {
-	kind := operation.GetKind()
-	return operation.GetState() == proto.OperationState_OPERATION_STATE_SUCCEEDED && len(operation.GetOutputs()) > 0 &&
+func keepsOutputs(operation *proto.Operation) bool {
+	kind := operation.GetKind().Unplanned()
+	return operation.GetState() == proto.OperationState_OPERATION_STATE_SUCCEEDED &&
 		(kind == proto.OperationKind_OPERATION_KIND_UP || kind == proto.OperationKind_OPERATION_KIND_REFRESH)
 }
 
-// storeOutputs puts the outputs into the Secret of the Update, as many as it holds. What the API server will never accept does
-// not turn a good operation into a failed one: then nothing is stored. problem says what is missing, and why; it is empty when
-// all is there. Doing it twice changes nothing.
-func (r *Reconciler) storeOutputs(ctx context.Context, update *autov1alpha1.Update, operation *proto.Operation) (stored bool, problem string, err error) {
+func hasOutputs(operation *proto.Operation) bool {
+	return keepsOutputs(operation) && len(operation.GetOutputs()) > 0
+}
+
+// storeOutputs puts the outputs into the Secret of the Update, as many as it holds, and returns its name. What the API server will never
+// accept does not turn a good operation into a failed one: then nothing is stored. problem says what is missing, and why; it is empty when
+// all is there. Doing it twice changes nothing: the Secret is immutable, so one of this very Update holds the outputs.
+func (r *Reconciler) storeOutputs(ctx context.Context, update *autov1alpha1.Update, operation *proto.Operation) (name, problem string, err error) {
 	chosen := chooseOutputs(operation.GetOutputs())
 	secret, err := outputsSecret(update, chosen)
 	if err != nil {
-		return false, "", err
+		return "", "", err
 	}
-	err = r.client.Create(ctx, secret, ctrlclient.FieldOwner(fieldOwner))
+	err = r.Create(ctx, secret, patch.FieldOwner)
 	switch {
-	case err == nil:
-		return true, chosen.problem(secret.Name), nil
 	case apierrors.IsAlreadyExists(err):
-		if problem, err = r.checkOutputs(ctx, update, secret.Name); err != nil || problem != "" {
-			return false, problem, err
+		owner, err := r.ownerOf(ctx, update.Namespace, secret.Name)
+		switch {
+		case err != nil:
+			return "", "", err
+		case owner.UID == update.UID:
+		case owner.Kind == autov1alpha1.UpdateKind && owner.Name == update.Name:
+			return "", "", errLeftoverOutputs
+		default:
+			return "", fmt.Sprintf("the outputs are not stored: secret %q exists and does not belong to this update", secret.Name), nil
 		}
-		return true, chosen.problem(secret.Name), nil
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsRequestEntityTooLargeError(err), apierrors.IsBadRequest(err):
-		return false, "the outputs are not stored: " + err.Error(), nil
+		return "", "the outputs are not stored: " + err.Error(), nil
+	case err != nil:
+		return "", "", fmt.Errorf("store the outputs: %w", err)
 	}
-	return false, "", fmt.Errorf("store the outputs: %w", err)
+	r.RecentOutputs.add(update, secret)
+	return secret.Name, chosen.problem(secret.Name), nil
 }
 
-// checkOutputs accepts a Secret that an earlier attempt of this very Update created. It is immutable, so it holds the
-// outputs.
-func (r *Reconciler) checkOutputs(ctx context.Context, update *autov1alpha1.Update, name string) (problem string, err error) {
-	// Metadata is enough, so the outputs are not read.
+// ownerOf returns the controller of a Secret that exists. Its metadata is enough, so the outputs are not read.
+func (r *Reconciler) ownerOf(ctx context.Context, namespace, name string) (metav1.OwnerReference, error) {
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	err = r.live.Get(ctx, ctrlclient.ObjectKey{Namespace: update.Namespace, Name: name}, existing)
+	err := r.Live.Get(ctx, ctrlclient.ObjectKey{Namespace: namespace, Name: name}, existing)
 	if apierrors.IsNotFound(err) {
 		// It was just removed: the place is free at the next attempt.
-		return "", errLeftoverOutputs
+		return metav1.OwnerReference{}, errLeftoverOutputs
 	}
 	if err != nil {
-		return "", fmt.Errorf("look at the stored outputs: %w", err)
+		return metav1.OwnerReference{}, fmt.Errorf("look at the stored outputs: %w", err)
 	}
-	owner := metav1.GetControllerOf(existing)
-	switch {
-	case owner != nil && owner.UID == update.UID:
-		return "", nil
-	case owner != nil && owner.Kind == autov1alpha1.UpdateKind && owner.Name == update.Name:
-		return "", errLeftoverOutputs
-	}
-	return fmt.Sprintf("the outputs are not stored: secret %q exists and does not belong to this update", name), nil
+	return ptr.Deref(metav1.GetControllerOf(existing), metav1.OwnerReference{}), nil
 }
 
 // outputsSecret builds the Secret.
@@ -88,9 +111,10 @@ func outputsSecret(update *autov1alpha1.Update, chosen *outputChoice) (*corev1.S
 	for name, key := range chosen.keys {
 		data[key] = chosen.outputs[name].GetValue()
 	}
+	name := shortened(update.Name, validation.DNS1123SubdomainMaxLength-len(autov1alpha1.OutputsSecretSuffix)) + autov1alpha1.OutputsSecretSuffix
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      outputsSecretName(update),
+			Name:      name,
 			Namespace: update.Namespace,
 			Labels: map[string]string{
 				autov1alpha1.ComponentLabel:  autov1alpha1.ComponentUpdate,
@@ -104,6 +128,161 @@ func outputsSecret(update *autov1alpha1.Update, chosen *outputChoice) (*corev1.S
 	}, nil
 }
 
-func outputsSecretName(update *autov1alpha1.Update) string {
-	return shortened(update.Name, validation.DNS1123SubdomainMaxLength-len(autov1alpha1.OutputsSecretSuffix)) + autov1alpha1.OutputsSecretSuffix
+// outputChoice is what a Secret holds of the outputs of a stack.
+type outputChoice struct {
+	outputs map[string]*proto.Output
+	// keys are the keys in the Secret of the outputs that it holds, by their names.
+	keys map[string]string
+	// omitted are the names of the others, sorted.
+	omitted []string
+}
+
+// chooseOutputs chooses the outputs that fit into a Secret, the smallest first: so what is left out is little in number, and the
+// same each time.
+func chooseOutputs(outputs map[string]*proto.Output) *outputChoice {
+	chosen := &outputChoice{outputs: outputs, keys: outputKeys(slices.Collect(maps.Keys(outputs)))}
+	names := slices.SortedFunc(maps.Keys(outputs), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(outputs[a].GetValue()), len(outputs[b].GetValue())), strings.Compare(a, b))
+	})
+	size, described := 0, 0
+	for _, name := range names {
+		output, key := outputs[name], chosen.keys[name]
+		needs, description := len(key)+len(output.GetValue()), descriptionSize(name, key, output.GetSecret())
+		if output.GetOmitted() || size+needs > corev1.MaxSecretSize || described+description > maxOutputsAnnotations {
+			delete(chosen.keys, name)
+			chosen.omitted = append(chosen.omitted, name)
+			continue
+		}
+		size, described = size+needs, described+description
+	}
+	slices.Sort(chosen.omitted)
+	return chosen
+}
+
+// descriptionSize is at least what the annotations need for an output, in bytes.
+func descriptionSize(name, key string, secret bool) int {
+	const punctuation = len(`"":"",`)
+	size := 0
+	if secret {
+		size += len(key) + punctuation
+	}
+	if name != key {
+		// A character has at most six times its length as JSON.
+		size += len(key) + 6*len(name) + punctuation
+	}
+	return size
+}
+
+// annotations say what the keys of the Secret do not. Of the outputs that it does not hold they have as many names as an annotation may.
+func (c *outputChoice) annotations() (map[string]string, error) {
+	secret, names, omitted := []string{}, map[string]string{}, []string{}
+	for name, key := range c.keys {
+		if c.outputs[name].GetSecret() {
+			secret = append(secret, key)
+		}
+		if name != key {
+			names[key] = name
+		}
+	}
+	slices.Sort(secret)
+	size := 0
+	for _, name := range c.omitted {
+		if size += descriptionSize(name, "", false); size > maxOmittedAnnotation {
+			break
+		}
+		omitted = append(omitted, name)
+	}
+	values := map[string]any{autov1alpha1.SecretOutputsAnnotation: secret}
+	if len(names) > 0 {
+		values[autov1alpha1.OutputNamesAnnotation] = names
+	}
+	if len(c.omitted) > 0 {
+		values[autov1alpha1.OmittedOutputsAnnotation] = omitted
+	}
+	annotations := map[string]string{}
+	for annotation, value := range values {
+		encoded, err := json.Marshal(value)
+		if err != nil {
+			return nil, fmt.Errorf("encode the names of outputs: %w", err)
+		}
+		annotations[annotation] = string(encoded)
+	}
+	return annotations, nil
+}
+
+// problem says which outputs are not in the Secret; empty when all are.
+func (c *outputChoice) problem(secret string) string {
+	if len(c.omitted) == 0 {
+		return ""
+	}
+	var names []string
+	for _, name := range c.omitted[:min(len(c.omitted), namedOutputs)] {
+		names = append(names, fmt.Sprintf("%q", name[:min(len(name), nameLength)]))
+	}
+	if more := len(c.omitted) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Sprintf("%d of %d outputs are not stored, because secret %q cannot hold more than %d bytes: %s",
+		len(c.omitted), len(c.outputs), secret, corev1.MaxSecretSize, strings.Join(names, ", "))
+}
+
+// notKeyCharacter is what must not be in a key of a Secret.
+var notKeyCharacter = regexp.MustCompile(`[^-._a-zA-Z0-9]`)
+
+// outputKeys gives every output a key of its own in a Secret. A name that is a valid key stays as it is; another one has its
+// other characters replaced, and ends with a part of its hash where that is somebody else's key already. The result depends
+// on the names only.
+func outputKeys(names []string) map[string]string {
+	keys, taken, wanted := map[string]string{}, map[string]bool{}, map[string]int{}
+	// Valid names first, for nobody else may take those. Then names that several outputs would have: none of them gets it.
+	var invalid []string
+	for _, name := range names {
+		if key := cleaned(name); key != name {
+			invalid = append(invalid, name)
+			wanted[key]++
+			continue
+		}
+		keys[name], taken[name] = name, true
+	}
+	slices.Sort(invalid)
+	for _, name := range invalid {
+		key := cleaned(name)
+		if wanted[key] > 1 {
+			key = hashed(name, key, validation.DNS1123SubdomainMaxLength)
+		}
+		for taken[key] {
+			key = hashed(name+key, key, validation.DNS1123SubdomainMaxLength)
+		}
+		keys[name], taken[key] = key, true
+	}
+	return keys
+}
+
+// cleaned makes a valid key of any name; one that is valid stays.
+func cleaned(name string) string {
+	key := notKeyCharacter.ReplaceAllString(name, "_")
+	if rest := strings.TrimLeft(key, "."); rest != key && (rest == "" || strings.HasPrefix(key, "..")) {
+		key = strings.Repeat("_", len(key)-len(rest)) + rest
+	}
+	if key == "" {
+		key = "_"
+	}
+	return shortened(key, validation.DNS1123SubdomainMaxLength)
+}
+
+// shortened returns text of at most limit characters; what is cut off is replaced by a hash, so that different texts stay
+// different.
+func shortened(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return hashed(text, text, limit)
+}
+
+// hashed returns prefix with a hash of text at its end, at most limit characters.
+func hashed(text, prefix string, limit int) string {
+	sum := sha256.Sum256([]byte(text))
+	suffix := "-" + hex.EncodeToString(sum[:8])
+	// A name must not have a dot or a dash before the dash.
+	return strings.TrimRight(prefix[:min(len(prefix), limit-len(suffix))], ".-") + suffix
 }

@@ -2,6 +2,7 @@ package update
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +30,9 @@ func TestEveryCauseOfAFailureIsAReason(t *testing.T) {
 		proto.FailureReason_FAILURE_REASON_CONFIG_INVALID:     autov1alpha1.ConfigInvalidReason,
 		proto.FailureReason_FAILURE_REASON_TIMEOUT:            autov1alpha1.TimeoutReason,
 		proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES: autov1alpha1.UnexpectedChangesReason,
+		proto.FailureReason_FAILURE_REASON_PLAN_STALE:         autov1alpha1.PlanStaleReason,
+		proto.FailureReason_FAILURE_REASON_PLAN_VIOLATED:      autov1alpha1.PlanViolatedReason,
+		proto.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE:     autov1alpha1.PlanTooLargeReason,
 	}
 	NewWithT(t).Expect(causes).To(HaveLen(len(proto.FailureReason_name)))
 	for cause, reason := range causes {
@@ -75,8 +79,8 @@ func TestDeliveryThatTakesLongIsShown(t *testing.T) {
 	s.newReadyWorkspace("app")
 	release := s.agents.holdDeliveries()
 	s.startController()
-	update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Spec.Source = s.sources.publish("name: p") })
-	s.Eventually(s.current(update)).WithTimeout(briefWait + 10*time.Second).Should(waitFor(reasonSourceDelivery, "is being delivered"))
+	update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Spec.Source = s.publish("name: p") })
+	s.Eventually(s.current(update)).WithTimeout(briefWait + 10*time.Second).Should(waitFor(autov1alpha1.SourceDeliveryReason, "is being delivered"))
 	release()
 	s.Expect(s.finished(update)).To(haveSucceeded())
 }
@@ -84,7 +88,7 @@ func TestDeliveryThatTakesLongIsShown(t *testing.T) {
 func TestArtifactThatTakesLongIsShown(t *testing.T) {
 	s := newStage(t)
 	s.newReadyWorkspace("app")
-	source := s.sources.publish("name: p")
+	source := s.publish("name: p")
 	release := make(chan struct{})
 	waits := http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
 		<-release
@@ -93,7 +97,7 @@ func TestArtifactThatTakesLongIsShown(t *testing.T) {
 	s.sources.answer.Store(&waits)
 	s.startController()
 	update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Spec.Source = source })
-	s.Eventually(s.current(update)).WithTimeout(briefWait + 10*time.Second).Should(waitFor(reasonArtifactPending, "is being fetched"))
+	s.Eventually(s.current(update)).WithTimeout(briefWait + 10*time.Second).Should(waitFor(autov1alpha1.ArtifactPendingReason, "is being fetched"))
 	s.sources.answer.Store(nil)
 	close(release)
 	s.Expect(s.finished(update)).To(haveSucceeded())
@@ -112,4 +116,31 @@ func TestUpdateThatIsDeletedSaysThatItWasCanceled(t *testing.T) {
 	s.Expect(s.client.Patch(t.Context(), update, ctrlclient.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).
 		To(Succeed())
 	s.Eventually(s.gone(update)).Should(BeTrue())
+}
+
+// An Update without a type, or with one that is no operation, is one that the API server admits.
+func TestUpdateThatDescribesNoOperationIsAborted(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	s.startController()
+	for name, tt := range map[string]struct {
+		change func(*autov1alpha1.UpdateSpec)
+		says   string
+	}{
+		"without-type":  {func(spec *autov1alpha1.UpdateSpec) { spec.Type = "" }, `spec.type "" is not one of preview, up, refresh, destroy`},
+		"other-type":    {func(spec *autov1alpha1.UpdateSpec) { spec.Type = "carrot" }, `spec.type "carrot" is not one of`},
+		"huge-type":     {func(spec *autov1alpha1.UpdateSpec) { spec.Type = autov1alpha1.UpdateType(strings.Repeat("u", 100_000)) }, "is not one of"},
+		"without-stack": {func(spec *autov1alpha1.UpdateSpec) { spec.StackName = "" }, "spec.stackName is empty"},
+	} {
+		update := s.newUpdate(name, func(update *autov1alpha1.Update) { tt.change(&update.Spec) })
+		done := s.finished(update)
+		s.Expect(done).To(haveFailed(autov1alpha1.AbortedReason, tt.says))
+		s.Expect(conditions.GetReason(done, autov1alpha1.UpdateComplete)).To(Equal(autov1alpha1.UpdateEndedFailedReason))
+		s.Expect(conditions.GetReason(done, autov1alpha1.UpdateProgressing)).To(Equal(autov1alpha1.UpdateEndedFailedReason))
+		s.Expect(len(done.Status.Message)).To(BeNumerically("<", 1000))
+	}
+	s.Expect(s.agents.script.requests()).To(BeEmpty())
+	nowhere := s.newUpdate("nowhere", func(update *autov1alpha1.Update) { update.Spec.WorkspaceName = "" })
+	s.Eventually(s.current(nowhere)).Should(waitFor(autov1alpha1.UpdateWorkspaceNotFoundReason, ""))
+	s.Expect(s.finished(s.newUpdate("up"))).To(haveSucceeded())
 }

@@ -93,7 +93,7 @@ func TestEnvironment(t *testing.T) {
 			g := NewWithT(t)
 			workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}}
 			workspace.Spec.EnvFrom, workspace.Spec.Env = tt.from, tt.env
-			env, err := newReferences(s.client, s.namespace).environment(t.Context(), workspace)
+			env, err := (&inputReader{reader: s.client, namespace: s.namespace}).environment(t.Context(), workspace)
 			if checkReferenceError(g, err, tt.missing, tt.invalid) {
 				return
 			}
@@ -169,7 +169,7 @@ func TestConfig(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			tt.item.Key = "k"
-			config, err := newReferences(s.client, s.namespace).config(t.Context(), []autov1alpha1.ConfigItem{tt.item})
+			config, err := (&inputReader{reader: s.client, namespace: s.namespace}).config(t.Context(), []autov1alpha1.ConfigItem{tt.item})
 			if checkReferenceError(g, err, tt.missing, tt.invalid) {
 				return
 			}

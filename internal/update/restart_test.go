@@ -13,6 +13,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
 func TestRestartInTheMiddleOfAnOperationChangesNothingForIt(t *testing.T) {
@@ -131,7 +132,7 @@ func TestOperationIsNotStartedForAnOldStateOfTheUpdate(t *testing.T) {
 	for name, finalizers := range map[string][]string{"with finalizer": {pulumiv1.Finalizer}, "without finalizer": nil} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			r := &Reconciler{client: s.client, live: s.client}
+			r := &Reconciler{Client: s.client, Live: s.client}
 			update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Finalizers = finalizers })
 			old := update.DeepCopy()
 			s.Expect(r.claim(t.Context(), update)).To(Succeed())
@@ -148,19 +149,18 @@ func TestOperationIsNotStartedForAnOldStateOfTheUpdate(t *testing.T) {
 
 func TestStatusOfAnOldStateIsNotWritten(t *testing.T) {
 	s := newStage(t)
-	r := &Reconciler{client: s.client, live: s.client}
 	update := s.newUpdate("up")
 	before := update.DeepCopy()
-	markWaiting(update, reasonQueued, "x")
-	s.Expect(r.patchStatus(t.Context(), before, update)).To(Succeed())
+	markWaiting(update, autov1alpha1.QueuedReason, "x")
+	s.Expect(patch.Status(t.Context(), s.client, before, update)).To(Succeed())
 
 	late := before.DeepCopy()
 	markFailed(late, autov1alpha1.InterruptedReason, testTime, "wrong")
-	s.Expect(r.patchStatus(t.Context(), before, late)).To(WithTransform(apierrors.IsConflict, BeTrue()))
+	s.Expect(patch.Status(t.Context(), s.client, before, late)).To(WithTransform(apierrors.IsConflict, BeTrue()))
 
 	// And what has not changed is not written at all.
 	version := update.ResourceVersion
-	s.Expect(r.patchStatus(t.Context(), update.DeepCopy(), update)).To(Succeed())
+	s.Expect(patch.Status(t.Context(), s.client, update.DeepCopy(), update)).To(Succeed())
 	current, err := s.current(update)()
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(current.ResourceVersion).To(Equal(version))

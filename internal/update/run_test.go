@@ -37,7 +37,7 @@ func TestUpdateRunsItsOperationWithAllInputs(t *testing.T) {
 		Outputs: map[string]*proto.Output{"url": {Value: []byte(`"http://x"`)}, "key": {Value: []byte(`"s3cret"`), Secret: true}},
 	})
 	s.startController()
-	source := s.sources.publish("name: p")
+	source := s.publish("name: p")
 	update := s.newUpdate("up", func(update *autov1alpha1.Update) {
 		update.Spec.Source = source
 		update.Spec.Target = []string{"urn:a"}
@@ -106,6 +106,32 @@ func TestFailureIsRecordedWithItsReason(t *testing.T) {
 	s.Eventually(s.events(update)).Should(ConsistOf("Warning UpdateFailed: wrong passphrase"))
 }
 
+func TestWarningsOfPulumiAreAnEventOfTheStack(t *testing.T) {
+	s := newStage(t)
+	workspace := s.newReadyWorkspace("app")
+	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}, Spec: pulumiv1.StackSpec{Stack: "dev"}}
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	const warning = "Field 'creat' does not exist on Object 'customTimeouts'"
+	s.agents.script.returns(&proto.Operation{
+		State: proto.OperationState_OPERATION_STATE_SUCCEEDED, Message: "done; pulumi warned: " + warning, Warnings: []string{warning, "another\nline"},
+	})
+	s.startController()
+	update := s.newUpdate("up", func(update *autov1alpha1.Update) {
+		update.OwnerReferences = []metav1.OwnerReference{
+			*metav1.NewControllerRef(workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
+			{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID},
+		}
+	})
+	s.Expect(s.finished(update)).To(And(haveSucceeded(), HaveField("Status.Message", HaveSuffix(warning))))
+	s.Eventually(s.events(&autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{UID: stack.UID}})).Should(
+		ConsistOf("Warning PulumiWarning: " + warning + "; another line"))
+	s.Expect(s.events(update)()).To(BeEmpty())
+
+	alone := s.newUpdate("alone")
+	s.finished(alone)
+	s.Eventually(s.events(alone)).Should(ConsistOf(HavePrefix("Warning PulumiWarning: "), HavePrefix("Normal UpdateSucceeded: ")))
+}
+
 func TestUpdatesOfAWorkspaceRunOneAfterTheOther(t *testing.T) {
 	s := newStage(t)
 	s.newReadyWorkspace("app")
@@ -116,8 +142,8 @@ func TestUpdatesOfAWorkspaceRunOneAfterTheOther(t *testing.T) {
 	second := s.newUpdate("c-second")
 	// Created in the same second perhaps, so that the name decides.
 	third := s.newUpdate("d-third")
-	s.Eventually(s.current(second)).Should(And(waitFor(reasonQueued, `"b-first"`), HaveField("Status.State", autov1alpha1.UpdateStateQueued)))
-	s.Eventually(s.current(third)).Should(waitFor(reasonQueued, `"b-first"`))
+	s.Eventually(s.current(second)).Should(And(waitFor(autov1alpha1.QueuedReason, `"b-first"`), HaveField("Status.State", autov1alpha1.UpdateStateQueued)))
+	s.Eventually(s.current(third)).Should(waitFor(autov1alpha1.QueuedReason, `"b-first"`))
 	s.Expect(s.agents.script.requests()).To(HaveLen(1))
 
 	release()

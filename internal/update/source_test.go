@@ -3,7 +3,6 @@ package update
 import (
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -92,7 +91,7 @@ func ownedByStack(t *testing.T, object metav1.Object) {
 
 func TestUpdateMadeByHandGetsTheSourceOfTheLastOneDelivered(t *testing.T) {
 	s := newStage(t)
-	from := s.sources.publish("name: p")
+	from := s.publish("name: p")
 	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) {
 		workspace.Spec.Local = nil
 		ownedByStack(t, workspace)
@@ -119,15 +118,14 @@ func TestUpdateMadeByHandGetsTheSourceOfTheLastOneDelivered(t *testing.T) {
 
 func TestSourceProblemsAreWaitedFor(t *testing.T) {
 	g := NewWithT(t)
-	o := &observation{now: time.Now(), update: &autov1alpha1.Update{}}
-	pending := decideOnSourceProblem(o, &source.Problem{Pending: true, Message: "looking"})
+	pending := decide(ready(sourceFails(&source.Problem{Pending: true, Message: "looking"})))
 	g.Expect(pending.wake).To(Equal(bySource))
-	g.Expect(pending.reason).To(Equal(reasonArtifactPending))
+	g.Expect(pending.reason).To(Equal(autov1alpha1.ArtifactPendingReason))
 	problem := &source.Problem{Reason: pulumiv1.HostKeyUnknownReason, Watched: true}
-	waiting := decideOnSourceProblem(o, problem)
+	waiting := decide(ready(sourceFails(problem)))
 	g.Expect(waiting.action).To(Equal(actionWait))
 	g.Expect(waiting.reason).To(Equal(pulumiv1.HostKeyUnknownReason))
 	g.Expect(waiting.after).To(BeNumerically(">", 0))
 	problem.Permanent = true
-	g.Expect(decideOnSourceProblem(o, problem).action).To(Equal(actionFinish))
+	g.Expect(decide(ready(sourceFails(problem))).action).To(Equal(actionFinish))
 }

@@ -1,18 +1,19 @@
 package update
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/utils/ptr"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
@@ -27,15 +28,35 @@ var updateStates = map[proto.OperationState]autov1alpha1.UpdateState{
 	proto.OperationState_OPERATION_STATE_CANCELLED:   autov1alpha1.UpdateStateCancelled,
 }
 
-// markWaiting shows why the operation has not started.
+// failureReasons are the reasons of Failed=True by the cause that the agent names.
+var failureReasons = map[proto.FailureReason]string{
+	proto.FailureReason_FAILURE_REASON_UNSPECIFIED:        autov1alpha1.UnknownReason,
+	proto.FailureReason_FAILURE_REASON_UPDATE_FAILED:      autov1alpha1.UpdateFailedReason,
+	proto.FailureReason_FAILURE_REASON_PROJECT_INVALID:    autov1alpha1.ProjectInvalidReason,
+	proto.FailureReason_FAILURE_REASON_INSTALL_FAILED:     autov1alpha1.InstallFailedReason,
+	proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND:    autov1alpha1.StackNotFoundReason,
+	proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT:    autov1alpha1.UpdateConflictReason,
+	proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED:    autov1alpha1.InvalidAccessTokenReason,
+	proto.FailureReason_FAILURE_REASON_SECRETS_PROVIDER:   autov1alpha1.SecretsProviderFailedReason,
+	proto.FailureReason_FAILURE_REASON_CONFIG_INVALID:     autov1alpha1.ConfigInvalidReason,
+	proto.FailureReason_FAILURE_REASON_TIMEOUT:            autov1alpha1.TimeoutReason,
+	proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES: autov1alpha1.UnexpectedChangesReason,
+	proto.FailureReason_FAILURE_REASON_PLAN_STALE:         autov1alpha1.PlanStaleReason,
+	proto.FailureReason_FAILURE_REASON_PLAN_VIOLATED:      autov1alpha1.PlanViolatedReason,
+	proto.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE:     autov1alpha1.PlanTooLargeReason,
+}
+
+// markWaiting shows why nothing goes on. The conditions of an operation that was started stay until it ended.
 func markWaiting(update *autov1alpha1.Update, reason, message string) {
-	conditions.MarkFalse(update, autov1alpha1.UpdateProgressing, reason, "%s", message)
-	conditions.MarkFalse(update, autov1alpha1.UpdateFailed, autov1alpha1.UpdateProgressingReason, "")
-	conditions.MarkFalse(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateProgressingReason, "")
-	update.Status.ObservedGeneration = update.Generation
 	update.Status.Message = message
+	if update.HasStarted() {
+		return
+	}
+	markIncomplete(update)
+	conditions.MarkFalse(update, autov1alpha1.UpdateProgressing, reason, "%s", message)
+	update.Status.ObservedGeneration = update.Generation
 	update.Status.State = ""
-	if reason == reasonQueued {
+	if reason == autov1alpha1.QueuedReason {
 		update.Status.State = autov1alpha1.UpdateStateQueued
 	}
 }
@@ -43,15 +64,19 @@ func markWaiting(update *autov1alpha1.Update, reason, message string) {
 // markProgressing shows an operation that the agent has accepted. Its conditions stay as they are until the operation
 // ends; what it does right now is in the message.
 func markProgressing(update *autov1alpha1.Update, operation *proto.Operation) {
+	markIncomplete(update)
 	conditions.MarkTrue(update, autov1alpha1.UpdateProgressing, autov1alpha1.UpdateProgressingReason, "the operation is in progress")
-	conditions.MarkFalse(update, autov1alpha1.UpdateFailed, autov1alpha1.UpdateProgressingReason, "")
-	conditions.MarkFalse(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateProgressingReason, "")
-	takeOver(update, operation)
+	showOperation(update, operation)
 }
 
-// takeOver writes what the agent tells of the operation into the status. The start is always recorded: it tells that the
+func markIncomplete(update *autov1alpha1.Update) {
+	conditions.MarkFalse(update, autov1alpha1.UpdateFailed, autov1alpha1.UpdateProgressingReason, "")
+	conditions.MarkFalse(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateProgressingReason, "")
+}
+
+// showOperation writes what the agent reports of the operation into the status. The start is always recorded: it says that the
 // operation may have had an effect.
-func takeOver(update *autov1alpha1.Update, operation *proto.Operation) {
+func showOperation(update *autov1alpha1.Update, operation *proto.Operation) {
 	status := &update.Status
 	status.ObservedGeneration = update.Generation
 	status.State = updateStates[operation.GetState()]
@@ -63,20 +88,81 @@ func takeOver(update *autov1alpha1.Update, operation *proto.Operation) {
 		status.Revision = update.Spec.Source.Revision
 	}
 	if status.StartTime == nil {
-		status.StartTime = startOf(operation)
+		started := metav1.Now().Rfc3339Copy()
+		if operation.GetStartTime() != nil {
+			started = metav1.NewTime(operation.GetStartTime().AsTime()).Rfc3339Copy()
+		}
+		status.StartTime = &started
 	}
 	if project := operation.GetProject(); project != nil {
 		status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: project.GetName(), Runtime: project.GetRuntime()}
 	}
 }
 
-func startOf(operation *proto.Operation) *metav1.Time {
-	started := metav1.Now()
-	if operation.GetStartTime() != nil {
-		started = metav1.NewTime(operation.GetStartTime().AsTime())
+// markResult completes the Update with the result of an operation that ended. note, when there is one, says what could
+// not be kept of it.
+func markResult(update *autov1alpha1.Update, operation *proto.Operation, note string) {
+	showOperation(update, operation)
+	showChanges(update, operation)
+	ended := time.Now()
+	if operation.GetEndTime() != nil {
+		ended = operation.GetEndTime().AsTime()
 	}
-	started = started.Rfc3339Copy()
-	return &started
+	message := resultMessage(operation)
+	if note != "" {
+		message += "; " + note
+	}
+	if operation.GetState() == proto.OperationState_OPERATION_STATE_SUCCEEDED {
+		markSucceeded(update, ended, message)
+		return
+	}
+	reason := failureReason(operation)
+	if reason == autov1alpha1.StackNotFoundReason && ptr.Deref(update.Spec.RequireStack, false) {
+		reason, message = autov1alpha1.StackLostReason, describeMissing(update.Spec.StackName)
+	}
+	markFailed(update, reason, ended, message)
+}
+
+// showChanges writes what an operation would change into the status.
+func showChanges(update *autov1alpha1.Update, operation *proto.Operation) {
+	update.Status.Changes, update.Status.OmittedChanges = nil, operation.GetOmittedChanges()
+	for _, change := range operation.GetChanges() {
+		update.Status.Changes = append(update.Status.Changes, autov1alpha1.ResourceChange{Operation: change.GetOperation(),
+			URN: change.GetUrn(), Paths: change.GetPaths(), ReplacePaths: change.GetReplacePaths()})
+	}
+}
+
+// describeMissing says what it means that a stack that must be there is not, and what there is to do.
+func describeMissing(stack string) string {
+	return fmt.Sprintf("stack %q was deployed before, and the backend does not have it any more in this project, so nothing was run: look "+
+		"whether it is the right backend, whether all of its state is there and whether the project has the name that it had; the "+
+		"annotation %s=true on the Stack lets the stack be created again, empty and without any of the resources that it had", stack, pulumiv1.CreateMissingStackAnnotation)
+}
+
+// failureReason returns why the operation ended without success. A newer agent may know causes that this controller does not.
+func failureReason(operation *proto.Operation) string {
+	switch operation.GetState() {
+	case proto.OperationState_OPERATION_STATE_INTERRUPTED:
+		return autov1alpha1.InterruptedReason
+	case proto.OperationState_OPERATION_STATE_CANCELLED:
+		return autov1alpha1.CanceledReason
+	}
+	return cmp.Or(failureReasons[operation.GetFailure()], autov1alpha1.UnknownReason)
+}
+
+// resultMessage is the message of the agent, and never empty. Who holds the lock of a stack is said in fewer words than the CLI's.
+func resultMessage(operation *proto.Operation) string {
+	if holder := operation.GetLockHolder(); holder != nil && operation.GetFailure() == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT {
+		since := ""
+		if holder.GetSince() != nil {
+			since = " since " + holder.GetSince().AsTime().UTC().Format(time.RFC3339)
+		}
+		return fmt.Sprintf("the stack is locked by %s@%s (pid %d)%s: it goes on when that process has ended; "+
+			"a lock that is left over is removed with `pulumi cancel`", holder.GetUser(), holder.GetHost(), holder.GetPid(), since)
+	}
+	kind := strings.TrimPrefix(operation.GetKind().String(), "OPERATION_KIND_")
+	state := strings.TrimPrefix(operation.GetState().String(), "OPERATION_STATE_")
+	return cmp.Or(operation.GetMessage(), strings.ToLower(kind+" "+state))
 }
 
 // markSucceeded completes the Update with success.
@@ -107,19 +193,4 @@ func markEnded(update *autov1alpha1.Update, state autov1alpha1.UpdateState, ende
 	update.Status.State = state
 	update.Status.Message = message
 	update.Status.EndTime = new(metav1.NewTime(ended).Rfc3339Copy())
-}
-
-// patchStatus writes the status when it changed, all of it in one request: whoever sees that an Update is complete also
-// sees its result. (The patch helper of Flux would write the conditions first and the rest after them.) The write fails
-// with a conflict when the Update is no longer the one that was decided on, so that a decision from an old cache has no
-// effect.
-func (r *Reconciler) patchStatus(ctx context.Context, before, update *autov1alpha1.Update) error {
-	if equality.Semantic.DeepEqual(before.Status, update.Status) {
-		return nil
-	}
-	patch := ctrlclient.MergeFromWithOptions(before, ctrlclient.MergeFromWithOptimisticLock{})
-	if err := r.client.Status().Patch(ctx, update, patch, ctrlclient.FieldOwner(fieldOwner)); err != nil {
-		return fmt.Errorf("write the status: %w", err)
-	}
-	return nil
 }

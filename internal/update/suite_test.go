@@ -25,10 +25,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
-	watched "github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/fairqueue"
+	gitclient "github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
@@ -42,7 +46,11 @@ const (
 var (
 	// startCluster starts the control plane when the first test needs it.
 	startCluster = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
-		return controlplane.Start(context.Background(), controlplane.Options{Log: os.Stderr, CRDs: []string{controlplane.ProductCRDs()}})
+		sources, err := controlplane.SourceCRDs(context.Background())
+		if err != nil {
+			return nil, err
+		}
+		return controlplane.Start(context.Background(), controlplane.Options{Log: os.Stderr, CRDs: []string{controlplane.ProductCRDs(), sources}})
 	})
 	clusterWanted atomic.Bool
 )
@@ -72,6 +80,10 @@ type stage struct {
 	agents    *agents
 	sources   *sources
 	storeDir  string
+	// maxOperations is the limit of the controllers that are started from now on.
+	maxOperations int
+	// others are namespaces that the controller serves too.
+	others []string
 	// log has all that the controller logged, at every level.
 	log *logBuffer
 }
@@ -88,6 +100,7 @@ func newStage(t *testing.T) *stage {
 	g.Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	g.Expect(autov1alpha1.AddToScheme(scheme)).To(Succeed())
 	g.Expect(pulumiv1.AddToScheme(scheme)).To(Succeed())
+	g.Expect(sourcev1.AddToScheme(scheme)).To(Succeed())
 	client, err := ctrlclient.New(cluster.Config(), ctrlclient.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "update-"}}
@@ -98,9 +111,9 @@ func newStage(t *testing.T) *stage {
 	}
 }
 
-func (s *stage) watchReferences(mgr ctrl.Manager) *watched.Watcher {
+func (s *stage) watchReferences(mgr ctrl.Manager) *references.Watcher {
 	s.t.Helper()
-	watcher, err := watched.NewWatcher(s.t.Context(), watched.Options{
+	watcher, err := references.NewWatcher(s.t.Context(), references.Options{
 		Config: mgr.GetConfig(), HTTPClient: mgr.GetHTTPClient(), Mapper: mgr.GetRESTMapper(), Scheme: mgr.GetScheme(),
 		Selector: labels.SelectorFromSet(watchedLabels), Namespace: s.namespace, Log: mgr.GetLogger(),
 	})
@@ -112,34 +125,44 @@ func (s *stage) watchReferences(mgr ctrl.Manager) *watched.Watcher {
 // startController runs a manager with the controller, until the returned function is called or the test ends.
 func (s *stage) startController() (stop func()) {
 	s.t.Helper()
+	namespaces := map[string]cache.Config{s.namespace: {}}
+	for _, other := range s.others {
+		namespaces[other] = cache.Config{}
+	}
 	mgr, err := ctrl.NewManager(s.config.Config(), ctrl.Options{
 		Scheme:  s.client.Scheme(),
 		Logger:  zap.New(zap.WriteTo(s.log), zap.UseDevMode(true)),
 		Metrics: metricsserver.Options{BindAddress: "0"},
-		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}},
+		Cache:   cache.Options{DefaultNamespaces: namespaces},
 		// Every test has a controller of that name.
-		Controller: config.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)},
+		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	store, err := artifact.NewStore(artifact.Options{Dir: s.storeDir})
 	s.Expect(err).NotTo(HaveOccurred())
 	fetcher := artifact.NewFetcher(store, 0)
 	s.Expect(mgr.Add(fetcher)).To(Succeed())
-	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), Dir: s.t.TempDir()})
+	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), Options: gitclient.Options{AllowLocalAddresses: true, Dir: s.t.TempDir()}})
 	s.Expect(mgr.Add(git)).To(Succeed())
-	s.Expect(SetupWithManager(s.t.Context(), mgr, Options{
-		Client:           mgr.GetClient(),
-		APIReader:        mgr.GetAPIReader(),
-		Runtime:          s.agents,
-		Store:            store,
-		Artifacts:        fetcher,
-		Git:              git,
-		Programs:         &source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
-		Recorder:         mgr.GetEventRecorderFor("stack-controller"),
+	repositories := git.NewSubscriber()
+	s.Expect((&Reconciler{
+		Client:        mgr.GetClient(),
+		Live:          mgr.GetAPIReader(),
+		EventRecorder: mgr.GetEventRecorderFor("stack-controller"),
+		Runtime:       s.agents,
+		Store:         store,
+		Artifacts:     fetcher,
+		Git:           repositories,
+		Sources: &source.Set{Sources: []source.Source{
+			repositories,
+			&source.Flux{Live: mgr.GetAPIReader(), Mapper: mgr.GetRESTMapper()},
+			&source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
+		}},
 		References:       s.watchReferences(mgr),
+		RecentOutputs:    NewRecentOutputs(),
+		MaxOperations:    s.maxOperations,
 		ProgressInterval: 100 * time.Millisecond,
-		Controller:       controller.Options{MaxConcurrentReconciles: 4},
-	})).To(Succeed())
+	}).SetupWithManager(s.t.Context(), mgr, fairqueue.ControllerOptions(4, controller.Options{}))).To(Succeed())
 
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
@@ -22,7 +23,7 @@ var updateWakers = flag.Bool("update-wakers", false, "write "+wakersFile)
 type wakers map[string][]waker
 
 func (w wakers) add(d decision) {
-	if d.action != actionWait {
+	if d.action != actionWait && d.action != actionDeliver {
 		return
 	}
 	all := []waker{d.wake}
@@ -42,16 +43,21 @@ func findWakers() wakers {
 	found, objects := wakers{}, newModelObjects()
 	modelSpaces(func(s *modelState) { found.add(decide(objects.observe(s))) })
 	o := objects.observe(&modelState{life: "new", deletion: "kept", workspace: "ready", agent: "knows nothing", artifact: "ready", request: "complete"})
-	for _, reason := range source.Reasons {
-		found.add(decideOnSourceProblem(o, &source.Problem{Reason: reason, Watched: true}))
+	for _, reason := range []string{
+		pulumiv1.AuthenticationFailedReason, pulumiv1.HostKeyUnknownReason, pulumiv1.LFSPointersReason, pulumiv1.RateLimitedReason,
+		pulumiv1.RepositoryNotFoundReason, pulumiv1.RevisionNotFoundReason, pulumiv1.SecretNotFoundReason, pulumiv1.SourceNotFoundReason,
+		pulumiv1.SourceNotReadyReason, pulumiv1.SourceNotVerifiedReason, pulumiv1.SourceUnavailableReason, pulumiv1.AccessDeniedReason,
+		pulumiv1.ArtifactNotFoundReason, pulumiv1.SourceKindNotInstalledReason,
+	} {
+		found.add(decide(with(o, sourceFails(&source.Problem{Reason: reason, Watched: true}))))
 	}
 	for _, err := range []error{
 		client.ErrBusy, client.ErrDigestMismatch, client.ErrTooLarge, client.ErrInvalid, client.ErrPulumiUnsupported, client.ErrUnavailable,
 	} {
-		found.add(decideOnDeliveryError(o, err))
-		found.add(decideOnStartError(o, err))
+		found.add(decide(with(o, deliveryFails(err))))
+		found.add(decide(with(o, startFails(err))))
 	}
-	found.add(delivering(o))
+	found.add(decide(with(o, startFails(client.ErrSourceMissing))))
 	return found
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	watched "github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 var watchedLabels = map[string]string{meta.LabelKeyWatch: meta.LabelValueWatchEnabled}
@@ -78,7 +78,7 @@ func TestUpdateTellsWhichVersionsItRead(t *testing.T) {
 	s.startController()
 	done := s.finished(s.newUpdate("up"))
 	s.Expect(done).To(haveSucceeded())
-	s.Expect(done.Status.ReferencesDigest).To(Equal(watched.Digest([]watched.Version{
-		watched.VersionOf(watched.Secret, first), watched.VersionOf(watched.ConfigMap, settings),
+	s.Expect(done.Status.ReferencesDigest).To(Equal(references.Digest([]references.Version{
+		references.VersionOf(references.Secret, first), references.VersionOf(references.ConfigMap, settings),
 	})))
 }

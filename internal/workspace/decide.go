@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
@@ -21,6 +21,12 @@ type observation struct {
 	agent runtime.Status
 	// pulumiVersion is what the agent says, or said last.
 	pulumiVersion string
+	// last is the failure of the last operation that the Workspace has to show; the zero value if there is none.
+	last failure
+	// idleIn is when the Workspace is idle, if no Update comes; zero when it is, or when it will not be.
+	idleIn time.Duration
+	// structured is true when the configuration has values that are not text.
+	structured bool
 	// err is why there is no answer, of the runtime or of the agent.
 	err error
 }
@@ -35,7 +41,7 @@ const (
 	stateReady
 	// stateFailing: there is no agent to talk to, and it is tried again, by the runtime (an event follows) or by retry.
 	stateFailing
-	// stateStalled: as failing, and for so long that somebody should have a look.
+	// stateStalled: as failing, and for so long that somebody should do something; or there is one in which operations cannot work.
 	stateStalled
 	// stateDeleting: the Workspace waits for its dependents. Its end follows.
 	stateDeleting
@@ -47,13 +53,15 @@ type decision struct {
 	reason, message string
 	address         string
 	pulumiVersion   string
+	// failedUpdate is the Update whose failure it is; empty when it is not about an operation.
+	failedUpdate string
 	// retry is an error to return to the work queue, which tries again with a growing delay; nil where an event follows.
 	retry error
-	// after is when to look again although no event follows; zero where one does.
+	// after is when to come back although no event follows; zero where one does.
 	after time.Duration
 }
 
-// decide is the whole policy of the Workspace controller.
+// decide chooses what the status says.
 func decide(o observation) decision {
 	d := decision{address: o.agent.Address, pulumiVersion: o.pulumiVersion, after: o.agent.RetryAfter}
 	switch {
@@ -62,12 +70,20 @@ func decide(o observation) decision {
 	case o.err != nil:
 		d.state, d.reason, d.retry, d.after = stateFailing, reasonOf(o.err), o.err, 0
 		d.message = fmt.Sprintf("cannot talk to the agent, trying again: %v", o.err)
-	case o.agent.Ready && proto.PulumiProblem(o.pulumiVersion) != "":
-		// The agent works, and refuses every operation. Another image is another generation; where the CLI is one of the machine,
-		// the agent rests at times and looks at it again when it is asked.
-		d.state, d.reason, d.message = stateStalled, autov1alpha1.IncompatibleConfigurationReason, proto.PulumiProblem(o.pulumiVersion)
+	case o.agent.Ready && cli.Problem(o.pulumiVersion, o.structured) != "":
+		// The agent works, and its CLI cannot do what is wanted. Another image is another generation; where the CLI is one of the machine,
+		// the agent rests at times and examines it again when it is asked.
+		d.state, d.reason, d.message = stateStalled, autov1alpha1.IncompatibleConfigurationReason, cli.Problem(o.pulumiVersion, o.structured)
+	case o.agent.Ready && o.last != failure{}:
+		// Operations run; the next one that succeeds makes the Workspace ready.
+		d.state, d.reason, d.message, d.failedUpdate = stateStalled, o.last.reason, o.last.message, o.last.update
+	case o.agent.Ready && o.agent.Reason == autov1alpha1.IdleReason:
+		d.state, d.reason, d.message = stateReady, o.agent.Reason, o.agent.Message
 	case o.agent.Ready:
 		d.state, d.reason, d.message = stateReady, autov1alpha1.SucceededReason, "the workspace is ready"
+		if o.idleIn > 0 && (d.after == 0 || o.idleIn < d.after) {
+			d.after = o.idleIn
+		}
 	case o.agent.Stalled:
 		d.state, d.reason, d.message = stateStalled, o.agent.Reason, o.agent.Message
 	case o.agent.Failing:
@@ -78,7 +94,7 @@ func decide(o observation) decision {
 	return d
 }
 
-// reasonOf tells an agent that does not accept the controller from one that does not answer.
+// reasonOf is the reason for an agent that does not answer, or does not accept the controller.
 func reasonOf(err error) string {
 	var failed *client.Error
 	if errors.As(err, &failed) {

@@ -24,18 +24,22 @@ type modelState struct {
 	ready, resting, failing, stalled bool
 	retryAfter                       time.Duration
 	version                          string
+	structured                       bool
 	err                              error
 	before                           string
 	edited                           bool
+	// failed says that the last operation could not begin its work.
+	failed bool
 }
 
-const supportedPulumi = "v3.250.0"
+// oldPulumi is supported without structured configuration.
+const supportedPulumi, oldPulumi = "v3.250.0", "v3.201.0"
 
 var (
 	both        = []bool{false, true}
 	modelErrors = []error{nil, errors.New("no answer"), runtime.ErrNoAgent, &client.Error{Code: codes.Unavailable},
 		&client.Error{Code: codes.Unauthenticated}, &client.Error{Code: codes.PermissionDenied}}
-	modelVersions = []string{"", "nonsense", "v3.205.0", supportedPulumi, "v4.0.0"}
+	modelVersions = []string{"", "nonsense", oldPulumi, supportedPulumi, "v4.0.0"}
 	modelBefore   = []string{"new", "starting", "ready", "failing", "stalled", "deleting"}
 )
 
@@ -52,14 +56,18 @@ func modelSpace(visit func(*modelState)) {
 	s := &modelState{}
 	agents := func(next func()) {
 		each(both, &s.ready, func() {
-			each(both, &s.resting, func() { each(both, &s.failing, func() { each(both, &s.stalled, next) }) })
+			each(both, &s.resting, func() {
+				each(both, &s.failing, func() { each(both, &s.stalled, func() { each(both, &s.failed, next) }) })
+			})
 		})
 	}
 	each(both, &s.deleting, func() {
 		each(modelErrors, &s.err, func() {
 			each(modelVersions, &s.version, func() {
 				each([]time.Duration{0, time.Minute}, &s.retryAfter, func() {
-					each(modelBefore, &s.before, func() { each(both, &s.edited, func() { agents(func() { visit(s) }) }) })
+					each(modelBefore, &s.before, func() {
+						each(both, &s.edited, func() { each(both, &s.structured, func() { agents(func() { visit(s) }) }) })
+					})
 				})
 			})
 		})
@@ -67,10 +75,18 @@ func modelSpace(visit func(*modelState)) {
 }
 
 func (s *modelState) observe() observation {
-	return observation{deleting: s.deleting, pulumiVersion: s.version, err: s.err, agent: runtime.Status{
+	reason := autov1alpha1.InitializingReason
+	if s.resting {
+		reason = autov1alpha1.IdleReason
+	}
+	o := observation{deleting: s.deleting, pulumiVersion: s.version, structured: s.structured, err: s.err, agent: runtime.Status{
 		Ready: s.ready, Resting: s.resting, Failing: s.failing, Stalled: s.stalled, RetryAfter: s.retryAfter,
-		Reason: autov1alpha1.InitializingReason, Message: "as the runtime says", Address: address,
+		Reason: reason, Message: "as the runtime says", Address: address,
 	}}
+	if s.failed {
+		o.last = failure{update: "app-1", reason: autov1alpha1.InstallationFailedReason, message: "no such package"}
+	}
+	return o
 }
 
 // workspace is how the status was before the decision.
@@ -94,28 +110,31 @@ func (s *modelState) broken(d decision, before, after *autov1alpha1.Workspace) (
 			promises = append(promises, name)
 		}
 	}
-	usable := !s.deleting && s.err == nil && s.ready && s.version == supportedPulumi
+	supported := s.version == supportedPulumi || s.version == oldPulumi && !s.structured
+	usable := !s.deleting && s.err == nil && s.ready && supported
 	readiness := conditions.Get(after, meta.ReadyCondition)
 	isTrue := func(kind string) bool { return conditions.IsTrue(after, kind) }
 	observed := after.Status.ObservedGeneration == after.Generation
-	settled := d.state == stateReady || d.state == stateStalled
-	promise((d.state == stateReady) == usable, "a workspace is ready when its agent answers and can work, and only then")
+	ended := d.state == stateReady || d.state == stateStalled
+	promise((d.state == stateReady) == (usable && !s.failed), "a workspace is ready when its agent answers and can work, and only then")
+	promise(s.deleting || after.CanRunOperations() == usable, "operations run wherever they can, whatever the last one met")
 	promise((d.retry != nil) == (s.err != nil && !s.deleting), "every error is tried again")
-	promise(d.retry == nil || d.after == 0, "there is one time to look again")
+	promise(d.retry == nil || d.after == 0, "there is one time to come back")
 	promise(d.retry != nil || d.after == s.retryAfter, "the runtime is asked again when it says so")
-	promise(d.state != stateStalled || s.stalled || s.ready && s.version != supportedPulumi, "only what somebody has to mend stalls")
+	promise(d.state != stateStalled || s.stalled || s.failed || s.ready && !supported, "only what somebody has to mend stalls")
 	promise(s.deleting || s.err != nil || s.ready || !s.stalled || d.state == stateStalled, "what somebody has to mend is shown as such")
 	promise(s.deleting || s.err != nil || s.ready || s.stalled || !s.failing || d.state == stateFailing, "a failure is shown as such")
 	promise((d.state == stateDeleting) == s.deleting, "a deletion is shown whatever the agent does")
+	promise(d.state != stateReady || isIdle(after) == s.resting, "an idle workspace says so")
 	promise(d.reason != "" && d.message != "", "every status is explained")
 
 	promise(readiness != nil && readiness.Status == map[bool]metav1.ConditionStatus{true: metav1.ConditionTrue, false: metav1.ConditionFalse}[d.state == stateReady],
 		"Ready says what was decided")
 	promise(readiness == nil || readiness.Reason == d.reason, "Ready says why")
 	promise(isTrue(meta.StalledCondition) == (d.state == stateStalled), "Stalled says what was decided")
-	promise(isTrue(meta.ReconcilingCondition) == !settled, "who is neither ready nor stalled is reconciling")
-	promise(!settled || observed, "what came to an end is observed")
-	promise(settled || after.Status.ObservedGeneration == before.Status.ObservedGeneration, "what goes on is not observed yet")
+	promise(isTrue(meta.ReconcilingCondition) == !ended, "who is neither ready nor stalled is reconciling")
+	promise(!ended || observed, "what came to an end is observed")
+	promise(ended || after.Status.ObservedGeneration == before.Status.ObservedGeneration, "what goes on is not observed yet")
 	promise(!s.deleting || after.Status.Address == before.Status.Address && after.Status.PulumiVersion == before.Status.PulumiVersion,
 		"an agent that ends can be found until it has ended")
 	refused := d.reason == autov1alpha1.UnauthenticatedReason || d.reason == autov1alpha1.PermissionDeniedReason

@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -41,20 +42,25 @@ func TestStatusSaysWhatWasObserved(t *testing.T) {
 		ready                bool
 		reason               string
 		reconciling, stalled string
-		// settled says that the generation counts as observed.
-		settled bool
+		// ended says that the generation counts as observed.
+		ended   bool
 		address string
 		retry   error
 	}{
 		{
 			name:     "an agent that answers",
 			observed: observation{agent: running, pulumiVersion: "v3.250.0"},
-			ready:    true, reason: autov1alpha1.SucceededReason, settled: true, address: address,
+			ready:    true, reason: autov1alpha1.SucceededReason, ended: true, address: address,
 		},
 		{
-			name:     "an agent with a pulumi CLI that is too old",
-			observed: observation{agent: running, pulumiVersion: "v3.205.0"},
-			reason:   autov1alpha1.IncompatibleConfigurationReason, stalled: autov1alpha1.IncompatibleConfigurationReason, settled: true, address: address,
+			name:     "an agent with an old pulumi CLI",
+			observed: observation{agent: running, pulumiVersion: "v3.201.0"},
+			ready:    true, reason: autov1alpha1.SucceededReason, ended: true, address: address,
+		},
+		{
+			name:     "an agent with a pulumi CLI that is too old for the configuration",
+			observed: observation{agent: running, pulumiVersion: "v3.201.0", structured: true},
+			reason:   autov1alpha1.IncompatibleConfigurationReason, stalled: autov1alpha1.IncompatibleConfigurationReason, ended: true, address: address,
 		},
 		{
 			name:     "an agent that starts",
@@ -74,7 +80,7 @@ func TestStatusSaysWhatWasObserved(t *testing.T) {
 		{
 			name:     "an agent that crashed often",
 			observed: observation{agent: stalled, pulumiVersion: "v3.250.0"},
-			reason:   autov1alpha1.InitializationFailedReason, stalled: autov1alpha1.InitializationFailedReason, settled: true,
+			reason:   autov1alpha1.InitializationFailedReason, stalled: autov1alpha1.InitializationFailedReason, ended: true,
 		},
 		{
 			name:     "a runtime that fails",
@@ -124,7 +130,7 @@ func TestStatusSaysWhatWasObserved(t *testing.T) {
 				g.Expect(conditions.GetReason(workspace, meta.StalledCondition)).To(Equal(tt.stalled))
 				g.Expect(workspace.Status.Address).To(Equal(tt.address))
 				g.Expect(workspace.Status.PulumiVersion).To(Equal(cmp.Or(tt.observed.pulumiVersion, "v3.250.0")), "a version that is known is kept")
-				if tt.settled {
+				if tt.ended {
 					g.Expect(workspace.Status.ObservedGeneration).To(Equal(int64(3)))
 				} else {
 					g.Expect(workspace.Status.ObservedGeneration).To(Equal(observedBefore))
@@ -171,4 +177,44 @@ func TestDecisionsLookAgainWhenTheRuntimeAsksForIt(t *testing.T) {
 		agent.RetryAfter = 7 * time.Second
 		g.Expect(decide(observation{agent: agent}).after).To(Equal(7 * time.Second))
 	}
+}
+
+func TestConfigurationIsStructuredWhenAValueIsNotText(t *testing.T) {
+	value := func(raw string) autov1alpha1.ConfigItem {
+		return autov1alpha1.ConfigItem{Key: "k", Value: &apiextensionsv1.JSON{Raw: []byte(raw)}}
+	}
+	for _, test := range []struct {
+		item autov1alpha1.ConfigItem
+		want bool
+	}{
+		{value(`"text"`), false},
+		{value(` "text"`), false},
+		{value(`"{\"a\": 1}"`), false},
+		{value(`1`), true},
+		{value(`true`), true},
+		{value(`null`), true},
+		{value(`{"a": 1}`), true},
+		{value(`["a"]`), true},
+		{autov1alpha1.ConfigItem{Key: "k", ValueFrom: &autov1alpha1.ConfigValueFrom{Env: "E"}}, false},
+		{autov1alpha1.ConfigItem{Key: "k", ValueFrom: &autov1alpha1.ConfigValueFrom{Env: "E", JSON: true}}, true},
+		{autov1alpha1.ConfigItem{Key: "k"}, false},
+	} {
+		workspace := &autov1alpha1.Workspace{Spec: autov1alpha1.WorkspaceSpec{Stacks: []autov1alpha1.WorkspaceStack{
+			{Name: "plain", Config: []autov1alpha1.ConfigItem{value(`"text"`)}}, {Name: "dev", Config: []autov1alpha1.ConfigItem{test.item}},
+		}}}
+		NewWithT(t).Expect(structured(workspace)).To(Equal(test.want), "%v", test.item)
+	}
+}
+
+func TestNewWorkspaceIsNotShownToBeOnItsWayForAMoment(t *testing.T) {
+	g := NewWithT(t)
+	now := time.Now()
+	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now)}}
+	starting, failing := decision{state: stateStarting}, decision{state: stateFailing}
+	g.Expect(starting.unshown(workspace, now)).To(Equal(showAfter))
+	g.Expect(starting.unshown(workspace, now.Add(showAfter))).To(BeZero())
+	g.Expect(failing.unshown(workspace, now)).To(BeZero())
+	g.Expect(decision{state: stateStarting, after: time.Millisecond}.unshown(workspace, now)).To(Equal(time.Millisecond), "the runtime looks again before")
+	conditions.MarkFalse(workspace, meta.ReadyCondition, autov1alpha1.InitializingReason, "the agent is starting")
+	g.Expect(starting.unshown(workspace, now)).To(BeZero(), "a status is kept up to date")
 }

@@ -25,7 +25,7 @@ type unreachable struct {
 	events chan event.GenericEvent
 }
 
-func (u *unreachable) Ensure(_ context.Context, workspace *autov1alpha1.Workspace) (runtime.Status, error) {
+func (u *unreachable) Ensure(_ context.Context, workspace *autov1alpha1.Workspace, _ bool) (runtime.Status, error) {
 	return runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the agent is starting"}, u.errors[workspace.Name]
 }
 
@@ -57,7 +57,7 @@ func TestAgentThatCannotBeReachedOrRefusesIsTold(t *testing.T) {
 	}
 }
 
-func TestAgentThatStartsIsNoTrouble(t *testing.T) {
+func TestAgentThatStartsIsNoFailure(t *testing.T) {
 	s := newStage(t)
 	s.startControllerOf(&unreachable{events: make(chan event.GenericEvent)})
 	workspace := s.create("starting", autov1alpha1.WorkspaceSpec{})

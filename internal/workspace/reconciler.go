@@ -3,58 +3,79 @@
 package workspace
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	"github.com/stack-controller/stack-controller/internal/backoff"
+	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
-
-// fieldOwner is the field manager of everything that this controller writes.
-const fieldOwner = "stack-controller"
 
 // infoTimeout bounds how long an agent, which answers from memory, may hold a worker.
 const infoTimeout = 5 * time.Second
 
-// conflictInterval is when to look again at a Workspace that was not what it seemed: its latest version is on its way.
-const conflictInterval = 500 * time.Millisecond
+// outdatedInterval is when a Workspace is reconciled again that was not what it seemed: its latest version is on its way.
+const outdatedInterval = 500 * time.Millisecond
+
+// eventIgnored is the reason of the event that says that fields of the spec have no effect.
+const eventIgnored = "PodTemplateIgnored"
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates,verbs=get;list;watch
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
 // Reconciler reconciles Workspaces.
 type Reconciler struct {
-	client.Client
+	ctrlclient.Client
 	record.EventRecorder
-	// Runtime is where the agents live. One that also implements Ignorer is asked which fields have no effect.
+	// Runtime is where the agents live. One that also implements ignorer is asked which fields have no effect.
 	Runtime runtime.Runtime
+	// IdleTimeout is for how long a Workspace that says nothing else may have nothing to do before its agent goes; zero means for ever.
+	IdleTimeout time.Duration
 }
 
-// Ignorer is a Runtime for which some fields of a Workspace mean nothing.
-type Ignorer interface {
+// showAfter is for how long a new Workspace may be on its way to ready before its status shows that.
+const showAfter = 2 * time.Second
+
+// ignorer is a Runtime for which some fields of a Workspace mean nothing.
+type ignorer interface {
 	// Ignores lists the names of the fields in spec that are set and have no effect.
 	Ignores(workspace *autov1alpha1.Workspace) []string
 }
 
 // SetupWithManager adds the controller to the manager.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &autov1alpha1.Update{}, updatesIndex, func(object ctrlclient.Object) []string {
+		return []string{object.(*autov1alpha1.Update).Spec.WorkspaceName}
+	}); err != nil {
+		return fmt.Errorf("index the Updates by Workspace: %w", err)
+	}
 	err := ctrl.NewControllerManagedBy(mgr).
-		For(&autov1alpha1.Workspace{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&autov1alpha1.Workspace{}, builder.WithPredicates(
+			predicate.Or[ctrlclient.Object](predicate.GenerationChangedPredicate{}, shownChanged))).
+		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestsFromMapFunc(r.requestsForUpdate), builder.WithPredicates(updateCameOrEnded)).
 		WatchesRawSource(source.Channel(r.Runtime.Events(), &handler.EnqueueRequestForObject{})).
 		WithOptions(options).
 		Complete(r)
@@ -64,8 +85,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 	return nil
 }
 
-// Reconcile observes, decides, and writes the status at most once. What changes about the agent wakes the Workspace, so
-// nothing is waited for; where the runtime cannot know of a change it says when to look again.
+// Reconcile ensures that there is an agent, decides what to show of it, and writes the status at most once. It does not wait: a change of
+// the agent wakes the Workspace, and where the runtime cannot know of one it says when to come back.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	workspace := &autov1alpha1.Workspace{}
 	err := r.Get(ctx, request.NamespacedName, workspace)
@@ -75,35 +96,61 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("read the workspace: %w", err)
 	}
-	observed := r.observe(ctx, workspace)
+	observed := r.ensureAgent(ctx, workspace)
 	if ctx.Err() != nil {
 		// The manager stops, and the runtime with it; that says nothing about the agent.
 		return ctrl.Result{}, nil
 	}
-	before := workspace.DeepCopy()
 	decided := decide(observed)
+	if left := decided.unshown(workspace, time.Now()); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
+	}
+	before := workspace.DeepCopy()
 	decided.apply(workspace)
-	if err := r.patchStatus(ctx, before, workspace); apierrors.IsConflict(err) {
-		return ctrl.Result{RequeueAfter: conflictInterval}, nil
-	} else if err != nil {
+	err = patch.Status(ctx, r.Client, before, workspace)
+	if apierrors.IsConflict(err) {
+		return ctrl.Result{RequeueAfter: outdatedInterval}, nil
+	}
+	if ctrlclient.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, err
 	}
 	r.announce(before, decided)
 	return ctrl.Result{RequeueAfter: decided.after}, decided.retry
 }
 
-// observe makes the agent exist and asks how it stands.
-func (r *Reconciler) observe(ctx context.Context, workspace *autov1alpha1.Workspace) observation {
-	o := observation{deleting: !workspace.DeletionTimestamp.IsZero(), pulumiVersion: workspace.Status.PulumiVersion}
+// unshown is for how much longer the status of a new Workspace needs not say that the agent is on its way. The runtime may have more to
+// look at before.
+func (d decision) unshown(workspace *autov1alpha1.Workspace, now time.Time) time.Duration {
+	if d.state != stateStarting || len(workspace.Status.Conditions) > 0 {
+		return 0
+	}
+	left := backoff.Left(showAfter, workspace.CreationTimestamp.Time, now)
+	if d.after > 0 {
+		return min(left, d.after)
+	}
+	return left
+}
+
+// ensureAgent ensures that there is an agent, and asks for its state.
+func (r *Reconciler) ensureAgent(ctx context.Context, workspace *autov1alpha1.Workspace) observation {
+	o := observation{deleting: !workspace.DeletionTimestamp.IsZero(), pulumiVersion: workspace.Status.PulumiVersion,
+		structured: structured(workspace)}
 	if o.deleting {
 		// Its agent ends when the object is gone: until then an operation may be on its way to its end.
 		return o
 	}
-	o.agent, o.err = r.Runtime.Ensure(ctx, workspace)
+	updates, err := r.historyOf(ctx, workspace)
+	if err != nil {
+		o.err = err
+		return o
+	}
+	left, mayIdle := idleIn(workspace, updates, r.idleTimeout(workspace), time.Now())
+	o.agent, o.err = r.Runtime.Ensure(ctx, workspace, mayIdle && left == 0)
 	if o.err != nil || !o.agent.Ready {
 		return o
 	}
-	if o.agent.Resting && o.pulumiVersion != "" && proto.PulumiProblem(o.pulumiVersion) == "" {
+	o.last, o.idleIn = failureOf(updates.last), left
+	if o.agent.Resting && o.pulumiVersion != "" && cli.Problem(o.pulumiVersion, o.structured) == "" {
 		// Asking would start it, for nothing.
 		return o
 	}
@@ -126,6 +173,18 @@ func (r *Reconciler) askVersion(ctx context.Context, workspace *autov1alpha1.Wor
 	return info.GetPulumiVersion(), nil
 }
 
+// structured reports whether the Workspace has configuration values that are not text.
+func structured(workspace *autov1alpha1.Workspace) bool {
+	return slices.ContainsFunc(workspace.Spec.Stacks, func(stack autov1alpha1.WorkspaceStack) bool {
+		return slices.ContainsFunc(stack.Config, func(item autov1alpha1.ConfigItem) bool {
+			if item.Value != nil {
+				return !bytes.HasPrefix(bytes.TrimSpace(item.Value.Raw), []byte(`"`))
+			}
+			return item.ValueFrom != nil && item.ValueFrom.JSON
+		})
+	})
+}
+
 // remove ends the agent of a Workspace that is gone. While that takes its time nothing is to be done: an event follows.
 func (r *Reconciler) remove(ctx context.Context, request ctrl.Request) error {
 	err := r.Runtime.Delete(ctx, request.NamespacedName)
@@ -135,16 +194,51 @@ func (r *Reconciler) remove(ctx context.Context, request ctrl.Request) error {
 	return err
 }
 
-// patchStatus writes the status when it changed, all of it in one request: whoever sees that a Workspace is ready also sees
-// its address. (The patch helper of Flux would write the conditions first and the rest after them.) A Workspace that is gone
-// needs none. The write fails when the Workspace is not any more what the decision was made from.
-func (r *Reconciler) patchStatus(ctx context.Context, before, workspace *autov1alpha1.Workspace) error {
-	if equality.Semantic.DeepEqual(before.Status, workspace.Status) {
-		return nil
+// apply changes the status to what was decided.
+func (d decision) apply(workspace *autov1alpha1.Workspace) {
+	switch d.state {
+	case stateReady:
+		conditions.Delete(workspace, autov1alpha1.WorkspaceReconciling)
+		conditions.Delete(workspace, autov1alpha1.WorkspaceStalled)
+	case stateStalled:
+		conditions.MarkStalled(workspace, d.reason, "%s", d.message)
+	case stateFailing:
+		conditions.MarkReconciling(workspace, meta.ProgressingWithRetryReason, "%s", d.message)
+	case stateStarting, stateDeleting:
+		conditions.MarkReconciling(workspace, meta.ProgressingReason, "%s", d.message)
 	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Status().Patch(ctx, workspace, patch, client.FieldOwner(fieldOwner)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("write the status: %w", err)
+	if d.state == stateReady {
+		conditions.MarkTrue(workspace, autov1alpha1.WorkspaceReady, d.reason, "%s", d.message)
+	} else {
+		conditions.MarkFalse(workspace, autov1alpha1.WorkspaceReady, d.reason, "%s", d.message)
 	}
-	return nil
+	if d.state == stateDeleting {
+		return
+	}
+	workspace.Status.Address = d.address
+	workspace.Status.PulumiVersion = d.pulumiVersion
+	workspace.Status.FailedUpdate = d.failedUpdate
+	if d.state == stateReady || d.state == stateStalled {
+		// Only what has come to an end counts as observed.
+		workspace.Status.ObservedGeneration = workspace.Generation
+	}
+}
+
+// announce records the events: a failure when it begins, and once per generation that fields have no effect. It is called
+// with the Workspace as it was, once its status is written: a write that fails is repeated, an event must not be.
+func (r *Reconciler) announce(workspace *autov1alpha1.Workspace, d decision) {
+	// What failed about an operation is told of its Update.
+	if d.failedUpdate == "" && (d.state == stateFailing || d.state == stateStalled) {
+		if conditions.GetReason(workspace, autov1alpha1.WorkspaceReady) != d.reason {
+			r.Event(workspace, corev1.EventTypeWarning, d.reason, d.message)
+		}
+	}
+	runtime, ok := r.Runtime.(ignorer)
+	if !ok || d.state != stateReady || workspace.Status.ObservedGeneration == workspace.Generation {
+		return
+	}
+	if fields := runtime.Ignores(workspace); len(fields) > 0 {
+		r.Eventf(workspace, corev1.EventTypeNormal, eventIgnored,
+			"fields of spec that have no effect: %s; programs run as processes of the controller, not in pods", strings.Join(fields, ", "))
+	}
 }

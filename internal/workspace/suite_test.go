@@ -147,7 +147,7 @@ func (s *stage) startControllerOf(agents runtime.Runtime) (stop func()) {
 		Client:        mgr.GetClient(),
 		EventRecorder: mgr.GetEventRecorderFor("stack-controller"),
 		Runtime:       agents,
-	}).SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 4})).To(Succeed())
+	}).SetupWithManager(s.t.Context(), mgr, controller.Options{MaxConcurrentReconciles: 4})).To(Succeed())
 
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -182,7 +182,7 @@ func (s *stage) await(workspace *autov1alpha1.Workspace, matcher types.GomegaMat
 	lint(s.WithT, workspace)
 }
 
-// beReady matches a Workspace that is settled and ready.
+// beReady matches a Workspace that is ready.
 func beReady() types.GomegaMatcher {
 	return And(
 		WithTransform(func(w *autov1alpha1.Workspace) bool { return conditions.IsReady(w) }, BeTrue()),

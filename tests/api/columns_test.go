@@ -24,7 +24,7 @@ func TestKubectlShowsTheColumnsThatUsersKnow(t *testing.T) {
 			resource: "stack",
 			manifest: `{"apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "columns"}, "spec": {"stack": "dev"}}`,
 			narrow:   []string{"NAME", "LAST UPDATE", "AGE", "READY", "RECONCILING", "STALLED", "PERMALINK"},
-			wide:     []string{"NAME", "STACK", "LAST UPDATE", "AGE", "LAST COMMIT", "READY", "RECONCILING", "STALLED", "PERMALINK"},
+			wide:     []string{"NAME", "STACK", "LAST UPDATE", "AGE", "LAST COMMIT", "READY", "RECONCILING", "STALLED", "PERMALINK", "PLAN", "CHANGES"},
 			cells:    []string{"columns", "dev", "succeeded", "True", "sha256:44d554df", "/updates/3"},
 		}, {
 			resource: "workspace",

@@ -46,7 +46,7 @@ func TestDefinitionsFitIntoAClientSideApply(t *testing.T) {
 
 	product, err := definitions()
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(product).To(HaveLen(4))
+	g.Expect(product).To(HaveLen(5))
 	for _, definition := range product {
 		t.Run(definition.Name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -63,7 +63,7 @@ func TestFluxDoesNotSubstituteVariablesInDefinitions(t *testing.T) {
 	g := NewWithT(t)
 	product, err := definitions()
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(product).To(HaveLen(4))
+	g.Expect(product).To(HaveLen(5))
 	for _, definition := range product {
 		g.Expect(definition.Annotations).To(HaveKeyWithValue("kustomize.toolkit.fluxcd.io/substitute", "disabled"), definition.Name)
 	}
@@ -113,10 +113,14 @@ func TestOldVersionShowsTheWholeStack(t *testing.T) {
 	g.Expect(old.Object["status"]).To(Equal(stored.Object["status"]))
 }
 
+// TestCategoryPulumiListsEveryKind also has the category of Flux's own kinds.
 func TestCategoryPulumiListsEveryKind(t *testing.T) {
 	g := NewWithT(t)
+	ours := []any{"stacks.pulumi.com", "programs.pulumi.com", "workspaces.auto.pulumi.com", "updates.auto.pulumi.com", "approvals.auto.pulumi.com"}
 	resources, err := cluster.Kubectl(t.Context(), "api-resources", "--categories=pulumi", "--no-headers", "-o", "name")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(strings.Fields(resources)).To(ConsistOf(
-		"stacks.pulumi.com", "programs.pulumi.com", "workspaces.auto.pulumi.com", "updates.auto.pulumi.com"))
+	g.Expect(strings.Fields(resources)).To(ConsistOf(ours...))
+	resources, err = cluster.Kubectl(t.Context(), "api-resources", "--categories=fluxcd", "--no-headers", "-o", "name")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(strings.Fields(resources)).To(ContainElements(append(ours, "gitrepositories.source.toolkit.fluxcd.io")...))
 }

@@ -19,6 +19,9 @@ var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 func TestEveryManifestInTheDocumentationIsAccepted(t *testing.T) {
 	g := NewWithT(t)
 	root := tools.RepositoryRoot()
+	// It is there where Flux is.
+	_, err := cluster.Kubectl(t.Context(), "create", "namespace", "flux-system")
+	g.Expect(err).NotTo(HaveOccurred())
 	blocks := 0
 	check := func(path string) {
 		content, err := os.ReadFile(path)
@@ -37,4 +40,15 @@ func TestEveryManifestInTheDocumentationIsAccepted(t *testing.T) {
 		return err
 	})).To(Succeed())
 	g.Expect(blocks).To(BeNumerically(">", 2))
+}
+
+// The fleet has a test of its own, in which Flux applies it.
+func TestEveryManifestOfTheExamplesIsAccepted(t *testing.T) {
+	for _, file := range []string{"in-cluster/stack.yaml", "blue-green/stacks.yaml", "buckets/stack.yaml"} {
+		t.Run(file, func(t *testing.T) {
+			path := filepath.Join(tools.RepositoryRoot(), "docs", "examples", file)
+			_, err := cluster.Kubectl(t.Context(), "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", path)
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		})
+	}
 }

@@ -69,27 +69,31 @@ func TestProgramsOfTheFormerShapesAreStoredAsTheyAre(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-func TestUnknownFieldsOfAProgramAreKeptForTheControllerToTell(t *testing.T) {
-	for _, tt := range []struct{ body, says string }{
-		{"{zebra: 1}", "program.zebra"},
-		{"{Variables: 5}", `program.Variables: unknown field, did you mean "variables"?`},
-		{"{pulumi: {zebra: 1}}", "program.pulumi.zebra"},
-		{"{configuration: {a: {type: String, zebra: 1}}}", "program.configuration.a.zebra"},
-		{"{config: {a: {type: string, zebra: 1}}}", "program.config.a.zebra"},
-		{"{resources: {a: {type: t, zebra: 1}}}", "program.resources.a.zebra"},
-		{"{resources: {a: {type: t, options: {zebra: 1}}}}", "program.resources.a.options.zebra"},
-		{"{resources: {a: {type: t, options: {customTimeouts: {zebra: 1}}}}}", "program.resources.a.options.customTimeouts.zebra"},
-		{"{resources: {a: {type: t, get: {id: x, zebra: 1}}}}", "program.resources.a.get.zebra"},
-		{"{components: {c: {zebra: 1}}}", "program.components.c.zebra"},
-		{"{components: {c: {inputs: {i: {type: string, zebra: 1}}}}}", "program.components.c.inputs.i.zebra"},
-		{"{components: {c: {resources: {a: {type: t, options: {zebra: 1}}}}}}", "program.components.c.resources.a.options.zebra"},
-		{"{packages: {p: {source: s, zebra: 1}}}", "program.packages.p.zebra"},
-		{"{plugins: {zebra: []}}", "program.plugins.zebra"},
+func TestUnknownFieldsOfAProgramAreKeptForPulumi(t *testing.T) {
+	for _, body := range []string{
+		"{zebra: 1}",
+		"{Variables: 5}",
+		"{pulumi: {zebra: 1}}",
+		"{configuration: {a: {type: String, zebra: 1}}}",
+		"{config: {a: {type: string, zebra: 1}}}",
+		"{resources: {a: {type: t, zebra: 1}}}",
+		"{resources: {a: {type: t, options: {zebra: 1}}}}",
+		"{resources: {a: {type: t, options: {customTimeouts: {zebra: 1}}}}}",
+		"{resources: {a: {type: t, get: {id: x, zebra: 1}}}}",
+		"{components: {c: {zebra: 1}}}",
+		"{components: {c: {inputs: {i: {type: string, zebra: 1}}}}}",
+		"{components: {c: {resources: {a: {type: t, options: {zebra: 1}}}}}}",
+		"{packages: {p: {source: s, zebra: 1}}}",
+		"{plugins: {zebra: []}}",
 	} {
-		t.Run(tt.body, func(t *testing.T) {
+		t.Run(body, func(t *testing.T) {
 			g := NewWithT(t)
-			_, err := program.Render(stored(t, g, programObject(g, tt.body)))
-			g.Expect(err).To(MatchError(HavePrefix(tt.says)))
+			want, err := yaml.YAMLToJSON([]byte(body))
+			g.Expect(err).NotTo(HaveOccurred())
+			found := stored(t, g, programObject(g, body))
+			g.Expect(found.Program.Verbatim).To(MatchJSON(want))
+			_, err = program.Render(found)
+			g.Expect(err).NotTo(HaveOccurred())
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package backends_test
 
 import (
+	"context"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -8,7 +9,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/tests/objectstore"
 	"github.com/stack-controller/stack-controller/tests/postgres"
-	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 )
 
 // backend is a real one.
@@ -19,79 +20,77 @@ type backend struct {
 	wrong variables
 	// says is part of what is told about them.
 	says string
-	// stop and resume end it and start it again; nil when that is not possible. away is part of what is told meanwhile.
+	// stop and resume end it and start it again; nil when that is not possible. Then connections are refused.
 	stop   func() error
-	resume func() error
-	away   string
+	resume func(context.Context) error
+}
+
+func inDirectory(*testing.T, string) backend { return backend{url: system.BackendURL} }
+
+// inObjectStore is a bucket of the name.
+func inObjectStore(t *testing.T, bucket string) backend {
+	NewWithT(t).Expect(store.CreateBucket(t.Context(), bucket)).To(Succeed())
+	login := func(secretKey string) variables {
+		return variables{"AWS_ACCESS_KEY_ID": objectstore.AccessKey, "AWS_SECRET_ACCESS_KEY": secretKey, "AWS_REGION": objectstore.Region}
+	}
+	return backend{
+		url: "s3://" + bucket + "?endpoint=http://" + store.Address + "&disableSSL=true&s3ForcePathStyle=true",
+		env: login(store.SecretKey), wrong: login(credentialCanary), says: "SignatureDoesNotMatch",
+		stop: store.Stop, resume: store.Resume,
+	}
+}
+
+// inDatabase is a table of the name, or the one by default. The URL is without a password, which would be for all to read there.
+func inDatabase(t *testing.T, table string) backend {
+	needDatabase(t)
+	option := ""
+	if table != "" {
+		option = "&table=" + table
+	}
+	return backend{
+		url: "postgres://" + postgres.User + "@" + database.Address + "/" + postgres.Database + "?sslmode=disable" + option,
+		env: variables{"PGPASSWORD": database.Password}, wrong: variables{"PGPASSWORD": credentialCanary}, says: "password authentication failed",
+		stop: database.Stop, resume: database.Resume,
+	}
 }
 
 // live takes a Stack through its whole life with the backend.
 func (b backend) live(t *testing.T, name string) {
 	t.Helper()
-	g := NewWithT(t)
+	t.Parallel()
 	env := b.env
 	if b.wrong != nil {
 		env = b.wrong
 	}
-	app := deploy(t, name, b.url, env)
+	a := deploy(t, name, b.url, env)
 	if b.wrong != nil {
-		stack := await(t, app, failing(b.says))
-		g.Expect(failureOf(t, app, stack)).To(Equal(autov1alpha1.InvalidAccessTokenReason))
-		replaceCredentials(t, app, b.env)
-		request(t, app)
+		a.awaitFailure(b.says, autov1alpha1.InvalidAccessTokenReason)
+		a.login(b.env)
 	}
-	stack := await(t, app, showing("1"))
-	g.Expect(string(stack.Status.Outputs["hidden"].Raw)).To(Equal(`"[secret]"`))
-	g.Expect(resources(t, app, b.url, b.env)).To(Equal(1))
-	commit(t, app, "2")
-	await(t, app, showing("2"))
+	stack := a.Await(scene.Showing("1"))
+	a.Expect(scene.Output(stack, "hidden")).To(Equal(`"[secret]"`))
+	a.Expect(a.resources()).To(Equal(1))
+	a.commit("2")
 	if b.stop != nil {
-		b.outage(t, app)
+		// It says that the backend is away, and goes on by itself when it is back.
+		a.Succeed(b.stop())
+		a.push(program(name, "3"))
+		a.Await(failing("connection refused"))
+		a.Succeed(b.resume(t.Context()))
+		a.Await(scene.Showing("3"))
 	}
-	remove(t, app)
-	g.Expect(resources(t, app, b.url, b.env)).To(BeZero())
+	a.remove()
+	a.Expect(a.resources()).To(BeZero())
 }
 
-// outage shows that a Stack says that the backend is away, and goes on by itself when it is back.
-func (b backend) outage(t *testing.T, app *stage.App) {
-	t.Helper()
-	succeed(t, b.stop())
-	commit(t, app, "3")
-	await(t, app, failing(b.away))
-	succeed(t, b.resume())
-	await(t, app, showing("3"))
-}
+func TestStackLivesInDirectory(t *testing.T) { inDirectory(t, "").live(t, "file") }
 
-func TestStackLivesInDirectory(t *testing.T) {
-	t.Parallel()
-	backend{url: system.BackendURL}.live(t, "file")
-}
+func TestStackLivesInObjectStore(t *testing.T) { inObjectStore(t, "state").live(t, "s3") }
 
-func TestStackLivesInObjectStore(t *testing.T) {
-	t.Parallel()
-	const bucket = "state"
-	succeed(t, store.CreateBucket(t.Context(), bucket))
-	login := variables{"AWS_ACCESS_KEY_ID": objectstore.AccessKey, "AWS_SECRET_ACCESS_KEY": store.SecretKey, "AWS_REGION": objectstore.Region}
-	refused := variables{"AWS_ACCESS_KEY_ID": objectstore.AccessKey, "AWS_SECRET_ACCESS_KEY": credentialCanary, "AWS_REGION": objectstore.Region}
-	backend{
-		url: "s3://" + bucket + "?endpoint=http://" + store.Address + "&disableSSL=true&s3ForcePathStyle=true",
-		env: login, wrong: refused, says: "SignatureDoesNotMatch",
-		stop: store.Stop, resume: func() error { return store.Resume(within(t)) }, away: "connection refused",
-	}.live(t, "s3")
-}
-
-// The URL is without a password, which would be for all to read there.
-func TestStackLivesInDatabase(t *testing.T) {
-	t.Parallel()
-	needDatabase(t)
-	backend{
-		url: "postgres://" + postgres.User + "@" + database.Address + "/" + postgres.Database + "?sslmode=disable",
-		env: variables{"PGPASSWORD": database.Password}, wrong: variables{"PGPASSWORD": credentialCanary}, says: "password authentication failed",
-		stop: database.Stop, resume: func() error { return database.Resume(within(t)) }, away: "connection refused",
-	}.live(t, "postgres")
-}
+func TestStackLivesInDatabase(t *testing.T) { inDatabase(t, "").live(t, "postgres") }
 
 func needDatabase(t *testing.T) {
+	t.Helper()
 	if database == nil {
 		t.Skip(postgres.ErrMissing)
 	}

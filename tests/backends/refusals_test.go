@@ -9,11 +9,13 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/postgres"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
 // The services of clouds are not to be had here: these are the pulumi CLI's own checks, and servers that refuse.
 func TestStackSaysWhatABackendMisses(t *testing.T) {
+	t.Parallel()
 	refusing := refusingServer(t, http.StatusUnauthorized, nil)
 	azure := refusingServer(t, http.StatusForbidden, http.Header{"X-Ms-Error-Code": {"AuthenticationFailed"}})
 	for name, test := range map[string]struct {
@@ -51,40 +53,36 @@ func TestStackSaysWhatABackendMisses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			app := deploy(t, name, test.url, test.env)
-			stack := await(t, app, failing(test.says))
-			NewWithT(t).Expect(failureOf(t, app, stack)).To(Equal(autov1alpha1.InvalidAccessTokenReason))
+			deploy(t, name, test.url, test.env).awaitFailure(test.says, autov1alpha1.InvalidAccessTokenReason)
 		})
 	}
 }
 
 func TestUpdateThatPulumiCloudRefusesBesideAnotherIsAConflict(t *testing.T) {
 	t.Parallel()
-	app := deploy(t, "cloud-busy", busyCloud(t), variables{"PULUMI_ACCESS_TOKEN": credentialCanary}, func(s *pulumiv1.Stack) {
+	a := deploy(t, "cloud-busy", busyCloud(t), variables{"PULUMI_ACCESS_TOKEN": credentialCanary}, func(s *pulumiv1.Stack) {
 		s.Spec.Stack = "acme/cloud-busy/dev"
 	})
-	stack := await(t, app, failing("Another update is currently in progress"))
-	g := NewWithT(t)
-	g.Expect(failureOf(t, app, stack)).To(Equal(autov1alpha1.UpdateConflictReason))
-	g.Expect(statuscheck.NotReady(pulumiv1.UpdateConflictReason)(stack)).To(BeTrue())
-	g.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
-	g.Expect(stack.Status.LastUpdate.Conflicts).To(BeEquivalentTo(1))
+	stack := a.awaitFailure("Another update is currently in progress", autov1alpha1.UpdateConflictReason)
+	a.Expect(statuscheck.NotReady(pulumiv1.UpdateConflictReason)(stack)).To(BeTrue())
+	a.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+	a.Expect(stack.Status.LastUpdate.Conflicts).To(BeEquivalentTo(1))
 }
 
 // Whoever gives the whole URL as a secret may have put the password into it.
 func TestPasswordInBackendURLFromSecretIsNeverShown(t *testing.T) {
 	t.Parallel()
 	needDatabase(t)
-	place := "@" + database.Address + "/" + postgres.Database + "?sslmode=disable&table=from_url"
-	app := deploy(t, "url-secret", "", variables{"PULUMI_BACKEND_URL": "postgres://" + postgres.User + ":" + credentialCanary + place})
-	await(t, app, failing("password authentication failed"))
+	login := func(password string) variables {
+		return variables{"PULUMI_BACKEND_URL": "postgres://" + postgres.User + ":" + password + "@" + database.Address + "/" + postgres.Database +
+			"?sslmode=disable&table=from_url"}
+	}
+	a := deploy(t, "url-secret", "", login(credentialCanary))
+	a.Await(failing("password authentication failed"))
 	// What the CLI cannot read, it takes for Pulumi Cloud.
-	replaceCredentials(t, app, variables{"PULUMI_BACKEND_URL": "postgres://" + postgres.User + ":%zz" + credentialCanary + place})
-	request(t, app)
-	await(t, app, failing("PULUMI_ACCESS_TOKEN must be set"))
-	right := variables{"PULUMI_BACKEND_URL": "postgres://" + postgres.User + ":" + database.Password + place}
-	replaceCredentials(t, app, right)
-	request(t, app)
-	await(t, app, showing("1"))
-	remove(t, app)
+	a.login(login("%zz" + credentialCanary))
+	a.Await(failing("PULUMI_ACCESS_TOKEN must be set"))
+	a.login(login(database.Password))
+	a.Await(scene.Showing("1"))
+	a.remove()
 }

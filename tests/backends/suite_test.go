@@ -10,24 +10,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	. "github.com/onsi/gomega"
-	ctrl "sigs.k8s.io/controller-runtime"
-
 	"github.com/stack-controller/stack-controller/tests/canary"
-	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/objectstore"
 	"github.com/stack-controller/stack-controller/tests/postgres"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/vault"
 )
 
-const (
-	// patience bounds every wait. A failed update is tried again after ten seconds, then after thirty.
-	patience = 90 * time.Second
-	// logLines is how much of stack-controller's log a failed run shows.
-	logLines = 150
-)
+// patience bounds every wait. A failed update is tried again after ten seconds, then after thirty.
+const patience = 90 * time.Second
 
 // Secret values besides the servers' own passwords. Nothing that stack-controller writes may contain them.
 const (
@@ -45,38 +37,18 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) (code int) {
-	ctx := context.Background()
-	var err error
-	if system, err = stage.Start(ctx, stage.Options{Log: os.Stderr, ControllerArgs: []string{"--concurrent=8"}}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	suite := scene.Suite{
+		Options: stage.Options{ControllerArgs: []string{"--concurrent=8"}},
+		SetUp: func(ctx context.Context, on *stage.Stage) error {
+			system = on
+			return startServers(ctx)
+		},
+		Leaks: func(ctx context.Context, on *stage.Stage) ([]string, error) {
+			return canary.Find(ctx, on, []string{"minio", "vault"},
+				configCanary, credentialCanary, store.SecretKey, database.Password, vaultToken)
+		},
 	}
-	defer func() {
-		if code != 0 {
-			fmt.Fprintln(os.Stderr, controlplane.Tail(system.ControllerLog(), logLines))
-		}
-		if err := system.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}()
-	if err := startServers(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	code = m.Run()
-	leaks, err := canary.Find(ctx, system, []string{"minio", "vault"},
-		configCanary, credentialCanary, store.SecretKey, database.Password, vaultToken)
-	if err != nil || len(leaks) > 0 {
-		fmt.Fprintln(os.Stderr, "secrets were written to:", leaks, err)
-		return 1
-	}
-	return code
+	os.Exit(suite.Run(m))
 }
 
 func startServers(ctx context.Context) (err error) {
@@ -94,17 +66,4 @@ func startServers(ctx context.Context) (err error) {
 	}
 	vaultToken, err = keys.CreateKey(ctx, "pulumi")
 	return err
-}
-
-// within is a context for what takes seconds.
-func within(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// succeed fails the test on an error.
-func succeed(t *testing.T, err error) {
-	t.Helper()
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 }

@@ -115,6 +115,12 @@ func (b *barePod) up(ctx context.Context, files gitserver.Files) (bareUpdate, er
 	return b.upAll(ctx, files, bareStack)
 }
 
+// took returns how long "pulumi up" of the files takes.
+func (b *barePod) took(ctx context.Context, files gitserver.Files) (time.Duration, error) {
+	update, err := b.up(ctx, files)
+	return update.wall, err
+}
+
 // upMany runs "pulumi up" of the files for many stacks at once.
 func (b *barePod) upMany(ctx context.Context, files gitserver.Files) (bareUpdate, error) {
 	return b.upAll(ctx, files, b.stacks...)

@@ -12,6 +12,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/measure"
 	"github.com/stack-controller/stack-controller/tests/stage"
 )
 
@@ -85,15 +86,15 @@ func (b *podBench) remove(ctx context.Context, object client.Object, pod string)
 		if err != nil {
 			return fmt.Errorf("look for the pod %s: %w", pod, err)
 		}
-		if err := sleep(ctx, pollInterval); err != nil {
+		if err := measure.Sleep(ctx, pollInterval); err != nil {
 			return fmt.Errorf("wait until the pod %s is gone: %w", pod, err)
 		}
 	}
 }
 
 // column returns the times of a milestone without the first one.
-func column(rows [][]time.Duration, index int) samples {
-	var s samples
+func column(rows [][]time.Duration, index int) measure.Samples {
+	var s measure.Samples
 	for _, row := range rows[1:] {
 		s = append(s, row[index])
 	}
@@ -105,38 +106,38 @@ func (b *podBench) printColdStarts(starts []coldStart, bare [][]time.Duration) {
 	for _, start := range starts {
 		rows = append(rows, start.reached)
 	}
-	t := newTable(b.out, "a new Stack, time since its creation", "first", fmt.Sprintf("median of %d more", coldRuns), "in this step")
+	t := measure.NewTable(b.out, "a new Stack, time since its creation", "first", fmt.Sprintf("median of %d more", coldRuns), "in this step")
 	var previous time.Duration
 	for i, m := range stackMilestones("") {
-		median := column(rows, i).median()
-		t.cells(m.name, milliseconds(rows[0][i]), milliseconds(median), milliseconds(median-previous))
+		median := column(rows, i).Median()
+		t.Cells(m.name, measure.Milliseconds(rows[0][i]), measure.Milliseconds(median), measure.Milliseconds(median-previous))
 		previous = median
 	}
-	t.flush()
-	t = newTable(b.out, "a pod of the same image, time since its creation", "first", fmt.Sprintf("median of %d more", coldRuns))
+	t.Flush()
+	t = measure.NewTable(b.out, "a pod of the same image, time since its creation", "first", fmt.Sprintf("median of %d more", coldRuns))
 	for i, m := range podMilestones("") {
 		if m.name == initialized {
 			continue // it has none of them
 		}
-		t.cells(m.name, milliseconds(bare[0][i]), milliseconds(column(bare, i).median()))
+		t.Cells(m.name, measure.Milliseconds(bare[0][i]), measure.Milliseconds(column(bare, i).Median()))
 	}
-	t.flush()
+	t.Flush()
 	b.printCalls(starts)
 	b.printSplit(rows, bare)
 }
 
 // printCalls shows what the CLI was called for.
 func (b *podBench) printCalls(starts []coldStart) {
-	t := newTable(b.out, "calls of pulumi for a new Stack", "first one", "last one")
+	t := measure.NewTable(b.out, "calls of pulumi for a new Stack", "first one", "last one")
 	last := starts[len(starts)-1].calls
 	for i, first := range starts[0].calls {
 		other := "-"
 		if i < len(last) && last[i].command == first.command {
-			other = milliseconds(last[i].end.Sub(last[i].start))
+			other = measure.Milliseconds(last[i].end.Sub(last[i].start))
 		}
-		t.cells("pulumi "+first.command, milliseconds(first.end.Sub(first.start)), other)
+		t.Cells("pulumi "+first.command, measure.Milliseconds(first.end.Sub(first.start)), other)
 	}
-	t.flush()
+	t.Flush()
 }
 
 // printSplit says who took how long for a new Stack, after the first one.
@@ -145,8 +146,8 @@ func (b *podBench) printSplit(rows, bare [][]time.Duration) {
 	for i, m := range stackMilestones("") {
 		index[m.name] = i
 	}
-	between := func(from, to string) samples {
-		var s samples
+	between := func(from, to string) measure.Samples {
+		var s measure.Samples
 		for _, row := range rows[1:] {
 			var begin time.Duration
 			if from != "" {
@@ -156,18 +157,18 @@ func (b *podBench) printSplit(rows, bare [][]time.Duration) {
 		}
 		return s
 	}
-	t := newTable(b.out, "who took how long for a new Stack", "median", "min", "max")
-	t.row("stack-controller: Stack → StatefulSet", between("", "StatefulSet created"))
-	t.row("Kubernetes: StatefulSet → pod scheduled", between("StatefulSet created", "pod scheduled"))
-	t.row("kubelet and containerd: pod scheduled → pod ready", between("pod scheduled", "pod ready"))
-	var pods samples
+	t := measure.NewTable(b.out, "who took how long for a new Stack", "median", "min", "max")
+	t.Row("stack-controller: Stack → StatefulSet", between("", "StatefulSet created"))
+	t.Row("Kubernetes: StatefulSet → pod scheduled", between("StatefulSet created", "pod scheduled"))
+	t.Row("kubelet and containerd: pod scheduled → pod ready", between("pod scheduled", "pod ready"))
+	var pods measure.Samples
 	for _, row := range bare[1:] {
 		pods = append(pods, row[len(row)-1]-row[1])
 	}
-	t.row("  the same of a pod with nothing but the image", pods)
-	t.row("stack-controller: pod ready → operation runs", between("pod ready", "operation runs"))
-	t.row("agent and pulumi: operation runs → result", between("operation runs", "Update has the result"))
-	t.row("stack-controller: result → Stack succeeded", between("Update has the result", "Stack succeeded"))
-	t.row("all", between("", "Stack succeeded"))
-	t.flush()
+	t.Row("  the same of a pod with nothing but the image", pods)
+	t.Row("stack-controller: pod ready → operation runs", between("pod ready", "operation runs"))
+	t.Row("agent and pulumi: operation runs → result", between("operation runs", "Update has the result"))
+	t.Row("stack-controller: result → Stack succeeded", between("Update has the result", "Stack succeeded"))
+	t.Row("all", between("", "Stack succeeded"))
+	t.Flush()
 }

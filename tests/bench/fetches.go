@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/tests/measure"
 )
 
 const (
@@ -42,11 +43,11 @@ func benchFetches(ctx context.Context, s settings, out io.Writer) (err error) {
 	defer server.Close()
 	reference := artifact.Reference{URL: server.URL + "/" + archiveName, Digest: digest, Size: &size}
 
-	var bare, hashed, fetched samples
+	var bare, hashed, fetched measure.Samples
 	for run := range s.runs {
 		target := filepath.Join(dir, fmt.Sprintf("run-%d", run))
 		for _, measured := range []struct {
-			samples *samples
+			samples *measure.Samples
 			fetch   func() error
 		}{
 			{&bare, func() error { return download(ctx, reference.URL, target+".bare", io.Discard) }},
@@ -60,11 +61,11 @@ func benchFetches(ctx context.Context, s settings, out io.Writer) (err error) {
 			*measured.samples = append(*measured.samples, time.Since(start))
 		}
 	}
-	t := newTable(out, fmt.Sprintf("artifact of %d MiB, %d files", s.artifactMiB, files), "median", "min", "max")
-	t.row("bare download to a file", bare)
-	t.row("download and SHA-256", hashed)
-	t.row("store: download, SHA-256, check the archive", fetched)
-	t.flush()
+	t := measure.NewTable(out, fmt.Sprintf("artifact of %d MiB, %d files", s.artifactMiB, files), "median", "min", "max")
+	t.Row("bare download to a file", bare)
+	t.Row("download and SHA-256", hashed)
+	t.Row("store: download, SHA-256, check the archive", fetched)
+	t.Flush()
 	return nil
 }
 

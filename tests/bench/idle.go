@@ -10,6 +10,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/tests/cluster"
+	"github.com/stack-controller/stack-controller/tests/measure"
 )
 
 const (
@@ -22,15 +23,15 @@ const (
 // idle is what a container has while it has nothing to do.
 type idle struct {
 	who       string
-	container container
-	memory
+	container cluster.Container
+	measure.Memory
 	workingSet, inProcesses int64
 	cpu                     time.Duration // over idlePeriod
 }
 
 // idleness measures what agents and controllers cost when there is nothing to do.
 func (b *podBench) idleness(ctx context.Context) error {
-	if err := sleep(ctx, idleAfter); err != nil {
+	if err := measure.Sleep(ctx, idleAfter); err != nil {
 		return err
 	}
 	pods := &corev1.PodList{}
@@ -64,25 +65,25 @@ func (b *podBench) idleness(ctx context.Context) error {
 		return err
 	}
 	b.printIdle(all[:len(agents)], all[len(agents):])
-	t := newTable(b.out, "servers of the cluster meanwhile", fmt.Sprintf("processor time in %s", idlePeriod))
+	t := measure.NewTable(b.out, "servers of the cluster meanwhile", fmt.Sprintf("processor time in %s", idlePeriod))
 	for _, server := range servers() {
-		t.cells(server, seconds(after[server]-before[server]))
+		t.Cells(server, measure.Seconds(after[server]-before[server]))
 	}
-	t.flush()
+	t.Flush()
 	return nil
 }
 
 // appendIdle reads the memory of a container.
 func appendIdle(list []idle, pod *corev1.Pod, name, who string) ([]idle, error) {
-	c, err := findContainer(pod, name)
+	c, err := cluster.FindContainer(pod, name)
 	if err != nil {
 		return nil, err
 	}
 	entry := idle{who: who}
-	if entry.memory, err = processMemory(c.pid); err != nil {
+	if entry.Memory, err = measure.ProcessMemory(c.PID); err != nil {
 		return nil, err
 	}
-	if entry.workingSet, entry.inProcesses, err = c.memory(); err != nil {
+	if entry.workingSet, entry.inProcesses, err = c.Memory(); err != nil {
 		return nil, err
 	}
 	entry.container = c
@@ -92,17 +93,17 @@ func appendIdle(list []idle, pod *corev1.Pod, name, who string) ([]idle, error) 
 // measureIdle fills in the processor time.
 func measureIdle(ctx context.Context, list []idle) error {
 	for i := range list {
-		spent, err := list[i].container.cpu()
+		spent, err := list[i].container.CPU()
 		if err != nil {
 			return err
 		}
 		list[i].cpu = -spent
 	}
-	if err := sleep(ctx, idlePeriod); err != nil {
+	if err := measure.Sleep(ctx, idlePeriod); err != nil {
 		return err
 	}
 	for i := range list {
-		spent, err := list[i].container.cpu()
+		spent, err := list[i].container.CPU()
 		if err != nil {
 			return err
 		}
@@ -112,14 +113,14 @@ func measureIdle(ctx context.Context, list []idle) error {
 }
 
 func (b *podBench) printIdle(agents, controllers []idle) {
-	byMemory := func(a, b idle) int { return int(a.resident - b.resident) }
+	byMemory := func(a, b idle) int { return int(a.Resident - b.Resident) }
 	slices.SortFunc(agents, byMemory)
 	most := agents[len(agents)-1]
-	t := newTable(b.out, fmt.Sprintf("idle for %s", idleAfter), "VmRSS", "RssAnon", "RssFile", "working set", "of it in processes",
+	t := measure.NewTable(b.out, fmt.Sprintf("idle for %s", idleAfter), "VmRSS", "RssAnon", "RssFile", "working set", "of it in processes",
 		fmt.Sprintf("processor time in %s", idlePeriod))
 	row := func(name string, i idle) {
-		t.cells(name, megabytes(i.resident), megabytes(i.anonymous), megabytes(i.file), megabytes(i.workingSet), megabytes(i.inProcesses),
-			milliseconds(i.cpu))
+		t.Cells(name, measure.Megabytes(i.Resident), measure.Megabytes(i.Anonymous), measure.Megabytes(i.File), measure.Megabytes(i.workingSet), measure.Megabytes(i.inProcesses),
+			measure.Milliseconds(i.cpu))
 	}
 	row(fmt.Sprintf("%d agents, median", len(agents)), agents[(len(agents)-1)/2])
 	row("  smallest", agents[0])
@@ -127,6 +128,6 @@ func (b *podBench) printIdle(agents, controllers []idle) {
 	for _, controller := range controllers {
 		row(controller.who, controller)
 	}
-	t.flush()
-	b.limits.check("memory of an idle agent (VmRSS), in MB", float64(most.resident)/1e6, maxAgentMemory)
+	t.Flush()
+	b.limits.Check("memory of an idle agent (VmRSS), in MB", float64(most.Resident)/1e6, maxAgentMemory)
 }

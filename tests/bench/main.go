@@ -1,6 +1,6 @@
 // Command bench measures, in one run on one machine, what stack-controller adds to what it does. Every figure stands beside
 // one of the same thing without stack-controller: a commit's way into a Stack's status beside a bare "pulumi up" of the same
-// program, in processes and in pods; ten Stacks that follow one commit; what an idle agent costs; a first start; and the
+// program, in processes and in pods; a push that a webhook announces; ten Stacks that follow one commit; what an idle agent costs; a first start; and the
 // artifact store beside a bare download. Run it with "make bench".
 //
 // It fails when a limit is exceeded, unless the machine had other things to do.
@@ -20,16 +20,19 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/stack-controller/stack-controller/tests/cluster"
+	"github.com/stack-controller/stack-controller/tests/measure"
 )
 
 // settings of a run.
 type settings struct {
 	runs        int   // per measurement
 	artifactMiB int64 // size of the artifact that is fetched
-	stacks      int   // that follow one commit
+	stacks      int   // that follow one commit, in pods
+	fleet       int   // that follow one commit, as processes
 	enforce     bool  // fail when a limit is exceeded
 	processes   bool  // measure the process runtime and the artifact store
 	pods        bool  // measure the pod runtime
+	agentVolume bool  // the agent comes into pods as a volume
 }
 
 func main() {
@@ -50,14 +53,16 @@ func parse(args []string) (settings, error) {
 	flags.IntVar(&s.runs, "runs", 7, "how often each thing is measured; the median counts")
 	flags.Int64Var(&s.artifactMiB, "artifact-mib", 50, "size of the artifact that is fetched, in MiB")
 	flags.IntVar(&s.stacks, "stacks", 10, "how many Stacks follow one commit, in pods")
+	flags.IntVar(&s.fleet, "fleet", 60, "how many Stacks follow one commit, as processes")
 	flags.BoolVar(&s.enforce, "enforce", true, "fail when a limit is exceeded and the machine was quiet")
 	flags.BoolVar(&s.processes, "processes", true, "measure the process runtime and the artifact store")
+	flags.BoolVar(&s.agentVolume, "agent-image-volume", false, "start the controller with --agent-image-volume")
 	flags.BoolVar(&s.pods, "pods", true, "measure the pod runtime, which needs root")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
-	if s.runs < 1 || s.artifactMiB < 1 || s.stacks < 1 {
-		return s, fmt.Errorf("-runs, -artifact-mib and -stacks must be at least 1")
+	if s.runs < 1 || s.artifactMiB < 1 || s.stacks < 1 || s.fleet < 1 {
+		return s, fmt.Errorf("-runs, -artifact-mib, -stacks and -fleet must be at least 1")
 	}
 	return s, nil
 }
@@ -67,20 +72,23 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	machine := &machine{}
-	if err := machine.look(ctx); err != nil {
+	machine := &measure.Machine{}
+	if err := machine.Look(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, machine.description())
+	fmt.Fprintln(out, machine.Description())
+	limits := &measure.Limits{}
 	if s.processes {
-		if err := benchRollouts(ctx, s, out); err != nil {
+		if err := benchRollouts(ctx, s, limits, out); err != nil {
 			return err
 		}
 		if err := benchFetches(ctx, s, out); err != nil {
 			return err
 		}
+		if err := benchWebhook(ctx, s, limits, out); err != nil {
+			return err
+		}
 	}
-	limits := &limits{}
 	switch missing := cluster.Missing(); {
 	case !s.pods:
 	case missing != nil:
@@ -90,8 +98,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 	}
-	if err := machine.look(ctx); err != nil {
+	if err := machine.Look(ctx); err != nil {
 		return err
 	}
-	return limits.judge(out, machine, s.enforce)
+	return limits.Judge(out, machine, s.enforce)
 }

@@ -16,6 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/measure"
 	"github.com/stack-controller/stack-controller/tests/podstage"
 	"github.com/stack-controller/stack-controller/tests/stage"
 )
@@ -25,9 +26,9 @@ const manyRuns = 3
 
 // manyMeasured is what was measured of many Stacks, one entry per run.
 type manyMeasured struct {
-	rollout samples
+	rollout measure.Samples
 	// one is the processor time of a bare update, together the time of as many at once, and togetherCPU their processor time.
-	one, together, togetherCPU samples
+	one, together, togetherCPU measure.Samples
 	// spent is the processor time that everybody used during the rollout.
 	spent []map[string]time.Duration
 }
@@ -64,7 +65,7 @@ func (b *podBench) warmMany(ctx context.Context, app *stage.App, names []string)
 	if err != nil {
 		return err
 	}
-	b.printRequests(before, after)
+	b.printRequests(before, after, b.stacks)
 	return nil
 }
 
@@ -110,7 +111,7 @@ func (b *podBench) deployMany(ctx context.Context) (app *stage.App, names []stri
 	if err := b.deploy(ctx, app, stacks...); err != nil {
 		return nil, nil, err
 	}
-	fmt.Fprintf(b.out, "\n%d Stacks were created, and are ready after %s\n", len(stacks), seconds(time.Since(begin)))
+	fmt.Fprintf(b.out, "\n%d Stacks were created, and are ready after %s\n", len(stacks), measure.Seconds(time.Since(begin)))
 	return app, names, b.notePods(ctx, app.Namespace)
 }
 
@@ -130,34 +131,34 @@ func (b *podBench) rollOutMany(ctx context.Context, app *stage.App, files gitser
 }
 
 func (b *podBench) printMany(m *manyMeasured) {
-	ideal := time.Duration(b.stacks) * m.one.median() / time.Duration(runtime.NumCPU())
-	ratio := m.rollout.median().Seconds() / ideal.Seconds()
-	t := newTable(b.out, fmt.Sprintf("%d Stacks, one commit", b.stacks), "median", "min", "max")
-	t.row("processor time of a bare pulumi up", m.one)
-	t.row(fmt.Sprintf("%d bare pulumi up at once in one pod", b.stacks), m.together)
-	t.row("  their processor time", m.togetherCPU)
-	t.row("new artifact → last Stack succeeded", m.rollout)
-	t.flush()
+	ideal := time.Duration(b.stacks) * m.one.Median() / time.Duration(runtime.NumCPU())
+	ratio := m.rollout.Median().Seconds() / ideal.Seconds()
+	t := measure.NewTable(b.out, fmt.Sprintf("%d Stacks, one commit", b.stacks), "median", "min", "max")
+	t.Row("processor time of a bare pulumi up", m.one)
+	t.Row(fmt.Sprintf("%d bare pulumi up at once in one pod", b.stacks), m.together)
+	t.Row("  their processor time", m.togetherCPU)
+	t.Row("new artifact → last Stack succeeded", m.rollout)
+	t.Flush()
 	fmt.Fprintf(b.out, "%d × the processor time of a bare update on %d processors: %s; ratio to it: %.2f; ratio to bare ones at once: %.2f; runs: %d\n",
-		b.stacks, runtime.NumCPU(), seconds(ideal), ratio, m.rollout.median().Seconds()/m.together.median().Seconds(), len(m.rollout))
-	b.limits.check(fmt.Sprintf("%d Stacks, one commit, beside the processor time of bare updates", b.stacks), ratio, maxManyRatio)
+		b.stacks, runtime.NumCPU(), measure.Seconds(ideal), ratio, m.rollout.Median().Seconds()/m.together.Median().Seconds(), len(m.rollout))
+	b.limits.Check(fmt.Sprintf("%d Stacks, one commit, beside the processor time of bare updates", b.stacks), ratio, maxManyRatio)
 	b.printSpent(m.spent)
 }
 
 // printSpent says who used how much processor time during a rollout.
 func (b *podBench) printSpent(spent []map[string]time.Duration) {
-	t := newTable(b.out, "processor time meanwhile", "median")
+	t := measure.NewTable(b.out, "processor time meanwhile", "median")
 	var sum time.Duration
 	for _, who := range slices.Sorted(maps.Keys(spent[0])) {
-		var s samples
+		var s measure.Samples
 		for _, times := range spent {
 			s = append(s, times[who])
 		}
-		sum += s.median()
-		t.cells(who, seconds(s.median()))
+		sum += s.Median()
+		t.Cells(who, measure.Seconds(s.Median()))
 	}
-	t.cells("sum", seconds(sum))
-	t.flush()
+	t.Cells("sum", measure.Seconds(sum))
+	t.Flush()
 }
 
 // servers are those of the cluster whose processor time is told.
@@ -170,7 +171,7 @@ func (b *podBench) serverTimes() (map[string]time.Duration, error) {
 	times := map[string]time.Duration{}
 	for _, server := range servers() {
 		var err error
-		if times[server], err = serverCPU(b.system.Cluster.Dir, server); err != nil {
+		if times[server], err = measure.ServerCPU(b.system.Cluster.Dir, server); err != nil {
 			return nil, err
 		}
 	}
@@ -183,7 +184,7 @@ func (b *podBench) spent(ctx context.Context, namespace string) (map[string]time
 	if err != nil {
 		return nil, err
 	}
-	if times["this program, with the git server"], _, err = processCPU(os.Getpid()); err != nil {
+	if times["this program, with the git server"], _, err = measure.ProcessCPU(os.Getpid()); err != nil {
 		return nil, err
 	}
 	pods := &corev1.PodList{}
@@ -202,19 +203,19 @@ func (b *podBench) spent(ctx context.Context, namespace string) (map[string]time
 func addSpent(times map[string]time.Duration, pod *corev1.Pod, namespace string) error {
 	switch {
 	case pod.Namespace == cluster.FluxNamespace:
-		c, err := findContainer(pod, pod.Spec.Containers[0].Name)
+		c, err := cluster.FindContainer(pod, pod.Spec.Containers[0].Name)
 		if err != nil {
 			return err
 		}
-		spent, err := c.cpu()
+		spent, err := c.CPU()
 		times[controllerOf(pod)] += spent
 		return err
 	case pod.Namespace == namespace && isWorkspace(pod):
-		c, err := findContainer(pod, autov1alpha1.PulumiContainerName)
+		c, err := cluster.FindContainer(pod, autov1alpha1.PulumiContainerName)
 		if err != nil {
 			return err
 		}
-		own, ended, err := processCPU(c.pid)
+		own, ended, err := measure.ProcessCPU(c.PID)
 		times["agents"] += own
 		times["pulumi, run by agents"] += ended
 		return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/measure"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -22,7 +23,7 @@ func program(output string) gitserver.Files {
 }
 
 // benchRollouts measures the process runtime.
-func benchRollouts(ctx context.Context, s settings, out io.Writer) (err error) {
+func benchRollouts(ctx context.Context, s settings, limits *measure.Limits, out io.Writer) (err error) {
 	dir, err := os.MkdirTemp("", "stack-bench-")
 	if err != nil {
 		return fmt.Errorf("create the directory of the calls: %w", err)
@@ -36,7 +37,7 @@ func benchRollouts(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	system, err := stage.Start(ctx, stage.Options{Log: out, Pulumi: wrapped})
+	system, err := stage.Start(ctx, stage.Options{Log: out, Pulumi: wrapped, ControllerArgs: []string{"--max-operations=0"}})
 	if err != nil {
 		return err
 	}
@@ -55,12 +56,12 @@ func benchRollouts(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	m, err := measure(ctx, s.runs, subject{apps: system.Apps, app: app, calls: calls, bare: bare.Up})
+	m, err := measureCommits(ctx, "run", s.runs, subject{apps: system.Apps, app: app, calls: calls, bare: bare.Up})
 	if err != nil {
 		return err
 	}
 	m.print(out, "one commit, workspaces as processes")
-	return nil
+	return benchFleet(ctx, s, limits, system, bare, out)
 }
 
 // subject is a Stack that follows commits, and a bare update of the same program.
@@ -73,10 +74,10 @@ type subject struct {
 
 // measurements are what was measured, one entry per run.
 type measurements struct {
-	bare    samples
-	rollout samples
-	phases  []samples // as phaseNames
-	calls   int       // of the CLI, over all rollouts
+	bare    measure.Samples
+	rollout measure.Samples
+	phases  []measure.Samples // as phaseNames
+	calls   int               // of the CLI, over all rollouts
 }
 
 // phaseNames say where the time of a rollout goes.
@@ -88,16 +89,17 @@ var phaseNames = []string{
 	"Update has the result → Stack succeeded",
 }
 
-// measure runs commits and bare updates in turn, so that both see the same machine. The first of each warms up.
-func measure(ctx context.Context, runs int, s subject) (*measurements, error) {
-	warm := &measurements{phases: make([]samples, len(phaseNames))}
-	m := &measurements{phases: make([]samples, len(phaseNames))}
+// measureCommits runs commits and bare updates in turn, so that both see the same machine. The first of each warms up. No two measurements of
+// one Stack have the same name: an Update of the same content would be taken for that of the commit.
+func measureCommits(ctx context.Context, name string, runs int, s subject) (*measurements, error) {
+	warm := &measurements{phases: make([]measure.Samples, len(phaseNames))}
+	m := &measurements{phases: make([]measure.Samples, len(phaseNames))}
 	for run := range runs + 1 {
 		target := m
 		if run == 0 {
 			target = warm
 		}
-		files := program(fmt.Sprintf("run-%d", run))
+		files := program(fmt.Sprintf("%s-%d", name, run))
 		duration, err := s.bare(ctx, files)
 		if err != nil {
 			return nil, err
@@ -138,17 +140,17 @@ func (m *measurements) rollOut(ctx context.Context, s subject, files gitserver.F
 
 // ratio of the medians.
 func (m *measurements) ratio() float64 {
-	return m.rollout.median().Seconds() / m.bare.median().Seconds()
+	return m.rollout.Median().Seconds() / m.bare.Median().Seconds()
 }
 
 func (m *measurements) print(out io.Writer, title string) {
-	t := newTable(out, title, "median", "min", "max")
-	t.row("bare pulumi up", m.bare)
-	t.row("new artifact → Stack succeeded", m.rollout)
+	t := measure.NewTable(out, title, "median", "min", "max")
+	t.Row("bare pulumi up", m.bare)
+	t.Row("new artifact → Stack succeeded", m.rollout)
 	for i, phase := range m.phases {
-		t.row("  "+phaseNames[i], phase)
+		t.Row("  "+phaseNames[i], phase)
 	}
-	t.flush()
+	t.Flush()
 	fmt.Fprintf(out, "ratio of the medians: %.2f; calls of the pulumi CLI per update: %.1f; runs: %d\n",
 		m.ratio(), float64(m.calls)/float64(len(m.rollout)), len(m.rollout))
 }

@@ -41,6 +41,8 @@ type Cluster struct {
 	NodeAddress string
 
 	options Options
+	// ctr is the path of containerd's client.
+	ctr     string
 	node    *node
 	kubelet *supervise.Process
 }

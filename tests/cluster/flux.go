@@ -26,27 +26,37 @@ var manifests embed.FS
 // level of pod security, CRDs, rights, Deployment, Service and the NetworkPolicies, which EnforceNetworkPolicies gives effect.
 // It returns when source-controller is ready.
 func (c *Cluster) InstallFlux(ctx context.Context, sourceController images.Image) error {
-	if err := c.LoadImage(ctx, sourceController.Tar); err != nil {
+	return c.installController(ctx, "source-controller", sourceController, "flux.yaml", "source-controller.yaml")
+}
+
+// InstallNotificationController runs notification-controller as well, once InstallFlux has returned, and returns when it is ready.
+func (c *Cluster) InstallNotificationController(ctx context.Context, image images.Image) error {
+	return c.installController(ctx, "notification-controller", image, "notification-controller.yaml")
+}
+
+// installController applies the manifests of one of Flux's controllers, and waits for its Deployment.
+func (c *Cluster) installController(ctx context.Context, controller string, image images.Image, names ...string) error {
+	if err := c.LoadImage(ctx, image.Tar); err != nil {
 		return err
 	}
-	definitions, err := controlplane.SourceCRDs(ctx)
+	definitions, err := controlplane.FluxCRDs(ctx, controller)
 	if err != nil {
 		return err
 	}
 	if err := c.InstallCRDs(definitions); err != nil {
 		return err
 	}
-	for _, name := range []string{"flux.yaml", "source-controller.yaml"} {
+	for _, name := range names {
 		manifest, err := manifests.ReadFile("manifests/" + name)
 		if err != nil {
 			return fmt.Errorf("read the manifest %s: %w", name, err)
 		}
-		expanded := strings.ReplaceAll(string(manifest), "${IMAGE}", sourceController.Reference)
+		expanded := strings.ReplaceAll(string(manifest), "${IMAGE}", image.Reference)
 		if _, err := c.KubectlInput(ctx, expanded, "apply", "--server-side", "--filename=-"); err != nil {
 			return err
 		}
 	}
-	return c.awaitRollout(ctx, FluxNamespace, "deployment/source-controller")
+	return c.awaitRollout(ctx, FluxNamespace, "deployment/"+controller)
 }
 
 // awaitRollout waits until the pods of a Deployment or StatefulSet are ready. The error shows what became of them.

@@ -22,7 +22,7 @@ func (c *Cluster) LoadImage(ctx context.Context, path string) error {
 	}
 	defer func() { _ = tarball.Close() }()
 	begin := time.Now()
-	output, err := c.containers(ctx, tarball, "images", "import", "-")
+	output, err := c.containers(ctx, tarball, "images", "import", "--local", "-")
 	if err != nil {
 		return fmt.Errorf("load the image %s: %w", path, err)
 	}
@@ -90,5 +90,5 @@ func (c *Cluster) KillContainer(ctx context.Context, id string) error {
 
 // containers runs containerd's client for what belongs to Kubernetes.
 func (c *Cluster) containers(ctx context.Context, input io.Reader, args ...string) (string, error) {
-	return c.outputOnNode(ctx, input, ctr, append([]string{"--namespace=k8s.io"}, args...)...)
+	return c.outputOnNode(ctx, input, c.ctr, append([]string{"--namespace=k8s.io"}, args...)...)
 }

@@ -13,8 +13,6 @@ import (
 
 // Programs that come from Debian's packages.
 const (
-	containerd = "/usr/bin/containerd"
-	ctr        = "/usr/bin/ctr"
 	nsenter    = "/usr/bin/nsenter"
 	unshare    = "/usr/bin/unshare"
 	cniPlugins = "/usr/lib/cni"
@@ -33,8 +31,6 @@ func Missing() error {
 		missing = append(missing, "root")
 	}
 	for _, needed := range []struct{ path, lacking string }{
-		{containerd, "containerd"},
-		{ctr, "containerd"},
 		{"runc", "runc"},
 		{filepath.Join(cniPlugins, "ptp"), "containernetworking-plugins"},
 		{"iptables", "iptables"},
@@ -90,7 +86,7 @@ func checkVisible(paths ...string) error {
 	return nil
 }
 
-// present tells whether a program is there, by its path or on PATH.
+// present reports whether a program is there, by its path or on PATH.
 func present(program string) bool {
 	if filepath.IsAbs(program) {
 		_, err := os.Stat(program)

@@ -54,16 +54,23 @@ func (c *Cluster) startContainerd(ctx context.Context) error {
 	if err := c.installPlugins(); err != nil {
 		return err
 	}
-	config, err := c.configure("containerd.toml", "${PAUSE}", pause.Reference)
+	paths := map[string]string{}
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
+		if paths[name], err = tools.Path(ctx, name, c.logln); err != nil {
+			return err
+		}
+	}
+	c.ctr = paths["ctr"]
+	config, err := c.configure("containerd.toml", "${PAUSE}", pause.Reference, "${SHIM}", paths["containerd-shim-runc-v2"])
 	if err != nil {
 		return err
 	}
 	_, err = c.startOnNode(ctx, controlplane.Server{
 		Name: "containerd",
-		Path: containerd,
+		Path: paths["containerd"],
 		Args: []string{"--config=" + config, "--log-level=warn"},
 		Ready: func(ctx context.Context) error {
-			return c.runOnNode(ctx, nil, ctr, "--timeout=2s", "version")
+			return c.runOnNode(ctx, nil, c.ctr, "--timeout=2s", "version")
 		},
 	})
 	if err != nil {

@@ -16,16 +16,16 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/procfs"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/images"
-	"github.com/stack-controller/stack-controller/tests/supervise"
 )
 
 // footprint is what a cluster puts on the machine.
 type footprint struct {
 	Dir        string
-	Processes  map[int]string // when each started
-	Namespaces []string       // as the links in /proc name them
+	Processes  []procfs.Identity
+	Namespaces []string // as the links in /proc name them
 	Cgroups    []string
 }
 
@@ -49,15 +49,17 @@ func startWithPod(ctx context.Context, dir string) (*cluster.Cluster, error) {
 
 // footprintOf finds what the cluster's supervisor answers for.
 func footprintOf(c *cluster.Cluster) (footprint, error) {
-	f := footprint{Dir: c.Dir, Processes: map[int]string{}}
+	f := footprint{Dir: c.Dir}
 	own, err := namespaces("self")
 	if err != nil {
 		return f, err
 	}
 	for _, pid := range descendants(c.Supervisor().PID()) {
-		if f.Processes[pid], err = supervise.StartTime(pid); err != nil {
+		process, err := procfs.Identify(pid)
+		if err != nil {
 			continue // it was one of those that end soon
 		}
+		f.Processes = append(f.Processes, process)
 		links, err := namespaces(strconv.Itoa(pid))
 		if err != nil {
 			continue
@@ -80,9 +82,9 @@ func footprintOf(c *cluster.Cluster) (footprint, error) {
 // left says what of it is still there.
 func (f footprint) left() []string {
 	var left []string
-	for pid, started := range f.Processes {
-		if now, err := supervise.StartTime(pid); err == nil && now == started {
-			left = append(left, fmt.Sprintf("process %d", pid))
+	for _, process := range f.Processes {
+		if now, err := procfs.Identify(process.PID); err == nil && now == process {
+			left = append(left, fmt.Sprintf("process %d", process.PID))
 		}
 	}
 	entries, _ := filepath.Glob("/proc/[0-9]*")
@@ -104,9 +106,12 @@ func (f footprint) left() []string {
 	return left
 }
 
+// namespaceKinds are the kinds of namespaces that a cluster has of its own.
+var namespaceKinds = []string{"mnt", "net"}
+
 func namespaces(process string) ([]string, error) {
 	var links []string
-	for _, kind := range []string{"mnt", "net"} {
+	for _, kind := range namespaceKinds {
 		link, err := os.Readlink(filepath.Join("/proc", process, "ns", kind))
 		if err != nil {
 			return nil, err
@@ -133,8 +138,17 @@ func descendants(pid int) []int {
 	return all
 }
 
-// checkFootprint makes sure that the test would see what is left.
-func checkFootprint(g *WithT, f footprint) {
+// checkFootprint makes sure that the test would see what is left, and would not take something else for it: while the namespaces are open,
+// their numbers are not used again.
+func checkFootprint(t *testing.T, g *WithT, f footprint) {
+	for _, process := range f.Processes {
+		for _, kind := range namespaceKinds {
+			namespace, err := os.Open(filepath.Join("/proc", strconv.Itoa(process.PID), "ns", kind))
+			if err == nil { // a process that has ended has none
+				t.Cleanup(func() { _ = namespace.Close() })
+			}
+		}
+	}
 	g.Expect(len(f.Processes)).To(BeNumerically(">=", 13), "supervisor, node, 9 servers, a shim, pause and a container")
 	g.Expect(len(f.Namespaces)).To(BeNumerically(">=", 5), "those of the node, of the pod and of the container")
 	g.Expect(f.Cgroups).NotTo(BeEmpty())
@@ -153,7 +167,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	t.Cleanup(func() { _ = c.Stop() })
 	f, err := footprintOf(c)
 	g.Expect(err).NotTo(HaveOccurred())
-	checkFootprint(g, f)
+	checkFootprint(t, g, f)
 
 	g.Expect(c.Stop()).To(Succeed())
 	g.Expect(f.left()).To(BeEmpty())
@@ -187,7 +201,7 @@ func TestNothingOutlivesProgramThatIsKilled(t *testing.T) {
 	t.Cleanup(func() { _ = program.Process.Kill() })
 	var f footprint
 	g.Expect(json.NewDecoder(stdout).Decode(&f)).To(Succeed())
-	checkFootprint(g, f)
+	checkFootprint(t, g, f)
 
 	g.Expect(program.Process.Kill()).To(Succeed())
 	_ = program.Wait() // "signal: killed" is what the test is about

@@ -7,20 +7,21 @@ import (
 	. "github.com/onsi/gomega"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 )
 
 func TestConfigurationFieldsWork(t *testing.T) {
 	testUses(t, []use{
-		{field: "config", manifest: "configuration", shows: func(s *scene, stack *pulumiv1.Stack) {
+		{field: "config", manifest: "configuration", shows: func(s *play, stack *pulumiv1.Stack) {
 			ran("aws:region", "us-east-1", "echo:enabled")(s, stack)
-			s.g.Expect(string(stack.Status.Outputs["text"].Raw)).To(Equal(`"hello"`))
-			s.g.Expect(string(stack.Status.Outputs["count"].Raw)).To(Equal("3"))
+			s.Expect(scene.Output(stack, "text")).To(Equal(`"hello"`))
+			s.Expect(scene.Output(stack, "count")).To(Equal("3"))
 		}},
 		{field: "config (half a megabyte)", manifest: "configuration", patch: "{spec: {config: {text: " + strings.Repeat("x", 500_000) + "}}}",
-			shows: func(s *scene, stack *pulumiv1.Stack) {
-				s.g.Expect(len(stack.Status.Outputs["text"].Raw)).To(BeNumerically("<=", 500_002))
+			shows: func(s *play, stack *pulumiv1.Stack) {
+				s.Expect(len(stack.Status.Outputs["text"].Raw)).To(BeNumerically("<=", 500_002))
 			}},
-		{field: "configRef", manifest: "configuration", shows: ran("echo:fromMap", "from the configmap", "echo:fromJSON", "zones", "12345678901234567890")},
+		{field: "configRef", manifest: "configuration", shows: ran("echo:fromMap", "from the configmap", "echo:fromJSON", "zones", "1234567890123456789")},
 		{field: "secrets", manifest: "configuration", shows: isEncrypted("echo:inPlainText", "canary-in-plain-text")},
 		{field: "secretsRef.Literal", manifest: "configuration", shows: isEncrypted("echo:literal", "canary-in-a-literal")},
 		{field: "secretsRef.Secret", manifest: "configuration", shows: isEncrypted("echo:password", "canary-of-a-password")},
@@ -28,11 +29,11 @@ func TestConfigurationFieldsWork(t *testing.T) {
 }
 
 // isEncrypted expects that the configuration has the key, and its value only in encrypted form.
-func isEncrypted(key, value string) func(*scene, *pulumiv1.Stack) {
-	return func(s *scene, stack *pulumiv1.Stack) {
-		calls := pulumi.of(s.key(stack.Name))
-		s.g.Expect(strings.Contains(calls, key)).To(BeTrue(), "%s is not in the configuration", key)
-		s.g.Expect(strings.Contains(calls, value)).To(BeFalse(), "the value of %s is in clear", key)
+func isEncrypted(key, value string) func(*play, *pulumiv1.Stack) {
+	return func(s *play, stack *pulumiv1.Stack) {
+		calls := pulumi.of(s, stack)
+		s.Expect(strings.Contains(calls, key)).To(BeTrue(), "%s is not in the configuration", key)
+		s.Expect(strings.Contains(calls, value)).To(BeFalse(), "the value of %s is in clear", key)
 	}
 }
 
@@ -50,6 +51,8 @@ func TestMisusedConfigurationFieldsAreExplainedAndHeal(t *testing.T) {
 		{field: "configRef.json (no JSON)", manifest: "configuration", patch: "{spec: {configRef: {fromMap: {json: true}}}}", reason: failed, says: "fromMap"},
 		{field: "secrets (set twice)", manifest: "configuration", patch: "{spec: {secrets: {text: canary}}}", reason: invalid,
 			says: `configuration key "text" is set in spec.config and in spec.secrets`},
+		{field: "secretsRef.Literal (names none)", manifest: "configuration", patch: "{spec: {secretsRef: {literal: {literal: null}}}}", reason: invalid,
+			says: "spec.secretsRef[literal]: type Literal needs the field literal"},
 		{field: "secretsRef (missing)", manifest: "configuration", patch: "{spec: {secretsRef: {password: {secret: {name: nobody}}}}}", reason: missing, says: "nobody"},
 		{field: "secretsRef (another namespace)", manifest: "configuration", patch: "{spec: {secretsRef: {password: {secret: {namespace: kube-system}}}}}", reason: invalid,
 			says: "spec.secretsRef[password]: secret kube-system/credentials is in another namespace"},

@@ -3,21 +3,21 @@ package compatibility_test
 import (
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	. "github.com/onsi/gomega"
-
-	"github.com/stack-controller/stack-controller/tests/tools"
+	"github.com/stack-controller/stack-controller/tests/pages"
 )
 
-// document is the page that is made of the rows, relative to the root of the repository.
-const document = "docs/compatibility.md"
+// The short page, relative to the root of the repository, and the directory of the pages with the tables.
+const (
+	document = "docs/compatibility.md"
+	tablesIn = "docs/compatibility"
+)
 
-var updateDocs = flag.Bool("update-docs", false, "write the tables into "+document)
+var updateDocs = flag.Bool("update-docs", false, "write "+document+" and the pages below "+tablesIn)
 
 // row is what there is to say about a field.
 type row struct {
@@ -31,37 +31,78 @@ type row struct {
 	difference, why string
 }
 
-// table is a part of the page.
+// table is a part of a page.
 type table struct {
 	heading string
 	// about stands before the rows.
 	about string
+	// anchor is the first part of the anchors of its rows.
+	anchor string
 	// definition and top tell of which fields the rows are; empty for a table that lists something else.
 	definition, top string
 	rows            []row
 }
 
-const updateCommand = "go test ./tests/compatibility -run 'TestCompatibilityPage|TestEveryField' -update-docs"
+// page is a file below tablesIn.
+type page struct {
+	file, title, introduction string
+	tables                    []table
+}
 
-func TestCompatibilityPageIsUpToDate(t *testing.T) {
-	g := NewWithT(t)
-	tests := findTests(t)
-	var page strings.Builder
-	page.WriteString(introduction)
-	for _, table := range tables {
-		fmt.Fprintf(&page, "\n## %s\n\n%s\n\n", table.heading, strings.TrimSpace(table.about))
-		page.WriteString("| field | the operator | here | used by | misused by |\n|---|---|---|---|---|\n")
+const updateCommand = "go test ./tests/compatibility -run 'Pages|EveryField' -update-docs"
+
+const generated = "<!-- Written by " + updateCommand + " from the rows in tests/compatibility. -->\n"
+
+func TestCompatibilityPagesAreUpToDate(t *testing.T) {
+	tests := pages.FindTests(t)
+	keepPage(t, document, shortPage(t, tests))
+	for _, page := range documents {
+		keepPage(t, tablesIn+"/"+page.file, page.text(t, tests))
+	}
+	keepPage(t, tablesIn+"/"+rulesPage, rulesText(t))
+}
+
+func keepPage(t *testing.T, name, text string) {
+	t.Helper()
+	pages.Keep(t, name, text, updateCommand, *updateDocs)
+}
+
+func (p page) text(t *testing.T, tests *pages.Tests) string {
+	t.Helper()
+	var text strings.Builder
+	fmt.Fprintf(&text, "# %s\n\n%s\n%s\n", p.title, generated, strings.TrimSpace(p.introduction))
+	for _, table := range p.tables {
+		fmt.Fprintf(&text, "\n## %s\n\n%s\n\n", table.heading, strings.TrimSpace(table.about))
+		column := "field"
+		if table.definition == "" {
+			column = "name"
+		}
+		fmt.Fprintf(&text, "| %s | Pulumi Kubernetes Operator | stack-controller | tests | tests of misuse |\n|---|---|---|---|---|\n", column)
 		for _, row := range table.rows {
-			fmt.Fprintf(&page, "| `%s` | %s | %s | %s | %s |\n", row.field, cell(row.operator), here(row), links(t, tests, row.uses), links(t, tests, row.misuses))
+			fmt.Fprintf(&text, "| <a id=%q></a>%s | %s | %s | %s | %s |\n", table.anchorOf(row), quoted(row.field), pages.Cell(row.operator), here(row),
+				tests.Links(t, row.uses, "../../"), tests.Links(t, row.misuses, "../../"))
 		}
 	}
-	path := filepath.Join(tools.RepositoryRoot(), filepath.FromSlash(document))
-	if *updateDocs {
-		g.Expect(os.WriteFile(path, []byte(page.String()), 0o644)).To(Succeed())
+	return text.String()
+}
+
+// anchorOf is what links to the row end with.
+func (t table) anchorOf(row row) string {
+	return t.anchor + "-" + strings.Trim(notInAnchor.ReplaceAllString(strings.ToLower(row.field), "-"), "-")
+}
+
+var notInAnchor = regexp.MustCompile(`[^a-z0-9]+`)
+
+// quoted shows a field, without its case, as code. What has spaces is text already.
+func quoted(field string) string {
+	name, inParentheses, isCase := strings.Cut(field, " (")
+	switch {
+	case strings.Contains(name, " "):
+		return field
+	case isCase:
+		return "`" + name + "` (" + inParentheses
 	}
-	content, err := os.ReadFile(path)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(content) == page.String()).To(BeTrue(), "%s is not what the rows say; run: %s", document, updateCommand)
+	return "`" + name + "`"
 }
 
 // here is the column about what is different.
@@ -69,35 +110,19 @@ func here(row row) string {
 	if row.difference == "" {
 		return "same"
 	}
-	return cell(strings.TrimSpace("**" + row.difference + "** " + row.why))
+	return pages.Cell(strings.TrimSpace("**" + row.difference + "** " + row.why))
 }
 
-// cell makes text fit into a cell.
-func cell(text string) string {
-	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", `\|`)
-}
-
-// links names tests and where they are.
-func links(t *testing.T, tests map[string]string, names []string) string {
-	var all []string
-	for _, name := range names {
-		function, subtest, _ := strings.Cut(name, "/")
-		file, found := tests[name]
-		if !found {
-			t.Errorf("there is no test %s", name)
-			continue
-		}
-		_, short, _ := strings.Cut(function, ".")
-		if subtest != "" {
-			short += "/" + subtest
-		}
-		all = append(all, fmt.Sprintf("[%s](../%s)", strings.ReplaceAll(short, "|", `\|`), file))
+// allTables are those of all pages.
+func allTables() (all []table) {
+	for _, page := range documents {
+		all = append(all, page.tables...)
 	}
-	return strings.Join(all, "<br>")
+	return all
 }
 
 func TestEveryFieldHasARowWithTests(t *testing.T) {
-	for _, table := range tables {
+	for _, table := range allTables() {
 		t.Run(table.heading, func(t *testing.T) {
 			listed := map[string]bool{}
 			for _, row := range table.rows {
@@ -129,9 +154,9 @@ func TestEveryFieldHasARowWithTests(t *testing.T) {
 	}
 }
 
-// elsewhere tells whether a field has its row in another table of the same definition, or is a part of one that has a row.
+// elsewhere reports whether a field has its row in another table of the same definition, or is a part of one that has a row.
 func elsewhere(this table, path string) bool {
-	for _, other := range tables {
+	for _, other := range allTables() {
 		if other.definition != this.definition || other.top != this.top {
 			continue
 		}

@@ -7,10 +7,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/fluxcd/pkg/apis/meta"
-	"github.com/fluxcd/pkg/runtime/conditions"
-
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
 // use is a manifest with a field that does what it is for.
@@ -21,8 +19,8 @@ type use struct {
 	manifest string
 	// patch changes the Stack in it, as kubectl patch --type=merge does.
 	patch string
-	// shows checks what the field has done, once the Stack is Ready.
-	shows func(s *scene, stack *pulumiv1.Stack)
+	// shows checks what the field has done, once the Stack is Ready; nil when nothing else is to be seen.
+	shows func(s *play, stack *pulumiv1.Stack)
 }
 
 func testUses(t *testing.T, uses []use) {
@@ -30,9 +28,11 @@ func testUses(t *testing.T, uses []use) {
 	for _, u := range uses {
 		t.Run(u.field, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, namespaceFor("use", u.field))
-			s.g.Expect(s.applyAll(s.manifest("manifests/"+u.manifest, u.patch))).To(Succeed())
-			u.shows(s, s.awaitReady(u.manifest))
+			s := newPlay(t, namespaceFor("use", u.field))
+			s.Expect(s.applyAll(s.manifest("manifests/"+u.manifest, u.patch))).To(Succeed())
+			if stack := s.awaitReady(u.manifest); u.shows != nil {
+				u.shows(s, stack)
+			}
 		})
 	}
 }
@@ -57,18 +57,18 @@ func testMisuses(t *testing.T, misuses []misuse) {
 	for _, m := range misuses {
 		t.Run(m.field, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, namespaceFor("misuse", m.field))
+			s := newPlay(t, namespaceFor("misuse", m.field))
 			err := s.applyAll(s.manifest("manifests/"+m.manifest, m.patch))
 			if m.refused != "" {
-				s.g.Expect(err).To(MatchError(ContainSubstring(m.refused)))
+				s.Expect(err).To(MatchError(ContainSubstring(m.refused)))
 				return
 			}
-			s.g.Expect(err).NotTo(HaveOccurred())
-			stack := s.await(m.manifest, notReady(m.reason, m.says))
-			s.g.Expect(len(messageOf(stack))).To(BeNumerically("<", 5000))
-			s.g.Expect(stack.Status.LastAppliedRevision).To(BeEmpty(), "nothing may be deployed from a spec that is wrong")
+			s.Succeed(err)
+			stack := s.AwaitStack(m.manifest, notReady(m.reason, m.says))
+			s.Expect(len(statuscheck.Message(stack))).To(BeNumerically("<", 5000))
+			s.Expect(stack.Status.LastAppliedRevision).To(BeEmpty(), "nothing may be deployed from a spec that is wrong")
 			if m.heal != "" {
-				s.g.Expect(s.applyAll(s.parse(m.heal))).To(Succeed())
+				s.Expect(s.applyAll(s.parse(m.heal))).To(Succeed())
 			} else {
 				s.replace("manifests/" + m.manifest)
 			}
@@ -80,13 +80,8 @@ func testMisuses(t *testing.T, misuses []misuse) {
 // notReady is a Stack whose Ready condition is false for the reason, with a message that has the text in it.
 func notReady(reason, says string) func(*pulumiv1.Stack) bool {
 	return func(stack *pulumiv1.Stack) bool {
-		return conditions.IsFalse(stack, meta.ReadyCondition) && conditions.GetReason(stack, meta.ReadyCondition) == reason &&
-			strings.Contains(messageOf(stack), says)
+		return statuscheck.NotReady(reason)(stack) && strings.Contains(statuscheck.Message(stack), says)
 	}
-}
-
-func messageOf(stack *pulumiv1.Stack) string {
-	return conditions.GetMessage(stack, meta.ReadyCondition)
 }
 
 // namespaceFor makes a name for a namespace from that of a test.
@@ -104,10 +99,10 @@ func namespaceFor(kind, test string) string {
 }
 
 // settles expects that a Stack stays as it is for longer than the controller needs to look at it again.
-func (s *scene) settles(name string, is func(*pulumiv1.Stack) bool) {
+func (s *play) settles(name string, is func(*pulumiv1.Stack) bool) {
 	stack := &pulumiv1.Stack{}
-	s.g.Consistently(func(g Gomega) {
-		g.Expect(system.Client.Get(s.t.Context(), s.key(name), stack)).To(Succeed())
+	s.Consistently(func(g Gomega) {
+		g.Expect(system.Client.Get(s.Context(), s.Key(name), stack)).To(Succeed())
 		g.Expect(is(stack)).To(BeTrue(), "conditions: %v\nlast update: %+v", stack.Status.Conditions, stack.Status.LastUpdate)
-	}).WithTimeout(2 * time.Second).WithPolling(pollInterval).Should(Succeed())
+	}).WithTimeout(2 * time.Second).Should(Succeed())
 }

@@ -6,16 +6,17 @@ import (
 	. "github.com/onsi/gomega"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 )
 
 // isCommit expects that the Stack was deployed from the only commit of the repositories.
-func isCommit(s *scene, stack *pulumiv1.Stack) {
-	s.g.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(programsCommit))
-	s.g.Expect(string(stack.Status.Outputs["text"].Raw)).To(Equal(`"none"`))
+func isCommit(s *play, stack *pulumiv1.Stack) {
+	s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(programsCommit))
+	s.Expect(scene.Output(stack, "text")).To(Equal(`"none"`))
 }
 
-func isPrivateCommit(s *scene, stack *pulumiv1.Stack) {
-	s.g.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(privateCommit))
+func isPrivateCommit(s *play, stack *pulumiv1.Stack) {
+	s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(privateCommit))
 }
 
 func TestGitFieldsWork(t *testing.T) {
@@ -24,7 +25,7 @@ func TestGitFieldsWork(t *testing.T) {
 		{field: "branch (full reference)", manifest: "git-branch", patch: "{spec: {branch: refs/heads/main}}", shows: isCommit},
 		{field: "commit", manifest: "git-commit", shows: isCommit},
 		{field: "repoDir (without one)", manifest: "git-branch", patch: "{spec: {projectRepo: 'https://git.example.com/acmecorp/flat', repoDir: null}}",
-			shows: func(s *scene, stack *pulumiv1.Stack) { s.g.Expect(stack.Status.ProjectInfo.Name).To(Equal("flat")) }},
+			shows: func(s *play, stack *pulumiv1.Stack) { s.Expect(stack.Status.ProjectInfo.Name).To(Equal("flat")) }},
 		{field: "shallow", manifest: "git-branch", patch: "{spec: {shallow: true}}", shows: isCommit},
 		{field: "gitAuth.accessToken", manifest: "git-token", shows: isPrivateCommit},
 		{field: "gitAuth.basicAuth", manifest: "git-basic", shows: isPrivateCommit},
@@ -54,7 +55,7 @@ func TestMisusedGitFieldsAreExplainedAndHeal(t *testing.T) {
 			reason: pulumiv1.SourceUnavailableReason, says: "127.0.0.1:1"},
 		{field: "branch (not there)", manifest: "git-branch", patch: "{spec: {branch: nowhere}}", reason: noRevision, says: "nowhere"},
 		{field: "branch (hostile)", manifest: "git-branch", patch: "{spec: {branch: '--upload-pack=touch /tmp/pwned'}}", reason: noRevision, says: "cannot be the name of a branch"},
-		{field: "branch (beside a commit)", manifest: "git-branch", patch: "{spec: {commit: abc}}", refused: "set either commit or branch, not both"},
+		{field: "branch (beside a commit)", manifest: "git-branch", patch: "{spec: {commit: abc}}", reason: invalid, says: "spec.branch and spec.commit are both set"},
 		{field: "branch (neither)", manifest: "git-branch", patch: "{spec: {branch: null}}", reason: invalid, says: "spec.branch"},
 		{field: "commit (not there)", manifest: "git-commit", patch: "{spec: {commit: '0123456789012345678901234567890123456789'}}", reason: noRevision, says: "0123456789012345678901234567890123456789"},
 		{field: "repoDir (missing)", manifest: "git-branch", patch: "{spec: {repoDir: nowhere}}", reason: failed, says: "nowhere"},
@@ -82,12 +83,12 @@ func TestMisusedGitFieldsAreExplainedAndHeal(t *testing.T) {
 
 func TestServerWhoseKeyIsNotKnownGetsNothing(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "misuse-known-hosts")
+	s := newPlay(t, "misuse-known-hosts")
 	objects := s.manifest("manifests/git-ssh", "")
 	delete(objects[0].Object["data"].(map[string]any), "known_hosts")
-	s.g.Expect(s.applyAll(objects)).To(Succeed())
-	s.await("git-ssh", notReady(pulumiv1.HostKeyUnknownReason, "known hosts"))
+	s.Expect(s.applyAll(objects)).To(Succeed())
+	s.AwaitStack("git-ssh", notReady(pulumiv1.HostKeyUnknownReason, "known hosts"))
 	s.apply("manifests/git-ssh")
-	s.request("git-ssh")
+	s.RequestStack("git-ssh")
 	s.awaitReady("git-ssh")
 }

@@ -143,7 +143,7 @@ func (h *gitHost) stop() {
 	_ = h.ssh.StopSSH()
 }
 
-// admit notes the request, and tells whether it may go on.
+// admit notes the request, and reports whether it may go on.
 func (h *gitHost) admit(request *http.Request) bool {
 	repository, isRefs := strings.CutSuffix(request.URL.Path, "/info/refs")
 	repository, isPack := strings.CutSuffix(repository, "/git-upload-pack")

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +13,9 @@ import (
 	"github.com/onsi/gomega/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/stack-controller/stack-controller/tests/gitserver"
-
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
 // repository is a bare repository on the disk of the git server, for what nobody does through a clone.
@@ -51,11 +50,6 @@ func (r *repository) commitOn(parent, message string) string {
 	return sha
 }
 
-// request asks for a look at the source, as flux reconcile does.
-func (s *scene) request(name string) {
-	s.patch(name, "{metadata: {annotations: {reconcile.fluxcd.io/requestedAt: '"+strconv.FormatInt(time.Now().UnixNano(), 10)+"'}}}")
-}
-
 // isAt is a Stack that is Ready with the commit.
 func isAt(commit string) func(*pulumiv1.Stack) bool {
 	return func(stack *pulumiv1.Stack) bool {
@@ -64,10 +58,10 @@ func isAt(commit string) func(*pulumiv1.Stack) bool {
 }
 
 // keeps expects that what was deployed is still known.
-func (s *scene) keeps(stack *pulumiv1.Stack, commit string) {
-	s.g.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(commit))
-	s.g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), "a source in trouble is no failed update")
-	s.g.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+func (s *play) keeps(stack *pulumiv1.Stack, commit string) {
+	s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(commit))
+	s.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), "a source in trouble is no failed update")
+	s.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 }
 
 // TestHundredStacksOnABranchLookAtItOnce has a hundred Stacks that follow a branch and want to run what it names. Ten are deployed. The
@@ -75,9 +69,9 @@ func (s *scene) keeps(stack *pulumiv1.Stack, commit string) {
 // ready, so each has looked for the commit and asked for its files.
 func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "story-hundred")
+	s := newPlay(t, "story-hundred")
 	const name, deployed, all = "story/hundred", 10, 100
-	repo := newRepository(s.g, name)
+	repo := newRepository(s.WithT, name)
 	for i := range all {
 		template := ""
 		if i >= deployed {
@@ -85,7 +79,7 @@ func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
 		}
 		// What anybody may read is shared by namespaces and credentials.
 		patch := fmt.Sprintf("{metadata: {name: stack-%[1]d}, spec: {stack: stack-%[1]d, projectRepo: '%[2]s/%[3]s'%[4]s}}", i, privateAddress, name, template)
-		s.g.Expect(s.applyAll(s.manifest("manifests/git-branch", patch))).To(Succeed())
+		s.applyPatched("git-branch", patch)
 	}
 	refused := notReady(pulumiv1.WorkspaceFailedReason, "not a label")
 	haveTried := func(commit string) traffic {
@@ -94,33 +88,33 @@ func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
 		return host.traffic(name)
 	}
 	seen := haveTried(repo.first)
-	s.g.Expect(seen.checkouts).To(Equal([]string{repo.first}))
-	s.g.Expect(seen.looks).To(beAnIntervalApart(1))
+	s.Expect(seen.checkouts).To(Equal([]string{repo.first}))
+	s.Expect(seen.looks).To(beAnIntervalApart(1))
 
 	// All of them ask for the second commit, while the server takes its time: the look that runs answers the first of them, and one
 	// more answers all others.
 	second := repo.commitOn(repo.first, "second")
 	before, release := host.hold(name)
 	for i := range all {
-		s.request(fmt.Sprintf("stack-%d", i))
+		s.RequestStack(fmt.Sprintf("stack-%d", i))
 	}
 	waited := map[string]bool{} // a look that takes too long is given up, and begins anew
 	s.awaitCount(all, func(stack *pulumiv1.Stack) bool {
-		waited[stack.Name] = waited[stack.Name] || strings.Contains(messageOf(stack), "looking for main in")
+		waited[stack.Name] = waited[stack.Name] || strings.Contains(statuscheck.Message(stack), "looking for main in")
 		return waited[stack.Name]
 	})
 	release()
 	seen = haveTried(second)
-	s.g.Expect(seen.checkouts).To(Equal([]string{repo.first, second}))
-	s.g.Expect(len(seen.looks)).To(BeNumerically(">", len(before.looks)))
+	s.Expect(seen.checkouts).To(Equal([]string{repo.first, second}))
+	s.Expect(len(seen.looks)).To(BeNumerically(">", len(before.looks)))
 
 	// Nobody asks for the third.
 	third := repo.commitOn(second, "third")
-	s.g.Eventually(func() []string { return host.traffic(name).checkouts }).WithTimeout(longestInterval + patience).WithPolling(pollInterval).
+	s.Eventually(func() []string { return host.traffic(name).checkouts }).WithTimeout(longestInterval + s.Patience).
 		Should(Equal([]string{repo.first, second, third}))
 	seen = haveTried(third)
-	s.g.Expect(seen.checkouts).To(HaveLen(3), "a commit is checked out once, however many want it")
-	s.g.Expect(seen.looks[len(before.looks)+1:]).To(beAnIntervalApart(1), "a hundred requests need two answers at most")
+	s.Expect(seen.checkouts).To(HaveLen(3), "a commit is checked out once, however many want it")
+	s.Expect(seen.looks[len(before.looks)+1:]).To(beAnIntervalApart(1), "a hundred requests need two answers at most")
 }
 
 // shortestInterval and longestInterval are those between looks of Stacks that ask for none, with the controller's jitter.
@@ -145,100 +139,100 @@ func beAnIntervalApart(atLeast int) types.GomegaMatcher {
 }
 
 // awaitCount waits until so many Stacks of the scene are as asked. That takes the longer the more they are.
-func (s *scene) awaitCount(count int, is func(*pulumiv1.Stack) bool) {
-	s.g.EventuallyWithOffset(1, func() (found int, err error) {
+func (s *play) awaitCount(count int, is func(*pulumiv1.Stack) bool) {
+	s.Eventually(func() (found int, err error) {
 		var list pulumiv1.StackList
-		err = system.Client.List(s.t.Context(), &list, client.InNamespace(s.namespace))
+		err = system.Client.List(s.Context(), &list, client.InNamespace(s.Name))
 		for i := range list.Items {
 			if is(&list.Items[i]) {
 				found++
 			}
 		}
 		return found, err
-	}).WithContext(s.t.Context()).WithTimeout(5 * patience).WithPolling(pollInterval).Should(Equal(count))
+	}).WithTimeout(5 * s.Patience).Should(Equal(count))
 }
 
 func TestSecretThatArrivesLaterThanTheStackOfAPrivateRepository(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "story-later")
+	s := newPlay(t, "story-later")
 	objects := s.manifest("manifests/git-token", "")
-	s.g.Expect(s.applyAll(objects[1:])).To(Succeed())
+	s.Expect(s.applyAll(objects[1:])).To(Succeed())
 	waits := notReady(pulumiv1.SecretNotFoundReason, `Secret "git"`)
-	s.await("git-token", waits)
-	s.g.Consistently(func(g Gomega) {
+	s.AwaitStack("git-token", waits)
+	s.Consistently(func(g Gomega) {
 		stack := &pulumiv1.Stack{}
-		g.Expect(system.Client.Get(t.Context(), s.key("git-token"), stack)).To(Succeed())
+		g.Expect(system.Client.Get(t.Context(), s.Key("git-token"), stack)).To(Succeed())
 		g.Expect(waits(stack)).To(BeTrue(), "%v", stack.Status.Conditions)
 		g.Expect(stack.Status.LastUpdate).To(BeNil(), "waiting is no failure")
 	}).WithTimeout(20 * time.Second).WithPolling(time.Second).Should(Succeed())
-	s.g.Expect(s.updates()).To(BeEmpty())
+	s.Expect(s.Updates()).To(BeEmpty())
 
-	s.g.Expect(s.applyAll(objects[:1])).To(Succeed())
-	s.await("git-token", isAt(privateCommit))
+	s.Expect(s.applyAll(objects[:1])).To(Succeed())
+	s.AwaitStack("git-token", isAt(privateCommit))
 }
 
 func TestTokenThatIsRevokedAndRenewed(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "story-token")
+	s := newPlay(t, "story-token")
 	const name = "story/token"
-	repo := newRepository(s.g, name)
+	repo := newRepository(s.WithT, name)
 	host.protect(name, gitPassword)
-	s.g.Expect(s.applyAll(s.manifest("manifests/git-token", "{spec: {projectRepo: '"+privateAddress+"/"+name+"'}}"))).To(Succeed())
-	s.await("git-token", isAt(repo.first))
+	s.applyPatched("git-token", "{spec: {projectRepo: '"+privateAddress+"/"+name+"'}}")
+	s.AwaitStack("git-token", isAt(repo.first))
 
 	host.protect(name, "canary-that-is-new")
 	second := repo.commitOn(repo.first, "second")
-	s.request("git-token")
-	stack := s.await("git-token", notReady(pulumiv1.AuthenticationFailedReason, `Secret "git"`))
+	s.RequestStack("git-token")
+	stack := s.AwaitStack("git-token", notReady(pulumiv1.AuthenticationFailedReason, `Secret "git"`))
 	s.keeps(stack, repo.first)
 
-	s.g.Expect(s.applyAll(s.parse("{apiVersion: v1, kind: Secret, metadata: {name: git}, stringData: {accessToken: canary-that-is-new}}"))).To(Succeed())
-	s.request("git-token")
-	s.await("git-token", isAt(second))
+	s.Expect(s.applyAll(s.parse("{apiVersion: v1, kind: Secret, metadata: {name: git}, stringData: {accessToken: canary-that-is-new}}"))).To(Succeed())
+	s.RequestStack("git-token")
+	s.AwaitStack("git-token", isAt(second))
 }
 
 func TestBranchThatIsForcePushedDeletedAndPushedAgain(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "story-branch")
+	s := newPlay(t, "story-branch")
 	const name = "story/branch"
-	repo := newRepository(s.g, name)
+	repo := newRepository(s.WithT, name)
 	repo.git("branch", "other", repo.first)
 	second := repo.commitOn(repo.first, "second")
-	s.g.Expect(s.applyAll(s.manifest("manifests/git-branch", "{spec: {projectRepo: '"+gitAddress+"/"+name+"'}}"))).To(Succeed())
-	s.await("git-branch", isAt(second))
+	s.applyPatched("git-branch", "{spec: {projectRepo: '"+gitAddress+"/"+name+"'}}")
+	s.AwaitStack("git-branch", isAt(second))
 
 	forced := repo.commitOn(repo.first, "instead of the second")
 	repo.git("reflog", "expire", "--expire=now", "--all")
 	repo.git("gc", "--prune=now", "--quiet")
-	s.request("git-branch")
-	stack := s.await("git-branch", isAt(forced))
-	s.g.Expect(stack.Status.LastAppliedRevision).To(Equal("main@sha1:" + forced))
+	s.RequestStack("git-branch")
+	stack := s.AwaitStack("git-branch", isAt(forced))
+	s.Expect(stack.Status.LastAppliedRevision).To(Equal("main@sha1:" + forced))
 
 	repo.git("update-ref", "-d", "refs/heads/main")
-	s.request("git-branch")
-	stack = s.await("git-branch", notReady(pulumiv1.RevisionNotFoundReason, "main"))
+	s.RequestStack("git-branch")
+	stack = s.AwaitStack("git-branch", notReady(pulumiv1.RevisionNotFoundReason, "main"))
 	s.keeps(stack, forced)
 
 	last := repo.commitOn(forced, "again")
-	s.request("git-branch")
-	s.await("git-branch", isAt(last))
+	s.RequestStack("git-branch")
+	s.AwaitStack("git-branch", isAt(last))
 }
 
 func TestRepositoryThatIsRenamed(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "story-renamed")
-	repo := newRepository(s.g, "story/before")
-	s.g.Expect(s.applyAll(s.manifest("manifests/git-branch", "{spec: {projectRepo: '"+gitAddress+"/story/before'}}"))).To(Succeed())
-	s.await("git-branch", isAt(repo.first))
+	s := newPlay(t, "story-renamed")
+	repo := newRepository(s.WithT, "story/before")
+	s.applyPatched("git-branch", "{spec: {projectRepo: '"+gitAddress+"/story/before'}}")
+	s.AwaitStack("git-branch", isAt(repo.first))
 
 	renamed := filepath.Join(filepath.Dir(repo.path), "after")
-	s.g.Expect(os.Rename(repo.path, renamed)).To(Succeed())
+	s.Expect(os.Rename(repo.path, renamed)).To(Succeed())
 	repo.path = renamed
 	second := repo.commitOn(repo.first, "second")
-	s.request("git-branch")
-	stack := s.await("git-branch", notReady(pulumiv1.RepositoryNotFoundReason, "story/before"))
+	s.RequestStack("git-branch")
+	stack := s.AwaitStack("git-branch", notReady(pulumiv1.RepositoryNotFoundReason, "story/before"))
 	s.keeps(stack, repo.first)
 
 	s.patch("git-branch", "{spec: {projectRepo: '"+gitAddress+"/story/after'}}")
-	s.await("git-branch", isAt(second))
+	s.AwaitStack("git-branch", isAt(second))
 }

@@ -7,40 +7,39 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/types"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
 // ran expects that pulumi was called for the Stack with all of the texts in its arguments, environment and configuration.
-func ran(texts ...string) func(*scene, *pulumiv1.Stack) {
-	return func(s *scene, stack *pulumiv1.Stack) {
-		calls := pulumi.of(types.NamespacedName{Namespace: stack.Namespace, Name: stack.Name})
+func ran(texts ...string) func(*play, *pulumiv1.Stack) {
+	return func(s *play, stack *pulumiv1.Stack) {
+		calls := pulumi.of(s, stack)
 		for _, text := range texts {
-			s.g.Expect(strings.Contains(calls, text)).To(BeTrue(), "%q is not in what pulumi was called with", text)
+			s.Expect(strings.Contains(calls, text)).To(BeTrue(), "%q is not in what pulumi was called with", text)
 		}
 	}
 }
 
 // state returns what the backend of the scene has for a stack of a project.
-func (s *scene) state(project, stack string) string {
+func (s *play) state(project, stack string) string {
 	dir := strings.TrimPrefix(system.BackendURL, "file://")
-	content, err := os.ReadFile(filepath.Join(dir, s.namespace, ".pulumi", "stacks", project, stack+".json"))
-	s.g.Expect(err).NotTo(HaveOccurred())
+	content, err := os.ReadFile(filepath.Join(dir, s.Name, ".pulumi", "stacks", project, stack+".json"))
+	s.Succeed(err)
 	return string(content)
 }
 
 func TestIdentityFieldsWork(t *testing.T) {
 	testUses(t, []use{
 		{field: "accessTokenSecret", manifest: "identity", shows: ran("PULUMI_ACCESS_TOKEN=canary-of-a-token")},
-		{field: "backend", manifest: "plain", shows: func(s *scene, _ *pulumiv1.Stack) {
-			s.g.Expect(s.state("echo", "dev")).To(ContainSubstring("::echo-dev"))
+		{field: "backend", manifest: "plain", shows: func(s *play, _ *pulumiv1.Stack) {
+			s.Expect(s.state("echo", "dev")).To(ContainSubstring("::echo-dev"))
 		}},
-		{field: "stack", manifest: "identity", shows: func(s *scene, _ *pulumiv1.Stack) {
-			s.g.Expect(s.state("echo", "identity")).To(ContainSubstring("::echo-identity"))
+		{field: "stack", manifest: "identity", shows: func(s *play, _ *pulumiv1.Stack) {
+			s.Expect(s.state("echo", "identity")).To(ContainSubstring("::echo-identity"))
 		}},
-		{field: "secretsProvider", manifest: "identity", shows: func(s *scene, _ *pulumiv1.Stack) {
-			s.g.Expect(s.state("echo", "identity")).To(ContainSubstring(`"type":"passphrase"`))
+		{field: "secretsProvider", manifest: "identity", shows: func(s *play, _ *pulumiv1.Stack) {
+			s.Expect(s.state("echo", "identity")).To(ContainSubstring(`"type":"passphrase"`))
 		}},
 		{field: "envs", manifest: "identity", shows: ran("FROM_CONFIGMAP=of-the-configmap")},
 		{field: "envSecrets", manifest: "identity", shows: ran("FROM_SECRET=canary-of-the-secret")},
@@ -71,13 +70,16 @@ func TestMisusedIdentityFieldsAreExplainedAndHeal(t *testing.T) {
 		{field: "envRefs.Secret (missing key)", manifest: "identity", patch: "{spec: {envRefs: {FROM_KEY: {secret: {key: nothing}}}}}", reason: missing, says: "nothing"},
 		{field: "envRefs.Secret (another namespace)", manifest: "identity", patch: "{spec: {envRefs: {FROM_KEY: {secret: {namespace: kube-system}}}}}", reason: invalid,
 			says: "spec.envRefs[FROM_KEY]: secret kube-system/credentials is in another namespace"},
-		{field: "envRefs.Secret (names none)", manifest: "identity", patch: "{spec: {envRefs: {FROM_KEY: {secret: null}}}}", refused: "a reference of type Secret needs the field secret"},
-		{field: "envRefs.Literal (names none)", manifest: "identity", patch: "{spec: {envRefs: {FROM_LITERAL: {literal: null}}}}", refused: "a reference of type Literal needs the field literal"},
+		{field: "envRefs.Secret (names none)", manifest: "identity", patch: "{spec: {envRefs: {FROM_KEY: {secret: null}}}}", reason: invalid,
+			says: "spec.envRefs[FROM_KEY]: type Secret needs the field secret"},
+		{field: "envRefs.Literal (names none)", manifest: "identity", patch: "{spec: {envRefs: {FROM_LITERAL: {literal: null}}}}", reason: invalid,
+			says: "spec.envRefs[FROM_LITERAL]: type Literal needs the field literal"},
 		{field: "envRefs.Env", manifest: "identity", patch: "{spec: {envRefs: {FROM_ENV: {type: Env, env: {name: KUBECONFIG}}}}}", reason: invalid,
 			says: "spec.envRefs[FROM_ENV]: type Env is not supported any more"},
 		{field: "envRefs.FS", manifest: "identity", patch: "{spec: {envRefs: {FROM_FILE: {type: FS, filesystem: {path: /etc/passwd}}}}}", reason: invalid,
 			says: "spec.envRefs[FROM_FILE]: type FS is not supported any more"},
-		{field: "envRefs (unknown type)", manifest: "identity", patch: "{spec: {envRefs: {FROM_KEY: {type: Vault}}}}", refused: `Unsupported value: "Vault"`},
+		{field: "envRefs (unknown type)", manifest: "identity", patch: "{spec: {envRefs: {FROM_KEY: {type: Vault}}}}", reason: invalid,
+			says: `spec.envRefs[FROM_KEY]: unknown type "Vault"`},
 		{field: "envRefs (a name that is none)", manifest: "identity", patch: "{spec: {envRefs: {'A=B': {type: Literal, literal: {value: c}}}}}", reason: failed,
 			says: `"A=B" cannot be the name of an environment variable`},
 	})
@@ -86,8 +88,8 @@ func TestMisusedIdentityFieldsAreExplainedAndHeal(t *testing.T) {
 // TestEnvironmentsReachPulumi ends where pulumi asks the service for them, which only Pulumi Cloud has.
 func TestEnvironmentsReachPulumi(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "use-environment")
-	s.g.Expect(s.applyAll(s.manifest("manifests/plain", "{spec: {environment: [team/base, team/app]}}"))).To(Succeed())
-	stack := s.await("plain", notReady(pulumiv1.RetryingAfterFailureReason, "does not support environments"))
+	s := newPlay(t, "use-environment")
+	s.applyPatched("plain", "{spec: {environment: [team/base, team/app]}}")
+	stack := s.AwaitStack("plain", notReady(pulumiv1.RetryingAfterFailureReason, "does not support environments"))
 	ran("environment:", "team/base", "team/app")(s, stack)
 }

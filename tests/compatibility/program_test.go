@@ -14,11 +14,12 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 )
 
 func TestProgramFieldsWork(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "use-program")
+	s := newPlay(t, "use-program")
 	s.apply("manifests/program")
 	stack := s.awaitReady("program")
 	state := s.state("program", "dev")
@@ -52,39 +53,39 @@ func TestProgramFieldsWork(t *testing.T) {
 	} {
 		t.Run(field.path, func(t *testing.T) { field.shows(NewWithT(t)) })
 	}
-	s.g.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(s.program("program").Status.Artifact.Digest))
+	s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(s.program("program").Status.Artifact.Digest))
 
 	s.patchProgram("program", "{program: {outputs: {greeting: changed}}}")
-	s.await("program", func(stack *pulumiv1.Stack) bool {
-		return isReady(stack) && output("greeting") != string(stack.Status.Outputs["greeting"].Raw)
+	s.AwaitStack("program", func(stack *pulumiv1.Stack) bool {
+		return isReady(stack) && output("greeting") != scene.Output(stack, "greeting")
 	})
 	s.delete("program")
-	s.g.Expect(s.listFiles()).To(ConsistOf("second"), "what is to be retained is")
+	s.Expect(s.listFiles()).To(ConsistOf("second"), "what is to be retained is")
 }
 
 // read returns what a program wrote into a file.
-func (s *scene) read(name string) string {
+func (s *play) read(name string) string {
 	content, err := os.ReadFile(filepath.Join(s.files, name))
-	s.g.Expect(err).NotTo(HaveOccurred())
+	s.Succeed(err)
 	return string(content)
 }
 
-func (s *scene) program(name string) *pulumiv1.Program {
+func (s *play) program(name string) *pulumiv1.Program {
 	program := &pulumiv1.Program{}
-	s.g.Expect(system.Client.Get(s.t.Context(), s.key(name), program)).To(Succeed())
+	s.Get(name, program)
 	return program
 }
 
 // patchProgram applies the manifest of the Program with a change of it, as its user would.
-func (s *scene) patchProgram(name, change string) {
+func (s *play) patchProgram(name, change string) {
 	objects := s.manifest("manifests/"+name, "")
 	s.mergeProgram(objects, change)
-	s.g.Expect(s.applyAll(objects)).To(Succeed())
+	s.Expect(s.applyAll(objects)).To(Succeed())
 }
 
-func (s *scene) mergeProgram(objects []*unstructured.Unstructured, change string) {
+func (s *play) mergeProgram(objects []*unstructured.Unstructured, change string) {
 	var fields map[string]any
-	s.g.Expect(yaml.Unmarshal([]byte(change), &fields)).To(Succeed())
+	s.Expect(yaml.Unmarshal([]byte(change), &fields)).To(Succeed())
 	for _, object := range objects {
 		if object.GetKind() == pulumiv1.ProgramKind {
 			merge(object.Object, fields)
@@ -97,41 +98,40 @@ func TestMisusedProgramFieldsAreExplainedAndHeal(t *testing.T) {
 	huge := strings.Repeat("x", 2_000_000)
 	for _, test := range []struct {
 		field, patch, refused string
-		// reason is that of the Stack. Says is in its message, and, when the Program itself is wrong, in that of the Program.
+		// reason is that of the Stack. Says is in its message, and, when the Program cannot be rendered, in that of the Program.
 		reason, says string
 	}{
 		{"configuration (unknown type)", "{configuration: {word: {type: Vector}}}", "program.configuration.word.type", "", ""},
-		{"configuration (neither type nor default)", "{configuration: {empty: {}}}", "", pulumiv1.SourceNotReadyReason, "program.configuration.empty: needs a type or a default value"},
-		{"variables (no expression)", "{variables: {greeting: '${word'}}", "", pulumiv1.SourceNotReadyReason, "program.variables.greeting"},
+		{"configuration (neither type nor default)", "{configuration: {empty: {}}}", "", pulumiv1.RetryingAfterFailureReason, "either 'default' or 'type' is required"},
+		{"variables (no expression)", "{variables: {greeting: '${word'}}", "", pulumiv1.RetryingAfterFailureReason, "unterminated interpolation"},
 		{"variables (unknown name)", "{variables: {greeting: '${nobody}'}}", "", pulumiv1.RetryingAfterFailureReason, `resource, variable, or config value "nobody" not found`},
 		{"variables (a circle)", "{variables: {greeting: '${other}', other: '${greeting}'}}", "", pulumiv1.RetryingAfterFailureReason, "circular"},
 		{"outputs (unknown name)", "{outputs: {greeting: '${nobody}'}}", "", pulumiv1.RetryingAfterFailureReason, "nobody"},
 		{"resources (without a type)", "{resources: {other: {properties: {}}}}", "program.resources.other.type: Required value", "", ""},
-		{"resources (unknown field)", "{resources: {first: {propertys: {}}}}", "", pulumiv1.SourceNotReadyReason, `program.resources.first.propertys: unknown field, did you mean "properties"?`},
+		{"resources (unknown field)", "{resources: {first: {propertys: {}}}}", "", pulumiv1.RetryingAfterFailureReason, "invalid key 'propertys'"},
 		{"resources (unknown type)", "{resources: {first: {type: 'test:index:Nothing'}}}", "", pulumiv1.RetryingAfterFailureReason, "error resolving type of resource first"},
-		{"options (unknown field)", "{resources: {first: {options: {Protect: true}}}}", "", pulumiv1.SourceNotReadyReason, "program.resources.first.options.Protect: unknown field"},
-		{"get (beside properties)", "{resources: {first: {get: {id: x}}}}", "", pulumiv1.SourceNotReadyReason, "program.resources.first.get: a resource has either properties or get"},
-		{"get (without an id)", "{resources: {looked: {get: {id: ''}}}}", "", pulumiv1.SourceNotReadyReason, "program.resources.looked.get.id"},
-		{"program (unknown field)", "{variable: {a: b}}", "", pulumiv1.SourceNotReadyReason, `program.variable: unknown field, did you mean "variables"?`},
+		{"get (beside properties)", "{resources: {first: {get: {id: x}}}}", "", pulumiv1.RetryingAfterFailureReason, "properties and get are mutually exclusive"},
+		{"get (without an id)", "{resources: {looked: {get: {id: ''}}}}", "", pulumiv1.RetryingAfterFailureReason, "Expected an ID"},
+		{"program (runtime)", "{runtime: go}", "", pulumiv1.SourceNotReadyReason, "program.runtime: cannot be set: the runtime of a Program is yaml"},
 		{"program (two megabytes)", "{variables: {greeting: " + huge + "}}", "too large", "", ""},
 	} {
 		t.Run(test.field, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, namespaceFor("misuse-program", test.field))
+			s := newPlay(t, namespaceFor("misuse-program", test.field))
 			objects := s.manifest("manifests/program", "")
 			s.mergeProgram(objects, "{program: "+test.patch+"}")
 			err := s.applyAll(objects)
 			if test.refused != "" {
-				s.g.Expect(err).To(MatchError(ContainSubstring(test.refused)))
+				s.Expect(err).To(MatchError(ContainSubstring(test.refused)))
 				return
 			}
-			s.g.Expect(err).NotTo(HaveOccurred())
-			s.await("program", notReady(test.reason, test.says))
+			s.Succeed(err)
+			s.AwaitStack("program", notReady(test.reason, test.says))
 			if test.reason == pulumiv1.SourceNotReadyReason {
 				program := s.program("program")
-				s.g.Expect(conditions.GetReason(program, meta.StalledCondition)).To(Equal(pulumiv1.ProgramInvalidReason))
-				s.g.Expect(conditions.GetMessage(program, meta.ReadyCondition)).To(ContainSubstring(test.says))
-				s.g.Expect(program.Status.Artifact).To(BeNil())
+				s.Expect(conditions.GetReason(program, meta.StalledCondition)).To(Equal(pulumiv1.ProgramInvalidReason))
+				s.Expect(conditions.GetMessage(program, meta.ReadyCondition)).To(ContainSubstring(test.says))
+				s.Expect(program.Status.Artifact).To(BeNil())
 			}
 			s.replace("manifests/program")
 			s.awaitReady("program")

@@ -2,14 +2,11 @@ package compatibility_test
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
 
-	"k8s.io/apimachinery/pkg/types"
-
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/provider/install"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -52,16 +49,10 @@ GOGC=off GOMEMLIMIT=300MiB exec %[2]s "$@"
 func (r *recorder) path() string { return filepath.Join(r.dir, "pulumi") }
 
 // of returns what was noted for the Stack; nothing when pulumi never ran for it.
-func (r *recorder) of(stack types.NamespacedName) string {
-	content, err := os.ReadFile(filepath.Join(r.dir, directoryName(stack)))
+func (r *recorder) of(s *play, stack *pulumiv1.Stack) string {
+	content, err := os.ReadFile(filepath.Join(r.dir, filepath.Base(s.Directory(stack.Name))))
 	if err != nil {
 		return ""
 	}
 	return string(content)
-}
-
-// directoryName is that of the directory in which the process runtime keeps the workspace.
-func directoryName(workspace types.NamespacedName) string {
-	sum := sha256.Sum256([]byte(workspace.String()))
-	return hex.EncodeToString(sum[:])[:12]
 }

@@ -2,96 +2,104 @@ package compatibility_test
 
 var lifecycleRows = []row{
 	{
-		field: "targets", operator: "URNs for `--target` of `up` and `preview`, never of `destroy`.",
+		field: "targets", operator: "URNs for `--target` of `up` and `preview`, but not of `destroy`.",
 		uses:    []string{lifecycleUse + "targets", "e2e.TestOptionsReachPulumi"},
 		misuses: []string{lifecycleMisuse + "targets (not there)", lifecycleMisuse + "targets (hostile)", typed},
 	}, {
-		field: "targetDependents", operator: "`--target-dependents`.",
+		field: "targetDependents", operator: "Sets `--target-dependents`.",
 		uses: []string{lifecycleUse + "targetDependents"}, misuses: []string{lifecycleOdd + "targetDependents (without targets)", typed},
-	}, {
-		field: "prerequisites", operator: "Stacks of the same namespace that must have succeeded. Circles are not noticed.",
-		difference: "Stacks that wait for each other are Stalled with `DependencyCycle`.", why: "They would wait for ever.",
+	},
+	{
+		field: "prerequisites", operator: "Stacks of the same namespace that must have succeeded. Cycles are not detected.",
+		difference: "Stacks that wait for each other are Stalled with `DependencyCycle`.", why: "They would wait forever.",
 		uses:    []string{"e2e.TestStackWaitsForItsPrerequisites"},
 		misuses: []string{lifecycleMisuse + "prerequisites (missing)", lifecycleMisuse + "prerequisites (itself)", "compatibility.TestPrerequisitesInACircleWaitAndHealWhenItIsBroken"},
 	}, {
 		field: "prerequisites[].name", operator: "Required.", uses: []string{"e2e.TestStackWaitsForItsPrerequisites"}, misuses: []string{lifecycleMisuse + "prerequisites (missing)", typed},
-	}, {
-		field: "prerequisites[].requirement", operator: "What is asked of the prerequisite.",
-		uses: []string{"compatibility.TestPrerequisiteThatSucceededTooLongAgoIsRunFirst"}, misuses: []string{typed},
-	}, {
-		field: "prerequisites[].requirement.succeededWithinDuration", operator: "A prerequisite whose success is older is run again.",
+	},
+	same("prerequisites[].requirement", "The requirement that the prerequisite must meet.",
+		"compatibility.TestPrerequisiteThatSucceededTooLongAgoIsRunFirst", typed),
+	{
+		field: "prerequisites[].requirement.succeededWithinDuration", operator: "The maximum age of the last success. An older prerequisite is updated again.",
 		uses:       []string{"compatibility.TestPrerequisiteThatSucceededTooLongAgoIsRunFirst", "stack.TestPrerequisiteThatSucceededTooLongAgoIsAskedToRunOnce"},
 		misuses:    []string{lifecycleMisuse + "prerequisites.requirement.succeededWithinDuration (no duration)"},
-		difference: "Less than 10 seconds counts as 10 seconds, and it matters only when there is something to update.", why: "An update does not end, and get noticed, in less; a Stack that is up to date needs nobody.",
-	}, {
-		field: "continueResyncOnCommitMatch", operator: "Runs `up` every `resyncFrequencySeconds` though nothing changed.",
+		difference: "The minimum is 10 seconds, and the age matters only when this Stack has to be updated.", why: "An update takes longer than that to run and to be recorded. A Stack that is up to date needs no prerequisite.",
+	},
+	{
+		field: "continueResyncOnCommitMatch", operator: "Runs `up` every `resyncFrequencySeconds`, even if nothing changed.",
 		uses: []string{"e2e.TestResyncRunsWhenItIsDueAndKeepsTheStackReady", "pods.TestWalkthrough"}, misuses: []string{typed},
 	}, {
-		field: "resyncFrequencySeconds", operator: "The interval of the above and of looking at a git branch; 60 at least.",
+		field: "resyncFrequencySeconds", operator: "The interval of resyncs and of checks of a git branch. The minimum is 60.",
 		uses:    []string{"e2e.TestResyncRunsWhenItIsDueAndKeepsTheStackReady"},
-		misuses: []string{lifecycleMisuse + "resyncFrequencySeconds (negative)", lifecycleOdd + "resyncFrequencySeconds (less than a minute)", typed},
-	}, {
-		field: "refresh", operator: "`--refresh` of `up` and `preview`.",
+		misuses: []string{lifecycleOdd + "resyncFrequencySeconds (negative)", lifecycleOdd + "resyncFrequencySeconds (less than a minute)", typed},
+	},
+	{
+		field: "refresh", operator: "Sets `--refresh` for `up` and `preview`.",
 		uses: []string{lifecycleUse + "refresh"}, misuses: []string{lifecycleOdd + "refresh (of resources that are gone)", typed},
-		difference: "Of `destroy`, too.", why: "What is gone already must not make a destroy fail.",
+		difference: "Also applies to `destroy`.", why: "A destroy does not fail because a resource is already gone.",
 	}, {
-		field: "expectNoRefreshChanges", operator: "Ignored.",
+		field: "expectNoRefreshChanges", operator: "No effect.",
 		uses:       []string{lifecycleUse + "expectNoRefreshChanges", "e2e.TestDriftThatNobodyExpectsIsLeftUntilSomebodyDecides"},
-		misuses:    []string{"automation.TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing", typed},
-		difference: "With `refresh`, an update or preview that would find drift fails before it changes anything.", why: "It does what its name promises.",
-	}, {
-		field: "destroyOnFinalize", operator: "Runs `destroy` before the object goes. After three failures it is not tried again.",
+		misuses:    []string{"operation.TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing", typed},
+		difference: "With `refresh`, an update or preview that finds drift fails before it changes anything.", why: "The field does what its name promises.",
+	},
+	{
+		field: "destroyOnFinalize", operator: "Runs `destroy` before the object is removed. Gives up after three failures.",
 		uses:       []string{lifecycleUse + "destroyOnFinalize", lifecycleUse + "destroyOnFinalize (not set)", "e2e.TestDeletedStackDestroysItsResourcesThoughItsSourceIsGone"},
 		misuses:    []string{lifecycleOdd + "preview (with destroyOnFinalize, deployed before)", typed},
-		difference: "Failed destroys are tried for ever.", why: "Nothing else would ever remove the finalizer, and what was deployed must not be forgotten.",
+		difference: "A failed destroy is retried without limit.", why: "The object stays until its resources are destroyed, so giving up would block its deletion.",
 	}, {
-		field: "runProgram", operator: "`--run-program` of `destroy`.",
+		field: "runProgram", operator: "Sets `--run-program` for `destroy`.",
 		uses: []string{lifecycleUse + "runProgram"}, misuses: []string{lifecycleOdd + "runProgram (without destroyOnFinalize)", typed},
-	}, {
-		field: "retryOnUpdateConflict", operator: "Ignored since 2.0.",
+	},
+	{
+		field: "retryOnUpdateConflict", operator: "No effect since 2.0.",
 		uses:       []string{lifecycleUse + "retryOnUpdateConflict", "e2e.TestLockOfAnotherIsShownAndWaitedFor/locked-eager"},
 		misuses:    []string{"e2e.TestLockOfAnotherIsShownAndWaitedFor/locked", typed},
-		difference: "A stack that is locked is tried again every 10 to 15 seconds; without it with growing waits, up to 10 minutes. Neither is a failure.",
-		why:        "It does what its name promises.",
+		difference: "An update that finds the stack locked is retried every 10 to 15 seconds. Without the field it is retried with backoff, up to 10 minutes. A lock is not a failure.",
+		why:        "The field does what its name promises.",
 	}, {
-		field: "useLocalStackOnly", operator: "Does not create the stack: a missing one stalls the Workspace, which is not retried.",
+		field: "useLocalStackOnly", operator: "Does not create the stack. If it is missing, the Workspace is Stalled and not retried.",
 		uses:       []string{lifecycleUse + "useLocalStackOnly"},
 		misuses:    []string{lifecycleMisuse + "useLocalStackOnly (missing stack)", typed},
-		difference: "A missing stack is a failed attempt, and attempts go on.", why: "Somebody may create the stack at any time.",
-	}, {
-		field: "preview", operator: "Only ever previews. A Stack with it destroys nothing when it is deleted.",
+		difference: "A missing stack is a failed attempt, which is retried.", why: "The stack can be created at any time.",
+	},
+	{
+		field: "preview", operator: "Only runs previews. Deleting the Stack destroys nothing.",
 		uses: []string{lifecycleUse + "preview", "e2e.TestPreviewStackDeploysNothing"},
 		misuses: []string{lifecycleOdd + "preview (with destroyOnFinalize, never deployed)",
 			lifecycleOdd + "preview (with destroyOnFinalize, deployed before)", typed},
-		difference: "A Stack that deployed something before still destroys it.", why: "The resources would be left without an owner.",
+		difference: "With `destroyOnFinalize`, a Stack that was deployed earlier is still destroyed.", why: "Otherwise its resources would be left behind.",
 	}, {
-		field: "retryMaxBackoffDurationSeconds", operator: "The longest wait between attempts; a day by default. There are three retries at all since 2.8.",
+		field: "retryMaxBackoffDurationSeconds", operator: "The maximum time between attempts, one day by default. Since 2.8 there are only three retries.",
 		uses:       []string{"compatibility.TestFailuresAreRepeatedAfterTheLongestBackoffAtMost"},
 		misuses:    []string{lifecycleMisuse + "retryMaxBackoffDurationSeconds (negative)", typed},
-		difference: "Attempts go on.", why: "What heals by itself needs nobody.",
-	}, {
-		field: "workspaceReclaimPolicy", operator: "`Retain` keeps the pod, `Delete` removes the Workspace after a success.",
+		difference: "Retries continue.", why: "An update succeeds without your help when the cause of the failure is gone.",
+	},
+	{
+		field: "workspaceReclaimPolicy", operator: "`Retain` keeps the pod. `Delete` removes the Workspace after each success.",
 		uses: []string{lifecycleUse + "workspaceReclaimPolicy", "e2e.TestReclaimedWorkspaceIsMadeAgainWhenItIsNeeded",
 			"pods.TestReclaimedWorkspaceLeavesNoPodAndComesBackWhenItIsNeeded"},
 		misuses: []string{lifecycleMisuse + "workspaceReclaimPolicy (unknown)"},
 	}, {
-		field: "workspaceTemplate", operator: "Is merged over the Workspace. A name in its metadata breaks the Stack.",
+		field: "workspaceTemplate", operator: "Is merged into the Workspace. A name in its metadata breaks the Stack.",
 		uses:       []string{lifecycleUse + "workspaceTemplate", "pods.TestCustomisedStackBecomesReadyAndItsPodIsAsItSays"},
 		misuses:    []string{lifecycleMisuse + "workspaceTemplate (refused by the API server)", lifecycleMisuse + "workspaceTemplate (unknown field)", lifecycleOdd + "workspaceTemplate (a name and a status of its own)", "pods.TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause/template-invalid"},
-		difference: "Of its metadata only labels and annotations count.", why: "Everything else belongs to the controller.",
-	}, {
-		field: "updateTemplate", operator: "Is merged over Updates.",
-		uses:    []string{lifecycleUse + "updateTemplate"},
-		misuses: []string{lifecycleMisuse + "updateTemplate (refused by the API server)", lifecycleMisuse + "updateTemplate (unknown field)", "api.TestWhatCannotWorkIsRefusedWithAClearMessage/negative lifetime of an ended update in a template"},
-	}, {
-		field: "initOnCreate", operator: "Of 1.x: creates the stack when it does not exist. Gone since 2.0.",
+		difference: "Only the labels and annotations of its metadata are used.", why: "The controller owns the other metadata.",
+	},
+	same("updateTemplate", "Is merged into the Updates.", lifecycleUse+"updateTemplate",
+		lifecycleMisuse+"updateTemplate (refused by the API server)", lifecycleMisuse+"updateTemplate (unknown field)",
+		lifecycleOdd+"updateTemplate (a negative lifetime)"),
+	{
+		field: "initOnCreate", operator: "A field of 1.x: creates the stack if it does not exist. Removed in 2.0.",
 		uses:       []string{lifecycleUse + "initOnCreate", "compatibility.TestStackOfTheOldVersionWorks"},
 		misuses:    []string{typed},
-		difference: "Accepted; it is what always happens.", why: "Manifests of the 1.x documentation can be applied.",
-	}, {
-		field: "resyncFrequency", operator: "Not a field, though tutorials use it: a duration such as `5m`.",
+		difference: "Accepted without effect. A stack that does not exist is always created.", why: "You can apply manifests from the documentation of 1.x.",
+	},
+	{
+		field: "resyncFrequency", operator: "Not a field, although tutorials use it: a duration such as `5m`.",
 		uses:       []string{"api.TestPublishedManifestsAreAccepted", "compatibility.TestPublishedManifestsGoAsFarAsTheyCan"},
 		misuses:    []string{"api.TestWhatCannotWorkIsRefusedWithAClearMessage/two resync intervals", "api.TestWhatCannotWorkIsRefusedWithAClearMessage/negative resync interval"},
-		difference: "Works as `resyncFrequencySeconds`.", why: "People write what they have read.",
+		difference: "Sets the interval, like `resyncFrequencySeconds`.", why: "Manifests from tutorials work.",
 	},
 }

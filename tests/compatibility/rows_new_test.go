@@ -1,27 +1,18 @@
 package compatibility_test
 
 // asFlux is the reason for fields that Flux's controllers have.
-const asFlux = "As Flux's controllers have it."
+const asFlux = "Flux's controllers have this field."
 
 var newRows = []row{
-	{
-		field: "suspend", operator: "None.",
-		uses:       []string{"e2e.TestSuspendedStackCatchesUpWhenItIsResumed"},
-		misuses:    []string{typed},
-		difference: "New.", why: asFlux,
-	},
+	added("suspend", asFlux, "e2e.TestSuspendedStackCatchesUpWhenItIsResumed", typed),
 	{
 		field: "timeout", operator: "None.",
 		uses:       []string{"update.TestUpdateRunsItsOperationWithAllInputs", "e2e.TestTimeoutEndsAnUpdateGracefullyAndIsAFailure"},
 		misuses:    []string{"api.TestWhatCannotWorkIsRefusedWithAClearMessage/negative timeout", "api.TestWhatCannotWorkIsRefusedWithAClearMessage/timeout in days"},
 		difference: "New.", why: asFlux,
 	},
-	{
-		field: "retryInterval", operator: "None.",
-		uses:       []string{"compatibility.TestRetryIntervalTakesThePlaceOfTheBackoff"},
-		misuses:    []string{"api.TestWhatCannotWorkIsRefusedWithAClearMessage/negative retry interval"},
-		difference: "New.", why: asFlux,
-	},
+	added("retryInterval", asFlux, "compatibility.TestRetryIntervalTakesThePlaceOfTheBackoff",
+		"api.TestWhatCannotWorkIsRefusedWithAClearMessage/negative retry interval"),
 	{
 		field: "dependsOn", operator: "None.",
 		uses:       []string{"e2e.TestStackWaitsForItsPrerequisites", "stack.TestReadyExprDecidesWhenADependencyIsReady"},
@@ -32,54 +23,59 @@ var newRows = []row{
 		field: "destroyAfterDependents", operator: "None: Stacks that are deleted together are destroyed at the same time.",
 		uses:       []string{"e2e.TestStacksThatAreDeletedTogetherAreDestroyedInReverseOrder"},
 		misuses:    []string{"e2e.TestStackIsKeptAsLongAsOthersDependOnItThatNobodyDeletes", "e2e.TestNobodyWaitsForDependentsInACycleOrWithoutAReason", typed},
-		difference: "New.", why: "What is built on something has to go before it.",
+		difference: "New.", why: "A Stack that others depend on is destroyed after them.",
 	},
 	{
-		field: "fluxSource.sourceRef.namespace", operator: "None: the namespace of the Stack.",
+		field: "fluxSource.sourceRef.namespace", operator: "None: the source is in the namespace of the Stack.",
 		uses:       []string{"api.TestWhatMayWorkIsAccepted"},
 		misuses:    []string{"e2e.TestStackSaysWhatIsWrongWithItsSource/other-namespace"},
-		difference: "New; refused unless the administrator allows it.", why: asFlux,
+		difference: "New. Other namespaces are rejected unless the controller runs with `--no-cross-namespace-refs=false`.", why: asFlux,
 	},
 	{
-		field: "updateHistoryLimit", operator: "None: Updates expire by time only.",
+		field: "updateHistoryLimit", operator: "None: Updates are only deleted by age.",
 		uses:       []string{"e2e.TestHistoryIsLimited"},
 		misuses:    []string{"api.TestWhatCannotWorkIsRefusedWithAClearMessage/more ended updates than can be kept"},
-		difference: "New.", why: "A Stack that fails often must not fill etcd.",
+		difference: "New.", why: "A Stack that fails often does not fill etcd.",
 	},
+	added("gitAuth.knownHostsRef", "For the host keys of your own servers.", "source.TestCredentialsAreReadFromWhereTheyAreKept",
+		"source.TestWhatIsMissingIsNamed", typed),
+	added("gitAuth.certSecretRef", asFlux, "git.TestPrivateCAAndClientCertificate", "source.TestWhatIsMissingIsNamed", typed),
+	added("gitAuth.proxySecretRef", asFlux, "git.TestExplicitProxyIsUsed", "source.TestWhatIsMissingIsNamed", typed),
+	added("recurseSubmodules", asFlux, "source.TestGitFieldsOfAStackBecomeASource", typed),
 	{
-		field: "gitAuth.knownHostsRef", operator: "None.",
-		uses:       []string{"source.TestCredentialsAreReadFromWhereTheyAreKept"},
-		misuses:    []string{"source.TestWhatIsMissingIsNamed", typed},
-		difference: "New.", why: "Host keys of a server of one's own.",
-	},
-	{
-		field: "gitAuth.certSecretRef", operator: "None.",
-		uses:       []string{"git.TestPrivateCAAndClientCertificate"},
-		misuses:    []string{"source.TestWhatIsMissingIsNamed", typed},
-		difference: "New.", why: asFlux,
-	},
-	{
-		field: "gitAuth.proxySecretRef", operator: "None.",
-		uses:       []string{"git.TestExplicitProxyIsUsed"},
-		misuses:    []string{"source.TestWhatIsMissingIsNamed", typed},
-		difference: "New.", why: asFlux,
-	},
-	{
-		field: "recurseSubmodules", operator: "None.",
-		uses:       []string{"source.TestGitFieldsOfAStackBecomeASource"},
-		misuses:    []string{typed},
-		difference: "New.", why: asFlux,
-	},
-	{
-		field: "sourcePaths", operator: "None: every commit runs every Stack.",
+		field: "sourcePaths", operator: "None: each commit updates each Stack.",
 		uses:       []string{"e2e.TestCommitRunsOnlyTheStacksThatItTouches", "e2e.TestPathsCountForFluxSourcesToo"},
 		misuses:    []string{typed},
 		difference: "New.", why: "For repositories with the programs of many Stacks.",
 	},
 	{
-		field: "updateOn", operator: "None: as `Revision`.",
+		field: "requireVerified", operator: "None: signatures of sources are not considered.",
+		uses:       []string{"sources.TestStackThatRequiresItRunsNothingButWhatFluxHasVerified", "source.TestArtifactIsVerifiedWhenOneReadOfItsSourceSaysSo"},
+		misuses:    []string{"source.TestSourcesWithoutVerificationAreRefusedForGood", typed},
+		difference: "New.", why: "For users who sign what they deploy.",
+	},
+	{
+		field: "drift", operator: "None: drift is found by an update with `refresh`, which overwrites it.",
+		uses:       []string{"e2e.TestDriftIsReportedWhenTwoChecksSeeTheSame", "e2e.TestDriftIsCorrectedOnTheResourcesThatDrifted", "stack.TestIgnoredDriftIsNone"},
+		misuses:    []string{"api.TestWhatCannotWorkIsRefusedWithAClearMessage/drift interval of a minute", typed},
+		difference: "New.", why: "A change outside of Pulumi is seen before an update overwrites it.",
+	},
+	{
+		field: "approval", operator: "None: each commit is deployed at once.",
+		uses:       []string{"e2e.TestPlanWaitsForItsApprovalAndIsCarriedOut", "stack.TestChangesAreCarriedOutAsTheyWereApproved"},
+		misuses:    []string{"e2e.TestRejectedPlanIsNotCarriedOut", typed},
+		difference: "New.", why: "A change is seen, and approved by somebody, before it is made.",
+	},
+	{
+		field: "workspaceIdleTimeout", operator: "None: a pod for each Stack, unless `workspaceReclaimPolicy` is `Delete`.",
+		uses:       []string{"pods.TestIdleWorkspaceHasNoPodUntilTheNextUpdate"},
+		misuses:    []string{typed},
+		difference: "New. By default pods are kept.", why: "Stacks that seldom change need no pod between their updates.",
+	},
+	{
+		field: "updateOn", operator: "None: each revision causes an update, as with `Revision`.",
 		uses:       []string{"e2e.TestEveryRevisionRunsWhenTheSpecSaysSo"},
 		misuses:    []string{typed},
-		difference: "New; `Content` by default.", why: "A commit that changes nothing runs nothing.",
+		difference: "New. The default is `Content`.", why: "A commit that changes no file of the stack causes no update.",
 	},
 }

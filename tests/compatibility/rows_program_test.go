@@ -1,129 +1,75 @@
 package compatibility_test
 
-// The language, whose fields internal/program knows.
+// The language is Pulumi's: it gets what the Program has, and says what is wrong with it.
 const (
-	wholeProgram = "program.TestTheWholeLanguageIsAccepted"
-	readAgain    = "program.TestRenderedProgramIsReadAsItWasWritten"
-	wrongProgram = "program.TestWhatIsWrongIsToldWithItsPath"
+	wholeProgram   = "program.TestRenderedProgramsKeepTheirDigests"
+	readAgain      = "program.TestRenderedProgramIsReadAsItWasWritten"
+	wrongProgram   = "e2e.TestWhatOnlyPulumiCanFindWrongIsToldByTheStack"
+	unknownField   = "program.TestFieldsThatTheControllerDoesNotKnowReachPulumi"
+	invalidProgram = "program.TestProgramThatCannotBeRenderedIsToldAndHealsWhenItIsMended"
 )
 
 var programRows = []row{
 	{
-		field: "configuration", operator: "Types String, Number, List<Number>, List<String>.", uses: []string{programUse + "configuration", "program.TestEveryTypeOfConfigurationIsAccepted"},
+		field: "configuration", operator: "The types `String`, `Number`, `List<Number>` and `List<String>`.", uses: []string{programUse + "configuration", wholeProgram},
 		misuses:    []string{programMisuse + "configuration (unknown type)", programMisuse + "configuration (neither type nor default)", wrongProgram},
-		difference: "All types of Pulumi YAML.", why: "A Program can do what a `Pulumi.yaml` can.",
+		difference: "All types of Pulumi YAML.", why: "A Program can do everything that a `Pulumi.yaml` can.",
 	},
+	same("configuration.*.type", "One of these types.", programUse+"configuration", programMisuse+"configuration (unknown type)",
+		typed),
+	same("configuration.*.default", "The default value.", programUse+"configuration",
+		programMisuse+"configuration (neither type nor default)"),
 	{
-		field: "configuration.*.type", operator: "One of the above.",
-		uses:    []string{programUse + "configuration"},
-		misuses: []string{programMisuse + "configuration (unknown type)", typed},
-	},
-	{
-		field: "configuration.*.default", operator: "A value.",
-		uses:    []string{programUse + "configuration"},
-		misuses: []string{programMisuse + "configuration (neither type nor default)"},
-	},
-	{
-		field: "configuration.*.secret", operator: "None, and pruned.",
+		field: "configuration.*.secret", operator: "None. The API server removes the field.",
 		uses:       []string{programUse + "configuration.secret"},
 		misuses:    []string{typed},
-		difference: "New.", why: "Pulumi YAML has it.",
+		difference: "New.", why: "Pulumi YAML has this field.",
 	},
-	{field: "variables", operator: "Expressions.", uses: []string{programUse + "variables"},
-		misuses: []string{programMisuse + "variables (no expression)", programMisuse + "variables (unknown name)", programMisuse + "variables (a circle)", programMisuse + "program (two megabytes)"}},
+	same("variables", "Expressions.", programUse+"variables", programMisuse+"variables (no expression)",
+		programMisuse+"variables (unknown name)", programMisuse+"variables (a circle)", programMisuse+"program (two megabytes)"),
+	same("outputs", "Expressions.", programUse+"outputs", programMisuse+"outputs (unknown name)", typed),
 	{
-		field: "outputs", operator: "Expressions.",
-		uses:    []string{programUse + "outputs"},
-		misuses: []string{programMisuse + "outputs (unknown name)", typed},
-	},
-	{
-		field: "packages", operator: "Sources, as text.",
+		field: "packages", operator: "Sources, as strings.",
 		uses:       []string{wholeProgram},
 		misuses:    []string{wrongProgram, typed},
-		difference: "Objects, too.", why: "Pulumi YAML has it.",
+		difference: "Objects are accepted as well.", why: "Pulumi YAML accepts both.",
 	},
 	{
-		field: "resources", operator: "Resources. Unknown fields are pruned, and another program runs without a word.",
+		field: "resources", operator: "Resources. Unknown fields are removed without an error, so that another program runs.",
 		uses:       []string{programUse + "resources"},
-		misuses:    []string{programMisuse + "resources (without a type)", programMisuse + "resources (unknown field)", programMisuse + "program (unknown field)"},
-		difference: "Unknown fields are `ProgramInvalid`, with their path.", why: "What is not understood must not be left out."},
-	{
-		field: "resources.*.type", operator: "Required.",
-		uses:    []string{programUse + "resources"},
-		misuses: []string{programMisuse + "resources (without a type)", programMisuse + "resources (unknown type)"},
-	},
-	{field: "resources.*.properties", operator: "An object.", uses: []string{programUse + "properties"}, misuses: []string{wrongProgram}},
-	{
-		field: "resources.*.options", operator: "Options.",
-		uses:    []string{programUse + "options.provider"},
-		misuses: []string{programMisuse + "options (unknown field)", typed},
-	},
-	{
-		field: "resources.*.options.additionalSecretOutputs", operator: "Names.",
-		uses:    []string{programUse + "options.additionalSecretOutputs"},
-		misuses: []string{typed},
-	},
+		misuses:    []string{programMisuse + "resources (without a type)", programMisuse + "resources (unknown field)", programMisuse + "program (runtime)", unknownField},
+		difference: "Unknown fields are passed to Pulumi.", why: "A new field of Pulumi YAML works without a new release of the controller."},
+	same("resources.*.type", "Required.", programUse+"resources", programMisuse+"resources (without a type)",
+		programMisuse+"resources (unknown type)"),
+	same("resources.*.properties", "An object.", programUse+"properties", wrongProgram),
+	same("resources.*.options", "The options of the resource.", programUse+"options.provider", unknownField, typed),
+	same("resources.*.options.additionalSecretOutputs", "Names.", programUse+"options.additionalSecretOutputs", typed),
 	{field: "resources.*.options.aliases", operator: "URNs.", uses: []string{wholeProgram, readAgain}, misuses: []string{wrongProgram}},
-	{
-		field: "resources.*.options.customTimeouts", operator: "Durations.",
-		uses:    []string{programUse + "options.customTimeouts"},
-		misuses: []string{wrongProgram, typed},
-	},
-	{
-		field: "resources.*.options.customTimeouts.create", operator: "A duration.",
-		uses:    []string{programUse + "options.customTimeouts"},
-		misuses: []string{typed},
-	},
-	{
-		field: "resources.*.options.customTimeouts.update", operator: "A duration.",
-		uses:    []string{programUse + "options.customTimeouts"},
-		misuses: []string{typed},
-	},
-	{
-		field: "resources.*.options.customTimeouts.delete", operator: "A duration.",
-		uses:    []string{programUse + "options.customTimeouts"},
-		misuses: []string{typed},
-	},
-	{field: "resources.*.options.deleteBeforeReplace", operator: "A boolean.", uses: []string{readAgain}, misuses: []string{typed}},
-	{
-		field: "resources.*.options.dependsOn", operator: "Resources.",
-		uses:    []string{programUse + "options.dependsOn"},
-		misuses: []string{wrongProgram},
-	},
-	{field: "resources.*.options.ignoreChanges", operator: "Paths.", uses: []string{readAgain}, misuses: []string{typed}},
-	{field: "resources.*.options.import", operator: "An identifier.", uses: []string{readAgain}, misuses: []string{typed}},
-	{
-		field: "resources.*.options.parent", operator: "A resource.",
-		uses:    []string{programUse + "options.parent"},
-		misuses: []string{wrongProgram},
-	},
-	{field: "resources.*.options.protect", operator: "A boolean.", uses: []string{readAgain}, misuses: []string{wrongProgram}},
-	{
-		field: "resources.*.options.provider", operator: "A resource.",
-		uses:    []string{programUse + "options.provider"},
-		misuses: []string{wrongProgram},
-	},
+	same("resources.*.options.customTimeouts", "Durations.", programUse+"options.customTimeouts", wrongProgram, typed),
+	same("resources.*.options.customTimeouts.create", "A duration.", programUse+"options.customTimeouts", typed),
+	same("resources.*.options.customTimeouts.update", "A duration.", programUse+"options.customTimeouts", typed),
+	same("resources.*.options.customTimeouts.delete", "A duration.", programUse+"options.customTimeouts", typed),
+	same("resources.*.options.deleteBeforeReplace", "A boolean.", readAgain, typed),
+	same("resources.*.options.dependsOn", "Resources.", programUse+"options.dependsOn", wrongProgram),
+	same("resources.*.options.ignoreChanges", "Paths.", readAgain, typed),
+	same("resources.*.options.import", "An identifier.", readAgain, typed),
+	same("resources.*.options.parent", "A resource.", programUse+"options.parent", wrongProgram),
+	same("resources.*.options.protect", "A boolean.", readAgain, wrongProgram),
+	same("resources.*.options.provider", "A resource.", programUse+"options.provider", wrongProgram),
 	{
 		field: "resources.*.options.providers", operator: "A map.",
 		uses:       []string{readAgain},
 		misuses:    []string{wrongProgram},
-		difference: "A list, too.", why: "Pulumi YAML has it.",
+		difference: "A list is accepted as well.", why: "Pulumi YAML accepts both.",
 	},
-	{field: "resources.*.options.version", operator: "A version.", uses: []string{programUse + "resources"}, misuses: []string{typed}},
-	{
-		field: "resources.*.get", operator: "Reads a resource that others manage.",
-		uses:    []string{programUse + "get"},
-		misuses: []string{programMisuse + "get (beside properties)", typed},
-	},
-	{
-		field: "resources.*.get.id", operator: "Required.",
-		uses:    []string{programUse + "get"},
-		misuses: []string{programMisuse + "get (without an id)"},
-	},
-	{field: "resources.*.get.state", operator: "What is known of it.", uses: []string{programUse + "get"}, misuses: []string{typed}},
+	same("resources.*.options.version", "A version.", programUse+"resources", typed),
+	same("resources.*.get", "Reads a resource that is managed elsewhere.", programUse+"get", programMisuse+"get (beside properties)",
+		typed),
+	same("resources.*.get.id", "Required.", programUse+"get", programMisuse+"get (without an id)"),
+	same("resources.*.get.state", "The known state of the resource.", programUse+"get", typed),
 }
 
-// newProgramFields are those that the operator does not have, and prunes.
+// newProgramFields are those that the operator does not have. The API server removes them there.
 var newProgramFields = []string{
 	"author", "components", "config", "configuration.*.items", "configuration.*.name", "configuration.*.value", "description", "license", "plugins", "pulumi",
 	"requiredPulumiVersion", "website", "resources.*.defaultProvider", "resources.*.name", "resources.*.options.deletedWith",
@@ -135,27 +81,20 @@ var newProgramFields = []string{
 func newProgramRows() (rows []row) {
 	for _, field := range newProgramFields {
 		rows = append(rows, row{
-			field: field, operator: "None, and pruned.", uses: []string{wholeProgram, readAgain}, misuses: []string{wrongProgram}, difference: "New.", why: "Pulumi YAML has it.",
+			field: field, operator: "None. The API server removes the field.", uses: []string{wholeProgram, readAgain}, misuses: []string{wrongProgram}, difference: "New.", why: "Pulumi YAML has this field.",
 		})
 	}
 	return rows
 }
 
 var programStatusRows = []row{
-	{
-		field: "observedGeneration", operator: "The generation that was seen.",
-		uses:    []string{"program.TestProgramThatNoStackUsesGetsItsArtifact"},
-		misuses: []string{"program.TestStatusIsWrittenOnceForEachChange"},
-	},
+	same("observedGeneration", "The last generation that was processed.", "program.TestProgramThatNoStackUsesGetsItsArtifact",
+		"program.TestStatusIsWrittenOnceForEachChange"),
 	{
 		field: "artifact", operator: "A Flux artifact with the project, which the operator serves over HTTP.", uses: []string{"program.TestProgramThatNoStackUsesGetsItsArtifact", "program.TestEditOfAProgramIsANewRevision"},
-		misuses:    []string{"program.TestUnknownFieldIsToldAndHealsWhenItIsMended", "program.TestArtifactOfAProgramIsMadeUntilItChanges"},
-		difference: "Its URL cannot be fetched.", why: "The controller delivers it, so no tenant can read the programs of another one.",
+		misuses:    []string{invalidProgram, "program.TestArtifactOfAProgramIsMadeUntilItChanges"},
+		difference: "The URL of the artifact cannot be fetched.", why: "The controller sends the program to the workspace, so tenants cannot read the Programs of other tenants.",
 	},
-	{
-		field: "conditions", operator: "None.",
-		uses:       []string{"program.TestProgramThatNoStackUsesGetsItsArtifact"},
-		misuses:    []string{"program.TestUnknownFieldIsToldAndHealsWhenItIsMended"},
-		difference: "New.", why: "What is wrong with a program is said where it is.",
-	},
+	added("conditions", "Problems of a Program are reported on the Program.", "program.TestProgramThatNoStackUsesGetsItsArtifact",
+		invalidProgram),
 }

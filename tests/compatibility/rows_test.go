@@ -29,41 +29,73 @@ const (
 	programMisuse = "compatibility.TestMisusedProgramFieldsAreExplainedAndHeal/"
 )
 
+// same is the row of a field that does what it does with the operator, with a test that uses it.
+func same(field, operator, use string, misuses ...string) row {
+	return row{field: field, operator: operator, uses: []string{use}, misuses: misuses}
+}
+
+// added is the row of a field that the operator does not have.
+func added(field, why, use string, misuses ...string) row {
+	return row{field: field, operator: "None.", uses: []string{use}, misuses: misuses, difference: "New.", why: why}
+}
+
 const stacks, programDefinition = "pulumi.com_stacks.yaml", "pulumi.com_programs.yaml"
 
 // wholes are fields whose row speaks of all fields below them.
-var wholes = []string{"dependsOn", "history", "lastUpdate.resourceChanges", "gitAuth.knownHostsRef", "gitAuth.certSecretRef", "gitAuth.proxySecretRef",
+var wholes = []string{"dependsOn", "approval", "plan", "drift", "history", "lastUpdate.resourceChanges", "gitAuth.knownHostsRef", "gitAuth.certSecretRef", "gitAuth.proxySecretRef",
 	"components", "pulumi", "configuration.*.items", "artifact"}
 
-const introduction = `# Compatibility
-
-<!-- Written by ` + updateCommand + ` from the rows in tests/compatibility. -->
-
-Manifests that were written for the Pulumi Kubernetes Operator work here as they are. This page has each field of its API: what the
-operator does with it, what is different here and why, a test that uses it and a test that misuses it. The tests run
-stack-controller as a process beside a real kube-apiserver, source-controller, git server and pulumi CLI, or with pods on a real
-node (those in tests/pods), with manifests as a user writes them.
-
-*Misused* is: missing, malformed, hostile, huge or contradictory. The test then expects what the user sees, which is a refusal by the
-API server or a condition with a reason and a message that names the culprit, and that everything heals when it is mended.
-
-How to change over is in the [migration guide](guides/migration.md); what each reason means is in [conditions](conditions.md).
-`
-
-// tables are all parts of the page.
-var tables = []table{
+// documents have all tables.
+var documents = []page{
 	{
-		heading:    "Stack: identity, backend, environment",
-		about:      "Fields below `spec` of a Stack (`pulumi.com/v1`).",
-		definition: stacks, top: "spec", rows: identityRows,
+		file: "stacks.md", title: "Compatibility of Stacks",
+		introduction: `Each field of a Stack (` + "`pulumi.com/v1`" + `): what the Pulumi Kubernetes Operator does with it, what is different here and why. See
+[compatibility](../compatibility.md) for a summary, and [Stacks](../spec/v1/stacks.md) for the specification.`,
+		tables: []table{
+			{
+				heading: "Identity, backend, environment", about: "Fields under `spec`.",
+				anchor: "spec", definition: stacks, top: "spec", rows: identityRows,
+			},
+			{heading: "Configuration", about: "Fields under `spec`.", anchor: "spec", definition: stacks, top: "spec", rows: configurationRows},
+			{heading: "Source", about: "Fields under `spec`.", anchor: "spec", definition: stacks, top: "spec", rows: sourceRows},
+			{heading: "Lifecycle", about: "Fields under `spec`.", anchor: "spec", definition: stacks, top: "spec", rows: lifecycleRows},
+			{
+				heading: "New fields", about: "Optional fields under `spec` that the operator does not have.",
+				anchor: "spec", definition: stacks, top: "spec", rows: newRows,
+			},
+			{heading: "Status", about: "Fields under `status`.", anchor: "status", definition: stacks, top: "status", rows: statusRows},
+			{
+				heading: "Reasons of conditions", about: "Reasons of `Ready`, `Reconciling` and `Stalled`. See [conditions](../conditions.md#stack).",
+				anchor: "reason", rows: append(reasonRows, newReasonRows()...),
+			},
+			{heading: "Names, columns, versions", about: "What scripts and tools use besides fields.", anchor: "name", rows: nameRows},
+		},
 	},
-	{heading: "Stack: configuration", about: "Fields below `spec`.", definition: stacks, top: "spec", rows: configurationRows},
-	{heading: "Stack: source", about: "Fields below `spec`.", definition: stacks, top: "spec", rows: sourceRows},
-	{heading: "Stack: lifecycle", about: "Fields below `spec`.", definition: stacks, top: "spec", rows: lifecycleRows},
-	{heading: "Stack: fields that the operator does not have", about: "Fields below `spec`. No manifest needs them.", definition: stacks, top: "spec", rows: newRows},
-	{heading: "Stack: status", about: "Fields below `status`.", definition: stacks, top: "status", rows: statusRows},
-	{heading: "Stack: reasons of conditions", about: "Reasons of `Ready`, `Reconciling` and `Stalled`.", rows: append(reasonRows, newReasonRows()...)},
-	{heading: "Stack: names, columns, versions", about: "What scripts and tools rely on besides fields.", rows: nameRows},
-	{heading: "Program", about: "Fields below `program`, which is beside `metadata`, of a Program (`pulumi.com/v1`).", definition: programDefinition, top: "program", rows: append(programRows, newProgramRows()...)},
-	{heading: "Program: status", about: "Fields below `status`.", definition: programDefinition, top: "status", rows: programStatusRows},
+	{
+		file: "workspaces.md", title: "Compatibility of Workspaces and Updates",
+		introduction: `The reasons of conditions: when the Pulumi Kubernetes Operator uses them, what is different here and why. See
+[compatibility](../compatibility.md) for a summary, and [Workspaces](../spec/v1/workspaces.md) and [Updates](../spec/v1/updates.md) for all fields.`,
+		tables: []table{
+			{
+				heading: "Workspaces", anchor: "workspace", rows: workspaceReasonRows,
+				about: "Reasons of `Ready` and `Stalled` of a Workspace (`auto.pulumi.com/v1alpha1`). See [conditions](../conditions.md#workspace).",
+			},
+			{
+				heading: "Updates", anchor: "update", rows: updateReasonRows,
+				about: "Reasons of `Progressing`, `Failed` and `Complete` of an Update (`auto.pulumi.com/v1alpha1`). See [conditions](../conditions.md#update).",
+			},
+		},
+	},
+	{
+		file: "programs.md", title: "Compatibility of Programs",
+		introduction: `Each field of a Program (` + "`pulumi.com/v1`" + `): what the Pulumi Kubernetes Operator does with it, what is different here and why. See
+[compatibility](../compatibility.md) for a summary, and [Programs](../spec/v1/programs.md) for the specification.`,
+		tables: []table{
+			{
+				heading: "Program", about: "Fields under `program`, which is at the top level of the object, next to `metadata`.",
+				anchor: "program", definition: programDefinition, top: "program", rows: append(programRows, newProgramRows()...),
+			},
+			{heading: "Status", about: "Fields under `status`.", anchor: "status", definition: programDefinition, top: "status", rows: programStatusRows},
+		},
+	},
 }

@@ -1,6 +1,7 @@
 package compatibility_test
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -10,16 +11,23 @@ import (
 
 func TestSourceFieldsWork(t *testing.T) {
 	testUses(t, []use{
-		{field: "fluxSource", manifest: "plain", shows: func(s *scene, stack *pulumiv1.Stack) {
-			s.g.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(HavePrefix("sha256:"))
-			s.g.Expect(stack.Status.LastAppliedRevision).To(HavePrefix("main@sha1:"))
+		{field: "fluxSource", manifest: "plain", shows: func(s *play, stack *pulumiv1.Stack) {
+			s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(HavePrefix("sha256:"))
+			s.Expect(stack.Status.LastAppliedRevision).To(HavePrefix("main@sha1:"))
 		}},
 		{field: "fluxSource.dir", manifest: "files", shows: wrote("first", "second")},
-		{field: "fluxSource.dir (with a leading slash)", manifest: "plain", patch: "{spec: {fluxSource: {dir: /echo}}}", shows: func(*scene, *pulumiv1.Stack) {}},
+		{field: "fluxSource.dir (with a leading slash)", manifest: "plain", patch: "{spec: {fluxSource: {dir: /echo}}}"},
 		{field: "fluxSource.sourceRef.apiVersion (retired)", manifest: "plain",
-			patch: "{spec: {fluxSource: {sourceRef: {apiVersion: source.toolkit.fluxcd.io/v1beta2}}}}", shows: func(*scene, *pulumiv1.Stack) {}},
+			patch: "{spec: {fluxSource: {sourceRef: {apiVersion: source.toolkit.fluxcd.io/v1beta2}}}}"},
 		{field: "fluxSource.sourceRef.apiVersion (left out)", manifest: "plain",
-			patch: "{spec: {fluxSource: {sourceRef: {apiVersion: null}}}}", shows: func(*scene, *pulumiv1.Stack) {}},
+			patch: "{spec: {fluxSource: {sourceRef: {apiVersion: null}}}}"},
+		{field: "fluxSource (below a git repository)", manifest: "git-branch",
+			patch: "{spec: {fluxSource: {dir: broken, sourceRef: {kind: GitRepository, name: programs}}}}", shows: func(s *play, stack *pulumiv1.Stack) {
+				s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(programsCommit))
+			}},
+		{field: "programRef (below a Flux source)", manifest: "plain", patch: "{spec: {programRef: {name: nobody}}}", shows: func(s *play, stack *pulumiv1.Stack) {
+			s.Expect(stack.Status.LastAppliedRevision).To(HavePrefix("main@sha1:"))
+		}},
 	})
 }
 
@@ -38,8 +46,14 @@ func TestMisusedSourceFieldsAreExplainedAndHeal(t *testing.T) {
 		{field: "fluxSource.dir (missing)", manifest: "plain", patch: "{spec: {fluxSource: {dir: nowhere}}}", reason: failed, says: "nowhere"},
 		{field: "fluxSource.dir (outside)", manifest: "plain", patch: "{spec: {fluxSource: {dir: ../../../etc}}}", reason: failed, says: "../../../etc"},
 		{field: "fluxSource.dir (without a program)", manifest: "plain", patch: "{spec: {fluxSource: {dir: empty}}}", reason: failed, says: "no Pulumi.yaml there"},
-		{field: "fluxSource (beside a git repository)", manifest: "plain", patch: "{spec: {projectRepo: 'https://git.example.com/a'}}", refused: "a Stack has one source"},
-		{field: "programRef (beside a Flux source)", manifest: "plain", patch: "{spec: {programRef: {name: a}}}", refused: "a Stack has one source"},
+		{field: "fluxSource.sourceRef.kind (empty)", manifest: "plain", patch: "{spec: {fluxSource: {sourceRef: {kind: ''}}}}",
+			reason: pulumiv1.SpecInvalidReason, says: "spec.fluxSource.sourceRef.kind is empty"},
+		{field: "fluxSource.sourceRef.name (empty)", manifest: "plain", patch: "{spec: {fluxSource: {sourceRef: {name: ''}}}}",
+			reason: pulumiv1.SpecInvalidReason, says: "spec.fluxSource.sourceRef.name"},
+		{field: "fluxSource.sourceRef.name (huge)", manifest: "plain", patch: "{spec: {fluxSource: {sourceRef: {name: " + strings.Repeat("a", 100_000) + "}}}}",
+			reason: pulumiv1.SpecInvalidReason, says: "spec.fluxSource.sourceRef.name"},
+		{field: "fluxSource (beside a git repository)", manifest: "plain", patch: "{spec: {projectRepo: 'https://git.example.com/acmecorp/programs'}}",
+			reason: pulumiv1.SpecInvalidReason, says: "neither spec.branch nor spec.commit is set"},
 	})
 }
 
@@ -57,17 +71,17 @@ func TestPublishedManifestsGoAsFarAsTheyCan(t *testing.T) {
 		{"flux-source-v1beta2", "my-stack", pulumiv1.SourceNotFoundReason, "nginx-repo"},
 		{"git-branch", "nginx-k8s-stack-production", pulumiv1.RepositoryNotFoundReason, "acmecorp/pulumi-nginx"},
 		{"git-commit", "nginx-k8s-stack-production", pulumiv1.RepositoryNotFoundReason, "acmecorp/pulumi-nginx"},
-		{"program", "staticwebsite", pulumiv1.RetryingAfterFailureReason, "a name consists of letters"},
+		{"program", "staticwebsite", pulumiv1.RetryingAfterFailureReason, "does not consist of letters"},
 		{"resync-frequency", "prod-api-gateway", pulumiv1.SpecInvalidReason, "neither spec.branch nor spec.commit is set"},
 		{"s3-backend", "s3-bucket-stack", pulumiv1.RepositoryNotFoundReason, "acmecorp/pytest1"},
 		{"workspace-template", "my-stack", pulumiv1.RetryingAfterFailureReason, `neither the update nor workspace "my-stack" has a source`},
 	} {
 		t.Run(test.manifest, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, namespaceFor("published", test.manifest))
+			s := newPlay(t, namespaceFor("published", test.manifest))
 			s.onlyGitIsHere()
 			s.apply("../../api/testdata/manifests/" + test.manifest)
-			s.await(test.stack, notReady(test.reason, test.says))
+			s.AwaitStack(test.stack, notReady(test.reason, test.says))
 		})
 	}
 }

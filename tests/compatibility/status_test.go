@@ -20,8 +20,8 @@ type shown struct{ path, value string }
 
 func TestStatusFieldsTellWhatWasDone(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "use-status")
-	s.g.Expect(s.applyAll(s.manifest("manifests/configuration", "{metadata: {annotations: {pulumi.com/reconciliation-request: one}}}"))).To(Succeed())
+	s := newPlay(t, "use-status")
+	s.applyPatched("configuration", "{metadata: {annotations: {pulumi.com/reconciliation-request: one}}}")
 	stack := s.awaitReady("configuration")
 	for _, field := range []shown{
 		{"observedGeneration", "1"},
@@ -42,58 +42,58 @@ func TestStatusFieldsTellWhatWasDone(t *testing.T) {
 		{"conditions[?(@.type=='Reconciling')].status", ""},
 		{"conditions[?(@.type=='Stalled')].status", ""},
 	} {
-		s.g.Expect(s.statusField("configuration", field.path)).To(Equal(field.value), field.path)
+		s.Expect(s.statusField("configuration", field.path)).To(Equal(field.value), field.path)
 	}
 	last := stack.Status.LastUpdate
-	s.g.Expect(last.LastSuccessfulCommit).To(HavePrefix("sha256:"))
-	s.g.Expect(last.LastAttemptedCommit).To(Equal(last.LastSuccessfulCommit))
-	s.g.Expect(last.LastResyncTime.IsZero()).To(BeFalse())
-	s.g.Expect(s.lastUpdate(stack).Name).To(Equal(last.Name))
-	s.g.Expect(s.lastUpdate(stack).Status.Permalink).To(Equal(last.Permalink))
+	s.Expect(last.LastSuccessfulCommit).To(HavePrefix("sha256:"))
+	s.Expect(last.LastAttemptedCommit).To(Equal(last.LastSuccessfulCommit))
+	s.Expect(last.LastResyncTime.IsZero()).To(BeFalse())
+	s.Expect(s.LastUpdate(stack).Name).To(Equal(last.Name))
+	s.Expect(s.LastUpdate(stack).Status.Permalink).To(Equal(last.Permalink))
 }
 
 // statusField prints a field of the Stack's status as a script of a user would.
-func (s *scene) statusField(name, path string) string {
-	output, err := system.ControlPlane.Kubectl(s.t.Context(), "get", "stack", name, "-n", s.namespace, "-o", "jsonpath={.status."+path+"}")
-	s.g.Expect(err).NotTo(HaveOccurred())
+func (s *play) statusField(name, path string) string {
+	output, err := system.ControlPlane.Kubectl(s.Context(), "get", "stack", name, "-n", s.Name, "-o", "jsonpath={.status."+path+"}")
+	s.Succeed(err)
 	return output
 }
 
 func TestStatusFieldsTellWhatWentWrong(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "use-status-failed")
+	s := newPlay(t, "use-status-failed")
 	s.apply("manifests/plain")
 	good := s.awaitReady("plain").Status.LastUpdate.LastSuccessfulCommit
 	s.patch("plain", "{spec: {fluxSource: {dir: broken}}}")
-	stack := s.await("plain", notReady(pulumiv1.RetryingAfterFailureReason, "/no/such/file"))
+	stack := s.AwaitStack("plain", notReady(pulumiv1.RetryingAfterFailureReason, "/no/such/file"))
 	last := stack.Status.LastUpdate
-	s.g.Expect(last.State).To(Equal(pulumiv1.StackUpdateFailed))
-	s.g.Expect(last.Message).To(ContainSubstring("/no/such/file"))
-	s.g.Expect(last.Failures).To(BeEquivalentTo(1))
-	s.g.Expect(last.LastSuccessfulCommit).To(Equal(good), "what was deployed is still known")
-	s.g.Expect(s.lastUpdate(stack).HasFailed()).To(BeTrue())
-	s.g.Expect(stack.Status.Outputs).NotTo(BeEmpty(), "the outputs of the last success stay")
+	s.Expect(last.State).To(Equal(pulumiv1.StackUpdateFailed))
+	s.Expect(last.Message).To(ContainSubstring("/no/such/file"))
+	s.Expect(last.Failures).To(BeEquivalentTo(1))
+	s.Expect(last.LastSuccessfulCommit).To(Equal(good), "what was deployed is still known")
+	s.Expect(s.LastUpdate(stack).HasFailed()).To(BeTrue())
+	s.Expect(stack.Status.Outputs).NotTo(BeEmpty(), "the outputs of the last success stay")
 }
 
 func TestKubectlWaitsForAStackAsScriptsDo(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "use-wait")
+	s := newPlay(t, "use-wait")
 	s.apply("manifests/plain")
-	_, err := system.ControlPlane.Kubectl(t.Context(), "wait", "stack/plain", "-n", s.namespace, "--for=condition=Ready", "--timeout=60s")
-	s.g.Expect(err).NotTo(HaveOccurred())
-	_, err = system.ControlPlane.Kubectl(t.Context(), "wait", "stack/plain", "-n", s.namespace, "--for=jsonpath={.status.lastUpdate.state}=succeeded", "--timeout=5s")
-	s.g.Expect(err).NotTo(HaveOccurred())
-	table, err := system.ControlPlane.Kubectl(t.Context(), "get", "stacks", "-n", s.namespace)
-	s.g.Expect(err).NotTo(HaveOccurred())
-	s.g.Expect(strings.Fields(strings.Split(table, "\n")[1])).To(ContainElements("plain", "succeeded", "True"))
+	_, err := system.ControlPlane.Kubectl(t.Context(), "wait", "stack/plain", "-n", s.Name, "--for=condition=Ready", "--timeout=60s")
+	s.Succeed(err)
+	_, err = system.ControlPlane.Kubectl(t.Context(), "wait", "stack/plain", "-n", s.Name, "--for=jsonpath={.status.lastUpdate.state}=succeeded", "--timeout=5s")
+	s.Succeed(err)
+	table, err := system.ControlPlane.Kubectl(t.Context(), "get", "stacks", "-n", s.Name)
+	s.Succeed(err)
+	s.Expect(strings.Fields(strings.Split(table, "\n")[1])).To(ContainElements("plain", "succeeded", "True"))
 }
 
 // patchStatus does what kubectl edit --subresource=status does.
-func (s *scene) patchStatus(name, change string) {
+func (s *play) patchStatus(name, change string) {
 	content, err := yaml.YAMLToJSON([]byte("{status: " + change + "}"))
-	s.g.Expect(err).NotTo(HaveOccurred())
-	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
-	s.g.Expect(system.Client.Status().Patch(s.t.Context(), stack, client.RawPatch(types.MergePatchType, content))).To(Succeed())
+	s.Succeed(err)
+	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.Name, Name: name}}
+	s.Expect(system.Client.Status().Patch(s.Context(), stack, client.RawPatch(types.MergePatchType, content))).To(Succeed())
 }
 
 // TestStatusThatSomebodyEditedIsPutRight has what an edit, a restored backup or a crashed controller may leave in a status.
@@ -115,19 +115,19 @@ func TestStatusThatSomebodyEditedIsPutRight(t *testing.T) {
 		t.Run(test.field, func(t *testing.T) {
 			t.Parallel()
 			// What the edit leaves is not for the controller to answer for, so not every status is checked.
-			s := newSceneWithoutChecks(t, namespaceFor("edited", test.field))
+			s := newPlayWithoutChecks(t, namespaceFor("edited", test.field))
 			s.apply("manifests/plain")
 			before := s.awaitReady("plain")
 			s.patchStatus("plain", test.change)
 			// What asks for nothing is not looked at until there is a reason to: here somebody asks for an update.
 			s.patch("plain", "{metadata: {annotations: {pulumi.com/reconciliation-request: now}}}")
-			after := s.await("plain", func(stack *pulumiv1.Stack) bool {
+			after := s.AwaitStack("plain", func(stack *pulumiv1.Stack) bool {
 				return isReady(stack) && stack.Status.ObservedReconcileRequest == "now"
 			})
-			s.g.Expect(after.Status.Outputs).To(Equal(before.Status.Outputs))
-			s.g.Expect(after.Status.ProjectInfo).To(Equal(before.Status.ProjectInfo))
-			s.g.Expect(after.Status.LastUpdate.LastSuccessfulCommit).To(Equal(before.Status.LastUpdate.LastSuccessfulCommit))
-			s.g.Expect(len(s.updates())).To(BeNumerically("<=", 3), "no more updates than an edit can ask for")
+			s.Expect(after.Status.Outputs).To(Equal(before.Status.Outputs))
+			s.Expect(after.Status.ProjectInfo).To(Equal(before.Status.ProjectInfo))
+			s.Expect(after.Status.LastUpdate.LastSuccessfulCommit).To(Equal(before.Status.LastUpdate.LastSuccessfulCommit))
+			s.Expect(len(s.Updates())).To(BeNumerically("<=", 3), "no more updates than an edit can ask for")
 		})
 	}
 }
@@ -135,36 +135,36 @@ func TestStatusThatSomebodyEditedIsPutRight(t *testing.T) {
 // TestStatusOfAnotherTypeIsRefused has what the API server keeps out of a status.
 func TestStatusOfAnotherTypeIsRefused(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "misuse-status-types")
-	s.g.Expect(s.applyAll(s.manifest("manifests/plain", "{spec: {suspend: true}}"))).To(Succeed())
+	s := newPlay(t, "misuse-status-types")
+	s.applyPatched("plain", "{spec: {suspend: true}}")
 	for _, field := range fieldsOf(t, "pulumi.com_stacks.yaml", "status") {
 		wrong, typed := wrongValues[field.schema.Type]
 		if !typed || strings.Contains(field.path, "[]") {
 			continue
 		}
 		content, err := yaml.Marshal(nested(strings.Split(field.path, "."), wrong))
-		s.g.Expect(err).NotTo(HaveOccurred())
+		s.Succeed(err)
 		content, err = yaml.YAMLToJSON(content)
-		s.g.Expect(err).NotTo(HaveOccurred())
-		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "plain"}}
+		s.Succeed(err)
+		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.Name, Name: "plain"}}
 		err = system.Client.Status().Patch(t.Context(), stack, client.RawPatch(types.MergePatchType, content), client.DryRunAll)
-		s.g.Expect(err).To(MatchError(ContainSubstring(strings.NewReplacer(".*", ".key").Replace(field.path))), fmt.Sprint(field.path))
+		s.Expect(err).To(MatchError(ContainSubstring(strings.NewReplacer(".*", ".key").Replace(field.path))), fmt.Sprint(field.path))
 	}
 }
 
 // TestEveryUpdateIsNamedByItsStack follows a Stack from its status to its objects, as scripts and dashboards do.
 func TestEveryUpdateIsNamedByItsStack(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "use-labels")
+	s := newPlay(t, "use-labels")
 	s.apply("manifests/plain")
 	stack := s.awaitReady("plain")
-	update, workspace := s.lastUpdate(stack), &autov1alpha1.Workspace{}
-	s.g.Expect(system.Client.Get(t.Context(), s.key("plain"), workspace)).To(Succeed())
+	update, workspace := s.LastUpdate(stack), &autov1alpha1.Workspace{}
+	s.Get("plain", workspace)
 	for _, labels := range []map[string]string{update.Labels, workspace.Labels} {
-		s.g.Expect(labels).To(HaveKeyWithValue("pulumi.com/component", "stack"))
-		s.g.Expect(labels).To(HaveKeyWithValue("pulumi.com/stack-name", "plain"))
+		s.Expect(labels).To(HaveKeyWithValue("pulumi.com/component", "stack"))
+		s.Expect(labels).To(HaveKeyWithValue("pulumi.com/stack-name", "plain"))
 	}
-	s.g.Expect(update.Spec.WorkspaceName).To(Equal("plain"))
-	s.g.Expect(update.OwnerReferences).To(HaveLen(2))
-	s.g.Expect(stack.Finalizers).To(ContainElement("finalizer.stack.pulumi.com"))
+	s.Expect(update.Spec.WorkspaceName).To(Equal("plain"))
+	s.Expect(update.OwnerReferences).To(HaveLen(2))
+	s.Expect(stack.Finalizers).To(ContainElement("finalizer.stack.pulumi.com"))
 }

@@ -6,35 +6,18 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
-	"log"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
-
-	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 )
 
-const (
-	// patience bounds every wait. What is waited for takes a few seconds, in the company of many others.
-	patience = 60 * time.Second
-	// pollInterval is how often a test looks.
-	pollInterval = 200 * time.Millisecond
-	// logLines is how much of stack-controller's log a failed run shows.
-	logLines = 100
-	// gitPassword is that of private repositories.
-	gitPassword = "canary-of-the-git-server"
-	// parallel is how many tests run at the same time. They wait most of the time.
-	parallel = 12
-)
+// gitPassword is that of private repositories.
+const gitPassword = "canary-of-the-git-server"
 
 var (
 	system *stage.Stage
@@ -47,68 +30,45 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	log.SetOutput(io.Discard) // the git server tells every request
 	flag.Parse()
-	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
 	if *updateDocs {
 		os.Exit(m.Run()) // without servers
 	}
 	os.Exit(run(m))
 }
 
-func run(m *testing.M) (code int) {
-	ctx := context.Background()
+func run(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "compatibility-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		pulumi, err = newRecorder(context.Background(), dir)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
-	if err := setUp(ctx, dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
+	defer func() {
+		if host != nil {
+			host.stop()
+		}
+	}()
+	suite := scene.Suite{
+		AtOnce: 3, // more of them only wait for each other
+		Options: stage.Options{Pulumi: pulumi.path(), ControllerArgs: []string{
+			"--concurrent=8",
+			"--requeue-dependency=5s",
+			"--workspace-idle-timeout=15s", // so that memory is enough for all
+		}},
+		SetUp: func(_ context.Context, on *stage.Stage) error {
+			system = on
+			return setUp(dir)
+		},
+		Leaks: func(ctx context.Context, _ *stage.Stage) ([]string, error) { return findCanaries(ctx) },
 	}
-	if system != nil {
-		defer func() {
-			if code != 0 {
-				fmt.Fprintln(os.Stderr, controlplane.Tail(system.ControllerLog(), logLines))
-			}
-			if err := system.Stop(); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				code = 1
-			}
-		}()
-	}
-	if host != nil {
-		defer host.stop()
-	}
-	if code != 0 {
-		return code
-	}
-	code = m.Run()
-	if leaks, err := findCanaries(ctx); err != nil || len(leaks) > 0 {
-		fmt.Fprintln(os.Stderr, "secrets were written to:", leaks, err)
-		return 1
-	}
-	return code
+	return suite.Run(m)
 }
 
-func setUp(ctx context.Context, dir string) (err error) {
-	if pulumi, err = newRecorder(ctx, dir); err != nil {
-		return err
-	}
-	system, err = stage.Start(ctx, stage.Options{Log: os.Stderr, Pulumi: pulumi.path(), ControllerArgs: []string{
-		"--concurrent=8",
-		"--requeue-dependency=5s",
-		"--workspace-idle-timeout=15s", // so that memory is enough for all
-	}})
-	if err != nil {
-		return err
-	}
+func setUp(dir string) error {
 	files, err := gitserver.FilesFromDir("testdata/programs")
 	if err != nil {
 		return err

@@ -1,11 +1,15 @@
 package conditions_test
 
 import (
+	"cmp"
+	"fmt"
 	"go/ast"
+	"go/format"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,8 +17,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/fluxcd/pkg/apis/meta"
-
+	"github.com/stack-controller/stack-controller/tests/pages"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -24,19 +27,14 @@ type constant struct {
 	file, name, reason string
 }
 
-// declaredIn are the files with the reasons, and the names under which other packages import them.
-var declaredIn = map[string]string{
-	"api/pulumi/v1/condition_types.go":     "pulumiv1",
-	"api/auto/v1alpha1/condition_types.go": "autov1alpha1",
-	"internal/update/reasons.go":           "",
-}
+// The files with the constants of Stack and Program, and of Update and Workspace.
+const (
+	stackConstants  = "api/pulumi/v1/zz_generated.reasons.go"
+	updateConstants = "api/auto/v1alpha1/zz_generated.reasons.go"
+)
 
-// ofFlux are the values of the constants of Flux that stand for reasons of this API.
-var ofFlux = map[string]string{
-	"DependencyNotReadyReason": meta.DependencyNotReadyReason, "InvalidCELExpressionReason": meta.InvalidCELExpressionReason,
-	"ProgressingReason": meta.ProgressingReason, "ProgressingWithRetryReason": meta.ProgressingWithRetryReason,
-	"SucceededReason": meta.SucceededReason, "SuspendedReason": meta.SuspendedReason,
-}
+// declaredIn are the names under which other packages import the constants.
+var declaredIn = map[string]string{stackConstants: "pulumiv1", updateConstants: "autov1alpha1"}
 
 func parse(t *testing.T, file string) *ast.File {
 	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(tools.RepositoryRoot(), filepath.FromSlash(file)), nil, parser.SkipObjectResolution)
@@ -49,18 +47,12 @@ func constants(t *testing.T) (all []constant) {
 	for file := range declaredIn {
 		ast.Inspect(parse(t, file), func(node ast.Node) bool {
 			spec, ok := node.(*ast.ValueSpec)
-			if !ok || len(spec.Values) == 0 || !strings.HasSuffix(spec.Names[0].Name, "Reason") && !strings.HasPrefix(spec.Names[0].Name, "reason") {
+			if !ok {
 				return true
 			}
-			found := constant{file: file, name: spec.Names[0].Name}
-			switch value := spec.Values[0].(type) {
-			case *ast.BasicLit:
-				found.reason, _ = strconv.Unquote(value.Value)
-			case *ast.SelectorExpr:
-				found.reason = ofFlux[value.Sel.Name]
-			}
-			NewWithT(t).Expect(found.reason).NotTo(BeEmpty(), found.name)
-			all = append(all, found)
+			reason, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			all = append(all, constant{file: file, name: spec.Names[0].Name, reason: reason})
 			return true
 		})
 	}
@@ -74,6 +66,41 @@ func rowOf(table table, reason string) *row {
 		}
 	}
 	return nil
+}
+
+// link is one in Markdown, which goes to another page.
+var link = regexp.MustCompile(`\[([^]]*)]\([^)]*\)`)
+
+// constantsOf is the content of a file with constants.
+func constantsOf(file, pkg string) string {
+	var content strings.Builder
+	fmt.Fprintf(&content, "// Code generated from tests/conditions by %s. DO NOT EDIT.\n\npackage %s\n", updateCommand, pkg)
+	written := map[string]bool{}
+	for _, table := range tables {
+		if table.constants != file {
+			continue
+		}
+		fmt.Fprintf(&content, "\n// Reasons of the conditions of %ss.\nconst (\n", table.kind)
+		for _, row := range table.rows {
+			name := cmp.Or(row.constant, row.reason+"Reason")
+			if name == elsewhere || written[name] {
+				continue
+			}
+			written[name] = true
+			fmt.Fprintf(&content, "\t// %s (%s): %s\n\t%s = %q\n", name, strings.ReplaceAll(string(row.state), "*", ""), link.ReplaceAllString(row.means, "$1"), name, row.reason)
+		}
+		content.WriteString(")\n")
+	}
+	return content.String()
+}
+
+func TestConstantsOfTheAPIAreThoseOfTheRows(t *testing.T) {
+	for file, pkg := range map[string]string{stackConstants: "v1", updateConstants: "v1alpha1"} {
+		g := NewWithT(t)
+		formatted, err := format.Source([]byte(constantsOf(file, pkg)))
+		g.Expect(err).NotTo(HaveOccurred())
+		pages.Keep(t, file, string(formatted), updateCommand, *updateDocs)
+	}
 }
 
 func TestEveryReasonOfTheCodeHasARow(t *testing.T) {
@@ -93,10 +120,8 @@ func TestEveryReasonOfTheCodeHasARow(t *testing.T) {
 	}
 }
 
-// declares tells whether the reasons of the kind are in the file of the constant.
-func declares(table table, found constant) bool {
-	return slices.Contains(table.constants, found.file)
-}
+// declares reports whether the reasons of the kind are in the file of the constant.
+func declares(table table, found constant) bool { return table.constants == found.file }
 
 func TestReasonsAreSetUnlessTheirRowSaysThatTheyAreNot(t *testing.T) {
 	used := mentioned(t)

@@ -1,5 +1,5 @@
-// Package conditions_test makes docs/conditions.md, and sees to it that the page has every reason of the code, that nothing else brings
-// an object back than the page says, and that a test provokes each.
+// Package conditions_test has the one table of reasons. It makes their constants in the API and docs/conditions.md from it, and checks that the
+// code uses each, that nothing else brings an object back than the page says, and that a test provokes each.
 package conditions_test
 
 import (
@@ -14,6 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/tests/pages"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -25,54 +26,58 @@ var updateDocs = flag.Bool("update-docs", false, "write "+document)
 // updateCommand writes the page.
 const updateCommand = "go test ./tests/conditions -update-docs"
 
-// state says what an object with a reason is about to do.
+// state is what an object with a reason is doing, and whether it counts as a failure.
 type state string
 
 const (
-	settled          state = "up to date"
-	working          state = "on its way"
-	waiting          state = "waits"
+	settled          state = "ready"
+	working          state = "in progress"
+	waiting          state = "waiting"
 	transient        state = "transient"
 	stalled          state = "**Stalled**"
-	waitingOrStalled state = "waits, or **Stalled**"
-	failing          state = "failure that counts"
-	failingOften     state = "failure that counts, **Stalled**"
-	noFailure        state = "no failure"
-	locked           state = "no failure; **Stalled** after 10 min"
-	ended            state = "ended well"
-	endedBadly       state = "failure that counts"
-	endedNoFailure   state = "ended, no failure"
-	notSet           state = "never set"
+	waitingOrStalled state = "waiting or **Stalled**"
+	failing          state = "failed"
+	failingOften     state = "failed, **Stalled**"
+	noFailure        state = "interrupted"
+	locked           state = "waiting, **Stalled** after 10 minutes"
+	ended            state = "succeeded"
+	endedBadly       state = "failed"
+	endedNoFailure   state = "ended, not a failure"
+	notSet           state = "not used"
 )
 
-// row is what there is to say about a reason.
+// row describes a reason.
 type row struct {
 	reason string
 	state  state
-	// means is what it means. when says more of what wakes the object than the names of the wakers do, times above all. todo is what
-	// somebody may do.
+	// constant is the name of the constant in the API, or elsewhere. The default is the reason followed by "Reason".
+	constant string
+	// means is the meaning. when adds to the names of the wakers, and replaces the waker "time". todo is what the user can do.
 	means, when, todo string
 	// tests are names of tests that provoke it: the package, a dot, the function, and the subtest when there is one.
 	tests []string
 }
 
+// elsewhere means that the constant of the reason belongs to another kind.
+const elsewhere = "elsewhere"
+
 // table is a kind of object.
 type table struct {
 	kind string
-	// conditions says what the types of conditions mean.
+	// conditions describes the types of conditions.
 	conditions string
-	// constants are the files with the reasons.
-	constants []string
-	// wakers is the file with the wakers that the decisions of the controller have; empty for a kind with few of them.
+	// constants is the file with the constants, which is made from the rows.
+	constants string
+	// wakers is the file with the wakers of the decisions of the controller. It is empty for a kind with few of them.
 	wakers string
 	rows   []row
 }
 
-// wakerNames are those of the wakers of the controllers, as a reader knows them.
+// wakerNames are the names of the controllers' wakers on the page.
 var wakerNames = map[string]string{
-	"edit": "edit", "source": "the source", "fetch": "the download", "update": "the Update or Workspace", "dependencies": "the other Stacks",
-	"dependents": "the Stacks that depend on it", "time": "time", "workspace": "the Workspace", "updates": "the other Updates",
-	"observer": "the operation", "delivery": "the delivery",
+	"edit": "an edit", "source": "the source", "fetch": "the download", "update": "the Update or Workspace", "dependencies": "the other Stacks",
+	"dependents": "the dependents", "time": "time", "workspace": "the Workspace", "updates": "the other Updates",
+	"approval": "an Approval", "stack": "the Stack", "observer": "the operation", "delivery": "the delivery", "turn": "its turn",
 }
 
 // wakersOf reads the wakers of each reason.
@@ -100,10 +105,13 @@ func named(t *testing.T, wakers []string) string {
 	return strings.Join(names, ", ")
 }
 
-// wakes is the column about what wakes an object.
+// wakes is the column about what wakes an object. What the row says about the time stands in for the waker "time".
 func wakes(t *testing.T, row row, wakers []string) string {
 	if slices.Contains(wakers, "time") && row.when == "" {
 		t.Errorf("%s: time wakes it, and nothing says when", row.reason)
+	}
+	if row.when != "" {
+		wakers = slices.DeleteFunc(slices.Clone(wakers), func(waker string) bool { return waker == "time" })
 	}
 	text := named(t, wakers)
 	switch {
@@ -112,32 +120,39 @@ func wakes(t *testing.T, row row, wakers []string) string {
 	case row.when == "":
 		return text
 	}
-	return text + ": " + row.when
+	return text + "; " + row.when
 }
 
 func TestConditionsPageIsUpToDate(t *testing.T) {
-	g := NewWithT(t)
-	tests := findTests(t)
+	tests := pages.FindTests(t)
 	var page strings.Builder
 	page.WriteString(introduction)
 	for _, table := range tables {
 		fmt.Fprintf(&page, "\n## %s\n\n%s\n\n", table.kind, strings.TrimSpace(table.conditions))
-		page.WriteString("| reason | what it is | what it means | what wakes it | what to do | provoked by |\n|---|---|---|---|---|---|\n")
+		page.WriteString("| reason | state | meaning | what wakes the object | what to do | test |\n|---|---|---|---|---|---|\n")
 		wakers := wakersOf(t, table)
+		checkPermanence(t, table, wakers[stalledReasons])
+		delete(wakers, stalledReasons)
 		for _, row := range table.rows {
-			fmt.Fprintf(&page, "| `%s` | %s | %s | %s | %s | %s |\n", row.reason, row.state, cell(row.means), cell(wakes(t, row, wakers[row.reason])),
-				cell(row.todo), links(t, tests, row))
+			fmt.Fprintf(&page, "| `%s` | %s | %s | %s | %s | %s |\n", row.reason, row.state, pages.Cell(row.means), pages.Cell(wakes(t, row, wakers[row.reason])),
+				pages.Cell(row.todo), tests.Links(t, row.tests, "../"))
 			delete(wakers, row.reason)
 		}
 		shared(t, &page, table, wakers)
 	}
-	path := filepath.Join(tools.RepositoryRoot(), filepath.FromSlash(document))
-	if *updateDocs {
-		g.Expect(os.WriteFile(path, []byte(page.String()), 0o644)).To(Succeed())
+	pages.Keep(t, document, page.String(), updateCommand, *updateDocs)
+}
+
+// stalledReasons is the entry of the file with the wakers that has the reasons with which decisions make an object Stalled.
+const stalledReasons = "Stalled"
+
+// checkPermanence expects that the row of each of these reasons says that the object is Stalled.
+func checkPermanence(t *testing.T, table table, reasons []string) {
+	for _, reason := range reasons {
+		if row := rowOf(table, reason); row == nil || !strings.Contains(string(row.state), "Stalled") {
+			t.Errorf("a decision of the controller of a %s makes it Stalled with the reason %s, and its row does not say so", table.kind, reason)
+		}
 	}
-	content, err := os.ReadFile(path)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(content) == page.String()).To(BeTrue(), "%s is not what the rows say; run: %s", document, updateCommand)
 }
 
 // shared lists the reasons of the first table that an object of this one has, too.
@@ -157,28 +172,4 @@ func shared(t *testing.T, page *strings.Builder, table table, wakers map[string]
 	for reason := range wakers {
 		t.Errorf("a decision of the controller of a %s has the reason %s, which has no row", table.kind, reason)
 	}
-}
-
-// cell makes text fit into a cell.
-func cell(text string) string {
-	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", `\|`)
-}
-
-// links names tests and where they are.
-func links(t *testing.T, tests *tests, row row) string {
-	var all []string
-	for _, name := range row.tests {
-		function, subtest, _ := strings.Cut(name, "/")
-		file, found := tests.file(function, subtest)
-		if !found {
-			t.Errorf("%s: there is no test %s", row.reason, name)
-			continue
-		}
-		_, short, _ := strings.Cut(function, ".")
-		if subtest != "" {
-			short += "/" + subtest
-		}
-		all = append(all, fmt.Sprintf("[%s](../%s)", cell(short), file))
-	}
-	return strings.Join(all, "<br>")
 }

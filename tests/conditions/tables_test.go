@@ -2,34 +2,42 @@ package conditions_test
 
 const introduction = `# Conditions and their reasons
 
-<!-- Written by ` + updateCommand + ` from the rows in tests/conditions, and from what the controllers' own tests find out. -->
+<!-- Written by ` + updateCommand + ` from the rows in tests/conditions, and from the decisions in the tests of the controllers. -->
 
-This page has every reason that a condition of a Stack, an Update, a Workspace or a Program can have: what it means, what brings the
-object back, what to do, and a test that provokes it on real servers. How to look for what is wrong, and what to do by symptom, is in
-[troubleshooting](guides/troubleshooting.md).
+This page lists every reason of a condition of a [Stack](#stack), an [Update](#update), a [Workspace](#workspace) and a
+[Program](#program): what it means, what wakes the object, what you can do, and a test that causes it. To find a problem by its
+symptom, see [troubleshooting](guides/troubleshooting.md).
 
-- *waits*: something is missing that may come by itself. No attempt is used up, ` + "`Reconciling`" + ` is True.
-- **Stalled**: somebody should have a look, so whoever waits for the object fails fast. Where something else than an edit can help, the
-  controller goes on to try.
-- *transient*: usually over at the next try.
-- *failure that counts*: an attempt that is repeated with growing pauses; the third in a row on the same inputs makes the Stack Stalled.
-- *no failure*: it is repeated, and does not count.
+The column *state* has these values:
 
-What wakes an object is a watch, or time. Besides what is named, an edit and a
-[request](spec/v1/stacks.md#triggering-an-update) always wake a Stack, and so do its source, and a
-[watched](spec/v1/stacks.md#changed-secrets-and-configmaps) Secret or ConfigMap that it uses. The columns of Stack and Update are found
-out from all decisions that their controllers can make. "30 s" is the flag ` + "`--requeue-dependency`" + `.
+| state | meaning |
+|---|---|
+| ready, succeeded | Everything works. |
+| in progress | The controller works on the object. |
+| waiting | Something is missing, or a problem can resolve itself. A Stack does not count this as a failed attempt, and its condition ` + "`Reconciling`" + ` is True. |
+| **Stalled** | You should look at the problem. A Kustomization that waits for the object fails at once. The controller still retries what can be retried. |
+| transient | A failure that usually resolves itself with the next attempt. |
+| failed | A failed attempt, which the Stack retries with backoff. After three failures in a row with the same inputs, the Stack is also Stalled. |
+| interrupted; ended, not a failure | The attempt does not count as a failure. The Stack repeats it. |
+| not used | The controller does not set this reason. |
 
-Every cause that goes away without anybody touching the Stack is noticed: a test breaks and mends
-[each of them](../tests/e2e/recovery_test.go), and waits for the Stack to be Ready.
+An object is woken by a watch, by the end of work in the background, or by time. In addition to what the tables list, a Stack is
+always woken by an edit, by a [request](spec/v1/stacks.md#triggering-an-update), by its source, and by a
+[watched](spec/v1/stacks.md#changed-secrets-and-configmaps) Secret or ConfigMap that it uses. The entries for Stacks and Updates
+are generated from all decisions that their controllers can make. Intervals of 30 s are set by the flag
+` + "`--requeue-dependency`" + `.
+
+When the cause is fixed, a Stack continues without further action. [A test](../tests/e2e/recovery_test.go) causes each such problem,
+fixes it without changing the Stack, and waits until the Stack is Ready.
 `
 
 // sharing stands before the reasons that an Update shares with its Stack.
 const sharing = `
-It waits for these, too, which mean what they mean for the [Stack](#stack). A Secret or ConfigMap is looked for every 2 to 30 s, anything
-else after 3 s at first and every 5 min in the end; a newer artifact replaces the Update.
+An Update can also wait for the following reasons, which have the same meaning as for a [Stack](#stack). A missing Secret or
+ConfigMap is checked every 2 to 30 s. Everything else is checked at growing intervals from 3 s to 5 min. A newer
+artifact replaces the Update.
 
-| reason | what wakes it |
+| reason | what wakes the Update |
 |---|---|
 `
 
@@ -40,12 +48,13 @@ var tables = []table{
 		conditions: `
 | condition | True | False | Unknown | absent |
 |---|---|---|---|---|
-| ` + "`Ready`" + ` | deployed as the spec and the source ask | not, and the reason says why | an operation is on its way | not looked at yet |
-| ` + "`Reconciling`" + ` | the controller goes on by itself | | | settled, or Stalled |
-| ` + "`Stalled`" + ` | somebody should have a look | | | nobody is needed |
+| ` + "`Ready`" + ` | the source and the spec are deployed | they are not, and the reason says why | an operation is running or about to start | not reconciled yet |
+| ` + "`Reconciling`" + ` | the controller works on the Stack, or waits | | | up to date, or Stalled |
+| ` + "`Stalled`" + ` | you should look at the problem | | | no action is needed |
+| ` + "`Drifted`" + ` | resources were changed outside of Pulumi | they were not | the last check failed | nobody looks, or not yet |
 
-The reason is that of ` + "`Ready`" + `, unless another condition is named; ` + "`Stalled`" + ` has the same one.`,
-		constants: []string{"api/pulumi/v1/condition_types.go"},
+The reasons below are those of ` + "`Ready`" + `, unless they name another condition. ` + "`Stalled`" + ` has the same reason as ` + "`Ready`" + `.`,
+		constants: stackConstants,
 		wakers:    "internal/stack/testdata/wakers.json",
 		rows:      stackRows,
 	},
@@ -54,12 +63,12 @@ The reason is that of ` + "`Ready`" + `, unless another condition is named; ` + 
 		conditions: `
 | condition | True | False | absent |
 |---|---|---|---|
-| ` + "`Progressing`" + ` | the operation runs | it waits, and the reason says for what; or it ended | not looked at yet |
-| ` + "`Complete`" + ` | it ended | it has not ended | as above |
-| ` + "`Failed`" + ` | it ended without success, and the reason says of which kind | it has not ended, or succeeded | as above |
+| ` + "`Progressing`" + ` | the operation is running | the Update waits, and the reason says for what, or the operation has ended | not reconciled yet |
+| ` + "`Complete`" + ` | the operation has ended | it has not ended | not reconciled yet |
+| ` + "`Failed`" + ` | the operation ended without success, and the reason is the kind of error | it has not ended, or it succeeded | not reconciled yet |
 
-An Update that ended is not run again, so nothing wakes it: its Stack makes another one. Whether a failure counts is for the Stack.`,
-		constants: []string{"api/auto/v1alpha1/condition_types.go", "internal/update/reasons.go"},
+An Update runs once. After its end nothing wakes it, and its Stack creates another one.`,
+		constants: updateConstants,
 		wakers:    "internal/update/testdata/wakers.json",
 		rows:      updateRows,
 	},
@@ -68,25 +77,37 @@ An Update that ended is not run again, so nothing wakes it: its Stack makes anot
 		conditions: `
 | condition | True | False | absent |
 |---|---|---|---|
-| ` + "`Ready`" + ` | operations can run | not now, and the reason says why | not looked at yet |
-| ` + "`Reconciling`" + ` | it is being made ready: ` + "`Progressing`" + ` when nothing is wrong, ` + "`ProgressingWithRetry`" + ` when something is | | Ready, or Stalled |
-| ` + "`Stalled`" + ` | somebody should have a look | | nobody is needed |
+| ` + "`Ready`" + ` | operations can run | they cannot, and the reason says why | not reconciled yet |
+| ` + "`Reconciling`" + ` | the Workspace becomes ready: ` + "`Progressing`" + `, or ` + "`ProgressingWithRetry`" + ` if there is a problem | | Ready, or Stalled |
+| ` + "`Stalled`" + ` | you should look at the problem | | no action is needed |
 
-The Stack shows trouble as ` + "`WorkspaceNotReady`" + `, ` + "`WorkspaceFailed`" + ` or ` + "`PulumiVersionTooLow`" + `. What happens to the pod, its
-StatefulSet, their events and the agent's process wakes a Workspace; where the column is empty, that is all that is needed.`,
-		constants: []string{"api/auto/v1alpha1/condition_types.go"},
+While an update needs the Workspace, its Stack reports the problem with ` + "`WorkspaceNotReady`" + `, ` + "`WorkspaceFailed`" + ` or
+` + "`PulumiVersionTooLow`" + `. A Workspace is always woken by changes of its pod, its StatefulSet, their events, and the process of
+the agent. The table lists what else wakes it.`,
+		constants: updateConstants,
 		rows:      workspaceRows,
+	},
+	{
+		kind: "Approval",
+		conditions: `
+| condition | True | False | absent |
+|---|---|---|---|
+| ` + "`Accepted`" + ` | the Approval counts | it does not, and the reason says why | not seen yet |
+
+What is said about an Approval does not change any more. To decide anew, create another one.`,
+		constants: updateConstants,
+		rows:      approvalRows,
 	},
 	{
 		kind: "Program",
 		conditions: `
 | condition | True | False | absent |
 |---|---|---|---|
-| ` + "`Ready`" + ` | it can be run | it cannot | no controller [looks after it](spec/v1/programs.md#several-controllers) |
-| ` + "`Stalled`" + ` | it cannot be run until somebody edits it | | it can be run |
+| ` + "`Ready`" + ` | the Program can be run | it cannot | no controller [manages it](spec/v1/programs.md#several-controllers) |
+| ` + "`Stalled`" + ` | the Program cannot be run until you edit it | | it can be run |
 
-What only pulumi can find wrong in a program is told by the Stack.`,
-		constants: []string{"api/pulumi/v1/condition_types.go"},
+Problems that only Pulumi can detect are reported by the Stack.`,
+		constants: stackConstants,
 		rows:      programRows,
 	},
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"strings"
 
 	"k8s.io/client-go/rest"
 )
@@ -63,7 +64,7 @@ func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 				"--tls-private-key-file="+cp.credentials.servingKeyFile,
 				"--token-auth-file="+cp.credentials.tokenFile,
 				"--authorization-mode=Node,RBAC",
-				"--enable-admission-plugins=NodeRestriction",
+				"--enable-admission-plugins="+strings.Join(append([]string{"NodeRestriction"}, cp.options.AdmissionPlugins...), ","),
 				"--service-account-issuer="+issuer,
 				"--service-account-key-file="+cp.credentials.accountKeyFile,
 				"--service-account-signing-key-file="+cp.credentials.accountKeyFile,

@@ -42,6 +42,8 @@ type Options struct {
 	Alongside func(context.Context) error
 	// Users are further users with a token (see TokenConfig), and the groups that they are in.
 	Users map[string][]string
+	// AdmissionPlugins are plugins of the API server that are off by default.
+	AdmissionPlugins []string
 	// WithControllerManager runs kube-controller-manager. Its garbage collector sees kinds that are installed after
 	// the start only up to 30 seconds later.
 	WithControllerManager bool
@@ -51,6 +53,8 @@ type Options struct {
 	WithSourceController bool
 	// WithNotificationController runs Flux's notification-controller and installs its CRDs.
 	WithNotificationController bool
+	// WithKustomizeController runs Flux's kustomize-controller and installs its CRDs.
+	WithKustomizeController bool
 }
 
 // ControlPlane is a running control plane.
@@ -63,6 +67,8 @@ type ControlPlane struct {
 	SourceAddr string
 	// EventsAddr is the URL at which notification-controller takes events; empty without it.
 	EventsAddr string
+	// ReceiverURL is where notification-controller serves the webhooks of Receivers, without their path; empty without it.
+	ReceiverURL string
 
 	options     Options
 	supervisor  *supervise.Supervisor
@@ -108,6 +114,7 @@ func (cp *ControlPlane) startServers(ctx context.Context) error {
 		{cp.options.WithControllerManager, cp.startControllerManager},
 		{cp.options.WithSourceController, cp.startSourceController},
 		{cp.options.WithNotificationController, cp.startNotificationController},
+		{cp.options.WithKustomizeController, cp.startKustomizeController},
 	} {
 		if !step.wanted {
 			continue
@@ -175,7 +182,7 @@ func (cp *ControlPlane) tool(ctx context.Context, name string) (string, error) {
 	return tools.Path(ctx, name, cp.logln)
 }
 
-// hasNodes tells whether there may be a node: none can reach servers on loopback.
+// hasNodes reports whether there may be a node: none can reach servers on loopback.
 func (cp *ControlPlane) hasNodes() bool { return cp.options.NewNetwork != nil }
 
 func (cp *ControlPlane) logln(line string) {

@@ -54,6 +54,7 @@ func (cp *ControlPlane) installInitialCRDs(ctx context.Context) error {
 	for controller, wanted := range map[string]bool{
 		"source-controller":       cp.options.CRDs == nil || cp.options.WithSourceController,
 		"notification-controller": cp.options.WithNotificationController,
+		kustomizeController:       cp.options.WithKustomizeController,
 	} {
 		if !wanted {
 			continue

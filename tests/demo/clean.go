@@ -10,16 +10,34 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/stack-controller/stack-controller/tests/supervise"
+	"github.com/stack-controller/stack-controller/internal/procfs"
+	"github.com/stack-controller/stack-controller/tests/background"
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 const (
-	// stopPatience is how long a demo that runs may take to end by itself.
-	stopPatience = 60 * time.Second
 	// sweepPatience bounds the end of what a crashed demo left.
 	sweepPatience = 10 * time.Second
 	cleanPoll     = 50 * time.Millisecond
 )
+
+// records is the directory of the records of demos.
+func records() (string, error) {
+	cache, err := tools.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache, "demo"), nil
+}
+
+// newRecord makes the directory of a run and records it for this process.
+func newRecord() (*background.Record, error) {
+	dir, err := records()
+	if err != nil {
+		return nil, err
+	}
+	return background.NewRecord(filepath.Join(dir, strconv.Itoa(os.Getpid())+".json"), "stack-demo-")
+}
 
 // cleanAll ends every demo of this user, running or crashed, and removes what they left.
 func cleanAll(out io.Writer) error {
@@ -32,11 +50,11 @@ func cleanAll(out io.Writer) error {
 		return fmt.Errorf("find the records: %w", err)
 	}
 	for _, path := range paths {
-		r, err := readRecord(path)
+		r, err := background.ReadRecord(path)
 		if err != nil {
 			return err
 		}
-		if err := r.clean(); err != nil {
+		if err := clean(r); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintln(out, "removed the demo in", r.Dir)
@@ -47,59 +65,28 @@ func cleanAll(out io.Writer) error {
 	return nil
 }
 
-func (r *record) clean() error {
-	if err := r.endDemo(); err != nil {
+func clean(r *background.Record) error {
+	if err := r.End(); err != nil {
 		return err
 	}
 	deadline := time.Now().Add(sweepPatience)
-	for r.killWriters() {
+	for killWriters(r.Dir) {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("processes that write to %s do not end", r.Dir)
 		}
 		time.Sleep(cleanPoll)
 	}
-	return r.remove()
-}
-
-// endDemo has the demo's process, when it still runs, end everything itself.
-func (r *record) endDemo() error {
-	// The handle is taken before the check, so that the signal cannot reach a process that got the id later.
-	process, err := os.FindProcess(r.PID)
-	if err != nil || !r.running() {
-		return nil
-	}
-	if err := process.Signal(syscall.SIGTERM); err != nil {
-		return nil //nolint:nilerr // it has ended meanwhile
-	}
-	deadline := time.Now().Add(stopPatience)
-	for r.running() {
-		if time.Now().After(deadline) {
-			return fmt.Errorf("the demo (pid %d) did not end within %s", r.PID, stopPatience)
-		}
-		time.Sleep(cleanPoll)
-	}
-	return nil
-}
-
-func (r *record) running() bool {
-	started, err := supervise.StartTime(r.PID)
-	return err == nil && started == r.StartTime
+	return r.Remove()
 }
 
 // killWriters kills the processes whose output goes to a file in the demo's directory, which is how everything that a
 // demo starts can be told from all else. It reports whether it found any.
-func (r *record) killWriters() (found bool) {
-	entries, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return false
-	}
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(filepath.Base(entry))
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		process, err := os.FindProcess(pid)
-		if err != nil || !r.written(pid) {
+func killWriters(dir string) (found bool) {
+	pids, _ := procfs.IDs()
+	for _, pid := range pids {
+		// The identity is taken before the check, so that the signal cannot reach a process that got the id later.
+		process, err := procfs.Identify(pid)
+		if err != nil || pid == os.Getpid() || !written(pid, dir) {
 			continue
 		}
 		if process.Signal(syscall.SIGKILL) == nil {
@@ -109,11 +96,11 @@ func (r *record) killWriters() (found bool) {
 	return found
 }
 
-// written tells whether standard output or standard error of the process is a file in the demo's directory.
-func (r *record) written(pid int) bool {
+// written reports whether standard output or standard error of the process is a file in the demo's directory.
+func written(pid int, dir string) bool {
 	for _, fd := range []string{"1", "2"} {
 		target, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "fd", fd))
-		if err == nil && strings.HasPrefix(target, r.Dir+"/") {
+		if err == nil && strings.HasPrefix(target, dir+"/") {
 			return true
 		}
 	}

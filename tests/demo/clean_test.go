@@ -9,6 +9,9 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/gbytes"
+
+	"github.com/stack-controller/stack-controller/internal/procfs"
+	"github.com/stack-controller/stack-controller/tests/background"
 )
 
 // start starts a process whose output goes to a file. The channel is closed when it has ended.
@@ -31,12 +34,6 @@ func start(g *WithT, t *testing.T, log string) (process *os.Process, ended <-cha
 	return cmd.Process, done
 }
 
-func write(g *WithT, r record) {
-	content, err := json.Marshal(r)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(os.WriteFile(r.path, content, 0o600)).To(Succeed())
-}
-
 func TestCleanEndsWhatACrashLeftAndNothingElse(t *testing.T) {
 	g := NewWithT(t)
 	t.Setenv("STACK_CONTROLLER_CACHE", t.TempDir())
@@ -49,7 +46,12 @@ func TestCleanEndsWhatACrashLeftAndNothingElse(t *testing.T) {
 	_, leftEnded := start(g, t, filepath.Join(crashed, "server.log"))
 	stranger, strangerEnded := start(g, t, crashed+"0.log")
 	// The id of the crashed demo belongs to the stranger by now.
-	write(g, record{PID: stranger.Pid, StartTime: "1", Dir: crashed, path: filepath.Join(parent, "1.json")})
+	recorded, err := procfs.Identify(stranger.Pid)
+	g.Expect(err).NotTo(HaveOccurred())
+	recorded.StartTime--
+	content, err := json.Marshal(background.Record{Process: recorded, Dir: crashed})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(os.WriteFile(filepath.Join(parent, "1.json"), content, 0o600)).To(Succeed())
 
 	out := gbytes.NewBuffer()
 	g.Expect(cleanAll(out)).To(Succeed())
@@ -60,19 +62,4 @@ func TestCleanEndsWhatACrashLeftAndNothingElse(t *testing.T) {
 	g.Expect(crashed).NotTo(BeADirectory())
 	g.Expect(cleanAll(out)).To(Succeed())
 	g.Expect(out).To(gbytes.Say("nothing to clean up"))
-}
-
-func TestRecordIsRemovedWithItsDirectory(t *testing.T) {
-	g := NewWithT(t)
-	t.Setenv("STACK_CONTROLLER_CACHE", t.TempDir())
-	r, err := newRecord()
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(r.running()).To(BeTrue())
-	again, err := readRecord(r.path)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(again).To(Equal(r))
-
-	g.Expect(r.remove()).To(Succeed())
-	g.Expect(r.Dir).NotTo(BeADirectory())
-	g.Expect(r.path).NotTo(BeARegularFile())
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/background"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/tools"
@@ -40,7 +41,7 @@ var needed = []string{
 // demo is one run.
 type demo struct {
 	*printer
-	record *record
+	record *background.Record
 	stage  *stage.Stage
 	app    *stage.App
 	bare   time.Duration
@@ -83,7 +84,7 @@ func (d *demo) stop(err error) error {
 	if d.stage != nil {
 		err = errors.Join(err, d.stage.Stop())
 	}
-	return errors.Join(err, d.record.remove())
+	return errors.Join(err, d.record.Remove())
 }
 
 func (d *demo) buildTools(ctx context.Context) error {

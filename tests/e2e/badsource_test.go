@@ -2,19 +2,20 @@ package e2e_test
 
 import (
 	"archive/tar"
-	"crypto/sha256"
-	"fmt"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
-	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
 func TestStackSaysWhatIsWrongWithItsSource(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name   string
 		change func(*pulumiv1.Stack)
@@ -22,121 +23,88 @@ func TestStackSaysWhatIsWrongWithItsSource(t *testing.T) {
 		says   string
 	}{
 		{"missing", func(s *pulumiv1.Stack) { s.Spec.FluxSource.SourceRef.Name = "nobody" }, pulumiv1.SourceNotFoundReason, "nobody does not exist"},
-		{"without-artifact", nil, pulumiv1.ArtifactNotFoundReason, "has no artifact yet"},
+		{"without-artifact", func(*pulumiv1.Stack) {}, pulumiv1.ArtifactNotFoundReason, "has no artifact yet"},
 		{"unknown-kind", func(s *pulumiv1.Stack) { s.Spec.FluxSource.SourceRef.Kind = "Mystery" }, pulumiv1.SourceKindNotInstalledReason, "does not serve Mystery"},
 		{"forbidden-kind", func(s *pulumiv1.Stack) { s.Spec.FluxSource.SourceRef.Kind = sourcev1.HelmChartKind }, pulumiv1.AccessDeniedReason, "not allowed to read HelmChart"},
 		{"other-namespace", func(s *pulumiv1.Stack) { s.Spec.FluxSource.SourceRef.Namespace = "kube-system" }, pulumiv1.AccessDeniedReason, "references to another namespace are not allowed"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			name := "source-" + test.name
-			changes := []func(*pulumiv1.Stack){}
-			if test.change != nil {
-				changes = append(changes, test.change)
-			}
-			g.Expect(start(t.Context(), name, nil, changes...)).To(Succeed())
-			stack := await(t.Context(), g, name, notReady(test.reason))
-			g.Expect(readyMessage(stack)).To(ContainSubstring(test.says))
-			g.Expect(updates(t.Context(), g, name)).To(BeEmpty())
+			p := begin(t, "source-"+test.name)
+			p.start(nil, test.change)
+			stack := p.Await(notReady(test.reason))
+			p.Expect(statuscheck.Message(stack)).To(ContainSubstring(test.says))
+			p.Expect(p.Updates()).To(BeEmpty())
 		})
 	}
 }
 
 func TestStackRunsAsSoonAsItsSourceAppears(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "source-appears"
-	g.Expect(start(t.Context(), name, nil)).To(Succeed())
-	await(t.Context(), g, name, notReady(pulumiv1.ArtifactNotFoundReason))
-	artifact := artifacts.put("v1", packed(yamlProgram(name, "outputs:", "  x: 1")))
-	g.Expect(publish(t.Context(), name, artifact)).To(Succeed())
-	await(t.Context(), g, name, ready(artifact.Digest))
+	p := begin(t, "source-appears")
+	p.start(nil)
+	p.Await(notReady(pulumiv1.ArtifactNotFoundReason))
+	artifact := p.publish(p.returning(1))
+	p.Await(ready(artifact.Digest))
 }
 
 func TestHostileArtifactNeverRunsAndIsExplained(t *testing.T) {
-	good := file("Pulumi.yaml", "name: hostile\nruntime: yaml\n")
+	t.Parallel()
+	good := scene.File("Pulumi.yaml", "name: hostile\nruntime: yaml\n")
 	for _, test := range []struct {
 		name    string
 		content []byte
 		reason  string
 	}{
-		{"parent-path", tarball(good, file("../escape", "x")), pulumiv1.ArtifactUnusableReason},
-		{"absolute-path", tarball(good, file("/tmp/escape", "x")), pulumiv1.ArtifactUnusableReason},
-		{"device", tarball(good, entry{header: tar.Header{Name: "null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}}), pulumiv1.ArtifactUnusableReason},
+		{"parent-path", scene.Tarball(good, scene.File("../escape", "x")), pulumiv1.ArtifactUnusableReason},
+		{"absolute-path", scene.Tarball(good, scene.File("/tmp/escape", "x")), pulumiv1.ArtifactUnusableReason},
+		{"device", scene.Tarball(good, scene.Entry{Header: tar.Header{Name: "null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}}), pulumiv1.ArtifactUnusableReason},
 		{"garbage", []byte("this is no archive"), pulumiv1.ArtifactUnusableReason},
-		{"too-large", append(tarball(good), make([]byte, maxArtifactSize)...), pulumiv1.ArtifactTooLargeReason},
-		{"bomb", tarball(good, file("zeros", string(make([]byte, maxUnpackedSize+1)))), pulumiv1.ArtifactTooLargeReason},
-		{"many-entries", tarball(append(many(maxEntries+1), good)...), pulumiv1.ArtifactTooLargeReason},
+		{"too-large", append(scene.Tarball(good), make([]byte, maxArtifactSize)...), pulumiv1.ArtifactTooLargeReason},
+		{"bomb", scene.Tarball(good, scene.File("zeros", string(make([]byte, maxUnpackedSize+1)))), pulumiv1.ArtifactTooLargeReason},
+		{"many-entries", scene.Tarball(append(slices.Repeat([]scene.Entry{scene.File("f", "")}, maxEntries+1), good)...), pulumiv1.ArtifactTooLargeReason},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			name := "hostile-" + test.name
-			g.Expect(start(t.Context(), name, artifacts.put("v1", test.content))).To(Succeed())
-			stack := await(t.Context(), g, name, notReady(test.reason))
-			g.Expect(stack.Status.ObservedGeneration).To(Equal(stack.Generation), "whoever waits for the Stack shall fail fast")
-			g.Expect(updates(t.Context(), g, name)).To(BeEmpty())
+			p := begin(t, "hostile-"+test.name)
+			p.start(artifacts.Put("v1", test.content))
+			stack := p.Await(notReady(test.reason))
+			p.Expect(stack.Status.ObservedGeneration).To(Equal(stack.Generation), "whoever waits for the Stack shall fail fast")
+			p.Expect(p.Updates()).To(BeEmpty())
 		})
 	}
 }
 
-func many(count int) []entry {
-	entries := make([]entry, count)
-	for i := range entries {
-		entries[i] = file(fmt.Sprintf("f%d", i), "")
-	}
-	return entries
-}
-
-func TestWrongDigestIsReportedWithBothAndHeals(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "wrong-digest"
-	content := packed(yamlProgram(name, "outputs:", "  x: 1"))
-	artifact := artifacts.put("v1", content)
+func TestWrongDigestIsReportedAndHeals(t *testing.T) {
+	p := begin(t, "wrong-digest")
+	artifact := p.put(p.returning(1))
 	wrong := artifact.DeepCopy()
-	wrong.Digest = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("something else")))
-	g.Expect(start(t.Context(), name, wrong)).To(Succeed())
-	stack := await(t.Context(), g, name, notReady(pulumiv1.ArtifactDigestMismatchReason))
-	g.Expect(readyMessage(stack)).To(And(ContainSubstring(wrong.Digest), ContainSubstring(artifact.Digest)))
-	g.Expect(updates(t.Context(), g, name)).To(BeEmpty())
+	wrong.Digest = scene.DigestOf([]byte("something else"))
+	p.start(wrong)
+	stack := p.Await(notReady(pulumiv1.ArtifactDigestMismatchReason))
+	p.Expect(statuscheck.Message(stack)).To(And(ContainSubstring(wrong.Digest), Not(ContainSubstring(artifact.Digest))), "what is there is in the log only")
+	p.Expect(p.Updates()).To(BeEmpty())
 
-	g.Expect(publish(t.Context(), name, artifact)).To(Succeed())
-	await(t.Context(), g, name, ready(artifact.Digest))
+	p.Offer(artifact)
+	p.Await(ready(artifact.Digest))
 }
 
 func TestArtifactThatVanishedIsWaitedFor(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "vanished"
-	artifact := artifacts.put("v1", packed(yamlProgram(name, "outputs:", "  x: 1")))
-	artifacts.remove(artifact)
-	g.Expect(start(t.Context(), name, artifact)).To(Succeed())
-	await(t.Context(), g, name, notReady(pulumiv1.ArtifactFetchFailedReason))
-	next := artifacts.put("v2", packed(yamlProgram(name, "outputs:", "  x: 2")))
-	g.Expect(publish(t.Context(), name, next)).To(Succeed())
-	await(t.Context(), g, name, ready(next.Digest))
+	p := begin(t, "vanished")
+	artifact := p.put(p.returning(1))
+	artifacts.Replace(artifact.Path, nil)
+	p.start(artifact)
+	p.Await(notReady(pulumiv1.ArtifactFetchFailedReason))
+	next := p.publish(p.returning(2))
+	p.Await(ready(next.Digest))
 }
 
 func TestOneDownloadServesEveryStack(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	artifact := artifacts.put("v1", packed(yamlProgram("shared", "outputs:", "  x: 1")))
-	for _, name := range []string{"shared-a", "shared-b", "shared-c"} {
-		g.Expect(start(t.Context(), name, artifact, func(s *pulumiv1.Stack) { s.Spec.Stack = name })).To(Succeed())
+	p := begin(t, "one-download")
+	artifact := p.put(p.returning(1))
+	p.start(artifact)
+	for _, other := range []string{"one-download-b", "one-download-c"} {
+		p.layer(other)
 	}
-	for _, name := range []string{"shared-a", "shared-b", "shared-c"} {
-		await(t.Context(), g, name, ready(artifact.Digest))
+	for _, each := range []string{p.Name, "one-download-b", "one-download-c"} {
+		p.AwaitStack(each, ready(artifact.Digest))
 	}
-	g.Expect(artifacts.requests(artifact)).To(Equal(1))
-}
-
-func readyMessage(stack *pulumiv1.Stack) string {
-	for _, condition := range stack.Status.Conditions {
-		if condition.Type == meta.ReadyCondition {
-			return condition.Message
-		}
-	}
-	return ""
+	p.Expect(artifacts.Requests(artifact)).To(Equal(1))
 }

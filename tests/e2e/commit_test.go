@@ -9,6 +9,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 )
 
 // program is a Pulumi program with one output.
@@ -17,26 +18,25 @@ func program(value string) gitserver.Files {
 }
 
 func TestStackFollowsTheCommitsOfAGitRepository(t *testing.T) {
-	g := NewWithT(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	p := begin(t, "follows-commits")
+	ctx, cancel := context.WithTimeout(p.Context(), p.Patience)
 	defer cancel()
-
-	app, err := system.Deploy(ctx, "follows-commits", program("first"))
-	g.Expect(err).NotTo(HaveOccurred())
+	app, err := system.Deploy(ctx, p.Name, program("first"))
+	p.Succeed(err)
 	stack, err := system.WaitReady(ctx, app)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(stack.Status.LastUpdate).NotTo(BeNil())
-	g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded))
+	p.Succeed(err)
+	p.Expect(stack.Status.LastUpdate).NotTo(BeNil())
+	p.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded))
 	first := stack.Status.LastUpdate.LastSuccessfulCommit
-	g.Expect(first).To(MatchRegexp("^sha256:[0-9a-f]{64}$"))
-	g.Expect(string(stack.Status.Outputs["value"].Raw)).To(Equal(`"first"`))
+	p.Expect(first).To(MatchRegexp("^sha256:[0-9a-f]{64}$"))
+	p.Expect(scene.Output(stack, "value")).To(Equal(`"first"`))
 
 	rollout, err := system.Rollout(ctx, app, program("second"))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(rollout.Digest).NotTo(Equal(first))
+	p.Succeed(err)
+	p.Expect(rollout.Digest).NotTo(Equal(first))
 	stack, err = system.WaitReady(ctx, app)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(rollout.Digest))
-	g.Expect(stack.Status.LastAppliedRevision).To(Equal("main@sha1:" + rollout.SHA))
-	g.Expect(string(stack.Status.Outputs["value"].Raw)).To(Equal(`"second"`))
+	p.Succeed(err)
+	p.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(rollout.Digest))
+	p.Expect(stack.Status.LastAppliedRevision).To(Equal("main@sha1:" + rollout.SHA))
+	p.Expect(scene.Output(stack, "value")).To(Equal(`"second"`))
 }

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -14,101 +13,82 @@ import (
 // The tests of this file run alone, before the parallel ones: they stop the controller.
 
 // forgetUpdates removes the Updates of the namespace, as time does, and their finalizers.
-func forgetUpdates(t *testing.T, g *WithT, namespace string) {
-	t.Helper()
-	for _, update := range updates(t.Context(), g, namespace) {
+func (p *play) forgetUpdates() {
+	p.Helper()
+	for _, update := range p.Updates() {
 		before := update.DeepCopy()
 		update.Finalizers = nil
-		g.Expect(client.IgnoreNotFound(system.Client.Patch(t.Context(), &update, client.MergeFrom(before)))).To(Succeed())
-		g.Expect(client.IgnoreNotFound(system.Client.Delete(t.Context(), &update))).To(Succeed())
+		p.Expect(client.IgnoreNotFound(system.Client.Patch(p.Context(), &update, client.MergeFrom(before)))).To(Succeed())
+		p.Expect(client.IgnoreNotFound(system.Client.Delete(p.Context(), &update))).To(Succeed())
 	}
-	g.Expect(updates(t.Context(), g, namespace)).To(BeEmpty())
+	p.Expect(p.Updates()).To(BeEmpty())
 }
 
 func TestStackWhoseStatusWasClearedIsNotLetGoWithoutADestroy(t *testing.T) {
-	g := NewWithT(t)
-	const name = "deleted-statusless"
-	stack, _ := deployed(t, g, name, destroyed)
-	stopController(t, g)
-	forgetUpdates(t, g, name)
-	g.Expect(system.Client.Get(t.Context(), keyOf(name), stack)).To(Succeed())
-	g.Expect(stack.Annotations).To(HaveKeyWithValue(pulumiv1.DeployedStackAnnotation, "dev"))
+	p := alone(t, "deleted-statusless")
+	stack, _ := p.deployed(destroyed)
+	p.stopController()
+	p.forgetUpdates()
+	p.Get(p.Name, stack)
+	p.Expect(stack.Annotations).To(HaveKeyWithValue(pulumiv1.DeployedStackAnnotation, "dev"))
 	stack.Status = pulumiv1.StackStatus{}
-	g.Expect(system.Client.Status().Update(t.Context(), stack)).To(Succeed())
-	g.Expect(system.Client.Delete(t.Context(), stack)).To(Succeed())
-	g.Expect(system.StartController(t.Context())).To(Succeed())
-	awaitGone(t.Context(), g, name)
-	g.Expect(resources(g, name)).To(BeZero())
+	p.Expect(system.Client.Status().Update(p.Context(), stack)).To(Succeed())
+	p.Delete()
+	p.startController()
+	p.awaitDestroyed()
 }
 
 // restored replaces the Stack by what a backup without statuses and finalizers has of it, while the controller is stopped.
-func restored(t *testing.T, g *WithT, name string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
-	t.Helper()
-	old := &pulumiv1.Stack{}
-	g.Expect(system.Client.Get(t.Context(), keyOf(name), old)).To(Succeed())
-	backup := &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name, Labels: old.Labels, Annotations: old.Annotations}, Spec: old.Spec,
-	}
-	before := old.DeepCopy()
-	old.Finalizers = nil
-	g.Expect(system.Client.Patch(t.Context(), old, client.MergeFrom(before))).To(Succeed())
-	g.Expect(system.Client.Delete(t.Context(), old)).To(Succeed())
-	g.Eventually(func() bool {
-		return apierrors.IsNotFound(system.Client.Get(t.Context(), keyOf(name), old))
-	}).WithTimeout(patience).WithPolling(pollInterval).Should(BeTrue())
-	forgetUpdates(t, g, name)
-	awaitNoWorkspace(t, g, name)
+func (p *play) restored(changes ...func(*pulumiv1.Stack)) {
+	p.Helper()
+	backup := &pulumiv1.Stack{}
+	p.Get(p.Name, backup)
+	p.Change(func(s *pulumiv1.Stack) { s.Finalizers = nil })
+	p.Delete()
+	p.AwaitGone()
+	p.forgetUpdates()
+	p.awaitNoWorkspace()
+	backup.ObjectMeta = metav1.ObjectMeta{Namespace: p.Name, Name: p.Name, Labels: backup.Labels, Annotations: backup.Annotations}
+	backup.Status = pulumiv1.StackStatus{}
 	for _, edit := range changes {
 		edit(backup)
 	}
-	g.Expect(system.Client.Create(t.Context(), backup)).To(Succeed())
-	return backup
+	p.Create(backup)
 }
 
 func TestStackThatWasRestoredWithoutStatusIsDestroyedWhenItIsDeleted(t *testing.T) {
-	g := NewWithT(t)
-	const name = "deleted-restored"
-	deployed(t, g, name, destroyed)
-	stopController(t, g)
-	stack := restored(t, g, name, func(s *pulumiv1.Stack) { s.Spec.Suspend = true })
-	g.Expect(system.StartController(t.Context())).To(Succeed())
-	g.Eventually(func(g Gomega) {
-		g.Expect(system.Client.Get(t.Context(), keyOf(name), stack)).To(Succeed())
-		g.Expect(stack.Finalizers).To(ContainElement(pulumiv1.Finalizer))
-	}).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
-	g.Expect(system.Client.Delete(t.Context(), stack)).To(Succeed())
-	await(t.Context(), g, name, says(pulumiv1.SuspendedReason))
-	change(t.Context(), g, name, func(s *pulumiv1.Stack) { s.Spec.Suspend = false })
-	awaitGone(t.Context(), g, name)
-	g.Expect(resources(g, name)).To(BeZero())
+	p := alone(t, "deleted-restored")
+	p.deployed(destroyed)
+	p.stopController()
+	p.restored(suspended)
+	p.startController()
+	p.awaitFinalizer(p.Name)
+	p.Delete()
+	p.Await(says(pulumiv1.SuspendedReason))
+	p.Change(resumed)
+	p.awaitDestroyed()
 }
 
 func TestStackThatWasRestoredWithoutItsBackendIsNotCreatedAgain(t *testing.T) {
-	g := NewWithT(t)
-	const name = "restored-lost"
-	_, artifact := deployed(t, g, name, destroyed, retriedSoon)
-	stopController(t, g)
-	restored(t, g, name)
-	bringBack := lose(g, name)
-	g.Expect(system.StartController(t.Context())).To(Succeed())
-	await(t.Context(), g, name, notReady(pulumiv1.StackLostReason))
-	g.Expect(hasStack(name)).To(BeFalse())
+	p := alone(t, "restored-lost")
+	_, artifact := p.deployed(destroyed, retriedSoon)
+	p.stopController()
+	p.restored()
+	bringBack := p.lose()
+	p.startController()
+	p.Await(notReady(pulumiv1.StackLostReason))
+	p.Expect(p.HasState(p.Name, "dev")).To(BeFalse())
 	bringBack()
-	await(t.Context(), g, name, ready(artifact.Digest))
+	p.Await(ready(artifact.Digest))
 }
 
 func TestStackThatNeverDeployedAnythingGoesThoughItsStackExists(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "deleted-new"
-	first, _ := deployed(t, g, name)
+	p := begin(t, "deleted-new")
+	first, _ := p.deployed()
 	// Another Stack of the same stack that never ran: what it did not make is not its to destroy.
-	second := layer(t, g, name, "second", destroyed, func(s *pulumiv1.Stack) { s.Spec.Stack, s.Spec.Suspend = first.Spec.Stack, true })
-	g.Eventually(func(g Gomega) {
-		g.Expect(system.Client.Get(t.Context(), client.ObjectKeyFromObject(second), second)).To(Succeed())
-		g.Expect(second.Finalizers).To(ContainElement(pulumiv1.Finalizer))
-	}).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
-	g.Expect(system.Client.Delete(t.Context(), second)).To(Succeed())
-	awaitLayersGone(t, g, name, name)
-	g.Expect(resources(g, name)).To(BeNumerically(">", 0))
+	p.layer("second", destroyed, suspended, func(s *pulumiv1.Stack) { s.Spec.Stack = first.Spec.Stack })
+	p.awaitFinalizer("second")
+	p.deleteLayers("second")
+	p.awaitLayers(p.Name)
+	p.Expect(p.resources()).To(BeNumerically(">", 0))
 }

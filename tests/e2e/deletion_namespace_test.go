@@ -14,120 +14,102 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
 // deleteNamespace does "kubectl delete namespace": everything in it is deleted, in no order, and nothing can be created in it.
-func deleteNamespace(t *testing.T, g *WithT, name string) {
-	t.Helper()
-	g.Expect(system.Client.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
+func (p *play) deleteNamespace() {
+	p.Helper()
+	p.Expect(system.Client.Delete(p.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Name}})).To(Succeed())
 }
 
 // awaitNamespaceGone waits until the namespace, and thus all that was in it, is gone.
-func awaitNamespaceGone(t *testing.T, g *WithT, name string) {
-	t.Helper()
-	g.Eventually(func() bool {
-		return apierrors.IsNotFound(system.Client.Get(t.Context(), client.ObjectKey{Name: name}, &corev1.Namespace{}))
-	}).WithTimeout(patience).WithPolling(pollInterval).Should(BeTrue())
+func (p *play) awaitNamespaceGone() {
+	p.Helper()
+	p.Eventually(func() bool {
+		return apierrors.IsNotFound(system.Client.Get(p.Context(), client.ObjectKey{Name: p.Name}, &corev1.Namespace{}))
+	}).Should(BeTrue())
 }
 
 // stuck is a Stack whose namespace goes before it was destroyed.
-func stuck(t *testing.T, g *WithT, name string) *pulumiv1.Stack {
-	t.Helper()
-	stack := await(t.Context(), g, name, says(pulumiv1.NamespaceTerminatingReason))
-	g.Expect(readyMessage(stack)).To(And(ContainSubstring("the namespace is being deleted"), ContainSubstring(`stack "dev"`)))
-	g.Expect(stack.Finalizers).To(ContainElement(pulumiv1.Finalizer))
+func (p *play) stuck() *pulumiv1.Stack {
+	p.Helper()
+	stack := p.Await(says(pulumiv1.NamespaceTerminatingReason))
+	p.Expect(statuscheck.Message(stack)).To(And(ContainSubstring("the namespace is being deleted"), ContainSubstring(`stack "dev"`)))
+	p.Expect(stack.Finalizers).To(ContainElement(pulumiv1.Finalizer))
 	return stack
 }
 
 func TestStackWhoseNamespaceGoesIsKeptAndCanBeDestroyedFromAnother(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name, rescue = "deleted-namespace", "deleted-namespace-rescue"
-	_, artifact := deployed(t, g, name, destroyed)
-	deleteNamespace(t, g, name)
-	stack := stuck(t, g, name)
-	for _, object := range []client.Object{
-		&corev1.Secret{ObjectMeta: objectMeta(name, stage.PassphraseSecret)},
-		&sourcev1.ExternalArtifact{ObjectMeta: objectMeta(name, name)},
-	} {
-		g.Eventually(func() bool {
-			return apierrors.IsNotFound(system.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object))
-		}).WithTimeout(patience).WithPolling(pollInterval).Should(BeTrue(), "%T", object)
-	}
+	p := begin(t, "deleted-namespace")
+	_, artifact := p.deployed(destroyed)
+	p.deleteNamespace()
+	p.stuck()
+	p.AwaitAbsent(stage.PassphraseSecret, &corev1.Secret{})
+	p.AwaitAbsent(p.Name, &sourcev1.ExternalArtifact{})
 	// It does not try again and again.
-	g.Expect(system.Client.Get(t.Context(), keyOf(name), stack)).To(Succeed())
+	stack := p.stuck()
 	version := stack.ResourceVersion
-	g.Consistently(func(g Gomega) {
-		g.Expect(system.Client.Get(t.Context(), keyOf(name), stack)).To(Succeed())
-		g.Expect(stack.ResourceVersion).To(Equal(version))
-	}).WithTimeout(3 * time.Second).Should(Succeed())
+	p.Consistently(func() string {
+		p.Get(p.Name, stack)
+		return stack.ResourceVersion
+	}).WithTimeout(3 * time.Second).Should(Equal(version))
 
 	// The same Stack in another namespace takes over what is deployed, and destroys it.
-	copied := artifactStack(rescue)
-	copied.Spec = *stack.Spec.DeepCopy()
-	copied.Spec.FluxSource.SourceRef.Name = rescue
-	startInNamespace(t, g, rescue, &sourcev1.ExternalArtifact{ObjectMeta: objectMeta(rescue, rescue)}, copied)
-	g.Expect(publish(t.Context(), rescue, artifact)).To(Succeed())
-	await(t.Context(), g, rescue, ready(artifact.Digest))
-	g.Expect(system.Client.Delete(t.Context(), copied)).To(Succeed())
-	awaitGone(t.Context(), g, rescue)
-	g.Expect(resources(g, name)).To(BeZero())
+	rescue := p.beside("deleted-namespace-rescue")
+	rescue.start(artifact, func(s *pulumiv1.Stack) {
+		s.Spec = *stack.Spec.DeepCopy()
+		s.Spec.FluxSource.SourceRef.Name = s.Name
+	})
+	rescue.Await(ready(artifact.Digest))
+	rescue.Delete()
+	rescue.AwaitGone()
+	p.Expect(p.resources()).To(BeZero())
 
-	change(t.Context(), g, name, orphan)
-	awaitNamespaceGone(t, g, name)
+	p.Change(orphan)
+	p.awaitNamespaceGone()
 }
 
 func TestStackWhoseNamespaceGoesWithNothingToDestroyGoesWithIt(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "deleted-namespace-kept"
-	deployed(t, g, name)
-	deleteNamespace(t, g, name)
-	awaitNamespaceGone(t, g, name)
-	g.Expect(resources(g, name)).To(BeNumerically(">", 0))
+	p := begin(t, "deleted-namespace-kept")
+	p.deployed()
+	p.deleteNamespace()
+	p.awaitNamespaceGone()
+	p.Expect(p.resources()).To(BeNumerically(">", 0))
 }
 
 func TestStackWhoseNamespaceGoesBeforeItSucceededSaysWhatToDo(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "deleted-namespace-failed"
-	failedOnce(t, g, name)
-	change(t.Context(), g, name, retriedLate)
-	deleteNamespace(t, g, name)
-	await(t.Context(), g, name, func(s *pulumiv1.Stack) bool {
+	p := begin(t, "deleted-namespace-failed")
+	p.failedOnce()
+	p.Change(retriedLate)
+	p.deleteNamespace()
+	p.Await(func(s *pulumiv1.Stack) bool {
 		return says(pulumiv1.NamespaceTerminatingReason)(s) || says(pulumiv1.SourceNotFoundReason)(s)
 	})
-	change(t.Context(), g, name, orphan)
-	awaitNamespaceGone(t, g, name)
+	p.Change(orphan)
+	p.awaitNamespaceGone()
 }
 
-// TestDestroyThatRunsWhenItsNamespaceGoesIsEndedAndTold runs alone: it holds pulumi.
 func TestDestroyThatRunsWhenItsNamespaceGoesIsEndedAndTold(t *testing.T) {
-	g := NewWithT(t)
-	const name = "deleted-namespace-running"
-	stack, _ := deployed(t, g, name, destroyed)
-	release := pulumi.hold(g)
-	defer release()
-	g.Expect(system.Client.Delete(t.Context(), stack)).To(Succeed())
-	awaitRuns(g, name, "destroy", 1)
-	deleteNamespace(t, g, name)
-	stuck(t, g, name)
+	p := begin(t, "deleted-namespace-running")
+	p.deployed(destroyed)
+	release := p.hold()
+	p.Delete()
+	p.awaitRuns("destroy", 1)
+	p.deleteNamespace()
+	p.stuck()
 	release()
-	g.Expect(resources(g, name)).To(BeNumerically(">", 0))
-	change(t.Context(), g, name, orphan)
-	awaitNamespaceGone(t, g, name)
+	p.Expect(p.resources()).To(BeNumerically(">", 0))
+	p.Change(orphan)
+	p.awaitNamespaceGone()
 }
 
-// TestUpdateThatRunsWhenItsNamespaceGoesIsEnded runs alone: it holds pulumi.
 func TestUpdateThatRunsWhenItsNamespaceGoesIsEnded(t *testing.T) {
-	g := NewWithT(t)
-	const name = "deleted-namespace-update"
-	deployed(t, g, name)
-	release := pulumi.hold(g)
-	defer release()
-	before := runsOf(g, name, "up")
-	g.Expect(publish(t.Context(), name, artifacts.put("v2", packed(yamlProgram(name, "outputs:", "  x: 2"))))).To(Succeed())
-	awaitRuns(g, name, "up", before+1)
-	deleteNamespace(t, g, name)
-	awaitNamespaceGone(t, g, name)
+	p := begin(t, "deleted-namespace-update")
+	p.deployed()
+	p.hold()
+	p.publish(p.returning(2))
+	p.awaitHeld()
+	p.deleteNamespace()
+	p.awaitNamespaceGone()
 }

@@ -8,46 +8,197 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
+// resetAnnotation asks Flux's helm-controller to forget earlier failures, together with a plain request of the same value.
+const resetAnnotation = "reconcile.fluxcd.io/resetAt"
+
 func TestDriftThatNobodyExpectsIsLeftUntilSomebodyDecides(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	r := deployedThings(t, g, "drift", "", func(s *pulumiv1.Stack) {
+	r := deployedThings(begin(t, "drift"), "", func(s *pulumiv1.Stack) {
 		s.Spec.Refresh, s.Spec.ExpectNoRefreshChanges = true, true
 		s.Spec.RetryInterval = &metav1.Duration{Duration: 2 * time.Second}
 	})
 	content := func() string {
 		content, err := os.ReadFile(r.file("first"))
-		g.Expect(err).NotTo(HaveOccurred())
+		r.Succeed(err)
 		return string(content)
 	}
-	g.Expect(os.WriteFile(r.file("first"), []byte("theirs"), 0o600)).To(Succeed())
-	before := checkpointOf(g, r.name)
+	r.write("first", "theirs")
+	before := r.State(r.Name, "dev")
 	r.retry()
-	stack := await(t.Context(), g, r.name, func(s *pulumiv1.Stack) bool {
-		return conditions.IsStalled(s) && s.Status.LastUpdate.Failures >= 3
-	})
-	g.Expect(readyMessage(stack)).To(And(ContainSubstring("update test:index:Sleep first (content)"), ContainSubstring("expectNoRefreshChanges")))
-	g.Expect(stack.Status.LastUpdate.Reason).To(Equal(autov1alpha1.UnexpectedChangesReason))
-	g.Expect(content()).To(Equal("theirs"))
-	g.Expect(checkpointOf(g, r.name)).To(Equal(before), "each attempt finds it again, because none writes it down")
+	stack := r.Await(func(s *pulumiv1.Stack) bool { return conditions.IsStalled(s) && s.Status.LastUpdate.Failures >= 3 })
+	r.Expect(statuscheck.Message(stack)).To(And(ContainSubstring("update test:index:Sleep first (content)"), ContainSubstring("expectNoRefreshChanges")))
+	r.Expect(stack.Status.LastUpdate.Reason).To(Equal(autov1alpha1.UnexpectedChangesReason))
+	r.Expect(content()).To(Equal("theirs"))
+	r.Expect(r.State(r.Name, "dev")).To(Equal(before), "each attempt finds it again, because none writes it down")
 
-	change(t.Context(), g, r.name, func(s *pulumiv1.Stack) { s.Spec.ExpectNoRefreshChanges = false })
-	await(t.Context(), g, r.name, ready(""))
-	g.Expect(content()).To(Equal("x"))
-	change(t.Context(), g, r.name, func(s *pulumiv1.Stack) { s.Spec.ExpectNoRefreshChanges = true })
-	await(t.Context(), g, r.name, ready(""))
+	r.Change(func(s *pulumiv1.Stack) { s.Spec.ExpectNoRefreshChanges = false })
+	r.Await(ready(""))
+	r.Expect(content()).To(Equal("x"))
+	r.Change(func(s *pulumiv1.Stack) { s.Spec.ExpectNoRefreshChanges = true })
+	r.Await(ready(""))
 
 	// What somebody undoes needs no edit.
-	g.Expect(os.WriteFile(r.file("first"), []byte("theirs"), 0o600)).To(Succeed())
+	r.write("first", "theirs")
 	r.retry()
-	await(t.Context(), g, r.name, notReady(pulumiv1.RetryingAfterFailureReason))
-	g.Expect(os.WriteFile(r.file("first"), []byte("x"), 0o600)).To(Succeed())
-	await(t.Context(), g, r.name, ready(""))
-	g.Expect(r.deeds("first")).NotTo(ContainElement("delete start"))
+	r.Await(notReady(pulumiv1.RetryingAfterFailureReason))
+	r.write("first", "x")
+	r.Await(ready(""))
+	r.Expect(r.deeds("first")).NotTo(ContainElement("delete start"))
+}
+
+// TestForcedRequestRevertsDrift has what "flux reconcile --force" and "--reset" annotate.
+func TestForcedRequestRevertsDrift(t *testing.T) {
+	r := deployedThings(begin(t, "forced"), "")
+	request := func(token string, annotations ...string) *pulumiv1.Stack {
+		r.Change(func(s *pulumiv1.Stack) {
+			for _, annotation := range append(annotations, meta.ReconcileRequestAnnotation) {
+				metav1.SetMetaDataAnnotation(&s.ObjectMeta, annotation, token)
+			}
+		})
+		return r.Await(func(s *pulumiv1.Stack) bool {
+			return s.Status.LastHandledReconcileAt == token && s.Status.CurrentUpdate == nil
+		})
+	}
+	content := func() string {
+		content, err := os.ReadFile(r.file("first"))
+		r.Succeed(err)
+		return string(content)
+	}
+	r.write("first", "theirs")
+	r.Expect(ready("")(request("plain"))).To(BeTrue())
+	r.Expect(content()).To(Equal("theirs"), "without a refresh, Pulumi believes its state")
+
+	stack := request("forced", meta.ForceRequestAnnotation)
+	r.Expect(content()).To(Equal("x"))
+	r.Expect(stack.Status.LastHandledForceAt).To(Equal("forced"))
+	update := r.LastUpdate(stack)
+	r.Expect(update.Spec.Refresh).To(HaveValue(BeTrue()))
+	r.Expect(update.Spec.Message).To(HaveValue(ContainSubstring(`Forced sync request: "forced"`)))
+
+	// It is done once, and only together with a plain request.
+	r.write("first", "theirs")
+	r.Change(func(s *pulumiv1.Stack) {
+		metav1.SetMetaDataAnnotation(&s.ObjectMeta, meta.ForceRequestAnnotation, "alone")
+	})
+	stack = request("next", resetAnnotation)
+	r.Expect(content()).To(Equal("theirs"))
+	r.Expect(stack.Status.LastHandledForceAt).To(Equal("alone"))
+
+	// Drift that the spec does not expect is not in the way. Failures before a request do not count any more.
+	r.Change(func(s *pulumiv1.Stack) {
+		s.Spec.Refresh, s.Spec.ExpectNoRefreshChanges = true, true
+		s.Spec.RetryInterval = &metav1.Duration{Duration: time.Second}
+	})
+	r.Await(func(s *pulumiv1.Stack) bool { return conditions.IsStalled(s) && s.Status.LastUpdate.Failures >= 3 })
+	r.Change(func(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Duration: time.Hour} })
+	stack = request("reset", resetAnnotation)
+	r.Expect(stack.Status.LastUpdate.Failures).To(BeEquivalentTo(1))
+	r.Expect(ready("")(request("again", meta.ForceRequestAnnotation))).To(BeTrue())
+	r.Expect(content()).To(Equal("x"))
+}
+
+// checksForDrift makes a check whenever check is called, and otherwise only after hours.
+func checksForDrift(mode pulumiv1.DriftMode) func(*pulumiv1.Stack) {
+	return func(s *pulumiv1.Stack) {
+		s.Spec.Drift = &pulumiv1.DriftSpec{Mode: mode, Interval: metav1.Duration{Duration: 24 * time.Hour}}
+	}
+}
+
+// drifted matches a Stack whose condition Drifted has the reason, after a check that this value of the annotation asked for.
+func drifted(token, reason string) func(*pulumiv1.Stack) bool {
+	return func(s *pulumiv1.Stack) bool {
+		return s.Status.Drift != nil && s.Status.Drift.LastHandledCheckAt == token && conditions.GetReason(s, pulumiv1.DriftedCondition) == reason
+	}
+}
+
+func (r *things) check(token string) {
+	r.Helper()
+	r.Change(scene.Annotate(pulumiv1.DriftCheckAnnotation, token))
+}
+
+func TestDriftIsReportedWhenTwoChecksSeeTheSame(t *testing.T) {
+	r := deployedThings(begin(t, "drift-detect"), "")
+	before := r.Await(ready(""))
+	r.Change(checksForDrift(pulumiv1.DriftModeDetect))
+	r.check("first")
+	stack := r.Await(drifted("first", pulumiv1.NoDriftReason))
+	r.Expect(stack.Status.LastUpdate.Name).To(Equal(before.Status.LastUpdate.Name), "to look for drift is no reason for an update")
+
+	r.write("first", "theirs")
+	r.Expect(os.Remove(r.file("second"))).To(Succeed())
+	state := r.State(r.Name, "dev")
+	r.check("second")
+	stack = r.Await(drifted("second", pulumiv1.DriftDetectedReason))
+	r.Expect(stack.Status.Drift.Resources).To(HaveExactElements(
+		pulumiv1.DriftedResource{URN: r.urn("first"), Change: pulumiv1.DriftChanged, Paths: []string{"content"}},
+		pulumiv1.DriftedResource{URN: r.urn("second"), Change: pulumiv1.DriftGone}))
+	r.Expect(ready("")(stack)).To(BeTrue(), "drift says nothing about what the Stack was asked for")
+	r.Expect(r.State(r.Name, "dev")).To(Equal(state))
+	r.Eventually(func() []string { return r.events(pulumiv1.DriftDetectedReason) }).Should(ContainElement(ContainSubstring("2 resources were changed outside of Pulumi: test:index:Sleep first (content), test:index:Sleep second (gone)")))
+	r.Eventually(r.Updates).ShouldNot(ContainElement(HaveField("Name", r.Name+"-drift")), "a check leaves nothing behind")
+
+	// What is ignored is no drift; what cannot be looked at is unknown.
+	r.Change(func(s *pulumiv1.Stack) {
+		s.Spec.Drift.Ignore = []pulumiv1.DriftIgnore{
+			{Target: &pulumiv1.DriftTarget{Name: "second"}}, {Target: &pulumiv1.DriftTarget{Type: "test:*"}, Paths: []string{"content"}},
+		}
+	})
+	r.check("third")
+	stack = r.Await(drifted("third", pulumiv1.NoDriftReason))
+	r.Expect(stack.Status.Drift.Resources).To(BeEmpty())
+	r.Expect(stack.Status.LastUpdate.Name).To(Equal(before.Status.LastUpdate.Name))
+	bringBack := r.lose()
+	r.check("fourth")
+	stack = r.Await(drifted("fourth", pulumiv1.DriftCheckFailedReason))
+	r.Expect(ready("")(stack)).To(BeTrue())
+	bringBack()
+	r.check("fifth")
+	r.Await(drifted("fifth", pulumiv1.NoDriftReason))
+
+	r.Change(func(s *pulumiv1.Stack) { s.Spec.Drift = nil })
+	r.Await(func(s *pulumiv1.Stack) bool {
+		return s.Status.Drift == nil && !conditions.Has(s, pulumiv1.DriftedCondition)
+	})
+}
+
+func TestDriftIsCorrectedOnTheResourcesThatDrifted(t *testing.T) {
+	r := deployedThings(begin(t, "drift-correct"), "", checksForDrift(pulumiv1.DriftModeCorrect))
+	r.write("first", "theirs")
+	r.check("now")
+	stack := r.Await(func(s *pulumiv1.Stack) bool {
+		return drifted("now", pulumiv1.NoDriftReason)(s) && s.Status.Drift.Correction != nil
+	})
+	content, err := os.ReadFile(r.file("first"))
+	r.Succeed(err)
+	r.Expect(string(content)).To(Equal("x"))
+	update := r.LastUpdate(stack)
+	r.Expect(update.Spec.Target).To(HaveExactElements(r.urn("first")))
+	r.Expect(update.Spec.Message).To(HaveValue(HavePrefix("Correcting drift: 1 resource was changed outside of Pulumi")))
+	r.Expect(stack.Status.Drift.Correction.Count).To(BeEquivalentTo(1))
+
+	// One that is gone is created again.
+	r.Expect(os.Remove(r.file("second"))).To(Succeed())
+	r.check("again")
+	r.Await(func(s *pulumiv1.Stack) bool {
+		return drifted("again", pulumiv1.NoDriftReason)(s) && s.Status.Drift.Correction != nil
+	})
+	r.Expect(r.file("second")).To(BeAnExistingFile())
+}
+
+func TestDriftCheckMakesWayForAnUpdate(t *testing.T) {
+	r := newThings(begin(t, "drift-way"), destroyed, checksForDrift(pulumiv1.DriftModeDetect))
+	r.Await(ready(r.publish(r.yaml(append([]string{"resources:"}, r.sleep("slow", "seconds: 6", "")...)...)).Digest))
+	r.check("slow")
+	r.Eventually(func() []string { return r.deeds("slow") }).Should(ContainElement("read start"))
+	r.Await(ready(r.publish(r.yaml(append([]string{"resources:"}, r.sleep("slow", "seconds: 5", "")...)...)).Digest))
+	r.Expect(r.deeds("slow")).NotTo(ContainElement("read end"), "it was cancelled")
+	r.Await(drifted("slow", pulumiv1.NoDriftReason))
 }

@@ -4,160 +4,115 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 
-	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
 func TestStackFollowsTheBranchOfARepositoryDirectly(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "git-branch"
-	repository, first := deployedFromGit(t, g, name, yamlProgram(name, "outputs:", "  x: 1"))
-	stack := await(t.Context(), g, name, ready(first))
-	g.Expect(stack.Status.LastUpdate.LastAttemptedCommit).To(Equal(first))
-	g.Expect(stack.Status.LastAppliedRevision).To(Equal("main@sha1:" + first))
-	g.Expect(stack.Status.LastUpdate.ContentDigest).To(MatchRegexp("^sha256:[0-9a-f]{64}$"))
-	list := updates(t.Context(), g, name)
-	g.Expect(list).To(HaveLen(1))
-	g.Expect(list[0].Spec.Source.Git.Ref).To(Equal(first))
-	g.Expect(list[0].Spec.Source.Digest).To(Equal(stack.Status.LastUpdate.ContentDigest))
-	workspace := &autov1alpha1.Workspace{}
-	g.Expect(system.Client.Get(t.Context(), keyOf(name), workspace)).To(Succeed())
-	g.Expect(workspace.Spec.Git).To(BeNil(), "the source is in the Update")
+	p := begin(t, "git-branch")
+	repository, first := p.deployedFromGit(p.returning(1))
+	stack := p.Await(ready(first))
+	p.Expect(stack.Status.LastUpdate.LastAttemptedCommit).To(Equal(first))
+	p.Expect(stack.Status.LastAppliedRevision).To(Equal("main@sha1:" + first))
+	p.Expect(stack.Status.LastUpdate.ContentDigest).To(MatchRegexp("^sha256:[0-9a-f]{64}$"))
+	list := p.Updates()
+	p.Expect(list).To(HaveLen(1))
+	p.Expect(list[0].Spec.Source.Git.Ref).To(Equal(first))
+	p.Expect(list[0].Spec.Source.Digest).To(Equal(stack.Status.LastUpdate.ContentDigest))
+	p.Expect(p.Workspace().Spec.Git).To(BeNil(), "the source is in the Update")
 
-	second, err := repository.Commit(yamlProgram(name, "outputs:", "  x: 2"))
-	g.Expect(err).NotTo(HaveOccurred())
-	request(t, g, name)
-	stack = await(t.Context(), g, name, ready(second))
-	g.Expect(string(stack.Status.Outputs["x"].Raw)).To(Equal("2"))
-	g.Expect(updates(t.Context(), g, name)).To(HaveLen(2), "the request was answered with the commit that it found, at once")
+	second := p.commit(repository, p.returning(2))
+	p.Request()
+	stack = p.Await(ready(second))
+	p.Expect(scene.Output(stack, "x")).To(Equal("2"))
+	p.Expect(p.Updates()).To(HaveLen(2), "the request was answered with the commit that it found, at once")
 }
 
 func TestHistoryOfTheStackTellsTheCommit(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "git-history"
-	files := yamlProgram(name, "outputs:", "  x: 1")
-	files["app/Pulumi.yaml"] = files["Pulumi.yaml"]
-	delete(files, "Pulumi.yaml")
-	_, sha := deployedFromGit(t, g, name, files, func(s *pulumiv1.Stack) { s.Spec.RepoDir = "app" })
+	p := begin(t, "git-history")
+	files := gitserver.Files{"app/Pulumi.yaml": p.returning(1)["Pulumi.yaml"]}
+	_, sha := p.deployedFromGit(files, func(s *pulumiv1.Stack) { s.Spec.RepoDir = "app" })
 
-	entries := history(g, name, "dev")
-	g.Expect(entries).To(HaveLen(1))
-	g.Expect(entries[0].Message).To(Equal("Initial stack update: change"), "why it ran, and the first line of the commit's message")
-	environment := entries[0].Environment
-	g.Expect(environment).To(HaveKeyWithValue("git.head", sha))
-	g.Expect(environment).To(HaveKeyWithValue("git.headName", "refs/heads/main"))
-	g.Expect(environment).To(HaveKeyWithValue("git.author", "Demo"))
-	g.Expect(environment).To(HaveKeyWithValue("git.author.email", "demo@example.com"))
-	g.Expect(environment).To(HaveKeyWithValue("vcs.kind", "127.0.0.1"))
-	g.Expect(environment).To(HaveKeyWithValue("vcs.repo", name))
-	g.Expect(environment).To(HaveKeyWithValue("vcs.root", "app"))
+	entries := p.history()
+	p.Expect(entries).To(HaveLen(1))
+	p.Expect(entries[0].Message).To(Equal("Initial stack update: change"), "why it ran, and the first line of the commit's message")
+	for variable, value := range map[string]string{
+		"git.head": sha, "git.headName": "refs/heads/main", "git.author": "Demo", "git.author.email": "demo@example.com",
+		"vcs.kind": "127.0.0.1", "vcs.repo": p.Name, "vcs.root": "app",
+	} {
+		p.Expect(entries[0].Environment).To(HaveKeyWithValue(variable, value))
+	}
 
-	request(t, g, name)
-	g.Eventually(func() int { return len(history(g, name, "dev")) }).WithTimeout(patience).WithPolling(pollInterval).Should(Equal(2))
-	g.Expect(history(g, name, "dev")[1].Message).To(HavePrefix("Sync request: "))
-	g.Expect(history(g, name, "dev")[1].Message).NotTo(ContainSubstring("change"), "the commit is not new")
-	await(t.Context(), g, name, ready(sha))
+	p.Request()
+	p.Eventually(p.history).Should(HaveLen(2))
+	p.Expect(p.history()[1].Message).To(HavePrefix("Sync request: "))
+	p.Expect(p.history()[1].Message).NotTo(ContainSubstring("change"), "the commit is not new")
+	p.Await(ready(sha))
 }
 
 func TestPinnedCommitStaysWhateverIsPushed(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "git-pinned"
-	repository, first, err := system.Git.Create(name, yamlProgram(name, "outputs:", "  x: 1"))
-	g.Expect(err).NotTo(HaveOccurred())
-	second, err := repository.Commit(yamlProgram(name, "outputs:", "  x: 2"))
-	g.Expect(err).NotTo(HaveOccurred())
-	stack := gitStack(name, repository)
-	stack.Spec.Branch, stack.Spec.Commit = "", first
-	startInNamespace(t, g, name, stack)
-	deployed := await(t.Context(), g, name, ready(first))
-	g.Expect(string(deployed.Status.Outputs["x"].Raw)).To(Equal("1"))
-
-	change(t.Context(), g, name, func(s *pulumiv1.Stack) { s.Spec.Commit = second })
-	deployed = await(t.Context(), g, name, ready(second))
-	g.Expect(string(deployed.Status.Outputs["x"].Raw)).To(Equal("2"))
+	p := begin(t, "git-pinned")
+	repository, first := p.repository(p.returning(1))
+	second := p.commit(repository, p.returning(2))
+	p.enter(p.gitStack(repository.URL, func(s *pulumiv1.Stack) { s.Spec.Branch, s.Spec.Commit = "", first }))
+	p.Expect(scene.Output(p.Await(ready(first)), "x")).To(Equal("1"))
+	p.Change(func(s *pulumiv1.Stack) { s.Spec.Commit = second })
+	p.Expect(scene.Output(p.Await(ready(second)), "x")).To(Equal("2"))
 }
 
 func TestTagIsDeployed(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "git-tag"
-	repository, tagged, err := system.Git.Create(name, yamlProgram(name, "outputs:", "  x: 1"))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(repository.Tag("v1.0.0")).To(Succeed())
-	_, err = repository.Commit(yamlProgram(name, "outputs:", "  x: 2"))
-	g.Expect(err).NotTo(HaveOccurred())
-	stack := gitStack(name, repository)
-	stack.Spec.Branch = "refs/tags/v1.0.0"
-	startInNamespace(t, g, name, stack)
-	deployed := await(t.Context(), g, name, ready(tagged))
-	g.Expect(string(deployed.Status.Outputs["x"].Raw)).To(Equal("1"))
-	g.Expect(deployed.Status.LastAppliedRevision).To(HaveSuffix("@sha1:" + tagged))
+	p := begin(t, "git-tag")
+	repository, tagged := p.repository(p.returning(1))
+	p.Expect(repository.Tag("v1.0.0")).To(Succeed())
+	p.commit(repository, p.returning(2))
+	p.enter(p.gitStack(repository.URL, func(s *pulumiv1.Stack) { s.Spec.Branch = "refs/tags/v1.0.0" }))
+	deployed := p.Await(ready(tagged))
+	p.Expect(scene.Output(deployed, "x")).To(Equal("1"))
+	p.Expect(deployed.Status.LastAppliedRevision).To(HaveSuffix("@sha1:" + tagged))
 }
 
 func TestStackWaitsForABranchThatDoesNotExistYet(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "git-later"
-	repository, sha, err := system.Git.Create(name, yamlProgram(name, "outputs:", "  x: 1"))
-	g.Expect(err).NotTo(HaveOccurred())
-	stack := gitStack(name, repository)
-	stack.Spec.Branch = "later"
-	startInNamespace(t, g, name, stack)
-	waiting := await(t.Context(), g, name, notReady(pulumiv1.RevisionNotFoundReason))
-	g.Expect(readyMessage(waiting)).To(ContainSubstring("later"))
-	g.Expect(apimeta.IsStatusConditionTrue(waiting.Status.Conditions, meta.StalledCondition)).To(BeFalse(), "it may appear any time")
-	g.Expect(waiting.Status.LastUpdate).To(BeNil(), "waiting is no failed attempt")
+	p := begin(t, "git-later")
+	repository, sha := p.repository(p.returning(1))
+	p.enter(p.gitStack(repository.URL, func(s *pulumiv1.Stack) { s.Spec.Branch = "later" }))
+	waiting := p.Await(notReady(pulumiv1.RevisionNotFoundReason))
+	p.Expect(statuscheck.Message(waiting)).To(ContainSubstring("later"))
+	p.Expect(conditions.IsStalled(waiting)).To(BeFalse(), "it may appear any time")
+	p.Expect(waiting.Status.LastUpdate).To(BeNil(), "waiting is no failed attempt")
 
-	g.Expect(repository.NewBranch("later")).To(Succeed())
-	request(t, g, name)
-	await(t.Context(), g, name, ready(sha))
+	p.Expect(repository.NewBranch("later")).To(Succeed())
+	p.Request()
+	p.Await(ready(sha))
 }
 
 func TestRepositoryThatIsMissingIsTold(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "git-missing"
-	stack := artifactStack(name)
-	stack.Spec.FluxSource = nil
-	stack.Spec.GitSource = pulumiv1.GitSource{ProjectRepo: system.Git.URL("git-nowhere"), Branch: "main"}
-	startInNamespace(t, g, name, stack)
-	waiting := await(t.Context(), g, name, notReady(pulumiv1.RepositoryNotFoundReason))
-	g.Expect(readyMessage(waiting)).To(ContainSubstring("git-nowhere"))
+	p := begin(t, "git-missing")
+	p.enter(p.gitStack(system.Git.URL("git-nowhere")))
+	waiting := p.Await(notReady(pulumiv1.RepositoryNotFoundReason))
+	p.Expect(statuscheck.Message(waiting)).To(ContainSubstring("git-nowhere"))
 }
 
 func TestGitStackIsDestroyedThoughItsRepositoryIsGone(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "git-gone"
-	_, sha := deployedFromGit(t, g, name, yamlProgram(name, "outputs:", "  x: 1"), func(s *pulumiv1.Stack) { s.Spec.DestroyOnFinalize = true })
-	g.Expect(resources(g, name)).To(BeNumerically(">", 0))
+	p := begin(t, "git-gone")
+	_, sha := p.deployedFromGit(p.returning(1), destroyed)
+	p.Expect(p.resources()).To(BeNumerically(">", 0))
 	// The repository that the Stack names from now on never existed.
-	change(t.Context(), g, name, func(s *pulumiv1.Stack) { s.Spec.ProjectRepo = system.Git.URL("git-gone-for-good") })
-	stack := await(t.Context(), g, name, notReady(pulumiv1.RepositoryNotFoundReason))
-	g.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(sha))
-	g.Expect(system.Client.Delete(t.Context(), stack)).To(Succeed())
-	awaitGone(t.Context(), g, name)
-	g.Expect(resources(g, name)).To(BeZero())
+	p.Change(func(s *pulumiv1.Stack) { s.Spec.ProjectRepo = system.Git.URL("git-gone-for-good") })
+	stack := p.Await(notReady(pulumiv1.RepositoryNotFoundReason))
+	p.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(sha))
+	p.Delete()
+	p.awaitDestroyed()
 }
 
 func TestGitStackWithAnInvalidSourceIsStalled(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "git-invalid"
-	stack := artifactStack(name)
-	stack.Spec.FluxSource = nil
-	stack.Spec.GitSource = pulumiv1.GitSource{ProjectRepo: system.Git.URL(name)}
-	startInNamespace(t, g, name, stack)
-	stalled := await(t.Context(), g, name, notReady(pulumiv1.SpecInvalidReason))
-	g.Expect(apimeta.IsStatusConditionTrue(stalled.Status.Conditions, meta.StalledCondition)).To(BeTrue())
-	g.Expect(system.Client.Get(t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
-	g.Expect(stack.Status.LastUpdate).To(BeNil())
+	p := begin(t, "git-invalid")
+	p.enter(p.gitStack(system.Git.URL(p.Name), func(s *pulumiv1.Stack) { s.Spec.Branch = "" }))
+	stalled := p.Await(notReady(pulumiv1.SpecInvalidReason))
+	p.Expect(conditions.IsStalled(stalled)).To(BeTrue())
+	p.Expect(stalled.Status.LastUpdate).To(BeNil())
 }

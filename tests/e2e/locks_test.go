@@ -17,14 +17,19 @@ import (
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
+// lockDirectory is where the backend has the locks of the stack.
+func (p *play) lockDirectory() string {
+	return filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), ".pulumi", "locks", "organization", p.Name, "dev")
+}
+
 // lock puts the lock of a process on another host into the backend, as pulumi does, and returns what removes it.
-func lock(g *WithT, project string) (release func()) {
-	path := filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), ".pulumi", "locks", "organization", project, "dev",
-		"11111111-2222-3333-4444-555555555555.json")
-	g.Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
+func (p *play) lock() (release func()) {
+	p.Helper()
+	path := filepath.Join(p.lockDirectory(), "11111111-2222-3333-4444-555555555555.json")
+	p.Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
 	content := `{"pid":4711,"username":"alice","hostname":"laptop","timestamp":"2026-01-21T02:26:40Z"}`
-	g.Expect(os.WriteFile(path, []byte(content), 0o644)).To(Succeed())
-	return func() { g.Expect(os.Remove(path)).To(Succeed()) }
+	p.Expect(os.WriteFile(path, []byte(content), 0o644)).To(Succeed())
+	return func() { p.Expect(os.Remove(path)).To(Succeed()) }
 }
 
 // conflicts is a Stack that met the lock so often, or more.
@@ -35,6 +40,7 @@ func conflicts(count int64) func(*pulumiv1.Stack) bool {
 }
 
 func TestLockOfAnotherIsShownAndWaitedFor(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		eager bool
@@ -46,52 +52,42 @@ func TestLockOfAnotherIsShownAndWaitedFor(t *testing.T) {
 		{"locked-eager", true, 3, 30 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			watcher, err := statuscheck.Watch(t.Context(), system.Client, test.name)
-			g.Expect(err).NotTo(HaveOccurred())
-			limit := int32(3)
-			stack, _ := deployed(t, g, test.name, func(s *pulumiv1.Stack) {
-				s.Spec.RetryOnUpdateConflict, s.Spec.UpdateHistoryLimit = test.eager, &limit
+			p := begin(t, test.name)
+			watcher, err := statuscheck.Watch(p.Context(), system.Client, p.Name)
+			p.Succeed(err)
+			stack, _ := p.deployed(func(s *pulumiv1.Stack) {
+				s.Spec.RetryOnUpdateConflict, s.Spec.UpdateHistoryLimit = test.eager, new(int32(3))
 			})
 			first := stack.Status.LastUpdate.Name
 
-			release := lock(g, test.name)
-			next := artifacts.put("v2", packed(yamlProgram(test.name, "outputs:", "  x: 2")))
-			g.Expect(publish(t.Context(), test.name, next)).To(Succeed())
-			stack = await(t.Context(), g, test.name, conflicts(1))
-			g.Expect(notReady(pulumiv1.UpdateConflictReason)(stack)).To(BeTrue(), fmt.Sprint(stack.Status.Conditions))
-			g.Expect(readyMessage(stack)).To(ContainSubstring("the stack is locked by alice@laptop (pid 4711) since 2026-01-21T02:26:40Z"))
-			g.Expect(conditions.GetReason(stack, meta.ReconcilingCondition)).To(Equal(pulumiv1.UpdateConflictReason))
-			g.Expect(conditions.IsStalled(stack)).To(BeFalse())
+			release := p.lock()
+			next := p.publish(p.returning(2))
+			stack = p.Await(conflicts(1))
+			p.Expect(notReady(pulumiv1.UpdateConflictReason)(stack)).To(BeTrue(), fmt.Sprint(stack.Status.Conditions))
+			p.Expect(statuscheck.Message(stack)).To(ContainSubstring("the stack is locked by alice@laptop (pid 4711) since 2026-01-21T02:26:40Z"))
+			p.Expect(conditions.GetReason(stack, meta.ReconcilingCondition)).To(Equal(pulumiv1.UpdateConflictReason))
+			p.Expect(conditions.IsStalled(stack)).To(BeFalse())
 
-			stack = await(t.Context(), g, test.name, conflicts(test.tries))
-			g.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
-			g.Expect(stack.Status.LastUpdate.Interruptions).To(BeZero())
-			g.Expect(stack.Status.History).To(HaveLen(2))
-			g.Eventually(func() int { return len(updates(t.Context(), g, test.name)) }).WithTimeout(patience).WithPolling(pollInterval).
-				Should(Equal(2), "the first one, and the last one that met the lock")
+			stack = p.Await(conflicts(test.tries))
+			p.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+			p.Expect(stack.Status.LastUpdate.Interruptions).To(BeZero())
+			p.Expect(stack.Status.History).To(HaveLen(2))
+			p.Eventually(p.Updates).Should(HaveLen(2), "the first one, and the last one that met the lock")
 
 			released := time.Now()
 			release()
-			stack = await(t.Context(), g, test.name, ready(next.Digest))
-			g.Expect(time.Since(released)).To(BeNumerically("<", test.within))
-			t.Logf("Ready %s after the release", time.Since(released).Round(time.Second))
-			g.Expect(stack.Status.LastUpdate.Conflicts).To(BeZero())
-			g.Expect(stack.Status.LastUpdate.ConflictsSince).To(BeNil())
-			g.Eventually(func() []string {
-				var names []string
-				for _, update := range updates(t.Context(), g, test.name) {
-					names = append(names, update.Name)
-				}
-				return names
-			}).WithTimeout(patience).WithPolling(pollInterval).Should(ConsistOf(first, stack.Status.LastUpdate.Name))
-			g.Expect(eventsOf(t.Context(), g, test.name, "StackUpdateConflictDetected")).To(ConsistOf(ContainSubstring("alice@laptop")))
-			g.Expect(eventsOf(t.Context(), g, test.name, "StackUpdateFailure")).To(BeEmpty())
-			g.Expect(eventsOf(t.Context(), g, test.name, "StackUpdateDetected")).To(HaveLen(2))
+			stack = p.Await(ready(next.Digest))
+			p.Expect(time.Since(released)).To(BeNumerically("<", test.within))
+			p.Logf("Ready %s after the release", time.Since(released).Round(time.Second))
+			p.Expect(stack.Status.LastUpdate.Conflicts).To(BeZero())
+			p.Expect(stack.Status.LastUpdate.ConflictsSince).To(BeNil())
+			p.Eventually(p.Updates).Should(ConsistOf(HaveField("Name", first), HaveField("Name", stack.Status.LastUpdate.Name)))
+			p.Expect(p.events("StackUpdateConflictDetected")).To(ConsistOf(ContainSubstring("alice@laptop")))
+			p.Expect(p.events("StackUpdateFailure")).To(BeEmpty())
+			p.Expect(p.events("StackUpdateDetected")).To(HaveLen(2))
 			checked, err := watcher.Stop()
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(checked).To(BeNumerically(">", 5))
+			p.Succeed(err)
+			p.Expect(checked).To(BeNumerically(">", 5))
 		})
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/provider/install"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 )
 
 // withoutAnswer is the status of a server that lets everybody wait.
@@ -52,7 +53,7 @@ func newServer(t *testing.T) *server {
 
 func (s *server) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	for s.status.Load() == withoutAnswer && request.Context().Err() == nil {
-		time.Sleep(pollInterval)
+		time.Sleep(scene.PollInterval)
 	}
 	status := int(s.status.Load())
 	switch {
@@ -75,27 +76,14 @@ func serve(status int) func(*patient) {
 	return func(p *patient) { p.server.status.Store(int32(status)) }
 }
 
-// replace changes what is served under the artifact's address; nil removes it.
-func (p *producer) replace(path string, content []byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if content == nil {
-		delete(p.files, path)
-		return
-	}
-	p.files[path] = content
-}
-
 // viaServer has the Stack follow a git repository whose server is that of the patient.
 func viaServer(p *patient, s *pulumiv1.Stack) {
-	repository, sha, err := system.Git.Create(p.name, yamlProgram(p.name, "outputs:", "  x: 1"))
-	p.Expect(err).NotTo(HaveOccurred())
+	repository, sha := p.repository(p.returning(1))
 	address, err := url.Parse(repository.URL)
-	p.Expect(err).NotTo(HaveOccurred())
+	p.Succeed(err)
 	p.server.behind = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: address.Scheme, Host: address.Host})
 	p.artifact = &meta.Artifact{Digest: sha}
-	s.Spec.FluxSource = nil
-	s.Spec.GitSource = pulumiv1.GitSource{ProjectRepo: p.server.URL + address.Path, Branch: gitserver.Branch}
+	s.Spec = p.gitStack(p.server.URL + address.Path).Spec
 	s.Spec.ResyncFrequencySeconds = 60
 }
 
@@ -121,26 +109,26 @@ func gitRecoveries() (recoveries []recovery) {
 }
 
 func sourceRecoveries() []recovery {
-	content := func(p *patient) []byte { return packed(yamlProgram(p.name, "outputs:", "  x: 1")) }
+	content := func(p *patient) []byte { return scene.Packed(p.returning(1)) }
 	return []recovery{
 		{
 			name:    "artifact-missing",
-			before:  func(p *patient) { artifacts.replace(p.artifact.Path, nil) },
+			before:  func(p *patient) { artifacts.Replace(p.artifact.Path, nil) },
 			reasons: []string{pulumiv1.ArtifactFetchFailedReason}, says: "404",
-			mend: func(p *patient) { artifacts.replace(p.artifact.Path, content(p)) }, within: polled,
+			mend: func(p *patient) { artifacts.Replace(p.artifact.Path, content(p)) }, within: polled,
 		},
 		{
 			name:    "artifact-garbled",
-			before:  func(p *patient) { artifacts.replace(p.artifact.Path, []byte("something else")) },
+			before:  func(p *patient) { artifacts.Replace(p.artifact.Path, []byte("something else")) },
 			reasons: []string{pulumiv1.ArtifactDigestMismatchReason}, says: "digest",
-			mend: func(p *patient) { artifacts.replace(p.artifact.Path, content(p)) }, within: polled,
+			mend: func(p *patient) { artifacts.Replace(p.artifact.Path, content(p)) }, within: polled,
 		},
 	}
 }
 
 // object creates or replaces an object in the namespace of the patient.
 func (p *patient) object(object client.Object) {
-	object.SetNamespace(p.name)
+	p.Helper()
 	if err := system.Client.Create(p.Context(), object); err != nil {
 		p.Expect(system.Client.Update(p.Context(), object)).To(Succeed())
 	}
@@ -149,7 +137,7 @@ func (p *patient) object(object client.Object) {
 // region makes a ConfigMap with a value, and a Stack that uses it.
 func region(value string) func(*patient) {
 	return func(p *patient) {
-		p.object(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"region": value}})
+		p.object(&corev1.ConfigMap{ObjectMeta: p.Meta("settings"), Data: map[string]string{"region": value}})
 	}
 }
 
@@ -160,27 +148,26 @@ func usesRegion(_ *patient, s *pulumiv1.Stack) {
 // phrase makes a Secret with the passphrase of the Stack.
 func phrase(value string, labels map[string]string) func(*patient) {
 	return func(p *patient) {
-		p.object(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "phrase", Labels: labels}, StringData: map[string]string{stage.PassphraseKey: value}})
+		secret := p.Secret("phrase", map[string]string{stage.PassphraseKey: value})
+		secret.Labels = labels
+		p.object(secret)
 	}
 }
 
 func usesPhrase(_ *patient, s *pulumiv1.Stack) {
-	s.Spec.EnvRefs["PULUMI_CONFIG_PASSPHRASE"] = pulumiv1.ResourceRef{
-		Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: "phrase", Key: stage.PassphraseKey},
-	}
-	s.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"password": secretRef()}
+	s.Spec.EnvRefs["PULUMI_CONFIG_PASSPHRASE"] = stage.SecretRef("phrase", stage.PassphraseKey)
+	usesPassword(s)
 }
 
 // push publishes another revision, which makes a Stack run.
 func (p *patient) push() {
-	p.artifact = artifacts.put("v2", packed(yamlProgram(p.name, "outputs:", "  x: 2")))
-	p.Expect(publish(p.Context(), p.name, p.artifact)).To(Succeed())
+	p.artifact = p.publish(p.returning(2))
 }
 
 func referenceRecoveries() []recovery {
 	program := func(kind string) func(p *patient) gitserver.Files {
 		return func(p *patient) gitserver.Files {
-			return yamlProgram(p.name, "config:", "  region: {type: "+kind+"}", "outputs:", "  region: ${region}")
+			return p.yaml("config:", "  region: {type: "+kind+"}", "outputs:", "  region: ${region}")
 		}
 	}
 	return []recovery{
@@ -225,7 +212,7 @@ var languageHost = sync.OnceValue(func() error {
 func requiring(p *patient) gitserver.Files {
 	p.Expect(languageHost()).To(Succeed())
 	return gitserver.Files{
-		"Pulumi.yaml":      "name: " + p.name + "\nruntime: {name: outputs, options: {virtualenv: venv}}\n",
+		"Pulumi.yaml":      "name: " + p.Name + "\nruntime: {name: outputs, options: {virtualenv: venv}}\n",
 		"requirements.txt": p.server.URL + "/package\n",
 		"outputs.json":     `{"x": 1}`,
 	}
@@ -236,11 +223,11 @@ func plugged(p *patient) gitserver.Files {
 	home := p.TempDir()
 	p.Expect(install.Install(p.Context(), home)).To(Succeed())
 	binary, err := os.ReadFile(filepath.Join(home, "plugins", "resource-test-v0.1.0", "pulumi-resource-test"))
-	p.Expect(err).NotTo(HaveOccurred())
-	p.server.content = tarball(entry{tar.Header{
+	p.Succeed(err)
+	p.server.content = scene.Tarball(scene.Entry{Header: tar.Header{
 		Name: "pulumi-resource-test", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(binary)),
-	}, string(binary)})
-	return yamlProgram(p.name, "resources:", "  file:", "    type: test:index:Sleep",
+	}, Content: string(binary)})
+	return p.yaml("resources:", "  file:", "    type: test:index:Sleep",
 		"    properties: {seconds: 0, file: "+p.path("mount", "file")+", content: x}",
 		"    options: {version: 0.1.0, pluginDownloadURL: '"+p.server.URL+"'}")
 }
@@ -271,15 +258,14 @@ func pulumiRecoveries() []recovery {
 				p.Expect(os.WriteFile(p.path("mount", "file"), []byte("another"), 0o600)).To(Succeed())
 				program := plugged(p)
 				program["README.md"] = "another revision"
-				p.artifact = artifacts.put("v2", packed(program))
-				p.Expect(publish(p.Context(), p.name, p.artifact)).To(Succeed())
+				p.artifact = p.publish(program)
 			},
 			reasons: failures, cause: autov1alpha1.UnexpectedChangesReason, says: "expectNoRefreshChanges",
 			mend: func(p *patient) { p.Expect(os.WriteFile(p.path("mount", "file"), []byte("x"), 0o600)).To(Succeed()) }, within: soon,
 		},
 		{
 			name: "timeout", program: requiring, before: serve(withoutAnswer),
-			change:  func(_ *patient, s *pulumiv1.Stack) { s.Spec.Timeout = &metav1.Duration{Duration: 5 * time.Second} },
+			change:  func(_ *patient, s *pulumiv1.Stack) { s.Spec.Timeout = &metav1.Duration{Duration: 20 * time.Second} },
 			reasons: failures, cause: autov1alpha1.TimeoutReason, says: "the operation took longer than its timeout",
 			mend: serve(http.StatusOK), within: soon,
 		},
@@ -344,13 +330,8 @@ func backendRecoveries() []recovery {
 			before:  create,
 			reasons: failures, cause: autov1alpha1.StackNotFoundReason, says: "dev",
 			mend: func(p *patient) {
-				cli := exec.CommandContext(p.Context(), pulumi.path(), "stack", "init", "organization/"+p.name+"/dev", "--non-interactive")
-				cli.Dir = p.path()
-				cli.Env = append(os.Environ(), "PULUMI_HOME="+p.path("home"), "PULUMI_BACKEND_URL=file://"+p.path("backend"),
-					"PULUMI_CONFIG_PASSPHRASE="+passphraseCanary, "PULUMI_SKIP_UPDATE_CHECK=true")
-				p.Expect(os.WriteFile(p.path("Pulumi.yaml"), []byte("name: "+p.name+"\nruntime: yaml\n"), 0o600)).To(Succeed())
-				output, err := cli.CombinedOutput()
-				p.Expect(err).NotTo(HaveOccurred(), strings.TrimSpace(string(output)))
+				p.Pulumi(p.Name, map[string]string{"PULUMI_BACKEND_URL": "file://" + p.path("backend"), "PULUMI_CONFIG_PASSPHRASE": passphraseCanary},
+					"stack", "init", "organization/"+p.Name+"/dev")
 			},
 			within: soon,
 		},

@@ -15,6 +15,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
 // recovery is a cause of trouble that comes and goes outside of the Stack.
@@ -51,9 +52,7 @@ var failures = []string{pulumiv1.RetryingAfterFailureReason, pulumiv1.UpdateFail
 
 // patient is a Stack that falls ill.
 type patient struct {
-	*testing.T
-	*WithT
-	name string
+	*play
 	// dir is a directory of its own.
 	dir string
 	// artifact is the one that it has to end with.
@@ -61,14 +60,18 @@ type patient struct {
 	server   *server
 }
 
+func newPatient(t *testing.T, name string) *patient {
+	t.Helper()
+	return &patient{play: begin(t, name), dir: t.TempDir(), server: newServer(t)}
+}
+
 // TestCauseThatGoesAwayNeedsNobody breaks what a Stack needs, and mends it again without touching the Stack: no edit, no request, no
 // restart, no new revision. The version of pulumi is another such cause, see TestPulumiThatIsTooOldIsToldAndHealsWithIt.
 func TestCauseThatGoesAwayNeedsNobody(t *testing.T) {
+	t.Parallel()
 	for _, test := range slices.Concat(sourceRecoveries(), gitRecoveries(), referenceRecoveries(), pulumiRecoveries(), backendRecoveries()) {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			p := &patient{T: t, WithT: NewWithT(t), name: "recovery-" + test.name, dir: t.TempDir()}
-			p.server = newServer(t)
+			p := newPatient(t, "recovery-"+test.name)
 			p.fallIll(test)
 			p.recover(test)
 		})
@@ -77,32 +80,32 @@ func TestCauseThatGoesAwayNeedsNobody(t *testing.T) {
 
 // fallIll brings the Stack into the trouble.
 func (p *patient) fallIll(test recovery) {
-	program := yamlProgram(p.name, "outputs:", "  x: 1")
+	program := p.returning(1)
 	if test.program != nil {
 		program = test.program(p)
 	}
-	p.artifact = artifacts.put("v1", packed(program))
+	p.artifact = p.put(program)
 	if test.before != nil {
 		test.before(p)
 	}
-	p.Expect(start(p.Context(), p.name, p.artifact, func(s *pulumiv1.Stack) {
+	p.start(p.artifact, func(s *pulumiv1.Stack) {
 		s.Spec.RetryInterval = &metav1.Duration{Duration: attemptInterval}
 		if test.change != nil {
 			test.change(p, s)
 		}
-	})).To(Succeed())
+	})
 	if test.prepare != nil {
 		test.prepare(p)
 	}
 	if test.after != nil {
-		await(p.Context(), p.WithT, p.name, ready(p.artifact.Digest))
+		p.Await(ready(p.artifact.Digest))
 		test.after(p)
 	}
-	stack := await(p.Context(), p.WithT, p.name, func(s *pulumiv1.Stack) bool {
+	stack := p.Await(func(s *pulumiv1.Stack) bool {
 		return conditions.IsFalse(s, meta.ReadyCondition) && slices.Contains(test.reasons, conditions.GetReason(s, meta.ReadyCondition))
 	})
-	p.Expect(readyMessage(stack)).To(ContainSubstring(test.says))
-	p.Logf("%s: %s", conditions.GetReason(stack, meta.ReadyCondition), readyMessage(stack))
+	p.Expect(statuscheck.Message(stack)).To(ContainSubstring(test.says))
+	p.Logf("%s: %s", conditions.GetReason(stack, meta.ReadyCondition), statuscheck.Message(stack))
 	if test.cause == "" {
 		// Waiting is no failure.
 		p.Expect(conditions.GetReason(stack, meta.ReconcilingCondition)).To(Equal(pulumiv1.ProgressingWithRetryReason))
@@ -114,7 +117,7 @@ func (p *patient) fallIll(test recovery) {
 
 // causes are the reasons for which Updates of the Stack failed.
 func causes(p *patient) (reasons []string) {
-	found := updates(p.Context(), p.WithT, p.name)
+	found := p.Updates()
 	for i := range found {
 		if conditions.IsTrue(&found[i], autov1alpha1.UpdateFailed) {
 			reasons = append(reasons, conditions.GetReason(&found[i], autov1alpha1.UpdateFailed))
@@ -126,16 +129,13 @@ func causes(p *patient) (reasons []string) {
 // recover mends the cause and waits.
 func (p *patient) recover(test recovery) {
 	stack := &pulumiv1.Stack{}
-	p.Expect(system.Client.Get(p.Context(), keyOf(p.name), stack)).To(Succeed())
+	p.Get(p.Name, stack)
 	generation := stack.Generation
 	mended := time.Now()
 	test.mend(p)
-	p.Eventually(func(g Gomega) {
-		g.Expect(system.Client.Get(p.Context(), keyOf(p.name), stack)).To(Succeed())
-		g.Expect(ready(p.artifact.Digest)(stack)).To(BeTrue(), "conditions: %v\nlast update: %+v", stack.Status.Conditions, stack.Status.LastUpdate)
-	}).WithContext(p.Context()).WithTimeout(test.within).WithPolling(pollInterval).Should(Succeed())
+	p.Patience = test.within
+	stack = p.Await(ready(p.artifact.Digest))
 	p.Logf("Ready %s after its cause was mended", time.Since(mended).Round(100*time.Millisecond))
-	lint(p.Context(), p.WithT, stack)
 	p.Expect(stack.Generation).To(Equal(generation))
 	p.Expect(stack.Annotations).NotTo(Or(HaveKey(meta.ReconcileRequestAnnotation), HaveKey(pulumiv1.ReconcileRequestAnnotation)))
 	p.Expect(stack.Status.LastUpdate.Failures).To(BeZero())

@@ -9,98 +9,89 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 
-	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 )
 
-// The tests of this file run alone, before the parallel ones: they hold pulumi, or end the controller.
+// restarts are the ways in which a controller ends.
+func restarts() map[string]func() error {
+	return map[string]func() error{"killed": system.KillController, "stopped": system.StopController}
+}
+
+// The tests that end the controller run alone, before the parallel ones.
 
 func TestUpdateSurvivesTheControllerAndRunsOnce(t *testing.T) {
-	for name, end := range map[string]func() error{"killed": system.KillController, "stopped": system.StopController} {
+	for name, end := range restarts() {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			name := "survives-" + name
-			deployed(t, g, name)
-			before := pulumi.callsFor(t.Context(), g, name)
-			release := pulumi.hold(g)
-			defer release()
-			artifact := artifacts.put("v2", packed(yamlProgram(name, "outputs:", "  x: 2")))
-			g.Expect(publish(t.Context(), name, artifact)).To(Succeed())
-			pulumi.awaitHeld(g)
-			running := await(t.Context(), g, name, func(s *pulumiv1.Stack) bool { return s.Status.CurrentUpdate != nil }).Status.CurrentUpdate
+			p := alone(t, "survives-"+name)
+			p.deployed()
+			before := p.calls(p.Name)
+			release := p.hold()
+			artifact := p.publish(p.returning(2))
+			p.awaitHeld()
+			running := p.Await(func(s *pulumiv1.Stack) bool { return s.Status.CurrentUpdate != nil }).Status.CurrentUpdate
 
-			g.Expect(end()).To(Succeed())
-			g.Expect(system.StartController(t.Context())).To(Succeed())
+			p.Expect(end()).To(Succeed())
+			p.startController()
 			release()
 
-			stack := await(t.Context(), g, name, ready(artifact.Digest))
-			g.Expect(stack.Status.LastUpdate.Name).To(Equal(running.Name))
-			g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded))
-			g.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
-			g.Expect(updates(t.Context(), g, name)).To(HaveLen(2))
-			calls := pulumi.callsFor(t.Context(), g, name)[len(before):]
+			stack := p.Await(ready(artifact.Digest))
+			p.Expect(stack.Status.LastUpdate.Name).To(Equal(running.Name))
+			p.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded))
+			p.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+			p.Expect(p.Updates()).To(HaveLen(2))
+			calls := p.calls(p.Name)[len(before):]
 			calls = slices.DeleteFunc(calls, func(call string) bool { return strings.HasSuffix(call, " version") })
-			g.Expect(calls).To(HaveLen(1), "one update is one process of the CLI")
-			g.Expect(calls[0]).To(ContainSubstring(" up "))
+			p.Expect(calls).To(ConsistOf(ContainSubstring(" up ")), "one update is one process of the CLI")
 		})
 	}
 }
 
 func TestRevisionsDuringAnUpdateEndWithTheLastOne(t *testing.T) {
-	g := NewWithT(t)
-	const name = "overtaken"
-	deployed(t, g, name)
-	release := pulumi.hold(g)
-	defer release()
+	p := begin(t, "overtaken")
+	p.deployed()
+	release := p.hold()
 	var last *meta.Artifact
-	for _, revision := range []string{"v2", "v3", "v4", "v5"} {
-		last = artifacts.put(revision, packed(yamlProgram(name, "outputs:", "  x: "+revision)))
-		g.Expect(publish(t.Context(), name, last)).To(Succeed())
-		pulumi.awaitHeld(g)
+	for i := range 4 {
+		last = p.publish(p.returning(i + 2))
+		p.awaitHeld()
 	}
 	release()
-	stack := await(t.Context(), g, name, ready(last.Digest))
-	g.Expect(string(stack.Status.Outputs["x"].Raw)).To(Equal(`"v5"`))
-	g.Expect(len(updates(t.Context(), g, name))).To(BeNumerically("<=", 3), "revisions in between are skipped")
+	stack := p.Await(ready(last.Digest))
+	p.Expect(scene.Output(stack, "x")).To(Equal("5"))
+	p.Expect(len(p.Updates())).To(BeNumerically("<=", 3), "revisions in between are skipped")
 }
 
 func TestStackDeletedDuringAnUpdateIsDestroyedAfterIt(t *testing.T) {
-	g := NewWithT(t)
-	const name = "interrupted-life"
-	stack, _ := deployed(t, g, name, func(s *pulumiv1.Stack) { s.Spec.DestroyOnFinalize = true })
-	release := pulumi.hold(g)
-	defer release()
-	g.Expect(publish(t.Context(), name, artifacts.put("v2", packed(yamlProgram(name, "outputs:", "  x: 2"))))).To(Succeed())
-	pulumi.awaitHeld(g)
-	g.Expect(system.Client.Delete(t.Context(), stack)).To(Succeed())
+	p := begin(t, "interrupted-life")
+	p.deployed(destroyed)
+	release := p.hold()
+	p.publish(p.returning(2))
+	p.awaitHeld()
+	p.Delete()
 	release()
-	awaitGone(t.Context(), g, name)
-	g.Expect(resources(g, name)).To(BeZero())
+	p.awaitDestroyed()
 }
 
 func TestRestartWritesNothingAboutSettledStacks(t *testing.T) {
-	for name, end := range map[string]func() error{"killed": system.KillController, "stopped": system.StopController} {
+	for name, end := range restarts() {
 		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			name := "rests-" + name
-			deployed(t, g, name)
+			p := alone(t, "rests-"+name)
+			p.deployed()
 			versions := func() []string {
-				stack, workspace := &pulumiv1.Stack{}, &autov1alpha1.Workspace{}
-				g.Expect(system.Client.Get(t.Context(), keyOf(name), stack)).To(Succeed())
-				g.Expect(system.Client.Get(t.Context(), keyOf(name), workspace)).To(Succeed())
-				found := []string{stack.ResourceVersion, workspace.ResourceVersion}
-				for _, update := range updates(t.Context(), g, name) {
+				found := []string{p.Await(ready("")).ResourceVersion, p.Workspace().ResourceVersion}
+				for _, update := range p.Updates() {
 					found = append(found, update.Name, update.ResourceVersion)
 				}
 				return found
 			}
-			g.Eventually(func() []string { return updates(t.Context(), g, name)[0].Finalizers }).WithTimeout(patience).WithPolling(pollInterval).Should(BeEmpty())
+			p.Eventually(p.Updates).Should(ConsistOf(HaveField("Finalizers", BeEmpty())))
 			before := versions()
-			g.Expect(end()).To(Succeed())
-			g.Expect(system.StartController(t.Context())).To(Succeed())
+			p.Expect(end()).To(Succeed())
+			p.startController()
 			// What is deployed after the restart comes after what was there before it.
-			deployed(t, g, name+"-later")
-			g.Expect(versions()).To(Equal(before))
+			p.beside(p.Name + "-later").deployed()
+			p.Expect(versions()).To(Equal(before))
 		})
 	}
 }

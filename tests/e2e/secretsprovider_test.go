@@ -1,83 +1,60 @@
 package e2e_test
 
 import (
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/vault"
 )
 
-// checkpointOf returns the state of the stack "dev" of the project.
-func checkpointOf(g *WithT, project string) string {
-	content, err := os.ReadFile(filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), ".pulumi", "stacks", project, "dev.json"))
-	g.Expect(err).NotTo(HaveOccurred())
-	return string(content)
-}
-
 func TestSecretsProviderOfAStackFollowsItsSpec(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "reencrypted"
-	server, err := vault.Start(t.Context(), system.ControlPlane)
-	g.Expect(err).NotTo(HaveOccurred())
-	defer func() { g.Expect(server.Stop()).To(Succeed()) }()
-	token, err := server.CreateKey(t.Context(), "stack")
-	g.Expect(err).NotTo(HaveOccurred())
-	program := yamlProgram(name, "config:", "  password: {type: string, secret: true}", "outputs:", "  hidden: ${password}")
-	artifact := artifacts.put("v1", packed(program))
-	g.Expect(start(t.Context(), name, artifact, func(s *pulumiv1.Stack) {
-		s.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"password": secretRef()}
+	p := begin(t, "reencrypted")
+	server, err := vault.Start(p.Context(), system.ControlPlane)
+	p.Succeed(err)
+	defer func() { p.Succeed(server.Stop()) }()
+	token, err := server.CreateKey(p.Context(), "stack")
+	p.Succeed(err)
+	program := p.yaml("config:", "  password: {type: string, secret: true}", "outputs:", "  hidden: ${password}")
+	artifact := p.put(program)
+	p.start(artifact, func(s *pulumiv1.Stack) {
+		usesPassword(s)
 		for variable, value := range map[string]string{"VAULT_ADDR": server.Address, "VAULT_TOKEN": token} {
 			s.Spec.EnvRefs[variable] = pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefLiteral, LiteralRef: &pulumiv1.LiteralRef{Value: value}}
 		}
-	})).To(Succeed())
-	last := await(t.Context(), g, name, ready(artifact.Digest)).Status.LastUpdate.Name
-	g.Expect(checkpointOf(g, name)).To(ContainSubstring(`"secrets_providers":{"type":"passphrase"`))
+	})
+	stack := p.Await(ready(artifact.Digest))
+	p.Expect(p.State(p.Name, "dev")).To(ContainSubstring(`"secrets_providers":{"type":"passphrase"`))
 	for _, step := range []struct{ provider, state string }{
 		{"hashivault://stack", `"secrets_providers":{"type":"cloud","state":{"url":"hashivault://stack"`},
 		{"passphrase", `"secrets_providers":{"type":"passphrase"`},
 	} {
-		change(t.Context(), g, name, func(s *pulumiv1.Stack) { s.Spec.SecretsProvider = step.provider })
-		stack := await(t.Context(), g, name, func(s *pulumiv1.Stack) bool { return ready("")(s) && s.Status.LastUpdate.Name != last })
-		last = stack.Status.LastUpdate.Name
-		g.Expect(checkpointOf(g, name)).To(ContainSubstring(step.state))
-		g.Expect(string(outputsSecret(t, g, stack).Data["hidden"])).To(Equal(`"` + secretCanary + `"`))
+		p.Change(func(s *pulumiv1.Stack) { s.Spec.SecretsProvider = step.provider })
+		stack = p.awaitNext(stack)
+		p.Expect(p.State(p.Name, "dev")).To(ContainSubstring(step.state))
+		p.Expect(string(p.outputs(stack).Data["hidden"])).To(Equal(`"` + secretCanary + `"`))
 	}
-	changes := 0
-	for _, call := range pulumi.callsFor(t.Context(), g, name) {
-		if strings.Contains(call, "change-secrets-provider") {
-			changes++
-		}
-	}
-	g.Expect(changes).To(Equal(2))
+	changes := slices.DeleteFunc(p.calls(p.Name), func(call string) bool { return !strings.Contains(call, "change-secrets-provider") })
+	p.Expect(changes).To(HaveLen(2))
 }
 
 func TestChangedPassphraseIsReportedAndHealsWhenItIsRestored(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "repassphrased"
-	_, artifact := deployed(t, g, name, func(s *pulumiv1.Stack) {
-		s.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"password": secretRef()}
-		s.Spec.RetryMaxBackoffDurationSeconds = 1
-	})
+	p := begin(t, "repassphrased")
+	_, artifact := p.deployed(usesPassword, func(s *pulumiv1.Stack) { s.Spec.RetryMaxBackoffDurationSeconds = 1 })
 	set := func(passphrase string) {
-		secret := &corev1.Secret{}
-		g.Expect(system.Client.Get(t.Context(), client.ObjectKey{Namespace: name, Name: stage.PassphraseSecret}, secret)).To(Succeed())
-		secret.Data[stage.PassphraseKey] = []byte(passphrase)
-		g.Expect(system.Client.Update(t.Context(), secret)).To(Succeed())
+		changed := secret()
+		changed[stage.PassphraseKey] = passphrase
+		p.update(p.Secret(stage.PassphraseSecret, changed))
 	}
 	set("another")
-	change(t.Context(), g, name, func(s *pulumiv1.Stack) { s.Spec.Refresh = true })
-	stack := await(t.Context(), g, name, notReady(pulumiv1.RetryingAfterFailureReason))
-	g.Expect(readyMessage(stack)).To(ContainSubstring("incorrect passphrase"))
+	p.Change(func(s *pulumiv1.Stack) { s.Spec.Refresh = true })
+	stack := p.Await(notReady(pulumiv1.RetryingAfterFailureReason))
+	p.Expect(statuscheck.Message(stack)).To(ContainSubstring("incorrect passphrase"))
 	set(passphraseCanary)
-	await(t.Context(), g, name, ready(artifact.Digest))
+	p.Await(ready(artifact.Digest))
 }

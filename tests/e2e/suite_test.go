@@ -6,20 +6,11 @@ import (
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
-
-	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/canary"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 )
-
-// patience bounds every wait; what is waited for takes a few seconds.
-const patience = 60 * time.Second
-
-// logLines is how much of stack-controller's log a failed run shows.
-const logLines = 100
 
 // What the tests make wrong on purpose is small.
 const (
@@ -28,56 +19,47 @@ const (
 	maxEntries      = 1000
 )
 
-// pollInterval is how often a test looks.
-const pollInterval = 50 * time.Millisecond
+// Secret values that the tests plant. Whatever the tests made stack-controller write must not contain them.
+const (
+	passphraseCanary = "passphrase-canary-7f3b"
+	secretCanary     = "secret-canary-91ac"
+)
 
 var (
 	system    *stage.Stage
-	artifacts *producer
+	artifacts *scene.Artifacts
 	pulumi    *gate
 )
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	os.Exit(run(m))
-}
+func TestMain(m *testing.M) { os.Exit(run(m)) }
 
-func run(m *testing.M) (code int) {
+func run(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "e2e-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		pulumi, err = newGate(context.Background(), dir)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
-	if pulumi, err = newGate(context.Background(), dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	artifacts = newProducer()
+	artifacts = scene.ServeArtifacts()
 	defer artifacts.Close()
-	system, err = stage.Start(context.Background(), stage.Options{Log: os.Stderr, Pulumi: pulumi.path(), ControllerArgs: []string{
-		fmt.Sprintf("--artifact-max-size=%d", maxArtifactSize),
-		fmt.Sprintf("--artifact-max-unpacked-size=%d", maxUnpackedSize),
-		fmt.Sprintf("--artifact-max-entries=%d", maxEntries),
-		"--concurrent=8",
-	}})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	suite := scene.Suite{
+		Options: stage.Options{Pulumi: pulumi.path(), ControllerArgs: []string{
+			"--feature-gates=ExternalArtifact=true",
+			fmt.Sprintf("--artifact-max-size=%d", maxArtifactSize),
+			fmt.Sprintf("--artifact-max-unpacked-size=%d", maxUnpackedSize),
+			fmt.Sprintf("--artifact-max-entries=%d", maxEntries),
+			"--concurrent=8",
+		}},
+		SetUp: func(_ context.Context, on *stage.Stage) error {
+			system = on
+			return nil
+		},
+		Leaks: func(ctx context.Context, on *stage.Stage) ([]string, error) {
+			return canary.Find(ctx, on, nil, passphraseCanary, secretCanary)
+		},
 	}
-	defer func() {
-		if code != 0 {
-			fmt.Fprintln(os.Stderr, controlplane.Tail(system.ControllerLog(), logLines))
-		}
-		if err := system.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}()
-	code = m.Run()
-	if leaks, err := findCanaries(context.Background(), system); err != nil || len(leaks) > 0 {
-		fmt.Fprintln(os.Stderr, "secrets were written to:", leaks, err)
-		return 1
-	}
-	return code
+	return suite.Run(m)
 }

@@ -1,5 +1,5 @@
 // Package faults injects random faults at random moments while Stacks change, and judges from outside whether every
-// intended change was made exactly once and whether all that the system says is true.
+// intended change was made exactly once and whether all that the system says is true (see package campaign).
 //
 // A short form runs with the other tests. The long form plays as many runs as asked, in several worlds at once, and writes
 // docs/reliability.md:
@@ -20,5 +20,6 @@
 //   - FAULTS_LOGS=DIR in the environment keeps the logs of the worlds of failed runs there.
 //
 // A run that fails tells the seed, its number, its world, its schedule and how everything stands; the other runs go on, and
-// the report is written. Some kinds need root, for a file system of their own, and are left out without it.
+// the report is written. As root, the tests run with mounts of their own and in a PID namespace, in which the ids of processes are used
+// again after some seconds. Some kinds of faults need that, and are left out without it.
 package faults

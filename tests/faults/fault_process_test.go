@@ -5,90 +5,199 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/stack-controller/stack-controller/internal/procfs"
+	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 )
 
-var processFaults = []fault{
-	{kind: "agent killed", short: true, mayMiss: true, inject: killAgent},
-	{kind: "pulumi killed", short: true, mayMiss: true, inject: killPulumi},
+// processIDFaults need process ids of the test's own.
+var processIDFaults = []campaign.Fault{{
+	Kind: "process id of a killed agent given to a thread", Short: true, Holds: []string{theAgents, theController},
+	Inject: hitting(giveIDToThread),
+}}
+
+var processFaults = []campaign.Fault{
+	{Kind: "agent killed", Short: true, Inject: hitting(killAgent)},
+	{Kind: "pulumi killed", Short: true, Inject: hitting(killPulumi)},
 }
 
 // hunt is how long a fault looks for a process to kill.
 const hunt = 3 * time.Second
 
 // workspaceDir is where the process runtime keeps what the app's agent works with.
-func (a *app) workspaceDir() string {
+func (s *scene) workspaceDir(a *campaign.App) string {
 	sum := sha256.Sum256([]byte(a.Key().String()))
-	return filepath.Join(a.scene.system.Dir, "data", "workspaces", hex.EncodeToString(sum[:])[:12])
+	return filepath.Join(s.system.Dir, "data", "workspaces", hex.EncodeToString(sum[:])[:12])
 }
 
-// agentPID returns the process of the app's agent, 0 when there is none.
-func (a *app) agentPID() int {
-	content, err := os.ReadFile(filepath.Join(a.workspaceDir(), "workspace.json"))
+// agent returns the process of the app's agent as it is recorded, the zero value when none is. The record outlives the agent.
+func (s *scene) agent(a *campaign.App) procfs.Identity {
+	content, err := os.ReadFile(filepath.Join(s.workspaceDir(a), "workspace.json"))
 	if err != nil {
-		return 0
+		return procfs.Identity{}
 	}
-	var record struct {
-		Agent struct {
-			PID int `json:"pid"`
-		} `json:"agent"`
-	}
-	if json.Unmarshal(content, &record) != nil || record.Agent.PID <= 1 {
-		return 0
-	}
-	// The record outlives the agent, whose number may have been given to somebody else.
-	if _, name := parentOf(filepath.Join("/proc", strconv.Itoa(record.Agent.PID))); name != "agent" {
-		return 0
-	}
-	return record.Agent.PID
+	var record struct{ Agent procfs.Identity }
+	_ = json.Unmarshal(content, &record) // it may be one that is removed just now
+	return record.Agent
 }
 
-// pulumiPID returns the process of pulumi that the app's agent runs, 0 when it runs none.
-func (a *app) pulumiPID() int {
-	agent := a.agentPID()
-	if agent == 0 {
-		return 0
+// running returns the process if it still runs, and the zero value otherwise.
+func running(process procfs.Identity) procfs.Identity {
+	if runs, err := process.Running(); err != nil || !runs {
+		return procfs.Identity{}
 	}
-	for _, pid := range childrenNamed(agent, "pulumi") {
-		return pid
+	return process
+}
+
+// pulumiProcess returns the process of pulumi that the app's agent runs, the zero value when it runs none.
+func (s *scene) pulumiProcess(a *campaign.App) procfs.Identity {
+	agent := running(s.agent(a))
+	if agent.PID == 0 {
+		return agent
 	}
-	return 0
+	for _, pid := range childrenNamed(agent.PID, "pulumi") {
+		process, _ := procfs.Identify(pid) // the zero value when it has ended
+		return process
+	}
+	return procfs.Identity{}
 }
 
 // killAgent prefers an agent that works.
-func killAgent(ctx context.Context, on *target) (func(context.Context) error, error) {
-	err := on.hunt(ctx, func(a *app) int {
-		if a.pulumiPID() == 0 {
-			return 0
+func killAgent(ctx context.Context, on *target) (campaign.Heal, error) {
+	err := on.kill(ctx, func(a *campaign.App) procfs.Identity {
+		if on.pulumiProcess(a).PID == 0 {
+			return procfs.Identity{}
 		}
-		return a.agentPID()
+		return running(on.agent(a))
 	})
-	if err == nil && !on.hit {
-		err = on.hunt(ctx, (*app).agentPID)
+	if err == nil && on.Missed {
+		err = on.kill(ctx, func(a *campaign.App) procfs.Identity { return running(on.agent(a)) })
 	}
 	return nil, err
 }
 
-func killPulumi(ctx context.Context, on *target) (func(context.Context) error, error) {
-	return nil, on.hunt(ctx, (*app).pulumiPID)
+func killPulumi(ctx context.Context, on *target) (campaign.Heal, error) {
+	return nil, on.kill(ctx, on.pulumiProcess)
 }
 
-// hunt kills the first process of an app that it finds, if it finds one in time.
-func (t *target) hunt(ctx context.Context, find func(*app) int) error {
-	first := t.random.IntN(len(t.apps))
-	for deadline := time.Now().Add(hunt); time.Now().Before(deadline); wait(ctx, pollInterval) {
-		for i := range t.apps {
-			a := t.apps[(first+i)%len(t.apps)]
-			if pid := find(a); pid > 1 {
-				a.killed()
-				t.hit = true
-				return syscall.Kill(pid, syscall.SIGKILL)
-			}
+// kill kills the first process of an app that it finds, if it finds one in time.
+func (t *target) kill(ctx context.Context, find func(*campaign.App) procfs.Identity) error {
+	return t.Hunt(ctx, hunt, func(a *campaign.App) (bool, error) {
+		process := find(a)
+		if process.PID <= 1 {
+			return false, nil
 		}
+		a.Killed()
+		return true, ignoreEnded(process.Signal(syscall.SIGKILL))
+	})
+}
+
+const (
+	// bystanderVariable makes this executable a program that does nothing, with threads.
+	bystanderVariable = "STACK_CONTROLLER_TEST_BYSTANDER"
+	// maxBystanders is how many stay. The first one goes when there are more: what it was in the way of is done by then.
+	maxBystanders = 4
+	// bystanderStart is how long a bystander takes to have its threads.
+	bystanderStart = 50 * time.Millisecond
+)
+
+func beBystander() {
+	if os.Getenv(bystanderVariable) != "" {
+		_, _ = io.Copy(io.Discard, os.Stdin) // which ends with the test
+		os.Exit(0)
+	}
+}
+
+// giveIDToThread kills an agent, one that works if possible, and makes its record name a thread of another process.
+func giveIDToThread(ctx context.Context, on *target) (campaign.Heal, error) {
+	victim, agent := on.findAgent(ctx)
+	if on.Missed = true; victim == nil {
+		return nil, nil
+	}
+	victim.Killed()
+	before := on.main.started()
+	heal := func(ctx context.Context) error { return on.main.awaitStart(ctx, before) }
+	// The controller first: it would start another agent and record that.
+	if err := errors.Join(on.main.signal(syscall.SIGKILL), ignoreEnded(agent.Signal(syscall.SIGKILL))); err != nil {
+		return heal, err
+	}
+	return heal, on.main.beforeStart(func() error { return on.occupy(ctx, agent.PID) })
+}
+
+// findAgent waits for an agent that runs pulumi, and takes any other when there is none.
+func (t *target) findAgent(ctx context.Context) (found *campaign.App, agent procfs.Identity) {
+	_ = t.Hunt(ctx, hunt, func(a *campaign.App) (bool, error) {
+		process := running(t.agent(a))
+		if process.PID == 0 {
+			return false, nil
+		}
+		found, agent = a, process
+		return t.pulumiProcess(a).PID != 0, nil
+	}) // the function returns no error
+	return found, agent
+}
+
+// occupy gives the id to a thread of a bystander. The target is not hit when another is faster.
+func (t *target) occupy(ctx context.Context, id int) error {
+	for deadline := time.Now().Add(hunt); time.Now().Before(deadline); {
+		if syscall.Kill(id, 0) == nil {
+			campaign.Wait(ctx, campaign.PollInterval/10) // not waited for yet, or somebody else's
+			continue
+		}
+		// The ids that follow are for the process and its first threads.
+		if err := setLastID(id - 2 - t.Random.IntN(3)); err != nil {
+			return fmt.Errorf("choose the next process id: %w", err)
+		}
+		bystander := exec.Command("/proc/self/exe")
+		bystander.Env = append(os.Environ(), bystanderVariable+"=1")
+		if _, err := bystander.StdinPipe(); err != nil {
+			return err
+		}
+		if err := bystander.Start(); err != nil {
+			return err
+		}
+		campaign.Wait(ctx, bystanderStart)
+		_, err := os.Stat(fmt.Sprintf("/proc/%d/task/%d", bystander.Process.Pid, id))
+		if t.Missed = err != nil || id == bystander.Process.Pid; !t.Missed {
+			t.keep(bystander)
+			return nil
+		}
+		end(bystander)
 	}
 	return nil
+}
+
+// keep has the bystander stay for as long as its thread may be in the way.
+func (s *scene) keep(bystander *exec.Cmd) {
+	if s.bystanders = append(s.bystanders, bystander); len(s.bystanders) > maxBystanders {
+		end(s.bystanders[0])
+		s.bystanders = s.bystanders[1:]
+	}
+}
+
+func (s *scene) endBystanders() {
+	for _, bystander := range s.bystanders {
+		end(bystander)
+	}
+	s.bystanders = nil
+}
+
+func end(bystander *exec.Cmd) {
+	_ = bystander.Process.Kill()
+	_ = bystander.Wait() // it was killed
+}
+
+func ignoreEnded(err error) error {
+	if errors.Is(err, procfs.ErrNotRunning) {
+		return nil
+	}
+	return err
 }

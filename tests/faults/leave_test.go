@@ -11,6 +11,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 	"github.com/stack-controller/stack-controller/tests/supervise"
 )
 
@@ -26,6 +27,7 @@ func leaveProcess(t *testing.T) *supervise.Process {
 		Log: filepath.Join(world.system.Dir, "left.log"),
 	})
 	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = process.Stop(0) }) // an error means that it was stopped
 	return process
 }
 
@@ -34,41 +36,60 @@ func leaveProcess(t *testing.T) *supervise.Process {
 func TestAnUpdateLeftOverAndAnOldCommitAreSeen(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
-	a, err := world.deploy(ctx, "left")
-	g.Expect(err).NotTo(HaveOccurred())
-	apps := []*app{a}
-	g.Expect(world.settle(ctx, apps)).To(Succeed())
-	g.Expect(world.judge(apps)).To(Succeed())
+	apps := make([]*campaign.App, 1)
+	g.Expect(world.Renew(ctx, apps, "left")).To(Succeed())
+	a := apps[0]
+	g.Expect(world.Audit(apps)).To(Succeed())
 	g.Expect(world.main.stop()).To(Succeed())
 
 	update := &autov1alpha1.Update{
 		ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: "left-over"},
 		Spec:       autov1alpha1.UpdateSpec{WorkspaceName: a.Name, StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
 	}
-	g.Expect(world.system.Client.Create(ctx, update)).To(Succeed())
-	g.Expect(world.unsettled(ctx, apps)).To(MatchError(ContainSubstring("Update left-over is")))
-	g.Expect(world.system.Client.Delete(ctx, update)).To(Succeed())
-	g.Expect(world.unsettled(ctx, apps)).To(Succeed())
+	g.Expect(world.Client.Create(ctx, update)).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, apps)).To(MatchError(ContainSubstring("Update left-over is")))
+	g.Expect(world.Client.Delete(ctx, update)).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, apps)).To(Succeed())
 
 	stack := &pulumiv1.Stack{}
-	g.Expect(world.system.Client.Get(ctx, a.Key(), stack)).To(Succeed())
+	g.Expect(world.Client.Get(ctx, a.Key(), stack)).To(Succeed())
 	digest := stack.Status.LastUpdate.LastSuccessfulCommit
 	stack.Status.LastUpdate.LastSuccessfulCommit = "sha256:old"
-	g.Expect(world.system.Client.Status().Update(ctx, stack)).To(Succeed())
-	g.Expect(world.unsettled(ctx, apps)).To(MatchError(ContainSubstring("with another update than that of the last change")))
+	g.Expect(world.Client.Status().Update(ctx, stack)).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, apps)).To(MatchError(ContainSubstring("with another update than that of the last change")))
 	stack.Status.LastUpdate.LastSuccessfulCommit = digest
-	g.Expect(world.system.Client.Status().Update(ctx, stack)).To(Succeed())
-	g.Expect(world.unsettled(ctx, apps)).To(Succeed())
+	g.Expect(world.Client.Status().Update(ctx, stack)).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, apps)).To(Succeed())
 
-	a.request = "unheard"
-	g.Expect(world.unsettled(ctx, apps)).To(MatchError(ContainSubstring("the request is not handled")))
-	a.request = ""
-	g.Expect(a.commitOnce(func() {})).To(Succeed())
-	g.Expect(world.unsettled(ctx, apps)).To(MatchError(ContainSubstring("there is no artifact of commit")))
+	a.Expect("unheard")
+	g.Expect(world.CheckSettled(ctx, apps)).To(MatchError(ContainSubstring("the request is not handled")))
+	a.Expect("")
+	g.Expect(a.Push(func() {})).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, apps)).To(MatchError(ContainSubstring("there is no artifact of commit")))
 
 	before := world.main.started()
 	world.main.start(world.ctx)
 	g.Expect(world.main.awaitStart(context.WithoutCancel(ctx), before)).To(Succeed())
-	g.Expect(a.remove(ctx, nil)).To(Succeed())
-	g.Expect(world.settle(ctx, apps)).To(Succeed())
+	g.Expect(a.Remove(ctx)).To(Succeed())
+	g.Expect(world.Settle(ctx, apps)).To(Succeed())
+}
+
+// What is left behind is not settled, whoever left it.
+func TestLeftoversAreSeen(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	g.Expect(world.CheckSettled(ctx, nil)).To(Succeed())
+
+	lock := filepath.Join(world.backend(), ".pulumi", "locks", "organization", "nobody", "dev", "1.json")
+	g.Expect(os.MkdirAll(filepath.Dir(lock), 0o700)).To(Succeed())
+	g.Expect(os.WriteFile(lock, nil, 0o600)).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, nil)).To(MatchError(ContainSubstring("locks in the backend")))
+	g.Expect(os.Remove(lock)).To(Succeed())
+
+	process := leaveProcess(t)
+	// The kernel tells a parent that a program was started before the process has the program's name and environment.
+	check := func() error { return world.CheckSettled(ctx, nil) }
+	g.Eventually(check).Should(MatchError(And(ContainSubstring("processes"), ContainSubstring("pulumi-left"))))
+	g.Expect(process.Stop(0)).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, nil)).To(Succeed())
 }

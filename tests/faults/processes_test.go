@@ -3,7 +3,6 @@ package faults_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,7 +11,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/stack-controller/stack-controller/internal/procfs"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 )
 
 // commandLine is how a process was started.
@@ -95,11 +96,15 @@ func restartServer(
 	if err != nil {
 		return err
 	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	process, err := procfs.Identify(pid)
+	if err == nil {
+		err = process.Signal(syscall.SIGKILL)
+	}
+	if err != nil {
 		return fmt.Errorf("kill %s: %w", name, err)
 	}
-	for alive(pid) {
-		if !wait(ctx, pollInterval) {
+	for running(process).PID != 0 {
+		if !campaign.Wait(ctx, campaign.PollInterval) {
 			return context.Cause(ctx)
 		}
 	}
@@ -116,8 +121,6 @@ func restartServer(
 	return err
 }
 
-func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
-
 // signalServer sends a signal to a server of the control plane.
 func signalServer(cp *controlplane.ControlPlane, name string, signal syscall.Signal) error {
 	pid, err := serverPID(cp, name)
@@ -132,20 +135,12 @@ func signalServer(cp *controlplane.ControlPlane, name string, signal syscall.Sig
 
 // parentOf returns the id of a process's parent, and its name.
 func parentOf(dir string) (parent int, name string) {
-	content, err := os.ReadFile(filepath.Join(dir, "stat"))
-	if err != nil {
+	pid, _ := strconv.Atoi(filepath.Base(dir))
+	stat, err := procfs.ReadStat(pid)
+	if err != nil || stat.Ended() {
 		return 0, ""
 	}
-	open, closed := bytes.IndexByte(content, '('), bytes.LastIndexByte(content, ')')
-	if open < 0 || closed < open {
-		return 0, ""
-	}
-	fields := strings.Fields(string(content[closed+1:]))
-	if len(fields) < 2 || fields[0] == "Z" {
-		return 0, ""
-	}
-	parent, _ = strconv.Atoi(fields[1])
-	return parent, string(content[open+1 : closed])
+	return stat.Parent, stat.Name
 }
 
 // childrenNamed returns the children of a process that have the name.

@@ -15,13 +15,14 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 )
 
 const (
 	// settledStacks were deployed before the controller ends.
 	settledStacks = 200
-	// quietTime is how long nothing may be written after all of them were looked at.
+	// quietTime is how long nothing may be written after all of them were reconciled.
 	quietTime = 5 * time.Second
 )
 
@@ -31,12 +32,12 @@ func TestRestartWithManySettledStacksIsQuiet(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
 	const name = "quiet"
-	app, template, err := world.system.Provide(ctx, name, gitserver.Files{"Pulumi.yaml": "name: quiet\nruntime: yaml\n"})
+	app, template, err := world.Provide(ctx, name, gitserver.Files{"Pulumi.yaml": "name: quiet\nruntime: yaml\n"})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(world.system.Client.Create(ctx, template.DeepCopy())).To(Succeed())
+	g.Expect(world.Client.Create(ctx, template.DeepCopy())).To(Succeed())
 	waitCtx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	deployed, err := world.system.WaitReady(waitCtx, app)
+	deployed, err := world.WaitReady(waitCtx, app)
 	g.Expect(err).NotTo(HaveOccurred())
 
 	g.Expect(world.main.stop()).To(Succeed())
@@ -52,9 +53,9 @@ func TestRestartWithManySettledStacksIsQuiet(t *testing.T) {
 		stack.Spec.Stack = stack.Name
 		stack.Finalizers = deployed.Finalizers
 		stack.Annotations = deployed.Annotations
-		g.Expect(world.system.Client.Create(ctx, stack)).To(Succeed())
+		g.Expect(world.Client.Create(ctx, stack)).To(Succeed())
 		deployed.Status.DeepCopyInto(&stack.Status)
-		g.Expect(world.system.Client.Status().Update(ctx, stack)).To(Succeed())
+		g.Expect(world.Client.Status().Update(ctx, stack)).To(Succeed())
 	}
 	for attempt := range 3 {
 		before := versions(ctx, g, name)
@@ -68,9 +69,9 @@ func TestRestartWithManySettledStacksIsQuiet(t *testing.T) {
 			done, waiting := reconciles(ctx, g, metrics)
 			g.Expect(done).To(BeNumerically(">=", settledStacks))
 			g.Expect(waiting).To(BeZero())
-		}).WithContext(ctx).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
+		}).WithContext(ctx).WithTimeout(patience).WithPolling(campaign.PollInterval).Should(Succeed())
 		took := time.Since(start)
-		wait(ctx, quietTime)
+		campaign.Wait(ctx, quietTime)
 		writes := 0
 		for object, version := range versions(ctx, g, name) {
 			if before[object] != version {
@@ -78,7 +79,7 @@ func TestRestartWithManySettledStacksIsQuiet(t *testing.T) {
 				t.Logf("%s was written", object)
 			}
 		}
-		t.Logf("start %d: %d Stacks were looked at within %.1f s, %d objects were written", attempt+1, settledStacks, took.Seconds(), writes)
+		t.Logf("start %d: %d Stacks were reconciled within %.1f s, %d objects were written", attempt+1, settledStacks, took.Seconds(), writes)
 		g.Expect(writes).To(BeZero())
 		g.Expect(took).To(BeNumerically("<", time.Minute))
 		if attempt < 2 {
@@ -92,7 +93,7 @@ func TestRestartWithManySettledStacksIsQuiet(t *testing.T) {
 func versions(ctx context.Context, g Gomega, namespace string) map[string]string {
 	found := map[string]string{}
 	for _, list := range []client.ObjectList{&pulumiv1.StackList{}, &autov1alpha1.WorkspaceList{}, &autov1alpha1.UpdateList{}} {
-		g.Expect(world.system.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
+		g.Expect(world.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
 		switch list := list.(type) {
 		case *pulumiv1.StackList:
 			for _, object := range list.Items {
@@ -111,7 +112,7 @@ func versions(ctx context.Context, g Gomega, namespace string) map[string]string
 	return found
 }
 
-// reconciles returns how many Stacks the controller has looked at since its start, and how many wait for that.
+// reconciles returns how many Stacks the controller has reconciled since its start, and how many wait for that.
 func reconciles(ctx context.Context, g Gomega, metrics string) (done, waiting float64) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, metrics, nil)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -129,7 +130,7 @@ func reconciles(ctx context.Context, g Gomega, metrics string) (done, waiting fl
 		g.Expect(err).NotTo(HaveOccurred())
 		switch {
 		case strings.HasPrefix(line, "controller_runtime_reconcile_total{") && strings.Contains(line, `result="error"`):
-			g.Expect(value).To(BeZero(), "Stacks could not be looked at")
+			g.Expect(value).To(BeZero(), "Stacks could not be reconciled")
 		case strings.HasPrefix(line, "controller_runtime_reconcile_total{"):
 			done += value
 		case strings.HasPrefix(line, "workqueue_depth{"):

@@ -1,145 +1,76 @@
 package faults_test
 
 import (
-	"context"
 	"fmt"
-	"slices"
-	"strings"
-	"sync"
+	"os"
 	"testing"
-	"time"
+
+	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 )
 
 const (
+	// stacks is how many Stacks a run has.
+	stacks = 3
 	// shortRuns is how many runs the short form has: one for each kind that is in it, after one without faults.
 	shortRuns = 13
-	// maxBroken is after how many runs in a row that could not even begin a world is given up.
-	maxBroken = 3
 )
 
-// campaign is all runs of a test, which several worlds take from one counter.
-type campaign struct {
-	t     *testing.T
-	plan  *plan
-	count int
-	began time.Time
-
-	mu       sync.Mutex
-	taken    int
-	failed   int
-	outcomes []*outcome
-}
-
 func TestRandomFaults(t *testing.T) {
-	wanted := slices.DeleteFunc(catalogue(), func(f fault) bool {
-		return *runs == 0 && *kinds == "" && !f.short || *kinds != "" && !slices.Contains(strings.Split(*kinds, ","), f.kind)
-	})
-	if len(wanted) == 0 {
-		t.Fatalf("there is no kind of fault %q", *kinds)
-	}
-	c := &campaign{t: t, count: *runs, began: time.Now(), plan: newPlan(*seed, manyStacks, wanted, *kinds != "")}
-	if c.count == 0 {
-		c.count, c.plan.stacks = shortRuns, fewStacks
-	}
-	if *only > 0 {
-		c.taken, c.count = *only-1, *only
-	}
-	t.Logf("seed %d, %d runs in %d worlds", *seed, c.count, len(worlds))
-	var playing sync.WaitGroup
+	var systems []*campaign.World
 	for _, s := range worlds {
-		playing.Go(func() { c.playIn(t.Context(), s) })
+		systems = append(systems, s.World)
 	}
-	playing.Wait()
-	c.finish()
-}
-
-// playIn plays runs in a world until there are none left, or until the world is beyond repair.
-func (c *campaign) playIn(ctx context.Context, s *scene) {
-	apps := make([]*app, c.plan.stacks)
-	for broken := 0; broken < maxBroken; {
-		run := c.next()
-		if run == 0 {
-			return
-		}
-		events := c.plan.schedule(run)
-		begun := false
-		err := s.renew(ctx, apps, fmt.Sprintf("f%d", run))
-		var o *outcome
-		if err == nil {
-			begun, broken = true, 0
-			o, err = s.play(ctx, run, apps, events)
-		}
-		if err == nil {
-			c.succeed(s, o, events)
-			continue
-		}
-		if !begun {
-			broken++
-			err = fmt.Errorf("deploy: %w", err)
-		}
-		c.fail(ctx, s, run, err, events, apps)
-		s.abandon(apps)
-		clear(apps)
+	plan := &campaign.Plan{Stacks: stacks, Calm: true, Changes: []campaign.Change{
+		campaign.Commit, campaign.Commit, campaign.Rework, campaign.TenCommits, campaign.Edit, campaign.Request, campaign.LookForDrift, campaign.Delete,
+	}}
+	result := options.Play(t, systems, catalogue(), plan, shortRuns)
+	if result.Planned == 0 {
+		t.Error("no update carried out a plan")
 	}
-	c.t.Errorf("world %d is given up after %d runs in a row that could not begin", s.number, maxBroken)
-}
-
-// next takes a run, 0 when there is none left.
-func (c *campaign) next() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.taken >= c.count {
-		return 0
-	}
-	c.taken++
-	return c.taken
-}
-
-func (c *campaign) succeed(s *scene, o *outcome, events []*event) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.outcomes = append(c.outcomes, o)
-	c.t.Logf("run %d in world %d: settled %.1f s after the last of:\n%s", o.run, s.number, o.recovery.Seconds(), list(events))
-}
-
-// fail tells all that there is to know about a run that failed.
-func (c *campaign) fail(ctx context.Context, s *scene, run int, err error, events []*event, apps []*app) {
-	var state strings.Builder
-	for _, a := range apps {
-		if a != nil {
-			state.WriteString(a.explain(context.WithoutCancel(ctx)))
-		}
-	}
-	s.keepLogs(fmt.Sprintf("-run-%d", run))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failed++
-	c.t.Errorf("FAILED: seed %d, run %d in world %d: %v\nits schedule:\n%s%s", c.plan.seed, run, s.number, err, list(events), &state)
-}
-
-// finish tells the sum, and writes the report when asked to.
-func (c *campaign) finish() {
-	checked := 0
-	for _, s := range worlds {
-		of, problems := s.watcher.take()
-		checked += of
-		if problems != nil {
-			c.t.Errorf("statuses in world %d contradict themselves: %v", s.number, problems)
-		}
-	}
-	took := time.Since(c.began)
-	c.t.Logf("seed %d: %d of %d runs are fine, in %s; %d statuses were checked", c.plan.seed, len(c.outcomes), c.count,
-		took.Round(time.Second), checked)
-	if *only == 0 && len(c.outcomes)+c.failed < c.count {
-		c.t.Errorf("only %d of %d runs were played", len(c.outcomes)+c.failed, c.count)
-	}
-	if *reportPath == "" {
+	if options.Report == "" {
 		return
 	}
-	report := figures{
-		runs: c.count, seed: c.plan.seed, stacks: c.plan.stacks, worlds: len(worlds), checked: checked, took: took, outcomes: c.outcomes,
-	}
-	if err := report.write(*reportPath); err != nil {
-		c.t.Error(err)
+	page := fmt.Sprintf(reportHead, result.Runs, options.Seed, stacks, len(result.Outcomes), len(result.Injected()), result.Checked,
+		result.Helped(), len(worlds), result.Took.Minutes(), result.Planned) + result.Table() + reportFoot
+	if err := os.WriteFile(options.Report, []byte(page), 0o644); err != nil {
+		t.Error(err)
 	}
 }
+
+const reportHead = `# Reliability
+
+<!-- Generated by "make faults"; do not edit. -->
+
+This page has the results of %[1]d runs with random faults and the seed %[2]d. In each run, %[3]d Stacks change at random: commits, ten
+commits in a row, resources that are added and removed, edits of the spec, requests, checks for drift, and deletion with
+` + "`destroyOnFinalize`" + `. One of them needs an [approval](spec/v1/stacks.md#approval) of each change. Meanwhile one or two faults happen at random moments. Two faults can happen at the same time unless they affect the same component.
+
+At the end of each run, a test that observes the system from outside checks that
+
+- each resource that is wanted was created exactly once and has the last version, and all other resources were deleted;
+- the last version was deployed exactly once, or at most once more for each time that Pulumi was killed, because Pulumi cannot know
+  whether its last step was completed;
+- each Stack is Ready for its last generation, the last commit and the last request, or is gone;
+- each Update has ended, and there is no lock in the backend and no process of Pulumi or a provider;
+- no update of the Stack with approvals has ever started without a plan that was approved, or that changes nothing (%[10]d statuses of
+  updates with a plan);
+- no status that was ever written contradicts the rules of kstatus.
+
+**%[4]d of %[1]d runs met all of these conditions**, with %[5]d faults and %[6]d checked statuses. Faults that killed Pulumi
+while it created a resource: %[7]d. After such a fault, someone has to check whether the resource exists (see [pending
+creates](guides/troubleshooting.md#pending-creates)). Here, the test does that.
+
+The table shows the time from the last change, or from the end of the last fault if that was later, until all Stacks had reached the
+expected state, including the updates. The machine ran %[8]d such systems at the same time, and needed %.0[9]f minutes for all runs. The
+Stacks have ` + "`retryInterval: 2s`" + `. Without it, a failed update is retried after 10 seconds. A run with two faults counts for both.
+
+` + "```sh\nmake faults SEED=%[2]d RUNS=%[1]d WORLDS=%[8]d\n```" + `
+
+| fault | recovered runs | median | worst |
+|---|---|---|---|
+`
+
+const reportFoot = `
+All components run as processes on one machine, without pods. See [reliability in pods](reliability-pods.md) for faults of pods and
+nodes.
+`

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/supervise"
 )
@@ -43,12 +44,12 @@ func (r *replica) start(ctx context.Context, flags ...string) {
 		for ctx.Err() == nil {
 			process, err := r.launch(ctx)
 			if err != nil {
-				wait(ctx, restartDelay)
+				campaign.Wait(ctx, restartDelay)
 				continue
 			}
 			select {
 			case <-process.Done():
-				wait(ctx, restartDelay/4)
+				campaign.Wait(ctx, restartDelay/4)
 			case <-ctx.Done():
 			}
 		}
@@ -99,6 +100,13 @@ func (r *replica) signal(signal syscall.Signal) error {
 	return process.Signal(signal)
 }
 
+// beforeStart does something while no controller is started.
+func (r *replica) beforeStart(do func() error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return do()
+}
+
 // current is the process that was started last, and where its metrics are.
 func (r *replica) current() (process *supervise.Process, metrics string) {
 	r.mu.Lock()
@@ -109,7 +117,7 @@ func (r *replica) current() (process *supervise.Process, metrics string) {
 // awaitStart waits until the controller was started more often than that.
 func (r *replica) awaitStart(ctx context.Context, before int) error {
 	for r.started() <= before {
-		if !wait(ctx, pollInterval) {
+		if !campaign.Wait(ctx, campaign.PollInterval) {
 			return context.Cause(ctx)
 		}
 	}
@@ -132,16 +140,4 @@ func (r *replica) stop() error {
 	}
 	_ = process.Signal(syscall.SIGCONT)
 	return process.Stop(stopGrace)
-}
-
-// wait returns false when the context ended first.
-func wait(ctx context.Context, duration time.Duration) bool {
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -17,6 +17,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 )
 
@@ -36,19 +37,19 @@ func TestUpdatesRunOnceHoweverOftenTheControllerRestarts(t *testing.T) {
 	g.Expect(os.MkdirAll(dir, 0o700)).To(Succeed())
 	program := fmt.Sprintf("name: %s\nruntime: yaml\nresources:\n  r:\n    type: test:index:Sleep\n"+
 		"    properties: {seconds: %d, journal: \"%s/${pulumi.stack}\"}\n    options: {version: 0.1.0}\n", name, longWork, dir)
-	_, template, err := world.system.Provide(ctx, name, gitserver.Files{"Pulumi.yaml": program})
+	_, template, err := world.Provide(ctx, name, gitserver.Files{"Pulumi.yaml": program})
 	g.Expect(err).NotTo(HaveOccurred())
 	for i := range manyUpdates {
 		stack := template.DeepCopy()
 		stack.Name = fmt.Sprintf("%s-%d", name, i)
 		stack.Spec.Stack = stack.Name
-		g.Expect(world.system.Client.Create(ctx, stack)).To(Succeed())
+		g.Expect(world.Client.Create(ctx, stack)).To(Succeed())
 	}
 	journals := func() int {
 		files, _ := filepath.Glob(filepath.Join(dir, "*"))
 		return len(files)
 	}
-	g.Eventually(journals).WithContext(ctx).WithTimeout(patience).WithPolling(pollInterval).Should(BeNumerically(">", 0))
+	g.Eventually(journals).WithContext(ctx).WithTimeout(patience).WithPolling(campaign.PollInterval).Should(BeNumerically(">", 0))
 
 	during := 0
 	for i := range manyRestarts {
@@ -58,23 +59,23 @@ func TestUpdatesRunOnceHoweverOftenTheControllerRestarts(t *testing.T) {
 		if running := countRunning(ctx, g, name); running > 0 {
 			during++
 		}
-		wait(ctx, 700*time.Millisecond)
+		campaign.Wait(ctx, 700*time.Millisecond)
 	}
 	t.Logf("%d of %d restarts while updates ran", during, manyRestarts)
 	g.Expect(during).To(BeNumerically(">=", manyRestarts/2), "the updates were over too soon to tell much")
 
 	g.Eventually(func(g Gomega) {
 		stacks := &pulumiv1.StackList{}
-		g.Expect(world.system.Client.List(ctx, stacks, client.InNamespace(name))).To(Succeed())
+		g.Expect(world.Client.List(ctx, stacks, client.InNamespace(name))).To(Succeed())
 		for _, stack := range stacks.Items {
 			g.Expect(conditions.IsReady(&stack)).To(BeTrue(), "%s: %v", stack.Name, stack.Status.Conditions)
 		}
 		g.Expect(stacks.Items).To(HaveLen(manyUpdates))
 		g.Expect(countRunning(ctx, g, name)).To(BeZero())
 		g.Expect(world.locks()).To(BeEmpty())
-	}).WithContext(ctx).WithTimeout(2 * patience).WithPolling(5 * pollInterval).Should(Succeed())
+	}).WithContext(ctx).WithTimeout(2 * patience).WithPolling(5 * campaign.PollInterval).Should(Succeed())
 	updates := &autov1alpha1.UpdateList{}
-	g.Expect(world.system.Client.List(ctx, updates, client.InNamespace(name))).To(Succeed())
+	g.Expect(world.Client.List(ctx, updates, client.InNamespace(name))).To(Succeed())
 	g.Expect(updates.Items).To(HaveLen(manyUpdates))
 	for _, update := range updates.Items {
 		g.Expect(update.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded), update.Status.Message)
@@ -82,7 +83,7 @@ func TestUpdatesRunOnceHoweverOftenTheControllerRestarts(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(strings.Fields(string(content))).To(Equal([]string{"create", "start", "create", "end"}))
 	}
-	_, problems := world.watcher.take()
+	_, problems := world.Problems()
 	g.Expect(problems).NotTo(HaveOccurred())
 	t.Logf("%d updates succeeded, each of them ran once, after %d restarts", len(updates.Items), manyRestarts)
 }
@@ -90,7 +91,7 @@ func TestUpdatesRunOnceHoweverOftenTheControllerRestarts(t *testing.T) {
 // countRunning returns how many Updates of the namespace run.
 func countRunning(ctx context.Context, g Gomega, namespace string) int {
 	updates := &autov1alpha1.UpdateList{}
-	g.Expect(world.system.Client.List(ctx, updates, client.InNamespace(namespace))).To(Succeed())
+	g.Expect(world.Client.List(ctx, updates, client.InNamespace(namespace))).To(Succeed())
 	count := 0
 	for _, update := range updates.Items {
 		if !update.IsComplete() {

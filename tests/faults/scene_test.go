@@ -7,23 +7,32 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 	"github.com/stack-controller/stack-controller/tests/stage"
+)
+
+const (
+	// patience is how long nothing may happen at all before a wait is given up.
+	patience = 150 * time.Second
+	// maxSettle bounds the wait even while something happens.
+	maxSettle = 8 * time.Minute
+	// work is how long a resource takes to be created or updated.
+	work = 400 * time.Millisecond
+	// passphrase is that of the Secret that the stage makes.
+	passphrase = "correct horse battery staple"
 )
 
 // scene is the running system as the faults need it: with a controller that is started again when it ends, and with proxies
 // before the API server and before the artifacts.
 type scene struct {
-	number  int // from 1
+	*campaign.World
 	system  *stage.Stage
 	cli     string // the pulumi CLI that finds the test provider
 	main    *replica
@@ -31,19 +40,33 @@ type scene struct {
 	api     *link
 	gate    *gate // between the link and the API server
 	mirror  *mirror
-	watcher *watcher
 	cancel  context.CancelFunc
 	ctx     context.Context // of what runs besides the tests
-
-	held map[string]*sync.Mutex // by faults; see hold
-
-	mu        sync.Mutex
-	abandoned []*app // whose run failed: what they leave behind says nothing about later runs
+	// bystanders have threads with the process ids of agents that were killed.
+	bystanders []*exec.Cmd
 }
 
-func newScene(ctx context.Context, system *stage.Stage, cli string) (*scene, error) {
+func startWorld(ctx context.Context, number int, cli string) (*scene, error) {
+	system, err := stage.Start(ctx, stage.Options{Log: os.Stderr, Pulumi: cli, ControllerArgs: []string{"--concurrent=8"}})
+	if err != nil {
+		return nil, fmt.Errorf("start world %d: %w", number, err)
+	}
+	s, err := newScene(ctx, number, system, cli)
+	if err != nil {
+		(&scene{system: system}).unmountDisk()
+		return nil, errors.Join(fmt.Errorf("start world %d: %w", number, err), system.Stop())
+	}
+	return s, nil
+}
+
+func newScene(ctx context.Context, number int, system *stage.Stage, cli string) (*scene, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &scene{system: system, cli: cli, ctx: ctx, cancel: cancel}
+	journals := filepath.Join(system.Dir, "journals")
+	s.World = &campaign.World{
+		Apps: system.Apps, System: s, Number: number, Journals: journals, JournalsInside: journals, Work: work,
+		Patience: patience, MaxSettle: maxSettle,
+	}
 	cp := system.ControlPlane
 	var err error
 	if s.gate, err = newGate(cp.Config()); err != nil {
@@ -79,12 +102,12 @@ func newScene(ctx context.Context, system *stage.Stage, cli string) (*scene, err
 	if err := s.mountDisk(); err != nil {
 		return nil, err
 	}
-	if err := s.allowElection(ctx); err != nil {
+	if err := s.system.AllowElection(ctx); err != nil {
 		return nil, err
 	}
 	s.main = &replica{name: "stack-controller", system: system, command: command}
 	s.main.start(ctx)
-	s.watcher = startWatcher(ctx, system.Client)
+	s.Start(ctx)
 	return s, s.main.awaitStart(ctx, 0)
 }
 
@@ -160,7 +183,7 @@ func (s *scene) restartAPIServer(ctx context.Context, away time.Duration) error 
 	return restartServer(ctx, cp, "kube-apiserver", ready, func() {
 		placeholder, err := net.Listen("tcp", strings.TrimPrefix(cp.Config().Host, "https://"))
 		if err != nil {
-			wait(ctx, away)
+			campaign.Wait(ctx, away)
 			return
 		}
 		until, cancel := context.WithTimeout(ctx, away)
@@ -176,9 +199,11 @@ func (s *scene) restartAPIServer(ctx context.Context, away time.Duration) error 
 	}, nil)
 }
 
-func (s *scene) close() {
+// end ends a world, whatever state it is in.
+func (s *scene) end() error {
+	s.endBystanders()
 	s.cancel()
-	s.watcher.running.Wait()
+	s.Stop()
 	if err := s.main.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "stop stack-controller:", err)
 	}
@@ -187,31 +212,26 @@ func (s *scene) close() {
 	s.gate.CloseClientConnections()
 	s.gate.Close()
 	s.unmountDisk()
+	return s.system.Stop()
 }
 
 // backend is the directory of the state.
 func (s *scene) backend() string { return strings.TrimPrefix(s.system.BackendURL, "file://") }
 
-// insist repeats a request to the API server while that is away. That something exists already, or not any more, is what a
-// request is told whose first answer was lost.
-func (s *scene) insist(ctx context.Context, request func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, insistence)
-	defer cancel()
-	for {
-		attempt, end := context.WithTimeout(ctx, 40*time.Second)
-		err := request(attempt)
-		end()
-		if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) ||
-			apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return err
-		}
-		if !wait(ctx, 5*pollInterval) {
-			return err
+// KeepLogs copies the logs to where a developer finds them, when asked to.
+func (s *scene) KeepLogs(occasion string) {
+	target := os.Getenv("FAULTS_LOGS")
+	if target == "" {
+		return
+	}
+	target = filepath.Join(target, fmt.Sprintf("world-%d%s", s.Number, occasion))
+	if err := os.MkdirAll(target, 0o700); err != nil {
+		return
+	}
+	logs, _ := filepath.Glob(filepath.Join(s.system.Dir, "*.log"))
+	for _, log := range logs {
+		if content, err := os.ReadFile(log); err == nil {
+			_ = os.WriteFile(filepath.Join(target, filepath.Base(log)), content, 0o600)
 		}
 	}
-}
-
-// get reads an object, insisting.
-func (s *scene) get(ctx context.Context, key client.ObjectKey, object client.Object) error {
-	return s.insist(ctx, func(ctx context.Context) error { return s.system.Client.Get(ctx, key, object) })
 }

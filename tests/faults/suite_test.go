@@ -2,41 +2,32 @@ package faults_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 	"github.com/stack-controller/stack-controller/tests/provider/install"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-const (
-	pollInterval = 100 * time.Millisecond
-	// patience is how long nothing may happen at all before a wait is given up.
-	patience = 150 * time.Second
-	// insistence is for how long a request to the API server is repeated: the longest time that this is away, and more.
-	insistence = 8 * time.Minute
-	// logLines is how much of stack-controller's log a failed test shows.
-	logLines = 60
-)
+// logLines is how much of stack-controller's log a failed test shows.
+const logLines = 60
 
 var (
-	runs       = flag.Int("runs", 0, "how many runs with random faults; 0 is the short form, of some kinds that heal quickly")
-	seed       = flag.Uint64("seed", 1, "what the schedules of the runs follow from")
+	options    campaign.Options
 	worldCount = flag.Int("worlds", 2, "how many worlds play the runs, 1 to 8; each takes about a gigabyte of memory")
-	kinds      = flag.String("kinds", "", "comma-separated kinds of faults to take; empty means all")
-	only       = flag.Int("only", 0, "the number of the only run to play; 0 means all")
-	listKinds  = flag.Bool("list", false, "print all kinds of faults, and do nothing else")
-	reportPath = flag.String("report", "", "the file to write the figures to")
 )
 
 // worlds are what the tests play in, each with all that it needs. There is at least one.
@@ -46,13 +37,15 @@ var worlds []*scene
 var world *scene
 
 func TestMain(m *testing.M) {
+	beBystander()
 	ctrl.SetLogger(logr.Discard())
 	log.SetOutput(io.Discard) // the git server tells every request
+	options.BindFlags(flag.CommandLine)
 	flag.Parse()
-	ownMounts()
-	if *listKinds {
+	isolate()
+	if options.List {
 		for _, f := range catalogue() {
-			fmt.Println(f.kind)
+			fmt.Println(f.Kind)
 		}
 		return
 	}
@@ -73,9 +66,9 @@ func play(m *testing.M) (code int) {
 	defer func() {
 		for _, s := range worlds {
 			if code != 0 {
-				fmt.Fprintf(os.Stderr, "the last that the controller of world %d logged:\n%s\n", s.number,
+				fmt.Fprintf(os.Stderr, "the last that the controller of world %d logged:\n%s\n", s.Number,
 					controlplane.Tail(s.system.ControllerLog(), logLines))
-				s.keepLogs("")
+				s.KeepLogs("")
 			}
 			if err := s.end(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -83,12 +76,25 @@ func play(m *testing.M) (code int) {
 			}
 		}
 	}()
-	if worlds, err = startWorlds(ctx, *worldCount, cli); err != nil {
+	if err := startWorlds(ctx, *worldCount, cli); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	world = worlds[0]
 	return m.Run()
+}
+
+// startWorlds starts so many worlds at once. When it fails, worlds has those that run all the same, for their end.
+func startWorlds(ctx context.Context, count int, cli string) error {
+	started := make([]*scene, count)
+	failed := make([]error, count)
+	var starting sync.WaitGroup
+	for i := range count {
+		starting.Go(func() { started[i], failed[i] = startWorld(ctx, i+1, cli) })
+	}
+	starting.Wait()
+	worlds = slices.DeleteFunc(started, func(s *scene) bool { return s == nil })
+	return errors.Join(failed...)
 }
 
 // installPulumi writes a pulumi that finds the test provider wherever it is called.

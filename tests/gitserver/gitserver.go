@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/ProtonMail/go-crypto/openpgp"
 	"github.com/fluxcd/pkg/gittestserver"
 	"github.com/go-git/go-billy/v5/memfs"
 	"github.com/go-git/go-billy/v5/util"
@@ -101,7 +102,12 @@ type Repository struct {
 	URL string
 
 	clone *git.Repository
+	// signer signs what is committed from now on; nil for nobody.
+	signer *openpgp.Entity
 }
+
+// SignWith has commits signed with the key from now on, or not any more when it is nil.
+func (r *Repository) SignWith(key *openpgp.Entity) { r.signer = key }
 
 // Create creates a repository and pushes the files as its first commit.
 func (s *Server) Create(name string, files Files) (repository *Repository, sha string, err error) {
@@ -159,7 +165,7 @@ func (r *Repository) change(message string, edit func(*git.Worktree) error) (str
 		return "", fmt.Errorf("stage the change: %w", err)
 	}
 	author := &object.Signature{Name: "Demo", Email: "demo@example.com", When: time.Now()}
-	hash, err := tree.Commit(message, &git.CommitOptions{Author: author, AllowEmptyCommits: true})
+	hash, err := tree.Commit(message, &git.CommitOptions{Author: author, AllowEmptyCommits: true, SignKey: r.signer})
 	if err != nil {
 		return "", fmt.Errorf("commit: %w", err)
 	}

@@ -25,6 +25,8 @@ const (
 	pulumiVersion              = "v3.250.0"
 	sourceControllerVersion    = "v1.9.3"
 	kustomizeControllerVersion = "v1.9.4"
+	// notificationControllerVersion is that of the same release of Flux.
+	notificationControllerVersion = "v1.9.3"
 )
 
 // testRepository is where the images are that only tests know.
@@ -71,6 +73,11 @@ func SourceController(ctx context.Context, progress func(string)) (Image, error)
 // KustomizeController is Flux's kustomize-controller: stack-controller.test/kustomize-controller with the tag of its version.
 func KustomizeController(ctx context.Context, progress func(string)) (Image, error) {
 	return fluxController(ctx, "kustomize-controller", kustomizeControllerVersion, progress)
+}
+
+// NotificationController is Flux's notification-controller: stack-controller.test/notification-controller with the tag of its version.
+func NotificationController(ctx context.Context, progress func(string)) (Image, error) {
+	return fluxController(ctx, "notification-controller", notificationControllerVersion, progress)
 }
 
 func fluxController(ctx context.Context, name, version string, progress func(string)) (Image, error) {

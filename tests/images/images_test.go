@@ -19,6 +19,7 @@ func TestTagsTellThePinnedVersions(t *testing.T) {
 		{"pulumi", "github.com/pulumi/pulumi/pkg/v3", pulumiVersion},
 		{"source-controller", "github.com/fluxcd/source-controller", sourceControllerVersion},
 		{"kustomize-controller", "github.com/fluxcd/kustomize-controller", kustomizeControllerVersion},
+		{"notification-controller", "github.com/fluxcd/notification-controller", notificationControllerVersion},
 	} {
 		t.Run(test.directory, func(t *testing.T) {
 			g := NewWithT(t)

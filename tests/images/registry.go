@@ -24,6 +24,7 @@ const (
 // else, and a release is pushed to one.
 type registry struct {
 	address string
+	base    string // the digest of the base image
 	server  *http.Server
 
 	mu    sync.Mutex
@@ -31,14 +32,14 @@ type registry struct {
 	tags  map[string]string // "repository:tag" to digest
 }
 
-// serve starts a registry that has the base in it as base:latest; Close ends it.
+// serve starts a registry that has the base in it; Close ends it.
 func serve(b base) (*registry, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listen for requests to the registry: %w", err)
 	}
 	r := &registry{
-		address: listener.Addr().String(), blobs: map[string]blob{}, tags: map[string]string{"base:latest": b.digest},
+		address: listener.Addr().String(), base: b.digest, blobs: map[string]blob{}, tags: map[string]string{},
 	}
 	for digest, content := range b.blobs {
 		r.blobs[digest] = content
@@ -53,15 +54,18 @@ func serve(b base) (*registry, error) {
 
 func (r *registry) Close() error { return r.server.Close() }
 
-// baseReference is the name of the base image.
-func (r *registry) baseReference() string { return r.address + "/base:latest" }
+// baseReference names the base image with its digest.
+func (r *registry) baseReference() string { return r.address + "/base@" + r.base }
 
 // ServeHTTP answers the part of the distribution protocol that ko uses.
 func (r *registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	requested := strings.TrimPrefix(request.URL.Path, "/v2/")
-	repository, manifest, isManifest := strings.Cut(requested, "/manifests/")
+	repository, manifest, isManifest := cutLast(requested, "/manifests/")
+	if strings.Contains(requested, "/blobs/") {
+		repository, manifest, isManifest = "", "", false
+	}
 	switch {
 	case requested == "":
 	case request.Method == http.MethodPost && strings.HasSuffix(requested, "/blobs/uploads/"):
@@ -82,16 +86,28 @@ func (r *registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// store keeps a document, or a blob: its bytes arrive with a PATCH, and a PUT without a body says its digest, which is known.
+// cutLast is strings.Cut around the last separator: a repository may be called "manifests".
+func cutLast(s, separator string) (before, after string, found bool) {
+	i := strings.LastIndex(s, separator)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(separator):], true
+}
+
+// store keeps a document, or a blob: its bytes arrive with a PATCH, and a PUT without a body says its digest; or with the PUT.
 func (r *registry) store(w http.ResponseWriter, request *http.Request, repository, manifest string) error {
 	content, err := io.ReadAll(http.MaxBytesReader(w, request.Body, registryLimit))
 	if err != nil {
 		return fmt.Errorf("read what was pushed: %w", err)
 	}
 	digest := digestPrefix + hashOf(content)
-	if wanted := request.URL.Query().Get("digest"); wanted != "" && len(content) == 0 {
-		if _, ok := r.blobs[wanted]; !ok {
+	if wanted := request.URL.Query().Get("digest"); wanted != "" {
+		if _, ok := r.blobs[wanted]; !ok && wanted != digest {
 			return errors.New("the digest is not that of what was uploaded")
+		}
+		if wanted == digest {
+			r.blobs[digest] = blob{mediaType: request.Header.Get("Content-Type"), content: content}
 		}
 		w.WriteHeader(http.StatusCreated)
 		return nil

@@ -27,17 +27,19 @@ var released = []struct {
 	{name: "stack-controller-agent", program: "agent", imports: "github.com/pulumi/pulumi/sdk/v3", version: []string{"version"}},
 }
 
-// makeImages runs "make images" with the variables, on the base of the registry, and returns where the files are.
-func makeImages(t *testing.T, r *registry, variables ...string) string {
+// makeRelease runs make for a target with the variables, on the base image, and returns where the files are, or the end of what
+// was told of a failure.
+func makeRelease(t *testing.T, target, base string, variables ...string) (string, error) {
 	t.Helper()
 	output := t.TempDir()
 	variables = append(variables, "VERSION="+releaseVersion, "OUTPUT="+output)
-	cmd := exec.CommandContext(t.Context(), "make", append(variables, "images")...)
+	cmd := exec.CommandContext(t.Context(), "make", append(variables, target)...)
 	cmd.Dir = tools.RepositoryRoot()
-	cmd.Env = append(os.Environ(), "KO_DEFAULTBASEIMAGE="+r.baseReference())
-	log, err := cmd.CombinedOutput()
-	NewWithT(t).Expect(err).NotTo(HaveOccurred(), "%s", log[max(0, len(log)-failureTail):])
-	return filepath.Join(output, "images")
+	cmd.Env = append(os.Environ(), "KO_DEFAULTBASEIMAGE="+base)
+	if log, err := cmd.CombinedOutput(); err != nil {
+		return string(log[max(0, len(log)-failureTail):]), err
+	}
+	return output, nil
 }
 
 func startRegistry(t *testing.T, architectures ...string) *registry {
@@ -52,12 +54,13 @@ func startRegistry(t *testing.T, architectures ...string) *registry {
 }
 
 func TestReleaseHasEveryPlatformWithItsBillOfMaterials(t *testing.T) {
-	output := makeImages(t, startRegistry(t, "amd64", "arm64"), "IMAGE_REGISTRY=")
+	output, err := makeRelease(t, "images", startRegistry(t, "amd64", "arm64").baseReference(), "IMAGE_REGISTRY=")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred(), output)
 	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 	for _, want := range released {
 		t.Run(want.name, func(t *testing.T) {
 			g := NewWithT(t)
-			images := readLayout(t, filepath.Join(output, want.name))
+			images := readLayout(t, filepath.Join(output, "images", want.name))
 			g.Expect(images).To(HaveLen(len(machines)))
 			for architecture, machine := range machines {
 				image := images[architecture]
@@ -71,29 +74,63 @@ func TestReleaseHasEveryPlatformWithItsBillOfMaterials(t *testing.T) {
 				if architecture == runtime.GOARCH {
 					g.Expect(runProgram(t, program, want.version...)).To(Equal(releaseVersion + "\n"))
 				}
-				g.Expect(billOfMaterials(t, output, want.program+"-linux-"+architecture)).To(ContainElements(want.imports, "github.com/stack-controller/stack-controller"))
+				g.Expect(billOfMaterials(t, output, want.name+".linux-"+architecture)).To(ContainElements(want.imports, "github.com/stack-controller/stack-controller"))
 			}
 		})
 	}
 }
 
-func TestReleaseIsPushedUnderItsVersion(t *testing.T) {
+func TestReleaseIsPushedUnderItsVersionAndNamedByItsDigest(t *testing.T) {
+	g := NewWithT(t)
 	r := startRegistry(t, runtime.GOARCH)
 	// One platform shows it as well as two.
 	t.Setenv("PLATFORMS", "linux/"+runtime.GOARCH)
-	output := makeImages(t, r, "IMAGE_REGISTRY="+r.address+"/flux")
-	for _, want := range released {
-		t.Run(want.name, func(t *testing.T) {
-			g := NewWithT(t)
-			digest := r.tags["flux/"+want.name+":"+releaseVersion]
-			g.Expect(digest).NotTo(BeEmpty())
-			reference, err := os.ReadFile(filepath.Join(output, want.name+".ref"))
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(strings.TrimSpace(string(reference))).To(Equal(r.address + "/flux/" + want.name + ":" + releaseVersion + "@" + digest))
-			bill := strings.Replace(digest, ":", "-", 1) + ".sbom"
-			g.Expect(r.tags).To(HaveKey("flux/" + want.name + ":" + bill))
-		})
+	t.Setenv("CLI_PLATFORMS", "linux/"+runtime.GOARCH)
+	output, err := makeRelease(t, "release", r.baseReference(), "IMAGE_REGISTRY="+r.address+"/flux")
+	g.Expect(err).NotTo(HaveOccurred(), output)
+	read := func(name string) string {
+		content, err := os.ReadFile(filepath.Join(output, name))
+		g.Expect(err).NotTo(HaveOccurred())
+		return string(content)
 	}
+
+	var references []string
+	for _, name := range []string{"stack-controller:" + releaseVersion, "stack-controller-agent:" + releaseVersion,
+		"manifests:" + releaseVersion, "charts/stack-controller:" + strings.TrimPrefix(releaseVersion, "v")} {
+		g.Expect(r.tags).To(HaveKey("flux/" + name))
+		references = append(references, r.address+"/flux/"+name+"@"+r.tags["flux/"+name])
+	}
+	g.Expect(strings.Fields(read("images.txt"))).To(Equal(references))
+	for n, want := range released {
+		g.Expect(read("install.yaml")).To(ContainSubstring(" " + references[n] + "\n"))
+		bill := strings.Replace(r.tags["flux/"+want.name+":"+releaseVersion], ":", "-", 1) + ".sbom"
+		g.Expect(r.tags).To(HaveKey("flux/" + want.name + ":" + bill))
+	}
+	// Who builds it again finds that it was built of this source.
+	rebuilt, err := makeRelease(t, "images", r.baseReference(), "IMAGE_REGISTRY=")
+	g.Expect(err).NotTo(HaveOccurred(), rebuilt)
+	for n, want := range released {
+		layout, err := os.ReadFile(filepath.Join(rebuilt, "images", want.name, "index.json"))
+		g.Expect(err).NotTo(HaveOccurred())
+		_, digest, _ := strings.Cut(references[n], "@")
+		g.Expect(string(layout)).To(ContainSubstring(`"` + digest + `"`))
+	}
+	// The files of a release on GitHub are in no directories, and checksums.txt has all of them.
+	files, err := filepath.Glob(filepath.Join(output, "*"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(strings.Count(read("checksums.txt"), "\n")).To(Equal(len(files) - 1))
+	for _, file := range files {
+		if name := filepath.Base(file); name != "checksums.txt" {
+			g.Expect(read("checksums.txt")).To(ContainSubstring("  " + name + "\n"))
+		}
+	}
+}
+
+func TestNothingIsPushedThatIsBasedOnATag(t *testing.T) {
+	g := NewWithT(t)
+	message, err := makeRelease(t, "images", "registry.example.com/base:latest", "IMAGE_REGISTRY=registry.example.com/flux")
+	g.Expect(err).To(HaveOccurred())
+	g.Expect(message).To(ContainSubstring("must name the base image with its digest"))
 }
 
 func TestImagesOfTheSourceTreeRunAsTheReleaseDoes(t *testing.T) {
@@ -150,7 +187,7 @@ func readLayout(t *testing.T, dir string) map[string]storedImage {
 func billOfMaterials(t *testing.T, output, name string) []string {
 	t.Helper()
 	g := NewWithT(t)
-	content, err := os.ReadFile(filepath.Join(output, "sbom", name+".spdx.json"))
+	content, err := os.ReadFile(filepath.Join(output, name+".spdx.json"))
 	g.Expect(err).NotTo(HaveOccurred())
 	var document struct {
 		SpdxVersion string                  `json:"spdxVersion"`

@@ -85,10 +85,16 @@ func stopRealCluster() error {
 	return c.Stop()
 }
 
-// onCluster returns the cluster that the tests of this package share.
+// clusterBusy is held by the test that installs the controller. Everything else runs beside it.
+var clusterBusy sync.Mutex
+
+// onCluster returns the cluster that the tests of this package share, one after the other.
 func onCluster(t *testing.T) *realCluster {
 	t.Helper()
 	cluster.Require(t)
+	t.Parallel()
+	clusterBusy.Lock()
+	t.Cleanup(clusterBusy.Unlock)
 	realClusterWanted = true
 	c, err := startRealCluster()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -148,6 +154,15 @@ func (c *realCluster) awaitController(t *testing.T) {
 // awaitReadyStack creates a Stack, sees it become Ready, and deletes it with what it has deployed.
 func (c *realCluster) awaitReadyStack(t *testing.T, name string) {
 	t.Helper()
+	c.deployStack(t, name, name)
+	c.awaitStack(t, name, name)
+	c.removeStack(t, name)
+	c.kubectl(t, "delete", "namespace/"+name, "persistentvolume/"+name, timeout)
+}
+
+// deployStack creates the Stack "greeting" in the namespace, which greets from the name.
+func (c *realCluster) deployStack(t *testing.T, namespace, name string) {
+	t.Helper()
 	g := NewWithT(t)
 	repository, _, err := c.git.Create(name, gitserver.Files{"Pulumi.yaml": "name: greeting\nruntime: yaml\noutputs: {greeting: hello from " + name + "}\n"})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -155,16 +170,25 @@ func (c *realCluster) awaitReadyStack(t *testing.T, name string) {
 	g.Expect(os.Mkdir(state, 0o700)).To(Succeed())
 	g.Expect(os.Chmod(state, 0o777)).To(Succeed(), "for the user of the workspace pod")
 
-	c.apply(t, "stack.yaml", "${NAME}", name, "${STATE}", state, "${REPOSITORY}", repository.URL, "${IMAGE}", c.workspace)
-	if output, err := c.Kubectl(t.Context(), "wait", "stack/greeting", "--namespace="+name, "--for=condition=Ready", timeout); err != nil {
-		t.Fatalf("%v\n%s\n%s", err, output, c.explain(t, name))
+	c.apply(t, "stack.yaml", "${NAME}", namespace, "${STATE}", state, "${REPOSITORY}", repository.URL, "${IMAGE}", c.workspace)
+}
+
+// awaitStack waits until the Stack in the namespace is Ready and greets from the name.
+func (c *realCluster) awaitStack(t *testing.T, namespace, name string) {
+	t.Helper()
+	if output, err := c.Kubectl(t.Context(), "wait", "stack/greeting", "--namespace="+namespace, "--for=condition=Ready", timeout); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, output, c.explain(t, namespace))
 	}
-	outputs := c.kubectl(t, "get", "stack/greeting", "--namespace="+name, "--output=jsonpath={.status.outputs}")
-	g.Expect(outputs).To(Equal(`{"greeting":"hello from ` + name + `"}`))
-	if output, err := c.Kubectl(t.Context(), "delete", "stack/greeting", "--namespace="+name, timeout); err != nil {
-		t.Fatalf("%v\n%s\n%s", err, output, c.explain(t, name))
+	outputs := c.kubectl(t, "get", "stack/greeting", "--namespace="+namespace, "--output=jsonpath={.status.outputs}")
+	NewWithT(t).Expect(outputs).To(Equal(`{"greeting":"hello from ` + name + `"}`))
+}
+
+// removeStack deletes the Stack in the namespace, with what it has deployed.
+func (c *realCluster) removeStack(t *testing.T, namespace string) {
+	t.Helper()
+	if output, err := c.Kubectl(t.Context(), "delete", "stack/greeting", "--namespace="+namespace, timeout); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, output, c.explain(t, namespace))
 	}
-	c.kubectl(t, "delete", "namespace/"+name, "persistentvolume/"+name, timeout)
 }
 
 // explain tells how things stand in a namespace, for a message about a failure.

@@ -2,14 +2,21 @@ package install_test
 
 import (
 	"context"
+	"flag"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/yaml"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
@@ -28,12 +35,18 @@ var startFlux = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
 	return controlplane.Start(ctx, controlplane.Options{Log: os.Stderr, CRDs: definitions})
 })
 
-var fluxWanted bool
+var fluxWanted atomic.Bool
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
+	flag.Parse()
+	// Each way to install waits for the cluster, beside as many tests as there are processors.
+	if err := flag.Set("test.parallel", strconv.Itoa(ways+runtime.NumCPU())); err != nil {
+		_, _ = os.Stderr.WriteString(err.Error() + "\n")
+		os.Exit(1)
+	}
 	code := m.Run()
-	if fluxWanted {
+	if fluxWanted.Load() {
 		if cp, err := startFlux(); err == nil && cp.Stop() != nil {
 			code = 1
 		}
@@ -48,7 +61,7 @@ func TestMain(m *testing.M) {
 // flux returns the API server with the namespace flux-system.
 func flux(t *testing.T) *controlplane.ControlPlane {
 	t.Helper()
-	fluxWanted = true
+	fluxWanted.Store(true)
 	g := NewWithT(t)
 	cp, err := startFlux()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -65,6 +78,7 @@ func dryRun(t *testing.T, cp *controlplane.ControlPlane, path string) error {
 }
 
 func TestFluxTakesTheSourcesAndKustomizationsThatInstallTheController(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	cp := flux(t)
 	for _, file := range []string{"oci_repository.yaml", "git_repository.yaml"} {
@@ -72,26 +86,36 @@ func TestFluxTakesTheSourcesAndKustomizationsThatInstallTheController(t *testing
 	}
 }
 
+// The source is the one in the documentation.
+func TestFluxVerifiesThatTheReleaseWorkflowSignedTheManifests(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	_, section, found := strings.Cut(read(t, inRepository("docs", "guides", "verify-release.md")), "\n```yaml\n")
+	g.Expect(found).To(BeTrue())
+	source, _, _ := strings.Cut(section, "```\n")
+	path := filepath.Join(t.TempDir(), "source.yaml")
+	g.Expect(os.WriteFile(path, []byte(source), 0o600)).To(Succeed())
+	g.Expect(dryRun(t, flux(t), path)).To(Succeed())
+
+	verify := decode(t, source).get(t, "OCIRepository", "stack-controller")
+	subject := at(t, verify, "spec", "verify", "matchOIDCIdentity", 0, "subject").(string)
+	const workflow = "https://github.com/stack-controller/stack-controller/.github/workflows/release.yaml@refs/"
+	g.Expect(inRepository(".github", "workflows", "release.yaml")).To(BeARegularFile())
+	g.Expect(workflow + "tags/v1.2.3").To(MatchRegexp(subject))
+	for _, other := range []string{workflow + "heads/main", strings.Replace(workflow, "release", "ci", 1) + "tags/v1.2.3", "https://example.com/?" + workflow + "tags/v1"} {
+		g.Expect(other).NotTo(MatchRegexp(subject))
+	}
+}
+
 func TestAlertsAndReceiversNameStacksOncePatched(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	cp := flux(t)
 	alert := inRepository("config", "flux", "alert.yaml")
 	g.Expect(dryRun(t, cp, alert)).To(MatchError(ContainSubstring(`Unsupported value: "Stack"`)), "Flux allows it by now: the patches can go")
 
-	definitions, err := controlplane.FluxCRDs(t.Context(), "notification-controller")
-	g.Expect(err).NotTo(HaveOccurred())
-	dir := kustomization(t, `
-resources:
-- alerts.yaml
-- receivers.yaml
-components: [repository/config/flux/notifications]
-`)
-	for _, kind := range []string{"alerts", "receivers"} {
-		content, err := os.ReadFile(filepath.Join(definitions, "notification.toolkit.fluxcd.io_"+kind+".yaml"))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(os.WriteFile(filepath.Join(dir, kind+".yaml"), content, 0o600)).To(Succeed())
-	}
-	_, err = cp.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "--kustomize", dir)
+	dir := patchedBy(t, "notifications", definitionOf)
+	_, err := cp.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "--kustomize", dir)
 	g.Expect(err).NotTo(HaveOccurred())
 	// The API server takes a changed definition into use a moment later.
 	g.Eventually(func() error { return dryRun(t, cp, alert) }, "30s", "200ms").Should(Succeed())
@@ -103,4 +127,58 @@ components: [repository/config/flux/notifications]
 	}
 	_, err = cp.Kubectl(t.Context(), "auth", "can-i", "delete", "stacks.pulumi.com", "--all-namespaces", controller)
 	g.Expect(err).To(HaveOccurred())
+}
+
+// Flux 2.10 needs a later Go than this project has, so its definitions cannot be had here: they are those of Flux 2.9, with a second version
+// of Alert, as its release notes say.
+func TestAlertsOfTwoVersionsNameStacksOncePatched(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	dir := patchedBy(t, "notifications-2.10", func(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefinition {
+		definition := definitionOf(t, kind)
+		if kind == "alerts" {
+			second := *definition.Spec.Versions[0].DeepCopy()
+			second.Name, second.Storage = "v1", false
+			definition.Spec.Versions = append(definition.Spec.Versions, second)
+		}
+		return definition
+	})
+	patched, err := flux(t).Kubectl(t.Context(), "kustomize", dir)
+	g.Expect(err).NotTo(HaveOccurred())
+	objects := decode(t, patched)
+	for name, versions := range map[string]int{"alerts": 2, "receivers": 1} {
+		for version := range versions {
+			definition := objects.get(t, "CustomResourceDefinition", name+".notification.toolkit.fluxcd.io")
+			list := map[string]string{"alerts": "eventSources", "receivers": "resources"}[name]
+			kinds := at(t, definition, "spec", "versions", version, "schema", "openAPIV3Schema", "properties", "spec", "properties", list,
+				"items", "properties", "kind", "enum")
+			g.Expect(kinds).To(ContainElement("Stack"), "%s, version %d", name, version)
+		}
+	}
+	objects.get(t, "ClusterRole", "stack-controller-notifications")
+}
+
+// patchedBy is a kustomization of the definitions of Alerts and Receivers, and of a component that patches them.
+func patchedBy(t *testing.T, component string, definition func(*testing.T, string) *apiextensionsv1.CustomResourceDefinition) (dir string) {
+	t.Helper()
+	dir = kustomization(t, "resources: [alerts.yaml, receivers.yaml]\ncomponents: [repository/config/flux/"+component+"]\n")
+	for _, kind := range []string{"alerts", "receivers"} {
+		content, err := yaml.Marshal(definition(t, kind))
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		NewWithT(t).Expect(os.WriteFile(filepath.Join(dir, kind+".yaml"), content, 0o600)).To(Succeed())
+	}
+	return dir
+}
+
+// definitionOf reads what defines a kind of notification-controller, by its plural.
+func definitionOf(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	g := NewWithT(t)
+	definitions, err := controlplane.FluxCRDs(t.Context(), "notification-controller")
+	g.Expect(err).NotTo(HaveOccurred())
+	content, err := os.ReadFile(filepath.Join(definitions, "notification.toolkit.fluxcd.io_"+kind+".yaml"))
+	g.Expect(err).NotTo(HaveOccurred())
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	g.Expect(yaml.Unmarshal(content, definition)).To(Succeed())
+	return definition
 }

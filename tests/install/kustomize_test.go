@@ -10,6 +10,7 @@ import (
 
 // What "images:" of an overlay does, spec.images of a Flux Kustomization does too.
 func TestAnOverlayReplacesBothImages(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	deployment := kustomize(t, kustomization(t, `
 resources: [repository/config/default]
@@ -27,6 +28,7 @@ images:
 }
 
 func TestAnOverlayMovesEverythingIntoAnotherNamespace(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	rendered := kustomize(t, kustomization(t, `
 resources: [repository/config/default]
@@ -42,8 +44,33 @@ namespace: elsewhere
 	}
 }
 
+func TestAnInstallationForOneNamespaceHasNothingOfTheCluster(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	rendered := kustomize(t, kustomization(t, `
+resources: [repository/config/namespaced]
+namespace: team
+`))
+	g.Expect(rendered.names()).To(ConsistOf("ServiceAccount stack-controller", "Role stack-controller", "RoleBinding stack-controller",
+		"Role stack-controller-leader-election", "RoleBinding stack-controller-leader-election",
+		"Role stack-controller-token-request", "RoleBinding stack-controller-token-request",
+		"NetworkPolicy stack-controller", "NetworkPolicy stack-controller-egress", "Deployment stack-controller",
+		"Service "+metricsService))
+	for _, object := range rendered {
+		g.Expect(object.GetNamespace()).To(Equal("team"), "%s %s", object.GetKind(), object.GetName())
+	}
+	everywhere := kustomize(t, inRepository("config", "default"))
+	g.Expect(rendered.get(t, "Role", "stack-controller").Object["rules"]).
+		To(Equal(everywhere.get(t, "ClusterRole", "stack-controller").Object["rules"]))
+	binding := rendered.get(t, "RoleBinding", "stack-controller")
+	g.Expect(at(t, binding, "roleRef", "kind")).To(Equal("Role"))
+	g.Expect(at(t, binding, "subjects", 0, "namespace")).To(Equal("team"))
+	g.Expect(manager(t, rendered.get(t, "Deployment", "stack-controller"), "args")).To(ContainElement("--watch-all-namespaces=false"))
+}
+
 // The patch is the one in the documentation. It names rules by their place, which a new rule may move.
 func TestTheDocumentedPatchTakesAwayTheRightToListSecrets(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	content, err := os.ReadFile(inRepository("docs", "guides", "installation.md"))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -65,6 +92,7 @@ func TestTheDocumentedPatchTakesAwayTheRightToListSecrets(t *testing.T) {
 }
 
 func TestFluxLeavesTheDefinitionsWhenItPrunes(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	definitions := 0
 	for _, object := range kustomize(t, inRepository("config", "default")) {
@@ -73,5 +101,35 @@ func TestFluxLeavesTheDefinitionsWhenItPrunes(t *testing.T) {
 			g.Expect(object.GetAnnotations()).To(HaveKeyWithValue("kustomize.toolkit.fluxcd.io/prune", "disabled"), object.GetName())
 		}
 	}
-	g.Expect(definitions).To(Equal(4))
+	g.Expect(definitions).To(Equal(5))
+}
+
+// The overlays are those in the guide. What selects the pods of one controller must not select those of the other.
+func TestTheDocumentedOverlaysShareTheStacksBetweenTwoControllers(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	content, err := os.ReadFile(inRepository("docs", "guides", "sharding.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	overlay := func(name string) objects {
+		_, rest, found := strings.Cut(string(content), "cat >"+name+"/kustomization.yaml <<EOF\n")
+		g.Expect(found).To(BeTrue())
+		written, _, _ := strings.Cut(rest, "\nEOF\n")
+		written = strings.ReplaceAll(written, "https://github.com/stack-controller/stack-controller//", "repository/")
+		return kustomize(t, kustomization(t, strings.ReplaceAll(written, "?ref=v0.2.0", "")))
+	}
+	everywhere, one := overlay("main").get(t, "Deployment", "stack-controller"), overlay("shard1")
+	shard := one.get(t, "Deployment", "stack-controller-shard1")
+	g.Expect(one.names()).To(ConsistOf("Deployment stack-controller-shard1", "NetworkPolicy stack-controller-shard1",
+		"NetworkPolicy stack-controller-egress-shard1", "Service "+metricsService+"-shard1"))
+	g.Expect(manager(t, everywhere, "args")).To(ContainElement("--watch-label-selector=!sharding.fluxcd.io/key"))
+	g.Expect(manager(t, shard, "args")).To(ContainElement("--watch-label-selector=sharding.fluxcd.io/key=shard1"))
+	g.Expect(at(t, shard, "spec", "template", "spec", "serviceAccountName")).To(Equal("stack-controller"))
+	g.Expect(at(t, shard, "spec", "template", "metadata", "labels")).To(HaveKeyWithValue("app.kubernetes.io/name", "stack-controller"))
+	g.Expect(at(t, everywhere, "spec", "selector", "matchLabels")).To(Equal(map[string]any{"app": "stack-controller"}))
+	own := map[string]any{"app": "stack-controller-shard1"}
+	g.Expect(at(t, shard, "spec", "selector", "matchLabels")).To(Equal(own))
+	g.Expect(at(t, one.get(t, "Service", metricsService+"-shard1"), "spec", "selector")).To(Equal(own))
+	for _, name := range []string{"stack-controller-shard1", "stack-controller-egress-shard1"} {
+		g.Expect(at(t, one.get(t, "NetworkPolicy", name), "spec", "podSelector", "matchLabels")).To(Equal(own))
+	}
 }

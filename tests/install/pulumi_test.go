@@ -56,24 +56,3 @@ func (p *pulumiProgram) run(t *testing.T, args ...string) {
 	output, err := cmd.CombinedOutput()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred(), string(output))
 }
-
-func TestThePulumiProgramInstallsAReleaseAndRemovesIt(t *testing.T) {
-	g := NewWithT(t)
-	cp := flux(t)
-	release, err := releaseFiles(t, "v1.2.3")
-	g.Expect(err).NotTo(HaveOccurred(), release)
-	program := newPulumiProgram(t, cp.KubeconfigPath)
-	program.run(t, "config", "set", "manifest", filepath.Join(release, "install.yaml"))
-	program.run(t, "up", "--yes", "--skip-preview")
-	image, err := cp.Kubectl(t.Context(), "get", "deployment", "stack-controller", "--namespace=flux-system",
-		"--output=jsonpath={.spec.template.spec.containers[0].image}")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(image).To(Equal("registry.example.com/pulumi/stack-controller:v1.2.3"))
-
-	program.run(t, "destroy", "--yes", "--skip-preview")
-	for _, object := range []string{"deployment/stack-controller", "clusterrole/stack-controller", "customresourcedefinition/stacks.pulumi.com"} {
-		g.Eventually(func() (string, error) {
-			return cp.Kubectl(t.Context(), "get", object, "--namespace=flux-system", "--ignore-not-found", "--output=name")
-		}, "30s", "200ms").Should(BeEmpty())
-	}
-}

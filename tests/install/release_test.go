@@ -3,6 +3,7 @@ package install_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,19 +16,39 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// releaseFiles makes a release but for its images, and returns the directory with its files.
-func releaseFiles(t *testing.T, version string) (string, error) {
+const registry = "registry.example.com/pulumi/"
+
+// The digests of the images that were pushed.
+var (
+	controllerDigest = "sha256:" + strings.Repeat("1", 64)
+	agentDigest      = "sha256:" + strings.Repeat("2", 64)
+)
+
+// releaseFiles makes a release but for its images, and returns the directory with its files, or what was told of a failure. The
+// images were pushed as the given version, if any.
+func releaseFiles(t *testing.T, version, pushed string) (string, error) {
 	t.Helper()
 	output := t.TempDir()
-	for _, part := range []string{"manifests", "chart", "checksums"} {
-		cmd := exec.CommandContext(t.Context(), inRepository(".ci", "release"), part)
-		cmd.Dir = tools.RepositoryRoot()
-		cmd.Env = append(os.Environ(), "VERSION="+version, "IMAGE_REGISTRY=registry.example.com/pulumi", "OUTPUT="+output)
-		if message, err := cmd.CombinedOutput(); err != nil {
-			return string(message), err
-		}
+	if pushed != "" {
+		references := fmt.Sprintf("%[1]sstack-controller:%[2]s@%[3]s\n%[1]sstack-controller-agent:%[2]s@%[4]s\n", registry, pushed, controllerDigest, agentDigest)
+		NewWithT(t).Expect(os.WriteFile(filepath.Join(output, "images.txt"), []byte(references), 0o600)).To(Succeed())
+	}
+	cmd := exec.CommandContext(t.Context(), inRepository(".ci", "release"), "manifests", "chart", "checksums")
+	cmd.Dir = tools.RepositoryRoot()
+	cmd.Env = append(os.Environ(), "VERSION="+version, "IMAGE_REGISTRY="+strings.TrimSuffix(registry, "/"), "OUTPUT="+output)
+	if message, err := cmd.CombinedOutput(); err != nil {
+		return string(message), err
 	}
 	return output, nil
+}
+
+// unpack unpacks the manifests of the release in the directory and returns where they are.
+func unpack(t *testing.T, dir string) string {
+	t.Helper()
+	unpacked := t.TempDir()
+	output, err := exec.CommandContext(t.Context(), "tar", "-xzf", filepath.Join(dir, "manifests.tar.gz"), "-C", unpacked).CombinedOutput()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred(), string(output))
+	return unpacked
 }
 
 // read returns a file of the release.
@@ -39,25 +60,24 @@ func read(t *testing.T, elements ...string) string {
 }
 
 func TestAReleasePinsItsImagesWhereverItIsInstalledFrom(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
-	dir, err := releaseFiles(t, "v1.2.3-rc.1")
+	const version = "v1.2.3-rc.1"
+	dir, err := releaseFiles(t, version, version)
 	g.Expect(err).NotTo(HaveOccurred(), dir)
 
 	released, err := run(t.Context(), "helm", "template", "stack-controller", filepath.Join(dir, "stack-controller-1.2.3-rc.1.tgz"),
 		"--namespace=flux-system", "--kube-version=1.36.0")
 	g.Expect(err).NotTo(HaveOccurred())
-	unpacked := t.TempDir()
-	output, err := exec.CommandContext(t.Context(), "tar", "-xzf", filepath.Join(dir, "manifests.tar.gz"), "-C", unpacked).CombinedOutput()
-	g.Expect(err).NotTo(HaveOccurred(), string(output))
 
 	for way, rendered := range map[string]objects{
 		"install.yaml": decode(t, read(t, dir, "install.yaml")),
 		"the chart":    decode(t, released),
-		"manifests":    kustomize(t, filepath.Join(unpacked, "default")),
+		"manifests":    kustomize(t, filepath.Join(unpack(t, dir), "default")),
 	} {
 		deployment := rendered.get(t, "Deployment", "stack-controller")
-		g.Expect(manager(t, deployment, "image")).To(Equal("registry.example.com/pulumi/stack-controller:v1.2.3-rc.1"), way)
-		g.Expect(environment(t, deployment, "AGENT_IMAGE")).To(Equal("registry.example.com/pulumi/stack-controller-agent:v1.2.3-rc.1"), way)
+		g.Expect(manager(t, deployment, "image")).To(Equal(registry+"stack-controller:"+version+"@"+controllerDigest), way)
+		g.Expect(environment(t, deployment, "AGENT_IMAGE")).To(Equal(registry+"stack-controller-agent:"+version+"@"+agentDigest), way)
 		g.Expect(rendered.names()).To(ContainElement("CustomResourceDefinition stacks.pulumi.com"), way)
 		// Deleting what was installed must not delete Flux.
 		g.Expect(rendered.names()).NotTo(ContainElement(HavePrefix("Namespace ")), way)
@@ -73,17 +93,47 @@ func TestAReleasePinsItsImagesWhereverItIsInstalledFrom(t *testing.T) {
 	g.Expect(versions).To(Equal(struct{ Version, AppVersion string }{"1.2.3-rc.1", "v1.2.3-rc.1"}))
 }
 
-func TestTheSameSourceGivesTheSameRelease(t *testing.T) {
+func TestAnotherTagThanThatOfTheReleaseHasNoneOfItsDigests(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
-	first, err := releaseFiles(t, "v1.2.3")
+	dir, err := releaseFiles(t, "v1.2.3", "v1.2.3")
+	g.Expect(err).NotTo(HaveOccurred(), dir)
+
+	overridden, err := run(t.Context(), "helm", "template", "stack-controller", filepath.Join(dir, "stack-controller-1.2.3.tgz"),
+		"--namespace=flux-system", "--kube-version=1.36.0", "--set=image.tag=v2,agentImage.tag=v2,image.repository=mirror.example.com/a")
+	g.Expect(err).NotTo(HaveOccurred())
+	unpacked := unpack(t, dir)
+	overlay := `{resources: [default], images: [{name: "` + registry + `stack-controller", newName: mirror.example.com/a, newTag: v2},
+		{name: "` + registry + `stack-controller-agent", newTag: v2}]}`
+	g.Expect(os.WriteFile(filepath.Join(unpacked, "kustomization.yaml"), []byte(overlay), 0o600)).To(Succeed())
+
+	for way, rendered := range map[string]objects{"the chart": decode(t, overridden), "manifests": kustomize(t, unpacked)} {
+		deployment := rendered.get(t, "Deployment", "stack-controller")
+		g.Expect(manager(t, deployment, "image")).To(Equal("mirror.example.com/a:v2"), way)
+		g.Expect(environment(t, deployment, "AGENT_IMAGE")).To(Equal(registry+"stack-controller-agent:v2"), way)
+	}
+}
+
+func TestImagesOfAnotherVersionAreNotReleased(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	message, err := releaseFiles(t, "v1.2.3", "v1.2.2")
+	g.Expect(err).To(HaveOccurred())
+	g.Expect(message).To(ContainSubstring("images.txt has no " + registry + "stack-controller:v1.2.3"))
+}
+
+func TestTheSameSourceGivesTheSameRelease(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	first, err := releaseFiles(t, "v1.2.3", "")
 	g.Expect(err).NotTo(HaveOccurred(), first)
-	second, err := releaseFiles(t, "v1.2.3")
+	second, err := releaseFiles(t, "v1.2.3", "")
 	g.Expect(err).NotTo(HaveOccurred(), second)
 
 	sums := read(t, first, "checksums.txt")
 	g.Expect(read(t, second, "checksums.txt")).To(Equal(sums))
 	lines := strings.Split(strings.TrimSpace(sums), "\n")
-	g.Expect(lines).To(HaveLen(4))
+	g.Expect(lines).To(HaveLen(6))
 	for _, line := range lines {
 		sum, name, found := strings.Cut(line, "  ")
 		g.Expect(found).To(BeTrue(), line)
@@ -93,9 +143,10 @@ func TestTheSameSourceGivesTheSameRelease(t *testing.T) {
 }
 
 func TestAReleaseNeedsAVersion(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"1.2.3", "v1.2", "latest", "v1.2.3+build", "v1.2.3|rm"} {
 		t.Run(version, func(t *testing.T) {
-			message, err := releaseFiles(t, version)
+			message, err := releaseFiles(t, version, "")
 			g := NewWithT(t)
 			g.Expect(err).To(HaveOccurred())
 			g.Expect(message).To(ContainSubstring("VERSION must be"))

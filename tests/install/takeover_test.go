@@ -7,6 +7,7 @@ import (
 )
 
 func TestHelmTakesOverWhatKubectlInstalledWhenItIsTold(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	cp := flux(t)
 	_, err := cp.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "--kustomize", inRepository("config", "default"))

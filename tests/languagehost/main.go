@@ -25,7 +25,7 @@ import (
 )
 
 // fetchTimeout bounds the download of a dependency.
-const fetchTimeout = 10 * time.Second
+const fetchTimeout = 2 * time.Minute
 
 func main() {
 	if err := serve(); err != nil {

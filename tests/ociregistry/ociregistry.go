@@ -1,4 +1,4 @@
-// Package ociregistry runs a real OCI registry on loopback (that of crane, over plain HTTP and without a password), and pushes
+// Package ociregistry runs a real OCI registry where the servers of a control plane are (that of crane, over plain HTTP and without a password), and pushes
 // artifacts to it in the form that the flux program gives them.
 package ociregistry
 
@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
-	"github.com/stack-controller/stack-controller/tests/supervise"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -22,8 +21,7 @@ type Registry struct {
 	// Address is its host and port.
 	Address string
 
-	client  http.Client
-	process *supervise.Process
+	client http.Client
 }
 
 // Start starts a registry, which ends with the control plane at the latest.
@@ -40,8 +38,8 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane) (*Registry, error
 	if err := os.MkdirAll(blobs, 0o700); err != nil {
 		return nil, fmt.Errorf("create the directory of the registry: %w", err)
 	}
-	r := &Registry{Address: address, client: http.Client{Timeout: requestTimeout}}
-	r.process, err = cp.StartServer(ctx, controlplane.Server{
+	r := &Registry{Address: address, client: http.Client{Timeout: requestTimeout, Transport: &http.Transport{DialContext: cp.Dial}}}
+	_, err = cp.StartServer(ctx, controlplane.Server{
 		Name:  name,
 		Path:  crane,
 		Args:  []string{"registry", "serve", "--address=" + address, "--disk=" + blobs},
@@ -52,6 +50,3 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane) (*Registry, error
 
 // URL is what an OCIRepository names.
 func (r *Registry) URL(repository string) string { return "oci://" + r.Address + "/" + repository }
-
-// Stop ends the registry. What was pushed is lost.
-func (r *Registry) Stop() error { return r.process.Stop(0) }

@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/stack-controller/stack-controller/internal/procfs"
+	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 )
 
 // observer looks at the processes of all pods, from outside.
@@ -30,23 +31,17 @@ type process struct {
 	cgroups     string // the content of /proc/PID/cgroup
 }
 
-func newObserver(group string) *observer { return &observer{group: group} }
-
 // processes returns all processes of pods, but for those that have ended and that nobody has waited for.
 func (o *observer) processes() []process {
-	dirs, _ := filepath.Glob("/proc/[0-9]*") // only a malformed pattern gives an error
+	pids, _ := procfs.IDs() // none when /proc cannot be read
 	var found []process
-	for _, dir := range dirs {
-		cgroups, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+	for _, pid := range pids {
+		cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 		if err != nil || !bytes.Contains(cgroups, []byte(o.group)) {
 			continue
 		}
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil {
-			continue
-		}
-		if parent, name := parentOf(dir); name != "" {
-			found = append(found, process{pid: pid, parent: parent, name: name, cgroups: string(cgroups)})
+		if stat, err := procfs.ReadStat(pid); err == nil && !stat.Ended() {
+			found = append(found, process{pid: pid, parent: stat.Parent, name: stat.Name, cgroups: string(cgroups)})
 		}
 	}
 	return found
@@ -57,31 +52,13 @@ func (o *observer) in(id string) []process {
 	return slices.DeleteFunc(o.processes(), func(p process) bool { return !strings.Contains(p.cgroups, id) })
 }
 
-// parentOf returns the id of a process's parent, and the process's name, which is empty when it has ended.
-func parentOf(dir string) (parent int, name string) {
-	content, err := os.ReadFile(filepath.Join(dir, "stat"))
-	if err != nil {
-		return 0, ""
-	}
-	open, closed := bytes.IndexByte(content, '('), bytes.LastIndexByte(content, ')')
-	if open < 0 || closed < open {
-		return 0, ""
-	}
-	fields := strings.Fields(string(content[closed+1:]))
-	if len(fields) < 2 || fields[0] == "Z" {
-		return 0, ""
-	}
-	parent, _ = strconv.Atoi(fields[1])
-	return parent, string(content[open+1 : closed])
-}
-
 // providerName is the test provider as the kernel shortens its name.
 const providerName = "pulumi-resource"
 
 // run looks, until the context ends, whether two processes of pulumi work on the resources of one Stack: each of them has a
 // provider then. One that only waits for the other's lock has none.
 func (o *observer) run(ctx context.Context) {
-	for wait(ctx, pollInterval/2) {
+	for campaign.Wait(ctx, campaign.PollInterval/2) {
 		working := map[string][]int{}
 		all := o.processes()
 		for _, p := range all {

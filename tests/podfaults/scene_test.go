@@ -3,40 +3,61 @@ package podfaults_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
-	"sync"
+	"strings"
+	"syscall"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/tests/cluster"
+	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 	"github.com/stack-controller/stack-controller/tests/podstage"
+)
+
+const (
+	// patience bounds the wait until a fault is healed.
+	patience = 2 * time.Minute
+	// maxSettle bounds how long it may take until everything is as wanted: a container that was killed again and again starts after
+	// some minutes.
+	maxSettle = 4 * time.Minute
+	// work is how long a resource takes to be created or updated: as long as all the rest of an update.
+	work = 2 * time.Second
 )
 
 // scene is the running system with what the faults have made of it.
 type scene struct {
+	*campaign.World
 	system   *podstage.Stage
 	observer *observer
-	// node is held by a fault of the node, and controller by one that replaces the controller: two at once would heal each other.
-	node, controller sync.Mutex
-	// next tells that the controller is of the other image.
+	phases   phases
+	// next says that the controller is of the other image.
 	next bool
 }
 
 func newScene(system *podstage.Stage) *scene {
-	return &scene{system: system, observer: newObserver(groupOf(system.Cluster))}
-}
-
-// groupOf is the name of the cgroup in which all pods of the cluster are.
-func groupOf(c *cluster.Cluster) string {
-	return fmt.Sprintf("stack-controller-%d", c.Supervisor().PID())
+	// The name of the cgroup in which all pods of the cluster are.
+	group := fmt.Sprintf("stack-controller-%d", system.Cluster.Supervisor().PID())
+	s := &scene{system: system, observer: &observer{group: group}, phases: phases{begun: map[types.UID]int{}, lost: map[string]int{}}}
+	s.World = &campaign.World{
+		Apps: system.Apps, System: s, Number: 1, Work: work, Patience: maxSettle, MaxSettle: maxSettle,
+		Journals: filepath.Join(system.StateDir(), "journals"), JournalsInside: "/state/journals",
+	}
+	return s
 }
 
 // controllerPods returns the pods of stack-controller that are not on their way out.
 func (s *scene) controllerPods(ctx context.Context) ([]corev1.Pod, error) {
 	list := &corev1.PodList{}
-	err := s.system.Client.List(ctx, list, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podstage.ControllerName})
+	err := s.Client.List(ctx, list, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podstage.ControllerName})
 	var found []corev1.Pod
 	for _, pod := range list.Items {
 		if pod.DeletionTimestamp == nil && len(pod.Status.ContainerStatuses) > 0 {
@@ -46,15 +67,67 @@ func (s *scene) controllerPods(ctx context.Context) ([]corev1.Pod, error) {
 	return found, err
 }
 
-// calm ends, between two runs, what kubelet remembers of the last ones: containers that were killed before start again later and
-// later.
-func (s *scene) calm(ctx context.Context, apps []*app) error {
+// pod returns the pod of the app's workspace, nil when there is none.
+func (s *scene) pod(ctx context.Context, a *campaign.App) *corev1.Pod {
+	pod := &corev1.Pod{}
+	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: podName(a)}, pod); err != nil {
+		return nil
+	}
+	return pod
+}
+
+func podName(a *campaign.App) string { return a.Name + "-workspace-0" }
+
+// container returns the ID of the container in which pulumi runs, empty when there is none.
+func (s *scene) container(ctx context.Context, a *campaign.App) string {
+	pod := s.pod(ctx, a)
+	if pod == nil {
+		return ""
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.Name == autov1alpha1.PulumiContainerName && status.State.Running != nil {
+			return containerID(status.ContainerID)
+		}
+	}
+	return ""
+}
+
+// containerID is the ID in the status of a pod without what is before it.
+func containerID(status string) string { return strings.TrimPrefix(status, "containerd://") }
+
+// signal sends a signal to all processes of the container that have the name; to the first one of the container, the agent or the
+// controller, when that is empty. It returns how many there were.
+func (s *scene) signal(id, name string, signal syscall.Signal) (count int) {
+	own := s.observer.in(id)
+	isOwn := map[int]bool{}
+	for _, p := range own {
+		isOwn[p.pid] = true
+	}
+	for _, p := range own {
+		if (name != "" && p.name == name || name == "" && !isOwn[p.parent]) && syscall.Kill(p.pid, signal) == nil {
+			count++
+		}
+	}
+	return count
+}
+
+// Prepare removes the namespaces of Stacks that are deleted, and ends what kubelet remembers of the last run: containers that were
+// killed before start again later and later.
+func (s *scene) Prepare(ctx context.Context, apps []*campaign.App) error {
 	pods, err := s.controllerPods(ctx)
 	if err != nil {
 		return err
 	}
 	for _, a := range apps {
-		if pod := a.pod(ctx); pod != nil {
+		if a == nil {
+			continue
+		}
+		if a.IsDeleted() {
+			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.Namespace}}
+			if err := s.Remove(ctx, namespace); err != nil {
+				return err
+			}
+		} else if pod := s.pod(ctx, a); pod != nil {
 			pods = append(pods, *pod)
 		}
 	}
@@ -63,7 +136,7 @@ func (s *scene) calm(ctx context.Context, apps []*app) error {
 		if len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].RestartCount == 0 {
 			continue
 		}
-		if err := s.system.Client.Delete(ctx, &pods[i]); client.IgnoreNotFound(err) != nil {
+		if err := s.Remove(ctx, &pods[i]); err != nil {
 			return err
 		}
 		replaced = true
@@ -71,18 +144,87 @@ func (s *scene) calm(ctx context.Context, apps []*app) error {
 	if !replaced {
 		return nil
 	}
-	wait(ctx, 10*pollInterval)
+	campaign.Wait(ctx, 10*campaign.PollInterval)
 	return s.system.AwaitController(ctx)
 }
 
-// locks returns the locks on the app's stack in the backend.
-func (a *app) locks() []string {
-	found, _ := filepath.Glob(filepath.Join(a.scene.system.StateDir(), ".pulumi", "locks", "*", a.Name, "*", "*")) // the pattern is fine
-	return found
+// Unsettled expects a Workspace that is ready, with a pod, or nothing of it when the Stack is gone.
+func (s *scene) Unsettled(ctx context.Context, a *campaign.App, gone bool) error {
+	workspace, pod := &autov1alpha1.Workspace{}, s.pod(ctx, a)
+	err := s.Client.Get(ctx, a.Key(), workspace)
+	if gone {
+		updates := &autov1alpha1.UpdateList{}
+		if err := s.Client.List(ctx, updates, client.InNamespace(a.Namespace)); err != nil {
+			return err
+		}
+		if !apierrors.IsNotFound(err) || pod != nil || len(updates.Items) > 0 {
+			return campaign.NotSettled("Workspace (%v), pod (%t) or Updates (%d) are left", err, pod != nil, len(updates.Items))
+		}
+		return nil
+	}
+	switch {
+	case apierrors.IsNotFound(err) && pod == nil:
+		return nil // it was deleted, and is made again when there is something to do
+	case err != nil:
+		return fmt.Errorf("its pod is there: %t: %w", pod != nil, err)
+	case !conditions.IsReady(workspace) || workspace.Status.ObservedGeneration != workspace.Generation || workspace.DeletionTimestamp != nil:
+		return campaign.NotSettled("the workspace is not ready: %v", workspace.Status.Conditions)
+	case pod == nil || pod.DeletionTimestamp != nil:
+		return campaign.NotSettled("the workspace has no pod")
+	}
+	return nil
 }
 
-// dismiss removes the namespace of an app that is deleted.
-func (s *scene) dismiss(ctx context.Context, a *app) error {
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.Namespace}}
-	return client.IgnoreNotFound(s.system.Client.Delete(ctx, namespace))
+// LeftBehind tells of locks in the backend and of processes of pulumi.
+func (s *scene) LeftBehind(apps []*campaign.App) error {
+	for _, a := range apps {
+		locks, _ := filepath.Glob(filepath.Join(s.system.StateDir(), ".pulumi", "locks", "*", a.Name, "*", "*")) // the pattern is fine
+		if len(locks) > 0 {
+			return campaign.NotSettled("locks in the backend: %v", locks)
+		}
+		if left := s.observer.leftOver(podName(a)); len(left) > 0 {
+			return campaign.NotSettled("processes of %s: %v", a.Name, left)
+		}
+	}
+	return nil
+}
+
+// Works reports whether pulumi works in the Stack's pod.
+func (s *scene) Works(a *campaign.App) bool { return len(s.observer.leftOver(podName(a))) > 0 }
+
+// Pulumi runs the CLI in the Stack's pod, as the documentation says.
+func (s *scene) Pulumi(ctx context.Context, a *campaign.App, args ...string) error {
+	script := "export PULUMI_CONFIG_PASSPHRASE='correct horse battery staple'\npulumi " + strings.Join(args, " ") + " --non-interactive"
+	output, err := s.system.Cluster.Kubectl(ctx, "exec", "--namespace="+a.Namespace, podName(a),
+		"--container="+autov1alpha1.PulumiContainerName, "--", "sh", "-c", script)
+	if err != nil {
+		return fmt.Errorf("help as the documentation says: %w\n%s", err, output)
+	}
+	return nil
+}
+
+// Judge tells of processes of pulumi that worked on one Stack at once.
+func (s *scene) Judge() error { return s.observer.take() }
+
+// Explain shows the objects.
+func (s *scene) Explain(ctx context.Context, a *campaign.App) string {
+	objects, err := s.system.Cluster.Kubectl(ctx, "get", "stacks,updates,workspaces,statefulsets,pods", "--output=yaml", "--namespace="+a.Namespace)
+	return fmt.Sprintf("%v\n%s\n", err, objects)
+}
+
+// KeepLogs writes the whole logs to where a developer finds them, when asked to.
+func (s *scene) KeepLogs(occasion string) {
+	dir := os.Getenv("FAULTS_LOGS")
+	if dir == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, args := range [][]string{{}, {"--previous"}} {
+		log, err := s.system.Cluster.Kubectl(ctx, append(args, "logs", "deployment/"+podstage.ControllerName,
+			"--namespace="+cluster.FluxNamespace, "--tail=-1")...)
+		if err == nil {
+			_ = os.WriteFile(filepath.Join(dir, "controller"+occasion+strings.Join(args, "")+".log"), []byte(log), 0o600)
+		}
+	}
 }

@@ -16,27 +16,17 @@ import (
 	"io"
 	"log"
 	"os"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 	"github.com/stack-controller/stack-controller/tests/podstage"
 )
 
-const (
-	pollInterval = 100 * time.Millisecond
-	// patience bounds the wait until a fault is healed, and that for a pod.
-	patience = 2 * time.Minute
-)
-
-var (
-	runs       = flag.Int("runs", 0, "how many runs with random faults; 0 is the short form, of the faults that heal quickly")
-	seed       = flag.Uint64("seed", 1, "what the schedules of the runs follow from")
-	kinds      = flag.String("kinds", "", "comma-separated kinds of faults to take; empty means all")
-	reportPath = flag.String("report", "", "the file to write the figures to")
-)
+var options campaign.Options
 
 // world is what the tests play in.
 var world *scene
@@ -44,7 +34,14 @@ var world *scene
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	log.SetOutput(io.Discard) // the git server tells every request
+	options.BindFlags(flag.CommandLine)
 	flag.Parse()
+	if options.List {
+		for _, f := range catalogue {
+			fmt.Println(f.Kind)
+		}
+		return
+	}
 	os.Exit(podstage.RunTests(runner{m}, podstage.Options{}, func(s *podstage.Stage) { world = newScene(s) }))
 }
 
@@ -53,14 +50,13 @@ type runner struct{ tests interface{ Run() int } }
 
 func (r runner) Run() int {
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		world.observer.run(ctx)
-	}()
+	var watching sync.WaitGroup
+	watching.Go(func() { world.observer.run(ctx) })
+	world.Start(ctx)
 	code := r.tests.Run()
 	cancel()
-	<-done
+	watching.Wait()
+	world.Stop()
 	if code != 0 {
 		if log, err := world.system.ControllerLog(context.Background(), logLines); err == nil {
 			fmt.Fprintln(os.Stderr, log)
@@ -71,15 +67,3 @@ func (r runner) Run() int {
 
 // logLines is how much of stack-controller's log a failed run shows.
 const logLines = 60
-
-// wait returns after the time, or with false when the context ends before.
-func wait(ctx context.Context, length time.Duration) bool {
-	timer := time.NewTimer(length)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/shape"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
 // callTime bounds a call to an agent, which answers from memory or asks the API server first.
@@ -45,7 +45,7 @@ func dialAgent(ctx context.Context, t *testing.T, name string, transport grpccre
 		transport, err = credentials.Pinned(secret.Data[corev1.TLSCertKey])
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	address := net.JoinHostPort(podOf(ctx, g, name, name).Status.PodIP, strconv.Itoa(shape.Port))
+	address := net.JoinHostPort(podOf(ctx, g, name, name).Status.PodIP, strconv.Itoa(podspec.Port))
 	connection, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(transport),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return system.Cluster.Dial(ctx, "tcp", address)

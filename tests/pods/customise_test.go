@@ -62,34 +62,6 @@ func TestCustomisedStackBecomesReadyAndItsPodIsAsItSays(t *testing.T) {
 	g.Expect(string(claims)).To(And(ContainSubstring("urn:pulumi:org:ORG_NAME"), ContainSubstring("system:serviceaccount:"+name+":deployer")))
 }
 
-func TestBaselineProfileNeedsANamespaceThatAllowsIt(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	ctx := t.Context()
-	const name = "baseline"
-	removeNamespaceAtEnd(t, g, name)
-	app, err := system.Deploy(ctx, name, named(name, program("one")), func(stack *pulumiv1.Stack) {
-		stack.Spec.WorkspaceTemplate.Spec.SecurityProfile = autov1alpha1.SecurityProfileBaseline
-	})
-	g.Expect(err).NotTo(HaveOccurred())
-	awaitStack(ctx, g, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
-		ready := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
-		g.Expect(ready).NotTo(BeNil())
-		g.Expect(ready.Reason).To(Equal(pulumiv1.WorkspaceNotReadyReason), ready.Message)
-		g.Expect(ready.Message).To(ContainSubstring(autov1alpha1.PodSecurityViolationReason))
-	})
-
-	_, err = kubectl(ctx, "label", "--overwrite", "namespace", name, "pod-security.kubernetes.io/enforce=baseline")
-	g.Expect(err).NotTo(HaveOccurred())
-	bounded, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	_, err = system.WaitReady(bounded, app)
-	g.Expect(err).NotTo(HaveOccurred())
-	security := podOf(ctx, g, name, name).Spec.SecurityContext
-	g.Expect(security.RunAsNonRoot).To(BeNil())
-	g.Expect(security.SeccompProfile.Type).To(Equal(corev1.SeccompProfileTypeRuntimeDefault))
-}
-
 func TestChangedSecretConfigAndRevisionReachTheNextUpdateInTheSamePod(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -111,8 +83,7 @@ func TestChangedSecretConfigAndRevisionReachTheNextUpdateInTheSamePod(t *testing
 	})
 	variable := secret(name, "variable", "value", "variable-1")
 	g.Expect(system.Client.Create(ctx, variable)).To(Succeed())
-	_, err = system.WaitReady(ctx, app)
-	g.Expect(err).NotTo(HaveOccurred())
+	waitReady(ctx, g, app)
 	expectOutput(ctx, g, app.Key(), "config-1 variable-1")
 	before := podOf(ctx, g, name, name)
 

@@ -1,7 +1,6 @@
 package pods_test
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -34,41 +33,65 @@ outputs:
 
 // deployTalkative deploys the program with canaries as secrets, and waits until it is Ready. The token is an environment
 // variable.
-func deployTalkative(t *testing.T, g *WithT, name string, changes ...func(*pulumiv1.Stack)) {
+func deployTalkative(t *testing.T, g *WithT, name string) {
 	t.Helper()
 	ctx := t.Context()
 	reference := func(name string) pulumiv1.ResourceRef {
 		return pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: name, Key: "value"}}
 	}
-	changes = append(changes, func(stack *pulumiv1.Stack) {
+	removeNamespaceAtEnd(t, g, name)
+	app, err := system.Deploy(ctx, name, named(name, talkative), func(stack *pulumiv1.Stack) {
+		stack.Spec.WorkspaceTemplate.Spec.PulumiLogLevel = 5
 		stack.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"password": reference("password")}
 		stack.Spec.EnvRefs["TOKEN"] = reference("token")
 		stack.Spec.WorkspaceTemplate.Spec.Stacks = []autov1alpha1.WorkspaceStack{{Name: "dev", Config: []autov1alpha1.ConfigItem{{
 			Key: "token", ValueFrom: &autov1alpha1.ConfigValueFrom{Env: "TOKEN"},
 		}}}}
 	})
-	removeNamespaceAtEnd(t, g, name)
-	app, err := system.Deploy(ctx, name, named(name, talkative), changes...)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(system.Client.Create(ctx, secret(name, "password", "value", secretCanary))).To(Succeed())
 	g.Expect(system.Client.Create(ctx, secret(name, "token", "value", tokenCanary))).To(Succeed())
-	bounded, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	_, err = system.WaitReady(bounded, app)
-	g.Expect(err).NotTo(HaveOccurred())
+	waitReady(ctx, g, app)
 }
 
-func TestPulumiCommandsByHandWorkInThePod(t *testing.T) {
+// One pod shows what people find in it. It has a log level, so that its log has more.
+func TestPodOfAWorkspace(t *testing.T) {
 	t.Parallel()
-	g := NewWithT(t)
-	const name = "by-hand"
-	deployTalkative(t, g, name)
+	const name = "inside"
+	deployTalkative(t, NewWithT(t), name)
+	logs := func(g *WithT) string {
+		log, err := kubectl(t.Context(), "logs", "--namespace="+name, podOf(t.Context(), g, name, name).Name)
+		g.Expect(err).NotTo(HaveOccurred())
+		return log
+	}
+	t.Run("runs pulumi commands by hand", func(t *testing.T) {
+		expectCommandsByHand(NewWithT(t), func(command string) (string, error) { return runInPod(t.Context(), name, name, command) })
+	})
+	t.Run("is used by the command line", func(t *testing.T) { expectCommandLine(t, NewWithT(t), name, name) })
+	t.Run("logs what Pulumi does without secrets", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(logs(g)).To(And(
+			ContainSubstring("Updating (dev)"),
+			MatchRegexp(`\+ +test:index:Sleep loud created`),
+			ContainSubstring("echo: [secret] [secret]"),
+			MatchRegexp(`\+ 2 created`)))
+		g.Expect(hasCanary([]byte(logs(g)))).To(BeFalse())
+	})
+	t.Run("logs more of Pulumi at a higher level", func(t *testing.T) {
+		g := NewWithT(t)
+		// Each line of Pulumi's own log, which is JSON in ours, says from which level on it is shown.
+		g.Expect(logs(g)).To(ContainSubstring(`\"v\":5`))
+	})
+	t.Run("needs no way to source-controller", func(t *testing.T) { expectNoWayToSource(t, name) })
+}
+
+// expectCommandsByHand runs commands in the pod as people do.
+func expectCommandsByHand(g *WithT, run func(command string) (string, error)) {
 	inWorkspace := func(command string) string {
-		output, err := runInPod(t.Context(), name, name, "cd /share/workspace && "+command)
+		output, err := run("cd /share/workspace && " + command)
 		g.Expect(err).NotTo(HaveOccurred())
 		return output
 	}
-
 	g.Expect(inWorkspace("pulumi stack ls")).To(MatchRegexp(`(?m)^dev\*`))
 	g.Expect(inWorkspace("pulumi stack output")).To(And(MatchRegexp(`value +visible`), MatchRegexp(`password +\[secret\]`)))
 	g.Expect(inWorkspace("pulumi stack output --show-secrets password")).To(Equal(secretCanary + "\n"))
@@ -81,38 +104,9 @@ func TestPulumiCommandsByHandWorkInThePod(t *testing.T) {
 	g.Expect(state.Deployment.Resources).To(HaveLen(3), "the stack, the provider and the resource")
 
 	// A shell starts there.
-	selected, err := runInPod(t.Context(), name, name, "[ . -ef /share/workspace ] && pulumi stack --show-name")
+	selected, err := run("[ . -ef /share/workspace ] && pulumi stack --show-name")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(selected).To(Equal("dev\n"))
-}
-
-func TestLogOfThePodShowsWhatPulumiDoesWithoutSecrets(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "logged"
-	deployTalkative(t, g, name)
-	pod := podOf(t.Context(), g, name, name)
-	log, err := kubectl(t.Context(), "logs", "--namespace="+name, pod.Name)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(log).To(And(
-		ContainSubstring("Updating (dev)"),
-		MatchRegexp(`\+ +test:index:Sleep loud created`),
-		ContainSubstring("echo: [secret] [secret]"),
-		MatchRegexp(`\+ 2 created`)))
-	g.Expect(hasCanary([]byte(log))).To(BeFalse())
-}
-
-func TestLogLevelMakesPulumiTellMore(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "verbose"
-	deployTalkative(t, g, name, func(stack *pulumiv1.Stack) { stack.Spec.WorkspaceTemplate.Spec.PulumiLogLevel = 5 })
-	pod := podOf(t.Context(), g, name, name)
-	log, err := kubectl(t.Context(), "logs", "--namespace="+name, pod.Name)
-	g.Expect(err).NotTo(HaveOccurred())
-	// Each line of Pulumi's own log, which is JSON in ours, says from which level on it is shown.
-	g.Expect(log).To(ContainSubstring(`\"v\":5`))
-	g.Expect(hasCanary([]byte(log))).To(BeFalse())
 }
 
 func TestVariablesOfInitContainersReachTheProgram(t *testing.T) {

@@ -39,7 +39,7 @@ func TestPodRunsOnWhileItsChangedTemplateIsRefused(t *testing.T) {
 	a.Expect(err).NotTo(HaveOccurred())
 	t.Logf("healed in %s", time.Since(begin))
 	a.Expect(a.pod().UID).To(Equal(pod.UID), "it is what the Stack asks for")
-	a.Expect(a.journal(a, "slow")).To(Equal([]string{"create start", "create end"}))
+	a.Expect(a.journal("slow")).To(Equal([]string{"create start", "create end"}))
 }
 
 func TestUpdateWaitsForASecretInAPodThatRuns(t *testing.T) {

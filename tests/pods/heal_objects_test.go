@@ -12,8 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/tests/cluster"
-	"github.com/stack-controller/stack-controller/tests/podstage"
 )
 
 func TestObjectsOfAWorkspaceThatAreDeletedAreMadeAgain(t *testing.T) {
@@ -55,39 +53,6 @@ func TestUpdateGoesOnWithoutServiceAndSecret(t *testing.T) {
 	eventually(a.ctx, a.WithT, func(g Gomega) {
 		g.Expect(system.Client.Get(a.ctx, client.ObjectKeyFromObject(serviceOf(a.Name)), &corev1.Service{})).To(Succeed())
 	})
-}
-
-func TestUpdateIsTakenUpWhenItsStatefulSetIsDeleted(t *testing.T) {
-	t.Parallel()
-	a := deploySleeping(t, "set-deleted", "")
-	running := a.begin("seconds: 10", "create start")
-	pod := a.pod()
-	begin := time.Now()
-	a.Expect(system.Client.Delete(a.ctx, statefulSetOf(a.Name), client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
-	a.expectGracefulEnd(pod.UID, func() { a.expectRecovery(running, ContainSubstring("pulumi stopped gracefully")) })
-	t.Logf("the update had succeeded after %s", time.Since(begin))
-}
-
-// TestSecretThatNobodyHasAnyMoreIsMadeAgain runs alone: it replaces the controller, which knew the certificate.
-func TestSecretThatNobodyHasAnyMoreIsMadeAgain(t *testing.T) {
-	g := NewWithT(t)
-	const name = "secret-deleted"
-	ctx, cancel := context.WithTimeout(t.Context(), healingPatience)
-	defer cancel()
-	app, recorder := deployRecorded(ctx, t, name)
-
-	begin := time.Now()
-	g.Expect(system.Client.Delete(ctx, rpcSecretOf(name))).To(Succeed())
-	_, err := kubectl(ctx, "rollout", "restart", "deployment/"+podstage.ControllerName, "--namespace="+cluster.FluxNamespace)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(system.AwaitController(ctx)).To(Succeed())
-	eventually(ctx, g, func(g Gomega) {
-		g.Expect(system.Client.Get(ctx, client.ObjectKeyFromObject(rpcSecretOf(name)), &corev1.Secret{})).To(Succeed())
-	})
-	t.Logf("the Secret was there again after %s", time.Since(begin))
-	_, err = system.Rollout(ctx, app, programWith(name, "two"))
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Logf("an update had succeeded after %s: %v", time.Since(begin), recorder.reasons(autov1alpha1.WorkspaceKind, begin))
 }
 
 // The objects of the Workspace of an app of that name.

@@ -97,6 +97,30 @@ func named(name string, files gitserver.Files) gitserver.Files {
 	return gitserver.Files{"Pulumi.yaml": renamed}
 }
 
+// program is a project with one output.
+func program(value string) gitserver.Files {
+	return gitserver.Files{"Pulumi.yaml": "name: app\nruntime: yaml\noutputs:\n  value: " + value + "\n"}
+}
+
+// deploy deploys a program in a namespace of the name, until the test ends, and returns when its Stack is ready.
+func deploy(ctx context.Context, t *testing.T, g *WithT, name string, files gitserver.Files, changes ...func(*pulumiv1.Stack)) *stage.App {
+	t.Helper()
+	removeNamespaceAtEnd(t, g, name)
+	app, err := system.Deploy(ctx, name, files, changes...)
+	g.Expect(err).NotTo(HaveOccurred())
+	waitReady(ctx, g, app)
+	return app
+}
+
+// waitReady waits until the Stack is ready, and bounds the wait.
+func waitReady(ctx context.Context, g *WithT, app *stage.App) *pulumiv1.Stack {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	stack, err := system.WaitReady(ctx, app)
+	g.Expect(err).NotTo(HaveOccurred())
+	return stack
+}
+
 func secret(namespace, name, key, value string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: map[string]string{key: value}}
 }
@@ -169,7 +193,17 @@ func awaitNone(t *testing.T, g *WithT, namespace string, list client.ObjectList)
 	})
 }
 
-// exists tells whether there is a file in the state directory, which pods see at /state.
+// journal has a line for the begin and one for the end of all that was done to a resource with a file of that name in the state directory.
+func journal(g Gomega, name string) []string {
+	content, err := os.ReadFile(filepath.Join(system.StateDir(), name))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	g.Expect(err).NotTo(HaveOccurred())
+	return strings.Split(strings.TrimSpace(string(content)), "\n")
+}
+
+// exists reports whether there is a file in the state directory, which pods see at /state.
 func exists(g Gomega, name string) bool {
 	_, err := os.Stat(filepath.Join(system.StateDir(), name))
 	if !os.IsNotExist(err) {
@@ -178,7 +212,7 @@ func exists(g Gomega, name string) bool {
 	return err == nil
 }
 
-// isGone tells whether the object does not exist any more.
+// isGone reports whether the object does not exist any more.
 func isGone(ctx context.Context, object client.Object) bool {
 	return apierrors.IsNotFound(system.Client.Get(ctx, client.ObjectKeyFromObject(object), object))
 }

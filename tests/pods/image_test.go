@@ -3,9 +3,6 @@ package pods_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,21 +30,11 @@ runtime: yaml
 resources:
   slow:
     type: test:index:Sleep
-    properties: {seconds: %d, journal: /state/%s.journal}
+    properties: {seconds: %d, journal: /state/%s}
     options: {version: 0.1.0}
 outputs:
   value: %d
 `, name, seconds, name, seconds)}
-}
-
-// journal is what the slow program's resource has gone through.
-func journal(g Gomega, name string) []string {
-	content, err := os.ReadFile(filepath.Join(system.StateDir(), name+".journal"))
-	if os.IsNotExist(err) {
-		return nil
-	}
-	g.Expect(err).NotTo(HaveOccurred())
-	return strings.Split(strings.TrimSpace(string(content)), "\n")
 }
 
 // deletions notes when pods of the namespace were told to end, until the context ends.
@@ -92,15 +79,12 @@ func TestChangedImageReplacesThePodAfterTheUpdateThatRuns(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
 	const name = "new-image"
-	removeNamespaceAtEnd(t, g, name)
-	app, err := system.Deploy(ctx, name, slow(name, 0))
-	g.Expect(err).NotTo(HaveOccurred())
-	first, err := system.WaitReady(ctx, app)
-	g.Expect(err).NotTo(HaveOccurred())
+	app := deploy(ctx, t, g, name, slow(name, 0))
+	first := waitReady(ctx, g, app)
 	before := podOf(ctx, g, name, name)
 	gone := watchDeletions(ctx, g, name)
 
-	_, err = app.Repository.Commit(slow(name, 8))
+	_, err := app.Repository.Commit(slow(name, 8))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(system.Fetch(ctx, app)).To(Succeed())
 	eventually(ctx, g, func(g Gomega) {

@@ -17,21 +17,14 @@ import (
 // connect is a shell command that succeeds when something listens at the address.
 func connect(ip string, port int32) string { return fmt.Sprintf("nc -w 3 %s %d </dev/null", ip, port) }
 
-func TestWorkspacePodsNeedNoWayToSourceController(t *testing.T) {
-	t.Parallel()
+// expectNoWayToSource connects from the pod of a workspace: to the API server, and not to source-controller.
+func expectNoWayToSource(t *testing.T, name string) {
 	g := NewWithT(t)
 	ctx := t.Context()
-	const name = "cut-off"
-	removeNamespaceAtEnd(t, g, name)
-	app, err := system.Deploy(ctx, name, named(name, program("one")))
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = system.WaitReady(ctx, app)
-	g.Expect(err).NotTo(HaveOccurred())
-
 	source, apiServer := &corev1.Service{}, &corev1.Service{}
 	g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: cluster.FluxNamespace, Name: "source-controller"}, source)).To(Succeed())
 	g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: "default", Name: "kubernetes"}, apiServer)).To(Succeed())
-	_, err = runInPod(ctx, name, name, connect(apiServer.Spec.ClusterIP, 443))
+	_, err := runInPod(ctx, name, name, connect(apiServer.Spec.ClusterIP, 443))
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = runInPod(ctx, name, name, connect(source.Spec.ClusterIP, 80))
 	g.Expect(err).To(MatchError(ContainSubstring("exit code 1")))

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/shape"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/podstage"
 )
@@ -27,11 +27,7 @@ func TestPodsHaveNoPrivilegeThatTheyDoNotUse(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	const name = "pod-privileges"
-	removeNamespaceAtEnd(t, g, name)
-	app, err := system.Deploy(ctx, name, program("one"))
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = system.WaitReady(ctx, app)
-	g.Expect(err).NotTo(HaveOccurred())
+	deploy(ctx, t, g, name, program("one"))
 
 	for _, name := range []string{name, cluster.FluxNamespace} {
 		namespace := &corev1.Namespace{}
@@ -42,7 +38,7 @@ func TestPodsHaveNoPrivilegeThatTheyDoNotUse(t *testing.T) {
 	expectUnprivileged(g, workspace)
 	expectWorkspaceVolumes(g, workspace)
 	// The agent runs as who the pod says, and nobody but that user and its group may read its key.
-	output, err := runInPod(ctx, name, name, "id -u && stat -L -c %a "+shape.RPCPath+"/tls.key && ! touch "+shape.RPCPath+"/x 2>/dev/null && grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/1/status")
+	output, err := runInPod(ctx, name, name, "id -u && stat -L -c %a "+podspec.RPCPath+"/tls.key && ! touch "+podspec.RPCPath+"/x 2>/dev/null && grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/1/status")
 	g.Expect(err).NotTo(HaveOccurred(), output)
 	g.Expect(output).To(Equal("1000\n440\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\n"))
 
@@ -91,19 +87,19 @@ func expectUnprivileged(g *WithT, pod *corev1.Pod) {
 // writes nowhere else.
 func expectWorkspaceVolumes(g *WithT, pod *corev1.Pod) {
 	bootstrap := pod.Spec.InitContainers[0]
-	g.Expect(bootstrap.Name).To(Equal(shape.BootstrapContainerName))
+	g.Expect(bootstrap.Name).To(Equal(podspec.BootstrapContainerName))
 	g.Expect(ptr.Deref(bootstrap.SecurityContext.ReadOnlyRootFilesystem, false)).To(BeTrue())
 	for _, container := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
 		for _, mount := range container.VolumeMounts {
 			isAgent := container.Name == autov1alpha1.PulumiContainerName
 			switch {
-			case mount.Name == shape.RPCVolume:
+			case mount.Name == podspec.RPCVolume:
 				g.Expect(isAgent).To(BeTrue(), "%s has the key of the agent", container.Name)
 				g.Expect(mount.ReadOnly).To(BeTrue())
 			case mount.MountPath == apiTokenPath:
 				g.Expect(mount.ReadOnly).To(BeTrue())
 			case !isAgent:
-				g.Expect(mount.Name).To(Equal(shape.ShareVolume), container.Name)
+				g.Expect(mount.Name).To(Equal(podspec.ShareVolume), container.Name)
 			}
 		}
 	}

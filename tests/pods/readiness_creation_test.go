@@ -18,37 +18,9 @@ import (
 func TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause(t *testing.T) {
 	t.Parallel()
 	playTroubles(t, map[string]trouble{
-		"quota-exceeded": {
-			provoke: func(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
-				g.Expect(system.Client.Create(ctx, quota(stack.Namespace, corev1.ResourcePods, "0"))).To(Succeed())
-			},
-			reason: autov1alpha1.QuotaExceededReason,
-			says:   []string{"the pod cannot be created", "exceeded quota: quota"},
-			heal: func(ctx context.Context, g *WithT, key client.ObjectKey) {
-				g.Expect(system.Client.Update(ctx, quota(key.Namespace, corev1.ResourcePods, "1"))).To(Succeed())
-			},
-		},
-		"set-quota-exceeded": {
-			provoke: func(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
-				g.Expect(system.Client.Create(ctx, quota(stack.Namespace, "count/statefulsets.apps", "0"))).To(Succeed())
-			},
-			reason: autov1alpha1.QuotaExceededReason,
-			says:   []string{"the API server refuses, trying again", "exceeded quota: quota", "count/statefulsets.apps=1"},
-			heal: func(ctx context.Context, g *WithT, key client.ObjectKey) {
-				g.Expect(system.Client.Update(ctx, quota(key.Namespace, "count/statefulsets.apps", "1"))).To(Succeed())
-			},
-		},
-		"secret-quota-exceeded": {
-			provoke: func(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
-				// That of the passphrase is the first one.
-				g.Expect(system.Client.Create(ctx, quota(stack.Namespace, "count/secrets", "1"))).To(Succeed())
-			},
-			reason: autov1alpha1.QuotaExceededReason,
-			says:   []string{"the API server refuses, trying again", "exceeded quota: quota", "count/secrets=1"},
-			heal: func(ctx context.Context, g *WithT, key client.ObjectKey) {
-				g.Expect(system.Client.Update(ctx, quota(key.Namespace, "count/secrets", "2"))).To(Succeed())
-			},
-		},
+		"quota-exceeded":        exceeded(corev1.ResourcePods, "0", "1", "the pod cannot be created"),
+		"set-quota-exceeded":    exceeded("count/statefulsets.apps", "0", "1", "the API server refuses, trying again", "count/statefulsets.apps=1"),
+		"secret-quota-exceeded": exceeded("count/secrets", "1", "2", "the API server refuses, trying again", "count/secrets=1"), // that of the passphrase is the first one
 		"limit-range": {
 			provoke: func(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
 				g.Expect(system.Client.Create(ctx, memoryLimits(stack.Namespace))).To(Succeed())
@@ -82,8 +54,19 @@ func TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause(t *testing.T) 
 			reason: autov1alpha1.PodSecurityViolationReason,
 			says:   []string{"the pod cannot be created", `violates PodSecurity "restricted:latest"`, `container "privileged" must not set securityContext.privileged=true`},
 			heal: func(ctx context.Context, g *WithT, key client.ObjectKey) {
-				_, err := kubectl(ctx, "label", "--overwrite", "namespace", key.Namespace, "pod-security.kubernetes.io/enforce=privileged")
-				g.Expect(err).NotTo(HaveOccurred())
+				enforce(ctx, g, key.Namespace, "privileged")
+			},
+		},
+		"baseline": {
+			provoke: func(_ context.Context, _ *WithT, stack *pulumiv1.Stack) {
+				stack.Spec.WorkspaceTemplate.Spec.SecurityProfile = autov1alpha1.SecurityProfileBaseline
+			},
+			reason: autov1alpha1.PodSecurityViolationReason,
+			says:   []string{"the pod cannot be created", `violates PodSecurity "restricted:latest"`},
+			heal:   func(ctx context.Context, g *WithT, key client.ObjectKey) { enforce(ctx, g, key.Namespace, "baseline") },
+			then: func(g *WithT, pod *corev1.Pod) {
+				g.Expect(pod.Spec.SecurityContext.RunAsNonRoot).To(BeNil())
+				g.Expect(pod.Spec.SecurityContext.SeccompProfile.Type).To(Equal(corev1.SeccompProfileTypeRuntimeDefault))
 			},
 		},
 		"template-invalid": {
@@ -98,6 +81,26 @@ func TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause(t *testing.T) 
 			},
 		},
 	})
+}
+
+// exceeded is the trouble that a quota allows too few objects until it allows more.
+func exceeded(what corev1.ResourceName, few, enough string, says ...string) trouble {
+	return trouble{
+		provoke: func(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
+			g.Expect(system.Client.Create(ctx, quota(stack.Namespace, what, few))).To(Succeed())
+		},
+		reason: autov1alpha1.QuotaExceededReason,
+		says:   append(says, "exceeded quota: quota"),
+		heal: func(ctx context.Context, g *WithT, key client.ObjectKey) {
+			g.Expect(system.Client.Update(ctx, quota(key.Namespace, what, enough))).To(Succeed())
+		},
+	}
+}
+
+// enforce has the namespace enforce a level of pod security.
+func enforce(ctx context.Context, g *WithT, namespace, level string) {
+	_, err := kubectl(ctx, "label", "--overwrite", "namespace", namespace, enforceLabel+"="+level)
+	g.Expect(err).NotTo(HaveOccurred())
 }
 
 // quota allows so many objects.

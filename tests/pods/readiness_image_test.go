@@ -6,6 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,6 +54,7 @@ func TestTroubleWithTheImageIsShownAndEndsWithItsCause(t *testing.T) {
 					ObjectMeta: metav1.ObjectMeta{Namespace: stack.Namespace, Name: "old"}, Data: map[string]string{"pulumi": "#!/bin/sh\nsleep 2\necho v3.100.0\n"},
 				}
 				g.Expect(system.Client.Create(ctx, script)).To(Succeed())
+				stack.Spec.Config = map[string]apiextensionsv1.JSON{"replicas": {Raw: []byte("3")}}
 				pod := podSpecOf(stack)
 				pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "old", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 					LocalObjectReference: corev1.LocalObjectReference{Name: "old"}, DefaultMode: ptr.To[int32](0o755),
@@ -60,7 +62,7 @@ func TestTroubleWithTheImageIsShownAndEndsWithItsCause(t *testing.T) {
 				pod.Containers[0].VolumeMounts = append(pod.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "old", MountPath: "/pulumi/bin"})
 			},
 			reason: autov1alpha1.IncompatibleConfigurationReason,
-			says:   []string{"pulumi CLI v3.100.0 is not supported: at least v3."},
+			says:   []string{"structured configuration is not supported by pulumi CLI v3.100.0: at least v3.202.0"},
 			// Only another image helps.
 			stalled: true,
 			heal: func(ctx context.Context, g *WithT, key client.ObjectKey) {

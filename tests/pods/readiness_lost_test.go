@@ -20,6 +20,7 @@ import (
 const atOnce = 5 * time.Second
 
 func TestWorkspaceIsNotReadyAtOnceWhenItsPodGoesAndReadyWithTheNext(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		end     func(ctx context.Context, g *WithT, pod *corev1.Pod)
 		reason  string
@@ -69,13 +70,9 @@ func TestWorkspaceIsNotReadyAtOnceWhenItsPodGoesAndReadyWithTheNext(t *testing.T
 func deployRecorded(ctx context.Context, t *testing.T, name string, changes ...func(*pulumiv1.Stack)) (*stage.App, *recorder) {
 	t.Helper()
 	g := NewWithT(t)
-	removeNamespaceAtEnd(t, g, name)
 	checkStatuses(t, name)
 	recorder := record(t, g, name)
-	app, err := system.Deploy(ctx, name, programWith(name, "one"), changes...)
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = system.WaitReady(ctx, app)
-	g.Expect(err).NotTo(HaveOccurred())
+	app := deploy(ctx, t, g, name, programWith(name, "one"), changes...)
 	eventually(ctx, g, func(g Gomega) { g.Expect(recorder.readySince(time.Time{})).NotTo(BeZero()) })
 	return app, recorder
 }

@@ -50,7 +50,7 @@ func TestControllerMayDoNothingThatItDoesNotNeed(t *testing.T) {
 		{rights: []right{
 			{does: "update secrets", namespace: other}, {does: "patch secrets", namespace: other}, {does: "delete secrets", namespace: other},
 			{does: "update configmaps", namespace: other}, {does: "patch configmaps", namespace: other}, {does: "delete configmaps", namespace: other},
-			{does: "create pods", namespace: other}, {does: "create pods", namespace: flux}, {does: "update pods", namespace: other}, {does: "patch pods", namespace: other},
+			{does: "get pods", namespace: other}, {does: "create pods", namespace: other}, {does: "create pods", namespace: flux}, {does: "update pods", namespace: other}, {does: "patch pods", namespace: other},
 			{does: "create pods/exec", namespace: other}, {does: "create pods/attach", namespace: other}, {does: "create pods/portforward", namespace: other},
 			{does: "create pods/ephemeralcontainers", namespace: other}, {does: "get pods/log", namespace: other},
 			{does: "create pods/eviction", namespace: other},

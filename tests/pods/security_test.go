@@ -30,6 +30,7 @@ const (
 )
 
 func TestAgentLetsInOnlyWhomItHasTo(t *testing.T) {
+	t.Parallel()
 	for name, mode := range map[string]struct {
 		account    string
 		says, mute string
@@ -44,14 +45,10 @@ func TestAgentLetsInOnlyWhomItHasTo(t *testing.T) {
 			g := NewWithT(t)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			removeNamespaceAtEnd(t, g, name)
-			app, err := system.Deploy(ctx, name, program("one"), func(stack *pulumiv1.Stack) {
+			deploy(ctx, t, g, name, program("one"), func(stack *pulumiv1.Stack) {
 				createAccounts(ctx, g, name)
 				stack.Spec.ServiceAccountName = mode.account
 			})
-			g.Expect(err).NotTo(HaveOccurred())
-			_, err = system.WaitReady(ctx, app)
-			g.Expect(err).NotTo(HaveOccurred())
 			pod := podOf(ctx, g, name, name)
 			log, err := system.Cluster.Logs(ctx, name, pod.Name, "pulumi")
 			g.Expect(err).NotTo(HaveOccurred())

@@ -3,9 +3,7 @@ package pods_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -27,21 +25,27 @@ type sleepingApp struct {
 	ctx context.Context
 }
 
+// letOthersRun ends the part of the test that has the system for itself, and begins the bounds of the waits anew.
+func (a *sleepingApp) letOthersRun(t *testing.T) {
+	t.Parallel()
+	a.bound(t)
+}
+
+func (a *sleepingApp) bound(t *testing.T) {
+	var cancel context.CancelFunc
+	// More than one wait, each of which is bounded by patience.
+	a.ctx, cancel = context.WithTimeout(t.Context(), 2*patience)
+	t.Cleanup(cancel)
+}
+
 // deploySleeping deploys an app of that name, in a namespace and with a pulumi project of that name, with the properties of
 // the resource, and returns when it is ready. Without properties the resource is not there yet. The changes are to the Stack.
 func deploySleeping(t *testing.T, name, properties string, changes ...func(*pulumiv1.Stack)) *sleepingApp {
 	t.Helper()
-	// More than one wait, each of which is bounded by patience.
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	t.Cleanup(cancel)
-	a := &sleepingApp{WithT: NewWithT(t), ctx: ctx}
-	removeNamespaceAtEnd(t, a.WithT, name)
+	a := &sleepingApp{WithT: NewWithT(t)}
+	a.bound(t)
 	checkStatuses(t, name)
-	var err error
-	a.App, err = system.Deploy(ctx, name, sleepingProgram(name, properties), changes...)
-	a.Expect(err).NotTo(HaveOccurred())
-	_, err = system.WaitReady(ctx, a.App)
-	a.Expect(err).NotTo(HaveOccurred())
+	a.App = deploy(a.ctx, t, a.WithT, name, sleepingProgram(name, properties), changes...)
 	return a
 }
 
@@ -79,20 +83,13 @@ func (a *sleepingApp) begin(properties, line string) *autov1alpha1.Update {
 	return running
 }
 
-// journal has a line for the begin and one for the end of all that was done to the resource.
-func (a *sleepingApp) journal(g Gomega, resource string) []string {
-	content, err := os.ReadFile(filepath.Join(system.StateDir(), a.Name+"-"+resource))
-	if os.IsNotExist(err) {
-		return nil
-	}
-	g.Expect(err).NotTo(HaveOccurred())
-	return strings.Split(strings.TrimSpace(string(content)), "\n")
-}
+// journal is that of the app's resource.
+func (a *sleepingApp) journal(resource string) []string { return journal(a, a.Name+"-"+resource) }
 
 // awaitLine waits until this is the last line of the journal.
 func (a *sleepingApp) awaitLine(resource, line string) {
 	eventually(a.ctx, a.WithT, func(g Gomega) {
-		lines := a.journal(g, resource)
+		lines := journal(g, a.Name+"-"+resource)
 		g.Expect(lines).NotTo(BeEmpty())
 		g.Expect(lines[len(lines)-1]).To(Equal(line))
 	})
@@ -138,7 +135,7 @@ func (a *sleepingApp) expectRecovery(interrupted *autov1alpha1.Update, message O
 		a.Expect(update.HasFailed()).To(Equal(update.Name == interrupted.Name), update.Name)
 	}
 	a.Expect(a.locks()).To(BeEmpty())
-	a.Expect(a.journal(a, "first")).To(Equal([]string{"create start", "create end"}))
+	a.Expect(a.journal("first")).To(Equal([]string{"create start", "create end"}))
 }
 
 // checkStatuses checks, at the end of the test, every status that was written in the namespace.

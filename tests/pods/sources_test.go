@@ -2,11 +2,15 @@ package pods_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -115,12 +119,7 @@ func TestWorkspaceAndUpdatesWorkWithoutAStack(t *testing.T) {
 
 	g.Expect(system.Client.Delete(ctx, workspace)).To(Succeed())
 	awaitNone(t, g, name, &corev1.PodList{})
-	for _, object := range []client.Object{&corev1.Service{}, &corev1.Secret{}} {
-		object.SetNamespace(name)
-		object.SetName(name + "-workspace")
-		if _, ok := object.(*corev1.Secret); ok {
-			object.SetName(name + "-workspace-rpc")
-		}
+	for _, object := range []client.Object{serviceOf(name), rpcSecretOf(name)} {
 		eventually(ctx, g, func(g Gomega) { g.Expect(isGone(ctx, object)).To(BeTrue(), "%T", object) })
 	}
 }
@@ -130,24 +129,61 @@ func TestReclaimedWorkspaceLeavesNoPodAndComesBackWhenItIsNeeded(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
 	const name = "reclaimed"
-	removeNamespaceAtEnd(t, g, name)
-	app, err := system.Deploy(ctx, name, slow(name, 0), func(stack *pulumiv1.Stack) {
+	app := deploy(ctx, t, g, name, slow(name, 0), func(stack *pulumiv1.Stack) {
 		stack.Spec.WorkspaceReclaimPolicy = pulumiv1.WorkspaceReclaimDelete
 		stack.Spec.DestroyOnFinalize = true
 	})
-	g.Expect(err).NotTo(HaveOccurred())
-	stack, err := system.WaitReady(ctx, app)
-	g.Expect(err).NotTo(HaveOccurred())
 	awaitNone(t, g, name, &autov1alpha1.WorkspaceList{})
 	awaitNone(t, g, name, &corev1.PodList{})
 
 	request(ctx, g, app.Key(), "again")
 	awaitNone(t, g, name, &corev1.PodList{})
-	_, err = system.WaitReady(ctx, app)
-	g.Expect(err).NotTo(HaveOccurred())
+	stack := waitReady(ctx, g, app)
 
 	g.Expect(system.Client.Delete(ctx, stack)).To(Succeed())
 	eventually(ctx, g, func(g Gomega) { g.Expect(isGone(ctx, stack)).To(BeTrue()) })
 	g.Expect(journal(g, name)).To(HaveExactElements("create start", "create end", "delete start", "delete end"))
 	awaitNone(t, g, name, &corev1.PodList{})
+}
+
+func TestIdleWorkspaceHasNoPodUntilTheNextUpdate(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	ctx := t.Context()
+	const name = "idle"
+	app := deploy(ctx, t, g, name, slow(name, 0), func(stack *pulumiv1.Stack) {
+		stack.Spec.WorkspaceIdleTimeout = &metav1.Duration{Duration: time.Second}
+		stack.Spec.DestroyOnFinalize = true
+	})
+	awaitIdle := func() {
+		awaitNone(t, g, name, &corev1.PodList{})
+		eventually(ctx, g, func(g Gomega) {
+			workspace := &autov1alpha1.Workspace{}
+			g.Expect(system.Client.Get(ctx, app.Key(), workspace)).To(Succeed())
+			g.Expect(conditions.IsTrue(workspace, autov1alpha1.WorkspaceReady)).To(BeTrue())
+			g.Expect(conditions.GetReason(workspace, autov1alpha1.WorkspaceReady)).To(Equal(autov1alpha1.IdleReason))
+			g.Expect(workspace.Status.ObservedGeneration).To(Equal(workspace.Generation))
+		})
+	}
+	awaitIdle()
+	set := &appsv1.StatefulSet{}
+	g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: name + "-workspace"}, set)).To(Succeed())
+	g.Expect(set.Spec.Replicas).To(HaveValue(BeZero()))
+
+	_, err := app.Repository.Commit(slow(name, 1))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(system.Fetch(ctx, app)).To(Succeed())
+	eventually(ctx, g, func(g Gomega) {
+		g.Expect(journal(g, name)).To(HaveExactElements("create start", "create end", "update start", "update end"))
+	})
+	waitReady(ctx, g, app)
+	awaitIdle()
+	g.Expect(system.Client.Get(ctx, client.ObjectKeyFromObject(set), set)).To(Succeed())
+	g.Expect(set.Generation).To(BeNumerically("==", 4), "one change for each time that it comes and goes")
+
+	stack := &pulumiv1.Stack{}
+	g.Expect(system.Client.Get(ctx, app.Key(), stack)).To(Succeed())
+	g.Expect(system.Client.Delete(ctx, stack)).To(Succeed())
+	eventually(ctx, g, func(g Gomega) { g.Expect(isGone(ctx, stack)).To(BeTrue()) })
+	g.Expect(journal(g, name)).To(HaveExactElements("create start", "create end", "update start", "update end", "delete start", "delete end"))
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // patience bounds what a test waits for: a pod starts within seconds, on a busy machine within a minute.
-const patience = 3 * time.Minute
+const patience = 5 * time.Minute
 
 // system is the running system that all tests of the package share. Each test has namespaces of its own.
 var system *podstage.Stage
@@ -26,5 +26,5 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
 	}
-	os.Exit(podstage.RunTests(runner{m}, podstage.Options{}, func(s *podstage.Stage) { system = s }))
+	os.Exit(podstage.RunTests(runner{m}, podstage.Options{WithNotificationController: true}, func(s *podstage.Stage) { system = s }))
 }

@@ -28,7 +28,7 @@ const (
 	// maxWrites is how often an object may be written in that time: attempts are made, and kubelet and scheduler tell news.
 	maxWrites = 8
 	// healingPatience bounds the time from the end of a cause to that of the trouble. The kubelet has waits of its own.
-	healingPatience = 4 * time.Minute
+	healingPatience = 6 * time.Minute
 )
 
 // trouble is why the pod of a workspace is not there, or not ready.
@@ -42,6 +42,8 @@ type trouble struct {
 	stalled bool
 	// heal takes the cause away.
 	heal func(ctx context.Context, g *WithT, key client.ObjectKey)
+	// then, if there is one, looks at the pod of the Stack that is ready.
+	then func(g *WithT, pod *corev1.Pod)
 }
 
 // play is a trouble from its begin to its end, in a namespace of its own.
@@ -150,17 +152,22 @@ func (p *play) expectHealed(t *testing.T) {
 	found := warnings(ctx, g, p.app.Namespace)
 	g.Expect(found).To(And(ContainElements(ofStack, ofWorkspace), HaveEach(Or(ofStack, ofWorkspace))))
 	g.Expect(len(found)).To(BeNumerically("<=", 4), "%q", found)
+	if p.then != nil {
+		p.then(g, podOf(ctx, g, p.app.Namespace, p.app.Name))
+	}
 }
 
-// warnings are the events of that type about the Stack and the Workspace of a namespace, but for those that a busy machine needs a while
-// for the volume.
+// warnings are the events of that type about the Stack and the Workspace of a namespace, but for what a busy machine may cause by itself: it
+// needs a while for the volume, for the kubelet to get a Secret, or for the first answer of an agent that has just started.
 func warnings(ctx context.Context, g Gomega, namespace string) (found []string) {
 	list := &corev1.EventList{}
 	g.Expect(system.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
 	for _, event := range list.Items {
 		kind := event.InvolvedObject.Kind
-		volume := strings.Contains(event.Message, "unbound immediate PersistentVolumeClaims")
-		if event.Type == corev1.EventTypeWarning && !volume && (kind == pulumiv1.StackKind || kind == autov1alpha1.WorkspaceKind) {
+		slow := slices.ContainsFunc([]string{
+			"unbound immediate PersistentVolumeClaims", "failed to sync secret cache: timed out", "cannot talk to the agent",
+		}, func(text string) bool { return strings.Contains(event.Message, text) })
+		if event.Type == corev1.EventTypeWarning && !slow && (kind == pulumiv1.StackKind || kind == autov1alpha1.WorkspaceKind) {
 			found = append(found, fmt.Sprintf("%s %s x%d: %s", kind, event.Reason, event.Count, event.Message))
 		}
 	}

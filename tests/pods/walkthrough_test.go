@@ -3,7 +3,10 @@ package pods_test
 import (
 	"context"
 	"encoding/json"
+	"net/http"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +19,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/cloud"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 )
 
@@ -23,7 +27,7 @@ import (
 var walkthrough = client.ObjectKey{Namespace: "default", Name: "random-yaml"}
 
 // TestWalkthrough is what people who come from the Pulumi Kubernetes Operator read and type: its walkthrough, step by step.
-// Only the addresses of the repository and of the state, and the image, are others.
+// Only the addresses of the repository and of Pulumi Cloud, and the image, are others.
 func TestWalkthrough(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -39,10 +43,12 @@ func TestWalkthrough(t *testing.T) {
 	_, err = kubectl(ctx, "create", "secret", "generic", "pulumi-api-secret", "-n", "default", "--from-literal=accessToken="+tokenCanary)
 	g.Expect(err).NotTo(HaveOccurred())
 	apply(ctx, g, "walkthrough/serviceaccount.yaml", nil)
-	apply(ctx, g, "walkthrough/stack.yaml", map[string]string{"IMAGE": system.Images.Pulumi.Reference})
+	service := cloud.New(tokenCanary)
+	apply(ctx, g, "walkthrough/stack.yaml", map[string]string{"IMAGE": system.Images.Pulumi.Reference, "CLOUD": serveCloud(t, g, service)})
 	names := threeUpdates(t, g)
 	checkWorkspaces(g, workspaces())
 	checkUpdates(g, updates(), names)
+	checkColumns(ctx, g)
 	checkStack(ctx, g, names[len(names)-1])
 
 	pod := podOf(ctx, g, walkthrough.Namespace, walkthrough.Name)
@@ -52,6 +58,22 @@ func TestWalkthrough(t *testing.T) {
 	g.Expect(findCanariesInLogs(ctx, pod)).To(BeEmpty())
 	g.Expect(exists(g, "random-password")).To(BeTrue())
 	deleteStack(t, g)
+	g.Expect(service.Updates(cloud.User + "/random/dev")).To(ContainElement(cloud.Update{Kind: "destroy", Status: "succeeded"}))
+	g.Expect(service.Unknown()).NotTo(ContainElement(ContainSubstring("/random/dev")))
+}
+
+// page is what Pulumi Cloud shows of the updates, without their numbers.
+const page = "http://app.pulumi.test/" + cloud.User + "/random/dev/updates/"
+
+// serveCloud makes the service one that pods reach, until the test ends, and returns its address.
+func serveCloud(t *testing.T, g *WithT, service http.Handler) string {
+	t.Helper()
+	listener, err := system.Cluster.Listen("tcp", system.Cluster.NodeAddress+":0")
+	g.Expect(err).NotTo(HaveOccurred())
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: service}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return "http://" + listener.Addr().String()
 }
 
 // restrictDefault makes the namespace default one that enforces the restricted profile, with what the state needs.
@@ -105,19 +127,30 @@ func checkUpdates(g *WithT, printed table, names []string) {
 	g.Expect(printed.columns).To(Equal([]string{"NAME", "WORKSPACE", "PROGRESSING", "FAILED", "COMPLETE", "URL"}))
 	g.Expect(printed.order).To(Equal(names))
 	waiting := []string{"random-yaml", "False", "False", "False", ""}
+	url := func(i int) string { return page + strconv.Itoa(i+1) }
 	for i, name := range names {
 		rows := printed.rows[name]
 		if i == 0 {
 			// The walkthrough looks when the workspace is ready already. Until then its first update waits.
 			rows = slices.DeleteFunc(rows, func(row []string) bool { return slices.Equal(row, waiting) })
 		}
-		g.Expect(rows).To(HaveLen(3), "%s: %v", name, rows)
-		g.Expect(rows[0]).To(Equal([]string{"random-yaml", "", "", "", ""}))
-		g.Expect(rows[1]).To(Equal([]string{"random-yaml", "True", "False", "False", ""}))
-		g.Expect(rows[2][:4]).To(Equal([]string{"random-yaml", "False", "False", "True"}))
-		// A state in a directory has no page to show it.
-		g.Expect(rows[2][4]).To(Or(BeEmpty(), HavePrefix("file:///state/")))
+		// A long update has its page while it runs already.
+		running := []string{"random-yaml", "True", "False", "False", url(i)}
+		rows = slices.DeleteFunc(rows, func(row []string) bool { return slices.Equal(row, running) })
+		g.Expect(rows).To(Equal([][]string{
+			{"random-yaml", "", "", "", ""},
+			{"random-yaml", "True", "False", "False", ""},
+			{"random-yaml", "False", "False", "True", url(i)},
+		}), name)
 	}
+}
+
+// checkColumns looks at the Stack as one does after the walkthrough: how old the last update is, and where its page is.
+func checkColumns(ctx context.Context, g *WithT) {
+	printed, err := kubectl(ctx, "get", "stack", "random-yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(printed).To(MatchRegexp(`(?m)^NAME +LAST UPDATE +AGE +READY +RECONCILING +STALLED +PERMALINK\s*$`))
+	g.Expect(printed).To(MatchRegexp(`(?m)^random-yaml +succeeded +\d+[smh]\S* +True +` + regexp.QuoteMeta(page) + `3\s*$`))
 }
 
 // checkStack compares the status with that of the walkthrough: what stands there is there, and says the same.
@@ -150,6 +183,7 @@ func checkStack(ctx context.Context, g *WithT, name string) {
 		HaveKeyWithValue("lastSuccessfulCommit", last["lastAttemptedCommit"]),
 		HaveKey("lastResyncTime"),
 		HaveKeyWithValue("name", name),
+		HaveKeyWithValue("permalink", page+"3"),
 		HaveKeyWithValue("state", "succeeded"),
 		HaveKeyWithValue("type", "up")), printed)
 	g.Expect(last["failures"]).To(Or(BeNil(), BeNumerically("==", 0)), printed)

@@ -55,7 +55,11 @@ func (s *Stage) overlay() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find config/default: %w", err)
 	}
-	args := append([]string{"--log-level=debug", "--events-addr="}, s.options.ControllerArgs...)
+	args := []string{"--log-level=debug"}
+	if !s.options.WithNotificationController {
+		args = append(args, "--events-addr=")
+	}
+	args = append(args, s.options.ControllerArgs...)
 	patch := make([]map[string]any, 0, len(args))
 	for _, arg := range args {
 		patch = append(patch, map[string]any{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": arg})

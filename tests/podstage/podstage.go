@@ -31,6 +31,8 @@ type Options struct {
 	Dir string
 	// ControllerArgs are further flags of stack-controller.
 	ControllerArgs []string
+	// WithNotificationController runs Flux's notification-controller too and sends events to it.
+	WithNotificationController bool
 	// WithoutController leaves stack-controller and its CRDs out: for those who install it.
 	WithoutController bool
 }
@@ -49,6 +51,8 @@ type Stage struct {
 // Images are the container images of the system.
 type Images struct {
 	Controller, Agent, Pulumi, Busybox, SourceController images.Image
+	// NotificationController is there when the options ask for it.
+	NotificationController images.Image
 }
 
 // Start builds the images, starts the cluster and installs everything, and returns when stack-controller is ready. When it
@@ -85,6 +89,11 @@ func (s *Stage) start(ctx context.Context) (err error) {
 	if err := s.Cluster.InstallFlux(ctx, s.Images.SourceController); err != nil {
 		return err
 	}
+	if s.options.WithNotificationController {
+		if err := s.Cluster.InstallNotificationController(ctx, s.Images.NotificationController); err != nil {
+			return err
+		}
+	}
 	if err := s.Cluster.EnforceNetworkPolicies(ctx); err != nil {
 		return err
 	}
@@ -104,13 +113,17 @@ func (s *Stage) buildImages(ctx context.Context) error {
 	// One at a time: each of them keeps all processors busy when it has to be compiled.
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(1)
-	for target, build := range map[*images.Image]func(context.Context, func(string)) (images.Image, error){
+	builds := map[*images.Image]func(context.Context, func(string)) (images.Image, error){
 		&s.Images.Controller:       images.Controller,
 		&s.Images.Agent:            images.Agent,
 		&s.Images.Pulumi:           images.Pulumi,
 		&s.Images.Busybox:          images.Busybox,
 		&s.Images.SourceController: images.SourceController,
-	} {
+	}
+	if s.options.WithNotificationController {
+		builds[&s.Images.NotificationController] = images.NotificationController
+	}
+	for target, build := range builds {
 		group.Go(func() (err error) {
 			*target, err = build(ctx, s.progress)
 			return err

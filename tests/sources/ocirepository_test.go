@@ -1,16 +1,20 @@
 package sources_test
 
 import (
-	"maps"
+	"fmt"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
-
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/ociregistry"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
@@ -18,9 +22,9 @@ import (
 const otherType = "application/vnd.example.documentation.tar+gzip"
 
 // pushed is an artifact as the flux program makes them, of a program whose output "x" has the value.
-func pushed(name, value string) ociregistry.Artifact {
+func pushed(name string, value int) ociregistry.Artifact {
 	return ociregistry.Artifact{
-		Layers: []ociregistry.Layer{{MediaType: ociregistry.ContentType, Content: packed(program(name, value))}},
+		Layers: []ociregistry.Layer{{MediaType: ociregistry.ContentType, Content: scene.Packed(scene.Returning(name, value))}},
 		Annotations: map[string]string{
 			ociregistry.CreatedAnnotation:  "2026-01-02T03:04:05Z",
 			ociregistry.SourceAnnotation:   "https://git.example.com/acme/" + name + ".git",
@@ -30,135 +34,157 @@ func pushed(name, value string) ociregistry.Artifact {
 }
 
 // originOf is the revision in git that a program with the value was pushed from.
-func originOf(value string) string {
-	return "main@sha1:000000000000000000000000000000000000000" + value
-}
+func originOf(value int) string { return fmt.Sprintf("main@sha1:%040d", value) }
 
 // push pushes the artifact under the tag and returns its revision: the digest of its manifest.
-func push(t *testing.T, repository, tag string, artifact ociregistry.Artifact) string {
-	t.Helper()
-	digest, err := registry.Push(t.Context(), repository, tag, artifact)
-	succeed(t, err)
+func push(p *play, tag string, artifact ociregistry.Artifact) string {
+	p.Helper()
+	digest, err := registry.Push(p.Context(), p.Name, tag, artifact)
+	p.Succeed(err)
 	return digest.String()
 }
 
-// follow creates a namespace with an OCIRepository and a Stack that follows it, and returns the former.
-func follow(t *testing.T, name string, changes ...func(*sourcev1.OCIRepository)) *sourcev1.OCIRepository {
-	t.Helper()
-	source := &sourcev1.OCIRepository{
-		ObjectMeta: named(name, name),
-		Spec: sourcev1.OCIRepositorySpec{
-			URL: registry.URL(name), Insecure: true, Interval: hourly, Reference: &sourcev1.OCIRepositoryRef{Tag: "latest"},
-		},
-	}
+// ociRepository follows the tag "latest" of a repository.
+func ociRepository(repository string) *sourcev1.OCIRepository {
+	return &sourcev1.OCIRepository{Spec: sourcev1.OCIRepositorySpec{
+		URL: registry.URL(repository), Insecure: true, Interval: hourly, Reference: &sourcev1.OCIRepositoryRef{Tag: "latest"},
+	}}
+}
+
+// followOCI creates the namespace with an OCIRepository and a Stack that follows it, and returns the former.
+func followOCI(p *play, changes ...func(*sourcev1.OCIRepositorySpec)) *sourcev1.OCIRepository {
+	p.Helper()
+	source := ociRepository(p.Name)
 	for _, change := range changes {
-		change(source)
+		change(&source.Spec)
 	}
-	namespace(t, name)
-	create(t, source, stackOf(name, sourcev1.OCIRepositoryKind))
+	p.follow(sourcev1.OCIRepositoryKind, source)
 	return source
 }
 
 func TestStackFollowsTagInRegistryThatMoves(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "oci-tag"
-	first := push(t, name, "latest", pushed(name, "1"))
-	source := follow(t, name)
-	stack := await(t, name, deployed("latest@"+first))
-	g.Expect(string(stack.Status.Outputs["x"].Raw)).To(Equal("1"))
+	p := begin(t, "oci-tag")
+	first := push(p, "latest", pushed(p.Name, 1))
+	source := followOCI(p)
+	p.Expect(scene.Output(p.Await(deployed("latest@"+first)), "x")).To(Equal("1"))
 
-	second := push(t, name, "latest", pushed(name, "2"))
-	g.Expect(second).NotTo(Equal(first))
-	fetch(t, source)
-	stack = await(t, name, deployed("latest@"+second))
-	g.Expect(string(stack.Status.Outputs["x"].Raw)).To(Equal("2"))
+	second := push(p, "latest", pushed(p.Name, 2))
+	p.Expect(second).NotTo(Equal(first))
+	p.fetch(source)
+	stack := p.Await(deployed("latest@" + second))
+	p.Expect(scene.Output(stack, "x")).To(Equal("2"))
+	p.Get(p.Name, source)
+	p.Expect(source.Status.Artifact.Metadata).To(HaveKeyWithValue(ociregistry.RevisionAnnotation, originOf(2)))
+	p.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(source.Status.Artifact.Digest))
+}
 
-	g.Expect(system.Client.Get(t.Context(), client.ObjectKeyFromObject(source), source)).To(Succeed())
-	g.Expect(source.Status.Artifact.Metadata).To(HaveKeyWithValue(ociregistry.RevisionAnnotation, originOf("2")))
-	g.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(source.Status.Artifact.Digest))
+// The events that notification-controller gets are those whose annotations Kubernetes shows.
+func TestGitCommitThatAnArtifactWasMadeFromIsShown(t *testing.T) {
+	p := begin(t, "oci-origin")
+	made := func(n int) string { return "sha1:" + strings.TrimPrefix(originOf(n), "main@sha1:") }
+	first := push(p, "latest", pushed(p.Name, 1))
+	source := followOCI(p)
+	p.Expect(p.Await(deployed("latest@" + first)).Status.LastAppliedOriginRevision).To(Equal(made(1)))
+
+	second := push(p, "latest", pushed(p.Name, 2))
+	p.fetch(source)
+	p.Expect(p.Await(deployed("latest@" + second)).Status.LastAppliedOriginRevision).To(Equal(made(2)))
+	p.Eventually(func(g Gomega) {
+		events := &corev1.EventList{}
+		g.Expect(system.Client.List(p.Context(), events, client.InNamespace(p.Name))).To(Succeed())
+		for _, reason := range []string{"StackUpdateDetected", "StackCreated"} {
+			g.Expect(events.Items).To(ContainElement(And(HaveField("Reason", reason), HaveField("Annotations", And(
+				HaveKeyWithValue("pulumi.com/revision", "latest@"+second), HaveKeyWithValue("pulumi.com/originRevision", made(2)))))))
+		}
+	}).Should(Succeed())
+
+	// The same content from a later commit is not deployed again, and is what was applied.
+	again := pushed(p.Name, 2)
+	again.Annotations[ociregistry.RevisionAnnotation] = originOf(3)
+	third := push(p, "latest", again)
+	p.fetch(source)
+	p.Expect(p.Await(deployed("latest@" + third)).Status.LastAppliedOriginRevision).To(Equal(made(3)))
+	p.Expect(p.Updates()).To(HaveLen(2))
+
+	// Nobody says where this one comes from.
+	unknown := pushed(p.Name, 4)
+	delete(unknown.Annotations, ociregistry.RevisionAnnotation)
+	fourth := push(p, "latest", unknown)
+	p.fetch(source)
+	p.Expect(p.Await(deployed("latest@" + fourth)).Status.LastAppliedOriginRevision).To(BeEmpty())
 }
 
 func TestStackFollowsHighestVersionOfRange(t *testing.T) {
-	t.Parallel()
-	const name = "oci-semver"
-	push(t, name, "1.0.0", pushed(name, "1"))
-	source := follow(t, name, func(s *sourcev1.OCIRepository) { s.Spec.Reference = &sourcev1.OCIRepositoryRef{SemVer: "~1.0"} })
-	await(t, name, showing("1"))
-	push(t, name, "1.1.0", pushed(name, "3"))
-	next := push(t, name, "1.0.1", pushed(name, "2"))
-	fetch(t, source)
-	await(t, name, deployed("1.0.1@"+next))
+	p := begin(t, "oci-semver")
+	push(p, "1.0.0", pushed(p.Name, 1))
+	source := followOCI(p, func(s *sourcev1.OCIRepositorySpec) { s.Reference = &sourcev1.OCIRepositoryRef{SemVer: "~1.0"} })
+	p.Await(scene.Showing("1"))
+	push(p, "1.1.0", pushed(p.Name, 3))
+	next := push(p, "1.0.1", pushed(p.Name, 2))
+	p.fetch(source)
+	p.Await(deployed("1.0.1@" + next))
 }
 
 func TestStackStaysAtPinnedDigestThoughTheTagMoves(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "oci-digest"
-	pinned := push(t, name, "latest", pushed(name, "1"))
-	push(t, name, "latest", pushed(name, "2"))
-	follow(t, name, func(s *sourcev1.OCIRepository) { s.Spec.Reference = &sourcev1.OCIRepositoryRef{Digest: pinned} })
-	stack := await(t, name, deployed(pinned))
-	g.Expect(string(stack.Status.Outputs["x"].Raw)).To(Equal("1"))
+	p := begin(t, "oci-digest")
+	pinned := push(p, "latest", pushed(p.Name, 1))
+	push(p, "latest", pushed(p.Name, 2))
+	followOCI(p, func(s *sourcev1.OCIRepositorySpec) { s.Reference = &sourcev1.OCIRepositoryRef{Digest: pinned} })
+	p.Expect(scene.Output(p.Await(deployed(pinned)), "x")).To(Equal("1"))
 }
 
 // With "copy" the artifact is the layer as it was pushed, with "extract" source-controller packs it again.
 func TestStackRunsSelectedLayerExtractedOrCopied(t *testing.T) {
+	t.Parallel()
 	for name, operation := range map[string]string{"oci-copy": sourcev1.OCILayerCopy, "oci-extract": sourcev1.OCILayerExtract} {
 		t.Run(operation, func(t *testing.T) {
-			t.Parallel()
-			artifact := pushed(name, "1")
+			p := begin(t, name)
+			artifact := pushed(name, 1)
 			artifact.Layers = append([]ociregistry.Layer{
-				{MediaType: otherType, Content: packed(map[string]string{"README": "nothing to run"})},
+				{MediaType: otherType, Content: scene.Packed(gitserver.Files{"README": "nothing to run"})},
 			}, artifact.Layers...)
-			push(t, name, "latest", artifact)
-			follow(t, name, func(s *sourcev1.OCIRepository) {
-				s.Spec.LayerSelector = &sourcev1.OCILayerSelector{MediaType: ociregistry.ContentType, Operation: operation}
+			push(p, "latest", artifact)
+			followOCI(p, func(s *sourcev1.OCIRepositorySpec) {
+				s.LayerSelector = &sourcev1.OCILayerSelector{MediaType: ociregistry.ContentType, Operation: operation}
 			})
-			await(t, name, showing("1"))
+			p.Await(scene.Showing("1"))
 		})
 	}
 }
 
 func TestCopiedLayerThatIsNoTarballIsExplainedAndHeals(t *testing.T) {
-	t.Parallel()
-	const name = "oci-plain"
-	artifact := pushed(name, "1")
+	p := begin(t, "oci-plain")
+	artifact := pushed(p.Name, 1)
 	artifact.Layers[0].Content = []byte("this is no tarball")
-	push(t, name, "latest", artifact)
-	source := follow(t, name, func(s *sourcev1.OCIRepository) {
-		s.Spec.LayerSelector = &sourcev1.OCILayerSelector{MediaType: ociregistry.ContentType, Operation: sourcev1.OCILayerCopy}
+	push(p, "latest", artifact)
+	source := followOCI(p, func(s *sourcev1.OCIRepositorySpec) {
+		s.LayerSelector = &sourcev1.OCILayerSelector{MediaType: ociregistry.ContentType, Operation: sourcev1.OCILayerCopy}
 	})
-	await(t, name, statuscheck.NotReady(pulumiv1.ArtifactUnusableReason))
-	push(t, name, "latest", pushed(name, "2"))
-	fetch(t, source)
-	await(t, name, showing("2"))
+	p.Await(statuscheck.NotReady(pulumiv1.ArtifactUnusableReason))
+	push(p, "latest", pushed(p.Name, 2))
+	p.fetch(source)
+	p.Await(scene.Showing("2"))
 }
 
 func TestTagThatDoesNotExistIsWaitedFor(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "oci-missing"
-	source := follow(t, name)
-	stack := await(t, name, statuscheck.NotReady(pulumiv1.SourceNotReadyReason))
-	g.Expect(statuscheck.Message(stack)).To(ContainSubstring("OCIRepository oci-missing/oci-missing is not ready"))
-	revision := push(t, name, "latest", pushed(name, "1"))
-	fetch(t, source)
-	await(t, name, deployed("latest@"+revision))
+	p := begin(t, "oci-missing")
+	source := followOCI(p)
+	stack := p.Await(statuscheck.NotReady(pulumiv1.SourceNotReadyReason))
+	p.Expect(statuscheck.Message(stack)).To(ContainSubstring("OCIRepository oci-missing/oci-missing is not ready"))
+	revision := push(p, "latest", pushed(p.Name, 1))
+	p.fetch(source)
+	p.Await(deployed("latest@" + revision))
 }
 
 func TestSameProgramPushedAgainMovesTheRevision(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const name = "oci-again"
-	push(t, name, "latest", pushed(name, "1"))
-	source := follow(t, name)
-	first := await(t, name, showing("1"))
-	again := pushed(name, "1")
-	again.Annotations = maps.Clone(again.Annotations)
-	again.Annotations[ociregistry.RevisionAnnotation] = originOf("2")
-	revision := push(t, name, "latest", again)
-	fetch(t, source)
-	stack := await(t, name, deployed("latest@"+revision))
-	g.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(first.Status.LastUpdate.LastSuccessfulCommit), "the content is the same")
+	p := begin(t, "oci-again")
+	push(p, "latest", pushed(p.Name, 1))
+	source := followOCI(p)
+	first := p.Await(scene.Showing("1"))
+	again := pushed(p.Name, 1)
+	again.Annotations[ociregistry.RevisionAnnotation] = originOf(2)
+	revision := push(p, "latest", again)
+	p.fetch(source)
+	stack := p.Await(deployed("latest@" + revision))
+	p.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(first.Status.LastUpdate.LastSuccessfulCommit), "the content is the same")
 }

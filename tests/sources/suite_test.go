@@ -5,30 +5,34 @@ package sources_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"os"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
-	ctrl "sigs.k8s.io/controller-runtime"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fluxcd/pkg/apis/meta"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/canary"
-	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/objectstore"
 	"github.com/stack-controller/stack-controller/tests/ociregistry"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
-const (
-	// patience bounds every wait; what is waited for takes a few seconds.
-	patience = 60 * time.Second
-	// logLines is how much of stack-controller's log a failed run shows.
-	logLines = 100
-	// passphraseCanary is the passphrase of every Stack. Nothing that stack-controller writes may contain it.
-	passphraseCanary = "passphrase-canary-5d0e"
-)
+// passphraseCanary is the passphrase of every Stack. Nothing that stack-controller writes may contain it.
+const passphraseCanary = "passphrase-canary-5d0e"
+
+// passphrase is the content of the Secret with it.
+var passphrase = map[string]string{stage.PassphraseKey: passphraseCanary}
+
+// controllerArgs are the flags of every controller here.
+var controllerArgs = []string{"--concurrent=8", "--feature-gates=ExternalArtifact=true"}
 
 var (
 	system   *stage.Stage
@@ -37,55 +41,56 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) (code int) {
-	ctx := context.Background()
-	var err error
-	if system, err = stage.Start(ctx, stage.Options{Log: os.Stderr, ControllerArgs: []string{"--concurrent=8"}}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	suite := scene.Suite{
+		Options: stage.Options{ControllerArgs: controllerArgs},
+		SetUp: func(ctx context.Context, on *stage.Stage) error {
+			var registryErr, storeErr error
+			system = on
+			registry, registryErr = ociregistry.Start(ctx, on.ControlPlane)
+			store, storeErr = objectstore.Start(ctx, on.ControlPlane)
+			return errors.Join(registryErr, storeErr)
+		},
+		Leaks: func(ctx context.Context, on *stage.Stage) ([]string, error) {
+			return canary.Find(ctx, on, []string{"minio", "crane"}, passphraseCanary, store.SecretKey)
+		},
 	}
-	defer func() {
-		if code != 0 {
-			fmt.Fprintln(os.Stderr, controlplane.Tail(system.ControllerLog(), logLines))
-		}
-		if err := system.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}()
-	if err := startServers(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	code = m.Run()
-	leaks, err := canary.Find(ctx, system, []string{"minio", "crane"}, passphraseCanary, store.SecretKey)
-	if err != nil || len(leaks) > 0 {
-		fmt.Fprintln(os.Stderr, "secrets were written to:", leaks, err)
-		return 1
-	}
-	return code
+	os.Exit(suite.Run(m))
 }
 
-func startServers(ctx context.Context) (err error) {
-	var registryErr, storeErr error
-	registry, registryErr = ociregistry.Start(ctx, system.ControlPlane)
-	store, storeErr = objectstore.Start(ctx, system.ControlPlane)
-	return errors.Join(registryErr, storeErr)
-}
+// hourly is an interval that no test waits for: what is new is announced by fetch.
+var hourly = metav1.Duration{Duration: time.Hour}
 
-// within is a context for what takes seconds.
-func within(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
+// play is a scene whose Stack follows a source of the same name.
+type play struct{ *scene.Scene }
 
-// succeed fails the test on an error.
-func succeed(t *testing.T, err error) {
+func begin(t *testing.T, name string) *play {
 	t.Helper()
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	t.Parallel()
+	return &play{scene.New(t, system, name, scene.Patience)}
+}
+
+// follow creates the namespace with the objects, a source of the kind, and a Stack that follows it.
+func (p *play) follow(kind string, source client.Object, objects ...client.Object) {
+	p.Helper()
+	source.SetNamespace(p.Name)
+	source.SetName(p.Name)
+	p.Enter(passphrase, append(objects, source, system.NewStack(p.Name, p.Name, kind))...)
+}
+
+// deployed is a Stack that is Ready at the revision.
+func deployed(revision string) func(*pulumiv1.Stack) bool {
+	return func(stack *pulumiv1.Stack) bool {
+		return statuscheck.Ready("")(stack) && stack.Status.LastAppliedRevision == revision
+	}
+}
+
+// fetch has source-controller look at the source now, as a Receiver does.
+func (p *play) fetch(source client.Object) {
+	p.Helper()
+	before := source.DeepCopyObject().(client.Object)
+	annotations := map[string]string{}
+	maps.Copy(annotations, source.GetAnnotations())
+	annotations[meta.ReconcileRequestAnnotation] = time.Now().Format(time.RFC3339Nano)
+	source.SetAnnotations(annotations)
+	p.Expect(system.Client.Patch(p.Context(), source, client.MergeFrom(before))).To(Succeed())
 }

@@ -3,7 +3,9 @@ package stage
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -45,4 +47,19 @@ func (s *Stage) createAccount(ctx context.Context) (kubeconfig string, err error
 		return "", err
 	}
 	return s.ControlPlane.WriteKubeconfig(controllerName, config)
+}
+
+// AllowElection gives stack-controller the rights that electing a leader needs, as its manifests do.
+func (s *Stage) AllowElection(ctx context.Context) error {
+	for _, name := range []string{"leader_election_role.yaml", "leader_election_role_binding.yaml"} {
+		manifest, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "config", "rbac", name))
+		if err != nil {
+			return fmt.Errorf("read the role for the election of a leader: %w", err)
+		}
+		here := strings.ReplaceAll(string(manifest), "namespace: system", "namespace: "+Namespace)
+		if _, err := s.ControlPlane.KubectlInput(ctx, here, "apply", "--filename=-"); err != nil {
+			return err
+		}
+	}
+	return nil
 }

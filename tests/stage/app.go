@@ -79,7 +79,7 @@ func (a *Apps) Provide(ctx context.Context, name string, files gitserver.Files) 
 		return nil, nil, err
 	}
 	app := &App{Namespace: name, Name: name, Repository: repository}
-	stack := a.stack(app)
+	stack := a.NewStack(app.Namespace, app.Name, sourcev1.GitRepositoryKind)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: app.Namespace, Labels: a.NamespaceLabels}}
 	if err := a.create(ctx, namespace); err != nil {
 		return nil, nil, err
@@ -117,25 +117,25 @@ func gitRepository(app *App) *sourcev1.GitRepository {
 	}
 }
 
-func (a *Apps) stack(app *App) *pulumiv1.Stack {
+// NewStack is a Stack that follows a source of Flux's kind and of its name, with its state in the backend and the passphrase from
+// the Secret that Deploy makes.
+func (a *Apps) NewStack(namespace, name, kind string) *pulumiv1.Stack {
 	return &pulumiv1.Stack{
-		ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: app.Name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: pulumiv1.StackSpec{
 			Stack:   "dev",
 			Backend: a.BackendURL,
 			FluxSource: &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{
-				APIVersion: sourcev1.GroupVersion.String(),
-				Kind:       sourcev1.GitRepositoryKind,
-				Name:       app.Name,
+				APIVersion: sourcev1.GroupVersion.String(), Kind: kind, Name: name,
 			}},
-			EnvRefs: map[string]pulumiv1.ResourceRef{
-				"PULUMI_CONFIG_PASSPHRASE": {
-					Type:      pulumiv1.ResourceRefSecret,
-					SecretRef: &pulumiv1.SecretSelector{Name: PassphraseSecret, Key: PassphraseKey},
-				},
-			},
+			EnvRefs: map[string]pulumiv1.ResourceRef{"PULUMI_CONFIG_PASSPHRASE": SecretRef(PassphraseSecret, PassphraseKey)},
 		},
 	}
+}
+
+// SecretRef refers to a key of a Secret.
+func SecretRef(name, key string) pulumiv1.ResourceRef {
+	return pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: name, Key: key}}
 }
 
 // Fetch has source-controller look at the repository now, as a Receiver does after a push.

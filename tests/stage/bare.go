@@ -52,7 +52,7 @@ func (s *Stage) NewBare(ctx context.Context, files gitserver.Files) (*Bare, erro
 	if err := b.write(files); err != nil {
 		return nil, err
 	}
-	if err := b.run(ctx, "stack", "init", "dev", "--non-interactive"); err != nil {
+	if _, err := b.run(ctx, "stack", "init", "dev", "--non-interactive"); err != nil {
 		return nil, err
 	}
 	_, err = b.Up(ctx, files)
@@ -61,12 +61,23 @@ func (s *Stage) NewBare(ctx context.Context, files gitserver.Files) (*Bare, erro
 
 // Up writes the files and returns how long "pulumi up" took.
 func (b *Bare) Up(ctx context.Context, files gitserver.Files) (time.Duration, error) {
+	wall, _, err := b.Measure(ctx, files)
+	return wall, err
+}
+
+// Measure is Up, and also returns the processor time, with that of the plugins.
+func (b *Bare) Measure(ctx context.Context, files gitserver.Files) (wall, cpu time.Duration, err error) {
 	if err := b.write(files); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	start := time.Now()
-	err := b.run(ctx, "up", "--yes", "--skip-preview", "--non-interactive", "--stack", "dev")
-	return time.Since(start), err
+	cpu, err = b.run(ctx, "up", "--yes", "--skip-preview", "--non-interactive", "--stack", "dev")
+	return time.Since(start), cpu, err
+}
+
+// LookForDrift runs "pulumi refresh --preview-only", and returns the processor time.
+func (b *Bare) LookForDrift(ctx context.Context) (cpu time.Duration, err error) {
+	return b.run(ctx, "refresh", "--preview-only", "--non-interactive", "--stack", "dev")
 }
 
 func (b *Bare) write(files gitserver.Files) error {
@@ -82,12 +93,13 @@ func (b *Bare) write(files gitserver.Files) error {
 	return nil
 }
 
-func (b *Bare) run(ctx context.Context, args ...string) error {
+// run runs the CLI, and returns the processor time that it used.
+func (b *Bare) run(ctx context.Context, args ...string) (time.Duration, error) {
 	cmd := exec.CommandContext(ctx, b.pulumi, args...)
 	cmd.Dir = b.program
 	cmd.Env = b.env
 	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("pulumi %s: %w\n%s", args[0], err, output)
+		return 0, fmt.Errorf("pulumi %s: %w\n%s", args[0], err, output)
 	}
-	return nil
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 }

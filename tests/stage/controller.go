@@ -18,24 +18,47 @@ const stopGrace = 30 * time.Second
 // StartController starts stack-controller and returns when it is ready. It is for a controller that was stopped or
 // killed; Start has started the first one. The flags are for this one only.
 func (s *Stage) StartController(ctx context.Context, flags ...string) error {
+	process, err := s.run(ctx, controllerName, "data", flags)
+	s.controller = process
+	return err
+}
+
+// StartShard starts one more stack-controller, with a storage of its own, for what the selector matches.
+func (s *Stage) StartShard(ctx context.Context, name, selector string, flags ...string) (*supervise.Process, error) {
+	return s.run(ctx, controllerName+"-"+name, "data-"+name, append([]string{"--watch-label-selector=" + selector}, flags...))
+}
+
+// ShardLog is the file with what the controller of a shard wrote.
+func (s *Stage) ShardLog(name string) string {
+	return s.ControlPlane.LogPath(controllerName + "-" + name)
+}
+
+// run starts a stack-controller with its storage in the directory.
+func (s *Stage) run(ctx context.Context, name, storage string, flags []string) (*supervise.Process, error) {
 	pulumi, err := s.pulumi(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	path, err := programPath(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	process, err := s.ControlPlane.StartProgram(ctx, controlplane.Program{
-		Name: controllerName,
+	return s.ControlPlane.StartProgram(ctx, controlplane.Program{
+		Name: name,
 		Path: s.binaries.Controller,
 		Args: func(metrics, health string) []string {
+			if name == controllerName {
+				s.MetricsAddr = metrics
+			}
 			args := []string{
 				"--metrics-addr=" + metrics,
 				"--health-addr=" + health,
 				"--log-level=debug",
 				"--workspace-runtime=process",
-				"--storage-path=" + filepath.Join(s.Dir, "data"),
+				// Tests run beside each other, and many operations only wait.
+				"--max-operations=200",
+				"--git-allow-local-addresses=true", // where the git servers of tests are
+				"--storage-path=" + filepath.Join(s.Dir, storage),
 				"--agent-path=" + s.binaries.Agent,
 				"--pulumi=" + pulumi,
 			}
@@ -44,10 +67,8 @@ func (s *Stage) StartController(ctx context.Context, flags ...string) error {
 			}
 			return slices.Concat(args, s.options.ControllerArgs, flags)
 		},
-		Env: []string{"KUBECONFIG=" + s.kubeconfig, "RUNTIME_NAMESPACE=" + Namespace, "PATH=" + path},
+		Env: append([]string{"KUBECONFIG=" + s.kubeconfig, "RUNTIME_NAMESPACE=" + Namespace, "PATH=" + path}, s.options.ControllerEnv...),
 	})
-	s.controller = process
-	return err
 }
 
 // StopController ends stack-controller as Kubernetes does, with SIGTERM.

@@ -42,7 +42,12 @@ func (r *Rollout) Duration() time.Duration { return r.Succeeded.Sub(r.Artifact) 
 // Rollout commits the files, announces the commit and follows it until the Stack has succeeded with it, as long as the
 // context allows.
 func (a *Apps) Rollout(ctx context.Context, app *App, files gitserver.Files) (*Rollout, error) {
-	rollouts, err := a.Rollouts(ctx, app, files, app.Name)
+	return a.RolloutBy(ctx, app, files, a.announce(app))
+}
+
+// RolloutBy is Rollout with another way to announce the commit.
+func (a *Apps) RolloutBy(ctx context.Context, app *App, files gitserver.Files, announce func(context.Context) error) (*Rollout, error) {
+	rollouts, err := a.rollouts(ctx, app, files, announce, app.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -52,6 +57,15 @@ func (a *Apps) Rollout(ctx context.Context, app *App, files gitserver.Files) (*R
 // Rollouts is Rollout for the named Stacks in the app's namespace, which all follow its GitRepository. What it returns is in
 // the order of the names.
 func (a *Apps) Rollouts(ctx context.Context, app *App, files gitserver.Files, stacks ...string) ([]*Rollout, error) {
+	return a.rollouts(ctx, app, files, a.announce(app), stacks...)
+}
+
+// announce has source-controller look at the app's repository.
+func (a *Apps) announce(app *App) func(context.Context) error {
+	return func(ctx context.Context) error { return a.Fetch(ctx, app) }
+}
+
+func (a *Apps) rollouts(ctx context.Context, app *App, files gitserver.Files, announce func(context.Context) error, stacks ...string) ([]*Rollout, error) {
 	watchCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	sightings, err := a.watch(watchCtx, app.Namespace)
@@ -66,7 +80,7 @@ func (a *Apps) Rollouts(ctx context.Context, app *App, files gitserver.Files, st
 	for _, stack := range stacks {
 		followers = append(followers, newFollower(app.Name, stack, sha))
 	}
-	if err := a.Fetch(ctx, app); err != nil {
+	if err := announce(ctx); err != nil {
 		return nil, err
 	}
 	for {

@@ -32,8 +32,12 @@ type Options struct {
 	Dir string
 	// WithNotificationController runs Flux's notification-controller too and sends events to it.
 	WithNotificationController bool
+	// WithKustomizeController runs Flux's kustomize-controller too.
+	WithKustomizeController bool
 	// ControllerArgs are further flags of stack-controller.
 	ControllerArgs []string
+	// ControllerEnv are further environment variables of stack-controller, as NAME=value.
+	ControllerEnv []string
 	// Pulumi is the CLI that stack-controller runs, for example a wrapper that measures. Empty means the pinned one.
 	Pulumi string
 }
@@ -45,6 +49,8 @@ type Stage struct {
 	ControlPlane *controlplane.ControlPlane
 	// Dir holds everything and is removed by Stop.
 	Dir string
+	// MetricsAddr is the host and port where the stack-controller that was started last, without a selector, serves its metrics.
+	MetricsAddr string
 
 	options    Options
 	binaries   Binaries
@@ -75,6 +81,7 @@ func (s *Stage) start(ctx context.Context) (err error) {
 		WithControllerManager:      true,
 		WithSourceController:       true,
 		WithNotificationController: s.options.WithNotificationController,
+		WithKustomizeController:    s.options.WithKustomizeController,
 	})
 	if err != nil {
 		return err

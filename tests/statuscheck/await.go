@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -38,15 +37,6 @@ func Await(ctx context.Context, from client.Reader, key client.ObjectKey, is fun
 		case <-ticker.C:
 		}
 	}
-}
-
-// AwaitGone returns once the Stack is gone.
-func AwaitGone(ctx context.Context, from client.Reader, key client.ObjectKey) error {
-	_, err := Await(ctx, from, key, func(*pulumiv1.Stack) bool { return false })
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 // Ready is a Stack that has been deployed as its spec asks, at the commit; at any when that is empty.

@@ -22,8 +22,9 @@ import (
 	"time"
 )
 
-// closeTimeout bounds the end of the supervisor; killing and reaping takes milliseconds.
-const closeTimeout = 20 * time.Second
+// closeTimeout detects a supervisor that hangs. Killing, reaping and removing takes milliseconds, and seconds on a machine with much
+// else to do.
+const closeTimeout = 2 * time.Minute
 
 // errClosed is what calls get once the supervisor has ended.
 var errClosed = errors.New("the supervisor has ended")

@@ -3,6 +3,7 @@ package tools
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -42,13 +43,64 @@ func build(ctx context.Context, name string, t tool, path string, progress func(
 	start := time.Now()
 	progress(fmt.Sprintf("building %s (once for this machine)", name))
 	flags := []string{"-trimpath", "-tags", t.tags, "-ldflags", strings.TrimSpace("-s -w " + t.ldflags)}
-	if err := Compile(ctx, name, filepath.Join(sourceDir(), t.module), t.pkg, path+".new", flags, progress); err != nil {
+	module := filepath.Join(sourceDir(), t.module)
+	if t.lacking != "" {
+		staging, err := os.MkdirTemp("", "stack-controller-"+name+"-")
+		if err != nil {
+			return fmt.Errorf("create the directory for the source of %s: %w", name, err)
+		}
+		defer os.RemoveAll(staging)
+		if err := complete(ctx, module, t, staging); err != nil {
+			return fmt.Errorf("complete the source of %s: %w", name, err)
+		}
+		flags = append(flags, "-modfile="+filepath.Join(staging, "go.mod"))
+	}
+	if err := Compile(ctx, name, module, t.pkg, path+".new", flags, progress); err != nil {
 		return err
 	}
 	if err := os.Rename(path+".new", path); err != nil {
 		return fmt.Errorf("install %s: %w", name, err)
 	}
 	progress(fmt.Sprintf("built %s in %s", name, time.Since(start).Round(time.Second)))
+	return nil
+}
+
+// complete copies the upstream module into the staging directory, adds the file that it lacks, and writes a go.mod that uses the copy.
+func complete(ctx context.Context, module string, t tool, staging string) error {
+	list := exec.CommandContext(ctx, "go", "mod", "download", "-json", t.upstream)
+	list.Dir = module
+	list.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	output, err := list.Output()
+	if err != nil {
+		return fmt.Errorf("find the module %s: %w\n%s", t.upstream, err, output)
+	}
+	var found struct{ Dir string }
+	if err := json.Unmarshal(output, &found); err != nil {
+		return fmt.Errorf("read where the module %s is: %w", t.upstream, err)
+	}
+	source := filepath.Join(staging, "source")
+	if err := os.CopyFS(source, os.DirFS(found.Dir)); err != nil {
+		return fmt.Errorf("copy the module %s: %w", t.upstream, err)
+	}
+	lacking := filepath.Join(source, filepath.FromSlash(t.lacking))
+	if err := os.MkdirAll(filepath.Dir(lacking), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(lacking, nil, 0o600); err != nil {
+		return err
+	}
+	for _, name := range []string{"go.mod", "go.sum"} {
+		content, err := os.ReadFile(filepath.Join(module, name))
+		if err != nil {
+			return err
+		}
+		if name == "go.mod" {
+			content = fmt.Appendf(content, "\nreplace %s => %s\n", t.upstream, source)
+		}
+		if err := os.WriteFile(filepath.Join(staging, name), content, 0o600); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,6 +24,9 @@ type tool struct {
 	pkg     string // import path of its main package
 	ldflags string // linker flags besides -s -w
 	tags    string // build tags
+	file    string // name of the binary when it is not that of the tool
+	// upstream is the module of the program when its source lacks files that it embeds, and lacking is one of these, which is made, empty.
+	upstream, lacking string
 }
 
 var registry = map[string]tool{
@@ -38,24 +42,40 @@ var registry = map[string]tool{
 	// The Automation API refuses a CLI that does not know its version.
 	"pulumi": {module: "pulumi", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
 		ldflags: "-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v3.250.0"},
+	// The oldest one that tests run. Its libraries link to what Go does not export any more.
+	"pulumi-oldest": {module: "pulumi-oldest", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", file: "pulumi",
+		ldflags: "-checklinkname=0 -X github.com/pulumi/pulumi/pkg/v3/version.Version=v3.100.0"},
 	"pulumi-language-yaml":    {module: "pulumi-yaml", pkg: "github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml"},
 	"source-controller":       {module: "source-controller", pkg: "github.com/fluxcd/source-controller"},
 	"notification-controller": {module: "notification-controller", pkg: "github.com/fluxcd/notification-controller"},
+	"helm-controller":         {module: "helm-controller", pkg: "github.com/fluxcd/helm-controller"},
+	// It embeds the manifests that "flux install" applies, which are made for its releases.
+	"flux": {module: "flux", pkg: "github.com/fluxcd/flux2/v2/cmd/flux", ldflags: "-X main.VERSION=2.9.5",
+		upstream: "github.com/fluxcd/flux2/v2", lacking: "cmd/flux/manifests/none.yaml"},
+	"containerd":              {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/containerd", ldflags: containerdVersion},
+	"containerd-shim-runc-v2": {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", ldflags: containerdVersion},
+	"ctr":                     {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/ctr", ldflags: containerdVersion},
 	"coredns":                 {module: "coredns", pkg: "github.com/coredns/coredns"},
 	"helm":                    {module: "helm", pkg: "helm.sh/helm/v3/cmd/helm", ldflags: "-X helm.sh/helm/v3/internal/version.version=v3.19.0"},
 	"ko":                      {module: "ko", pkg: "github.com/google/ko"},
 	"kustomize-controller":    {module: "kustomize-controller", pkg: "github.com/fluxcd/kustomize-controller"},
 	"crane":                   {module: "crane", pkg: "github.com/google/go-containerregistry/cmd/crane"},
 	"minio":                   {module: "minio", pkg: "github.com/minio/minio"},
+	"prometheus":              {module: "prometheus", pkg: "github.com/prometheus/prometheus/cmd/prometheus"},
+	"promtool":                {module: "prometheus", pkg: "github.com/prometheus/prometheus/cmd/promtool"},
 	"controller-gen":          {module: "generate", pkg: "sigs.k8s.io/controller-tools/cmd/controller-gen"},
 	"crd-ref-docs":            {module: "generate", pkg: "github.com/elastic/crd-ref-docs"},
 	"buf":                     {module: "buf", pkg: "github.com/bufbuild/buf/cmd/buf"},
 	"protoc-gen-go":           {module: "generate", pkg: "google.golang.org/protobuf/cmd/protoc-gen-go"},
 	"protoc-gen-go-grpc":      {module: "generate", pkg: "google.golang.org/grpc/cmd/protoc-gen-go-grpc"},
+	"actionlint":              {module: "actionlint", pkg: "github.com/rhysd/actionlint/cmd/actionlint"},
+	"gotestsum":               {module: "gotestsum", pkg: "gotest.tools/gotestsum"},
 	"golangci-lint":           {module: "golangci-lint", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
 }
 
 const kubernetesVersion = "-X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3"
+
+const containerdVersion = "-X github.com/containerd/containerd/v2/version.Version=v2.2.1"
 
 // Names returns the known tools, sorted.
 func Names() []string {
@@ -129,7 +149,7 @@ func cachedPath(name string, t tool) (string, error) {
 	}
 	// Most have no tags: what was built without them stays valid.
 	fmt.Fprint(hash, t.pkg, t.ldflags, t.tags, runtime.Version(), runtime.GOARCH)
-	return filepath.Join(dir, "tools", hex.EncodeToString(hash.Sum(nil))[:16], name), nil
+	return filepath.Join(dir, "tools", hex.EncodeToString(hash.Sum(nil))[:16], cmp.Or(t.file, name)), nil
 }
 
 func sourceDir() string {

@@ -50,6 +50,19 @@ const (
 	// one key per output, each holding its value as JSON.
 	OutputsSecretSuffix = "-stack-outputs"
 
+	// PlanSecretInfix is between the name of an Update and the number, from 0 on, in the names of the Secrets with its plan.
+	PlanSecretInfix = "-plan-"
+
+	// PlanKeySuffix is appended to the name of a Workspace to get the name of the Secret with the key of the digests of its plans.
+	PlanKeySuffix = "-plan-key"
+
+	// PlanFileKey is the key of Pulumi's file in the Secrets with a plan: a part of it in each of them, compressed with gzip as a whole.
+	PlanFileKey = "plan.json.gz"
+
+	// PlanTextKey is the key of the changes as text in the last of the Secrets with a plan, compressed with gzip. Values are in it, but
+	// those that Pulumi knows as secret.
+	PlanTextKey = "changes.txt.gz"
+
 	// WorkspaceObjectSuffix is appended to the name of a Workspace to get the name of its StatefulSet and Service.
 	WorkspaceObjectSuffix = "-workspace"
 

@@ -2,13 +2,15 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fluxcd/pkg/apis/meta"
 )
 
 // UpdateKind is the kind of an Update.
 const UpdateKind = "Update"
 
-// UpdateType is an operation of Pulumi.
-// +kubebuilder:validation:Enum=preview;up;refresh;destroy
+// UpdateType is an operation of Pulumi. Any text is accepted, as by the Pulumi Kubernetes Operator; an Update with one that is no
+// operation fails.
 type UpdateType string
 
 const (
@@ -52,22 +54,32 @@ const (
 )
 
 // UpdateSpec describes one operation. It is not meant to be changed once the operation started.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.savePlan) || !self.savePlan || has(self.type) && (self.type == 'preview' || self.type == 'destroy' && has(self.previewOnly) && self.previewOnly)",message="savePlan is for type preview, and for type destroy with previewOnly"
+// +kubebuilder:validation:XValidation:rule="!has(self.planEnforcement) || has(self.savePlan) && self.savePlan",message="planEnforcement is for an Update with savePlan"
+// +kubebuilder:validation:XValidation:rule="!has(self.plan) || has(self.type) && (self.type == 'up' || self.type == 'destroy' && !(has(self.previewOnly) && self.previewOnly))",message="plan is for type up or destroy, and not for one with previewOnly"
 type UpdateSpec struct {
-	// WorkspaceName is the name of the Workspace in which the operation runs.
-	// +required
+	// WorkspaceName is the name of the Workspace in which the operation runs. An Update without one waits for it.
+	// +optional
 	WorkspaceName string `json:"workspaceName,omitempty"`
 
-	// StackName is the stack to work on: "dev", "org/dev" or "org/project/dev".
-	// +required
+	// StackName is the stack to work on: "dev", "org/dev" or "org/project/dev". An Update without one fails with the reason Aborted.
+	// +optional
 	StackName string `json:"stackName,omitempty"`
 
-	// Type of the operation: preview, up, refresh or destroy.
-	// +required
+	// Type of the operation: preview, up, refresh or destroy. An Update with any other type, or without one, fails with the reason
+	// Aborted.
+	// +optional
 	Type UpdateType `json:"type,omitempty"`
 
 	// Source is the artifact with the program that this operation runs. Without it the source of the Workspace counts.
 	// +optional
 	Source *UpdateSource `json:"source,omitempty"`
+
+	// ProjectInfo lets a refresh or a destroy work from the state alone: the program is neither fetched nor run. Other types fail with the
+	// reason ConfigInvalid.
+	// +optional
+	ProjectInfo *ProjectInfo `json:"projectInfo,omitempty"`
 
 	// Timeout after which the operation is ended gracefully, for example "1h". Without it there is no limit.
 	// +kubebuilder:validation:Type=string
@@ -79,7 +91,7 @@ type UpdateSpec struct {
 	// TTLAfterCompleted is how long the Update is kept after it completed, for example "24h". Without it, it is kept until it is
 	// deleted.
 	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="ttlAfterCompleted must be a duration such as 1h30m, and not negative"
+	// +kubebuilder:validation:XValidation:rule="duration(self) == duration(self)",message="ttlAfterCompleted must be a duration such as 1h30m"
 	// +optional
 	TTLAfterCompleted *metav1.Duration `json:"ttlAfterCompleted,omitempty"`
 
@@ -129,21 +141,49 @@ type UpdateSpec struct {
 	// +optional
 	RequireStack *bool `json:"requireStack,omitempty"`
 
+	// NewStack says that the stack is probably not in the backend yet: it is created before the operation, instead of when pulumi has found
+	// that it does not exist. A stack that exists is used as it is.
+	// +optional
+	NewStack *bool `json:"newStack,omitempty"`
+
 	// AfterInterruption says that an earlier operation on the stack was cut off. What it was working on is looked for in the state
 	// before anything else is done: a resource that it was creating may exist, and would be created twice.
 	// +optional
 	AfterInterruption *bool `json:"afterInterruption,omitempty"`
 
+	// PreviewOnly makes a refresh or a destroy show what it would change, and change nothing. Other types ignore it.
+	// +optional
+	PreviewOnly *bool `json:"previewOnly,omitempty"`
+
 	// RunProgram runs the program during refresh and destroy, to get fresh provider configuration.
 	// +optional
 	RunProgram *bool `json:"runProgram,omitempty"`
+
+	// SavePlan keeps what the operation would change as a plan, which another Update can carry out: see status.plan. It is for a preview, of
+	// which it makes the plan of an up, and for a destroy with previewOnly.
+	// +optional
+	SavePlan *bool `json:"savePlan,omitempty"`
+
+	// PlanEnforcement says how the plan that savePlan keeps is going to be carried out. With Inputs the file of Pulumi is not kept, which may
+	// be too large. Without it, it is Plan.
+	// +optional
+	PlanEnforcement PlanEnforcement `json:"planEnforcement,omitempty"`
+
+	// Plan makes an up or a destroy carry out a plan that another Update has saved, exactly as it is, or nothing.
+	// +optional
+	Plan *PlanReference `json:"plan,omitempty"`
 }
 
-// UpdateSource is the artifact that an operation runs, and where it comes from: a URL, a git repository or a Program.
+// UpdateSource is the artifact that an operation runs, and where it comes from: a Flux source, a URL, a git repository or a
+// Program.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.url) && size(self.url) > 0, has(self.git), has(self.program)].filter(s, s).size() == 1",message="set one of url, git and program"
+// +kubebuilder:validation:XValidation:rule="[has(self.sourceRef), has(self.url) && size(self.url) > 0, has(self.git), has(self.program)].filter(s, s).size() == 1",message="set one of sourceRef, url, git and program"
 type UpdateSource struct {
-	// URL of the tarball.
+	// SourceRef names the object that publishes, or published, the artifact with this digest. The controller fetches it. The
+	// namespace is that of the Update unless references to other namespaces are allowed.
+	// +optional
+	SourceRef *meta.NamespacedObjectKindReference `json:"sourceRef,omitempty"`
+	// URL of the tarball, over http or https. The agent fetches it, with the network and the identity of the workspace.
 	// +optional
 	URL string `json:"url,omitempty"`
 
@@ -250,6 +290,20 @@ type UpdateStatus struct {
 	// +optional
 	ResourceChanges map[string]int64 `json:"resourceChanges,omitempty"`
 
+	// Changes are what an operation that changes nothing found: a preview, or a refresh or destroy with previewOnly. At most 200 are listed.
+	// There are no values in them.
+	// +listType=atomic
+	// +optional
+	Changes []ResourceChange `json:"changes,omitempty"`
+
+	// OmittedChanges is how many changes are not listed.
+	// +optional
+	OmittedChanges int64 `json:"omittedChanges,omitempty"`
+
+	// Plan is the plan that the operation saved. There are no values in it.
+	// +optional
+	Plan *SavedPlan `json:"plan,omitempty"`
+
 	// Outputs is the name of the Secret with the stack's outputs.
 	// +optional
 	Outputs string `json:"outputs,omitempty"`
@@ -268,6 +322,27 @@ type UpdateStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ResourceChange is what would be done with one resource.
+type ResourceChange struct {
+	// Operation is create, update, replace, delete and the like. Of a refresh, delete means that the resource is gone.
+	// +required
+	Operation string `json:"operation"`
+
+	// URN of the resource.
+	// +required
+	URN string `json:"urn"`
+
+	// Paths are the properties that differ, for example "tags.owner". At most 20 are listed.
+	// +listType=atomic
+	// +optional
+	Paths []string `json:"paths,omitempty"`
+
+	// ReplacePaths are the properties that make a replacement necessary.
+	// +listType=atomic
+	// +optional
+	ReplacePaths []string `json:"replacePaths,omitempty"`
 }
 
 // GetConditions returns the conditions of the Update.
@@ -289,12 +364,12 @@ func (in *Update) OutputsSecretName() string {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:categories=pulumi
+// +kubebuilder:resource:categories={pulumi,fluxcd}
 // +kubebuilder:metadata:annotations="kustomize.toolkit.fluxcd.io/substitute=disabled"
 // +kubebuilder:printcolumn:name="Workspace",type=string,JSONPath=`.spec.workspaceName`
-// +kubebuilder:printcolumn:name="Type",type=string,priority=1,JSONPath=`.spec.type`
-// +kubebuilder:printcolumn:name="Start Time",type=date,priority=1,JSONPath=`.status.startTime`
-// +kubebuilder:printcolumn:name="End Time",type=date,priority=1,JSONPath=`.status.endTime`
+// +kubebuilder:printcolumn:name="Type",type=string,priority=10,JSONPath=`.spec.type`
+// +kubebuilder:printcolumn:name="Start Time",type=date,priority=10,JSONPath=`.status.startTime`
+// +kubebuilder:printcolumn:name="End Time",type=date,priority=10,JSONPath=`.status.endTime`
 // +kubebuilder:printcolumn:name="Progressing",type=string,JSONPath=`.status.conditions[?(@.type=="Progressing")].status`
 // +kubebuilder:printcolumn:name="Failed",type=string,JSONPath=`.status.conditions[?(@.type=="Failed")].status`
 // +kubebuilder:printcolumn:name="Complete",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].status`

@@ -71,7 +71,7 @@ type GitAuth struct {
 	CertSecretRef *meta.LocalObjectReference `json:"certSecretRef,omitempty"`
 
 	// ProxySecretRef names a Secret with the key address, and optionally username and password, of an http, https or socks5
-	// proxy. Without it the proxy variables in the controller's environment count.
+	// proxy; ssh goes through socks5 only. Without it the proxy variables in the controller's environment count.
 	// +optional
 	ProxySecretRef *meta.LocalObjectReference `json:"proxySecretRef,omitempty"`
 }

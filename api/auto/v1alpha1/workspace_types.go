@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -10,7 +11,7 @@ const (
 	// WorkspaceKind is the kind of a Workspace.
 	WorkspaceKind = "Workspace"
 
-	// DefaultServiceAccountName is the service account of a Workspace that names none.
+	// DefaultServiceAccountName is the service account of a Workspace that names none, unless the controller has another default.
 	DefaultServiceAccountName = "default"
 )
 
@@ -28,8 +29,8 @@ const (
 
 // WorkspaceSpec describes the environment in which Pulumi runs.
 type WorkspaceSpec struct {
-	// ServiceAccountName is the identity of the workspace pod.
-	// +kubebuilder:default="default"
+	// ServiceAccountName is the identity of the workspace pod. Empty means that of the controller's flag --default-service-account,
+	// or else "default".
 	// +optional
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
@@ -95,6 +96,14 @@ type WorkspaceSpec struct {
 	// +listMapKey=name
 	// +optional
 	Stacks []WorkspaceStack `json:"stacks,omitempty"`
+
+	// IdleTimeout is how long the Workspace may have no Update to run before its pod goes, for example "30m"; the next Update brings it
+	// back. 0s keeps the pod. Without it, --workspace-idle-timeout of the controller counts.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="idleTimeout must be a duration such as 1h30m, and not negative"
+	// +optional
+	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 }
 
 // WorkspaceStack is a stack with its configuration.
@@ -195,6 +204,12 @@ type WorkspaceStatus struct {
 	// +optional
 	Address string `json:"address,omitempty"`
 
+	// FailedUpdate is the name of the Update whose failure the condition Ready tells: the backend refused its credentials, or what the
+	// program needs could not be installed, or the stack could not be selected or configured. Operations run all the same, and the
+	// next one that succeeds makes the Workspace ready.
+	// +optional
+	FailedUpdate string `json:"failedUpdate,omitempty"`
+
 	// PulumiVersion is the version of the pulumi CLI in the Workspace.
 	// +optional
 	PulumiVersion string `json:"pulumiVersion,omitempty"`
@@ -214,6 +229,12 @@ func (in *Workspace) GetConditions() []metav1.Condition {
 // SetConditions replaces the conditions of the Workspace.
 func (in *Workspace) SetConditions(conditions []metav1.Condition) {
 	in.Status.Conditions = conditions
+}
+
+// CanRunOperations reports whether there is an agent that takes operations: the Workspace is ready, or it is not because of what the last
+// operation met.
+func (in *Workspace) CanRunOperations() bool {
+	return in.Status.FailedUpdate != "" || apimeta.IsStatusConditionTrue(in.Status.Conditions, WorkspaceReady)
 }
 
 // GetServiceAccountName returns the service account of the workspace pod; "default" when none is set.
@@ -236,7 +257,7 @@ func (in *Workspace) GetSecurityProfile() SecurityProfile {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:categories=pulumi
+// +kubebuilder:resource:categories={pulumi,fluxcd}
 // +kubebuilder:metadata:annotations="kustomize.toolkit.fluxcd.io/substitute=disabled"
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`

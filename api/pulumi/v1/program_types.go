@@ -15,7 +15,7 @@ const ProgramKind = "Program"
 // ProgramSpec is a Pulumi YAML program: the content of a Pulumi.yaml, without the name of the project, which is that of the
 // Program, and without its runtime, which is yaml.
 //
-// The fields that Pulumi YAML does not have are kept, so that the controller can say which ones they are.
+// Fields that are not described here are kept and passed to Pulumi, whose version decides what they mean.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type ProgramSpec struct {
@@ -358,7 +358,7 @@ func (in *Program) GetArtifact() *meta.Artifact {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:categories=pulumi
+// +kubebuilder:resource:categories={pulumi,fluxcd}
 // +kubebuilder:metadata:annotations="kustomize.toolkit.fluxcd.io/substitute=disabled"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="URL",type=string,JSONPath=`.status.artifact.url`

@@ -1,7 +1,7 @@
 package v1
 
-// ResourceRefType says where the value of a ResourceRef is.
-// +kubebuilder:validation:Enum=Env;FS;Secret;Literal
+// ResourceRefType says where the value of a ResourceRef is. Any text is accepted, as by the Pulumi Kubernetes Operator; the
+// controller refuses what is none of these.
 type ResourceRefType string
 
 const (
@@ -18,10 +18,8 @@ const (
 	ResourceRefLiteral ResourceRefType = "Literal"
 )
 
-// ResourceRef is a value, or says where it is. The field that belongs to the type is set.
-//
-// +kubebuilder:validation:XValidation:rule="self.type != 'Secret' || has(self.secret)",message="a reference of type Secret needs the field secret"
-// +kubebuilder:validation:XValidation:rule="self.type != 'Literal' || has(self.literal)",message="a reference of type Literal needs the field literal"
+// ResourceRef is a value, or says where it is. The field that belongs to the type is set; the controller refuses a reference
+// without it.
 type ResourceRef struct {
 	// Type says where the value is: Secret or Literal. Env and FS are deprecated and refused by the controller.
 	// +required

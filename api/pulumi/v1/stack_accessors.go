@@ -51,7 +51,7 @@ func (in *Stack) GetTimeout() time.Duration {
 	return max(in.Spec.Timeout.Duration, 0)
 }
 
-// GetResyncInterval returns how often the Stack is looked at; at least MinResyncInterval.
+// GetResyncInterval returns how often the Stack is reconciled; at least MinResyncInterval.
 func (in *Stack) GetResyncInterval() time.Duration {
 	if in.Spec.ResyncFrequency != nil {
 		return max(in.Spec.ResyncFrequency.Duration, MinResyncInterval)
@@ -97,7 +97,7 @@ func seconds(n int64) time.Duration {
 	return time.Duration(min(max(n, 0), limit)) * time.Second
 }
 
-// HasGitSource tells whether any field of a direct git source is set.
+// HasGitSource reports whether any field of a direct git source is set.
 func (in *Stack) HasGitSource() bool {
 	return in.Spec.GitSource != (GitSource{})
 }

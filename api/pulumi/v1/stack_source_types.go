@@ -74,7 +74,7 @@ type GitAuthConfig struct {
 	CertSecretRef *meta.LocalObjectReference `json:"certSecretRef,omitempty"`
 
 	// ProxySecretRef names a Secret with the key address, and optionally username and password, of an http, https or socks5
-	// proxy. Without it the proxy variables in the controller's environment count.
+	// proxy; ssh goes through socks5 only. Without it the proxy variables in the controller's environment count.
 	// +optional
 	ProxySecretRef *meta.LocalObjectReference `json:"proxySecretRef,omitempty"`
 }
@@ -136,13 +136,10 @@ type FluxSourceReference struct {
 	APIVersion string `json:"apiVersion,omitempty"`
 
 	// Kind of the source.
-	// +kubebuilder:validation:MinLength=1
 	// +required
 	Kind string `json:"kind"`
 
 	// Name of the source.
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Name string `json:"name"`
 

@@ -32,7 +32,11 @@ type StackStatus struct {
 	// +optional
 	ObservedReconcileRequest string `json:"observedReconcileRequest,omitempty"`
 
-	// Conditions of the Stack: Ready, Reconciling and Stalled.
+	// ObservedLastUpdateRequest is the value of the annotation pulumi.com/last-update that was last seen.
+	// +optional
+	ObservedLastUpdateRequest string `json:"observedLastUpdateRequest,omitempty"`
+
+	// Conditions of the Stack: Ready, Reconciling and Stalled, and Drifted for a Stack that looks for drift.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -68,9 +72,26 @@ type StackStatus struct {
 	// +optional
 	LastAppliedRevision string `json:"lastAppliedRevision,omitempty"`
 
+	// LastAppliedOriginRevision is the git commit that the source says the applied revision was made from, for example "sha1:…", when
+	// that revision does not name one itself: the one that "flux push artifact" records in an OCI artifact.
+	// +optional
+	LastAppliedOriginRevision string `json:"lastAppliedOriginRevision,omitempty"`
+
+	// VerifiedDigest is the digest of the last artifact that Flux had verified when it was seen, where that is required.
+	// +optional
+	VerifiedDigest string `json:"verifiedDigest,omitempty"`
+
 	// History of the last updates, the newest first.
 	// +optional
 	History meta.History `json:"history,omitempty"`
+
+	// Plan is what is to be changed, for a Stack with spec.approval.
+	// +optional
+	Plan *PlanStatus `json:"plan,omitempty"`
+
+	// Drift is what was found outside of Pulumi, for a Stack that looks for it.
+	// +optional
+	Drift *DriftStatus `json:"drift,omitempty"`
 
 	// ProjectInfo identifies the project of the last successful update. With it the stack can be destroyed without its source.
 	// +optional
@@ -104,6 +125,15 @@ type CurrentStackUpdate struct {
 	// +optional
 	RequestedAt string `json:"requestedAt,omitempty"`
 
+	// LastUpdateRequest is the value of the annotation pulumi.com/last-update that the Update answers; empty when something else
+	// asked for it.
+	// +optional
+	LastUpdateRequest string `json:"lastUpdateRequest,omitempty"`
+
+	// SpecDigest identifies the specification of the Stack that the update is for.
+	// +optional
+	SpecDigest string `json:"specDigest,omitempty"`
+
 	// ContentDigest identifies the content of the source that the stack is made of.
 	// +optional
 	ContentDigest string `json:"contentDigest,omitempty"`
@@ -116,9 +146,14 @@ type CurrentStackUpdate struct {
 
 // StackUpdateStatus is the outcome of an update.
 type StackUpdateStatus struct {
-	// Generation of the Stack that the update was for.
+	// Generation of the Stack that the update was for, or a later one with the same specification: a manifest that is applied
+	// again can have another generation and say nothing new.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
+
+	// SpecDigest identifies the specification of the Stack that the update was for.
+	// +optional
+	SpecDigest string `json:"specDigest,omitempty"`
 
 	// ReconcileRequest is the value of the annotation pulumi.com/reconciliation-request that the update was for.
 	// +optional

@@ -35,8 +35,6 @@ const (
 
 // StackSpec describes a Pulumi stack: where its program is, how it is configured and how it is kept up to date.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.projectRepo) && size(self.projectRepo) > 0, has(self.fluxSource), has(self.programRef)].filter(s, s).size() <= 1",message="a Stack has one source: set only one of projectRepo, fluxSource and programRef"
-// +kubebuilder:validation:XValidation:rule="!(has(self.commit) && size(self.commit) > 0 && has(self.branch) && size(self.branch) > 0)",message="set either commit or branch, not both"
 // +kubebuilder:validation:XValidation:rule="!(has(self.resyncFrequency) && has(self.resyncFrequencySeconds))",message="set either resyncFrequencySeconds or resyncFrequency, not both"
 type StackSpec struct {
 	// Stack is the name of the stack: "org/project/dev", "org/dev", or "dev" for a backend without organizations.
@@ -57,7 +55,8 @@ type StackSpec struct {
 	// +optional
 	SecretsProvider string `json:"secretsProvider,omitempty"`
 
-	// ServiceAccountName is the identity of the workspace pod. Empty means "default".
+	// ServiceAccountName is the identity of the workspace pod. Empty means that of the controller's flag --default-service-account,
+	// or else "default".
 	// +optional
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
@@ -86,6 +85,11 @@ type StackSpec struct {
 	// is made of, Revision means every new commit or artifact.
 	// +optional
 	UpdateOn UpdateOn `json:"updateOn,omitempty"`
+
+	// RequireVerified runs nothing but what Flux has verified: the source has to be a GitRepository or an OCIRepository whose
+	// spec.verify names a key or an identity, and whose artifact passed.
+	// +optional
+	RequireVerified bool `json:"requireVerified,omitempty"`
 
 	// Config is the configuration of the stack. Values are strings, numbers, booleans, objects or arrays. A key without a
 	// namespace belongs to the project. Values other than strings need version 3.202.0 of the pulumi CLI.
@@ -151,9 +155,8 @@ type StackSpec struct {
 	// +optional
 	RetryInterval *metav1.Duration `json:"retryInterval,omitempty"`
 
-	// RetryMaxBackoffDurationSeconds is the longest time between the attempts of a failed update, in seconds. 0 or nothing means
-	// 86400, a day.
-	// +kubebuilder:validation:Minimum=0
+	// RetryMaxBackoffDurationSeconds is the longest time between the attempts of a failed update, in seconds. Nothing, and what is
+	// not positive, means 86400, a day.
 	// +optional
 	RetryMaxBackoffDurationSeconds int64 `json:"retryMaxBackoffDurationSeconds,omitempty"`
 
@@ -166,9 +169,8 @@ type StackSpec struct {
 	// +optional
 	ContinueResyncOnCommitMatch bool `json:"continueResyncOnCommitMatch,omitempty"`
 
-	// ResyncFrequencySeconds is the resync interval: how often a git branch is looked at, and how often an update runs with
+	// ResyncFrequencySeconds is the resync interval: how often a git branch is polled, and how often an update runs with
 	// continueResyncOnCommitMatch, in seconds. Less than 60, or nothing, means 60.
-	// +kubebuilder:validation:Minimum=0
 	// +optional
 	ResyncFrequencySeconds int64 `json:"resyncFrequencySeconds,omitempty"`
 
@@ -226,11 +228,28 @@ type StackSpec struct {
 	// +optional
 	WorkspaceReclaimPolicy WorkspaceReclaimPolicy `json:"workspaceReclaimPolicy,omitempty"`
 
+	// WorkspaceIdleTimeout is how long the Stack may have nothing to run before the pod of its Workspace goes, for example "30m"; the next
+	// update brings it back. 0s keeps the pod. Without it, --workspace-idle-timeout of the controller counts.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="workspaceIdleTimeout must be a duration such as 1h30m, and not negative"
+	// +optional
+	WorkspaceIdleTimeout *metav1.Duration `json:"workspaceIdleTimeout,omitempty"`
+
 	// UpdateHistoryLimit is how many ended Updates are kept; 10 by default.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	// +optional
 	UpdateHistoryLimit *int32 `json:"updateHistoryLimit,omitempty"`
+
+	// Drift looks for changes that were made to resources outside of Pulumi, between the updates. Absent, nobody looks.
+	// +optional
+	Drift *DriftSpec `json:"drift,omitempty"`
+
+	// Approval makes each change a plan, which somebody has to approve and which is then carried out exactly. Absent, changes are made at
+	// once.
+	// +optional
+	Approval *ApprovalPolicy `json:"approval,omitempty"`
 
 	// WorkspaceTemplate customizes the Workspace of the Stack.
 	// +optional
@@ -254,9 +273,10 @@ type PrerequisiteRef struct {
 
 // Requirement says what is required of a prerequisite.
 type Requirement struct {
-	// SucceededWithinDuration requires that the last update succeeded not longer ago than this, for example "1h".
+	// SucceededWithinDuration requires that the last update succeeded not longer ago than this, for example "1h". Less than ten
+	// seconds count as ten seconds.
 	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="succeededWithinDuration must be a duration such as 1h30m, and not negative"
+	// +kubebuilder:validation:XValidation:rule="duration(self) == duration(self)",message="succeededWithinDuration must be a duration such as 1h30m"
 	// +optional
 	SucceededWithinDuration *metav1.Duration `json:"succeededWithinDuration,omitempty"`
 }
@@ -266,17 +286,19 @@ type Requirement struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:categories=pulumi
+// +kubebuilder:resource:categories={pulumi,fluxcd}
 // +kubebuilder:metadata:annotations="kustomize.toolkit.fluxcd.io/substitute=disabled"
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 42",message="the name of a Stack must not be longer than 42 characters"
-// +kubebuilder:printcolumn:name="Stack",type=string,priority=1,JSONPath=`.spec.stack`
+// +kubebuilder:printcolumn:name="Stack",type=string,priority=10,JSONPath=`.spec.stack`
 // +kubebuilder:printcolumn:name="Last Update",type=string,JSONPath=`.status.lastUpdate.state`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.status.lastUpdate.lastResyncTime`
-// +kubebuilder:printcolumn:name="Last Commit",type=string,priority=1,JSONPath=`.status.lastUpdate.lastAttemptedCommit`
+// +kubebuilder:printcolumn:name="Last Commit",type=string,priority=10,JSONPath=`.status.lastUpdate.lastAttemptedCommit`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reconciling",type=string,JSONPath=`.status.conditions[?(@.type=="Reconciling")].reason`
 // +kubebuilder:printcolumn:name="Stalled",type=string,JSONPath=`.status.conditions[?(@.type=="Stalled")].reason`
 // +kubebuilder:printcolumn:name="Permalink",type=string,JSONPath=`.status.lastUpdate.permalink`
+// +kubebuilder:printcolumn:name="Plan",type=string,priority=10,JSONPath=`.status.plan.state`
+// +kubebuilder:printcolumn:name="Changes",type=string,priority=10,JSONPath=`.status.plan.summary`
 type Stack struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -2,7 +2,6 @@ package v1
 
 import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
@@ -31,20 +30,39 @@ type TemplateMetadata struct {
 	Namespace string `json:"namespace,omitempty"`
 
 	// Finalizers have no effect.
-	// +listType=set
 	// +optional
 	Finalizers []string `json:"finalizers,omitempty"`
 
 	// OwnerReferences have no effect.
-	// +listType=map
-	// +listMapKey=uid
 	// +optional
-	OwnerReferences []metav1.OwnerReference `json:"ownerReferences,omitempty"`
+	OwnerReferences []apiextensionsv1.JSON `json:"ownerReferences,omitempty"`
+
+	// UID has no effect.
+	// +optional
+	UID string `json:"uid,omitempty"`
+
+	// ResourceVersion has no effect.
+	// +optional
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+
+	// Generation has no effect.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
 
 	// CreationTimestamp has no effect.
 	// +nullable
 	// +optional
 	CreationTimestamp *string `json:"creationTimestamp,omitempty"`
+
+	// DeletionTimestamp has no effect.
+	// +nullable
+	// +optional
+	DeletionTimestamp *string `json:"deletionTimestamp,omitempty"`
+
+	// DeletionGracePeriodSeconds has no effect.
+	// +nullable
+	// +optional
+	DeletionGracePeriodSeconds *int64 `json:"deletionGracePeriodSeconds,omitempty"`
 }
 
 // WorkspaceTemplate is merged over the Workspace that the controller makes for a Stack.

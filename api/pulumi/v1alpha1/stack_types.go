@@ -13,7 +13,7 @@ const StackKind = "Stack"
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:categories=pulumi
+// +kubebuilder:resource:categories={pulumi,fluxcd}
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 42",message="the name of a Stack must not be longer than 42 characters"
 type Stack struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -47,10 +47,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end }}
 
-{{- /* An image from {image, version}. */}}
+{{- /* An image from {image, chart, digest}: a release has the digests of its images, and they are not those of any other tag. */}}
 {{- define "stack-controller.image" -}}
 {{- with .image.registry }}{{ . }}/{{ end }}{{ .image.repository }}
-{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ default .version .image.tag }}{{ end }}
+{{- if .image.digest }}@{{ .image.digest }}
+{{- else if .image.tag }}:{{ .image.tag }}
+{{- else }}:{{ .chart.AppVersion }}{{ with index (default dict .chart.Annotations) .digest }}@{{ . }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- /* The name that the Pulumi Kubernetes Operator gave it, where one release of the namespace can have it. */}}
+{{- define "stack-controller.metricsServiceName" -}}
+{{- $name := include "stack-controller.fullname" . }}
+{{- if eq $name "stack-controller" }}pulumi-kubernetes-operator-metrics{{ else }}{{ printf "%s-metrics" (trunc 55 $name | trimSuffix "-") }}{{ end }}
 {{- end }}
 
 {{- define "stack-controller.eventsAddress" -}}

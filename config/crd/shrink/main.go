@@ -9,6 +9,7 @@
 //   - A pod template is a patch, so it need not have containers.
 //   - workspaceTemplate and updateTemplate of a Stack are patches too: nothing in their specification is required, and
 //     defaults must not be filled in, since they would override what the Stack says.
+//   - An updateTemplate does not choose plans: spec.approval of the Stack does.
 //   - Quantities and values that are a number or a string get the limits that decoding has. A single object that cannot be
 //     decoded would stop the controller's watch of all objects of its kind.
 //
@@ -123,6 +124,7 @@ func rewrite(schema *apiextensionsv1.JSONSchemaProps) {
 		case "updateTemplate":
 			updateProperty(&property, "spec", rewritePatch)
 			updateProperty(&property, "spec", dropDescriptionsBelow)
+			updateProperty(&property, "spec", dropPlan)
 		}
 		schema.Properties[name] = property
 	}
@@ -141,6 +143,14 @@ func rewritePatch(patch *apiextensionsv1.JSONSchemaProps) {
 		property.Default = nil
 		patch.Properties[name] = property
 	}
+}
+
+// dropPlan drops what a template has no say in, and the rules about it.
+func dropPlan(update *apiextensionsv1.JSONSchemaProps) {
+	for _, name := range []string{"plan", "savePlan", "planEnforcement"} {
+		delete(update.Properties, name)
+	}
+	update.XValidations = nil
 }
 
 // updateProperty changes a property of a schema in place; a schema without it is left alone.

@@ -8,12 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/stack-controller/stack-controller/internal/file"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 const (
@@ -23,9 +24,13 @@ const (
 	idleTimeout = 10 * time.Second
 	// requestTimeout bounds one request.
 	requestTimeout = 5 * time.Second
+	// maxQuote bounds what a message quotes of others, in bytes.
+	maxQuote = 300
 )
 
-// apiServer makes requests to the API server, with little more than net/http: an agent that idles must stay small.
+// apiServer makes requests to the API server, with little more than net/http: an agent that idles must stay small. With the clients of
+// client-go, and the types of k8s.io/api, its program has 40 MB instead of 17, and 30 MB of memory after its start instead of 14. The
+// caches of reviews in k8s.io/apiserver come on top of those clients.
 type apiServer struct {
 	url, tokenFile, caFile string
 
@@ -49,20 +54,27 @@ func (e *forbiddenError) Error() string {
 func (s *apiServer) call(ctx context.Context, method, path string, body, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	if err := s.do(ctx, method, path, body, answer); err != nil {
+		return fmt.Errorf("ask the API server: %s %s: %w", method, path, err)
+	}
+	return nil
+}
+
+func (s *apiServer) do(ctx context.Context, method, path string, body, answer any) error {
 	var content []byte
+	var err error
 	if body != nil {
-		var err error
 		if content, err = json.Marshal(body); err != nil {
-			return fmt.Errorf("encode a request to the API server: %w", err)
+			return err
 		}
 	}
 	request, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader(content))
 	if err != nil {
-		return fmt.Errorf("make a request to the API server: %w", err)
+		return err
 	}
-	token, err := readFile(s.tokenFile)
+	token, err := file.Read(s.tokenFile, maxFile)
 	if err != nil {
-		return fmt.Errorf("read the agent's token for the API server: %w", err)
+		return fmt.Errorf("read the agent's token: %w", err)
 	}
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	request.Header.Set("Content-Type", "application/json")
@@ -74,43 +86,31 @@ func (s *apiServer) call(ctx context.Context, method, path string, body, answer 
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return fmt.Errorf("ask the API server: %w", err)
+		return err
 	}
 	defer response.Body.Close()
-	content, err = io.ReadAll(io.LimitReader(response.Body, maxResponse+1))
-	switch {
-	case err != nil:
-		return fmt.Errorf("ask the API server: %s %s: read the answer: %w", method, path, err)
-	case len(content) > maxResponse:
-		return fmt.Errorf("ask the API server: %s %s: the answer is longer than %d bytes", method, path, maxResponse)
+	if content, err = file.ReadAll(response.Body, maxResponse); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
 	}
-	return s.decode(method, path, response, content, answer)
-}
-
-func (s *apiServer) decode(method, path string, response *http.Response, content []byte, answer any) error {
-	what := fmt.Sprintf("ask the API server: %s %s: %s", method, path, response.Status)
 	switch response.StatusCode {
 	case http.StatusOK, http.StatusCreated:
-		if err := json.Unmarshal(content, answer); err != nil {
-			return fmt.Errorf("%s: decode the answer: %w", what, err)
-		}
-		return nil
+		return json.Unmarshal(content, answer)
 	case http.StatusForbidden:
 		// The message names the user and what is missing. Other answers might quote the request, which holds a token.
 		var problem struct {
 			Message string `json:"message"`
 		}
 		_ = json.Unmarshal(content, &problem)
-		return &forbiddenError{message: bounded(problem.Message)}
+		return &forbiddenError{message: plaintext.Cut(problem.Message, maxQuote)}
 	case http.StatusUnauthorized:
-		return fmt.Errorf("%s: the agent's own token in %s is not accepted", what, s.tokenFile)
+		return fmt.Errorf("%s: the agent's own token in %s is not accepted", response.Status, s.tokenFile)
 	}
-	return errors.New(what)
+	return errors.New(response.Status)
 }
 
 // connect returns the client for the certificates that are in the file now.
 func (s *apiServer) connect() (*http.Client, error) {
-	ca, err := readFile(s.caFile)
+	ca, err := file.Read(s.caFile, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("read the API server's authority: %w", err)
 	}
@@ -123,9 +123,7 @@ func (s *apiServer) connect() (*http.Client, error) {
 	if !roots.AppendCertsFromPEM(ca) {
 		return nil, fmt.Errorf("read the API server's authority: %s has no certificate", s.caFile)
 	}
-	if s.client != nil {
-		s.client.CloseIdleConnections()
-	}
+	// The connections of the last client end when they are idle.
 	s.ca, s.client = ca, &http.Client{
 		// No proxy of the environment, which is the user's, gets to see tokens; nor whoever a redirect names.
 		Transport: &http.Transport{
@@ -135,27 +133,4 @@ func (s *apiServer) connect() (*http.Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return s.client, nil
-}
-
-// readFile reads a file that ought to be small.
-func readFile(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
-	if err == nil && len(content) > maxFile {
-		err = fmt.Errorf("%s is longer than %d bytes", path, maxFile)
-	}
-	return content, err
-}
-
-// bounded cuts a text that somebody else wrote to a length that suits a message.
-func bounded(text string) string {
-	const most = 300
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + " …"
-	}
-	return text
 }

@@ -2,11 +2,13 @@ package auth
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/utils/lru"
 )
 
 const (
@@ -16,6 +18,12 @@ const (
 	offlineTime = 10 * time.Minute
 	// awayTime is how long an older decision counts before the API server that was away is tried again.
 	awayTime = 10 * time.Second
+	// maxEntries is how many tokens that are accepted, and how many others, are remembered; the one that was used least recently goes
+	// first. A flood consists of others.
+	maxEntries = 500
+	// allowTime and denyTime are how long a decision counts at most. The first is how late a right that was taken away is
+	// noticed, the second how late one that was given.
+	allowTime, denyTime = 5 * time.Minute, 5 * time.Second
 )
 
 // authorize returns nil when the bearer of the token may call the agent. Otherwise the error is a gRPC status:
@@ -43,7 +51,9 @@ func (a *Authorizer) authorize(ctx context.Context, token string) error {
 			}
 			a.log.Warn("a token that was accepted before is accepted on", "reason", err.Error(), "tokenEnd", known.tokenEnd)
 			d = known
-			d.until = earlier(time.Now().Add(awayTime), known.tokenEnd)
+			if d.until = time.Now().Add(awayTime); known.tokenEnd.Before(d.until) {
+				d.until = known.tokenEnd
+			}
 		}
 		a.cache.put(k, d)
 		return nil, d.err
@@ -73,6 +83,7 @@ func (a *Authorizer) decide(ctx context.Context, token string) (decision, error)
 	return a.decideOffline(ctx, token)
 }
 
+// offline reports whether the API server is not asked for reviews now.
 func (a *Authorizer) offline() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -90,11 +101,28 @@ func (a *Authorizer) goOffline(because error) {
 	a.offlineUntil = time.Now().Add(offlineTime)
 }
 
+// key stands for a token: its SHA-256, so that the memory of the agent does not collect tokens.
+type key [sha256.Size]byte
+
+func keyOf(token string) key {
+	return sha256.Sum256([]byte(token))
+}
+
+// decision is what was decided on a token.
+type decision struct {
+	// err is a gRPC status that refuses the call, nil for one that is allowed.
+	err error
+	// until is how long the decision counts.
+	until time.Time
+	// tokenEnd is when a token that was allowed ends; zero when that is not known.
+	tokenEnd time.Time
+}
+
 // allow is the decision for a token that is accepted until it ends; a zero time means that this is not known.
 func allow(tokenEnd time.Time) decision {
 	until := time.Now().Add(allowTime)
-	if !tokenEnd.IsZero() {
-		until = earlier(until, tokenEnd)
+	if !tokenEnd.IsZero() && tokenEnd.Before(until) {
+		until = tokenEnd
 	}
 	return decision{until: until, tokenEnd: tokenEnd}
 }
@@ -104,9 +132,32 @@ func deny(code codes.Code, format string, args ...any) decision {
 	return decision{err: status.Errorf(code, format, args...), until: time.Now().Add(denyTime)}
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
+// cache remembers the latest decisions. It is safe for concurrent use.
+type cache struct {
+	accepted, refused *lru.Cache
+}
+
+func newCache(size int) *cache {
+	return &cache{accepted: lru.New(size), refused: lru.New(size)}
+}
+
+// get returns what was decided on the token, however long ago.
+func (c *cache) get(k key) (decision, bool) {
+	known, found := c.accepted.Get(k)
+	if !found {
+		known, found = c.refused.Get(k)
 	}
-	return b
+	d, _ := known.(decision)
+	return d, found
+}
+
+// put remembers the decision. A refusal never pushes out a token that is accepted.
+func (c *cache) put(k key, d decision) {
+	if d.err == nil {
+		c.refused.Remove(k)
+		c.accepted.Add(k, d)
+		return
+	}
+	c.accepted.Remove(k)
+	c.refused.Add(k, d)
 }

@@ -176,8 +176,7 @@ func (b *bench) delegate() {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:auth-delegator"},
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: b.namespace, Name: "agent"}},
 	}
-	_, err := b.client.RbacV1().ClusterRoleBindings().Create(b.t.Context(), binding, metav1.CreateOptions{})
-	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(b.client.RbacV1().ClusterRoleBindings().Create(b.t.Context(), binding, metav1.CreateOptions{})).Error().NotTo(HaveOccurred())
 	b.t.Cleanup(func() {
 		_ = b.client.RbacV1().ClusterRoleBindings().Delete(context.Background(), b.namespace, metav1.DeleteOptions{})
 	})
@@ -190,9 +189,8 @@ func (b *bench) permit(account, name string) {
 		ObjectMeta: metav1.ObjectMeta{Name: account + "-" + name, Namespace: b.namespace},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"auto.pulumi.com"}, Resources: []string{"workspaces/rpc"}, ResourceNames: []string{name}, Verbs: []string{"use"}}},
 	}
-	_, err := b.client.RbacV1().Roles(b.namespace).Create(b.t.Context(), role, metav1.CreateOptions{})
-	b.Expect(err).NotTo(HaveOccurred())
-	_, err = b.client.RbacV1().RoleBindings(b.namespace).Create(b.t.Context(), &rbacv1.RoleBinding{
+	b.Expect(b.client.RbacV1().Roles(b.namespace).Create(b.t.Context(), role, metav1.CreateOptions{})).Error().NotTo(HaveOccurred())
+	_, err := b.client.RbacV1().RoleBindings(b.namespace).Create(b.t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: role.ObjectMeta,
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: b.namespace, Name: account}},

@@ -69,6 +69,5 @@ func TestTheAddressOfTheAPIServerMayBeIPv6(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(a.api.url).To(Equal("https://[2001:db8::1]:443"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	_, err = New(Options{})
-	g.Expect(err).To(MatchError(ContainSubstring("KUBERNETES_SERVICE_HOST")))
+	g.Expect(New(Options{})).Error().To(MatchError(ContainSubstring("KUBERNETES_SERVICE_HOST")))
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 const (
@@ -13,53 +15,11 @@ const (
 	subjectAccessReviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 )
 
-// tokenReview is as much of authentication.k8s.io/v1 TokenReview as the agent needs.
-type tokenReview struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Spec       struct {
-		Token     string   `json:"token"`
-		Audiences []string `json:"audiences"`
-	} `json:"spec"`
-	Status struct {
-		Authenticated bool     `json:"authenticated"`
-		User          userInfo `json:"user"`
-		Audiences     []string `json:"audiences"`
-	} `json:"status"`
-}
-
 // userInfo is a user as the API server knows it.
 type userInfo struct {
-	Username string              `json:"username"`
-	UID      string              `json:"uid"`
-	Groups   []string            `json:"groups"`
-	Extra    map[string][]string `json:"extra"`
-}
-
-// subjectAccessReview is as much of authorization.k8s.io/v1 SubjectAccessReview as the agent needs.
-type subjectAccessReview struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Spec       struct {
-		User               string              `json:"user"`
-		UID                string              `json:"uid,omitempty"`
-		Groups             []string            `json:"groups,omitempty"`
-		Extra              map[string][]string `json:"extra,omitempty"`
-		ResourceAttributes resourceAttributes  `json:"resourceAttributes"`
-	} `json:"spec"`
-	Status struct {
-		Allowed bool `json:"allowed"`
-	} `json:"status"`
-}
-
-type resourceAttributes struct {
-	Namespace   string `json:"namespace"`
-	Name        string `json:"name"`
-	Verb        string `json:"verb"`
-	Group       string `json:"group"`
-	Version     string `json:"version"`
-	Resource    string `json:"resource"`
-	Subresource string `json:"subresource"`
+	Username, UID string
+	Groups        []string
+	Extra         map[string][]string
 }
 
 // decideOnline asks the API server. The error is a *forbiddenError when the agent may not ask.
@@ -79,16 +39,24 @@ func (a *Authorizer) decideOnline(ctx context.Context, token string) (decision, 
 	if !allowed {
 		return deny(codes.PermissionDenied,
 			"user %q may not use workspace %s/%s: grant the verb use on workspaces/rpc in API group auto.pulumi.com, for this name and namespace",
-			bounded(user.Username), a.options.Namespace, a.options.Name), nil
+			plaintext.Cut(user.Username, maxQuote), a.options.Namespace, a.options.Name), nil
 	}
 	return allow(unverifiedEnd(token)), nil
 }
 
 // reviewToken asks whose the token is; ok is false when it is nobody's, or not for this agent.
 func (a *Authorizer) reviewToken(ctx context.Context, token string) (user userInfo, ok bool, err error) {
-	review := tokenReview{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"}
-	review.Spec.Token, review.Spec.Audiences = token, []string{a.options.Audience}
-	var answer tokenReview
+	review := map[string]any{
+		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+		"spec": map[string]any{"token": token, "audiences": []string{a.options.Audience}},
+	}
+	var answer struct {
+		Status struct {
+			Authenticated bool
+			User          userInfo
+			Audiences     []string
+		}
+	}
 	if err := a.api.call(ctx, http.MethodPost, tokenReviews, review, &answer); err != nil {
 		return userInfo{}, false, err
 	}
@@ -98,15 +66,17 @@ func (a *Authorizer) reviewToken(ctx context.Context, token string) (user userIn
 
 // reviewAccess asks whether the user may use the workspace.
 func (a *Authorizer) reviewAccess(ctx context.Context, user userInfo) (bool, error) {
-	review := subjectAccessReview{APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview"}
-	review.Spec.User, review.Spec.UID, review.Spec.Groups, review.Spec.Extra = user.Username, user.UID, user.Groups, user.Extra
-	review.Spec.ResourceAttributes = resourceAttributes{
-		Namespace: a.options.Namespace, Name: a.options.Name, Verb: "use",
-		Group: "auto.pulumi.com", Version: "v1alpha1", Resource: "workspaces", Subresource: "rpc",
+	review := map[string]any{
+		"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+		"spec": map[string]any{
+			"user": user.Username, "uid": user.UID, "groups": user.Groups, "extra": user.Extra,
+			"resourceAttributes": map[string]string{
+				"namespace": a.options.Namespace, "name": a.options.Name, "verb": "use",
+				"group": "auto.pulumi.com", "version": "v1alpha1", "resource": "workspaces", "subresource": "rpc",
+			},
+		},
 	}
-	var answer subjectAccessReview
-	if err := a.api.call(ctx, http.MethodPost, subjectAccessReviews, review, &answer); err != nil {
-		return false, err
-	}
-	return answer.Status.Allowed, nil
+	var answer struct{ Status struct{ Allowed bool } }
+	err := a.api.call(ctx, http.MethodPost, subjectAccessReviews, review, &answer)
+	return answer.Status.Allowed, err
 }

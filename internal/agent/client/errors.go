@@ -16,6 +16,8 @@ import (
 var (
 	// ErrSourceMissing means that the agent does not have the artifact of the operation; push it and start again.
 	ErrSourceMissing = errors.New("the agent does not have the source")
+	// ErrPlanMissing means that the agent does not have the plan of the operation; push it and start again.
+	ErrPlanMissing = errors.New("the agent does not have the plan")
 	// ErrBusy means that another operation is not done, or the source is being replaced; try again later.
 	ErrBusy = errors.New("the agent is busy")
 	// ErrNotFound means that the agent does not know the operation.
@@ -25,12 +27,16 @@ var (
 	ErrUnavailable = errors.New("the agent is unavailable")
 	// ErrInvalid means that the request, or the archive, can never work.
 	ErrInvalid = errors.New("the agent refuses the request")
+	// ErrFetchFailed means that the agent could not download the artifact; try again later.
+	ErrFetchFailed = errors.New("the agent cannot fetch the source")
 	// ErrDigestMismatch means that the bytes that arrived are not those that the digest names.
 	ErrDigestMismatch = errors.New("the digest does not match")
 	// ErrTooLarge means that a limit of the agent or of the protocol is exceeded.
 	ErrTooLarge = errors.New("a limit of the agent is exceeded")
 	// ErrPulumiUnsupported means that the pulumi CLI of the workspace is not of a version that the agent can drive.
 	ErrPulumiUnsupported = errors.New("the pulumi CLI is not supported")
+	// errBadAnswer means that the agent answered something that was not decoded.
+	errBadAnswer = errors.New("the answer of the agent is refused")
 	// ErrDenied means that the agent does not accept the caller.
 	ErrDenied = errors.New("the agent denies access")
 )
@@ -39,7 +45,7 @@ var (
 type Error struct {
 	// What was attempted, and on what.
 	What string
-	// Message of the agent or of the transport.
+	// Message of the agent or of the transport, as it came. It has at most 32 KiB; Error shows the beginning of it as readable text.
 	Message string
 	// Kind is one of the errors above, nil when there is none for it.
 	Kind error
@@ -49,10 +55,11 @@ type Error struct {
 
 // Error says what was attempted and what came of it.
 func (e *Error) Error() string {
+	message := cleanText(e.Message, maxErrorText)
 	if e.Kind == nil {
-		return fmt.Sprintf("%s: %s: %s", e.What, e.Code, e.Message)
+		return fmt.Sprintf("%s: %s: %s", e.What, e.Code, message)
 	}
-	return fmt.Sprintf("%s: %v: %s", e.What, e.Kind, e.Message)
+	return fmt.Sprintf("%s: %v: %s", e.What, e.Kind, message)
 }
 
 // Unwrap returns the kind.
@@ -79,27 +86,20 @@ func wrap(ctx context.Context, what string, err error) error {
 func kindOf(err error, code codes.Code) error {
 	switch code {
 	case codes.FailedPrecondition:
-		switch proto.ReasonOf(err) {
-		case proto.ReasonSourceMissing:
-			return ErrSourceMissing
-		case proto.ReasonBusy:
-			return ErrBusy
-		case proto.ReasonPulumiUnsupported:
-			return ErrPulumiUnsupported
-		}
-	case codes.NotFound:
-		return ErrNotFound
+		return map[proto.Reason]error{
+			proto.ReasonSourceMissing:     ErrSourceMissing,
+			proto.ReasonPlanMissing:       ErrPlanMissing,
+			proto.ReasonBusy:              ErrBusy,
+			proto.ReasonFetchFailed:       ErrFetchFailed,
+			proto.ReasonPulumiUnsupported: ErrPulumiUnsupported,
+		}[proto.ReasonOf(err)]
 	// The deadline is the one of this package, Canceled and Aborted come from an agent that stops or moved on.
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
 		return ErrUnavailable
-	case codes.InvalidArgument:
-		return ErrInvalid
-	case codes.DataLoss:
-		return ErrDigestMismatch
-	case codes.ResourceExhausted:
-		return ErrTooLarge
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return ErrDenied
 	}
-	return nil
+	return map[codes.Code]error{
+		codes.NotFound: ErrNotFound, codes.InvalidArgument: ErrInvalid, codes.DataLoss: ErrDigestMismatch, codes.ResourceExhausted: ErrTooLarge,
+	}[code]
 }

@@ -25,7 +25,8 @@ func (c *Client) PushSource(ctx context.Context, digest string, size int64, cont
 	what := "push source " + digest
 	bounded, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
-	stream, err := c.agent.PushSource(bounded)
+	options, refused := emptyAnswer.options()
+	stream, err := c.agent.PushSource(bounded, options...)
 	if err != nil {
 		return wrap(ctx, what, err)
 	}
@@ -38,23 +39,36 @@ func (c *Client) PushSource(ctx context.Context, digest string, size int64, cont
 			return fmt.Errorf("%s: read the artifact: %w", what, err)
 		}
 	}
-	if _, err := stream.CloseAndRecv(); err != nil {
-		return wrap(ctx, what, err)
-	}
-	return nil
+	_, err = stream.CloseAndRecv()
+	return failure(ctx, what, *refused, err)
+}
+
+// FetchSource has the agent download the tarball with this digest from the URL, and returns once it has unpacked it. Decide on the
+// errors of PushSource, and ErrFetchFailed.
+func (c *Client) FetchSource(ctx context.Context, digest, url string) error {
+	bounded, cancel := context.WithTimeout(ctx, pushTimeout)
+	defer cancel()
+	what := "fetch source " + digest
+	options, refused := emptyAnswer.options()
+	_, err := c.agent.FetchSource(bounded, &proto.FetchSourceRequest{Digest: digest, Url: url}, options...)
+	return failure(ctx, what, *refused, err)
 }
 
 // sendChunks streams the content until its end or until the agent has answered. It returns errors of content only.
 func sendChunks(stream grpc.ClientStreamingClient[proto.PushSourceRequest, proto.PushSourceResponse], content io.Reader) error {
+	return eachChunk(content, func(chunk []byte) error {
+		return stream.Send(&proto.PushSourceRequest{Message: &proto.PushSourceRequest_Chunk{Chunk: chunk}})
+	})
+}
+
+// eachChunk sends the content in chunks, until its end or until one cannot be sent. It returns errors of content only.
+func eachChunk(content io.Reader, send func(chunk []byte) error) error {
 	for {
 		// A message must not be changed after it was sent, so every chunk has a buffer of its own.
 		buffer := make([]byte, chunkSize)
 		n, err := io.ReadFull(content, buffer)
-		if n > 0 {
-			message := &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Chunk{Chunk: buffer[:n]}}
-			if stream.Send(message) != nil {
-				return nil
-			}
+		if n > 0 && send(buffer[:n]) != nil {
+			return nil
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return nil

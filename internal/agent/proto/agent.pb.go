@@ -36,6 +36,14 @@ const (
 	OperationKind_OPERATION_KIND_UP          OperationKind = 2
 	OperationKind_OPERATION_KIND_REFRESH     OperationKind = 3
 	OperationKind_OPERATION_KIND_DESTROY     OperationKind = 4
+	// What a refresh would change in the state. A kind, and not an option of the refresh: an agent that does not know it must not run one
+	// that changes something.
+	OperationKind_OPERATION_KIND_REFRESH_PREVIEW OperationKind = 5
+	// What a destroy would delete.
+	OperationKind_OPERATION_KIND_DESTROY_PREVIEW OperationKind = 6
+	// An up or a destroy that carries out a plan, or nothing. Kinds, and not options: an agent that does not know them must not do more.
+	OperationKind_OPERATION_KIND_PLANNED_UP      OperationKind = 7
+	OperationKind_OPERATION_KIND_PLANNED_DESTROY OperationKind = 8
 )
 
 // Enum value maps for OperationKind.
@@ -46,13 +54,21 @@ var (
 		2: "OPERATION_KIND_UP",
 		3: "OPERATION_KIND_REFRESH",
 		4: "OPERATION_KIND_DESTROY",
+		5: "OPERATION_KIND_REFRESH_PREVIEW",
+		6: "OPERATION_KIND_DESTROY_PREVIEW",
+		7: "OPERATION_KIND_PLANNED_UP",
+		8: "OPERATION_KIND_PLANNED_DESTROY",
 	}
 	OperationKind_value = map[string]int32{
-		"OPERATION_KIND_UNSPECIFIED": 0,
-		"OPERATION_KIND_PREVIEW":     1,
-		"OPERATION_KIND_UP":          2,
-		"OPERATION_KIND_REFRESH":     3,
-		"OPERATION_KIND_DESTROY":     4,
+		"OPERATION_KIND_UNSPECIFIED":     0,
+		"OPERATION_KIND_PREVIEW":         1,
+		"OPERATION_KIND_UP":              2,
+		"OPERATION_KIND_REFRESH":         3,
+		"OPERATION_KIND_DESTROY":         4,
+		"OPERATION_KIND_REFRESH_PREVIEW": 5,
+		"OPERATION_KIND_DESTROY_PREVIEW": 6,
+		"OPERATION_KIND_PLANNED_UP":      7,
+		"OPERATION_KIND_PLANNED_DESTROY": 8,
 	}
 )
 
@@ -173,6 +189,12 @@ const (
 	FailureReason_FAILURE_REASON_TIMEOUT        FailureReason = 9
 	// expect_no_changes was set and there were changes, or expect_no_refresh_changes and the refresh would have made some.
 	FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES FailureReason = 10
+	// The plan is not about what is there now; nothing was changed.
+	FailureReason_FAILURE_REASON_PLAN_STALE FailureReason = 11
+	// Pulumi refused what is not in the plan.
+	FailureReason_FAILURE_REASON_PLAN_VIOLATED FailureReason = 12
+	// The plan is too large to be kept.
+	FailureReason_FAILURE_REASON_PLAN_TOO_LARGE FailureReason = 13
 )
 
 // Enum value maps for FailureReason.
@@ -189,6 +211,9 @@ var (
 		8:  "FAILURE_REASON_CONFIG_INVALID",
 		9:  "FAILURE_REASON_TIMEOUT",
 		10: "FAILURE_REASON_UNEXPECTED_CHANGES",
+		11: "FAILURE_REASON_PLAN_STALE",
+		12: "FAILURE_REASON_PLAN_VIOLATED",
+		13: "FAILURE_REASON_PLAN_TOO_LARGE",
 	}
 	FailureReason_value = map[string]int32{
 		"FAILURE_REASON_UNSPECIFIED":        0,
@@ -202,6 +227,9 @@ var (
 		"FAILURE_REASON_CONFIG_INVALID":     8,
 		"FAILURE_REASON_TIMEOUT":            9,
 		"FAILURE_REASON_UNEXPECTED_CHANGES": 10,
+		"FAILURE_REASON_PLAN_STALE":         11,
+		"FAILURE_REASON_PLAN_VIOLATED":      12,
+		"FAILURE_REASON_PLAN_TOO_LARGE":     13,
 	}
 )
 
@@ -275,7 +303,7 @@ type Info struct {
 	PulumiVersion string `protobuf:"bytes,2,opt,name=pulumi_version,json=pulumiVersion,proto3" json:"pulumi_version,omitempty"`
 	// Digest of the source that is unpacked now; empty when there is none.
 	SourceDigest string `protobuf:"bytes,3,opt,name=source_digest,json=sourceDigest,proto3" json:"source_digest,omitempty"`
-	// Operations that were not forgotten, without their results.
+	// Operations that were not forgotten: when and how they began and ended, and up to 1 KiB of their messages.
 	Operations    []*Operation `protobuf:"bytes,4,rep,name=operations,proto3" json:"operations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -512,6 +540,96 @@ func (*PushSourceResponse) Descriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{4}
 }
 
+type FetchSourceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "sha256:…" of the tarball.
+	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Where the tarball is, over http or https.
+	Url           string `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchSourceRequest) Reset() {
+	*x = FetchSourceRequest{}
+	mi := &file_agent_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchSourceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchSourceRequest) ProtoMessage() {}
+
+func (x *FetchSourceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchSourceRequest.ProtoReflect.Descriptor instead.
+func (*FetchSourceRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *FetchSourceRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *FetchSourceRequest) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+type FetchSourceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchSourceResponse) Reset() {
+	*x = FetchSourceResponse{}
+	mi := &file_agent_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchSourceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchSourceResponse) ProtoMessage() {}
+
+func (x *FetchSourceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchSourceResponse.ProtoReflect.Descriptor instead.
+func (*FetchSourceResponse) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{6}
+}
+
 // StartOperationRequest names everything that the operation needs: no earlier call prepares it.
 type StartOperationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -544,13 +662,17 @@ type StartOperationRequest struct {
 	CommitMetadata map[string]string `protobuf:"bytes,15,rep,name=commit_metadata,json=commitMetadata,proto3" json:"commit_metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// An earlier operation on the stack was cut off, which this agent may know nothing of: what was pending then is looked for first.
 	AfterInterruption bool `protobuf:"varint,16,opt,name=after_interruption,json=afterInterruption,proto3" json:"after_interruption,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The stack is probably not there: create it first, unless create_stack is false. One that exists is used as it is.
+	NewStack bool `protobuf:"varint,17,opt,name=new_stack,json=newStack,proto3" json:"new_stack,omitempty"`
+	// With a preview of an up or a destroy: keep it as a plan. With the planned kinds: carry this one out.
+	Plan          *PlanRequest `protobuf:"bytes,18,opt,name=plan,proto3" json:"plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StartOperationRequest) Reset() {
 	*x = StartOperationRequest{}
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -562,7 +684,7 @@ func (x *StartOperationRequest) String() string {
 func (*StartOperationRequest) ProtoMessage() {}
 
 func (x *StartOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -575,7 +697,7 @@ func (x *StartOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartOperationRequest.ProtoReflect.Descriptor instead.
 func (*StartOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{5}
+	return file_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StartOperationRequest) GetId() string {
@@ -703,6 +825,20 @@ func (x *StartOperationRequest) GetAfterInterruption() bool {
 	return false
 }
 
+func (x *StartOperationRequest) GetNewStack() bool {
+	if x != nil {
+		return x.NewStack
+	}
+	return false
+}
+
+func (x *StartOperationRequest) GetPlan() *PlanRequest {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
 type isStartOperationRequest_Source interface {
 	isStartOperationRequest_Source()
 }
@@ -727,6 +863,493 @@ func (*StartOperationRequest_Local) isStartOperationRequest_Source() {}
 
 func (*StartOperationRequest_Project) isStartOperationRequest_Source() {}
 
+// PlanRequest says what to do about a plan.
+type PlanRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key of the digests, which tell nothing without it: 32 bytes.
+	Key []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Pulumi's file is not kept, or not used: it constrains nothing.
+	WithoutFile bool `protobuf:"varint,2,opt,name=without_file,json=withoutFile,proto3" json:"without_file,omitempty"`
+	// What the digests have to be of a plan that is carried out. For an up without_file, the digest of the changes does not count.
+	Expected *PlanDigests `protobuf:"bytes,3,opt,name=expected,proto3" json:"expected,omitempty"`
+	// Digest of the compressed file, as it was pushed. Empty when there is none.
+	FileDigest    string `protobuf:"bytes,4,opt,name=file_digest,json=fileDigest,proto3" json:"file_digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRequest) Reset() {
+	*x = PlanRequest{}
+	mi := &file_agent_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRequest) ProtoMessage() {}
+
+func (x *PlanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
+func (*PlanRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PlanRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *PlanRequest) GetWithoutFile() bool {
+	if x != nil {
+		return x.WithoutFile
+	}
+	return false
+}
+
+func (x *PlanRequest) GetExpected() *PlanDigests {
+	if x != nil {
+		return x.Expected
+	}
+	return nil
+}
+
+func (x *PlanRequest) GetFileDigest() string {
+	if x != nil {
+		return x.FileDigest
+	}
+	return ""
+}
+
+// PlanDigests are hex, "hmac-sha256" with the key of the request.
+type PlanDigests struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Inputs string                 `protobuf:"bytes,1,opt,name=inputs,proto3" json:"inputs,omitempty"`
+	// Of the inputs and the changes.
+	Changes       string `protobuf:"bytes,2,opt,name=changes,proto3" json:"changes,omitempty"`
+	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDigests) Reset() {
+	*x = PlanDigests{}
+	mi := &file_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDigests) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDigests) ProtoMessage() {}
+
+func (x *PlanDigests) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDigests.ProtoReflect.Descriptor instead.
+func (*PlanDigests) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PlanDigests) GetInputs() string {
+	if x != nil {
+		return x.Inputs
+	}
+	return ""
+}
+
+func (x *PlanDigests) GetChanges() string {
+	if x != nil {
+		return x.Changes
+	}
+	return ""
+}
+
+func (x *PlanDigests) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+// Plan is what is known of a plan that an operation saved.
+type Plan struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Digests *PlanDigests           `protobuf:"bytes,1,opt,name=digests,proto3" json:"digests,omitempty"`
+	// Version of the pulumi CLI that made it.
+	PulumiVersion string `protobuf:"bytes,2,opt,name=pulumi_version,json=pulumiVersion,proto3" json:"pulumi_version,omitempty"`
+	// Size of Pulumi's file in bytes; 0 when it is not kept.
+	Size int64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	// How many values are known only when it is carried out.
+	Unknowns      int64 `protobuf:"varint,4,opt,name=unknowns,proto3" json:"unknowns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Plan) Reset() {
+	*x = Plan{}
+	mi := &file_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Plan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Plan) ProtoMessage() {}
+
+func (x *Plan) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Plan.ProtoReflect.Descriptor instead.
+func (*Plan) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Plan) GetDigests() *PlanDigests {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+func (x *Plan) GetPulumiVersion() string {
+	if x != nil {
+		return x.PulumiVersion
+	}
+	return ""
+}
+
+func (x *Plan) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Plan) GetUnknowns() int64 {
+	if x != nil {
+		return x.Unknowns
+	}
+	return 0
+}
+
+type PushPlanRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*PushPlanRequest_Header
+	//	*PushPlanRequest_Chunk
+	Message       isPushPlanRequest_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushPlanRequest) Reset() {
+	*x = PushPlanRequest{}
+	mi := &file_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushPlanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushPlanRequest) ProtoMessage() {}
+
+func (x *PushPlanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushPlanRequest.ProtoReflect.Descriptor instead.
+func (*PushPlanRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PushPlanRequest) GetMessage() isPushPlanRequest_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *PushPlanRequest) GetHeader() *PlanHeader {
+	if x != nil {
+		if x, ok := x.Message.(*PushPlanRequest_Header); ok {
+			return x.Header
+		}
+	}
+	return nil
+}
+
+func (x *PushPlanRequest) GetChunk() []byte {
+	if x != nil {
+		if x, ok := x.Message.(*PushPlanRequest_Chunk); ok {
+			return x.Chunk
+		}
+	}
+	return nil
+}
+
+type isPushPlanRequest_Message interface {
+	isPushPlanRequest_Message()
+}
+
+type PushPlanRequest_Header struct {
+	Header *PlanHeader `protobuf:"bytes,1,opt,name=header,proto3,oneof"`
+}
+
+type PushPlanRequest_Chunk struct {
+	// At most 1 MiB.
+	Chunk []byte `protobuf:"bytes,2,opt,name=chunk,proto3,oneof"`
+}
+
+func (*PushPlanRequest_Header) isPushPlanRequest_Message() {}
+
+func (*PushPlanRequest_Chunk) isPushPlanRequest_Message() {}
+
+type PlanHeader struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "sha256:…" of the bytes.
+	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// How many bytes there are.
+	Size          int64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanHeader) Reset() {
+	*x = PlanHeader{}
+	mi := &file_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanHeader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanHeader) ProtoMessage() {}
+
+func (x *PlanHeader) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanHeader.ProtoReflect.Descriptor instead.
+func (*PlanHeader) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PlanHeader) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *PlanHeader) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+type PushPlanResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushPlanResponse) Reset() {
+	*x = PushPlanResponse{}
+	mi := &file_agent_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushPlanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushPlanResponse) ProtoMessage() {}
+
+func (x *PushPlanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushPlanResponse.ProtoReflect.Descriptor instead.
+func (*PushPlanResponse) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{13}
+}
+
+type GetPlanRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the operation that saved it.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPlanRequest) Reset() {
+	*x = GetPlanRequest{}
+	mi := &file_agent_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPlanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPlanRequest) ProtoMessage() {}
+
+func (x *GetPlanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPlanRequest.ProtoReflect.Descriptor instead.
+func (*GetPlanRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *GetPlanRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type PlanPart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only in the first message: how many bytes there are of Pulumi's file, and of the text, both compressed with gzip.
+	FileSize int64 `protobuf:"varint,1,opt,name=file_size,json=fileSize,proto3" json:"file_size,omitempty"`
+	TextSize int64 `protobuf:"varint,2,opt,name=text_size,json=textSize,proto3" json:"text_size,omitempty"`
+	// At most 1 MiB.
+	Chunk         []byte `protobuf:"bytes,3,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanPart) Reset() {
+	*x = PlanPart{}
+	mi := &file_agent_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPart) ProtoMessage() {}
+
+func (x *PlanPart) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPart.ProtoReflect.Descriptor instead.
+func (*PlanPart) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PlanPart) GetFileSize() int64 {
+	if x != nil {
+		return x.FileSize
+	}
+	return 0
+}
+
+func (x *PlanPart) GetTextSize() int64 {
+	if x != nil {
+		return x.TextSize
+	}
+	return 0
+}
+
+func (x *PlanPart) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
 type ArtifactSource struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -738,7 +1361,7 @@ type ArtifactSource struct {
 
 func (x *ArtifactSource) Reset() {
 	*x = ArtifactSource{}
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -750,7 +1373,7 @@ func (x *ArtifactSource) String() string {
 func (*ArtifactSource) ProtoMessage() {}
 
 func (x *ArtifactSource) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -763,7 +1386,7 @@ func (x *ArtifactSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArtifactSource.ProtoReflect.Descriptor instead.
 func (*ArtifactSource) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{6}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ArtifactSource) GetDigest() string {
@@ -789,7 +1412,7 @@ type LocalSource struct {
 
 func (x *LocalSource) Reset() {
 	*x = LocalSource{}
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +1424,7 @@ func (x *LocalSource) String() string {
 func (*LocalSource) ProtoMessage() {}
 
 func (x *LocalSource) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +1437,7 @@ func (x *LocalSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalSource.ProtoReflect.Descriptor instead.
 func (*LocalSource) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{7}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LocalSource) GetDir() string {
@@ -834,7 +1457,7 @@ type ProjectSource struct {
 
 func (x *ProjectSource) Reset() {
 	*x = ProjectSource{}
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +1469,7 @@ func (x *ProjectSource) String() string {
 func (*ProjectSource) ProtoMessage() {}
 
 func (x *ProjectSource) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +1482,7 @@ func (x *ProjectSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectSource.ProtoReflect.Descriptor instead.
 func (*ProjectSource) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{8}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ProjectSource) GetName() string {
@@ -899,7 +1522,7 @@ type ConfigItem struct {
 
 func (x *ConfigItem) Reset() {
 	*x = ConfigItem{}
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -911,7 +1534,7 @@ func (x *ConfigItem) String() string {
 func (*ConfigItem) ProtoMessage() {}
 
 func (x *ConfigItem) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -924,7 +1547,7 @@ func (x *ConfigItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigItem.ProtoReflect.Descriptor instead.
 func (*ConfigItem) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ConfigItem) GetKey() string {
@@ -1047,7 +1670,7 @@ type EnvironmentVariable struct {
 
 func (x *EnvironmentVariable) Reset() {
 	*x = EnvironmentVariable{}
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1682,7 @@ func (x *EnvironmentVariable) String() string {
 func (*EnvironmentVariable) ProtoMessage() {}
 
 func (x *EnvironmentVariable) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1695,7 @@ func (x *EnvironmentVariable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnvironmentVariable.ProtoReflect.Descriptor instead.
 func (*EnvironmentVariable) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EnvironmentVariable) GetName() string {
@@ -1171,7 +1794,7 @@ type OperationOptions struct {
 
 func (x *OperationOptions) Reset() {
 	*x = OperationOptions{}
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1183,7 +1806,7 @@ func (x *OperationOptions) String() string {
 func (*OperationOptions) ProtoMessage() {}
 
 func (x *OperationOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1196,7 +1819,7 @@ func (x *OperationOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationOptions.ProtoReflect.Descriptor instead.
 func (*OperationOptions) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *OperationOptions) GetParallel() int32 {
@@ -1298,16 +1921,26 @@ type Operation struct {
 	Failure   FailureReason `protobuf:"varint,8,opt,name=failure,proto3,enum=stackcontroller.agent.v1.FailureReason" json:"failure,omitempty"`
 	Permalink string        `protobuf:"bytes,9,opt,name=permalink,proto3" json:"permalink,omitempty"`
 	// Only in GetOperation, when the operation succeeded. Values of secret outputs are in clear.
-	Outputs       map[string]*Output `protobuf:"bytes,10,rep,name=outputs,proto3" json:"outputs,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Project       *ProjectSource     `protobuf:"bytes,11,opt,name=project,proto3" json:"project,omitempty"`
-	LockHolder    *LockHolder        `protobuf:"bytes,12,opt,name=lock_holder,json=lockHolder,proto3" json:"lock_holder,omitempty"`
+	Outputs    map[string]*Output `protobuf:"bytes,10,rep,name=outputs,proto3" json:"outputs,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Project    *ProjectSource     `protobuf:"bytes,11,opt,name=project,proto3" json:"project,omitempty"`
+	LockHolder *LockHolder        `protobuf:"bytes,12,opt,name=lock_holder,json=lockHolder,proto3" json:"lock_holder,omitempty"`
+	// What pulumi warned of although the operation succeeded, at most 10. Redacted, one line each.
+	Warnings []string `protobuf:"bytes,13,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// What a preview of any kind would change, at most 200. Only in GetOperation. No values.
+	Changes []*ResourceChange `protobuf:"bytes,14,rep,name=changes,proto3" json:"changes,omitempty"`
+	// How many changes are left out.
+	OmittedChanges int64 `protobuf:"varint,15,opt,name=omitted_changes,json=omittedChanges,proto3" json:"omitted_changes,omitempty"`
+	// How long pulumi worked on the operation, without what was prepared before. Only when it has ended, and absent when it did not get there.
+	RunTime *durationpb.Duration `protobuf:"bytes,16,opt,name=run_time,json=runTime,proto3" json:"run_time,omitempty"`
+	// The plan that the operation saved. Only in GetOperation, when it succeeded.
+	Plan          *Plan `protobuf:"bytes,17,opt,name=plan,proto3" json:"plan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1319,7 +1952,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1332,7 +1965,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Operation) GetId() string {
@@ -1419,6 +2052,113 @@ func (x *Operation) GetLockHolder() *LockHolder {
 	return nil
 }
 
+func (x *Operation) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *Operation) GetChanges() []*ResourceChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *Operation) GetOmittedChanges() int64 {
+	if x != nil {
+		return x.OmittedChanges
+	}
+	return 0
+}
+
+func (x *Operation) GetRunTime() *durationpb.Duration {
+	if x != nil {
+		return x.RunTime
+	}
+	return nil
+}
+
+func (x *Operation) GetPlan() *Plan {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+// ResourceChange is what would be done with one resource.
+type ResourceChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "create", "update", "replace", "delete" and the like.
+	Operation string `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	Urn       string `protobuf:"bytes,2,opt,name=urn,proto3" json:"urn,omitempty"`
+	// The properties that differ, at most 20, as paths such as tags.owner.
+	Paths []string `protobuf:"bytes,3,rep,name=paths,proto3" json:"paths,omitempty"`
+	// Those of them that make a replacement necessary.
+	ReplacePaths  []string `protobuf:"bytes,4,rep,name=replace_paths,json=replacePaths,proto3" json:"replace_paths,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResourceChange) Reset() {
+	*x = ResourceChange{}
+	mi := &file_agent_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResourceChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResourceChange) ProtoMessage() {}
+
+func (x *ResourceChange) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResourceChange.ProtoReflect.Descriptor instead.
+func (*ResourceChange) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ResourceChange) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *ResourceChange) GetUrn() string {
+	if x != nil {
+		return x.Urn
+	}
+	return ""
+}
+
+func (x *ResourceChange) GetPaths() []string {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+func (x *ResourceChange) GetReplacePaths() []string {
+	if x != nil {
+		return x.ReplacePaths
+	}
+	return nil
+}
+
 type Output struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The value as JSON.
@@ -1432,7 +2172,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +2184,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +2197,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Output) GetValue() []byte {
@@ -1494,7 +2234,7 @@ type LockHolder struct {
 
 func (x *LockHolder) Reset() {
 	*x = LockHolder{}
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +2246,7 @@ func (x *LockHolder) String() string {
 func (*LockHolder) ProtoMessage() {}
 
 func (x *LockHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +2259,7 @@ func (x *LockHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockHolder.ProtoReflect.Descriptor instead.
 func (*LockHolder) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LockHolder) GetUser() string {
@@ -1559,7 +2299,7 @@ type GetOperationRequest struct {
 
 func (x *GetOperationRequest) Reset() {
 	*x = GetOperationRequest{}
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +2311,7 @@ func (x *GetOperationRequest) String() string {
 func (*GetOperationRequest) ProtoMessage() {}
 
 func (x *GetOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +2324,7 @@ func (x *GetOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOperationRequest.ProtoReflect.Descriptor instead.
 func (*GetOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetOperationRequest) GetId() string {
@@ -1603,7 +2343,7 @@ type WatchOperationRequest struct {
 
 func (x *WatchOperationRequest) Reset() {
 	*x = WatchOperationRequest{}
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1615,7 +2355,7 @@ func (x *WatchOperationRequest) String() string {
 func (*WatchOperationRequest) ProtoMessage() {}
 
 func (x *WatchOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1628,7 +2368,7 @@ func (x *WatchOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchOperationRequest.ProtoReflect.Descriptor instead.
 func (*WatchOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WatchOperationRequest) GetId() string {
@@ -1647,7 +2387,7 @@ type CancelOperationRequest struct {
 
 func (x *CancelOperationRequest) Reset() {
 	*x = CancelOperationRequest{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +2399,7 @@ func (x *CancelOperationRequest) String() string {
 func (*CancelOperationRequest) ProtoMessage() {}
 
 func (x *CancelOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1672,7 +2412,7 @@ func (x *CancelOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelOperationRequest.ProtoReflect.Descriptor instead.
 func (*CancelOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CancelOperationRequest) GetId() string {
@@ -1691,7 +2431,7 @@ type ForgetOperationRequest struct {
 
 func (x *ForgetOperationRequest) Reset() {
 	*x = ForgetOperationRequest{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1703,7 +2443,7 @@ func (x *ForgetOperationRequest) String() string {
 func (*ForgetOperationRequest) ProtoMessage() {}
 
 func (x *ForgetOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1716,7 +2456,7 @@ func (x *ForgetOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetOperationRequest.ProtoReflect.Descriptor instead.
 func (*ForgetOperationRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ForgetOperationRequest) GetId() string {
@@ -1734,7 +2474,7 @@ type ForgetOperationResponse struct {
 
 func (x *ForgetOperationResponse) Reset() {
 	*x = ForgetOperationResponse{}
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +2486,7 @@ func (x *ForgetOperationResponse) String() string {
 func (*ForgetOperationResponse) ProtoMessage() {}
 
 func (x *ForgetOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +2499,7 @@ func (x *ForgetOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetOperationResponse.ProtoReflect.Descriptor instead.
 func (*ForgetOperationResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_proto_rawDescGZIP(), []int{30}
 }
 
 var File_agent_proto protoreflect.FileDescriptor
@@ -1782,7 +2522,11 @@ const file_agent_proto_rawDesc = "" +
 	"\fSourceHeader\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\"\x14\n" +
-	"\x12PushSourceResponse\"\xda\a\n" +
+	"\x12PushSourceResponse\">\n" +
+	"\x12FetchSourceRequest\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x10\n" +
+	"\x03url\x18\x02 \x01(\tR\x03url\"\x15\n" +
+	"\x13FetchSourceResponse\"\xb2\b\n" +
 	"\x15StartOperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\x04kind\x18\x02 \x01(\x0e2'.stackcontroller.agent.v1.OperationKindR\x04kind\x12\x14\n" +
@@ -1800,11 +2544,43 @@ const file_agent_proto_rawDesc = "" +
 	"\atimeout\x18\r \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12<\n" +
 	"\fcancel_grace\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\vcancelGrace\x12l\n" +
 	"\x0fcommit_metadata\x18\x0f \x03(\v2C.stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntryR\x0ecommitMetadata\x12-\n" +
-	"\x12after_interruption\x18\x10 \x01(\bR\x11afterInterruption\x1aA\n" +
+	"\x12after_interruption\x18\x10 \x01(\bR\x11afterInterruption\x12\x1b\n" +
+	"\tnew_stack\x18\x11 \x01(\bR\bnewStack\x129\n" +
+	"\x04plan\x18\x12 \x01(\v2%.stackcontroller.agent.v1.PlanRequestR\x04plan\x1aA\n" +
 	"\x13CommitMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
-	"\x06source\":\n" +
+	"\x06source\"\xa6\x01\n" +
+	"\vPlanRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12!\n" +
+	"\fwithout_file\x18\x02 \x01(\bR\vwithoutFile\x12A\n" +
+	"\bexpected\x18\x03 \x01(\v2%.stackcontroller.agent.v1.PlanDigestsR\bexpected\x12\x1f\n" +
+	"\vfile_digest\x18\x04 \x01(\tR\n" +
+	"fileDigest\"U\n" +
+	"\vPlanDigests\x12\x16\n" +
+	"\x06inputs\x18\x01 \x01(\tR\x06inputs\x12\x18\n" +
+	"\achanges\x18\x02 \x01(\tR\achanges\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\"\x9e\x01\n" +
+	"\x04Plan\x12?\n" +
+	"\adigests\x18\x01 \x01(\v2%.stackcontroller.agent.v1.PlanDigestsR\adigests\x12%\n" +
+	"\x0epulumi_version\x18\x02 \x01(\tR\rpulumiVersion\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x1a\n" +
+	"\bunknowns\x18\x04 \x01(\x03R\bunknowns\"t\n" +
+	"\x0fPushPlanRequest\x12>\n" +
+	"\x06header\x18\x01 \x01(\v2$.stackcontroller.agent.v1.PlanHeaderH\x00R\x06header\x12\x16\n" +
+	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunkB\t\n" +
+	"\amessage\"8\n" +
+	"\n" +
+	"PlanHeader\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\"\x12\n" +
+	"\x10PushPlanResponse\" \n" +
+	"\x0eGetPlanRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"Z\n" +
+	"\bPlanPart\x12\x1b\n" +
+	"\tfile_size\x18\x01 \x01(\x03R\bfileSize\x12\x1b\n" +
+	"\ttext_size\x18\x02 \x01(\x03R\btextSize\x12\x14\n" +
+	"\x05chunk\x18\x03 \x01(\fR\x05chunk\":\n" +
 	"\x0eArtifactSource\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x10\n" +
 	"\x03dir\x18\x02 \x01(\tR\x03dir\"\x1f\n" +
@@ -1846,7 +2622,7 @@ const file_agent_proto_rawDesc = "" +
 	" \x01(\bR\n" +
 	"runProgram\x12\x1b\n" +
 	"\tlog_level\x18\v \x01(\rR\blogLevel\x129\n" +
-	"\x19expect_no_refresh_changes\x18\f \x01(\bR\x16expectNoRefreshChanges\"\xe2\x06\n" +
+	"\x19expect_no_refresh_changes\x18\f \x01(\bR\x16expectNoRefreshChanges\"\xd5\b\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\x04kind\x18\x02 \x01(\x0e2'.stackcontroller.agent.v1.OperationKindR\x04kind\x12>\n" +
@@ -1862,13 +2638,23 @@ const file_agent_proto_rawDesc = "" +
 	" \x03(\v20.stackcontroller.agent.v1.Operation.OutputsEntryR\aoutputs\x12A\n" +
 	"\aproject\x18\v \x01(\v2'.stackcontroller.agent.v1.ProjectSourceR\aproject\x12E\n" +
 	"\vlock_holder\x18\f \x01(\v2$.stackcontroller.agent.v1.LockHolderR\n" +
-	"lockHolder\x1aB\n" +
+	"lockHolder\x12\x1a\n" +
+	"\bwarnings\x18\r \x03(\tR\bwarnings\x12B\n" +
+	"\achanges\x18\x0e \x03(\v2(.stackcontroller.agent.v1.ResourceChangeR\achanges\x12'\n" +
+	"\x0fomitted_changes\x18\x0f \x01(\x03R\x0eomittedChanges\x124\n" +
+	"\brun_time\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\arunTime\x122\n" +
+	"\x04plan\x18\x11 \x01(\v2\x1e.stackcontroller.agent.v1.PlanR\x04plan\x1aB\n" +
 	"\x14ResourceChangesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a\\\n" +
 	"\fOutputsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x126\n" +
-	"\x05value\x18\x02 \x01(\v2 .stackcontroller.agent.v1.OutputR\x05value:\x028\x01\"P\n" +
+	"\x05value\x18\x02 \x01(\v2 .stackcontroller.agent.v1.OutputR\x05value:\x028\x01\"{\n" +
+	"\x0eResourceChange\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x12\x10\n" +
+	"\x03urn\x18\x02 \x01(\tR\x03urn\x12\x14\n" +
+	"\x05paths\x18\x03 \x03(\tR\x05paths\x12#\n" +
+	"\rreplace_paths\x18\x04 \x03(\tR\freplacePaths\"P\n" +
 	"\x06Output\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\fR\x05value\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\bR\x06secret\x12\x18\n" +
@@ -1887,13 +2673,17 @@ const file_agent_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"(\n" +
 	"\x16ForgetOperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x19\n" +
-	"\x17ForgetOperationResponse*\x9a\x01\n" +
+	"\x17ForgetOperationResponse*\xa5\x02\n" +
 	"\rOperationKind\x12\x1e\n" +
 	"\x1aOPERATION_KIND_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16OPERATION_KIND_PREVIEW\x10\x01\x12\x15\n" +
 	"\x11OPERATION_KIND_UP\x10\x02\x12\x1a\n" +
 	"\x16OPERATION_KIND_REFRESH\x10\x03\x12\x1a\n" +
-	"\x16OPERATION_KIND_DESTROY\x10\x04*\x84\x02\n" +
+	"\x16OPERATION_KIND_DESTROY\x10\x04\x12\"\n" +
+	"\x1eOPERATION_KIND_REFRESH_PREVIEW\x10\x05\x12\"\n" +
+	"\x1eOPERATION_KIND_DESTROY_PREVIEW\x10\x06\x12\x1d\n" +
+	"\x19OPERATION_KIND_PLANNED_UP\x10\a\x12\"\n" +
+	"\x1eOPERATION_KIND_PLANNED_DESTROY\x10\b*\x84\x02\n" +
 	"\x0eOperationState\x12\x1f\n" +
 	"\x1bOPERATION_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16OPERATION_STATE_QUEUED\x10\x01\x12\x1d\n" +
@@ -1902,7 +2692,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x19OPERATION_STATE_SUCCEEDED\x10\x04\x12\x1a\n" +
 	"\x16OPERATION_STATE_FAILED\x10\x05\x12\x1f\n" +
 	"\x1bOPERATION_STATE_INTERRUPTED\x10\x06\x12\x1d\n" +
-	"\x19OPERATION_STATE_CANCELLED\x10\a*\x8f\x03\n" +
+	"\x19OPERATION_STATE_CANCELLED\x10\a*\xf3\x03\n" +
 	"\rFailureReason\x12\x1e\n" +
 	"\x1aFAILURE_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cFAILURE_REASON_UPDATE_FAILED\x10\x01\x12\"\n" +
@@ -1915,11 +2705,17 @@ const file_agent_proto_rawDesc = "" +
 	"\x1dFAILURE_REASON_CONFIG_INVALID\x10\b\x12\x1a\n" +
 	"\x16FAILURE_REASON_TIMEOUT\x10\t\x12%\n" +
 	"!FAILURE_REASON_UNEXPECTED_CHANGES\x10\n" +
-	"2\xdf\x05\n" +
+	"\x12\x1d\n" +
+	"\x19FAILURE_REASON_PLAN_STALE\x10\v\x12 \n" +
+	"\x1cFAILURE_REASON_PLAN_VIOLATED\x10\f\x12!\n" +
+	"\x1dFAILURE_REASON_PLAN_TOO_LARGE\x10\r2\x8b\b\n" +
 	"\x05Agent\x12S\n" +
 	"\aGetInfo\x12(.stackcontroller.agent.v1.GetInfoRequest\x1a\x1e.stackcontroller.agent.v1.Info\x12i\n" +
 	"\n" +
-	"PushSource\x12+.stackcontroller.agent.v1.PushSourceRequest\x1a,.stackcontroller.agent.v1.PushSourceResponse(\x01\x12f\n" +
+	"PushSource\x12+.stackcontroller.agent.v1.PushSourceRequest\x1a,.stackcontroller.agent.v1.PushSourceResponse(\x01\x12j\n" +
+	"\vFetchSource\x12,.stackcontroller.agent.v1.FetchSourceRequest\x1a-.stackcontroller.agent.v1.FetchSourceResponse\x12c\n" +
+	"\bPushPlan\x12).stackcontroller.agent.v1.PushPlanRequest\x1a*.stackcontroller.agent.v1.PushPlanResponse(\x01\x12Y\n" +
+	"\aGetPlan\x12(.stackcontroller.agent.v1.GetPlanRequest\x1a\".stackcontroller.agent.v1.PlanPart0\x01\x12f\n" +
 	"\x0eStartOperation\x12/.stackcontroller.agent.v1.StartOperationRequest\x1a#.stackcontroller.agent.v1.Operation\x12b\n" +
 	"\fGetOperation\x12-.stackcontroller.agent.v1.GetOperationRequest\x1a#.stackcontroller.agent.v1.Operation\x12h\n" +
 	"\x0eWatchOperation\x12/.stackcontroller.agent.v1.WatchOperationRequest\x1a#.stackcontroller.agent.v1.Operation0\x01\x12h\n" +
@@ -1939,7 +2735,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_agent_proto_goTypes = []any{
 	(OperationKind)(0),              // 0: stackcontroller.agent.v1.OperationKind
 	(OperationState)(0),             // 1: stackcontroller.agent.v1.OperationState
@@ -1949,70 +2745,94 @@ var file_agent_proto_goTypes = []any{
 	(*PushSourceRequest)(nil),       // 5: stackcontroller.agent.v1.PushSourceRequest
 	(*SourceHeader)(nil),            // 6: stackcontroller.agent.v1.SourceHeader
 	(*PushSourceResponse)(nil),      // 7: stackcontroller.agent.v1.PushSourceResponse
-	(*StartOperationRequest)(nil),   // 8: stackcontroller.agent.v1.StartOperationRequest
-	(*ArtifactSource)(nil),          // 9: stackcontroller.agent.v1.ArtifactSource
-	(*LocalSource)(nil),             // 10: stackcontroller.agent.v1.LocalSource
-	(*ProjectSource)(nil),           // 11: stackcontroller.agent.v1.ProjectSource
-	(*ConfigItem)(nil),              // 12: stackcontroller.agent.v1.ConfigItem
-	(*EnvironmentVariable)(nil),     // 13: stackcontroller.agent.v1.EnvironmentVariable
-	(*OperationOptions)(nil),        // 14: stackcontroller.agent.v1.OperationOptions
-	(*Operation)(nil),               // 15: stackcontroller.agent.v1.Operation
-	(*Output)(nil),                  // 16: stackcontroller.agent.v1.Output
-	(*LockHolder)(nil),              // 17: stackcontroller.agent.v1.LockHolder
-	(*GetOperationRequest)(nil),     // 18: stackcontroller.agent.v1.GetOperationRequest
-	(*WatchOperationRequest)(nil),   // 19: stackcontroller.agent.v1.WatchOperationRequest
-	(*CancelOperationRequest)(nil),  // 20: stackcontroller.agent.v1.CancelOperationRequest
-	(*ForgetOperationRequest)(nil),  // 21: stackcontroller.agent.v1.ForgetOperationRequest
-	(*ForgetOperationResponse)(nil), // 22: stackcontroller.agent.v1.ForgetOperationResponse
-	nil,                             // 23: stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntry
-	nil,                             // 24: stackcontroller.agent.v1.Operation.ResourceChangesEntry
-	nil,                             // 25: stackcontroller.agent.v1.Operation.OutputsEntry
-	(*durationpb.Duration)(nil),     // 26: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 27: google.protobuf.Timestamp
+	(*FetchSourceRequest)(nil),      // 8: stackcontroller.agent.v1.FetchSourceRequest
+	(*FetchSourceResponse)(nil),     // 9: stackcontroller.agent.v1.FetchSourceResponse
+	(*StartOperationRequest)(nil),   // 10: stackcontroller.agent.v1.StartOperationRequest
+	(*PlanRequest)(nil),             // 11: stackcontroller.agent.v1.PlanRequest
+	(*PlanDigests)(nil),             // 12: stackcontroller.agent.v1.PlanDigests
+	(*Plan)(nil),                    // 13: stackcontroller.agent.v1.Plan
+	(*PushPlanRequest)(nil),         // 14: stackcontroller.agent.v1.PushPlanRequest
+	(*PlanHeader)(nil),              // 15: stackcontroller.agent.v1.PlanHeader
+	(*PushPlanResponse)(nil),        // 16: stackcontroller.agent.v1.PushPlanResponse
+	(*GetPlanRequest)(nil),          // 17: stackcontroller.agent.v1.GetPlanRequest
+	(*PlanPart)(nil),                // 18: stackcontroller.agent.v1.PlanPart
+	(*ArtifactSource)(nil),          // 19: stackcontroller.agent.v1.ArtifactSource
+	(*LocalSource)(nil),             // 20: stackcontroller.agent.v1.LocalSource
+	(*ProjectSource)(nil),           // 21: stackcontroller.agent.v1.ProjectSource
+	(*ConfigItem)(nil),              // 22: stackcontroller.agent.v1.ConfigItem
+	(*EnvironmentVariable)(nil),     // 23: stackcontroller.agent.v1.EnvironmentVariable
+	(*OperationOptions)(nil),        // 24: stackcontroller.agent.v1.OperationOptions
+	(*Operation)(nil),               // 25: stackcontroller.agent.v1.Operation
+	(*ResourceChange)(nil),          // 26: stackcontroller.agent.v1.ResourceChange
+	(*Output)(nil),                  // 27: stackcontroller.agent.v1.Output
+	(*LockHolder)(nil),              // 28: stackcontroller.agent.v1.LockHolder
+	(*GetOperationRequest)(nil),     // 29: stackcontroller.agent.v1.GetOperationRequest
+	(*WatchOperationRequest)(nil),   // 30: stackcontroller.agent.v1.WatchOperationRequest
+	(*CancelOperationRequest)(nil),  // 31: stackcontroller.agent.v1.CancelOperationRequest
+	(*ForgetOperationRequest)(nil),  // 32: stackcontroller.agent.v1.ForgetOperationRequest
+	(*ForgetOperationResponse)(nil), // 33: stackcontroller.agent.v1.ForgetOperationResponse
+	nil,                             // 34: stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntry
+	nil,                             // 35: stackcontroller.agent.v1.Operation.ResourceChangesEntry
+	nil,                             // 36: stackcontroller.agent.v1.Operation.OutputsEntry
+	(*durationpb.Duration)(nil),     // 37: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 38: google.protobuf.Timestamp
 }
 var file_agent_proto_depIdxs = []int32{
-	15, // 0: stackcontroller.agent.v1.Info.operations:type_name -> stackcontroller.agent.v1.Operation
+	25, // 0: stackcontroller.agent.v1.Info.operations:type_name -> stackcontroller.agent.v1.Operation
 	6,  // 1: stackcontroller.agent.v1.PushSourceRequest.header:type_name -> stackcontroller.agent.v1.SourceHeader
 	0,  // 2: stackcontroller.agent.v1.StartOperationRequest.kind:type_name -> stackcontroller.agent.v1.OperationKind
-	9,  // 3: stackcontroller.agent.v1.StartOperationRequest.artifact:type_name -> stackcontroller.agent.v1.ArtifactSource
-	10, // 4: stackcontroller.agent.v1.StartOperationRequest.local:type_name -> stackcontroller.agent.v1.LocalSource
-	11, // 5: stackcontroller.agent.v1.StartOperationRequest.project:type_name -> stackcontroller.agent.v1.ProjectSource
-	12, // 6: stackcontroller.agent.v1.StartOperationRequest.config:type_name -> stackcontroller.agent.v1.ConfigItem
-	13, // 7: stackcontroller.agent.v1.StartOperationRequest.env:type_name -> stackcontroller.agent.v1.EnvironmentVariable
-	14, // 8: stackcontroller.agent.v1.StartOperationRequest.options:type_name -> stackcontroller.agent.v1.OperationOptions
-	26, // 9: stackcontroller.agent.v1.StartOperationRequest.timeout:type_name -> google.protobuf.Duration
-	26, // 10: stackcontroller.agent.v1.StartOperationRequest.cancel_grace:type_name -> google.protobuf.Duration
-	23, // 11: stackcontroller.agent.v1.StartOperationRequest.commit_metadata:type_name -> stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntry
-	0,  // 12: stackcontroller.agent.v1.Operation.kind:type_name -> stackcontroller.agent.v1.OperationKind
-	1,  // 13: stackcontroller.agent.v1.Operation.state:type_name -> stackcontroller.agent.v1.OperationState
-	27, // 14: stackcontroller.agent.v1.Operation.start_time:type_name -> google.protobuf.Timestamp
-	27, // 15: stackcontroller.agent.v1.Operation.end_time:type_name -> google.protobuf.Timestamp
-	24, // 16: stackcontroller.agent.v1.Operation.resource_changes:type_name -> stackcontroller.agent.v1.Operation.ResourceChangesEntry
-	2,  // 17: stackcontroller.agent.v1.Operation.failure:type_name -> stackcontroller.agent.v1.FailureReason
-	25, // 18: stackcontroller.agent.v1.Operation.outputs:type_name -> stackcontroller.agent.v1.Operation.OutputsEntry
-	11, // 19: stackcontroller.agent.v1.Operation.project:type_name -> stackcontroller.agent.v1.ProjectSource
-	17, // 20: stackcontroller.agent.v1.Operation.lock_holder:type_name -> stackcontroller.agent.v1.LockHolder
-	27, // 21: stackcontroller.agent.v1.LockHolder.since:type_name -> google.protobuf.Timestamp
-	16, // 22: stackcontroller.agent.v1.Operation.OutputsEntry.value:type_name -> stackcontroller.agent.v1.Output
-	3,  // 23: stackcontroller.agent.v1.Agent.GetInfo:input_type -> stackcontroller.agent.v1.GetInfoRequest
-	5,  // 24: stackcontroller.agent.v1.Agent.PushSource:input_type -> stackcontroller.agent.v1.PushSourceRequest
-	8,  // 25: stackcontroller.agent.v1.Agent.StartOperation:input_type -> stackcontroller.agent.v1.StartOperationRequest
-	18, // 26: stackcontroller.agent.v1.Agent.GetOperation:input_type -> stackcontroller.agent.v1.GetOperationRequest
-	19, // 27: stackcontroller.agent.v1.Agent.WatchOperation:input_type -> stackcontroller.agent.v1.WatchOperationRequest
-	20, // 28: stackcontroller.agent.v1.Agent.CancelOperation:input_type -> stackcontroller.agent.v1.CancelOperationRequest
-	21, // 29: stackcontroller.agent.v1.Agent.ForgetOperation:input_type -> stackcontroller.agent.v1.ForgetOperationRequest
-	4,  // 30: stackcontroller.agent.v1.Agent.GetInfo:output_type -> stackcontroller.agent.v1.Info
-	7,  // 31: stackcontroller.agent.v1.Agent.PushSource:output_type -> stackcontroller.agent.v1.PushSourceResponse
-	15, // 32: stackcontroller.agent.v1.Agent.StartOperation:output_type -> stackcontroller.agent.v1.Operation
-	15, // 33: stackcontroller.agent.v1.Agent.GetOperation:output_type -> stackcontroller.agent.v1.Operation
-	15, // 34: stackcontroller.agent.v1.Agent.WatchOperation:output_type -> stackcontroller.agent.v1.Operation
-	15, // 35: stackcontroller.agent.v1.Agent.CancelOperation:output_type -> stackcontroller.agent.v1.Operation
-	22, // 36: stackcontroller.agent.v1.Agent.ForgetOperation:output_type -> stackcontroller.agent.v1.ForgetOperationResponse
-	30, // [30:37] is the sub-list for method output_type
-	23, // [23:30] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	19, // 3: stackcontroller.agent.v1.StartOperationRequest.artifact:type_name -> stackcontroller.agent.v1.ArtifactSource
+	20, // 4: stackcontroller.agent.v1.StartOperationRequest.local:type_name -> stackcontroller.agent.v1.LocalSource
+	21, // 5: stackcontroller.agent.v1.StartOperationRequest.project:type_name -> stackcontroller.agent.v1.ProjectSource
+	22, // 6: stackcontroller.agent.v1.StartOperationRequest.config:type_name -> stackcontroller.agent.v1.ConfigItem
+	23, // 7: stackcontroller.agent.v1.StartOperationRequest.env:type_name -> stackcontroller.agent.v1.EnvironmentVariable
+	24, // 8: stackcontroller.agent.v1.StartOperationRequest.options:type_name -> stackcontroller.agent.v1.OperationOptions
+	37, // 9: stackcontroller.agent.v1.StartOperationRequest.timeout:type_name -> google.protobuf.Duration
+	37, // 10: stackcontroller.agent.v1.StartOperationRequest.cancel_grace:type_name -> google.protobuf.Duration
+	34, // 11: stackcontroller.agent.v1.StartOperationRequest.commit_metadata:type_name -> stackcontroller.agent.v1.StartOperationRequest.CommitMetadataEntry
+	11, // 12: stackcontroller.agent.v1.StartOperationRequest.plan:type_name -> stackcontroller.agent.v1.PlanRequest
+	12, // 13: stackcontroller.agent.v1.PlanRequest.expected:type_name -> stackcontroller.agent.v1.PlanDigests
+	12, // 14: stackcontroller.agent.v1.Plan.digests:type_name -> stackcontroller.agent.v1.PlanDigests
+	15, // 15: stackcontroller.agent.v1.PushPlanRequest.header:type_name -> stackcontroller.agent.v1.PlanHeader
+	0,  // 16: stackcontroller.agent.v1.Operation.kind:type_name -> stackcontroller.agent.v1.OperationKind
+	1,  // 17: stackcontroller.agent.v1.Operation.state:type_name -> stackcontroller.agent.v1.OperationState
+	38, // 18: stackcontroller.agent.v1.Operation.start_time:type_name -> google.protobuf.Timestamp
+	38, // 19: stackcontroller.agent.v1.Operation.end_time:type_name -> google.protobuf.Timestamp
+	35, // 20: stackcontroller.agent.v1.Operation.resource_changes:type_name -> stackcontroller.agent.v1.Operation.ResourceChangesEntry
+	2,  // 21: stackcontroller.agent.v1.Operation.failure:type_name -> stackcontroller.agent.v1.FailureReason
+	36, // 22: stackcontroller.agent.v1.Operation.outputs:type_name -> stackcontroller.agent.v1.Operation.OutputsEntry
+	21, // 23: stackcontroller.agent.v1.Operation.project:type_name -> stackcontroller.agent.v1.ProjectSource
+	28, // 24: stackcontroller.agent.v1.Operation.lock_holder:type_name -> stackcontroller.agent.v1.LockHolder
+	26, // 25: stackcontroller.agent.v1.Operation.changes:type_name -> stackcontroller.agent.v1.ResourceChange
+	37, // 26: stackcontroller.agent.v1.Operation.run_time:type_name -> google.protobuf.Duration
+	13, // 27: stackcontroller.agent.v1.Operation.plan:type_name -> stackcontroller.agent.v1.Plan
+	38, // 28: stackcontroller.agent.v1.LockHolder.since:type_name -> google.protobuf.Timestamp
+	27, // 29: stackcontroller.agent.v1.Operation.OutputsEntry.value:type_name -> stackcontroller.agent.v1.Output
+	3,  // 30: stackcontroller.agent.v1.Agent.GetInfo:input_type -> stackcontroller.agent.v1.GetInfoRequest
+	5,  // 31: stackcontroller.agent.v1.Agent.PushSource:input_type -> stackcontroller.agent.v1.PushSourceRequest
+	8,  // 32: stackcontroller.agent.v1.Agent.FetchSource:input_type -> stackcontroller.agent.v1.FetchSourceRequest
+	14, // 33: stackcontroller.agent.v1.Agent.PushPlan:input_type -> stackcontroller.agent.v1.PushPlanRequest
+	17, // 34: stackcontroller.agent.v1.Agent.GetPlan:input_type -> stackcontroller.agent.v1.GetPlanRequest
+	10, // 35: stackcontroller.agent.v1.Agent.StartOperation:input_type -> stackcontroller.agent.v1.StartOperationRequest
+	29, // 36: stackcontroller.agent.v1.Agent.GetOperation:input_type -> stackcontroller.agent.v1.GetOperationRequest
+	30, // 37: stackcontroller.agent.v1.Agent.WatchOperation:input_type -> stackcontroller.agent.v1.WatchOperationRequest
+	31, // 38: stackcontroller.agent.v1.Agent.CancelOperation:input_type -> stackcontroller.agent.v1.CancelOperationRequest
+	32, // 39: stackcontroller.agent.v1.Agent.ForgetOperation:input_type -> stackcontroller.agent.v1.ForgetOperationRequest
+	4,  // 40: stackcontroller.agent.v1.Agent.GetInfo:output_type -> stackcontroller.agent.v1.Info
+	7,  // 41: stackcontroller.agent.v1.Agent.PushSource:output_type -> stackcontroller.agent.v1.PushSourceResponse
+	9,  // 42: stackcontroller.agent.v1.Agent.FetchSource:output_type -> stackcontroller.agent.v1.FetchSourceResponse
+	16, // 43: stackcontroller.agent.v1.Agent.PushPlan:output_type -> stackcontroller.agent.v1.PushPlanResponse
+	18, // 44: stackcontroller.agent.v1.Agent.GetPlan:output_type -> stackcontroller.agent.v1.PlanPart
+	25, // 45: stackcontroller.agent.v1.Agent.StartOperation:output_type -> stackcontroller.agent.v1.Operation
+	25, // 46: stackcontroller.agent.v1.Agent.GetOperation:output_type -> stackcontroller.agent.v1.Operation
+	25, // 47: stackcontroller.agent.v1.Agent.WatchOperation:output_type -> stackcontroller.agent.v1.Operation
+	25, // 48: stackcontroller.agent.v1.Agent.CancelOperation:output_type -> stackcontroller.agent.v1.Operation
+	33, // 49: stackcontroller.agent.v1.Agent.ForgetOperation:output_type -> stackcontroller.agent.v1.ForgetOperationResponse
+	40, // [40:50] is the sub-list for method output_type
+	30, // [30:40] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -2024,18 +2844,22 @@ func file_agent_proto_init() {
 		(*PushSourceRequest_Header)(nil),
 		(*PushSourceRequest_Chunk)(nil),
 	}
-	file_agent_proto_msgTypes[5].OneofWrappers = []any{
+	file_agent_proto_msgTypes[7].OneofWrappers = []any{
 		(*StartOperationRequest_Artifact)(nil),
 		(*StartOperationRequest_Local)(nil),
 		(*StartOperationRequest_Project)(nil),
 	}
-	file_agent_proto_msgTypes[9].OneofWrappers = []any{
+	file_agent_proto_msgTypes[11].OneofWrappers = []any{
+		(*PushPlanRequest_Header)(nil),
+		(*PushPlanRequest_Chunk)(nil),
+	}
+	file_agent_proto_msgTypes[19].OneofWrappers = []any{
 		(*ConfigItem_Text)(nil),
 		(*ConfigItem_Json)(nil),
 		(*ConfigItem_FromEnv)(nil),
 		(*ConfigItem_FromFile)(nil),
 	}
-	file_agent_proto_msgTypes[10].OneofWrappers = []any{
+	file_agent_proto_msgTypes[20].OneofWrappers = []any{
 		(*EnvironmentVariable_Text)(nil),
 		(*EnvironmentVariable_FromEnv)(nil),
 		(*EnvironmentVariable_FromFile)(nil),
@@ -2046,7 +2870,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   23,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

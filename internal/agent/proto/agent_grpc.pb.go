@@ -26,6 +26,9 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Agent_GetInfo_FullMethodName         = "/stackcontroller.agent.v1.Agent/GetInfo"
 	Agent_PushSource_FullMethodName      = "/stackcontroller.agent.v1.Agent/PushSource"
+	Agent_FetchSource_FullMethodName     = "/stackcontroller.agent.v1.Agent/FetchSource"
+	Agent_PushPlan_FullMethodName        = "/stackcontroller.agent.v1.Agent/PushPlan"
+	Agent_GetPlan_FullMethodName         = "/stackcontroller.agent.v1.Agent/GetPlan"
 	Agent_StartOperation_FullMethodName  = "/stackcontroller.agent.v1.Agent/StartOperation"
 	Agent_GetOperation_FullMethodName    = "/stackcontroller.agent.v1.Agent/GetOperation"
 	Agent_WatchOperation_FullMethodName  = "/stackcontroller.agent.v1.Agent/WatchOperation"
@@ -44,9 +47,21 @@ type AgentClient interface {
 	// Errors: INVALID_ARGUMENT (unusable archive), DATA_LOSS (digest mismatch), RESOURCE_EXHAUSTED (a limit),
 	// FAILED_PRECONDITION with reason BUSY (an operation uses the current source).
 	PushSource(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[PushSourceRequest, PushSourceResponse], error)
+	// FetchSource has the agent download the tarball of an artifact, which somebody named by its URL, with the network and the
+	// identity of the workspace. It verifies and unpacks it as PushSource does, and answers when it is done.
+	// Errors: those of PushSource, and FAILED_PRECONDITION with reason FETCH_FAILED (the server does not have it, or does not answer).
+	FetchSource(ctx context.Context, in *FetchSourceRequest, opts ...grpc.CallOption) (*FetchSourceResponse, error)
+	// PushPlan delivers the plan that an operation is going to carry out, compressed with gzip. The first message carries the header, the
+	// following ones the bytes. The agent verifies the digest. It keeps one plan, the last one, until it was carried out.
+	// Errors: INVALID_ARGUMENT, DATA_LOSS (digest mismatch), RESOURCE_EXHAUSTED (a limit), FAILED_PRECONDITION with reason BUSY.
+	PushPlan(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[PushPlanRequest, PushPlanResponse], error)
+	// GetPlan returns the plan that an operation saved, as long as it was not forgotten. The first message says how much there is, the
+	// following ones carry the bytes: first those of Pulumi's file, then those of the changes as text.
+	// Errors: NOT_FOUND when the operation is not known, or has no plan.
+	GetPlan(ctx context.Context, in *GetPlanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PlanPart], error)
 	// StartOperation starts the operation and returns at once. With an id that the agent knows it changes nothing and
 	// returns the operation as it is.
-	// Errors: FAILED_PRECONDITION with reason SOURCE_MISSING (push it first), BUSY (another operation is not done) or
+	// Errors: FAILED_PRECONDITION with reason SOURCE_MISSING or PLAN_MISSING (push it first), BUSY (another operation is not done) or
 	// PULUMI_UNSUPPORTED (the pulumi CLI is not of a version that the agent can drive), INVALID_ARGUMENT (the request can never
 	// work).
 	StartOperation(ctx context.Context, in *StartOperationRequest, opts ...grpc.CallOption) (*Operation, error)
@@ -92,6 +107,48 @@ func (c *agentClient) PushSource(ctx context.Context, opts ...grpc.CallOption) (
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Agent_PushSourceClient = grpc.ClientStreamingClient[PushSourceRequest, PushSourceResponse]
 
+func (c *agentClient) FetchSource(ctx context.Context, in *FetchSourceRequest, opts ...grpc.CallOption) (*FetchSourceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FetchSourceResponse)
+	err := c.cc.Invoke(ctx, Agent_FetchSource_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentClient) PushPlan(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[PushPlanRequest, PushPlanResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Agent_ServiceDesc.Streams[1], Agent_PushPlan_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[PushPlanRequest, PushPlanResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Agent_PushPlanClient = grpc.ClientStreamingClient[PushPlanRequest, PushPlanResponse]
+
+func (c *agentClient) GetPlan(ctx context.Context, in *GetPlanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PlanPart], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Agent_ServiceDesc.Streams[2], Agent_GetPlan_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[GetPlanRequest, PlanPart]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Agent_GetPlanClient = grpc.ServerStreamingClient[PlanPart]
+
 func (c *agentClient) StartOperation(ctx context.Context, in *StartOperationRequest, opts ...grpc.CallOption) (*Operation, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Operation)
@@ -114,7 +171,7 @@ func (c *agentClient) GetOperation(ctx context.Context, in *GetOperationRequest,
 
 func (c *agentClient) WatchOperation(ctx context.Context, in *WatchOperationRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Operation], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Agent_ServiceDesc.Streams[1], Agent_WatchOperation_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Agent_ServiceDesc.Streams[3], Agent_WatchOperation_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -162,9 +219,21 @@ type AgentServer interface {
 	// Errors: INVALID_ARGUMENT (unusable archive), DATA_LOSS (digest mismatch), RESOURCE_EXHAUSTED (a limit),
 	// FAILED_PRECONDITION with reason BUSY (an operation uses the current source).
 	PushSource(grpc.ClientStreamingServer[PushSourceRequest, PushSourceResponse]) error
+	// FetchSource has the agent download the tarball of an artifact, which somebody named by its URL, with the network and the
+	// identity of the workspace. It verifies and unpacks it as PushSource does, and answers when it is done.
+	// Errors: those of PushSource, and FAILED_PRECONDITION with reason FETCH_FAILED (the server does not have it, or does not answer).
+	FetchSource(context.Context, *FetchSourceRequest) (*FetchSourceResponse, error)
+	// PushPlan delivers the plan that an operation is going to carry out, compressed with gzip. The first message carries the header, the
+	// following ones the bytes. The agent verifies the digest. It keeps one plan, the last one, until it was carried out.
+	// Errors: INVALID_ARGUMENT, DATA_LOSS (digest mismatch), RESOURCE_EXHAUSTED (a limit), FAILED_PRECONDITION with reason BUSY.
+	PushPlan(grpc.ClientStreamingServer[PushPlanRequest, PushPlanResponse]) error
+	// GetPlan returns the plan that an operation saved, as long as it was not forgotten. The first message says how much there is, the
+	// following ones carry the bytes: first those of Pulumi's file, then those of the changes as text.
+	// Errors: NOT_FOUND when the operation is not known, or has no plan.
+	GetPlan(*GetPlanRequest, grpc.ServerStreamingServer[PlanPart]) error
 	// StartOperation starts the operation and returns at once. With an id that the agent knows it changes nothing and
 	// returns the operation as it is.
-	// Errors: FAILED_PRECONDITION with reason SOURCE_MISSING (push it first), BUSY (another operation is not done) or
+	// Errors: FAILED_PRECONDITION with reason SOURCE_MISSING or PLAN_MISSING (push it first), BUSY (another operation is not done) or
 	// PULUMI_UNSUPPORTED (the pulumi CLI is not of a version that the agent can drive), INVALID_ARGUMENT (the request can never
 	// work).
 	StartOperation(context.Context, *StartOperationRequest) (*Operation, error)
@@ -192,6 +261,15 @@ func (UnimplementedAgentServer) GetInfo(context.Context, *GetInfoRequest) (*Info
 }
 func (UnimplementedAgentServer) PushSource(grpc.ClientStreamingServer[PushSourceRequest, PushSourceResponse]) error {
 	return status.Error(codes.Unimplemented, "method PushSource not implemented")
+}
+func (UnimplementedAgentServer) FetchSource(context.Context, *FetchSourceRequest) (*FetchSourceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FetchSource not implemented")
+}
+func (UnimplementedAgentServer) PushPlan(grpc.ClientStreamingServer[PushPlanRequest, PushPlanResponse]) error {
+	return status.Error(codes.Unimplemented, "method PushPlan not implemented")
+}
+func (UnimplementedAgentServer) GetPlan(*GetPlanRequest, grpc.ServerStreamingServer[PlanPart]) error {
+	return status.Error(codes.Unimplemented, "method GetPlan not implemented")
 }
 func (UnimplementedAgentServer) StartOperation(context.Context, *StartOperationRequest) (*Operation, error) {
 	return nil, status.Error(codes.Unimplemented, "method StartOperation not implemented")
@@ -253,6 +331,42 @@ func _Agent_PushSource_Handler(srv interface{}, stream grpc.ServerStream) error 
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Agent_PushSourceServer = grpc.ClientStreamingServer[PushSourceRequest, PushSourceResponse]
+
+func _Agent_FetchSource_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FetchSourceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).FetchSource(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_FetchSource_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).FetchSource(ctx, req.(*FetchSourceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Agent_PushPlan_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AgentServer).PushPlan(&grpc.GenericServerStream[PushPlanRequest, PushPlanResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Agent_PushPlanServer = grpc.ClientStreamingServer[PushPlanRequest, PushPlanResponse]
+
+func _Agent_GetPlan_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GetPlanRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AgentServer).GetPlan(m, &grpc.GenericServerStream[GetPlanRequest, PlanPart]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Agent_GetPlanServer = grpc.ServerStreamingServer[PlanPart]
 
 func _Agent_StartOperation_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StartOperationRequest)
@@ -349,6 +463,10 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Agent_GetInfo_Handler,
 		},
 		{
+			MethodName: "FetchSource",
+			Handler:    _Agent_FetchSource_Handler,
+		},
+		{
 			MethodName: "StartOperation",
 			Handler:    _Agent_StartOperation_Handler,
 		},
@@ -370,6 +488,16 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "PushSource",
 			Handler:       _Agent_PushSource_Handler,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "PushPlan",
+			Handler:       _Agent_PushPlan_Handler,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "GetPlan",
+			Handler:       _Agent_GetPlan_Handler,
+			ServerStreams: true,
 		},
 		{
 			StreamName:    "WatchOperation",

@@ -4,22 +4,15 @@ package proto
 
 import "regexp"
 
-// MaxChunkSize is the largest chunk of PushSource, in bytes.
-const MaxChunkSize = 1 << 20
-
-// MaxMessageSize is the largest message that either side accepts, in bytes. A request carries all configuration of an
-// operation, an Operation all outputs of a stack.
-const MaxMessageSize = 16 << 20
-
 // operationID is what fits a Kubernetes UID and a file name on every file system: no dots, no separators.
 var operationID = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]{0,62}[A-Za-z0-9])?$`)
 
-// ValidOperationID tells whether the id can name an operation: 1 to 64 letters, digits and inner dashes.
+// ValidOperationID reports whether the id can name an operation: 1 to 64 letters, digits and inner dashes.
 func ValidOperationID(id string) bool {
 	return operationID.MatchString(id)
 }
 
-// Final tells whether the state is one that an operation never leaves.
+// Final reports whether the state is one that an operation never leaves.
 func (s OperationState) Final() bool {
 	switch s {
 	case OperationState_OPERATION_STATE_SUCCEEDED, OperationState_OPERATION_STATE_FAILED,
@@ -27,4 +20,20 @@ func (s OperationState) Final() bool {
 		return true
 	}
 	return false
+}
+
+// Unplanned returns the kind of what the operation does: that of an operation that carries out a plan is that of one without a plan.
+func (k OperationKind) Unplanned() OperationKind {
+	switch k {
+	case OperationKind_OPERATION_KIND_PLANNED_UP:
+		return OperationKind_OPERATION_KIND_UP
+	case OperationKind_OPERATION_KIND_PLANNED_DESTROY:
+		return OperationKind_OPERATION_KIND_DESTROY
+	}
+	return k
+}
+
+// Planned reports whether the operation carries out a plan.
+func (k OperationKind) Planned() bool {
+	return k.Unplanned() != k
 }

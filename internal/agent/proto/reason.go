@@ -16,8 +16,12 @@ type Reason string
 const (
 	// ReasonSourceMissing says that the agent does not have the artifact that the operation names; push it first.
 	ReasonSourceMissing Reason = "SOURCE_MISSING"
+	// ReasonPlanMissing says that the agent does not have the plan that the operation carries out; push it first.
+	ReasonPlanMissing Reason = "PLAN_MISSING"
 	// ReasonBusy says that an operation is not done, or the source is being replaced; try again later.
 	ReasonBusy Reason = "BUSY"
+	// ReasonFetchFailed says that the agent could not download the artifact; try again later.
+	ReasonFetchFailed Reason = "FETCH_FAILED"
 	// ReasonPulumiUnsupported says that the pulumi CLI is not of a version that the agent can drive; no operation ever starts.
 	ReasonPulumiUnsupported Reason = "PULUMI_UNSUPPORTED"
 )

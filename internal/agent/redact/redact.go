@@ -1,26 +1,35 @@
 // Package redact hides known secret values in text: log lines, messages, error texts.
 //
 // A Redactor knows values, not patterns: nothing is guessed. It finds each value as it is and in the encodings in which
-// programs commonly print one (JSON and Go strings, base64 at any alignment, URL escapes), and replaces it by Mask.
-// Lines of a value of several lines are hidden on their own too, because logs are read line by line.
+// programs commonly print one, and replaces it by Mask: JSON and Go strings, URL escapes, base64 at any alignment and
+// with its lines wrapped anywhere, and hexadecimal digits with or without separators. Because logs are read line by line, it
+// also finds on their own the lines of a value of several lines, those of its base64 as PEM and MIME wrap them, and those of a dump of it.
+//
+// A short value may be a part of ordinary words. It is hidden where it stands as a word of its own, and so are its escapes and its base64:
+// "test" in "pass=test", but not in "latest". From 6 bytes on it is hidden anywhere in base64 and hexadecimal digits: nobody reads words there.
+//
+// What is not found: lines of less than 8 bytes and the frame of a PEM file, because text would not be readable without them; a dump of something
+// longer that contains the value; a value that was encoded twice, compressed, encrypted, reversed or cut by the program.
 package redact
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/hex"
 	"strings"
 	"sync"
+	"unicode/utf8"
 )
 
 // Mask stands for a secret value; it is the text that pulumi itself uses.
 const Mask = "[secret]"
 
 const (
-	// MinLength is the length in bytes from which a value is hidden. Pulumi draws the same line: shorter ones would blot out
+	// minLength is the length in bytes from which a value is hidden. Pulumi draws the same line: shorter ones would blot out
 	// ordinary text, and say little when they are seen.
-	MinLength = 3
-	// minLineLength is the length in bytes from which a line of a longer value is hidden on its own. Shorter lines of a
-	// kubeconfig or a certificate are ordinary text.
-	minLineLength = 16
+	minLength = 3
+	// minLengthInWords is the length in characters from which a value is hidden in the middle of a word, too.
+	minLengthInWords = 8
 )
 
 // Redactor replaces the secret values that it knows. The zero value knows none. It is safe for concurrent use.
@@ -49,18 +58,44 @@ func (r *Redactor) Add(values ...string) {
 		if trimmed := strings.TrimSpace(value); trimmed != value {
 			r.addForms(trimmed)
 		}
-		for line := range strings.Lines(value) {
-			if line = strings.TrimSpace(line); len(line) >= minLineLength && line != value {
-				r.index.add(line)
-			}
+		for _, line := range lines(value) {
+			r.index.add(exact, line, false)
 		}
+		r.addPieces(value)
 	}
 }
 
 func (r *Redactor) addForms(value string) {
-	r.index.add(value)
-	for _, form := range encodings(value) {
-		r.index.add(form)
+	wholeWord := utf8.RuneCountInString(strings.TrimSpace(value)) < minLengthInWords
+	for _, form := range spellings(value) {
+		r.index.add(exact, form, wholeWord)
+	}
+	if len(value) >= minSpreadLength {
+		for _, digits := range embeddedBase64(value) {
+			r.index.add(base64Digits, digits, false)
+		}
+		r.index.add(hexDigits, hex.EncodeToString([]byte(value)), false)
+	}
+}
+
+// addPieces adds what of a longer value stands in one line of its base64 or of a dump.
+func (r *Redactor) addPieces(value string) {
+	encoded := base64.StdEncoding.EncodeToString([]byte(value))
+	for _, columns := range []int{pemColumns, mimeColumns} {
+		if len(encoded) > columns {
+			for _, piece := range pieces(encoded, columns) {
+				r.index.add(exact, piece, false)
+			}
+		}
+	}
+	if len(value) <= dumpColumns || len(value) > maxDumped {
+		return
+	}
+	for _, piece := range pieces(value, dumpColumns) {
+		r.index.add(hexDigits, hex.EncodeToString([]byte(piece)), false)
+		// With what is in front of the text in a dump: without it, 16 bytes of a value may be ordinary text.
+		r.index.add(exact, "  "+printable(piece), false)
+		r.index.add(exact, "|"+printable(piece), false)
 	}
 }
 
@@ -69,15 +104,15 @@ func (r *Redactor) String(text string) string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var out bytes.Buffer
-	r.index.scan([]byte(text), 0, true, &out)
+	r.index.scan([]byte(text), 0, 0, true, &out)
 	return out.String()
 }
 
-// worthHiding tells whether hiding the value protects anything.
+// worthHiding reports whether hiding the value protects anything.
 func worthHiding(value string) bool {
 	switch strings.TrimSpace(value) {
 	case "true", "false", "null":
 		return false
 	}
-	return len(strings.TrimSpace(value)) >= MinLength
+	return len(strings.TrimSpace(value)) >= minLength
 }

@@ -7,15 +7,18 @@ import (
 )
 
 // Writer redacts what is written to it and passes it on. A value is found however it is spread over the writes: the end of
-// a write is held back as long as it may be the beginning of a value, so at most the length of the longest value is kept.
+// a write is held back as long as it may be the beginning of a value, so at most the length of the longest value is kept, with the
+// separators between its digits. A short value at the end is held back until it is known whether its word ends there.
 //
 // Close passes on what is held back; it does not close the underlying writer.
 type Writer struct {
 	redactor *Redactor
 	to       io.Writer
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// pending is what was not passed on yet, after passed bytes that were: they show in which word it begins.
 	pending []byte
+	passed  int
 	masked  int
 }
 
@@ -45,12 +48,11 @@ func (w *Writer) Close() error {
 func (w *Writer) flush(final bool) error {
 	var out bytes.Buffer
 	w.redactor.mu.RLock()
-	settled, masked := w.redactor.index.scan(w.pending, w.masked, final, &out)
+	done, masked := w.redactor.index.scan(w.pending, w.passed, w.masked, final, &out)
 	w.redactor.mu.RUnlock()
-	w.masked = masked
-	if w.pending = w.pending[settled:]; len(w.pending) == 0 {
-		w.pending = nil
-	}
+	w.masked, w.passed = masked, min(done, maxBefore)
+	// A copy: the beginning of a long write is not kept for its end.
+	w.pending = bytes.Clone(w.pending[done-w.passed:])
 	if out.Len() == 0 {
 		return nil
 	}

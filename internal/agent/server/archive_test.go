@@ -31,8 +31,7 @@ func pack(t *testing.T, files map[string]string) artifact {
 	archive := tar.NewWriter(zipped)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		g.Expect(archive.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[name]))})).To(Succeed())
-		_, err := archive.Write([]byte(files[name]))
-		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(archive.Write([]byte(files[name]))).Error().NotTo(HaveOccurred())
 	}
 	g.Expect(archive.Close()).To(Succeed())
 	g.Expect(zipped.Close()).To(Succeed())

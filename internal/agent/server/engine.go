@@ -14,21 +14,21 @@ import (
 	gproto "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/stack-controller/stack-controller/internal/agent/automation"
+	"github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // maxFinishedOperations is how many final operations are kept for a controller that does not tell us to forget them.
 const maxFinishedOperations = 50
 
-// Runner runs pulumi. *automation.Runner is the real one.
+// Runner runs pulumi. *operation.Runner is the real one.
 type Runner interface {
 	// Version is the version of the pulumi CLI.
 	Version() string
-	// Run runs one operation to its end; project is the absolute directory of the program. When ctx is cancelled it stops
-	// gracefully; context.Cause(ctx) says why: automation.ErrCancelled, automation.ErrTimeout or automation.ErrShutdown.
+	// Run runs one operation to its end. When ctx is cancelled it stops
+	// gracefully; context.Cause(ctx) says why: operation.ErrCancelled, operation.ErrTimeout or operation.ErrShutdown.
 	// progress is called serially with the changed operation. The operation that is returned is final.
-	Run(ctx context.Context, request *proto.StartOperationRequest, project string, progress func(*proto.Operation)) *proto.Operation
+	Run(ctx context.Context, request *proto.StartOperationRequest, paths operation.Paths, progress func(*proto.Operation)) *proto.Operation
 	// EndBy makes everything that Run started, or is about to start, end before the time.
 	EndBy(end time.Time)
 }
@@ -39,11 +39,12 @@ type engine struct {
 	runner  Runner
 	records *records
 	sources *sources
+	plans   *plans
 
 	mu         sync.Mutex
-	operations map[string]*operation
+	operations map[string]*trackedOperation
 	// current is the operation that is not final; nil when there is none.
-	current *operation
+	current *trackedOperation
 	closing bool
 	// running waits for the current operation.
 	running sync.WaitGroup
@@ -51,16 +52,16 @@ type engine struct {
 	forgotten chan struct{}
 }
 
-// newEngine takes over the operations that an earlier agent left in the records.
-func newEngine(log *slog.Logger, runner Runner, records *records, sources *sources) (*engine, error) {
-	e := &engine{log: log, runner: runner, records: records, sources: sources, operations: map[string]*operation{}, forgotten: make(chan struct{}, 1)}
+// newEngine restores the operations that an earlier agent left in the records.
+func newEngine(log *slog.Logger, runner Runner, records *records, sources *sources, plans *plans) (*engine, error) {
+	e := &engine{log: log, runner: runner, records: records, sources: sources, plans: plans, operations: map[string]*trackedOperation{}, forgotten: make(chan struct{}, 1)}
 	ids, err := records.ids()
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range ids {
-		if known := e.takeOver(id); known != nil {
-			e.operations[id] = newOperation(known, func(error) {})
+		if known := e.restore(id); known != nil {
+			e.operations[id] = track(known, func(error) {})
 		}
 	}
 	e.mu.Lock()
@@ -89,16 +90,24 @@ func (e *engine) start(request *proto.StartOperationRequest) (*proto.Operation, 
 		e.sources.release()
 		return nil, proto.Refuse(proto.ReasonSourceMissing, "artifact "+artifact.GetDigest()+" is not here")
 	}
+	if needsPlan(request) && !e.plans.has(request.GetPlan().GetFileDigest()) {
+		e.sources.release()
+		return nil, proto.Refuse(proto.ReasonPlanMissing, "plan "+request.GetPlan().GetFileDigest()+" is not here")
+	}
 	queued := &proto.Operation{
 		Id: request.GetId(), Kind: request.GetKind(),
 		State: proto.OperationState_OPERATION_STATE_QUEUED, StartTime: timestamppb.Now(),
 	}
-	if err := e.records.create(queued); err != nil {
+	err := e.records.create(queued)
+	if err == nil && needsPlan(request) {
+		err = e.plans.take(request.GetId())
+	}
+	if err != nil {
 		e.sources.release()
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
-	started := newOperation(queued, cancel)
+	started := track(queued, cancel)
 	e.operations[request.GetId()] = started
 	e.current = started
 	e.running.Go(func() { e.run(ctx, started, request) })
@@ -107,10 +116,10 @@ func (e *engine) start(request *proto.StartOperationRequest) (*proto.Operation, 
 }
 
 // run runs the operation to its end and records the result.
-func (e *engine) run(ctx context.Context, o *operation, request *proto.StartOperationRequest) {
+func (e *engine) run(ctx context.Context, o *trackedOperation, request *proto.StartOperationRequest) {
 	defer o.cancel(nil)
 	if timeout := request.GetTimeout().AsDuration(); timeout > 0 {
-		limited, stop := context.WithTimeoutCause(ctx, timeout, automation.ErrTimeout)
+		limited, stop := context.WithTimeoutCause(ctx, timeout, operation.ErrTimeout)
 		defer stop()
 		ctx = limited
 	}
@@ -121,7 +130,7 @@ func (e *engine) run(ctx context.Context, o *operation, request *proto.StartOper
 }
 
 // execute returns the outcome of the operation.
-func (e *engine) execute(ctx context.Context, o *operation, request *proto.StartOperationRequest) (result *proto.Operation) {
+func (e *engine) execute(ctx context.Context, o *trackedOperation, request *proto.StartOperationRequest) (result *proto.Operation) {
 	project, err := e.sources.project(request)
 	if err != nil {
 		return &proto.Operation{
@@ -138,11 +147,12 @@ func (e *engine) execute(ctx context.Context, o *operation, request *proto.Start
 			result = nil
 		}
 	}()
-	return e.runner.Run(ctx, request, project, func(progress *proto.Operation) { e.progress(o, progress) })
+	defer e.records.dropPlan(request.GetId())
+	return e.runner.Run(ctx, request, e.sources.pathsOf(request, project), func(progress *proto.Operation) { e.progress(o, progress) })
 }
 
 // progress publishes what the runner reported, and records it when the state changed.
-func (e *engine) progress(o *operation, progress *proto.Operation) {
+func (e *engine) progress(o *trackedOperation, progress *proto.Operation) {
 	before := o.snapshot()
 	next := advanced(before, progress)
 	if next.GetState() != before.GetState() {
@@ -155,7 +165,7 @@ func (e *engine) progress(o *operation, progress *proto.Operation) {
 }
 
 // finish records the result, and only then tells those who watch.
-func (e *engine) finish(o *operation, result *proto.Operation) {
+func (e *engine) finish(o *trackedOperation, result *proto.Operation) {
 	before := o.snapshot()
 	if !result.GetState().Final() {
 		result = &proto.Operation{
@@ -165,7 +175,7 @@ func (e *engine) finish(o *operation, result *proto.Operation) {
 	}
 	result = gproto.CloneOf(result)
 	result.Id, result.Kind, result.StartTime, result.EndTime = before.GetId(), before.GetKind(), before.GetStartTime(), timestamppb.Now()
-	bare := withoutOutputs(sanitize(result))
+	bare := withoutOutputs(result)
 	if err := errors.Join(e.records.saveResult(result), e.records.saveState(bare, true)); err != nil {
 		e.log.Error("cannot record the result; it is kept in memory", "operation", result.GetId(), "error", err.Error())
 		o.keepResult(result)
@@ -189,7 +199,7 @@ func (e *engine) cancelOperation(id string) (*proto.Operation, error) {
 	}
 	if !known.final() {
 		e.log.Info("operation is cancelled", "operation", id)
-		known.cancel(automation.ErrCancelled)
+		known.cancel(operation.ErrCancelled)
 	}
 	return known.snapshot(), nil
 }
@@ -204,7 +214,7 @@ func (e *engine) busy() string {
 	return e.current.snapshot().GetId()
 }
 
-// stopping tells whether the agent is about to end.
+// stopping reports whether the agent is about to end.
 func (e *engine) stopping() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -220,7 +230,7 @@ func (e *engine) shutdown(end time.Time) {
 	e.mu.Lock()
 	e.closing = true
 	if e.current != nil {
-		e.current.cancel(automation.ErrShutdown)
+		e.current.cancel(operation.ErrShutdown)
 	}
 	e.mu.Unlock()
 	e.running.Wait()

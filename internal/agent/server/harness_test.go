@@ -14,8 +14,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/internal/agent/automation"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
@@ -48,6 +48,7 @@ type scriptedRunner struct {
 type call struct {
 	request  *proto.StartOperationRequest
 	project  string
+	paths    operation.Paths
 	progress func(*proto.Operation)
 }
 
@@ -63,8 +64,8 @@ func (r *scriptedRunner) EndBy(end time.Time) {
 	}
 }
 
-func (r *scriptedRunner) Run(ctx context.Context, request *proto.StartOperationRequest, project string, progress func(*proto.Operation)) *proto.Operation {
-	this := call{request: request, project: project, progress: progress}
+func (r *scriptedRunner) Run(ctx context.Context, request *proto.StartOperationRequest, paths operation.Paths, progress func(*proto.Operation)) *proto.Operation {
+	this := call{request: request, project: paths.Project, paths: paths, progress: progress}
 	if r.run != nil {
 		r.calls <- this
 		return r.run(ctx, this)
@@ -82,9 +83,9 @@ func (r *scriptedRunner) Run(ctx context.Context, request *proto.StartOperationR
 // stopped is how the automation package reports a context that ended.
 func stopped(ctx context.Context) *proto.Operation {
 	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, automation.ErrCancelled):
+	case errors.Is(cause, operation.ErrCancelled):
 		return &proto.Operation{State: cancelled, Message: cause.Error()}
-	case errors.Is(cause, automation.ErrTimeout):
+	case errors.Is(cause, operation.ErrTimeout):
 		return &proto.Operation{State: failed, Failure: proto.FailureReason_FAILURE_REASON_TIMEOUT, Message: cause.Error()}
 	default:
 		return &proto.Operation{State: isInterrupted, Message: cause.Error()}
@@ -94,6 +95,7 @@ func stopped(ctx context.Context) *proto.Operation {
 // agent is a server with a client.
 type agent struct {
 	*client.Client
+	*WithT
 	t       *testing.T
 	dir     string
 	address string
@@ -136,7 +138,7 @@ func shortDir(t *testing.T) string {
 func startAgent(t *testing.T, dir string, change ...func(*Options)) *agent {
 	t.Helper()
 	g := NewWithT(t)
-	a := &agent{t: t, dir: dir, runner: newScriptedRunner(), log: &buffer{}, address: "unix:" + filepath.Join(shortDir(t), "s")}
+	a := &agent{WithT: g, t: t, dir: dir, runner: newScriptedRunner(), log: &buffer{}, address: "unix:" + filepath.Join(shortDir(t), "s")}
 	options := Options{
 		Dir: dir, Workspace: filepath.Join(dir, "workspace"), Runner: a.runner, Version: "test",
 		Limits: archive.Limits{MaxDownloadSize: 8 << 20, MaxUnpackedSize: 16 << 20, MaxEntries: 1000},
@@ -185,12 +187,21 @@ func request(id string) *proto.StartOperationRequest {
 // start starts an operation and waits until it runs.
 func (a *agent) start(id string) call {
 	a.t.Helper()
-	g := NewWithT(a.t)
-	_, err := a.StartOperation(a.t.Context(), request(id))
-	g.Expect(err).NotTo(HaveOccurred())
-	var started call
-	g.Eventually(a.runner.calls).WithTimeout(patience).Should(Receive(&started))
+	return a.startRequest(request(id))
+}
+
+// startRequest starts the operation and waits until it runs.
+func (a *agent) startRequest(request *proto.StartOperationRequest) (started call) {
+	a.t.Helper()
+	a.accept(request)
+	a.Eventually(a.runner.calls).WithTimeout(patience).Should(Receive(&started))
 	return started
+}
+
+// accept starts the operation.
+func (a *agent) accept(request *proto.StartOperationRequest) {
+	a.t.Helper()
+	a.Expect(a.StartOperation(a.t.Context(), request)).Error().NotTo(HaveOccurred())
 }
 
 // finish ends the running operation and waits until the agent says so.

@@ -11,11 +11,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
-// takeOver returns the operation as the records have it. One that was not done when its agent ended is Interrupted from
+// restore returns the operation as the records have it. One that was not done when its agent ended is Interrupted from
 // now on. It returns nil when the start was never recorded, so that nobody was told about it.
-func (e *engine) takeOver(id string) *proto.Operation {
+func (e *engine) restore(id string) *proto.Operation {
 	result, err := e.records.result(id)
 	if err == nil {
 		return withoutOutputs(result)
@@ -65,13 +66,13 @@ func interruption(state proto.OperationState) string {
 }
 
 // find returns the operation; the error is NOT_FOUND.
-func (e *engine) find(id string) (*operation, error) {
+func (e *engine) find(id string) (*trackedOperation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if known := e.operations[id]; known != nil {
 		return known, nil
 	}
-	return nil, status.Errorf(codes.NotFound, "operation %q is not known", clip(id, 64))
+	return nil, status.Errorf(codes.NotFound, "operation %q is not known", plaintext.Cut(id, 64))
 }
 
 // get returns the operation, with its outputs when it is done.
@@ -117,13 +118,21 @@ func (e *engine) forget(id string) error {
 	return nil
 }
 
+// brief returns what GetInfo tells of an operation: there may be dozens.
+func brief(operation *proto.Operation) *proto.Operation {
+	return &proto.Operation{
+		Id: operation.GetId(), Kind: operation.GetKind(), State: operation.GetState(), Failure: operation.GetFailure(),
+		StartTime: operation.GetStartTime(), EndTime: operation.GetEndTime(), Message: plaintext.Cut(operation.GetMessage(), proto.MaxBriefText),
+	}
+}
+
 // list returns the operations that were not forgotten, oldest first.
 func (e *engine) list() []*proto.Operation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	all := make([]*proto.Operation, 0, len(e.operations))
 	for _, known := range e.operations {
-		all = append(all, known.snapshot())
+		all = append(all, brief(known.snapshot()))
 	}
 	slices.SortFunc(all, func(a, b *proto.Operation) int {
 		return a.GetStartTime().AsTime().Compare(b.GetStartTime().AsTime())

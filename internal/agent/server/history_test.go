@@ -56,7 +56,8 @@ func TestANewAgentKnowsWhatAnEarlierOneLeft(t *testing.T) {
 		{"unknown state", map[string]string{stateFile: `{"id":"a","state":99}`}, isInterrupted, unreadable},
 		{"too large", map[string]string{stateFile: in("FAILED") + strings.Repeat(" ", maxRecordSize)}, isInterrupted, unreadable},
 		{"field of a newer agent", map[string]string{stateFile: `{"id":"a","state":"OPERATION_STATE_FAILED","new":1}`}, failed, ""},
-		{"long message", map[string]string{stateFile: `{"id":"a","state":"OPERATION_STATE_FAILED","message":"` + strings.Repeat("m", 5000) + `"}`}, failed, strings.Repeat("m", maxOperationMessage-3) + "…"},
+		{"long message", map[string]string{stateFile: `{"id":"a","state":"OPERATION_STATE_FAILED","message":"` + strings.Repeat("m", 5000) + `"}`}, failed, strings.Repeat("m", proto.MaxText-3) + "…"},
+		{"more than the controller accepts", map[string]string{stateFile: `{"id":"a","state":"OPERATION_STATE_FAILED","message":"` + strings.Repeat("m", proto.MaxOperationSize) + `"}`}, isInterrupted, unreadable},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -121,17 +122,15 @@ func TestWhatIsNoRecordIsLeftAlone(t *testing.T) {
 }
 
 func TestALostResultIsAnInterruption(t *testing.T) {
-	g := NewWithT(t)
 	a := startAgent(t, t.TempDir())
 	a.start("a")
 	a.finish("a", &proto.Operation{State: succeeded})
-	g.Expect(os.Remove(filepath.Join(a.dir, "operations/a", resultFile))).To(Succeed())
-	g.Expect(a.GetOperation(t.Context(), "a")).To(And(
+	a.Expect(os.Remove(filepath.Join(a.dir, "operations/a", resultFile))).To(Succeed())
+	a.Expect(a.GetOperation(t.Context(), "a")).To(And(
 		HaveField("State", isInterrupted), HaveField("Message", "the operation succeeded, but its result was lost")))
 }
 
 func TestRecordsAreForTheirOwnerOnly(t *testing.T) {
-	g := NewWithT(t)
 	a := startAgent(t, t.TempDir())
 	a.start("a")
 	a.finish("a", &proto.Operation{State: succeeded})
@@ -139,24 +138,22 @@ func TestRecordsAreForTheirOwnerOnly(t *testing.T) {
 		"operations": 0o700, "operations/a": 0o700, "operations/a/" + stateFile: 0o600, "operations/a/" + resultFile: 0o600,
 	} {
 		info, err := os.Stat(filepath.Join(a.dir, name))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(info.Mode().Perm()).To(Equal(mode), name)
+		a.Expect(err).NotTo(HaveOccurred())
+		a.Expect(info.Mode().Perm()).To(Equal(mode), name)
 	}
 	entries, err := os.ReadDir(filepath.Join(a.dir, "operations/a"))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(entries).To(HaveLen(2))
+	a.Expect(err).NotTo(HaveOccurred())
+	a.Expect(entries).To(HaveLen(2))
 }
 
 func TestAForgottenOperationStaysForgotten(t *testing.T) {
-	g := NewWithT(t)
 	dir := t.TempDir()
 	a := startAgent(t, dir)
 	a.start("a")
 	a.finish("a", &proto.Operation{State: succeeded})
-	g.Expect(a.ForgetOperation(t.Context(), "a")).To(Succeed())
-	g.Expect(a.stop()).To(Succeed())
-	_, err := startAgent(t, dir).GetOperation(t.Context(), "a")
-	g.Expect(err).To(MatchError(client.ErrNotFound))
+	a.Expect(a.ForgetOperation(t.Context(), "a")).To(Succeed())
+	a.Expect(a.stop()).To(Succeed())
+	a.Expect(startAgent(t, dir).GetOperation(t.Context(), "a")).Error().To(MatchError(client.ErrNotFound))
 }
 
 func FuzzParseRecord(f *testing.F) {
@@ -175,7 +172,7 @@ func FuzzParseRecord(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if operation.GetId() != id || len(operation.GetMessage()) > maxOperationMessage {
+		if operation.GetId() != id || len(operation.GetMessage()) > proto.MaxOperationSize {
 			t.Fatalf("accepted %v", operation)
 		}
 		again, err := protojson.Marshal(operation)

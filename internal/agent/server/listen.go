@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,8 +13,16 @@ import (
 	"time"
 )
 
-// maxSocketPath is how long the path of a unix socket may be, in bytes, on Linux.
-const maxSocketPath = 107
+const (
+	// maxSocketPath is how long the path of a unix socket may be, in bytes, on Linux.
+	maxSocketPath = 107
+	// lockName is the file that the lock is on.
+	lockName = "agent.lock"
+	// homeName is pulumi's directory, see Home.
+	homeName = "home"
+	// lockInterval is how often a lock that is held is tried again.
+	lockInterval = 50 * time.Millisecond
+)
 
 // Listen opens the address, "unix:/path/agent.sock" or "host:port". The socket is for this user only; one that an
 // earlier agent left is replaced. Call it while nothing else creates files: it changes the umask for a moment.
@@ -79,4 +88,36 @@ func removeStale(socket string) error {
 		return err
 	}
 	return os.Remove(socket)
+}
+
+// Lock makes the process the only agent of the directory, which it creates when there is none, and returns what ends that.
+// Two agents of one directory would declare each other's operations interrupted. It waits for an agent that is
+// stopping until ctx ends. The kernel drops the lock with the process, however that ends.
+func Lock(ctx context.Context, dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create the directory of the agent: %w", err)
+	}
+	file, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the directory of the agent: %w", err)
+	}
+	for {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { _ = file.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			return nil, errors.Join(fmt.Errorf("lock the directory of the agent: %w", err), file.Close())
+		}
+		select {
+		case <-time.After(lockInterval):
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("directory %s has another agent", dir), file.Close())
+		}
+	}
+}
+
+// Home is the directory for pulumi in the directory of an agent.
+func Home(dir string) string {
+	return filepath.Join(dir, homeName)
 }

@@ -2,24 +2,18 @@ package server
 
 import (
 	"context"
-	"strings"
 	"sync"
-	"unicode/utf8"
+	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	gproto "google.golang.org/protobuf/proto"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-const (
-	// maxOperationMessage bounds Operation.message, in bytes.
-	maxOperationMessage = 4 << 10
-	// maxOutputsSize bounds the outputs of an operation, in bytes. A Secret, where they end, holds 1 MiB.
-	maxOutputsSize = 8 << 20
-)
-
-// operation is one operation that the agent knows: what it is now, and who waits for a change.
-type operation struct {
+// trackedOperation is one operation that the agent knows: what it is now, and who waits for a change.
+type trackedOperation struct {
 	// cancel asks the operation to end, for the reason given. The first reason counts.
 	cancel context.CancelCauseFunc
 
@@ -34,9 +28,9 @@ type operation struct {
 	unsaved *proto.Operation
 }
 
-// newOperation wraps the operation as it is now.
-func newOperation(current *proto.Operation, cancel context.CancelCauseFunc) *operation {
-	o := &operation{cancel: cancel, current: current, changed: make(chan struct{}), ended: make(chan struct{})}
+// track wraps the operation as it is now.
+func track(current *proto.Operation, cancel context.CancelCauseFunc) *trackedOperation {
+	o := &trackedOperation{cancel: cancel, current: current, changed: make(chan struct{}), ended: make(chan struct{})}
 	if current.GetState().Final() {
 		close(o.ended)
 	}
@@ -44,25 +38,25 @@ func newOperation(current *proto.Operation, cancel context.CancelCauseFunc) *ope
 }
 
 // observe returns the operation as it is now, and a channel that is closed when it is something else.
-func (o *operation) observe() (*proto.Operation, <-chan struct{}) {
+func (o *trackedOperation) observe() (*proto.Operation, <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.current, o.changed
 }
 
 // snapshot returns the operation as it is now.
-func (o *operation) snapshot() *proto.Operation {
+func (o *trackedOperation) snapshot() *proto.Operation {
 	current, _ := o.observe()
 	return current
 }
 
-// final tells whether the operation is over.
-func (o *operation) final() bool {
+// final reports whether the operation is over.
+func (o *trackedOperation) final() bool {
 	return o.snapshot().GetState().Final()
 }
 
 // replace tells everybody who watches what the operation is now.
-func (o *operation) replace(next *proto.Operation) {
+func (o *trackedOperation) replace(next *proto.Operation) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.current = next
@@ -74,14 +68,14 @@ func (o *operation) replace(next *proto.Operation) {
 }
 
 // keepResult holds a result in memory that could not be written to the disk.
-func (o *operation) keepResult(result *proto.Operation) {
+func (o *trackedOperation) keepResult(result *proto.Operation) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.unsaved = result
 }
 
 // keptResult returns what keepResult was given.
-func (o *operation) keptResult() *proto.Operation {
+func (o *trackedOperation) keptResult() *proto.Operation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.unsaved
@@ -100,57 +94,49 @@ func advanced(current, progress *proto.Operation) *proto.Operation {
 	next.LockHolder = progress.GetLockHolder()
 	next.Project = progress.GetProject()
 	// The runner may go on to use what it passed.
-	return sanitize(gproto.CloneOf(next))
+	return gproto.CloneOf(next)
 }
 
-// withoutOutputs returns a copy that has no outputs.
+// withoutOutputs returns a copy that has neither outputs nor what would change, nor a plan of that.
 func withoutOutputs(result *proto.Operation) *proto.Operation {
 	bare := gproto.CloneOf(result)
-	bare.Outputs = nil
+	bare.Outputs, bare.Changes, bare.OmittedChanges, bare.Plan = nil, nil, 0, nil
 	return bare
 }
 
-// sanitize makes the operation one that can be encoded and sent: text that is not UTF-8 cannot, and everything is bounded.
-func sanitize(operation *proto.Operation) *proto.Operation {
-	operation.Message = clip(operation.GetMessage(), maxOperationMessage)
-	operation.Permalink = clip(operation.GetPermalink(), maxOperationMessage)
-	if project := operation.GetProject(); project != nil {
-		project.Name = clip(project.GetName(), maxOperationMessage)
-		project.Runtime = clip(project.GetRuntime(), maxOperationMessage)
-	}
-	if holder := operation.GetLockHolder(); holder != nil {
-		holder.User = clip(holder.GetUser(), maxOperationMessage)
-		holder.Host = clip(holder.GetHost(), maxOperationMessage)
-	}
-	for key := range operation.GetResourceChanges() {
-		if !utf8.ValidString(key) {
-			delete(operation.ResourceChanges, key)
-		}
-	}
-	size := 0
-	for key, output := range operation.GetOutputs() {
-		size += len(key) + len(output.GetValue())
-		if !utf8.ValidString(key) {
-			delete(operation.Outputs, key)
-		}
-	}
-	if size > maxOutputsSize {
-		operation.Outputs = nil
-		operation.Message = clip("the outputs are left out: they are larger than 8 MiB; "+operation.GetMessage(), maxOperationMessage)
-	}
-	return operation
-}
+// watchInterval is the least time between two messages of a watch, but for the final one. A large stack makes thousands
+// of changes per second, and nobody reads faster than this.
+const watchInterval = 200 * time.Millisecond
 
-// clip returns valid UTF-8 of at most max bytes.
-func clip(text string, max int) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= max {
-		return text
+// WatchOperation implements the call of the protocol. A watcher holds no lock and no queue: it takes what the operation is
+// when it can send, so a slow one only sees fewer of the changes.
+func (s *Server) WatchOperation(request *proto.WatchOperationRequest, stream grpc.ServerStreamingServer[proto.Operation]) error {
+	watched, err := s.engine.find(request.GetId())
+	if err != nil {
+		return err
 	}
-	const ellipsis = "…"
-	text = text[:max-len(ellipsis)]
-	for !utf8.ValidString(text) {
-		text = text[:len(text)-1]
+	ctx := stream.Context()
+	pause := time.NewTimer(watchInterval)
+	defer pause.Stop()
+	for {
+		current, changed := watched.observe()
+		if err := stream.Send(current); err != nil {
+			return err
+		}
+		if current.GetState().Final() {
+			return nil
+		}
+		pause.Reset(watchInterval)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		select {
+		case <-pause.C:
+		case <-watched.ended:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
 	}
-	return text + ellipsis
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/file"
 )
 
 // projectFiles are the names of a Pulumi project's file, in the order in which pulumi looks for them.
@@ -24,7 +24,7 @@ func (s *sources) project(request *proto.StartOperationRequest) (string, error) 
 	case *proto.StartOperationRequest_Local:
 		return s.localProject(source.Local.GetDir())
 	case *proto.StartOperationRequest_Project:
-		return s.stubProject(source.Project)
+		return "", nil // The operation works from the state.
 	}
 	return "", errors.New("the operation names no source")
 }
@@ -38,7 +38,7 @@ func findProject(tree, dir, what string) (string, error) {
 	}
 	root, err := os.OpenRoot(tree)
 	if err != nil {
-		return "", fmt.Errorf("the %s has no files: %w", what, withoutPath(err))
+		return "", fmt.Errorf("the %s has no files: %w", what, file.WithoutPath(err))
 	}
 	defer root.Close()
 	info, err := root.Stat(inside)
@@ -46,7 +46,7 @@ func findProject(tree, dir, what string) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("directory %q does not exist in the %s", dir, what)
 	case err != nil:
-		return "", fmt.Errorf("directory %q of the %s cannot be used: %w", dir, what, withoutPath(err))
+		return "", fmt.Errorf("directory %q of the %s cannot be used: %w", dir, what, file.WithoutPath(err))
 	case !info.IsDir():
 		return "", fmt.Errorf("%q is not a directory of the %s", dir, what)
 	}
@@ -61,7 +61,7 @@ func findProject(tree, dir, what string) (string, error) {
 func findProjectAnywhere(dir string) (string, error) {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
-		return "", fmt.Errorf("directory %q of the image cannot be used: %w", dir, withoutPath(err))
+		return "", fmt.Errorf("directory %q of the image cannot be used: %w", dir, file.WithoutPath(err))
 	}
 	if info, err := os.Stat(real); err != nil || !info.IsDir() {
 		return "", fmt.Errorf("%q is not a directory of the image", dir)
@@ -80,7 +80,7 @@ func requireProjectFile(stat func(string) (fs.FileInfo, error), dir string) erro
 		case errors.Is(err, fs.ErrNotExist):
 			continue
 		case err != nil:
-			return fmt.Errorf("%s cannot be used: %w", name, withoutPath(err))
+			return fmt.Errorf("%s cannot be used: %w", name, file.WithoutPath(err))
 		case !info.Mode().IsRegular():
 			return fmt.Errorf("%s is not a file", name)
 		}
@@ -94,41 +94,15 @@ func requireProjectFile(stat func(string) (fs.FileInfo, error), dir string) erro
 func realPath(tree, inside string) (string, error) {
 	real, err := filepath.EvalSymlinks(filepath.Join(tree, inside))
 	if err != nil {
-		return "", fmt.Errorf("resolve the project's directory: %w", withoutPath(err))
+		return "", fmt.Errorf("resolve the project's directory: %w", file.WithoutPath(err))
 	}
 	realTree, err := filepath.EvalSymlinks(tree)
 	if err != nil {
-		return "", fmt.Errorf("resolve the project's directory: %w", withoutPath(err))
+		return "", fmt.Errorf("resolve the project's directory: %w", file.WithoutPath(err))
 	}
 	relative, err := filepath.Rel(realTree, real)
 	if err != nil || !filepath.IsLocal(relative) {
 		return "", errors.New("the project's directory is outside of its tree")
 	}
 	return filepath.Join(tree, relative), nil
-}
-
-// stubProject makes a directory with nothing but the project file, for operations that work from the state alone.
-func (s *sources) stubProject(project *proto.ProjectSource) (string, error) {
-	// JSON is YAML, so no name can break out of its place.
-	content, err := json.Marshal(map[string]string{"name": project.GetName(), "runtime": project.GetRuntime()})
-	if err != nil {
-		return "", fmt.Errorf("make a stub project: %w", err)
-	}
-	err = errors.Join(s.root.RemoveAll(projectName), s.root.Mkdir(projectName, 0o700))
-	if err == nil {
-		err = writeFile(s.root, path.Join(projectName, projectFiles[0]), content, false)
-	}
-	if err != nil {
-		return "", fmt.Errorf("make a stub project: %w", withoutPath(err))
-	}
-	return filepath.Join(s.dir, projectName), nil
-}
-
-// withoutPath drops the path of this machine, which tells users nothing.
-func withoutPath(err error) error {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
-		return pathError.Err
-	}
-	return err
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -75,22 +74,20 @@ func TestTheDirectoryOfAProgram(t *testing.T) {
 }
 
 func TestAProgramThatCannotBeFoundIsAFailureOfTheOperation(t *testing.T) {
-	g := NewWithT(t)
 	a := startAgent(t, t.TempDir())
 	source := pack(t, map[string]string{"README.md": ""})
-	g.Expect(a.push(source)).To(Succeed())
+	a.Expect(a.push(source)).To(Succeed())
 	for id, tt := range map[string]struct{ dir, message string }{
 		"root":    {"", "no Pulumi.yaml there"},
 		"outside": {"../..", "outside of the artifact"},
 		"missing": {"infra", "does not exist"},
 	} {
-		_, err := a.StartOperation(t.Context(), update(id, source.digest, tt.dir))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(a.wait(id)).To(And(
+		a.accept(update(id, source.digest, tt.dir))
+		a.Expect(a.wait(id)).To(And(
 			HaveField("State", failed), HaveField("Failure", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID),
 			HaveField("Message", ContainSubstring(tt.message))))
 	}
-	g.Expect(a.runner.calls).To(BeEmpty())
+	a.Expect(a.runner.calls).To(BeEmpty())
 }
 
 func TestALocalProgramIsRunWhereItIs(t *testing.T) {
@@ -101,35 +98,11 @@ func TestALocalProgramIsRunWhereItIs(t *testing.T) {
 	local := request("a")
 	local.Kind = proto.OperationKind_OPERATION_KIND_UP
 	local.Source = &proto.StartOperationRequest_Local{Local: &proto.LocalSource{Dir: "infra"}}
-	_, err := a.StartOperation(t.Context(), local)
-	g.Expect(err).NotTo(HaveOccurred())
-	var started call
-	g.Eventually(a.runner.calls).WithTimeout(patience).Should(Receive(&started))
+	started := a.startRequest(local)
 	g.Expect(started.project).To(Equal(filepath.Join(dir, "workspace/infra")))
 	a.finish("a", &proto.Operation{State: succeeded})
 
 	local.Id, local.GetLocal().Dir = "b", "../operations"
-	_, err = a.StartOperation(t.Context(), local)
-	g.Expect(err).NotTo(HaveOccurred())
+	a.accept(local)
 	g.Expect(a.wait("b")).To(HaveField("Message", `directory "../operations" is outside of the workspace`))
-}
-
-func TestAStubProjectSaysWhatItWasTold(t *testing.T) {
-	g := NewWithT(t)
-	a := startAgent(t, t.TempDir())
-	for _, name := range []string{"demo", "odd\nname: \"x\"", "demo"} {
-		stub := request("op")
-		stub.GetProject().Name = name
-		_, err := a.StartOperation(t.Context(), stub)
-		g.Expect(err).NotTo(HaveOccurred())
-		var started call
-		g.Eventually(a.runner.calls).WithTimeout(patience).Should(Receive(&started))
-		content, err := os.ReadFile(filepath.Join(started.project, "Pulumi.yaml"))
-		g.Expect(err).NotTo(HaveOccurred())
-		var got map[string]string
-		g.Expect(json.Unmarshal(content, &got)).To(Succeed())
-		g.Expect(got).To(Equal(map[string]string{"name": name, "runtime": "yaml"}))
-		a.finish("op", &proto.Operation{State: succeeded})
-		g.Expect(a.ForgetOperation(t.Context(), "op")).To(Succeed())
-	}
 }

@@ -22,35 +22,29 @@ import (
 )
 
 func TestADeliveredSourceIsWhatAnOperationRuns(t *testing.T) {
-	g := NewWithT(t)
 	a := startAgent(t, t.TempDir())
 	source := pack(t, map[string]string{"Pulumi.yaml": projectYAML, "infra/Pulumi.yaml": projectYAML})
-	_, err := a.StartOperation(t.Context(), update("a", source.digest, ""))
-	g.Expect(err).To(MatchError(client.ErrSourceMissing))
+	a.Expect(a.StartOperation(t.Context(), update("a", source.digest, ""))).Error().To(MatchError(client.ErrSourceMissing))
 
-	g.Expect(a.push(source)).To(Succeed())
-	g.Expect(a.GetInfo(t.Context())).To(HaveField("SourceDigest", source.digest))
-	_, err = a.StartOperation(t.Context(), update("a", source.digest, "infra"))
-	g.Expect(err).NotTo(HaveOccurred())
-	var started call
-	g.Eventually(a.runner.calls).WithTimeout(patience).Should(Receive(&started))
-	g.Expect(started.project).To(Equal(filepath.Join(a.dir, "source", "infra")))
-	g.Expect(os.ReadFile(filepath.Join(started.project, "Pulumi.yaml"))).To(BeEquivalentTo(projectYAML))
+	a.Expect(a.push(source)).To(Succeed())
+	a.Expect(a.GetInfo(t.Context())).To(HaveField("SourceDigest", source.digest))
+	started := a.startRequest(update("a", source.digest, "infra"))
+	a.Expect(started.project).To(Equal(filepath.Join(a.dir, "source", "infra")))
+	a.Expect(os.ReadFile(filepath.Join(started.project, "Pulumi.yaml"))).To(BeEquivalentTo(projectYAML))
 	a.finish("a", &proto.Operation{State: succeeded})
 
 	// An operation of another artifact does not run this one.
-	_, err = a.StartOperation(t.Context(), update("b", digest.FromString("other").String(), ""))
-	g.Expect(err).To(MatchError(client.ErrSourceMissing))
+	_, err := a.StartOperation(t.Context(), update("b", digest.FromString("other").String(), ""))
+	a.Expect(err).To(MatchError(client.ErrSourceMissing))
 }
 
 func TestASourceThatIsThereIsNotDeliveredAgain(t *testing.T) {
-	g := NewWithT(t)
 	a := startAgent(t, t.TempDir())
 	source := pack(t, map[string]string{"Pulumi.yaml": projectYAML})
-	g.Expect(a.push(source)).To(Succeed())
+	a.Expect(a.push(source)).To(Succeed())
 	a.start("a") // Not even while an operation runs.
 	err := a.PushSource(t.Context(), source.digest, int64(len(source.content)), neverEnding{})
-	g.Expect(err).NotTo(HaveOccurred())
+	a.Expect(err).NotTo(HaveOccurred())
 	a.finish("a", &proto.Operation{State: succeeded})
 }
 
@@ -60,26 +54,25 @@ type neverEnding struct{}
 func (neverEnding) Read(p []byte) (int, error) { return len(p), nil }
 
 func TestTheSourceIsNotReplacedUnderAnOperation(t *testing.T) {
-	g := NewWithT(t)
 	a := startAgent(t, t.TempDir())
 	source := pack(t, map[string]string{"Pulumi.yaml": projectYAML})
 	a.start("a")
 	// The bytes need not travel to learn that.
-	g.Expect(a.PushSource(t.Context(), source.digest, 1<<20, neverEnding{})).To(MatchError(client.ErrBusy))
+	a.Expect(a.PushSource(t.Context(), source.digest, 1<<20, neverEnding{})).To(MatchError(client.ErrBusy))
 	a.finish("a", &proto.Operation{State: succeeded})
 
 	// An operation that starts while the bytes travel wins, too.
-	g.Expect(a.push(pack(t, map[string]string{"Pulumi.yaml": projectYAML, "first": ""}))).To(Succeed())
+	a.Expect(a.push(pack(t, map[string]string{"Pulumi.yaml": projectYAML, "first": ""}))).To(Succeed())
 	content := &hook{Reader: bytes.NewReader(source.content), before: func() {
-		g.Eventually(filepath.Join(a.dir, archiveFile)).WithTimeout(patience).Should(BeAnExistingFile())
+		a.Eventually(filepath.Join(a.dir, archiveFile)).WithTimeout(patience).Should(BeAnExistingFile())
 		a.start("b")
 	}}
 	err := a.PushSource(t.Context(), source.digest, int64(len(source.content)), content)
-	g.Expect(err).To(MatchError(client.ErrBusy))
-	g.Expect(filepath.Join(a.dir, "source", "first")).To(BeARegularFile())
+	a.Expect(err).To(MatchError(client.ErrBusy))
+	a.Expect(filepath.Join(a.dir, "source", "first")).To(BeARegularFile())
 	a.finish("b", &proto.Operation{State: succeeded})
-	g.Expect(a.push(source)).To(Succeed())
-	g.Expect(filepath.Join(a.dir, "source", "first")).NotTo(BeAnExistingFile())
+	a.Expect(a.push(source)).To(Succeed())
+	a.Expect(filepath.Join(a.dir, "source", "first")).NotTo(BeAnExistingFile())
 }
 
 // hook calls before once, in the middle of a delivery.
@@ -98,7 +91,6 @@ func (h *hook) Read(p []byte) (int, error) {
 }
 
 func TestOneSourceArrivesAtATime(t *testing.T) {
-	g := NewWithT(t)
 	dir := t.TempDir()
 	a := startAgent(t, dir)
 	first, second := pack(t, map[string]string{"Pulumi.yaml": projectYAML}), pack(t, map[string]string{"Pulumi.yaml": "name: x\n"})
@@ -108,12 +100,12 @@ func TestOneSourceArrivesAtATime(t *testing.T) {
 		content := &hook{Reader: bytes.NewReader(first.content), before: func() { close(reading); <-release }}
 		pushed <- a.PushSource(t.Context(), first.digest, int64(len(first.content)), content)
 	}()
-	g.Eventually(reading).WithTimeout(patience).Should(BeClosed())
-	g.Eventually(filepath.Join(dir, "incoming")).WithTimeout(patience).Should(BeADirectory(), "the agent takes the first one")
-	g.Expect(a.push(second)).To(MatchError(client.ErrBusy))
+	a.Eventually(reading).WithTimeout(patience).Should(BeClosed())
+	a.Eventually(filepath.Join(dir, "incoming")).WithTimeout(patience).Should(BeADirectory(), "the agent takes the first one")
+	a.Expect(a.push(second)).To(MatchError(client.ErrBusy))
 	close(release)
-	g.Eventually(pushed).WithTimeout(patience).Should(Receive(BeNil()))
-	g.Expect(a.GetInfo(t.Context())).To(HaveField("SourceDigest", first.digest))
+	a.Eventually(pushed).WithTimeout(patience).Should(Receive(BeNil()))
+	a.Expect(a.GetInfo(t.Context())).To(HaveField("SourceDigest", first.digest))
 }
 
 func TestADeliveryThatIsWrongLeavesThePresentSource(t *testing.T) {
@@ -172,17 +164,16 @@ func TestADeliveryThatIsWrongLeavesThePresentSource(t *testing.T) {
 }
 
 func TestALargeSourceArrivesWhole(t *testing.T) {
-	g := NewWithT(t)
 	a := startAgent(t, t.TempDir())
 	random := make([]byte, 5<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(random)
 	source := pack(t, map[string]string{"Pulumi.yaml": projectYAML, "random": string(random)})
 	// Readers may return as little as they like.
 	content := iotest.OneByteReader(bytes.NewReader(source.content[:1000]))
-	g.Expect(a.PushSource(t.Context(), source.digest, int64(len(source.content)), io.MultiReader(content, bytes.NewReader(source.content[1000:])))).To(Succeed())
+	a.Expect(a.PushSource(t.Context(), source.digest, int64(len(source.content)), io.MultiReader(content, bytes.NewReader(source.content[1000:])))).To(Succeed())
 	unpacked, err := os.ReadFile(filepath.Join(a.dir, "source", "random"))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(bytes.Equal(unpacked, random)).To(BeTrue())
+	a.Expect(err).NotTo(HaveOccurred())
+	a.Expect(bytes.Equal(unpacked, random)).To(BeTrue())
 }
 
 func TestMessagesInTheWrongOrderAreRefused(t *testing.T) {
@@ -215,8 +206,7 @@ func TestMessagesInTheWrongOrderAreRefused(t *testing.T) {
 			for _, message := range tt.messages {
 				g.Expect(stream.Send(message)).To(Or(Succeed(), MatchError(io.EOF)))
 			}
-			_, err = stream.CloseAndRecv()
-			g.Expect(err).To(MatchError(ContainSubstring(tt.message)))
+			g.Expect(stream.CloseAndRecv()).Error().To(MatchError(ContainSubstring(tt.message)))
 		})
 	}
 }

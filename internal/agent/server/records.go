@@ -8,8 +8,10 @@ import (
 	"path"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	gproto "google.golang.org/protobuf/proto"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/file"
 )
 
 const (
@@ -21,7 +23,7 @@ const (
 	resultFile = "result.json"
 	// maxRecordSize bounds what is read of a record, in bytes. It fits the largest outputs in base64.
 	maxRecordSize = 16 << 20
-	// maxRecordsRead bounds how many entries of the directory are looked at.
+	// maxRecordsRead bounds how many entries of the directory are read.
 	maxRecordsRead = 10000
 )
 
@@ -97,7 +99,7 @@ func (r *records) save(operation *proto.Operation, name string, durable bool) er
 	if err := r.root.MkdirAll(operation.GetId(), 0o700); err != nil {
 		return fmt.Errorf("record operation %s: %w", operation.GetId(), err)
 	}
-	if err := writeFile(r.root, path.Join(operation.GetId(), name), content, durable); err != nil {
+	if err := file.WriteIn(r.root, path.Join(operation.GetId(), name), content, durable); err != nil {
 		return fmt.Errorf("record operation %s: %w", operation.GetId(), err)
 	}
 	return nil
@@ -118,7 +120,7 @@ func (r *records) state(id string) (*proto.Operation, error) {
 }
 
 func (r *records) read(id, name string) (*proto.Operation, error) {
-	content, err := readFile(r.root, path.Join(id, name), maxRecordSize)
+	content, err := file.ReadIn(r.root, path.Join(id, name), maxRecordSize)
 	if err != nil {
 		return nil, fmt.Errorf("read operation %s: %w", id, err)
 	}
@@ -146,5 +148,9 @@ func parseRecord(id string, content []byte) (*proto.Operation, error) {
 	if _, known := proto.OperationState_name[int32(operation.GetState())]; !known {
 		return nil, fmt.Errorf("record of operation %s has the unknown state %d", id, operation.GetState())
 	}
-	return sanitize(operation), nil
+	// Programs can write there, too. The controller does not accept more.
+	if gproto.Size(withoutOutputs(operation)) > proto.MaxOperationSize || gproto.Size(operation) > proto.MaxResultSize {
+		return nil, fmt.Errorf("record of operation %s is too large to be sent", id)
+	}
+	return operation, nil
 }

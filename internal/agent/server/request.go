@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 // maxStackName bounds the name of a stack, in bytes. "organization/project/stack" with the longest parts fits.
@@ -21,7 +22,7 @@ func validate(request *proto.StartOperationRequest) error {
 		return status.Error(codes.InvalidArgument, fmt.Sprintf(format, args...))
 	}
 	if !proto.ValidOperationID(request.GetId()) {
-		return invalid("id %q is not 1 to 64 letters, digits and inner dashes", clip(request.GetId(), 64))
+		return invalid("id %q is not 1 to 64 letters, digits and inner dashes", plaintext.Cut(request.GetId(), 64))
 	}
 	if _, known := proto.OperationKind_name[int32(request.GetKind())]; !known || request.GetKind() == proto.OperationKind_OPERATION_KIND_UNSPECIFIED {
 		return invalid("operation kind %d is not known", request.GetKind())
@@ -37,7 +38,30 @@ func validate(request *proto.StartOperationRequest) error {
 			return invalid("%s is not a duration of zero or more", name)
 		}
 	}
+	if err := validatePlan(request, invalid); err != nil {
+		return err
+	}
 	return validateSource(request, invalid)
+}
+
+// validatePlan refuses a plan that is incomplete, and one of an operation that has none.
+func validatePlan(request *proto.StartOperationRequest, invalid func(string, ...any) error) error {
+	plan, kind := request.GetPlan(), request.GetKind()
+	switch {
+	case plan == nil && kind.Planned():
+		return invalid("the operation has no plan to carry out")
+	case plan == nil:
+		return nil
+	case len(plan.GetKey()) != proto.PlanKeySize:
+		return invalid("the key of the plan does not have %d bytes", proto.PlanKeySize)
+	case kind.Planned() && (plan.GetExpected().GetInputs() == "" || plan.GetExpected().GetState() == "" || plan.GetExpected().GetChanges() == ""):
+		return invalid("the plan to carry out has no digests")
+	case needsPlan(request) && plan.GetFileDigest() == "":
+		return invalid("the plan to carry out has no file")
+	case !kind.Planned() && kind != proto.OperationKind_OPERATION_KIND_PREVIEW && kind != proto.OperationKind_OPERATION_KIND_DESTROY_PREVIEW:
+		return invalid("only a preview of an up or of a destroy is kept as a plan")
+	}
+	return nil
 }
 
 func validateSource(request *proto.StartOperationRequest, invalid func(string, ...any) error) error {
@@ -51,7 +75,7 @@ func validateSource(request *proto.StartOperationRequest, invalid func(string, .
 		switch {
 		case source.Project.GetName() == "" || source.Project.GetRuntime() == "":
 			return invalid("the project has no name or no runtime")
-		case request.GetKind() != proto.OperationKind_OPERATION_KIND_DESTROY && request.GetKind() != proto.OperationKind_OPERATION_KIND_REFRESH:
+		case request.GetKind().Unplanned() == proto.OperationKind_OPERATION_KIND_UP || request.GetKind() == proto.OperationKind_OPERATION_KIND_PREVIEW:
 			return invalid("only a destroy or a refresh works without a program")
 		}
 	default:

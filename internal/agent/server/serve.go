@@ -22,6 +22,11 @@ const (
 	maxStreams = 1000
 	// drainTimeout is how long calls may take to end once the operation has.
 	drainTimeout = 5 * time.Second
+	// terminationReserve is how long before the agent is killed everything has to have ended.
+	terminationReserve = 5 * time.Second
+	// lingerTimeout is how long the agent goes on to answer after its last operation has ended: what is on its disk goes with
+	// the pod, so the controller has to take the result before.
+	lingerTimeout = 20 * time.Second
 )
 
 // ErrIdle says that Serve ended because nobody needed the agent.
@@ -65,6 +70,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 func (s *Server) grpcOptions() []grpc.ServerOption {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(proto.MaxMessageSize),
+		// A request is decoded before it is known whose it is.
+		grpc.ForceServerCodecV2(&proto.Codec{MaxFields: proto.MaxRequestFields}),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		// A dead peer is noticed within 30 s; the controller checks the agent as often.
@@ -99,4 +106,15 @@ func stop(server *grpc.Server) {
 	timer := time.AfterFunc(drainTimeout, server.Stop)
 	defer timer.Stop()
 	server.GracefulStop()
+}
+
+// terminate ends the operation that runs, and answers calls until the controller has recorded and forgotten all that are
+// over, or long enough. The agent is killed at the given time, which is the grace from now.
+func (s *Server) terminate(killed time.Time, grace time.Duration) {
+	// Of a short grace, half of it.
+	reserve := min(terminationReserve, grace/2)
+	s.engine.shutdown(killed.Add(-reserve))
+	timer := time.NewTimer(min(lingerTimeout, time.Until(killed.Add(-reserve/2))))
+	defer timer.Stop()
+	s.engine.awaitForgotten(timer.C)
 }

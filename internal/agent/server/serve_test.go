@@ -36,8 +36,7 @@ func TestAnAgentThatNobodyNeedsEnds(t *testing.T) {
 	agent, err := client.New(address, client.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
 	defer agent.Close()
-	_, err = agent.StartOperation(t.Context(), request("a"))
-	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(agent.StartOperation(t.Context(), request("a"))).Error().NotTo(HaveOccurred())
 	g.Consistently(ended).WithTimeout(time.Second).ShouldNot(Receive())
 	runner.end <- &proto.Operation{State: succeeded}
 
@@ -74,7 +73,6 @@ func TestAnOpenWatchKeepsTheAgent(t *testing.T) {
 }
 
 func TestAStoppingAgentStartsNothing(t *testing.T) {
-	g := NewWithT(t)
 	a := startAgent(t, t.TempDir())
 	ending, release := make(chan struct{}), make(chan struct{})
 	a.runner.run = func(ctx context.Context, _ call) *proto.Operation {
@@ -83,18 +81,16 @@ func TestAStoppingAgentStartsNothing(t *testing.T) {
 		<-release
 		return stopped(ctx)
 	}
-	_, err := a.StartOperation(t.Context(), request("a"))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(a.GetInfo(t.Context())).NotTo(BeNil())
+	a.accept(request("a"))
+	a.Expect(a.GetInfo(t.Context())).NotTo(BeNil())
 	done := make(chan error, 1)
 	go func() { done <- a.stop() }()
-	g.Eventually(ending).WithTimeout(patience).Should(BeClosed())
-	_, err = a.StartOperation(t.Context(), request("b"))
-	g.Expect(err).To(MatchError(client.ErrUnavailable))
+	a.Eventually(ending).WithTimeout(patience).Should(BeClosed())
+	a.Expect(a.StartOperation(t.Context(), request("b"))).Error().To(MatchError(client.ErrUnavailable))
 	// It answers until the operation has ended.
-	g.Expect(a.GetOperation(t.Context(), "a")).To(HaveField("State", queued))
+	a.Expect(a.GetOperation(t.Context(), "a")).To(HaveField("State", queued))
 	close(release)
-	g.Eventually(done).WithTimeout(patience).Should(Receive(BeNil()))
+	a.Eventually(done).WithTimeout(patience).Should(Receive(BeNil()))
 }
 
 func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
@@ -139,8 +135,7 @@ func TestAddressesThatCannotBeServed(t *testing.T) {
 		"unix:" + filepath.Join(dir, strings.Repeat("x", 107)): "more than the 107 that the system allows",
 		"nowhere": "missing port",
 	} {
-		_, err := Listen(address)
-		g.Expect(err).To(MatchError(ContainSubstring(message)), address)
+		g.Expect(Listen(address)).Error().To(MatchError(ContainSubstring(message)), address)
 	}
 	g.Expect(os.ReadFile(filepath.Join(dir, "file"))).To(BeEquivalentTo("precious"))
 	longest := "unix:" + filepath.Join(dir, strings.Repeat("x", maxSocketPath-len(dir)-1))
@@ -156,8 +151,7 @@ func TestADirectoryHasOneAgent(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	now, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = Lock(now, dir)
-	g.Expect(err).To(MatchError(ContainSubstring("has another agent")))
+	g.Expect(Lock(now, dir)).Error().To(MatchError(ContainSubstring("has another agent")))
 	// One that waits gets it when the first ends.
 	locked := make(chan error, 1)
 	go func() {

@@ -18,6 +18,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
@@ -56,11 +57,12 @@ type Server struct {
 	root     *os.Root
 	records  *records
 	sources  *sources
+	plans    *plans
 	engine   *engine
 	activity *activity
 }
 
-// New takes over the directory with what an earlier agent left in it. The caller holds the lock of the directory.
+// New opens the directory with what an earlier agent left in it. The caller holds the lock of the directory.
 func New(options Options) (*Server, error) {
 	dir, err := filepath.Abs(options.Dir)
 	if err != nil {
@@ -71,20 +73,21 @@ func New(options Options) (*Server, error) {
 		return nil, fmt.Errorf("open the directory of the agent: %w", err)
 	}
 	s := &Server{options: options, log: options.Log, root: root, activity: newActivity()}
-	if err := s.takeOver(); err != nil {
+	if err := s.open(); err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
 	return s, nil
 }
 
-func (s *Server) takeOver() (err error) {
+func (s *Server) open() (err error) {
 	if s.sources, err = openSources(s.root, &s.options); err != nil {
 		return err
 	}
 	if s.records, err = openRecords(s.root); err != nil {
 		return err
 	}
-	s.engine, err = newEngine(s.log, s.options.Runner, s.records, s.sources)
+	s.plans = &plans{root: s.root}
+	s.engine, err = newEngine(s.log, s.options.Runner, s.records, s.sources, s.plans)
 	return err
 }
 
@@ -109,7 +112,7 @@ func (s *Server) StartOperation(_ context.Context, request *proto.StartOperation
 	if err := validate(request); err != nil {
 		return nil, err
 	}
-	if problem := proto.PulumiProblem(s.options.Runner.Version()); problem != "" {
+	if problem := cli.Problem(s.options.Runner.Version(), false); problem != "" {
 		return nil, proto.Refuse(proto.ReasonPulumiUnsupported, problem)
 	}
 	return s.engine.start(request)

@@ -54,13 +54,12 @@ func list(t *testing.T, dir string) map[string]string {
 }
 
 func TestTheSourceSurvivesARestart(t *testing.T) {
-	g := NewWithT(t)
 	dir := t.TempDir()
 	a := startAgent(t, dir)
 	source := pack(t, map[string]string{"Pulumi.yaml": projectYAML})
-	g.Expect(a.push(source)).To(Succeed())
-	g.Expect(a.stop()).To(Succeed())
-	g.Expect(startAgent(t, dir).GetInfo(t.Context())).To(HaveField("SourceDigest", source.digest))
+	a.Expect(a.push(source)).To(Succeed())
+	a.Expect(a.stop()).To(Succeed())
+	a.Expect(startAgent(t, dir).GetInfo(t.Context())).To(HaveField("SourceDigest", source.digest))
 }
 
 func TestAMarkerThatCannotBeTrustedIsNoSource(t *testing.T) {
@@ -79,8 +78,7 @@ func TestAMarkerThatCannotBeTrustedIsNoSource(t *testing.T) {
 			dir := t.TempDir()
 			write(t, dir, map[string]string{"source/Pulumi.yaml": projectYAML, markerName: tt.content})
 			a := startAgent(t, dir)
-			_, err := a.StartOperation(t.Context(), update("a", good, ""))
-			g.Expect(err).To(MatchError(client.ErrSourceMissing))
+			g.Expect(a.StartOperation(t.Context(), update("a", good, ""))).Error().To(MatchError(client.ErrSourceMissing))
 		})
 	}
 }
@@ -131,10 +129,9 @@ func TestAnAgentThatEndsWhileItReplacesTheSourceAsksForItAgain(t *testing.T) {
 }
 
 func TestInstalledDependenciesAreKept(t *testing.T) {
-	g := NewWithT(t)
 	dir := t.TempDir()
 	a := startAgent(t, dir)
-	g.Expect(a.push(pack(t, map[string]string{
+	a.Expect(a.push(pack(t, map[string]string{
 		"Pulumi.yaml": projectYAML, "app/x": "", "gone/x": "", "own/venv/x": "old", "file/x": "", "vendor/x": "",
 	}))).To(Succeed())
 	outside := t.TempDir()
@@ -143,29 +140,28 @@ func TestInstalledDependenciesAreKept(t *testing.T) {
 		".venv/bin/python": "python", "app/node_modules/dep/index.js": "dep", "app/node_modules/dep/node_modules/in.js": "in",
 		"gone/node_modules/x": "x", "file/venv/x": "x", "sdks/random/x": "sdk", "generated": "not kept", "vendor/generated": "not kept",
 	})
-	g.Expect(os.Symlink(outside, filepath.Join(dir, "source", "venv"))).To(Succeed())
-	g.Expect(os.Symlink("../app", filepath.Join(dir, "source", "own", "link"))).To(Succeed())
-	g.Expect(a.push(pack(t, map[string]string{
+	a.Expect(os.Symlink(outside, filepath.Join(dir, "source", "venv"))).To(Succeed())
+	a.Expect(os.Symlink("../app", filepath.Join(dir, "source", "own", "link"))).To(Succeed())
+	a.Expect(a.push(pack(t, map[string]string{
 		"Pulumi.yaml": projectYAML, "app/x": "new", "own/venv/x": "new", "file": "a file now", "vendor/x": "",
 	}))).To(Succeed())
-	g.Expect(list(t, filepath.Join(dir, "source"))).To(Equal(map[string]string{
+	a.Expect(list(t, filepath.Join(dir, "source"))).To(Equal(map[string]string{
 		"Pulumi.yaml": projectYAML, "app/x": "new", "own/venv/x": "new", "file": "a file now", "vendor/x": "",
 		".venv/bin/python": "python", "app/node_modules/dep/index.js": "dep", "app/node_modules/dep/node_modules/in.js": "in",
 		"sdks/random/x": "sdk",
 	}))
-	g.Expect(filepath.Join(dir, "source", "venv")).NotTo(BeAnExistingFile())
-	g.Expect(filepath.Join(outside, "secret")).To(BeARegularFile())
+	a.Expect(filepath.Join(dir, "source", "venv")).NotTo(BeAnExistingFile())
+	a.Expect(filepath.Join(outside, "secret")).To(BeARegularFile())
 }
 
 func TestTheSourceIsForItsOwnerOnly(t *testing.T) {
-	g := NewWithT(t)
 	a := startAgent(t, t.TempDir())
-	g.Expect(a.push(pack(t, map[string]string{"Pulumi.yaml": projectYAML}))).To(Succeed())
+	a.Expect(a.push(pack(t, map[string]string{"Pulumi.yaml": projectYAML}))).To(Succeed())
 	a.start("a")
 	a.finish("a", &proto.Operation{State: succeeded})
-	for _, name := range []string{"source", "source/Pulumi.yaml", markerName, "operations", "project"} {
+	for _, name := range []string{"source", "source/Pulumi.yaml", markerName, "operations"} {
 		info, err := os.Stat(filepath.Join(a.dir, name))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(info.Mode().Perm()&0o077).To(BeZero(), name)
+		a.Expect(err).NotTo(HaveOccurred())
+		a.Expect(info.Mode().Perm()&0o077).To(BeZero(), name)
 	}
 }

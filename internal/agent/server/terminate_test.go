@@ -25,7 +25,6 @@ func (a *agent) endInBackground() <-chan error {
 }
 
 func TestATerminatingAgentAnswersUntilItsOperationsAreForgotten(t *testing.T) {
-	g := NewWithT(t)
 	a := startAgent(t, t.TempDir(), inAPod(time.Hour))
 	a.runner.endBy = make(chan time.Time, 1)
 	a.start("earlier")
@@ -33,34 +32,32 @@ func TestATerminatingAgentAnswersUntilItsOperationsAreForgotten(t *testing.T) {
 	a.start("a")
 	watched := make(chan *proto.Operation, 100)
 	go func() { _, _ = a.WatchOperation(t.Context(), "a", func(o *proto.Operation) { watched <- o }) }()
-	g.Eventually(watched).WithTimeout(patience).Should(Receive(HaveField("State", running)))
+	a.Eventually(watched).WithTimeout(patience).Should(Receive(HaveField("State", running)))
 
 	ended := a.endInBackground()
-	g.Eventually(watched).WithTimeout(patience).Should(Receive(HaveField("State", isInterrupted)))
+	a.Eventually(watched).WithTimeout(patience).Should(Receive(HaveField("State", isInterrupted)))
 	var end time.Time
-	g.Expect(a.runner.endBy).To(Receive(&end))
-	g.Expect(end).To(BeTemporally("~", time.Now().Add(time.Hour-terminationReserve), patience))
-	g.Expect(a.GetOperation(t.Context(), "a")).To(HaveField("State", isInterrupted))
-	g.Expect(a.GetInfo(t.Context())).To(HaveField("Operations", HaveLen(2)))
-	_, err := a.StartOperation(t.Context(), request("b"))
-	g.Expect(err).To(MatchError(client.ErrUnavailable))
-	g.Expect(a.PushSource(t.Context(), "sha256:"+sixtyFour, 1, bytes.NewReader([]byte{0}))).To(MatchError(client.ErrUnavailable))
+	a.Expect(a.runner.endBy).To(Receive(&end))
+	a.Expect(end).To(BeTemporally("~", time.Now().Add(time.Hour-terminationReserve), patience))
+	a.Expect(a.GetOperation(t.Context(), "a")).To(HaveField("State", isInterrupted))
+	a.Expect(a.GetInfo(t.Context())).To(HaveField("Operations", HaveLen(2)))
+	a.Expect(a.StartOperation(t.Context(), request("b"))).Error().To(MatchError(client.ErrUnavailable))
+	a.Expect(a.PushSource(t.Context(), "sha256:"+sixtyFour, 1, bytes.NewReader([]byte{0}))).To(MatchError(client.ErrUnavailable))
 
-	g.Expect(a.ForgetOperation(t.Context(), "a")).To(Succeed())
-	g.Consistently(ended).WithTimeout(300 * time.Millisecond).ShouldNot(Receive())
-	g.Expect(a.ForgetOperation(t.Context(), "earlier")).To(Succeed())
+	a.Expect(a.ForgetOperation(t.Context(), "a")).To(Succeed())
+	a.Consistently(ended).WithTimeout(300 * time.Millisecond).ShouldNot(Receive())
+	a.Expect(a.ForgetOperation(t.Context(), "earlier")).To(Succeed())
 	// Well before it would have given up.
-	g.Eventually(ended).WithTimeout(lingerTimeout / 2).Should(Receive(BeNil()))
+	a.Eventually(ended).WithTimeout(lingerTimeout / 2).Should(Receive(BeNil()))
 }
 
 // sixtyFour are the digits of a digest.
 const sixtyFour = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 func TestATerminatingAgentWithoutOperationsEndsAtOnce(t *testing.T) {
-	g := NewWithT(t)
 	a := startAgent(t, t.TempDir(), inAPod(time.Hour))
-	g.Expect(a.GetInfo(t.Context())).NotTo(BeNil())
-	g.Eventually(a.endInBackground()).WithTimeout(lingerTimeout / 2).Should(Receive(BeNil()))
+	a.Expect(a.GetInfo(t.Context())).NotTo(BeNil())
+	a.Eventually(a.endInBackground()).WithTimeout(lingerTimeout / 2).Should(Receive(BeNil()))
 }
 
 func TestATerminatingAgentThatNobodyAsksEndsBeforeItIsKilled(t *testing.T) {
@@ -75,15 +72,13 @@ func TestATerminatingAgentThatNobodyAsksEndsBeforeItIsKilled(t *testing.T) {
 }
 
 func TestAnAgentThatIsNotKilledDoesNotWaitForAnybody(t *testing.T) {
-	g := NewWithT(t)
 	a := startAgent(t, t.TempDir())
 	a.runner.endBy = make(chan time.Time, 1)
 	a.runner.run = func(ctx context.Context, _ call) *proto.Operation {
 		<-ctx.Done()
 		return stopped(ctx)
 	}
-	_, err := a.StartOperation(t.Context(), request("a"))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(a.endInBackground()).WithTimeout(lingerTimeout / 2).Should(Receive(BeNil()))
-	g.Expect(a.runner.endBy).NotTo(Receive())
+	a.accept(request("a"))
+	a.Eventually(a.endInBackground()).WithTimeout(lingerTimeout / 2).Should(Receive(BeNil()))
+	a.Expect(a.runner.endBy).NotTo(Receive())
 }

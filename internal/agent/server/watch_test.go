@@ -29,8 +29,8 @@ func (s *watchStream) Send(operation *proto.Operation) error {
 func TestProgressIsToldAtIntervalsAndTheEndAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
-		watched := newOperation(&proto.Operation{Id: "a", State: running}, func(error) {})
-		server := &Server{engine: &engine{operations: map[string]*operation{"a": watched}}}
+		watched := track(&proto.Operation{Id: "a", State: running}, func(error) {})
+		server := &Server{engine: &engine{operations: map[string]*trackedOperation{"a": watched}}}
 		stream := &watchStream{ctx: t.Context(), sent: make(chan *proto.Operation, 100)}
 		ended := make(chan error, 1)
 		start := time.Now()

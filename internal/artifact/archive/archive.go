@@ -13,10 +13,14 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"path"
+
+	"github.com/stack-controller/stack-controller/internal/file"
 )
 
 var (
@@ -26,6 +30,31 @@ var (
 	// ErrInvalid is wrapped by errors about an archive that is damaged, or has an entry that is not acceptable.
 	ErrInvalid = errors.New("archive is not acceptable")
 )
+
+// Limits bounds an archive. A field that is zero or negative stands for its default: nothing is unlimited.
+type Limits struct {
+	// MaxDownloadSize is the size in bytes of the compressed archive; default 100 MiB.
+	MaxDownloadSize int64
+	// MaxUnpackedSize is the size in bytes of the archive without compression, including its headers and padding;
+	// default 512 MiB.
+	MaxUnpackedSize int64
+	// MaxEntries is the number of entries, plus directories that no entry names but a file needs; default 100,000.
+	MaxEntries int
+}
+
+// WithDefaults returns the limits with the defaults filled in.
+func (l Limits) WithDefaults() Limits {
+	if l.MaxDownloadSize <= 0 {
+		l.MaxDownloadSize = 100 << 20
+	}
+	if l.MaxUnpackedSize <= 0 {
+		l.MaxUnpackedSize = 512 << 20
+	}
+	if l.MaxEntries <= 0 {
+		l.MaxEntries = 100_000
+	}
+	return l
+}
 
 // Check reads the archive to its end and reports whether Unpack would accept it. Errors wrap ErrTooLarge or ErrInvalid
 // when the archive is at fault; other errors come from r or ctx.
@@ -69,14 +98,14 @@ type walker struct {
 func (w *walker) run(source io.Reader) error {
 	// Both sides of the decompression are bounded: a stream of empty gzip members or of extended headers goes on for
 	// ever without an entry.
-	compressed := &boundedReader{source: source, remaining: w.limits.MaxDownloadSize,
-		exceeded: fmt.Errorf("%w: more than %d bytes compressed", ErrTooLarge, w.limits.MaxDownloadSize)}
+	compressed := file.NewReader(source, w.limits.MaxDownloadSize,
+		fmt.Errorf("%w: more than %d bytes compressed", ErrTooLarge, w.limits.MaxDownloadSize))
 	unzipped, err := gzip.NewReader(compressed)
 	if err != nil {
 		return damaged("gzip header", err)
 	}
 	defer unzipped.Close()
-	content := &boundedReader{source: unzipped, remaining: w.limits.MaxUnpackedSize, exceeded: w.tooManyBytes()}
+	content := file.NewReader(unzipped, w.limits.MaxUnpackedSize, w.tooManyBytes())
 
 	archive := tar.NewReader(content)
 	for {
@@ -148,11 +177,11 @@ func (w *walker) file(name string, executable bool, content io.Reader) error {
 			return err
 		}
 	}
-	file, err := w.target.createFile(name, executable)
+	to, err := w.target.createFile(name, executable)
 	if err != nil {
 		return err
 	}
-	return errors.Join(w.copy(file, name, content), file.Close())
+	return errors.Join(w.copy(to, name, content), to.Close())
 }
 
 // copy is io.Copy that tells a damaged archive from a target that cannot be written.
@@ -215,3 +244,66 @@ func (discard) createFile(string, bool) (io.WriteCloser, error) { return discard
 type discardFile struct{ io.Writer }
 
 func (discardFile) Close() error { return nil }
+
+// sourceReader reads until its context ends, and remembers a failure that is not the fault of what is read.
+type sourceReader struct {
+	ctx     context.Context
+	source  io.Reader
+	failure error
+}
+
+func (r *sourceReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		r.failure = err
+		return 0, err
+	}
+	n, err := r.source.Read(p)
+	if err != nil && err != io.EOF {
+		r.failure = err
+	}
+	return n, err
+}
+
+// File is one file of an archive.
+type File struct {
+	// Name is clean, relative and slash-separated.
+	Name string
+	// Sum is the SHA-256 of the content and of whether the file is executable: the two things of it that are unpacked.
+	Sum [sha256.Size]byte
+}
+
+// Contents reads the archive to its end and calls found for every file that Unpack would write, in the order of the archive. A
+// file that comes twice is replaced by the later one. It stops with the error of found; its other errors are those of Check.
+func Contents(ctx context.Context, r io.Reader, limits Limits, found func(File) error) error {
+	return walk(ctx, r, limits, contents{found})
+}
+
+// contents is the target of Contents.
+type contents struct {
+	found func(File) error
+}
+
+func (contents) makeDirectory(string) error { return nil }
+
+func (c contents) createFile(name string, executable bool) (io.WriteCloser, error) {
+	sum := sha256.New()
+	mode := []byte{0}
+	if executable {
+		mode[0] = 1
+	}
+	_, _ = sum.Write(mode)
+	return &summedFile{Hash: sum, name: name, found: c.found}, nil
+}
+
+// summedFile sums what is written, and reports the result when it is closed.
+type summedFile struct {
+	hash.Hash
+	name  string
+	found func(File) error
+}
+
+func (f *summedFile) Close() error {
+	found := File{Name: f.name}
+	f.Sum(found.Sum[:0])
+	return f.found(found)
+}

@@ -2,26 +2,32 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
+	"sync"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/shape"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
 // The agent lets in whom the API server says may do this, see the package credentials.
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces/rpc,verbs=use
+
+// closeGrace is how long a connection stays open after its pod is gone, so that who watches an operation gets what the agent
+// sent last.
+const closeGrace = 30 * time.Second
 
 // Connect returns a client for the agent in the pod of the Workspace. A pod that is not ready, or that is ending, is reached as
 // long as its container runs: operations in it are observed to their end. Otherwise the error is ErrNoAgent.
@@ -33,102 +39,193 @@ func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace
 	if err != nil {
 		return nil, err
 	}
-	if pod == nil || !agentRuns(pod) {
+	if pod == nil || !agentRuns(pod) && !r.probes.has(key, pod) {
 		return nil, fmt.Errorf("connect to workspace %s: %w (its pod does not run)", key, runtime.ErrNoAgent)
 	}
-	if known := r.connections.get(key, pod.UID, addressOf(pod)); known != nil {
-		return known, nil
+	if known := r.connections.get(key); known.reaches(pod) {
+		return known.client, nil
 	}
 	certificate, err := r.certificate(ctx, workspace)
-	if apierrors.IsNotFound(err) || asConflict(err) != nil {
+	var conflict *conflictError
+	if apierrors.IsNotFound(err) || errors.As(err, &conflict) {
 		return nil, fmt.Errorf("connect to workspace %s: %w (%w)", key, runtime.ErrNoAgent, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return r.open(workspace, pod, certificate)
+	opened, err := r.dial(workspace, pod, certificate)
+	if err != nil {
+		return nil, err
+	}
+	return r.connections.put(key, opened), nil
+}
+
+// renewConnection opens a connection to the agent in the pod while its certificate is at hand. When the Secret was made anew, the
+// earlier connection is good until the kubelet has handed the new key to the agent. It reports whether that is still to come.
+func (r *Runtime) renewConnection(ctx context.Context, workspace *autov1alpha1.Workspace, o *observation) (pending bool, err error) {
+	known := r.connections.get(keyOf(workspace))
+	reached := known.reaches(o.pod)
+	if reached && known.certificate == podspec.ShortHash(o.certificate) {
+		return false, nil
+	}
+	opened, err := r.dial(workspace, o.pod, o.certificate)
+	if err != nil {
+		return false, err
+	}
+	if reached {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		if _, err := opened.client.GetInfo(ctx); err != nil {
+			closeLater(opened.client, 0)
+			return true, nil
+		}
+	}
+	r.connections.put(keyOf(workspace), opened)
+	return false, nil
+}
+
+// foundAgent reports whether the agent was found before the kubelet reported that its container runs. It is probed in a pod that is wanted.
+func (r *Runtime) foundAgent(workspace *autov1alpha1.Workspace, o *observation) bool {
+	switch {
+	case o.pod == nil || !o.owned():
+		return false
+	case !o.hasInputs() || o.pod.DeletionTimestamp != nil:
+		return r.probes.has(keyOf(workspace), o.pod)
+	}
+	// The probe goes on when the caller has changed the Workspace.
+	whose, pod, certificate := &autov1alpha1.Workspace{}, o.pod, o.certificate
+	whose.Namespace, whose.Name, whose.UID = workspace.Namespace, workspace.Name, workspace.UID
+	return r.probes.answered(keyOf(whose), pod, func(ctx context.Context) bool { return r.connectFirst(ctx, whose, pod, certificate) })
+}
+
+// connectFirst reports whether the agent in a pod that has just started answers, and keeps the connection if it does.
+func (r *Runtime) connectFirst(ctx context.Context, workspace *autov1alpha1.Workspace, pod *corev1.Pod, certificate []byte) bool {
+	opened, err := r.dial(workspace, pod, certificate)
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if _, err := opened.client.GetInfo(ctx); err != nil {
+		closeLater(opened.client, 0)
+		return false
+	}
+	r.connections.put(keyOf(workspace), opened)
+	return true
+}
+
+// dial makes a connection to the agent in the pod, with the certificate. It connects when it is used.
+func (r *Runtime) dial(workspace *autov1alpha1.Workspace, pod *corev1.Pod, certificate []byte) (connection, error) {
+	transport, err := credentials.Pinned(certificate)
+	if err != nil {
+		return connection{}, err
+	}
+	opened := connection{workspace: workspace.UID, pod: pod.UID, address: addressOf(pod), certificate: podspec.ShortHash(certificate)}
+	opened.client, err = client.New(opened.address, client.Options{
+		TransportCredentials: transport,
+		PerRPCCredentials:    r.tokens.For(credentials.Audience(workspace.Namespace, workspace.Name)),
+		Group:                r.groups.Of(workspace.Namespace),
+	})
+	return opened, err
 }
 
 // addressOf is where the agent in the pod listens.
 func addressOf(pod *corev1.Pod) string {
-	return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(shape.Port))
-}
-
-// open makes the connection to the agent in the pod that everybody shares.
-func (r *Runtime) open(workspace *autov1alpha1.Workspace, pod *corev1.Pod, certificate []byte) (*client.Client, error) {
-	opened, err := r.dial(workspace, addressOf(pod), certificate)
-	if err != nil {
-		return nil, err
-	}
-	return r.connections.put(keyOf(workspace), connection{
-		workspace: workspace.UID, pod: pod.UID, address: addressOf(pod), certificate: fingerprint(certificate), client: opened,
-	}), nil
-}
-
-// dial makes a connection to the agent with the certificate. It connects when it is used.
-func (r *Runtime) dial(workspace *autov1alpha1.Workspace, address string, certificate []byte) (*client.Client, error) {
-	transport, err := credentials.Pinned(certificate)
-	if err != nil {
-		return nil, err
-	}
-	return client.New(address, client.Options{
-		TransportCredentials: transport,
-		PerRPCCredentials:    r.tokens.For(credentials.Audience(workspace.Namespace, workspace.Name)),
-	})
-}
-
-// prepare sees to a connection to the agent in the pod while its certificate is at hand. When the Secret was made anew, the
-// earlier connection is good until the kubelet has handed the new key to the agent. It tells whether that is still to come.
-func (r *Runtime) prepare(ctx context.Context, workspace *autov1alpha1.Workspace, pod *corev1.Pod, certificate []byte) (pending bool, err error) {
-	key := keyOf(workspace)
-	if r.connections.get(key, pod.UID, addressOf(pod)) == nil {
-		_, err := r.open(workspace, pod, certificate)
-		return false, err
-	}
-	if r.connections.goesBy(key, pod.UID, fingerprint(certificate)) {
-		return false, nil
-	}
-	attempt, err := r.dial(workspace, addressOf(pod), certificate)
-	if err != nil {
-		return false, err
-	}
-	defer closeLater(attempt, 0)
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	if _, err := attempt.GetInfo(ctx); err != nil {
-		return true, nil
-	}
-	_, err = r.open(workspace, pod, certificate)
-	return false, err
+	return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(podspec.Port))
 }
 
 // podOf returns the pod of the Workspace, nil when there is none. A pod of the same name that belongs to an earlier
 // Workspace, or to nobody, is not it.
 func (r *Runtime) podOf(ctx context.Context, workspace *autov1alpha1.Workspace) (*corev1.Pod, error) {
-	pod := &corev1.Pod{}
-	found, err := r.get(ctx, workspace, shape.PodName(workspace), pod)
-	if err != nil || !found {
+	pod, err := r.getPod(ctx, workspace)
+	if err != nil || pod == nil {
 		return nil, err
 	}
-	if r.connections.knows(keyOf(workspace), workspace.UID, pod.UID) {
+	if known := r.connections.get(keyOf(workspace)); known.workspace == workspace.UID && known.pod == pod.UID {
 		return pod, nil
 	}
 	set := &appsv1.StatefulSet{}
-	found, err = r.get(ctx, workspace, shape.ObjectName(workspace), set)
+	found, err := r.get(ctx, workspace, podspec.ObjectName(workspace), set)
 	if err != nil || !found || !metav1.IsControlledBy(pod, set) || !metav1.IsControlledBy(set, workspace) {
 		return nil, err
 	}
 	return pod, nil
 }
 
-// get reads an object from the cache.
-func (r *Runtime) get(ctx context.Context, workspace *autov1alpha1.Workspace, name string, into ctrlclient.Object) (found bool, err error) {
-	err = r.options.Client.Get(ctx, types.NamespacedName{Namespace: workspace.Namespace, Name: name}, into)
-	if apierrors.IsNotFound(err) {
-		return false, nil
+// connection is one to the agent in a pod.
+type connection struct {
+	// workspace is the one that the pod was found to belong to.
+	workspace, pod types.UID
+	// address has the IP of the pod, which changes when its node starts again.
+	address string
+	// certificate is the hash of the one that the agent has to have.
+	certificate string
+	client      *client.Client
+}
+
+// reaches reports whether the connection is one to the pod.
+func (c connection) reaches(pod *corev1.Pod) bool {
+	return c.client != nil && c.pod == pod.UID && c.address == addressOf(pod)
+}
+
+// connections are the connections to agents, at most one for each workspace. Everybody shares it.
+type connections struct {
+	mu   sync.Mutex
+	open map[types.NamespacedName]connection
+}
+
+// get returns the connection to the agent of the workspace, empty when there is none.
+func (c *connections) get(key types.NamespacedName) connection {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open[key]
+}
+
+// put keeps a new connection in place of the one there was, and returns the one to use: somebody else may have been
+// faster.
+func (c *connections) put(key types.NamespacedName, opened connection) *client.Client {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.open[key]
+	if known.pod == opened.pod && known.address == opened.address && known.certificate == opened.certificate {
+		closeLater(opened.client, 0)
+		return known.client
 	}
-	if err != nil {
-		return false, fmt.Errorf("read %T %s: %w", into, name, err)
+	closeLater(known.client, closeGrace)
+	if c.open == nil {
+		c.open = map[types.NamespacedName]connection{}
 	}
-	return true, nil
+	c.open[key] = opened
+	return opened.client
+}
+
+// drop forgets the connection to the pod; with an empty UID, the one to any pod of the workspace.
+func (c *connections) drop(key types.NamespacedName, pod types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known := c.open[key]; pod == "" || known.pod == pod {
+		delete(c.open, key)
+		closeLater(known.client, closeGrace)
+	}
+}
+
+// closeAll ends all connections.
+func (c *connections) closeAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, known := range c.open {
+		closeLater(known.client, 0)
+	}
+	clear(c.open)
+}
+
+// closeLater closes the connection, if there is one, after the time. Nothing can be done about an error, and nothing depends on it.
+func closeLater(connection *client.Client, after time.Duration) {
+	switch {
+	case connection == nil:
+	case after == 0:
+		_ = connection.Close()
+	default:
+		time.AfterFunc(after, func() { _ = connection.Close() })
+	}
 }

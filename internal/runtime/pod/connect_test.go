@@ -18,14 +18,13 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/runtime"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/shape"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 	"github.com/stack-controller/stack-controller/tests/supervise"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 func TestAgentIsReachedFromTheStartOfItsContainerToItsEnd(t *testing.T) {
-	s := newStage(t)
-	s.startController()
+	s := startStage(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	connect := func() error {
 		agent, err := s.runtime.Connect(t.Context(), workspace)
@@ -59,29 +58,24 @@ func TestAgentIsReachedFromTheStartOfItsContainerToItsEnd(t *testing.T) {
 
 	s.finish(pod)
 	s.Eventually(connect).Should(MatchError(runtime.ErrNoAgent))
-	s.Expect(s.runtime.connections.knows(keyOf(workspace), workspace.UID, pod.UID)).To(BeFalse())
-	_, err = first.GetInfo(t.Context())
-	s.Expect(err).NotTo(HaveOccurred(), "who holds the connection gets what the agent sent last")
+	s.Expect(s.runtime.connections.get(keyOf(workspace))).To(BeZero())
+	s.Expect(first.GetInfo(t.Context())).Error().NotTo(HaveOccurred(), "who holds the connection gets what the agent sent last")
 }
 
 func TestPodOfAnEarlierWorkspaceIsNotReached(t *testing.T) {
-	s := newStage(t)
-	s.startController()
+	s := startStage(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	s.makeReady(workspace)
 	other := workspace.DeepCopy()
 	other.UID = "other"
+	s.Expect(s.runtime.Connect(t.Context(), other)).Error().To(MatchError(runtime.ErrNoAgent))
+	s.Expect(s.runtime.Connect(t.Context(), workspace)).Error().NotTo(HaveOccurred())
 	_, err := s.runtime.Connect(t.Context(), other)
-	s.Expect(err).To(MatchError(runtime.ErrNoAgent))
-	_, err = s.runtime.Connect(t.Context(), workspace)
-	s.Expect(err).NotTo(HaveOccurred())
-	_, err = s.runtime.Connect(t.Context(), other)
 	s.Expect(err).To(MatchError(runtime.ErrNoAgent), "not over the connection of the other one either")
 }
 
 func TestRealAgentWithTheCommandOfItsPodLetsTheControllerIn(t *testing.T) {
-	s := newStage(t)
-	s.startController()
+	s := startStage(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	pod := s.pod(workspace)
 	reviews := &rbacv1.ClusterRoleBinding{
@@ -93,7 +87,7 @@ func TestRealAgentWithTheCommandOfItsPodLetsTheControllerIn(t *testing.T) {
 	address := newAddress()
 	log := s.startAgent(workspace, pod, address)
 	s.Eventually(func() error {
-		connection, err := net.DialTimeout("tcp", net.JoinHostPort(address, fmt.Sprint(shape.Port)), time.Second)
+		connection, err := net.DialTimeout("tcp", net.JoinHostPort(address, fmt.Sprint(podspec.Port)), time.Second)
 		if err == nil {
 			_ = connection.Close()
 		}
@@ -126,10 +120,10 @@ func (s *stage) startAgent(workspace *autov1alpha1.Workspace, pod *corev1.Pod, a
 	identity, err := cluster.ServiceAccountConfig(s.t.Context(), s.namespace, "default")
 	s.Expect(err).NotTo(HaveOccurred())
 	secret := &corev1.Secret{}
-	s.Expect(s.get(shape.SecretName(workspace), secret)).To(Succeed())
-	rpc := filepath.Join(root, shape.RPCPath)
+	s.Expect(s.get(podspec.SecretName(workspace), secret)).To(Succeed())
+	rpc := filepath.Join(root, podspec.RPCPath)
 	s.Expect(os.MkdirAll(rpc, 0o700)).To(Succeed())
-	s.Expect(os.MkdirAll(filepath.Join(root, shape.WorkspacePath), 0o700)).To(Succeed())
+	s.Expect(os.MkdirAll(filepath.Join(root, podspec.WorkspacePath), 0o700)).To(Succeed())
 	for name, content := range map[string][]byte{
 		"tls.crt": secret.Data["tls.crt"], "tls.key": secret.Data["tls.key"], "token": []byte(identity.BearerToken), "ca.crt": identity.CAData,
 	} {

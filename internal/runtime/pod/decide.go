@@ -3,6 +3,8 @@ package pod
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -19,59 +21,111 @@ const (
 	busyInterval = 10 * time.Second
 	// patientInterval is the same for a pod that may as well stay.
 	patientInterval = time.Minute
-	// drainTime is how long the status says that the pod is about to be replaced before that is done. An operation that
+	// announceTime is how long the status says that the pod is about to be replaced before that is done. An operation that
 	// is started by somebody who has not seen it yet is noticed after that.
-	drainTime = time.Second
-	// heedTime is how long an agent without an operation may take to end after its pod was deleted, which it does at once. One that
-	// still answers after it has not heard of it: a signal that comes while its container starts is lost, for a process with the
+	announceTime = time.Second
+	// signalTime is how long an agent without an operation may take to end after its pod was deleted, which it does at once. One that
+	// still answers after it did not get the signal: one that comes while its container starts is lost, for a process with the
 	// number 1 has none that end it by default.
-	heedTime = 10 * time.Second
-	// hurriedGrace is how many seconds are left to the pod of such an agent.
-	hurriedGrace = 5
-	// The time between two looks at what nothing tells about grows from the first to the second value.
+	signalTime = 10 * time.Second
+	// shortGrace is how many seconds are left to the pod of such an agent.
+	shortGrace = 5
+	// The time between two readings of what has no watch grows from the first to the second value.
 	minInterval = time.Second
 	maxInterval = 30 * time.Second
 )
 
+// action is what has to be done beside writing the status.
+type action string
+
+const (
+	// actionNone leaves everything as it is.
+	actionNone action = ""
+	// actionRetryCreation has the StatefulSet controller try at once to create the pod.
+	actionRetryCreation action = "retry creation"
+	// actionAnnounce keeps new operations away, for the pod is about to be replaced.
+	actionAnnounce action = "announce"
+	// actionReplace deletes the pod, so that one of the current template takes its place.
+	actionReplace action = "replace"
+	// actionScaleDown has the StatefulSet controller delete the pod, and make no other.
+	actionScaleDown action = "scale down"
+	// actionShortenGrace shortens the time that a pod has to end.
+	actionShortenGrace action = "shorten grace"
+)
+
+// decision is what was decided.
+type decision struct {
+	status runtime.Status
+	action action
+}
+
 // decide is the whole policy of this runtime.
 func decide(o *observation) decision {
+	d := decideOnPod(o)
 	switch {
-	case o.rejected != nil && !o.serves():
+	case d.status.RetryAfter != 0:
+	case o.rejected != nil:
+		d.status.RetryAfter = o.rejected.RetryAfter
+	case o.renewing:
+		d.status.RetryAfter = patientInterval
+	}
+	return d
+}
+
+func decideOnPod(o *observation) decision {
+	switch {
+	case o.rejected != nil && !o.hasInputs():
+		// A pod that is what the user asks for goes on although the objects were not accepted: the controller asks for something else
+		// than its predecessor.
 		return decision{status: *o.rejected}
+	case o.idle && o.statefulSet != nil:
+		return decideOnIdle(o)
 	case o.pod == nil:
 		return decideWithoutPod(o)
 	case !o.owned():
 		return decision{status: explainForeign(o)}
 	case o.pod.DeletionTimestamp != nil:
 		return decideOnEnd(o)
-	case marksOf(o.pod.Annotations).revision != o.wanted.revision:
+	case !o.hasInputs():
 		return decideOnRevision(o)
 	}
 	status := explainPod(o)
-	if marksOf(o.pod.Annotations) == o.wanted {
+	if !o.outdated() {
 		return decision{status: status}
 	}
 	return decideOnAgent(o, status)
 }
 
-// serves tells whether the pod is what the user asks for although the objects were not accepted: the controller asks for
-// something else than its predecessor. What runs goes on.
-func (o *observation) serves() bool {
-	return o.pod != nil && marksOf(o.pod.Annotations).revision == o.wanted.revision
-}
-
 // decideWithoutPod says why there is no pod, and helps when its creation failed: the StatefulSet controller waits up to a
 // quarter of an hour between two attempts.
 func decideWithoutPod(o *observation) decision {
-	status, failed := explainMissing(o)
-	if !failed {
+	status := explainMissing(o)
+	switch {
+	case !status.Failing:
+		return decision{status: status}
+	case o.now.Before(o.retryCreationAt):
+		status.RetryAfter = o.retryCreationAt.Sub(o.now)
 		return decision{status: status}
 	}
-	if o.now.Before(o.nudgeAt) {
-		status.RetryAfter = o.nudgeAt.Sub(o.now)
-		return decision{status: status}
+	return decision{status: status, action: actionRetryCreation}
+}
+
+// decideOnIdle has the pod of a Workspace go that had nothing to do for long, as soon as its agent agrees.
+func decideOnIdle(o *observation) decision {
+	idle := runtime.Status{
+		Ready: true, Resting: true, Reason: autov1alpha1.IdleReason, Message: "there was nothing to do, so that no pod runs; the next update starts one",
 	}
-	return decision{status: status, action: actionNudge}
+	switch {
+	case isScaledDown(o.statefulSet):
+		return decision{status: idle}
+	case !o.ownsRunningAgent():
+		return decision{status: idle, action: actionScaleDown}
+	}
+	d := decideOnAnswer(o, explainPod(o), idle, busyInterval)
+	if d.action == actionReplace {
+		d.action = actionScaleDown
+	}
+	return d
 }
 
 // decideOnRevision replaces a pod that the user wants otherwise as soon as no operation runs in it.
@@ -81,7 +135,7 @@ func decideOnRevision(o *observation) decision {
 	case !o.applied():
 		// The watch on the StatefulSet follows.
 		return decision{status: status}
-	case !agentRuns(o.pod):
+	case !o.agentRuns():
 		return decision{status: status, action: actionReplace}
 	}
 	return decideOnAnswer(o, status, status, busyInterval)
@@ -93,81 +147,82 @@ func decideOnAgent(o *observation, status runtime.Status) decision {
 	switch {
 	case !o.applied():
 		return decision{status: status}
-	case !agentRuns(o.pod):
+	case !o.agentRuns():
 		status.RetryAfter = 0
 		return decision{status: status, action: actionReplace}
 	case !o.mayRoll:
 		// Its turn is an event.
 		return decision{status: status}
 	}
-	draining := runtime.Status{Reason: autov1alpha1.RollingUpdateReason, Message: "the pod is being replaced because the controller has another agent"}
-	return decideOnAnswer(o, status, draining, patientInterval)
+	announced := runtime.Status{Reason: autov1alpha1.RollingUpdateReason, Message: "the pod is being replaced because the controller has another agent"}
+	return decideOnAnswer(o, status, announced, patientInterval)
 }
 
 // decideOnAnswer replaces the pod when its agent agrees, or has not answered for long. Until then the status is the first
 // one, and after it the second one.
-func decideOnAnswer(o *observation, waiting, draining runtime.Status, interval time.Duration) decision {
+func decideOnAnswer(o *observation, waiting, announced runtime.Status, interval time.Duration) decision {
+	because := ""
 	switch {
 	case o.agent.err != nil && o.now.Sub(o.agent.silentSince) < silence:
-		waiting.RetryAfter = silentInterval
-		if !waiting.Ready {
-			waiting.Message += "; its agent does not answer"
-		}
-		return decision{status: waiting}
+		waiting.RetryAfter, because = silentInterval, "; its agent does not answer"
 	case o.agent.err == nil && o.agent.busy:
-		waiting.RetryAfter = interval
-		if !waiting.Ready {
-			waiting.Message += "; its operation goes on until it ends"
-		}
-		return decision{status: waiting}
-	case o.drainingSince.IsZero() || o.now.Sub(o.drainingSince) < drainTime:
-		draining.RetryAfter = drainTime
-		return decision{status: draining, action: actionDrain}
+		waiting.RetryAfter, because = interval, "; its operation goes on until it ends"
+	case o.announcedAt.IsZero() || o.now.Sub(o.announcedAt) < announceTime:
+		announced.RetryAfter = announceTime
+		return decision{status: announced, action: actionAnnounce}
+	default:
+		return decision{status: announced, action: actionReplace}
 	}
-	return decision{status: draining, action: actionReplace}
+	if !waiting.Ready {
+		waiting.Message += because
+	}
+	return decision{status: waiting}
 }
 
-// decideOnEnd waits for the end of a pod that was deleted, and brings it about when the agent has nothing to do and does not know.
+// decideOnEnd waits for the end of a pod that was deleted, and brings it about when the agent has nothing to do and got no signal.
 func decideOnEnd(o *observation) decision {
 	status := explainTerminating(o)
-	switch heard := o.endsSince().Add(heedTime); {
-	case !o.owned() || !agentRuns(o.pod) || ptr.Deref(o.pod.DeletionGracePeriodSeconds, 0) <= hurriedGrace || status.Failing:
+	switch expected := o.deletedAt().Add(signalTime); {
+	case !o.agentRuns() || ptr.Deref(o.pod.DeletionGracePeriodSeconds, 0) <= shortGrace || status.Failing:
 		return decision{status: status}
-	case o.now.Before(heard):
-		status.RetryAfter = heard.Sub(o.now)
+	case o.now.Before(expected):
+		status.RetryAfter = expected.Sub(o.now)
 		return decision{status: status}
 	case o.agent.err != nil || o.agent.busy:
 		status.RetryAfter = min(status.RetryAfter, busyInterval)
 		return decision{status: status}
 	}
-	return decision{status: status, action: actionHurry}
+	return decision{status: status, action: actionShortenGrace}
 }
 
-// endsSince is when the pod was deleted.
-func (o *observation) endsSince() time.Time {
+// deletedAt is when the pod was deleted. Its deletion timestamp includes the grace period.
+func (o *observation) deletedAt() time.Time {
 	return o.pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(o.pod.DeletionGracePeriodSeconds, 0)) * time.Second)
 }
 
-// wantsAnswer tells whether the decision depends on what the agent says.
-func wantsAnswer(o *observation) bool {
+// needsAnswer reports whether the decision depends on what the agent answers.
+func needsAnswer(o *observation) bool {
 	switch {
-	case o.pod == nil || !o.owned() || !agentRuns(o.pod):
+	case !o.ownsRunningAgent():
 		return false
+	case o.idle:
+		return !isScaledDown(o.statefulSet)
 	case o.pod.DeletionTimestamp != nil:
-		return !o.now.Before(o.endsSince().Add(heedTime))
-	case !o.applied():
-		return false
+		return !o.now.Before(o.deletedAt().Add(signalTime))
 	}
-	return marksOf(o.pod.Annotations).revision != o.wanted.revision || outdated(o) && o.mayRoll
+	return o.applied() && (!o.hasInputs() || o.outdated() && o.mayRoll)
 }
 
-// outdated tells whether the pod is as the user wants it and has the agent of another controller.
-func outdated(o *observation) bool {
-	has := marksOf(o.pod.Annotations)
-	return has.revision == o.wanted.revision && has.agent != o.wanted.agent
-}
-
-// growing is half of the time waited so far, within bounds: nothing has to be remembered for it.
-func growing(waited time.Duration) time.Duration {
-	return min(max(waited/2, minInterval), maxInterval)
+// needsEvents returns what events are needed about, empty when none are.
+func needsEvents(o *observation) types.UID {
+	switch {
+	case o.statefulSet == nil:
+		return ""
+	case o.pod == nil:
+		return o.statefulSet.UID
+	case o.pod.DeletionTimestamp == nil && o.pod.Spec.NodeName != "" && o.now.Sub(o.pod.CreationTimestamp.Time) >= slowStart &&
+		o.pod.Status.Phase == corev1.PodPending && containersWait(o.pod):
+		return o.pod.UID
+	}
+	return ""
 }

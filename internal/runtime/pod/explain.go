@@ -2,53 +2,137 @@ package pod
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/backoff"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
 const (
-	// slowStart is how long the kubelet may take to start containers before its events are looked at.
+	// slowStart is how long the kubelet may take to start containers before its events are read.
 	slowStart = 5 * time.Second
 	// endSlack is how much later than its grace period allows a pod may be gone before its node is suspected.
 	endSlack = 30 * time.Second
+	// stalledRestarts is the number of restarts of a container from which on somebody should have a look.
+	stalledRestarts = 5
+	// formatError is what the kernel says about a program for another processor.
+	formatError = "exec format error"
 	// maxQuote bounds, in bytes, what a message quotes.
 	maxQuote = 1 << 10
 )
 
+// failing is the status of a pod with a problem that may pass. The pod changes when it does, which is an event.
+func failing(reason, format string, args ...any) runtime.Status {
+	return runtime.Status{Failing: true, Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// explainMissing says why there is no pod. It is failing when the creation failed.
+func explainMissing(o *observation) runtime.Status {
+	if o.statefulSet == nil {
+		return runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the StatefulSet is being created"}
+	}
+	newest := newestEvent(o.events, "FailedCreate", "SuccessfulCreate")
+	if newest.Type != corev1.EventTypeWarning {
+		return runtime.Status{
+			Reason:     autov1alpha1.WaitingForReplicasReason,
+			Message:    fmt.Sprintf("the pod of StatefulSet %s has not been created yet", o.statefulSet.Name),
+			RetryAfter: backoff.Proportional(o.now.Sub(o.missingSince), minInterval, maxInterval),
+		}
+	}
+	reason, cause := creationProblem(newest.Message)
+	status := failing(reason, "the pod cannot be created, trying again: %s", quote(cause))
+	status.RetryAfter = maxInterval
+	return status
+}
+
+// creationProblem finds the cause in what the StatefulSet controller, or the API server, says.
+func creationProblem(message string) (reason, cause string) {
+	// "create Pod NAME in StatefulSet NAME failed error: CAUSE"
+	_, cause, found := strings.Cut(message, " failed error: ")
+	if !found {
+		cause = message
+	}
+	for _, known := range []struct{ words, reason string }{
+		{"exceeded quota", autov1alpha1.QuotaExceededReason},
+		{"failed quota", autov1alpha1.QuotaExceededReason},
+		{"violates PodSecurity", autov1alpha1.PodSecurityViolationReason},
+		{"error looking up service account", autov1alpha1.ServiceAccountNotFoundReason},
+		{"because it is being terminated", autov1alpha1.NamespaceTerminatingReason},
+	} {
+		if strings.Contains(cause, known.words) {
+			return known.reason, cause
+		}
+	}
+	return autov1alpha1.PodCreationFailedReason, cause
+}
+
+// explainForeign says that a pod of that name is in the way.
+func explainForeign(o *observation) runtime.Status {
+	if o.statefulSet == nil {
+		return runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the StatefulSet is being created", RetryAfter: minInterval}
+	}
+	return runtime.Status{
+		Reason: autov1alpha1.PodTerminatingReason, RetryAfter: maxInterval,
+		Message: fmt.Sprintf("pod %s belongs to something else, which has to remove it first", o.pod.Name),
+	}
+}
+
+// explainTerminating says that the pod is ending, and why if somebody reported it.
+func explainTerminating(o *observation) runtime.Status {
+	// The time includes the grace period.
+	late := o.pod.DeletionTimestamp.Add(endSlack)
+	if !o.now.Before(late) {
+		return failing(autov1alpha1.NodeLostReason,
+			"pod %s has not ended in time, its node %s may be gone; if it is, delete the node or force the deletion of the pod",
+			o.pod.Name, o.pod.Spec.NodeName)
+	}
+	status := runtime.Status{
+		Reason:     autov1alpha1.PodTerminatingReason,
+		Message:    fmt.Sprintf("pod %s is ending, another one follows", o.pod.Name),
+		RetryAfter: late.Sub(o.now),
+	}
+	if revisionsOf(o.pod.Annotations) != o.wanted {
+		status.Reason = autov1alpha1.RollingUpdateReason
+	}
+	if why := conditionOf(o.pod, corev1.DisruptionTarget); why.Status == corev1.ConditionTrue {
+		status.Message += fmt.Sprintf(" (%s: %s)", why.Reason, quote(why.Message))
+	}
+	return status
+}
+
 // explainPod says how a pod stands that is what the user wants.
 func explainPod(o *observation) runtime.Status {
 	container := containerOf(o.pod, autov1alpha1.PulumiContainerName)
-	ready := container != nil && container.Ready && container.State.Running != nil
-	switch {
-	case o.pod.Status.Phase == corev1.PodUnknown || o.pod.Status.Reason == "NodeLost" || ready && nodeLost(o.pod):
-		return failing(autov1alpha1.NodeLostReason, fmt.Sprintf("node %s of pod %s does not answer", o.pod.Spec.NodeName, o.pod.Name))
-	case o.pod.Status.Phase == corev1.PodFailed || o.pod.Status.Phase == corev1.PodSucceeded:
+	ready := o.answered || container != nil && container.Ready && container.State.Running != nil
+	scheduled := conditionOf(o.pod, corev1.PodScheduled)
+	switch status := o.pod.Status; {
+	case status.Phase == corev1.PodUnknown || status.Reason == "NodeLost" || ready && nodeLost(o.pod):
+		return failing(autov1alpha1.NodeLostReason, "node %s of pod %s does not answer", o.pod.Spec.NodeName, o.pod.Name)
+	case status.Phase == corev1.PodFailed || status.Phase == corev1.PodSucceeded:
 		return explainEnded(o.pod)
 	case ready:
 		return runtime.Status{Ready: true, Reason: autov1alpha1.SucceededReason, Message: "the agent is running", Address: o.address}
+	case scheduled.Status == corev1.ConditionFalse:
+		return failing(autov1alpha1.UnschedulableReason, "no node takes pod %s: %s", o.pod.Name, quote(scheduled.Message))
 	}
-	if scheduled := conditionOf(o.pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
-		return failing(autov1alpha1.UnschedulableReason, fmt.Sprintf("no node takes pod %s: %s", o.pod.Name, quote(scheduled.Message)))
-	}
-	if status, found := explainContainers(o.pod); found {
-		return status
+	if problem := explainContainers(o.pod); problem.Failing {
+		return problem
 	}
 	return explainStart(o)
 }
 
-// nodeLost tells whether the pod is not ready although its containers are, which is how the pods of a node that does not
+// nodeLost reports whether the pod is not ready although its containers are, which is how the pods of a node that does not
 // answer are marked.
 func nodeLost(pod *corev1.Pod) bool {
-	ready, containers := conditionOf(pod, corev1.PodReady), conditionOf(pod, corev1.ContainersReady)
-	return ready != nil && ready.Status == corev1.ConditionFalse && ready.Reason != "ReadinessGatesNotReady" &&
-		containers != nil && containers.Status == corev1.ConditionTrue
+	ready := conditionOf(pod, corev1.PodReady)
+	return ready.Status == corev1.ConditionFalse && ready.Reason != "ReadinessGatesNotReady" &&
+		conditionOf(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
 }
 
 // explainEnded says why the pod as a whole ended. The StatefulSet controller replaces it.
@@ -57,13 +141,10 @@ func explainEnded(pod *corev1.Pod) runtime.Status {
 	if pod.Status.Reason != "" {
 		message += " (" + pod.Status.Reason + ")"
 	}
-	if pod.Status.Message != "" {
-		message += ": " + quote(pod.Status.Message)
-	}
-	return failing(autov1alpha1.PodFailedReason, message)
+	return failing(autov1alpha1.PodFailedReason, "%s%s", message, detail(pod.Status.Message))
 }
 
-// explainStart says how far a pod is that has no problem, or one that only events tell about.
+// explainStart says how far a pod is that has no problem, or one that only events show.
 func explainStart(o *observation) runtime.Status {
 	status := runtime.Status{Reason: autov1alpha1.InitializingReason, Message: fmt.Sprintf("pod %s is starting", o.pod.Name)}
 	if o.pod.Spec.NodeName == "" {
@@ -75,18 +156,15 @@ func explainStart(o *observation) runtime.Status {
 		return status
 	}
 	age := o.now.Sub(o.pod.CreationTimestamp.Time)
-	status.RetryAfter = max(slowStart-age, growing(age))
+	status.RetryAfter = max(slowStart-age, backoff.Proportional(age, minInterval, maxInterval))
 	newest := newestEvent(o.events)
-	if newest == nil || newest.Type != corev1.EventTypeWarning {
-		if newest != nil && newest.Reason == "Pulling" {
-			status.Message += ", an image is being pulled"
-		}
+	switch newest.Type + " " + newest.Reason {
+	case "Normal Pulling":
+		status.Message += ", an image is being pulled"
 		return status
-	}
-	switch newest.Reason {
-	case "FailedMount", "FailedAttachVolume", "FailedMapVolume":
+	case "Warning FailedMount", "Warning FailedAttachVolume", "Warning FailedMapVolume":
 		status.Reason = autov1alpha1.VolumeMountFailedReason
-	case "FailedCreatePodSandBox", "NetworkNotReady", "FailedPodSandBoxStatus":
+	case "Warning FailedCreatePodSandBox", "Warning NetworkNotReady", "Warning FailedPodSandBoxStatus":
 		status.Reason = autov1alpha1.PodStartFailedReason
 	default:
 		return status
@@ -95,67 +173,148 @@ func explainStart(o *observation) runtime.Status {
 	return status
 }
 
-// explainTerminating says that the pod is ending, and why if somebody told.
-func explainTerminating(o *observation) runtime.Status {
-	status := runtime.Status{Reason: autov1alpha1.PodTerminatingReason, Message: fmt.Sprintf("pod %s is ending, another one follows", o.pod.Name)}
-	if marksOf(o.pod.Annotations) != o.wanted {
-		status.Reason = autov1alpha1.RollingUpdateReason
+// containersWait reports whether nothing of the pod runs because containers are being created.
+func containersWait(pod *corev1.Pod) bool {
+	all := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+	return !slices.ContainsFunc(all, func(container corev1.ContainerStatus) bool { return container.State.Running != nil })
+}
+
+// explainContainers says what is wrong with the first container that has a problem; it is not failing when none has. Init
+// containers, for which the others wait, come first, and then the one with the agent.
+func explainContainers(pod *corev1.Pod) runtime.Status {
+	for i := range pod.Status.InitContainerStatuses {
+		if status := explainContainer(pod, &pod.Status.InitContainerStatuses[i], "init container"); status.Failing {
+			return status
+		}
 	}
-	if why := conditionOf(o.pod, corev1.DisruptionTarget); why != nil && why.Status == corev1.ConditionTrue {
-		status.Message += fmt.Sprintf(" (%s: %s)", why.Reason, quote(why.Message))
+	for _, agentFirst := range []bool{true, false} {
+		for i := range pod.Status.ContainerStatuses {
+			container := &pod.Status.ContainerStatuses[i]
+			if agentFirst != (container.Name == autov1alpha1.PulumiContainerName) {
+				continue
+			}
+			if status := explainContainer(pod, container, "container"); status.Failing {
+				return status
+			}
+		}
 	}
-	// The time includes the grace period.
-	late := o.pod.DeletionTimestamp.Add(endSlack)
-	if o.now.Before(late) {
-		status.RetryAfter = late.Sub(o.now)
+	return runtime.Status{}
+}
+
+// explainContainer says what is wrong with the container; it is not failing when nothing is.
+func explainContainer(pod *corev1.Pod, container *corev1.ContainerStatus, kind string) runtime.Status {
+	subject := fmt.Sprintf("%s %s of pod %s", kind, container.Name, pod.Name)
+	if waiting := container.State.Waiting; waiting != nil && waiting.Reason != "CrashLoopBackOff" {
+		return explainWaiting(pod, container, subject)
+	}
+	ended := container.State.Terminated
+	if ended == nil && !container.Ready {
+		// It runs again, or waits for that. Until it is ready nothing says that it is better than before.
+		ended = container.LastTerminationState.Terminated
+	}
+	if ended == nil || ended.ExitCode == 0 && kind == "init container" {
+		return runtime.Status{}
+	}
+	status := explainCrash(pod, container, subject, ended)
+	status.Stalled = container.RestartCount >= stalledRestarts
+	return status
+}
+
+// explainWaiting says why a container is not even started.
+func explainWaiting(pod *corev1.Pod, container *corev1.ContainerStatus, subject string) runtime.Status {
+	switch waiting := container.State.Waiting; waiting.Reason {
+	case "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError", "SignatureValidationFailed":
+		return failing(autov1alpha1.ImagePullFailedReason, "image %s of %s cannot be pulled, trying again%s",
+			container.Image, subject, detail(pullProblem(waiting.Message)))
+	case "InvalidImageName":
+		status := failing(autov1alpha1.ImagePullFailedReason, "%s has an image name that is none: %q", subject, container.Image)
+		status.Stalled = true
 		return status
+	case "ErrImageNeverPull":
+		return failing(autov1alpha1.ImagePullFailedReason, "image %s of %s is not on node %s, and its pull policy is Never",
+			container.Image, subject, pod.Spec.NodeName)
+	case "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError", "PostStartHookError",
+		"PreCreateHookError":
+		if strings.Contains(waiting.Message, formatError) {
+			status := otherArchitecture(pod, container, subject)
+			status.Stalled = container.RestartCount >= stalledRestarts
+			return status
+		}
+		return failing(autov1alpha1.ContainerCreationFailedReason, "%s cannot be created, trying again: %s (%s)",
+			subject, quote(waiting.Message), waiting.Reason)
 	}
-	status.Failing, status.Reason = true, autov1alpha1.NodeLostReason
-	status.Message = fmt.Sprintf("pod %s has not ended in time, its node %s may be gone; if it is, delete the node or force the deletion of the pod",
-		o.pod.Name, o.pod.Spec.NodeName)
-	return status
+	return runtime.Status{}
 }
 
-// explainForeign says that a pod of that name is in the way.
-func explainForeign(o *observation) runtime.Status {
-	status := runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the StatefulSet is being created", RetryAfter: minInterval}
-	if o.statefulSet != nil {
-		status.Reason, status.RetryAfter = autov1alpha1.PodTerminatingReason, maxInterval
-		status.Message = fmt.Sprintf("pod %s belongs to something else, which has to remove it first", o.pod.Name)
+// pullProblem is the cause in a message about an image. The kubelet says the same in two ways, in turns.
+func pullProblem(message string) string {
+	if strings.HasPrefix(message, "Back-off pulling image") {
+		_, message, _ = strings.Cut(message, ": ")
+		message = strings.TrimPrefix(message, "ErrImagePull: ")
 	}
-	return status
+	return message
 }
 
-// wantsEvents returns what events are needed about, empty when none are.
-func wantsEvents(o *observation) types.UID {
+// explainCrash says how a container ended, and that it is started again.
+func explainCrash(pod *corev1.Pod, container *corev1.ContainerStatus, subject string, ended *corev1.ContainerStateTerminated) runtime.Status {
+	how := fmt.Sprintf("ended with exit code %d", ended.ExitCode)
 	switch {
-	case o.statefulSet == nil:
-		return ""
-	case o.pod == nil:
-		return o.statefulSet.UID
-	case o.pod.DeletionTimestamp == nil && o.pod.Spec.NodeName != "" && o.now.Sub(o.pod.CreationTimestamp.Time) >= slowStart &&
-		o.pod.Status.Phase == corev1.PodPending && containersWait(o.pod):
-		return o.pod.UID
+	case strings.Contains(ended.Message, formatError):
+		return otherArchitecture(pod, container, subject)
+	case ended.Reason == "StartError" || ended.Reason == "ContainerCannotRun":
+		return failing(autov1alpha1.ContainerCreationFailedReason, "%s cannot be started, trying again: %s", subject, quote(ended.Message))
+	case ended.Reason == "OOMKilled":
+		how = "ran out of memory and was killed"
+	case ended.Signal != 0:
+		how = fmt.Sprintf("was ended by signal %d", ended.Signal)
 	}
-	return ""
+	message := fmt.Sprintf("%s %s and is started again (restarts: %d)", subject, how, container.RestartCount)
+	if text := quote(ended.Message); text != "" {
+		message += "; its last words:\n" + text
+	}
+	return failing(autov1alpha1.CrashLoopBackOffReason, "%s", message)
 }
 
-// failing is the status of a pod with a problem that may pass. The pod changes when it does, which is an event.
-func failing(reason, message string) runtime.Status {
-	return runtime.Status{Failing: true, Reason: reason, Message: message}
+// otherArchitecture is the status of a program that the processor does not understand.
+func otherArchitecture(pod *corev1.Pod, container *corev1.ContainerStatus, subject string) runtime.Status {
+	return failing(autov1alpha1.ImageArchitectureMismatchReason, "image %s of %s is built for another processor architecture than that of node %s",
+		container.Image, subject, pod.Spec.NodeName)
+}
+
+// newestEvent returns the event, of those with one of the reasons if any are given, that happened last; of several in the
+// same second, one that is no problem. It is empty when there is none.
+func newestEvent(events []corev1.Event, reasons ...string) corev1.Event {
+	var newest corev1.Event
+	for _, event := range events {
+		if len(reasons) > 0 && !slices.Contains(reasons, event.Reason) {
+			continue
+		}
+		order := eventTime(event).Compare(eventTime(newest))
+		if newest.Type == "" || order > 0 || order == 0 && event.Type == corev1.EventTypeNormal {
+			newest = event
+		}
+	}
+	return newest
+}
+
+// eventTime is when the event happened last, to the second, which is as precise as the older kind of events is.
+func eventTime(event corev1.Event) time.Time {
+	times := []time.Time{event.CreationTimestamp.Time, event.FirstTimestamp.Time, event.LastTimestamp.Time, event.EventTime.Time}
+	if event.Series != nil {
+		times = append(times, event.Series.LastObservedTime.Time)
+	}
+	return slices.MaxFunc(times, time.Time.Compare).Truncate(time.Second)
+}
+
+// detail is what others say about a problem, as the end of a message; empty when they say nothing.
+func detail(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + quote(text)
 }
 
 // quote makes the words of others fit for a message.
 func quote(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
-	text = strings.TrimSpace(text)
-	if len(text) > maxQuote {
-		return strings.ToValidUTF8(text[:maxQuote], "") + " …"
-	}
-	return text
+	return plaintext.Cut(strings.TrimSpace(plaintext.Strip(text)), maxQuote)
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/shape"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
 // noon is when everything is observed.
@@ -17,21 +17,21 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(-d)) }
 
-// marked are annotations with these marks.
-func marked(m marks) map[string]string {
-	return map[string]string{autov1alpha1.RevisionHashAnnotation: m.revision, shape.AgentRevisionAnnotation: m.agent}
+// annotated are annotations with these revisions.
+func annotated(m revisions) map[string]string {
+	return map[string]string{autov1alpha1.RevisionHashAnnotation: m.inputs, podspec.AgentRevisionAnnotation: m.agent}
 }
 
-var upToDate = marks{revision: "r1", agent: "a1"}
+var upToDate = revisions{inputs: "r1", agent: "a1"}
 
 // observed is a pod that is up to date and ready, after the changes.
 func observed(changes ...func(*observation)) *observation {
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "app-workspace", UID: "set", Generation: 2}}
-	set.Spec.Template.Annotations = marked(upToDate)
+	set.Spec.Template.Annotations = annotated(upToDate)
 	set.Status.ObservedGeneration = 2
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "app-workspace-0", UID: "pod", CreationTimestamp: ago(time.Hour), Annotations: marked(upToDate),
+			Name: "app-workspace-0", UID: "pod", CreationTimestamp: ago(time.Hour), Annotations: annotated(upToDate),
 			OwnerReferences: []metav1.OwnerReference{{UID: set.UID, Controller: ptr.To(true)}},
 		},
 		Spec: corev1.PodSpec{NodeName: "node-1"},
@@ -120,7 +120,7 @@ func deleted(left time.Duration) func(*observation) {
 	return func(o *observation) { o.pod.DeletionTimestamp = ptr.To(ago(-left)) }
 }
 
-// otherPod gives the pod other marks.
-func otherPod(m marks) func(*observation) {
-	return func(o *observation) { o.pod.Annotations = marked(m) }
+// otherPod gives the pod other revisions.
+func otherPod(m revisions) func(*observation) {
+	return func(o *observation) { o.pod.Annotations = annotated(m) }
 }

@@ -23,7 +23,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/shape"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
 // nextAddress numbers the loopback addresses of pods.
@@ -40,7 +40,7 @@ func (s *stage) pod(workspace *autov1alpha1.Workspace, other ...types.UID) *core
 	pod := &corev1.Pod{}
 	s.Eventually(func(g Gomega) {
 		*pod = corev1.Pod{}
-		g.Expect(s.get(shape.PodName(workspace), pod)).To(Succeed())
+		g.Expect(s.get(podspec.PodName(workspace), pod)).To(Succeed())
 		for _, earlier := range other {
 			g.Expect(pod.UID).NotTo(Equal(earlier))
 		}
@@ -95,7 +95,7 @@ func (s *stage) finish(pod *corev1.Pod) {
 	}
 }
 
-// beingDeleted tells whether somebody deleted the pod.
+// beingDeleted reports whether somebody deleted the pod.
 func (s *stage) beingDeleted(pod *corev1.Pod) func() (bool, error) {
 	return func() (bool, error) {
 		now := &corev1.Pod{}
@@ -146,10 +146,10 @@ func (f *fakeAgent) GetInfo(ctx context.Context, _ *proto.GetInfoRequest) (*prot
 func (s *stage) serve(workspace *autov1alpha1.Workspace, address string) *fakeAgent {
 	s.t.Helper()
 	secret := &corev1.Secret{}
-	s.Expect(s.get(shape.SecretName(workspace), secret)).To(Succeed())
+	s.Expect(s.get(podspec.SecretName(workspace), secret)).To(Succeed())
 	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	s.Expect(err).NotTo(HaveOccurred())
-	listener, err := net.Listen("tcp", net.JoinHostPort(address, fmt.Sprint(shape.Port)))
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, fmt.Sprint(podspec.Port)))
 	s.Expect(err).NotTo(HaveOccurred())
 	server := grpc.NewServer(grpc.Creds(grpccredentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13})))
 	agent := &fakeAgent{}

@@ -49,8 +49,7 @@ func TestWhatANodeDoesToAPodIsToldAndEndsWithIt(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t)
-			s.startController()
+			s := startStage(t)
 			workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 			pod := s.pod(workspace)
 			s.bind(pod)
@@ -63,8 +62,7 @@ func TestWhatANodeDoesToAPodIsToldAndEndsWithIt(t *testing.T) {
 }
 
 func TestPodThatFailedAsAWholeIsToldUntilTheNextOneRuns(t *testing.T) {
-	s := newStage(t)
-	s.startController()
+	s := startStage(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	pod := s.pod(workspace)
 	s.bind(pod)
@@ -129,8 +127,7 @@ func TestNamespaceThatGoesIsToldByItsWorkspaces(t *testing.T) {
 }
 
 func TestTemplateThatMakesNoPodIsToldUntilItIsEdited(t *testing.T) {
-	s := newStage(t)
-	s.startController()
+	s := startStage(t)
 	template := &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
 		Containers: []corev1.Container{{Name: "of-no-image"}},
 	}}}

@@ -52,13 +52,12 @@ func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t)
-			s.startController()
+			s := startStage(t)
 			tt.refuse(s)
 			workspace := s.create("app", tt.spec)
 			s.Eventually(s.status(workspace)).Should(And(beUnready(tt.reason), HaveField("Message", ContainSubstring(tt.message)), HaveField("Failing", true)))
 			// Long enough that the StatefulSet controller itself would wait for longer than the test.
-			s.Eventually(s.nudges(workspace)).Should(BeNumerically(">=", 3))
+			s.Eventually(s.retries(workspace)).Should(BeNumerically(">=", 3))
 			tt.mend(s)
 			s.pod(workspace)
 			s.Eventually(s.status(workspace)).ShouldNot(beUnready(tt.reason))
@@ -66,12 +65,12 @@ func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
 	}
 }
 
-// nudges is how often the creation of the pod was tried again.
-func (s *stage) nudges(workspace *autov1alpha1.Workspace) func() int {
+// retries is how often the creation of the pod was tried again.
+func (s *stage) retries(workspace *autov1alpha1.Workspace) func() int {
 	return func() int {
 		tracked := s.runtime.tracker(workspace)
 		defer tracked.mu.Unlock()
-		return tracked.nudges
+		return tracked.retries
 	}
 }
 
@@ -91,10 +90,7 @@ func TestPodOfTheRestrictedProfileRunsWhereThatIsEnforced(t *testing.T) {
 }
 
 func TestStatefulSetThatIsRefusedLeavesTheRunningPodAlone(t *testing.T) {
-	s := newStage(t)
-	s.startController()
-	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
-	pod, _ := s.makeReady(workspace)
+	s, workspace, pod, _ := startReady(t)
 
 	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) {
 		spec.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Metadata: autov1alpha1.EmbeddedObjectMeta{Labels: map[string]string{"app": "not a label"}}}

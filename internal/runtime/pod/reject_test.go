@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/shape"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
 func TestRefusalsOfTheAPIServerAreAStatus(t *testing.T) {
@@ -30,7 +30,7 @@ func TestRefusalsOfTheAPIServerAreAStatus(t *testing.T) {
 		reason, message string
 		stalled, wake   bool
 	}{
-		{"template", &shape.InvalidError{Problems: field.ErrorList{field.Required(field.NewPath("spec", "podTemplate"), "why")}},
+		{"template", &podspec.InvalidError{Problems: field.ErrorList{field.Required(field.NewPath("spec", "podTemplate"), "why")}},
 			autov1alpha1.PodTemplateInvalidReason, "spec.podTemplate: Required value: why", true, false},
 		{"invalid", invalid("no"), autov1alpha1.ObjectRejectedReason, "spec: Forbidden: no", true, true},
 		{"immutable", invalid("updates to statefulset spec for fields other than 'replicas' are forbidden"), autov1alpha1.ObjectRejectedReason, "delete the StatefulSet when no operation runs", true, true},
@@ -43,7 +43,7 @@ func TestRefusalsOfTheAPIServerAreAStatus(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := NewWithT(t)
-			status := rejection(fmt.Errorf("apply it: %w", tt.err))
+			status := refusalStatus(fmt.Errorf("apply it: %w", tt.err))
 			g.Expect(status).NotTo(BeNil())
 			g.Expect(status.Ready).To(BeFalse())
 			g.Expect(status.Reason).To(Equal(tt.reason))
@@ -54,11 +54,11 @@ func TestRefusalsOfTheAPIServerAreAStatus(t *testing.T) {
 	}
 }
 
-func TestTroubleOfTheAPIServerIsAnErrorThatIsTriedAgain(t *testing.T) {
+func TestErrorsOfTheAPIServerAreTriedAgain(t *testing.T) {
 	for _, err := range []error{
 		errors.New("connection refused"), apierrors.NewInternalError(errors.New("x")), apierrors.NewTooManyRequests("x", 1),
 		apierrors.NewConflict(schema.GroupResource{}, "x", nil), apierrors.NewAlreadyExists(schema.GroupResource{}, "x"), apierrors.NewServerTimeout(schema.GroupResource{}, "x", 1),
 	} {
-		NewWithT(t).Expect(rejection(err)).To(BeNil(), err.Error())
+		NewWithT(t).Expect(refusalStatus(err)).To(BeNil(), err.Error())
 	}
 }

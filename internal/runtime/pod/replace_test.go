@@ -10,14 +10,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/shape"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
 func TestChangeOfTheUserReplacesThePodOnceItsOperationEnded(t *testing.T) {
-	s := newStage(t)
-	s.startController()
-	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
-	pod, agent := s.makeReady(workspace)
+	s, workspace, pod, agent := startReady(t)
 	agent.busy.Store(true)
 
 	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) { spec.Image = "example.com/other" })
@@ -37,10 +34,7 @@ func TestChangeOfTheUserReplacesThePodOnceItsOperationEnded(t *testing.T) {
 }
 
 func TestPodWithAResultThatIsNotRecordedYetStays(t *testing.T) {
-	s := newStage(t)
-	s.startController()
-	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
-	pod, agent := s.makeReady(workspace)
+	s, workspace, pod, agent := startReady(t)
 	now := time.Now()
 	agent.ended.Store(&now)
 	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) { spec.Image = "example.com/other" })
@@ -49,8 +43,7 @@ func TestPodWithAResultThatIsNotRecordedYetStays(t *testing.T) {
 }
 
 func TestPodThatDoesNotRunIsReplacedAtOnceByAChange(t *testing.T) {
-	s := newStage(t)
-	s.startController()
+	s := startStage(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{Image: "example.com/typo"})
 	pod := s.pod(workspace)
 	s.bind(pod)
@@ -67,8 +60,7 @@ func TestPodThatDoesNotRunIsReplacedAtOnceByAChange(t *testing.T) {
 }
 
 func TestAnotherControllerReplacesIdlePodsFewAtATime(t *testing.T) {
-	s := newStage(t)
-	stop := s.startController()
+	s := startStage(t)
 	const idle = maxRolling + 2
 	var workspaces []*autov1alpha1.Workspace
 	var pods []*corev1.Pod
@@ -82,7 +74,7 @@ func TestAnotherControllerReplacesIdlePodsFewAtATime(t *testing.T) {
 	busy := s.create("busy", autov1alpha1.WorkspaceSpec{})
 	busyPod, agent := s.makeReady(busy)
 	agent.busy.Store(true)
-	stop()
+	s.stop()
 
 	s.image = "agent:v2"
 	s.startController()
@@ -133,16 +125,13 @@ func (r *rollout) counts() [2]int {
 }
 
 func TestSecretThatWasDeletedIsMadeAnewAndThePodReplaced(t *testing.T) {
-	s := newStage(t)
-	s.startController()
-	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
-	pod, agent := s.makeReady(workspace)
+	s, workspace, pod, agent := startReady(t)
 	connection, err := s.runtime.Connect(t.Context(), workspace)
 	s.Expect(err).NotTo(HaveOccurred())
 	agent.busy.Store(true)
 	asked := agent.asked.Load()
 
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: shape.SecretName(workspace)}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: podspec.SecretName(workspace)}}
 	s.Expect(s.client.Delete(t.Context(), secret)).To(Succeed())
 	// Secrets are not watched; whatever happens next shows that it is gone.
 	s.report(pod, func(status *corev1.PodStatus) { status.Message = "something happens" })

@@ -1,35 +1,83 @@
+// Package pod runs the agents of workspaces in pods: a StatefulSet with one pod, a headless Service and a Secret with the
+// agent's key pair for each Workspace, which owns them.
+//
+// Ensure first applies these objects (objects.go, act.go). Then it observes the pod (observe.go), decides in a pure function
+// (decide.go, explain.go) how the Workspace stands and what to do about it, and does that (act.go). Pods and StatefulSets are
+// watched, so that a pod that dies is noticed at once; what has no watch is read again after a time. A pod is replaced by this
+// package alone, never by the StatefulSet controller, because an operation may be running in it.
 package pod
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/notify"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/shape"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
-// ensureTimeout bounds all that Ensure asks of the API server and of an agent.
-const ensureTimeout = 30 * time.Second
+const (
+	// DefaultClusterDomain is the DNS domain of most clusters.
+	DefaultClusterDomain = "cluster.local"
+	// ensureTimeout bounds all that Ensure asks of the API server and of an agent.
+	ensureTimeout = 30 * time.Second
+)
+
+// Options configure a Runtime.
+type Options struct {
+	// Client reads from Cache and writes.
+	Client ctrlclient.Client
+	// Live reads Secrets and events from the API server; neither is cached.
+	Live ctrlclient.Reader
+	// Cache has the pods, StatefulSets and Services. It should be limited as CachedObjects says.
+	Cache cache.Cache
+	// Config is who the controller is, for the tokens with which it calls agents.
+	Config *rest.Config
+	// AgentImage is the image with the agent as its entrypoint. Required.
+	AgentImage string
+	// AgentImagePullPolicy of that image; IfNotPresent when empty.
+	AgentImagePullPolicy corev1.PullPolicy
+	// AgentVolume has the agent run from a volume that is its image, instead of an init container that copies it. Kubernetes 1.35 or later
+	// and a container runtime with image volumes are needed on every node.
+	AgentVolume bool
+	// AgentArgs are more arguments for the agent, for example its limits.
+	AgentArgs []string
+	// DefaultServiceAccount is the service account of pods whose Workspace names none; "default" when empty.
+	DefaultServiceAccount string
+	// ClusterDomain is the DNS domain of the cluster; DefaultClusterDomain when empty.
+	ClusterDomain string
+	// Log receives what is done to pods.
+	Log logr.Logger
+}
 
 // Runtime runs agents in pods. Add it to the manager before the manager starts.
 type Runtime struct {
 	options     Options
 	tokens      *credentials.Tokens
 	events      *notify.Notifier
-	connections *connections
+	connections connections
 	rollout     *rollout
+	probes      probes
+	// groups are the agents of each namespace.
+	groups client.Groups
 	// active says that this controller leads.
 	active atomic.Bool
 
@@ -45,19 +93,23 @@ var (
 
 // New returns a Runtime, whose cache must not be started yet. It fails when an option is missing.
 func New(ctx context.Context, options Options) (*Runtime, error) {
-	options, err := options.complete()
-	if err != nil {
-		return nil, err
+	switch {
+	case options.AgentImage == "":
+		return nil, errors.New("no image of the agent is set")
+	case options.Client == nil || options.Live == nil || options.Cache == nil || options.Config == nil:
+		return nil, errors.New("no way to the API server is set")
 	}
+	options.AgentImagePullPolicy = cmp.Or(options.AgentImagePullPolicy, corev1.PullIfNotPresent)
+	options.ClusterDomain = cmp.Or(options.ClusterDomain, DefaultClusterDomain)
 	tokens, err := credentials.NewTokens(options.Config)
 	if err != nil {
 		return nil, err
 	}
+	events := notify.New()
 	r := &Runtime{
-		options: options, tokens: tokens, events: notify.New(), connections: newConnections(),
-		trackers: map[types.NamespacedName]*tracker{},
+		options: options, tokens: tokens, events: events, rollout: newRollout(events.Add), trackers: map[types.NamespacedName]*tracker{},
+		probes: probes{found: events.Add},
 	}
-	r.rollout = newRollout(r.events.Add)
 	return r, r.watch(ctx)
 }
 
@@ -67,56 +119,79 @@ func (r *Runtime) NeedLeaderElection() bool { return true }
 // Start delivers events until ctx is done, and then closes the connections. The pods stay as they are.
 func (r *Runtime) Start(ctx context.Context) error {
 	r.active.Store(true)
-	var running sync.WaitGroup
-	running.Go(func() { r.events.Deliver(ctx) })
-	running.Go(func() { r.rollout.run(ctx) })
-	running.Wait()
+	r.events.Deliver(ctx)
 	r.connections.closeAll()
 	return nil
 }
 
 // Ensure makes sure that the objects of the Workspace are there and as they should be, and says how its pod stands. What the
-// API server refuses is a status, not an error.
-func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace) (runtime.Status, error) {
+// API server refuses is a status, not an error. An idle Workspace keeps its objects, and has no pod.
+func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace, idle bool) (runtime.Status, error) {
 	r.active.Store(true)
 	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
 	defer cancel()
 	t := r.tracker(workspace)
 	defer t.mu.Unlock()
-	o, err := r.observe(ctx, t, workspace)
+	o, err := r.applyObjects(ctx, t, workspace, idle)
+	if err == nil {
+		err = r.observe(ctx, t, workspace, o)
+	}
+	if refusal := refusalStatus(err); refusal != nil {
+		return *refusal, nil
+	}
 	if err != nil {
-		if refusal := rejection(err); refusal != nil {
-			return *refusal, nil
-		}
 		return runtime.Status{}, err
 	}
 	return r.act(ctx, t, workspace, o, decide(o))
 }
 
-// Delete lets go of the Workspace. Its objects are removed by the garbage collector, because the Workspace owned them; while
+// Delete forgets the Workspace. Its objects are removed by the garbage collector, because the Workspace owned them; while
 // there is a pod Delete returns ErrEnding, and an event follows when that is gone.
 func (r *Runtime) Delete(ctx context.Context, key types.NamespacedName) error {
 	r.mu.Lock()
 	delete(r.trackers, key)
 	r.mu.Unlock()
 	r.rollout.end(key)
+	r.probes.drop(key)
 	r.connections.drop(key, "")
-	r.tokens.Forget(credentials.Audience(key.Namespace, key.Name))
+	r.tokens.Drop(credentials.Audience(key.Namespace, key.Name))
 	workspace := &autov1alpha1.Workspace{}
 	workspace.Namespace, workspace.Name = key.Namespace, key.Name
-	err := r.options.Client.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: shape.PodName(workspace)}, &corev1.Pod{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("look for the pod of workspace %s: %w", key, err)
+	found, err := r.get(ctx, workspace, podspec.PodName(workspace), &corev1.Pod{})
+	if found {
+		err = fmt.Errorf("the pod of workspace %s is still there: %w", key, runtime.ErrEnding)
 	}
-	return fmt.Errorf("the pod of workspace %s is still there: %w", key, runtime.ErrEnding)
+	return err
 }
 
 // Events reports the workspaces whose pod or other objects changed.
 func (r *Runtime) Events() <-chan event.GenericEvent {
 	return r.events.Events()
+}
+
+// Agents returns how many of the Workspaces that this controller looks after have a pod.
+func (r *Runtime) Agents() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pods := 0
+	for _, t := range r.trackers {
+		if t.hasPod.Load() {
+			pods++
+		}
+	}
+	return pods
+}
+
+// get reads an object of the Workspace from the cache.
+func (r *Runtime) get(ctx context.Context, workspace *autov1alpha1.Workspace, name string, into ctrlclient.Object) (found bool, err error) {
+	err = r.options.Client.Get(ctx, types.NamespacedName{Namespace: workspace.Namespace, Name: name}, into)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %T %s: %w", into, name, err)
+	}
+	return true, nil
 }
 
 func keyOf(workspace *autov1alpha1.Workspace) types.NamespacedName {

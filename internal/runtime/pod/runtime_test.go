@@ -13,12 +13,11 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/runtime"
-	"github.com/stack-controller/stack-controller/internal/runtime/pod/shape"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
 func TestWorkspaceIsReadyExactlyWhileItsPodServes(t *testing.T) {
-	s := newStage(t)
-	s.startController()
+	s := startStage(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	pod := s.pod(workspace)
 	s.Expect(s.status(workspace)().Ready).To(BeFalse())
@@ -29,6 +28,7 @@ func TestWorkspaceIsReadyExactlyWhileItsPodServes(t *testing.T) {
 	address := newAddress()
 	s.run(pod, address)
 	s.Eventually(s.status(workspace)).Should(And(beReady(), HaveField("Address", "app-workspace."+s.namespace+".svc.cluster.local:50051")))
+	s.Expect(s.runtime.Agents()).To(Equal(1))
 
 	crash := corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}
 	s.report(pod, func(status *corev1.PodStatus) {
@@ -49,15 +49,12 @@ func TestWorkspaceIsReadyExactlyWhileItsPodServes(t *testing.T) {
 }
 
 func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
-	s := newStage(t)
-	stop := s.startController()
-	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
-	pod, _ := s.makeReady(workspace)
+	s, workspace, pod, _ := startReady(t)
 	set, service := &appsv1.StatefulSet{}, &corev1.Service{}
 	s.Expect(s.get("app-workspace", set)).To(Succeed())
 	s.Expect(s.get("app-workspace", service)).To(Succeed())
 	applied, count := set.ResourceVersion, len(set.ManagedFields)
-	stop()
+	s.stop()
 
 	s.statuses = map[ctrlclient.ObjectKey]runtime.Status{}
 	s.startController()
@@ -69,8 +66,7 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 }
 
 func TestStatefulSetThatSomebodyScaledOrDeletedIsRestored(t *testing.T) {
-	s := newStage(t)
-	s.startController()
+	s := startStage(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	first := s.pod(workspace)
 	set := &appsv1.StatefulSet{}
@@ -91,12 +87,8 @@ func TestStatefulSetThatSomebodyScaledOrDeletedIsRestored(t *testing.T) {
 }
 
 func TestDeletedWorkspaceLeavesNothing(t *testing.T) {
-	s := newStage(t)
-	s.startController()
-	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
-	pod, _ := s.makeReady(workspace)
-	_, err := s.runtime.Connect(t.Context(), workspace)
-	s.Expect(err).NotTo(HaveOccurred())
+	s, workspace, pod, _ := startReady(t)
+	s.Expect(s.runtime.Connect(t.Context(), workspace)).Error().NotTo(HaveOccurred())
 
 	s.Expect(s.client.Delete(t.Context(), workspace)).To(Succeed())
 	s.Eventually(s.beingDeleted(pod)).Should(BeTrue())
@@ -104,16 +96,15 @@ func TestDeletedWorkspaceLeavesNothing(t *testing.T) {
 	s.finish(pod)
 	s.Eventually(func() error { return s.runtime.Delete(t.Context(), keyOf(workspace)) }).Should(Succeed())
 	for name, object := range map[string]ctrlclient.Object{
-		shape.ObjectName(workspace): &appsv1.StatefulSet{}, shape.SecretName(workspace): &corev1.Secret{},
+		podspec.ObjectName(workspace): &appsv1.StatefulSet{}, podspec.SecretName(workspace): &corev1.Secret{},
 	} {
 		s.Eventually(func() bool { return apierrors.IsNotFound(s.get(name, object)) }).Should(BeTrue(), name)
 	}
 	s.Eventually(s.nothingKept).Should(BeTrue())
-	_, err = s.runtime.Connect(t.Context(), workspace)
-	s.Expect(err).To(MatchError(runtime.ErrNoAgent))
+	s.Expect(s.runtime.Connect(t.Context(), workspace)).Error().To(MatchError(runtime.ErrNoAgent))
 }
 
-// nothingKept tells whether the runtime has forgotten all Workspaces. Its controller may be at it still.
+// nothingKept reports whether the runtime keeps nothing of any Workspace. Its controller may be at it still.
 func (s *stage) nothingKept() bool {
 	s.runtime.mu.Lock()
 	defer s.runtime.mu.Unlock()
@@ -123,24 +114,11 @@ func (s *stage) nothingKept() bool {
 }
 
 func TestStatefulSetOfSomebodyElseIsLeftAlone(t *testing.T) {
-	s := newStage(t)
-	s.startController()
+	s := startStage(t)
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "owner"}}
 	s.Expect(s.client.Create(t.Context(), owner)).To(Succeed())
 	owner.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-	foreign := s.foreignStatefulSet(*metav1.NewControllerRef(owner, owner.GroupVersionKind()))
-	s.Expect(s.client.Create(t.Context(), foreign)).To(Succeed())
-
-	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
-	s.Eventually(s.status(workspace)).Should(And(beUnready(autov1alpha1.NameConflictReason),
-		HaveField("Message", ContainSubstring("app-workspace belongs to ConfigMap owner"))))
-	now := &appsv1.StatefulSet{}
-	s.Expect(s.get("app-workspace", now)).To(Succeed())
-	s.Expect(now.Spec).To(Equal(foreign.Spec))
-
-	s.Expect(s.client.Delete(t.Context(), foreign)).To(Succeed())
-	s.Eventually(s.status(workspace)).ShouldNot(beUnready(autov1alpha1.NameConflictReason))
-	s.pod(workspace)
+	s.isInTheWay(s.foreignStatefulSet(*metav1.NewControllerRef(owner, owner.GroupVersionKind())), "StatefulSet app-workspace belongs to ConfigMap owner")
 }
 
 // foreignStatefulSet is one that another program makes where the Workspace "app" has its own.
@@ -148,12 +126,12 @@ func (s *stage) foreignStatefulSet(owner metav1.OwnerReference) *appsv1.Stateful
 	workspace := &metav1.ObjectMeta{Name: "app"}
 	return &appsv1.StatefulSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app-workspace", Labels: shape.Labels(workspace), OwnerReferences: []metav1.OwnerReference{owner}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app-workspace", Labels: podspec.Labels(workspace), OwnerReferences: []metav1.OwnerReference{owner}},
 		Spec: appsv1.StatefulSetSpec{
 			ServiceName: "app-workspace", PodManagementPolicy: appsv1.ParallelPodManagement, Replicas: new(int32),
-			Selector: &metav1.LabelSelector{MatchLabels: shape.Selector(workspace)},
+			Selector: &metav1.LabelSelector{MatchLabels: podspec.Selector(workspace)},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: shape.Selector(workspace)},
+				ObjectMeta: metav1.ObjectMeta{Labels: podspec.Selector(workspace)},
 				Spec: corev1.PodSpec{
 					InitContainers: []corev1.Container{{Name: "fetch", Image: "other"}},
 					Containers:     []corev1.Container{{Name: "pulumi", Image: "other", Env: []corev1.EnvVar{{Name: "OTHER", Value: "x"}}}},
@@ -167,7 +145,7 @@ func TestStatefulSetOfAnEarlierControllerIsTakenOverWhole(t *testing.T) {
 	s := newStage(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	earlier := s.foreignStatefulSet(*metav1.NewControllerRef(workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)))
-	configuration, err := shape.ApplyConfiguration(earlier)
+	configuration, err := podspec.ApplyConfiguration(earlier)
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(s.client.Apply(t.Context(), ctrlclient.ApplyConfigurationFromUnstructured(configuration), ctrlclient.FieldOwner("earlier"))).To(Succeed())
 

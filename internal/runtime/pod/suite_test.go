@@ -102,6 +102,8 @@ type stage struct {
 	namespace string
 	image     string
 	runtime   *Runtime
+	// stop ends the controller.
+	stop func()
 
 	mu       sync.Mutex
 	statuses map[ctrlclient.ObjectKey]runtime.Status
@@ -123,9 +125,26 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// startController runs a manager that does no more than call the runtime, until the returned function is called or the test
+// startStage is a stage with a controller.
+func startStage(t *testing.T) *stage {
+	t.Helper()
+	s := newStage(t)
+	s.startController()
+	return s
+}
+
+// startReady is a stage with a controller, a Workspace, and its agent.
+func startReady(t *testing.T) (*stage, *autov1alpha1.Workspace, *corev1.Pod, *fakeAgent) {
+	t.Helper()
+	s := startStage(t)
+	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
+	pod, agent := s.makeReady(workspace)
+	return s, workspace, pod, agent
+}
+
+// startController runs a manager that does no more than call the runtime, until stop is called or the test
 // ends.
-func (s *stage) startController() (stop func()) {
+func (s *stage) startController() {
 	s.t.Helper()
 	mgr, err := ctrl.NewManager(account, ctrl.Options{
 		Scheme:     s.client.Scheme(),
@@ -149,12 +168,11 @@ func (s *stage) startController() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
-	stop = sync.OnceFunc(func() {
+	s.stop = sync.OnceFunc(func() {
 		cancel()
 		s.Eventually(done).Should(Receive(BeNil()))
 	})
-	s.t.Cleanup(stop)
-	return stop
+	s.t.Cleanup(s.stop)
 }
 
 func (s *stage) reconcile(ctx context.Context, client ctrlclient.Client, request ctrl.Request) (ctrl.Result, error) {
@@ -166,7 +184,7 @@ func (s *stage) reconcile(ctx context.Context, client ctrlclient.Client, request
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	status, err := s.runtime.Ensure(ctx, workspace)
+	status, err := s.runtime.Ensure(ctx, workspace, false)
 	if err != nil {
 		return ctrl.Result{}, err
 	}

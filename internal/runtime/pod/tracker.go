@@ -2,27 +2,36 @@ package pod
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/backoff"
 )
 
 // tracker is what is remembered of one Workspace. All of it can be lost: a new controller only waits a little longer.
 type tracker struct {
+	// hasPod says that there was a pod when the Workspace was last observed. It is read without the lock.
+	hasPod atomic.Bool
+
 	mu sync.Mutex
-	// uid is the Workspace it is about.
-	uid types.UID
+	memory
+}
+
+type memory struct {
+	// workspace is the one that it is about.
+	workspace types.UID
 	// applied is what this controller wrote last.
 	applied appliedVersion
-	// missingSince is since when there is no pod; nudges and nudgedAt are the attempts to get one.
+	// missingSince is since when there is no pod; retries and retriedAt are the attempts to get one.
 	missingSince time.Time
-	nudges       int
-	nudgedAt     time.Time
-	// pod is what silentSince and drainingSince are about.
-	pod                        types.UID
-	silentSince, drainingSince time.Time
+	retries      int
+	retriedAt    time.Time
+	// pod is what silentSince and announcedAt are about.
+	pod                      types.UID
+	silentSince, announcedAt time.Time
 }
 
 // tracker returns what is remembered of the Workspace, with its lock held.
@@ -36,70 +45,112 @@ func (r *Runtime) tracker(workspace *autov1alpha1.Workspace) *tracker {
 	}
 	r.mu.Unlock()
 	t.mu.Lock()
-	if t.uid != workspace.UID {
-		if t.uid != "" {
+	if t.workspace != workspace.UID {
+		if t.workspace != "" {
 			// The agent of an earlier Workspace of that name is not to be reached through this one.
 			r.connections.drop(key, "")
 		}
-		t.reset(workspace.UID)
+		t.memory = memory{workspace: workspace.UID}
 	}
 	return t
 }
 
-// reset forgets everything.
-func (t *tracker) reset(uid types.UID) {
-	t.uid, t.applied, t.pod = uid, appliedVersion{}, ""
-	t.missingSince, t.nudges, t.nudgedAt, t.silentSince, t.drainingSince = time.Time{}, 0, time.Time{}, time.Time{}, time.Time{}
-}
-
-// sawPod notes that the pod is there.
-func (t *tracker) sawPod(pod types.UID) {
-	t.missingSince, t.nudges, t.nudgedAt = time.Time{}, 0, time.Time{}
-	if t.pod != pod {
-		t.pod, t.silentSince, t.drainingSince = pod, time.Time{}, time.Time{}
+// update notes whether there is a pod, and completes the observation with what is remembered.
+func (t *tracker) update(o *observation) {
+	t.hasPod.Store(o.pod != nil)
+	if o.pod == nil {
+		if t.missingSince.IsZero() || o.idle {
+			t.missingSince = o.now
+		}
+		o.missingSince, o.retryCreationAt = t.missingSince, t.retryCreationAt()
+		return
 	}
-}
-
-// missedPod notes that there is none, and returns since when.
-func (t *tracker) missedPod(now time.Time) time.Time {
-	if t.missingSince.IsZero() {
-		t.missingSince = now
+	t.missingSince, t.retries, t.retriedAt = time.Time{}, 0, time.Time{}
+	if t.pod != o.pod.UID {
+		t.pod, t.silentSince, t.announcedAt = o.pod.UID, time.Time{}, time.Time{}
 	}
-	return t.missingSince
+	o.announcedAt = t.announcedAt
 }
 
-// nudgeAt is when the next attempt to get a pod may be made: after 2 s at first, 30 s in the end.
-func (t *tracker) nudgeAt() time.Time {
-	last := t.nudgedAt
+// retryCreationAt is when the next attempt to get a pod may be made: after 2 s at first, 30 s in the end.
+func (t *tracker) retryCreationAt() time.Time {
+	last := t.retriedAt
 	if last.IsZero() {
 		last = t.missingSince
 	}
-	return last.Add(min(2*time.Second<<min(t.nudges, 10), maxInterval))
+	return last.Add(backoff.Exponential(2*time.Second, 2, int64(t.retries)+1, maxInterval))
 }
 
-// nudged notes an attempt and returns how long to wait for the next.
-func (t *tracker) nudged(now time.Time) time.Duration {
-	t.nudges, t.nudgedAt = t.nudges+1, now
-	return t.nudgeAt().Sub(now)
+// retried notes an attempt to get a pod and returns how long to wait for the next.
+func (t *tracker) retried(now time.Time) time.Duration {
+	t.retries, t.retriedAt = t.retries+1, now
+	return t.retryCreationAt().Sub(now)
 }
 
-// answered notes whether the agent answered, and returns since when it has not.
-func (t *tracker) answered(now time.Time, err error) time.Time {
+// announce notes whether the status says that the pod is about to be replaced.
+func (t *tracker) announce(now time.Time, announced bool) {
 	switch {
-	case err == nil:
-		t.silentSince = time.Time{}
-	case t.silentSince.IsZero():
-		t.silentSince = now
+	case !announced:
+		t.announcedAt = time.Time{}
+	case t.announcedAt.IsZero():
+		t.announcedAt = now
 	}
-	return t.silentSince
 }
 
-// drain notes whether the status says that the pod is about to be replaced.
-func (t *tracker) drain(now time.Time, draining bool) {
-	switch {
-	case !draining:
-		t.drainingSince = time.Time{}
-	case t.drainingSince.IsZero():
-		t.drainingSince = now
+const (
+	// maxRolling is how many pods are replaced at the same time because the controller is another one. When their
+	// successors do not become ready the others stay as they are.
+	maxRolling = 5
+	// rollingPatience is how long one of them may take; after that it must not hold up the others any longer.
+	rollingPatience = 15 * time.Minute
+)
+
+// rollout lets few pods be replaced at the same time. The others wait, without being reconciled, until it is their turn.
+type rollout struct {
+	requeue func(types.NamespacedName)
+
+	mu sync.Mutex
+	// rolling have a place, which they lose when the timer ends.
+	rolling map[types.NamespacedName]*time.Timer
+	waiting map[types.NamespacedName]struct{}
+}
+
+func newRollout(requeue func(types.NamespacedName)) *rollout {
+	return &rollout{requeue: requeue, rolling: map[types.NamespacedName]*time.Timer{}, waiting: map[types.NamespacedName]struct{}{}}
+}
+
+// begin reports whether the workspace's pod may be replaced now. If not, the workspace is requeued when it may.
+func (r *rollout) begin(key types.NamespacedName) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch _, found := r.rolling[key]; {
+	case found:
+		return true
+	case len(r.rolling) >= maxRolling:
+		r.waiting[key] = struct{}{}
+		return false
+	}
+	delete(r.waiting, key)
+	r.rolling[key] = time.AfterFunc(rollingPatience, func() { r.end(key) })
+	return true
+}
+
+// end gives up the place of the workspace, whose pod is not being replaced any more, or not after all, to the next ones.
+func (r *rollout) end(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if timer := r.rolling[key]; timer != nil {
+		timer.Stop()
+	}
+	delete(r.rolling, key)
+	delete(r.waiting, key)
+	room := maxRolling - len(r.rolling)
+	for next := range r.waiting {
+		if room <= 0 {
+			return
+		}
+		room--
+		delete(r.waiting, next)
+		r.requeue(next)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -47,19 +48,16 @@ func TestRealAgentIsStartedFoundAgainHealedAndRemoved(t *testing.T) {
 
 	second := newRuntime(t, options)
 	start(t, second)
-	g.Expect(second.Ensure(t.Context(), workspace)).To(beReady())
+	g.Expect(second.Ensure(t.Context(), workspace, false)).To(beReady())
 	g.Expect(recorded(g, second, workspace).Agent).To(Equal(agent))
-	client, err := second.Connect(t.Context(), workspace)
-	g.Expect(err).NotTo(HaveOccurred())
-	info, err := client.GetInfo(t.Context())
-	g.Expect(err).NotTo(HaveOccurred())
+	info := call(g, second, workspace)
 	g.Expect(info.GetPulumiVersion()).To(HavePrefix("v3."))
 
 	kill(g, agent)
 	g.Eventually(second.Events(), notice).Should(Receive())
 	g.Expect(makeReady(g, second, workspace)).NotTo(Equal(agent))
 
-	g.Eventually(func() error { return second.Delete(t.Context(), keyFor(workspace)) }, patience).Should(Succeed())
+	deleteAll(g, second, workspace)
 	g.Expect(os.ReadDir(options.Dir)).To(BeEmpty())
 	g.Expect(agentsIn(options.Dir)).To(BeEmpty())
 }
@@ -75,18 +73,23 @@ func TestRealAgentEndsWhenNobodyNeedsItAndStartsOnDemand(t *testing.T) {
 	eventuallyEnds(g, agent)
 
 	g.Eventually(ensure(r, workspace), patience).Should(And(beReady(), HaveField("Resting", BeTrue())))
-	client, err := r.Connect(t.Context(), workspace)
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = client.GetInfo(t.Context())
-	g.Expect(err).NotTo(HaveOccurred())
+	call(g, r, workspace)
 	g.Expect(recorded(g, r, workspace).Agent).NotTo(Equal(agent))
 }
 
-func TestRealAgentWithoutWorkEndsWithItsController(t *testing.T) {
+func TestAgentEndsSoonerWhenThereAreTooManyAndLaterWhenItsWorkspaceSaysSo(t *testing.T) {
 	g := NewWithT(t)
-	r := newRuntime(t, realAgent(t, g))
-	stop := start(t, r)
-	agent := makeReady(g, r, newWorkspace("app", "1"))
-	stop()
-	g.Expect(agent.running()).To(BeFalse())
+	options := realAgent(t, g)
+	options.IdleTimeout, options.MaxAgents = time.Hour, 2
+	r := newRuntime(t, options)
+	kept := makeReady(g, r, newWorkspace("kept", "1"))
+	brief := newWorkspace("brief", "2")
+	brief.Spec.IdleTimeout = &metav1.Duration{Duration: 200 * time.Millisecond}
+	eventuallyEnds(g, makeReady(g, r, brief))
+	g.Eventually(r.Agents, patience).Should(Equal(1), "the process may end before it is counted")
+	other := makeReady(g, r, newWorkspace("other", "3"))
+
+	eventuallyEnds(g, makeReady(g, r, newWorkspace("many", "4")))
+	g.Expect(kept.Running()).To(BeTrue())
+	g.Expect(other.Running()).To(BeTrue())
 }

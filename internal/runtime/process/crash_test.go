@@ -1,8 +1,10 @@
 package process
 
 import (
+	"context"
 	"os"
 	"os/exec"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/onsi/gomega/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/procfs"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
@@ -18,10 +21,8 @@ import (
 const notice = time.Second
 
 func TestKilledAgentIsNoticedAtOnceAndStartedAgain(t *testing.T) {
-	g := NewWithT(t)
-	r := newRuntime(t, Options{Dir: newDir(t)})
+	g, r, workspace := newBench(t, Options{})
 	start(t, r)
-	workspace := newWorkspace("app", "1")
 	first := makeReady(g, r, workspace)
 	g.Eventually(r.Events(), patience).Should(Receive())
 	before, err := r.Connect(t.Context(), workspace)
@@ -30,7 +31,7 @@ func TestKilledAgentIsNoticedAtOnceAndStartedAgain(t *testing.T) {
 	kill(g, first)
 
 	g.Eventually(r.Events(), notice).Should(Receive())
-	status, err := r.Ensure(t.Context(), workspace)
+	status, err := r.Ensure(t.Context(), workspace, false)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(status).To(And(
 		HaveField("Ready", BeFalse()),
@@ -38,8 +39,7 @@ func TestKilledAgentIsNoticedAtOnceAndStartedAgain(t *testing.T) {
 		HaveField("Message", ContainSubstring("was ended by a signal (killed) (failure 1 in a row), it is started again at ")),
 		HaveField("Address", BeEmpty()),
 	))
-	_, err = r.Connect(t.Context(), workspace)
-	g.Expect(err).To(MatchError(runtime.ErrNoAgent))
+	g.Expect(r.Connect(t.Context(), workspace)).Error().To(MatchError(runtime.ErrNoAgent))
 
 	second := makeReady(g, r, workspace)
 	g.Expect(second).NotTo(Equal(first))
@@ -47,24 +47,21 @@ func TestKilledAgentIsNoticedAtOnceAndStartedAgain(t *testing.T) {
 	after, err := r.Connect(t.Context(), workspace)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(after).NotTo(BeIdenticalTo(before))
-	_, err = after.GetInfo(t.Context())
-	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(after.GetInfo(t.Context())).Error().NotTo(HaveOccurred())
 }
 
 func TestProcessesThatOutliveAKilledAgentAreEndedBeforeTheNextOne(t *testing.T) {
-	g := NewWithT(t)
-	r := newRuntime(t, Options{Dir: newDir(t), AgentArgs: []string{"--child"}})
-	workspace := newWorkspace("app", "1")
+	g, r, workspace := newBench(t, Options{AgentArgs: []string{"--child"}})
 	first := makeReady(g, r, workspace)
 	children := childrenOf(g, r, workspace, first)
 	g.Expect(children).To(HaveLen(1))
 
 	kill(g, first)
 	eventuallyEnds(g, first)
-	g.Expect(children[0].running()).To(BeTrue(), "nobody but the runtime ends it")
+	g.Expect(children[0].Running()).To(BeTrue(), "nobody but the runtime ends it")
 
 	makeReady(g, r, workspace)
-	g.Expect(children[0].running()).To(BeFalse())
+	g.Expect(children[0].Running()).To(BeFalse())
 }
 
 func TestAgentThatCrashesIsStartedAgainWithAGrowingDelay(t *testing.T) {
@@ -87,7 +84,7 @@ func TestAgentThatCrashesIsStartedAgainWithAGrowingDelay(t *testing.T) {
 	g.Eventually(ensure(r, workspace), patience, "10ms").Should(failure("failure 2 in a row"))
 	g.Eventually(ensure(r, workspace), patience, "10ms").Should(failure("failure 3 in a row"))
 	g.Expect(time.Since(started)).To(BeNumerically(">=", restartDelay(1)+restartDelay(2)))
-	g.Expect(r.Ensure(t.Context(), workspace)).To(HaveField("Stalled", BeFalse()))
+	g.Expect(r.Ensure(t.Context(), workspace, false)).To(HaveField("Stalled", BeFalse()))
 }
 
 func TestRestartDelayDoublesUpToItsLimit(t *testing.T) {
@@ -119,11 +116,9 @@ func TestAgentThatCrashedOftenIsStalledUntilItListens(t *testing.T) {
 }
 
 func TestAgentThatNeverListensIsKilled(t *testing.T) {
-	g := NewWithT(t)
-	r := newRuntime(t, Options{Dir: newDir(t), AgentArgs: []string{"--mute"}, StartTimeout: 100 * time.Millisecond})
-	workspace := newWorkspace("app", "1")
+	g, r, workspace := newBench(t, Options{AgentArgs: []string{"--mute"}, startTimeout: 100 * time.Millisecond})
 	g.Eventually(ensure(r, workspace), patience).Should(HaveField("Message", ContainSubstring("did not listen within 100ms")))
-	g.Expect(recorded(g, r, workspace).Agent.running()).To(BeFalse())
+	g.Expect(recorded(g, r, workspace).Agent.Running()).To(BeFalse())
 }
 
 func TestAgentProgramThatIsGoneIsTold(t *testing.T) {
@@ -134,32 +129,58 @@ func TestAgentProgramThatIsGoneIsTold(t *testing.T) {
 }
 
 func TestDeleteEndsACrashLoop(t *testing.T) {
-	g := NewWithT(t)
-	dir := newDir(t)
-	r := newRuntime(t, Options{Dir: dir, AgentArgs: []string{"--fail=no"}})
-	workspace := newWorkspace("app", "1")
+	g, r, workspace := newBench(t, Options{AgentArgs: []string{"--fail=no"}})
 	g.Eventually(ensure(r, workspace), patience).Should(HaveField("Reason", autov1alpha1.InitializationFailedReason))
-	g.Eventually(func() error { return r.Delete(t.Context(), keyFor(workspace)) }, patience).Should(Succeed())
-	g.Expect(os.ReadDir(dir)).To(BeEmpty())
+	deleteAll(g, r, workspace)
+	g.Expect(os.ReadDir(r.options.Dir)).To(BeEmpty())
+}
+
+// recordAgent says that an earlier controller started this agent for the Workspace "app".
+func recordAgent(g *WithT, r *Runtime, agent procfs.Identity) {
+	dir := r.directory(keyFor(newWorkspace("app", "1")))
+	unlock, err := dir.lock(context.Background())
+	g.Expect(err).NotTo(HaveOccurred())
+	defer unlock()
+	g.Expect(dir.writeRecord(record{Namespace: "team", Name: "app", UID: "1", Agent: agent})).To(Succeed())
 }
 
 func TestProcessIDThatWasGivenToAnotherProcessIsNotTheAgent(t *testing.T) {
-	g := NewWithT(t)
-	dir := newDir(t)
-	r := newRuntime(t, Options{Dir: dir})
-	workspace := newWorkspace("app", "1")
+	g, r, workspace := newBench(t, Options{})
 	stranger := sleep(g, t)
 	// The agent of an earlier controller had the same id, but started at another time.
 	agent := stranger
 	agent.StartTime--
-	unlock, err := r.directory(keyFor(workspace)).lock(t.Context())
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(r.directory(keyFor(workspace)).writeRecord(record{Namespace: "team", Name: "app", UID: "1", Agent: agent})).To(Succeed())
-	unlock()
+	recordAgent(g, r, agent)
 
 	g.Expect(makeReady(g, r, workspace).PID).NotTo(Equal(stranger.PID))
-	g.Eventually(func() error { return r.Delete(t.Context(), keyFor(workspace)) }, patience).Should(Succeed())
-	g.Expect(stranger.running()).To(BeTrue())
+	deleteAll(g, r, workspace)
+	g.Expect(stranger.Running()).To(BeTrue())
+}
+
+func TestProcessIDThatBelongsToAThreadIsNotTheAgent(t *testing.T) {
+	g, r, workspace := newBench(t, Options{})
+	self, err := procfs.Identify(os.Getpid())
+	g.Expect(err).NotTo(HaveOccurred())
+	agent := self
+	agent.PID = thread(t)
+	recordAgent(g, r, agent)
+
+	g.Expect(makeReady(g, r, workspace).PID).NotTo(Equal(agent.PID))
+	deleteAll(g, r, workspace)
+}
+
+// thread returns the id of a thread of this process that is not its first one. The runtime of Go has some that never end.
+func thread(t *testing.T) int {
+	t.Helper()
+	tasks, err := os.ReadDir("/proc/self/task")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	for _, task := range tasks {
+		if id, err := strconv.Atoi(task.Name()); err == nil && id != os.Getpid() {
+			return id
+		}
+	}
+	t.Fatal("this process has no other thread")
+	return 0
 }
 
 func TestSessionOfAStrangerIsLeftAlone(t *testing.T) {
@@ -175,7 +196,7 @@ func TestSessionOfAStrangerIsLeftAlone(t *testing.T) {
 }
 
 // sleep starts a process that leads a session and has nothing to do with agents.
-func sleep(g *WithT, t *testing.T) identity {
+func sleep(g *WithT, t *testing.T) procfs.Identity {
 	cmd := exec.Command("sleep", "600")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	g.Expect(cmd.Start()).To(Succeed())
@@ -183,7 +204,7 @@ func sleep(g *WithT, t *testing.T) identity {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	id, err := identify(cmd.Process.Pid)
+	id, err := procfs.Identify(cmd.Process.Pid)
 	g.Expect(err).NotTo(HaveOccurred())
 	return id
 }
@@ -196,7 +217,7 @@ func TestAgentOfAControllerThatEndedBeforeItRecordedItIsFound(t *testing.T) {
 	agent := makeReady(g, first, workspace)
 	first.abandon()
 	found := recorded(g, first, workspace)
-	found.Agent, found.Starting = identity{}, true
+	found.Agent, found.Starting = procfs.Identity{}, true
 	g.Expect(first.directory(keyFor(workspace)).writeRecord(found)).To(Succeed())
 
 	second := newRuntime(t, Options{Dir: dir})
@@ -215,7 +236,7 @@ func TestDirectoryWithADamagedRecordIsReplaced(t *testing.T) {
 
 	second := newRuntime(t, Options{Dir: dir})
 	g.Expect(makeReady(g, second, workspace)).NotTo(Equal(agent))
-	g.Expect(agent.running()).To(BeFalse())
+	g.Expect(agent.Running()).To(BeFalse())
 	g.Expect(agentsIn(dir)).To(HaveLen(1))
 }
 
@@ -245,12 +266,9 @@ func TestAgentThatEndedInOrderRestsAndStartsOnDemand(t *testing.T) {
 			resting.mu.Unlock()
 			g.Eventually(resting.workers, patience).Should(BeZero(), "a workspace that rests costs nothing")
 
-			g.Expect(r.Ensure(t.Context(), workspace)).To(And(beReady(), HaveField("Resting", BeTrue())))
+			g.Expect(r.Ensure(t.Context(), workspace, false)).To(And(beReady(), HaveField("Resting", BeTrue())))
 			g.Expect(agentsIn(dir)).To(BeEmpty())
-			client, err := r.Connect(t.Context(), workspace)
-			g.Expect(err).NotTo(HaveOccurred())
-			_, err = client.GetInfo(t.Context())
-			g.Expect(err).NotTo(HaveOccurred())
+			call(g, r, workspace)
 			g.Expect(recorded(g, r, workspace).Agent).NotTo(Equal(first))
 			g.Expect(state).To(BeAnExistingFile())
 		})

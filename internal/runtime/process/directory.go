@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -12,24 +13,33 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/stack-controller/stack-controller/internal/file"
+	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
-// maxSocketPath is the length of sun_path in sockaddr_un, without the final zero byte.
-const maxSocketPath = 107
-
-// maxRecordSize bounds in bytes what is read of a record, which the programs of the workspace could write over.
-const maxRecordSize = 64 << 10
-
-// lockInterval is how often a lock that another controller holds is tried. It is held while a process is started or a directory
-// renamed, for milliseconds.
-const lockInterval = 20 * time.Millisecond
-
-// removedSuffix marks a directory that is being removed; it belongs to no workspace any more.
-const removedSuffix = ".removed-"
+const (
+	// maxSocketPath is the length of sun_path in sockaddr_un, without the final zero byte.
+	maxSocketPath = 107
+	// maxRecordSize bounds in bytes what is read of a record, which the programs of the workspace could write over.
+	maxRecordSize = 64 << 10
+	// lockInterval is how often a lock that another controller holds is tried. It is held while a process is started or a directory
+	// renamed, for milliseconds.
+	lockInterval = 20 * time.Millisecond
+	// removedSuffix marks a directory that is being removed; it belongs to no workspace any more.
+	removedSuffix = ".removed-"
+	// maxLogSize is the size, in bytes, at which the log of an agent is rotated. There is one old log.
+	maxLogSize = 5 << 20
+	// tailLines and tailSize (bytes) bound what a message quotes of a log.
+	tailLines = 5
+	tailSize  = 1 << 10
+)
 
 // directory is where everything of one workspace is. Its mode is 0700.
 type directory struct {
@@ -53,6 +63,9 @@ func (d directory) home() string       { return filepath.Join(d.state(), "home")
 func (d directory) temporary() string  { return filepath.Join(d.path, "tmp") }
 func (d directory) workspace() string  { return filepath.Join(d.path, "workspace") }
 
+// worked is a file that is there once an agent listened in this directory: it can be expected to do so again.
+func (d directory) worked() string { return filepath.Join(d.path, "worked") }
+
 // address is what the agent listens on and clients connect to.
 func (d directory) address() string { return "unix:" + d.socket() }
 
@@ -65,9 +78,7 @@ type record struct {
 	// left an agent that has to be searched for.
 	Starting bool `json:"starting,omitempty"`
 	// Agent is the process that was started last.
-	Agent identity `json:"agent,omitzero"`
-	// Worked is true once an agent listened in this directory: it can be expected to do so again.
-	Worked bool `json:"worked,omitempty"`
+	Agent procfs.Identity `json:"agent,omitzero"`
 }
 
 // errCorrupt says that a record cannot be read. It was written as a whole, so the disk is to blame.
@@ -75,17 +86,16 @@ var errCorrupt = errors.New("the record of the workspace is damaged")
 
 // readRecord returns the record; the error is os.ErrNotExist when there is none, and errCorrupt when it makes no sense.
 func (d directory) readRecord() (record, error) {
-	file, err := os.Open(d.recordFile())
-	if err != nil {
-		return record{}, err
-	}
-	defer func() { _ = file.Close() }()
-	content, err := io.ReadAll(io.LimitReader(file, maxRecordSize))
-	if err != nil {
-		return record{}, err
-	}
 	var r record
-	if err := json.Unmarshal(content, &r); err != nil {
+	content, err := file.Read(d.recordFile(), maxRecordSize)
+	switch {
+	case errors.Is(err, file.ErrTooLarge), errors.Is(err, file.ErrNotRegular):
+	case err != nil:
+		return record{}, err
+	default:
+		err = json.Unmarshal(content, &r)
+	}
+	if err != nil {
 		return record{}, fmt.Errorf("%w: parse %s: %w", errCorrupt, d.recordFile(), err)
 	}
 	return r, nil
@@ -94,14 +104,10 @@ func (d directory) readRecord() (record, error) {
 // writeRecord replaces the record as a whole. The caller holds the lock.
 func (d directory) writeRecord(r record) error {
 	content, err := json.Marshal(r)
+	if err == nil {
+		err = file.Write(d.recordFile(), append(content, '\n'))
+	}
 	if err != nil {
-		return fmt.Errorf("encode the record of workspace %s/%s: %w", r.Namespace, r.Name, err)
-	}
-	temporary := d.recordFile() + ".new"
-	if err := os.WriteFile(temporary, append(content, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write the record of workspace %s/%s: %w", r.Namespace, r.Name, err)
-	}
-	if err := os.Rename(temporary, d.recordFile()); err != nil {
 		return fmt.Errorf("write the record of workspace %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	return nil
@@ -110,19 +116,17 @@ func (d directory) writeRecord(r record) error {
 // lock takes the lock on the directory, which it creates when it is missing. It waits as long as another controller
 // holds the lock or until ctx is done. The lock ends with unlock, or with this process.
 func (d directory) lock(ctx context.Context) (unlock func(), err error) {
-	ticker := time.NewTicker(lockInterval)
-	defer ticker.Stop()
-	for {
-		unlock, err := d.tryLock()
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return unlock, err
+	err = wait.PollUntilContextCancel(ctx, lockInterval, true, func(context.Context) (bool, error) {
+		var err error
+		if unlock, err = d.tryLock(); errors.Is(err, unix.EWOULDBLOCK) {
+			return false, nil
 		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for the lock on %s: %w", d.path, ctx.Err())
-		case <-ticker.C:
-		}
+		return err == nil, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("take the lock on %s: %w", d.path, err)
 	}
+	return unlock, nil
 }
 
 // tryLock takes the lock if it is free; the error is EWOULDBLOCK when it is not.
@@ -130,35 +134,39 @@ func (d directory) tryLock() (unlock func(), err error) {
 	if err := os.Mkdir(d.path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("create the directory of a workspace: %w", err)
 	}
-	file, err := os.Open(d.path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, unix.EWOULDBLOCK // removed just now
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open the directory of a workspace: %w", err)
-	}
-	if err := flock(file, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	// The directory may have been removed, and made again, between opening and locking.
-	locked, err := file.Stat()
+	opened, err := os.Open(d.path)
 	if err == nil {
-		var current os.FileInfo
-		if current, err = os.Stat(d.path); err == nil && !os.SameFile(locked, current) {
-			err = unix.EWOULDBLOCK
+		if err = d.lockOpened(opened); err != nil {
+			err = errors.Join(err, opened.Close())
 		}
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		err = unix.EWOULDBLOCK
+		err = unix.EWOULDBLOCK // removed just now
 	}
 	if err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, err
 	}
 	return func() {
 		// Said explicitly: a process that is being forked now may hold a copy of the descriptor for a moment.
-		_ = flock(file, unix.LOCK_UN)
-		_ = file.Close()
+		_ = flock(opened, unix.LOCK_UN)
+		_ = opened.Close()
 	}, nil
+}
+
+// lockOpened locks the open directory. It may have been removed, and made again, between opening and locking.
+func (d directory) lockOpened(opened *os.File) error {
+	if err := flock(opened, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return err
+	}
+	locked, err := opened.Stat()
+	if err != nil {
+		return err
+	}
+	current, err := os.Stat(d.path)
+	if err == nil && !os.SameFile(locked, current) {
+		err = unix.EWOULDBLOCK
+	}
+	return err
 }
 
 // flock is flock(2), repeated when a signal interrupts it.
@@ -170,13 +178,30 @@ func flock(file *os.File, how int) error {
 	}
 }
 
-// exists tells whether the directory is there.
-func (d directory) exists() (bool, error) {
-	_, err := os.Lstat(d.path)
+// exists reports whether the file or directory is there.
+func exists(path string) (bool, error) {
+	_, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// prepare makes the directory fit for a new agent: it removes the socket and the temporary files of the last one.
+func (d directory) prepare() error {
+	err := os.Remove(d.socket())
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if err = errors.Join(err, removeTree(d.temporary())); err != nil {
+		return fmt.Errorf("remove what the last agent left: %w", err)
+	}
+	for _, dir := range []string{d.state(), d.home(), d.temporary(), d.workspace()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("prepare the directory of a workspace: %w", err)
+		}
+	}
+	return d.rotateLog()
 }
 
 // remove removes the directory with all that is in it. It disappears from its place at once, so that a controller that
@@ -204,4 +229,80 @@ func removeTree(path string) error {
 		return fmt.Errorf("remove the directory of a workspace: %w", err)
 	}
 	return nil
+}
+
+// openLog opens the agent's log for appending.
+func (d directory) openLog() (*os.File, error) {
+	log, err := os.OpenFile(d.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the log of an agent: %w", err)
+	}
+	return log, nil
+}
+
+// rotateLog moves the end of a log that has become too large to the old log. The agent keeps writing to the same file (it outlives
+// whoever could hand it another one), so the file is copied and emptied; lines written in between are lost.
+func (d directory) rotateLog() error {
+	log, err := os.Open(d.log())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = errors.Join(d.moveEnd(log), log.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("rotate the log of an agent: %w", err)
+	}
+	return nil
+}
+
+func (d directory) moveEnd(log *os.File) error {
+	info, err := log.Stat()
+	if err != nil || info.Size() < maxLogSize {
+		return err
+	}
+	old, err := os.OpenFile(d.log()+".1", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(old, io.NewSectionReader(log, info.Size()-maxLogSize, maxLogSize))
+	if err = errors.Join(err, old.Close()); err != nil {
+		return err
+	}
+	return os.Truncate(d.log(), 0)
+}
+
+// logTail returns the last lines of what the agent wrote since the offset, for a message; empty when it wrote nothing, or when the log
+// cannot be read. The agent keeps secrets out of its log.
+func (d directory) logTail(offset int64) string {
+	log, err := os.Open(d.log())
+	if err != nil {
+		return ""
+	}
+	defer log.Close()
+	size := d.logSize()
+	if size < offset {
+		offset = 0 // rotated meanwhile
+	}
+	content, err := io.ReadAll(io.NewSectionReader(log, max(offset, size-tailSize), tailSize))
+	if err != nil {
+		return ""
+	}
+	if size-offset > tailSize {
+		// The first line is not whole.
+		if _, rest, found := bytes.Cut(content, []byte("\n")); found {
+			content = rest
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(content), "?")), "\n")
+	return strings.Join(lines[max(0, len(lines)-tailLines):], "\n")
+}
+
+// logSize is the size of the log, in bytes; 0 when there is none.
+func (d directory) logSize() int64 {
+	info, err := os.Stat(d.log())
+	if err != nil {
+		return 0
+	}
+	return info.Size()
 }

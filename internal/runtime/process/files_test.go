@@ -9,29 +9,18 @@ import (
 
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
-)
 
-func TestNameOfAProgramDoesNotConfuseItsState(t *testing.T) {
-	const after = " S 1 2 3 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0"
-	for _, name := range []string{"(agent)", "(a b)", "(a) Z 9 9 9)", "(()"} {
-		g := NewWithT(t)
-		stat, err := parseStat([]byte("42 " + name + after))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(stat).To(Equal(processStat{state: 'S', session: 3, startTime: 4711}), name)
-	}
-	_, err := parseStat([]byte("42 (agent) S 1"))
-	NewWithT(t).Expect(err).To(HaveOccurred())
-}
+	"github.com/stack-controller/stack-controller/internal/procfs"
+)
 
 func TestProcessOfAnEarlierBootDoesNotRun(t *testing.T) {
 	g := NewWithT(t)
-	self, err := identify(os.Getpid())
+	self, err := procfs.Identify(os.Getpid())
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(self.running()).To(BeTrue())
+	g.Expect(self.Running()).To(BeTrue())
 	self.Boot = "another"
-	g.Expect(self.running()).To(BeFalse())
-	_, err = openHandle(self)
-	g.Expect(err).To(MatchError(errNotRunning))
+	g.Expect(self.Running()).To(BeFalse())
+	g.Expect(openHandle(self)).Error().To(MatchError(procfs.ErrNotRunning))
 	g.Expect(directory{}.leftovers(self)).To(BeEmpty())
 }
 
@@ -46,8 +35,7 @@ func TestLockIsForOneControllerAtATime(t *testing.T) {
 	d := newDirectory(t)
 	unlock, err := d.tryLock()
 	g.Expect(err).NotTo(HaveOccurred())
-	_, err = d.tryLock()
-	g.Expect(err).To(MatchError(unix.EWOULDBLOCK))
+	g.Expect(d.tryLock()).Error().To(MatchError(unix.EWOULDBLOCK))
 	unlock()
 	unlock, err = d.tryLock()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -72,9 +60,8 @@ func TestRecordIsReadAsItWasWritten(t *testing.T) {
 	unlock, err := d.tryLock()
 	g.Expect(err).NotTo(HaveOccurred())
 	defer unlock()
-	_, err = d.readRecord()
-	g.Expect(err).To(MatchError(os.ErrNotExist))
-	want := record{Namespace: "team", Name: "app", UID: "1", Agent: identity{PID: 1, StartTime: 2, Boot: "b"}, Worked: true}
+	g.Expect(d.readRecord()).Error().To(MatchError(os.ErrNotExist))
+	want := record{Namespace: "team", Name: "app", UID: "1", Agent: procfs.Identity{PID: 1, StartTime: 2, Boot: "b"}}
 	g.Expect(d.writeRecord(want)).To(Succeed())
 	g.Expect(d.readRecord()).To(Equal(want))
 	g.Expect(os.WriteFile(d.recordFile(), []byte("{"), 0o600)).To(Succeed())
@@ -102,8 +89,7 @@ func TestLogIsBounded(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = log.Close() }()
 	write := func(text string) {
-		_, err := log.WriteString(text)
-		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(log.WriteString(text)).Error().NotTo(HaveOccurred())
 	}
 	write("small\n")
 	g.Expect(d.rotateLog()).To(Succeed())

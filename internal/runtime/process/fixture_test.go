@@ -11,6 +11,8 @@ import (
 	"github.com/onsi/gomega/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/procfs"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
@@ -40,6 +42,13 @@ func newDir(t *testing.T) string {
 		g.Expect(unknown).To(BeEmpty(), "an agent without a record")
 	})
 	return dir
+}
+
+// newBench returns a Runtime in a directory of its own, and a Workspace for it.
+func newBench(t *testing.T, options Options) (*WithT, *Runtime, *autov1alpha1.Workspace) {
+	t.Helper()
+	options.Dir = newDir(t)
+	return NewWithT(t), newRuntime(t, options), newWorkspace("app", "1")
 }
 
 // newRuntime returns a Runtime with stubs for agents, as long as the options do not say otherwise. It does not run.
@@ -78,7 +87,7 @@ func start(t *testing.T, r *Runtime) (stop func()) {
 
 // ensure returns a function for Eventually.
 func ensure(r *Runtime, workspace *autov1alpha1.Workspace) func() (runtime.Status, error) {
-	return func() (runtime.Status, error) { return r.Ensure(context.Background(), workspace) }
+	return func() (runtime.Status, error) { return r.Ensure(context.Background(), workspace, false) }
 }
 
 // beReady matches a Status.
@@ -94,25 +103,39 @@ func recorded(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace) record {
 }
 
 // makeReady waits until the agent of the Workspace is ready and returns its process.
-func makeReady(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace) identity {
-	var agent identity
+func makeReady(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace) procfs.Identity {
+	var agent procfs.Identity
 	g.Eventually(func(g Gomega) {
-		g.Expect(r.Ensure(context.Background(), workspace)).To(beReady())
+		g.Expect(r.Ensure(context.Background(), workspace, false)).To(beReady())
 		found, err := r.directory(keyFor(workspace)).readRecord()
 		g.Expect(err).NotTo(HaveOccurred())
 		agent = found.Agent
-		g.Expect(agent.running()).To(BeTrue())
+		g.Expect(agent.Running()).To(BeTrue())
 	}, patience).Should(Succeed())
 	return agent
 }
 
+// call calls the agent of the Workspace.
+func call(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace) *proto.Info {
+	agent, err := r.Connect(context.Background(), workspace)
+	g.Expect(err).NotTo(HaveOccurred())
+	info, err := agent.GetInfo(context.Background())
+	g.Expect(err).NotTo(HaveOccurred())
+	return info
+}
+
+// deleteAll waits until nothing is left of the Workspace.
+func deleteAll(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace) {
+	g.Eventually(func() error { return r.Delete(context.Background(), keyFor(workspace)) }, patience).Should(Succeed())
+}
+
 // kill ends the process at once.
-func kill(g *WithT, process identity) {
-	g.Expect(process.running()).To(BeTrue())
+func kill(g *WithT, process procfs.Identity) {
+	g.Expect(process.Running()).To(BeTrue())
 	g.Expect(syscall.Kill(process.PID, syscall.SIGKILL)).To(Succeed())
 }
 
 // eventuallyEnds waits for the end of the process.
-func eventuallyEnds(g *WithT, process identity) {
-	g.Eventually(process.running, patience).Should(BeFalse())
+func eventuallyEnds(g *WithT, process procfs.Identity) {
+	g.Eventually(process.Running, patience).Should(BeFalse())
 }

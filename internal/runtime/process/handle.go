@@ -1,84 +1,48 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
 // handle is a running process that this runtime looks after, its own child or one that an earlier controller started.
-// It refers to that process only, also after the process id was given to another one.
+// It refers to that process only, also after the process id was given to another one. (os.Process does as much for a child only.)
 type handle struct {
-	identity
+	procfs.Identity
 	pidfd *os.File
 	// exited is closed when the process has ended.
 	exited chan struct{}
-	// status is how the process ended; nil when only its parent could tell. Read it after exited is closed.
+	// status is how the process ended; nil when only its parent could know. Read it after exited is closed.
 	status *unix.WaitStatus
 }
 
-// openHandle opens a process that runs; the error is errNotRunning when it has ended.
-func openHandle(id identity) (*handle, error) {
-	h, err := openProcess(id.PID)
+// openHandle opens a process that runs; the error is procfs.ErrNotRunning when it has ended.
+func openHandle(id procfs.Identity) (*handle, error) {
+	pidfd, err := id.Open()
 	if err != nil {
 		return nil, err
 	}
-	h.identity = id
-	// The descriptor was opened by process id. That it is the right process shows only now: had the id changed hands
-	// before, the start time would differ.
-	if running, err := id.running(); err != nil || !running {
-		_ = h.pidfd.Close()
-		if err == nil {
-			err = errNotRunning
-		}
-		return nil, err
-	}
-	go h.wait()
-	return h, nil
+	return newHandle(id, pidfd), nil
 }
 
-// openChild opens a child that nobody has waited for; it may have ended already.
-func openChild(pid int) (*handle, error) {
-	h, err := openProcess(pid)
-	if err != nil {
-		return nil, err
-	}
-	boot, err := bootID()
-	if err != nil {
-		return nil, errors.Join(err, h.pidfd.Close())
-	}
-	stat, err := readStat(pid)
-	if err != nil {
-		return nil, errors.Join(err, h.pidfd.Close())
-	}
-	h.identity = identity{PID: pid, StartTime: stat.startTime, Boot: boot}
+func newHandle(id procfs.Identity, pidfd *os.File) *handle {
+	h := &handle{Identity: id, pidfd: pidfd, exited: make(chan struct{})}
 	go h.wait()
-	return h, nil
-}
-
-// openProcess opens a descriptor for the process that has the id now.
-func openProcess(pid int) (*handle, error) {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil, errNotRunning
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open process %d: %w", pid, err)
-	}
-	// Non-blocking, so that waiting parks a goroutine and does not occupy a thread.
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("open process %d: %w", pid, err), unix.Close(fd))
-	}
-	return &handle{pidfd: os.NewFile(uintptr(fd), "pidfd"), exited: make(chan struct{})}, nil
+	return h
 }
 
 // wait parks until the process has ended, and collects it when it is a child of this process.
 func (h *handle) wait() {
 	defer close(h.exited)
-	defer func() { _ = h.pidfd.Close() }()
+	defer h.pidfd.Close()
 	connection, err := h.pidfd.SyscallConn()
 	if err == nil {
 		err = connection.Read(func(fd uintptr) bool {
@@ -96,25 +60,25 @@ func (h *handle) wait() {
 	}
 }
 
+// hasExited reports whether the process has ended.
+func (h *handle) hasExited() bool {
+	select {
+	case <-h.exited:
+		return true
+	default:
+		return false
+	}
+}
+
 // signal sends the signal to this process; it is not an error when the process has ended.
 func (h *handle) signal(signal syscall.Signal) error {
-	connection, err := h.pidfd.SyscallConn()
-	if err != nil {
-		return nil // closed, so the process has ended
-	}
-	var sent error
-	if err := connection.Control(func(fd uintptr) {
-		sent = unix.PidfdSendSignal(int(fd), signal, nil, 0)
-	}); err != nil {
-		return nil
-	}
-	if sent != nil && !errors.Is(sent, unix.ESRCH) {
-		return fmt.Errorf("send %s to process %d: %w", signal, h.PID, sent)
+	if err := h.Signal(signal); !errors.Is(err, procfs.ErrNotRunning) {
+		return err
 	}
 	return nil
 }
 
-// ending tells how the process ended: whether in order, and in words.
+// ending describes how the process ended: whether in order, and in words.
 func (h *handle) ending(socketGone bool) (clean bool, words string) {
 	switch {
 	case h.status == nil:
@@ -127,4 +91,34 @@ func (h *handle) ending(socketGone bool) (clean bool, words string) {
 		return false, fmt.Sprintf("ended with exit status %d", h.status.ExitStatus())
 	}
 	return true, "ended"
+}
+
+// stop sends the signal to the processes, waits for them, and kills those that are there after the grace period. It returns
+// early, with the error of ctx, when that ends.
+func stop(ctx context.Context, handles []*handle, signal syscall.Signal, grace time.Duration) error {
+	graceful, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	var failed error
+	for _, h := range handles {
+		failed = errors.Join(failed, h.signal(signal))
+	}
+	for _, h := range handles {
+		select {
+		case <-h.exited:
+			continue
+		case <-graceful.Done():
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := h.signal(syscall.SIGKILL); err != nil {
+			return errors.Join(failed, err)
+		}
+		select {
+		case <-h.exited:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return failed
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/runtime"
@@ -24,6 +26,8 @@ const (
 	shutdownTimeout = 3 * time.Second
 	// shutdownParallel is how many agents are asked at the same time.
 	shutdownParallel = 16
+	// logInterval is how often the sizes of the logs of running agents are checked.
+	logInterval = 10 * time.Second
 )
 
 // Start removes the directories of Workspaces that are gone, delivers events and keeps logs bounded until ctx is done. Then it
@@ -31,7 +35,7 @@ const (
 func (r *Runtime) Start(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { r.events.Deliver(ctx) })
-	running.Go(func() { r.rotateLogs(ctx) })
+	running.Go(func() { wait.UntilWithContext(ctx, r.rotateLogs, logInterval) })
 	r.sweep(ctx)
 	<-ctx.Done()
 	running.Wait()
@@ -39,37 +43,25 @@ func (r *Runtime) Start(ctx context.Context) error {
 	return nil
 }
 
-// rotateLogs looks at the logs of running agents. A file that another process appends to has no bound of its own.
-func (r *Runtime) rotateLogs(ctx context.Context) {
-	ticker := time.NewTicker(logInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		for _, s := range r.running() {
-			if err := s.dir.rotateLog(); err != nil {
-				s.log.Error(err, "cannot rotate the log of an agent")
-			}
+// rotateLogs bounds the logs of running agents. A file that another process appends to has no bound of its own.
+func (r *Runtime) rotateLogs(context.Context) {
+	for s := range r.running() {
+		if err := s.dir.rotateLog(); err != nil {
+			s.log.Error(err, "cannot rotate the log of an agent")
 		}
 	}
 }
 
-// running returns the supervisors whose agent runs.
-func (r *Runtime) running() []*supervisor {
+// running returns the agents that run, by their supervisors.
+func (r *Runtime) running() map[*supervisor]*handle {
 	r.mu.Lock()
-	all := make([]*supervisor, 0, len(r.supervisors))
-	for _, s := range r.supervisors {
-		all = append(all, s)
-	}
+	all := maps.Clone(r.supervisors)
 	r.mu.Unlock()
-	running := all[:0]
+	running := map[*supervisor]*handle{}
 	for _, s := range all {
 		s.mu.Lock()
 		if s.phase == phaseRunning {
-			running = append(running, s)
+			running[s] = s.agent
 		}
 		s.mu.Unlock()
 	}
@@ -80,14 +72,14 @@ func (r *Runtime) running() []*supervisor {
 func (r *Runtime) sweep(ctx context.Context) {
 	entries, err := os.ReadDir(r.options.Dir)
 	if err != nil {
-		r.options.Log.Error(err, "cannot look for workspaces that are gone")
+		r.options.Log.Error(err, "cannot list the directories of workspaces")
 		return
 	}
 	for _, entry := range entries {
 		if ctx.Err() != nil {
 			return
 		}
-		if err := r.sweepEntry(ctx, entry.Name()); err != nil {
+		if err := r.sweepEntry(ctx, entry.Name()); err != nil && !errors.Is(err, runtime.ErrEnding) {
 			r.options.Log.Error(err, "cannot remove a workspace that is gone", "directory", entry.Name())
 		}
 	}
@@ -122,10 +114,7 @@ func (r *Runtime) sweepEntry(ctx context.Context, name string) error {
 		return nil // a Workspace of that name has come meanwhile; it deals with the directory
 	}
 	s.log.Info("removing a workspace that is gone")
-	if err := s.discard(); !errors.Is(err, runtime.ErrEnding) {
-		return err
-	}
-	return nil
+	return s.discard()
 }
 
 // shutDown ends the Runtime. Agents without an operation are told to end, unless another controller uses them.
@@ -141,9 +130,11 @@ func (r *Runtime) shutDown() {
 	r.cancel()
 	var group errgroup.Group
 	group.SetLimit(shutdownParallel)
-	for _, s := range running {
+	for s, agent := range running {
 		group.Go(func() error {
-			s.release(ctx)
+			if err := s.release(ctx, agent); err != nil {
+				s.log.Error(err, "cannot end an agent, leaving it alone")
+			}
 			return nil
 		})
 	}
@@ -156,48 +147,29 @@ func (r *Runtime) abandon() {
 	_ = r.user.Close()
 }
 
-// release tells the agent to end if it has no operation, and waits until it did.
-func (s *supervisor) release(ctx context.Context) {
-	s.mu.Lock()
-	agent := s.agent
-	s.mu.Unlock()
-	if agent == nil {
-		return
-	}
-	idle, err := s.idle(ctx)
+// release tells the agent to end if it has no operation that goes on, and waits until it did.
+func (s *supervisor) release(ctx context.Context, agent *handle) error {
+	connection, err := client.New(s.dir.address(), client.Options{})
 	if err != nil {
-		s.log.Error(err, "cannot ask an agent whether it works, leaving it alone")
-		return
+		return err
 	}
-	if !idle {
-		s.log.Info("an operation goes on without the controller", "pid", agent.PID)
-		return
+	defer connection.Close()
+	info, err := connection.GetInfo(ctx)
+	if err != nil {
+		return err
+	}
+	for _, operation := range info.GetOperations() {
+		if !operation.GetState().Final() {
+			s.log.Info("an operation goes on without the controller", "pid", agent.PID)
+			return nil
+		}
 	}
 	if err := agent.signal(syscall.SIGTERM); err != nil {
-		s.log.Error(err, "cannot end an agent")
-		return
+		return err
 	}
 	select {
 	case <-agent.exited:
 	case <-ctx.Done():
 	}
-}
-
-// idle asks the agent whether it has no operation that goes on.
-func (s *supervisor) idle(ctx context.Context) (bool, error) {
-	agent, err := client.New(s.dir.address(), client.Options{})
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = agent.Close() }()
-	info, err := agent.GetInfo(ctx)
-	if err != nil {
-		return false, err
-	}
-	for _, operation := range info.GetOperations() {
-		if !operation.GetState().Final() {
-			return false, nil
-		}
-	}
-	return true, nil
+	return nil
 }

@@ -15,12 +15,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
 // controllerVariable makes the test binary run a controller that waits to be killed.
 const controllerVariable = "PROCESS_TEST_CONTROLLER"
 
-// stubPath is the program of testdata/stub.
+// stubPath is the program of tests/stubagent.
 var stubPath string
 
 func TestMain(m *testing.M) {
@@ -38,7 +39,7 @@ func runTests(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(bin) }()
 	stubPath = filepath.Join(bin, "stub")
-	build := exec.Command("go", "build", "-o", stubPath, "./testdata/stub")
+	build := exec.Command("go", "build", "-o", stubPath, "../../../tests/stubagent")
 	if output, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build the stub: %v\n%s", err, output)
 		return 1
@@ -53,7 +54,7 @@ func runTests(m *testing.M) int {
 
 // processesOf lists running processes whose executable is in the directory.
 func processesOf(dir string) []int {
-	pids, err := processIDs()
+	pids, err := procfs.IDs()
 	if err != nil {
 		panic(err)
 	}
@@ -88,7 +89,7 @@ func runController(text string) {
 	}
 	workspace := newWorkspace(settings.Workspace.Name, settings.UID)
 	for {
-		status, err := r.Ensure(context.Background(), workspace)
+		status, err := r.Ensure(context.Background(), workspace, false)
 		if err != nil {
 			panic(err)
 		}
@@ -101,7 +102,7 @@ func runController(text string) {
 	select {}
 }
 
-// newWorkspace returns a Workspace as it comes from the API server, as far as the runtime looks at it.
+// newWorkspace returns a Workspace as it comes from the API server, as far as the runtime reads it.
 func newWorkspace(name string, uid types.UID) *autov1alpha1.Workspace {
 	workspace := &autov1alpha1.Workspace{}
 	workspace.Namespace, workspace.Name, workspace.UID = "team", name, uid

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
 // killedController has a controller in another process make the agent of the Workspace ready, and kills that controller.
@@ -44,20 +45,17 @@ func TestNewControllerFindsTheAgentOfOneThatWasKilled(t *testing.T) {
 	start(t, r)
 	agent := recorded(g, r, workspace).Agent
 
-	status, err := r.Ensure(t.Context(), workspace)
+	status, err := r.Ensure(t.Context(), workspace, false)
 
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(status).To(beReady(), "what never stopped is not unready for a moment")
-	client, err := r.Connect(t.Context(), workspace)
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = client.GetInfo(t.Context())
-	g.Expect(err).NotTo(HaveOccurred())
+	call(g, r, workspace)
 	g.Expect(recorded(g, r, workspace).Agent).To(Equal(agent))
 	g.Expect(agentsIn(dir)).To(ConsistOf(agent.PID))
 
 	kill(g, agent)
 	g.Eventually(r.Events(), notice).Should(Receive())
-	g.Expect(r.Ensure(t.Context(), workspace)).To(HaveField("Message", ContainSubstring("the agent ended unexpectedly")))
+	g.Expect(r.Ensure(t.Context(), workspace, false)).To(HaveField("Message", ContainSubstring("the agent ended unexpectedly")))
 	g.Expect(makeReady(g, r, workspace)).NotTo(Equal(agent))
 }
 
@@ -73,27 +71,10 @@ func TestAgentThatWasKilledWithItsControllerStartsOnDemand(t *testing.T) {
 	kill(g, agent)
 	eventuallyEnds(g, agent)
 
-	g.Expect(r.Ensure(t.Context(), workspace)).To(beReady())
+	g.Expect(r.Ensure(t.Context(), workspace, false)).To(beReady())
 	g.Expect(agentsIn(dir)).To(BeEmpty())
-	client, err := r.Connect(t.Context(), workspace)
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = client.GetInfo(t.Context())
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(children[0].running()).To(BeFalse(), "what a killed agent left is ended first")
-}
-
-func TestStopEndsAgentsWithoutOperation(t *testing.T) {
-	g := NewWithT(t)
-	dir := newDir(t)
-	r := newRuntime(t, Options{Dir: dir})
-	stop := start(t, r)
-	workspace := newWorkspace("app", "1")
-	agent := makeReady(g, r, workspace)
-
-	stop()
-
-	g.Expect(agent.running()).To(BeFalse())
-	g.Expect(r.directory(keyFor(workspace)).state()).To(BeADirectory())
+	call(g, r, workspace)
+	g.Expect(children[0].Running()).To(BeFalse(), "what a killed agent left is ended first")
 }
 
 func TestStopLeavesAnOperationAlone(t *testing.T) {
@@ -107,7 +88,7 @@ func TestStopLeavesAnOperationAlone(t *testing.T) {
 
 	stop()
 
-	g.Expect(agent.running()).To(BeTrue())
+	g.Expect(agent.Running()).To(BeTrue())
 	g.Expect(makeReady(g, newRuntime(t, options), workspace)).To(Equal(agent))
 }
 
@@ -129,7 +110,7 @@ func TestDirectoriesOfWorkspacesThatAreGoneAreRemovedAtTheStart(t *testing.T) {
 	dir := newDir(t)
 	first := newRuntime(t, Options{Dir: dir})
 	kept, gone, replaced, doubtful := newWorkspace("kept", "1"), newWorkspace("gone", "1"), newWorkspace("replaced", "1"), newWorkspace("doubtful", "1")
-	agents := map[string]identity{}
+	agents := map[string]procfs.Identity{}
 	for _, workspace := range []*autov1alpha1.Workspace{kept, gone, replaced, doubtful} {
 		agents[workspace.Name] = makeReady(g, first, workspace)
 	}
@@ -155,20 +136,23 @@ func TestDirectoriesOfWorkspacesThatAreGoneAreRemovedAtTheStart(t *testing.T) {
 	g.Expect(second.directory(keyFor(doubtful)).path).To(BeADirectory())
 	for name, alive := range map[string]bool{"kept": true, "doubtful": true, "gone": false, "replaced": false} {
 		agent := agents[name]
-		g.Expect(agent.running()).To(Equal(alive), name)
+		g.Expect(agent.Running()).To(Equal(alive), name)
 	}
 }
 
-func TestRestingWorkspaceNeedsNoAgentAfterARestart(t *testing.T) {
+func TestStopEndsAgentsWithoutOperationAndNoneIsNeededAfterARestart(t *testing.T) {
 	g := NewWithT(t)
-	dir := newDir(t)
-	first := newRuntime(t, Options{Dir: dir})
+	options := realAgent(t, g)
+	dir := options.Dir
+	first := newRuntime(t, options)
 	stop := start(t, first)
 	workspace := newWorkspace("app", "1")
-	makeReady(g, first, workspace)
+	agent := makeReady(g, first, workspace)
 	stop()
+	g.Expect(agent.Running()).To(BeFalse())
+	g.Expect(first.directory(keyFor(workspace)).state()).To(BeADirectory())
 
-	second := newRuntime(t, Options{Dir: dir})
-	g.Expect(second.Ensure(t.Context(), workspace)).To(beReady())
+	second := newRuntime(t, options)
+	g.Expect(second.Ensure(t.Context(), workspace, false)).To(beReady())
 	g.Consistently(func() []int { return agentsIn(dir) }, 200*time.Millisecond).Should(BeEmpty())
 }

@@ -1,25 +1,134 @@
+// Package process runs the agents of workspaces as child processes of the controller, each reached over a unix socket in
+// a directory of its own.
+//
+// Agents outlive the controller. A process is the leader of a session of its own and writes to files only, so that the end of
+// the controller does not touch it; the next controller finds it through the record in the directory, by process id and
+// start time. A lock on the directory orders controllers that are there at the same time: it is held while an agent is
+// started or a directory removed, and a record says who runs, so that there is never a second agent in a directory.
+//
+// An agent without work ends by itself and is started again by Connect; a workspace whose agent rests costs a directory
+// and nothing else. An agent that crashes is started again with a growing delay.
+//
+// The package needs Linux 5.3 or later (process file descriptors).
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
 	"sync"
+	"sync/atomic"
+	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/agent/client"
+	agentclient "github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/internal/notify"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
+
+// IdentityWarning is what a controller that uses this runtime has to say when it starts.
+const IdentityWarning = "the process runtime runs Pulumi programs as child processes of the controller, with its operating system user, its files and its network: " +
+	"use it only where everybody who can create a Stack may have the rights of the controller"
+
+const (
+	// defaultIdleTimeout is how long an agent waits for work before it ends.
+	defaultIdleTimeout = 5 * time.Minute
+	// crowdedIdleTimeout is the same while there are too many of them.
+	crowdedIdleTimeout = 2 * time.Second
+	// defaultStopGrace is how long an agent may take to end: it lets pulumi finish what it has begun.
+	defaultStopGrace = 5 * time.Minute
+	// defaultStartTimeout is how long an agent may take to listen.
+	defaultStartTimeout = 30 * time.Second
+)
+
+// Options configure a Runtime.
+type Options struct {
+	// Dir holds the directories of the workspaces. It is created with mode 0700 when it is missing, has to be on a local file system, and
+	// its absolute path may have at most 84 bytes, for a unix socket in it has to fit into 107.
+	Dir string
+	// AgentPath is the agent's executable.
+	AgentPath string
+	// PulumiPath is the pulumi CLI: a path, or a name to find in PATH.
+	PulumiPath string
+	// AgentArgs are more arguments for the agent, for example its limits.
+	AgentArgs []string
+	// Environ are names of environment variables of the controller that the agents, and so the programs, get too. They get
+	// nothing else of its environment but PATH, LANG, TZ and USER.
+	Environ []string
+	// IdleTimeout is how long an agent waits for work before it ends by itself, unless its Workspace says something else; defaultIdleTimeout
+	// when zero.
+	IdleTimeout time.Duration
+	// MaxAgents is how many agents keep to that: one that starts while more of them run ends moments after its work. 0 means any number.
+	MaxAgents int
+	// stopGrace is how long an agent that was told to end may take before it is killed; defaultStopGrace when zero.
+	stopGrace time.Duration
+	// startTimeout is how long an agent may take until it listens; defaultStartTimeout when zero.
+	startTimeout time.Duration
+	// Exists reports whether there is a Workspace with this name and UID. Directories of others are removed at the start. Nil keeps all.
+	Exists func(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error)
+	// Moved reports whether there still is a Workspace of this name, which the controller of another shard looks after now. Its directory
+	// stays, for its agent may have an operation. Nil when nobody else looks after Workspaces.
+	Moved func(ctx context.Context, key types.NamespacedName) (bool, error)
+	// Log receives what happens to the agents.
+	Log logr.Logger
+}
+
+// complete fills in defaults, makes the paths absolute and fails for what cannot work.
+func (o Options) complete() (Options, error) {
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
+	o.stopGrace = cmp.Or(o.stopGrace, defaultStopGrace)
+	o.startTimeout = cmp.Or(o.startTimeout, defaultStartTimeout)
+	if o.Dir == "" {
+		return o, errors.New("no directory for the workspaces is set")
+	}
+	var err error
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+		return o, fmt.Errorf("find the absolute path of %s: %w", o.Dir, err)
+	}
+	if o.AgentPath, err = executable(o.AgentPath); err != nil {
+		return o, fmt.Errorf("find the agent: %w", err)
+	}
+	if o.PulumiPath, err = executable(o.PulumiPath); err != nil {
+		return o, fmt.Errorf("find the pulumi CLI: %w", err)
+	}
+	socket := directory{path: filepath.Join(o.Dir, directoryName(types.NamespacedName{}))}.socket()
+	if excess := len(socket) - maxSocketPath; excess > 0 {
+		return o, fmt.Errorf("the directory for the workspaces, %s, is %d bytes too long: a unix socket in it must have a path of at most %d bytes",
+			o.Dir, excess, maxSocketPath)
+	}
+	return o, checkKernel()
+}
+
+// executable returns the absolute path of a program that is named by path or found in PATH.
+func executable(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(path)
+}
+
+// checkKernel makes sure that process file descriptors are there.
+func checkKernel() error {
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return fmt.Errorf("the process runtime needs process file descriptors (Linux 5.3 or later): %w", err)
+	}
+	return unix.Close(fd)
+}
 
 // errStopped is what all calls get once the Runtime has ended.
 var errStopped = errors.New("the process runtime has ended")
@@ -36,8 +145,13 @@ type Runtime struct {
 	events *notify.Notifier
 	// redactor hides the values that were passed on to the agents, in case one of them is in a log.
 	redactor *redact.Redactor
-	// user is the root directory, with a shared lock that tells how many controllers use it.
+	// user is the root directory, with a shared lock that shows whether other controllers use it.
 	user *os.File
+	// groups are the agents of each namespace.
+	groups agentclient.Groups
+
+	// agents is how many of them run.
+	agents atomic.Int64
 
 	mu          sync.Mutex
 	supervisors map[types.NamespacedName]*supervisor
@@ -64,46 +178,56 @@ func New(options Options) (*Runtime, error) {
 	if err := flock(user, unix.LOCK_SH); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock the directory for the workspaces: %w", err), user.Close())
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	return &Runtime{
+	r := &Runtime{
 		options:     options,
-		ctx:         ctx,
-		cancel:      cancel,
 		slots:       make(chan struct{}, 2*goruntime.NumCPU()),
 		events:      notify.New(),
-		redactor:    redact.New(options.passedOn()...),
+		redactor:    redact.New(),
 		user:        user,
 		supervisors: map[types.NamespacedName]*supervisor{},
-	}, nil
+	}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	for _, name := range options.Environ {
+		r.redactor.Add(os.Getenv(name))
+	}
+	return r, nil
 }
 
 // Ensure makes sure that the Workspace has an agent, or had one that worked and can be started on demand, and says how it
-// stands. A Workspace that took the name of another one gets a new directory, after the other one's agent ended.
-func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace) (runtime.Status, error) {
+// stands. An agent notices itself that it is idle. A Workspace that took the name of another one gets a new directory, after the other one's agent ended.
+func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace, _ bool) (runtime.Status, error) {
 	if r.ctx.Err() != nil {
 		return runtime.Status{}, errStopped
 	}
-	s := r.supervisor(keyOf(workspace))
+	s := r.supervisor(client.ObjectKeyFromObject(workspace))
 	defer s.mu.Unlock()
+	s.idleTimeout = workspace.Spec.IdleTimeout
 	return s.ensure(ctx, workspace.UID), nil
 }
 
 // Connect returns a client for the agent. An agent that rests is started, which Connect waits for up to two seconds; for
 // an agent that crashed, and for a Workspace that Ensure has not been called for yet, the error is ErrNoAgent.
-func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace) (*client.Client, error) {
+func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace) (*agentclient.Client, error) {
 	if r.ctx.Err() != nil {
 		return nil, errStopped
 	}
-	s := r.supervisor(keyOf(workspace))
+	s := r.supervisor(client.ObjectKeyFromObject(workspace))
 	defer s.mu.Unlock()
+	s.idleTimeout = workspace.Spec.IdleTimeout
 	return s.connect(ctx, workspace.UID)
 }
 
 // Delete ends the agent, with all processes it left, and removes the directory. That happens in the background: until
-// it is done Delete returns ErrEnding, and an event follows.
-func (r *Runtime) Delete(_ context.Context, key types.NamespacedName) error {
+// it is done Delete returns ErrEnding, and an event follows. A Workspace that only moved to another controller is left alone: its agent
+// ends when it has nothing to do, and a start after the end of the Workspace finds the directory.
+func (r *Runtime) Delete(ctx context.Context, key types.NamespacedName) error {
 	if r.ctx.Err() != nil {
 		return errStopped
+	}
+	if r.options.Moved != nil {
+		if moved, err := r.options.Moved(ctx, key); err != nil || moved {
+			return err
+		}
 	}
 	s := r.supervisor(key)
 	defer s.mu.Unlock()
@@ -113,6 +237,11 @@ func (r *Runtime) Delete(_ context.Context, key types.NamespacedName) error {
 // Events reports the workspaces whose agent appeared, changed or ended.
 func (r *Runtime) Events() <-chan event.GenericEvent {
 	return r.events.Events()
+}
+
+// Agents returns how many agents run.
+func (r *Runtime) Agents() int {
+	return int(r.agents.Load())
 }
 
 // Ignores lists the fields that the Workspace sets and that mean nothing for a process.
@@ -148,31 +277,22 @@ func (r *Runtime) supervisor(key types.NamespacedName) *supervisor {
 		}
 		r.mu.Unlock()
 		s.mu.Lock()
-		if !s.forgotten {
+		if !s.removed {
 			return s
 		}
 		s.mu.Unlock()
 	}
 }
 
-// forget drops a supervisor that has nothing to look after. Its lock is held.
-func (r *Runtime) forget(s *supervisor) {
-	s.forgotten = true
+// remove drops a supervisor that has nothing to look after. Its lock is held.
+func (r *Runtime) remove(s *supervisor) {
+	s.removed = true
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.supervisors, s.key)
 }
 
-// notify reports a change of the workspace's agent. It never waits.
-func (r *Runtime) notify(key types.NamespacedName) {
-	r.events.Add(key)
-}
-
 // directory is where everything of the workspace is.
 func (r *Runtime) directory(key types.NamespacedName) directory {
 	return directory{path: filepath.Join(r.options.Dir, directoryName(key))}
-}
-
-func keyOf(workspace *autov1alpha1.Workspace) types.NamespacedName {
-	return types.NamespacedName{Namespace: workspace.Namespace, Name: workspace.Name}
 }

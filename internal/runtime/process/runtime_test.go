@@ -16,16 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/procfs"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
 func TestEnsureStartsAnAgentThatAnswersCalls(t *testing.T) {
-	g := NewWithT(t)
-	r := newRuntime(t, Options{Dir: newDir(t)})
+	g, r, workspace := newBench(t, Options{})
 	start(t, r)
-	workspace := newWorkspace("app", "1")
 
-	status, err := r.Ensure(t.Context(), workspace)
+	status, err := r.Ensure(t.Context(), workspace, false)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(status).To(Equal(runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the agent is starting"}))
 	var event any
@@ -33,14 +32,13 @@ func TestEnsureStartsAnAgentThatAnswersCalls(t *testing.T) {
 	g.Expect(event).To(And(HaveField("Object.GetName()", "app"), HaveField("Object.GetNamespace()", "team")))
 
 	dir := r.directory(keyFor(workspace))
-	status, err = r.Ensure(t.Context(), workspace)
+	status, err = r.Ensure(t.Context(), workspace, false)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(status).To(And(beReady(), HaveField("Address", "unix:"+dir.socket())))
 	agent, err := r.Connect(t.Context(), workspace)
 	g.Expect(err).NotTo(HaveOccurred())
-	info, err := agent.GetInfo(t.Context())
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(info.GetAgentVersion()).To(Equal("stub"))
+	g.Expect(call(g, r, workspace).GetAgentVersion()).To(Equal("stub"))
+	g.Expect(r.Agents()).To(Equal(1))
 	g.Expect(r.Connect(t.Context(), workspace)).To(BeIdenticalTo(agent), "the connection is shared")
 
 	for path, mode := range map[string]os.FileMode{dir.path: 0o700, dir.log(): 0o600, dir.recordFile(): 0o600} {
@@ -54,7 +52,7 @@ func TestAgentGetsNoMoreOfTheEnvironmentThanIsAllowed(t *testing.T) {
 	g := NewWithT(t)
 	t.Setenv("KUBECONFIG", "/controller/kubeconfig")
 	t.Setenv("HTTPS_PROXY", "http://proxy.invalid")
-	r := newRuntime(t, Options{Dir: newDir(t), Environ: []string{"HTTPS_PROXY", "NOT_SET"}, ExtraPath: []string{"/extra"}})
+	r := newRuntime(t, Options{Dir: newDir(t), Environ: []string{"HTTPS_PROXY", "NOT_SET"}})
 	workspace := newWorkspace("app", "1")
 	agent := makeReady(g, r, workspace)
 
@@ -66,7 +64,7 @@ func TestAgentGetsNoMoreOfTheEnvironmentThanIsAllowed(t *testing.T) {
 		environment[name] = value
 	}
 	g.Expect(environment).To(And(
-		HaveKeyWithValue("PATH", HavePrefix("/extra:")),
+		HaveKeyWithValue("PATH", HaveSuffix(os.Getenv("PATH"))),
 		HaveKeyWithValue("HOME", HavePrefix(r.directory(keyFor(workspace)).path+"/")),
 		HaveKeyWithValue("TMPDIR", HavePrefix(r.directory(keyFor(workspace)).path+"/")),
 		HaveKeyWithValue("HTTPS_PROXY", "http://proxy.invalid"),
@@ -84,7 +82,7 @@ func TestTwoControllersStartOneAgent(t *testing.T) {
 	var calls sync.WaitGroup
 	for i := range workspaces {
 		for _, r := range runtimes {
-			calls.Go(func() { _, _ = r.Ensure(context.Background(), newWorkspace(fmt.Sprint("app-", i), "1")) })
+			calls.Go(func() { _, _ = r.Ensure(context.Background(), newWorkspace(fmt.Sprint("app-", i), "1"), false) })
 		}
 	}
 	calls.Wait()
@@ -119,97 +117,70 @@ func TestWorkspaceThatIsMadeAgainGetsANewDirectory(t *testing.T) {
 	second := makeReady(g, r, newWorkspace("app", "2"))
 
 	g.Expect(second).NotTo(Equal(first))
-	g.Expect(first.running()).To(BeFalse())
+	g.Expect(first.Running()).To(BeFalse())
 	g.Expect(state).NotTo(BeAnExistingFile())
 	g.Expect(recorded(g, r, old).UID).To(Equal(types.UID("2")))
 }
 
 func TestDeleteLeavesNoProcessAndNoFile(t *testing.T) {
-	g := NewWithT(t)
-	dir := newDir(t)
-	r := newRuntime(t, Options{Dir: dir, AgentArgs: []string{"--child"}})
+	g, r, workspace := newBench(t, Options{AgentArgs: []string{"--child"}})
 	start(t, r)
-	workspace := newWorkspace("app", "1")
 	agent := makeReady(g, r, workspace)
 	children := childrenOf(g, r, workspace, agent)
 	g.Expect(children).To(HaveLen(1))
 
 	g.Expect(r.Delete(t.Context(), keyFor(workspace))).To(MatchError(runtime.ErrEnding))
-	g.Eventually(func() error { return r.Delete(t.Context(), keyFor(workspace)) }, patience).Should(Succeed())
+	deleteAll(g, r, workspace)
 
-	g.Expect(agent.running()).To(BeFalse())
-	g.Expect(children[0].running()).To(BeFalse())
-	g.Expect(os.ReadDir(dir)).To(BeEmpty())
+	g.Expect(agent.Running()).To(BeFalse())
+	g.Expect(children[0].Running()).To(BeFalse())
+	g.Expect(os.ReadDir(r.options.Dir)).To(BeEmpty())
 	g.Expect(r.supervisors).To(BeEmpty())
-	_, err := r.Connect(t.Context(), workspace)
-	g.Expect(err).To(MatchError(runtime.ErrNoAgent))
+	g.Expect(r.Connect(t.Context(), workspace)).Error().To(MatchError(runtime.ErrNoAgent))
 }
 
 // childrenOf returns the processes that the agent started.
-func childrenOf(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace, agent identity) []identity {
+func childrenOf(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace, agent procfs.Identity) []procfs.Identity {
 	handles, err := r.directory(keyFor(workspace)).leftovers(agent)
 	g.Expect(err).NotTo(HaveOccurred())
-	var children []identity
+	var children []procfs.Identity
 	for _, h := range handles {
-		children = append(children, h.identity)
+		children = append(children, h.Identity)
 	}
 	return children
 }
 
-func TestDeleteKillsAnAgentThatDoesNotEnd(t *testing.T) {
-	g := NewWithT(t)
-	dir := newDir(t)
-	r := newRuntime(t, Options{Dir: dir, AgentArgs: []string{"--stubborn"}, StopGrace: 50 * time.Millisecond})
-	workspace := newWorkspace("app", "1")
-	agent := makeReady(g, r, workspace)
-
-	g.Eventually(func() error { return r.Delete(t.Context(), keyFor(workspace)) }, patience).Should(Succeed())
-
-	g.Expect(agent.running()).To(BeFalse())
-	g.Expect(os.ReadDir(dir)).To(BeEmpty())
-}
-
 func TestWorkspaceThatIsMadeAgainDuringItsRemovalIsReadyInTheEnd(t *testing.T) {
-	g := NewWithT(t)
-	r := newRuntime(t, Options{Dir: newDir(t), AgentArgs: []string{"--stubborn"}, StopGrace: 50 * time.Millisecond})
-	workspace := newWorkspace("app", "1")
+	g, r, workspace := newBench(t, Options{AgentArgs: []string{"--stubborn"}, stopGrace: 50 * time.Millisecond})
 	first := makeReady(g, r, workspace)
 	g.Expect(r.Delete(t.Context(), keyFor(workspace))).To(MatchError(runtime.ErrEnding))
 
 	second := makeReady(g, r, newWorkspace("app", "2"))
 
 	g.Expect(second).NotTo(Equal(first))
-	g.Expect(first.running()).To(BeFalse())
+	g.Expect(first.Running()).To(BeFalse())
 }
 
-func TestConnectToAWorkspaceThatIsBeingRemovedLeavesTheRemovalAlone(t *testing.T) {
-	g := NewWithT(t)
-	r := newRuntime(t, Options{Dir: newDir(t), AgentArgs: []string{"--stubborn"}, StopGrace: 2 * time.Second})
-	workspace := newWorkspace("app", "1")
-	makeReady(g, r, workspace)
+func TestDeleteKillsAnAgentThatDoesNotEndAndConnectLeavesItToThat(t *testing.T) {
+	g, r, workspace := newBench(t, Options{AgentArgs: []string{"--stubborn"}, stopGrace: 2 * time.Second})
+	agent := makeReady(g, r, workspace)
 	g.Expect(r.Delete(t.Context(), keyFor(workspace))).To(MatchError(runtime.ErrEnding))
 	removing := r.supervisors[keyFor(workspace)]
 
-	_, err := r.Connect(t.Context(), workspace)
-	g.Expect(err).To(MatchError(runtime.ErrNoAgent))
+	g.Expect(r.Connect(t.Context(), workspace)).Error().To(MatchError(runtime.ErrNoAgent))
 	removing.mu.Lock()
 	g.Expect(removing.phase).To(Equal(phaseRemoving))
 	removing.mu.Unlock()
-	g.Eventually(func() error { return r.Delete(t.Context(), keyFor(workspace)) }, patience).Should(Succeed())
+	deleteAll(g, r, workspace)
+	g.Expect(agent.Running()).To(BeFalse())
+	g.Expect(os.ReadDir(r.options.Dir)).To(BeEmpty())
 }
 
-func TestDeleteOfAnUnknownWorkspaceIsDoneAtOnce(t *testing.T) {
-	g := NewWithT(t)
-	r := newRuntime(t, Options{Dir: newDir(t)})
-	g.Expect(r.Delete(t.Context(), types.NamespacedName{Namespace: "team", Name: "none"})).To(Succeed())
+func TestWorkspaceThatNobodyEnsuredHasNoAgentAndIsDeletedAtOnce(t *testing.T) {
+	g, r, workspace := newBench(t, Options{})
+	g.Expect(r.Delete(t.Context(), keyFor(workspace))).To(Succeed())
 	g.Expect(r.supervisors).To(BeEmpty())
-}
-
-func TestConnectToAWorkspaceThatNobodyEnsuredFails(t *testing.T) {
-	g := NewWithT(t)
-	r := newRuntime(t, Options{Dir: newDir(t)})
-	_, err := r.Connect(t.Context(), newWorkspace("app", "1"))
-	g.Expect(err).To(MatchError(runtime.ErrNoAgent))
+	g.Expect(r.Connect(t.Context(), workspace)).Error().To(MatchError(runtime.ErrNoAgent))
 }
 
 func TestDirectoryThatIsTooLongForASocketIsRefused(t *testing.T) {
@@ -233,9 +204,7 @@ func TestMissingProgramsAreToldAtTheStart(t *testing.T) {
 }
 
 func TestFieldsThatMeanNothingForAProcessAreListed(t *testing.T) {
-	g := NewWithT(t)
-	r := newRuntime(t, Options{Dir: newDir(t)})
-	workspace := newWorkspace("app", "1")
+	g, r, workspace := newBench(t, Options{})
 	workspace.Spec.ServiceAccountName = autov1alpha1.DefaultServiceAccountName
 	g.Expect(r.Ignores(workspace)).To(BeEmpty())
 	workspace.Spec.Image = "pulumi/pulumi"
@@ -249,7 +218,7 @@ func TestRuntimeThatEndedRefusesCalls(t *testing.T) {
 	r := newRuntime(t, Options{Dir: newDir(t)})
 	start(t, r)()
 	workspace := newWorkspace("app", "1")
-	_, ensured := r.Ensure(t.Context(), workspace)
+	_, ensured := r.Ensure(t.Context(), workspace, false)
 	_, connected := r.Connect(t.Context(), workspace)
 	for _, err := range []error{ensured, connected, r.Delete(t.Context(), keyFor(workspace))} {
 		g.Expect(errors.Is(err, errStopped)).To(BeTrue())

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/procfs"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
@@ -23,7 +25,7 @@ const connectWait = 2 * time.Second
 type phase int
 
 const (
-	// phaseUnknown: the directory was not looked at yet.
+	// phaseUnknown: the directory was not read yet.
 	phaseUnknown phase = iota
 	// phaseResting: no agent runs and none is wanted now; Connect starts one. Without worker.
 	phaseResting
@@ -49,9 +51,11 @@ type supervisor struct {
 	// uid is the Workspace whose agent is wanted; empty means that the directory shall go.
 	uid   types.UID
 	phase phase
+	// idleTimeout is the Workspace's; nil when it has none. Zero means that the agent never ends by itself.
+	idleTimeout *metav1.Duration
 	// changed is closed, and replaced, when the phase changes.
 	changed chan struct{}
-	// interrupt ends what the worker waits for, so that it looks again at what is wanted; nil without a worker.
+	// interrupt ends what the worker waits for, so that it does what is wanted now; nil without a worker.
 	interrupt context.CancelFunc
 	// worked says that an agent listened in this directory before.
 	worked bool
@@ -63,8 +67,8 @@ type supervisor struct {
 	problem  string
 	// removal is the error of the last attempt to remove the directory.
 	removal error
-	// forgotten says that the Runtime has dropped this supervisor.
-	forgotten bool
+	// removed says that the Runtime has dropped this supervisor.
+	removed bool
 }
 
 func newSupervisor(r *Runtime, key types.NamespacedName) *supervisor {
@@ -89,7 +93,7 @@ func (s *supervisor) ensure(ctx context.Context, uid types.UID) runtime.Status {
 // connect returns a client, after it started the agent if that was resting. The lock is held; it is released while waiting.
 func (s *supervisor) connect(ctx context.Context, uid types.UID) (*client.Client, error) {
 	if s.phase == phaseRemoving {
-		// Whoever asks has not heard of it yet: the agent must not be told to end a second time.
+		// Whoever asks does not know of it yet: the agent must not be told to end a second time.
 		return nil, fmt.Errorf("connect to workspace %s: %w (it is being removed)", s.key, runtime.ErrNoAgent)
 	}
 	s.assign(ctx, uid)
@@ -112,7 +116,7 @@ func (s *supervisor) connect(ctx context.Context, uid types.UID) (*client.Client
 	}
 	if s.connection == nil {
 		var err error
-		if s.connection, err = client.New(s.dir.address(), client.Options{}); err != nil {
+		if s.connection, err = client.New(s.dir.address(), client.Options{Group: s.runtime.groups.Of(s.key.Namespace)}); err != nil {
 			return nil, err
 		}
 	}
@@ -132,9 +136,9 @@ func (s *supervisor) discard() error {
 		s.set(phaseRemoving)
 		s.interrupt()
 	default:
-		exists, err := s.dir.exists()
-		if err != nil || !exists {
-			s.runtime.forget(s)
+		found, err := exists(s.dir.path)
+		if err != nil || !found {
+			s.runtime.remove(s)
 			return err
 		}
 		s.begin(phaseRemoving, nil)
@@ -148,20 +152,20 @@ func (s *supervisor) assign(ctx context.Context, uid types.UID) {
 		return
 	}
 	s.uid, s.failures, s.problem = uid, 0, ""
-	switch {
-	case s.interrupt != nil:
-		s.set(phaseStarting)
-		s.interrupt()
-	default:
+	if s.interrupt == nil {
 		s.inspect(ctx)
+		return
 	}
+	s.set(phaseStarting)
+	s.interrupt()
 }
 
 // inspect finds out from the directory how the agent stands. An agent that listens is running from now on, without a
 // moment in another phase: a new controller must not report as unready what never stopped. The lock is held.
 func (s *supervisor) inspect(ctx context.Context) {
 	found, err := s.dir.readRecord()
-	s.worked = err == nil && found.UID == s.uid && found.Worked
+	worked, _ := exists(s.dir.worked())
+	s.worked = worked && err == nil && found.UID == s.uid
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		s.set(phaseResting)
@@ -169,13 +173,10 @@ func (s *supervisor) inspect(ctx context.Context) {
 	case err != nil || found.UID != s.uid || found.Starting:
 		s.begin(phaseStarting, nil)
 		return
-	case found.Agent.PID == 0:
-		s.set(phaseResting)
-		return
 	}
 	agent, err := openHandle(found.Agent)
 	switch {
-	case errors.Is(err, errNotRunning):
+	case errors.Is(err, procfs.ErrNotRunning):
 		s.set(phaseResting)
 	case err == nil && s.dir.listens(ctx):
 		s.log.V(1).Info("found the agent of an earlier controller", "pid", agent.PID)
@@ -189,13 +190,24 @@ func (s *supervisor) inspect(ctx context.Context) {
 // begin starts the worker. The lock is held and there is no worker.
 func (s *supervisor) begin(first phase, agent *handle) {
 	s.set(first)
-	ctx, interrupt := context.WithCancel(s.runtime.ctx)
-	s.interrupt = interrupt
-	go s.work(ctx, s.uid, agent)
+	go s.work(s.newContext(), s.uid, agent)
 }
 
-// set changes the phase and tells those who wait for it. The lock is held.
+// newContext is for a worker, until something else is wanted. The lock is held.
+func (s *supervisor) newContext() context.Context {
+	ctx, interrupt := context.WithCancel(s.runtime.ctx)
+	s.interrupt = interrupt
+	return ctx
+}
+
+// set changes the phase and wakes those who wait for it. The lock is held.
 func (s *supervisor) set(next phase) {
+	switch {
+	case next == phaseRunning && s.phase != phaseRunning:
+		s.runtime.agents.Add(1)
+	case next != phaseRunning && s.phase == phaseRunning:
+		s.runtime.agents.Add(-1)
+	}
 	if next != phaseRunning {
 		s.agent = nil
 		if s.connection != nil {
@@ -210,25 +222,20 @@ func (s *supervisor) set(next phase) {
 
 // status says how the agent stands. The lock is held.
 func (s *supervisor) status() runtime.Status {
-	switch s.phase {
-	case phaseRunning:
+	switch {
+	case s.phase == phaseRunning:
 		return runtime.Status{Ready: true, Reason: autov1alpha1.SucceededReason, Message: "the agent is running", Address: s.dir.address()}
-	case phaseResting:
-		return runtime.Status{Ready: true, Resting: true, Reason: autov1alpha1.SucceededReason, Message: "the agent starts when it is needed", Address: s.dir.address()}
-	case phaseFailed:
-		return s.failure()
-	case phaseRemoving:
+	case s.phase == phaseResting:
+		return runtime.Status{
+			Ready: true, Resting: true, Reason: autov1alpha1.SucceededReason, Message: "the agent starts when it is needed", Address: s.dir.address(),
+		}
+	case s.phase == phaseRemoving:
 		return runtime.Status{Reason: autov1alpha1.DeletingReason, Message: "the agent is being ended"}
-	}
-	if s.failures >= stalledFailures {
-		return s.failure() // until it listens
+	case s.phase == phaseFailed || s.failures >= stalledFailures: // until it listens
+		return runtime.Status{
+			Failing: true, Stalled: s.failures >= stalledFailures,
+			Reason: autov1alpha1.InitializationFailedReason, Message: s.problem,
+		}
 	}
 	return runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the agent is starting"}
-}
-
-func (s *supervisor) failure() runtime.Status {
-	return runtime.Status{
-		Failing: true, Stalled: s.failures >= stalledFailures,
-		Reason: autov1alpha1.InitializationFailedReason, Message: s.problem,
-	}
 }

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stack-controller/stack-controller/internal/backoff"
+	"github.com/stack-controller/stack-controller/internal/file"
 )
 
 const (
@@ -49,46 +52,40 @@ func (s *supervisor) next() (context.Context, types.UID) {
 		s.interrupt = nil
 		return nil, ""
 	}
-	ctx, interrupt := context.WithCancel(s.runtime.ctx)
-	s.interrupt = interrupt
-	return ctx, s.uid
+	return s.newContext(), s.uid
 }
 
-// finish ends the worker in the phase, unless something else is wanted meanwhile.
-func (s *supervisor) finish(ctx context.Context, last phase) bool {
+// update makes the change, with the lock held, unless something else is wanted meanwhile.
+func (s *supervisor) update(ctx context.Context, change func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ctx.Err() != nil {
 		return false
 	}
-	s.leave(last)
+	change()
 	return true
 }
 
-// leave ends the worker in the phase. The lock is held.
-func (s *supervisor) leave(last phase) {
+// finish ends the worker in the phase. The lock is held.
+func (s *supervisor) finish(last phase) {
 	s.interrupt()
 	s.interrupt = nil
 	s.set(last)
-	s.runtime.notify(s.key)
+	s.runtime.events.Add(s.key)
 }
 
 // runRemoval removes the directory. It returns true when the worker is done.
 func (s *supervisor) runRemoval(ctx context.Context) bool {
-	err := s.dir.clear(ctx, s.runtime.options.StopGrace, "")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if ctx.Err() != nil {
-		return false
-	}
-	s.removal = err
-	s.leave(phaseUnknown)
-	if err != nil {
-		s.log.Error(err, "cannot remove a workspace")
-		return true
-	}
-	s.runtime.forget(s)
-	return true
+	err := s.dir.clear(ctx, s.runtime.options.stopGrace, "")
+	return s.update(ctx, func() {
+		s.removal = err
+		s.finish(phaseUnknown)
+		if err != nil {
+			s.log.Error(err, "cannot remove a workspace")
+			return
+		}
+		s.runtime.remove(s)
+	})
 }
 
 // runAgent starts or finds the agent and stays with it until it ends. It returns true when the worker is done: the agent
@@ -106,7 +103,12 @@ func (s *supervisor) runAgent(ctx context.Context, uid types.UID, agent *handle)
 			s.fail(ctx, err.Error(), offset)
 			return false
 		}
-		s.ready(ctx, agent)
+		s.update(ctx, func() {
+			s.agent, s.worked = agent, true
+			s.set(phaseRunning)
+			s.runtime.events.Add(s.key)
+			s.log.V(1).Info("agent is ready", "pid", agent.PID)
+		})
 	}
 	select {
 	case <-ctx.Done():
@@ -115,32 +117,39 @@ func (s *supervisor) runAgent(ctx context.Context, uid types.UID, agent *handle)
 	}
 	clean, words := agent.ending(s.dir.socketGone())
 	s.log.V(1).Info("agent "+words, "pid", agent.PID)
-	if time.Since(started) >= stableAfter {
-		s.reset()
+	if clean || time.Since(started) >= stableAfter {
+		s.mu.Lock()
+		s.failures, s.problem = 0, ""
+		s.mu.Unlock()
 	}
 	if !clean {
 		s.fail(ctx, words, offset)
 		return false
 	}
-	s.reset()
-	return s.finish(ctx, phaseResting)
+	return s.update(ctx, func() { s.finish(phaseResting) })
 }
 
-// bringUp returns an agent that listens. offset is where its log begins.
+// isRunning reports whether the agent was found running already.
+func (s *supervisor) isRunning(agent *handle) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return agent != nil && s.agent == agent
+}
+
+// bringUp returns an agent that listens. offset is where its log begins. Its errors continue a sentence that begins with "the agent".
 func (s *supervisor) bringUp(ctx context.Context, uid types.UID, agent *handle) (_ *handle, offset int64, err error) {
 	for {
 		agent, offset, err = s.launch(ctx, uid, agent)
 		if !errors.Is(err, errForeign) {
 			return agent, offset, err
 		}
-		if err := s.dir.clear(ctx, s.runtime.options.StopGrace, uid); err != nil {
+		if err := s.dir.clear(ctx, s.runtime.options.stopGrace, uid); err != nil {
 			return nil, offset, fmt.Errorf("cannot be started before that of an earlier workspace ended: %w", err)
 		}
 	}
 }
 
-// launch starts an agent, unless there is one, and waits until it listens. Few agents start at the same time. Its errors
-// continue a sentence that begins with "the agent".
+// launch starts an agent, unless there is one, and waits until it listens. Few agents start at the same time.
 func (s *supervisor) launch(ctx context.Context, uid types.UID, agent *handle) (_ *handle, offset int64, err error) {
 	select {
 	case s.runtime.slots <- struct{}{}:
@@ -148,102 +157,69 @@ func (s *supervisor) launch(ctx context.Context, uid types.UID, agent *handle) (
 	case <-ctx.Done():
 		return nil, 0, ctx.Err()
 	}
-	options := s.runtime.options
+	options := s.agentOptions()
 	if agent == nil {
 		offset = s.dir.logSize()
 		if agent, err = s.dir.start(ctx, options, s.key, uid); err != nil {
 			return nil, offset, fmt.Errorf("could not be started: %w", err)
 		}
 	}
-	if err := s.dir.awaitListen(ctx, agent, options.StartTimeout); err != nil {
+	if err := s.dir.awaitListen(ctx, agent, options.startTimeout); err != nil {
 		if ctx.Err() == nil {
 			err = errors.Join(err, stop(ctx, []*handle{agent}, syscall.SIGKILL, 0))
 		}
 		return nil, offset, err
 	}
-	select {
-	case <-agent.exited:
+	if agent.hasExited() {
 		_, words := agent.ending(false)
 		return nil, offset, fmt.Errorf("%s before it listened", words)
-	default:
 	}
-	if err := s.dir.markWorked(ctx); err != nil {
+	if err := file.Write(s.dir.worked(), nil); err != nil {
 		return nil, offset, fmt.Errorf("could not be recorded: %w", err)
 	}
 	return agent, offset, nil
 }
 
-// isRunning tells whether the agent was found running already.
-func (s *supervisor) isRunning(agent *handle) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return agent != nil && s.agent == agent
-}
-
-// ready says that the agent listens.
-func (s *supervisor) ready(ctx context.Context, agent *handle) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if ctx.Err() != nil {
-		return // not wanted any more
-	}
-	s.agent, s.worked = agent, true
-	s.set(phaseRunning)
-	s.runtime.notify(s.key)
-	s.log.V(1).Info("agent is ready", "pid", agent.PID)
-}
-
-// reset forgets earlier crashes.
-func (s *supervisor) reset() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failures, s.problem = 0, ""
-}
-
 // fail says why there is no agent and waits until it is time to start the next one.
 func (s *supervisor) fail(ctx context.Context, words string, offset int64) {
-	delay := s.failed(ctx, words, s.runtime.redactor.String(s.dir.logTail(offset)))
+	tail := s.runtime.redactor.String(s.dir.logTail(offset))
+	var delay time.Duration
+	s.update(ctx, func() {
+		s.failures++
+		delay = restartDelay(s.failures)
+		s.problem = fmt.Sprintf("the agent %s (failure %d in a row), it is started again at %s", words, s.failures,
+			time.Now().Add(delay).UTC().Format(time.RFC3339))
+		if tail != "" {
+			s.problem += "; end of its log:\n" + tail
+		}
+		s.log.Info("agent failed", "problem", words, "failures", s.failures, "delay", delay.String())
+		s.set(phaseFailed)
+		s.runtime.events.Add(s.key)
+	})
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return
 	case <-timer.C:
+		s.update(ctx, func() { s.set(phaseStarting) })
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if ctx.Err() == nil {
-		s.set(phaseStarting)
-	}
-}
-
-// failed records the failure and returns for how long to wait.
-func (s *supervisor) failed(ctx context.Context, words, tail string) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if ctx.Err() != nil {
-		return 0
-	}
-	s.failures++
-	delay := restartDelay(s.failures)
-	s.problem = fmt.Sprintf("the agent %s (failure %d in a row), it is started again at %s", words, s.failures,
-		time.Now().Add(delay).UTC().Format(time.RFC3339))
-	if tail != "" {
-		s.problem += "; end of its log:\n" + tail
-	}
-	s.log.Info("agent failed", "problem", words, "failures", s.failures, "delay", delay.String())
-	s.set(phaseFailed)
-	s.runtime.notify(s.key)
-	return delay
 }
 
 // restartDelay is how long to wait after so many crashes in a row.
 func restartDelay(failures int) time.Duration {
-	delay := minRestartDelay
-	for range failures - 1 {
-		if delay *= 2; delay >= maxRestartDelay {
-			return maxRestartDelay
-		}
+	return backoff.Exponential(minRestartDelay, 2, int64(failures), maxRestartDelay)
+}
+
+// agentOptions are those for an agent that starts now.
+func (s *supervisor) agentOptions() Options {
+	options := s.runtime.options
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.idleTimeout != nil {
+		options.IdleTimeout = s.idleTimeout.Duration
 	}
-	return delay
+	if options.MaxAgents > 0 && s.runtime.agents.Load() >= int64(options.MaxAgents) {
+		options.IdleTimeout = crowdedIdleTimeout
+	}
+	return options
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -57,11 +58,15 @@ func run(ctx context.Context, args []string) error {
 // serve starts the cluster, tells so, and waits until it is told to end.
 func serve(ctx context.Context) (err error) {
 	background.Enter()
-	record, err := newRecord()
+	path, err := recordPath()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, record.remove()) }()
+	record, err := background.NewRecord(path, "stack-cluster-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, record.Remove()) }()
 	c, err := cluster.Start(ctx, cluster.Options{Log: os.Stdout, Dir: record.Dir})
 	if err != nil {
 		return err
@@ -124,6 +129,6 @@ kubectl run shell --image=%s --image-pull-policy=Never -it -- sh
 
 The logs of its servers are %s.
 "make cluster-down" ends and removes it.
-`, c.KubeconfigPath, commandLine(c.Command(ctx, kubectl)), commandLine(c.NodeCommand(ctx, "ctr")), busybox.Reference, c.LogPath("*"))
+`, c.KubeconfigPath, strings.Join(c.Command(ctx, kubectl).Args, " "), strings.Join(c.NodeCommand(ctx, "ctr").Args, " "), busybox.Reference, c.LogPath("*"))
 	return err
 }

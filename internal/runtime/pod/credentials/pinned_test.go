@@ -60,8 +60,7 @@ func TestWhatIsNotOneCertificateCannotBePinned(t *testing.T) {
 		"nothing": nil, "text": []byte("x"), "key": pair[corev1.TLSPrivateKeyKey], "broken": broken,
 		"two": bytes.Repeat(pair[corev1.TLSCertKey], 2),
 	} {
-		_, err := credentials.Pinned(data)
-		g.Expect(err).To(HaveOccurred(), name)
+		g.Expect(credentials.Pinned(data)).Error().To(HaveOccurred(), name)
 	}
 }
 

@@ -2,15 +2,20 @@ package credentials
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -26,13 +31,22 @@ const (
 	requestRate, requestBurst = 50, 100
 	// retryInterval is how long a token that could not be renewed, and is still good, is used before the next attempt.
 	retryInterval = 10 * time.Second
-	// forgetAge is how old a token has to be to be forgotten: a new one from the same moment would fare no better.
-	forgetAge = 5 * time.Second
+	// dropAge is how old a token has to be to be dropped: a new one from the same moment would fare no better.
+	dropAge = 5 * time.Second
 	// pruneInterval is how often tokens that have ended are dropped.
 	pruneInterval = time.Minute
 	// serviceAccountPrefix is how the name of a user begins who is a ServiceAccount.
 	serviceAccountPrefix = "system:serviceaccount:"
 )
+
+// errNoServiceAccount says that the controller does not run as a ServiceAccount, so that there is no token for it.
+var errNoServiceAccount = errors.New("the controller does not run as a ServiceAccount")
+
+// Audience is whom a token is for that is sent to the agent of the Workspace. No other agent, and not the API server,
+// accepts such a token: what one agent received is worth nothing elsewhere.
+func Audience(namespace, name string) string {
+	return "auto.pulumi.com/workspaces/" + namespace + "/" + name
+}
 
 // Tokens gets tokens of the ServiceAccount that the controller runs as, one per audience, and keeps them until shortly
 // before they end. It is safe for concurrent use.
@@ -89,27 +103,27 @@ func (t *Tokens) Identity(ctx context.Context) (string, error) {
 }
 
 // For returns what proves to the agent of this audience who is calling, for client.Options. It refuses connections that
-// are not encrypted. A call that gets no token fails with a TokenError's code.
+// are not encrypted. A call that gets no token fails as tokenError says.
 func (t *Tokens) For(audience string) credentials.PerRPCCredentials {
 	return &perCall{tokens: t, audience: audience}
 }
 
-// Forget drops the token of the audience, so that the next call has a new one: after an agent has answered
+// Drop removes the token of the audience, so that the next call has a new one: after an agent has answered
 // Unauthenticated. A token that is only seconds old stays.
-func (t *Tokens) Forget(audience string) {
+func (t *Tokens) Drop(audience string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if time.Since(t.tokens[audience].issued) >= forgetAge {
+	if time.Since(t.tokens[audience].issued) >= dropAge {
 		delete(t.tokens, audience)
 	}
 }
 
-// get returns a token that is good for a while. The error is a *TokenError.
+// get returns a token that is good for a while. gRPC ends the call with the code of the error.
 func (t *Tokens) get(ctx context.Context, audience string) (string, error) {
 	t.mu.Lock()
 	known := t.tokens[audience]
 	t.mu.Unlock()
-	if time.Now().Before(known.renew) {
+	if now := time.Now(); now.Before(known.renew) && now.Before(known.expires) {
 		return known.value, nil
 	}
 	value, err := t.once(ctx, "token "+audience, func(ctx context.Context) (string, error) { return t.request(ctx, audience) })
@@ -120,7 +134,7 @@ func (t *Tokens) get(ctx context.Context, audience string) (string, error) {
 		t.postpone(audience, known)
 		return known.value, nil
 	}
-	return "", &TokenError{Audience: audience, Err: err}
+	return "", tokenError(audience, err)
 }
 
 // request gets a new token and keeps it.
@@ -132,7 +146,7 @@ func (t *Tokens) request(ctx context.Context, audience string) (string, error) {
 	account, isAccount := strings.CutPrefix(identity, serviceAccountPrefix)
 	namespace, name, complete := strings.Cut(account, ":")
 	if !isAccount || !complete {
-		return "", fmt.Errorf("%w but as %q", ErrNoServiceAccount, identity)
+		return "", fmt.Errorf("%w but as %q", errNoServiceAccount, identity)
 	}
 	seconds := int64(tokenSeconds)
 	issued := time.Now()
@@ -168,11 +182,7 @@ func (t *Tokens) keep(audience string, kept token) {
 		return
 	}
 	t.pruned = now
-	for other, candidate := range t.tokens {
-		if now.After(candidate.expires) {
-			delete(t.tokens, other)
-		}
-	}
+	maps.DeleteFunc(t.tokens, func(_ string, kept token) bool { return now.After(kept.expires) })
 }
 
 // postpone lets a token that could not be renewed be used for a moment more.
@@ -181,9 +191,6 @@ func (t *Tokens) postpone(audience string, known token) {
 	defer t.mu.Unlock()
 	if current, ok := t.tokens[audience]; ok && current.value == known.value {
 		current.renew = time.Now().Add(retryInterval + rand.N(retryInterval))
-		if current.renew.After(current.expires) {
-			current.renew = current.expires
-		}
 		t.tokens[audience] = current
 	}
 }
@@ -203,4 +210,46 @@ func (t *Tokens) once(ctx context.Context, what string, run func(context.Context
 		value, _ := result.Val.(string)
 		return value, result.Err
 	}
+}
+
+// tokenError says why the controller has no token for a call: Unauthenticated when the API server does not know or does not let the
+// controller, which somebody has to fix, Unavailable when it may work later. It holds no token.
+func tokenError(audience string, err error) error {
+	code := codes.Unavailable
+	switch {
+	case errors.Is(err, errNoServiceAccount), apierrors.IsUnauthorized(err), apierrors.IsForbidden(err),
+		apierrors.IsNotFound(err), apierrors.IsInvalid(err):
+		code = codes.Unauthenticated
+	case errors.Is(err, context.Canceled):
+		code = codes.Canceled
+	case errors.Is(err, context.DeadlineExceeded):
+		code = codes.DeadlineExceeded
+	}
+	return status.Errorf(code, "get a token of the controller for audience %s: %v", audience, err)
+}
+
+// perCall adds the token to each call.
+type perCall struct {
+	tokens   *Tokens
+	audience string
+}
+
+var _ credentials.PerRPCCredentials = (*perCall)(nil)
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (c *perCall) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+	request, _ := credentials.RequestInfoFromContext(ctx)
+	if err := credentials.CheckSecurityLevel(request.AuthInfo, credentials.PrivacyAndIntegrity); err != nil {
+		return nil, fmt.Errorf("send a token to audience %s: %w", c.audience, err)
+	}
+	token, err := c.tokens.get(ctx, c.audience)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"authorization": "Bearer " + token}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (c *perCall) RequireTransportSecurity() bool {
+	return true
 }

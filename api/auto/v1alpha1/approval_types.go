@@ -1,0 +1,108 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ApprovalKind is the kind of an Approval.
+const ApprovalKind = "Approval"
+
+// ApprovalAccepted is the condition of an Approval that says whether it counts.
+const ApprovalAccepted = "Accepted"
+
+// ApprovalDecision is what somebody decided about a plan.
+// +kubebuilder:validation:Enum=Approve;Reject
+type ApprovalDecision string
+
+const (
+	// ApprovalApprove lets the plan be carried out.
+	ApprovalApprove ApprovalDecision = "Approve"
+
+	// ApprovalReject keeps the plan from being carried out. It counts until the update starts, whoever approves.
+	ApprovalReject ApprovalDecision = "Reject"
+)
+
+// ApprovalSpec is a decision about one plan.
+type ApprovalSpec struct {
+	// Update is the name of the Update that made the plan, in the same namespace. It is status.plan.name of the Stack.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Update string `json:"update"`
+
+	// Digest of the plan: status.plan.digest of the Stack. An Approval is for the plan with this digest and for nothing else.
+	// +kubebuilder:validation:Pattern="^sha256:[0-9a-f]{64}$"
+	// +required
+	Digest string `json:"digest"`
+
+	// Decision is Approve or Reject.
+	// +required
+	Decision ApprovalDecision `json:"decision"`
+
+	// Reason says why, for example the number of a change request.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Reason string `json:"reason,omitempty"`
+
+	// By is the user who decided, as the API server knows them. With the admission policy of the installation, it has to be whoever creates
+	// the Approval.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +required
+	By string `json:"by"`
+}
+
+// ApprovalStatus says whether the Approval counts.
+type ApprovalStatus struct {
+	// Conditions of the Approval: Accepted. It is set once and does not change any more.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// GetConditions returns the conditions of the Approval.
+func (in *Approval) GetConditions() []metav1.Condition {
+	return in.Status.Conditions
+}
+
+// SetConditions replaces the conditions of the Approval.
+func (in *Approval) SetConditions(conditions []metav1.Condition) {
+	in.Status.Conditions = conditions
+}
+
+// Approval is the decision of one person about one plan. It cannot be changed.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories={pulumi,fluxcd}
+// +kubebuilder:metadata:annotations="kustomize.toolkit.fluxcd.io/substitute=disabled"
+// +kubebuilder:printcolumn:name="Update",type=string,JSONPath=`.spec.update`
+// +kubebuilder:printcolumn:name="Decision",type=string,JSONPath=`.spec.decision`
+// +kubebuilder:printcolumn:name="By",type=string,JSONPath=`.spec.by`
+// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Reason",type=string,priority=10,JSONPath=`.spec.reason`
+// +kubebuilder:printcolumn:name="Digest",type=string,priority=10,JSONPath=`.spec.digest`
+type Approval struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is the decision.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="an Approval cannot be changed; create another one"
+	// +required
+	Spec ApprovalSpec `json:"spec"`
+
+	// Status is what the controller says about it.
+	// +optional
+	Status ApprovalStatus `json:"status,omitempty"`
+}
+
+// ApprovalList is a list of Approvals.
+//
+// +kubebuilder:object:root=true
+type ApprovalList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Approval `json:"items"`
+}

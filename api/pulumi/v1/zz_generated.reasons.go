@@ -1,0 +1,115 @@
+// Code generated from tests/conditions by go test ./tests/conditions -update-docs. DO NOT EDIT.
+
+package v1
+
+// Reasons of the conditions of Stacks.
+const (
+	// ProcessingCompletedReason (ready): The last update succeeded, and no other one is due.
+	ProcessingCompletedReason = "ProcessingCompleted"
+	// NotReadyInProgressReason (in progress): An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress.
+	NotReadyInProgressReason = "NotReadyInProgress"
+	// StackProcessingReason (in progress): The reason of `Reconciling` while `Ready` has the reason `NotReadyInProgress`.
+	StackProcessingReason = "StackProcessing"
+	// ProgressingWithRetryReason (waiting): The reason of `Reconciling` if something is missing or has failed. `Ready` has the specific reason.
+	ProgressingWithRetryReason = "ProgressingWithRetry"
+	// SourceNotFoundReason (waiting): The object in `fluxSource.sourceRef` does not exist.
+	SourceNotFoundReason = "SourceNotFound"
+	// SourceNotReadyReason (waiting): The source failed and has no artifact, or the Program is invalid. The message is that of the source.
+	SourceNotReadyReason = "SourceNotReady"
+	// ArtifactNotFoundReason (waiting): The source has not published an artifact yet.
+	ArtifactNotFoundReason = "ArtifactNotFound"
+	// SourceNotVerifiedReason (waiting or Stalled): The Stack or the controller requires verified sources, and Flux has not verified the artifact. Stalled if sources of this kind cannot be verified.
+	SourceNotVerifiedReason = "SourceNotVerified"
+	// SourceKindNotInstalledReason (waiting): The cluster does not serve the kind of the source.
+	SourceKindNotInstalledReason = "SourceKindNotInstalled"
+	// AccessDeniedReason (waiting or Stalled): Stalled: the source or a Stack in `dependsOn` is in another namespace, or the source is an `ExternalArtifact` and that feature gate is off. Waiting: the controller is not allowed to read the source.
+	AccessDeniedReason = "AccessDenied"
+	// SourceUnavailableReason (waiting): The git server cannot be used, because of DNS, the connection, a timeout, a certificate or an error of the server. A deployed Stack reports it only after a second failure in a row.
+	SourceUnavailableReason = "SourceUnavailable"
+	// AuthenticationFailedReason (waiting): The git server rejects the credentials, or requires some.
+	AuthenticationFailedReason = "AuthenticationFailed"
+	// HostKeyUnknownReason (waiting): The SSH server has a key that is not a known host key. The controller has sent nothing to it.
+	HostKeyUnknownReason = "HostKeyUnknown"
+	// RepositoryNotFoundReason (waiting): The repository does not exist, or is not visible with these credentials. Many git servers do not distinguish the two.
+	RepositoryNotFoundReason = "RepositoryNotFound"
+	// RevisionNotFoundReason (waiting): The branch, tag or commit does not exist in the repository.
+	RevisionNotFoundReason = "RevisionNotFound"
+	// RateLimitedReason (waiting): The git server limits the rate of requests.
+	RateLimitedReason = "RateLimited"
+	// LFSPointersReason (waiting): The commit contains Git LFS pointers, which a git repository in a Stack does not support.
+	LFSPointersReason = "LFSPointers"
+	// ArtifactFetchFailedReason (waiting): The artifact cannot be downloaded.
+	ArtifactFetchFailedReason = "ArtifactFetchFailed"
+	// ArtifactDigestMismatchReason (waiting): The downloaded artifact does not match its digest. Nothing was run.
+	ArtifactDigestMismatchReason = "ArtifactDigestMismatch"
+	// ArtifactTooLargeReason (waiting or Stalled): The artifact exceeds a limit. Stalled if the Stack needs the artifact to create an Update, waiting if an existing Update has to fetch it again.
+	ArtifactTooLargeReason = "ArtifactTooLarge"
+	// ArtifactUnusableReason (waiting or Stalled): The artifact is not a gzip-compressed tarball, or contains paths outside of its root. Stalled or waiting, as with `ArtifactTooLarge`.
+	ArtifactUnusableReason = "ArtifactUnusable"
+	// SpecInvalidReason (Stalled): The spec is invalid. The message names the field. Examples are an invalid URL of a git repository, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact.
+	SpecInvalidReason = "SpecInvalid"
+	// PrerequisiteNotSatisfiedReason (waiting): A Stack in `prerequisites` does not exist, is not Ready, has not succeeded, or succeeded too long ago.
+	PrerequisiteNotSatisfiedReason = "PrerequisiteNotSatisfied"
+	// DependencyNotReadyReason (waiting): A Stack in `dependsOn` does not exist or is not Ready, or has not deployed the revision of the common Flux source yet; or its `readyExpr` is false, cannot be evaluated, or exceeds a limit.
+	DependencyNotReadyReason = "DependencyNotReady"
+	// InvalidCELExpressionReason (Stalled): A `readyExpr` in `dependsOn` does not compile, does not return a bool, is too large or too complex, or reads a field that is not allowed.
+	InvalidCELExpressionReason = "InvalidCELExpression"
+	// DependencyCycleReason (Stalled): Stacks depend on each other through `prerequisites` or `dependsOn`. The message shows the cycle.
+	DependencyCycleReason = "DependencyCycle"
+	// SuspendedReason (Stalled): The Stack is suspended. Either it was deleted and has resources to destroy, or an update was running when it was suspended and has ended. In other cases a suspended Stack keeps its conditions; check `.spec.suspend`.
+	SuspendedReason = "Suspended"
+	// DependentsExistReason (waiting): The Stack was deleted, has `destroyAfterDependents`, and other Stacks name it in `dependsOn` or `prerequisites`. The message names up to five of them, starting with those that are not being deleted.
+	DependentsExistReason = "DependentsExist"
+	// WorkspaceInUseReason (waiting): The Stack was deleted and has nothing to destroy, but an Update that you created runs in its Workspace, which is deleted with the Stack.
+	WorkspaceInUseReason = "WorkspaceInUse"
+	// SecretNotFoundReason (waiting): A Secret, a ConfigMap or a key of one does not exist. The message names it and what needs it.
+	SecretNotFoundReason = "SecretNotFound"
+	// WorkspaceNotReadyReason (waiting): The Workspace has a problem that can resolve itself. The message has its reason in parentheses. This does not count as a failed attempt.
+	WorkspaceNotReadyReason = "WorkspaceNotReady"
+	// PulumiVersionTooLowReason (Stalled): The Pulumi CLI of the Workspace is older than 3.202.0 and the configuration has values that are not strings, or the CLI is not version 3.
+	PulumiVersionTooLowReason = "PulumiVersionTooLow"
+	// WorkspaceFailedReason (Stalled): The Workspace is Stalled, or the API server rejects the Workspace or the Update, or an object of that name exists that does not belong to the Stack. The message says which.
+	WorkspaceFailedReason = "WorkspaceFailed"
+	// NamespaceTerminatingReason (Stalled): The namespace is being deleted, so the objects that are needed to destroy the resources cannot be created.
+	NamespaceTerminatingReason = "NamespaceTerminating"
+	// RetryingAfterFailureReason (failed): An attempt failed. The message has its number, the error, and the time of the next attempt.
+	RetryingAfterFailureReason = "RetryingAfterFailure"
+	// StackLostReason (failed): The stack was deployed before, and its backend does not have it any more. Nothing was run.
+	StackLostReason = "StackLost"
+	// PreviewFailedReason (failed): An attempt to run a preview failed.
+	PreviewFailedReason = "PreviewFailed"
+	// UpdateFailedReason (failed, Stalled): Three attempts with the same inputs failed, or six attempts in a row were interrupted. Stalled, so that a Kustomization that waits for the Stack fails.
+	UpdateFailedReason = "UpdateFailed"
+	// UpdateInterruptedReason (interrupted): More than three attempts in a row were interrupted from outside. The first three are repeated at once, later ones with backoff.
+	UpdateInterruptedReason = "UpdateInterrupted"
+	// UpdateConflictReason (waiting, Stalled after 10 minutes): Another process has locked the stack. The message says who, and since when. Stalled after 10 minutes, so that a Kustomization that waits for the Stack fails.
+	UpdateConflictReason = "UpdateConflict"
+	// ApprovalRequiredReason (Stalled): The plan of a change that the source or the spec asks for waits for its approval. The message says how to see and to approve it. A plan from the schedule or from drift leaves `Ready` as it is.
+	ApprovalRequiredReason = "ApprovalRequired"
+	// PlanRejectedReason (Stalled): Somebody rejected the plan. Nothing was changed.
+	PlanRejectedReason = "PlanRejected"
+	// PlanStaleReason (waiting): Several plans in a row were approved, and the stack was not any more what they were made for. Nothing was changed.
+	PlanStaleReason = "PlanStale"
+	// PlanViolatedReason (failed): Pulumi refused what the program asked for, because it is not in the approved plan. Another plan is made.
+	PlanViolatedReason = "PlanViolated"
+	// PlanTooLargeReason (failed): The plan is too large to be kept.
+	PlanTooLargeReason = "PlanTooLarge"
+	// NoDriftReason (ready): The reason of `Drifted`: no resource was changed outside of Pulumi.
+	NoDriftReason = "NoDrift"
+	// DriftDetectedReason (ready): The reason of `Drifted`: resources were changed or removed outside of Pulumi. `Ready` does not change.
+	DriftDetectedReason = "DriftDetected"
+	// DriftComesBackReason (ready): The reason of `Drifted`: the same drift came back after three corrections within an hour, and is left alone.
+	DriftComesBackReason = "DriftComesBack"
+	// DriftCheckFailedReason (ready): The reason of `Drifted`: the last check failed, and the message says why. `Ready` does not change.
+	DriftCheckFailedReason = "DriftCheckFailed"
+	// ProgressingReason (not used): Flux's controllers use this reason while they work on an object.
+	ProgressingReason = "Progressing"
+	// NotReadyStalledReason (not used): The Pulumi Kubernetes Operator uses this reason for a Stack that is Stalled.
+	NotReadyStalledReason = "NotReadyStalled"
+)
+
+// Reasons of the conditions of Programs.
+const (
+	// ProgramInvalidReason (Stalled): The Program cannot be rendered, and its Stacks are not updated. The message has the path of the problem, for example `program.runtime`.
+	ProgramInvalidReason = "ProgramInvalid"
+)

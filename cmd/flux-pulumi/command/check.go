@@ -1,0 +1,209 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// controllerLabel is on the Deployment of stack-controller, however it was installed.
+const controllerLabel = "app.kubernetes.io/name"
+
+// right is one that a user needs, and for what.
+type right struct {
+	verb, group, resource, subresource string
+	needs                              string
+}
+
+// rights are all that the commands use.
+func rights() []right {
+	stacks, auto := pulumiv1.GroupVersion.Group, autov1alpha1.GroupVersion.Group
+	const source = "source.toolkit.fluxcd.io"
+	return []right{
+		{verb: "list", group: stacks, resource: "stacks", needs: "get, tree and completion"},
+		{verb: "get", group: stacks, resource: "stacks", needs: "all other commands"},
+		{verb: "watch", group: stacks, resource: "stacks", needs: "get --watch"},
+		{verb: "patch", group: stacks, resource: "stacks", needs: "reconcile, suspend, resume and cancel"},
+		{verb: "list", group: auto, resource: "workspaces", needs: "get"},
+		{verb: "get", group: auto, resource: "workspaces", needs: "tree, explain and logs"},
+		{verb: "list", group: auto, resource: "updates", needs: "get and tree"},
+		{verb: "get", group: auto, resource: "updates", needs: "progress, explain and logs"},
+		{verb: "create", group: auto, resource: "updates", needs: "diff"},
+		{verb: "delete", group: auto, resource: "updates", needs: "diff"},
+		{verb: "get", group: source, resource: "gitrepositories", needs: "reconcile --with-source, tree and explain"},
+		{verb: "patch", group: source, resource: "gitrepositories", needs: "reconcile --with-source"},
+		{verb: "list", resource: "events", needs: "events"},
+		{verb: "get", resource: "pods", subresource: "log", needs: "logs and diff"},
+		{verb: "get", resource: "pods", subresource: "exec", needs: "unlock and state"},
+		{verb: "create", resource: "pods", subresource: "exec", needs: "unlock and state"},
+	}
+}
+
+func (r right) String() string {
+	resource := r.resource
+	if r.subresource != "" {
+		resource += "/" + r.subresource
+	}
+	return r.verb + " " + schema.GroupResource{Group: r.group, Resource: resource}.String()
+}
+
+func (s *session) check() *cobra.Command {
+	return &cobra.Command{
+		Use: "check", Short: "Check the installation, and what you are allowed to do",
+		Long: "Check whether the installation is whole, and which of the rights that the commands use you do not have in the\n" +
+			"namespace. A right that is missing is no failure.",
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := s.connect()
+			if err != nil {
+				return err
+			}
+			s.log.Step("checking the installation")
+			whole, err := s.checkInstallation(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			s.log.Step("checking what you may do in namespace %s", c.namespace)
+			if err := s.checkRights(cmd.Context(), c); err != nil {
+				return err
+			}
+			if !whole {
+				return failed(exitNotReady, "the installation is not whole")
+			}
+			return nil
+		},
+	}
+}
+
+// checkInstallation reports whether the cluster has what Stacks need.
+func (s *session) checkInstallation(ctx context.Context, c *cluster) (bool, error) {
+	server, err := discovery.NewDiscoveryClientForConfig(c.config)
+	if err != nil {
+		return false, fmt.Errorf("prepare calls of the API server: %w", err)
+	}
+	version, err := server.ServerVersion()
+	if err != nil {
+		return false, fmt.Errorf("ask the API server for its version: %w", err)
+	}
+	s.log.Success("Kubernetes %s", version.GitVersion)
+	whole := true
+	for _, kind := range []schema.GroupVersionKind{
+		pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind), pulumiv1.GroupVersion.WithKind("Program"),
+		autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind), autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind),
+	} {
+		whole = s.checkKind(c, kind, true) && whole
+	}
+	for _, kind := range []string{"GitRepository", "OCIRepository", "Bucket"} {
+		s.checkKind(c, schema.GroupVersionKind{Group: "source.toolkit.fluxcd.io", Version: "v1", Kind: kind}, false)
+	}
+	return s.checkController(ctx, c) && whole, nil
+}
+
+// checkKind reports whether the API server serves a kind. What is not needed by all is no failure.
+func (s *session) checkKind(c *cluster, kind schema.GroupVersionKind, needed bool) bool {
+	_, err := c.client.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
+	switch {
+	case err == nil:
+		s.log.Success("%s %s", kind.Kind, kind.GroupVersion())
+		return true
+	case needed:
+		s.log.Failure("%s %s is not served: install the CRDs of stack-controller", kind.Kind, kind.GroupVersion())
+	default:
+		s.log.Warning("%s %s is not served: Stacks cannot use such a source", kind.Kind, kind.GroupVersion())
+	}
+	return false
+}
+
+// checkController reports whether the Deployment of the controller is there and available.
+func (s *session) checkController(ctx context.Context, c *cluster) bool {
+	found := &unstructured.UnstructuredList{}
+	found.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DeploymentList"})
+	switch err := c.list(ctx, found, client.MatchingLabels{controllerLabel: "stack-controller"}); {
+	case err != nil:
+		s.log.Warning("the controller cannot be checked: %s", err)
+		return true
+	case len(found.Items) == 0:
+		s.log.Failure("no Deployment with the label %s=stack-controller: it is not installed, or runs outside of the cluster", controllerLabel)
+		return false
+	}
+	whole := true
+	for i := range found.Items {
+		whole = s.checkDeployment(&found.Items[i]) && whole
+	}
+	return whole
+}
+
+func (s *session) checkDeployment(deployment *unstructured.Unstructured) bool {
+	wanted, set, _ := unstructured.NestedInt64(deployment.Object, "spec", "replicas")
+	if !set {
+		wanted = 1
+	}
+	available, _, _ := unstructured.NestedInt64(deployment.Object, "status", "availableReplicas")
+	text := fmt.Sprintf("Deployment %s: %d of %d available, %s", client.ObjectKeyFromObject(deployment), available, wanted, imageOf(deployment))
+	if wanted == 0 || available < wanted {
+		s.log.Failure("%s", text)
+		return false
+	}
+	s.log.Success("%s", text)
+	return true
+}
+
+// imageOf is the image of the first container.
+func imageOf(deployment *unstructured.Unstructured) string {
+	containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
+	if len(containers) == 0 {
+		return ""
+	}
+	first, _ := containers[0].(map[string]any)
+	image, _ := first["image"].(string)
+	return image
+}
+
+// checkRights says which rights the user does not have.
+func (s *session) checkRights(ctx context.Context, c *cluster) error {
+	missing := 0
+	for _, right := range rights() {
+		allowed, reason, err := c.may(ctx, right)
+		if err != nil {
+			return err
+		}
+		if !allowed {
+			missing++
+			s.log.Warning("you may not %s, which these need: %s%s", right, right.needs, reason)
+		}
+	}
+	if missing == 0 {
+		s.log.Success("you have all %d rights that the commands use", len(rights()))
+	}
+	return nil
+}
+
+// may asks the API server whether the user has the right.
+func (c *cluster) may(ctx context.Context, right right) (bool, string, error) {
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: c.namespace, Verb: right.verb, Group: right.group, Resource: right.resource, Subresource: right.subresource,
+		},
+	}}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := c.client.Create(ctx, review); err != nil {
+		return false, "", c.explained(err, "ask whether you may %s", right)
+	}
+	reason := cmp.Or(review.Status.Reason, review.Status.EvaluationError)
+	if reason != "" {
+		reason = " (" + strings.TrimSpace(reason) + ")"
+	}
+	return review.Status.Allowed, reason, nil
+}

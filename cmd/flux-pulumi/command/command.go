@@ -1,0 +1,186 @@
+// Package command has the commands of flux-pulumi. They do what the user may do, with the user's own credentials, and nothing else: what
+// they know is in the objects, and what they change they change as kubectl would.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+)
+
+// Exit codes, for scripts. Documented in docs/cli.md.
+const (
+	exitDone = 0
+	// exitError is any failure that has no code of its own: an object that does not exist, a right that is missing, no connection.
+	exitError = 1
+	// exitUsage is an invalid command line.
+	exitUsage = 2
+	// exitNotReady means that the command did its part, and that what it waited for failed.
+	exitNotReady = 3
+	// exitTimeout means that what the command waited for did not happen in time.
+	exitTimeout = 4
+	// exitInterrupted is what shells have for SIGINT.
+	exitInterrupted = 130
+)
+
+// Environment is what a run of the command line has around it.
+type Environment struct {
+	// Version of the program, and the name that it was called by.
+	Version, Program string
+	In               io.Reader
+	Out, Err         io.Writer
+	Getenv           func(string) string
+	Now              func() time.Time
+}
+
+// failure is an error with an exit code.
+type failure struct {
+	error
+	code int
+}
+
+func (f failure) Unwrap() error { return f.error }
+
+// failed is a failure with the code.
+func failed(code int, format string, args ...any) error {
+	return failure{error: fmt.Errorf(format, args...), code: code}
+}
+
+// session is one run of the command line.
+type session struct {
+	Environment
+	flags *genericclioptions.ConfigFlags
+	// out and log print results to the standard output, and steps to the standard error.
+	out, log *print.Printer
+}
+
+// Main runs the command line and returns its exit code.
+func Main(ctx context.Context, env Environment, args []string) int {
+	flags := genericclioptions.NewConfigFlags(true)
+	flags.CacheDir = nil // nothing is cached
+	s := &session{
+		Environment: env, flags: flags,
+		out: print.New(env.Out, env.Getenv), log: print.New(env.Err, env.Getenv),
+	}
+	root := s.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	code := exitError
+	switch known := (failure{}); {
+	case ctx.Err() != nil:
+		code, err = exitInterrupted, errors.New("interrupted")
+	case errors.As(err, &known):
+		code = known.code
+	}
+	s.log.Failure("%s", err)
+	return code
+}
+
+// invocation is the name of the program as the user typed it.
+func invocation(program string) string {
+	base := filepath.Base(program)
+	for _, host := range []string{"flux", "kubectl"} {
+		if strings.HasPrefix(base, host+"-") {
+			return host + " pulumi"
+		}
+	}
+	return base
+}
+
+func (s *session) root() *cobra.Command {
+	name := invocation(s.Program)
+	root := &cobra.Command{
+		Use:   strings.Fields(name)[len(strings.Fields(name))-1],
+		Short: "See and steer Pulumi Stacks that stack-controller keeps up to date",
+		Long: "See and steer Pulumi Stacks that stack-controller keeps up to date.\n\n" +
+			"It exits with 0 when it has done what it was asked for, 1 for any other failure, 2 for an invalid command line,\n" +
+			"3 when what it waited for failed, 4 when that did not happen in time, and 130 when it was interrupted.",
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: name},
+		SilenceErrors: true, SilenceUsage: true,
+	}
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	root.Args, root.RunE = cobra.ArbitraryArgs, onlyBelow
+	s.flags.AddFlags(root.PersistentFlags())
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
+	root.AddCommand(s.get(), s.reconcile(), s.suspend(), s.resume(), s.cancel(),
+		s.logs(), s.events(), s.tree(), s.explain(), s.diff(), s.plan(), s.unlock(), s.state(), s.migrate(), s.check(), s.version())
+	_ = root.RegisterFlagCompletionFunc("namespace", s.completeNamespaces) // fails for a flag that does not exist
+	return root
+}
+
+// isTerminal reports whether somebody can be asked.
+func isTerminal(in io.Reader) bool {
+	file, ok := in.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// usage is the failure of an invalid command line.
+func usage(cmd *cobra.Command, err error) error {
+	return failed(exitUsage, "%w\nSee '%s --help'.", err, cmd.CommandPath())
+}
+
+// arguments are checked by the function; what it finds is an invalid command line.
+func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usage(cmd, err)
+		}
+		return nil
+	}
+}
+
+// group is a command that only has others below it.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short,
+		Args: cobra.ArbitraryArgs, RunE: onlyBelow,
+	}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+// onlyBelow is what a command does that only has others below it.
+func onlyBelow(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if known := cmd.SuggestionsFor(args[0]); len(known) > 0 {
+		err = fmt.Errorf("%w; did you mean %q?", err, known[0])
+	}
+	return usage(cmd, err)
+}
+
+// onStack makes a command one for the Stack that its argument names.
+func (s *session) onStack(cmd *cobra.Command, run func(context.Context, *cluster, *pulumiv1.Stack) error) {
+	cmd.Args, cmd.ValidArgsFunction = arguments(cobra.ExactArgs(1)), s.completeNames(stacks())
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := s.connect()
+		if err != nil {
+			return err
+		}
+		stack := &pulumiv1.Stack{}
+		if err := c.read(cmd.Context(), c.key(args[0]), stack); err != nil {
+			return err
+		}
+		return run(cmd.Context(), c, stack)
+	}
+}

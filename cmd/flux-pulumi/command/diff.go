@@ -1,0 +1,226 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+	"github.com/stack-controller/stack-controller/internal/urn"
+)
+
+const (
+	// exitChanges means that "diff --exit-code" found changes.
+	exitChanges = 5
+	// previewTTL is how long the Update of a preview is kept when it is not deleted.
+	previewTTL = time.Hour
+)
+
+// diffOptions are the flags of "diff".
+type diffOptions struct {
+	waiting
+	source         string
+	keep, exitCode bool
+}
+
+func (s *session) diff() *cobra.Command {
+	options := diffOptions{}
+	cmd := &cobra.Command{
+		Use: "stack NAME", Short: "Show what an update of a Stack would change",
+		Long: "Show which resources an update of a Stack would change, with the revision that its source has now or with that of\n" +
+			"another source of the namespace, such as a GitRepository for a pull request. It creates an Update of type preview in\n" +
+			"the Workspace of the Stack, and deletes it in the end. A suspended Stack can be asked, too.",
+		Example: fmt.Sprintf("  %[1]s diff stack network\n  %[1]s diff stack network --source GitRepository/pull-request-42", invocation(s.Program)),
+		Args:    arguments(cobra.ExactArgs(1)), ValidArgsFunction: s.completeNames(stacks()),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := s.connect()
+			if err != nil {
+				return err
+			}
+			return s.diffStack(cmd.Context(), c, args[0], options)
+		},
+	}
+	flags := cmd.Flags()
+	flags.DurationVar(&options.timeout, "timeout", defaultTimeout, "The longest time to wait.")
+	flags.StringVar(&options.source, "source", "", "Compare with the revision of this Flux source, as KIND/NAME.")
+	flags.BoolVar(&options.keep, "keep", false, "Keep the Update for an hour.")
+	flags.BoolVar(&options.exitCode, "exit-code", false, fmt.Sprintf("Exit with %d when there are changes.", exitChanges))
+	return group("diff", "Show what would change", cmd)
+}
+
+func (s *session) diffStack(ctx context.Context, c *cluster, name string, options diffOptions) (err error) {
+	preview, err := c.previewOf(ctx, name, options.source)
+	if err != nil {
+		return err
+	}
+	s.log.Step("creating a preview of revision %s", short(preview.Spec.Source.Revision))
+	if err := c.create(ctx, preview); err != nil {
+		return err
+	}
+	if !options.keep {
+		defer func() { err = errors.Join(err, c.remove(context.WithoutCancel(ctx), preview)) }()
+	}
+	err = s.await(ctx, options.timeout, "preview "+preview.Name, func(ctx context.Context) (progress, error) {
+		if err := c.read(ctx, client.ObjectKeyFromObject(preview), preview); err != nil {
+			return progress{}, err
+		}
+		now := progressOfUpdate(preview)
+		now.done = preview.IsComplete()
+		return now, nil
+	})
+	if err != nil {
+		return err
+	}
+	if preview.HasFailed() {
+		return failed(exitNotReady, "the preview failed: %s", short(preview.Status.Message))
+	}
+	return s.showDiff(preview, options.exitCode)
+}
+
+// previewOf is an Update that previews what the Stack would do with the artifact of a source. Options are those of its last update.
+func (c *cluster) previewOf(ctx context.Context, name, from string) (*autov1alpha1.Update, error) {
+	stack, last := &pulumiv1.Stack{}, (*autov1alpha1.Update)(nil)
+	if err := c.read(ctx, c.key(name), stack); err != nil {
+		return nil, err
+	}
+	found, err := c.updatesOf(ctx, stack)
+	if err != nil {
+		return nil, err
+	}
+	for i := range found {
+		kind := found[i].Spec.Type
+		if last == nil && found[i].Spec.Source != nil && (kind == autov1alpha1.UpdateTypeUp || kind == autov1alpha1.UpdateTypePreview) {
+			last = &found[i]
+		}
+	}
+	if last == nil {
+		return nil, fmt.Errorf("the Stack %q has no update from whose options a preview could be made", name)
+	}
+	source, err := c.artifactOf(ctx, stack, last.Spec.Source, from)
+	if err != nil {
+		return nil, err
+	}
+	spec, message := last.Spec.DeepCopy(), "Preview with "+fieldOwner
+	spec.Type, spec.Message, spec.Source = autov1alpha1.UpdateTypePreview, &message, source
+	spec.Plan, spec.SavePlan, spec.PlanEnforcement = nil, nil, ""
+	spec.TTLAfterCompleted, spec.ExpectNoChanges, spec.NewStack = &metav1.Duration{Duration: previewTTL}, nil, nil
+	return &autov1alpha1.Update{
+		ObjectMeta: metav1.ObjectMeta{Namespace: stack.Namespace, GenerateName: name + "-preview-"}, Spec: *spec,
+	}, nil
+}
+
+// artifactOf is what the preview runs: the artifact of the named source, or of that of the Stack, as it is now.
+func (c *cluster) artifactOf(
+	ctx context.Context, stack *pulumiv1.Stack, last *autov1alpha1.UpdateSource, from string,
+) (*autov1alpha1.UpdateSource, error) {
+	source := sourceOf(stack)
+	if source == nil || stack.Spec.FluxSource == nil {
+		if from != "" {
+			return nil, errors.New("--source is for Stacks with a Flux source")
+		}
+		return last, nil // what it ran last: only the configuration and the resources may differ
+	}
+	if from != "" {
+		kind, name, found := strings.Cut(from, "/")
+		if !found || kind == "" || name == "" {
+			return nil, failed(exitUsage, "--source is KIND/NAME, such as GitRepository/network")
+		}
+		source.SetGroupVersionKind(source.GroupVersionKind().GroupVersion().WithKind(kind))
+		source.SetName(name)
+	}
+	if err := c.read(ctx, client.ObjectKeyFromObject(source), source); err != nil {
+		return nil, err
+	}
+	digest, _, _ := unstructured.NestedString(source.Object, "status", "artifact", "digest")
+	revision, _, _ := unstructured.NestedString(source.Object, "status", "artifact", "revision")
+	if digest == "" {
+		return nil, fmt.Errorf("%s %q has no artifact", source.GetKind(), source.GetName())
+	}
+	return &autov1alpha1.UpdateSource{
+		SourceRef: &meta.NamespacedObjectKindReference{
+			APIVersion: source.GetAPIVersion(), Kind: source.GetKind(), Namespace: source.GetNamespace(), Name: source.GetName(),
+		},
+		Digest: digest, Revision: revision, Dir: last.Dir,
+	}, nil
+}
+
+// create and remove are those of the API server.
+func (c *cluster) create(ctx context.Context, object client.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := c.client.Create(ctx, object, client.FieldOwner(fieldOwner)); err != nil {
+		return c.explained(err, "create %s", kindOf(object))
+	}
+	return nil
+}
+
+func (c *cluster) remove(ctx context.Context, object client.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := client.IgnoreNotFound(c.client.Delete(ctx, object)); err != nil {
+		return c.explained(err, "delete %s %s", kindOf(object), client.ObjectKeyFromObject(object))
+	}
+	return nil
+}
+
+// showDiff shows a table of the resources that would change.
+func (s *session) showDiff(preview *autov1alpha1.Update, exitCode bool) error {
+	changed := false
+	for kind, count := range preview.Status.ResourceChanges {
+		changed = changed || count > 0 && kind != "same" && kind != "read"
+	}
+	if !changed {
+		s.log.Success("nothing would change: %s", counts(preview.Status.ResourceChanges))
+		return nil
+	}
+	var rows [][]print.Cell
+	for i := range preview.Status.Changes {
+		rows = append(rows, changeRow(&preview.Status.Changes[i]))
+	}
+	print.NewTable(s.out, "", "TYPE", "NAME", "CHANGE").Write(rows...)
+	if more := preview.Status.OmittedChanges; more > 0 {
+		s.log.Warning("%d more are not listed", more)
+	}
+	s.log.Success("would change: %s", counts(preview.Status.ResourceChanges))
+	if exitCode {
+		return failure{error: errors.New("there are changes"), code: exitChanges}
+	}
+	return nil
+}
+
+// changeSigns are the signs that Pulumi has for operations.
+var changeSigns = map[string]string{"create": "+", "delete": "-", "update": "~", "replace": "+-", "import": "=", "import-replacement": "=>"}
+
+// changeRow is the line of the table about one resource.
+func changeRow(change *autov1alpha1.ResourceChange) []print.Cell {
+	sign, text := cmp.Or(changeSigns[change.Operation], "~"), change.Operation
+	if paths := change.Paths; len(paths) > 0 {
+		text += ": " + strings.Join(paths, ", ")
+	}
+	if paths := change.ReplacePaths; len(paths) > 0 {
+		text += " (because of " + strings.Join(paths, ", ") + ")"
+	}
+	return []print.Cell{{Text: sign, Style: styleOf(sign)}, {Text: urn.Type(change.URN)}, {Text: urn.Name(change.URN)}, {Text: short(text)}}
+}
+
+// styleOf is that of the sign of a change.
+func styleOf(sign string) print.Style {
+	switch sign[0] {
+	case '+':
+		return print.Good
+	case '-':
+		return print.Bad
+	}
+	return print.Busy
+}

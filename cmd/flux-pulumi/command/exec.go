@@ -1,0 +1,78 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/util/exec"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+)
+
+const (
+	// inPod runs pulumi where the agent runs it, with the variables that init containers left.
+	inPod = `set -a; if [ -f /share/.env ]; then . /share/.env; fi; set +a; exec pulumi "$@"`
+	// maxComplaint is how much of what a failed command prints its error shows, in bytes.
+	maxComplaint = 4096
+)
+
+// pulumi runs the CLI on the stack of the Stack in the Workspace's pod.
+func (c *cluster) pulumi(ctx context.Context, stack *pulumiv1.Stack, in io.Reader, out io.Writer, args ...string) error {
+	workspace := &autov1alpha1.Workspace{}
+	if err := c.read(ctx, client.ObjectKeyFromObject(stack), workspace); err != nil {
+		return err
+	}
+	if socket, local := strings.CutPrefix(workspace.Status.Address, "unix:"); local {
+		return fmt.Errorf("the Workspace %q is a process of the controller, which commands do not get into. Run pulumi on the machine of the "+
+			"controller instead; the workspace is beside %s", workspace.Name, socket)
+	}
+	pods, err := corev1client.NewForConfig(c.config)
+	if err != nil {
+		return fmt.Errorf("prepare calls of the API server: %w", err)
+	}
+	command := append([]string{"sh", "-c", inPod, "sh"}, append(args, "--stack="+stack.Spec.Stack, "--non-interactive")...)
+	pod := workspace.Name + podSuffix
+	request := pods.RESTClient().Get().Resource("pods").Namespace(stack.Namespace).Name(pod).SubResource("exec").VersionedParams(&corev1.PodExecOptions{
+		Container: autov1alpha1.PulumiContainerName, Command: command, Stdin: in != nil, Stdout: true, Stderr: true,
+	}, scheme.ParameterCodec)
+	executor, err := remotecommand.NewWebSocketExecutor(c.config, "GET", request.URL().String())
+	if err != nil {
+		return fmt.Errorf("prepare a command in pod %s/%s: %w", stack.Namespace, pod, err)
+	}
+	complaint := &tail{limit: maxComplaint}
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: complaint})
+	if exit := (exec.CodeExitError{}); errors.As(err, &exit) {
+		return fmt.Errorf("pulumi %s failed in pod %s/%s: %s", strings.Join(args, " "), stack.Namespace, pod, print.Clean(complaint.String()))
+	}
+	if err != nil {
+		return c.explained(err, "run pulumi in pod %s/%s", stack.Namespace, pod)
+	}
+	return nil
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	limit   int
+	content bytes.Buffer
+}
+
+func (t *tail) Write(content []byte) (int, error) {
+	t.content.Write(content)
+	if more := t.content.Len() - t.limit; more > 0 {
+		t.content.Next(more)
+	}
+	return len(content), nil
+}
+
+func (t *tail) String() string { return t.content.String() }

@@ -1,0 +1,275 @@
+package command
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+)
+
+// column is one of the table of a kind.
+type column struct {
+	heading string
+	// wide columns are shown with "-o wide" only.
+	wide bool
+	cell func(client.Object, time.Time) print.Cell
+}
+
+// kind is one that can be asked for.
+type kind struct {
+	name, plural string
+	newObject    func() client.Object
+	newList      func() client.ObjectList
+	columns      []column
+	// when sorts by time, the oldest first, instead of by name.
+	when func(client.Object) time.Time
+}
+
+func text(of func(client.Object) string) func(client.Object, time.Time) print.Cell {
+	return func(object client.Object, _ time.Time) print.Cell { return print.Cell{Text: of(object)} }
+}
+
+func age(object client.Object, now time.Time) print.Cell {
+	return print.Cell{Text: since(object.GetCreationTimestamp().Time, now)}
+}
+
+func created(object client.Object) time.Time { return object.GetCreationTimestamp().Time }
+
+func name(object client.Object) string { return object.GetName() }
+
+func stacks() kind {
+	of := func(get func(*pulumiv1.Stack) string) func(client.Object, time.Time) print.Cell {
+		return text(func(object client.Object) string { return get(object.(*pulumiv1.Stack)) })
+	}
+	return kind{
+		name: "stack", plural: "stacks",
+		newObject: func() client.Object { return &pulumiv1.Stack{} }, newList: func() client.ObjectList { return &pulumiv1.StackList{} },
+		columns: []column{
+			{heading: "NAME", cell: text(name)},
+			{heading: "STACK", wide: true, cell: of(func(stack *pulumiv1.Stack) string { return stack.Spec.Stack })},
+			{heading: "REVISION", cell: of(func(stack *pulumiv1.Stack) string { return short(stack.Status.LastAppliedRevision) })},
+			{heading: "LAST UPDATE", wide: true, cell: func(object client.Object, now time.Time) print.Cell {
+				return lastUpdate(object.(*pulumiv1.Stack), now)
+			}},
+			{heading: "CHANGES", wide: true, cell: of(func(stack *pulumiv1.Stack) string {
+				if stack.Status.LastUpdate == nil {
+					return ""
+				}
+				return counts(stack.Status.LastUpdate.ResourceChanges)
+			})},
+			{heading: "PLAN", wide: true, cell: of(func(stack *pulumiv1.Stack) string {
+				if stack.Status.Plan == nil {
+					return ""
+				}
+				return fmt.Sprintf("%s %s", stack.Status.Plan.State, stack.Status.Plan.Summary)
+			})},
+			{heading: "AGE", wide: true, cell: age},
+			{heading: "SUSPENDED", cell: of(func(stack *pulumiv1.Stack) string { return title(stack.Spec.Suspend) })},
+			{heading: "READY", cell: func(object client.Object, _ time.Time) print.Cell {
+				return ready(object.(*pulumiv1.Stack).Status.Conditions)
+			}},
+			{heading: "MESSAGE", cell: of(func(stack *pulumiv1.Stack) string { return message(stack.Status.Conditions, meta.ReadyCondition) })},
+		},
+	}
+}
+
+func lastUpdate(stack *pulumiv1.Stack, now time.Time) print.Cell {
+	last := stack.Status.LastUpdate
+	if last == nil {
+		return print.Cell{}
+	}
+	cell := print.Cell{Text: strings.TrimSpace(fmt.Sprintf("%s %s", last.Type, last.State)), Style: print.Good}
+	if last.State == pulumiv1.StackUpdateFailed {
+		cell.Style = print.Bad
+	}
+	if !last.LastResyncTime.IsZero() {
+		cell.Text += " " + since(last.LastResyncTime.Time, now) + " ago"
+	}
+	return cell
+}
+
+func workspaces() kind {
+	of := func(get func(*autov1alpha1.Workspace) string) func(client.Object, time.Time) print.Cell {
+		return text(func(object client.Object) string { return get(object.(*autov1alpha1.Workspace)) })
+	}
+	return kind{
+		name: "workspace", plural: "workspaces",
+		newObject: func() client.Object { return &autov1alpha1.Workspace{} },
+		newList:   func() client.ObjectList { return &autov1alpha1.WorkspaceList{} },
+		columns: []column{
+			{heading: "NAME", cell: text(name)},
+			{heading: "PULUMI", cell: of(func(workspace *autov1alpha1.Workspace) string { return workspace.Status.PulumiVersion })},
+			{heading: "IMAGE", wide: true, cell: of(func(workspace *autov1alpha1.Workspace) string { return workspace.Spec.Image })},
+			{heading: "ADDRESS", wide: true, cell: of(func(workspace *autov1alpha1.Workspace) string { return workspace.Status.Address })},
+			{heading: "AGE", wide: true, cell: age},
+			{heading: "READY", cell: func(object client.Object, _ time.Time) print.Cell {
+				return ready(object.(*autov1alpha1.Workspace).Status.Conditions)
+			}},
+			{heading: "MESSAGE", cell: of(func(workspace *autov1alpha1.Workspace) string {
+				return message(workspace.Status.Conditions, autov1alpha1.WorkspaceReady)
+			})},
+		},
+	}
+}
+
+func updates() kind {
+	of := func(get func(*autov1alpha1.Update) string) func(client.Object, time.Time) print.Cell {
+		return text(func(object client.Object) string { return get(object.(*autov1alpha1.Update)) })
+	}
+	return kind{
+		name: "update", plural: "updates", when: created,
+		newObject: func() client.Object { return &autov1alpha1.Update{} }, newList: func() client.ObjectList { return &autov1alpha1.UpdateList{} },
+		columns: []column{
+			{heading: "NAME", cell: text(name)},
+			{heading: "WORKSPACE", cell: of(func(update *autov1alpha1.Update) string { return update.Spec.WorkspaceName })},
+			{heading: "TYPE", cell: of(func(update *autov1alpha1.Update) string { return string(update.Spec.Type) })},
+			{heading: "STATE", cell: func(object client.Object, _ time.Time) print.Cell { return stateOf(object.(*autov1alpha1.Update)) }},
+			{heading: "CHANGES", cell: of(func(update *autov1alpha1.Update) string { return counts(update.Status.ResourceChanges) })},
+			{heading: "REVISION", wide: true, cell: of(revisionOf)},
+			{heading: "AGE", cell: age},
+			{heading: "DURATION", cell: func(object client.Object, now time.Time) print.Cell {
+				return print.Cell{Text: durationOf(object.(*autov1alpha1.Update), now)}
+			}},
+			{heading: "URL", wide: true, cell: of(func(update *autov1alpha1.Update) string { return update.Status.Permalink })},
+			{heading: "MESSAGE", cell: of(updateMessage)},
+		},
+	}
+}
+
+// updateMessage says how the Update ended, or what it does or waits for.
+func updateMessage(update *autov1alpha1.Update) string {
+	if update.Status.Message != "" {
+		return short(update.Status.Message)
+	}
+	return message(update.Status.Conditions, autov1alpha1.UpdateProgressing)
+}
+
+// stateOf is the state of an Update. One that no agent has accepted yet waits.
+func stateOf(update *autov1alpha1.Update) print.Cell {
+	switch state := update.Status.State; state {
+	case "":
+		return print.Cell{Text: "Waiting", Style: print.Busy}
+	case autov1alpha1.UpdateStateSucceeded:
+		return print.Cell{Text: string(state), Style: print.Good}
+	case autov1alpha1.UpdateStateQueued, autov1alpha1.UpdateStatePreparing, autov1alpha1.UpdateStateRunning:
+		return print.Cell{Text: string(state), Style: print.Busy}
+	default:
+		return print.Cell{Text: string(state), Style: print.Bad}
+	}
+}
+
+func revisionOf(update *autov1alpha1.Update) string {
+	if update.Status.Revision == "" && update.Spec.Source != nil {
+		return short(update.Spec.Source.Revision)
+	}
+	return short(update.Status.Revision)
+}
+
+// durationOf is how long the operation took, or takes already.
+func durationOf(update *autov1alpha1.Update, now time.Time) string {
+	if update.Status.StartTime == nil {
+		return ""
+	}
+	end := now
+	if update.Status.EndTime != nil {
+		end = update.Status.EndTime.Time
+	}
+	return since(update.Status.StartTime.Time, end)
+}
+
+// ready is the status of the condition Ready.
+func ready(conditions []metav1.Condition) print.Cell {
+	condition := apimeta.FindStatusCondition(conditions, meta.ReadyCondition)
+	switch {
+	case condition == nil:
+		return print.Cell{Text: "Unknown", Style: print.Busy}
+	case condition.Status == metav1.ConditionTrue:
+		return print.Cell{Text: "True", Style: print.Good}
+	case condition.Status == metav1.ConditionFalse:
+		return print.Cell{Text: "False", Style: print.Bad}
+	}
+	return print.Cell{Text: string(condition.Status), Style: print.Busy}
+}
+
+func message(conditions []metav1.Condition, name string) string {
+	if condition := apimeta.FindStatusCondition(conditions, name); condition != nil {
+		return short(condition.Message)
+	}
+	return "not reconciled yet"
+}
+
+func title(value bool) string {
+	if value {
+		return "True"
+	}
+	return "False"
+}
+
+// hash is one that nobody reads to its end.
+var hash = regexp.MustCompile(`(sha1:|sha256:|^)([0-9a-f]{8})[0-9a-f]{24,}`)
+
+// short is a revision with eight digits of each hash, as Flux shows it.
+func short(revision string) string { return hash.ReplaceAllString(revision, "$1$2") }
+
+func since(start, end time.Time) string {
+	if start.IsZero() {
+		return ""
+	}
+	return duration.HumanDuration(max(end.Sub(start), 0))
+}
+
+// signs are those of the kinds of resource changes, in the order in which they are shown.
+func signs() [][2]string {
+	return [][2]string{
+		{"create", "+"}, {"import", "="}, {"update", "~"}, {"replace", "±"}, {"delete", "-"}, {"read", ">"}, {"refresh", "↻"}, {"discard", "<"},
+	}
+}
+
+// counts is a short form of numbers of resource changes: "+2 ~1 -1, 4 unchanged".
+func counts(changes map[string]int64) string {
+	var parts []string
+	left := maps.Clone(changes)
+	for _, sign := range signs() {
+		if left[sign[0]] > 0 {
+			parts = append(parts, fmt.Sprintf("%s%d", sign[1], left[sign[0]]))
+		}
+		delete(left, sign[0])
+	}
+	same := left["same"]
+	delete(left, "same")
+	for _, kind := range slices.Sorted(maps.Keys(left)) {
+		parts = append(parts, fmt.Sprintf("%d %s", left[kind], kind))
+	}
+	text := strings.Join(parts, " ")
+	switch {
+	case same > 0 && text != "":
+		return fmt.Sprintf("%s, %d unchanged", text, same)
+	case same > 0:
+		return fmt.Sprintf("%d unchanged", same)
+	}
+	return text
+}
+
+// order sorts objects by time, or by namespace and name.
+func (k kind) order(objects []client.Object) {
+	slices.SortStableFunc(objects, func(a, b client.Object) int {
+		byTime := 0
+		if k.when != nil {
+			byTime = k.when(a).Compare(k.when(b))
+		}
+		return cmp.Or(byTime, strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
+	})
+}

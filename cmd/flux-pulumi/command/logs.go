@@ -1,0 +1,198 @@
+package command
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+)
+
+const (
+	// maxLogLine is the longest line of a log that is shown, in bytes.
+	maxLogLine = 1 << 20
+	// logGrace is how long the log of an Update that has ended may take to arrive.
+	logGrace = 5 * time.Second
+	// operationEnded is what an agent logs last about an operation.
+	operationEnded = "operation ended"
+)
+
+// logOptions are the flags of "logs".
+type logOptions struct {
+	update                  string
+	follow, whole, withTime bool
+}
+
+func (s *session) logs() *cobra.Command {
+	options := logOptions{}
+	cmd := &cobra.Command{
+		Use: "stack NAME", Short: "Show what Pulumi prints in the last or running update of a Stack",
+		Long: "Show what Pulumi prints in an update of a Stack: the one that runs, until it ends, or else the last one. It is in the\n" +
+			"log of the Workspace's pod; with the process runtime it is in a file on the machine of the controller.",
+		Example:           fmt.Sprintf("  %s logs stack network", invocation(s.Program)),
+		Args:              arguments(cobra.ExactArgs(1)),
+		ValidArgsFunction: s.completeNames(stacks()),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := s.connect()
+			if err != nil {
+				return err
+			}
+			return s.showLogs(cmd.Context(), c, args[0], options)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&options.update, "update", "", "Show this Update of the Stack.")
+	flags.BoolVarP(&options.follow, "follow", "f", true, "Go on while the update runs.")
+	flags.BoolVar(&options.whole, "agent", false, "Show what the agent logs about the update, too.")
+	flags.BoolVar(&options.withTime, "timestamps", false, "Show when each line was printed.")
+	_ = cmd.RegisterFlagCompletionFunc("update", s.completeNames(updates())) // fails for a flag that does not exist
+	return group("logs", "Show what Pulumi prints", cmd)
+}
+
+func (s *session) showLogs(ctx context.Context, c *cluster, name string, options logOptions) error {
+	update, err := c.updateOf(ctx, name, options.update)
+	if err != nil {
+		return err
+	}
+	workspace := &autov1alpha1.Workspace{}
+	if err := c.read(ctx, c.key(cmp.Or(update.Spec.WorkspaceName, name)), workspace); err != nil {
+		return err
+	}
+	if update.Status.StartTime == nil {
+		return failed(exitNotReady, "update %s has not started: %s", update.Name, updateMessage(update))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	follow := options.follow && !update.IsComplete()
+	log, err := c.openLog(ctx, workspace, update.Status.StartTime.Time, follow)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	reader := &logReader{session: s, update: update, options: options}
+	if follow {
+		go c.endWith(ctx, cancel, update)
+	}
+	err = reader.copy(log)
+	if ctx.Err() == nil && err != nil {
+		return fmt.Errorf("read the log of %s: %w", workspace.Name, err)
+	}
+	if reader.lines == 0 {
+		return fmt.Errorf("the log has nothing of update %s any more, or not yet: its pod was replaced, its log was rotated, or it did not "+
+			"get to Pulumi. The Update says: %s", update.Name, short(update.Status.Message))
+	}
+	return nil
+}
+
+// updateOf is the named Update of the Stack; without a name, the one that runs, or else the last one.
+func (c *cluster) updateOf(ctx context.Context, name, wanted string) (*autov1alpha1.Update, error) {
+	stack, update := &pulumiv1.Stack{}, &autov1alpha1.Update{}
+	if err := c.read(ctx, c.key(name), stack); err != nil {
+		return nil, err
+	}
+	if wanted == "" && stack.Status.CurrentUpdate != nil {
+		wanted = stack.Status.CurrentUpdate.Name
+	}
+	if wanted = cmp.Or(wanted, nameOfLast(stack)); wanted == "" {
+		return nil, fmt.Errorf("the Stack %q had no update yet", name)
+	}
+	if err := c.read(ctx, c.key(wanted), update); err != nil {
+		return nil, err
+	}
+	if of := cmp.Or(update.Labels[pulumiv1.StackNameLabel], update.Spec.WorkspaceName); of != name {
+		return nil, fmt.Errorf("the Update %q is one of %q, not of the Stack %q", wanted, of, name)
+	}
+	return update, nil
+}
+
+// endWith ends the log some time after the Update, in case that its end is not in it.
+func (c *cluster) endWith(ctx context.Context, end context.CancelFunc, update *autov1alpha1.Update) {
+	ticker := time.NewTicker(2 * pollInterval)
+	defer ticker.Stop()
+	latest, ended := &autov1alpha1.Update{}, time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		err := c.read(ctx, client.ObjectKeyFromObject(update), latest)
+		if err == nil && !latest.IsComplete() || err != nil && client.IgnoreNotFound(err) != nil {
+			continue
+		}
+		if ended.IsZero() {
+			ended = time.Now()
+		}
+		if time.Since(ended) > logGrace {
+			end()
+			return
+		}
+	}
+}
+
+// logReader shows the lines of a log that belong to an Update.
+type logReader struct {
+	*session
+	update  *autov1alpha1.Update
+	options logOptions
+	// lines is how many were shown.
+	lines int
+}
+
+// logLine is one that an agent logs. What Pulumi prints has a stream.
+type logLine struct {
+	Time      time.Time `json:"time"`
+	Message   string    `json:"msg"`
+	Error     string    `json:"error"`
+	Operation string    `json:"operation"`
+	Stream    string    `json:"stream"`
+}
+
+// copy shows the log until it ends, or the operation does.
+func (r *logReader) copy(log io.Reader) error {
+	scanner := bufio.NewScanner(log)
+	scanner.Buffer(nil, maxLogLine)
+	for scanner.Scan() {
+		var line logLine
+		if json.Unmarshal(scanner.Bytes(), &line) != nil || line.Operation != string(r.update.UID) {
+			continue // what is no line of the agent about this operation
+		}
+		if line.Stream != "" || r.options.whole {
+			r.show(line)
+		}
+		if line.Stream == "" && line.Message == operationEnded {
+			return nil
+		}
+	}
+	if err := scanner.Err(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (r *logReader) show(line logLine) {
+	text := strings.TrimRight(plaintext.Strip(line.Message), "\n")
+	if line.Error != "" {
+		text += ": " + print.Clean(line.Error)
+	}
+	if line.Stream == "" {
+		text = r.out.Paint(print.Faint, text)
+	}
+	if r.options.withTime {
+		text = r.out.Paint(print.Faint, line.Time.Format(time.RFC3339)) + " " + text
+	}
+	r.out.Line("%s", text)
+	r.lines++
+}

@@ -1,0 +1,167 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/handback"
+)
+
+const (
+	// operatorName is in the names of the images of the Pulumi Kubernetes Operator.
+	operatorName = "pulumi-kubernetes-operator"
+	// controllerLease is that of stack-controller without a label selector.
+	controllerLease = "stack-controller-leader-election"
+	// handBackInterval is the time between two looks at what is being deleted.
+	handBackInterval = time.Second
+	// migrateTimeout is how long to wait for running updates, and for pods to end.
+	migrateTimeout = 15 * time.Minute
+)
+
+func (s *session) migrate() *cobra.Command {
+	return group("migrate", "Move from the Pulumi Kubernetes Operator, and back",
+		s.migratePlan(), s.migrateStop(), s.migrateBack())
+}
+
+func (s *session) migrateStop() *cobra.Command {
+	timeout := migrateTimeout
+	cmd := &cobra.Command{
+		Use: "stop DEPLOYMENT", Short: "Stop a controller when no update runs",
+		Long: "Wait until no update runs, scale the Deployment of a controller to 0, and wait until its pods are gone. It is the\n" +
+			"operator on the way here, and stack-controller on the way back. To go back on this step, scale it up again.\n" +
+			"Suspend what would restore it first: a HelmRelease, a Kustomization or an Application.",
+		Example: fmt.Sprintf("  %s migrate stop pulumi-kubernetes-operator -n pulumi-kubernetes-operator", invocation(s.Program)),
+		Args:    arguments(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := s.connect()
+			if err != nil {
+				return err
+			}
+			return s.stopController(cmd.Context(), c, args[0], timeout)
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The longest time to wait for updates, and then for pods.")
+	return cmd
+}
+
+func (s *session) stopController(ctx context.Context, c *cluster, name string, timeout time.Duration) error {
+	deployment := &unstructured.Unstructured{}
+	deployment.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"})
+	if err := c.read(ctx, c.key(name), deployment); err != nil {
+		return err
+	}
+	if !isController(deployment) {
+		return fmt.Errorf("the Deployment %q has the image %s, which is neither the operator's nor stack-controller's", name, imageOf(deployment))
+	}
+	s.log.Waiting("waiting until no update runs")
+	if err := s.await(ctx, timeout, "the end of all updates", c.noneRuns); err != nil {
+		return err
+	}
+	s.log.Step("scaling Deployment %s/%s from %d to 0", c.namespace, name, replicasOf(deployment))
+	before := deployment.DeepCopy()
+	if err := unstructured.SetNestedField(deployment.Object, int64(0), "spec", "replicas"); err != nil {
+		return fmt.Errorf("set the replicas of Deployment %s: %w", name, err)
+	}
+	if err := c.change(ctx, before, deployment); err != nil {
+		return err
+	}
+	err := s.await(ctx, timeout, "the end of Deployment "+name, func(ctx context.Context) (progress, error) {
+		if err := c.read(ctx, c.key(name), deployment); err != nil {
+			return progress{}, err
+		}
+		left, _, _ := unstructured.NestedInt64(deployment.Object, "status", "replicas")
+		seen, _, _ := unstructured.NestedInt64(deployment.Object, "status", "observedGeneration")
+		return progress{
+			state: "waiting for its pods to end", detail: fmt.Sprintf("%d left", left), done: left == 0 && seen >= deployment.GetGeneration(),
+		}, nil
+	})
+	if err == nil {
+		s.log.Success("Deployment %s/%s has stopped", c.namespace, name)
+	}
+	return err
+}
+
+// noneRuns is done when no Update of the cluster runs.
+func (c *cluster) noneRuns(ctx context.Context) (progress, error) {
+	running, err := c.running(ctx)
+	if err != nil {
+		return progress{}, err
+	}
+	return progress{state: "updates are running", detail: strings.Join(running, ", "), done: len(running) == 0}, nil
+}
+
+// running names the Updates of the cluster that run, as the operator and this controller mark them.
+func (c *cluster) running(ctx context.Context) (names []string, err error) {
+	list := &autov1alpha1.UpdateList{}
+	if err := c.list(ctx, list); err != nil {
+		return nil, err
+	}
+	for _, update := range list.Items {
+		for _, condition := range update.Status.Conditions {
+			if condition.Type == autov1alpha1.UpdateProgressing && condition.Status == "True" {
+				names = append(names, update.Namespace+"/"+update.Name)
+			}
+		}
+	}
+	return names, nil
+}
+
+// isController reports whether the Deployment is one of the operator or of stack-controller.
+func isController(deployment *unstructured.Unstructured) bool {
+	return isOperator(deployment) || deployment.GetLabels()[controllerLabel] == "stack-controller"
+}
+
+// isOperator reports whether the Deployment runs the operator.
+func isOperator(deployment *unstructured.Unstructured) bool {
+	return strings.Contains(imageOf(deployment), operatorName) || deployment.GetLabels()[controllerLabel] == operatorName
+}
+
+func replicasOf(deployment *unstructured.Unstructured) int64 {
+	if replicas, set, _ := unstructured.NestedInt64(deployment.Object, "spec", "replicas"); set {
+		return replicas
+	}
+	return 1
+}
+
+func (s *session) migrateBack() *cobra.Command {
+	var dryRun bool
+	controller, timeout := "", migrateTimeout
+	cmd := &cobra.Command{
+		Use: "back", Short: "Hand all objects back to the Pulumi Kubernetes Operator",
+		Long: "Make all objects what the Pulumi Kubernetes Operator expects of them, so that it can be started again: the same as\n" +
+			"the command 'hand-back' of the controller, with your rights. It changes nothing while stack-controller or an update\n" +
+			"runs, and can be repeated. With --namespace it is for one namespace. See docs/guides/migration.md.",
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := s.connect()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("--timeout of %s is over", timeout))
+			defer cancel()
+			err = handback.Run(ctx, handback.Options{
+				Client: c.client, Namespace: *s.flags.Namespace, Lease: client.ObjectKey{Namespace: controller, Name: controllerLease},
+				DryRun: dryRun, Out: s.out, PollInterval: handBackInterval,
+			})
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return failed(exitTimeout, "%w", cmp.Or(err, ctx.Err()))
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Say what would be done, and change nothing.")
+	cmd.Flags().StringVar(&controller, "controller-namespace", "flux-system",
+		"The namespace of stack-controller, where its lease says whether it runs.")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The longest time to wait for pods to end.")
+	return cmd
+}

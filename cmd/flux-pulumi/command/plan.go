@@ -1,0 +1,274 @@
+package command
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+)
+
+// maxPlanText bounds the text of a plan, in bytes.
+const maxPlanText = 64 << 20
+
+// planOptions are the flags of the commands about plans.
+type planOptions struct {
+	waiting
+	digest, reason string
+	diff           bool
+}
+
+func (s *session) plan() *cobra.Command {
+	return group("plan", "See, approve and reject plans", s.showPlan(),
+		s.decidePlan("approve", "Approve the plan of a Stack", autov1alpha1.ApprovalApprove),
+		s.decidePlan("reject", "Reject the plan of a Stack", autov1alpha1.ApprovalReject))
+}
+
+func (s *session) showPlan() *cobra.Command {
+	options := planOptions{}
+	cmd := &cobra.Command{
+		Use: "show NAME", Short: "Show the plan of a Stack",
+		Long: "Show what the plan of a Stack would change, its digest, and who approved it. With --diff, it shows the values as well, for which\n" +
+			"you need the right to read the Secrets of the plan. Values that Pulumi knows as secret are not in them.",
+		Args: arguments(cobra.ExactArgs(1)), ValidArgsFunction: s.completeNames(stacks()),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := s.connect()
+			if err != nil {
+				return err
+			}
+			_, err = s.printPlan(cmd.Context(), c, args[0], options.diff)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&options.diff, "diff", false, "Show old and new values.")
+	return cmd
+}
+
+func (s *session) decidePlan(use, short string, decision autov1alpha1.ApprovalDecision) *cobra.Command {
+	options := planOptions{}
+	cmd := &cobra.Command{
+		Use: use + " NAME", Short: short,
+		Long: short + ": the one with this digest, and no other that takes its place meanwhile. Without --digest, the plan is shown, and you\n" +
+			"are asked. It creates an Approval, which says who you are and cannot be changed.",
+		Example: fmt.Sprintf("  %s plan %s network --digest sha256:… --reason CHG-42", invocation(s.Program), use),
+		Args:    arguments(cobra.ExactArgs(1)), ValidArgsFunction: s.completeNames(stacks()),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if options.digest == "" && !isTerminal(s.In) {
+				return usage(cmd, errors.New("without a terminal, say which plan with --digest"))
+			}
+			c, err := s.connect()
+			if err != nil {
+				return err
+			}
+			return s.decideOnPlan(cmd.Context(), c, args[0], decision, options)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&options.digest, "digest", "", "The digest of the plan that was looked at.")
+	flags.StringVar(&options.reason, "reason", "", "Why, for example the number of a change request.")
+	flags.DurationVar(&options.timeout, "timeout", time.Minute, "The longest time to wait until the Approval counts.")
+	return cmd
+}
+
+// planOf reads the Stack and its plan.
+func (c *cluster) planOf(ctx context.Context, name string) (*pulumiv1.Stack, *autov1alpha1.Update, error) {
+	stack, update := &pulumiv1.Stack{}, &autov1alpha1.Update{}
+	if err := c.read(ctx, c.key(name), stack); err != nil {
+		return nil, nil, err
+	}
+	if stack.Status.Plan == nil {
+		return nil, nil, fmt.Errorf("the Stack %q has no plan", name)
+	}
+	return stack, update, c.read(ctx, c.key(stack.Status.Plan.Name), update)
+}
+
+// printPlan shows the plan of a Stack.
+func (s *session) printPlan(ctx context.Context, c *cluster, name string, diff bool) (*pulumiv1.Stack, error) {
+	stack, update, err := c.planOf(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	plan := stack.Status.Plan
+	rows := [][]print.Cell{
+		{{Text: "plan"}, {Text: plan.Name}},
+		{{Text: "digest"}, {Text: plan.Digest}},
+		{{Text: "state"}, {Text: string(plan.State), Style: planStyle(plan.State)}},
+		{{Text: "operation"}, {Text: fmt.Sprintf("%s (%s)", plan.Operation, plan.Summary)}},
+		{{Text: "because"}, {Text: short(plan.Trigger)}},
+	}
+	if plan.Revision != "" {
+		rows = append(rows, []print.Cell{{Text: "revision"}, {Text: short(plan.Revision)}})
+	}
+	if plan.ExpiresAt != nil && (plan.State == pulumiv1.PlanPending || plan.State == pulumiv1.PlanApproved) {
+		rows = append(rows, []print.Cell{{Text: "expires in"}, {Text: since(s.Now(), plan.ExpiresAt.Time)}})
+	}
+	for _, approval := range plan.Approvals {
+		text := strings.TrimSpace(approval.By + " " + approval.Reason)
+		rows = append(rows, []print.Cell{{Text: "approved by"}, {Text: text, Style: print.Good}})
+	}
+	if plan.RejectedBy != "" {
+		rows = append(rows, []print.Cell{{Text: "rejected by"}, {Text: plan.RejectedBy, Style: print.Bad}})
+	}
+	details := print.NewTable(s.out, "", "")
+	details.Headless()
+	details.Write(rows...)
+	s.out.Line("")
+	if diff {
+		return stack, s.printValues(ctx, c, update)
+	}
+	var changes [][]print.Cell
+	for i := range update.Status.Changes {
+		changes = append(changes, changeRow(&update.Status.Changes[i]))
+	}
+	print.NewTable(s.out, "", "TYPE", "NAME", "CHANGE").Write(changes...)
+	if more := update.Status.OmittedChanges; more > 0 {
+		s.log.Warning("%d more are not listed; --diff shows them", more)
+	}
+	if saved := update.Status.Plan; saved != nil && saved.Unknowns > 0 {
+		s.log.Warning("%d values are known only when the plan is carried out", saved.Unknowns)
+	}
+	return stack, nil
+}
+
+func planStyle(state pulumiv1.PlanState) print.Style {
+	switch state {
+	case pulumiv1.PlanApproved, pulumiv1.PlanApplied:
+		return print.Good
+	case pulumiv1.PlanRejected, pulumiv1.PlanFailed:
+		return print.Bad
+	}
+	return print.Busy
+}
+
+// printValues shows the text of the plan, line by line: whoever wrote what is in it, a terminal understands nothing of that.
+func (s *session) printValues(ctx context.Context, c *cluster, update *autov1alpha1.Update) error {
+	if update.Status.Plan == nil || len(update.Status.Plan.Secrets) == 0 {
+		return fmt.Errorf("update %q has no Secret with its plan", update.Name)
+	}
+	secrets := update.Status.Plan.Secrets
+	secret := &corev1.Secret{}
+	if err := c.read(ctx, c.key(secrets[len(secrets)-1]), secret); err != nil {
+		return err
+	}
+	zipped, err := gzip.NewReader(bytes.NewReader(secret.Data[autov1alpha1.PlanTextKey]))
+	if err != nil {
+		return fmt.Errorf("read the plan in Secret %q: %w", secret.Name, err)
+	}
+	lines := bufio.NewReader(io.LimitReader(zipped, maxPlanText))
+	for {
+		line, err := lines.ReadString('\n')
+		if line != "" {
+			line = strings.TrimRight(plaintext.Strip(strings.ToValidUTF8(line, "\uFFFD")), " \r\n")
+			style := print.Plain
+			switch trimmed := strings.TrimSpace(line); {
+			case strings.HasPrefix(trimmed, "+"):
+				style = print.Good
+			case strings.HasPrefix(trimmed, "-"):
+				style = print.Bad
+			case strings.HasPrefix(trimmed, "~"):
+				style = print.Busy
+			}
+			s.out.Line("%s", s.out.Paint(style, line))
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the plan in Secret %q: %w", secret.Name, err)
+		}
+	}
+}
+
+// decideOnPlan creates an Approval and waits until it counts.
+func (s *session) decideOnPlan(ctx context.Context, c *cluster, name string, decision autov1alpha1.ApprovalDecision, options planOptions) error {
+	stack, err := s.planToDecide(ctx, c, name, decision, options.digest)
+	if err != nil {
+		return err
+	}
+	by, err := c.whoAmI(ctx)
+	if err != nil {
+		return err
+	}
+	plan := stack.Status.Plan
+	approval := &autov1alpha1.Approval{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, GenerateName: stack.Name + "-"},
+		Spec: autov1alpha1.ApprovalSpec{
+			Update: plan.Name, Digest: plan.Digest, Decision: decision, Reason: options.reason, By: by,
+		},
+	}
+	if err := c.create(ctx, approval); err != nil {
+		return err
+	}
+	s.log.Step("created Approval %s of plan %s by %s", approval.Name, plan.Name, print.Clean(by))
+	key := c.key(approval.Name)
+	err = s.await(ctx, options.timeout, "Approval "+approval.Name, func(ctx context.Context) (progress, error) {
+		err := c.read(ctx, key, approval)
+		return progress{done: conditions.Has(approval, autov1alpha1.ApprovalAccepted), state: "waiting until the Approval counts"}, err
+	})
+	if err != nil {
+		return err
+	}
+	if !conditions.IsTrue(approval, autov1alpha1.ApprovalAccepted) {
+		return failed(exitNotReady, "the Approval does not count: %s", conditions.GetMessage(approval, autov1alpha1.ApprovalAccepted))
+	}
+	if decision == autov1alpha1.ApprovalReject {
+		s.log.Success("plan %s is rejected", plan.Name)
+		return nil
+	}
+	s.log.Success("plan %s is approved (%s)", plan.Name, plan.Summary)
+	return nil
+}
+
+// planToDecide is the Stack with the plan that is meant: the one with the digest, or the one that is shown and confirmed.
+func (s *session) planToDecide(
+	ctx context.Context, c *cluster, name string, decision autov1alpha1.ApprovalDecision, digest string,
+) (*pulumiv1.Stack, error) {
+	if digest != "" {
+		stack, _, err := c.planOf(ctx, name)
+		if err == nil && stack.Status.Plan.Digest != digest {
+			err = failed(exitNotReady, "the plan of Stack %q is another one by now: %s; see '%s plan show %s'",
+				name, stack.Status.Plan.Digest, invocation(s.Program), name)
+		}
+		return stack, err
+	}
+	stack, err := s.printPlan(ctx, c, name, false)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(s.log, "%s this plan? [y/N] ", decision)
+	answer, err := bufio.NewReader(io.LimitReader(s.In, 1024)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	if !strings.EqualFold(strings.TrimSpace(answer), "y") {
+		return nil, errors.New("nothing was decided")
+	}
+	return stack, nil
+}
+
+// whoAmI is the name of the user as the API server knows it.
+func (c *cluster) whoAmI(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	review := &authenticationv1.SelfSubjectReview{}
+	if err := c.client.Create(ctx, review); err != nil {
+		return "", c.explained(err, "ask who you are")
+	}
+	return review.Status.UserInfo.Username, nil
+}

@@ -1,0 +1,173 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+func (s *session) reconcile() *cobra.Command {
+	var options waiting
+	var withSource bool
+	cmd := &cobra.Command{
+		Use: "stack NAME", Short: "Run an update of a Stack now",
+		Long: "Run an update of a Stack now, whether anything changed or not, and wait for it. It has the annotation\n" +
+			meta.ReconcileRequestAnnotation + " on the Stack and, with --with-source, on its source first.",
+		Example:           fmt.Sprintf("  %s reconcile stack network --with-source", invocation(s.Program)),
+		Args:              arguments(cobra.ExactArgs(1)),
+		ValidArgsFunction: s.completeNames(stacks()),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := s.connect()
+			if err != nil {
+				return err
+			}
+			return s.reconcileStack(cmd.Context(), c, args[0], options, withSource)
+		},
+	}
+	options.addFlags(cmd)
+	cmd.Flags().BoolVar(&withSource, "with-source", false, "Let Flux fetch the source first.")
+	return group("reconcile", "Run an update now", cmd)
+}
+
+func (s *session) reconcileStack(ctx context.Context, c *cluster, name string, options waiting, withSource bool) error {
+	stack := &pulumiv1.Stack{}
+	if err := c.read(ctx, c.key(name), stack); err != nil {
+		return err
+	}
+	if stack.Spec.Suspend {
+		return fmt.Errorf("the Stack %q is suspended: resume it first", name)
+	}
+	if withSource {
+		if err := s.reconcileSource(ctx, c, stack, options.timeout); err != nil {
+			return err
+		}
+		if err := c.read(ctx, c.key(name), stack); err != nil {
+			return err
+		}
+	}
+	s.log.Step("annotating Stack %s in %s namespace", name, c.namespace)
+	before, request := stack.DeepCopy(), s.Now().Format(time.RFC3339Nano)
+	metav1.SetMetaDataAnnotation(&stack.ObjectMeta, meta.ReconcileRequestAnnotation, request)
+	if err := c.change(ctx, before, stack); err != nil {
+		return err
+	}
+	s.log.Success("Stack annotated")
+	return s.finish(ctx, c, before, request, options)
+}
+
+// finish waits until the Stack has done what the request asks for, and says what came of it.
+func (s *session) finish(ctx context.Context, c *cluster, before *pulumiv1.Stack, request string, options waiting) error {
+	if !options.wait {
+		return nil
+	}
+	s.log.Waiting("waiting for Stack %s", before.Name)
+	stack, err := s.awaitStack(ctx, c, client.ObjectKeyFromObject(before), options.timeout, request, nameOfLast(before))
+	if err != nil {
+		return err
+	}
+	result := ""
+	if last := stack.Status.LastUpdate; last != nil && counts(last.ResourceChanges) != "" {
+		result = " (" + counts(last.ResourceChanges) + ")"
+	}
+	s.log.Success("Stack %s is ready: applied revision %s%s", stack.Name, short(stack.Status.LastAppliedRevision), result)
+	return nil
+}
+
+func nameOfLast(stack *pulumiv1.Stack) string {
+	if stack.Status.LastUpdate == nil {
+		return ""
+	}
+	return stack.Status.LastUpdate.Name
+}
+
+// sourceOf is the object that the Stack takes its program from, nil without one. It has no content yet.
+func sourceOf(stack *pulumiv1.Stack) *unstructured.Unstructured {
+	source := &unstructured.Unstructured{}
+	source.SetNamespace(stack.Namespace)
+	switch {
+	case stack.Spec.FluxSource != nil:
+		reference := stack.Spec.FluxSource.SourceRef
+		version := reference.APIVersion
+		if version == "" {
+			version = "source.toolkit.fluxcd.io/v1"
+		}
+		source.SetGroupVersionKind(schema.FromAPIVersionAndKind(version, reference.Kind))
+		source.SetName(reference.Name)
+		if reference.Namespace != "" {
+			source.SetNamespace(reference.Namespace)
+		}
+	case stack.Spec.ProgramRef != nil:
+		source.SetGroupVersionKind(pulumiv1.GroupVersion.WithKind("Program"))
+		source.SetName(stack.Spec.ProgramRef.Name)
+	default:
+		return nil
+	}
+	return source
+}
+
+// reconcileSource lets Flux fetch the source of the Stack.
+func (s *session) reconcileSource(ctx context.Context, c *cluster, stack *pulumiv1.Stack, timeout time.Duration) error {
+	source := sourceOf(stack)
+	if source == nil || stack.Spec.FluxSource == nil {
+		s.log.Step("Stack %s has no Flux source: its request checks what it is made of", stack.Name)
+		return nil
+	}
+	key := client.ObjectKeyFromObject(source)
+	if err := c.read(ctx, key, source); err != nil {
+		return err
+	}
+	if suspended, _, _ := unstructured.NestedBool(source.Object, "spec", "suspend"); suspended {
+		return fmt.Errorf("%s %q is suspended: resume it first", source.GetKind(), source.GetName())
+	}
+	s.log.Step("annotating %s %s in %s namespace", source.GetKind(), source.GetName(), source.GetNamespace())
+	before, request := source.DeepCopy(), s.Now().Format(time.RFC3339Nano)
+	annotations := source.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[meta.ReconcileRequestAnnotation] = request
+	source.SetAnnotations(annotations)
+	if err := c.change(ctx, before, source); err != nil {
+		return err
+	}
+	s.log.Success("%s annotated", source.GetKind())
+	s.log.Waiting("waiting for %s %s", source.GetKind(), source.GetName())
+	err := s.await(ctx, timeout, fmt.Sprintf("%s %s", source.GetKind(), key), func(ctx context.Context) (progress, error) {
+		if err := c.read(ctx, key, source); err != nil {
+			return progress{}, err
+		}
+		return fetched(source, request)
+	})
+	if err != nil {
+		return err
+	}
+	revision, _, _ := unstructured.NestedString(source.Object, "status", "artifact", "revision")
+	s.log.Success("fetched revision %s", short(revision))
+	return nil
+}
+
+// fetched reports whether the source has done what the request asks for.
+func fetched(source *unstructured.Unstructured, request string) (progress, error) {
+	handled, _, _ := unstructured.NestedString(source.Object, "status", "lastHandledReconcileAt")
+	if handled != request {
+		return progress{state: "waiting for the controller of the source"}, nil
+	}
+	result, err := status.Compute(source)
+	if err != nil {
+		return progress{}, fmt.Errorf("read the status of %s %s: %w", source.GetKind(), source.GetName(), err)
+	}
+	if result.Status == status.FailedStatus {
+		return progress{}, failed(exitNotReady, "%s %q is not ready: %s", source.GetKind(), source.GetName(), result.Message)
+	}
+	return progress{state: "fetching", detail: result.Message, done: result.Status == status.CurrentStatus}, nil
+}

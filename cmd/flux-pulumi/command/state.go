@@ -1,0 +1,144 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/spf13/cobra"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+func (s *session) state() *cobra.Command {
+	return group("state", "Save and restore the state of a stack", s.exportState(), s.importState())
+}
+
+func (s *session) exportState() *cobra.Command {
+	var file string
+	var secrets bool
+	cmd := &cobra.Command{
+		Use: "export NAME", Short: "Write the state of a Stack's Pulumi stack to a file",
+		Long: "Write the state of a Stack's Pulumi stack to a file, with 'pulumi stack export' in the pod of its Workspace.",
+	}
+	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) (err error) {
+		out, command := io.Writer(s.out), []string{"stack", "export"}
+		if secrets {
+			command = append(command, "--show-secrets")
+		}
+		if file != "" {
+			opened, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+			if err != nil {
+				return fmt.Errorf("write the state: %w", err)
+			}
+			defer func() { err = errors.Join(err, opened.Close()) }()
+			out = opened
+		}
+		return c.pulumi(ctx, stack, nil, out, command...)
+	})
+	cmd.Flags().StringVarP(&file, "file", "f", "", "The file; the standard output without it.")
+	cmd.Flags().BoolVar(&secrets, "show-secrets", false, "Write secrets in clear.")
+	return cmd
+}
+
+func (s *session) importState() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: "import NAME", Short: "Replace the state of a Stack's Pulumi stack by that of a file",
+		Long: "Replace the state of a Stack's Pulumi stack by that of a file, with 'pulumi stack import' in the pod of its\n" +
+			"Workspace. The Stack has to be suspended, so that no update runs meanwhile.",
+	}
+	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
+		if current := stack.Status.CurrentUpdate; !stack.Spec.Suspend || current != nil {
+			return fmt.Errorf("the Stack %q is not at rest: suspend it, and let its update end, or cancel it", stack.Name)
+		}
+		in := s.In
+		if file != "" {
+			opened, err := os.Open(file)
+			if err != nil {
+				return fmt.Errorf("read the state: %w", err)
+			}
+			defer opened.Close()
+			in = opened
+		}
+		if err := c.pulumi(ctx, stack, in, io.Discard, "stack", "import"); err != nil {
+			return err
+		}
+		s.log.Success("state of %s imported", stack.Spec.Stack)
+		return nil
+	})
+	cmd.Flags().StringVarP(&file, "file", "f", "", "The file; the standard input without it.")
+	return cmd
+}
+
+func (s *session) unlock() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "stack NAME", Short: "Release the lock of a Stack's Pulumi stack",
+		Long: "Release all locks of a Stack's Pulumi stack, with 'pulumi cancel' in the pod of its Workspace. Those of processes\n" +
+			"that still run are released, too, and two updates at the same time damage the state: be sure that the holder is\n" +
+			"gone. The locks of processes that the controller started are released by itself.",
+	}
+	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
+		if err := c.refuseRunning(ctx, stack); err != nil {
+			return err
+		}
+		if err := s.confirmUnlock(cmd, stack, yes); err != nil {
+			return err
+		}
+		if err := c.pulumi(ctx, stack, nil, io.Discard, "cancel", "--yes"); err != nil {
+			return err
+		}
+		s.log.Success("locks of %s released; '%s reconcile stack %s' tries again at once", stack.Spec.Stack, invocation(s.Program), stack.Name)
+		return nil
+	})
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask.")
+	return group("unlock", "Release a lock", cmd)
+}
+
+// refuseRunning fails when an update of the Stack runs: the lock is its own.
+func (c *cluster) refuseRunning(ctx context.Context, stack *pulumiv1.Stack) error {
+	current := stack.Status.CurrentUpdate
+	if current == nil {
+		return nil
+	}
+	update := &autov1alpha1.Update{}
+	err := c.read(ctx, c.key(current.Name), update)
+	if err == nil && update.Status.State == autov1alpha1.UpdateStateRunning {
+		return fmt.Errorf("update %s of the Stack %q is running, and has the lock; cancel it instead", update.Name, stack.Name)
+	}
+	return client.IgnoreNotFound(err)
+}
+
+// confirmUnlock shows who holds the lock, and asks.
+func (s *session) confirmUnlock(cmd *cobra.Command, stack *pulumiv1.Stack, yes bool) error {
+	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
+	if condition != nil && condition.Reason == pulumiv1.UpdateConflictReason {
+		s.log.Warning("%s", short(condition.Message))
+	} else {
+		s.log.Warning("the Stack %q does not report a lock", stack.Name)
+	}
+	if yes {
+		return nil
+	}
+	if !isTerminal(s.In) {
+		return usage(cmd, errors.New("without a terminal, confirm with --yes"))
+	}
+	fmt.Fprintf(s.log, "Is the holder gone, and shall all locks of %s be released? [y/N] ", stack.Spec.Stack)
+	answer, err := bufio.NewReader(io.LimitReader(s.In, 1024)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if !strings.EqualFold(strings.TrimSpace(answer), "y") {
+		return errors.New("nothing was released")
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/spf13/cobra"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+)
+
+// treeUpdates is how many Updates a tree shows unless it is told otherwise.
+const treeUpdates = 5
+
+func (s *session) tree() *cobra.Command {
+	t := &treeOf{session: s}
+	cmd := &cobra.Command{
+		Use: "stack NAME", Short: "Show a Stack with its source, Workspace, Updates, dependencies and Pulumi resources",
+		Long: "Show a Stack with its source, Workspace, Updates and dependencies. With --resources, the Pulumi resources are read from\n" +
+			"the state, with 'pulumi stack export' in the pod of the Workspace.",
+	}
+	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
+		t.cluster = c
+		root, err := t.build(ctx, stack)
+		if err == nil {
+			s.out.Tree(root)
+		}
+		return err
+	})
+	cmd.Flags().IntVar(&t.limit, "updates", treeUpdates, "How many Updates to show, the latest ones.")
+	cmd.Flags().BoolVar(&t.resources, "resources", false, "Show the Pulumi resources, each below its parent.")
+	return group("tree", "Show what belongs together", cmd)
+}
+
+// treeOf builds the tree of a Stack.
+type treeOf struct {
+	*session
+	cluster   *cluster
+	limit     int
+	resources bool
+}
+
+func (t *treeOf) build(ctx context.Context, stack *pulumiv1.Stack) (*print.Node, error) {
+	root := t.source(ctx, stack)
+	node := root.Add(describe(stack), standing(stack))
+	if err := t.workspace(ctx, stack, node); err != nil {
+		return nil, err
+	}
+	if t.resources {
+		if err := t.cluster.addResources(ctx, stack, node); err != nil {
+			return nil, err
+		}
+	}
+	t.dependencies(ctx, stack, node, []client.ObjectKey{client.ObjectKeyFromObject(stack)})
+	return root, t.dependents(ctx, stack, node)
+}
+
+func describe(stack *pulumiv1.Stack) string {
+	return fmt.Sprintf("Stack %s/%s (%s)", stack.Namespace, stack.Name, stack.Spec.Stack)
+}
+
+// standing is how a Stack stands: ready with a revision, or the reason why not.
+func standing(stack *pulumiv1.Stack) print.Cell {
+	cell := ready(stack.Status.Conditions)
+	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
+	switch {
+	case stack.Spec.Suspend:
+		cell = print.Cell{Text: "suspended", Style: print.Busy}
+	case condition == nil:
+		cell.Text = "not reconciled yet"
+	case condition.Status == metav1.ConditionTrue:
+		cell.Text = strings.TrimSpace("Ready " + short(stack.Status.LastAppliedRevision))
+	default:
+		cell.Text = condition.Reason
+	}
+	return cell
+}
+
+// source is the node of what the Stack takes its program from.
+func (t *treeOf) source(ctx context.Context, stack *pulumiv1.Stack) *print.Node {
+	source := sourceOf(stack)
+	switch {
+	case source != nil:
+		node := &print.Node{Text: fmt.Sprintf("%s %s/%s", source.GetKind(), source.GetNamespace(), source.GetName())}
+		node.Status = t.cluster.standingOf(ctx, source)
+		return node
+	case stack.Spec.ProjectRepo != "":
+		return &print.Node{Text: "git repository " + stack.Spec.ProjectRepo}
+	}
+	return &print.Node{Text: "no source"}
+}
+
+// standingOf is how an object of any kind stands, as kstatus sees it. It reads the object.
+func (c *cluster) standingOf(ctx context.Context, object *unstructured.Unstructured) print.Cell {
+	if err := c.read(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+		return print.Cell{Text: err.Error(), Style: print.Bad}
+	}
+	if suspended, _, _ := unstructured.NestedBool(object.Object, "spec", "suspend"); suspended {
+		return print.Cell{Text: "suspended", Style: print.Busy}
+	}
+	result, err := status.Compute(object)
+	if err != nil {
+		return print.Cell{Text: err.Error(), Style: print.Bad}
+	}
+	revision, _, _ := unstructured.NestedString(object.Object, "status", "artifact", "revision")
+	switch result.Status {
+	case status.CurrentStatus:
+		return print.Cell{Text: strings.TrimSpace("Ready " + short(revision)), Style: print.Good}
+	case status.FailedStatus:
+		return print.Cell{Text: "failed: " + result.Message, Style: print.Bad}
+	}
+	return print.Cell{Text: "not ready: " + result.Message, Style: print.Busy}
+}
+
+// workspace adds the Workspace with its Updates, the latest first.
+func (t *treeOf) workspace(ctx context.Context, stack *pulumiv1.Stack, node *print.Node) error {
+	workspace := &autov1alpha1.Workspace{}
+	err := t.cluster.read(ctx, client.ObjectKeyFromObject(stack), workspace)
+	switch {
+	case err != nil && client.IgnoreNotFound(err) != nil:
+		return err
+	case err != nil:
+		node = node.Add("no Workspace", print.Cell{})
+	default:
+		state := ready(workspace.Status.Conditions)
+		if condition := apimeta.FindStatusCondition(workspace.Status.Conditions, autov1alpha1.WorkspaceReady); condition != nil {
+			state.Text = condition.Reason
+			if condition.Status == metav1.ConditionTrue {
+				state.Text = strings.TrimSpace("Ready " + workspace.Status.PulumiVersion)
+			}
+		}
+		node = node.Add(fmt.Sprintf("Workspace %s/%s", workspace.Namespace, workspace.Name), state)
+	}
+	found, err := t.cluster.updatesOf(ctx, stack)
+	if err != nil {
+		return err
+	}
+	for i := range found[:min(max(t.limit, 0), len(found))] {
+		t.update(&found[i], node)
+	}
+	if more := len(found) - max(t.limit, 0); more > 0 {
+		node.Add(fmt.Sprintf("%d older Updates", more), print.Cell{})
+	}
+	return nil
+}
+
+func (t *treeOf) update(update *autov1alpha1.Update, node *print.Node) {
+	state := stateOf(update)
+	if changes := counts(update.Status.ResourceChanges); changes != "" {
+		state.Text += ", " + changes
+	}
+	if end := update.Status.EndTime; end != nil {
+		state.Text += ", " + since(end.Time, t.Now()) + " ago"
+	}
+	node.Add(strings.TrimSpace(fmt.Sprintf("Update %s (%s) %s", update.Name, update.Spec.Type, revisionOf(update))), state)
+}
+
+// updatesOf are the Updates of the Stack, the latest first.
+func (c *cluster) updatesOf(ctx context.Context, stack *pulumiv1.Stack) ([]autov1alpha1.Update, error) {
+	list := &autov1alpha1.UpdateList{}
+	err := c.list(ctx, list, client.InNamespace(stack.Namespace), client.MatchingLabels{pulumiv1.StackNameLabel: stack.Name})
+	slices.SortStableFunc(list.Items, func(a, b autov1alpha1.Update) int {
+		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	return list.Items, err
+}
+
+// dependenciesOf are the Stacks that the Stack waits for.
+func dependenciesOf(stack *pulumiv1.Stack) (keys []client.ObjectKey) {
+	for _, reference := range stack.Spec.DependsOn {
+		keys = append(keys, client.ObjectKey{Namespace: cmp.Or(reference.Namespace, stack.Namespace), Name: reference.Name})
+	}
+	for _, reference := range stack.Spec.Prerequisites {
+		keys = append(keys, client.ObjectKey{Namespace: stack.Namespace, Name: reference.Name})
+	}
+	return keys
+}
+
+// dependencies adds what the Stack waits for, and what that waits for. The path has the Stacks above.
+func (t *treeOf) dependencies(ctx context.Context, stack *pulumiv1.Stack, node *print.Node, path []client.ObjectKey) {
+	for _, key := range dependenciesOf(stack) {
+		dependency := &pulumiv1.Stack{}
+		switch err := t.cluster.read(ctx, key, dependency); {
+		case slices.Contains(path, key):
+			node.Add("depends on Stack "+key.String(), print.Cell{Text: "a circle", Style: print.Bad})
+		case err != nil:
+			node.Add("depends on Stack "+key.String(), print.Cell{Text: err.Error(), Style: print.Bad})
+		default:
+			below := node.Add("depends on "+describe(dependency), standing(dependency))
+			t.dependencies(ctx, dependency, below, append(slices.Clone(path), key))
+		}
+	}
+}
+
+// dependents adds the Stacks of the namespace that wait for the Stack.
+func (t *treeOf) dependents(ctx context.Context, stack *pulumiv1.Stack, node *print.Node) error {
+	list := &pulumiv1.StackList{}
+	if err := t.cluster.list(ctx, list, client.InNamespace(stack.Namespace)); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		if other := &list.Items[i]; slices.Contains(dependenciesOf(other), client.ObjectKeyFromObject(stack)) {
+			node.Add("needed by "+describe(other), standing(other))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+const (
+	// pollInterval is how often an object that is waited for is read.
+	pollInterval = 500 * time.Millisecond
+	// defaultTimeout is that of Flux's command line.
+	defaultTimeout = 5 * time.Minute
+)
+
+// waiting are the flags of commands that wait.
+type waiting struct {
+	timeout time.Duration
+	wait    bool
+}
+
+func (w *waiting) addFlags(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&w.timeout, "timeout", defaultTimeout, "The longest time to wait.")
+	cmd.Flags().BoolVar(&w.wait, "wait", true, "Wait for the result, and show what happens until then.")
+}
+
+// progress says what an object is doing, and how far it is. It ends the wait when done, and fails when that cannot come any more.
+type progress struct {
+	state, detail string
+	done          bool
+}
+
+// await reads until the function is done, and shows the progress. The name is that of what is waited for.
+func (s *session) await(ctx context.Context, timeout time.Duration, name string, read func(context.Context) (progress, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	start, last := time.Now(), progress{}
+	for {
+		now, err := read(ctx)
+		switch {
+		case err == nil && now.done:
+			return nil
+		case err != nil && ctx.Err() == nil && !temporary(err):
+			return err
+		case err == nil:
+			last = now
+		case ctx.Err() == nil:
+			last = progress{state: "the API server does not answer", detail: err.Error()}
+		}
+		s.log.Progress(last.state, last.detail, time.Since(start))
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return failed(exitTimeout, "%s is not ready after %s: %s", name, timeout, join(last.state, last.detail))
+			}
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}
+
+func join(state, detail string) string {
+	if detail == "" {
+		return state
+	}
+	return state + ": " + detail
+}
+
+// temporary reports whether a call that failed may succeed later.
+func temporary(err error) bool {
+	known := (failure{})
+	status := apierrors.APIStatus(nil)
+	switch {
+	case errors.As(err, &known):
+		return false
+	case errors.As(err, &status):
+		return apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) ||
+			apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
+	}
+	return !apimeta.IsNoMatchError(err)
+}
+
+// awaitStack waits until the Stack is up to date after the request, and shows the progress of its Update. An Update that ends without
+// success after the one of the name ends the wait.
+func (s *session) awaitStack(
+	ctx context.Context, c *cluster, key client.ObjectKey, timeout time.Duration, request, lastUpdate string,
+) (*pulumiv1.Stack, error) {
+	stack := &pulumiv1.Stack{}
+	err := s.await(ctx, timeout, fmt.Sprintf("Stack %s", key), func(ctx context.Context) (progress, error) {
+		if err := c.read(ctx, key, stack); err != nil {
+			return progress{}, err
+		}
+		if done, err := reached(stack, request, lastUpdate); done || err != nil {
+			return progress{done: done}, err
+		}
+		return c.progressOf(ctx, stack), nil
+	})
+	return stack, err
+}
+
+// reached reports whether the Stack is up to date after the request. It fails when the Stack will not be, unless somebody helps.
+func reached(stack *pulumiv1.Stack, request, lastUpdate string) (bool, error) {
+	status, last := &stack.Status, stack.Status.LastUpdate
+	condition := apimeta.FindStatusCondition(status.Conditions, meta.ReadyCondition)
+	if stack.Spec.Suspend {
+		return false, failed(exitNotReady, "Stack %q was suspended meanwhile", stack.Name)
+	}
+	seen := status.ObservedGeneration == stack.Generation && status.LastHandledReconcileAt == request
+	if !seen || status.CurrentUpdate != nil || condition == nil {
+		return false, nil
+	}
+	failedNow := last != nil && last.Name != lastUpdate && last.State == pulumiv1.StackUpdateFailed
+	if failedNow || apimeta.IsStatusConditionTrue(status.Conditions, meta.StalledCondition) {
+		return false, failed(exitNotReady, "Stack %q is not ready (%s): %s", stack.Name, condition.Reason, short(condition.Message))
+	}
+	return apimeta.IsStatusConditionTrue(status.Conditions, meta.ReadyCondition), nil
+}
+
+// progressOf says what the Stack is doing: what its Update does, or what it waits for.
+func (c *cluster) progressOf(ctx context.Context, stack *pulumiv1.Stack) progress {
+	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
+	if current := stack.Status.CurrentUpdate; current != nil {
+		update := &autov1alpha1.Update{}
+		if err := c.read(ctx, client.ObjectKey{Namespace: stack.Namespace, Name: current.Name}, update); err == nil {
+			return progressOfUpdate(update)
+		}
+	}
+	switch {
+	case condition == nil || stack.Status.ObservedGeneration != stack.Generation:
+		return progress{state: "waiting for the controller"}
+	case condition.Status == "True":
+		return progress{state: "waiting for the update to begin"}
+	}
+	return progress{state: condition.Reason, detail: short(condition.Message)}
+}
+
+func progressOfUpdate(update *autov1alpha1.Update) progress {
+	state := fmt.Sprintf("%s %s is %s", update.Spec.Type, update.Name, stateOf(update).Text)
+	detail := counts(update.Status.ResourceChanges)
+	switch text := updateMessage(update); {
+	case detail == "":
+		detail = text
+	case text != "":
+		detail += ", " + text
+	}
+	return progress{state: state, detail: detail}
+}

@@ -1,0 +1,25 @@
+// flux-pulumi is a command line for Stacks. Flux finds it as the plugin "pulumi", and kubectl too when it is called kubectl-pulumi.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/command"
+)
+
+// version is set by the linker: -X main.version=v1.2.3.
+var version = "dev"
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return command.Main(ctx, command.Environment{
+		Version: version, Program: os.Args[0], In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Now: time.Now,
+	}, os.Args[1:])
+}

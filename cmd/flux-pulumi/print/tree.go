@@ -1,0 +1,77 @@
+package print
+
+import "strings"
+
+// Node is one of a tree, with what is below it.
+type Node struct {
+	Text string
+	// Status is shown after the text, in its style.
+	Status Cell
+	Below  []*Node
+}
+
+// Add puts a node below this one, and returns it.
+func (n *Node) Add(text string, status Cell) *Node {
+	node := &Node{Text: text, Status: status}
+	n.Below = append(n.Below, node)
+	return node
+}
+
+// Tree writes a node and all that is below it.
+func (p *Printer) Tree(root *Node) { p.branch(root, "", "") }
+
+func (p *Printer) branch(node *Node, first, rest string) {
+	line := first + Clean(node.Text)
+	if status := Clean(node.Status.Text); status != "" {
+		line += "  " + p.Paint(node.Status.Style, status)
+	}
+	p.Line("%s", line)
+	for i, below := range node.Below {
+		if i < len(node.Below)-1 {
+			p.branch(below, rest+"├── ", rest+"│   ")
+		} else {
+			p.branch(below, rest+"└── ", rest+"    ")
+		}
+	}
+}
+
+const (
+	// textWidth is that of text where there is no terminal, and the most on one that is wider.
+	textWidth = 110
+	// labelWidth is that of the first column of a list of facts.
+	labelWidth = 15
+)
+
+// Fact writes what a label is about, in as many lines as it needs. Without text it writes nothing.
+func (p *Printer) Fact(label string, text Cell) {
+	width := textWidth
+	if p.width > 0 {
+		width = min(width, p.width)
+	}
+	for i, line := range Wrap(Clean(text.Text), max(width-labelWidth-1, labelWidth)) {
+		if i > 0 {
+			label = ""
+		}
+		p.Line("%s %s", p.Paint(Faint, label+strings.Repeat(" ", max(labelWidth-len(label), 0))), p.Paint(text.Style, line))
+	}
+}
+
+// Wrap breaks the text into lines of at most so many characters, unless a word is longer. No text has no lines.
+func Wrap(text string, width int) (lines []string) {
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case line == "":
+			line = word
+		case len([]rune(line))+1+len([]rune(word)) > width:
+			lines = append(lines, line)
+			line = word
+		default:
+			line += " " + word
+		}
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}

@@ -1,0 +1,229 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/blang/semver"
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// versionTimeout bounds `pulumi version`. It is a matter of 0.2 s, on a busy node of seconds.
+	versionTimeout = time.Minute
+	// outputSize is how much of stdout and of stderr is kept for a message and for classifying a failure, in bytes.
+	outputSize = 64 << 10
+	// outputDelay is how long the output of a process that ended is waited for: a descendant that outlives it may hold the pipe open.
+	outputDelay = 5 * time.Second
+	// InvocationVariable marks all descendants of one CLI process, whoever their parent has become.
+	InvocationVariable = "STACK_CONTROLLER_INVOCATION"
+	// exitCancelled is the exit code of a CLI that got a second signal: what ran then is recorded as pending.
+	exitCancelled = 8
+)
+
+// Environment is a set of variables by name.
+type Environment map[string]string
+
+// CLI runs processes of one pulumi CLI. It is safe for concurrent use.
+type CLI struct {
+	// Path is the absolute path of the CLI, Version its version.
+	Path    string
+	Version semver.Version
+
+	log logr.Logger
+	// eventDir has the event logs of a CLI that cannot stream them.
+	eventDir       string
+	terminateGrace time.Duration
+	deadline       *deadline
+}
+
+// Options are what a CLI needs.
+type Options struct {
+	// Name is the path of the CLI, or its name to look up in PATH. Empty means "pulumi".
+	Name string
+	// Dir is a directory for files that only matter while a process runs. What is in it is removed.
+	Dir string
+	Log logr.Logger
+	// TerminateGrace is how long pulumi may take after a second SIGINT; 0 means 15 s.
+	TerminateGrace time.Duration
+}
+
+// New returns the CLI. It makes this process the one that inherits orphaned descendants, so that it can end them.
+func New(options Options) (*CLI, error) {
+	path, err := exec.LookPath(cmp.Or(options.Name, "pulumi"))
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the pulumi CLI: %w", err)
+	}
+	c := &CLI{Path: path, log: options.Log, eventDir: options.Dir, terminateGrace: options.TerminateGrace, deadline: newDeadline()}
+	if c.terminateGrace <= 0 {
+		c.terminateGrace = terminateGrace
+	}
+	// What an agent left that crashed is not to stay on the disk.
+	if err := errors.Join(os.RemoveAll(c.eventDir), os.MkdirAll(c.eventDir, 0o700)); err != nil {
+		return nil, fmt.Errorf("remove old event logs: %w", err)
+	}
+	// Orphans come to this process instead of the init process: so it can wait for them, and none of them stays as a zombie.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("become the subreaper of pulumi's descendants: %w", err)
+	}
+	return c, nil
+}
+
+// ReadVersion runs `pulumi version`. Whether operations can run with a CLI of that version is for the caller to judge, with Problem.
+func (c *CLI) ReadVersion(ctx context.Context, dir string, env Environment) error {
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	result, err := c.Run(ctx, &Invocation{Args: []string{"version"}, Dir: dir, Env: env})
+	if err != nil {
+		return fmt.Errorf("run `%s version`: %w", c.Path, err)
+	}
+	if result.Code != 0 {
+		return fmt.Errorf("run `%s version`: exit code %d: %s", c.Path, result.Code, LastLines(result.Stderr, 3))
+	}
+	if c.Version, err = semver.ParseTolerant(strings.TrimSpace(result.Stdout)); err != nil {
+		return fmt.Errorf("the pulumi CLI %s has no usable version: %w", c.Path, err)
+	}
+	return nil
+}
+
+// EndBy makes all processes end before the time, whatever grace they have: those that run, asked to stop or not, and those that start
+// later. It is for an agent that is going to be killed at a time it knows. Only the first call counts.
+func (c *CLI) EndBy(end time.Time) {
+	c.deadline.set(end, c.terminateGrace)
+}
+
+// OutOfTime reports whether EndBy leaves no time for another process.
+func (c *CLI) OutOfTime() bool {
+	select {
+	case <-c.deadline.over[0]:
+		return true
+	default:
+		return false
+	}
+}
+
+// Invocation is one run of the CLI.
+type Invocation struct {
+	Args  []string
+	Dir   string
+	Env   Environment
+	Stdin io.Reader
+	// Stdout and Stderr get all output besides the end of it in the result; nil for none.
+	Stdout, Stderr io.Writer
+	// Grace is how long the process may take to end after a first SIGINT; 0 means 10 s, for a command that changes no resources.
+	Grace time.Duration
+	// Started is called with the ID of the process, Ended with how it ended; both may be nil.
+	Started func(pid int)
+	Ended   func(pid int, result Result)
+}
+
+// Result is how a process ended.
+type Result struct {
+	// Code is the exit code, -1 if a signal ended the process.
+	Code int
+	// Stopped says that we asked the process to end, Killed that we had to end it by force.
+	Stopped, Killed bool
+	// Terminated says that it was stopped in the middle of what it did, which is recorded as pending.
+	Terminated bool
+	// Stdout and Stderr are the ends of what it printed, at most 64 KiB each, not redacted.
+	Stdout, Stderr string
+}
+
+// BySignal reports whether a signal ended the process: it may have left a lock, pending operations and descendants.
+func (r Result) BySignal() bool {
+	return r.Code < 0
+}
+
+// Run runs the CLI and waits for its end. When ctx ends it stops the process step by step, see stopper. An error means that it could not
+// be run at all.
+func (c *CLI) Run(ctx context.Context, inv *Invocation) (Result, error) {
+	if err := context.Cause(ctx); err != nil {
+		return Result{}, err
+	}
+	marker := rand.Text()
+	stdout, stderr := NewTail(outputSize), NewTail(outputSize)
+	cmd := exec.Command(c.Path, append([]string{"--non-interactive"}, inv.Args...)...)
+	cmd.Dir, cmd.Stdin = inv.Dir, inv.Stdin
+	cmd.Env = append(inv.Env.list(), InvocationVariable+"="+marker)
+	cmd.Stdout, cmd.Stderr = both(stdout, inv.Stdout), both(stderr, inv.Stderr)
+	cmd.WaitDelay = outputDelay
+	// A group of its own, so that a Ctrl-C meant for the agent does not reach pulumi behind our back.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return Result{}, fmt.Errorf("start pulumi %s: %w", inv.Args[0], err)
+	}
+	if inv.Started != nil {
+		inv.Started(cmd.Process.Pid)
+	}
+	ended, stopping := make(chan struct{}), make(chan stopOutcome, 1)
+	stopper := &stopper{
+		process: cmd.Process, marker: marker, grace: inv.Grace, terminate: c.terminateGrace, deadline: c.deadline, ended: ended,
+	}
+	go func() { stopping <- stopper.stop(ctx) }()
+	waitErr := cmd.Wait()
+	close(ended)
+	outcome := <-stopping
+
+	res := Result{
+		Code: cmd.ProcessState.ExitCode(), Stopped: outcome.stopped, Killed: outcome.killed,
+		Stdout: stdout.String(), Stderr: stderr.String(),
+	}
+	res.Terminated = c.terminated(res, outcome)
+	if left := endDescendants(marker, cmd.Process.Pid, res.BySignal() || res.Terminated); left > 0 {
+		c.log.Info("ended processes that pulumi left behind", "processes", left, "command", inv.Args[0])
+	}
+	if inv.Ended != nil {
+		inv.Ended(cmd.Process.Pid, res)
+	}
+	var exit *exec.ExitError
+	if waitErr != nil && !errors.As(waitErr, &exit) && !errors.Is(waitErr, exec.ErrWaitDelay) {
+		return res, fmt.Errorf("run pulumi %s: %w", inv.Args[0], waitErr)
+	}
+	return res, nil
+}
+
+// cancelledText is what a CLI without exit codes says after a first and after a second signal.
+var cancelledText = regexp.MustCompile(`(?m)^error: \w+ cancell?ed$`)
+
+// terminated reports whether the CLI ended because of a second signal. Without exit codes that is known of our own signals; of those of
+// others it is assumed.
+func (c *CLI) terminated(res Result, outcome stopOutcome) bool {
+	if exitCodes.In(c.Version) || res.Code <= 0 {
+		return res.Code == exitCancelled
+	}
+	return outcome.twice || !outcome.stopped && cancelledText.MatchString(res.Stderr)
+}
+
+// both writes to the tail and, if there is one, to the other writer, whose errors do not matter here.
+func both(tail *Tail, other io.Writer) io.Writer {
+	if other == nil {
+		return tail
+	}
+	return io.MultiWriter(tail, other)
+}
+
+// list returns the environment as os/exec wants it, sorted.
+func (e Environment) list() []string {
+	entries := make([]string, 0, len(e))
+	for _, name := range slices.Sorted(maps.Keys(e)) {
+		entries = append(entries, name+"="+e[name])
+	}
+	return entries
+}

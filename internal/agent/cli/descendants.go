@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stack-controller/stack-controller/internal/procfs"
+)
+
+// killPatience is how long processes that got SIGKILL are waited for.
+const killPatience = 5 * time.Second
+
+// endDescendants finds the live processes that carry the marker of a CLI process in their environment, whoever their parent
+// is, and returns how many there were. With force it kills them and waits until they are gone; otherwise it kills only plugins, which
+// serve nobody any more and would look for their engine for minutes, and leaves the rest alone: a program may have started something
+// that is meant to stay.
+//
+// The CLI itself is spared: os/exec waits for it. For the others, which have become children of this process, the agent waits, see
+// reapOrphans in cmd/agent.
+func endDescendants(marker string, cli int, force bool) int {
+	found := map[int]bool{}
+	deadline := time.Now().Add(killPatience)
+	for {
+		alive := slices.DeleteFunc(marked(marker), func(pid int) bool { return pid == cli })
+		for _, pid := range alive {
+			found[pid] = true
+			if force || isPlugin(pid) {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		// New ones can appear while others are being killed.
+		if !force || len(alive) == 0 || time.Now().After(deadline) {
+			return len(found)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// pluginPrefix begins the names of language hosts, providers and analyzers.
+const pluginPrefix = "pulumi-"
+
+func isPlugin(pid int) bool {
+	stat, err := procfs.ReadStat(pid)
+	return err == nil && strings.HasPrefix(stat.Name, pluginPrefix)
+}
+
+// marked returns the live processes with the marker. The environment of a zombie is empty, of another user's process
+// unreadable: neither is found.
+func marked(marker string) []int {
+	want := []byte("\x00" + InvocationVariable + "=" + marker + "\x00")
+	pids, _ := procfs.IDs()
+	return slices.DeleteFunc(pids, func(pid int) bool {
+		environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+		return err != nil || !bytes.Contains(append([]byte{0}, environ...), want)
+	})
+}

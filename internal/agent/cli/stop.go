@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// helperGrace is how long a command that changes no resources may take to stop after a first SIGINT.
+	helperGrace = 10 * time.Second
+	// terminateGrace is how long pulumi may take after a second SIGINT. It then gives its plugins 5 s, writes the state
+	// and releases the lock.
+	terminateGrace = 15 * time.Second
+	// killReserve is how much of the time before a deadline is kept for killing what does not end otherwise, and for
+	// recording how it ended.
+	killReserve = 10 * time.Second
+	// Of a short time the second signal and the kill get these parts.
+	secondPart, killPart = 3, 6
+)
+
+// stopOutcome says what stop had to do: it asked, it asked twice, it killed.
+type stopOutcome struct {
+	stopped, twice, killed bool
+}
+
+// stopper makes one process end.
+type stopper struct {
+	process *os.Process
+	marker  string
+	// grace and terminate are how long the process has after the first and after the second SIGINT.
+	grace, terminate time.Duration
+	deadline         *deadline
+	// ended is closed when the process has ended.
+	ended <-chan struct{}
+}
+
+// stop waits until the process ended, or ctx or the time before the deadline is over, and then makes the process end:
+//
+//  1. SIGINT: pulumi starts nothing new, asks its providers to cancel, and waits for what runs.
+//  2. After the grace, SIGINT again: it ends its plugins, saves the state and releases the lock; what ran is recorded
+//     as pending.
+//  3. After terminate, SIGKILL, to pulumi and to all its descendants: a provider that lives on would finish a
+//     change which nobody records.
+//
+// Only pulumi itself gets the SIGINTs: it decides when its plugins may end.
+func (s *stopper) stop(ctx context.Context) stopOutcome {
+	select {
+	case <-s.ended:
+		return stopOutcome{}
+	case <-ctx.Done():
+	case <-s.deadline.over[0]:
+	}
+	if s.grace <= 0 {
+		s.grace = helperGrace
+	}
+	for signal, patience := range []time.Duration{s.grace, s.terminate} {
+		if err := s.process.Signal(syscall.SIGINT); err != nil && signal == 0 {
+			// It has ended by itself.
+			return stopOutcome{}
+		}
+		if s.deadline.ends(s.ended, patience, signal) {
+			return stopOutcome{stopped: true, twice: signal > 0}
+		}
+	}
+	// Its descendants first: once it is dead they are harder to find. It must not start new ones meanwhile.
+	_ = s.process.Signal(syscall.SIGSTOP)
+	endDescendants(s.marker, s.process.Pid, true)
+	_ = s.process.Kill()
+	return stopOutcome{stopped: true, twice: true, killed: true}
+}
+
+// deadline cuts the patience with processes, from the moment on that it is set.
+type deadline struct {
+	once sync.Once
+	// over are closed when the first SIGINT and when the second one has had its time.
+	over [2]chan struct{}
+}
+
+func newDeadline() *deadline {
+	return &deadline{over: [2]chan struct{}{make(chan struct{}), make(chan struct{})}}
+}
+
+// set divides the time until the end: the first signal gets what is not needed to end by force. Only the first call counts.
+func (d *deadline) set(end time.Time, terminate time.Duration) {
+	d.once.Do(func() {
+		left := max(0, time.Until(end))
+		kill := left - min(killReserve, left/killPart)
+		for signal, after := range []time.Duration{kill - min(terminate, left/secondPart), kill} {
+			time.AfterFunc(after, func() { close(d.over[signal]) })
+		}
+	})
+}
+
+// ends waits until the process ended; false when the patience, or the time for this signal, the first or the second, is over.
+func (d *deadline) ends(ended <-chan struct{}, patience time.Duration, signal int) bool {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return true
+	case <-timer.C:
+	case <-d.over[signal]:
+	}
+	return false
+}

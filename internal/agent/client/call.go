@@ -1,0 +1,74 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// answer is how much the answer of a method may be.
+type answer struct {
+	// size is in bytes, fields is a number.
+	size, fields int
+}
+
+// The answers of the methods. The one of GetOperation is the only one that has outputs.
+var (
+	infoAnswer      = answer{size: proto.MaxInfoSize, fields: proto.MaxInfoFields}
+	operationAnswer = answer{size: proto.MaxOperationSize, fields: proto.MaxOperationFields}
+	resultAnswer    = answer{size: proto.MaxResultSize, fields: proto.MaxResultFields}
+	planAnswer      = answer{size: proto.MaxPlanPartSize, fields: proto.MaxPlanPartFields}
+	emptyAnswer     = answer{size: proto.MaxEmptySize, fields: proto.MaxEmptyFields}
+)
+
+// options limit the answer of one call. refused is why it was not decoded, once the call has failed because of that.
+func (a answer) options() (options []grpc.CallOption, refused *error) {
+	refused = new(error)
+	codec := &proto.Codec{MaxFields: a.fields, Refused: func(err error) { *refused = err }}
+	return []grpc.CallOption{grpc.MaxCallRecvMsgSize(a.size), grpc.ForceCodecV2(codec)}, refused
+}
+
+// failure is the error of a call that failed, nil for none: refused is why the answer was not decoded, if that was the cause.
+func failure(ctx context.Context, what string, refused, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case refused != nil:
+		return &Error{What: what, Message: refused.Error(), Kind: errBadAnswer}
+	}
+	return wrap(ctx, what, err)
+}
+
+// call makes one unary call with a deadline.
+func call[Request, Response any](
+	ctx context.Context, c *Client, what string, limit answer, request Request,
+	method func(context.Context, Request, ...grpc.CallOption) (Response, error),
+) (Response, error) {
+	var none Response
+	suspect := c.suspect.Load()
+	timeout := callTimeout
+	if suspect {
+		timeout = suspectTimeout
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	options, refused := limit.options()
+	start := time.Now()
+	bounded, done := c.group.wait(limited, suspect)
+	response, err := method(bounded, request, options...)
+	crowded := errors.Is(context.Cause(bounded), errCrowded)
+	inVain := err != nil && (crowded || time.Since(start) >= promptTime)
+	c.suspect.Store(inVain)
+	done(inVain)
+	if err == nil {
+		return response, nil
+	}
+	if crowded && ctx.Err() == nil && *refused == nil {
+		return none, &Error{What: what, Message: errCrowded.Error(), Kind: ErrUnavailable}
+	}
+	return none, failure(ctx, what, *refused, err)
+}

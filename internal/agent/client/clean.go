@@ -1,0 +1,174 @@
+package client
+
+import (
+	"encoding/json"
+	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+)
+
+// maxErrorText bounds what an error quotes of an agent, in bytes.
+const maxErrorText = 2 << 10
+
+// cleanInfo makes the answer one whose texts can be shown.
+func cleanInfo(info *proto.Info) {
+	info.AgentVersion = cleanText(info.GetAgentVersion(), proto.MaxName)
+	info.PulumiVersion = cleanText(info.GetPulumiVersion(), proto.MaxName)
+	info.SourceDigest = cleanText(info.GetSourceDigest(), proto.MaxName)
+	for _, operation := range info.GetOperations() {
+		cleanOperation(operation)
+		operation.Outputs, operation.Changes, operation.Plan = nil, nil, nil
+	}
+}
+
+// cleanOperation makes of what an agent says something that can be written into a status as it is: text is short and readable, times have
+// passed, and what this controller does not know is unspecified. Of a state that it does not know an operation goes on.
+func cleanOperation(operation *proto.Operation) {
+	if !proto.ValidOperationID(operation.GetId()) {
+		operation.Id = ""
+	}
+	operation.Kind = known(operation.GetKind(), proto.OperationKind_name)
+	operation.State = known(operation.GetState(), proto.OperationState_name)
+	operation.Failure = known(operation.GetFailure(), proto.FailureReason_name)
+	operation.StartTime, operation.EndTime = cleanTime(operation.GetStartTime()), cleanTime(operation.GetEndTime())
+	if operation.GetRunTime().CheckValid() != nil || operation.GetRunTime().AsDuration() < 0 {
+		operation.RunTime = nil
+	}
+	operation.Message = cleanText(operation.GetMessage(), proto.MaxText)
+	operation.Warnings = operation.GetWarnings()[:min(len(operation.GetWarnings()), proto.MaxWarnings)]
+	for i, warning := range operation.Warnings {
+		operation.Warnings[i] = cleanText(warning, proto.MaxWarning)
+	}
+	operation.Permalink = cleanLink(operation.GetPermalink())
+	operation.Project = cleanProject(operation.GetProject())
+	operation.ResourceChanges = cleanChanges(operation.GetResourceChanges())
+	cleanPlanned(operation)
+	operation.Plan = cleanPlan(operation.GetPlan())
+	if holder := operation.GetLockHolder(); holder != nil {
+		holder.User, holder.Host = cleanText(holder.GetUser(), proto.MaxName), cleanText(holder.GetHost(), proto.MaxName)
+		holder.Since = cleanTime(holder.GetSince())
+	}
+	for _, output := range operation.GetOutputs() {
+		if output.Value = output.GetValue(); output.GetOmitted() || !json.Valid(output.Value) {
+			output.Value, output.Omitted = nil, true
+		}
+	}
+}
+
+// known returns the value, or the unspecified one, which is zero, when it has no name.
+func known[Enum ~int32](value Enum, names map[int32]string) Enum {
+	if _, found := names[int32(value)]; !found {
+		return 0
+	}
+	return value
+}
+
+// cleanText returns one readable line of at most size bytes, with an ellipsis where it was cut. Control characters, which terminals
+// obey, and those that change the direction of text become spaces or go.
+func cleanText(text string, size int) string {
+	return plaintext.Cut(strings.TrimSpace(strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r):
+			return -1
+		}
+		return r
+	}, text)), size)
+}
+
+// cleanLink returns the address when it is one that a browser can open without harm, else nothing.
+func cleanLink(link string) string {
+	parsed, err := url.Parse(link)
+	if err != nil || len(link) > proto.MaxPermalink || parsed.Scheme != "https" && parsed.Scheme != "http" || parsed.Host == "" || parsed.User != nil {
+		return ""
+	}
+	return parsed.String()
+}
+
+// cleanProject returns the project when its names are as they should be. A name that was changed would be one of another project.
+func cleanProject(project *proto.ProjectSource) *proto.ProjectSource {
+	if project == nil || project.GetName() != cleanText(project.GetName(), proto.MaxName) ||
+		project.GetRuntime() != cleanText(project.GetRuntime(), proto.MaxName) {
+		return nil
+	}
+	return project
+}
+
+// cleanChanges returns the counts of as many kinds as are kept, the first ones by their names.
+func cleanChanges(changes map[string]int64) map[string]int64 {
+	maps.DeleteFunc(changes, func(kind string, count int64) bool {
+		return count < 0 || kind != cleanText(kind, proto.MaxChangeKind)
+	})
+	if kinds := slices.Sorted(maps.Keys(changes)); len(kinds) > proto.MaxChangeKinds {
+		for _, kind := range kinds[proto.MaxChangeKinds:] {
+			delete(changes, kind)
+		}
+	}
+	return changes
+}
+
+// cleanPlanned bounds what an operation would change.
+func cleanPlanned(operation *proto.Operation) {
+	changes, size := operation.GetChanges(), 0
+	for i, change := range changes {
+		change.Operation, change.Urn = cleanText(change.GetOperation(), proto.MaxChangeKind), cleanText(change.GetUrn(), proto.MaxURN)
+		change.Paths, change.ReplacePaths = cleanPaths(change.GetPaths()), cleanPaths(change.GetReplacePaths())
+		for _, text := range slices.Concat([]string{change.Operation, change.Urn}, change.Paths, change.ReplacePaths) {
+			size += len(text)
+		}
+		if i >= proto.MaxChanges || size > proto.MaxChangesSize {
+			operation.Changes = changes[:i]
+			operation.OmittedChanges += int64(len(changes) - i)
+			break
+		}
+	}
+	operation.OmittedChanges = max(operation.GetOmittedChanges(), 0)
+}
+
+// planDigest is how the digests of a plan look.
+var planDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// cleanPlan returns what is known of a plan when all of it is as it should be.
+func cleanPlan(plan *proto.Plan) *proto.Plan {
+	if plan == nil {
+		return nil
+	}
+	for _, digest := range []string{plan.GetDigests().GetInputs(), plan.GetDigests().GetChanges(), plan.GetDigests().GetState()} {
+		if !planDigest.MatchString(digest) {
+			return nil
+		}
+	}
+	plan.PulumiVersion = cleanText(plan.GetPulumiVersion(), proto.MaxName)
+	plan.Size, plan.Unknowns = max(plan.GetSize(), 0), max(plan.GetUnknowns(), 0)
+	return plan
+}
+
+func cleanPaths(paths []string) []string {
+	paths = paths[:min(len(paths), proto.MaxChangePaths)]
+	for i, path := range paths {
+		paths[i] = cleanText(path, proto.MaxChangePath)
+	}
+	return paths
+}
+
+// cleanTime returns the time when it can have been, else none. One that is to come is taken for now: clocks differ, and decisions
+// count from it.
+func cleanTime(stamp *timestamppb.Timestamp) *timestamppb.Timestamp {
+	if stamp == nil || stamp.CheckValid() != nil || stamp.GetSeconds() < 0 {
+		return nil
+	}
+	if now := time.Now(); stamp.AsTime().After(now) {
+		return timestamppb.New(now)
+	}
+	return stamp
+}

@@ -1,0 +1,93 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// PushPlan delivers the compressed plan with this digest and size in bytes. Decide on ErrBusy, ErrDigestMismatch, ErrTooLarge, ErrInvalid and
+// ErrUnavailable; an error of content itself is wrapped as it is.
+func (c *Client) PushPlan(ctx context.Context, digest string, size int64, content io.Reader) error {
+	const what = "push plan"
+	bounded, cancel := context.WithTimeout(ctx, pushTimeout)
+	defer cancel()
+	options, refused := emptyAnswer.options()
+	stream, err := c.agent.PushPlan(bounded, options...)
+	if err != nil {
+		return wrap(ctx, what, err)
+	}
+	header := &proto.PushPlanRequest{Message: &proto.PushPlanRequest_Header{Header: &proto.PlanHeader{Digest: digest, Size: size}}}
+	// After a failed Send the answer of the agent, good or bad, is what CloseAndRecv returns.
+	if err := stream.Send(header); err == nil {
+		if err := sendPlan(stream, content); err != nil {
+			return fmt.Errorf("%s: read the plan: %w", what, err)
+		}
+	}
+	_, err = stream.CloseAndRecv()
+	return failure(ctx, what, *refused, err)
+}
+
+// sendPlan is sendChunks for a plan.
+func sendPlan(stream grpc.ClientStreamingClient[proto.PushPlanRequest, proto.PushPlanResponse], content io.Reader) error {
+	return eachChunk(content, func(chunk []byte) error {
+		return stream.Send(&proto.PushPlanRequest{Message: &proto.PushPlanRequest_Chunk{Chunk: chunk}})
+	})
+}
+
+// GetPlan writes the plan that the operation saved to the writers: Pulumi's file, which may have no bytes, and then the changes as text, both
+// compressed. They get no more than a plan may have. Decide on ErrNotFound, ErrTooLarge and ErrUnavailable; an error of a writer is wrapped as
+// it is.
+func (c *Client) GetPlan(ctx context.Context, id string, file, text io.Writer) error {
+	what := "get plan of operation " + id
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	options, refused := planAnswer.options()
+	stream, err := c.agent.GetPlan(ctx, &proto.GetPlanRequest{Id: id}, options...)
+	if err != nil {
+		return wrap(ctx, what, err)
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return failure(ctx, what, *refused, err)
+	}
+	if first.GetFileSize() < 0 || first.GetTextSize() < 0 || first.GetFileSize() > proto.MaxPlanSize || first.GetTextSize() > proto.MaxPlanText {
+		return &Error{What: what, Message: "the plan has more bytes than a plan may have", Kind: ErrTooLarge}
+	}
+	left := first.GetFileSize() + first.GetTextSize()
+	ofFile := first.GetFileSize()
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) && left == 0 {
+			return nil
+		}
+		if errors.Is(err, io.EOF) {
+			return &Error{What: what, Message: fmt.Sprintf("%d bytes of the plan are missing", left), Kind: errBadAnswer}
+		}
+		if err != nil {
+			return failure(ctx, what, *refused, err)
+		}
+		chunk := part.GetChunk()
+		if left -= int64(len(chunk)); left < 0 || len(chunk) == 0 {
+			return &Error{What: what, Message: "the plan has another size than announced", Kind: errBadAnswer}
+		}
+		begin := chunk[:min(ofFile, int64(len(chunk)))]
+		ofFile -= int64(len(begin))
+		for _, one := range []struct {
+			to      io.Writer
+			content []byte
+		}{{file, begin}, {text, chunk[len(begin):]}} {
+			if len(one.content) == 0 {
+				continue
+			}
+			if _, err := one.to.Write(one.content); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+		}
+	}
+}

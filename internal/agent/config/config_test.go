@@ -1,0 +1,186 @@
+package config
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/pulumi/pulumi/sdk/v3/go/common/encoding"
+	"github.com/pulumi/pulumi/sdk/v3/go/common/resource/config"
+	"github.com/pulumi/pulumi/sdk/v3/go/common/tokens"
+	"github.com/pulumi/pulumi/sdk/v3/go/common/workspace"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// merge sets one value in a configuration file of project demo and returns the new file.
+func merge(source string, item Item) (string, error) {
+	file, err := Parse([]byte(source), "demo")
+	if err != nil {
+		return "", err
+	}
+	if err := file.Set(context.Background(), item, nil); err != nil {
+		return "", err
+	}
+	content, err := file.Encode()
+	return string(content), err
+}
+
+func TestMergeKeepsWhatItDoesNotTouch(t *testing.T) {
+	const source = `# why
+secretsprovider: awskms://key
+config:
+  aws:region: eu # here
+  plain: &anchor {a: 1.50}
+  demo:other: *anchor
+  demo:config:old: x
+environment: [base]
+later: {b: 1}
+`
+	for _, test := range []struct {
+		name string
+		item Item
+		want []string
+		gone []string
+	}{
+		{"a new value", Item{Key: "new", Value: "1"},
+			[]string{`demo:new: "1"`, "secretsprovider: awskms://key", "aws:region: eu", "a: 1.5", "environment:\n  - base", "later:\n  b: 1"}, nil},
+		{"a value in another namespace", Item{Key: "aws:region", Value: "us"}, []string{"aws:region: us"}, []string{"eu"}},
+		{"a value without a namespace", Item{Key: "plain", Value: "x"}, []string{"demo:plain: x", "demo:other:\n    a: 1.5"}, []string{"  plain:"}},
+		{"a path into a value without a namespace", Item{Key: "demo:plain.b", Path: true, Value: "true"},
+			[]string{"demo:plain:\n    a: 1.5\n    b: true"}, []string{"  plain:"}},
+		{"the old spelling of a key", Item{Key: "old", Value: "z"}, []string{"demo:old: z"}, []string{"demo:config:old"}},
+		{"text that reads as something else", Item{Key: "t", JSON: true, Value: `["yes", "1", "null", "2020-01-01", "a: b", "\u0000\u2028"]`},
+			[]string{`"yes"`, `"1"`, `"null"`, `"2020-01-01"`, `'a: b'`, `"\0\L"`}, nil},
+		{"a path through a plain value", Item{Key: "aws:region.name", Path: true, Value: "007"}, []string{`name: "007"`}, nil},
+		{"an array", Item{Key: "list[1].a", Path: true, Value: "7"}, []string{"demo:list:\n    - null\n    - a: 7\n"}, nil},
+		{"a number", Item{Key: "n", JSON: true, Value: " 1.10 "}, []string{`demo:n: "1.10"`}, nil},
+		{"text at a path", Item{Key: "m.t", Path: true, JSON: true, Value: `"1"`}, []string{`t: "1"`}, nil},
+		{"a truth value and nothing at a path", Item{Key: "m.t", Path: true, JSON: true, Value: `true`}, []string{"t: true"}, nil},
+		{"nothing at a path", Item{Key: "m.t", Path: true, JSON: true, Value: `null`}, []string{"t: null"}, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			merged, err := merge(source, test.item)
+			g.Expect(err).NotTo(HaveOccurred())
+			for _, want := range test.want {
+				g.Expect(merged).To(ContainSubstring(want))
+			}
+			for _, gone := range test.gone {
+				g.Expect(merged).NotTo(ContainSubstring(gone))
+			}
+		})
+	}
+}
+
+func TestCommentInPlaceOfAValueHidesNothing(t *testing.T) {
+	g := NewWithT(t)
+	merged, err := merge("environment: [base] # kept\nconfig: # nothing yet\n", Item{Key: "new", Value: "1"})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(merged).To(Equal("environment:\n  - base\nconfig:\n  demo:new: \"1\"\n"))
+}
+
+func TestPathsThatDoNotFitAreRefused(t *testing.T) {
+	for _, key := range []string{"list.name", "map[0]", "map.a.b", "list[7]", "", ".", "[0]", "secret.key.deep", "empty.secure", "new[-1]", "new[10001]"} {
+		t.Run(key, func(t *testing.T) {
+			_, err := merge("config:\n  list: [1]\n  map: {a: x}\n  secret: {key: {secure: abc}}\n  empty: {}\n", Item{Key: key, Path: true, Value: "x"})
+			NewWithT(t).Expect(err).To(HaveOccurred())
+		})
+	}
+}
+
+func TestAliasesCannotExplode(t *testing.T) {
+	source := "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+	for i := 1; i < 9; i++ {
+		previous := "*a" + string(rune('0'+i-1))
+		source += "a" + string(rune('0'+i)) + ": &a" + string(rune('0'+i)) + " [" + strings.Repeat(previous+", ", 8) + previous + "]\n"
+	}
+	_, err := Parse([]byte(source), "demo")
+	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("excessive aliasing")))
+}
+
+func TestEnvironmentsAreAddedToThoseOfTheSource(t *testing.T) {
+	for source, want := range map[string]string{
+		"":                             "environment:\n  - base\n  - prod\n",
+		"environment: [base]\n":        "environment:\n  - base\n  - prod\n",
+		"environment:\n  values: {}\n": "environment:\n  imports:\n    - base\n    - prod\n  values: {}\n",
+	} {
+		g := NewWithT(t)
+		file, err := Parse([]byte(source), "demo")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(file.AddEnvironments([]string{"base", "prod"})).To(Succeed())
+		content, err := file.Encode()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(string(content)).To(Equal(want))
+	}
+}
+
+func TestNumbersInASecretObjectAreHiddenAsTheyAreWritten(t *testing.T) {
+	g := NewWithT(t)
+	_, secrets, err := Resolve([]*proto.ConfigItem{
+		{Key: "a", Secret: true, Value: &proto.ConfigItem_Json{Json: `{"x": [1.50, "text", {"y": 12345678901234567890}]}`}},
+	}, nil, "")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(secrets).To(ContainElements("1.50", "text", "12345678901234567890"))
+}
+
+// FuzzMerge checks that what is merged is what the CLI reads.
+func FuzzMerge(f *testing.F) {
+	f.Add("", "b", false, "\x00yes", false)
+	f.Add("config: {a: 1}", "b", false, "text", false)
+	f.Add("config:\n  demo:list: [1, {x: y}]\n", "list[1].x", true, "true", false)
+	f.Add("a: &x {b: c}\nconfig: {d: *x}\n", `["a.b"].c`, true, "0123", false)
+	f.Add("", "a", false, `{"x": [1, 1.0, 1e400, null, "yes", {"secure": "x"}]}`, true)
+	f.Add("config: {}", "a.b[2]", true, "12345678901234567890", true)
+	f.Add("", "aws:config:region", false, "", false)
+	f.Fuzz(func(t *testing.T, source, key string, path bool, value string, isJSON bool) {
+		if isJSON && !json.Valid([]byte(value)) {
+			return
+		}
+		merged, err := merge(source, Item{Key: key, Path: path, Value: value, JSON: isJSON})
+		if err != nil {
+			return
+		}
+		stack, err := workspace.LoadProjectStackBytes(nil, &workspace.Project{Name: tokens.PackageName("demo")}, []byte(merged), "Pulumi.dev.yaml", encoding.YAML)
+		if err != nil {
+			// The source may be something that the CLI does not accept; what we write ourselves is not.
+			if source == "" {
+				t.Fatalf("the CLI cannot read %q: %v", merged, err)
+			}
+			return
+		}
+		if path || isJSON {
+			return
+		}
+		written, _, err := (&File{project: "demo"}).place(Item{Key: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := stack.Config[written]; !ok || got != config.NewValue(value) {
+			t.Fatalf("set %q to %q, the CLI reads %v in %q", key, value, got, merged)
+		}
+	})
+}
+
+// FuzzFile expects that a file that is accepted is written as one that is accepted.
+func FuzzFile(f *testing.F) {
+	f.Add("config:\n  a: &x {b: 1.50}\n  c: *x\nenvironment: [base]\n")
+	f.Add("encryptionsalt: v1:x\nconfig: {a: {secure: abc}}")
+	f.Add("\xef\xbb\xbf{\"config\": null}")
+	f.Fuzz(func(t *testing.T, content string) {
+		file, err := Parse([]byte(content), "demo")
+		if err != nil {
+			return
+		}
+		_ = file.AddEnvironments([]string{"team/base"})
+		written, err := file.Encode()
+		if err != nil {
+			return
+		}
+		if _, err := Parse(written, "demo"); err != nil {
+			t.Fatalf("%q became %q: %s", content, written, err)
+		}
+	})
+}

@@ -1,0 +1,143 @@
+// Package config writes the configuration of a stack, Pulumi.<stack>.yaml, as the pulumi CLI reads it: the file that came with the source,
+// the values of an operation, and how its secrets are encrypted. It has the rules of the CLI for keys, paths and values from Pulumi's SDK.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/pulumi/pulumi/sdk/v3/go/common/resource/config"
+	"gopkg.in/yaml.v3"
+)
+
+// MaxSize bounds Pulumi.yaml and the stack's configuration file, in bytes. An inline YAML program can be large.
+const MaxSize = 16 << 20
+
+// Kinds of secrets providers, as the state names them.
+const (
+	KindPassphrase = "passphrase"
+	// KindService is a key management service.
+	KindService = "cloud"
+	// KindCloudBackend is Pulumi Cloud itself.
+	KindCloudBackend = "service"
+)
+
+// Settings say how the secrets of a stack are encrypted.
+type Settings struct {
+	// SecretsProvider and EncryptedKey belong to a key management service, EncryptionSalt to a passphrase.
+	SecretsProvider string `yaml:"secretsprovider,omitempty"`
+	EncryptedKey    string `yaml:"encryptedkey,omitempty"`
+	EncryptionSalt  string `yaml:"encryptionsalt,omitempty"`
+}
+
+// UsesService reports whether only the CLI can encrypt: the key is not derived from a passphrase.
+func (s Settings) UsesService() bool {
+	return !slices.Contains([]string{"", "default", "passphrase"}, s.SecretsProvider)
+}
+
+// Kind is the kind of secrets provider, as the state names it. It is empty if the settings name none.
+func (s Settings) Kind() string {
+	switch {
+	case s.UsesService():
+		return KindService
+	case s.EncryptionSalt != "":
+		return KindPassphrase
+	}
+	return ""
+}
+
+// Provider is the secrets provider, as a request names it.
+func (s Settings) Provider() string {
+	switch s.Kind() {
+	case KindService:
+		return s.SecretsProvider
+	case KindPassphrase:
+		return "passphrase"
+	}
+	return "default"
+}
+
+// File is a stack's configuration file.
+type File struct {
+	Settings `yaml:",inline"`
+	// Environment lists Pulumi ESC environments, or defines one with its imports.
+	Environment any        `yaml:"environment,omitempty"`
+	Values      config.Map `yaml:"config,omitempty"`
+	// Other is what only the CLI knows.
+	Other map[string]any `yaml:",inline"`
+
+	project string
+}
+
+// Parse reads the file of a stack of the project. Empty content is a file without settings. YAML aliases are expanded within the bounds
+// of the decoder.
+func Parse(content []byte, project string) (*File, error) {
+	var source struct {
+		Settings    `yaml:",inline"`
+		Environment any                     `yaml:"environment"`
+		Values      map[string]config.Value `yaml:"config"`
+		Other       map[string]any          `yaml:",inline"`
+	}
+	if err := yaml.Unmarshal(bytes.TrimPrefix(content, []byte("\xef\xbb\xbf")), &source); err != nil {
+		return nil, err
+	}
+	f := &File{Settings: source.Settings, Environment: source.Environment, Other: source.Other, Values: config.Map{}, project: project}
+	for _, name := range slices.Sorted(maps.Keys(source.Values)) {
+		key, err := f.parseKey(name)
+		if err != nil {
+			return nil, err
+		}
+		// A value can have three names: key, project:key and project:config:key. The full one counts.
+		if _, known := f.Values[key]; !known || name == key.String() {
+			f.Values[key] = source.Values[name]
+		}
+	}
+	return f, nil
+}
+
+// Encode returns the content of the file.
+func (f *File) Encode() ([]byte, error) {
+	var out bytes.Buffer
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	err := errors.Join(encoder.Encode(f), encoder.Close())
+	return out.Bytes(), err
+}
+
+// AddEnvironments adds to the Pulumi ESC environments that the file imports.
+func (f *File) AddEnvironments(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	inline, isInline := f.Environment.(map[string]any)
+	imports := f.Environment
+	if isInline {
+		imports = inline["imports"]
+	}
+	list, isList := imports.([]any)
+	if imports != nil && !isList {
+		return errors.New("environment is not a list")
+	}
+	for _, name := range names {
+		if !slices.Contains(list, any(name)) {
+			list = append(list, name)
+		}
+	}
+	if isInline {
+		inline["imports"] = list
+	} else {
+		f.Environment = list
+	}
+	return nil
+}
+
+// parseKey reads a key as `pulumi config set` does: one without a namespace belongs to the project.
+func (f *File) parseKey(name string) (config.Key, error) {
+	if !strings.Contains(name, ":") {
+		name = f.project + ":" + name
+	}
+	return config.ParseKey(name)
+}

@@ -1,0 +1,217 @@
+package config
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pulumi/pulumi/sdk/v3/go/common/resource"
+	"github.com/pulumi/pulumi/sdk/v3/go/common/resource/config"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/file"
+)
+
+const (
+	// maxValueFile bounds a file that a value is read from, in bytes.
+	maxValueFile = 1 << 20
+	// maxArrayIndex bounds an index in a path: the elements before it are filled up.
+	maxArrayIndex = 10_000
+)
+
+// Item is a configuration value of an operation.
+type Item struct {
+	Key string
+	// Path says that the key is a path into a structured value.
+	Path, Secret bool
+	Value        string
+	// JSON says that the value is a JSON document, otherwise it is text.
+	JSON bool
+}
+
+// Resolve returns the items of a request with their values. env is the environment of the operation, dir the directory of relative files.
+// secrets are the values to hide, also if there is an error.
+func Resolve(items []*proto.ConfigItem, env map[string]string, dir string) (resolved []Item, secrets []string, err error) {
+	for _, item := range items {
+		one := Item{Key: item.GetKey(), Path: item.GetPath(), Secret: item.GetSecret(), JSON: item.GetParseJson()}
+		switch item.GetValue().(type) {
+		case *proto.ConfigItem_Json:
+			one.Value, one.JSON = item.GetJson(), true
+		case *proto.ConfigItem_FromEnv:
+			var known bool
+			if one.Value, known = env[item.GetFromEnv()]; !known {
+				return nil, secrets, fmt.Errorf("config %s: there is no environment variable %s", one.Key, item.GetFromEnv())
+			}
+		case *proto.ConfigItem_FromFile:
+			if one.Value, err = ReadValue(dir, item.GetFromFile()); err != nil {
+				return nil, secrets, fmt.Errorf("config %s: cannot read %s: %w", one.Key, item.GetFromFile(), err)
+			}
+		default:
+			one.Value, one.JSON = item.GetText(), false
+		}
+		if one.Secret {
+			secrets = append(secrets, one.Value)
+		}
+		if one.Secret && one.JSON {
+			secrets = append(secrets, Leaves([]byte(one.Value))...)
+		}
+		if one.JSON && !json.Valid([]byte(one.Value)) {
+			// The text of the decoder's error quotes the value.
+			return nil, secrets, fmt.Errorf("config %s: the value is not valid JSON", one.Key)
+		}
+		resolved = append(resolved, one)
+	}
+	return resolved, secrets, nil
+}
+
+// ReadValue reads a file of the workspace: relative to the directory of the program, or anywhere, as a mounted Secret is.
+func ReadValue(dir, path string) (string, error) {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	content, err := file.Read(path, maxValueFile)
+	return string(content), file.WithoutPath(err)
+}
+
+// Leaves returns the strings and numbers in a JSON document: a program that takes a secret object apart prints these.
+func Leaves(document []byte) []string {
+	var leaves []string
+	decoder := json.NewDecoder(strings.NewReader(string(document)))
+	decoder.UseNumber()
+	var value any
+	if decoder.Decode(&value) != nil {
+		return nil
+	}
+	var walk func(any)
+	walk = func(value any) {
+		switch value := value.(type) {
+		case string:
+			leaves = append(leaves, value)
+		case json.Number:
+			leaves = append(leaves, value.String())
+		case []any:
+			for _, element := range value {
+				walk(element)
+			}
+		case map[string]any:
+			for _, element := range value {
+				walk(element)
+			}
+		}
+	}
+	walk(value)
+	return leaves
+}
+
+// CheckKeys rejects keys that cannot be used, and two items for one place: which of them counts would depend on their order.
+func (f *File) CheckKeys(items []Item) error {
+	seen := map[string]string{}
+	for _, item := range items {
+		key, path, err := f.place(item)
+		if err != nil {
+			return fmt.Errorf("config %s: %w", item.Key, err)
+		}
+		place := key.Namespace() + ":" + path.String()
+		if earlier, known := seen[place]; known {
+			return fmt.Errorf("config %s and config %s are the same key, %s:%s: set it once", earlier, item.Key, key.Namespace(), path[0])
+		}
+		seen[place] = item.Key
+	}
+	return nil
+}
+
+// place returns where the item belongs: its key as the SDK takes it, and the path, which begins with the name of the key. As with
+// `pulumi config set --path`, only the first segment of a path has a namespace.
+func (f *File) place(item Item) (config.Key, resource.PropertyPath, error) {
+	head, tail := item.Key, ""
+	if at := strings.IndexAny(head, "[."); item.Path && at > 0 {
+		head, tail = head[:at], head[at:]
+	}
+	key, err := f.parseKey(head)
+	if err != nil {
+		return key, nil, err
+	}
+	if !item.Path {
+		if key.Name() == "" {
+			err = errors.New("the key is empty")
+		}
+		return key, resource.PropertyPath{key.Name()}, err
+	}
+	key = config.MustMakeKey(key.Namespace(), key.Name()+tail)
+	path, err := resource.ParsePropertyPathStrict(key.Name())
+	if err != nil {
+		return key, nil, err
+	}
+	if len(path) == 0 {
+		return key, nil, errors.New("the path is empty")
+	}
+	if name, _ := path[0].(string); name == "" {
+		return key, nil, errors.New("the path does not begin with a name")
+	}
+	for _, step := range path[1:] {
+		if index, isIndex := step.(int); isIndex && (index < 0 || index > maxArrayIndex) {
+			return key, nil, fmt.Errorf("[%d] is out of range", index)
+		}
+	}
+	return key, path, nil
+}
+
+// Set puts the value of the item at its place, as `pulumi config set` does. A secret value is encrypted.
+func (f *File) Set(ctx context.Context, item Item, encrypter config.Encrypter) error {
+	key, path, err := f.place(item)
+	if err != nil {
+		return err
+	}
+	value, err := item.plain(len(path) > 1)
+	if item.Secret {
+		var ciphertext string
+		ciphertext, err = encrypter.EncryptValue(ctx, item.Value)
+		value = config.NewSecureValue(ciphertext)
+	}
+	if err != nil {
+		return err
+	}
+	return f.Values.Set(key, value, item.Path)
+}
+
+// plain returns the value of an item that is not secret. At the top level every scalar is text, as `pulumi config set` writes it: so a
+// number keeps its digits. Inside of a structured value it has its type.
+func (i Item) plain(inside bool) (config.Value, error) {
+	if !utf8.ValidString(i.Value) {
+		return config.Value{}, errors.New("the value is not UTF-8 text")
+	}
+	if !i.JSON {
+		return config.NewValue(i.Value), nil
+	}
+	text := strings.TrimSpace(i.Value)
+	if !inside && !strings.ContainsAny(text[:1], `{["n`) {
+		return config.NewValue(text), nil
+	}
+	var value config.Value
+	if value.UnmarshalJSON([]byte(text)) != nil {
+		// The text of the decoder's error quotes the value.
+		return value, errors.New("a number in the value is out of range")
+	}
+	switch {
+	case value.Secure():
+		return value, fmt.Errorf("an object whose only key is %q stands for an encrypted value", "secure")
+	case !inside:
+		return value, nil
+	case text[0] == '{', text[0] == '[':
+		return value, errors.New("an object or array cannot be set at a path: give each of its values a path, or the whole key one value")
+	case text[0] == '"':
+		text, err := value.Value(config.NopDecrypter)
+		return config.NewTypedValue(text, config.TypeString), err
+	case text == "true", text == "false":
+		return config.NewTypedValue(text, config.TypeBool), nil
+	case text == "null":
+		return value, nil
+	case strings.ContainsAny(text, ".eE"):
+		return config.NewTypedValue(text, config.TypeFloat), nil
+	}
+	return config.NewValue(text), nil // an integer, which the SDK recognises
+}

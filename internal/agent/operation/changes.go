@@ -1,0 +1,65 @@
+package operation
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/urn"
+)
+
+// changeList is what a preview of any kind would change, for people and programs: which resources, and which of their properties,
+// never a value. It is bounded, and counts what does not fit.
+type changeList struct {
+	list    []*proto.ResourceChange
+	size    int
+	omitted int64
+}
+
+// partsOfReplacement are steps of a replacement, which is listed once.
+var partsOfReplacement = []string{"create-replacement", "delete-replaced", "remove-pending-replace"}
+
+// add takes one step into account. shown makes a text fit to be shown: without secrets, and not longer than the given size, in bytes.
+func (c *changeList) add(event *stepEvent, shown func(text string, size int) string) {
+	step := event.Metadata
+	if isNoChange(step.Op, step.Type, step.URN) {
+		return
+	}
+	change := &proto.ResourceChange{Operation: plaintext.Cut(step.Op, proto.MaxChangeKind), Urn: shown(step.URN, proto.MaxURN)}
+	paths := step.Diffs
+	if len(step.DetailedDiff) > 0 {
+		paths = slices.Sorted(maps.Keys(step.DetailedDiff))
+	}
+	if step.Op != "delete" && step.Op != "create" {
+		change.Paths = shownPaths(paths, shown)
+		change.ReplacePaths = shownPaths(step.Keys, shown)
+	}
+	size := len(change.Operation) + len(change.Urn)
+	for _, path := range slices.Concat(change.Paths, change.ReplacePaths) {
+		size += len(path)
+	}
+	if len(c.list) >= proto.MaxChanges || c.size+size > proto.MaxChangesSize || len(step.URN) > proto.MaxURN {
+		c.omitted++
+		return
+	}
+	c.list, c.size = append(c.list, change), c.size+size
+}
+
+// isNoChange reports whether a step is none of those that somebody wants to know of.
+func isNoChange(op, resourceType, resource string) bool {
+	return slices.Contains(unchanging, op) || slices.Contains(partsOfReplacement, op) || resourceType == stackType || isDefaultProvider(resource)
+}
+
+// isDefaultProvider reports whether the engine made the provider, because no program asked for one.
+func isDefaultProvider(text string) bool {
+	return strings.HasPrefix(urn.Type(text), providerPrefix) && strings.HasPrefix(urn.Name(text), "default_")
+}
+
+func shownPaths(paths []string, shown func(string, int) string) (list []string) {
+	for _, path := range paths[:min(len(paths), proto.MaxChangePaths)] {
+		list = append(list, shown(path, proto.MaxChangePath))
+	}
+	return list
+}

@@ -1,0 +1,165 @@
+package operation
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/state"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+)
+
+// Exit codes of the CLI that say why it failed, from 3.227 on; before, the text has to do.
+const (
+	exitUnauthenticated = 3
+	exitStackNotFound   = 6
+	exitNoChanges       = 7
+)
+
+// cause recognises a failure by what the CLI printed.
+type cause struct {
+	reason  proto.FailureReason
+	pattern *regexp.Regexp
+	// early restricts it to failures before the engine was at work: later the same words may come from a program.
+	early bool
+	// printed says that a language plugin may have printed it on behalf of the engine.
+	printed bool
+}
+
+// causes are tried in their order.
+var causes = []cause{
+	{proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, regexp.MustCompile(
+		state.LockedText + `|\[409\] Conflict: Another update is currently in progress`), true, false},
+	{proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, regexp.MustCompile(
+		`no stack named '[^']*' found`), true, false},
+	{proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, regexp.MustCompile(
+		`no changes were expected but changes`), false, false},
+	{proto.FailureReason_FAILURE_REASON_SECRETS_PROVIDER, regexp.MustCompile(
+		`passphrase must be set|incorrect passphrase|secrets (?:manager|provider)|unable to read PULUMI_CONFIG_PASSPHRASE_FILE|` +
+			`failed to (?:en|de)crypt|decrypting secret value|message authentication failed`), true, false},
+	{proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED, regexp.MustCompile(
+		`PULUMI_ACCESS_TOKEN must be set|invalid access token|No credentials provided or are invalid|\[401\] Unauthorized|\[403\] |` +
+			// S3 and what speaks like it.
+			`AccessDenied|NoCredentialProviders|failed to refresh cached credentials|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|` +
+			// Google Cloud.
+			`could not find default credentials|missing google credentials|private key should be a PEM|` +
+			// Azure.
+			`Options\.AccountName is required|azblob\.NewSharedKeyCredential|AuthenticationFailed|AuthorizationFailure|` +
+			// PostgreSQL.
+			`pq: password authentication failed|pq: no pg_hba\.conf entry`), true, false},
+	{proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, regexp.MustCompile(
+		`no Pulumi\.yaml project file found|could not (?:load|read|unmarshal) '?[^\n]*Pulumi\.(?:yaml|yml|json)|failed to load (?:project|language plugin)|` +
+			`could not validate '[^']*Pulumi\.|(?:load|no) language plugin|does not satisfy the version range|failed to discover plugin requirements`), false, false},
+	// A program of Pulumi YAML gets its plugins while it runs.
+	{proto.FailureReason_FAILURE_REASON_INSTALL_FAILED, regexp.MustCompile(
+		`Could not automatically download and install \w+ plugin|failed to download plugin`), false, true},
+	{proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, regexp.MustCompile(
+		`validating stack config|is missing configuration value|with configuration key '[^']*' must be|could not decrypt configuration|` +
+			`does not support environments|Missing required configuration variable|loading stack config|invalid configuration key|` +
+			`could not parse [^\n]* as a configuration key|[Uu]nable to (?:read|load) config`), false, false},
+}
+
+// classify says why the CLI failed, from its exit code, what it printed, and what the engine reported.
+func classify(res cli.Result, sum *summary) *failure {
+	printed := plaintext.Strip(res.Stderr)
+	reported := strings.Join(sum.errors, "\n")
+	f := &failure{reason: proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, message: errorText(printed, sum)}
+	switch res.Code {
+	case exitUnauthenticated:
+		f.reason = proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED
+		return f
+	case exitStackNotFound:
+		f.reason = proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND
+		return f
+	case exitNoChanges:
+		f.reason = proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES
+		return f
+	}
+	for _, cause := range causes {
+		if cause.early && sum.started {
+			continue
+		}
+		matches := cause.pattern.MatchString
+		if matches(printed) || matches(reported) || cause.printed && matches(sum.printedText()) {
+			f.reason = cause.reason
+			break
+		}
+	}
+	if f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT {
+		f.holders = state.ParseLocks(printed)
+	}
+	return f
+}
+
+// classifyAs says why a command of the CLI failed. Its message begins with what failed, and its reason is otherwise unless the CLI says
+// more.
+func classifyAs(res cli.Result, otherwise proto.FailureReason, what string) *failure {
+	f := classify(res, &summary{})
+	if f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_FAILED {
+		f.reason = otherwise
+	}
+	f.message = what + ": " + f.message
+	return f
+}
+
+// afterBlankLine begins a line that belongs to the error before it although there is a blank line between them, as in what
+// Vault refuses.
+var afterBlankLine = regexp.MustCompile(`^(?:URL: |Code: \d+\.|\s*\* )`)
+
+// errorText is why the CLI failed, in one text: the errors that the engine reported, else what the CLI itself printed as
+// an error, else the last of what the program printed as errors, else the last of what the CLI printed.
+func errorText(printed string, sum *summary) string {
+	if crash := panicked.FindStringSubmatch(printed); crash != nil {
+		return "pulumi crashed: " + crash[1]
+	}
+	if len(sum.errors) > 0 {
+		return strings.Join(sum.errors, "\n")
+	}
+	if crash := goPanicked.FindStringSubmatch(printed); crash != nil {
+		return "pulumi crashed: " + crash[1]
+	}
+	var found []string
+	inError := false
+	for line := range strings.Lines(printed) {
+		text, isError := strings.CutPrefix(strings.TrimSpace(line), "error: ")
+		switch {
+		case isError:
+			inError = true
+		case strings.HasPrefix(line, "warning: "), strings.TrimSpace(line) == "":
+			inError = false
+		case len(found) > 0 && afterBlankLine.MatchString(line):
+			inError = true
+		}
+		if inError && len(found) < maxDiagnostics {
+			found = append(found, text)
+		}
+	}
+	if len(found) > 0 {
+		return strings.Join(found, "\n")
+	}
+	if text := sum.printedText(); text != "" {
+		return text
+	}
+	return cli.LastLines(printed, 5)
+}
+
+// panicked is the line in which the CLI says why it crashed; the trace of its stack follows. goPanicked is that of a crash that it could
+// not catch.
+var (
+	panicked   = regexp.MustCompile(`(?m)^Panic: {12}(.*)$`)
+	goPanicked = regexp.MustCompile(`(?m)^(?:panic|fatal error): (.*)(?:\n.*)*?\n\ngoroutine \d`)
+)
+
+// lineBreak is the end of a line with the indentation of the next.
+var lineBreak = regexp.MustCompile(`([:;,.]?)[ \t]*\n\s*`)
+
+// oneLine joins the lines of a text so that they still can be told apart.
+func oneLine(text string) string {
+	return lineBreak.ReplaceAllStringFunc(strings.TrimSpace(text), func(separator string) string {
+		if mark := strings.TrimSpace(separator); mark != "" {
+			return mark + " "
+		}
+		return "; "
+	})
+}

@@ -1,0 +1,55 @@
+package operation
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/stack-controller/stack-controller/internal/file"
+)
+
+const (
+	// credentialsVariable names the directory in which the CLI keeps its file of logins.
+	credentialsVariable = "PULUMI_CREDENTIALS_PATH"
+	credentialsFile     = "credentials.json"
+	// maxCredentials bounds the file, in bytes.
+	maxCredentials = 1 << 20
+)
+
+// lendCredentials gives the operation a directory of logins of its own, with those that are there: the CLI notes every backend
+// that it logs in to, with the token or the password in its URL, and nothing of that is to stay on disk. Where people work
+// beside the agent, the note is what lets their commands find the backend, and it stays. So it does where the user says.
+func (o *operation) lendCredentials() error {
+	if o.runner.options.Workspace != "" || o.env[credentialsVariable] != "" {
+		return nil
+	}
+	dir := o.lentCredentials()
+	known, err := file.Read(filepath.Join(o.runner.pulumiHome(), credentialsFile), maxCredentials)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the logins of the pulumi CLI: %w", file.WithoutPath(err))
+	}
+	// What a crash left is older than what is known.
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
+		return fmt.Errorf("create the directory of logins: %w", file.WithoutPath(err))
+	}
+	o.env[credentialsVariable] = dir
+	if known == nil {
+		return nil
+	}
+	return file.Write(filepath.Join(dir, credentialsFile), known)
+}
+
+// lentCredentials is the directory that lendCredentials makes.
+func (o *operation) lentCredentials() string { return filepath.Join(o.stack.Dir, "credentials") }
+
+// removeCredentials removes what lendCredentials made.
+func (o *operation) removeCredentials() {
+	if o.stack == nil || o.env[credentialsVariable] != o.lentCredentials() {
+		return
+	}
+	if err := os.RemoveAll(o.lentCredentials()); err != nil {
+		o.log.Error(err, "the logins of the operation were not removed")
+	}
+}

@@ -1,0 +1,68 @@
+package operation
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// Drift is what a refresh would change in the state: somebody changed or removed a resource outside of pulumi. An operation that refreshes
+// takes it for what is right and goes on. One that expects none must not even write it to the state, because the next attempt would not
+// find it any more; so it is looked for beforehand, by a process of its own that changes nothing.
+
+// expectsNoDrift reports whether the operation has to look for drift.
+func (o *operation) expectsNoDrift() bool {
+	options := o.request.GetOptions()
+	switch o.kind() {
+	case proto.OperationKind_OPERATION_KIND_UP, proto.OperationKind_OPERATION_KIND_PREVIEW:
+		return options.GetRefresh() && options.GetExpectNoRefreshChanges()
+	}
+	return false
+}
+
+// checkDrift fails an operation that expects no drift when there is some. A stack that does not exist has none.
+func (o *operation) checkDrift(ctx context.Context) error {
+	if !o.expectsNoDrift() {
+		return nil
+	}
+	o.report.update(func(op *proto.Operation) { op.Message = "looking for changes that were made outside of pulumi" })
+	sum, res, err := o.command(ctx, o.driftArguments(), false, nil)
+	switch {
+	case err != nil:
+		return err
+	case res.Code == 0:
+		return nil
+	case context.Cause(ctx) != nil:
+		return stopError(res)
+	case res.BySignal():
+		return &interrupted{message: "pulumi refresh was ended by a signal from outside; it changed nothing"}
+	}
+	f := classify(res, sum)
+	switch f.reason {
+	case proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND:
+		return nil
+	case proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES:
+		return failed(f.reason, "%s", describeDrift(sum))
+	}
+	return &failure{reason: f.reason, holders: f.holders, message: "cannot look for changes that were made outside of pulumi: " + f.message}
+}
+
+// driftArguments are those of a refresh that changes nothing, of the resources that the operation would refresh.
+func (o *operation) driftArguments() []string {
+	return append([]string{"refresh", "--preview-only", "--expect-no-changes"}, o.commonArguments()...)
+}
+
+// describeDrift names some of what changed, and what there is to do about it.
+func describeDrift(sum *summary) string {
+	what := "resources"
+	if len(sum.changed) > 0 {
+		what = strings.Join(sum.changed, ", ")
+	}
+	if sum.changedMore > 0 {
+		what += fmt.Sprintf(" and %d more", sum.changedMore)
+	}
+	return "the refresh would change the state, because of what was changed outside of pulumi: " + what + ". Nothing was changed, and every " +
+		"attempt looks again. Undo these changes, or accept them by setting expectNoRefreshChanges to false or with `pulumi refresh`"
+}

@@ -1,0 +1,99 @@
+package operation_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/provider/install"
+)
+
+// expectsNoDrift asks for a refresh that finds nothing.
+func expectsNoDrift(request *proto.StartOperationRequest) {
+	request.Options.Refresh, request.Options.ExpectNoRefreshChanges = true, true
+}
+
+// filesFixture is a fixture whose program manages so many files, named file0 and so on, in the returned directory.
+func filesFixture(t *testing.T, count int) (*fixture, string) {
+	t.Helper()
+	f := newFixture(t)
+	f.Expect(install.Install(t.Context(), filepath.Join(f.home, ".pulumi"))).To(Succeed())
+	dir := t.TempDir()
+	program := &strings.Builder{}
+	fmt.Fprint(program, "name: demo\nruntime: yaml\nresources:\n")
+	for i := range count {
+		fmt.Fprintf(program, "  file%d:\n    type: test:index:Sleep\n    properties: {file: %q, content: ours}\n    options: {version: 0.1.0}\n",
+			i, filepath.Join(dir, fmt.Sprintf("file%d", i)))
+	}
+	f.write("Pulumi.yaml", program.String())
+	return f, dir
+}
+
+// checkpoint is the state in the backend.
+func (f *fixture) checkpoint() string {
+	f.t.Helper()
+	content, err := os.ReadFile(filepath.Join(f.state, ".pulumi", "stacks", "demo", "dev.json"))
+	f.Expect(err).NotTo(HaveOccurred())
+	return string(content)
+}
+
+func TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing(t *testing.T) {
+	f, dir := filesFixture(t, 1)
+	file := filepath.Join(dir, "file0")
+	content := func() string {
+		content, _ := os.ReadFile(file)
+		return string(content)
+	}
+
+	// A stack that does not exist has no drift; afterwards one more process looks for it, and it gets what the operation gets.
+	f.succeed(up, expectsNoDrift)
+	f.processes()
+	urn := "urn:pulumi:dev::demo::test:index:Sleep::file0"
+	operation := f.succeed(up, expectsNoDrift, func(request *proto.StartOperationRequest) { request.Options.Target = []string{urn} })
+	f.Expect(operation.GetResourceChanges()).NotTo(HaveKey("refresh"))
+	f.Expect(f.processes()).To(HaveExactElements(
+		And(HavePrefix("refresh --preview-only --expect-no-changes --stack dev "), ContainSubstring("--target="+urn)),
+		And(HavePrefix("up "), ContainSubstring("--refresh"))))
+
+	f.Expect(os.WriteFile(file, []byte("theirs"), 0o600)).To(Succeed())
+	before := f.checkpoint()
+	for _, kind := range []proto.OperationKind{up, up, preview} {
+		operation = f.fail(proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, kind, expectsNoDrift)
+		f.Expect(operation.GetMessage()).To(And(ContainSubstring("update test:index:Sleep file0 (content)"), ContainSubstring("expectNoRefreshChanges")))
+		f.Expect(f.processes()).To(HaveExactElements(HavePrefix("refresh --preview-only")))
+		f.Expect(f.checkpoint()).To(Equal(before))
+		f.Expect(content()).To(Equal("theirs"))
+	}
+
+	// Without a refresh nobody looks, and to accept the drift is enough to go on.
+	f.succeed(up, func(request *proto.StartOperationRequest) { request.Options.ExpectNoRefreshChanges = true })
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up ")))
+	f.Expect(content()).To(Equal("theirs"))
+	f.succeed(up, func(request *proto.StartOperationRequest) { request.Options.Refresh = true })
+	f.Expect(content()).To(Equal("ours"))
+	f.succeed(up, expectsNoDrift)
+}
+
+func TestDriftDoesNotKeepResourcesFromBeingDestroyed(t *testing.T) {
+	f, dir := filesFixture(t, 1)
+	f.succeed(up)
+	f.Expect(os.WriteFile(filepath.Join(dir, "file0"), []byte("theirs"), 0o600)).To(Succeed())
+	f.succeed(destroy, expectsNoDrift)
+	f.Expect(filepath.Join(dir, "file0")).NotTo(BeAnExistingFile())
+}
+
+func TestOfMuchDriftOnlySomeIsNamed(t *testing.T) {
+	f, dir := filesFixture(t, 8)
+	f.succeed(up)
+	for i := range 8 {
+		f.Expect(os.Remove(filepath.Join(dir, fmt.Sprintf("file%d", i)))).To(Succeed())
+	}
+	operation := f.fail(proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES, up, expectsNoDrift)
+	f.Expect(strings.Count(operation.GetMessage(), "delete test:index:Sleep file")).To(Equal(5), operation.GetMessage())
+	f.Expect(operation.GetMessage()).To(ContainSubstring(" and 3 more. Nothing was changed"))
+}

@@ -1,0 +1,327 @@
+package operation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/state"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+)
+
+const (
+	// commandTimeout bounds the small commands around an operation: each reads or writes a few objects of the backend.
+	commandTimeout = 5 * time.Minute
+	// defaultGrace is how long pulumi may take to stop after a first SIGINT if the request does not say.
+	defaultGrace = 5 * time.Minute
+)
+
+// runEngine runs the operation proper. What can be put right is put right once: a stack that does not exist is created, a
+// lock that we left is released.
+func (o *operation) runEngine(ctx context.Context) (*summary, error) {
+	created, released := false, false
+	for {
+		sum, err := o.update(ctx)
+		if err == nil {
+			return sum, nil
+		}
+		var f *failure
+		if !errors.As(err, &f) || context.Cause(ctx) != nil {
+			return nil, err
+		}
+		switch {
+		case f.reason == proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND && o.request.GetCreateStack() && !created && !o.carriesOutPlan():
+			created = true
+			if err := o.createStack(ctx); err != nil {
+				return nil, err
+			}
+		case f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && !released:
+			released = true
+			if !o.releaseLock(ctx, f.holders) {
+				return nil, f
+			}
+			if err := o.checkPending(ctx); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, f
+		}
+	}
+}
+
+// update runs the operation once. An error that is a *failure comes from the CLI.
+func (o *operation) update(ctx context.Context) (*summary, error) {
+	args, err := o.arguments()
+	if err != nil {
+		return nil, err
+	}
+	changes := !changesNothing(o.kind())
+	sum, res, err := o.command(ctx, args, changes, o.showProgress)
+	switch {
+	case err != nil:
+		return nil, err
+	case res.Stopped:
+		// Even if it says that it succeeded: pulumi does so when it is asked to stop before it has found out what to do.
+		return nil, stopError(res)
+	case res.Code == 0:
+		// What a killed process left is dealt with now, or is in the state for everyone to see.
+		if changes && len(o.pendingCreates()) == 0 {
+			o.stack.Recovered()
+		}
+		o.noteProblems(sum)
+		if !changes {
+			o.report.update(func(op *proto.Operation) { op.Changes, op.OmittedChanges = sum.planned.list, sum.planned.omitted })
+		}
+		return sum, nil
+	case res.BySignal():
+		return nil, &interrupted{message: "pulumi was ended by a signal from outside; the outcome is not known"}
+	}
+	return nil, o.planFailure(classify(res, sum), res, sum)
+}
+
+// command runs a command of the engine, and returns what its events amount to. A process that changes the stack may leave something behind
+// when it is killed. progress may be nil.
+func (o *operation) command(ctx context.Context, args []string, changes bool, progress func(*summary)) (*summary, cli.Result, error) {
+	stdout, stderr, closeLog := o.logStreams(o.findPermalink)
+	defer closeLog()
+	inv := &cli.Invocation{Args: args, Dir: o.dir, Env: o.env, Stdout: stdout, Stderr: stderr, Grace: o.cancelGrace()}
+	if changes {
+		o.record(inv)
+	}
+	if changes && o.usesPlanFile() {
+		return o.commandWithPreview(ctx, inv, progress)
+	}
+	sum := &summary{redactor: o.redactor}
+	res, err := o.runner.cli.RunEngine(ctx, inv, func(event []byte) {
+		o.plan.add(event)
+		if sum.add(event) && progress != nil {
+			progress(sum)
+		}
+	})
+	return sum, res, err
+}
+
+// commandWithPreview is command for one that makes a preview before it changes anything. The steps of the preview do not count.
+func (o *operation) commandWithPreview(ctx context.Context, inv *cli.Invocation, progress func(*summary)) (*summary, cli.Result, error) {
+	soFar, sum := &summary{redactor: o.redactor, withPreview: true}, &summary{redactor: o.redactor, withPreview: true}
+	res, err := o.runner.cli.RunEngineTwice(ctx, inv, func(event []byte) {
+		if soFar.add(event) && progress != nil {
+			progress(soFar)
+		}
+	}, func(event []byte) { sum.add(event) })
+	if progress != nil {
+		progress(sum)
+	}
+	return sum, res, err
+}
+
+// record makes the process of the invocation one that is known to change the stack.
+func (o *operation) record(inv *cli.Invocation) {
+	inv.Started = o.stack.Started
+	inv.Ended = func(pid int, res cli.Result) {
+		// One that was killed, or crashed, may have left its lock, and pending operations.
+		if res.BySignal() || res.Terminated || panicked.MatchString(res.Stderr) || goPanicked.MatchString(res.Stderr) {
+			return
+		}
+		o.stack.Ended(pid, res.Code == 0 || classify(res, &summary{}).reason == proto.FailureReason_FAILURE_REASON_UPDATE_FAILED)
+	}
+}
+
+// cancelGrace is how long pulumi may take to stop.
+func (o *operation) cancelGrace() time.Duration {
+	if grace := o.request.GetCancelGrace(); grace != nil && grace.AsDuration() > 0 {
+		return grace.AsDuration()
+	}
+	return defaultGrace
+}
+
+// showProgress reports what the engine does.
+func (o *operation) showProgress(sum *summary) {
+	text := plaintext.Cut(o.redactor.String(progressText(sum.changes, sum.current)), maxMessage)
+	changes := maps.Clone(sum.changes)
+	o.report.update(func(op *proto.Operation) { op.ResourceChanges, op.Message = changes, text })
+}
+
+// noteProblems keeps what pulumi complained about although it succeeded: a YAML program goes on after an error in an expression that
+// depends on a secret, and after a warning about a field that it does not know.
+func (o *operation) noteProblems(sum *summary) {
+	if len(sum.errors) > 0 {
+		o.notes = append(o.notes, "pulumi succeeded, but reported: "+strings.Join(sum.errors, "\n"))
+	}
+	if len(sum.warnings) > 0 {
+		o.notes = append(o.notes, "pulumi warned: "+strings.Join(sum.warnings, "\n"))
+	}
+	var warnings []string
+	for _, warning := range sum.warnings {
+		warnings = append(warnings, plaintext.Cut(o.readable(warning), proto.MaxWarning))
+	}
+	o.report.update(func(op *proto.Operation) { op.Warnings = warnings })
+}
+
+// permalinkMarks are what the CLI prints before the address of the update in Pulumi Cloud.
+var permalinkMarks = []string{"View Live: ", "View in Browser (Ctrl+O): ", "View in Browser: ", "Permalink: "}
+
+func (o *operation) findPermalink(line string) {
+	for _, mark := range permalinkMarks {
+		if _, link, ok := strings.Cut(line, mark); ok && strings.HasPrefix(link, "http") {
+			o.report.update(func(op *proto.Operation) { op.Permalink = plaintext.Cut(strings.Fields(link)[0], proto.MaxPermalink) })
+		}
+	}
+}
+
+// stopError says how an operation ended that was asked to.
+func stopError(res cli.Result) error {
+	switch {
+	case res.Killed:
+		return &interrupted{message: "pulumi did not stop and was killed: the stack's lock and pending operations may be left"}
+	case res.Terminated:
+		return &interrupted{message: "pulumi did not stop within the grace period and was stopped in the middle of a resource operation"}
+	}
+	return &interrupted{message: "pulumi stopped gracefully"}
+}
+
+// helper runs a command that is not the operation itself, in the directory of the stack. An exit code is not an error.
+func (o *operation) helper(ctx context.Context, timeout time.Duration, inv cli.Invocation) (cli.Result, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("pulumi %s took longer than %s", inv.Args[0], timeout))
+	defer cancel()
+	if inv.Dir == "" {
+		inv.Dir = o.stack.Dir
+	}
+	if inv.Env == nil {
+		inv.Env = o.env
+	}
+	stdout, stderr, closeLog := o.logStreams(nil)
+	defer closeLog()
+	if inv.Stderr = stderr; inv.Stdout == nil {
+		inv.Stdout = stdout
+	}
+	res, err := o.runner.cli.Run(limited, &inv)
+	if err != nil {
+		return res, err
+	}
+	switch cause := context.Cause(limited); {
+	case res.Code == 0:
+	case cause != nil:
+		return res, cause
+	case res.Stopped:
+		return res, ErrShutdown
+	case res.BySignal():
+		return res, &interrupted{message: fmt.Sprintf("pulumi %s was ended by a signal from outside", inv.Args[0])}
+	}
+	return res, nil
+}
+
+// must is helper for a command that has to succeed. The error begins with what failed; its reason is otherwise unless the CLI says more.
+func (o *operation) must(ctx context.Context, inv cli.Invocation, otherwise proto.FailureReason, what string) error {
+	res, err := o.helper(ctx, commandTimeout, inv)
+	if err != nil || res.Code == 0 {
+		return err
+	}
+	return classifyAs(res, otherwise, what)
+}
+
+// mustChange is must for a command that changes the stack, and may leave something behind when it is killed.
+func (o *operation) mustChange(ctx context.Context, inv cli.Invocation, otherwise proto.FailureReason, what string) error {
+	o.record(&inv)
+	return o.must(ctx, inv, otherwise, what)
+}
+
+// logStreams returns writers that log each line, redacted. Each redacted line of stdout is shown to see as well.
+func (o *operation) logStreams(see func(line string)) (stdout, stderr io.Writer, closeAll func()) {
+	var closers []io.Closer
+	logger := func(stream string, see func(string)) io.Writer {
+		lines := &cli.LineWriter{Line: func(line string) {
+			// Once more: colours may have been in the middle of a secret.
+			line = o.redactor.String(plaintext.Strip(line))
+			if see != nil {
+				see(line)
+			}
+			o.log.Info(line, "stream", stream)
+		}}
+		writer := o.redactor.Writer(lines)
+		closers = append(closers, writer, lines)
+		return writer
+	}
+	stdout, stderr = logger("stdout", see), logger("stderr", nil)
+	return stdout, stderr, func() {
+		for _, closer := range closers {
+			_ = closer.Close()
+		}
+	}
+}
+
+// expectNew creates a stack that is probably not there. It spares the operation that would find that out. When it fails, the operation tells
+// why, unless the stack is there.
+func (o *operation) expectNew(ctx context.Context) error {
+	if !o.request.GetNewStack() || !o.request.GetCreateStack() {
+		return nil
+	}
+	err := o.createStack(ctx)
+	if errors.As(err, new(*failure)) {
+		o.log.Info("the stack was not created, perhaps because it exists", "error", o.readable(err.Error()))
+		return nil
+	}
+	return err
+}
+
+// createStack creates the stack in the backend. What the CLI decides about its encryption goes to the stack's directory.
+func (o *operation) createStack(ctx context.Context) error {
+	args := []string{"stack", "init", "--stack", o.stack.Name}
+	if o.secretsProvider != "" {
+		args = append(args, "--secrets-provider="+o.secretsProvider)
+	}
+	o.log.Info("creating the stack")
+	err := o.mustChange(ctx, cli.Invocation{Args: args}, proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, "cannot create the stack")
+	if err != nil {
+		return err
+	}
+	o.exported = nil
+	if o.secretsProvider != "" {
+		return o.stack.Note(state.SecretsProvider, o.secretsProvider)
+	}
+	return nil
+}
+
+// releaseLock removes a lock that a killed process of this agent left, and reports whether it did.
+func (o *operation) releaseLock(ctx context.Context, holders []*proto.LockHolder) bool {
+	if !o.stack.Abandoned(o.runner.host, holders) {
+		return false
+	}
+	for _, holder := range holders {
+		o.stack.Gone(int(holder.GetPid()))
+	}
+	o.log.Info("releasing the lock of a pulumi process that was killed", "pid", holders[0].GetPid())
+	res, err := o.helper(ctx, commandTimeout, cli.Invocation{Args: []string{"cancel", "--yes", "--stack", o.stack.Name}})
+	if err != nil {
+		o.log.Info("the lock was not released", "error", o.readable(err.Error()))
+	}
+	return err == nil && res.Code == 0
+}
+
+// removeStack removes the record of a destroyed stack if the request says so. The CLI would delete the configuration as well.
+func (o *operation) removeStack(ctx context.Context) error {
+	if !o.request.GetOptions().GetRemove() {
+		return nil
+	}
+	// Without the note, a second attempt reports a stack that is missing.
+	_ = o.stack.Note(state.Removal, "")
+	return o.mustChange(ctx, cli.Invocation{Args: []string{"stack", "rm", "--yes", "--preserve-config", "--stack", o.stack.Name}},
+		proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, "everything is destroyed, but the stack cannot be removed")
+}
+
+// removedBefore reports whether the operation is a destroy that failed because an earlier one, which was cut off, removed the stack.
+func (o *operation) removedBefore(err error) bool {
+	var f *failure
+	if !errors.As(err, &f) || f.reason != proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND ||
+		o.kind() != proto.OperationKind_OPERATION_KIND_DESTROY || o.stack == nil {
+		return false
+	}
+	_, removed := o.stack.Noted(state.Removal)
+	return removed
+}

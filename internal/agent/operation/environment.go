@@ -1,0 +1,160 @@
+package operation
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	"github.com/stack-controller/stack-controller/internal/agent/config"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// passedOn are the variables of the agent that reach pulumi when its environment is not inherited as a whole: what tells
+// where programs, certificates and the way out of the network are, and how text and time are written.
+var passedOn = []string{
+	"PATH", "USER", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+}
+
+// switches are set for every process.
+var switches = cli.Environment{
+	"PULUMI_AUTOMATION_API":    "true",
+	"PULUMI_SKIP_UPDATE_CHECK": "true",
+	// Without it there is no flag for the event log.
+	"PULUMI_DEBUG_COMMANDS": "true",
+	// Reuses the key of the state: otherwise each run without an encryption salt makes a new one and encrypts the state again.
+	"PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER": "true",
+	// Spares a listing of all stacks of the backend at the start of every process.
+	"PULUMI_DIY_BACKEND_NO_LEGACY_WARNING": "true",
+	// Every process writes a log file and looks at all that are there.
+	"PULUMI_LOG_ROTATION_MAX_AGE_DAYS": "1",
+	"PULUMI_LOG_ROTATION_MAX_TOTAL_MB": "16",
+}
+
+// reserved are the variables that a user cannot set, nor an image: with them pulumi would do something else than the
+// operation says (another stack, other flags), would miss what is installed, or would not talk to us. All PULUMI_OPTION_*
+// belong to them because each sets a flag of the CLI. PULUMI_BACKEND_URL is not reserved: it says where the state is.
+var reserved = []string{
+	"PULUMI_STACK", "PULUMI_HOME", "PULUMI_AUTOMATION_API", "PULUMI_DEBUG_COMMANDS", "PULUMI_SKIP_UPDATE_CHECK",
+	"PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER", "PULUMI_NO_INTERACTIVE", "PULUMI_CONFIG", "PULUMI_CONFIG_SECRET_KEYS",
+	"PULUMI_PREVIEW_ONLY", "PULUMI_RUN_PROGRAM", cli.InvocationVariable,
+}
+
+// reservedPrefixes extend reserved.
+var reservedPrefixes = []string{"PULUMI_OPTION_", "STACK_CONTROLLER_"}
+
+// commitPrefixes are the variables that may come as commit metadata.
+var commitPrefixes = []string{"PULUMI_VCS_", "PULUMI_GIT_", "PULUMI_CI_", "PULUMI_PR_", "PULUMI_COMMIT_"}
+
+// messageVariables override the --message flag where there is no .git directory.
+var messageVariables = []string{"PULUMI_GIT_COMMIT_MESSAGE", "PULUMI_COMMIT_MESSAGE"}
+
+func isReserved(name string) bool {
+	return slices.Contains(reserved, name) || hasAnyPrefix(name, reservedPrefixes)
+}
+
+func hasAnyPrefix(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+}
+
+// baseEnvironment is the environment of a process that belongs to no operation.
+func (r *Runner) baseEnvironment() cli.Environment {
+	env := cli.Environment{}
+	if r.options.InheritEnvironment {
+		for _, entry := range os.Environ() {
+			if name, value, ok := strings.Cut(entry, "="); ok && !isReserved(name) {
+				env[name] = value
+			}
+		}
+	} else {
+		for _, name := range passedOn {
+			if value, ok := os.LookupEnv(name); ok {
+				env[name] = value
+			}
+		}
+	}
+	env["HOME"] = r.home()
+	env["TMPDIR"] = r.tempDir()
+	// The CLI finds its language plugins beside itself.
+	env["PATH"] = strings.TrimSuffix(filepath.Dir(r.cli.Path)+string(os.PathListSeparator)+env["PATH"], string(os.PathListSeparator))
+	if env["USER"] == "" {
+		// The lock of a self-managed backend names the user; a user ID without a name makes it fail.
+		env["USER"] = userName()
+	}
+	maps.Copy(env, switches)
+	env["PULUMI_HOME"] = r.pulumiHome()
+	return env
+}
+
+// operationEnvironment adds to the base what the request says. ignored are the names of variables that were left out.
+func (r *Runner) operationEnvironment(request *proto.StartOperationRequest, user cli.Environment) (env cli.Environment, ignored []string) {
+	env = r.baseEnvironment()
+	for name, value := range request.GetCommitMetadata() {
+		if hasAnyPrefix(name, commitPrefixes) {
+			env[name] = value
+		} else {
+			ignored = append(ignored, name)
+		}
+	}
+	for name, value := range user {
+		if isReserved(name) {
+			ignored = append(ignored, name)
+			continue
+		}
+		env[name] = value
+	}
+	if request.GetOptions().GetMessage() != "" {
+		for _, name := range messageVariables {
+			delete(env, name)
+		}
+	}
+	slices.Sort(ignored)
+	return env, ignored
+}
+
+func userName() string {
+	if current, err := user.Current(); err == nil && current.Username != "" {
+		return current.Username
+	}
+	return "pulumi"
+}
+
+// resolveEnvironment returns the variables of the request with their values. dir is where relative files are. secrets are
+// the values to hide, also when there is an error.
+func resolveEnvironment(variables []*proto.EnvironmentVariable, dir string) (env cli.Environment, secrets []string, err error) {
+	env = cli.Environment{}
+	for _, variable := range variables {
+		name := variable.GetName()
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return nil, secrets, fmt.Errorf("environment variable %q has no usable name", name)
+		}
+		var value string
+		switch variable.GetValue().(type) {
+		case *proto.EnvironmentVariable_FromEnv:
+			found, ok := os.LookupEnv(variable.GetFromEnv())
+			if !ok {
+				return nil, secrets, fmt.Errorf("environment variable %s: the workspace has no variable %s", name, variable.GetFromEnv())
+			}
+			value = found
+		case *proto.EnvironmentVariable_FromFile:
+			if value, err = config.ReadValue(dir, variable.GetFromFile()); err != nil {
+				return nil, secrets, fmt.Errorf("environment variable %s: cannot read %s: %w", name, variable.GetFromFile(), err)
+			}
+		default:
+			value = variable.GetText()
+		}
+		if variable.GetSecret() {
+			secrets = append(secrets, value)
+		}
+		if strings.Contains(value, "\x00") {
+			return nil, secrets, fmt.Errorf("environment variable %s: the value contains a zero byte", name)
+		}
+		env[name] = value
+	}
+	return env, secrets, nil
+}

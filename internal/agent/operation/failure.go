@@ -1,0 +1,73 @@
+package operation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// failure is an error with the cause that the result names. Its message is for people and may contain secrets: it is
+// redacted when the result is made.
+type failure struct {
+	reason  proto.FailureReason
+	message string
+	// holders hold the lock that was in the way.
+	holders []*proto.LockHolder
+}
+
+func (f *failure) Error() string {
+	return f.message
+}
+
+func failed(reason proto.FailureReason, format string, args ...any) *failure {
+	return &failure{reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+func projectInvalid(format string, args ...any) *failure {
+	return failed(proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, format, args...)
+}
+
+func configInvalid(format string, args ...any) *failure {
+	return failed(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, format, args...)
+}
+
+func secretsProviderFailed(format string, args ...any) *failure {
+	return failed(proto.FailureReason_FAILURE_REASON_SECRETS_PROVIDER, format, args...)
+}
+
+// interrupted is the error of a CLI process that ended although nobody asked it to.
+type interrupted struct {
+	message string
+}
+
+func (i *interrupted) Error() string {
+	return i.message
+}
+
+// outcome returns the final state and, for a failure, its reason. ctx says whether the operation was asked to end: an error
+// that comes after that is taken for its consequence.
+func outcome(ctx context.Context, err error) (proto.OperationState, proto.FailureReason) {
+	const none = proto.FailureReason_FAILURE_REASON_UNSPECIFIED
+	if err == nil {
+		return proto.OperationState_OPERATION_STATE_SUCCEEDED, none
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		switch {
+		case errors.Is(cause, ErrCancelled):
+			return proto.OperationState_OPERATION_STATE_CANCELLED, none
+		case errors.Is(cause, ErrTimeout), errors.Is(cause, context.DeadlineExceeded):
+			return proto.OperationState_OPERATION_STATE_FAILED, proto.FailureReason_FAILURE_REASON_TIMEOUT
+		default:
+			return proto.OperationState_OPERATION_STATE_INTERRUPTED, none
+		}
+	}
+	if stopped := (*interrupted)(nil); errors.As(err, &stopped) {
+		return proto.OperationState_OPERATION_STATE_INTERRUPTED, none
+	}
+	if known := (*failure)(nil); errors.As(err, &known) {
+		return proto.OperationState_OPERATION_STATE_FAILED, known.reason
+	}
+	return proto.OperationState_OPERATION_STATE_FAILED, proto.FailureReason_FAILURE_REASON_UPDATE_FAILED
+}

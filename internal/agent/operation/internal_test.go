@@ -1,0 +1,154 @@
+package operation
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	agentproto "github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+)
+
+func TestAShortPassphraseDoesNotMakeAMessageUnreadable(t *testing.T) {
+	o := &operation{redactor: redact.New("test"), inputs: inputs{dir: "/program"}}
+	NewWithT(t).Expect(o.readable("error: could not find latest version of \x1b[1mtest\x1b[0m in https://get.example.com/releases/latest\npassphrase: test")).To(
+		Equal("error: could not find latest version of [secret] in https://get.example.com/releases/latest; passphrase: [secret]"))
+}
+
+func TestConflictsOfEveryBackendAreRead(t *testing.T) {
+	const stackLocked = "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file " +
+		"with `pulumi cancel`.\n  "
+	for name, test := range map[string]struct {
+		printed string
+		known   bool
+	}{
+		"file": {stackLocked + "file:///state/.pulumi/locks/organization/demo/dev/a.json?no_tmp_dir=true: " +
+			"created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z\n", true},
+		"s3": {stackLocked + "s3://state/.pulumi/locks/organization/demo/dev/a.json?disableSSL=true&endpoint=http://minio:9000: " +
+			"created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z\n", true},
+		"s3, another time zone": {stackLocked + "s3://state/.pulumi/locks/organization/demo/dev/a.json: " +
+			"created by alice@laptop (pid 42) at 2026-11-21T04:26:40+02:00\n", true},
+		"postgres": {stackLocked + "postgres://****:****@db:5432/.pulumi/locks/organization/demo/dev/a.json?sslmode=disable: " +
+			"created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z\n", true},
+		"coloured": {"\x1b[31merror: \x1b[0m" + strings.TrimPrefix(stackLocked, "error: ") + "gs://state/.pulumi/locks/organization/demo/dev/a.json: " +
+			"created by alice@laptop (pid 42) at 2026-11-21T02:26:40Z\n", true},
+		"a lock that cannot be read": {stackLocked + "file:///state/.pulumi/locks/a.json: created by alice", false},
+		"Pulumi Cloud": {"error: [409] Conflict: Another update is currently in progress.\nTo learn more about possible reasons and resolution, visit " +
+			"https://www.pulumi.com/docs/support/troubleshooting/common-issues/update-conflicts/\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			f := classify(cli.Result{Code: 1, Stderr: test.printed}, &summary{})
+			g.Expect(f.reason).To(Equal(agentproto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT))
+			if !test.known {
+				g.Expect(f.holders).To(BeEmpty())
+				return
+			}
+			holder := f.holders[0]
+			g.Expect([]any{holder.GetUser(), holder.GetHost(), holder.GetPid()}).To(Equal([]any{"alice", "laptop", int64(42)}))
+			g.Expect(holder.GetSince().GetSeconds()).To(BeEquivalentTo(1795228000))
+		})
+	}
+}
+
+func TestFailuresOfOtherBackendsAreClassified(t *testing.T) {
+	for printed, want := range map[string]agentproto.FailureReason{
+		"error: [409] Conflict: Another update is currently in progress.\n":                                       agentproto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT,
+		"error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n":                  agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: read \".pulumi/meta.yaml\": blob (code=Unknown): operation error S3: GetObject, AccessDenied: no": agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: Unauthorized: No credentials provided or are invalid.\n":                                          agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: [403] Forbidden\n": agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: unable to open bucket azblob://state: azureblob: Options.AccountName is required\n":                               agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: read \".pulumi/meta.yaml\": blob (code=PermissionDenied): GET http://a\n---\nERROR CODE: AuthenticationFailed\n":  agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: missing google credentials: unable to parse credentials from $GOOGLE_CREDENTIALS: unexpected end of JSON input\n": agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: failed to ping PostgreSQL: pq: password authentication failed for user \"pulumi\"\n":                              agentproto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+		"error: no stack named 'dev' found\n":                        agentproto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND,
+		"error: something else\n  with details\nwarning: not this\n": agentproto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+	} {
+		g := NewWithT(t)
+		f := classify(cli.Result{Code: 1, Stderr: "warning: noise\n" + printed}, &summary{})
+		g.Expect(f.reason).To(Equal(want), printed)
+		g.Expect(f.message).NotTo(ContainSubstring("noise"))
+		g.Expect(f.message).NotTo(ContainSubstring("not this"))
+	}
+}
+
+func TestWordsOfAProgramAreNotTakenForThoseOfTheCLI(t *testing.T) {
+	f := classify(cli.Result{Code: 1, Stderr: "error: AccessDenied\n"}, &summary{started: true, errors: []string{"AccessDenied by the cloud; incorrect passphrase"}})
+	NewWithT(t).Expect(f.reason).To(Equal(agentproto.FailureReason_FAILURE_REASON_UPDATE_FAILED))
+}
+
+func TestWhatAProgramPrintedIsToldWhereNothingElseSaysWhyItFailed(t *testing.T) {
+	g := NewWithT(t)
+	const warning = "warning: using pulumi-language-yaml from $PATH\n"
+	sum := &summary{redactor: redact.New()}
+	g.Expect(errorText(warning, sum)).To(HavePrefix("warning: "))
+	for i := range 1000 {
+		sum.addDiagnostic(&diagnostic{Severity: printedSeverity, Message: fmt.Sprintf("line %d\n\n", i)})
+	}
+	g.Expect(errorText(warning, sum)).To(HaveSuffix("line 999"))
+	g.Expect(len(errorText(warning, sum))).To(BeNumerically("<=", maxPrinted))
+	g.Expect(errorText("error: the CLI knows why\n", sum)).To(Equal("the CLI knows why"))
+	sum.addError("", "the engine knows why")
+	g.Expect(errorText(warning, sum)).To(Equal("the engine knows why"))
+}
+
+func TestCrashOfTheCLIIsToldWithoutItsTrace(t *testing.T) {
+	const trace = "goroutine 1 [running]:\nmain.main()\n\t/src/main.go:65 +0x1d\n"
+	for printed, want := range map[string]string{
+		"=====\nThe Pulumi CLI encountered a fatal error. This is a bug!\nGo Version:       go1\nPanic:            runtime error: index out of range\n\n" + trace: "pulumi crashed: runtime error: index out of range",
+		"panic: runtime error: invalid memory address\n[signal SIGSEGV: segmentation violation]\n\n" + trace:                                                      "pulumi crashed: runtime error: invalid memory address",
+		"fatal error: concurrent map writes\n\n" + trace:          "pulumi crashed: concurrent map writes",
+		"error: program failed\npanic: as a resource is called\n": "program failed\npanic: as a resource is called",
+	} {
+		NewWithT(t).Expect(errorText(printed, &summary{})).To(Equal(want))
+	}
+}
+
+func TestUsersCannotSteerTheCLIByItsEnvironment(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv("AGENT_SECRET", "x")
+	t.Setenv("PULUMI_OPTION_TARGET", "x")
+	request := &agentproto.StartOperationRequest{CommitMetadata: map[string]string{"PULUMI_GIT_HEAD": "abc", "LD_PRELOAD": "x"}}
+	user := cli.Environment{"PULUMI_OPTION_STACK": "prod", "PULUMI_STACK": "prod", "PULUMI_HOME": "/x", "PULUMI_BACKEND_URL": "file:///s", "AWS_REGION": "eu"}
+	for _, inherit := range []bool{false, true} {
+		r := &Runner{cli: &cli.CLI{Path: "/opt/pulumi/bin/pulumi"}, options: Options{Home: "/agent", InheritEnvironment: inherit}}
+		env, ignored := r.operationEnvironment(request, user)
+		g.Expect(ignored).To(Equal([]string{"LD_PRELOAD", "PULUMI_HOME", "PULUMI_OPTION_STACK", "PULUMI_STACK"}))
+		g.Expect(env).To(And(HaveKeyWithValue("AWS_REGION", "eu"), HaveKeyWithValue("PULUMI_BACKEND_URL", "file:///s"), HaveKeyWithValue("PULUMI_GIT_HEAD", "abc")))
+		g.Expect(env).NotTo(Or(HaveKey("PULUMI_OPTION_STACK"), HaveKey("PULUMI_OPTION_TARGET"), HaveKey("PULUMI_STACK"), HaveKey("LD_PRELOAD")))
+		g.Expect(env["PATH"]).To(HavePrefix("/opt/pulumi/bin:"))
+		g.Expect(env["USER"]).NotTo(BeEmpty())
+		if inherit {
+			g.Expect(env).To(HaveKeyWithValue("AGENT_SECRET", "x"))
+		} else {
+			g.Expect(env).NotTo(HaveKey("AGENT_SECRET"))
+			g.Expect(env).To(And(HaveKeyWithValue("HOME", "/agent"), HaveKeyWithValue("PULUMI_HOME", "/agent/.pulumi")))
+		}
+	}
+}
+
+func TestMessagesAreBoundedAndReadable(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(oneLine(" first line:\n  second.\n\n third \n fourth,\nfifth ")).To(Equal("first line: second. third; fourth, fifth"))
+	g.Expect(plaintext.Strip("\x1b[1;31mred\x1b[0m \x1b]8;;http://x\x07link\x1b]8;;\x07\a\r")).To(Equal("red link"))
+	cut := plaintext.Cut(strings.Repeat("é", 5000), maxMessage)
+	g.Expect(len(cut)).To(BeNumerically("<=", maxMessage))
+	g.Expect(proto.Marshal(&agentproto.Operation{Message: cut})).NotTo(BeEmpty())
+}
+
+func TestAStubProjectSaysWhatItWasTold(t *testing.T) {
+	for _, name := range []string{"demo", "odd\nname: \"x\"", "1.0"} {
+		g := NewWithT(t)
+		stub, err := (&project{projectFile: projectFile{Name: name}, runtime: "yaml"}).stub()
+		g.Expect(err).NotTo(HaveOccurred())
+		read, err := parseProject("Pulumi.yaml", stub)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(read.projectFile).To(Equal(projectFile{Name: name, Runtime: "yaml"}))
+	}
+}

@@ -1,0 +1,122 @@
+package operation_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// noProcess is a process ID that no process has.
+const noProcess = 4_000_000
+
+// longAgo is before every process of these tests was started.
+var longAgo = time.Date(2026, 1, 21, 2, 26, 40, 0, time.UTC)
+
+// namedPulumi runs a program with the name of the CLI, and returns its process ID.
+func namedPulumi(t *testing.T) int {
+	t.Helper()
+	g := NewWithT(t)
+	sleep, err := exec.LookPath("sleep")
+	g.Expect(err).NotTo(HaveOccurred())
+	content, err := os.ReadFile(sleep)
+	g.Expect(err).NotTo(HaveOccurred())
+	path := filepath.Join(t.TempDir(), "pulumi")
+	g.Expect(os.WriteFile(path, content, 0o755)).To(Succeed())
+	cmd := exec.CommandContext(t.Context(), path, "300")
+	g.Expect(cmd.Start()).To(Succeed())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd.Process.Pid
+}
+
+// lock puts a lock into the backend, as a pulumi of the user who runs the test leaves it, and returns its file.
+func (f *fixture) lock(host string, pid int, since time.Time) (path string) {
+	f.t.Helper()
+	me, err := user.Current()
+	f.Expect(err).NotTo(HaveOccurred())
+	path = filepath.Join(f.state, ".pulumi", "locks", "organization", "demo", "dev", "11111111-2222-3333-4444-555555555555.json")
+	f.Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
+	content := fmt.Appendf(nil, `{"pid":%d,"username":%q,"hostname":%q,"timestamp":%q}`, pid, me.Username, host, since.UTC().Format(time.RFC3339))
+	f.Expect(os.WriteFile(path, content, 0o644)).To(Succeed())
+	return path
+}
+
+// pulumi runs the CLI as a user does, in the directory of the program.
+func (f *fixture) pulumi(args ...string) {
+	f.t.Helper()
+	cmd := exec.CommandContext(f.t.Context(), tool(f.t, "pulumi"), append([]string{"--non-interactive"}, args...)...)
+	cmd.Dir = f.project
+	cmd.Env = append(os.Environ(), "PULUMI_HOME="+filepath.Join(f.home, ".pulumi"), "PULUMI_BACKEND_URL=file://"+f.state,
+		"PULUMI_CONFIG_PASSPHRASE="+passphrase, "PATH="+filepath.Dir(f.options.Pulumi)+":"+os.Getenv("PATH"))
+	output, err := cmd.CombinedOutput()
+	f.Expect(err).NotTo(HaveOccurred(), string(output))
+}
+
+func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
+	f := newDeployed(t)
+	me, err := user.Current()
+	f.Expect(err).NotTo(HaveOccurred())
+	host, err := os.Hostname()
+	f.Expect(err).NotTo(HaveOccurred())
+	pulumi, now := namedPulumi(t), time.Now().UTC().Truncate(time.Second)
+	for _, test := range []struct {
+		name, host string
+		pid        int
+		since      time.Time
+		exclusive  bool
+		released   bool
+	}{
+		{"of another host", "elsewhere", noProcess, longAgo, true, false},
+		{"of this host, by a process that is not ours", host, noProcess, longAgo, false, false},
+		{"of this host, by another pulumi that lives", host, pulumi, now, true, false},
+		{"of this host, which is ours alone, by a process that is gone", host, noProcess, longAgo, true, true},
+		{"of this host, with the process ID of another program", host, os.Getpid(), longAgo, true, true},
+		{"of a pod with the same name elsewhere, which took it while this agent was there", host, noProcess, now.Add(time.Hour), true, false},
+		{"of this host, with the process ID of a pulumi that was started later", host, pulumi, longAgo, true, true},
+	} {
+		f.options.ExclusiveHost = test.exclusive
+		f.restart()
+		theirs := f.lock(test.host, test.pid, test.since)
+		if test.released {
+			f.Expect(f.run(up).GetState()).To(Equal(succeeded), test.name)
+			f.Expect(f.locks()).To(BeEmpty(), test.name)
+			continue
+		}
+		operation := f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up)
+		f.Expect(operation.GetMessage()).To(ContainSubstring("the stack is currently locked by 1 lock(s)"))
+		holder := operation.GetLockHolder()
+		f.Expect([]any{holder.GetUser(), holder.GetHost(), holder.GetPid()}).To(Equal([]any{me.Username, test.host, int64(test.pid)}), test.name)
+		f.Expect(holder.GetSince().AsTime()).To(Equal(test.since))
+		f.Expect(f.processes()).To(HaveLen(1), test.name)
+		f.Expect(f.locks()).To(ConsistOf(theirs), test.name)
+		f.Expect(os.Remove(theirs)).To(Succeed())
+	}
+}
+
+func TestPendingOperationsOfAPodThatWasKilledAreLookedAtInTheNext(t *testing.T) {
+	f := sleeper(t, "seconds: 1000", func(options *runner.Options) { options.ExclusiveHost = true })
+	_, ended := f.start()
+	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())
+	f.await(ended)
+	f.Expect(f.locks()).To(HaveLen(1))
+
+	// What the agent knew has gone with the pod.
+	f.Expect(os.RemoveAll(filepath.Join(f.home, ".automation"))).To(Succeed())
+	f.restart()
+	for range 2 {
+		operation := f.run(up)
+		f.Expect(operation.GetState()).To(Equal(failed))
+		f.Expect(operation.GetMessage()).To(ContainSubstring("could create it twice"))
+		f.Expect(f.locks()).To(BeEmpty())
+	}
+	f.Expect(f.noted()).NotTo(MatchRegexp("(?s)create start.*create start"))
+}

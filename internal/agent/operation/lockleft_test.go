@@ -1,0 +1,64 @@
+package operation_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// The agent's directory, which knows whose the lock is, may go with the agent.
+func TestAgentThatEndsLeavesNoLockOfAProcessThatWasKilled(t *testing.T) {
+	f := sleeper(t, "seconds: 1000, ignoreCancel: true")
+	cancel, ended := f.start()
+	f.Expect(f.locks()).To(HaveLen(1))
+	cli := f.cli()
+	cancel(runner.ErrShutdown)
+	f.Expect(syscall.Kill(cli, syscall.SIGKILL)).To(Succeed())
+	operation := f.await(ended)
+	f.Expect(operation.GetState()).To(Equal(interrupted))
+	f.Expect(f.locks()).To(BeEmpty())
+
+	// That of somebody else stays.
+	theirs := f.lock("elsewhere", noProcess, longAgo)
+	f.Expect(f.run(up).GetMessage()).NotTo(BeEmpty())
+	f.Expect(f.locks()).To(ConsistOf(theirs))
+}
+
+func TestLockThatTheCLICouldNotRemoveIsReleased(t *testing.T) {
+	f := sleeper(t, "seconds: 1")
+	_, ended := f.start()
+	locks := filepath.Join(f.state, ".pulumi", "locks")
+	f.Expect(os.Rename(locks, locks+".away")).To(Succeed())
+	operation := f.await(ended)
+	f.Expect(operation.GetState()).To(Equal(succeeded), operation.GetMessage())
+	f.Expect(os.Rename(locks+".away", locks)).To(Succeed())
+	f.Expect(f.locks()).To(HaveLen(1))
+
+	f.restart()
+	f.succeed(up)
+	f.Expect(f.locks()).To(BeEmpty())
+
+	// A process with the ID of one of ours that lived at another time was not ours.
+	entries, err := filepath.Glob(filepath.Join(f.home, ".automation", "stacks", "*", "processes", "*-*"))
+	f.Expect(err).NotTo(HaveOccurred())
+	var start, end int64
+	var pid int
+	f.Expect(fmt.Sscanf(filepath.Base(entries[0]), "%d-%d-%d", &start, &end, &pid)).Error().NotTo(HaveOccurred())
+	hostname, err := os.Hostname()
+	f.Expect(err).NotTo(HaveOccurred())
+	for _, since := range []int64{start - 10, end + 1} {
+		theirs := f.lock(hostname, pid, time.Unix(since, 0))
+		f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up)
+		f.Expect(f.locks()).To(ConsistOf(theirs))
+	}
+	// Those that found it locked lived at the same time as whoever held it.
+	f.Expect(filepath.Glob(filepath.Join(f.home, ".automation", "stacks", "*", "processes", "*-*"))).To(HaveLen(len(entries)))
+}

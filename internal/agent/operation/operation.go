@@ -1,0 +1,221 @@
+package operation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	"github.com/stack-controller/stack-controller/internal/agent/config"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/internal/agent/state"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+)
+
+// maxMessage bounds the message of an operation, in bytes.
+const maxMessage = proto.MaxText
+
+// operation is one run of Runner.Run.
+type operation struct {
+	runner   *Runner
+	request  *proto.StartOperationRequest
+	log      logr.Logger
+	redactor *redact.Redactor
+	report   *reporter
+	inputs
+
+	// configFile is the configuration that the CLI gets; empty for none.
+	configFile string
+	// secretsProvider is the one that a stack is created with; empty for the default of the backend.
+	secretsProvider string
+	// exported is what the state was when the operation was prepared; nil as long as nobody looked.
+	exported *state.Facts
+	// pendingChecked says that what an earlier operation left half done was looked for.
+	pendingChecked bool
+	// ran is how long pulumi worked on the operation, without its preparation; nil when it did not get there.
+	ran *durationpb.Duration
+	// plan is the one that the operation saves, or compares; nil when there is none.
+	plan *planRecord
+	// notes are what else there is to say about an operation that succeeded.
+	notes []string
+}
+
+// inputs are what an operation works with. They do not change once they are found.
+type inputs struct {
+	project *project
+	paths   Paths
+	// user are the variables of the request.
+	user cli.Environment
+	// dir is where pulumi runs: the directory of the program, or of the stack if there is none.
+	dir   string
+	env   cli.Environment
+	items []config.Item
+	stack *state.Stack
+}
+
+// perform does the steps of the operation.
+func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, error) {
+	o.announce(proto.OperationState_OPERATION_STATE_PREPARING, "preparing")
+	if err := o.resolve(); err != nil {
+		return nil, err
+	}
+	for _, step := range []func(context.Context) error{
+		o.checkFlags, o.usePlugins, o.checkPending, o.install, o.expectNew, o.checkPlan, o.configure, o.beginPlan, o.checkDrift,
+	} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	o.announce(proto.OperationState_OPERATION_STATE_RUNNING, "starting pulumi")
+	start := time.Now()
+	sum, err := o.runEngine(ctx)
+	o.ran = durationpb.New(time.Since(start))
+	if err == nil {
+		err = o.savePlan(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// The stack is as it should be: whatever comes now is not for the caller to cut off.
+	ctx = context.WithoutCancel(ctx)
+	if o.kind() == proto.OperationKind_OPERATION_KIND_DESTROY {
+		if err := o.proveDestroyed(ctx, sum); err != nil {
+			return nil, err
+		}
+		return nil, o.removeStack(ctx)
+	}
+	return o.outputs(ctx, sum)
+}
+
+// kind is what the operation does. That it carries out a plan is for those to know who ask for that.
+func (o *operation) kind() proto.OperationKind {
+	return o.request.GetKind().Unplanned()
+}
+
+// announce reports the state of the operation and what it does.
+func (o *operation) announce(to proto.OperationState, message string) {
+	o.report.update(func(op *proto.Operation) { op.State, op.Message = to, message })
+}
+
+// resolve finds the inputs of the operation.
+func (o *operation) resolve() (err error) {
+	if source := o.request.GetProject(); source != nil {
+		if source.GetName() == "" {
+			return projectInvalid("the operation names no project")
+		}
+		o.project = &project{projectFile: projectFile{Name: source.GetName()}, runtime: source.GetRuntime()}
+		if o.project.runtime == "" {
+			o.project.runtime = "yaml"
+		}
+		o.dir = o.runner.dir("stacks") // Nothing can be read here by its name.
+	} else if o.project, err = loadProject(o.dir); err != nil {
+		return err
+	}
+	o.report.update(func(op *proto.Operation) {
+		op.Project = &proto.ProjectSource{
+			Name: plaintext.Cut(o.project.Name, proto.MaxName), Runtime: plaintext.Cut(o.project.runtime, proto.MaxName),
+		}
+	})
+	var secrets []string
+	o.user, secrets, err = resolveEnvironment(o.request.GetEnv(), o.dir)
+	o.redactor.Add(secrets...)
+	if err != nil {
+		return configInvalid("%s", err)
+	}
+	var ignored []string
+	o.env, ignored = o.runner.operationEnvironment(o.request, o.user)
+	if len(ignored) > 0 {
+		o.log.Info("environment variables are reserved and were left out", "names", ignored)
+	}
+	if path := o.env[config.PassphraseFileVariable]; path != "" && !filepath.IsAbs(path) {
+		o.env[config.PassphraseFileVariable] = filepath.Join(o.dir, path)
+	}
+	o.hideCredentials()
+	o.items, secrets, err = config.Resolve(o.request.GetConfig(), o.env, o.dir)
+	o.redactor.Add(secrets...)
+	if err != nil {
+		return configInvalid("%s", err)
+	}
+	return o.openStack()
+}
+
+// openStack finds the stack of the operation and makes its directory ready.
+func (o *operation) openStack() error {
+	stub, err := o.project.stub()
+	if err != nil {
+		return projectInvalid("%s is not valid: %s", o.project.file, err)
+	}
+	o.stack, err = state.Open(o.runner.dir("stacks"), o.request.GetStack(), o.backendURL(), o.project.Name, stub)
+	if errors.Is(err, state.ErrName) {
+		return configInvalid("%s", err)
+	}
+	if err != nil {
+		return err
+	}
+	surviveKill(o.env)
+	o.redactor.Add(o.runner.rememberedSecrets(o.stack.Dir)...)
+	if !o.project.hasProgram() {
+		o.dir = o.stack.Dir
+	}
+	return errors.Join(o.lendCredentials(), o.removeConfigLink())
+}
+
+// hideCredentials hides what is secret by its nature, whether it is marked so or not.
+func (o *operation) hideCredentials() {
+	o.redactor.Add(o.env["PULUMI_ACCESS_TOKEN"])
+	o.redactor.Add(backendPasswords(o.backendURL())...)
+	if phrase, set, err := config.Passphrase(o.env); set && err == nil {
+		o.redactor.Add(phrase)
+	}
+}
+
+// backendURL is where the state is, as far as the operation says; empty for the default of the CLI, which is Pulumi Cloud
+// unless somebody logged in elsewhere.
+func (o *operation) backendURL() string {
+	if url := o.env[backendVariable]; url != "" {
+		return url
+	}
+	return o.project.Backend.URL
+}
+
+// selfManaged reports whether the backend is certainly not Pulumi Cloud.
+func (o *operation) selfManaged() bool {
+	url := o.backendURL()
+	return url != "" && !strings.HasPrefix(url, "https://") && !strings.HasPrefix(url, "http://")
+}
+
+// readable makes a text the message of the operation: one line, without secrets, of a bounded size.
+func (o *operation) readable(text string) string {
+	// Secrets are looked for in the lines as they are, too: one of several short lines is not recognised once they are joined.
+	lines := o.redactor.String(o.withoutPaths(plaintext.Strip(text)))
+	return plaintext.Cut(o.redactor.String(oneLine(lines)), maxMessage)
+}
+
+// withoutPaths makes the paths in the text relative to the program: where the agent keeps it tells a user nothing.
+func (o *operation) withoutPaths(text string) string {
+	if !filepath.IsAbs(o.dir) || filepath.Dir(o.dir) == o.dir {
+		return text
+	}
+	return strings.ReplaceAll(text, strings.TrimSuffix(o.dir, "/")+"/", "")
+}
+
+// successMessage sums up what was done.
+func (o *operation) successMessage(took time.Duration) string {
+	text := fmt.Sprintf("done in %s", took.Round(100*time.Millisecond))
+	changes := o.report.operation.GetResourceChanges()
+	separator := ": "
+	for _, op := range slices.Sorted(maps.Keys(changes)) {
+		text += fmt.Sprintf("%s%s %d", separator, op, changes[op])
+		separator = ", "
+	}
+	return strings.Join(append([]string{text}, o.notes...), "; ")
+}

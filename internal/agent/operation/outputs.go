@@ -1,0 +1,170 @@
+package operation
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	"github.com/stack-controller/stack-controller/internal/agent/config"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+const (
+	// secretSignature marks a secret in a serialized property; sdk/go/common/resource/sig has the two parts of it.
+	secretSignatureKey   = "4dabf18193072939515e22adb298388d"
+	secretSignatureValue = "1b47061264138c4ac30d75fd1eb44270"
+	// maxPrintedOutputs bounds what `pulumi stack output` may print, in bytes.
+	maxPrintedOutputs = 16 << 20
+	// maxOutput bounds the value of an output, in bytes. It ends in a Secret, which holds 1 MiB.
+	maxOutput = 1 << 20
+)
+
+// unknownValues stand in serialized properties for what is not known, one for each type: a part of a stack that was not updated
+// leaves them. They are those of sdk/go/common/resource/plugin, which would make the agent a third larger.
+var unknownValues = []string{
+	"1c4a061d-8072-4f0a-a4cb-0ff528b18fe7", "3eeb2bf0-c639-47a8-9e75-3b44932eb421", "04da6b54-80e4-46f7-96ec-b56ff0331ba9",
+	"6a19a0b0-7e62-4c92-b797-7f8e31da9cc2", "030794c1-ac77-496b-92df-f27374a8bd58", "e48ece36-62e2-4504-bad9-02848725956a",
+	"dd056dcd-154b-4c76-9bd3-c8f88648b5ff",
+}
+
+// outputs returns the outputs of the stack that the engine reported. The engine's events say which are secret, and nothing
+// more of those: only when there are some, one more process is needed to read them.
+func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*proto.Output, error) {
+	switch o.kind() {
+	case proto.OperationKind_OPERATION_KIND_UP, proto.OperationKind_OPERATION_KIND_REFRESH:
+	default:
+		return nil, nil
+	}
+	outputs, secret := reportedOutputs(sum.outputs)
+	if secret {
+		if err := o.readSecretOutputs(ctx, outputs); err != nil {
+			return nil, err
+		}
+	}
+	boundOutputs(outputs)
+	return outputs, nil
+}
+
+// reportedOutputs returns the outputs in the engine's events, and whether there are secret ones, whose values are not in there.
+// What is not known has no value, so it is no output.
+func reportedOutputs(reported map[string]json.RawMessage) (outputs map[string]*proto.Output, secret bool) {
+	outputs = map[string]*proto.Output{}
+	for name, value := range reported {
+		value := compact(value)
+		if isUnknownValue(value) {
+			continue
+		}
+		outputs[name] = &proto.Output{Value: value, Secret: isSecretValue(value)}
+		secret = secret || outputs[name].Secret
+	}
+	return outputs, secret
+}
+
+// readSecretOutputs completes the secret outputs with their values. When all outputs are larger than can be read, those have none.
+func (o *operation) readSecretOutputs(ctx context.Context, outputs map[string]*proto.Output) error {
+	values, err := o.secretOutputs(ctx)
+	if err != nil {
+		return fmt.Errorf("the resources are up to date, but the secret outputs cannot be read: %w", err)
+	}
+	var hide []string
+	for name, output := range outputs {
+		if !output.GetSecret() {
+			continue
+		}
+		value, ok := values[name]
+		if !ok && values != nil {
+			return fmt.Errorf("the resources are up to date, but the secret output %s cannot be read", name)
+		}
+		output.Value, output.Omitted = compact(value), !ok
+		hide = append(hide, config.Leaves(value)...)
+	}
+	o.redactor.Add(hide...)
+	o.runner.rememberSecrets(o.stack.Dir, hide)
+	return nil
+}
+
+// boundOutputs makes the outputs fit into a message: it leaves out the values of the largest where they are too large, or too many, and
+// where even the names are too many the outputs themselves. The controller checks the size of the message, and nothing else does it
+// again.
+func boundOutputs(outputs map[string]*proto.Output) {
+	names := slices.SortedFunc(maps.Keys(outputs), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(outputs[a].GetValue()), len(outputs[b].GetValue())), strings.Compare(a, b))
+	})
+	size := 0
+	for at, name := range names {
+		output := outputs[name]
+		size += len(name)
+		switch value := len(output.GetValue()); {
+		case at >= proto.MaxOutputs || size > proto.MaxOutputsSize:
+			delete(outputs, name)
+		case value > maxOutput || size+value > proto.MaxOutputsSize:
+			output.Value, output.Omitted = nil, true
+		default:
+			size += value
+		}
+	}
+}
+
+// secretOutputs reads all outputs in clear, nil when they are too large. They do not go to the log.
+func (o *operation) secretOutputs(ctx context.Context) (map[string]json.RawMessage, error) {
+	printed := &limitedBuffer{limit: maxPrintedOutputs}
+	res, err := o.helper(ctx, commandTimeout, cli.Invocation{
+		Args: []string{"stack", "output", "--json", "--show-secrets", "--stack", o.stack.Name}, Stdout: printed,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if res.Code != 0 {
+		return nil, classify(res, &summary{})
+	}
+	if printed.exceeded {
+		return nil, nil
+	}
+	var values map[string]json.RawMessage
+	if json.Unmarshal(printed.Bytes(), &values) != nil {
+		// The text of the decoder's error could quote a value.
+		return nil, fmt.Errorf("pulumi stack output printed something else than a JSON object")
+	}
+	return values, nil
+}
+
+// isSecretValue reports whether there is a secret anywhere in the compact JSON value: as a whole it is secret then. Inside of a
+// string the quotes would be escaped.
+func isSecretValue(value []byte) bool {
+	return bytes.Contains(value, []byte(`"`+secretSignatureKey+`":"`+secretSignatureValue+`"`))
+}
+
+// isUnknownValue reports whether something in the compact JSON value is not known.
+func isUnknownValue(value []byte) bool {
+	return slices.ContainsFunc(unknownValues, func(unknown string) bool { return bytes.Contains(value, []byte(`"`+unknown+`"`)) })
+}
+
+// compact returns the document without white space; every digit of a number stays.
+func compact(document json.RawMessage) []byte {
+	var out bytes.Buffer
+	if json.Compact(&out, document) != nil {
+		return document
+	}
+	return out.Bytes()
+}
+
+// limitedBuffer keeps at most limit bytes, and notes when there were more.
+type limitedBuffer struct {
+	bytes.Buffer
+	limit    int
+	exceeded bool
+}
+
+func (b *limitedBuffer) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > b.limit {
+		b.exceeded = true
+		return len(p), nil
+	}
+	return b.Buffer.Write(p)
+}

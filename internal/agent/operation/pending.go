@@ -1,0 +1,183 @@
+package operation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	"github.com/stack-controller/stack-controller/internal/agent/config"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/state"
+)
+
+const (
+	// maxPending is how many pending operations a message names.
+	maxPending = 10
+	// exportTimeout bounds `pulumi stack export`: the state may be large and far away.
+	exportTimeout = 10 * time.Minute
+	// exportMemory is how much memory it takes before it collects garbage, as GOMEMLIMIT has it.
+	exportMemory = "128MiB"
+)
+
+// checkPending looks for what an earlier operation left half done when it was cut off, as far as this agent or the request knows of it.
+//
+// It refuses an update when that was the creation of a resource: the update would create it again, and nobody would know about the first
+// one. Pulumi keeps such an entry for ever. A destroy is carried out, and is no success. What was being updated or deleted pulumi deals
+// with, and the message says so.
+func (o *operation) checkPending(ctx context.Context) error {
+	if o.pendingChecked || len(o.stack.LeftOver()) == 0 && !o.request.GetAfterInterruption() {
+		return nil
+	}
+	kind := o.kind()
+	if kind != proto.OperationKind_OPERATION_KIND_UP && kind != proto.OperationKind_OPERATION_KIND_DESTROY {
+		return nil
+	}
+	facts, err := o.exportState(ctx)
+	if err != nil {
+		return err
+	}
+	o.pendingChecked, o.exported = true, facts
+	if len(facts.PendingOthers) > 0 {
+		o.notes = append(o.notes, fmt.Sprintf("an earlier operation was cut off while it was %s: a refresh shows whether that took effect",
+			firstOf(facts.PendingOthers)))
+	}
+	if len(facts.PendingCreates) == 0 || kind == proto.OperationKind_OPERATION_KIND_DESTROY {
+		return nil
+	}
+	if err := o.freeForRepair(ctx); err != nil {
+		return err
+	}
+	return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+		"an earlier update was killed while it created %s: another update could create it twice. %s", firstOf(facts.PendingCreates), repair)
+}
+
+// repair tells what to do about a pending creation.
+const repair = "See whether it exists, then import it or forget the attempt, with `pulumi refresh --import-pending-creates` or `--clear-pending-creates`"
+
+// proveDestroyed fails when something may be left: a resource of which the state has no more than that its creation began, or all of them
+// when pulumi did not delete any. A signal can end pulumi successfully before it has found out what to do, whoever sent it.
+func (o *operation) proveDestroyed(ctx context.Context, sum *summary) error {
+	if creates := o.pendingCreates(); len(creates) > 0 {
+		return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+			"everything is destroyed but what may be left of an earlier update: it was killed while it created %s. %s", firstOf(creates), repair)
+	}
+	options := o.request.GetOptions()
+	if sum.changes["delete"] > 0 || len(options.GetTarget()) > 0 || options.GetRemove() {
+		return nil // a stack that has resources cannot be removed
+	}
+	facts, err := o.exportState(ctx)
+	if err != nil {
+		return fmt.Errorf("see whether everything is destroyed: %w", err)
+	}
+	if facts.Resources > 0 {
+		return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
+			"pulumi ended successfully without destroying anything, but the stack has %d resources", facts.Resources)
+	}
+	return nil
+}
+
+// firstOf lists what fits into a message.
+func firstOf(pending []string) string {
+	text := strings.Join(pending[:min(len(pending), maxPending)], ", ")
+	if len(pending) > maxPending {
+		text += fmt.Sprintf(" and %d more", len(pending)-maxPending)
+	}
+	return text
+}
+
+// freeForRepair releases the lock that the killed process left, so that the commands which mend the state work at once. A lock that
+// somebody else holds is an error: it may be that of just these commands.
+//
+// No command tells of locks. What finds out about them without changing anything is to create the stack, which exists: the CLI looks for
+// locks first.
+func (o *operation) freeForRepair(ctx context.Context) error {
+	if !o.selfManaged() {
+		return nil
+	}
+	dir, err := o.stack.Scratch(config.Settings{})
+	if err != nil {
+		return fmt.Errorf("look for a lock: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	args := []string{"stack", "init", "--no-select", "--stack", o.stack.Name}
+	res, err := o.helper(ctx, commandTimeout, cli.Invocation{Args: args, Dir: dir})
+	if err != nil || res.Code == 0 {
+		return err
+	}
+	if f := classify(res, &summary{}); f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && !o.releaseLock(ctx, f.holders) {
+		return f
+	}
+	return nil
+}
+
+// pendingCreates are the resources that an earlier operation was creating when it was cut off, for a destroy to name.
+func (o *operation) pendingCreates() []string {
+	if !o.pendingChecked || o.exported == nil {
+		return nil
+	}
+	return o.exported.PendingCreates
+}
+
+// lastLookTimeout bounds how long an agent that is about to end looks for a lock that it left.
+const lastLookTimeout = 20 * time.Second
+
+// leaveNoLock releases the lock that a process of ours left when it was killed because the agent ends: the record of the process goes with
+// the agent where its directory does.
+func (o *operation) leaveNoLock(ctx context.Context) {
+	if !errors.Is(context.Cause(ctx), ErrShutdown) || o.stack == nil || !o.selfManaged() ||
+		len(o.stack.LeftOver()) == 0 || o.runner.cli.OutOfTime() {
+		return
+	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLookTimeout)
+	defer cancel()
+	facts, err := o.exportState(limited)
+	if err == nil && facts.Exists {
+		err = o.freeForRepair(limited)
+	}
+	if err != nil {
+		o.log.Info("a lock may be left", "error", o.readable(err.Error()))
+	}
+}
+
+// knownState is exportState, once for the preparation of an operation.
+func (o *operation) knownState(ctx context.Context) (facts *state.Facts, err error) {
+	if o.exported == nil {
+		o.exported, err = o.exportState(ctx)
+	}
+	return o.exported, err
+}
+
+// exportState reads what matters of the stack's state.
+func (o *operation) exportState(ctx context.Context) (*state.Facts, error) {
+	path := filepath.Join(o.stack.Dir, "state.json")
+	defer os.Remove(path)
+	exists, err := o.exportTo(ctx, path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !exists:
+		return &state.Facts{}, nil
+	}
+	return state.ReadFacts(path)
+}
+
+// exportTo writes the state of the stack to the file. It reports whether there is such a stack.
+func (o *operation) exportTo(ctx context.Context, path string) (exists bool, err error) {
+	env := maps.Clone(o.env)
+	// It only passes the state on. To collect garbage is a third of what that costs.
+	env["GOGC"], env["GOMEMLIMIT"] = "off", exportMemory
+	res, err := o.helper(ctx, exportTimeout, cli.Invocation{Args: []string{"stack", "export", "--stack", o.stack.Name, "--file", path}, Env: env})
+	if err != nil || res.Code == 0 {
+		return err == nil, err
+	}
+	if f := classify(res, &summary{}); f.reason != proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND {
+		return false, f
+	}
+	return false, nil
+}

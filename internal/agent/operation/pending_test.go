@@ -1,0 +1,89 @@
+package operation_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// afterInterruption says what only the controller knows.
+func afterInterruption(request *proto.StartOperationRequest) { request.AfterInterruption = true }
+
+// killAndForget kills pulumi in the middle of an operation. What the agent knew of it goes with its directory, and somebody removes the
+// lock, so that nothing is left to tell of it but the state.
+func (f *fixture) killAndForget(ended <-chan *proto.Operation) {
+	f.t.Helper()
+	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())
+	f.await(ended)
+	for _, lock := range f.locks() {
+		f.Expect(os.Remove(lock)).To(Succeed())
+	}
+	f.Expect(os.RemoveAll(filepath.Join(f.home, ".automation"))).To(Succeed())
+	f.restart()
+}
+
+func TestPendingCreateIsFoundWhereOnlyTheControllerKnowsOfTheInterruption(t *testing.T) {
+	f := sleeper(t, "seconds: 1000")
+	_, ended := f.start()
+	f.killAndForget(ended)
+
+	f.sleep("seconds: 0")
+	operation := f.run(up, afterInterruption)
+	f.Expect(operation.GetState()).To(Equal(failed))
+	f.Expect(operation.GetMessage()).To(And(ContainSubstring("urn:pulumi:dev::demo::test:index:Sleep::slow"), ContainSubstring("could create it twice")))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("stack init ")))
+	f.Expect(strings.Count(f.noted(), "create start")).To(Equal(1))
+
+	// Once somebody has decided, it goes on, and one look at the state is all that it costs.
+	f.pulumi("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "dev")
+	operation = f.succeed(up, afterInterruption)
+	f.Expect(operation.GetMessage()).NotTo(ContainSubstring("cut off"))
+	f.Expect(strings.Count(strings.Join(f.processes(), "\n"), "stack export")).To(Equal(1))
+	f.Expect(strings.Count(f.noted(), "create end")).To(Equal(1))
+}
+
+func TestDestroyAfterAPendingCreateIsNoProofThatNothingIsLeft(t *testing.T) {
+	f := sleeper(t, "seconds: 1000")
+	_, ended := f.start()
+	f.killAndForget(ended)
+
+	removed := func(request *proto.StartOperationRequest) { request.Options = &proto.OperationOptions{Remove: true} }
+	for range 2 {
+		operation := f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, destroy, afterInterruption, removed)
+		f.Expect(operation.GetMessage()).To(And(ContainSubstring("everything is destroyed but what may be left"),
+			ContainSubstring("it was killed while it created urn:pulumi:dev::demo::test:index:Sleep::slow"), ContainSubstring("--clear-pending-creates")))
+		f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("destroy ")), "the record of it stays")
+	}
+
+	f.pulumi("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "dev")
+	f.succeed(destroy, afterInterruption, removed)
+	f.Expect(f.processes()).To(ContainElement(HavePrefix("stack rm ")))
+}
+
+func TestPendingUpdatesAndDeletionsAreTold(t *testing.T) {
+	f := sleeper(t, "seconds: 0, deleteSeconds: 1000")
+	f.succeed(up)
+
+	f.sleep("seconds: 1000")
+	_, ended := f.beginUntil("update start\n", up)
+	f.killAndForget(ended)
+	f.sleep("seconds: 0, deleteSeconds: 1000, content: new")
+	operation := f.succeed(up, afterInterruption)
+	f.Expect(operation.GetMessage()).To(ContainSubstring(
+		"an earlier operation was cut off while it was updating test:index:Sleep slow: a refresh shows whether that took effect"))
+	f.Expect(f.run(up, afterInterruption).GetMessage()).NotTo(ContainSubstring("cut off"))
+
+	f.write("Pulumi.yaml", simpleProgram)
+	_, ended = f.beginUntil("delete start\n", up)
+	f.killAndForget(ended)
+	f.sleep("seconds: 0")
+	operation = f.succeed(up, afterInterruption)
+	f.Expect(operation.GetMessage()).To(ContainSubstring("cut off while it was deleting test:index:Sleep slow"))
+	f.Expect(strings.Count(f.noted(), "create start")).To(Equal(1))
+}

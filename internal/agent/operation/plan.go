@@ -1,0 +1,347 @@
+package operation
+
+import (
+	"compress/gzip"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	gproto "google.golang.org/protobuf/proto"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/file"
+)
+
+// A plan is what a preview found out, with the file that Pulumi makes of it. Pulumi holds an up to that file, step by step, but it does
+// not notice that the state is another one, and it knows nothing of the inputs. So three digests go with it, and what carries out a plan
+// compares them first:
+//
+//   - of the inputs: the request with the values that only the agent knows, and the version of the CLI;
+//   - of the changes: each step that changes something, with the old and the new inputs of the resource, as the engine's events show them.
+//     A secret is the same there as any other secret; those of the configuration are in the inputs;
+//   - of the state: the bytes of `pulumi stack export`, which every update changes.
+//
+// An up with Pulumi's file runs with its preview, which Pulumi holds to the plan as well, under the lock of the update: what is not in the
+// plan is refused before anything is changed. For a destroy there is no such file: its preview is made again and compared.
+
+// Names of the files that an operation leaves in Paths.Results when it saves a plan, both compressed with gzip.
+const (
+	// PlanFile is Pulumi's file. It is not there when the request does not want it.
+	PlanFile = "plan.json.gz"
+	// PlanText is what would change, for people. Values are in it, but no secret.
+	PlanText = "changes.txt.gz"
+)
+
+// plainPlanFile is what Pulumi writes and reads.
+const plainPlanFile = "plan.json"
+
+// carriesOutPlan reports whether the operation carries out a plan.
+func (o *operation) carriesOutPlan() bool {
+	return o.request.GetKind().Planned()
+}
+
+// savesPlan reports whether the operation keeps what it would change.
+func (o *operation) savesPlan() bool {
+	return o.request.GetPlan() != nil && !o.carriesOutPlan()
+}
+
+// usesPlanFile reports whether Pulumi holds the operation to its file.
+func (o *operation) usesPlanFile() bool {
+	return o.request.GetKind() == proto.OperationKind_OPERATION_KIND_PLANNED_UP && !o.request.GetPlan().GetWithoutFile()
+}
+
+// planArguments are those of an operation that writes or reads Pulumi's file.
+func (o *operation) planArguments() []string {
+	switch {
+	case o.usesPlanFile():
+		return []string{"--plan=" + o.planFilePath()}
+	case o.savesPlan() && o.kind() == proto.OperationKind_OPERATION_KIND_PREVIEW && !o.request.GetPlan().GetWithoutFile():
+		return []string{"--save-plan=" + o.planFilePath()}
+	}
+	return nil
+}
+
+func (o *operation) planFilePath() string {
+	return filepath.Join(o.stack.Dir, plainPlanFile)
+}
+
+// removePlan removes Pulumi's file, which has values in clear.
+func (o *operation) removePlan() {
+	if o.stack != nil && o.request.GetPlan() != nil {
+		_ = os.Remove(o.planFilePath())
+	}
+}
+
+func stale(format string, args ...any) *failure {
+	return failed(proto.FailureReason_FAILURE_REASON_PLAN_STALE, format+"; nothing was changed", args...)
+}
+
+// checkPlan refuses to carry out a plan that was made of other inputs, or of another state. It comes before everything that could change
+// the state.
+func (o *operation) checkPlan(ctx context.Context) error {
+	if !o.carriesOutPlan() {
+		return nil
+	}
+	expected := o.request.GetPlan().GetExpected()
+	inputs, err := o.inputsDigest()
+	if err != nil {
+		return err
+	}
+	if inputs != expected.GetInputs() {
+		return stale("the program, the configuration, the environment, the options or the pulumi CLI (%s) are not those that the plan was made with",
+			o.runner.Version())
+	}
+	if o.kind() == proto.OperationKind_OPERATION_KIND_DESTROY {
+		return nil // its state is compared last
+	}
+	if err := o.checkState(ctx); err != nil || !o.usesPlanFile() {
+		return err
+	}
+	return expandPlan(o.paths.Plan, o.planFilePath(), o.request.GetPlan().GetFileDigest())
+}
+
+// checkState fails when the state is not that of the plan.
+func (o *operation) checkState(ctx context.Context) error {
+	current, err := o.stateDigest(ctx)
+	switch {
+	case err != nil:
+		return err
+	case current == "" && !o.request.GetCreateStack():
+		return failed(proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, "no stack named '%s' found", o.stack.Name)
+	case current != o.request.GetPlan().GetExpected().GetState():
+		return stale("the state of the stack is not the one that the plan was made for: somebody changed it since")
+	}
+	return nil
+}
+
+// beginPlan prepares what records the changes of a plan that is saved, or of a destroy that has one, which it compares.
+func (o *operation) beginPlan(ctx context.Context) (err error) {
+	destroys := o.carriesOutPlan() && o.kind() == proto.OperationKind_OPERATION_KIND_DESTROY
+	if !o.savesPlan() && !destroys {
+		return nil
+	}
+	inputs, err := o.inputsDigest()
+	if err != nil {
+		return err
+	}
+	record := newPlanRecord(o.request.GetPlan().GetKey(), inputs, o.redactor)
+	if destroys {
+		return o.checkDestroy(ctx, record)
+	}
+	record.state, err = o.stateDigest(ctx)
+	if err == nil && record.state == "" && o.request.GetCreateStack() {
+		// It is bound to a state, so there has to be one.
+		if err = o.createStack(ctx); err == nil {
+			record.state, err = o.stateDigest(ctx)
+		}
+	}
+	o.plan = record
+	return err
+}
+
+// checkDestroy compares what a destroy would do with its plan, and then the state.
+func (o *operation) checkDestroy(ctx context.Context, record *planRecord) error {
+	o.report.update(func(op *proto.Operation) { op.Message = "comparing what would be destroyed with the plan" })
+	preview := *o
+	preview.request = gproto.CloneOf(o.request)
+	preview.request.Kind, preview.request.Plan = proto.OperationKind_OPERATION_KIND_DESTROY_PREVIEW, nil
+	args, err := preview.arguments()
+	if err != nil {
+		return err
+	}
+	o.plan = record
+	sum, res, err := o.command(ctx, args, false, nil)
+	o.plan = nil
+	switch {
+	case err != nil:
+		return err
+	case context.Cause(ctx) != nil:
+		return stopError(res)
+	case res.BySignal():
+		return &interrupted{message: "pulumi destroy was ended by a signal from outside; it changed nothing"}
+	case res.Code != 0:
+		f := classify(res, sum)
+		return &failure{reason: f.reason, holders: f.holders, message: "cannot compare what would be destroyed with the plan: " + f.message}
+	}
+	if record.changesDigest() != o.request.GetPlan().GetExpected().GetChanges() {
+		return stale("what would be destroyed is not what the plan says")
+	}
+	return o.checkState(ctx)
+}
+
+// recheckedAfter is how long a preview may take without another look at the state, which costs as much as a third of a short one. Whoever
+// carries out the plan compares the state with the one before the preview in any case.
+const recheckedAfter = 5 * time.Second
+
+// savePlan keeps what the preview found out. A state that changed meanwhile makes it worthless.
+func (o *operation) savePlan(ctx context.Context) error {
+	if !o.savesPlan() {
+		return nil
+	}
+	if o.ran.AsDuration() > recheckedAfter {
+		after, err := o.stateDigest(ctx)
+		if err != nil {
+			return err
+		}
+		if after != o.plan.state {
+			return stale("the state of the stack changed while the plan was made")
+		}
+	}
+	text, err := o.plan.text(o.report.operation.GetResourceChanges())
+	if err != nil {
+		return fmt.Errorf("describe the plan: %w", err)
+	}
+	if err := file.Write(filepath.Join(o.paths.Results, PlanText), text); err != nil {
+		return fmt.Errorf("keep the plan: %w", err)
+	}
+	var size int64
+	if len(o.planArguments()) > 0 {
+		if size, err = compressPlan(o.planFilePath(), filepath.Join(o.paths.Results, PlanFile)); err != nil {
+			return err
+		}
+	}
+	plan := &proto.Plan{
+		Digests:       &proto.PlanDigests{Inputs: o.plan.inputs, Changes: o.plan.changesDigest(), State: o.plan.state},
+		PulumiVersion: o.runner.Version(), Size: size, Unknowns: o.plan.unknowns,
+	}
+	o.report.update(func(op *proto.Operation) { op.Plan = plan })
+	return nil
+}
+
+// inputsDigest is of all that decides what the operation does, beside the state and the world: the request, with the values that only the
+// agent knows, and the version of the CLI. What is in a preview and in the operation that it is for in different ways is left out, and so
+// is what changes nothing in the outcome. A new field of the request counts until it is left out here.
+func (o *operation) inputsDigest() (string, error) {
+	request := gproto.CloneOf(o.request)
+	request.Id, request.Plan, request.Timeout, request.CancelGrace, request.CommitMetadata = "", nil, nil, nil, nil
+	request.CreateStack, request.NewStack, request.AfterInterruption = false, false, false
+	request.Kind = proto.OperationKind_OPERATION_KIND_DESTROY
+	if o.kind() == proto.OperationKind_OPERATION_KIND_UP || o.kind() == proto.OperationKind_OPERATION_KIND_PREVIEW {
+		request.Kind = proto.OperationKind_OPERATION_KIND_UP
+	}
+	if request.Options != nil {
+		request.Options.Message, request.Options.Parallel, request.Options.LogLevel, request.Options.ExpectNoChanges = "", 0, 0, false
+	}
+	encoded, err := gproto.MarshalOptions{Deterministic: true}.Marshal(request)
+	if err != nil {
+		return "", errors.New("the inputs of the plan cannot be described")
+	}
+	described, err := json.Marshal([]any{o.runner.Version(), encoded, o.user, o.items})
+	if err != nil {
+		return "", errors.New("the inputs of the plan cannot be described")
+	}
+	return digestOf(o.request.GetPlan().GetKey(), described), nil
+}
+
+// digestOf is the keyed digest of the content, in hex.
+func digestOf(key, content []byte) string {
+	hash := hmac.New(sha256.New, key)
+	hash.Write(content)
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// stateDigest is the digest of the state, empty when there is no stack.
+func (o *operation) stateDigest(ctx context.Context) (string, error) {
+	path := filepath.Join(o.stack.Dir, "state.json")
+	defer os.Remove(path)
+	if exists, err := o.exportTo(ctx, path); err != nil || !exists {
+		return "", err
+	}
+	state, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("read the exported state: %w", file.WithoutPath(err))
+	}
+	defer state.Close()
+	hash := hmac.New(sha256.New, o.request.GetPlan().GetKey())
+	if _, err := io.Copy(hash, state); err != nil {
+		return "", fmt.Errorf("read the exported state: %w", file.WithoutPath(err))
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// compressPlan compresses Pulumi's file, and returns its size in bytes.
+func compressPlan(from, to string) (size int64, err error) {
+	plain, err := os.Open(from)
+	if err != nil {
+		return 0, fmt.Errorf("read the plan of pulumi: %w", file.WithoutPath(err))
+	}
+	defer plain.Close()
+	tooLarge := failed(proto.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE,
+		"the plan of pulumi is too large to be kept: it may have %d MiB, and compressed %d KiB. Use `enforce: Inputs`, which needs no such file",
+		proto.MaxPlanFile>>20, proto.MaxPlanSize>>10)
+	compressed, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return 0, fmt.Errorf("keep the plan: %w", file.WithoutPath(err))
+	}
+	defer func() {
+		if closed := compressed.Close(); err == nil && closed != nil {
+			err = fmt.Errorf("keep the plan: %w", file.WithoutPath(closed))
+		}
+	}()
+	limited := &limitedWriter{to: compressed, left: proto.MaxPlanSize, exceeded: tooLarge}
+	zip := gzip.NewWriter(limited)
+	size, err = io.Copy(zip, file.NewReader(plain, proto.MaxPlanFile, tooLarge))
+	if err = errors.Join(err, zip.Close()); errors.Is(err, tooLarge) {
+		return 0, tooLarge
+	}
+	return size, errors.Join(err, file.WithoutPath(compressed.Sync()))
+}
+
+// expandPlan undoes compressPlan. The compressed file has to have the digest: programs can write where it is.
+func expandPlan(from, to, digest string) (err error) {
+	unusable := stale("the plan cannot be read, or is not as it was saved")
+	compressed, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("read the plan: %w", file.WithoutPath(err))
+	}
+	defer compressed.Close()
+	hash := sha256.New()
+	hashed := io.TeeReader(compressed, hash)
+	zip, err := gzip.NewReader(hashed)
+	if err != nil {
+		return unusable
+	}
+	plain, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("write the plan: %w", file.WithoutPath(err))
+	}
+	defer func() {
+		if closed := plain.Close(); err == nil && closed != nil {
+			err = fmt.Errorf("write the plan: %w", file.WithoutPath(closed))
+		}
+	}()
+	if _, err := io.Copy(plain, file.NewReader(zip, proto.MaxPlanFile, unusable)); err != nil {
+		if problem := (*fs.PathError)(nil); errors.As(err, &problem) {
+			return fmt.Errorf("write the plan: %w", problem.Err)
+		}
+		return unusable
+	}
+	// What comes after the compressed content counts as well.
+	if _, err := io.Copy(io.Discard, hashed); err != nil || "sha256:"+hex.EncodeToString(hash.Sum(nil)) != digest {
+		return unusable
+	}
+	return nil
+}
+
+// limitedWriter fails when there is more than what is left, in bytes.
+type limitedWriter struct {
+	to       io.Writer
+	left     int
+	exceeded error
+}
+
+func (w *limitedWriter) Write(p []byte) (int, error) {
+	if w.left -= len(p); w.left < 0 {
+		return 0, w.exceeded
+	}
+	return w.to.Write(p)
+}

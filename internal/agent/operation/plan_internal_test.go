@@ -1,0 +1,100 @@
+package operation
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/redact"
+)
+
+func TestPlanThatIsTooLargeIsNotKept(t *testing.T) {
+	g := NewWithT(t)
+	from, to, back := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to"), filepath.Join(t.TempDir(), "back")
+	write := func(content []byte) { g.Expect(os.WriteFile(from, content, 0o600)).To(Succeed()) }
+	// What is random does not get smaller.
+	random := make([]byte, proto.MaxPlanSize)
+	_, _ = rand.Read(random)
+	for name, content := range map[string][]byte{"compressed": random, "as it is": make([]byte, proto.MaxPlanFile+1)} {
+		write(content)
+		_, err := compressPlan(from, to)
+		g.Expect(err).To(MatchError(And(ContainSubstring("64 MiB, and compressed 7200 KiB"), ContainSubstring("enforce: Inputs"))), name)
+		_, reason := outcome(t.Context(), err)
+		g.Expect(reason).To(Equal(proto.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE), name)
+	}
+	for _, content := range [][]byte{random[:proto.MaxPlanSize-10_000], make([]byte, proto.MaxPlanFile), {}} {
+		write(content)
+		size, err := compressPlan(from, to)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(size).To(BeEquivalentTo(len(content)))
+		compressed, err := os.ReadFile(to)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(expandPlan(to, back, fmt.Sprintf("sha256:%x", sha256.Sum256(compressed)))).To(Succeed())
+		restored, err := os.ReadFile(back)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(string(restored) == string(content)).To(BeTrue())
+	}
+}
+
+// A step with values of all kinds, and a thousand with long ones.
+func TestTextOfAPlanIsBoundedAndHasNoSecrets(t *testing.T) {
+	g := NewWithT(t)
+	record := newPlanRecord([]byte("key"), "inputs", redact.New("canary-value"))
+	step := func(op, name, inputs string) []byte {
+		return fmt.Appendf(nil, `{"resOutputsEvent":{"metadata":{"op":%q,"urn":"urn:pulumi:dev::p::a:b:C::%s","type":"a:b:C","diffs":["x"],"keys":["x"],`+
+			`"old":{"inputs":{"x":"before"}},"new":{"inputs":%s}}}}`, op, name, inputs)
+	}
+	random := make([]byte, 600)
+	for i := range 3000 {
+		_, _ = rand.Read(random)
+		record.add(step("create", fmt.Sprintf("n%d", i), fmt.Sprintf(`{"x":"%x","y":[1,{"%s":"%s","ciphertext":"canary-cipher"}],"z":"04da6b54-80e4-46f7-96ec-b56ff0331ba9"}`,
+			random, secretSignatureKey, secretSignatureValue)))
+	}
+	record.add([]byte(`{"resOutputsEvent":{"metadata":{"op":"same","urn":"urn:pulumi:dev::p::a:b:C::s","type":"a:b:C"}}}`))
+	record.add([]byte(`{"resOutputsEvent": "broken`))
+	text, err := record.text(map[string]int64{"create": 3000})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(len(text)).To(And(BeNumerically(">", proto.MaxPlanText/2), BeNumerically("<=", proto.MaxPlanText)))
+	g.Expect(record.unknowns).To(BeEquivalentTo(3000))
+	g.Expect(record.omitted).To(BeNumerically(">", 0))
+
+	few := newPlanRecord([]byte("key"), "inputs", redact.New("canary-value"))
+	for _, event := range [][]byte{
+		step("replace", "one", `{"x":"canary-value"}`),
+		step("update", "two", `{"x":{"`+secretSignatureKey+`":"`+secretSignatureValue+`","ciphertext":"canary-cipher"}}`),
+		step("create", "three", `{"x":["\u001b[31mred",null,9007199254740993],"z":"04da6b54-80e4-46f7-96ec-b56ff0331ba9"}`),
+		step("delete", "four", `{}`),
+	} {
+		few.add(event)
+	}
+	text, err = few.text(nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	shown := unzipped(g, text)
+	g.Expect(shown).To(And(
+		ContainSubstring("+- replace a:b:C one"), ContainSubstring(`~ x: "before" => "[secret]" (needs the replacement)`),
+		ContainSubstring(`~ x: "before" => [secret]`), ContainSubstring("+ z: (known after apply)"), ContainSubstring("9007199254740993"),
+		ContainSubstring("- delete a:b:C four"), Not(ContainSubstring("canary")), Not(ContainSubstring("\x1b"))))
+	// The order of the steps does not count, their values do.
+	other := newPlanRecord([]byte("key"), "inputs", redact.New())
+	other.steps = append(append(other.steps, few.steps[2:]...), few.steps[:2]...)
+	g.Expect(other.changesDigest()).To(Equal(few.changesDigest()))
+	other.add(step("update", "five", `{"x":1}`))
+	g.Expect(other.changesDigest()).NotTo(Equal(few.changesDigest()))
+}
+
+func unzipped(g *WithT, content []byte) string {
+	zip, err := gzip.NewReader(bytes.NewReader(content))
+	g.Expect(err).NotTo(HaveOccurred())
+	plain, err := io.ReadAll(zip)
+	g.Expect(err).NotTo(HaveOccurred())
+	return string(plain)
+}

@@ -1,0 +1,232 @@
+package operation_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+const (
+	plannedUp      = proto.OperationKind_OPERATION_KIND_PLANNED_UP
+	plannedDestroy = proto.OperationKind_OPERATION_KIND_PLANNED_DESTROY
+
+	planStale    = proto.FailureReason_FAILURE_REASON_PLAN_STALE
+	planViolated = proto.FailureReason_FAILURE_REASON_PLAN_VIOLATED
+	planTooLarge = proto.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE
+)
+
+// planKey is that of all digests in these tests.
+var planKey = bytes.Repeat([]byte("k"), proto.PlanKeySize)
+
+// saved makes the operation save a plan.
+func saved(request *proto.StartOperationRequest) {
+	request.Plan = &proto.PlanRequest{Key: planKey}
+}
+
+func withoutFile(request *proto.StartOperationRequest) {
+	request.Plan.WithoutFile = true
+}
+
+// carriesOut makes the operation carry out the plan that the other one saved.
+func (f *fixture) carriesOut(operation *proto.Operation) func(*proto.StartOperationRequest) {
+	f.t.Helper()
+	f.Expect(operation.GetPlan()).NotTo(BeNil())
+	f.plan = filepath.Join(f.results, runner.PlanFile)
+	content, _ := os.ReadFile(f.plan)
+	return func(request *proto.StartOperationRequest) {
+		request.Plan = &proto.PlanRequest{Key: planKey, Expected: operation.GetPlan().GetDigests(), FileDigest: fmt.Sprintf("sha256:%x", sha256.Sum256(content))}
+	}
+}
+
+// planned is the text of the plan that was saved last.
+func (f *fixture) planned() string {
+	f.t.Helper()
+	file, err := os.Open(filepath.Join(f.results, runner.PlanText))
+	f.Expect(err).NotTo(HaveOccurred())
+	defer file.Close()
+	zip, err := gzip.NewReader(file)
+	f.Expect(err).NotTo(HaveOccurred())
+	content, err := io.ReadAll(zip)
+	f.Expect(err).NotTo(HaveOccurred())
+	return string(content)
+}
+
+// filesProgram has a resource for each pair of a name and the content of its file.
+func (f *fixture) filesProgram(dir string, contents ...string) {
+	f.t.Helper()
+	program := "name: demo\nruntime: yaml\nresources:\n"
+	for i, content := range contents {
+		program += fmt.Sprintf("  file%d:\n    type: test:index:Sleep\n    properties: {file: %q, content: %q}\n    options: {version: 0.1.0}\n",
+			i, filepath.Join(dir, fmt.Sprintf("file%d", i)), content)
+	}
+	f.write("Pulumi.yaml", program)
+}
+
+func (f *fixture) content(dir, name string) string {
+	content, _ := os.ReadFile(filepath.Join(dir, name))
+	return string(content)
+}
+
+func TestPlanIsSavedAndCarriedOut(t *testing.T) {
+	f, dir := filesFixture(t, 1)
+	plan := f.succeed(preview, saved)
+	f.Expect(f.changesOf(plan)).To(ConsistOf("create file0"))
+	f.Expect(plan.GetPlan().GetSize()).To(BeNumerically(">", 100))
+	f.Expect(plan.GetPlan().GetPulumiVersion()).To(Equal(f.runner.Version()))
+	f.Expect(f.planned()).To(And(ContainSubstring("+ create test:index:Sleep file0"), ContainSubstring(`+ content: "ours"`)))
+	f.Expect(f.readAll(f.home, "plan.json")).To(BeEmpty(), "it has values in clear")
+	f.processes()
+
+	operation := f.succeed(plannedUp, f.carriesOut(plan))
+	f.Expect(operation.GetKind()).To(Equal(plannedUp))
+	f.Expect(operation.GetResourceChanges()).To(Equal(map[string]int64{"create": 2}), "the stack and the file; the steps of its preview do not count")
+	f.Expect(f.content(dir, "file0")).To(Equal("ours"))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export"), And(HavePrefix("up --yes --plan="), Not(ContainSubstring("--skip-preview")))))
+	f.Expect(f.readAll(f.home, "plan.json")).To(BeEmpty())
+
+	again := f.fail(planStale, plannedUp, f.carriesOut(plan))
+	f.Expect(again.GetMessage()).To(ContainSubstring("the state of the stack is not the one that the plan was made for"))
+}
+
+func TestWhatIsNotInThePlanIsRefusedBeforeAnythingIsChanged(t *testing.T) {
+	f, dir := filesFixture(t, 0)
+	f.filesProgram(dir, "one", "one")
+	f.succeed(up)
+	f.filesProgram(dir, "two", "two")
+	plan := f.succeed(preview, saved)
+	f.Expect(f.planned()).To(ContainSubstring(`~ content: "one" => "two"`))
+	before := f.checkpoint()
+
+	f.filesProgram(dir, "two", "canary-plain-value")
+	operation := f.fail(planViolated, plannedUp, f.carriesOut(plan))
+	f.Expect(operation.GetMessage()).To(And(ContainSubstring("urn:pulumi:dev::demo::test:index:Sleep::file1 (content)"),
+		ContainSubstring("nothing was changed"), Not(ContainSubstring("canary")), Not(ContainSubstring("two"))))
+	f.filesProgram(dir, "two")
+	operation = f.fail(planViolated, plannedUp, f.carriesOut(plan))
+	f.Expect(operation.GetMessage()).To(ContainSubstring("a resource (delete)"))
+	f.filesProgram(dir, "two", "two", "three")
+	operation = f.fail(planViolated, plannedUp, f.carriesOut(plan))
+	f.Expect(operation.GetMessage()).To(ContainSubstring("file2 (create)"))
+	f.Expect(f.checkpoint()).To(Equal(before))
+	f.Expect(f.content(dir, "file0")).To(Equal("one"))
+
+	f.filesProgram(dir, "two", "two")
+	f.succeed(plannedUp, f.carriesOut(plan))
+	f.Expect(f.content(dir, "file0")).To(Equal("two"))
+}
+
+func TestPlanOfOtherInputsIsStale(t *testing.T) {
+	f, _ := filesFixture(t, 1)
+	password := func(value string) func(*proto.StartOperationRequest) { return withConfig(secret("password", value)) }
+	plan := f.succeed(preview, saved, password("one"))
+	for name, change := range map[string]func(*proto.StartOperationRequest){
+		"a secret":   withConfig(secret("password", "two")),
+		"a variable": withEnv("OTHER", "x", false),
+		"an option":  func(request *proto.StartOperationRequest) { request.Options.Refresh = true },
+		"a program":  func(request *proto.StartOperationRequest) { request.GetLocal().Dir = "other" },
+	} {
+		operation := f.fail(planStale, plannedUp, password("one"), f.carriesOut(plan), change)
+		f.Expect(operation.GetMessage()).To(ContainSubstring("are not those that the plan was made with"), name)
+	}
+	f.succeed(plannedUp, password("one"), f.carriesOut(plan), func(request *proto.StartOperationRequest) {
+		request.Options.Message, request.Options.Parallel, request.NewStack = "another one", 3, true
+		request.CommitMetadata = map[string]string{"PULUMI_GIT_HEAD": "abc"}
+	})
+}
+
+func TestEqualPlansHaveEqualDigests(t *testing.T) {
+	f, dir := filesFixture(t, 3)
+	first := f.succeed(preview, saved).GetPlan().GetDigests()
+	second := f.succeed(preview, saved).GetPlan().GetDigests()
+	f.Expect(second).To(HaveField("String()", first.String()))
+	f.Expect(first.GetInputs()).To(HaveLen(64))
+
+	// Another state, and the same changes.
+	f.succeed(up)
+	f.filesProgram(dir, "two", "ours", "ours")
+	before := f.succeed(preview, saved).GetPlan().GetDigests()
+	f.succeed(refresh)
+	after := f.succeed(preview, saved).GetPlan().GetDigests()
+	f.Expect(after.GetState()).NotTo(Equal(before.GetState()))
+	f.Expect(after.GetChanges()).To(Equal(before.GetChanges()))
+	f.filesProgram(dir, "three", "ours", "ours")
+	f.Expect(f.succeed(preview, saved).GetPlan().GetDigests().GetChanges()).NotTo(Equal(before.GetChanges()), "the values count")
+	otherKey := func(request *proto.StartOperationRequest) {
+		request.Plan.Key = bytes.Repeat([]byte("x"), proto.PlanKeySize)
+	}
+	f.Expect(f.succeed(preview, saved, otherKey).GetPlan().GetDigests().GetInputs()).NotTo(Equal(before.GetInputs()))
+}
+
+func TestPlanWithoutFileComparesInputsAndState(t *testing.T) {
+	f, dir := filesFixture(t, 1)
+	plan := f.succeed(preview, saved, withoutFile)
+	f.Expect(plan.GetPlan().GetSize()).To(BeZero())
+	f.Expect(filepath.Join(f.results, runner.PlanFile)).NotTo(BeAnExistingFile())
+	f.processes()
+	f.succeed(plannedUp, f.carriesOut(plan), withoutFile)
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export"), HavePrefix("up --yes --skip-preview")))
+	f.Expect(f.content(dir, "file0")).To(Equal("ours"))
+	f.fail(planStale, plannedUp, f.carriesOut(plan), withoutFile)
+}
+
+func TestPlanOfADestroyIsComparedBeforeAnythingIsDestroyed(t *testing.T) {
+	f, dir := filesFixture(t, 2)
+	f.succeed(up)
+	dontCreate := func(request *proto.StartOperationRequest) { request.CreateStack = false }
+	plan := f.succeed(destroyPreview, saved, fromState, dontCreate)
+	f.Expect(f.changesOf(plan)).To(ConsistOf("delete file0", "delete file1"))
+	f.Expect(f.planned()).To(ContainSubstring("- delete test:index:Sleep file1"))
+	f.Expect(plan.GetPlan().GetSize()).To(BeZero(), "Pulumi has no file for it")
+	f.succeed(refresh)
+	f.fail(planStale, plannedDestroy, f.carriesOut(plan), fromState, dontCreate)
+	f.Expect(f.content(dir, "file0")).To(Equal("ours"))
+
+	plan = f.succeed(destroyPreview, saved, fromState, dontCreate)
+	f.processes()
+	f.succeed(plannedDestroy, f.carriesOut(plan), fromState, dontCreate)
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("destroy --preview-only"), HavePrefix("stack export"), HavePrefix("destroy --yes --skip-preview")))
+	f.Expect(filepath.Join(dir, "file0")).NotTo(BeAnExistingFile())
+}
+
+func TestPlanThatIsNotAsItWasSavedIsRefused(t *testing.T) {
+	f, dir := filesFixture(t, 1)
+	plan := f.succeed(preview, saved)
+	change := f.carriesOut(plan)
+	content, err := os.ReadFile(f.plan)
+	f.Expect(err).NotTo(HaveOccurred())
+	for _, forged := range [][]byte{nil, []byte("no plan"), content[:len(content)/2], append(bytes.Clone(content), content...), append(bytes.Clone(content), 'x')} {
+		f.Expect(os.WriteFile(f.plan, forged, 0o600)).To(Succeed())
+		f.Expect(f.fail(planStale, plannedUp, change).GetMessage()).To(ContainSubstring("is not as it was saved; nothing was changed"))
+	}
+	f.Expect(filepath.Join(dir, "file0")).NotTo(BeAnExistingFile())
+	f.Expect(os.WriteFile(f.plan, content, 0o600)).To(Succeed())
+	f.succeed(plannedUp, change)
+}
+
+func TestSecretsAreNotInThePlanOfPulumiNorInItsText(t *testing.T) {
+	f, dir := filesFixture(t, 0)
+	f.write("Pulumi.yaml", "name: demo\nruntime: yaml\nconfig:\n  password: {type: string, secret: true}\nresources:\n  file0:\n"+
+		"    type: test:index:Sleep\n    properties: {file: "+filepath.Join(dir, "file0")+", content: \"${password}\"}\n    options: {version: 0.1.0}\n")
+	plan := f.succeed(preview, saved, withConfig(secret("password", canary)))
+	f.Expect(f.planned()).To(And(ContainSubstring("content: [secret]"), Not(ContainSubstring(canary))))
+	f.Expect(plan.String()).NotTo(ContainSubstring(canary))
+	f.plan = filepath.Join(f.results, runner.PlanFile)
+	zip, err := gzip.NewReader(bytes.NewReader([]byte(f.readAll(f.results, runner.PlanFile))))
+	f.Expect(err).NotTo(HaveOccurred())
+	content, err := io.ReadAll(zip)
+	f.Expect(err).NotTo(HaveOccurred())
+	f.Expect(string(content)).To(And(ContainSubstring("file0"), Not(ContainSubstring(canary))))
+	f.succeed(plannedUp, withConfig(secret("password", canary)), f.carriesOut(plan))
+	f.Expect(f.content(dir, "file0")).To(Equal(canary))
+	f.Expect(f.logged.String()).NotTo(ContainSubstring(canary))
+}

@@ -1,0 +1,82 @@
+package operation
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+)
+
+// violation is what Pulumi says of what is not in the plan. Values follow, in clear unless they are marked as secret.
+var violation = regexp.MustCompile(`violates plan: |is not allowed by the plan: |no plan for resource urn:|expected resource operations for urn:`)
+
+var (
+	// violatingURN is the resource in the text of a violation.
+	violatingURN = regexp.MustCompile(`urn:pulumi:[^\s'"]+`)
+	// violatingPath is the first property in it. What comes after that may be a part of its value.
+	violatingPath = regexp.MustCompile(`violates plan: properties changed: [-+~=]{2}([A-Za-z_$][\w$.-]{0,255})(?:\[|,|$)`)
+	// refusedStep is the step in it.
+	refusedStep = regexp.MustCompile(`([a-z-]{1,40}) is not allowed by the plan: `)
+)
+
+// maxViolations is how many violations a message names.
+const maxViolations = 5
+
+// planFailure makes of a failure of a planned operation one that says so when Pulumi refused what is not in the plan. The text of Pulumi is
+// not used: it has values in clear.
+func (o *operation) planFailure(f *failure, res cli.Result, sum *summary) *failure {
+	if !o.usesPlanFile() {
+		return f
+	}
+	var found []string
+	for _, text := range append(slices.Clone(sum.violations), strings.Split(plaintext.Strip(res.Stderr), "\n")...) {
+		if !violation.MatchString(text) {
+			continue
+		}
+		if what := o.describeViolation(text); !slices.Contains(found, what) {
+			found = append(found, what)
+		}
+	}
+	if len(found) == 0 {
+		return f
+	}
+	done := "nothing was changed"
+	if steps := sum.stepsDone(); steps > 0 {
+		done = fmt.Sprintf("%d resources were changed before, as in the plan", steps)
+	}
+	more := ""
+	if len(found) > maxViolations {
+		more = fmt.Sprintf(" and %d more", len(found)-maxViolations)
+		found = found[:maxViolations]
+	}
+	return failed(proto.FailureReason_FAILURE_REASON_PLAN_VIOLATED, "pulumi refused what is not in the plan: %s%s; %s. If the program creates "+
+		"resources depending on values that are known only then, or the plan of the same program is violated each time, use `enforce: Inputs`",
+		strings.Join(found, ", "), more, done)
+}
+
+// describeViolation names the resource, the step and the first property of a violation.
+func (o *operation) describeViolation(text string) string {
+	what := "a resource"
+	// A value may look like the name of a resource too, but it comes after this.
+	start := text
+	if at := violation.FindStringIndex(text); at != nil {
+		start = text[:at[1]]
+		if strings.HasSuffix(start, "urn:") {
+			start = text[at[0]:]
+		}
+	}
+	if named := violatingURN.FindString(start); named != "" {
+		what = strings.TrimRight(named, ":;,.")
+	}
+	if step := refusedStep.FindStringSubmatch(text); step != nil {
+		what += " (" + step[1] + ")"
+	}
+	if path := violatingPath.FindStringSubmatch(text); path != nil {
+		what += " (" + path[1] + ")"
+	}
+	return plaintext.Cut(o.redactor.String(what), proto.MaxURN)
+}

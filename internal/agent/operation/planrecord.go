@@ -1,0 +1,324 @@
+package operation
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/pulumi/pulumi/sdk/v3/go/common/resource"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/urn"
+)
+
+const (
+	// textReserve is how much of proto.MaxPlanText stays free for what the compressor holds back and for the last lines, in bytes.
+	textReserve = 100 << 10
+	// maxShownValue is how much of a value is in the text, and maxShownProperties how many properties of one resource are, in bytes and in
+	// numbers.
+	maxShownValue      = 1 << 10
+	maxShownProperties = 100
+	// unknownText and secretText stand in the text for values that nobody knows yet, and for those that nobody may see.
+	unknownText = "(known after apply)"
+	secretText  = "[secret]"
+)
+
+// resourceDone is in each event that counts as a change. Other events are not decoded again.
+var resourceDone = []byte(`"resOutputsEvent"`)
+
+// planRecord keeps of the changes in a plan a digest and a text for people.
+type planRecord struct {
+	key      []byte
+	redactor *redact.Redactor
+	// inputs and state are the digests of both.
+	inputs, state string
+	// steps are the digests of the steps. The order in which the engine does them is not the same each time.
+	steps    []string
+	unknowns int64
+
+	buffer bytes.Buffer
+	zip    *gzip.Writer
+	// omitted counts the changes that are not in the text.
+	omitted int
+}
+
+func newPlanRecord(key []byte, inputs string, redactor *redact.Redactor) *planRecord {
+	p := &planRecord{key: key, inputs: inputs, redactor: redactor}
+	p.zip = gzip.NewWriter(&p.buffer)
+	return p
+}
+
+// plannedStep is what a plan has of a step of the engine.
+type plannedStep struct {
+	Op           string                     `json:"op"`
+	URN          string                     `json:"urn"`
+	Type         string                     `json:"type"`
+	Diffs        []string                   `json:"diffs"`
+	Keys         []string                   `json:"keys"`
+	DetailedDiff map[string]plannedProperty `json:"detailedDiff"`
+	Old          *plannedState              `json:"old"`
+	New          *plannedState              `json:"new"`
+}
+
+type plannedProperty struct {
+	Kind      string `json:"diffKind"`
+	InputDiff bool   `json:"inputDiff"`
+}
+
+// plannedState has what the engine writes with sorted keys, so that equal values are equal bytes.
+type plannedState struct {
+	ID      string          `json:"id"`
+	Protect bool            `json:"protect"`
+	Retain  bool            `json:"retainOnDelete"`
+	Inputs  json.RawMessage `json:"inputs"`
+	Outputs json.RawMessage `json:"outputs"`
+}
+
+// add takes an event of the engine into account. There may be no record.
+func (p *planRecord) add(event []byte) {
+	if p == nil || !bytes.Contains(event, resourceDone) {
+		return
+	}
+	var decoded struct {
+		ResOutputs *struct {
+			Metadata plannedStep `json:"metadata"`
+		} `json:"resOutputsEvent"`
+	}
+	if json.Unmarshal(event, &decoded) != nil || decoded.ResOutputs == nil {
+		return
+	}
+	step := &decoded.ResOutputs.Metadata
+	if isNoChange(step.Op, step.Type, step.URN) {
+		return
+	}
+	if step.New != nil {
+		for _, unknown := range unknownValues {
+			p.unknowns += int64(bytes.Count(step.New.Inputs, []byte(`"`+unknown+`"`)))
+		}
+	}
+	p.steps = append(p.steps, p.digest(step))
+	if p.buffer.Len() > proto.MaxPlanText-textReserve {
+		p.omitted++
+		return
+	}
+	// Writing to a buffer does not fail.
+	_, _ = p.zip.Write([]byte(p.describe(step)))
+}
+
+// digest is of what the step does. What a resource reports of itself is not in it: that is in the state, or not known before.
+func (p *planRecord) digest(step *plannedStep) string {
+	slices.Sort(step.Diffs)
+	slices.Sort(step.Keys)
+	described := []any{step.Op, step.URN, step.Diffs, step.Keys, step.DetailedDiff}
+	for _, state := range []*plannedState{step.Old, step.New} {
+		if state != nil {
+			described = append(described, state.Protect, state.Retain, state.Inputs)
+		}
+	}
+	if step.Old != nil {
+		described = append(described, step.Old.ID)
+	}
+	encoded, err := json.Marshal(described)
+	if err != nil {
+		// It was decoded a moment ago.
+		encoded = []byte(err.Error())
+	}
+	return digestOf(p.key, encoded)
+}
+
+// changesDigest is of the inputs and of all steps.
+func (p *planRecord) changesDigest() string {
+	slices.Sort(p.steps)
+	// What is hashed is as long as there are changes, and no more.
+	steps := sha256.Sum256([]byte(strings.Join(p.steps, "\n")))
+	return digestOf(p.key, fmt.Appendf(nil, "%s\n%x", p.inputs, steps))
+}
+
+// text returns the changes as text, compressed.
+func (p *planRecord) text(counts map[string]int64) ([]byte, error) {
+	last := &strings.Builder{}
+	if p.omitted > 0 {
+		fmt.Fprintf(last, "… and %d more resources, which have no room here\n", p.omitted)
+	}
+	if len(p.steps) == 0 {
+		fmt.Fprintln(last, "no changes")
+	} else {
+		fmt.Fprintf(last, "%d resources would change", len(p.steps))
+		for _, op := range slices.Sorted(maps.Keys(counts)) {
+			fmt.Fprintf(last, ", %s %d", op, counts[op])
+		}
+		fmt.Fprintln(last)
+	}
+	if p.unknowns > 0 {
+		fmt.Fprintf(last, "%d values are known only after apply\n", p.unknowns)
+	}
+	if _, err := p.zip.Write([]byte(last.String())); err != nil {
+		return nil, err
+	}
+	if err := p.zip.Close(); err != nil {
+		return nil, err
+	}
+	if p.buffer.Len() > proto.MaxPlanText {
+		return nil, fmt.Errorf("the text has %d bytes", p.buffer.Len())
+	}
+	return p.buffer.Bytes(), nil
+}
+
+// signs begin the lines of changes.
+var signs = map[string]string{"create": "+", "delete": "-", "update": "~", "replace": "+-", "import": "=", "read": ">"}
+
+// describe returns the lines about a step.
+func (p *planRecord) describe(step *plannedStep) string {
+	text := &strings.Builder{}
+	sign := signs[step.Op]
+	if sign == "" {
+		sign = "*"
+	}
+	fmt.Fprintf(text, "%s %s %s %s\n    %s\n", sign, p.shown(step.Op, maxShownValue), p.shown(urn.Type(step.URN), maxShownValue),
+		p.shown(urn.Name(step.URN), maxShownValue), p.shown(step.URN, proto.MaxURN))
+	lines := p.properties(step)
+	for _, line := range lines[:min(len(lines), maxShownProperties)] {
+		fmt.Fprintf(text, "    %s\n", line)
+	}
+	if more := len(lines) - maxShownProperties; more > 0 {
+		fmt.Fprintf(text, "    … and %d more properties\n", more)
+	}
+	return text.String() + "\n"
+}
+
+// properties returns a line for each property that is new or differs.
+func (p *planRecord) properties(step *plannedStep) (lines []string) {
+	oldInputs, newInputs := valuesOf(step.Old, false), valuesOf(step.New, false)
+	switch step.Op {
+	case "delete":
+		return nil
+	case "create", "import":
+		for _, name := range slices.Sorted(maps.Keys(newInputs)) {
+			if !strings.HasPrefix(name, "__") {
+				lines = append(lines, fmt.Sprintf("+ %s: %s", p.shown(name, proto.MaxChangePath), p.value(newInputs[name])))
+			}
+		}
+		return lines
+	}
+	paths := step.Diffs
+	if len(step.DetailedDiff) > 0 {
+		paths = slices.Sorted(maps.Keys(step.DetailedDiff))
+	}
+	for _, path := range paths {
+		before := valueAt(oldInputs, path)
+		if how, detailed := step.DetailedDiff[path]; detailed && !how.InputDiff {
+			if reported := valueAt(valuesOf(step.Old, true), path); reported != nil {
+				before = reported
+			}
+		}
+		line := fmt.Sprintf("~ %s: %s => %s", p.shown(path, proto.MaxChangePath), p.value(before), p.value(valueAt(newInputs, path)))
+		if slices.Contains(step.Keys, path) {
+			line += " (needs the replacement)"
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// valuesOf decodes the inputs of a resource, or its outputs.
+func valuesOf(state *plannedState, outputs bool) (values map[string]any) {
+	if state == nil {
+		return nil
+	}
+	encoded := state.Inputs
+	if outputs {
+		encoded = state.Outputs
+	}
+	decoder := json.NewDecoder(bytes.NewReader(encoded))
+	decoder.UseNumber()
+	if decoder.Decode(&values) != nil {
+		return nil
+	}
+	return values
+}
+
+// valueAt returns the value at the path, nil when there is none.
+func valueAt(values map[string]any, path string) any {
+	parsed, err := resource.ParsePropertyPath(path)
+	if err != nil {
+		return values[path]
+	}
+	var current any = values
+	for _, part := range parsed {
+		switch inside := current.(type) {
+		case map[string]any:
+			if isSecretObject(inside) {
+				return inside
+			}
+			name, _ := part.(string)
+			current = inside[name]
+		case []any:
+			index, isIndex := part.(int)
+			if !isIndex || index < 0 || index >= len(inside) {
+				return nil
+			}
+			current = inside[index]
+		default:
+			// A part of a secret, or of what is not known, is as much.
+			return current
+		}
+	}
+	return current
+}
+
+func isSecretObject(value map[string]any) bool {
+	return value[secretSignatureKey] == secretSignatureValue
+}
+
+// value is how a value is shown.
+func (p *planRecord) value(value any) string {
+	if value == nil {
+		return "(none)"
+	}
+	encoded := &bytes.Buffer{}
+	encoder := json.NewEncoder(encoded)
+	encoder.SetEscapeHTML(false)
+	if encoder.Encode(masked(value)) != nil {
+		return secretText
+	}
+	text := strings.TrimSpace(encoded.String())
+	for _, stand := range []string{unknownText, secretText} {
+		text = strings.ReplaceAll(text, `"`+stand+`"`, stand)
+	}
+	return p.shown(text, maxShownValue)
+}
+
+// masked replaces what is secret, and what is not known.
+func masked(value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		if isSecretObject(value) {
+			return secretText
+		}
+		for name, inside := range value {
+			value[name] = masked(inside)
+		}
+	case []any:
+		for i, inside := range value {
+			value[i] = masked(inside)
+		}
+	case string:
+		if slices.Contains(unknownValues, value) {
+			return unknownText
+		}
+	}
+	return value
+}
+
+// shown makes a text one line without secrets, of at most so many bytes.
+func (p *planRecord) shown(text string, size int) string {
+	text = strings.Join(strings.Fields(plaintext.Strip(text)), " ")
+	return plaintext.Cut(p.redactor.String(text), size)
+}

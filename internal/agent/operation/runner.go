@@ -1,0 +1,217 @@
+// Package operation runs one Pulumi operation at a time with the pulumi CLI.
+//
+// It calls the CLI as Pulumi's Automation API does, which is the reference and not a part of it: the API starts seven processes for an
+// update, keeps its own time when it stops them, and would double the memory of an idle agent. Here an update is exactly one process. What
+// the others would have found out comes from elsewhere: the version is asked once, a missing stack shows in the exit code of the update,
+// and outputs, counts and errors are in the engine's events.
+//
+// Where things are, below Options.Home:
+//
+//	.pulumi/                         PULUMI_HOME: plugins, credentials
+//	tmp/                             TMPDIR
+//	.automation/stacks/<key>/        one directory per stack: a project stub, the stack's configuration file as the CLI
+//	                                 reads it, and a record of each CLI process that did not end in an orderly way; while an
+//	                                 operation runs that saves or carries out a plan, Pulumi's file
+//	.automation/installed/<digest>   one file per set of dependencies that is installed
+//	.automation/events/<random>/     the engine's events while an operation runs, of a CLI that cannot stream them
+//
+// While an operation runs, the source tree is as it was delivered: configuration goes to the stack's directory and is passed with
+// --config-file, so that a repeated operation starts from the same files whatever happened in between. What is there for people between
+// operations is in shell.go.
+package operation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	"github.com/stack-controller/stack-controller/internal/agent/config"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/internal/agent/state"
+)
+
+// Causes of the context that is given to Runner.Run; they decide how an operation that they end is reported.
+var (
+	// ErrCancelled ends the operation as Cancelled.
+	ErrCancelled = errors.New("the operation was cancelled")
+	// ErrTimeout ends the operation as Failed with reason Timeout.
+	ErrTimeout = errors.New("the operation took longer than its timeout")
+	// ErrShutdown ends the operation as Interrupted: it may be run again.
+	ErrShutdown = errors.New("the agent is shutting down")
+)
+
+// Options configure a Runner.
+type Options struct {
+	// Pulumi is the path of the CLI, or its name to look up in PATH.
+	Pulumi string
+	// Home is the directory for everything that has to outlive an operation. It is created when missing.
+	Home string
+	// Log takes what the agent does, and every line that pulumi prints, redacted.
+	Log logr.Logger
+	// Secrets are values that no operation shows: those of the agent's own environment that may be secret.
+	Secrets []string
+	// InheritEnvironment passes the agent's whole environment on to pulumi, less what is reserved: for an agent in a pod of
+	// its own, where the image and the pod's owner say with it how programs run. Otherwise only a short list is passed on.
+	InheritEnvironment bool
+	// ExclusiveHost says that nobody but this agent runs pulumi under this host name, as in a pod. A lock held by this
+	// host and a process that does not exist is then left over, also when nothing is recorded about that process.
+	ExclusiveHost bool
+	// Workspace is where people who work beside the agent, in its pod, find the program: a link to it, or the directory itself.
+	// For their pulumi commands each operation then leaves a link to the stack's configuration, and the stack selected.
+	// Operations must not run at the same time then. Empty means that there is nobody.
+	Workspace string
+	// TerminateGrace is how long pulumi may take after a second SIGINT; 0 means 15 s.
+	TerminateGrace time.Duration
+}
+
+// Runner runs operations with one CLI. It is safe for concurrent use by operations on different stacks.
+type Runner struct {
+	options  Options
+	log      logr.Logger
+	cli      *cli.CLI
+	host     state.Host
+	crypters *config.Crypters
+
+	mu sync.Mutex
+	// outputSecrets holds the secret outputs that each stack had last, so that the next operation can hide them as well.
+	outputSecrets map[string][]string
+}
+
+// New returns a Runner for the CLI. It runs `pulumi version` once. Whether operations can run with a CLI of that version is for the caller
+// to judge, with cli.Problem.
+func New(ctx context.Context, options Options) (*Runner, error) {
+	home, err := filepath.Abs(options.Home)
+	if err != nil {
+		return nil, fmt.Errorf("resolve the home directory %s: %w", options.Home, err)
+	}
+	options.Home = home
+	r := &Runner{options: options, log: options.Log, crypters: config.NewCrypters(), outputSecrets: map[string][]string{}}
+	r.cli, err = cli.New(cli.Options{Name: options.Pulumi, Dir: r.dir("events"), Log: options.Log, TerminateGrace: options.TerminateGrace})
+	if err != nil {
+		return nil, err
+	}
+	r.host = state.Host{Program: filepath.Base(r.cli.Path), Exclusive: options.ExclusiveHost, Started: time.Now()}
+	if r.host.Name, err = os.Hostname(); err != nil {
+		return nil, fmt.Errorf("read the host name: %w", err)
+	}
+	for _, dir := range []string{r.pulumiHome(), r.tempDir(), r.dir("stacks"), r.dir("installed")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("create the home directory: %w", err)
+		}
+	}
+	return r, r.cli.ReadVersion(ctx, home, r.baseEnvironment())
+}
+
+// Version is the version of the CLI, for example "v3.250.0".
+func (r *Runner) Version() string {
+	return "v" + r.cli.Version.String()
+}
+
+// EndBy makes everything that Run started, or is about to start, end before the time.
+func (r *Runner) EndBy(end time.Time) {
+	r.cli.EndBy(end)
+}
+
+// Paths are where an operation finds and leaves files.
+type Paths struct {
+	// Project is the absolute directory of the program; it is not used for an operation without a program.
+	Project string
+	// Plan is the file of the plan that is carried out, compressed with gzip; empty when there is none.
+	Plan string
+	// Results is a directory for what an operation leaves beside its result: PlanFile and PlanText, when it saves a plan.
+	Results string
+}
+
+// Run runs one operation to its end.
+//
+// Cancelling ctx asks for a graceful stop; context.Cause(ctx) says why: ErrCancelled ends the operation as Cancelled,
+// ErrTimeout as Failed with reason Timeout, everything else as Interrupted. An operation that has succeeded before it was asked
+// to stop is reported as that. The timeout of the request is for the caller to enforce, in this way.
+//
+// progress is called serially with the changed operation, which it may keep. The returned operation is final.
+func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, paths Paths, progress func(*proto.Operation)) *proto.Operation {
+	o := &operation{
+		runner:   r,
+		request:  request,
+		log:      r.log.WithValues("operation", request.GetId(), "stack", request.GetStack()),
+		redactor: redact.New(r.options.Secrets...),
+		inputs:   inputs{dir: paths.Project, paths: paths},
+		report: &reporter{progress: progress, operation: &proto.Operation{
+			Id: request.GetId(), Kind: request.GetKind(), StartTime: timestamppb.Now(),
+		}},
+	}
+	start := time.Now()
+	outputs, err := o.perform(ctx)
+	if o.removedBefore(err) {
+		o.notes, err = append(o.notes, "the stack was removed from the backend by an earlier attempt"), nil
+	}
+	o.leaveNoLock(ctx)
+	o.removePlan()
+	o.prepareShell()
+	o.removeCredentials()
+	final := o.report.close()
+	final.EndTime, final.RunTime = timestamppb.Now(), o.ran
+	final.State, final.Failure = outcome(ctx, err)
+	if f := (*failure)(nil); errors.As(err, &f) && len(f.holders) > 0 {
+		final.LockHolder = f.holders[0]
+	}
+	if err == nil {
+		final.Outputs = outputs
+		final.Message = o.readable(o.successMessage(time.Since(start)))
+		return final
+	}
+	text := err.Error()
+	if cause := context.Cause(ctx); cause != nil {
+		text = strings.TrimSuffix(cause.Error()+": "+text, ": "+cause.Error())
+	}
+	final.Message = o.readable(text)
+	return final
+}
+
+// dir is where this package keeps its own files.
+func (r *Runner) dir(name string) string {
+	return filepath.Join(r.options.Home, ".automation", name)
+}
+
+func (r *Runner) tempDir() string {
+	return filepath.Join(r.options.Home, "tmp")
+}
+
+// pulumiHome is the PULUMI_HOME of every process.
+func (r *Runner) pulumiHome() string {
+	if home := os.Getenv("PULUMI_HOME"); home != "" && r.options.InheritEnvironment {
+		return home
+	}
+	return filepath.Join(r.home(), ".pulumi")
+}
+
+// home is the HOME of every process. An image may come with plugins and tools in the home directory of its user.
+func (r *Runner) home() string {
+	if home := os.Getenv("HOME"); home != "" && r.options.InheritEnvironment {
+		return home
+	}
+	return r.options.Home
+}
+
+// rememberSecrets keeps the secret outputs of the stack for the redaction of its next operation.
+func (r *Runner) rememberSecrets(stack string, values []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outputSecrets[stack] = values
+}
+
+func (r *Runner) rememberedSecrets(stack string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.outputSecrets[stack]
+}

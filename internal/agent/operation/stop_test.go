@@ -1,0 +1,237 @@
+package operation_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/provider/install"
+)
+
+// long bounds what these tests wait for; nothing takes so long.
+const long = 60 * time.Second
+
+// sleeper is a fixture with a stack whose next update creates a resource that takes its time.
+func sleeper(t *testing.T, properties string, change ...func(*runner.Options)) *fixture {
+	t.Helper()
+	f := newDeployed(t, change...)
+	f.Expect(install.Install(t.Context(), filepath.Join(f.home, ".pulumi"))).To(Succeed())
+	f.sleep(properties)
+	return f
+}
+
+// sleep makes the program one with a resource that sleeps.
+func (f *fixture) sleep(properties string) {
+	f.t.Helper()
+	f.write("Pulumi.yaml", fmt.Sprintf(`
+name: demo
+runtime: yaml
+resources:
+  slow:
+    type: test:index:Sleep
+    properties: {journal: %q, %s}
+    options: {version: 0.1.0}
+`, f.journal(), properties))
+}
+
+func (f *fixture) journal() string {
+	return filepath.Join(filepath.Dir(f.home), "journal")
+}
+
+// start runs an update in the background, and returns once the resource is being created.
+func (f *fixture) start(change ...func(*proto.StartOperationRequest)) (cancel context.CancelCauseFunc, ended <-chan *proto.Operation) {
+	f.t.Helper()
+	return f.beginUntil("create start\n", up, change...)
+}
+
+func (f *fixture) noted() string {
+	content, _ := os.ReadFile(f.journal())
+	return string(content)
+}
+
+// processesOf returns the IDs of the live processes with the text in their command line.
+func processesOf(text string) []int {
+	var pids []int
+	paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range paths {
+		content, _ := os.ReadFile(path)
+		if strings.Contains(strings.ReplaceAll(string(content), "\x00", " "), text) {
+			pid, _ := strconv.Atoi(strings.Split(path, "/")[2])
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// cli returns the process of the update that runs.
+func (f *fixture) cli() int {
+	f.t.Helper()
+	for _, pid := range processesOf("--config-file=" + f.home) {
+		return pid
+	}
+	f.t.Fatal("pulumi does not run")
+	return 0
+}
+
+func (f *fixture) providers() []int {
+	return processesOf(filepath.Join(f.home, ".pulumi", "plugins"))
+}
+
+func (f *fixture) locks() []string {
+	locks, err := filepath.Glob(filepath.Join(f.state, ".pulumi", "locks", "organization", "demo", "dev", "*.json"))
+	f.Expect(err).NotTo(HaveOccurred())
+	return locks
+}
+
+func TestCauseOfTheCancellationDecidesTheOutcome(t *testing.T) {
+	f := sleeper(t, "seconds: 100")
+	for _, test := range []struct {
+		cause   error
+		state   proto.OperationState
+		failure proto.FailureReason
+		message string
+	}{
+		{runner.ErrCancelled, cancelled, proto.FailureReason_FAILURE_REASON_UNSPECIFIED, "the operation was cancelled: pulumi stopped gracefully"},
+		{runner.ErrTimeout, failed, proto.FailureReason_FAILURE_REASON_TIMEOUT, "the operation took longer than its timeout"},
+		{runner.ErrShutdown, interrupted, proto.FailureReason_FAILURE_REASON_UNSPECIFIED, "the agent is shutting down"},
+	} {
+		f.Expect(os.RemoveAll(f.journal())).To(Succeed())
+		cancel, ended := f.start()
+		cancel(test.cause)
+		operation := f.await(ended)
+		f.Expect(operation.GetState()).To(Equal(test.state))
+		f.Expect(operation.GetFailure()).To(Equal(test.failure))
+		f.Expect(operation.GetMessage()).To(ContainSubstring(test.message))
+		f.Expect(f.noted()).To(ContainSubstring("create aborted"))
+		f.Expect(f.locks()).To(BeEmpty())
+		f.Expect(f.providers()).To(BeEmpty())
+	}
+	f.sleep("seconds: 0")
+	f.succeed(up)
+}
+
+func TestOperationThatIsCancelledBeforeItStartsRunsNothing(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(runner.ErrCancelled)
+	operation := f.runContext(ctx, up)
+	f.Expect(operation.GetState()).To(Equal(cancelled))
+	f.Expect(operation.GetMessage()).To(Equal(runner.ErrCancelled.Error()))
+	f.Expect(f.processes()).To(BeEmpty())
+}
+
+func TestSecondSignalEndsAProviderThatIgnoresTheFirst(t *testing.T) {
+	f := sleeper(t, "seconds: 100, ignoreCancel: true")
+	cancel, ended := f.start(withGrace(time.Second))
+	cancel(runner.ErrCancelled)
+	operation := f.await(ended)
+	f.Expect(operation.GetState()).To(Equal(cancelled))
+	f.Expect(operation.GetMessage()).To(ContainSubstring("stopped in the middle of a resource operation"))
+	f.Expect(f.locks()).To(BeEmpty())
+	f.Expect(f.providers()).To(BeEmpty())
+
+	// Whether the resource exists is not known, so nothing is created on top of it.
+	f.restart()
+	operation = f.run(up)
+	f.Expect(operation.GetState()).To(Equal(failed))
+	f.Expect(operation.GetMessage()).To(And(ContainSubstring("urn:pulumi:dev::demo::test:index:Sleep::slow"), ContainSubstring("clear-pending-creates")))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("stack init ")))
+}
+
+func TestKilledCLIIsInterruptedAndLeavesNoProcess(t *testing.T) {
+	f := sleeper(t, "seconds: 100")
+	_, ended := f.start()
+	f.Expect(f.providers()).NotTo(BeEmpty())
+	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())
+
+	operation := f.await(ended)
+	f.Expect(operation.GetState()).To(Equal(interrupted))
+	f.Expect(operation.GetMessage()).To(ContainSubstring("ended by a signal from outside"))
+	f.Expect(f.providers()).To(BeEmpty())
+	f.Expect(f.locks()).To(HaveLen(1))
+
+	// The pending creation is found even though the lock is still there, and after a restart of the agent. The lock goes, because its
+	// holder was a process of this agent that is gone: the commands that the message names work at once.
+	f.restart()
+	operation = f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, up)
+	f.Expect(operation.GetMessage()).To(ContainSubstring("could create it twice"))
+	f.Expect(f.locks()).To(BeEmpty())
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("stack init "), HavePrefix("cancel ")))
+
+	// Nothing is changed by that, and a lock of somebody else stays: he may be mending the state.
+	theirs := f.lock("elsewhere", noProcess, time.Now())
+	operation = f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up)
+	f.Expect(operation.GetLockHolder().GetHost()).To(Equal("elsewhere"))
+	f.Expect(f.locks()).To(ConsistOf(theirs))
+	f.Expect(os.Remove(theirs)).To(Succeed())
+	f.processes()
+
+	f.pulumi("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "dev")
+	f.sleep("seconds: 0")
+	f.succeed(up)
+	f.Expect(f.noted()).To(MatchRegexp("(?s)^create start\n.*create start\n.*"))
+}
+
+func TestDestroyReleasesTheLockOfAKilledUpdate(t *testing.T) {
+	f := sleeper(t, "seconds: 100")
+	_, ended := f.start()
+	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())
+	f.await(ended)
+	f.Expect(f.locks()).To(HaveLen(1))
+
+	operation := f.run(destroy)
+	f.Expect(operation.GetMessage()).To(ContainSubstring("everything is destroyed but what may be left"))
+	f.Expect(f.processes()).To(ContainElements(HavePrefix("cancel "), HavePrefix("destroy ")))
+	f.Expect(f.locks()).To(BeEmpty())
+
+	f.pulumi("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "dev")
+	f.succeed(destroy)
+}
+
+func TestCLIThatDoesNotStopIsKilledWithAllItsDescendants(t *testing.T) {
+	f := newDeployed(t, func(options *runner.Options) { options.TerminateGrace = time.Second })
+	// A CLI that ignores signals, with a child of another process group and an orphan.
+	stubborn := fmt.Sprintf("#!/bin/sh\ntrap '' INT TERM\nsetsid sleep 1001 &\n(sleep 1002 &)\ntouch %q\nwhile :; do sleep 1003; done\n", f.journal())
+	f.Expect(os.WriteFile(f.options.Pulumi, []byte(stubborn), 0o755)).To(Succeed())
+	cancel, result := f.beginUntil("", up, withGrace(time.Second))
+	sleepers := func() []int {
+		return append(append(processesOf("sleep 1001"), processesOf("sleep 1002")...), processesOf("sleep 1003")...)
+	}
+	f.Eventually(sleepers).WithTimeout(long).Should(HaveLen(3))
+
+	cancel(runner.ErrCancelled)
+	operation := f.await(result)
+	f.Expect(operation.GetState()).To(Equal(cancelled))
+	f.Expect(operation.GetMessage()).To(ContainSubstring("was killed"))
+	f.Expect(sleepers()).To(BeEmpty())
+}
+
+func TestPluginsDoNotOutliveTheirCLI(t *testing.T) {
+	f := newFixture(t)
+	f.write("Pulumi.yaml", simpleProgram)
+	sleep, err := exec.LookPath("sleep")
+	f.Expect(err).NotTo(HaveOccurred())
+	plugin := filepath.Join(filepath.Dir(f.options.Pulumi), "pulumi-language-left")
+	f.Expect(os.Symlink(sleep, plugin)).To(Succeed())
+	// A CLI that ends well, and leaves a plugin and something else.
+	script := fmt.Sprintf("#!/bin/sh\n(setsid %q 1101 >/dev/null 2>&1 &)\n(setsid sleep 1102 >/dev/null 2>&1 &)\n"+
+		"for it in 'language-lef[t]' '110[2]'; do until grep -qs \"$it\" /proc/[0-9]*/cmdline; do sleep 0.1; done; done\n", plugin)
+	f.Expect(os.WriteFile(f.options.Pulumi, []byte(script), 0o755)).To(Succeed())
+	f.run(up)
+	f.Expect(processesOf(plugin + " 1101")).To(BeEmpty())
+	stays := processesOf("sleep 1102")
+	f.Expect(stays).To(HaveLen(1))
+	f.Expect(syscall.Kill(stays[0], syscall.SIGKILL)).To(Succeed())
+}

@@ -1,0 +1,280 @@
+package operation
+
+import (
+	"encoding/json"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/stack-controller/stack-controller/internal/agent/cli"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/urn"
+)
+
+// engineEvent is what we read of an event of the engine; apitype.EngineEvent has the whole of it.
+type engineEvent struct {
+	Diagnostic  *diagnostic `json:"diagnosticEvent"`
+	ResourcePre *stepEvent  `json:"resourcePreEvent"`
+	ResOutputs  *stepEvent  `json:"resOutputsEvent"`
+	Policy      *struct {
+		ResourceURN      string `json:"resourceUrn"`
+		Message          string `json:"message"`
+		PolicyName       string `json:"policyName"`
+		EnforcementLevel string `json:"enforcementLevel"`
+	} `json:"policyEvent"`
+	Summary *struct {
+		ResourceChanges map[string]int64 `json:"resourceChanges"`
+		Result          string           `json:"result"`
+		IsPreview       bool             `json:"isPreview"`
+	} `json:"summaryEvent"`
+}
+
+// isPreview reports whether the event is a step of a preview, or the sum of one.
+func (e *engineEvent) isPreview() bool {
+	return e.ResourcePre != nil && e.ResourcePre.Planning || e.ResOutputs != nil && e.ResOutputs.Planning || e.Summary != nil && e.Summary.IsPreview
+}
+
+// diagnostic is something that the engine, a provider or the program says.
+type diagnostic struct {
+	URN      string `json:"urn"`
+	Message  string `json:"message"`
+	Severity string `json:"severity"`
+}
+
+// unchanging are the operations that the engine does not count as changes.
+var unchanging = []string{"same", "read", "read-discard", "read-replacement", "discard", "discard-replaced", "refresh"}
+
+type stepEvent struct {
+	// Planning says that it is one of a preview.
+	Planning bool `json:"planning"`
+	Metadata struct {
+		Op   string `json:"op"`
+		URN  string `json:"urn"`
+		Type string `json:"type"`
+		// Diffs are the names of the properties that differ, Keys those that make a replacement necessary. DetailedDiff has the paths of
+		// the parts that differ, where the provider tells them.
+		Diffs        []string            `json:"diffs"`
+		Keys         []string            `json:"keys"`
+		DetailedDiff map[string]struct{} `json:"detailedDiff"`
+		New          *struct {
+			Outputs map[string]json.RawMessage `json:"outputs"`
+		} `json:"new"`
+	} `json:"metadata"`
+}
+
+const (
+	// stackType and providerPrefix are resources that nobody asked for.
+	stackType      = "pulumi:pulumi:Stack"
+	providerPrefix = "pulumi:providers:"
+	// maxDiagnostics and maxDiagnosticSize bound the errors that are kept; the message has room for a few only.
+	maxDiagnostics    = 10
+	maxDiagnosticSize = 2 << 10
+	// maxChanged, maxDiffs and maxChangedSize, in bytes, bound what is kept of the steps that changed something.
+	maxChanged     = 5
+	maxDiffs       = 5
+	maxChangedSize = 300
+	// maxPrinted bounds what is kept of what programs print, in bytes.
+	maxPrinted = 2 << 10
+	// maxKinds and maxKindSize, in bytes, bound what is counted by its kind: the engine knows about twenty.
+	maxKinds    = proto.MaxChangeKinds
+	maxKindSize = proto.MaxChangeKind
+	// printedSeverity is that of what a program, or the plugin that runs it, printed on its standard error.
+	printedSeverity = "info#err"
+)
+
+// summary is what the events of one CLI process amount to. It is bounded, and has no secret that the redactor knows.
+type summary struct {
+	redactor *redact.Redactor
+	// withPreview says that the process makes a preview before it changes anything. Its steps do not count.
+	withPreview bool
+
+	changes map[string]int64
+	// current describes the step that started last.
+	current string
+	// outputs are the raw outputs of the stack; nil if the engine reported none.
+	outputs map[string]json.RawMessage
+	// errors are the diagnostics that say why the operation failed, in order, and without those that only say that it did. warnings are
+	// those that did not keep it from succeeding.
+	errors, warnings []string
+	// violations are the diagnostics about what is not in the plan. There are values in them, which nobody may see.
+	violations []string
+	// placeFollows says that the next line may say where in the program the last warning is.
+	placeFollows bool
+	// changed describes the first steps that changed a resource, and changedMore counts the others.
+	changed     []string
+	changedMore int
+	// planned is what a preview of any kind would change.
+	planned changeList
+	// printed is the end of what the program printed on its standard error. Some language plugins say there, and only there, why
+	// they failed. It is nil if nothing was printed.
+	printed *cli.Tail
+	// started says that the engine was at work: the failure is one of the program, not of the preparations.
+	started bool
+}
+
+// add takes one event into account and reports whether there is progress to show. An event that cannot be decoded is skipped: the outcome
+// does not depend on any.
+func (s *summary) add(encoded []byte) bool {
+	var event engineEvent
+	if json.Unmarshal(encoded, &event) != nil {
+		return false
+	}
+	switch {
+	case s.withPreview && event.isPreview():
+		s.started = true
+		return false
+	case event.ResourcePre != nil:
+		s.started = true
+		step := event.ResourcePre.Metadata
+		if step.Type == stackType || strings.HasPrefix(step.Type, providerPrefix) || step.Op == "same" {
+			return false
+		}
+		s.current = step.Op + " " + step.Type + " " + urn.Name(step.URN)
+		return true
+	case event.ResOutputs != nil:
+		s.addDone(event.ResOutputs)
+		return true
+	case event.Summary != nil:
+		// The engine's own count is the one that counts.
+		s.changes = nil
+		for _, kind := range slices.Sorted(maps.Keys(event.Summary.ResourceChanges)) {
+			s.count(kind, event.Summary.ResourceChanges[kind])
+		}
+		return true
+	case event.Diagnostic != nil:
+		s.addDiagnostic(event.Diagnostic)
+	case event.Policy != nil && event.Policy.EnforcementLevel == "mandatory":
+		s.addError(event.Policy.ResourceURN, "policy "+event.Policy.PolicyName+": "+event.Policy.Message)
+	}
+	return false
+}
+
+func (s *summary) addDiagnostic(diagnostic *diagnostic) {
+	switch diagnostic.Severity {
+	case "error":
+		s.addError(diagnostic.URN, diagnostic.Message)
+	case "warning":
+		// One that is not about a resource is of the CLI about itself, such as where it found a plugin.
+		if diagnostic.URN != "" {
+			s.addWarning(s.describe(diagnostic.URN, diagnostic.Message))
+		}
+	case printedSeverity:
+		if s.printed == nil {
+			s.printed = cli.NewTail(maxPrinted)
+		}
+		// Before it is cut: of a secret that is cut in two, no part would be recognised. Writing to a tail does not fail.
+		text := s.redactor.String(plaintext.Strip(diagnostic.Message))
+		_, _ = s.printed.Write([]byte(text))
+		for line := range strings.Lines(text) {
+			s.addPrintedWarning(strings.TrimSpace(line))
+		}
+	}
+}
+
+// printedProblem begins a line in which a language plugin complains without making the operation fail: Pulumi YAML prints so what it says
+// of a field that it does not know, and its next line says where that is.
+var printedProblem = regexp.MustCompile(`^(?:Warning|Error): (.+)$`)
+
+func (s *summary) addPrintedWarning(line string) {
+	if problem := printedProblem.FindStringSubmatch(line); problem != nil {
+		s.addWarning(s.cut(problem[1], proto.MaxWarning))
+		s.placeFollows = true
+		return
+	}
+	if place, isPlace := strings.CutPrefix(line, "on "); isPlace && s.placeFollows && len(s.warnings) > 0 {
+		last := &s.warnings[len(s.warnings)-1]
+		*last = s.cut(*last+" on "+strings.TrimSuffix(place, ":"), proto.MaxWarning)
+	}
+	s.placeFollows = s.placeFollows && line == ""
+}
+
+func (s *summary) addWarning(text string) {
+	if text != "" && len(s.warnings) < proto.MaxWarnings && !slices.Contains(s.warnings, text) {
+		s.warnings = append(s.warnings, text)
+	}
+}
+
+func (s *summary) addDone(event *stepEvent) {
+	step := event.Metadata
+	s.count(step.Op, 1)
+	s.addChanged(event)
+	s.planned.add(event, s.cut)
+	if step.Type == stackType && step.New != nil && step.Op != "delete" {
+		s.outputs = step.New.Outputs
+	}
+}
+
+// count adds to the number of steps of a kind.
+func (s *summary) count(kind string, steps int64) {
+	_, known := s.changes[kind]
+	if len(kind) > maxKindSize || steps < 0 || !known && len(s.changes) >= maxKinds {
+		return
+	}
+	if s.changes == nil {
+		s.changes = map[string]int64{}
+	}
+	s.changes[kind] += steps
+}
+
+// cut returns the text, without secrets and shortened to a size: of a secret that is cut in two, no part would be recognised later.
+func (s *summary) cut(text string, size int) string {
+	return plaintext.Cut(s.redactor.String(text), size)
+}
+
+func (s *summary) addChanged(event *stepEvent) {
+	step := event.Metadata
+	switch {
+	case slices.Contains(unchanging, step.Op) || step.Type == stackType:
+	case len(s.changed) >= maxChanged:
+		s.changedMore++
+	default:
+		text := step.Op + " " + urn.Type(step.URN) + " " + urn.Name(step.URN)
+		if len(step.Diffs) > 0 {
+			text += " (" + strings.Join(step.Diffs[:min(len(step.Diffs), maxDiffs)], ", ") + ")"
+		}
+		s.changed = append(s.changed, s.cut(text, maxChangedSize))
+	}
+}
+
+func (s *summary) addError(subject, message string) {
+	if s.withPreview && violation.MatchString(message) {
+		if len(s.violations) < maxDiagnostics {
+			s.violations = append(s.violations, subject+" "+strings.TrimSpace(plaintext.Strip(message)))
+		}
+		return
+	}
+	text := s.describe(subject, message)
+	if text != "" && text != "update failed" && text != "preview failed" && len(s.errors) < maxDiagnostics {
+		s.errors = append(s.errors, text)
+	}
+}
+
+// describe returns what is said of a resource, or of the program.
+func (s *summary) describe(subject, message string) string {
+	message = strings.TrimSpace(plaintext.Strip(message))
+	if name := urn.Name(subject); name != "" && message != "" && !strings.Contains(subject, "::"+stackType+"::") {
+		message = urn.Type(subject) + " " + name + ": " + message
+	}
+	return s.cut(message, maxDiagnosticSize)
+}
+
+// stepsDone is how many steps changed something.
+func (s *summary) stepsDone() (steps int64) {
+	for op, count := range s.changes {
+		if !slices.Contains(unchanging, op) {
+			steps += count
+		}
+	}
+	return steps
+}
+
+// printedText is the end of what the program printed on its standard error, empty if that is nothing.
+func (s *summary) printedText() string {
+	if s.printed == nil {
+		return ""
+	}
+	return strings.TrimSpace(s.printed.String())
+}

@@ -1,0 +1,231 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/artifact/download"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+)
+
+const (
+	// fetchTimeout bounds a download with all its tries, when the caller does not end it earlier.
+	fetchTimeout = 5 * time.Minute
+	// fetchRetries is how often a download is tried again at once. The controller comes back later.
+	fetchRetries = 2
+	// maxURLLength bounds the URL of an archive, in bytes.
+	maxURLLength = 4 << 10
+)
+
+type pushStream = grpc.ClientStreamingServer[proto.PushSourceRequest, proto.PushSourceResponse]
+
+// PushSource implements the call of the protocol.
+func (s *Server) PushSource(stream pushStream) error {
+	header, err := s.sources.receiveHeader(stream)
+	if err != nil {
+		return err
+	}
+	err = s.replaceSource(stream.Context(), header.GetDigest(), func() (*os.File, error) { return s.sources.receiveArchive(stream, header) })
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(&proto.PushSourceResponse{})
+}
+
+// replaceSource makes the archive with the digest the source, unless it is. The function brings the archive, verified, into the
+// directory for what is incoming.
+func (s *Server) replaceSource(ctx context.Context, digest string, bring func() (*os.File, error)) error {
+	start := time.Now()
+	if digest == s.sources.digest() {
+		return nil
+	}
+	if s.engine.stopping() {
+		return status.Error(codes.Unavailable, "the agent is stopping")
+	}
+	// Asked before the bytes travel; what counts is sources.use, once they are here.
+	if id := s.engine.busy(); id != "" {
+		return proto.Refuse(proto.ReasonBusy, fmt.Sprintf("operation %s is not done", id))
+	}
+	if err := s.sources.receive(ctx, digest, bring); err != nil {
+		return err
+	}
+	s.log.Info("source replaced", "digest", digest, "duration", time.Since(start).Round(time.Millisecond).String())
+	return nil
+}
+
+// receiveHeader reads the first message of a push.
+func (s *sources) receiveHeader(stream pushStream) (*proto.SourceHeader, error) {
+	first, err := stream.Recv()
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, "the header of the source is missing")
+	}
+	header := first.GetHeader()
+	switch {
+	case header == nil:
+		return nil, status.Error(codes.InvalidArgument, "the first message is not the header of a source")
+	case digest.Digest(header.GetDigest()).Validate() != nil:
+		return nil, status.Errorf(codes.InvalidArgument, "digest %q cannot be verified", plaintext.Cut(header.GetDigest(), 256))
+	case header.GetSize() <= 0:
+		return nil, status.Errorf(codes.InvalidArgument, "%d bytes are not the size of an archive", header.GetSize())
+	case header.GetSize() > s.limits.MaxDownloadSize:
+		return nil, status.Errorf(codes.ResourceExhausted, "the archive has %d bytes, more than the %d allowed", header.GetSize(), s.limits.MaxDownloadSize)
+	}
+	return header, nil
+}
+
+// receive makes the archive that the function brings the source.
+func (s *sources) receive(ctx context.Context, digest string, bring func() (*os.File, error)) error {
+	if !s.receiving.TryLock() {
+		return proto.Refuse(proto.ReasonBusy, "another source is arriving")
+	}
+	defer s.receiving.Unlock()
+	if err := errors.Join(removeTree(s.root, incomingName), s.root.MkdirAll(incomingTree, 0o700)); err != nil {
+		return status.Errorf(codes.Internal, "prepare for the source: %v", err)
+	}
+	defer func() {
+		if removed := errors.Join(removeTree(s.root, incomingName), removeTree(s.root, oldName)); removed != nil {
+			s.log.Warn("cannot remove what a push left behind", "error", removed.Error())
+		}
+	}()
+	file, err := bring()
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := s.unpack(ctx, file); err != nil {
+		return err
+	}
+	if !s.use() {
+		return proto.Refuse(proto.ReasonBusy, "an operation was started while the source arrived")
+	}
+	defer s.release()
+	if err := s.replace(digest); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	return nil
+}
+
+// receiveArchive writes the chunks to a file and verifies that they are what the header says.
+func (s *sources) receiveArchive(stream pushStream, header *proto.SourceHeader) (*os.File, error) {
+	file, err := s.root.OpenFile(archiveFile, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "prepare for the source: %v", err)
+	}
+	if err := writeArchive(stream, header, file); err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+func writeArchive(stream pushStream, header *proto.SourceHeader, file io.Writer) error {
+	chunks := func() ([]byte, error) {
+		message, err := stream.Recv()
+		return message.GetChunk(), err
+	}
+	return writeChunks(chunks, digest.Digest(header.GetDigest()), header.GetSize(), file, "archive")
+}
+
+// writeChunks writes the chunks to the file, and verifies their size, in bytes, and their digest. what is what they are, for people.
+func writeChunks(next func() ([]byte, error), expected digest.Digest, size int64, file io.Writer, what string) error {
+	digester := expected.Algorithm().Digester()
+	to := io.MultiWriter(file, digester.Hash())
+	var received int64
+	for {
+		chunk, err := next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		received += int64(len(chunk))
+		switch {
+		case len(chunk) == 0 || len(chunk) > proto.MaxChunkSize:
+			return status.Errorf(codes.InvalidArgument, "a chunk has 1 to %d bytes, not %d", proto.MaxChunkSize, len(chunk))
+		case received > size:
+			return status.Errorf(codes.InvalidArgument, "the %s has more than the %d bytes announced", what, size)
+		}
+		if _, err := to.Write(chunk); err != nil {
+			return status.Errorf(codes.Internal, "store the %s: %v", what, err)
+		}
+	}
+	if received < size {
+		return status.Errorf(codes.InvalidArgument, "the %s has %d bytes, fewer than the %d announced", what, received, size)
+	}
+	if computed := digester.Digest(); computed != expected {
+		return status.Errorf(codes.DataLoss, "expected digest %s, computed %s", expected, computed)
+	}
+	return nil
+}
+
+// unpack unpacks the archive beside the source.
+func (s *sources) unpack(ctx context.Context, file io.ReadSeeker) error {
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return status.Errorf(codes.Internal, "read the archive: %v", err)
+	}
+	err := archive.Unpack(ctx, file, filepath.Join(s.dir, incomingTree), s.limits)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, archive.ErrTooLarge):
+		return status.Error(codes.ResourceExhausted, err.Error())
+	case errors.Is(err, archive.ErrInvalid):
+		return status.Error(codes.InvalidArgument, err.Error())
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	return status.Errorf(codes.Internal, "unpack the archive: %v", err)
+}
+
+// FetchSource implements the call of the protocol.
+func (s *Server) FetchSource(ctx context.Context, request *proto.FetchSourceRequest) (*proto.FetchSourceResponse, error) {
+	wanted := digest.Digest(request.GetDigest())
+	if wanted.Validate() != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "digest %q cannot be verified", plaintext.Cut(request.GetDigest(), 256))
+	}
+	from, err := url.Parse(request.GetUrl())
+	if err != nil || from.Host == "" || from.Scheme != "http" && from.Scheme != "https" || len(request.GetUrl()) > maxURLLength {
+		return nil, status.Error(codes.InvalidArgument, "the URL of the artifact is not an absolute one of http or https")
+	}
+	err = s.replaceSource(ctx, wanted.String(), func() (*os.File, error) { return s.sources.download(ctx, from, wanted) })
+	if err != nil {
+		return nil, err
+	}
+	return &proto.FetchSourceResponse{}, nil
+}
+
+// download downloads the archive. Its messages have of the URL no more than scheme, host and path.
+func (s *sources) download(ctx context.Context, from *url.URL, wanted digest.Digest) (*os.File, error) {
+	shown := (&url.URL{Scheme: from.Scheme, Host: from.Host, Path: from.Path}).String()
+	downloads := download.New(download.Options{MaxSize: s.limits.MaxDownloadSize, Retries: fetchRetries, Timeout: fetchTimeout})
+	path, err := downloads.Fetch(ctx, from.String(), wanted, filepath.Join(s.dir, incomingName))
+	switch {
+	case errors.Is(err, download.ErrTooLarge):
+		return nil, status.Errorf(codes.ResourceExhausted, "fetch artifact %s: %v", shown, err)
+	case errors.Is(err, download.ErrDigestMismatch):
+		return nil, status.Errorf(codes.DataLoss, "fetch artifact %s: %v", shown, err)
+	case ctx.Err() != nil:
+		return nil, status.FromContextError(ctx.Err()).Err()
+	case err != nil:
+		return nil, proto.Refuse(proto.ReasonFetchFailed, fmt.Sprintf("fetch artifact %s: %v", shown, err))
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "read the archive: %v", err)
+	}
+	return file, nil
+}

@@ -1,0 +1,188 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/stack-controller/stack-controller/internal/agent/operation"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+)
+
+const (
+	// pushedPlan is the plan that arrived, and incomingPlan the one that is arriving, in the directory of the agent.
+	pushedPlan   = "plan"
+	incomingPlan = "plan.incoming"
+	// takenPlan is the plan that an operation carries out, in the directory of its records.
+	takenPlan = "taken-plan.gz"
+	// planChunk is how much of a plan is in a message, in bytes.
+	planChunk = 128 << 10
+)
+
+// plans has the plan that the next operation is to carry out. An agent that is started anew asks for it again.
+type plans struct {
+	root *os.Root
+
+	mu sync.Mutex
+	// present is the digest of the plan; empty while there is none.
+	present string
+}
+
+// PushPlan implements the call of the protocol.
+func (s *Server) PushPlan(stream grpc.ClientStreamingServer[proto.PushPlanRequest, proto.PushPlanResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return status.Error(codes.InvalidArgument, "the header of the plan is missing")
+	}
+	header := first.GetHeader()
+	switch wanted := digest.Digest(header.GetDigest()); {
+	case wanted.Validate() != nil:
+		return status.Errorf(codes.InvalidArgument, "digest %q of the plan cannot be verified", plaintext.Cut(header.GetDigest(), 256))
+	case header.GetSize() <= 0:
+		return status.Errorf(codes.InvalidArgument, "%d bytes are not the size of a plan", header.GetSize())
+	case header.GetSize() > proto.MaxPlanSize:
+		return status.Errorf(codes.ResourceExhausted, "the plan has %d bytes, more than the %d allowed", header.GetSize(), proto.MaxPlanSize)
+	}
+	if !s.plans.mu.TryLock() {
+		return proto.Refuse(proto.ReasonBusy, "another plan is arriving")
+	}
+	defer s.plans.mu.Unlock()
+	if err := s.plans.receive(stream, header); err != nil {
+		return err
+	}
+	return stream.SendAndClose(&proto.PushPlanResponse{})
+}
+
+// receive stores the plan. mu is held.
+func (p *plans) receive(stream grpc.ClientStreamingServer[proto.PushPlanRequest, proto.PushPlanResponse], header *proto.PlanHeader) (err error) {
+	p.present = ""
+	if err := ignoreMissing(p.root.Remove(incomingPlan)); err != nil {
+		return status.Errorf(codes.Internal, "prepare for the plan: %v", err)
+	}
+	file, err := p.root.OpenFile(incomingPlan, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return status.Errorf(codes.Internal, "prepare for the plan: %v", err)
+	}
+	chunks := func() ([]byte, error) {
+		message, err := stream.Recv()
+		return message.GetChunk(), err
+	}
+	err = writeChunks(chunks, digest.Digest(header.GetDigest()), header.GetSize(), file, "plan")
+	if closed := file.Close(); err == nil && closed != nil {
+		err = status.Errorf(codes.Internal, "store the plan: %v", closed)
+	}
+	if err != nil {
+		return err
+	}
+	if err := p.root.Rename(incomingPlan, pushedPlan); err != nil {
+		return status.Errorf(codes.Internal, "store the plan: %v", err)
+	}
+	p.present = header.GetDigest()
+	return nil
+}
+
+// has reports whether the plan is here.
+func (p *plans) has(digest string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return digest != "" && p.present == digest
+}
+
+// take gives the plan to the operation, which alone has it from then on.
+func (p *plans) take(id string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.present = ""
+	if err := p.root.Rename(pushedPlan, path.Join(recordsName, id, takenPlan)); err != nil {
+		return fmt.Errorf("take the plan: %w", err)
+	}
+	return nil
+}
+
+// needsPlan reports whether the operation carries out a plan with a file of Pulumi.
+func needsPlan(request *proto.StartOperationRequest) bool {
+	return request.GetKind() == proto.OperationKind_OPERATION_KIND_PLANNED_UP && !request.GetPlan().GetWithoutFile()
+}
+
+// pathsOf are where the operation finds and leaves files.
+func (s *sources) pathsOf(request *proto.StartOperationRequest, project string) operation.Paths {
+	paths := operation.Paths{Project: project, Results: filepath.Join(s.dir, recordsName, request.GetId())}
+	if needsPlan(request) {
+		paths.Plan = filepath.Join(paths.Results, takenPlan)
+	}
+	return paths
+}
+
+// GetPlan implements the call of the protocol.
+func (s *Server) GetPlan(request *proto.GetPlanRequest, stream grpc.ServerStreamingServer[proto.PlanPart]) error {
+	known, err := s.engine.find(request.GetId())
+	if err != nil {
+		return err
+	}
+	id := known.snapshot().GetId()
+	if known.snapshot().GetState() != proto.OperationState_OPERATION_STATE_SUCCEEDED {
+		return status.Errorf(codes.NotFound, "operation %q has no plan", id)
+	}
+	text, textSize, err := s.records.openPlan(id, operation.PlanText, proto.MaxPlanText)
+	if err != nil {
+		return status.Errorf(codes.NotFound, "operation %q has no plan: %v", id, err)
+	}
+	defer text.Close()
+	file, fileSize, err := s.records.openPlan(id, operation.PlanFile, proto.MaxPlanSize)
+	content := io.LimitReader(text, textSize)
+	switch {
+	case err == nil:
+		defer file.Close()
+		content = io.MultiReader(io.LimitReader(file, fileSize), content)
+	case !errors.Is(err, fs.ErrNotExist):
+		return status.Errorf(codes.Internal, "read the plan: %v", err)
+	}
+	if err := stream.Send(&proto.PlanPart{FileSize: fileSize, TextSize: textSize}); err != nil {
+		return err
+	}
+	for {
+		// A message must not be changed after it was sent.
+		chunk := make([]byte, planChunk)
+		n, err := content.Read(chunk)
+		if n > 0 {
+			if err := stream.Send(&proto.PlanPart{Chunk: chunk[:n]}); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return status.Errorf(codes.Internal, "read the plan: %v", err)
+		}
+	}
+}
+
+// openPlan opens a file that the operation left, which is a plain one of at most so many bytes.
+func (r *records) openPlan(id, name string, limit int64) (file *os.File, size int64, err error) {
+	info, err := r.root.Lstat(path.Join(id, name))
+	if err != nil {
+		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > limit {
+		return nil, 0, fmt.Errorf("it is no file of at most %d bytes", limit)
+	}
+	file, err = r.root.Open(path.Join(id, name))
+	return file, info.Size(), err
+}
+
+// dropPlan removes the plan that an operation carried out.
+func (r *records) dropPlan(id string) {
+	_ = r.root.Remove(path.Join(id, takenPlan))
+}

@@ -1,0 +1,138 @@
+package state
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/stack-controller/stack-controller/internal/agent/config"
+	"github.com/stack-controller/stack-controller/internal/urn"
+)
+
+// Facts are what matters of a stack's state.
+type Facts struct {
+	// Exists says that there is such a stack.
+	Exists bool
+	// Settings say how its secrets are encrypted, Kind is the kind of its secrets provider; empty if the state names none.
+	Settings config.Settings
+	Kind     string
+	// Resources is how many there are, with providers and the stack itself.
+	Resources int
+	// PendingCreates are the URNs of resources whose creation was cut off: they may exist, and nobody knows their IDs.
+	PendingCreates []string
+	// PendingOthers describe other operations on resources that were cut off. Pulumi forgets them with the next update.
+	PendingOthers []string
+}
+
+// ReadFacts reads an exported state as a stream: a state can be much larger than what matters here.
+func ReadFacts(path string) (*Facts, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the exported state: %w", err)
+	}
+	defer file.Close()
+	facts := &Facts{Exists: true}
+	decoder := json.NewDecoder(file)
+	err = eachMember(decoder, func(key string) error {
+		if key != "deployment" {
+			return skipValue(decoder)
+		}
+		return eachMember(decoder, func(key string) error { return facts.readMember(decoder, key) })
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the exported state: %w", err)
+	}
+	return facts, nil
+}
+
+// readMember reads one member of the deployment.
+func (f *Facts) readMember(decoder *json.Decoder, key string) error {
+	switch key {
+	case "resources":
+		return eachItem(decoder, func() error {
+			f.Resources++
+			return skipValue(decoder)
+		})
+	case "secrets_providers":
+		var provider struct {
+			Type  string `json:"type"`
+			State struct {
+				Salt         string `json:"salt"`
+				URL          string `json:"url"`
+				EncryptedKey string `json:"encryptedkey"`
+			} `json:"state"`
+		}
+		if err := decoder.Decode(&provider); err != nil {
+			return err
+		}
+		f.Kind = provider.Type
+		switch provider.Type {
+		case config.KindPassphrase:
+			f.Settings.EncryptionSalt = provider.State.Salt
+		case config.KindService:
+			f.Settings.SecretsProvider, f.Settings.EncryptedKey = provider.State.URL, provider.State.EncryptedKey
+		}
+		return nil
+	case "pending_operations":
+		var operations []struct {
+			Type     string `json:"type"`
+			Resource struct {
+				URN string `json:"urn"`
+			} `json:"resource"`
+		}
+		if err := decoder.Decode(&operations); err != nil {
+			return err
+		}
+		for _, operation := range operations {
+			named := operation.Resource.URN
+			switch operation.Type {
+			case "creating":
+				f.PendingCreates = append(f.PendingCreates, named)
+			case "updating", "deleting":
+				f.PendingOthers = append(f.PendingOthers, operation.Type+" "+urn.Type(named)+" "+urn.Name(named))
+			}
+		}
+		return nil
+	}
+	return skipValue(decoder)
+}
+
+// eachMember calls visit with each key of the object that comes next; visit reads the value. null counts as empty.
+func eachMember(decoder *json.Decoder, visit func(key string) error) error {
+	return each(decoder, '{', func() error {
+		key, err := decoder.Token()
+		if err != nil {
+			return err
+		}
+		return visit(key.(string))
+	})
+}
+
+// eachItem calls visit for each item of the array that comes next; visit reads the item. null counts as empty.
+func eachItem(decoder *json.Decoder, visit func() error) error {
+	return each(decoder, '[', visit)
+}
+
+// each reads what comes next, from the delimiter that opens it to the one that closes it.
+func each(decoder *json.Decoder, opening json.Delim, visit func() error) error {
+	token, err := decoder.Token()
+	if err != nil || token == nil {
+		return err
+	}
+	if token != opening {
+		return fmt.Errorf("unexpected %v", token)
+	}
+	for decoder.More() {
+		if err := visit(); err != nil {
+			return err
+		}
+	}
+	_, err = decoder.Token()
+	return err
+}
+
+// skipValue reads over the value that comes next. One resource at a time fits into memory.
+func skipValue(decoder *json.Decoder) error {
+	var skipped json.RawMessage
+	return decoder.Decode(&skipped)
+}

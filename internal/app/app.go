@@ -1,0 +1,100 @@
+// Package app is the program stack-controller: its flags, its manager, and the wiring of its controllers.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"runtime/debug"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/fluxcd/pkg/runtime/logger"
+
+	"github.com/stack-controller/stack-controller/internal/metrics"
+	"github.com/stack-controller/stack-controller/internal/tracing"
+)
+
+// controllerName is how the controller calls itself in events, leases and field managers.
+const controllerName = "stack-controller"
+
+// Exit codes.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// Main runs the program with these arguments until the context ends, and returns its exit code.
+func Main(ctx context.Context, version string, args []string, stdout, stderr io.Writer) int {
+	limitMemory()
+	return exitCode(run(ctx, version, args, stdout), stderr)
+}
+
+// exitCode reports the error and returns the exit code for it.
+func exitCode(err error, stderr io.Writer) int {
+	var usage *usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "%s: %v\nUsage: %s [flags]; --help lists them.\n", controllerName, err, controllerName)
+		return exitUsage
+	default:
+		fmt.Fprintf(stderr, "%s: %v\n", controllerName, err)
+		return exitFailure
+	}
+}
+
+// run is the controller: it returns when the context ends, or when it cannot go on. With a command it does that instead.
+func run(ctx context.Context, version string, args []string, stdout io.Writer) (err error) {
+	if len(args) > 0 && args[0] == handBackCommand {
+		return handBack(ctx, args[1:], stdout)
+	}
+	o, err := parseOptions(args, stdout)
+	if errors.Is(err, errHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if o.version {
+		fmt.Fprintln(stdout, version)
+		return nil
+	}
+	logger.SetLogger(logger.NewLogger(o.log))
+	setupLog := ctrl.Log.WithName("setup")
+	setupLog.Info("starting", "version", version)
+
+	mgr, err := newManager(ctx, o)
+	if err != nil {
+		return err
+	}
+	recorder, err := newRecorder(mgr, o)
+	if err != nil {
+		return err
+	}
+	var observers []metrics.Observer
+	if o.tracing {
+		tracer, err := tracing.New(ctx, controllerName, version, ctrl.Log.WithName("tracing"))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, tracer.Stop()) }()
+		observers = append(observers, tracer)
+	}
+	if err := addControllers(ctx, mgr, recorder, observers, o); err != nil {
+		return err
+	}
+	return startManager(ctx, mgr, recorder)
+}
+
+// limitMemory leaves a tenth of the memory limit that the environment variable GOMEMLIMIT sets to what Go does not count: the buffers
+// of the kernel and the pages of the executable. The variable is the limit of the container, as in Flux's controllers, at which the
+// kernel ends the process; Go's limit is a soft one, up to which it fills the memory with garbage.
+func limitMemory() {
+	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
+		debug.SetMemoryLimit(limit / 10 * 9)
+	}
+}

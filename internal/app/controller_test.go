@@ -1,0 +1,198 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/supervise"
+)
+
+const (
+	timeout      = 30 * time.Second
+	pollInterval = 100 * time.Millisecond
+)
+
+// controllerProcess is a controller of its own process, with the rights that the manifests give it.
+type controllerProcess struct {
+	*supervise.Process
+	metrics, health string // host:port
+	log             string // path
+}
+
+// startController returns when the controller is ready. It is killed with the test at the latest.
+func startController(t *testing.T, cp *controlplane.ControlPlane, args ...string) *controllerProcess {
+	t.Helper()
+	g := NewWithT(t)
+	config, err := cp.ServiceAccountConfig(t.Context(), "flux-system", controllerName)
+	g.Expect(err).NotTo(HaveOccurred())
+	kubeconfig, err := cp.WriteKubeconfig(controllerName, config)
+	g.Expect(err).NotTo(HaveOccurred())
+	self, err := os.Executable()
+	g.Expect(err).NotTo(HaveOccurred())
+
+	c := &controllerProcess{}
+	name := fmt.Sprintf("controller-%d", time.Now().UnixNano())
+	c.log = cp.LogPath(name)
+	c.Process, err = cp.StartProgram(t.Context(), controlplane.Program{
+		Name: name,
+		Path: self,
+		Args: func(metrics, health string) []string {
+			c.metrics, c.health = metrics, health
+			return append([]string{
+				"--metrics-addr=" + metrics,
+				"--health-addr=" + health,
+				"--storage-path=" + filepath.Join(cp.Dir, name),
+				// Neither is run: these tests have no Stacks that could be updated.
+				"--agent-path=" + self,
+				"--pulumi=" + self,
+				"--workspace-runtime=process",
+			}, args...)
+		},
+		Env: []string{actAsController + "=1", "KUBECONFIG=" + kubeconfig, "RUNTIME_NAMESPACE=flux-system"},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		if err := c.Stop(0); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log(controlplane.Tail(c.log, 50))
+		}
+	})
+	// The metrics are served a moment after the probes.
+	g.Eventually(func(g Gomega) { get(g, "http://"+c.metrics+"/metrics") }, timeout, pollInterval).Should(Succeed())
+	return c
+}
+
+func get(g Gomega, url string) string {
+	client := &http.Client{Timeout: timeout}
+	response, err := client.Get(url)
+	g.Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(response.StatusCode).To(Equal(http.StatusOK), string(body))
+	return string(body)
+}
+
+func (c *controllerProcess) leads(g Gomega) bool {
+	text := get(g, "http://"+c.metrics+"/metrics")
+	g.Expect(text).To(ContainSubstring("leader_election_master_status{"))
+	return strings.Contains(text, `leader_election_master_status{name="stack-controller-leader-election"} 1`)
+}
+
+func (c *controllerProcess) logged(g Gomega) string {
+	content, err := os.ReadFile(c.log)
+	g.Expect(err).NotTo(HaveOccurred())
+	return string(content)
+}
+
+func TestControllerServesProbesMetricsAndProfilesAndStopsWhenTold(t *testing.T) {
+	g := NewWithT(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	g.Expect(err).NotTo(HaveOccurred())
+	profiles := listener.Addr().String()
+	g.Expect(listener.Close()).To(Succeed())
+	c := startController(t, installed(t), "--pprof-addr="+profiles)
+	get(g, "http://"+c.health+"/healthz")
+	get(g, "http://"+c.health+"/readyz")
+	const path = "/debug/pprof/goroutine?debug=1"
+	g.Eventually(func(g Gomega) { get(g, "http://"+profiles+path) }, timeout, pollInterval).Should(Succeed())
+	response, err := http.Get("http://" + c.metrics + path)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(response.Body.Close()).To(Succeed())
+	g.Expect(response.StatusCode).To(Equal(http.StatusNotFound), "profiles are served on their loopback address only")
+	g.Eventually(func(g Gomega) string { return get(g, "http://"+c.metrics+"/metrics") }, timeout, pollInterval).Should(And(
+		ContainSubstring(`controller_runtime_max_concurrent_reconciles{controller="stack"} 8`),
+		ContainSubstring("\nstacks_active 0\n"),
+		ContainSubstring(`stack_controller_notifications_total{outcome="sent"} 0`),
+	))
+	g.Eventually(c.logged, timeout, pollInterval).Should(And(
+		ContainSubstring("child processes of the controller"),
+		ContainSubstring("Starting workers"),
+	))
+
+	begin := time.Now()
+	g.Expect(c.Signal(syscall.SIGTERM)).To(Succeed())
+	g.Eventually(c.Done(), timeout).Should(BeClosed())
+	g.Expect(time.Since(begin)).To(BeNumerically("<", 10*time.Second))
+	g.Expect(c.Status()).To(Equal("exit status 0"))
+	// Everything was watched with no more rights than the role gives.
+	g.Expect(c.logged(g)).NotTo(ContainSubstring("forbidden"))
+	g.Expect(c.logged(g)).NotTo(ContainSubstring(`"level":"error"`))
+}
+
+func TestPodRuntimeNeedsNoMoreThanTheManifestsGiveAndNoProgramOfItsOwn(t *testing.T) {
+	g := NewWithT(t)
+	cp := installed(t)
+	c := startController(t, cp, "--workspace-runtime=pod", "--agent-image=example.com/agent", "--agent-path=/none", "--pulumi=/none")
+	_, err := cp.KubectlInput(t.Context(), podWorkspace, "create", "--filename=-")
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		_, err := cp.KubectlInput(context.Background(), podWorkspace, "delete", "--wait=false", "--filename=-")
+		g.Expect(err).NotTo(HaveOccurred())
+	})
+	g.Eventually(func() (string, error) {
+		return cp.Kubectl(t.Context(), "--namespace=pod-runtime", "get", "statefulsets,services,secrets", "--output=name")
+	}, timeout, pollInterval).Should(And(
+		ContainSubstring("statefulset.apps/app-workspace\n"), ContainSubstring("service/app-workspace\n"), ContainSubstring("secret/app-workspace-rpc\n")))
+	g.Eventually(func() (string, error) {
+		return cp.Kubectl(t.Context(), "--namespace=pod-runtime", "get", "workspace", "app", "--output=jsonpath={.status.conditions[?(@.type=='Ready')].reason}")
+	}, timeout, pollInterval).Should(Equal("WaitingForReplicas"))
+	g.Expect(c.logged(g)).NotTo(ContainSubstring("child processes of the controller"))
+	g.Expect(c.logged(g)).NotTo(ContainSubstring("forbidden"))
+	g.Expect(c.logged(g)).NotTo(ContainSubstring(`"level":"error"`))
+}
+
+// podWorkspace is a Workspace in a namespace of its own.
+const podWorkspace = `
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: pod-runtime
+---
+apiVersion: auto.pulumi.com/v1alpha1
+kind: Workspace
+metadata:
+  namespace: pod-runtime
+  name: app
+`
+
+func TestStandbyTakesOverAtOnceWhenTheLeaderStops(t *testing.T) {
+	g := NewWithT(t)
+	cp := installed(t)
+	election := []string{"--enable-leader-election", "--leader-election-retry-period=500ms",
+		"--leader-election-renew-deadline=20s", "--leader-election-lease-duration=25s"}
+	first := startController(t, cp, election...)
+	g.Eventually(first.leads, timeout, pollInterval).Should(BeTrue())
+	second := startController(t, cp, election...)
+	g.Eventually(second.logged, timeout, pollInterval).Should(ContainSubstring("Attempting to acquire leader lease"))
+	g.Expect(second.leads(g)).To(BeFalse())
+	g.Expect(second.logged(g)).NotTo(ContainSubstring("Starting workers"))
+
+	begin := time.Now()
+	g.Expect(first.Stop(timeout)).To(Succeed())
+	g.Eventually(second.leads, timeout, pollInterval).Should(BeTrue())
+	g.Expect(time.Since(begin)).To(BeNumerically("<", 15*time.Second), "the lease was not released but ran out")
+	g.Eventually(second.logged, timeout, pollInterval).Should(ContainSubstring("Starting workers"))
+}
+
+func TestWithoutAClusterTheControllerSaysSo(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	err := run(t.Context(), "dev", []string{"--workspace-runtime=process"}, io.Discard)
+	g.Expect(err).To(MatchError(HavePrefix("find the Kubernetes API server: ")))
+	g.Expect(exitCode(err, io.Discard)).To(Equal(1))
+}

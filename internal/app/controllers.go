@@ -1,0 +1,365 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"runtime/debug"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
+	gotkmetrics "github.com/fluxcd/pkg/runtime/metrics"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/approval"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/fairqueue"
+	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/metrics"
+	"github.com/stack-controller/stack-controller/internal/program"
+	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/runtime"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod"
+	"github.com/stack-controller/stack-controller/internal/runtime/process"
+	"github.com/stack-controller/stack-controller/internal/shard"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/stack"
+	"github.com/stack-controller/stack-controller/internal/update"
+	"github.com/stack-controller/stack-controller/internal/workspace"
+)
+
+// agentName is the file name of the workspace agent's executable.
+const agentName = "agent"
+
+// passedOn are the variables of the controller's environment that programs need as well: how to reach the world, and whom to
+// trust there.
+var passedOn = []string{
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
+}
+
+// parts are what the controllers share.
+type parts struct {
+	recorder      record.EventRecorder
+	agents        agentRuntime
+	store         *artifact.Store
+	contents      *artifact.Contents
+	git           *source.Git
+	sources       []source.Source     // beside git, of which each controller has its own subscriber
+	watcher       *references.Watcher // nil when no Secrets and ConfigMaps are watched
+	recentOutputs *update.RecentOutputs
+}
+
+// addControllers adds the controllers, and what they work with, to the manager. All of it runs in the leader only.
+func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecorder, observers []metrics.Observer, o *options) error {
+	shared, err := newParts(ctx, mgr, recorder, o)
+	if err != nil {
+		return err
+	}
+	// Two controllers fetch, and have their own objects woken; the store makes one download of what both ask for.
+	forStacks, forUpdates := artifact.NewFetcher(shared.store, o.concurrent), artifact.NewFetcher(shared.store, o.concurrent)
+	for _, runnable := range []manager.Runnable{shared.agents, shared.git, shared.contents, forStacks, forUpdates} {
+		if err := mgr.Add(runnable); err != nil {
+			return fmt.Errorf("add %T: %w", runnable, err)
+		}
+	}
+	if err := addStackController(ctx, mgr, shared, forStacks, o); err != nil {
+		return err
+	}
+	workspaces := &workspace.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Runtime: shared.agents}
+	if o.workspace.runtime == runtimePod {
+		workspaces.IdleTimeout = o.workspace.idleTimeout
+	}
+	if err := workspaces.SetupWithManager(ctx, mgr, controllerOptions(o)); err != nil {
+		return err
+	}
+	// The cache has all Programs, because the Stacks of a shard may use any; only those that the selector matches are this instance's to
+	// write to.
+	programs := &program.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Selector: o.selector}
+	if err := programs.SetupWithManager(mgr, controllerOptions(o)); err != nil {
+		return err
+	}
+	approvals := &approval.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Live: mgr.GetAPIReader(), Shard: shard.New(o.selector)}
+	if err := approvals.SetupWithManager(mgr, controllerOptions(o)); err != nil {
+		return err
+	}
+	updates, err := metrics.NewUpdates(ctrlmetrics.Registry, observers...)
+	if err != nil {
+		return err
+	}
+	sources, git := shared.sourceSet(o)
+	return (&update.Reconciler{
+		Client:        mgr.GetClient(),
+		Live:          mgr.GetAPIReader(),
+		EventRecorder: recorder,
+		Runtime:       shared.agents,
+		Store:         shared.store,
+		Artifacts:     forUpdates,
+		Sources:       sources,
+		Git:           git,
+		Pods:          o.workspace.runtime == runtimePod,
+		References:    shared.watcher,
+		RecentOutputs: shared.recentOutputs,
+		MaxOperations: maxOperations(o),
+		Shard:         shard.New(o.selector),
+		Metrics:       updates,
+	}).SetupWithManager(ctx, mgr, controllerOptions(o))
+}
+
+const (
+	// operationsPerProcessor is how many operations run for each processor in the process runtime: they wait a lot, for clouds.
+	operationsPerProcessor = 4
+	// operationMemory is what an operation in the process runtime takes at least, and controllerMemory what is left for the rest, in bytes.
+	operationMemory, controllerMemory = 150 << 20, 256 << 20
+)
+
+// agentsPerOperation is how many agents the process runtime keeps for each operation that may run: most Stacks that worked will soon work
+// again, and an agent takes a fifteenth of the memory of an operation.
+const agentsPerOperation = 4
+
+// maxOperations returns how many operations may run at the same time, 0 for any number.
+func maxOperations(o *options) int {
+	if o.maxOperations > 0 || o.workspace.runtime == runtimePod {
+		return o.maxOperations
+	}
+	room := (debug.SetMemoryLimit(-1) - controllerMemory) / operationMemory
+	return int(max(min(operationsPerProcessor*int64(goruntime.GOMAXPROCS(0)), room), 1))
+}
+
+func newParts(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecorder, o *options) (shared *parts, err error) {
+	shared = &parts{
+		recorder: recorder,
+		git: source.NewGit(source.GitOptions{
+			Options: git.Options{
+				KnownHosts:          o.git.knownHosts,
+				Timeout:             o.git.timeout,
+				CheckoutTimeout:     o.git.checkoutTimeout,
+				Limits:              artifactLimits(o.artifacts),
+				AllowLocalAddresses: o.git.allowLocal,
+			},
+			Live:   mgr.GetAPIReader(),
+			Jitter: float64(o.jitter.Percentage) / 100,
+			Log:    ctrl.Log.WithName("git"),
+		}),
+		sources:       newSources(mgr, o),
+		recentOutputs: update.NewRecentOutputs(),
+	}
+	if shared.store, err = newStore(o.artifacts); err != nil {
+		return nil, err
+	}
+	shared.contents = artifact.NewContents(shared.store)
+	if shared.agents, err = newRuntime(ctx, mgr, o); err != nil {
+		return nil, fmt.Errorf("prepare the workspace runtime: %w", err)
+	}
+	if err = metrics.RegisterAgents(ctrlmetrics.Registry, o.workspace.runtime, shared.agents.Agents); err != nil {
+		return nil, err
+	}
+	if shared.watcher, err = newReferencesWatcher(ctx, mgr, o); err != nil {
+		return nil, err
+	}
+	shared.watcher.Notify(shared.git.ReferencesChanged)
+	return shared, nil
+}
+
+// newSources returns the kinds of sources beside git, in the order in which they count. Each kind is registered here.
+func newSources(mgr ctrl.Manager, o *options) []source.Source {
+	return []source.Source{
+		&source.Flux{
+			Live:                    mgr.GetAPIReader(),
+			Mapper:                  mgr.GetRESTMapper(),
+			AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
+			DisableExternalArtifact: !o.externalArtifact,
+			// With the process runtime everything is on one machine, and has one owner.
+			CheckLocations: o.workspace.runtime == runtimePod,
+		},
+		&source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()},
+	}
+}
+
+// sourceSet returns the kinds of sources for one controller, and its subscriber to git repositories.
+func (p *parts) sourceSet(o *options) (*source.Set, *source.GitSubscriber) {
+	git := p.git.NewSubscriber()
+	return &source.Set{Sources: append([]source.Source{git}, p.sources...), RequireVerified: o.requireVerified}, git
+}
+
+func addStackController(ctx context.Context, mgr ctrl.Manager, shared *parts, artifacts *artifact.Fetcher, o *options) error {
+	stacks, err := metrics.NewStacks(ctrlmetrics.Registry)
+	if err != nil {
+		return err
+	}
+	// The metrics that all of Flux's controllers have.
+	durations := gotkmetrics.NewRecorder()
+	for _, collector := range durations.Collectors() {
+		if err := ctrlmetrics.Registry.Register(collector); err != nil {
+			return fmt.Errorf("register the metrics about reconciles: %w", err)
+		}
+	}
+	sources, _ := shared.sourceSet(o)
+	reconciler := &stack.Reconciler{
+		Client:                  mgr.GetClient(),
+		EventRecorder:           shared.recorder,
+		Metrics:                 runtimectrl.NewMetrics(mgr, durations, pulumiv1.Finalizer),
+		Live:                    mgr.GetAPIReader(),
+		Sources:                 sources,
+		DefaultServiceAccount:   o.workspace.defaultServiceAccount,
+		AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
+		Artifacts:               artifacts,
+		Contents:                shared.contents,
+		RecentOutputs:           shared.recentOutputs,
+		References:              shared.watcher,
+		WaitInterval:            o.requeueDependency,
+		ShowAfter:               stack.DefaultShowAfter,
+		Traced:                  o.tracing,
+		Jitter:                  float64(o.jitter.Percentage) / 100,
+		Stacks:                  stacks,
+		Shard:                   shard.New(o.selector),
+	}
+	if o.workspace.runtime == runtimeProcess {
+		reconciler.Reaches = knowsOperation(shared.agents)
+	}
+	return reconciler.SetupWithManager(ctx, mgr, controllerOptions(o))
+}
+
+// knowsOperation returns a function that reports whether the agent that this controller finds for a Workspace knows the operation of the
+// Update. Another controller may have started it in an agent of its own, on another machine.
+func knowsOperation(agents runtime.Runtime) func(context.Context, *autov1alpha1.Workspace, *autov1alpha1.Update) bool {
+	return func(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bool {
+		agent, err := agents.Connect(ctx, workspace)
+		if err == nil {
+			_, err = agent.GetOperation(ctx, string(update.UID))
+		}
+		return err == nil
+	}
+}
+
+// controllerOptions returns options for one controller: each has its own record of failures.
+func controllerOptions(o *options) controller.Options {
+	return fairqueue.ControllerOptions(o.concurrent, controller.Options{RateLimiter: runtimectrl.GetRateLimiter(o.rateLimiter)})
+}
+
+func newStore(o artifactOptions) (*artifact.Store, error) {
+	retries := o.httpRetries
+	if retries == 0 {
+		retries = -1 // never, where 0 means the default
+	}
+	artifacts, err := metrics.NewArtifacts(ctrlmetrics.Registry)
+	if err != nil {
+		return nil, err
+	}
+	store, err := artifact.NewStore(artifact.Options{
+		Dir:          filepath.Join(o.storagePath, "artifacts"),
+		Limits:       artifactLimits(o),
+		MaxStoreSize: o.maxStoreSize.Value(),
+		Metrics:      artifacts,
+		HTTPRetries:  retries,
+		HTTPTimeout:  o.httpTimeout,
+		Log:          ctrl.Log.WithName("artifacts"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return store, metrics.RegisterStoreSize(ctrlmetrics.Registry, store.Size)
+}
+
+func artifactLimits(o artifactOptions) artifact.Limits {
+	return artifact.Limits{MaxDownloadSize: o.maxSize.Value(), MaxUnpackedSize: o.maxUnpackedSize.Value(), MaxEntries: o.maxEntries}
+}
+
+// agentRuntime is a runtime that the manager runs.
+type agentRuntime interface {
+	runtime.Runtime
+	manager.Runnable
+	// Agents returns, at once, how many agents run.
+	Agents() int
+}
+
+// newRuntime builds the runtime that --workspace-runtime names.
+func newRuntime(ctx context.Context, mgr ctrl.Manager, o *options) (agentRuntime, error) {
+	log := ctrl.Log.WithName("runtime")
+	// What the store takes, agents take.
+	limits := []string{
+		"--max-source-size=" + strconv.FormatInt(o.artifacts.maxSize.Value(), 10),
+		"--max-unpacked-size=" + strconv.FormatInt(o.artifacts.maxUnpackedSize.Value(), 10),
+		"--max-entries=" + strconv.Itoa(o.artifacts.maxEntries),
+	}
+	if o.workspace.runtime == runtimePod {
+		return pod.New(ctx, pod.Options{
+			Client:                mgr.GetClient(),
+			Live:                  mgr.GetAPIReader(),
+			Cache:                 mgr.GetCache(),
+			Config:                mgr.GetConfig(),
+			AgentImage:            o.workspace.agentImage,
+			AgentImagePullPolicy:  corev1.PullPolicy(o.workspace.agentPullPolicy),
+			AgentVolume:           o.workspace.agentVolume,
+			AgentArgs:             limits,
+			DefaultServiceAccount: o.workspace.defaultServiceAccount,
+			ClusterDomain:         o.workspace.clusterDomain,
+			Log:                   log,
+		})
+	}
+	log.Info("warning: " + process.IdentityWarning)
+	var moved func(context.Context, types.NamespacedName) (bool, error)
+	if shard.New(o.selector) != nil {
+		moved = workspaceMoved(mgr.GetAPIReader())
+	}
+	own, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the directory of the controller: %w", err)
+	}
+	return process.New(process.Options{
+		Dir:         filepath.Join(o.artifacts.storagePath, "workspaces"),
+		AgentPath:   cmp.Or(o.workspace.agentPath, filepath.Join(filepath.Dir(own), agentName)),
+		PulumiPath:  o.workspace.pulumiPath,
+		AgentArgs:   limits,
+		Environ:     passedOn,
+		IdleTimeout: o.workspace.idleTimeout,
+		MaxAgents:   agentsPerOperation * maxOperations(o),
+		Exists:      workspaceExists(mgr.GetClient(), mgr.GetAPIReader()),
+		Moved:       moved,
+		Log:         log,
+	})
+}
+
+// workspaceExists reports whether a directory that is found at the start still has its Workspace. When the cache does not have it, the
+// API server is asked: a cache that lags would cost the state of an operation.
+func workspaceExists(cached, live client.Reader) func(context.Context, types.NamespacedName, types.UID) (bool, error) {
+	return func(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
+		known := &autov1alpha1.Workspace{}
+		if err := cached.Get(ctx, key, known); err == nil && known.UID == uid {
+			return true, nil
+		}
+		present, err := workspaceUID(ctx, live, key)
+		return present == uid, err
+	}
+}
+
+// workspaceMoved reports whether a Workspace that the cache does not have any more is still there, with other labels.
+func workspaceMoved(live client.Reader) func(context.Context, types.NamespacedName) (bool, error) {
+	return func(ctx context.Context, key types.NamespacedName) (bool, error) {
+		present, err := workspaceUID(ctx, live, key)
+		return present != "", err
+	}
+}
+
+// workspaceUID returns the UID of the Workspace from the API server; empty when there is none.
+func workspaceUID(ctx context.Context, live client.Reader, key types.NamespacedName) (types.UID, error) {
+	workspace := &metav1.PartialObjectMetadata{}
+	workspace.SetGroupVersionKind(autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind))
+	if err := live.Get(ctx, key, workspace); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("read the workspace %s: %w", key, err)
+	}
+	return workspace.UID, nil
+}

@@ -1,0 +1,258 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fluxcd/pkg/runtime/acl"
+	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
+	"github.com/fluxcd/pkg/runtime/features"
+	"github.com/fluxcd/pkg/runtime/jitter"
+	"github.com/fluxcd/pkg/runtime/leaderelection"
+	"github.com/fluxcd/pkg/runtime/logger"
+
+	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod"
+)
+
+// options are the settings of the controller. They do not change after they were parsed.
+type options struct {
+	version bool
+
+	metricsAddr, eventsAddr, healthAddr, pprofAddr string
+
+	concurrent              int
+	maxOperations           int
+	requeueDependency       time.Duration
+	gracefulShutdownTimeout time.Duration
+
+	client         clientOptions
+	log            logger.Options
+	leaderElection leaderelection.Options
+	acl            acl.Options
+	rateLimiter    runtimectrl.RateLimiterOptions
+	jitter         jitter.IntervalOptions
+	features       features.FeatureGates
+	watch          runtimectrl.WatchOptions
+	selector       labels.Selector // watch.LabelSelector, parsed
+	configs        labels.Selector // watch.ConfigsLabelSelector, parsed; nil when no Secrets and ConfigMaps are watched
+
+	// tracing sends traces of updates.
+	tracing bool
+	// requireVerified runs only sources that Flux has verified.
+	requireVerified bool
+	// externalArtifact is the state of the feature gate.
+	externalArtifact bool
+
+	artifacts artifactOptions
+	git       gitOptions
+	workspace workspaceOptions
+
+	// runtimeNamespace is the namespace that the controller runs in; empty when it is not known.
+	runtimeNamespace string
+}
+
+// clientOptions limit the requests to the API server, unless the server itself limits them. Those of fluxcd/pkg/runtime/client would bring
+// 145 packages along, kubectl's printers among them.
+type clientOptions struct {
+	qps   float32 // requests per second
+	burst int
+}
+
+// artifactOptions say how artifacts are fetched and stored.
+type artifactOptions struct {
+	httpRetries                            int
+	httpTimeout                            time.Duration
+	storagePath                            string
+	maxStoreSize, maxSize, maxUnpackedSize resource.QuantityValue
+	maxEntries                             int
+}
+
+// gitOptions say how git servers are asked.
+type gitOptions struct {
+	timeout, checkoutTimeout time.Duration
+	knownHostsFile           string
+	knownHosts               []byte // of knownHostsFile
+	allowLocal               bool
+}
+
+// workspaceOptions say where and how pulumi runs.
+type workspaceOptions struct {
+	runtime string
+	// allowProcessInCluster permits the process runtime in a pod.
+	allowProcessInCluster bool
+	// defaultServiceAccount is that of workspace pods for which none is named.
+	defaultServiceAccount string
+
+	// For the process runtime.
+	agentPath, pulumiPath string
+	idleTimeout           time.Duration
+	agentVolume           bool
+
+	// For the pod runtime.
+	agentImage, agentPullPolicy, clusterDomain string
+}
+
+const (
+	// The values of --workspace-runtime.
+	runtimeProcess = "process"
+	runtimePod     = "pod"
+)
+
+// featureGates returns all gates with their default states, which are those of Flux's controllers. ExternalArtifact lets Stacks use
+// sources of that kind, which any controller may publish.
+func featureGates() map[string]bool {
+	return map[string]bool{runtimectrl.FeatureGateExternalArtifact: false}
+}
+
+// usageError is a mistake in the command line or the environment.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// errHelp is returned after the help was printed, because it was asked for.
+var errHelp = pflag.ErrHelp
+
+// parseOptions reads the command line and the environment. Mistakes are usage errors.
+func parseOptions(args []string, stdout io.Writer) (*options, error) {
+	o := &options{runtimeNamespace: os.Getenv(runtimectrl.EnvRuntimeNamespace)}
+	flags := o.flagSet()
+	return o, parseFlags(flags, args, stdout, func() error {
+		// These are easier to set as variables in a Deployment that is generated.
+		for name, variable := range map[string]string{"agent-image": "AGENT_IMAGE", "agent-image-pull-policy": "AGENT_IMAGE_PULL_POLICY"} {
+			if value := os.Getenv(variable); value != "" && !flags.Changed(name) {
+				if err := flags.Set(name, value); err != nil {
+					return fmt.Errorf("environment variable %s: %w", variable, err)
+				}
+			}
+		}
+		return o.validate()
+	})
+}
+
+// parseFlags reads a command line. Mistakes are usage errors.
+func parseFlags(flags *pflag.FlagSet, args []string, stdout io.Writer, validate func() error) error {
+	flags.SetOutput(stdout)
+	err := flags.Parse(args)
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if err == nil {
+		err = validate()
+	}
+	if err != nil && !errors.Is(err, errHelp) {
+		return &usageError{err}
+	}
+	return err
+}
+
+// newFlagSet returns a set without flags, which prints its help after the synopsis.
+func newFlagSet(name, description string) *pflag.FlagSet {
+	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	fs.Usage = func() {
+		fmt.Fprintf(fs.Output(), "Usage: %s [flags]\n\n%s%s", name, description, fs.FlagUsagesWrapped(120))
+	}
+	return fs
+}
+
+// flagSet declares all flags. Those that Flux's controllers have too have their names, defaults and meaning, except
+// --no-cross-namespace-refs, which is on unless it is switched off.
+func (o *options) flagSet() *pflag.FlagSet {
+	fs := newFlagSet(controllerName, "")
+	fs.BoolVar(&o.version, "version", false, "Print the version and exit.")
+	fs.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "The address the metric endpoint binds to.")
+	fs.StringVar(&o.eventsAddr, "events-addr", "", "The address of the events receiver, an http or https URL.")
+	fs.StringVar(&o.healthAddr, "health-addr", ":9440", "The address the health endpoint binds to.")
+	fs.StringVar(&o.pprofAddr, "pprof-addr", "",
+		"The loopback address the endpoint of Go's profiles, /debug/pprof/, binds to, e.g. 'localhost:6060'. Profiles show memory, so they are off by default.")
+	fs.IntVar(&o.concurrent, "concurrent", 4, "The number of concurrent reconciles of each kind in one namespace, and of downloads for it; in all namespaces together there are up to twice as many.")
+	fs.IntVar(&o.maxOperations, "max-operations", 0,
+		"The maximum number of operations of Pulumi that run at the same time; the others are queued. 0 means no limit with --workspace-runtime=pod, and with process four for each processor, and no more than the memory limit has room for with 150 MiB each.")
+	fs.DurationVar(&o.requeueDependency, "requeue-dependency", 30*time.Second,
+		"The interval at which failing dependencies are reevaluated.")
+	fs.DurationVar(&o.gracefulShutdownTimeout, "graceful-shutdown-timeout", 600*time.Second,
+		"The duration given to the controller to finish what it is doing before it ends.")
+	o.client.bindFlags(fs)
+	o.log.BindFlags(fs)
+	o.leaderElection.BindFlags(fs)
+	o.rateLimiter.BindFlags(fs)
+	o.jitter.BindFlags(fs)
+	o.features.BindFlags(fs)
+	o.watch.BindFlags(fs)
+	fs.Lookup("watch-label-selector").Usage = "Watch for resources with matching labels e.g. 'sharding.fluxcd.io/key=shard1'."
+	fs.Lookup("watch-configs-label-selector").Usage = "Watch for ConfigMaps and Secrets with matching labels, of which only the metadata is read; " +
+		"a change of one updates the Stacks that use it. 'owner!=helm' watches all but the releases of Helm, 'none' watches none."
+	o.acl.BindFlags(fs)
+	o.acl.NoCrossNamespaceRefs = true
+	fs.Lookup("no-cross-namespace-refs").DefValue = "true"
+	o.artifacts.bindFlags(fs)
+	o.git.bindFlags(fs)
+	o.workspace.bindFlags(fs)
+	fs.BoolVar(&o.tracing, "enable-tracing", false,
+		"Send a trace of each update with OpenTelemetry, as the environment variables OTEL_EXPORTER_OTLP_ENDPOINT and others say.")
+	fs.BoolVar(&o.requireVerified, "require-verified-sources", false,
+		"Run only sources that Flux has verified: the source of every Stack and Update must be a GitRepository or an OCIRepository with spec.verify.")
+	return fs
+}
+
+func (o *clientOptions) bindFlags(fs *pflag.FlagSet) {
+	fs.Float32Var(&o.qps, "kube-api-qps", 50, "The maximum queries-per-second of requests sent to the Kubernetes API.")
+	fs.IntVar(&o.burst, "kube-api-burst", 300, "The maximum burst queries-per-second of requests sent to the Kubernetes API.")
+}
+
+func (o *artifactOptions) bindFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&o.httpRetries, "http-retry", 9,
+		"The maximum number of retries when failing to fetch artifacts over HTTP, within --http-timeout.")
+	fs.DurationVar(&o.httpTimeout, "http-timeout", 30*time.Second, "The timeout of fetching an artifact over HTTP, retries included.")
+	fs.StringVar(&o.storagePath, "storage-path", "/data", "The directory of fetched artifacts and workspaces.")
+	quantity := func(target *resource.QuantityValue, name, value, usage string) {
+		target.Quantity = resource.MustParse(value)
+		fs.Var(target, name, usage)
+	}
+	quantity(&o.maxStoreSize, "storage-max-size", "4Gi",
+		"The size of all stored artifacts at which those are removed that were not used for the longest time.")
+	quantity(&o.maxSize, "artifact-max-size", "256Mi", "The maximum size of an artifact.")
+	quantity(&o.maxUnpackedSize, "artifact-max-unpacked-size", "1Gi", "The maximum size of an artifact without its compression.")
+	fs.IntVar(&o.maxEntries, "artifact-max-entries", 100_000, "The maximum number of files and directories in an artifact.")
+}
+
+func (o *gitOptions) bindFlags(fs *pflag.FlagSet) {
+	fs.DurationVar(&o.timeout, "git-timeout", git.DefaultTimeout, "The timeout of one request to a git server.")
+	fs.DurationVar(&o.checkoutTimeout, "git-checkout-timeout", git.DefaultCheckoutTimeout, "The timeout of a checkout of a git commit.")
+	fs.StringVar(&o.knownHostsFile, "git-known-hosts-file", "",
+		"A file with the host keys of SSH servers in the format of OpenSSH, for all git sources, in addition to the keys that they name.")
+	fs.BoolVar(&o.allowLocal, "git-allow-local-addresses", false,
+		"Allow git servers at loopback, link-local, multicast and cloud metadata addresses, which are rejected otherwise.")
+}
+
+func (o *workspaceOptions) bindFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.runtime, "workspace-runtime", runtimePod,
+		"Where pulumi runs: 'pod' is a pod for each workspace; 'process' is a child process of the controller, with the controller's identity.")
+	fs.BoolVar(&o.allowProcessInCluster, "allow-process-runtime-in-cluster", false,
+		"Allow --workspace-runtime=process in a pod. Programs then run with the controller's ServiceAccount, and read all Secrets that the controller can read.")
+	fs.StringVar(&o.defaultServiceAccount, "default-service-account", "",
+		"Default service account of workspace pods, used for Stacks and Workspaces that name none. It is looked up in their namespace.")
+	fs.StringVar(&o.agentPath, "agent-path", "",
+		"The executable of the workspace agent, for the process runtime. The default is 'agent' in the directory of the controller's executable.")
+	fs.StringVar(&o.pulumiPath, "pulumi", "pulumi", "The pulumi CLI, for the process runtime: a path, or a name to find in PATH.")
+	fs.DurationVar(&o.idleTimeout, "workspace-idle-timeout", 0,
+		"The duration after which a workspace that had nothing to do has no agent any more, unless its spec.idleTimeout says something else; "+
+			"the next operation starts one. 0 means never for pods, and five minutes for processes.")
+	fs.StringVar(&o.agentImage, "agent-image", "",
+		"The image with the workspace agent, which the pod runtime needs. The default is the environment variable AGENT_IMAGE.")
+	fs.StringVar(&o.agentPullPolicy, "agent-image-pull-policy", string(corev1.PullIfNotPresent),
+		"When the image with the workspace agent is pulled: Always, IfNotPresent or Never. The environment variable AGENT_IMAGE_PULL_POLICY sets it as well.")
+	fs.BoolVar(&o.agentVolume, "agent-image-volume", false,
+		"Mount the image with the agent as a volume instead of copying the agent with an init container: pods start about a second sooner. "+
+			"Needs Kubernetes 1.35 and containerd 2.1 or CRI-O 1.31, or later, on all nodes.")
+	fs.StringVar(&o.clusterDomain, "cluster-domain", pod.DefaultClusterDomain, "The DNS domain of the cluster, for the addresses of workspace pods.")
+}

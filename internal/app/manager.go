@@ -1,0 +1,198 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/fluxcd/cli-utils/pkg/flowcontrol"
+	"github.com/fluxcd/pkg/runtime/leaderelection"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/events"
+	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/update"
+)
+
+// newManager builds the manager with its caches, probes and metrics endpoint, and without controllers.
+func newManager(ctx context.Context, o *options) (ctrl.Manager, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	restConfig, err := newRESTConfig(ctx, o.client)
+	if err != nil {
+		return nil, err
+	}
+	mgr, err := ctrl.NewManager(restConfig, managerOptions(o, scheme))
+	if err != nil {
+		return nil, fmt.Errorf("create the manager: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("add the readiness check: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("add the health check: %w", err)
+	}
+	return mgr, nil
+}
+
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, pulumiv1.AddToScheme, autov1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("build the scheme: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+// newRESTConfig finds the API server: $KUBECONFIG, the cluster that the controller runs in, or ~/.kube/config. The
+// client limits its own rate only when the server does not do so.
+func newRESTConfig(ctx context.Context, o clientOptions) (*rest.Config, error) {
+	restConfig, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the Kubernetes API server: %w", err)
+	}
+	restConfig.QPS, restConfig.Burst = o.qps, o.burst
+	// The API server warns at each write about the finalizer's name, which existing objects carry.
+	restConfig.WarningHandler = rest.NoWarnings{}
+	if enabled, err := flowcontrol.IsEnabled(ctx, restConfig); err == nil && enabled {
+		restConfig.QPS, restConfig.Burst = -1, -1
+	}
+	return restConfig, nil
+}
+
+func managerOptions(o *options, scheme *runtime.Scheme) ctrl.Options {
+	return ctrl.Options{
+		Scheme:                        scheme,
+		Logger:                        ctrl.Log,
+		HealthProbeBindAddress:        o.healthAddr,
+		LeaderElection:                o.leaderElection.Enable,
+		LeaderElectionReleaseOnCancel: o.leaderElection.ReleaseOnCancel,
+		LeaderElectionID:              leaderElectionID(o.watch.LabelSelector),
+		LeaderElectionNamespace:       o.runtimeNamespace,
+		LeaseDuration:                 &o.leaderElection.LeaseDuration,
+		RenewDeadline:                 &o.leaderElection.RenewDeadline,
+		RetryPeriod:                   &o.leaderElection.RetryPeriod,
+		GracefulShutdownTimeout:       &o.gracefulShutdownTimeout,
+		Cache:                         cacheOptions(o),
+		Client: client.Options{Cache: &client.CacheOptions{
+			DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}},
+		}},
+		Metrics:          metricsserver.Options{BindAddress: o.metricsAddr},
+		PprofBindAddress: o.pprofAddr,
+		Controller: config.Controller{
+			RecoverPanic: ptr.To(true),
+		},
+	}
+}
+
+// leaderElectionID gives each shard a lease of its own.
+func leaderElectionID(labelSelector string) string {
+	id := controllerName + "-leader-election"
+	if labelSelector == "" {
+		return id
+	}
+	return leaderelection.GenerateID(id, labelSelector)
+}
+
+// cacheOptions limit the caches to what this controller looks after, and sources to what is read of them.
+// The Workspaces and Updates of a Stack have its labels, so that a shard never works on those of another one. A Program has no
+// Stack, and Stacks of any shard may use it: all of them are cached.
+func cacheOptions(o *options) cache.Options {
+	selected := cache.ByObject{Label: o.selector}
+	options := cache.Options{
+		DefaultTransform: source.CacheTransform,
+		ByObject: map[client.Object]cache.ByObject{
+			&pulumiv1.Stack{}:         selected,
+			&autov1alpha1.Workspace{}: selected,
+			&autov1alpha1.Update{}:    {Label: o.selector, Transform: update.CacheTransform},
+		},
+	}
+	if o.workspace.runtime == runtimePod {
+		maps.Copy(options.ByObject, pod.CachedObjects())
+	}
+	if !o.watch.AllNamespaces {
+		options.DefaultNamespaces = map[string]cache.Config{o.runtimeNamespace: {}}
+	}
+	return options
+}
+
+// newReferencesWatcher watches the Secrets and ConfigMaps that Stacks may use; it is nil when none are to be watched. It has a cache of
+// its own: no other one may hold them.
+func newReferencesWatcher(ctx context.Context, mgr ctrl.Manager, o *options) (*references.Watcher, error) {
+	if o.configs == nil {
+		return nil, nil
+	}
+	options := references.Options{
+		Config:     mgr.GetConfig(),
+		HTTPClient: mgr.GetHTTPClient(),
+		Mapper:     mgr.GetRESTMapper(),
+		Scheme:     mgr.GetScheme(),
+		Selector:   o.configs,
+		Log:        ctrl.Log.WithName("references"),
+	}
+	if !o.watch.AllNamespaces {
+		options.Namespace = o.runtimeNamespace
+	}
+	watcher, err := references.NewWatcher(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	if err := mgr.Add(watcher); err != nil {
+		return nil, fmt.Errorf("add the watches of Secrets and ConfigMaps: %w", err)
+	}
+	return watcher, nil
+}
+
+func newRecorder(mgr ctrl.Manager, o *options) (*events.Recorder, error) {
+	recorder, err := events.NewRecorder(events.Options{
+		Scheme:     mgr.GetScheme(),
+		Kubernetes: mgr.GetEventRecorderFor(controllerName), // the type that Flux's recorder has
+		Address:    o.eventsAddr,
+		Controller: controllerName,
+		Log:        ctrl.Log.WithName("events"),
+		Registerer: ctrlmetrics.Registry,
+	})
+	if err != nil {
+		return nil, &usageError{fmt.Errorf("--events-addr: %w", err)}
+	}
+	return recorder, nil
+}
+
+// startManager runs the manager until the context ends. The recorder runs a little longer, because the last events are
+// those of controllers that stop.
+func startManager(ctx context.Context, mgr ctrl.Manager, recorder *events.Recorder) error {
+	recorderCtx, stopRecorder := context.WithCancel(context.WithoutCancel(ctx))
+	recorderEnded := make(chan error, 1)
+	go func() { recorderEnded <- recorder.Start(recorderCtx) }()
+
+	err := mgr.Start(ctx)
+	stopRecorder()
+	if recorderErr := <-recorderEnded; err == nil {
+		err = recorderErr
+	}
+	if err != nil {
+		return fmt.Errorf("run the manager: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+// Package approval is the controller of Approvals: it says of each whether it counts. What follows from that is up to the controller of Stacks.
+package approval
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/shard"
+)
+
+// laterInterval is when an Approval is looked at again whose Stack has not seen its plan yet.
+const laterInterval = 500 * time.Millisecond
+
+// Reconciler reconciles Approvals. Its fields are set before SetupWithManager, and do not change.
+type Reconciler struct {
+	client.Client
+	record.EventRecorder
+	// Live reads from the API server: what is said about an Approval is final, and the cache may be behind.
+	Live client.Reader
+	// Shard has the Stacks that are this controller's; nil when all are.
+	Shard *shard.Shard
+}
+
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=approvals,verbs=list;watch;patch;delete
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=approvals/status,verbs=patch
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=updates,verbs=get
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+
+// SetupWithManager adds the controller to the manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("approval").
+		For(&autov1alpha1.Approval{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WithOptions(options).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("build the Approval controller: %w", err)
+	}
+	return nil
+}
+
+// Reconcile says of an Approval whether it counts. It does so once.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	approval := &autov1alpha1.Approval{}
+	if err := r.Get(ctx, request.NamespacedName, approval); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if meta.FindStatusCondition(approval.Status.Conditions, autov1alpha1.ApprovalAccepted) != nil || !approval.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, nil
+	}
+	o := observation{approval: approval}
+	if err := r.observe(ctx, &o); err != nil {
+		return ctrl.Result{}, err
+	}
+	if o.stack != nil && !r.Shard.Has(o.stack) {
+		// The controller that has the Stack judges.
+		return ctrl.Result{}, nil
+	}
+	said := decide(o)
+	if said.later {
+		return ctrl.Result{RequeueAfter: laterInterval}, nil
+	}
+	return ctrl.Result{}, r.say(ctx, &o, said)
+}
+
+// observe reads what the Approval names.
+func (r *Reconciler) observe(ctx context.Context, o *observation) error {
+	o.now = time.Now()
+	update := &autov1alpha1.Update{}
+	key := types.NamespacedName{Namespace: o.approval.Namespace, Name: o.approval.Spec.Update}
+	if err := r.Live.Get(ctx, key, update); err != nil {
+		return described(err, "read the update %s", key.Name)
+	}
+	o.update = update
+	for _, owner := range update.OwnerReferences {
+		if owner.Kind != pulumiv1.StackKind {
+			continue
+		}
+		stack := &pulumiv1.Stack{}
+		if err := r.Live.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: owner.Name}, stack); err != nil {
+			return described(err, "read the stack %s", owner.Name)
+		}
+		if stack.UID == owner.UID {
+			o.stack = stack
+		}
+	}
+	return nil
+}
+
+func described(err error, format string, args ...any) error {
+	if err = client.IgnoreNotFound(err); err != nil {
+		return fmt.Errorf(format+": %w", append(args, err)...)
+	}
+	return nil
+}
+
+// say writes what is said into the status, and records an event where somebody else should know. The Approval goes with the plan that it is
+// about.
+func (r *Reconciler) say(ctx context.Context, o *observation, said verdict) error {
+	approval := o.approval
+	before := approval.DeepCopy()
+	if o.update != nil && len(approval.OwnerReferences) == 0 {
+		approval.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: autov1alpha1.GroupVersion.String(), Kind: autov1alpha1.UpdateKind, Name: o.update.Name, UID: o.update.UID,
+		}}
+		if err := r.Patch(ctx, approval, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), patch.FieldOwner); err != nil {
+			return fmt.Errorf("make the approval go with its plan: %w", client.IgnoreNotFound(err))
+		}
+		before = approval.DeepCopy()
+	}
+	kind := corev1.EventTypeNormal
+	if said.accepted {
+		conditions.MarkTrue(approval, autov1alpha1.ApprovalAccepted, said.reason, "%s", said.message)
+	} else {
+		kind = corev1.EventTypeWarning
+		conditions.MarkFalse(approval, autov1alpha1.ApprovalAccepted, said.reason, "%s", said.message)
+	}
+	if err := patch.Status(ctx, r.Client, before, approval); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	r.Event(approval, kind, said.reason, said.message)
+	if o.stack != nil {
+		r.Eventf(o.stack, kind, said.reason, "Approval %s: %s", approval.Name, said.message)
+	}
+	return nil
+}

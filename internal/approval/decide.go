@@ -1,0 +1,63 @@
+package approval
+
+import (
+	"fmt"
+	"time"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// observation is everything that is known about an Approval.
+type observation struct {
+	now      time.Time
+	approval *autov1alpha1.Approval
+	// update is the one that the Approval names; nil when there is none.
+	update *autov1alpha1.Update
+	// stack is the Stack whose plan that Update made; nil when there is none.
+	stack *pulumiv1.Stack
+}
+
+// verdict is what is said about an Approval, once and for all.
+type verdict struct {
+	accepted        bool
+	reason, message string
+	// later says that it is too early to tell.
+	later bool
+}
+
+// decide judges an Approval. It was made by somebody who saw the plan, so the plan has to be older, and the digest that of the plan.
+func decide(o observation) verdict {
+	spec := &o.approval.Spec
+	refuse := func(reason, format string, args ...any) verdict {
+		return verdict{reason: reason, message: fmt.Sprintf(format, args...) + "; see status.plan of the Stack, and create another Approval"}
+	}
+	switch {
+	case o.update == nil:
+		return refuse(autov1alpha1.PlanNotFoundReason, "there is no Update %q", spec.Update)
+	case !o.update.SavesPlan():
+		return refuse(autov1alpha1.PlanNotFoundReason, "Update %q makes no plan", spec.Update)
+	case o.approval.CreationTimestamp.Before(&o.update.CreationTimestamp):
+		return refuse(autov1alpha1.PlanNotFoundReason, "the Approval is older than the plan %q", spec.Update)
+	case o.update.Status.Plan == nil || !o.update.IsComplete() || o.update.HasFailed():
+		return refuse(autov1alpha1.PlanNotFoundReason, "Update %q has not saved a plan", spec.Update)
+	case o.update.Status.Plan.Digest != spec.Digest:
+		return refuse(autov1alpha1.DigestMismatchReason, "the digest of plan %q is %s", spec.Update, o.update.Status.Plan.Digest)
+	case o.stack == nil:
+		return refuse(autov1alpha1.PlanNotFoundReason, "Update %q is not one of a Stack", spec.Update)
+	}
+	plan := o.stack.Status.Plan
+	switch current := o.stack.Status.CurrentUpdate; {
+	case current != nil && current.Name == spec.Update, plan == nil && current == nil:
+		// The Stack has not seen yet that its plan is there.
+		return verdict{later: true}
+	case plan == nil, plan.Name != spec.Update:
+		return refuse(autov1alpha1.PlanSupersededReason, "plan %q is not that of Stack %q any more", spec.Update, o.stack.Name)
+	case plan.State == pulumiv1.PlanExpired, plan.ExpiresAt != nil && !o.now.Before(plan.ExpiresAt.Time):
+		return refuse(autov1alpha1.PlanExpiredReason, "plan %q has expired", spec.Update)
+	case plan.State != pulumiv1.PlanPending && plan.State != pulumiv1.PlanApproved && plan.State != pulumiv1.PlanRejected:
+		return refuse(autov1alpha1.PlanSupersededReason, "plan %q of Stack %q is %s", spec.Update, o.stack.Name, plan.State)
+	}
+	return verdict{accepted: true, reason: autov1alpha1.ApprovalCountsReason,
+		message: fmt.Sprintf("%s of plan %q of Stack %q by %s", spec.Decision, spec.Update, o.stack.Name, spec.By)}
+}

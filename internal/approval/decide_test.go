@@ -1,0 +1,78 @@
+package approval
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+var now = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+
+// planned is an Approval of the plan of a Stack that waits for it.
+func planned() *observation {
+	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: "app-plan", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
+	update.Spec.Type, update.Spec.SavePlan = autov1alpha1.UpdateTypePreview, new(true)
+	update.Status.Plan = &autov1alpha1.SavedPlan{Digest: "sha256:plan"}
+	conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateUpdatedReason, "done")
+	return &observation{
+		now: now, update: update,
+		approval: &autov1alpha1.Approval{
+			ObjectMeta: metav1.ObjectMeta{Name: "app-x", CreationTimestamp: metav1.NewTime(now)},
+			Spec:       autov1alpha1.ApprovalSpec{Update: "app-plan", Digest: "sha256:plan", Decision: autov1alpha1.ApprovalApprove, By: "alice"},
+		},
+		stack: &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Status: pulumiv1.StackStatus{Plan: &pulumiv1.PlanStatus{
+			Name: "app-plan", Digest: "sha256:plan", State: pulumiv1.PlanPending, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)},
+		}}},
+	}
+}
+
+func TestApprovalIsJudgedByThePlanThatItNames(t *testing.T) {
+	const later = "later"
+	plan := func(state pulumiv1.PlanState) func(*observation) {
+		return func(o *observation) { o.stack.Status.Plan.State = state }
+	}
+	for name, tt := range map[string]struct {
+		change func(*observation)
+		reason string
+	}{
+		"it is about the plan":             {change: func(*observation) {}, reason: autov1alpha1.ApprovalCountsReason},
+		"one that is approved already":     {change: plan(pulumiv1.PlanApproved), reason: autov1alpha1.ApprovalCountsReason},
+		"no such update":                   {change: func(o *observation) { o.update, o.stack = nil, nil }, reason: autov1alpha1.PlanNotFoundReason},
+		"no plan":                          {change: func(o *observation) { o.update.Spec.SavePlan = nil }, reason: autov1alpha1.PlanNotFoundReason},
+		"made before its plan":             {change: func(o *observation) { o.approval.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour)) }, reason: autov1alpha1.PlanNotFoundReason},
+		"while the plan was made":          {change: func(o *observation) { o.update.Status = autov1alpha1.UpdateStatus{} }, reason: autov1alpha1.PlanNotFoundReason},
+		"a plan that failed":               {change: func(o *observation) { conditions.MarkTrue(o.update, autov1alpha1.UpdateFailed, "x", "x") }, reason: autov1alpha1.PlanNotFoundReason},
+		"another digest":                   {change: func(o *observation) { o.approval.Spec.Digest = "sha256:other" }, reason: autov1alpha1.DigestMismatchReason},
+		"a plan of nobody":                 {change: func(o *observation) { o.stack = nil }, reason: autov1alpha1.PlanNotFoundReason},
+		"an earlier plan":                  {change: func(o *observation) { o.stack.Status.Plan.Name = "app-next" }, reason: autov1alpha1.PlanSupersededReason},
+		"one whose place another takes":    {change: plan(pulumiv1.PlanSuperseded), reason: autov1alpha1.PlanSupersededReason},
+		"one that was carried out":         {change: plan(pulumiv1.PlanApplied), reason: autov1alpha1.PlanSupersededReason},
+		"one that has expired":             {change: func(o *observation) { o.stack.Status.Plan.ExpiresAt.Time = now }, reason: autov1alpha1.PlanExpiredReason},
+		"one that has expired, as it says": {change: plan(pulumiv1.PlanExpired), reason: autov1alpha1.PlanExpiredReason},
+		"one that the Stack has not seen": {change: func(o *observation) {
+			o.stack.Status = pulumiv1.StackStatus{CurrentUpdate: &pulumiv1.CurrentStackUpdate{Name: "app-plan"}}
+		}, reason: later},
+		"one that the Stack is about to see": {change: func(o *observation) { o.stack.Status = pulumiv1.StackStatus{} }, reason: later},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			o := planned()
+			tt.change(o)
+			said := decide(*o)
+			g.Expect(said.later).To(Equal(tt.reason == later))
+			if tt.reason == later {
+				return
+			}
+			g.Expect(said.reason).To(Equal(tt.reason))
+			g.Expect(said.accepted).To(Equal(tt.reason == autov1alpha1.ApprovalCountsReason))
+			g.Expect(said.message).NotTo(BeEmpty())
+		})
+	}
+}

@@ -1,0 +1,125 @@
+package artifact
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/stack-controller/stack-controller/internal/fairqueue"
+	"github.com/stack-controller/stack-controller/internal/notify"
+)
+
+// reportPeriod is how long an error is kept for a waiter that does not ask any more.
+const reportPeriod = 10 * time.Minute
+
+// background does work for reconcilers, which must not wait. What has the same key is done once however many wait for it; each of them
+// is notified of its end, and gets its error once. Workers are shared between the namespaces of the keys.
+type background[K comparable, W any] struct {
+	workers int
+	queue   *fairqueue.Queue[K]
+	notices *notify.Notifier
+
+	mu sync.Mutex
+	// pending has the work that is queued or done now.
+	pending map[K]pendingWork[W]
+	// failures has the errors that no request has returned yet.
+	failures map[failureKey[K]]failure
+}
+
+// pendingWork is work, and who wants to hear of its end.
+type pendingWork[W any] struct {
+	work    W
+	waiters map[types.NamespacedName]struct{}
+}
+
+type failureKey[K comparable] struct {
+	key    K
+	waiter types.NamespacedName
+}
+
+type failure struct {
+	err error
+	at  time.Time
+}
+
+func newBackground[K comparable, W any](perNamespace int, namespaceOf func(K) string) *background[K, W] {
+	return &background[K, W]{
+		workers:  fairqueue.Slots(perNamespace),
+		queue:    fairqueue.New("", fairqueue.Slots(perNamespace), namespaceOf),
+		notices:  notify.New(),
+		pending:  map[K]pendingWork[W]{},
+		failures: map[failureKey[K]]failure{},
+	}
+}
+
+// Events sends the waiter of a request, as an object that has only its namespace and name, when the work that it waited for has ended. It
+// is never closed.
+func (b *background[K, W]) Events() <-chan event.GenericEvent { return b.notices.Events() }
+
+// request has the work done for the waiter. It returns the error that the waiter has not heard of yet instead, unless somebody else has
+// the work done again: that result counts.
+func (b *background[K, W]) request(key K, work W, waiter types.NamespacedName) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	failed, hasFailed := b.failures[failureKey[K]{key, waiter}]
+	delete(b.failures, failureKey[K]{key, waiter})
+	if _, isPending := b.pending[key]; !isPending {
+		if hasFailed {
+			return failed.err
+		}
+		b.pending[key] = pendingWork[W]{work, map[types.NamespacedName]struct{}{}}
+		b.queue.Add(key)
+	}
+	b.pending[key].waiters[waiter] = struct{}{}
+	return nil
+}
+
+// forget drops an error that is of no interest any more.
+func (b *background[K, W]) forget(key K, waiter types.NamespacedName) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.failures, failureKey[K]{key, waiter})
+}
+
+// run does what is requested until ctx ends, which also ends what is done then.
+func (b *background[K, W]) run(ctx context.Context, do func(context.Context, K, W) error) {
+	var running sync.WaitGroup
+	for range b.workers {
+		running.Go(func() {
+			for {
+				key, shutdown := b.queue.Get()
+				if shutdown || ctx.Err() != nil {
+					return
+				}
+				b.mu.Lock()
+				work := b.pending[key].work
+				b.mu.Unlock()
+				b.finish(key, do(ctx, key, work))
+				b.queue.Done(key)
+			}
+		})
+	}
+	running.Go(func() { b.notices.Deliver(ctx) })
+	<-ctx.Done()
+	b.queue.ShutDown()
+	running.Wait()
+}
+
+// finish keeps an error for each waiter, and notifies all of them.
+func (b *background[K, W]) finish(key K, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(b.failures, func(_ failureKey[K], failed failure) bool { return now.Sub(failed.at) > reportPeriod })
+	for waiter := range b.pending[key].waiters {
+		if err != nil {
+			b.failures[failureKey[K]{key, waiter}] = failure{err, now}
+		}
+		b.notices.Add(waiter)
+	}
+	delete(b.pending, key)
+}

@@ -1,0 +1,286 @@
+// Package download fetches an artifact into a file with fluxcd/pkg/http/fetch, as all Flux controllers do, for the store of
+// the controller and for agents. What that package lacks for downloads from addresses that tenants choose, and is made up for
+// here:
+//
+//   - Its client follows redirects to any host, and connects to any address. Here a request trace refuses a second host, and
+//     link-local addresses, which metadata services of clouds have, before a byte is sent to them.
+//   - It waits at least 5 s between tries. Here it makes none, and the tries are around it.
+//   - Its errors have no types but ErrFileNotFound, and have the URL with its credentials in them. For answers of 500 and
+//     more the status is lost. Here the file that it leaves tells what is too large or has another digest, and messages are
+//     made anew.
+//   - After the limit of the size it reads on to the end of the body, which need not come. Here the size of the file is watched.
+//   - It does not notice a server that sends next to nothing. Here the file has to grow at the minimum throughput.
+//   - There is no option for the client or its transport: root certificates are those of the system, up to 10 MiB of headers
+//     are read, and a body with "Content-Encoding: gzip" is decompressed before its digest is computed.
+//   - It reads the file a second time for the digest.
+package download
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/opencontainers/go-digest"
+	_ "github.com/opencontainers/go-digest/blake3" // one of the algorithms that source-controller may be told to use
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/fluxcd/pkg/http/fetch"
+
+	"github.com/stack-controller/stack-controller/internal/throughput"
+)
+
+// What a caller decides on; use errors.Is. Every other error is a failure of the server, the network or this machine's disk,
+// which may be gone at the next attempt.
+var (
+	// ErrNotFound means that the server has no such file.
+	ErrNotFound = errors.New("not found")
+	// ErrTooLarge means that the file has more bytes than the limit.
+	ErrTooLarge = errors.New("too large")
+	// ErrDigestMismatch means that the file does not have the wanted digest.
+	ErrDigestMismatch = errors.New("digest mismatch")
+
+	errRedirect  = errors.New("redirected to another host, which is refused")
+	errLinkLocal = errors.New("the host has a link-local address, which is refused")
+)
+
+// hostOverrideVariable is the environment variable that every Flux controller knows for runs outside of a cluster: it replaces host and
+// port of every URL.
+const hostOverrideVariable = "SOURCE_CONTROLLER_LOCALHOST"
+
+const (
+	// firstWait is the time before the second try; each further wait is three times as long.
+	firstWait = 200 * time.Millisecond
+	// watchInterval is how often the size of a file is compared with the limit while it grows.
+	watchInterval = 250 * time.Millisecond
+	// fileName is the name of the file in its directory.
+	fileName = "artifact"
+)
+
+// Options of a Downloader.
+type Options struct {
+	// MaxSize of a file in bytes.
+	MaxSize int64
+	// Retries is how often a download is tried again, within about a second, when the server or the connection fails.
+	Retries int
+	// Timeout bounds a download with all its tries.
+	Timeout time.Duration
+	// Window is how long a server may send less than throughput.Minimum; default throughput.Window.
+	Window time.Duration
+	// Log tells which digest content has that was refused; whoever asked for it must not learn that.
+	Log logr.Logger
+}
+
+// Downloader downloads files. It is safe for concurrent use.
+type Downloader struct {
+	options Options
+	fetcher *fetch.ArchiveFetcher
+}
+
+// New makes a Downloader.
+func New(options Options) *Downloader {
+	if options.Window == 0 {
+		options.Window = throughput.Window
+	}
+	return &Downloader{options: options, fetcher: fetch.New(
+		fetch.WithRetries(0),
+		// One byte more than allowed tells content that goes on from content that ends at the limit.
+		fetch.WithMaxDownloadSize(int(options.MaxSize)+1),
+		fetch.WithHostnameOverwrite(os.Getenv(hostOverrideVariable)),
+		fetch.WithFileName(fileName),
+	)}
+}
+
+// Fetch downloads what the URL has into the directory, which must have no file of the name that is returned, and verifies its
+// digest. The error says nothing of the URL, and nothing of the content. Nothing is left in the directory after it.
+func (d *Downloader) Fetch(ctx context.Context, url string, wanted digest.Digest, dir string) (path string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.options.Timeout)
+	defer cancel()
+	backoff := wait.Backoff{Duration: firstWait, Factor: 3, Jitter: 0.1, Steps: 1 + d.options.Retries}
+	var failure error
+	ended := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
+		var again bool
+		again, failure = d.try(ctx, url, wanted, dir)
+		return !again, nil
+	})
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded) && (ended != nil || failure != nil):
+		return "", fmt.Errorf("not complete after %s: %w", d.options.Timeout, context.DeadlineExceeded)
+	case failure != nil:
+		return "", failure
+	case ended != nil:
+		return "", ended
+	}
+	return filepath.Join(dir, fileName), nil
+}
+
+// try downloads once, and reports whether another try may help.
+func (d *Downloader) try(ctx context.Context, url string, wanted digest.Digest, dir string) (again bool, err error) {
+	path := filepath.Join(dir, fileName)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer d.watch(ctx, cancel, path)()
+	ctx, stop := throughput.Require(ctx, d.options.Window, func() int64 { return sizeOf(path) })
+	defer stop()
+	err = d.fetcher.FetchWithContext(guarded(ctx, cancel), url, wanted.String(), dir)
+	again, err = d.classify(ctx, err, path, wanted)
+	if err != nil {
+		if removed := os.Remove(path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
+			return false, errors.Join(err, removed)
+		}
+	}
+	return again, err
+}
+
+// watch ends the download once the file is larger than the limit. The function that it returns ends the watch.
+func (d *Downloader) watch(ctx context.Context, cancel context.CancelCauseFunc, path string) (stop func()) {
+	ended := make(chan struct{})
+	ctx, stopWatch := context.WithCancel(ctx)
+	go func() {
+		defer close(ended)
+		wait.UntilWithContext(ctx, func(context.Context) {
+			if d.isTooLarge(path) {
+				cancel(ErrTooLarge)
+			}
+		}, watchInterval)
+	}()
+	return func() { stopWatch(); <-ended }
+}
+
+func (d *Downloader) isTooLarge(path string) bool { return sizeOf(path) > d.options.MaxSize }
+
+// sizeOf returns the size of a file, 0 when there is none.
+func sizeOf(path string) int64 {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// classify finds out from an error of the fetcher, and from the file that it left, what happened.
+func (d *Downloader) classify(ctx context.Context, err error, path string, wanted digest.Digest) (again bool, _ error) {
+	var slow *throughput.Error
+	switch {
+	case d.isTooLarge(path):
+		return false, fmt.Errorf("%w: more than the limit of %d bytes", ErrTooLarge, d.options.MaxSize)
+	case err == nil:
+		return false, nil
+	case errors.Is(err, fetch.ErrFileNotFound):
+		return false, fmt.Errorf("%w: the server answers 404 Not Found", ErrNotFound)
+	case errors.Is(context.Cause(ctx), errRedirect), errors.Is(context.Cause(ctx), errLinkLocal), errors.As(context.Cause(ctx), &slow):
+		return false, context.Cause(ctx)
+	case isDiskError(err):
+		return false, err
+	case strings.Contains(err.Error(), "failed to verify archive"):
+		d.logDigest(path, wanted)
+		return false, fmt.Errorf("%w: expected %s", ErrDigestMismatch, wanted)
+	}
+	return serverError(err)
+}
+
+// logDigest writes which digest the file has.
+func (d *Downloader) logDigest(path string, wanted digest.Digest) {
+	file, err := os.Open(path)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	if computed, err := wanted.Algorithm().FromReader(file); err == nil {
+		d.options.Log.Info("content does not have its digest", "expected", wanted, "computed", computed)
+	}
+}
+
+// answered matches what the fetcher says of an answer below 500.
+var answered = regexp.MustCompile(`\(status: (\d{3})[^()]*\)$`)
+
+// serverError makes the message for a failure of the server or the connection. It keeps no text of the server's.
+func serverError(err error) (again bool, _ error) {
+	var requested *url.Error
+	switch match := answered.FindStringSubmatch(err.Error()); {
+	case match != nil:
+		code, _ := strconv.Atoi(match[1])
+		if code == http.StatusGone {
+			return false, fmt.Errorf("%w: the server answers 410 Gone", ErrNotFound)
+		}
+		return false, fmt.Errorf("the server answers %d %s", code, http.StatusText(code))
+	case errors.As(err, &requested) && strings.Contains(requested.Err.Error(), "Location header"):
+		return false, errors.New("redirected to an invalid location")
+	case errors.As(err, &requested) && strings.Contains(requested.Err.Error(), "stopped after"):
+		return false, errors.New("redirected too often")
+	case errors.As(err, &requested):
+		return true, requested.Err
+	case strings.Contains(err.Error(), "giving up after"):
+		return true, errors.New("the server answers with an error of its own (5xx)")
+	}
+	for cause := errors.Unwrap(err); cause != nil; cause = errors.Unwrap(err) {
+		err = cause
+	}
+	return true, fmt.Errorf("read the content: %w", err)
+}
+
+// isDiskError tells a failure of this machine's disk from one of where the content comes from.
+func isDiskError(err error) bool {
+	var pathError *fs.PathError
+	return errors.As(err, &pathError)
+}
+
+// guard watches the connections of one request.
+type guard struct {
+	cancel context.CancelCauseFunc
+
+	mu      sync.Mutex
+	first   string
+	refused bool
+}
+
+// guarded returns a context for one request that is cancelled when a redirect leads to another host or port than the first, or a
+// host has a link-local address. A connection that the client gets all the same is closed before the request is written to
+// it. Behind a proxy the hosts cannot be told apart; the proxy decides then.
+func guarded(ctx context.Context, cancel context.CancelCauseFunc) context.Context {
+	g := &guard{cancel: cancel}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GetConn: g.getConn, ConnectStart: g.connectStart, GotConn: g.gotConn})
+}
+
+func (g *guard) getConn(hostPort string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.first == "" {
+		g.first = hostPort
+	}
+	if hostPort != g.first {
+		g.refused = true
+		g.cancel(errRedirect)
+	}
+}
+
+func (g *guard) connectStart(_, address string) {
+	parsed, err := netip.ParseAddrPort(address)
+	if err != nil || !parsed.Addr().Unmap().IsLinkLocalUnicast() {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refused = true
+	g.cancel(errLinkLocal)
+}
+
+func (g *guard) gotConn(got httptrace.GotConnInfo) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.refused {
+		_ = got.Conn.Close() // The request fails either way.
+	}
+}

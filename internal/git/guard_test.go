@@ -1,0 +1,183 @@
+package git_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/git"
+)
+
+// guarded is a client as the controller has it.
+func guarded(t *testing.T) *git.Client {
+	t.Helper()
+	return git.NewClient(git.Options{Dir: t.TempDir(), Timeout: 20 * time.Second})
+}
+
+// untouched is a server on this machine that nobody may connect to.
+func untouched(t *testing.T) (port string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	var connections atomic.Int32
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			connections.Add(1)
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		if connections.Load() > 0 {
+			t.Errorf("%d connections", connections.Load())
+		}
+	})
+	_, port, _ = net.SplitHostPort(listener.Addr().String())
+	return port
+}
+
+func TestLocalAddressesAreRefused(t *testing.T) {
+	port := untouched(t)
+	key, _ := sshKey(t, "")
+	client := guarded(t)
+	for _, address := range []string{
+		"http://127.0.0.1:%s/repo", "http://localhost:%s/repo", "https://localhost:%s/repo", "http://0.0.0.0:%s/repo", "http://[::ffff:127.0.0.1]:%s/repo",
+		"ssh://git@127.0.0.1:%s/repo", "ssh://git@localhost:%s/repo", "http://169.254.169.254/latest/meta-data", "http://[fe80::1]/repo", "http://[fd00:ec2::254]/repo",
+	} {
+		if strings.Contains(address, "%s") {
+			address = fmt.Sprintf(address, port)
+		}
+		remote := git.Remote{URL: address, Auth: git.Auth{Token: canary, PrivateKey: key}}
+		_, err := client.Resolve(t.Context(), remote, "main")
+		g := NewWithT(t)
+		g.Expect(expectKind(t, err, git.AddressRefused).Message).To(ContainSubstring("loopback, link-local"), address)
+		checkoutFails(t, client, remote, strings.Repeat("1", 40), git.AddressRefused)
+	}
+}
+
+func TestProxyOfATenantMustNotBeLocal(t *testing.T) {
+	port := untouched(t)
+	key, _ := sshKey(t, "")
+	for _, tt := range []struct {
+		scheme, repository string
+		kind               git.Kind
+	}{
+		{"http", "https://git.invalid/repo", git.AddressRefused},
+		{"https", "https://git.invalid/repo", git.AddressRefused},
+		{"socks5", "https://git.invalid/repo", git.AddressRefused},
+		{"socks5", "ssh://git@git.invalid/repo", git.AddressRefused},
+		{"http", "ssh://git@git.invalid/repo", git.InvalidCredentials},
+		{"https", "ssh://git@git.invalid/repo", git.InvalidCredentials},
+	} {
+		remote := git.Remote{URL: tt.repository, Auth: git.Auth{Token: canary, PrivateKey: key}, Proxy: git.Proxy{Address: tt.scheme + "://localhost:" + port}}
+		resolveFails(t, guarded(t), remote, "main", tt.kind)
+	}
+}
+
+// The proxy of the environment stands for another machine: it is on this one, which the operator may choose.
+func TestRedirectsAndSubmodulesToLocalAddressesAreRefused(t *testing.T) {
+	g := NewWithT(t)
+	root := t.TempDir()
+	o := newOrigin(t, root, "repo")
+	port := untouched(t)
+	first := o.commit("first")
+	server := serve(t, backend(t, root))
+	target, err := url.Parse(server.URL)
+	g.Expect(err).NotTo(HaveOccurred())
+	behind := httputil.NewSingleHostReverseProxy(target)
+	proxy := serve(t, http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		host, found := strings.CutPrefix(request.URL.Path, "/to/")
+		if host, _, _ = strings.Cut(host, "/"); found {
+			http.Redirect(w, request, "http://"+host+":"+port+"/repo/info/refs?service=git-upload-pack", http.StatusFound)
+			return
+		}
+		behind.ServeHTTP(w, request)
+	}))
+	t.Setenv("HTTP_PROXY", proxy.URL)
+	t.Setenv("NO_PROXY", "")
+	client := guarded(t)
+
+	g.Expect(client.Resolve(t.Context(), git.Remote{URL: "http://git.example.com/repo"}, "main")).To(HaveField("SHA", first))
+	for _, host := range []string{"127.0.0.1", "localhost", "169.254.169.254", "[::1]", "0.0.0.0"} {
+		resolveFails(t, client, git.Remote{URL: "http://git.example.com/to/" + host}, "main", git.AddressRefused)
+	}
+	for _, host := range []string{"127.0.0.1", "localhost", "169.254.169.254"} {
+		sha := o.withSubmodule("sub", "http://"+host+":"+port+"/repo", first)
+		g.Expect(checkoutFails(t, client, git.Remote{URL: "http://git.example.com/repo", RecurseSubmodules: true}, sha, git.Submodule).Message).To(ContainSubstring("loopback, link-local"))
+	}
+}
+
+// What a server answers is shown to those whose credentials it got. Otherwise a URL, or a redirect, would read what it names through
+// the controller.
+func TestAnswersOfHostsWithoutCredentialsAreNotShown(t *testing.T) {
+	const internal = "internal-words"
+	answers := serve(t, http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		status := http.StatusInternalServerError
+		_, _ = fmt.Sscanf(request.URL.Path, "/%d/", &status)
+		http.Error(w, internal, status)
+	}))
+	redirects := serve(t, http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if home, found := strings.CutPrefix(request.URL.Path, "/home/"); found {
+			http.Redirect(w, request, "/there/"+home, http.StatusFound)
+			return
+		}
+		if strings.HasPrefix(request.URL.Path, "/there/") {
+			http.Error(w, internal, http.StatusInternalServerError)
+			return
+		}
+		http.Redirect(w, request, answers.URL+request.URL.RequestURI(), http.StatusFound)
+	}))
+	client := newClient(t, git.Options{Timeout: 10 * time.Second})
+	withToken := git.Auth{Token: canary}
+	for _, remote := range []git.Remote{
+		{URL: answers.URL + "/500/repo"}, {URL: answers.URL + "/403/repo"}, {URL: answers.URL + "/404/repo"}, {URL: answers.URL + "/401/repo"},
+		{URL: redirects.URL + "/500/repo", Auth: withToken}, {URL: redirects.URL + "/403/repo", Auth: withToken}, {URL: redirects.URL + "/home/repo", Auth: withToken},
+	} {
+		for range 2 {
+			_, err := client.Resolve(t.Context(), remote, "main")
+			g := NewWithT(t)
+			g.Expect(err).To(MatchError(ContainSubstring("status ")), remote.URL)
+			g.Expect(err).NotTo(MatchError(ContainSubstring(internal)), remote.URL)
+		}
+	}
+	_, err := client.Resolve(t.Context(), git.Remote{URL: answers.URL + "/403/repo", Auth: withToken}, "main")
+	NewWithT(t).Expect(err).To(MatchError(ContainSubstring(internal)), "whose credentials it got")
+
+	for _, banner := range []string{
+		"SSH-2.0-" + internal + "\r\n", "HTTP/1.1 " + internal + "\r\n\r\n", "HTTP/1.1 200 OK\r\n" + internal + "\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: " + internal + "\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: " + internal + "\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2" + internal + "\r\n\r\n", "HTTP/1.1 200 OK\r\n " + internal + "\r\n\r\n",
+	} {
+		t.Run(banner, func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			t.Cleanup(func() { _ = listener.Close() })
+			go func() {
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					_, _ = conn.Read(make([]byte, 1000))
+					_, _ = conn.Write([]byte(banner))
+					_ = conn.Close()
+				}
+			}()
+			message := resolveFails(t, client, git.Remote{URL: "http://" + listener.Addr().String() + "/repo"}, "main", git.Unreachable).Message
+			NewWithT(t).Expect(message).NotTo(ContainSubstring("nternal"))
+			t.Log(message)
+		})
+	}
+}

@@ -1,0 +1,311 @@
+package git
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+)
+
+const (
+	// minAbbreviation is the fewest digits that stand for a commit.
+	minAbbreviation = 7
+
+	// maxTips bounds the refs whose history is asked for when a server does not send a commit alone.
+	maxTips = 10_000
+
+	// maxRefLength bounds the name of a ref in bytes.
+	maxRefLength = 1024
+
+	headRef      = "HEAD"
+	branchPrefix = "refs/heads/"
+	tagPrefix    = "refs/tags/"
+
+	sha1Length   = 40
+	sha256Length = 64
+)
+
+// Revision is a commit and the name it was found by.
+type Revision struct {
+	// SHA is the full object name of the commit, in lower-case hexadecimal digits.
+	SHA string
+
+	// Ref is the full name of the reference that matched, such as refs/heads/main, or "" when a SHA was asked for.
+	Ref string
+}
+
+// String is the revision as Flux writes it: main@sha1:… for a branch, v1@sha1:… for a tag, the full name for any other
+// reference (refs/pull/1/head@sha1:…), and sha1:… for a bare SHA. SHA-256 repositories have sha256 instead.
+func (r Revision) String() string {
+	algorithm := "sha1:"
+	if len(r.SHA) == sha256Length {
+		algorithm = "sha256:"
+	}
+	name, isBranch := strings.CutPrefix(r.Ref, branchPrefix)
+	if !isBranch {
+		name = strings.TrimPrefix(r.Ref, tagPrefix)
+	}
+	if name == "" {
+		return algorithm + r.SHA
+	}
+	return name + "@" + algorithm + r.SHA
+}
+
+// Resolve finds the commit that the ref names in the remote repository.
+//
+// The ref is "" or HEAD (the default branch), a full name (refs/pull/1/head), a name without refs/ (heads/main, tags/v1), the
+// short name of a branch or a tag, or a SHA, full or of at least seven digits. Of a branch and a tag of one short name the
+// branch counts, as for git clone --branch; and both count before a SHA that is abbreviated to the same text. An annotated tag
+// gives its commit.
+//
+// A full SHA is returned as it is, without a request. An abbreviated one is searched among the tips first; if it is none,
+// the history is downloaded, which takes as long and as much as a checkout at most. Callers should keep the answer.
+//
+// Errors are of type *Error.
+func (c *Client) Resolve(ctx context.Context, remote Remote, ref string) (Revision, error) {
+	r, err := c.open(remote)
+	if err != nil {
+		return Revision{}, err
+	}
+	if sha := strings.ToLower(ref); isObjectName(sha) {
+		return Revision{SHA: sha}, nil
+	}
+	shown := plaintext.Cut(ref, maxShown)
+	if len(ref) > maxRefLength || !validRefName("refs/"+ref) && ref != "" {
+		return Revision{}, r.fail(RevisionNotFound, "%q cannot be the name of a branch, a tag or a commit", shown)
+	}
+	query := refQuery{names: candidates(ref), prefixes: append(candidates(ref), headRef)}
+	if digits := strings.ToLower(ref); len(digits) >= minAbbreviation && len(digits) < sha1Length && isHex(digits) {
+		query.digits, query.prefixes = digits, nil
+	}
+	found, err := c.list(ctx, r, query)
+	if err != nil {
+		return Revision{}, err
+	}
+	revision, matches := found.match()
+	switch {
+	case matches:
+		return revision, nil
+	case query.digits != "":
+		return c.expand(ctx, r, found)
+	case ref == "" || ref == headRef:
+		return Revision{}, r.fail(RevisionNotFound, "the repository is empty, or has no default branch: name a branch, a tag or a commit")
+	case !found.any:
+		return Revision{}, r.fail(RevisionNotFound, "no branch, tag or other reference %q: the repository seems to be empty", shown)
+	}
+	return Revision{}, r.fail(RevisionNotFound, "no branch, tag or other reference %q", shown)
+}
+
+// list asks the server for refs.
+func (c *Client) list(ctx context.Context, r *repository, query refQuery) (*refs, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
+	defer cancel()
+	server, err := r.uploadPack(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer server.close()
+	return server.refs(ctx, query)
+}
+
+// candidates are the full names that a ref can stand for, in the order in which they count.
+func candidates(ref string) []string {
+	switch {
+	case ref == "" || ref == headRef:
+		return []string{headRef}
+	case strings.HasPrefix(ref, "refs/"):
+		return []string{ref}
+	case strings.HasPrefix(ref, "heads/"), strings.HasPrefix(ref, "tags/"):
+		return []string{"refs/" + ref, branchPrefix + ref, tagPrefix + ref}
+	default:
+		return []string{branchPrefix + ref, tagPrefix + ref, "refs/" + ref}
+	}
+}
+
+// expand finds the commit that starts with the digits.
+func (c *Client) expand(ctx context.Context, r *repository, list *refs) (Revision, error) {
+	found, digits := list.commits, list.query.digits
+	if len(found) == 0 && list.any {
+		var err error
+		if found, err = c.searchHistory(ctx, r, digits); err != nil {
+			return Revision{}, err
+		}
+	}
+	switch len(found) {
+	case 0:
+		return Revision{}, r.fail(RevisionNotFound, "no branch, tag or commit %q", digits)
+	case 1:
+		return Revision{SHA: found[0]}, nil
+	default:
+		return Revision{}, r.fail(RevisionNotFound, "more than one commit starts with %q: give more digits", digits)
+	}
+}
+
+// refQuery says which refs of a repository are asked for. No others are kept, however many the server has.
+type refQuery struct {
+	// names are full names; prefixes are what else a server of version 2 is to list, nothing for all.
+	names, prefixes []string
+	// digits are the first of the name of a commit, "" for none.
+	digits string
+	// sha is an object of which a ref is asked for, "" for none.
+	sha string
+	// tips asks for the objects of HEAD, branches and tags.
+	tips bool
+}
+
+// encode is the command ls-refs.
+func (q refQuery) encode(c *capabilities) []byte {
+	arguments := []string{"peel", "symrefs"}
+	for _, prefix := range q.prefixes {
+		arguments = append(arguments, "ref-prefix "+prefix)
+	}
+	return c.command("ls-refs", arguments...)
+}
+
+// refs is what a server has of a query. Its size is bounded by the query, and by maxTips.
+type refs struct {
+	query refQuery
+	// any says that there was a ref at all.
+	any bool
+	// head is the full name of the branch that HEAD points to, "" if the server does not say.
+	head string
+	// named has the commits of the names.
+	named map[string]string
+	// commits start with the digits: two of them, when there are more.
+	commits []string
+	// object is what a ref names that stands for the sha: the sha, or an annotated tag of it.
+	object string
+	// tips are distinct. When there are more than maxTips, tooMany is set.
+	tips    map[plumbing.Hash]struct{}
+	tooMany bool
+}
+
+// ref is a ref that a server has.
+type ref struct {
+	name string
+	// object is what the ref names; for an annotated tag the tag, with the commit at its end in peeled.
+	object, peeled string
+	// target is the name of the ref that a symbolic one points to.
+	target string
+}
+
+// readRefs reads the answer to the command ls-refs of version 2, or the refs of version 0, of which the capabilities have the first line.
+func readRefs(packets *packetReader, c *capabilities, query refQuery) (*refs, error) {
+	found := &refs{query: query, named: map[string]string{}, tips: map[plumbing.Hash]struct{}{}, head: c.values["symref"]}
+	line, end, err := c.firstRef, c.firstRef == "", error(nil)
+	if c.version == 2 {
+		line, end, err = packets.line()
+	}
+	var last ref
+	for ; err == nil && !end; line, end, err = packets.line() {
+		next, err := parseRef(line)
+		if err != nil {
+			return nil, err
+		}
+		if tag, peeled := strings.CutSuffix(next.name, "^{}"); !peeled {
+			found.add(last)
+			last = next
+		} else if tag == last.name {
+			last.peeled = next.object
+		}
+	}
+	found.add(last)
+	return found, err
+}
+
+// parseRef returns the ref of a line, which has no name when the line is about something else.
+func parseRef(line string) (ref, error) {
+	object, rest, found := strings.Cut(line, " ")
+	if object == "shallow" {
+		return ref{}, nil
+	}
+	switch {
+	case !found || !isObjectName(object):
+		return ref{}, fmt.Errorf("%w: no list of refs", errProtocol)
+	case len(object) == sha256Length:
+		return ref{}, errObjectFormat
+	}
+	name, attributes, _ := strings.Cut(rest, " ")
+	parsed := ref{name: name, object: object}
+	for attribute := range strings.FieldsSeq(attributes) {
+		if commit, found := strings.CutPrefix(attribute, "peeled:"); found && isObjectName(commit) {
+			parsed.peeled = commit
+		}
+		if target, found := strings.CutPrefix(attribute, "symref-target:"); found && validRefName(target) {
+			parsed.target = target
+		}
+	}
+	return parsed, nil
+}
+
+// add keeps what the query asks for. Refs whose names are not acceptable are left out: a server cannot make one of those match.
+func (f *refs) add(found ref) {
+	if found.name != headRef && !validRefName(found.name) {
+		return
+	}
+	f.any = true
+	if found.name == headRef && found.target != "" {
+		f.head = strings.Clone(found.target)
+	}
+	commit := found.object
+	if found.peeled != "" {
+		commit = found.peeled
+	}
+	if slices.Contains(f.query.names, found.name) {
+		f.named[strings.Clone(found.name)] = strings.Clone(commit)
+	}
+	if digits := f.query.digits; digits != "" && strings.HasPrefix(commit, digits) && len(f.commits) < 2 && !slices.Contains(f.commits, commit) {
+		f.commits = append(f.commits, strings.Clone(commit))
+	}
+	if sha := f.query.sha; sha != "" && f.object == "" && (found.object == sha || commit == sha) {
+		f.object = strings.Clone(found.object)
+	}
+	if f.query.tips && (found.name == headRef || strings.HasPrefix(found.name, branchPrefix) || strings.HasPrefix(found.name, tagPrefix)) {
+		tip := plumbing.NewHash(found.object)
+		if _, known := f.tips[tip]; known || len(f.tips) < maxTips {
+			f.tips[tip] = struct{}{}
+		} else {
+			f.tooMany = true
+		}
+	}
+}
+
+// match returns the first of the names that there is.
+func (f *refs) match() (Revision, bool) {
+	for _, name := range f.query.names {
+		if sha, found := f.named[name]; found {
+			if name == headRef && f.head != "" {
+				name = f.head
+			}
+			return Revision{SHA: sha, Ref: name}, true
+		}
+	}
+	return Revision{}, false
+}
+
+// isObjectName reports whether the text is a full object name in lower case, of either hash function.
+func isObjectName(text string) bool {
+	return (len(text) == sha1Length || len(text) == sha256Length) && isHex(text)
+}
+
+// isHex reports whether the text has nothing but lower-case hexadecimal digits.
+func isHex(text string) bool { return strings.Trim(text, "0123456789abcdef") == "" }
+
+// validRefName follows git check-ref-format for a full name.
+func validRefName(name string) bool {
+	if len(name) > maxRefLength || !strings.HasPrefix(name, "refs/") || strings.HasSuffix(name, ".") || strings.HasSuffix(name, "/") {
+		return false
+	}
+	for _, refused := range []string{"..", "@{", "//", "/.", ".lock/"} {
+		if strings.Contains(name+"/", refused) {
+			return false
+		}
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool {
+		return r <= ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == '\uFFFD' || strings.ContainsRune(`~^:?*[\`, r)
+	})
+}

@@ -1,0 +1,231 @@
+//go:build !race
+
+package git_test
+
+import (
+	"bytes"
+	"compress/zlib"
+	"crypto/sha1"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/git"
+)
+
+const (
+	// containerLimit is the memory limit of the controller's container that must be enough, in MiB.
+	containerLimit = 512
+
+	// restOfTheController is what everything else may have in use meanwhile, in MiB.
+	restOfTheController = 240
+
+	attackedURL = "ATTACKED_URL"
+	attackedSHA = "ATTACKED_SHA"
+)
+
+// productionLimits are the defaults of the controller's flags.
+var productionLimits = archive.Limits{MaxDownloadSize: 256 << 20, MaxUnpackedSize: 1 << 30, MaxEntries: 100_000}
+
+// TestHostileRepositoriesFitTheContainer has more checkouts, and as many looks, as the controller has at the same time, each of a
+// repository that takes as much memory as it can, in a process with the controller's limits.
+func TestHostileRepositoriesFitTheContainer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("uses a lot of memory")
+	}
+	g := NewWithT(t)
+	packs := map[string][]byte{}
+	var shas []string
+	for _, build := range []func() (string, []byte){largeDifferences, manyObjects, longNames} {
+		sha, pack := build()
+		packs[sha], shas = pack, append(shas, sha)
+	}
+	server := serve(t, hostileRepositories(packs))
+	victim := exec.Command(os.Args[0], "-test.run=^TestVictimOfHostileRepositories$", "-test.v")
+	victim.Env = append(os.Environ(), attackedURL+"="+server.URL, attackedSHA+"="+strings.Join(shas, ","),
+		fmt.Sprintf("GOMEMLIMIT=%dMiB", containerLimit*9/10))
+	output, err := victim.CombinedOutput()
+	t.Logf("%s", output)
+	g.Expect(err).NotTo(HaveOccurred())
+	_, after, found := strings.Cut(string(output), "peak of the resident memory: ")
+	g.Expect(found).To(BeTrue())
+	kilobytes, err := strconv.Atoi(strings.Fields(after)[0])
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(kilobytes>>10).To(BeNumerically("<", containerLimit), "MiB resident at most")
+}
+
+// TestVictimOfHostileRepositories runs in a process of its own, see above.
+func TestVictimOfHostileRepositories(t *testing.T) {
+	url := os.Getenv(attackedURL)
+	if url == "" {
+		t.Skip("is run by TestHostileRepositoriesFitTheContainer")
+	}
+	rest := bytes.Repeat([]byte("rest"), restOfTheController<<18)
+	client := newClient(t, git.Options{Limits: productionLimits, Timeout: 5 * time.Minute, CheckoutTimeout: 5 * time.Minute})
+	var running sync.WaitGroup
+	for n := range 16 {
+		running.Go(func() {
+			_, err := client.Resolve(t.Context(), git.Remote{URL: url + "/refs"}, fmt.Sprint("branch", n))
+			t.Logf("look %d: %v", n, err)
+		})
+	}
+	for kind, sha := range strings.Split(os.Getenv(attackedSHA), ",") {
+		for range []int{8, 2, 2}[kind] {
+			running.Go(func() {
+				_, err := client.Archive(t.Context(), git.Remote{URL: url + "/" + sha}, sha, io.Discard)
+				t.Logf("checkout of kind %d: %v", kind, err)
+			})
+		}
+	}
+	running.Wait()
+	t.Logf("peak of the resident memory: %s", strings.TrimSuffix(residentPeak(), " kB"))
+	if len(rest) == 0 {
+		t.Fatal("nothing else was in memory")
+	}
+}
+
+// hostileRepositories has each packfile at the path of its SHA, and at /refs more branches than anybody can keep.
+func hostileRepositories(packs map[string][]byte) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		sha, _, _ := strings.Cut(strings.TrimPrefix(request.URL.Path, "/"), "/")
+		if request.Method == http.MethodPost {
+			_, _ = io.Copy(io.Discard, request.Body)
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+			fmt.Fprint(w, "00000008NAK\n")
+			_ = band(w, 1, packs[sha])
+			fmt.Fprint(w, "0000")
+			return
+		}
+		w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+		fmt.Fprint(w, "001e# service=git-upload-pack\n0000")
+		if sha != "refs" {
+			line := sha + " refs/heads/main\x00shallow side-band-64k ofs-delta"
+			fmt.Fprintf(w, "%04x%s\n0000", len(line)+5, line)
+			return
+		}
+		long := strings.Repeat("x", 900)
+		for n := range 65_000 {
+			line := fmt.Sprintf("%040d refs/heads/%s%d\n", n, long, n)
+			if _, err := fmt.Fprintf(w, "%04x%s", len(line)+4, line); err != nil {
+				return
+			}
+		}
+		fmt.Fprint(w, "0000")
+	})
+}
+
+// packBuilder writes a packfile. Its objects are hardly compressed, so that it is fast.
+type packBuilder struct {
+	content bytes.Buffer
+	count   uint32
+	zip     *zlib.Writer
+}
+
+func (b *packBuilder) write(kind byte, size int, prefix, content []byte) (offset int) {
+	offset = 12 + b.content.Len()
+	header := []byte{kind<<4 | byte(size&15)}
+	for size >>= 4; size > 0; size >>= 7 {
+		header[len(header)-1] |= 0x80
+		header = append(header, byte(size&0x7f))
+	}
+	b.content.Write(header)
+	b.content.Write(prefix)
+	if b.zip == nil {
+		b.zip, _ = zlib.NewWriterLevel(nil, zlib.BestSpeed)
+	}
+	b.zip.Reset(&b.content)
+	_, _ = b.zip.Write(content)
+	_ = b.zip.Close()
+	b.count++
+	return offset
+}
+
+// object adds an object and gives its name.
+func (b *packBuilder) object(kind byte, content []byte) []byte {
+	b.write(kind, len(content), nil, content)
+	name := map[byte]string{1: "commit", 2: "tree", 3: "blob"}[kind]
+	sum := sha1.Sum(append(fmt.Appendf(nil, "%s %d\x00", name, len(content)), content...))
+	return sum[:]
+}
+
+// commit adds a commit of the tree, and gives its SHA and the packfile.
+func (b *packBuilder) commit(tree []byte, message string) (sha string, pack []byte) {
+	commit := fmt.Appendf(nil, "tree %x\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\n\n%s\n", tree, message)
+	sha = fmt.Sprintf("%x", b.object(1, commit))
+	pack = binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), b.count)
+	pack = append(pack, b.content.Bytes()...)
+	sum := sha1.Sum(pack)
+	return sha, append(pack, sum[:]...)
+}
+
+// largeDifferences has objects of 32 MiB that differ from each other.
+func largeDifferences() (string, []byte) {
+	const size = 32 << 20
+	b := &packBuilder{}
+	base := b.write(3, size, nil, make([]byte, size))
+	// Copies all of the base but for its last byte, twice 16 MiB at most.
+	differs := func(from int, last byte) int {
+		delta := binary.AppendUvarint(binary.AppendUvarint(nil, size), size)
+		for offset := 0; offset < size-1; {
+			length := min(size-1-offset, 0xffffff)
+			delta = append(delta, 0xff, byte(offset), byte(offset>>8), byte(offset>>16), byte(offset>>24), byte(length), byte(length>>8), byte(length>>16))
+			offset += length
+		}
+		delta = append(delta, 1, last)
+		return b.write(6, len(delta), distance(12+b.content.Len()-from), delta)
+	}
+	for n := range 2 {
+		child := differs(base, byte(n+1))
+		differs(differs(child, byte(n+100)), byte(n+200))
+	}
+	return b.commit(b.object(2, nil), "large differences")
+}
+
+// distance is how far away a base is, as packfiles have it.
+func distance(away int) []byte {
+	encoded := []byte{byte(away & 0x7f)}
+	for away >>= 7; away > 0; away >>= 7 {
+		away--
+		encoded = append([]byte{byte(away&0x7f) | 0x80}, encoded...)
+	}
+	return encoded
+}
+
+// manyObjects has as many objects as the limits allow, most of them differences that wait for an object that comes last.
+func manyObjects() (string, []byte) {
+	b := &packBuilder{}
+	last := []byte("the last")
+	sum := sha1.Sum(append([]byte("blob 8\x00"), last...))
+	for n := range 199_000 {
+		delta := binary.BigEndian.AppendUint32([]byte{8, 12, 0x90, 8, 4}, uint32(n))
+		b.write(7, len(delta), sum[:], delta)
+	}
+	b.object(3, last)
+	return b.commit(b.object(2, nil), "many objects")
+}
+
+// longNames has directories in each other that are as large as they can be, with names as long as they can be.
+func longNames() (string, []byte) {
+	b := &packBuilder{}
+	blob := b.object(3, []byte("content"))
+	tree := b.object(2, nil)
+	for level := range 30 {
+		content := append([]byte("40000 !\x00"), tree...)
+		for n := range 3_000 {
+			content = append(fmt.Appendf(content, "100644 %s%02d%05d\x00", strings.Repeat("x", 230), level, n), blob...)
+		}
+		tree = b.object(2, content)
+	}
+	return b.commit(tree, "long names")
+}

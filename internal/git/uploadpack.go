@@ -1,0 +1,277 @@
+package git
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/stack-controller/stack-controller/internal/file"
+)
+
+const (
+	uploadPackCommand = "git-upload-pack"
+
+	// protocolVersion2 asks for that version, in a header of HTTP or in the variable GIT_PROTOCOL over ssh. Servers that do not know it
+	// answer in version 0.
+	protocolVersion2 = "version=2"
+
+	// maxAdvertisement bounds in bytes what a server may say about its refs, about a million of them. It is read as it comes: what
+	// nobody asked for is not kept.
+	maxAdvertisement = 64 << 20
+
+	// maxPacket is the longest packet of git's protocol in bytes, with the four of its length.
+	maxPacket = 65520
+
+	flushPacket     = "0000"
+	delimiterPacket = "0001"
+
+	attemptList = "list the references"
+)
+
+var (
+	errProtocol      = &knownError{Unreachable, "the answer is not in the protocol of git"}
+	errEndOfMessages = fmt.Errorf("%w: it ends too early", errProtocol)
+	errBodyTooLarge  = &knownError{TooLarge, "the answer is too large"}
+	errObjectFormat  = &knownError{Other, "a repository with another hash function (sha256) than SHA-1 is not supported"}
+)
+
+// session carries the requests of a conversation with a server, over HTTP or ssh.
+type session interface {
+	// advertise asks for version 2 of the protocol, and returns what the server says first.
+	advertise(ctx context.Context) (io.Reader, error)
+	// request sends what the client wants in the version that the server speaks, and returns the answer. It comes after advertise.
+	request(ctx context.Context, version int, body []byte) (io.Reader, error)
+	// explain returns why an answer ended too early, if the server has said so by another way. Otherwise it returns the error.
+	explain(err error) error
+	// close ends the conversation.
+	close()
+}
+
+// uploadPack is a conversation with the git-upload-pack of a server, by the protocols that gitprotocol-pack (version 0) and
+// gitprotocol-v2 describe.
+type uploadPack struct {
+	*repository
+	session
+	capabilities *capabilities
+	// advertised are the refs in version 0, after the first.
+	advertised *packetReader
+}
+
+// uploadPack starts a conversation, and reads the capabilities of the server. The caller closes it.
+func (r *repository) uploadPack(ctx context.Context) (*uploadPack, error) {
+	connect := r.connectHTTP
+	if r.endpoint.scheme == schemeSSH {
+		connect = r.connectSSH
+	}
+	session, err := connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	u := &uploadPack{repository: r, session: session}
+	body, err := session.advertise(ctx)
+	if err == nil {
+		u.advertised = &packetReader{source: bounded(body, maxAdvertisement)}
+		u.capabilities, err = readCapabilities(u.advertised)
+	}
+	if err != nil {
+		defer session.close()
+		return nil, u.failure(ctx, attemptList, err)
+	}
+	return u, nil
+}
+
+// refs asks the server for refs.
+func (u *uploadPack) refs(ctx context.Context, query refQuery) (*refs, error) {
+	packets := u.advertised
+	if u.capabilities.version == 2 {
+		body, err := u.request(ctx, 2, query.encode(u.capabilities))
+		if err != nil {
+			return nil, u.failure(ctx, attemptList, err)
+		}
+		packets = &packetReader{source: bounded(body, maxAdvertisement)}
+	}
+	found, err := readRefs(packets, u.capabilities, query)
+	if err != nil {
+		return nil, u.failure(ctx, attemptList, err)
+	}
+	return found, nil
+}
+
+// failure is as that of the repository, for what happens in the middle of the conversation.
+func (u *uploadPack) failure(ctx context.Context, attempt string, err error) error {
+	if ctx.Err() == nil {
+		err = u.explain(err)
+	}
+	return u.repository.failure(ctx, attempt, err)
+}
+
+// capabilities are how a server can be spoken to.
+type capabilities struct {
+	// version is 2, or 0 for what is before.
+	version int
+	// values are those of the capabilities that this package knows of.
+	values map[string]string
+	// firstRef is the first line about a ref, in version 0; it is "" when there is none.
+	firstRef string
+}
+
+// knownCapabilities are those that are of use here, of both versions. Others are not kept.
+var knownCapabilities = []string{"shallow", "filter", "side-band-64k", "ofs-delta", "no-progress", "multi_ack", "multi_ack_detailed",
+	"allow-reachable-sha1-in-want", "object-format", "symref", "fetch", "agent"}
+
+// readCapabilities reads up to the refs (gitprotocol-http, gitprotocol-v2). A session over HTTP names the service first.
+func readCapabilities(packets *packetReader) (*capabilities, error) {
+	c := &capabilities{values: map[string]string{}}
+	line, end, err := packets.line()
+	if strings.HasPrefix(line, "# service=") {
+		if _, end, err = packets.line(); err == nil && !end {
+			err = errProtocol
+		}
+		if err == nil {
+			line, end, err = packets.line()
+		}
+	}
+	if line == "version 1" {
+		line, end, err = packets.line()
+	}
+	if line == "version 2" {
+		for c.version = 2; err == nil && !end; line, end, err = packets.line() {
+			c.add(line)
+		}
+	} else {
+		text, list, _ := strings.Cut(line, "\x00")
+		for capability := range strings.FieldsSeq(list) {
+			c.add(capability)
+		}
+		c.firstRef = text
+	}
+	if format, found := c.values["object-format"]; err == nil && found && format != "sha1" {
+		err = errObjectFormat
+	}
+	return c, err
+}
+
+func (c *capabilities) add(capability string) {
+	name, value, _ := strings.Cut(strings.Clone(capability), "=")
+	if name == "symref" {
+		// Version 0 has one of these for each symbolic ref.
+		from, to, _ := strings.Cut(value, ":")
+		if from != headRef || !validRefName(to) {
+			return
+		}
+		value = to
+	}
+	if slices.Contains(knownCapabilities, name) {
+		c.values[name] = value
+	}
+}
+
+// can reports whether the server can do it when it sends a packfile: in version 2 it is a feature of the command fetch.
+func (c *capabilities) can(feature string) bool {
+	if c.version == 2 {
+		return slices.Contains(strings.Fields(c.values["fetch"]), feature)
+	}
+	_, found := c.values[feature]
+	return found
+}
+
+// command is a command of version 2.
+func (c *capabilities) command(name string, arguments ...string) []byte {
+	header := []string{"command=" + name}
+	for _, capability := range []string{"agent=stack-controller", "object-format=sha1"} {
+		name, _, _ := strings.Cut(capability, "=")
+		if _, found := c.values[name]; found {
+			header = append(header, capability)
+		}
+	}
+	return []byte(packets(header...) + delimiterPacket + packets(arguments...) + flushPacket)
+}
+
+// packets are the lines as packets.
+func packets(lines ...string) string {
+	var text strings.Builder
+	for _, line := range lines {
+		fmt.Fprintf(&text, "%04x%s\n", len(line)+5, line)
+	}
+	return text.String()
+}
+
+// packetReader reads the packets that git's protocol consists of (gitprotocol-common, pkt-line).
+type packetReader struct {
+	source io.Reader
+	buffer [maxPacket]byte
+}
+
+// next returns the content of the next packet, which is valid until the call after. A flush packet or a delimiter, which both end a
+// list, has end set.
+func (p *packetReader) next() (content []byte, end bool, err error) {
+	read := func(content []byte) error {
+		_, err := io.ReadFull(p.source, content)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return errEndOfMessages
+		}
+		return err
+	}
+	if err := read(p.buffer[:4]); err != nil {
+		return nil, false, err
+	}
+	length, err := strconv.ParseUint(string(p.buffer[:4]), 16, 16)
+	switch {
+	case err != nil || length > maxPacket || length == 2 || length == 3:
+		return nil, false, errProtocol
+	case length < 4:
+		return nil, true, nil
+	}
+	content = p.buffer[:length-4]
+	return content, false, read(content)
+}
+
+// line is next for packets of text, without the line feed. It turns a packet ERR into a serverError.
+func (p *packetReader) line() (text string, end bool, err error) {
+	content, end, err := p.next()
+	if err != nil {
+		return "", false, err
+	}
+	text = strings.TrimSuffix(string(content), "\n")
+	if message, isError := strings.CutPrefix(text, "ERR "); isError {
+		return "", false, serverError(message)
+	}
+	return text, end, nil
+}
+
+// sideband reads the packfile out of packets that also carry progress and errors.
+type sideband struct {
+	packets *packetReader
+	rest    []byte
+}
+
+func (s *sideband) Read(p []byte) (int, error) {
+	for len(s.rest) == 0 {
+		content, end, err := s.packets.next()
+		switch {
+		case err != nil:
+			return 0, err
+		case end:
+			return 0, io.EOF
+		case len(content) == 0 || content[0] == 2: // progress
+		case content[0] == 1:
+			s.rest = content[1:]
+		case content[0] == 3:
+			return 0, serverError(content[1:])
+		default:
+			return 0, errProtocol
+		}
+	}
+	n := copy(p, s.rest)
+	s.rest = s.rest[n:]
+	return n, nil
+}
+
+// bounded fails after a number of bytes.
+func bounded(source io.Reader, most int64) io.Reader {
+	return file.NewReader(source, most, errBodyTooLarge)
+}

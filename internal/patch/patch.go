@@ -1,0 +1,33 @@
+// Package patch writes what the controller decided to the API server.
+package patch
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// FieldOwner is the field manager of all that the controller writes.
+const FieldOwner = client.FieldOwner("stack-controller")
+
+// Status writes the status of the object in one request if it differs from that of before, so that whoever sees a condition also
+// sees what it is about. (The patch helper of fluxcd/pkg/runtime writes the conditions in a request of their own.) It fails with a
+// conflict if the object has changed since before was read: a decision from an old cache has no effect.
+func Status(ctx context.Context, c client.StatusClient, before, object client.Object) error {
+	if equality.Semantic.DeepEqual(statusOf(before), statusOf(object)) {
+		return nil
+	}
+	change := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := c.Status().Patch(ctx, object, change, FieldOwner); err != nil {
+		return fmt.Errorf("write the status: %w", err)
+	}
+	return nil
+}
+
+// statusOf returns the field Status, which every kind of this API has.
+func statusOf(object client.Object) any {
+	return reflect.ValueOf(object).Elem().FieldByName("Status").Interface()
+}

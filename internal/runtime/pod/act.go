@@ -1,0 +1,317 @@
+package pod
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/csaupgrade"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/runtime"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
+)
+
+const (
+	// appliedHashAnnotation on a StatefulSet or Service identifies what was applied, so that it is written only when
+	// something else is wanted.
+	appliedHashAnnotation = "auto.pulumi.com/applied-hash"
+	// retryAnnotation is set on a StatefulSet so that its controller reconciles it.
+	retryAnnotation = "auto.pulumi.com/retry-requested-at"
+	// noUpdates has the StatefulSet controller leave a pod alone. An apply of that to a StatefulSet with another strategy fails,
+	// because it leaves the options of that one, which only have a default, where they are.
+	noUpdates = `{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null}}}`
+)
+
+// +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;patch
+// The Workspace owns them. Where OwnerReferencesPermissionEnforcement is on, as in OpenShift, that needs this right.
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces/finalizers,verbs=update
+
+// Secrets are read live: a cache would hold all Secrets of the cluster, and would need the right to list them.
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create
+
+// applyObjects makes the objects of the Workspace what they should be, and begins the observation with them. When the API server
+// refuses them, a StatefulSet that is there already is kept in view: its pod may be just what the user wants.
+func (r *Runtime) applyObjects(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, idle bool) (*observation, error) {
+	certificate, err := r.certificate(ctx, workspace)
+	if apierrors.IsNotFound(err) {
+		certificate, err = r.createKeyPair(ctx, workspace)
+	}
+	if err != nil {
+		return nil, err
+	}
+	objects, err := r.build(ctx, workspace, certificate)
+	if err != nil {
+		return nil, err
+	}
+	o := &observation{
+		now:         time.Now(),
+		wanted:      revisions{inputs: objects.RevisionHash, agent: objects.AgentRevision},
+		address:     podspec.Address(workspace, r.options.ClusterDomain),
+		certificate: certificate,
+		statefulSet: &appsv1.StatefulSet{},
+		desired:     objects.StatefulSet,
+		idle:        idle,
+	}
+	if o.pod, err = r.getPod(ctx, workspace); err == nil && idle {
+		err = r.keepScaledDown(ctx, workspace, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err = r.apply(ctx, workspace, objects.Service, serviceMetadata(), func() bool { return true }); err == nil {
+		err = r.applyStatefulSet(ctx, t, workspace, o)
+	}
+	if err == nil {
+		return o, nil
+	}
+	if o.rejected = refusalStatus(err); o.rejected == nil {
+		return nil, err
+	}
+	o.statefulSet = &appsv1.StatefulSet{}
+	found, err := r.get(ctx, workspace, objects.StatefulSet.Name, o.statefulSet)
+	if !found || !metav1.IsControlledBy(o.statefulSet, workspace) {
+		o.statefulSet = nil
+	}
+	return o, err
+}
+
+// keepScaledDown lets the StatefulSet of an idle Workspace have no replicas where it has none, or no pod. A pod that runs goes later, when
+// its agent was asked.
+func (r *Runtime) keepScaledDown(ctx context.Context, workspace *autov1alpha1.Workspace, o *observation) error {
+	present := &appsv1.StatefulSet{}
+	found, err := r.get(ctx, workspace, o.desired.Name, present)
+	if o.pod == nil || found && isScaledDown(present) {
+		o.desired.Spec.Replicas = new(int32)
+	}
+	return err
+}
+
+// isScaledDown reports whether the StatefulSet is to have no pod.
+func isScaledDown(set *appsv1.StatefulSet) bool { return ptr.Deref(set.Spec.Replicas, 1) == 0 }
+
+// applyStatefulSet makes the StatefulSet what is desired, and remembers the version that it wrote.
+func (r *Runtime) applyStatefulSet(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation) error {
+	written, err := r.apply(ctx, workspace, o.desired, o.statefulSet, func() bool { return t.unchanged(o.statefulSet, o.desired) })
+	if written {
+		t.applied = appliedVersion{uid: o.statefulSet.UID, generation: o.statefulSet.Generation}
+	}
+	return err
+}
+
+// build returns the objects as they should be, with the certificate that the agent has to have.
+func (r *Runtime) build(ctx context.Context, workspace *autov1alpha1.Workspace, certificate []byte) (*podspec.Objects, error) {
+	identity, err := r.tokens.Identity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return podspec.Build(workspace, podspec.Settings{
+		AgentImage:            r.options.AgentImage,
+		AgentImagePullPolicy:  r.options.AgentImagePullPolicy,
+		AgentVolume:           r.options.AgentVolume,
+		AgentArgs:             r.options.AgentArgs,
+		Controller:            identity,
+		TokenAudience:         credentials.Audience(workspace.Namespace, workspace.Name),
+		DefaultServiceAccount: r.options.DefaultServiceAccount,
+		SecretHash:            podspec.ShortHash(certificate),
+	})
+}
+
+// appliedVersion is the version of a StatefulSet that this controller wrote last. A later one was written by somebody else.
+type appliedVersion struct {
+	uid        types.UID
+	generation int64
+}
+
+// unchanged reports whether nobody else has changed the specification since it was applied. Of what an earlier controller
+// applied, only a part is compared: most of it is not in the cache.
+func (t *tracker) unchanged(present, wanted *appsv1.StatefulSet) bool {
+	if t.applied.uid == present.UID {
+		return present.Generation <= t.applied.generation
+	}
+	return ptr.Equal(present.Spec.Replicas, wanted.Spec.Replicas) &&
+		revisionsOf(present.Spec.Template.Annotations) == revisionsOf(wanted.Spec.Template.Annotations)
+}
+
+// createKeyPair creates the Secret with the key pair of the agent, and returns the certificate.
+func (r *Runtime) createKeyPair(ctx context.Context, workspace *autov1alpha1.Workspace) ([]byte, error) {
+	data, err := credentials.NewKeyPair()
+	if err != nil {
+		return nil, err
+	}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: workspace.Namespace, Name: podspec.SecretName(workspace), Labels: podspec.Labels(workspace),
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
+			},
+		},
+		Type: corev1.SecretTypeTLS,
+		Data: data,
+	}
+	if err := r.options.Client.Create(ctx, secret, patch.FieldOwner); err != nil {
+		return nil, fmt.Errorf("create the Secret %s: %w", secret.Name, err)
+	}
+	return data[corev1.TLSCertKey], nil
+}
+
+// apply makes the object what is wanted. It writes only when something differs: when the cluster's object, which is read into
+// present, was not applied with the same content, or is not unchanged. After a write, present is what was written. The error of an
+// object that belongs to somebody else, or that is being deleted, is a *conflictError.
+func (r *Runtime) apply(
+	ctx context.Context, workspace *autov1alpha1.Workspace, wanted, present client.Object, unchanged func() bool,
+) (written bool, err error) {
+	configuration, hash, err := applyConfiguration(wanted)
+	if err != nil {
+		return false, err
+	}
+	found, err := r.get(ctx, workspace, wanted.GetName(), present)
+	if err == nil && found {
+		err = checkOwner(workspace, configuration.GetKind(), present)
+	}
+	if err != nil {
+		return false, err
+	}
+	applied := present.GetAnnotations()[appliedHashAnnotation]
+	if applied == hash && unchanged() {
+		return false, nil
+	}
+	if applied == "" {
+		if err := r.takeOwnership(ctx, workspace, configuration); err != nil {
+			return false, err
+		}
+	}
+	what := fmt.Sprintf("apply %s %s", configuration.GetKind(), configuration.GetName())
+	err = r.options.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(configuration), patch.FieldOwner, client.ForceOwnership)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", what, err)
+	}
+	if err := k8sruntime.DefaultUnstructuredConverter.FromUnstructured(configuration.Object, present); err != nil {
+		return false, fmt.Errorf("%s: read the result: %w", what, err)
+	}
+	return true, nil
+}
+
+// applyConfiguration is what is sent, with a hash of itself in an annotation.
+func applyConfiguration(wanted client.Object) (*unstructured.Unstructured, string, error) {
+	configuration, err := podspec.ApplyConfiguration(wanted)
+	if err != nil {
+		return nil, "", err
+	}
+	content, err := json.Marshal(configuration.Object)
+	if err != nil {
+		return nil, "", fmt.Errorf("encode a %s: %w", configuration.GetKind(), err)
+	}
+	hash := podspec.ShortHash(content)
+	return configuration, hash, unstructured.SetNestedField(configuration.Object, hash, "metadata", "annotations", appliedHashAnnotation)
+}
+
+// takeOwnership prepares an apply to an object that another program made, if there is one and it may be written: what others
+// applied becomes this controller's, so that the apply removes what only they had wanted, such as a container or a variable.
+// The cache does not have the object when it lacks the labels of workspaces. Somebody who creates one in the next moment could as
+// well edit what is created here.
+func (r *Runtime) takeOwnership(ctx context.Context, workspace *autov1alpha1.Workspace, wanted *unstructured.Unstructured) error {
+	present := &metav1.PartialObjectMetadata{}
+	present.SetGroupVersionKind(wanted.GroupVersionKind())
+	what := fmt.Sprintf("take over %s %s", wanted.GetKind(), wanted.GetName())
+	if err := r.options.Live.Get(ctx, client.ObjectKeyFromObject(wanted), present); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if err := checkOwner(workspace, wanted.GetKind(), present); err != nil {
+		return err
+	}
+	if wanted.GetKind() == "StatefulSet" {
+		if err := r.options.Client.Patch(ctx, present, client.RawPatch(types.MergePatchType, []byte(noUpdates)), patch.FieldOwner); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	before := present.DeepCopy()
+	others := sets.New[string]()
+	for i, entry := range present.ManagedFields {
+		if entry.Manager != string(patch.FieldOwner) && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == "" {
+			// What UpgradeManagedFields hands over are the fields of updates.
+			present.ManagedFields[i].Operation = metav1.ManagedFieldsOperationUpdate
+			others.Insert(entry.Manager)
+		}
+	}
+	if others.Len() == 0 {
+		return nil
+	}
+	if err := csaupgrade.UpgradeManagedFields(present, others, string(patch.FieldOwner)); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	change := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.options.Client.Patch(ctx, present, change, patch.FieldOwner); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// act does what was decided and returns the status.
+func (r *Runtime) act(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation, d decision) (runtime.Status, error) {
+	replacing := d.action == actionAnnounce || d.action == actionReplace || d.action == actionScaleDown
+	t.announce(o.now, replacing)
+	// A place in the rollout is kept while the pod is replaced, and given to the next when it is not, or when its successor is ready.
+	waiting := o.pod != nil && o.outdated() && o.applied() && !o.mayRoll
+	if o.pod != nil && o.pod.DeletionTimestamp == nil && !replacing && !waiting && (o.outdated() || d.status.Ready) {
+		r.rollout.end(keyOf(workspace))
+	}
+	log := r.options.Log.WithValues("workspace", keyOf(workspace))
+	var err error
+	switch d.action {
+	case actionNone, actionAnnounce:
+	case actionRetryCreation:
+		log.V(1).Info("asking for another attempt to create the pod", "problem", d.status.Message)
+		d.status.RetryAfter = t.retried(o.now)
+		err = r.retryCreation(ctx, workspace, o)
+	case actionReplace:
+		log.Info("replacing the pod", "pod", o.pod.Name, "reason", d.status.Message)
+		err = r.deletePod(ctx, o.pod)
+	case actionScaleDown:
+		log.Info("scaling down to no pod: there is nothing to do")
+		o.desired.Spec.Replicas = new(int32)
+		err = r.applyStatefulSet(ctx, t, workspace, o)
+	case actionShortenGrace:
+		log.Info("shortening the time that the pod has to end: its agent has nothing to do and did not get the signal", "pod", o.pod.Name)
+		err = r.deletePod(ctx, o.pod, client.GracePeriodSeconds(shortGrace))
+	}
+	return d.status, err
+}
+
+// retryCreation makes a change to the StatefulSet that means nothing, upon which its controller tries again.
+func (r *Runtime) retryCreation(ctx context.Context, workspace *autov1alpha1.Workspace, o *observation) error {
+	set := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: workspace.Namespace, Name: o.statefulSet.Name}}
+	set.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
+	change := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, o.statefulSet.UID, retryAnnotation, o.now.UTC().Format(time.RFC3339))
+	err := r.options.Client.Patch(ctx, set, client.RawPatch(types.MergePatchType, change), patch.FieldOwner)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("ask for another attempt to create the pod: %w", err)
+	}
+	return nil
+}
+
+// deletePod deletes this very pod.
+func (r *Runtime) deletePod(ctx context.Context, pod *corev1.Pod, options ...client.DeleteOption) error {
+	err := r.options.Client.Delete(ctx, pod, append(options, client.Preconditions{UID: &pod.UID})...)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete pod %s: %w", pod.Name, err)
+	}
+	return nil
+}

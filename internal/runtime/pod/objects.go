@@ -1,0 +1,137 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/runtime"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
+)
+
+const (
+	// formerOwner is the field manager of the Pulumi Kubernetes Operator, whose objects this controller takes over.
+	formerOwner = "pulumi-kubernetes-operator"
+	// rejectedInterval is how often something is tried again that the API server did not accept.
+	rejectedInterval = time.Minute
+	// conflictInterval is how often an object is read that is in the way.
+	conflictInterval = 5 * time.Second
+	// immutable is what the API server says about a change to a StatefulSet that it can never make.
+	immutable = "updates to statefulset spec for fields other than"
+)
+
+// conflictError says that an object cannot be used because of whose it is.
+type conflictError struct {
+	// ending says that the object is on its way out.
+	ending  bool
+	message string
+}
+
+func (e *conflictError) Error() string { return e.message }
+
+// checkOwner returns a *conflictError for an object that must not be written for the Workspace: nobody who may only create Workspaces
+// gets to change, or to take values from, what somebody else made. An object without owner becomes the Workspace's when its labels say
+// that it was made for it, or when the Pulumi Kubernetes Operator applied it. Labels and managers can be forged; but whoever can do
+// that can write to the object itself, so that it wins them nothing: the pod's address is taken from the pod, not from the Service,
+// and whoever answers there needs the key of the Secret, see certificate.
+func checkOwner(workspace *autov1alpha1.Workspace, kind string, object client.Object) error {
+	owner := metav1.GetControllerOf(object)
+	switch {
+	case owner != nil && owner.UID != workspace.UID && owner.Kind == autov1alpha1.WorkspaceKind && owner.Name == workspace.Name:
+		return &conflictError{ending: true, message: fmt.Sprintf("%s of an earlier workspace of this name has to go first", object.GetName())}
+	case owner != nil && owner.UID != workspace.UID:
+		return &conflictError{message: fmt.Sprintf("%s %s belongs to %s %s; delete it or choose another name for the workspace",
+			kind, object.GetName(), owner.Kind, owner.Name)}
+	case object.GetDeletionTimestamp() != nil:
+		return &conflictError{ending: true, message: fmt.Sprintf("%s is being deleted and will be made again", object.GetName())}
+	case owner == nil && (kind == "Secret" || !madeFor(workspace, object)):
+		return &conflictError{message: fmt.Sprintf(
+			"%s %s exists already and was not made for this workspace; delete it or choose another name for the workspace", kind, object.GetName())}
+	}
+	return nil
+}
+
+// madeFor reports whether the object carries the labels of the Workspace, which are those of the Pulumi Kubernetes Operator as well, or
+// was applied by that.
+func madeFor(workspace *autov1alpha1.Workspace, object client.Object) bool {
+	if labels.SelectorFromSet(podspec.Selector(workspace)).Matches(labels.Set(object.GetLabels())) {
+		return true
+	}
+	return slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.Manager == formerOwner && entry.Operation == metav1.ManagedFieldsOperationApply
+	})
+}
+
+// certificate reads the certificate of the agent. The error of a Secret that does not exist satisfies IsNotFound. The Secret has to be
+// one that this controller generated: it is created with its owner, whose UID nobody knows before. One without is never used, whatever
+// its labels say. It costs nothing to make it anew.
+func (r *Runtime) certificate(ctx context.Context, workspace *autov1alpha1.Workspace) ([]byte, error) {
+	secret := &corev1.Secret{}
+	key := types.NamespacedName{Namespace: workspace.Namespace, Name: podspec.SecretName(workspace)}
+	if err := r.options.Live.Get(ctx, key, secret); err != nil {
+		return nil, fmt.Errorf("read the Secret %s: %w", key.Name, err)
+	}
+	if err := checkOwner(workspace, "Secret", secret); err != nil {
+		return nil, err
+	}
+	certificate := secret.Data[corev1.TLSCertKey]
+	if _, err := credentials.Pinned(certificate); err != nil {
+		return nil, &conflictError{message: fmt.Sprintf("the Secret %s has no usable certificate (%v); delete it, and it is made anew", key.Name, err)}
+	}
+	return certificate, nil
+}
+
+// refusalStatus turns an error about an object of the workspace into a status, if it is one that somebody has to fix; nil for
+// no error, and for one that is tried again at once.
+func refusalStatus(err error) *runtime.Status {
+	if err == nil {
+		return nil
+	}
+	var invalid *podspec.InvalidError
+	if errors.As(err, &invalid) {
+		return &runtime.Status{
+			Failing: true, Stalled: true, Reason: autov1alpha1.PodTemplateInvalidReason,
+			Message: "the pod of the workspace cannot be made; change the workspace: " + quote(invalid.Error()),
+		}
+	}
+	var conflict *conflictError
+	if errors.As(err, &conflict) {
+		if conflict.ending {
+			return &runtime.Status{Reason: autov1alpha1.DeletingReason, Message: conflict.message, RetryAfter: conflictInterval}
+		}
+		return &runtime.Status{
+			Failing: true, Stalled: true, Reason: autov1alpha1.NameConflictReason, Message: conflict.message, RetryAfter: rejectedInterval,
+		}
+	}
+	status := failing(autov1alpha1.ObjectRejectedReason, "the API server refuses, trying again: %s", quote(err.Error()))
+	status.RetryAfter = rejectedInterval
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err):
+		status.Reason = autov1alpha1.NamespaceTerminatingReason
+		status.Message = "nothing can be created in the namespace: " + quote(err.Error())
+	case apierrors.IsForbidden(err):
+		if reason, _ := creationProblem(err.Error()); reason != autov1alpha1.PodCreationFailedReason {
+			status.Reason = reason
+		}
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		status.Stalled = true
+		if strings.Contains(err.Error(), immutable) {
+			status.Message += "; delete the StatefulSet when no operation runs, and it is made anew"
+		}
+	default:
+		return nil
+	}
+	return &status
+}

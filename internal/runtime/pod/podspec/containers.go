@@ -1,0 +1,178 @@
+package podspec
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/template"
+)
+
+// The images that are used when the user names none.
+const (
+	restrictedImage = "pulumi/pulumi:latest-nonroot"
+	baselineImage   = "pulumi/pulumi:latest"
+)
+
+// envFileVariable tells containers and init containers where variables for programs can be added.
+const envFileVariable = "PULUMI_ENV"
+
+// bootstrapContainer copies the agent out of its image.
+func bootstrapContainer(settings Settings) corev1.Container {
+	return corev1.Container{
+		Name:            BootstrapContainerName,
+		Image:           settings.AgentImage,
+		ImagePullPolicy: settings.AgentImagePullPolicy,
+		Args:            []string{"install", "--to=" + agentPath, "--workspace=" + WorkspacePath},
+		VolumeMounts:    []corev1.VolumeMount{{Name: ShareVolume, MountPath: sharePath}},
+		SecurityContext: &corev1.SecurityContext{ReadOnlyRootFilesystem: ptr.To(true)},
+		// Why a container ends is in its log, of which the end becomes part of the pod's status.
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
+}
+
+// pulumiContainer runs the agent, and so Pulumi, in the user's image. Its command depends on the whole pod and comes later.
+// There is no liveness probe: whatever it found, a running operation must not be killed.
+func pulumiContainer(workspace *autov1alpha1.Workspace) corev1.Container {
+	spec := optional(&workspace.Spec)
+	image := restrictedImage
+	if workspace.GetSecurityProfile() == autov1alpha1.SecurityProfileBaseline {
+		image = baselineImage
+	}
+	return corev1.Container{
+		Name:            autov1alpha1.PulumiContainerName,
+		Image:           cmp.Or(spec.Image, image),
+		ImagePullPolicy: spec.ImagePullPolicy,
+		WorkingDir:      WorkspacePath,
+		EnvFrom:         spec.EnvFrom,
+		Env:             template.MergeByKey(podVariables(), spec.Env, nameOfVariable, template.Replace),
+		Resources:       spec.Resources,
+		Ports:           []corev1.ContainerPort{{Name: portName, ContainerPort: Port, Protocol: corev1.ProtocolTCP}},
+		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
+			TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(Port)},
+		}},
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: ShareVolume, MountPath: sharePath},
+			{Name: RPCVolume, MountPath: RPCPath, ReadOnly: true},
+		},
+		// Why it ends, the agent writes down itself: the end of the log, which has what programs print, must not become a status.
+		TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+	}
+}
+
+// startupProbe finds the agent within a second of its start, where the readiness probe, which goes on for ever and so is
+// seldom, would take up to ten. It never gives up: an agent that does not come up ends by itself.
+func startupProbe() *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler:     corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(Port)}},
+		PeriodSeconds:    1,
+		FailureThreshold: math.MaxInt32,
+	}
+}
+
+// serveCommand starts the agent. Nothing in it is secret: everybody who may see the pod sees it.
+func serveCommand(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, settings Settings) []string {
+	program := agentPath
+	if settings.AgentVolume {
+		program = imageAgent
+	}
+	command := []string{
+		program, "serve",
+		fmt.Sprintf("--listen=:%d", Port),
+		"--dir=" + sharePath,
+		"--workspace=" + WorkspacePath,
+		// A program may be anywhere in the user's image: whoever chose the directory chose the image.
+		"--local-root=/",
+		"--inherit-environment",
+		"--env-file=" + envFile,
+		"--tls-cert-file=" + RPCPath + "/" + corev1.TLSCertKey,
+		"--tls-key-file=" + RPCPath + "/" + corev1.TLSPrivateKeyKey,
+		"--api-token-file=" + RPCPath + "/token",
+		"--api-ca-file=" + RPCPath + "/ca.crt",
+		"--workspace-namespace=" + workspace.Namespace,
+		"--workspace-name=" + workspace.Name,
+		"--token-audience=" + settings.TokenAudience,
+		"--controller=" + settings.Controller,
+		fmt.Sprintf("--termination-grace=%ds", *spec.TerminationGracePeriodSeconds),
+	}
+	if !spec.HostNetwork && spec.HostnameOverride == nil {
+		// The host name is that of the pod, which nobody else has.
+		command = append(command, "--exclusive-host")
+	}
+	return append(command, settings.AgentArgs...)
+}
+
+// podVariables tell programs where they run, and the agent how much memory it was promised.
+func podVariables() []corev1.EnvVar {
+	field := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+	}
+	return []corev1.EnvVar{
+		// For commands that people run in the pod before the first operation: as operations do, they use the key of the state
+		// instead of making a new one.
+		{Name: "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER", Value: "true"},
+		field("POD_NAMESPACE", "metadata.namespace"),
+		field("POD_SA_NAME", "spec.serviceAccountName"),
+		{Name: "AGENT_MEMLIMIT", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{
+			ContainerName: autov1alpha1.PulumiContainerName, Resource: "requests.memory",
+		}}},
+	}
+}
+
+// optional lets the pod start without what its variables refer to: an operation gets their values with its request, and waits for
+// those that are missing.
+func optional(spec *autov1alpha1.WorkspaceSpec) *autov1alpha1.WorkspaceSpec {
+	spec = spec.DeepCopy()
+	for i := range spec.Env {
+		from := ptr.Deref(spec.Env[i].ValueFrom, corev1.EnvVarSource{})
+		if from.SecretKeyRef != nil {
+			from.SecretKeyRef.Optional = ptr.To(true)
+		}
+		if from.ConfigMapKeyRef != nil {
+			from.ConfigMapKeyRef.Optional = ptr.To(true)
+		}
+	}
+	for _, source := range spec.EnvFrom {
+		if source.SecretRef != nil {
+			source.SecretRef.Optional = ptr.To(true)
+		}
+		if source.ConfigMapRef != nil {
+			source.ConfigMapRef.Optional = ptr.To(true)
+		}
+	}
+	return spec
+}
+
+// nameEnvFile comes first, so that other variables can refer to it.
+func nameEnvFile(container *corev1.Container) {
+	isSet := func(variable corev1.EnvVar) bool { return variable.Name == envFileVariable }
+	if !slices.ContainsFunc(container.Env, isSet) {
+		container.Env = slices.Insert(container.Env, 0, corev1.EnvVar{Name: envFileVariable, Value: envFile})
+	}
+}
+
+// requestResources requests a little of what nothing is requested of. A limit below that is requested as a whole.
+func requestResources(resources *corev1.ResourceRequirements) {
+	for name, least := range map[corev1.ResourceName]resource.Quantity{
+		corev1.ResourceMemory: resource.MustParse("64Mi"),
+		corev1.ResourceCPU:    resource.MustParse("100m"),
+	} {
+		if _, requested := resources.Requests[name]; requested {
+			continue
+		}
+		if limit, limited := resources.Limits[name]; limited && limit.Cmp(least) < 0 {
+			least = limit
+		}
+		if resources.Requests == nil {
+			resources.Requests = corev1.ResourceList{}
+		}
+		resources.Requests[name] = least
+	}
+}

@@ -1,0 +1,253 @@
+package podspec
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/template"
+)
+
+const (
+	// BootstrapContainerName is the name of the first init container, which brings the agent into the pod.
+	BootstrapContainerName = "bootstrap"
+
+	// ShareVolume is the volume that all generated containers have at sharePath: the agent, the program and the state of
+	// operations are on it.
+	ShareVolume = "share"
+	// sharePath is where ShareVolume is mounted.
+	sharePath = "/share"
+	// WorkspacePath is the directory of programs that are not delivered.
+	WorkspacePath = sharePath + "/workspace"
+
+	// RPCVolume holds what the agent identifies itself with, to the controller and to the API server.
+	RPCVolume = "rpc"
+	// RPCPath is where RPCVolume is mounted, in the container in which Pulumi runs only.
+	RPCPath = "/var/run/secrets/stack-controller"
+
+	// Port is the TCP port of the agent.
+	Port = 50051
+
+	// imageVolume is the agent's image as a volume, at imagePath; imageAgent is the agent in it.
+	imageVolume = "stack-controller-agent"
+	imagePath   = "/opt/stack-controller"
+	imageAgent  = imagePath + "/ko-app/agent"
+
+	portName  = "grpc"
+	agentPath = sharePath + "/agent"
+	envFile   = sharePath + "/.env"
+
+	// defaultTerminationGrace is how many seconds an operation may take to end when its pod has to go.
+	defaultTerminationGrace = 600
+	// tokenLifetime is how many seconds the agent's token for the API server is valid; kubelet renews it in time.
+	tokenLifetime = 3600
+	// unprivileged is user and group of pods with the restricted profile, as in the pulumi/pulumi:latest-nonroot image.
+	unprivileged = 1000
+	// fetchContainerName is an init container that the Pulumi Kubernetes Operator generates. Here nothing needs to be fetched.
+	fetchContainerName = "fetch"
+)
+
+// podTemplate is the whole template of the pod, but for the hashes.
+func podTemplate(workspace *autov1alpha1.Workspace, settings Settings) (corev1.PodTemplateSpec, error) {
+	custom := ptr.Deref(workspace.Spec.PodTemplate.DeepCopy(), autov1alpha1.EmbeddedPodTemplateSpec{})
+	overlay := &cmp.Or(custom.Spec, &autov1alpha1.EmbeddedPodSpec{}).PodSpec
+	adapt(overlay)
+	if err := check(workspace, overlay); err != nil {
+		return corev1.PodTemplateSpec{}, err
+	}
+	if len(overlay.InitContainers) > 0 {
+		// They find what the bootstrap container makes.
+		settings.AgentVolume = false
+	}
+	spec, err := merge(generated(workspace, settings), overlay)
+	if err != nil {
+		return corev1.PodTemplateSpec{}, err
+	}
+	complete(&spec, workspace, settings)
+	return corev1.PodTemplateSpec{ObjectMeta: templateMeta(workspace, custom.Metadata), Spec: spec}, nil
+}
+
+// generated is the pod without the user's pod template.
+func generated(workspace *autov1alpha1.Workspace, settings Settings) corev1.PodSpec {
+	profile := workspace.GetSecurityProfile()
+	spec := corev1.PodSpec{
+		ServiceAccountName:            workspace.GetServiceAccountName(),
+		TerminationGracePeriodSeconds: ptr.To[int64](defaultTerminationGrace),
+		SecurityContext:               podSecurity(profile),
+		Containers:                    []corev1.Container{pulumiContainer(workspace)},
+		Volumes: []corev1.Volume{
+			{Name: ShareVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			rpcVolume(workspace),
+		},
+	}
+	if !settings.AgentVolume {
+		spec.InitContainers = []corev1.Container{bootstrapContainer(settings)}
+		return spec
+	}
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: imageVolume, VolumeSource: corev1.VolumeSource{
+		Image: &corev1.ImageVolumeSource{Reference: settings.AgentImage, PullPolicy: settings.AgentImagePullPolicy},
+	}})
+	pulumi := &spec.Containers[0]
+	pulumi.VolumeMounts = append(pulumi.VolumeMounts, corev1.VolumeMount{Name: imageVolume, MountPath: imagePath, ReadOnly: true})
+	return spec
+}
+
+// rpcVolume holds the key pair of the agent, and a token and a certificate for its questions to the API server: the
+// ServiceAccount's own token need not be mounted.
+func rpcVolume(workspace *autov1alpha1.Workspace) corev1.Volume {
+	// The group of the pod's volumes may read. Without one the user of the image is not known.
+	mode := ptr.To[int32](0o444)
+	if workspace.GetSecurityProfile() == autov1alpha1.SecurityProfileRestricted {
+		mode = ptr.To[int32](0o440)
+	}
+	file := func(name string) corev1.KeyToPath { return corev1.KeyToPath{Key: name, Path: name} }
+	return corev1.Volume{Name: RPCVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		DefaultMode: mode,
+		Sources: []corev1.VolumeProjection{
+			{Secret: &corev1.SecretProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: SecretName(workspace)},
+				Items:                []corev1.KeyToPath{file(corev1.TLSCertKey), file(corev1.TLSPrivateKeyKey)},
+			}},
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+				Path: "token", ExpirationSeconds: ptr.To[int64](tokenLifetime),
+			}},
+			{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+				Items:                []corev1.KeyToPath{file("ca.crt")},
+			}},
+		},
+	}}}
+}
+
+// complete adds what depends on the pod as a whole, to the user's containers as well.
+func complete(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, settings Settings) {
+	pulumi := &spec.Containers[0] // the generated containers come first
+	pulumi.Command = serveCommand(spec, workspace, settings)
+	requestResources(&pulumi.Resources)
+	pulumi.StartupProbe = cmp.Or(pulumi.StartupProbe, startupProbe())
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			nameEnvFile(&containers[i])
+			if workspace.GetSecurityProfile() == autov1alpha1.SecurityProfileRestricted {
+				restrict(&containers[i])
+			}
+		}
+	}
+}
+
+// podSecurity is what the security profile says about the pod as a whole.
+// See https://kubernetes.io/docs/concepts/security/pod-security-standards.
+func podSecurity(profile autov1alpha1.SecurityProfile) *corev1.PodSecurityContext {
+	security := &corev1.PodSecurityContext{
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	if profile == autov1alpha1.SecurityProfileRestricted {
+		security.RunAsNonRoot = ptr.To(true)
+		security.RunAsUser = ptr.To[int64](unprivileged)
+		security.RunAsGroup = ptr.To[int64](unprivileged)
+		security.FSGroup = ptr.To[int64](unprivileged)
+	}
+	return security
+}
+
+// restrict adds what the restricted profile wants of every container. What the user says stays, and what contradicts it is
+// left out: a privileged container cannot be forbidden to gain privileges.
+func restrict(container *corev1.Container) {
+	container.SecurityContext = cmp.Or(container.SecurityContext, &corev1.SecurityContext{})
+	security := container.SecurityContext
+	if ptr.Deref(security.Privileged, false) {
+		return
+	}
+	security.AllowPrivilegeEscalation = cmp.Or(security.AllowPrivilegeEscalation, ptr.To(false))
+	security.Capabilities = cmp.Or(security.Capabilities, &corev1.Capabilities{})
+	if len(security.Capabilities.Drop) == 0 {
+		security.Capabilities.Drop = []corev1.Capability{"ALL"}
+	}
+}
+
+// adapt turns what other versions of the API understand into what this one does: the deprecated name of the service account,
+// and a customization of an init container that is not needed any more.
+func adapt(custom *corev1.PodSpec) {
+	custom.ServiceAccountName = cmp.Or(custom.ServiceAccountName, custom.DeprecatedServiceAccount)
+	custom.DeprecatedServiceAccount = ""
+	custom.InitContainers = slices.DeleteFunc(custom.InitContainers, func(container corev1.Container) bool {
+		return container.Name == fetchContainerName && container.Image == ""
+	})
+}
+
+// merge applies the user's pod template, which it may change. The generated containers and volumes stay first, the user's follow in their
+// order.
+func merge(base corev1.PodSpec, custom *corev1.PodSpec) (corev1.PodSpec, error) {
+	var problems field.ErrorList
+	root := field.NewPath("spec", "podTemplate", "spec")
+	mergeContainers := func(base, custom corev1.Container) corev1.Container {
+		merged, err := mergeContainer(base, custom)
+		if err != nil {
+			problems = append(problems, unmergeable(root.Child("containers").Key(base.Name), err))
+		}
+		return merged
+	}
+	// Lists are merged here: a strategic merge would put the user's items first and would take two items with the same key
+	// for one even where only another field distinguishes them, as in topology constraints and ports.
+	initContainers := template.MergeByKey(base.InitContainers, custom.InitContainers, nameOfContainer, mergeContainers)
+	containers := template.MergeByKey(base.Containers, custom.Containers, nameOfContainer, mergeContainers)
+	volumes := template.MergeByKey(base.Volumes, custom.Volumes, nameOfVolume, mergeVolume)
+	constraints := custom.TopologySpreadConstraints
+	base.InitContainers, base.Containers, base.Volumes = nil, nil, nil
+	custom.InitContainers, custom.Containers, custom.Volumes = nil, nil, nil
+	custom.TopologySpreadConstraints = nil
+	merged, err := template.Merge(base, custom)
+	if err != nil {
+		problems = append(problems, unmergeable(root, err))
+	}
+	if len(problems) > 0 {
+		return corev1.PodSpec{}, &InvalidError{Problems: problems}
+	}
+	merged.InitContainers, merged.Containers, merged.Volumes = initContainers, containers, volumes
+	merged.TopologySpreadConstraints = constraints
+	return merged, nil
+}
+
+// unmergeable says why a strategic merge failed: in a list that is merged by a key there is an item without it.
+func unmergeable(at *field.Path, err error) *field.Error {
+	return field.Forbidden(at, fmt.Sprintf("cannot be merged over the generated pod: %v", err))
+}
+
+// mergeContainer merges a container that the user customizes.
+func mergeContainer(base, custom corev1.Container) (corev1.Container, error) {
+	env := template.MergeByKey(base.Env, custom.Env, nameOfVariable, template.Replace)
+	mounts := template.MergeByKey(base.VolumeMounts, custom.VolumeMounts, pathOfMount, template.Replace)
+	ports := template.MergeByKey(base.Ports, custom.Ports, keyOfPort, template.Replace)
+	base.Env, base.VolumeMounts, base.Ports = nil, nil, nil
+	custom.Env, custom.VolumeMounts, custom.Ports = nil, nil, nil
+	merged, err := template.Merge(base, &custom)
+	if err != nil {
+		return corev1.Container{}, err
+	}
+	merged.Env, merged.VolumeMounts, merged.Ports = env, mounts, ports
+	return merged, nil
+}
+
+// mergeVolume lets the user put another volume in the place of a generated one.
+func mergeVolume(base, custom corev1.Volume) corev1.Volume {
+	if custom.VolumeSource == (corev1.VolumeSource{}) {
+		return base
+	}
+	return custom
+}
+
+func nameOfContainer(container corev1.Container) string { return container.Name }
+func nameOfVolume(volume corev1.Volume) string          { return volume.Name }
+func nameOfVariable(variable corev1.EnvVar) string      { return variable.Name }
+func pathOfMount(mount corev1.VolumeMount) string       { return path.Clean(mount.MountPath) }
+
+// keyOfPort distinguishes ports as the API does, in which TCP is what nothing else is said of.
+func keyOfPort(port corev1.ContainerPort) string {
+	return fmt.Sprintf("%d/%s", port.ContainerPort, cmp.Or(port.Protocol, corev1.ProtocolTCP))
+}

@@ -1,0 +1,122 @@
+package pod
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+)
+
+const (
+	// maxProbes is how many agents are probed at the same time. The others are found by the probes of the kubelet.
+	maxProbes = 64
+	// probeTime is for how long an agent is probed once its pod has an address, every probeInterval. Each attempt takes at most probeTimeout.
+	probeTime     = 10 * time.Second
+	probeInterval = 50 * time.Millisecond
+	probeTimeout  = 200 * time.Millisecond
+)
+
+// probes find agents that have just started. The kubelet sees a container that runs up to a second late, and reports that it is ready up
+// to another second later; the address of the pod is known before.
+type probes struct {
+	// found is called with each workspace whose agent was found.
+	found func(types.NamespacedName)
+
+	mu sync.Mutex
+	// probed are the pods whose agents are probed, or were found, by their workspace.
+	probed  map[types.NamespacedName]*probed
+	running int
+}
+
+// probed is one pod.
+type probed struct {
+	pod      types.UID
+	answered bool
+}
+
+// answered reports whether the agent in the pod was found, and the kubelet has not reported anything about it yet. If it was not probed yet,
+// that begins: answers says whether the agent answers at all.
+func (p *probes) answered(key types.NamespacedName, pod *corev1.Pod, answers func(ctx context.Context) bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.probed[key]
+	if known != nil && known.pod == pod.UID {
+		// What the kubelet reports counts from then on.
+		known.answered = known.answered && isStarting(pod)
+		return known.answered
+	}
+	if p.running >= maxProbes || pod.Status.PodIP == "" {
+		return false
+	}
+	begun := &probed{pod: pod.UID}
+	if p.probed == nil {
+		p.probed = map[types.NamespacedName]*probed{}
+	}
+	p.probed[key] = begun
+	if isStarting(pod) {
+		p.running++
+		go p.run(key, begun, addressOf(pod), answers)
+	}
+	return false
+}
+
+// run probes an agent until it answers, for a while.
+func (p *probes) run(key types.NamespacedName, begun *probed, address string, answers func(ctx context.Context) bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
+	defer cancel()
+	found := probe(ctx, address, answers)
+	p.mu.Lock()
+	p.running--
+	begun.answered = found
+	p.mu.Unlock()
+	if found {
+		p.found(key)
+	}
+}
+
+// has reports what answered does, and begins nothing.
+func (p *probes) has(key types.NamespacedName, pod *corev1.Pod) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.probed[key]
+	return known != nil && known.pod == pod.UID && known.answered && isStarting(pod)
+}
+
+// drop removes what is known of the workspace's pod.
+func (p *probes) drop(key types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.probed, key)
+}
+
+// isStarting reports whether the agent of the pod may have started, or may be about to, without the kubelet having reported that.
+func isStarting(pod *corev1.Pod) bool {
+	if pod.Status.Phase != corev1.PodPending && pod.Status.Phase != corev1.PodRunning {
+		return false
+	}
+	container := containerOf(pod, autov1alpha1.PulumiContainerName)
+	return container == nil || container.RestartCount == 0 && container.State.Terminated == nil && !container.Ready
+}
+
+// probe waits until something listens at the address and answers.
+func probe(ctx context.Context, address string, answers func(ctx context.Context) bool) bool {
+	dialer := net.Dialer{Timeout: probeTimeout}
+	for {
+		if connection, err := dialer.DialContext(ctx, "tcp", address); err == nil {
+			_ = connection.Close()
+			if answers(ctx) {
+				return true
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(probeInterval):
+		}
+	}
+}

@@ -1,0 +1,58 @@
+// Package shard says which objects are those of a controller where several share a cluster by a label.
+package shard
+
+import (
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Shard is the part of a cluster that a controller with --watch-label-selector looks after: the Stacks that the selector matches. Their
+// Workspaces and Updates carry the same labels, and the cache of the controller has no others. Nil is the whole cluster.
+type Shard struct {
+	selector labels.Selector
+	// keys are the labels that the selector looks at.
+	keys []string
+}
+
+// New returns the shard that the selector describes; nil when it matches everything.
+func New(selector labels.Selector) *Shard {
+	if selector == nil || selector.Empty() {
+		return nil
+	}
+	s := &Shard{selector: selector}
+	requirements, _ := selector.Requirements()
+	for _, requirement := range requirements {
+		if !slices.Contains(s.keys, requirement.Key()) {
+			s.keys = append(s.keys, requirement.Key())
+		}
+	}
+	return s
+}
+
+// Has reports whether the object is one of the shard.
+func (s *Shard) Has(object metav1.Object) bool {
+	return s == nil || s.selector.Matches(labels.Set(object.GetLabels()))
+}
+
+// Follow returns the labels with those that decide on the shard as the other object has them: set, changed or removed.
+func (s *Shard) Follow(own map[string]string, other metav1.Object) map[string]string {
+	if s == nil {
+		return own
+	}
+	followed := maps.Clone(own)
+	for _, key := range s.keys {
+		value, found := other.GetLabels()[key]
+		switch {
+		case !found:
+			delete(followed, key)
+		case followed == nil:
+			followed = map[string]string{key: value}
+		default:
+			followed[key] = value
+		}
+	}
+	return followed
+}

@@ -1,0 +1,205 @@
+package source
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+)
+
+// Keys of the metadata of an OCI artifact: the commit and the repository that it was made from.
+const (
+	originRevisionAnnotation = "org.opencontainers.image.revision"
+	originSourceAnnotation   = "org.opencontainers.image.source"
+)
+
+// commitRevision matches a revision that names a commit, as Flux writes it ("main@sha1:…", "sha1:…") and wrote it ("main/…").
+var commitRevision = regexp.MustCompile(`^(?:(.+)[@/])?(?:sha1:|sha256:)?([0-9a-f]{40}|[0-9a-f]{64})$`)
+
+// artifactOf reads status.artifact, which has one shape in every Flux source kind.
+// It returns nil when the source has no artifact.
+func artifactOf(object *unstructured.Unstructured) (*Artifact, error) {
+	content, found, err := unstructured.NestedMap(object.Object, "status", "artifact")
+	var published meta.Artifact
+	if err == nil && found {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(content, &published)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read status.artifact of %s: %w", describe(object), err)
+	}
+	if published.URL == "" || published.Digest == "" {
+		return nil, nil
+	}
+	key := keyOfObject(object)
+	return &Artifact{
+		Reference: artifact.Reference{
+			URL:      published.URL,
+			Source:   key.String(),
+			Digest:   published.Digest,
+			Revision: published.Revision,
+			Size:     published.Size,
+		},
+		Origin: autov1alpha1.UpdateSource{
+			SourceRef: &meta.NamespacedObjectKindReference{
+				APIVersion: object.GetAPIVersion(), Kind: key.Kind, Name: key.Name, Namespace: key.Namespace,
+			},
+			Commit: fluxCommitInfo(object, published.Revision, published.Metadata),
+		},
+		Verification: verificationOf(object),
+		Published:    published.LastUpdateTime.Time,
+	}, nil
+}
+
+func keyOfObject(object *unstructured.Unstructured) fluxKey {
+	return fluxKey{object.GroupVersionKind().GroupKind(), client.ObjectKeyFromObject(object)}
+}
+
+func describe(object *unstructured.Unstructured) string {
+	return fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName())
+}
+
+// fluxChanged reports whether a source offers something else than before, or has nothing to offer for another reason.
+func fluxChanged(before, after *unstructured.Unstructured) bool {
+	was, wasErr := artifactOf(before)
+	is, isErr := artifactOf(after)
+	switch {
+	case wasErr != nil || isErr != nil || (was == nil) != (is == nil):
+		return true
+	case is == nil:
+		return *withoutArtifact(before, true) != *withoutArtifact(after, true)
+	}
+	return was.Revision != is.Revision || was.Digest != is.Digest || was.URL != is.URL || was.Verification != is.Verification
+}
+
+// withoutArtifact tells a source that failed from one that has not produced anything yet.
+func withoutArtifact(object *unstructured.Unstructured, watched bool) *Problem {
+	problem := waiting(pulumiv1.ArtifactNotFoundReason, "%s has no artifact yet", describe(object))
+	status, _ := fluxStatusOf(object)
+	if ready := apimeta.FindStatusCondition(status.Conditions, meta.ReadyCondition); ready != nil && ready.Status == metav1.ConditionFalse {
+		problem = waiting(pulumiv1.SourceNotReadyReason, "%s is not ready: %s", describe(object), ready.Message)
+	}
+	problem.Watched = watched
+	return problem
+}
+
+// fluxStatus is what all kinds of sources have in their status beside the artifact.
+type fluxStatus struct {
+	ObservedGeneration int64              `json:"observedGeneration"`
+	Conditions         []metav1.Condition `json:"conditions"`
+}
+
+func fluxStatusOf(object *unstructured.Unstructured) (status fluxStatus, err error) {
+	content, _, err := unstructured.NestedMap(object.Object, "status")
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(content, &status)
+	}
+	return status, err
+}
+
+// verificationOf reads the verification of the artifact of the source.
+//
+// source-controller sets SourceVerified for a new revision while the old artifact still stands, and does not renew the observed
+// generation of that condition when nothing changed. So the condition alone proves nothing: the artifact is the verified one only
+// when the same read shows a source that is Ready for its current generation.
+func verificationOf(object *unstructured.Unstructured) Verification {
+	verifiable := keyOfObject(object).isFlux(sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind)
+	verify, found, _ := unstructured.NestedMap(object.Object, "spec", "verify")
+	_, hasSecret, _ := unstructured.NestedMap(verify, "secretRef")
+	identities, _, _ := unstructured.NestedSlice(verify, "matchOIDCIdentity")
+	problem := func(format string, args ...any) Verification {
+		return Verification{Impossible: !verifiable, Problem: fmt.Sprintf(format, args...)}
+	}
+	switch kind := object.GetKind(); {
+	case !verifiable:
+		return problem("%s cannot be verified: use a GitRepository or an OCIRepository with spec.verify", describe(object))
+	case !found:
+		return problem("%s is not verified: set its spec.verify", describe(object))
+	case kind == sourcev1.GitRepositoryKind && !hasSecret:
+		return problem("%s is not verified: set its spec.verify.secretRef", describe(object))
+	case kind == sourcev1.OCIRepositoryKind && !hasSecret && len(identities) == 0:
+		return problem("%s accepts the signature of anybody: set its spec.verify.secretRef or spec.verify.matchOIDCIdentity", describe(object))
+	}
+	status, err := fluxStatusOf(object)
+	verified := apimeta.FindStatusCondition(status.Conditions, sourcev1.SourceVerifiedCondition)
+	v := Verification{Configured: true}
+	switch {
+	case err != nil:
+		v.Problem = fmt.Sprintf("the status of %s cannot be read", describe(object))
+	case verified == nil:
+		v.Problem = fmt.Sprintf("%s has not been verified yet", describe(object))
+	case verified.Status != metav1.ConditionTrue:
+		v.Problem = fmt.Sprintf("the signature of %s was refused: %s", describe(object), verified.Message)
+	case status.ObservedGeneration != object.GetGeneration() || !apimeta.IsStatusConditionTrue(status.Conditions, meta.ReadyCondition):
+		v.Problem = fmt.Sprintf("%s is not ready, so its artifact may be older than its verification", describe(object))
+	default:
+		v.Verified = true
+	}
+	return v
+}
+
+// fluxCommitInfo describes the commit that the artifact of a Flux source comes from: the one of a GitRepository, or the one that
+// the metadata of another artifact names. It returns nil when nothing is known of it.
+func fluxCommitInfo(object *unstructured.Unstructured, revision string, metadata map[string]string) *autov1alpha1.CommitInfo {
+	// Whoever pushed another artifact does not tell a branch from a tag.
+	address, revisionOf, ref := metadata[originSourceAnnotation], metadata[originRevisionAnnotation], map[string]any(nil)
+	if keyOfObject(object).isFlux(sourcev1.GitRepositoryKind) {
+		address, _, _ = unstructured.NestedString(object.Object, "spec", "url")
+		revisionOf = revision
+		var found bool
+		if ref, found, _ = unstructured.NestedMap(object.Object, "spec", "ref"); !found {
+			ref = map[string]any{"branch": "master"} // which it follows then
+		}
+	}
+	name, sha := splitRevision(revisionOf)
+	if sha == "" {
+		return nil
+	}
+	return &autov1alpha1.CommitInfo{SHA: sha, Ref: fullRef(name, ref), Repository: shownRepository(address)}
+}
+
+// splitRevision returns the name and the hash of a revision that names a commit, and nothing for others.
+func splitRevision(revision string) (name, sha string) {
+	parts := commitRevision.FindStringSubmatch(revision)
+	if parts == nil {
+		return "", ""
+	}
+	return parts[1], parts[2]
+}
+
+// fullRef returns the full name of a ref, empty when nothing says which of branch and tag it is. Flux looks at name, semver,
+// tag and branch in this order.
+func fullRef(name string, ref map[string]any) string {
+	isSet := func(field string) bool {
+		value, _ := ref[field].(string)
+		return value != ""
+	}
+	switch {
+	case name == "" || strings.HasPrefix(name, "refs/"):
+		return name
+	case isSet("semver") || isSet("tag"):
+		return "refs/tags/" + name
+	case isSet("branch"):
+		return "refs/heads/" + name
+	}
+	return ""
+}
+
+// shownRepository is the URL without credentials, empty for what is no URL of a repository.
+func shownRepository(address string) string {
+	if parseGitURL(address) == nil {
+		return ""
+	}
+	return gitRepository{url: address}.shown()
+}

@@ -1,0 +1,87 @@
+package source
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/git"
+)
+
+// gitCommit makes the artifact of one commit. It holds no credentials: they are read when it is made.
+type gitCommit struct {
+	git  *Git
+	repo gitRepository
+	sha  string
+}
+
+// Key identifies the commit and with which rights the repository is read. It does not depend on the values of credentials: one
+// that is renewed does not lead to another checkout of a commit that is there.
+func (c *gitCommit) Key() string {
+	key := c.repo.key("commit", c.sha)
+	return "git:" + hex.EncodeToString(key[:])
+}
+
+// Make checks the commit out and packs it. Its errors have a *Problem in their chain.
+func (c *gitCommit) Make(ctx context.Context, to io.Writer) error {
+	err := c.pack(ctx, to)
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return context.Cause(ctx)
+	}
+	failure := failureOf(err, c.repo)
+	c.git.options.Log.V(1).Info("cannot make the artifact of a commit",
+		"repository", c.repo.shown(), "commit", c.sha, "problem", failure.Error())
+	return artifact.NewMakeError(failure.kind, failure)
+}
+
+func (c *gitCommit) pack(ctx context.Context, to io.Writer) error {
+	remote, err := readRemote(ctx, c.git.options.Live, c.repo)
+	if err != nil {
+		return err
+	}
+	commit, err := c.git.client.Archive(ctx, remote, c.sha, to)
+	if err == nil {
+		c.git.keepDescription(c.repo, c.sha, commit)
+	}
+	return err
+}
+
+// keepDescription remembers what a checkout told about its commit, for those who have the same rights in the repository.
+func (g *Git) keepDescription(repo gitRepository, sha string, commit git.Commit) {
+	g.descriptions.Add(repo.key("commit", sha), &autov1alpha1.CommitInfo{
+		SHA:         sha,
+		Author:      commit.Author,
+		AuthorEmail: commit.AuthorEmail,
+		Message:     commit.Message,
+		Repository:  repo.shown(),
+	})
+}
+
+// describe returns what is known of the revision to those who may read the repository.
+func (g *Git) describe(repo gitRepository, revision git.Revision) *autov1alpha1.CommitInfo {
+	info := &autov1alpha1.CommitInfo{SHA: revision.SHA, Repository: repo.shown()}
+	if known, ok := g.descriptions.Get(repo.key("commit", revision.SHA)); ok {
+		info = known.(*autov1alpha1.CommitInfo).DeepCopy()
+	}
+	info.Ref = revision.Ref
+	return info
+}
+
+// checkSecrets reads the Secrets of a repository, and fails with a *Problem when one is missing.
+func (g *Git) checkSecrets(ctx context.Context, repo gitRepository) error {
+	_, err := readRemote(ctx, g.options.Live, repo)
+	if failure := failureOf(err, repo); failure != nil && failure.class != transientFailure {
+		return &failure.Problem
+	}
+	if err != nil {
+		return fmt.Errorf("read the credentials for %s: %w", repo.shown(), err)
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/git"
+)
+
+// failureClass decides how soon a poll that failed is repeated.
+type failureClass int
+
+const (
+	// transientFailure may be over at the next poll: nobody has to do anything.
+	transientFailure failureClass = iota
+	// absentFailure is something that the server does not have, and that may be pushed or created any time.
+	absentFailure
+	// credentialFailure is something that somebody has to correct where credentials and known hosts are kept. Servers lock out who
+	// tries wrong ones often.
+	credentialFailure
+	// referenceFailure is a Secret or ConfigMap that does not exist yet, or lacks a key.
+	referenceFailure
+	// rateFailure is a server that wants fewer requests.
+	rateFailure
+	// finalFailure only goes away when the object is edited.
+	finalFailure
+)
+
+// gitFailure is why a poll of a repository, or a checkout, failed. As an error it has its Problem in the chain.
+type gitFailure struct {
+	Problem
+	class failureClass
+	// retryAfter is how long the server asked to be left alone; zero when it did not.
+	retryAfter time.Duration
+	// kind is that of the error of a checkout.
+	kind artifact.Kind
+}
+
+// Unwrap returns the *Problem.
+func (f *gitFailure) Unwrap() error { return &f.Problem }
+
+// gitFailures has what follows from the kind of an error, and the advice that its message ends with.
+var gitFailures = map[git.Kind]struct {
+	reason string
+	class  failureClass
+	kind   artifact.Kind
+	advice string
+}{
+	git.AuthenticationFailed: {pulumiv1.AuthenticationFailedReason, credentialFailure, artifact.Unavailable, ""}, // see credentialAdvice
+	git.InvalidCredentials:   {pulumiv1.AuthenticationFailedReason, credentialFailure, artifact.Unavailable, ""},
+	git.HostKeyUnknown: {pulumiv1.HostKeyUnknownReason, credentialFailure, artifact.Unavailable,
+		"add the key of the server to the known hosts: with gitAuth.knownHostsRef, or as known_hosts in the Secret of the private key"},
+	git.AddressRefused: {pulumiv1.SourceUnavailableReason, credentialFailure, artifact.Unavailable,
+		"use the address of another machine, or run the controller with --git-allow-local-addresses"},
+	git.CertificateInvalid: {pulumiv1.SourceUnavailableReason, credentialFailure, artifact.Unavailable,
+		"name a Secret with the certificate authority as ca.crt in gitAuth.certSecretRef"},
+	git.RepositoryNotFound: {pulumiv1.RepositoryNotFoundReason, absentFailure, artifact.Unavailable,
+		"check the URL, and whether the credentials may read the repository"},
+	git.RevisionNotFound: {pulumiv1.RevisionNotFoundReason, absentFailure, artifact.NotFound,
+		"push it, or name another branch, tag or commit"},
+	git.RateLimited: {pulumiv1.RateLimitedReason, rateFailure, artifact.Unavailable,
+		"the server is left alone for the time it asks for; credentials, or a longer resync interval, raise the limit"},
+	git.LFSPointers: {pulumiv1.LFSPointersReason, absentFailure, artifact.Unavailable,
+		"use a Flux GitRepository or an OCIRepository, or keep these files out of Git LFS"},
+	git.TooLarge: {pulumiv1.ArtifactTooLargeReason, absentFailure, artifact.TooLarge,
+		"keep what the program does not need out of the repository, or raise the controller's limits"},
+	git.InvalidURL: {pulumiv1.SpecInvalidReason, finalFailure, artifact.Unusable, "correct the URL of the repository"},
+}
+
+// failureOf finds out what an error of a poll or a checkout means for the object. A nil error is no failure.
+func failureOf(err error, repo gitRepository) *gitFailure {
+	var known *gitFailure
+	var gitError *git.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &gitError):
+		return failureOfGit(gitError, repo)
+	case errors.Is(err, context.DeadlineExceeded):
+		return unavailable("%s does not answer in time", repo.shown())
+	}
+	// The text of an error that nobody vouches for may contain anything.
+	return unavailable("%s cannot be read; the log of the controller may tell more", repo.shown())
+}
+
+func failureOfGit(err *git.Error, repo gitRepository) *gitFailure {
+	known, ok := gitFailures[err.Kind]
+	if !ok {
+		return unavailable("%s", err.Message)
+	}
+	advice := known.advice
+	if advice == "" {
+		advice = credentialAdvice(repo.auth)
+	}
+	failure := newFailure(known.reason, known.class, "%s: %s", err.Message, advice)
+	failure.Permanent = known.class == finalFailure
+	failure.retryAfter, failure.kind = err.RetryAfter, known.kind
+	return failure
+}
+
+// credentialAdvice says where the credentials are that were not accepted.
+func credentialAdvice(auth *autov1alpha1.GitAuth) string {
+	for _, reference := range referencesOf("", auth) {
+		if reference.kind == secretKind {
+			return fmt.Sprintf("check the credentials in Secret %q and what they may read", reference.name)
+		}
+	}
+	return "set gitAuth"
+}
+
+func unavailable(format string, args ...any) *gitFailure {
+	return newFailure(pulumiv1.SourceUnavailableReason, transientFailure, format, args...)
+}
+
+func missingReference(format string, args ...any) *gitFailure {
+	return newFailure(pulumiv1.SecretNotFoundReason, referenceFailure, format, args...)
+}
+
+func newFailure(reason string, class failureClass, format string, args ...any) *gitFailure {
+	return &gitFailure{
+		Problem: Problem{Reason: reason, Message: fmt.Sprintf(format, args...), Watched: true},
+		class:   class,
+		kind:    artifact.Unavailable,
+	}
+}

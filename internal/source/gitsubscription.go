@@ -1,0 +1,248 @@
+package source
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+const (
+	// minGitInterval is the shortest time between two polls that nobody asked for.
+	minGitInterval = time.Second
+
+	// A subscription whose object has not asked for idleIntervals of its own, and for idleTime, is notified, and ended when the object
+	// has not asked idleGrace later. Nobody has to ask often, because events tell what changes; this is for objects that end without
+	// a Forget.
+	idleIntervals = 3
+	idleTime      = time.Hour
+	idleGrace     = 10 * time.Minute
+)
+
+type subscriptionKey struct {
+	subscriber *GitSubscriber
+	waiter     types.NamespacedName
+}
+
+// subscription is the interest of an object in a ref. Its fields are guarded by Git.mu.
+type subscription struct {
+	key      subscriptionKey
+	poll     *poll
+	interval time.Duration
+	token    string
+	// needs is the number of the round whose answer is asked for.
+	needs int64
+	// waits is set while the object was told that its answer is pending.
+	waits bool
+	// seen is when the object asked last, asked is when it was notified because that was long ago.
+	seen, asked time.Time
+}
+
+// subscribe subscribes the waiter to the ref, and returns what is known of it.
+func (g *Git) subscribe(s *GitSubscriber, repo gitRepository, query GitQuery) (answer, *Problem) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	key := subscriptionKey{s, query.Waiter}
+	sub := g.subscriptions[key]
+	if sub == nil {
+		sub = &subscription{key: key}
+		g.subscriptions[key] = sub
+	}
+	sub.interval = max(query.Interval, minGitInterval)
+	sub.seen, sub.asked = g.clock.Now(), time.Time{}
+	requested := query.Token != "" && query.Token != sub.token
+	if key := repo.key("ref", query.Source.Ref); sub.poll == nil || sub.poll.key != key {
+		// What it asked for and did not get yet, it wants to have of the other ref.
+		requested = requested || sub.poll != nil && sub.poll.decided < sub.needs
+		g.leave(sub)
+		g.join(sub, key, repo, query.Source.Ref)
+	}
+	if query.Token != "" {
+		sub.token = query.Token
+	}
+	if requested {
+		sub.needs = sub.poll.rounds + 1
+		g.pollNow(sub.poll)
+	}
+	g.pollWithin(sub.poll, sub.interval)
+	return sub.answer()
+}
+
+// answer is what the object may know. It remembers when that is nothing yet.
+func (sub *subscription) answer() (answer, *Problem) {
+	p := sub.poll
+	switch {
+	case p.decided > 0 && p.decided >= sub.needs:
+		sub.waits = false
+		if p.answer.problem != nil {
+			return answer{}, p.answer.problem
+		}
+		return p.answer, nil
+	case p.answer.isLimited():
+		// It may take an hour, which is worth to be told.
+		sub.waits = true
+		return answer{}, &p.answer.failure.Problem
+	}
+	sub.waits = true
+	return answer{}, &Problem{
+		Reason:  pulumiv1.SourceUnavailableReason,
+		Message: fmt.Sprintf("looking for %s in %s", p.ref, p.repo.shown()),
+		Watched: true,
+		Pending: true,
+	}
+}
+
+// join adds the subscription to the poll of the ref, which begins with it when there is none.
+func (g *Git) join(sub *subscription, key repositoryKey, repo gitRepository, ref string) {
+	p := g.polls[key]
+	if p == nil {
+		p = &poll{
+			key: key, repo: repo, ref: ref, host: repo.host(),
+			references:    referencesOf(repo.namespace, repo.auth),
+			subscriptions: map[*subscription]struct{}{},
+		}
+		g.polls[key] = p
+		for _, reference := range p.references {
+			if g.readers[reference] == nil {
+				g.readers[reference] = map[*poll]struct{}{}
+			}
+			g.readers[reference][p] = struct{}{}
+		}
+	}
+	p.subscriptions[sub] = struct{}{}
+	sub.poll, sub.needs = p, 0
+	switch {
+	case len(p.subscriptions) == 1:
+		g.queue.now(p, false)
+		g.wakeUp()
+	case p.state == pollReady:
+		g.queue.waitIn(sub.key.waiter.Namespace, p, false)
+		g.wakeUp()
+	}
+}
+
+// leave takes the subscription from its poll, which ends with the last one.
+func (g *Git) leave(sub *subscription) {
+	p := sub.poll
+	if p == nil {
+		return
+	}
+	sub.poll = nil
+	delete(p.subscriptions, sub)
+	if len(p.subscriptions) > 0 {
+		return
+	}
+	delete(g.polls, p.key)
+	for _, reference := range p.references {
+		delete(g.readers[reference], p)
+		if len(g.readers[reference]) == 0 {
+			delete(g.readers, reference)
+		}
+	}
+	if p.state != pollRunning {
+		g.queue.remove(p)
+	}
+}
+
+func (g *Git) forget(key subscriptionKey) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if sub := g.subscriptions[key]; sub != nil {
+		g.leave(sub)
+		delete(g.subscriptions, key)
+	}
+}
+
+// pollNow has the next round begin now, as far as the server allows it.
+func (g *Git) pollNow(p *poll) {
+	p.unlessSame = false
+	switch {
+	case p.state == pollRunning:
+		p.again = true
+	case p.answer.isLimited():
+		// The round that is planned is the earliest.
+	case p.answer.final && p.answer.problem != nil:
+		// Nothing else can be found: what is known is as new as it can be.
+		p.rounds++
+		p.decided = p.rounds
+	default:
+		g.queue.now(p, true)
+		g.wakeUp()
+	}
+}
+
+// pollSoon moves the next round forward for an object that doubts the answer, though not sooner than after a failure.
+func (g *Git) pollSoon(key subscriptionKey) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if sub := g.subscriptions[key]; sub != nil && sub.poll.state == pollTimed && sub.poll.answer.failure == nil {
+		g.moveForward(sub.poll, sub.poll.ended.Add(firstRetry))
+	}
+}
+
+// pollWithin moves the next round forward for an object with a shorter interval than the others.
+func (g *Git) pollWithin(p *poll, interval time.Duration) {
+	if p.state != pollTimed || p.answer.final || p.answer.failure != nil || interval >= p.interval {
+		return
+	}
+	p.interval = interval
+	g.moveForward(p, p.ended.Add(g.jittered(interval)))
+}
+
+// moveForward has a timed poll due at the time, unless it is due earlier.
+func (g *Git) moveForward(p *poll, due time.Time) {
+	if p.due.After(due) {
+		g.queue.at(p, due)
+		g.wakeUp()
+	}
+}
+
+// ReferencesChanged is told that a Secret or ConfigMap appeared, changed or is gone. Repositories that are read with it are polled
+// again at once, unless what they are read with is still the same.
+func (g *Git) ReferencesChanged(kind, namespace, name string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for p := range g.readers[objectReference{kind, namespace, name}] {
+		switch p.state {
+		case pollRunning:
+			// The round may have read it before it changed.
+			p.unlessSame = !p.again || p.unlessSame
+			p.again = true
+		case pollTimed:
+			if p.answer.final && p.answer.problem == nil {
+				continue
+			}
+			p.unlessSame = true
+			due := p.ended.Add(minGitInterval)
+			if now := g.clock.Now(); due.Before(now) {
+				due = now
+			}
+			g.queue.at(p, due)
+			g.wakeUp()
+		}
+	}
+}
+
+// dropIdle notifies objects that have not asked for long, and ends the subscriptions of those that do not ask then.
+func (g *Git) dropIdle(p *poll, now time.Time) {
+	for sub := range p.subscriptions {
+		idle := now.Sub(sub.seen) > max(idleIntervals*sub.interval, idleTime)
+		switch {
+		case !idle:
+		case sub.asked.IsZero():
+			sub.asked = now
+			sub.notify()
+		case now.Sub(sub.asked) > idleGrace:
+			g.leave(sub)
+			delete(g.subscriptions, sub.key)
+		}
+	}
+}
+
+// notify wakes the object. What it waited for, it asks for then.
+func (sub *subscription) notify() {
+	sub.waits = false
+	sub.key.subscriber.notices.Add(sub.key.waiter)
+}

@@ -1,0 +1,252 @@
+// Package source finds the artifact that a Stack names. Whatever its kind, a source ends as one thing: a revision, a
+// digest, and a place to get a tarball from.
+//
+// Each kind of source implements Source in a file of its own: GitSubscriber, Flux and Programs. Controllers use a Set of them and
+// do not know the kinds. CONTRIBUTING.md has the steps to add one.
+package source
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+)
+
+// Source is a kind of source. Errors of type *Problem say why there is no artifact; any other error is a failure to ask.
+type Source interface {
+	// IsUsedBy reports whether the Stack takes its program from a source of this kind.
+	IsUsedBy(stack *pulumiv1.Stack) bool
+	// Resolve returns the artifact that the source of the Stack offers now, from a cache unless live is set.
+	Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*Artifact, error)
+	// Forget is told that the Stack does not need a source of this kind (any more).
+	Forget(stack types.NamespacedName)
+	// Key identifies the source of the Stack in an index; empty when Watch does not need the index.
+	Key(stack *pulumiv1.Stack) string
+	// Watch returns what wakes the Stacks of a source that has changed. stacksOf returns those whose Key it is.
+	Watch(objects cache.Cache, stacksOf func(ctx context.Context, key string) []reconcile.Request) ctrlsource.Source
+
+	// Made reports whether an artifact of this kind is what the Update runs.
+	Made(from *autov1alpha1.UpdateSource) bool
+	// Reference returns what the artifact is stored under, on behalf of a source that the namespace may use. Nothing is read for it.
+	Reference(namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error)
+	// Locate is Reference with what is needed to get an artifact that is not stored.
+	Locate(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error)
+}
+
+// verifier is a Source whose artifacts Flux can verify.
+type verifier interface {
+	// Verification returns what the source says now about the artifact that the Update in the namespace runs.
+	Verification(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource) (Verification, error)
+}
+
+// Artifact is what a source offers now.
+type Artifact struct {
+	artifact.Reference
+	// Origin names the source as an Update does, and the commit as far as it is known. UpdateSource completes it.
+	Origin autov1alpha1.UpdateSource
+	// Published is when the source last changed, to the second.
+	Published time.Time
+	// Verification says whether Flux has verified the artifact.
+	Verification Verification
+}
+
+// UpdateSource is how an Update names the artifact, with the project in the directory.
+func (a *Artifact) UpdateSource(dir string) *autov1alpha1.UpdateSource {
+	from := a.Origin.DeepCopy()
+	from.Digest, from.Revision, from.Size, from.Dir = a.Digest, a.Revision, a.Size, dir
+	return from
+}
+
+// Commit is what a Stack's status records as its commit.
+func (a *Artifact) Commit() string {
+	from := a.Origin
+	from.Digest = a.Digest
+	return CommitOf(&from)
+}
+
+// CommitOf is what a Stack's status records as the commit of an Update: the hash of a git commit, and the digest for all other sources.
+func CommitOf(from *autov1alpha1.UpdateSource) string {
+	if from.Git != nil {
+		return from.Git.Ref
+	}
+	return from.Digest
+}
+
+// Set has the kinds of sources that a controller uses.
+type Set struct {
+	// Sources are the kinds. Where a Stack has several, the first one counts.
+	Sources []Source
+	// RequireVerified has every Stack run nothing but what Flux has verified.
+	RequireVerified bool
+}
+
+// Resolve returns the artifact that the stack's source offers now, and nil for a stack that has none. A *Problem says why the
+// source offers none, or none that the stack may run; any other error is a failure to ask.
+func (s *Set) Resolve(ctx context.Context, stack *pulumiv1.Stack) (*Artifact, error) {
+	return s.resolve(ctx, stack, false)
+}
+
+// Refresh is Resolve with what the API server says instead of a cache: a download that was answered with "not found" means first of
+// all that the cache may be behind. A git server is asked soon, but not waited for.
+func (s *Set) Refresh(ctx context.Context, stack *pulumiv1.Stack) (*Artifact, error) {
+	return s.resolve(ctx, stack, true)
+}
+
+func (s *Set) resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*Artifact, error) {
+	used := s.of(stack)
+	for _, kind := range s.Sources {
+		if kind != used {
+			kind.Forget(client.ObjectKeyFromObject(stack))
+		}
+	}
+	if used == nil {
+		return nil, nil
+	}
+	found, err := used.Resolve(ctx, stack, live)
+	if err == nil && s.RequiresVerified(stack) {
+		err = found.Verification.check(found.Digest, stack.Status.VerifiedDigest)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+func (s *Set) of(stack *pulumiv1.Stack) Source {
+	for _, kind := range s.Sources {
+		if kind.IsUsedBy(stack) {
+			return kind
+		}
+	}
+	return nil
+}
+
+// Forget is told that a stack does not need its source any more, because it is deleted or suspended.
+func (s *Set) Forget(stack types.NamespacedName) {
+	for _, kind := range s.Sources {
+		kind.Forget(stack)
+	}
+}
+
+// Key identifies the source of the Stack in an index; empty when there is none that has to be found in it.
+func (s *Set) Key(stack *pulumiv1.Stack) string {
+	if used := s.of(stack); used != nil {
+		return used.Key(stack)
+	}
+	return ""
+}
+
+// Watches returns what wakes the Stacks whose source has changed. stacksOf returns those with a Key.
+func (s *Set) Watches(objects cache.Cache, stacksOf func(ctx context.Context, key string) []reconcile.Request) []ctrlsource.Source {
+	var watches []ctrlsource.Source
+	for _, kind := range s.Sources {
+		watches = append(watches, kind.Watch(objects, stacksOf))
+	}
+	return watches
+}
+
+// OfUpdate returns the kind of source whose artifact the Update runs; nil when there is none.
+func (s *Set) OfUpdate(from *autov1alpha1.UpdateSource) Source {
+	for _, kind := range s.Sources {
+		if from != nil && kind.Made(from) {
+			return kind
+		}
+	}
+	return nil
+}
+
+// Verification is what one read of a source says about the signature of its artifact.
+type Verification struct {
+	// Verified says that Flux has verified the artifact.
+	Verified bool
+	// Configured says that the source is set up to be verified by a key or an identity that its owner names.
+	Configured bool
+	// Impossible says that no source of this kind is ever verified.
+	Impossible bool
+	// Problem names the source and what to do; empty when the artifact is verified.
+	Problem string
+}
+
+// check returns a *Problem unless Flux has verified the artifact with the digest, or had verified the digest that is remembered. What
+// was verified stays so while its source is looking at the next revision.
+func (v Verification) check(digest, remembered string) error {
+	if v.Verified || v.Configured && digest != "" && digest == remembered {
+		return nil
+	}
+	return notVerified(v.Impossible, "%s", v.Problem)
+}
+
+func notVerified(permanently bool, format string, args ...any) *Problem {
+	problem := waiting(pulumiv1.SourceNotVerifiedReason, format, args...)
+	problem.Permanent = permanently
+	return problem
+}
+
+// RequiresVerified reports whether the Stack runs nothing but what Flux has verified.
+func (s *Set) RequiresVerified(stack *pulumiv1.Stack) bool {
+	return s.RequireVerified || stack.Spec.RequireVerified
+}
+
+// CheckUnsourced returns a *Problem when the stack must not run a program that comes with its workspace: nobody has verified it.
+func (s *Set) CheckUnsourced(stack *pulumiv1.Stack) error {
+	if !s.RequiresVerified(stack) {
+		return nil
+	}
+	return notVerified(true, "the program comes with the workspace, and is not verified: name a GitRepository or an OCIRepository of Flux with spec.verify in spec.fluxSource")
+}
+
+// CheckVerified returns a *Problem unless Flux has verified the artifact that an Update in the namespace runs, now or when its digest
+// was remembered.
+func (s *Set) CheckVerified(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource, remembered string) error {
+	kind, ok := s.OfUpdate(from).(verifier)
+	if !ok {
+		return notVerified(true, "only what Flux has verified may run: name a GitRepository or an OCIRepository with spec.verify in spec.source.sourceRef")
+	}
+	verification, err := kind.Verification(ctx, namespace, from)
+	if err != nil {
+		return err
+	}
+	return verification.check(from.Digest, remembered)
+}
+
+// Problem says why a Stack has no artifact to run. It is not a failure of the Stack's program: waiting for a source
+// never consumes an attempt. Whoever gets one does not change it.
+type Problem struct {
+	// Reason is the condition reason, one of the source reasons of the Stack API.
+	Reason string
+	// Message is for the user: it names the object and what is wrong with it.
+	Message string
+	// Permanent is true when only an edit by a human can help.
+	Permanent bool
+	// Watched is true when a change of the source wakes the Stack; otherwise the caller has to come back in time.
+	Watched bool
+	// Pending is true when the source is being polled for the first time, or because somebody asked for it: the answer is on its
+	// way, and there is nothing to complain of.
+	Pending bool
+}
+
+// Error implements error.
+func (p *Problem) Error() string {
+	return p.Message
+}
+
+func waiting(reason, format string, args ...any) *Problem {
+	return &Problem{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+func permanent(reason, format string, args ...any) *Problem {
+	return &Problem{Reason: reason, Message: fmt.Sprintf(format, args...), Permanent: true}
+}
+
+func invalidSource(format string, args ...any) *Problem {
+	return permanent(pulumiv1.SpecInvalidReason, format, args...)
+}

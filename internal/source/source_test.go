@@ -1,0 +1,170 @@
+package source
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// signedRepository is a GitRepository whose artifact Flux has verified, with changes.
+func signedRepository(changes ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+	object := repository("main@sha1:1", "sha256:a", "http://x")
+	object.SetKind("GitRepository")
+	object.SetGeneration(3)
+	object.Object["spec"] = map[string]any{"verify": map[string]any{"mode": "HEAD", "secretRef": map[string]any{"name": "keys"}}}
+	status := object.Object["status"].(map[string]any)
+	status["observedGeneration"] = int64(3)
+	status["conditions"] = []any{
+		map[string]any{"type": "Ready", "status": "True", "observedGeneration": int64(3)},
+		// source-controller does not renew the observed generation of this one when nothing changed.
+		map[string]any{"type": "SourceVerified", "status": "True", "observedGeneration": int64(1), "message": "signed by somebody"},
+	}
+	for _, change := range changes {
+		change(object)
+	}
+	return object
+}
+
+func setIn(value any, path ...string) func(*unstructured.Unstructured) {
+	return func(object *unstructured.Unstructured) {
+		if err := unstructured.SetNestedField(object.Object, value, path...); err != nil {
+			panic(err)
+		}
+	}
+}
+
+func conditionIs(index int, status string) func(*unstructured.Unstructured) {
+	return func(object *unstructured.Unstructured) {
+		conditions := object.Object["status"].(map[string]any)["conditions"].([]any)
+		conditions[index].(map[string]any)["status"] = status
+	}
+}
+
+func ociWith(verify map[string]any) func(*unstructured.Unstructured) {
+	return func(object *unstructured.Unstructured) {
+		object.SetKind("OCIRepository")
+		object.Object["spec"] = map[string]any{"verify": verify}
+	}
+}
+
+func TestArtifactIsVerifiedWhenOneReadOfItsSourceSaysSo(t *testing.T) {
+	identity := []any{map[string]any{"issuer": "^https://x$", "subject": "^y$"}}
+	for _, test := range []struct {
+		name     string
+		source   *unstructured.Unstructured
+		verified bool
+		says     string
+	}{
+		{"verified", signedRepository(), true, ""},
+		{"by a key in a Secret, OCI", signedRepository(ociWith(map[string]any{"provider": "cosign", "secretRef": map[string]any{"name": "k"}})), true, ""},
+		{"by an identity, OCI", signedRepository(ociWith(map[string]any{"provider": "cosign", "matchOIDCIdentity": identity})), true, ""},
+		{"by anybody, OCI", signedRepository(ociWith(map[string]any{"provider": "cosign"})), false, "matchOIDCIdentity"},
+		{"not set up", signedRepository(setIn(map[string]any{}, "spec")), false, "set its spec.verify"},
+		{"without a key", signedRepository(setIn(map[string]any{"mode": "HEAD"}, "spec", "verify")), false, "secretRef"},
+		{"set up just now", signedRepository(setIn([]any{}, "status", "conditions")), false, "not been verified yet"},
+		{"refused", signedRepository(conditionIs(1, "False")), false, "was refused: signed by somebody"},
+		{"verified for what comes next", signedRepository(conditionIs(0, "Unknown")), false, "is not ready"},
+		{"of an older generation", signedRepository(setIn(int64(2), "status", "observedGeneration")), false, "is not ready"},
+		{"a Bucket", signedRepository(func(o *unstructured.Unstructured) { o.SetKind("Bucket") }), false, "cannot be verified"},
+		{"an ExternalArtifact", signedRepository(func(o *unstructured.Unstructured) { o.SetKind("ExternalArtifact") }), false, "cannot be verified"},
+		{"a GitRepository of another group", signedRepository(func(o *unstructured.Unstructured) { o.SetAPIVersion("example.com/v1") }), false, "cannot be verified"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			kept, err := CacheTransform(test.source)
+			g.Expect(err).NotTo(HaveOccurred())
+			found, err := artifactOf(kept.(*unstructured.Unstructured))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(found.Verification.Verified).To(Equal(test.verified))
+			g.Expect(found.Verification.Problem).To(ContainSubstring(test.says))
+			g.Expect(fluxChanged(signedRepository(), test.source)).To(Equal(!test.verified), "the Stack is woken by it")
+
+			if problem := found.Verification.check(found.Digest, ""); test.verified {
+				g.Expect(problem).NotTo(HaveOccurred())
+			} else {
+				g.Expect(problemIn(g, problem).Reason).To(Equal(pulumiv1.SourceNotVerifiedReason))
+			}
+		})
+	}
+}
+
+func TestWhatWasVerifiedStaysSoWhileItsSourceLooksAtTheNextRevision(t *testing.T) {
+	g := NewWithT(t)
+	next, err := artifactOf(signedRepository(conditionIs(0, "Unknown"), conditionIs(1, "False")))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(next.Verification.check(next.Digest, "sha256:a")).To(Succeed())
+	g.Expect(next.Verification.check(next.Digest, "sha256:b")).NotTo(Succeed())
+	unset, err := artifactOf(signedRepository(setIn(map[string]any{}, "spec")))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(unset.Verification.check(unset.Digest, "sha256:a")).NotTo(Succeed(), "somebody switched the verification off")
+}
+
+// offer is a source that offers an artifact to every Stack.
+type offer struct {
+	Source
+	artifact *Artifact
+}
+
+func (offer) IsUsedBy(*pulumiv1.Stack) bool { return true }
+
+func (o offer) Resolve(context.Context, *pulumiv1.Stack, bool) (*Artifact, error) {
+	return o.artifact, nil
+}
+
+func TestSourcesWithoutVerificationAreRefusedForGood(t *testing.T) {
+	commit, err := newDriver(t, GitOptions{}).stacks.Subscribe(queryOf("a", branch(firstSHA)))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	for name, found := range map[string]*Artifact{
+		"git":      commit,
+		"program":  readyProgram(t),
+		"bucket":   mustArtifact(t, signedRepository(func(o *unstructured.Unstructured) { o.SetKind("Bucket") })),
+		"external": mustArtifact(t, signedRepository(func(o *unstructured.Unstructured) { o.SetKind("ExternalArtifact") })),
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			set := &Set{Sources: []Source{offer{artifact: found}}}
+			g.Expect(set.Resolve(t.Context(), &pulumiv1.Stack{})).To(Equal(found))
+			_, err := set.Resolve(t.Context(), &pulumiv1.Stack{Spec: pulumiv1.StackSpec{RequireVerified: true}})
+			g.Expect(err).To(HaveOccurred())
+			set.RequireVerified = true
+			_, err = set.Resolve(t.Context(), &pulumiv1.Stack{})
+			problem := problemIn(g, err)
+			g.Expect(problem.Reason).To(Equal(pulumiv1.SourceNotVerifiedReason))
+			g.Expect(problem.Permanent).To(BeTrue())
+		})
+	}
+	NewWithT(t).Expect((&Set{RequireVerified: true}).CheckUnsourced(&pulumiv1.Stack{})).NotTo(Succeed())
+}
+
+// readyProgram is the artifact of a Program.
+func readyProgram(t *testing.T) *Artifact {
+	t.Helper()
+	g := NewWithT(t)
+	program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app"}}
+	program.Status.Artifact = &meta.Artifact{Digest: "sha256:a"}
+	conditions.MarkTrue(program, meta.ReadyCondition, meta.SucceededReason, "ready")
+	scheme := runtime.NewScheme()
+	g.Expect(pulumiv1.AddToScheme(scheme)).To(Succeed())
+	programs := &Programs{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(program).WithStatusSubresource().Build()}
+	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "team"}, Spec: pulumiv1.StackSpec{ProgramRef: &pulumiv1.ProgramReference{Name: "app"}}}
+	found, err := programs.Resolve(t.Context(), stack, false)
+	g.Expect(err).NotTo(HaveOccurred())
+	return found
+}
+
+func mustArtifact(t *testing.T, object *unstructured.Unstructured) *Artifact {
+	t.Helper()
+	found, err := artifactOf(object)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return found
+}

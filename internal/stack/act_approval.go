@@ -1,0 +1,259 @@
+package stack
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// planUpdate makes of the Update of a change the one that plans it.
+func planUpdate(update *autov1alpha1.Update, stack *pulumiv1.Stack, d decision) {
+	if update.Spec.Type == autov1alpha1.UpdateTypeDestroy {
+		update.Spec.PreviewOnly = new(true)
+	} else {
+		update.Spec.Type = autov1alpha1.UpdateTypePreview
+	}
+	update.Spec.SavePlan, update.Spec.PlanEnforcement = new(true), enforcement(stack)
+	// It is kept as long as its plan may be carried out. Afterwards it goes with the history.
+	update.Spec.TTLAfterCompleted = nil
+	metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.PlanCauseAnnotation, string(d.cause))
+}
+
+// applyPlan makes the Update of a change one that carries out the plan of the Stack. What a request asked for when the plan was made counts.
+func (r *Reconciler) applyPlan(ctx context.Context, update *autov1alpha1.Update, stack *pulumiv1.Stack) error {
+	plan := stack.Status.Plan
+	planned, err := r.getUpdate(ctx, types.NamespacedName{Namespace: stack.Namespace, Name: plan.Name})
+	if err != nil {
+		return err
+	}
+	if planned == nil {
+		return errOutdated
+	}
+	holdToPlan(update, plan, planned)
+	return nil
+}
+
+// holdToPlan makes the Update carry out the plan, with the options and the source that it was made with.
+func holdToPlan(update *autov1alpha1.Update, plan *pulumiv1.PlanStatus, planned *autov1alpha1.Update) {
+	spec := &update.Spec
+	spec.Refresh, spec.ExpectNoRefreshChanges, spec.Source = planned.Spec.Refresh, planned.Spec.ExpectNoRefreshChanges, planned.Spec.Source
+	spec.Plan = &autov1alpha1.PlanReference{Name: plan.Name, Digest: plan.Digest, Enforce: plan.Enforce}
+}
+
+// followContent makes the plan one of the revision that the source has now, with the same content.
+func followContent(o *observation) {
+	if o.artifact != nil && o.stack.DeletionTimestamp.IsZero() {
+		o.stack.Status.Plan.Commit = commitOf(o.artifact)
+	}
+}
+
+// recordPlanStart notes that a plan is being made, which takes the place of the one before, or that one is being carried out.
+func recordPlanStart(o *observation, d decision) {
+	switch plan := o.stack.Status.Plan; {
+	case plan == nil:
+	case d.applies:
+		followContent(o)
+	case d.plans && (plan.State == pulumiv1.PlanPending || plan.State == pulumiv1.PlanApproved || plan.State == pulumiv1.PlanRejected):
+		plan.State = pulumiv1.PlanSuperseded
+	}
+}
+
+// recordPlan takes the end of an Update that made a plan, or carried one out, into the status. Unless it reports done, the end is the result
+// of an update like any other.
+func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *autov1alpha1.Update) (done bool, err error) {
+	stack := o.stack
+	plan := stack.Status.Plan
+	switch {
+	case update.WasStale():
+		// Nothing was changed, and it is no failure. Another plan is made.
+		recordStale(stack, update, o.now)
+		stack.Status.CurrentUpdate = nil
+		return true, nil
+	case update.SavesPlan() && !update.HasFailed():
+		if err := r.recordSavedPlan(ctx, o, update); err != nil {
+			return false, err
+		}
+		stack.Status.CurrentUpdate = nil
+		return true, nil
+	case plan == nil:
+	case update.SavesPlan():
+		plan.State = pulumiv1.PlanFailed
+	case update.Spec.Plan == nil || update.Spec.Plan.Name != plan.Name:
+		// It was made without a plan, before the Stack had spec.approval or after it lost that.
+		plan.State, plan.Update = pulumiv1.PlanFailed, update.Name
+		if !update.HasFailed() {
+			plan.State = pulumiv1.PlanSuperseded
+			stack.Status.Plan = nil
+		}
+	case update.WasLockedOut():
+		plan.Update = update.Name
+	case update.HasFailed():
+		plan.State, plan.Update = pulumiv1.PlanFailed, update.Name
+	default:
+		plan.State, plan.Update = pulumiv1.PlanApplied, update.Name
+	}
+	return false, nil
+}
+
+// recordStale notes that a plan was out of date, when it was to be carried out or as soon as it was made. Its approvals stay, for a plan with
+// equal changes.
+func recordStale(stack *pulumiv1.Stack, update *autov1alpha1.Update, now time.Time) {
+	plan := stack.Status.Plan
+	if plan == nil {
+		plan = newPlan(stack, update)
+		stack.Status.Plan = plan
+	}
+	plan.State, plan.Update = pulumiv1.PlanStale, update.Name
+	plan.Stale++
+	plan.StaleSince = new(metav1.NewTime(now).Rfc3339Copy())
+}
+
+// newPlan is what the status says about the plan of an Update, as far as it does not depend on what the plan says.
+func newPlan(stack *pulumiv1.Stack, update *autov1alpha1.Update) *pulumiv1.PlanStatus {
+	current := currentOf(update)
+	plan := &pulumiv1.PlanStatus{
+		Name: update.Name, State: pulumiv1.PlanPending, Operation: pulumiv1.ApprovedUp,
+		Cause:      cmp.Or(pulumiv1.PlanCause(update.Annotations[pulumiv1.PlanCauseAnnotation]), pulumiv1.PlanForChange),
+		Enforce:    cmp.Or(update.Spec.PlanEnforcement, autov1alpha1.EnforcePlan),
+		Drift:      update.Annotations[pulumiv1.DriftUpdateAnnotation],
+		Generation: current.Generation, SpecDigest: current.SpecDigest, Commit: current.Commit, Revision: current.Revision,
+		ContentDigest: current.ContentDigest, ReferencesDigest: current.ReferencesDigest,
+	}
+	switch {
+	case update.Spec.Type == autov1alpha1.UpdateTypeDestroy:
+		plan.Operation = pulumiv1.ApprovedDestroy
+	case plan.Drift != "":
+		plan.Operation = pulumiv1.ApprovedDriftCorrection
+	}
+	if update.Spec.Message != nil {
+		plan.Trigger = *update.Spec.Message
+	}
+	if known := stack.Status.CurrentUpdate; known != nil && known.Name == update.Name {
+		// An edit that says nothing new may have come meanwhile.
+		plan.Generation = known.Generation
+	}
+	return plan
+}
+
+// planExpiry is how long a plan can be approved and carried out.
+func planExpiry(stack *pulumiv1.Stack) time.Duration {
+	if policy := stack.Spec.Approval; policy != nil && policy.ExpiresAfter.Duration != 0 {
+		return policy.ExpiresAfter.Duration
+	}
+	return pulumiv1.DefaultApprovalExpiry
+}
+
+// recordSavedPlan takes a plan into the status, with the approvals of an earlier one that said the same.
+func (r *Reconciler) recordSavedPlan(ctx context.Context, o *observation, update *autov1alpha1.Update) error {
+	plan, saved := newPlan(o.stack, update), update.Status.Plan
+	if saved == nil {
+		return fmt.Errorf("the update %s saved no plan", update.Name)
+	}
+	plan.Digest, plan.ChangesDigest, plan.InputsDigest = saved.Digest, saved.ChangesDigest, saved.InputsDigest
+	plan.Summary, plan.Changes, plan.Destructive = countChanges(update.Status.ResourceChanges)
+	plan.ExpiresAt = new(metav1.NewTime(o.now.Add(planExpiry(o.stack))).Rfc3339Copy())
+	earlier := o.stack.Status.Plan
+	var changes, earlierChanges []autov1alpha1.ResourceChange
+	if earlier != nil && earlier.State == pulumiv1.PlanFailed && len(earlier.Approvals) > 0 && earlier.ChangesDigest != plan.ChangesDigest {
+		var err error
+		if changes, err = r.allChanges(ctx, o.stack, plan.Name); err != nil {
+			return err
+		}
+		if earlierChanges, err = r.allChanges(ctx, o.stack, earlier.Name); err != nil {
+			return err
+		}
+	}
+	carryOver(plan, earlier, earlierChanges, changes, o.now)
+	o.stack.Status.Plan = plan
+	o.approvals, o.planGone = nil, false
+	return nil
+}
+
+// allChanges returns what a plan would change; nil when that is not known, or not all of it. The cache does not have it.
+func (r *Reconciler) allChanges(ctx context.Context, stack *pulumiv1.Stack, name string) ([]autov1alpha1.ResourceChange, error) {
+	update := &autov1alpha1.Update{}
+	err := r.Live.Get(ctx, types.NamespacedName{Namespace: stack.Namespace, Name: name}, update)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read what the plan %s would change: %w", name, err)
+	case update.Status.OmittedChanges > 0:
+		return nil, nil
+	}
+	return update.Status.Changes, nil
+}
+
+// awaitApproval shows a plan that waits. A plan that nobody asked for leaves the Stack ready.
+func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
+	stack, plan := o.stack, o.stack.Status.Plan
+	followContent(o)
+	if d.quiet {
+		if last := stack.Status.LastUpdate; last != nil && last.State == pulumiv1.StackUpdateSucceeded && !conditions.IsReady(stack) {
+			markReady(stack)
+		}
+	} else {
+		markStalled(stack, d.reason, d.message)
+	}
+	result := outcome{after: d.after}
+	if shownPlan(stack) == o.shownPlan {
+		return result
+	}
+	kind := corev1.EventTypeNormal
+	if plan.State == pulumiv1.PlanRejected {
+		kind = corev1.EventTypeWarning
+	}
+	metadata := planMetadata(plan)
+	result.then = func(context.Context) error {
+		r.AnnotatedEventf(stack, metadata, kind, d.reason, "%s", d.message)
+		return nil
+	}
+	return result
+}
+
+// shownPlan identifies what the status says about the plan.
+func shownPlan(stack *pulumiv1.Stack) string {
+	if plan := stack.Status.Plan; plan != nil {
+		return plan.Name + " " + string(plan.State)
+	}
+	return ""
+}
+
+// planMetadata is what an event about a plan has for whoever hands it on.
+func planMetadata(plan *pulumiv1.PlanStatus) map[string]string {
+	group := pulumiv1.GroupVersion.Group
+	metadata := map[string]string{group + "/plan": plan.Name, group + "/plan-digest": plan.Digest, group + "/plan-summary": plan.Summary}
+	if plan.Revision != "" {
+		metadata[group+"/"+eventv1.MetaRevisionKey] = plan.Revision
+	}
+	return metadata
+}
+
+// describeApprovers names who approved the plan.
+func describeApprovers(plan *pulumiv1.PlanStatus, policy *pulumiv1.ApprovalPolicy) string {
+	if len(plan.Approvals) == 0 {
+		return "without approval: " + needsNoApproval(policy, plan)
+	}
+	var names []string
+	for _, approval := range plan.Approvals {
+		name := approval.By
+		if approval.Reason != "" {
+			name += " (" + approval.Reason + ")"
+		}
+		names = append(names, name)
+	}
+	return "approved by " + strings.Join(names, ", ")
+}

@@ -1,0 +1,246 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/urn"
+)
+
+const (
+	// maxNamedResources is how many drifted resources a message names, and how many of the properties of each.
+	maxNamedResources = 5
+	// maxDriftText bounds that, in bytes.
+	maxDriftText = 2 << 10
+)
+
+// isDriftCheck reports whether the Update was made to look for drift.
+func isDriftCheck(update *autov1alpha1.Update) bool {
+	return update.Labels[pulumiv1.ComponentLabel] == pulumiv1.ComponentDriftCheck
+}
+
+// actOnDrift carries out what was decided about drift. What fails is tried again without an effect on anything else.
+func (r *Reconciler) actOnDrift(ctx context.Context, o *observation, d driftDecision, result *outcome) {
+	if d.forget {
+		o.stack.Status.Drift = nil
+		conditions.Delete(o.stack, pulumiv1.DriftedCondition)
+	}
+	if d.begin {
+		o.stack.Status.Drift = &pulumiv1.DriftStatus{FirstCheckTime: new(metav1.NewTime(o.now.Add(d.after)).Rfc3339Copy())}
+	}
+	if d.step == driftRecord {
+		result.after = soonest(result.after, outdatedInterval)
+		if event := recordDrift(o); event != nil {
+			result.then = inTurn(result.then, func(context.Context) error {
+				event(r)
+				return nil
+			})
+		}
+	}
+	var err error
+	switch d.step {
+	case driftStart:
+		err = r.createDriftCheck(ctx, o)
+	case driftRecord:
+		// Only once the status says what it found.
+		check := o.driftCheck
+		result.then = inTurn(result.then, func(ctx context.Context) error { return r.deleteDriftCheck(ctx, check) })
+	case driftDiscard:
+		err = r.deleteDriftCheck(ctx, o.driftCheck)
+	}
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot look for drift, trying again", "step", d.step)
+		showCheckProblem(o.stack, err)
+		d.after = r.WaitInterval
+	}
+	result.after = soonest(result.after, d.after)
+}
+
+// showCheckProblem shows why there is no check, if that needs somebody.
+func showCheckProblem(stack *pulumiv1.Stack, err error) {
+	if errors.As(err, new(*notOwnedError)) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+		conditions.MarkUnknown(stack, pulumiv1.DriftedCondition, pulumiv1.DriftCheckFailedReason,
+			"cannot look for changes that were made outside of Pulumi: %s", err)
+	}
+}
+
+// inTurn returns what does one after the other; either may be nil.
+func inTurn(first, second func(context.Context) error) func(context.Context) error {
+	if first == nil {
+		return second
+	}
+	return func(ctx context.Context) error {
+		if err := first(ctx); err != nil {
+			return err
+		}
+		return second(ctx)
+	}
+}
+
+// soonest returns the shorter of two waits; zero stands for none.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// createDriftCheck creates the Update that looks for drift. It has the Workspace of the Stack, and works from the state alone.
+func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error {
+	if err := r.applyWorkspace(ctx, o, o.artifact != nil); err != nil {
+		return err
+	}
+	stack := o.stack
+	check := &autov1alpha1.Update{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: stack.Namespace, Name: stack.Name + "-drift",
+			Labels:          r.Shard.Follow(labelsOf(stack), stack),
+			Annotations:     map[string]string{pulumiv1.DriftUpdateAnnotation: stack.Status.LastUpdate.Name},
+			OwnerReferences: ownersOfUpdate(o),
+		},
+		Spec: autov1alpha1.UpdateSpec{
+			WorkspaceName: stack.Name, StackName: stack.Spec.Stack, Type: autov1alpha1.UpdateTypeRefresh,
+			PreviewOnly: new(true), RequireStack: new(true), ProjectInfo: stack.Status.ProjectInfo,
+			Timeout: stack.Spec.Timeout,
+		},
+	}
+	if check.Spec.Timeout == nil {
+		// Nobody waits for it, so nobody would notice that it hangs.
+		check.Spec.Timeout = &metav1.Duration{Duration: driftInterval(stack)}
+	}
+	check.Labels[pulumiv1.ComponentLabel] = pulumiv1.ComponentDriftCheck
+	if request := stack.Annotations[pulumiv1.DriftCheckAnnotation]; request != "" {
+		check.Annotations[pulumiv1.DriftCheckAnnotation] = request
+	}
+	err := r.Create(ctx, check, patch.FieldOwner)
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	existing := &autov1alpha1.Update{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(check), existing); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if !isOwnedBy(existing, stack) || !isDriftCheck(existing) {
+		return &notOwnedError{kind: autov1alpha1.UpdateKind, name: existing.Name}
+	}
+	return nil
+}
+
+// deleteDriftCheck removes the Update that looks for drift. One that runs is cancelled.
+func (r *Reconciler) deleteDriftCheck(ctx context.Context, check *autov1alpha1.Update) error {
+	err := r.Delete(ctx, check, client.Preconditions{UID: &check.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove the update %s that looks for drift: %w", check.Name, err)
+	}
+	return nil
+}
+
+// recordDrift takes the result of a check into the status, and returns the event about it, nil for none.
+func recordDrift(o *observation) func(*Reconciler) {
+	stack, check := o.stack, o.driftCheck
+	if stack.Status.Drift == nil {
+		stack.Status.Drift = &pulumiv1.DriftStatus{}
+	}
+	drift := stack.Status.Drift
+	drift.FirstCheckTime, drift.LastCheckTime, drift.CheckedUpdate = nil, new(checkEnd(o)), check.Annotations[pulumiv1.DriftUpdateAnnotation]
+	if request := check.Annotations[pulumiv1.DriftCheckAnnotation]; request != drift.LastHandledCheckAt {
+		// Whoever asks may have done something about it.
+		drift.LastHandledCheckAt, drift.Correction = request, nil
+	}
+	if check.HasFailed() || !check.IsComplete() {
+		drift.Failures++
+		message := "cannot look for changes that were made outside of Pulumi: " + check.Status.Message
+		if !check.IsComplete() {
+			message += fmt.Sprintf("it was not started within %s: %s", checkPatience, describeProgress(o.workspace, check))
+		}
+		conditions.MarkUnknown(stack, pulumiv1.DriftedCondition, pulumiv1.DriftCheckFailedReason, "%s", message)
+		return driftEvent(stack, drift.Failures == 1, corev1.EventTypeWarning, pulumiv1.DriftCheckFailedReason, message)
+	}
+	drift.Failures = 0
+	resources, omitted, digest := driftOf(check, stack.Spec.Drift.Ignore)
+	switch known := drift.Digest; {
+	case digest == "":
+		*drift = pulumiv1.DriftStatus{LastCheckTime: drift.LastCheckTime, CheckedUpdate: drift.CheckedUpdate,
+			LastHandledCheckAt: drift.LastHandledCheckAt, Correction: drift.Correction}
+		const message = "no resource was changed outside of Pulumi"
+		conditions.MarkFalse(stack, pulumiv1.DriftedCondition, pulumiv1.NoDriftReason, message)
+		return driftEvent(stack, known != "", corev1.EventTypeNormal, pulumiv1.NoDriftReason, message+" any more")
+	case digest != known && digest != drift.Unconfirmed:
+		drift.Unconfirmed = digest
+		return nil
+	case digest != known:
+		drift.Since = new(checkEnd(o))
+	}
+	isNew := digest != drift.Digest
+	drift.Unconfirmed, drift.Digest, drift.Resources, drift.OmittedResources = "", digest, resources, omitted
+	reason, message := pulumiv1.DriftDetectedReason, describeDrift(drift)
+	switch correct := stack.Spec.Drift.Mode == pulumiv1.DriftModeCorrect && !stack.Spec.Preview; {
+	case correct && comesBack(drift):
+		reason = pulumiv1.DriftComesBackReason
+		message += fmt.Sprintf(". It came back after %d corrections and is left alone: somebody else changes these resources. "+
+			"Stop them, change the program, or ignore it with spec.drift.ignore; a new value of the annotation %s starts again",
+			drift.Correction.Count, pulumiv1.DriftCheckAnnotation)
+	case correct:
+		message += ". An update corrects it"
+	default:
+		message += ". Undo it, or correct it with an update that refreshes"
+	}
+	isNew = isNew || conditions.GetReason(stack, pulumiv1.DriftedCondition) != reason
+	conditions.MarkTrue(stack, pulumiv1.DriftedCondition, reason, "%s", message)
+	return driftEvent(stack, isNew, corev1.EventTypeWarning, reason, message)
+}
+
+// checkEnd is when the check ended, or was given up.
+func checkEnd(o *observation) metav1.Time {
+	if !o.driftCheck.IsComplete() {
+		return metav1.NewTime(o.now).Rfc3339Copy()
+	}
+	return endOf(o.driftCheck)
+}
+
+// driftEvent returns what records the event, nil when it is not new.
+func driftEvent(stack *pulumiv1.Stack, isNew bool, kind, reason, message string) func(*Reconciler) {
+	if !isNew {
+		return nil
+	}
+	return func(r *Reconciler) { r.Event(stack, kind, reason, message) }
+}
+
+// describeDrift names some of what drifted.
+func describeDrift(drift *pulumiv1.DriftStatus) string {
+	count := int64(len(drift.Resources)) + drift.OmittedResources
+	text := fmt.Sprintf("%d resources were changed outside of Pulumi: ", count)
+	if count == 1 {
+		text = "1 resource was changed outside of Pulumi: "
+	}
+	var named []string
+	for _, drifted := range drift.Resources[:min(len(drift.Resources), maxNamedResources)] {
+		name := urn.Type(drifted.URN) + " " + urn.Name(drifted.URN)
+		switch paths := drifted.Paths[:min(len(drifted.Paths), maxNamedResources)]; {
+		case drifted.Change == pulumiv1.DriftGone:
+			name += " (gone)"
+		case len(paths) > 0:
+			name += " (" + strings.Join(paths, ", ") + ")"
+		}
+		named = append(named, name)
+	}
+	if more := count - int64(len(named)); more > 0 {
+		named = append(named, fmt.Sprintf("%d more", more))
+	}
+	return plaintext.Cut(text+strings.Join(named, ", "), maxDriftText)
+}

@@ -1,0 +1,302 @@
+package stack
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/backoff"
+	"github.com/stack-controller/stack-controller/internal/patch"
+	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/internal/template"
+)
+
+// defaultUpdateTTL is how long a finished Update stays, unless the update template says otherwise.
+const defaultUpdateTTL = 24 * time.Hour
+
+// startUpdate creates the Update that was decided on.
+func (r *Reconciler) startUpdate(ctx context.Context, o *observation, d decision) (outcome, error) {
+	if d.withoutSource {
+		o.artifact = nil
+	}
+	if err := r.applyWorkspace(ctx, o, o.artifact != nil); err != nil {
+		return r.refused(o, err)
+	}
+	update, err := r.createUpdate(ctx, o, d)
+	if err != nil {
+		return r.refused(o, err)
+	}
+	recordPlanStart(o, d)
+	recordStart(o.stack, d, update)
+	shown := r.showProgress(o, update)
+	shown.unshown = r.unshown(o, update)
+	if update.IsComplete() {
+		// An earlier reconcile created it and could not write the status. Its end may not wake the Stack any more.
+		shown.after = outdatedInterval
+	}
+	return shown, nil
+}
+
+// unshown is for how much longer the status needs not say that the update is on its way.
+func (r *Reconciler) unshown(o *observation, update *autov1alpha1.Update) time.Duration {
+	if update.IsComplete() {
+		return 0
+	}
+	since := update.CreationTimestamp.Time
+	if start := update.Status.StartTime; start != nil && start.After(since) {
+		since = start.Time // it waited for its turn, and that was shown
+	}
+	return backoff.Left(r.ShowAfter, since, o.now)
+}
+
+// createUpdate creates the Update, or finds the one that was created after the last one before, perhaps for other inputs. That one comes
+// first: it is replaced if it waits, and recorded if it has run.
+func (r *Reconciler) createUpdate(ctx context.Context, o *observation, d decision) (*autov1alpha1.Update, error) {
+	update, err := desiredUpdate(o, d)
+	if err != nil {
+		return nil, err
+	}
+	if d.applies {
+		err = r.applyPlan(ctx, update, o.stack)
+	}
+	if err != nil {
+		return nil, err
+	}
+	update.Labels = r.Shard.Follow(update.Labels, o.stack)
+	if from := o.artifact; r.Traced && from != nil && !from.Published.IsZero() && from.Revision != o.stack.Status.LastAttemptedRevision {
+		metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.SourceTimeAnnotation, from.Published.UTC().Format(time.RFC3339))
+	}
+	err = r.Create(ctx, update, patch.FieldOwner)
+	if err == nil {
+		r.announceStart(o, d, update)
+		return update, nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("create the update %s: %w", update.Name, err)
+	}
+	existing := &autov1alpha1.Update{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(update), existing); err != nil {
+		return nil, fmt.Errorf("read the update %s: %w", update.Name, err)
+	}
+	if !isOwnedBy(existing, o.stack) {
+		return nil, &notOwnedError{kind: autov1alpha1.UpdateKind, name: existing.Name}
+	}
+	// The controller of another shard may have made it in the moment in which the Stack moved.
+	return existing, r.adopt(ctx, o.stack, existing)
+}
+
+// recordStart puts the Update into the status.
+func recordStart(stack *pulumiv1.Stack, d decision, update *autov1alpha1.Update) {
+	setCurrent(stack, update)
+	if revision := stack.Status.CurrentUpdate.Revision; revision != "" {
+		stack.Status.LastAttemptedRevision = revision
+	}
+	if d.kind != autov1alpha1.UpdateTypePreview && !d.plans {
+		stack.Status.Deployed = true
+	}
+	if last := stack.Status.LastUpdate; d.fresh && last != nil {
+		last.Failures, last.Interruptions, last.Conflicts, last.ConflictsSince = 0, 0, 0, nil
+	}
+}
+
+// refused shows what the API server did not accept. A namespace that is being deleted accepts nothing any more.
+func (r *Reconciler) refused(o *observation, err error) (outcome, error) {
+	switch {
+	case apierrors.IsConflict(err), errors.Is(err, errOutdated):
+		return outcome{after: outdatedInterval}, nil
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		markStalled(o.stack, pulumiv1.NamespaceTerminatingReason, inTerminatingNamespace(o.stack))
+	case errors.As(err, new(*notOwnedError)), apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+		markStalled(o.stack, pulumiv1.WorkspaceFailedReason, err.Error())
+	default:
+		return outcome{err: err}, nil
+	}
+	return outcome{after: r.WaitInterval}, nil
+}
+
+// setCurrent makes the Update the current one, and notes the requests that it answers.
+func setCurrent(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
+	current := currentOf(update)
+	stack.Status.CurrentUpdate = current
+	if current.RequestedAt == requestedAt(stack) {
+		handleFluxRequest(stack)
+	}
+	if current.ReconcileRequest == reconcileRequest(stack) {
+		stack.Status.ObservedReconcileRequest = current.ReconcileRequest
+	}
+	if request := current.LastUpdateRequest; request != "" && request == lastUpdateRequest(stack) {
+		stack.Status.ObservedLastUpdateRequest = request
+	}
+}
+
+// desiredUpdate is the Update for what was decided.
+func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
+	stack := o.stack
+	update, err := template.Update(&autov1alpha1.Update{Spec: updateSpec(o, d)}, stack.Spec.UpdateTemplate)
+	if err != nil {
+		return nil, fmt.Errorf("spec.updateTemplate: %w", err)
+	}
+	if d.kind == autov1alpha1.UpdateTypeDestroy {
+		// A destroy of a part proves nothing about the rest, and a preview destroys nothing.
+		update.Spec.Target, update.Spec.TargetDependents = nil, nil
+	}
+	// Nothing that the Stack does is done by a preview, or without its program.
+	update.Spec.PreviewOnly, update.Spec.ProjectInfo = nil, nil
+	update.Spec.SavePlan, update.Spec.PlanEnforcement, update.Spec.Plan = nil, "", nil
+	if d.plans {
+		planUpdate(update, stack, d)
+	}
+	if mustExist(stack) {
+		update.Spec.RequireStack = new(true)
+	} else if d.kind == autov1alpha1.UpdateTypeUp && !stack.Status.Deployed && stack.Status.LastUpdate == nil {
+		update.Spec.NewStack = new(true)
+	}
+	update.Namespace, update.Name = stack.Namespace, updateName(stack)
+	if update.Labels == nil {
+		update.Labels = map[string]string{}
+	}
+	maps.Copy(update.Labels, labelsOf(stack))
+	unlessHandled := func(request, handled string) string {
+		if request == handled {
+			return ""
+		}
+		return request
+	}
+	for annotation, value := range map[string]string{
+		pulumiv1.StackGenerationAnnotation:         strconv.FormatInt(stack.Generation, 10),
+		pulumiv1.SpecDigestAnnotation:              specDigest(stack),
+		pulumiv1.ReconcileRequestAnnotation:        reconcileRequest(stack),
+		meta.ReconcileRequestAnnotation:            unlessHandled(requestedAt(stack), stack.Status.LastHandledReconcileAt),
+		pulumiv1.LastUpdateAnnotation:              unlessHandled(lastUpdateRequest(stack), stack.Status.ObservedLastUpdateRequest),
+		pulumiv1.ReferencesDigestAnnotation:        references.Digest(o.references),
+		pulumiv1.ContentDigestAnnotation:           o.content.digest,
+		pulumiv1.DriftUpdateAnnotation:             d.driftDigest,
+		autov1alpha1.WorkspaceGenerationAnnotation: strconv.FormatInt(o.workspace.Generation, 10),
+	} {
+		if value != "" {
+			metav1.SetMetaDataAnnotation(&update.ObjectMeta, annotation, value)
+		}
+	}
+	update.Finalizers = []string{pulumiv1.Finalizer}
+	update.OwnerReferences = ownersOfUpdate(o)
+	return update, nil
+}
+
+// ownersOfUpdate are the Workspace, which is the controller of the Update, and the Stack: the history outlives the Workspace.
+func ownersOfUpdate(o *observation) []metav1.OwnerReference {
+	return []metav1.OwnerReference{
+		*metav1.NewControllerRef(o.workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
+		{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: o.stack.Name, UID: o.stack.UID,
+			BlockOwnerDeletion: new(true)},
+	}
+}
+
+func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
+	stack, last := o.stack, o.stack.Status.LastUpdate
+	message := d.message
+	// The first line of the commit message follows where an update runs the commit for the first time. It is how the history of the
+	// stack shows it: see the documentation of Stacks.
+	if d.kind != autov1alpha1.UpdateTypeDestroy && o.artifact != nil &&
+		o.artifact.Origin.Commit != nil && o.artifact.Origin.Commit.Message != "" &&
+		(last == nil || last.LastAttemptedCommit != commitOf(o.artifact)) {
+		message += ": " + o.artifact.Origin.Commit.Message
+	}
+	if d.applies {
+		message += ", " + describeApprovers(stack.Status.Plan, stack.Spec.Approval)
+	}
+	spec := autov1alpha1.UpdateSpec{
+		WorkspaceName:     stack.Name,
+		StackName:         stack.Spec.Stack,
+		Type:              d.kind,
+		Message:           &message,
+		TTLAfterCompleted: &metav1.Duration{Duration: defaultUpdateTTL},
+		Timeout:           stack.Spec.Timeout,
+		// A forced update finds what was changed or removed without Pulumi, and brings it back.
+		Refresh:           optional(stack.Spec.Refresh || forceRequested(stack)),
+		AfterInterruption: optional(mayHavePendingOperations(stack)),
+	}
+	if o.artifact != nil {
+		spec.Source = o.artifact.UpdateSource(o.desired.dir)
+	}
+	if d.kind == autov1alpha1.UpdateTypeDestroy {
+		spec.RunProgram = optional(stack.Spec.RunProgram)
+		return spec
+	}
+	spec.ExpectNoRefreshChanges = optional(stack.Spec.ExpectNoRefreshChanges && !forceRequested(stack))
+	spec.Target = stack.Spec.Targets
+	spec.TargetDependents = optional(stack.Spec.TargetDependents)
+	if d.driftDigest != "" {
+		correctDrift(&spec, stack.Status.Drift)
+	}
+	return spec
+}
+
+// correctDrift makes the update one of the resources that drifted. When not all are known, it is one of all resources.
+func correctDrift(spec *autov1alpha1.UpdateSpec, drift *pulumiv1.DriftStatus) {
+	spec.Refresh, spec.ExpectNoRefreshChanges = new(true), nil
+	if drift.OmittedResources > 0 || len(spec.Target) > 0 {
+		return
+	}
+	for _, drifted := range drift.Resources {
+		spec.Target = append(spec.Target, drifted.URN)
+	}
+}
+
+// updateName is a hash of the Stack and of the Update that was recorded last, as an update or as a plan, so that only one Update can follow. A controller that has
+// crashed, has an old cache, or is not the leader any more finds the Update that exists. With a name made of the inputs it would create
+// a second one, which would run after the first one with older inputs.
+func updateName(stack *pulumiv1.Stack) string {
+	previous := ""
+	if last := stack.Status.LastUpdate; last != nil {
+		previous = last.Name
+	}
+	if plan := stack.Status.Plan; plan != nil && !isSettled(plan) {
+		previous = cmp.Or(plan.Update, plan.Name)
+	}
+	hash := sha256.Sum256([]byte(string(stack.UID) + "/" + previous))
+	return stack.Name + "-" + hex.EncodeToString(hash[:])[:10]
+}
+
+// currentOf reads from an Update what the Stack's status says about it.
+func currentOf(update *autov1alpha1.Update) *pulumiv1.CurrentStackUpdate {
+	// An annotation that is not a number counts as no generation, so that the next reconcile starts a new update.
+	generation, _ := strconv.ParseInt(update.Annotations[pulumiv1.StackGenerationAnnotation], 10, 64)
+	current := &pulumiv1.CurrentStackUpdate{
+		Generation:        generation,
+		ReconcileRequest:  update.Annotations[pulumiv1.ReconcileRequestAnnotation],
+		RequestedAt:       update.Annotations[meta.ReconcileRequestAnnotation],
+		LastUpdateRequest: update.Annotations[pulumiv1.LastUpdateAnnotation],
+		Name:              update.Name,
+		SpecDigest:        update.Annotations[pulumiv1.SpecDigestAnnotation],
+		ContentDigest:     update.Annotations[pulumiv1.ContentDigestAnnotation],
+		ReferencesDigest:  update.Annotations[pulumiv1.ReferencesDigestAnnotation],
+	}
+	if from := update.Spec.Source; from != nil {
+		current.Commit, current.Revision = source.CommitOf(from), from.Revision
+	}
+	return current
+}
+
+// optional leaves out what is the default.
+func optional(value bool) *bool {
+	if !value {
+		return nil
+	}
+	return &value
+}

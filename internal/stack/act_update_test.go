@@ -1,0 +1,284 @@
+package stack
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// conflicts answers writes of a Stack's status with a conflict as long as it is on.
+type conflicts struct {
+	http.RoundTripper
+	on *atomic.Bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c conflicts) RoundTrip(request *http.Request) (*http.Response, error) {
+	path := request.URL.Path
+	if !c.on.Load() || request.Method != http.MethodPatch || !strings.Contains(path, "/stacks/") || !strings.HasSuffix(path, "/status") {
+		return c.RoundTripper.RoundTrip(request)
+	}
+	answer := httptest.NewRecorder()
+	answer.Header().Set("Content-Type", "application/json")
+	answer.WriteHeader(http.StatusConflict)
+	status := apierrors.NewConflict(pulumiv1.GroupVersion.WithResource("stacks").GroupResource(), "app", nil).ErrStatus
+	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	if err := json.NewEncoder(answer).Encode(status); err != nil {
+		return nil, err
+	}
+	return answer.Result(), nil
+}
+
+// Here only watches wake a Stack, and that of the Update told of its end when nothing could be written.
+func TestUpdateThatEndedBeforeAStatusCouldNameItIsRecorded(t *testing.T) {
+	s := newStage(t)
+	s.conflicting.Store(true)
+	stack := s.dependent("app")
+	update := s.awaitUnnamed()
+	s.mark(update, started, succeeded)
+	s.Consistently(func(g Gomega) {
+		g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
+		g.Expect(stack.Status.CurrentUpdate).To(BeNil())
+	}).WithTimeout(time.Second).Should(Succeed())
+
+	s.conflicting.Store(false)
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return conditions.IsReady(stack) })
+	s.Expect(stack.Status.LastUpdate.Name).To(Equal(update.Name))
+	s.Expect(s.updates()).To(HaveLen(1), "it is not repeated")
+}
+
+func TestUpdateThatSomebodyRemovedMayHaveBeenCutOff(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	s.succeed(stack, time.Now())
+	s.edit(stack, withImage("two"))
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
+	removed, next := &autov1alpha1.Update{}, &autov1alpha1.Update{}
+	key := client.ObjectKey{Namespace: s.namespace, Name: stack.Status.CurrentUpdate.Name}
+	s.Expect(s.client.Get(t.Context(), key, removed)).To(Succeed())
+	s.Expect(removed.Spec.AfterInterruption).To(BeNil())
+	s.Expect(s.client.Patch(t.Context(), removed, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	s.Expect(s.client.Delete(t.Context(), removed)).To(Succeed())
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		current := stack.Status.CurrentUpdate
+		return current != nil && s.client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: current.Name}, next) == nil && next.UID != removed.UID
+	})
+	s.Expect(next.Spec.AfterInterruption).To(HaveValue(BeTrue()))
+	s.succeed(stack, time.Now())
+	s.Expect(stack.Status.LastUpdate.Unsettled).To(BeFalse())
+}
+
+func TestUpdateThatNoStatusNamedMayHaveBeenCutOff(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	s.succeed(stack, time.Now().Add(-time.Minute))
+	s.conflicting.Store(true)
+	s.edit(stack, withImage("two"))
+	unnamed := s.awaitUnnamed()
+	s.mark(unnamed, started, wasInterrupted)
+	s.edit(stack, withImage("three"))
+	s.Eventually(s.updates).Should(HaveLen(3))
+	s.Consistently(s.updates, "1s").Should(HaveLen(3), "only one can follow, however often its creation is decided on")
+
+	s.conflicting.Store(false)
+	s.Consistently(s.updates, "1s").Should(HaveLen(3))
+	for _, update := range s.updates() {
+		if !update.IsComplete() {
+			s.Expect(update.Spec.AfterInterruption).To(HaveValue(BeTrue()))
+		}
+	}
+}
+
+func TestRequestIsAnsweredByAnUpdateThatNoStatusNamed(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	s.succeed(stack, time.Now().Add(-time.Minute))
+	s.conflicting.Store(true)
+	s.edit(stack, func(stack *pulumiv1.Stack) {
+		metav1.SetMetaDataAnnotation(&stack.ObjectMeta, meta.ReconcileRequestAnnotation, "now")
+	})
+	unnamed := s.awaitUnnamed()
+	s.mark(unnamed, started, succeeded)
+	s.conflicting.Store(false)
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return conditions.IsReady(stack) && stack.Status.LastUpdate.Name == unnamed.Name && stack.Status.LastHandledReconcileAt == "now"
+	})
+	s.Consistently(s.updates, "1s").Should(HaveLen(2))
+}
+
+// A controller that was frozen does not know at once that another one leads, and what it knows of the Stack and of its source is old.
+func TestControllerThatKnowsLessDoesNotCreateASecondUpdate(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	stack = s.succeed(stack, time.Now().Add(-time.Minute))
+	stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "old"}
+	workspace := &autov1alpha1.Workspace{}
+	s.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(stack), workspace)).To(Succeed())
+	known := &observation{stack: stack.DeepCopy(), workspace: workspace, artifact: upToDate().artifact, desired: &desired{}}
+	known.artifact.Origin.SourceRef = &meta.NamespacedObjectKindReference{Kind: sourcev1.GitRepositoryKind, Name: "app"}
+	s.edit(stack, withImage("two"))
+	stack = s.await(stack, working)
+
+	frozen := &Reconciler{Client: s.client, Live: s.client, EventRecorder: record.NewFakeRecorder(1)}
+	d := decision{action: actionUpdate, kind: autov1alpha1.UpdateTypeUp}
+	update, err := frozen.createUpdate(t.Context(), known, d)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(update.Name).To(Equal(stack.Status.CurrentUpdate.Name))
+	s.Expect(s.updates()).To(HaveLen(2))
+	recordStart(known.stack, d, update)
+	s.Expect(known.stack.Status.CurrentUpdate.Generation).To(Equal(stack.Generation), "it tells what the update is for")
+	s.Expect(known.stack.Status.CurrentUpdate.Commit).To(BeEmpty())
+	s.Expect(known.stack.Status.LastHandledReconcileAt).To(BeEmpty(), "the update does not answer that request")
+}
+
+func TestControllerThatKnowsLessDoesNotChangeTheWorkspaceBack(t *testing.T) {
+	s := newStage(t)
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	stack = s.succeed(stack, time.Now())
+	old := &autov1alpha1.Workspace{}
+	s.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(stack), old)).To(Succeed())
+	wanted, err := desire(stack)
+	s.Expect(err).NotTo(HaveOccurred())
+	wanted.workspace.Spec.Image = "between"
+	s.edit(stack, withImage("two"))
+	workspace := &autov1alpha1.Workspace{}
+	s.Eventually(func() string {
+		s.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(stack), workspace)).To(Succeed())
+		return workspace.Spec.Image
+	}).Should(Equal("two"))
+
+	frozen := &Reconciler{Client: s.client, Live: s.client}
+	s.Expect(frozen.applyWorkspace(t.Context(), &observation{stack: stack, desired: wanted, workspace: old}, true)).
+		To(MatchError(apierrors.IsConflict, "IsConflict"))
+}
+
+func (s *stage) updates() []autov1alpha1.Update {
+	list := &autov1alpha1.UpdateList{}
+	s.Expect(s.client.List(s.t.Context(), list, client.InNamespace(s.namespace))).To(Succeed())
+	return list.Items
+}
+
+// awaitUnnamed returns the Update that has not ended yet.
+func (s *stage) awaitUnnamed() (found *autov1alpha1.Update) {
+	s.t.Helper()
+	s.Eventually(func() *autov1alpha1.Update {
+		for _, update := range s.updates() {
+			if !update.IsComplete() {
+				found = &update
+			}
+		}
+		return found
+	}).ShouldNot(BeNil())
+	return found
+}
+
+func TestStatusOfAShortUpdateShowsOnlyItsResult(t *testing.T) {
+	s := newStage(t, func(r *Reconciler) { r.ShowAfter = 3 * time.Second })
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	last := s.succeed(stack, time.Now().Add(-time.Minute)).Status.LastUpdate
+
+	s.edit(stack, withImage("two"))
+	short := s.awaitUnnamed()
+	s.mark(short, started)
+	s.Consistently(s.shown(stack), "1s").Should(Equal(last.Name+" "), "an update that may be a short one")
+	s.mark(short, succeeded)
+	s.Eventually(s.shown(stack)).Should(Equal(short.Name + " "))
+
+	s.edit(stack, withImage("three"))
+	long := s.awaitUnnamed()
+	s.Eventually(s.shown(stack)).Should(Equal(short.Name + " " + long.Name))
+}
+
+func TestShortUpdateThatFailsWhileTheStackIsSuspendedLeavesItNotReady(t *testing.T) {
+	s := newStage(t, func(r *Reconciler) { r.ShowAfter = 5 * time.Second })
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	s.succeed(stack, time.Now().Add(-time.Minute))
+	s.edit(stack, withImage("two"))
+	short := s.awaitUnnamed()
+	s.mark(short, started)
+	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = true })
+	s.mark(short, wasInterrupted)
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return conditions.GetReason(stack, meta.ReadyCondition) == pulumiv1.SuspendedReason && stack.Status.LastUpdate.Name == short.Name
+	})
+}
+
+func TestUpdateThatTakesThePlaceOfOneThatNeverRanIsNotReplacedToo(t *testing.T) {
+	s := newStage(t, func(r *Reconciler) { r.ShowAfter = 2 * time.Second })
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	first := s.awaitUnnamed()
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
+
+	s.edit(stack, withImage("two"))
+	s.Eventually(func() *metav1.Time { return s.awaitUnnamed().DeletionTimestamp }).ShouldNot(BeNil())
+	s.Expect(s.client.Patch(t.Context(), first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	unfinished := func() types.UID {
+		for _, update := range s.updates() {
+			if update.DeletionTimestamp.IsZero() {
+				return update.UID
+			}
+		}
+		return ""
+	}
+	s.Eventually(unfinished).ShouldNot(Or(BeEmpty(), Equal(first.UID)))
+	second := s.awaitUnnamed()
+	s.Expect(second.Name).To(Equal(first.Name))
+	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Labels = map[string]string{"look": "again"} })
+	s.Consistently(unfinished, "1s").Should(Equal(second.UID))
+}
+
+func TestUpdateOfADependencyIsShownAtOnce(t *testing.T) {
+	s := newStage(t, func(r *Reconciler) { r.ShowAfter = time.Hour })
+	s.dependent("dependent", requires("app"))
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	last := s.succeed(stack, time.Now().Add(-time.Minute)).Status.LastUpdate
+	s.edit(stack, withImage("two"))
+	s.Eventually(s.shown(stack)).Should(HavePrefix(last.Name + " app-"))
+}
+
+// shown returns the names of the last and the current update in the status.
+func (s *stage) shown(stack *pulumiv1.Stack) func() string {
+	return func() string {
+		now := &pulumiv1.Stack{}
+		s.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(stack), now)).To(Succeed())
+		current := ""
+		if now.Status.CurrentUpdate != nil {
+			current = now.Status.CurrentUpdate.Name
+		}
+		return now.Status.LastUpdate.Name + " " + current
+	}
+}
+
+// A preview of a destroy would prove that nothing is left.
+func TestTemplateCannotMakeAPreviewOfAnUpdate(t *testing.T) {
+	g := NewWithT(t)
+	o := upToDate()
+	o.desired, o.workspace = &desired{}, &autov1alpha1.Workspace{}
+	o.stack.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{
+		PreviewOnly: new(true), ProjectInfo: &autov1alpha1.ProjectInfo{Name: "shop", Runtime: "yaml"},
+	}}
+	for _, kind := range []autov1alpha1.UpdateType{autov1alpha1.UpdateTypeUp, autov1alpha1.UpdateTypeDestroy} {
+		update, err := desiredUpdate(o, decision{kind: kind})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(update.Spec.PreviewOnly).To(BeNil())
+		g.Expect(update.Spec.ProjectInfo).To(BeNil())
+	}
+}

@@ -1,0 +1,289 @@
+package stack
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// A Stack with spec.approval makes a plan of each change, with an Update that changes nothing. The plan is in status.plan, and what it was
+// made for: it is void when the Stack asks for something else. What needs no approval, such as a plan without changes, is carried out in the
+// same manner, so that the controller of Updates has one rule: in the Workspace of such a Stack, only its approved plan runs.
+
+const (
+	// maxApprovals bounds the approvals in the status.
+	maxApprovals = 10
+	// freeStalePlans is how many plans in a row, with the same changes, may be out of date before there is a wait.
+	freeStalePlans = 1
+)
+
+// decideOnApproval makes a plan of an update or a destroy that needs one, waits for its approval, or has it carried out.
+func decideOnApproval(o observation, d decision) decision {
+	policy, plan := o.stack.Spec.Approval, o.stack.Status.Plan
+	if policy == nil || d.action != actionUpdate || d.kind == autov1alpha1.UpdateTypePreview {
+		return d
+	}
+	makePlan := d
+	makePlan.plans = true
+	switch {
+	case plan == nil, plan.Operation != plannedOperation(d), o.planGone, isVoid(o, plan):
+		return makePlan
+	}
+	switch plan.State {
+	case pulumiv1.PlanApproved:
+		d.applies = true
+		return d
+	case pulumiv1.PlanPending:
+		return awaitApproval(o, d, plan, pulumiv1.ApprovalRequiredReason, describePending(o.stack, plan))
+	case pulumiv1.PlanRejected:
+		return awaitApproval(o, d, plan, pulumiv1.PlanRejectedReason, describeRejected(o.stack, plan))
+	case pulumiv1.PlanStale:
+		if left := staleDue(plan).Sub(o.now); left > 0 {
+			return decision{action: actionWait, wake: byTime, reason: pulumiv1.PlanStaleReason, after: left,
+				message: fmt.Sprintf("the stack was not any more what plan %s was made for, %d times in a row: the next plan is made in %s%s",
+					plan.Name, plan.Stale, left.Round(time.Second), deletionHint(o.stack))}
+		}
+	}
+	return makePlan
+}
+
+// awaitApproval leaves the Stack ready while a plan waits that nobody asked for.
+func awaitApproval(o observation, d decision, plan *pulumiv1.PlanStatus, reason, message string) decision {
+	wait := decision{action: actionAwaitApproval, wake: byApproval, reason: reason, message: message, driftDigest: d.driftDigest, cause: d.cause}
+	wait.quiet = plan.Cause == pulumiv1.PlanForResync || plan.Cause == pulumiv1.PlanForDrift
+	if plan.ExpiresAt != nil && mayExpire(plan) {
+		wait.after = max(plan.ExpiresAt.Sub(o.now), time.Second)
+	}
+	return wait
+}
+
+// plannedOperation is what a plan is called that the decision asks for.
+func plannedOperation(d decision) pulumiv1.ApprovedOperation {
+	switch {
+	case d.kind == autov1alpha1.UpdateTypeDestroy:
+		return pulumiv1.ApprovedDestroy
+	case d.driftDigest != "":
+		return pulumiv1.ApprovedDriftCorrection
+	}
+	return pulumiv1.ApprovedUp
+}
+
+// openPlan returns the plan that is still to be carried out, or to be made again; nil when there is none. It is a reason for an update of its
+// own: the request that it was made for counts as handled.
+func openPlan(o observation) *pulumiv1.PlanStatus {
+	plan, drift := o.stack.Status.Plan, o.stack.Status.Drift
+	switch {
+	case o.stack.Spec.Approval == nil, plan == nil, o.stack.Spec.Preview, !isOpen(plan):
+		return nil
+	case plan.Operation == pulumiv1.ApprovedDestroy:
+		return nil
+	case plan.Operation == pulumiv1.ApprovedDriftCorrection && (!correctsDrift(o) || drift.Digest != plan.Drift):
+		return nil
+	}
+	return plan
+}
+
+// isOpen reports whether there is something left to do about the plan.
+func isOpen(plan *pulumiv1.PlanStatus) bool {
+	return slices.Contains([]pulumiv1.PlanState{
+		pulumiv1.PlanPending, pulumiv1.PlanApproved, pulumiv1.PlanRejected, pulumiv1.PlanExpired, pulumiv1.PlanStale,
+		pulumiv1.PlanSuperseded,
+	}, plan.State)
+}
+
+// isSettled reports whether the result of the plan, or of the attempt to make it, is the last update of the Stack.
+func isSettled(plan *pulumiv1.PlanStatus) bool {
+	return plan.State == pulumiv1.PlanApplied || plan.State == pulumiv1.PlanFailed
+}
+
+// metLock reports whether the plan was about to be carried out, and another process had the lock of the stack. When that is tried again is
+// decided as for any other update.
+func metLock(o observation, plan *pulumiv1.PlanStatus) bool {
+	last := o.stack.Status.LastUpdate
+	return last != nil && last.Conflicts > 0 && plan.Update != "" && last.Name == plan.Update
+}
+
+// isVoid reports whether the plan was made for other inputs than the Stack has now, or will be carried out in another manner.
+func isVoid(o observation, plan *pulumiv1.PlanStatus) bool {
+	stack := *o.stack
+	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{
+		Generation: plan.Generation, SpecDigest: plan.SpecDigest, LastAttemptedCommit: plan.Commit, Revision: plan.Revision,
+		ContentDigest: plan.ContentDigest, ReferencesDigest: plan.ReferencesDigest,
+	}
+	o.stack = &stack
+	switch {
+	case !isOpen(plan), plan.State == pulumiv1.PlanSuperseded:
+		return true
+	case plan.Enforce != enforcement(o.stack):
+		return true
+	case stack.DeletionTimestamp.IsZero():
+		return inputsChanged(o) != ""
+	}
+	// A destroy does not depend on new content.
+	return plan.Generation != stack.Generation || unhandledRequest(&stack) != "" || referencesChanged(o) != ""
+}
+
+func enforcement(stack *pulumiv1.Stack) autov1alpha1.PlanEnforcement {
+	return cmp.Or(stack.Spec.Approval.Enforce, autov1alpha1.EnforcePlan)
+}
+
+// needsNoApproval says why the plan may be carried out without an approval; empty when it needs one.
+func needsNoApproval(policy *pulumiv1.ApprovalPolicy, plan *pulumiv1.PlanStatus) string {
+	switch {
+	case policy == nil:
+		return "spec.approval is not set"
+	case plan.Changes == 0:
+		return "it changes no resource"
+	case len(policy.Operations) > 0 && !slices.Contains(policy.Operations, plan.Operation):
+		return fmt.Sprintf("spec.approval.operations does not have %s", plan.Operation)
+	case policy.Require == pulumiv1.ApprovalDestructive && plan.Destructive == 0:
+		return "it deletes and replaces no resource"
+	}
+	return ""
+}
+
+// followApprovals takes what people decided about the plan into the status, before anything else is decided. What has started stays as it is.
+func followApprovals(o *observation) {
+	plan := o.stack.Status.Plan
+	switch {
+	case plan == nil, o.update != nil && o.update.HasStarted():
+		return
+	case plan.State != pulumiv1.PlanPending && plan.State != pulumiv1.PlanApproved && plan.State != pulumiv1.PlanRejected:
+		return
+	case o.stack.Spec.Approval == nil, plan.Operation == pulumiv1.ApprovedDriftCorrection && openPlan(*o) == nil:
+		plan.State = pulumiv1.PlanSuperseded
+		return
+	}
+	slices.SortFunc(o.approvals, func(a, b autov1alpha1.Approval) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	for i := range o.approvals {
+		takeApproval(plan, &o.approvals[i])
+	}
+	switch {
+	case plan.RejectedBy != "":
+		plan.State = pulumiv1.PlanRejected
+	case needsNoApproval(o.stack.Spec.Approval, plan) != "", len(plan.Approvals) > 0:
+		plan.State = pulumiv1.PlanApproved
+	default:
+		plan.State = pulumiv1.PlanPending
+	}
+	if plan.ExpiresAt != nil && !o.now.Before(plan.ExpiresAt.Time) && mayExpire(plan) {
+		plan.State = pulumiv1.PlanExpired
+	}
+}
+
+// mayExpire reports whether the plan is made again in the end. One that was rejected is not, when it is for what somebody asked for: it would
+// be shown again and again.
+func mayExpire(plan *pulumiv1.PlanStatus) bool {
+	return plan.RejectedBy == "" || plan.Cause != pulumiv1.PlanForChange
+}
+
+// takeApproval adds one decision to the plan, if it is about exactly that.
+func takeApproval(plan *pulumiv1.PlanStatus, approval *autov1alpha1.Approval) {
+	switch known := slices.ContainsFunc(plan.Approvals, func(item pulumiv1.PlanApproval) bool { return item.By == approval.Spec.By }); {
+	case approval.Spec.Update != plan.Name, approval.Spec.Digest != plan.Digest, plan.Digest == "", !isAccepted(approval):
+	case approval.Spec.Decision == autov1alpha1.ApprovalReject:
+		plan.RejectedBy = cmp.Or(plan.RejectedBy, approval.Spec.By)
+	case approval.Spec.Decision == autov1alpha1.ApprovalApprove && !known && len(plan.Approvals) < maxApprovals:
+		plan.Approvals = append(plan.Approvals, pulumiv1.PlanApproval{
+			By: approval.Spec.By, At: approval.CreationTimestamp, Reason: approval.Spec.Reason,
+		})
+	}
+}
+
+// staleDue is when a plan may be made again after one that was out of date: at once the first time.
+func staleDue(plan *pulumiv1.PlanStatus) time.Time {
+	if plan.Stale <= freeStalePlans || plan.StaleSince == nil {
+		return time.Time{}
+	}
+	return plan.StaleSince.Add(failureBackoff(plan.Stale-freeStalePlans, longestConflictWait))
+}
+
+// carryOver keeps the approvals of an earlier plan for one that was made again: when it has equal inputs and changes, or when an update of
+// equal inputs failed half-way and only a part of what was approved is left. changes are those of the earlier plan and of this one; either is
+// incomplete when it is nil.
+func carryOver(plan, earlier *pulumiv1.PlanStatus, earlierChanges, changes []autov1alpha1.ResourceChange, now time.Time) {
+	if earlier == nil || earlier.RejectedBy != "" || earlier.State == pulumiv1.PlanApplied || earlier.Operation != plan.Operation {
+		return
+	}
+	equal := earlier.ChangesDigest != "" && earlier.ChangesDigest == plan.ChangesDigest
+	if equal && earlier.State == pulumiv1.PlanStale {
+		plan.Stale, plan.StaleSince = earlier.Stale, earlier.StaleSince
+	}
+	left := earlier.State == pulumiv1.PlanFailed && earlier.InputsDigest != "" && earlier.InputsDigest == plan.InputsDigest &&
+		isPart(changes, earlierChanges)
+	expired := earlier.ExpiresAt == nil || !now.Before(earlier.ExpiresAt.Time)
+	if len(earlier.Approvals) == 0 || expired || !equal && !left {
+		return
+	}
+	plan.Approvals, plan.CarriedFrom, plan.ExpiresAt = earlier.Approvals, earlier.Name, earlier.ExpiresAt
+}
+
+// isPart reports whether each of the changes is one of the approved ones: the same operation on the same resource.
+func isPart(changes, approved []autov1alpha1.ResourceChange) bool {
+	known := map[[2]string]bool{}
+	for i := range approved {
+		known[[2]string{approved[i].URN, approved[i].Operation}] = true
+	}
+	return len(changes) > 0 && !slices.ContainsFunc(changes, func(change autov1alpha1.ResourceChange) bool {
+		return !known[[2]string{change.URN, change.Operation}]
+	})
+}
+
+// harmless are the operations of Pulumi that neither delete nor replace a resource, and those among them that change none.
+var (
+	unchanging = []string{"same", "read", "refresh"}
+	harmless   = append([]string{"create", "update", "import"}, unchanging...)
+)
+
+// countChanges counts what a plan does. What is not known counts as destructive.
+func countChanges(counts map[string]int64) (summary string, changes, destructive int64) {
+	var replaced, others int64
+	for _, kind := range slices.Sorted(maps.Keys(counts)) {
+		count := counts[kind]
+		if slices.Contains(unchanging, kind) || count <= 0 {
+			continue
+		}
+		changes += count
+		if !slices.Contains(harmless, kind) {
+			destructive += count
+		}
+		switch {
+		case strings.Contains(kind, "replace"):
+			replaced += count
+		case !slices.Contains([]string{"create", "update", "delete"}, kind):
+			others += count
+		}
+	}
+	summary = fmt.Sprintf("+%d ~%d +-%d -%d", counts["create"], counts["update"], replaced, counts["delete"])
+	if others > 0 {
+		summary += fmt.Sprintf(" =%d", others)
+	}
+	return summary, changes, destructive
+}
+
+// describePending says what waits, and how to approve it.
+func describePending(stack *pulumiv1.Stack, plan *pulumiv1.PlanStatus) string {
+	return fmt.Sprintf("plan %s (%s) waits for approval: flux-pulumi plan show %s -n %s, then flux-pulumi plan approve %s -n %s --digest %s%s",
+		plan.Name, plan.Summary, stack.Name, stack.Namespace, stack.Name, stack.Namespace, plan.Digest, deletionHint(stack))
+}
+
+func describeRejected(stack *pulumiv1.Stack, plan *pulumiv1.PlanStatus) string {
+	return fmt.Sprintf("plan %s (%s) was rejected by %s: change the source or the spec, or request another plan with flux-pulumi reconcile stack %s -n %s%s",
+		plan.Name, plan.Summary, plan.RejectedBy, stack.Name, stack.Namespace, deletionHint(stack))
+}
+
+// deletionHint is what helps with a deletion that waits.
+func deletionHint(stack *pulumiv1.Stack) string {
+	if stack.DeletionTimestamp.IsZero() {
+		return ""
+	}
+	return "; the resources are destroyed then, or " + orphanHint
+}

@@ -1,0 +1,271 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/source"
+)
+
+// walk is a Stack with spec.approval, its Updates and Approvals, and the world that they change. Its steps are those of the controllers, of
+// people and of chance, in any order.
+type walk struct {
+	random  *rand.Rand
+	now     time.Time
+	stack   *pulumiv1.Stack
+	updates map[string]*autov1alpha1.Update
+	// approvals are all that were made, also of other digests.
+	approvals []autov1alpha1.Approval
+	// content is that of the source, and state that of the Pulumi stack.
+	content, state int
+	// made are the digests of the plans by their names, carried the plans whose approvals they took over, and applied counts what was carried out.
+	made, carried map[string]string
+	applied       int
+	wrong         []string
+}
+
+func newWalk(seed uint64) *walk {
+	o := guarded("", func(o *observation) { o.stack.Status.Plan = nil })
+	o.stack.Status.LastUpdate.ContentDigest, o.stack.Spec.DestroyOnFinalize = "sha256:content-0", true
+	o.stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "shop"}
+	return &walk{random: rand.New(rand.NewPCG(seed, 1)), now: now, stack: o.stack, updates: map[string]*autov1alpha1.Update{}, made: map[string]string{}, carried: map[string]string{}}
+}
+
+// Get and List make a walk the API server.
+func (w *walk) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	update, found := w.updates[key.Name]
+	if !found {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "updates"}, key.Name)
+	}
+	update.DeepCopyInto(into.(*autov1alpha1.Update))
+	return nil
+}
+
+func (w *walk) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+
+// current is the Update that is on its way, nil when there is none.
+func (w *walk) current() *autov1alpha1.Update {
+	if current := w.stack.Status.CurrentUpdate; current != nil {
+		return w.updates[current.Name]
+	}
+	return nil
+}
+
+// reconcile is one of the Stack. When it is cut off, all but the Update that it created is lost.
+func (w *walk) reconcile(cutOff bool) {
+	before := w.stack.DeepCopy()
+	o := &observation{now: w.now, waitInterval: time.Second, stack: w.stack, workspace: &autov1alpha1.Workspace{}, desired: &desired{}}
+	o.artifact = &source.Artifact{Reference: artifact.Reference{Digest: fmt.Sprintf("sha256:artifact-%d", w.content), Revision: fmt.Sprintf("main@sha1:%d", w.content)}}
+	o.content = content{requested: true, stored: true, digest: fmt.Sprintf("sha256:content-%d", w.content)}
+	o.update = w.current()
+	if next := w.updates[updateName(w.stack)]; o.update == nil && next != nil {
+		o.update = next
+	}
+	restoreStatus(o)
+	if plan := w.stack.Status.Plan; plan != nil {
+		o.planGone = w.updates[plan.Name] == nil
+		for i := range w.approvals {
+			if w.approvals[i].Spec.Update == plan.Name {
+				o.approvals = append(o.approvals, w.approvals[i])
+			}
+		}
+	}
+	followGeneration(w.stack)
+	followApprovals(o)
+	d := decide(*o)
+	if d.action == actionRecord {
+		if _, err := (&Reconciler{Live: w}).record(context.Background(), o, o.update); err != nil {
+			w.wrong = append(w.wrong, err.Error())
+		}
+		d = decide(*o)
+	}
+	w.act(o, d)
+	if plan := w.stack.Status.Plan; plan != nil {
+		w.carried[plan.Name] = plan.CarriedFrom
+	}
+	if cutOff {
+		w.stack = before
+	}
+}
+
+func (w *walk) act(o *observation, d decision) {
+	switch d.action {
+	case actionSupersede:
+		delete(w.updates, o.update.Name)
+		w.stack.Status.CurrentUpdate = nil
+	case actionAwaitApproval:
+		followContent(o)
+	case actionUpdate:
+		update, err := desiredUpdate(o, d)
+		if err != nil {
+			w.wrong = append(w.wrong, err.Error())
+			return
+		}
+		if d.applies {
+			holdToPlan(update, w.stack.Status.Plan, w.updates[w.stack.Status.Plan.Name])
+		}
+		if known := w.updates[update.Name]; known != nil {
+			update = known
+		}
+		w.updates[update.Name] = update
+		recordPlanStart(o, d)
+		recordStart(w.stack, d, update)
+	}
+}
+
+// start is that of the current Update: the controller of Updates starts what the status of the Stack says is approved, and nothing else.
+func (w *walk) start() {
+	update := w.current()
+	if update == nil || update.HasStarted() {
+		return
+	}
+	plan := w.stack.Status.Plan
+	if !changesNothing(update) {
+		if plan == nil || update.Spec.Plan == nil || plan.Name != update.Spec.Plan.Name || plan.State != pulumiv1.PlanApproved || plan.Generation != w.stack.Generation {
+			return
+		}
+		w.check(update)
+	}
+	update.Status.StartTime = &metav1.Time{Time: w.now}
+}
+
+// check is that what starts was approved: the plan with exactly this digest, or one that it takes over from.
+func (w *walk) check(update *autov1alpha1.Update) {
+	w.applied++
+	wanted, plan := update.Spec.Plan, w.stack.Status.Plan
+	said := func(name string, decision autov1alpha1.ApprovalDecision) bool {
+		return slices.ContainsFunc(w.approvals, func(a autov1alpha1.Approval) bool {
+			return a.Spec.Update == name && a.Spec.Digest == w.made[name] && a.Spec.Decision == decision && isAccepted(&a)
+		})
+	}
+	approved := false
+	for name := wanted.Name; name != "" && !approved; name = w.carried[name] {
+		approved = said(name, autov1alpha1.ApprovalApprove)
+	}
+	switch {
+	case wanted.Digest != w.made[wanted.Name]:
+		w.wrong = append(w.wrong, "another digest than that of the plan")
+	case plan.Changes > 0 && !approved:
+		w.wrong = append(w.wrong, "nobody approved "+wanted.Name)
+	}
+}
+
+// end is that of the current Update, with any result.
+func (w *walk) end() {
+	update := w.current()
+	if update == nil || !update.HasStarted() || update.IsComplete() {
+		return
+	}
+	outcome := []string{"", "", autov1alpha1.UpdateFailedReason, autov1alpha1.InterruptedReason, autov1alpha1.PlanStaleReason, autov1alpha1.UpdateConflictReason}[w.random.IntN(6)]
+	if update.Spec.Plan != nil && outcome == "" && update.Spec.Plan.Digest != w.digest(w.updates[update.Spec.Plan.Name]) {
+		outcome = autov1alpha1.PlanStaleReason // as the agent finds
+	}
+	conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateUpdatedReason, "done")
+	update.Status.EndTime = &metav1.Time{Time: w.now}
+	if outcome != "" {
+		conditions.MarkTrue(update, autov1alpha1.UpdateFailed, outcome, "it failed")
+		return
+	}
+	if !update.SavesPlan() {
+		w.state++
+		return
+	}
+	update.Status.ResourceChanges = map[string]int64{"create": int64(w.random.IntN(3))}
+	if changes := update.Status.ResourceChanges["create"]; changes > 0 {
+		update.Status.Changes = []autov1alpha1.ResourceChange{{Operation: "create", URN: "x"}}
+	}
+	digest := w.digest(update)
+	update.Status.Plan = &autov1alpha1.SavedPlan{Digest: digest, ChangesDigest: "c" + update.Spec.Source.Digest, InputsDigest: "i" + update.Spec.Source.Digest}
+	w.made[update.Name] = digest
+}
+
+// digest is that of a plan of what the Update runs, now.
+func (w *walk) digest(update *autov1alpha1.Update) string {
+	if update == nil {
+		return ""
+	}
+	return fmt.Sprintf("sha256:%s-%s-%d-%s", update.Spec.Type, update.Spec.Source.Digest, w.state, update.Annotations[pulumiv1.SpecDigestAnnotation])
+}
+
+// say makes an Approval, of a plan and a digest that may be any.
+func (w *walk) say() {
+	names := []string{"app-nothing"}
+	for name := range w.made {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	named, digestOf := names[w.random.IntN(len(names))], names[w.random.IntN(len(names))]
+	if plan := w.stack.Status.Plan; plan != nil && w.random.IntN(2) == 0 {
+		named, digestOf = plan.Name, plan.Name
+	}
+	approval := autov1alpha1.Approval{Spec: autov1alpha1.ApprovalSpec{Update: named, Digest: w.made[digestOf], By: []string{"alice", "bob"}[w.random.IntN(2)],
+		Decision: autov1alpha1.ApprovalApprove}}
+	if w.random.IntN(5) == 0 {
+		approval.Spec.Decision = autov1alpha1.ApprovalReject
+	}
+	status := metav1.ConditionTrue
+	if approval.Spec.Digest != w.made[named] || approval.Spec.Digest == "" {
+		status = metav1.ConditionFalse
+	}
+	approval.Status.Conditions = []metav1.Condition{{Type: autov1alpha1.ApprovalAccepted, Status: status}}
+	w.approvals = append(w.approvals, approval)
+}
+
+// step is one thing that happens.
+func (w *walk) step() {
+	switch n := w.random.IntN(40); {
+	case n < 14:
+		w.reconcile(n == 0)
+	case n < 20:
+		w.start()
+	case n < 26:
+		w.end()
+	case n < 32:
+		w.say()
+	case n < 34:
+		w.content = w.random.IntN(2)
+	case n < 35:
+		w.stack.Generation++
+		w.stack.Spec.Refresh = !w.stack.Spec.Refresh
+	case n < 36:
+		w.state++
+	case n < 37:
+		w.now = w.now.Add(25 * time.Hour)
+	case n < 38:
+		w.now = w.now.Add(time.Minute)
+	case n < 39 && w.stack.Status.Plan != nil:
+		delete(w.updates, w.stack.Status.Plan.Name)
+	case w.random.IntN(10) == 0:
+		w.stack.Status.Plan = nil // the status was lost
+	}
+}
+
+// TestNothingIsCarriedOutUnapprovedWhateverHappens lets things happen in random order, very often.
+func TestNothingIsCarriedOutUnapprovedWhateverHappens(t *testing.T) {
+	g, applied := NewWithT(t), 0
+	for seed := range uint64(3000) {
+		w := newWalk(seed)
+		for range 150 {
+			w.step()
+		}
+		g.Expect(w.wrong).To(BeEmpty(), "seed %d", seed)
+		applied += w.applied
+	}
+	g.Expect(applied).To(BeNumerically(">", 1000))
+	t.Logf("%d plans were carried out", applied)
+}

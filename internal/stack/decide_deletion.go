@@ -1,0 +1,160 @@
+package stack
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+const (
+	// orphanHint is what helps in every deletion that cannot go on.
+	orphanHint = "set the annotation " + pulumiv1.OrphanAnnotation + "=true to leave the resources"
+	// foreignUpdateInterval is when to come back for an Update of somebody else, which does not wake the Stack.
+	foreignUpdateInterval = 5 * time.Second
+	// maxShownDependents is how many of the Stacks that have to go first are named.
+	maxShownDependents = 5
+)
+
+// decideOnDeletion removes the finalizer only with proof that no resource is left behind that should have been destroyed.
+func decideOnDeletion(o observation) decision {
+	proof := nothingToDestroy(o.stack)
+	switch {
+	case proof != "" && o.foreignUpdate != "":
+		return decision{action: actionWait, wake: byTime, reason: pulumiv1.WorkspaceInUseReason, after: foreignUpdateInterval,
+			message: fmt.Sprintf("%s; the stack and its workspace go when the update %q, which somebody else runs in the workspace, "+
+				"has ended: wait, or delete that update to cancel it", proof, o.foreignUpdate)}
+	case proof != "":
+		return decision{action: actionRelease, wake: byNothing, message: proof}
+	case o.stack.Spec.Suspend:
+		return decision{action: actionStall, wake: byEdit, reason: pulumiv1.SuspendedReason,
+			message: "the stack was deleted while it is suspended, so its resources are not destroyed: " +
+				"set spec.suspend to false to destroy them, or " + orphanHint}
+	case len(o.dependents) > 0:
+		return decision{action: actionWait, wake: byDependents, reason: pulumiv1.DependentsExistReason, after: o.waitInterval,
+			message: describeDependents(o.dependents) + ", or " + orphanHint}
+	}
+	due, fresh := destroyDue(o)
+	if left := untilDue(o.stack, due, o.now); left > 0 {
+		d := decideToRetry(o, left)
+		d.message += "; " + orphanHint
+		return d
+	}
+	if problem := blockedDestroy(o); problem != nil {
+		return *problem
+	}
+	d := decision{action: actionUpdate, wake: byUpdate, kind: autov1alpha1.UpdateTypeDestroy, fresh: fresh,
+		message: "Stack marked for deletion", cause: pulumiv1.PlanForChange}
+	if o.content.problem != nil && destroyableFromState(o.stack) {
+		d.withoutSource = true
+		return decideOnApproval(o, d)
+	}
+	if pending := awaitContent(o); pending != nil {
+		if pending.action != actionFetch {
+			pending.message = cannotDestroy(o.stack, pending.message)
+		}
+		return *pending
+	}
+	return decideOnApproval(o, d)
+}
+
+// nothingToDestroy returns the proof with which the finalizer may be removed, or an empty string.
+func nothingToDestroy(stack *pulumiv1.Stack) string {
+	last := stack.Status.LastUpdate
+	switch {
+	case stack.Annotations[pulumiv1.OrphanAnnotation] == "true":
+		return "the resources are left as the annotation asks"
+	case !stack.Spec.DestroyOnFinalize:
+		return "the spec does not ask to destroy the resources"
+	case !stack.Status.Deployed && (last == nil || last.Type == autov1alpha1.UpdateTypePreview):
+		return "nothing was ever deployed"
+	case wasDestroyed(last):
+		return "the resources were destroyed"
+	}
+	return ""
+}
+
+func wasDestroyed(last *pulumiv1.StackUpdateStatus) bool {
+	return last != nil && last.Type == autov1alpha1.UpdateTypeDestroy && last.State == pulumiv1.StackUpdateSucceeded
+}
+
+// destroyDue is when the next destroy may start; zero is now. It is fresh if it is the first one or has other inputs than the last one.
+func destroyDue(o observation) (due time.Time, fresh bool) {
+	last := o.stack.Status.LastUpdate
+	switch {
+	case last == nil, last.Type != autov1alpha1.UpdateTypeDestroy, last.State != pulumiv1.StackUpdateFailed:
+		return time.Time{}, true
+	case last.Generation != o.stack.Generation, unhandledRequest(o.stack) != "", referencesChanged(o) != "":
+		return time.Time{}, true
+	case o.artifact != nil && last.LastAttemptedCommit != "" && last.LastAttemptedCommit != commitOf(o.artifact):
+		return time.Time{}, true
+	}
+	return retryDue(o.stack, o.jitter), false
+}
+
+// blockedDestroy returns what keeps the resources from being destroyed, and how to go on, or nil.
+func blockedDestroy(o observation) *decision {
+	switch {
+	case o.specProblem != nil:
+		return &decision{action: actionStall, wake: byEdit, reason: pulumiv1.SpecInvalidReason,
+			message: fmt.Sprintf("cannot destroy: %s; mend the spec, or %s", o.specProblem, orphanHint)}
+	case o.artifact != nil || o.sourceProblem == nil || destroyableFromState(o.stack):
+		return nil
+	}
+	d := blockedBySource(o, o.sourceProblem)
+	if o.sourceProblem.Pending {
+		return d
+	}
+	// The source may never come back. Only a human can decide to leave the resources.
+	d.after = o.waitInterval
+	d.message = cannotDestroy(o.stack, d.message)
+	return d
+}
+
+// cannotDestroy adds to a problem with the source what the user can do about it.
+func cannotDestroy(stack *pulumiv1.Stack, problem string) string {
+	if stack.Status.ProjectInfo != nil && stack.Spec.RunProgram {
+		return fmt.Sprintf("cannot destroy: %s; set spec.runProgram to false to destroy without the program, or %s", problem, orphanHint)
+	}
+	return fmt.Sprintf("cannot destroy: %s; %s", problem, orphanHint)
+}
+
+// destroyableFromState reports whether the resources can be destroyed without the program.
+func destroyableFromState(stack *pulumiv1.Stack) bool {
+	return stack.Status.ProjectInfo != nil && !stack.Spec.RunProgram
+}
+
+// inTerminatingNamespace says what to do if the namespace accepts no new object that could destroy the resources. Missing objects such
+// as Secrets cannot be created again, either.
+func inTerminatingNamespace(stack *pulumiv1.Stack) string {
+	return fmt.Sprintf("the namespace is being deleted, and nothing can be created in it any more, so the resources cannot be destroyed "+
+		"from here: to destroy them, create the same Stack in another namespace, where it takes over the stack %q, and delete it there; "+
+		"then here, or to keep the resources, %s", stack.Spec.Stack, orphanHint)
+}
+
+// describeDependents names some of the Stacks that have to go first, and says what to do. Those that nobody has deleted come first.
+func describeDependents(list []dependent) string {
+	list = slices.SortedFunc(slices.Values(list), func(a, b dependent) int {
+		if a.deleting != b.deleting {
+			return map[bool]int{false: -1, true: 1}[a.deleting]
+		}
+		return cmp.Compare(a.name.String(), b.name.String())
+	})
+	var names []string
+	for _, item := range list[:min(len(list), maxShownDependents)] {
+		name := item.name.String()
+		if item.deleting {
+			name += " (is being deleted)"
+		}
+		names = append(names, name)
+	}
+	if left := len(list) - maxShownDependents; left > 0 {
+		names = append(names, fmt.Sprintf("%d more", left))
+	}
+	return fmt.Sprintf("the resources are destroyed when no other Stack depends on this one any more: %s; delete these Stacks, "+
+		"take this one out of their dependsOn and prerequisites, set spec.destroyAfterDependents to false", strings.Join(names, ", "))
+}

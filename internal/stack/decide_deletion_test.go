@@ -1,0 +1,144 @@
+package stack
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/source"
+)
+
+func suspended(o *observation) { o.stack.Spec.Suspend = true }
+
+func orphaned(o *observation) {
+	o.stack.Annotations = map[string]string{pulumiv1.OrphanAnnotation: "true"}
+}
+
+func knownProject(o *observation) {
+	o.stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "app", Runtime: "yaml"}
+}
+
+func runsProgram(o *observation) { o.stack.Spec.RunProgram = true }
+
+// withoutSource is a Stack whose source is gone.
+func withoutSource(o *observation) {
+	o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceNotFoundReason, Message: "it is gone", Watched: true}
+}
+
+// needed is a Stack that others depend on.
+func needed(o *observation) {
+	o.dependents = []dependent{{name: types.NamespacedName{Namespace: "team", Name: "web"}}}
+}
+
+// destroyFailed is a Stack that is being deleted and whose destroys failed so often, the last one just now.
+func destroyFailed(failures int64) *observation {
+	o := deleting()
+	last := o.stack.Status.LastUpdate
+	last.Type, last.State, last.Failures, last.LastResyncTime = autov1alpha1.UpdateTypeDestroy, pulumiv1.StackUpdateFailed, failures, ago(time.Second)
+	return o
+}
+
+func running(o *observation) { o.update.Status.StartTime = &metav1.Time{Time: now} }
+
+func TestDeletionGoesOnOrSaysHow(t *testing.T) {
+	expectDecisions(t, []decisionCase{
+		{name: "suspended, and nothing to destroy", given: with(deleting(), suspended, func(o *observation) { o.stack.Spec.DestroyOnFinalize = false }),
+			action: actionRelease, wake: byNothing},
+		{name: "suspended, and nothing deployed", given: with(deleting(), suspended, func(o *observation) { o.stack.Status = pulumiv1.StackStatus{} }),
+			action: actionRelease, wake: byNothing},
+		{name: "suspended", given: with(deleting(), suspended), action: actionStall, wake: byEdit, reason: pulumiv1.SuspendedReason,
+			says: []string{"spec.suspend to false", pulumiv1.OrphanAnnotation + "=true"}},
+		{name: "suspended, and orphaned", given: with(deleting(), suspended, orphaned), action: actionRelease, wake: byNothing},
+		{name: "suspended after a destroy failed", given: with(destroyFailed(1), suspended), action: actionStall, wake: byEdit, reason: pulumiv1.SuspendedReason},
+		{name: "suspended while a destroy waits", given: with(destroying(), suspended), action: actionSupersede, wake: byUpdate},
+		{name: "suspended while a destroy runs", given: with(destroying(), suspended, running), action: actionFollow, wake: byUpdate},
+
+		{name: "previewed only", given: with(deleting(), func(o *observation) {
+			o.stack.Spec.Preview, o.stack.Status.Deployed = true, false
+			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypePreview
+		}), action: actionRelease, wake: byNothing},
+		{name: "previewed after an up", given: with(deleting(), func(o *observation) {
+			o.stack.Spec.Preview = true
+			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypePreview
+		}), action: actionUpdate, wake: byUpdate, fresh: true},
+		{name: "destroyed, but not all of it", given: destroyFailed(1), action: actionRetry, wake: byTime, reason: pulumiv1.RetryingAfterFailureReason,
+			says: []string{"next attempt in", pulumiv1.OrphanAnnotation}},
+		{name: "the spec is mended", given: with(destroyFailed(9), func(o *observation) { o.stack.Generation++ }), action: actionUpdate, wake: byUpdate, fresh: true},
+		{name: "a Secret is mended", given: using(destroyFailed(9), "a-1", "a-2"), action: actionUpdate, wake: byUpdate, fresh: true},
+		{name: "the program is mended", given: with(destroyFailed(9), func(o *observation) { o.artifact.Digest = "sha256:b" }),
+			action: actionUpdate, wake: byUpdate, fresh: true},
+		{name: "it was destroyed without the program", given: with(destroyFailed(9), func(o *observation) { o.stack.Status.LastUpdate.LastAttemptedCommit = "" }),
+			action: actionRetry, wake: byTime},
+		{name: "a retry is asked for", given: with(destroyFailed(9), func(o *observation) {
+			o.stack.Annotations = map[string]string{pulumiv1.ReconcileRequestAnnotation: "now"}
+		}), action: actionUpdate, wake: byUpdate, fresh: true},
+		{name: "orphaned between two attempts", given: with(destroyFailed(1), orphaned), action: actionRelease, wake: byNothing},
+		{name: "orphaned while a destroy waits", given: with(destroying(), orphaned), action: actionSupersede, wake: byUpdate},
+		{name: "orphaned while a destroy runs", given: with(destroying(), orphaned, running), action: actionFollow, wake: byUpdate},
+
+		{name: "while an up waits", given: with(updating(), func(o *observation) { o.stack.DeletionTimestamp = &metav1.Time{Time: now} }),
+			action: actionSupersede, wake: byUpdate},
+		{name: "while an up runs", given: with(updating(), running, func(o *observation) { o.stack.DeletionTimestamp = &metav1.Time{Time: now} }),
+			action: actionFollow, wake: byUpdate},
+		{name: "edited while a destroy waits", given: with(destroying(), func(o *observation) { o.stack.Generation++ }), action: actionSupersede, wake: byUpdate},
+
+		{name: "the spec is unusable", given: with(deleting(), func(o *observation) { o.specProblem = errors.New("bad") }),
+			action: actionStall, wake: byEdit, reason: pulumiv1.SpecInvalidReason, says: []string{"mend the spec", pulumiv1.OrphanAnnotation}},
+		{name: "the source is gone, and the project is not known", given: with(deleting(), withoutSource), action: actionWait, wake: bySource,
+			reason: pulumiv1.SourceNotFoundReason, says: []string{"it is gone", pulumiv1.OrphanAnnotation}},
+		{name: "the source is gone", given: with(deleting(), withoutSource, knownProject), action: actionUpdate, wake: byUpdate, fresh: true},
+		{name: "the source is gone, and its program has to run", given: with(deleting(), withoutSource, knownProject, runsProgram), action: actionWait, wake: bySource,
+			reason: pulumiv1.SourceNotFoundReason, says: []string{"it is gone", "runProgram to false", pulumiv1.OrphanAnnotation}},
+		{name: "the source is forbidden", given: with(deleting(), func(o *observation) {
+			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.AccessDeniedReason, Message: "no", Permanent: true}
+		}), action: actionStall, wake: byEdit, reason: pulumiv1.AccessDeniedReason, says: []string{pulumiv1.OrphanAnnotation}},
+		{name: "others depend on it", given: with(deleting(), needed), action: actionWait, wake: byDependents, reason: pulumiv1.DependentsExistReason,
+			says: []string{"team/web", "destroyAfterDependents to false", pulumiv1.OrphanAnnotation}},
+		{name: "others depend on it, after a destroy failed", given: with(destroyFailed(1), needed), action: actionWait, wake: byDependents},
+		{name: "others depend on it, and it is suspended", given: with(deleting(), needed, suspended), action: actionStall, wake: byEdit, reason: pulumiv1.SuspendedReason},
+		{name: "others depend on it, and it is orphaned", given: with(deleting(), needed, orphaned), action: actionRelease, wake: byNothing},
+		{name: "others depend on it, and there is nothing to destroy", given: with(deleting(), needed, func(o *observation) { o.stack.Spec.DestroyOnFinalize = false }),
+			action: actionRelease, wake: byNothing},
+		{name: "others depend on it while its destroy runs", given: with(destroying(), needed, running), action: actionFollow, wake: byUpdate},
+		{name: "a dependency is not ready", given: with(deleting(), func(o *observation) { o.dependency = &dependencyProblem{message: "no"} }),
+			action: actionUpdate, wake: byUpdate, fresh: true},
+	})
+}
+
+func TestDestroyIsOfEverythingAndAsTheSpecSays(t *testing.T) {
+	g := NewWithT(t)
+	yes := true
+	o := deleting()
+	o.workspace = workspaceThat(starting)
+	o.stack.Spec.Targets, o.stack.Spec.TargetDependents = []string{"urn:one"}, true
+	o.stack.Spec.Refresh, o.stack.Spec.RunProgram = true, true
+	o.stack.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Target: []string{"urn:two"}, TargetDependents: &yes, Remove: &yes}}
+	o.desired, o.specProblem = desire(o.stack)
+	g.Expect(o.specProblem).NotTo(HaveOccurred())
+	update, err := desiredUpdate(o, decision{kind: autov1alpha1.UpdateTypeDestroy})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(update.Spec.Target).To(BeEmpty())
+	g.Expect(update.Spec.TargetDependents).To(BeNil())
+	for _, option := range []*bool{update.Spec.Refresh, update.Spec.RunProgram, update.Spec.Remove} {
+		g.Expect(option).To(HaveValue(BeTrue()))
+	}
+}
+
+func TestProgressOfADeletedStackSaysWhatFollows(t *testing.T) {
+	g := NewWithT(t)
+	up := with(updating(), func(o *observation) {
+		o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
+	})
+	g.Expect(whileDeleted(up.stack, up.update, "up")).To(Equal("up; the resources are destroyed when the update has ended"))
+	destroy := destroying()
+	g.Expect(whileDeleted(destroy.stack, destroy.update, "destroy")).To(Equal("destroy"))
+	orphaned(destroy)
+	g.Expect(whileDeleted(destroy.stack, destroy.update, "destroy")).To(Equal("destroy; the stack goes when the update has ended"))
+	g.Expect(whileDeleted(updating().stack, up.update, "up")).To(Equal("up"))
+}

@@ -1,0 +1,387 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// watchful is a Stack that is up to date and looks for drift.
+func watchful(mode pulumiv1.DriftMode) *observation {
+	o := upToDate()
+	o.stack.Spec.Drift = &pulumiv1.DriftSpec{Mode: mode, Interval: metav1.Duration{Duration: time.Hour}}
+	o.stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "shop", Runtime: "yaml"}
+	return o
+}
+
+// checked is a check at the Stack's last update that ended so long ago, and found these changes.
+func checked(since time.Duration, changes ...autov1alpha1.ResourceChange) *autov1alpha1.Update {
+	check := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{
+		Name: "app-drift", Labels: map[string]string{pulumiv1.ComponentLabel: pulumiv1.ComponentDriftCheck},
+		Annotations: map[string]string{pulumiv1.DriftUpdateAnnotation: "app-1"},
+	}}
+	check.Status.Changes, check.Status.EndTime = changes, new(ago(since))
+	conditions.MarkTrue(check, autov1alpha1.UpdateComplete, autov1alpha1.UpdateUpdatedReason, "done")
+	return check
+}
+
+func urnOf(kind, name string) string { return "urn:pulumi:dev::shop::" + kind + "::" + name }
+
+func changed(kind, name string, paths ...string) autov1alpha1.ResourceChange {
+	return autov1alpha1.ResourceChange{Operation: "update", URN: urnOf(kind, name), Paths: paths}
+}
+
+func gone(kind, name string) autov1alpha1.ResourceChange {
+	return autov1alpha1.ResourceChange{Operation: "delete", URN: urnOf(kind, name)}
+}
+
+// sees records a check into the status, as if it had ended so long ago.
+func (o *observation) sees(since time.Duration, changes ...autov1alpha1.ResourceChange) {
+	o.driftCheck = checked(since, changes...)
+	recordDrift(o)
+	o.driftCheck = nil
+}
+
+func TestDriftIsLookedForWhenNothingElseIsToDo(t *testing.T) {
+	waiting, running := checked(0), checked(0)
+	waiting.Status = autov1alpha1.UpdateStatus{}
+	running.Status = autov1alpha1.UpdateStatus{StartTime: new(ago(time.Second))}
+	overdue := func(o *observation) {
+		o.stack.Status.Drift = &pulumiv1.DriftStatus{FirstCheckTime: new(ago(time.Minute))}
+	}
+	created := func(since time.Duration) func(*observation) {
+		return func(o *observation) {
+			o.driftCheck = waiting.DeepCopy()
+			o.driftCheck.CreationTimestamp = ago(since)
+		}
+	}
+	requested := func(o *observation) { o.stack.Annotations = map[string]string{pulumiv1.DriftCheckAnnotation: "now"} }
+	for name, tt := range map[string]struct {
+		given *observation
+		step  driftStep
+		waits bool
+	}{
+		"not without being asked for":            {given: upToDate(), step: driftRest},
+		"at some time in the first interval":     {given: watchful(""), step: driftRest, waits: true},
+		"when its time has come":                 {given: with(watchful(""), overdue), step: driftStart},
+		"on request":                             {given: with(watchful(""), requested), step: driftStart},
+		"not while one is on its way":            {given: with(watchful(""), overdue, func(o *observation) { o.driftCheck = running }), step: driftRest, waits: true},
+		"one that waits for a Workspace is left": {given: with(watchful(""), created(5*time.Second)), step: driftRest, waits: true},
+		"but not for one that was deleted":       {given: with(watchful(""), created(time.Minute)), step: driftDiscard},
+		"one that waits for something else is left": {given: with(watchful(""), created(10*time.Minute), func(o *observation) {
+			o.workspace = &autov1alpha1.Workspace{}
+		}), step: driftRest, waits: true},
+		"but not without an end": {given: with(watchful(""), created(16*time.Minute), func(o *observation) {
+			o.workspace = &autov1alpha1.Workspace{}
+		}), step: driftRecord},
+		"not while it is suspended":        {given: with(watchful(""), overdue, func(o *observation) { o.stack.Spec.Suspend = true }), step: driftRest},
+		"nor is one that runs left":        {given: with(watchful(""), func(o *observation) { o.stack.Spec.Suspend, o.driftCheck = true, running }), step: driftDiscard},
+		"not after a failure":              {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.LastUpdate.State = pulumiv1.StackUpdateFailed }), step: driftRest},
+		"not before anything was deployed": {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.Deployed = false }), step: driftRest},
+		"not with half a state":            {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.LastUpdate.Unsettled = true }), step: driftRest},
+		"it makes way for an update":       {given: with(watchful(""), func(o *observation) { o.stack.Generation, o.driftCheck = 3, running }), step: driftDiscard},
+		"and for one that waits": {given: with(watchful(""), func(o *observation) {
+			o.update, o.driftCheck, o.stack.Status.CurrentUpdate = &autov1alpha1.Update{}, waiting, new(pulumiv1.CurrentStackUpdate)
+		}), step: driftDiscard},
+		"and for a deletion":                       {given: with(watchful(""), func(o *observation) { o.stack.DeletionTimestamp, o.driftCheck = new(ago(0)), waiting }), step: driftDiscard},
+		"it ends when nobody asks for it any more": {given: with(upToDate(), func(o *observation) { o.driftCheck = running }), step: driftDiscard},
+		"its result is recorded":                   {given: with(watchful(""), func(o *observation) { o.driftCheck = checked(0) }), step: driftRecord},
+		"once": {given: with(watchful(""), func(o *observation) {
+			o.sees(0)
+			o.driftCheck = checked(0)
+		}), step: driftDiscard},
+		"not when an update ended meanwhile": {given: with(watchful(""), func(o *observation) {
+			o.driftCheck = checked(0)
+			o.stack.Status.LastUpdate.Name = "app-2"
+		}), step: driftDiscard},
+		"not when somebody cancelled it": {given: with(watchful(""), func(o *observation) {
+			o.driftCheck = checked(0)
+			conditions.MarkTrue(o.driftCheck, autov1alpha1.UpdateFailed, autov1alpha1.CanceledReason, "cancelled")
+		}), step: driftDiscard},
+		"again after the interval": {given: with(watchful(""), func(o *observation) { o.sees(2 * time.Hour) }), step: driftStart},
+		"not before":               {given: with(watchful(""), func(o *observation) { o.sees(30 * time.Minute) }), step: driftRest, waits: true},
+		"soon, to confirm":         {given: with(watchful(""), func(o *observation) { o.sees(confirmDelay, gone("a:b:C", "x")) }), step: driftStart},
+		"at once after an update of a Stack with drift": {given: with(watchful(""), func(o *observation) {
+			o.sees(time.Minute, gone("a:b:C", "x"))
+			o.sees(time.Second, gone("a:b:C", "x"))
+			o.stack.Status.LastUpdate.Name = "app-2"
+		}), step: driftStart},
+		"later and later after failures": {given: with(watchful(""), func(o *observation) {
+			o.sees(2 * time.Minute)
+			o.stack.Status.Drift.Failures = 3
+		}), step: driftRest, waits: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			d := decideOnDrift(*tt.given, decide(*tt.given))
+			g.Expect(d.step).To(Equal(tt.step))
+			g.Expect(d.after > 0).To(Equal(tt.waits), "%s", d.after)
+			g.Expect(d.after).To(BeNumerically("<=", 70*time.Minute))
+		})
+	}
+}
+
+func TestDriftIsToldWhenTwoChecksSeeTheSame(t *testing.T) {
+	g := NewWithT(t)
+	o := watchful("")
+	shown := func() *metav1.Condition { return conditions.Get(o.stack, pulumiv1.DriftedCondition) }
+	o.sees(time.Hour)
+	g.Expect(shown()).To(HaveField("Reason", pulumiv1.NoDriftReason))
+	o.sees(50*time.Minute, changed("a:b:C", "x", "tags.owner"))
+	g.Expect(shown()).To(HaveField("Reason", pulumiv1.NoDriftReason), "once may be chance")
+	o.sees(49*time.Minute, changed("a:b:C", "x", "tags.owner"), gone("a:b:C", "y"))
+	g.Expect(shown()).To(HaveField("Reason", pulumiv1.NoDriftReason), "it is still changing")
+	o.sees(48*time.Minute, gone("a:b:C", "y"), changed("a:b:C", "x", "tags.owner"))
+	g.Expect(shown()).To(And(HaveField("Reason", pulumiv1.DriftDetectedReason), HaveField("Status", metav1.ConditionTrue),
+		HaveField("Message", HavePrefix("2 resources were changed outside of Pulumi: a:b:C x (tags.owner), a:b:C y (gone)."))))
+	since := o.stack.Status.Drift.Since
+	g.Expect(since.Time).To(Equal(ago(48 * time.Minute).Time))
+	g.Expect(o.stack.Status.Drift.Resources).To(HaveExactElements(
+		pulumiv1.DriftedResource{URN: urnOf("a:b:C", "x"), Change: pulumiv1.DriftChanged, Paths: []string{"tags.owner"}},
+		pulumiv1.DriftedResource{URN: urnOf("a:b:C", "y"), Change: pulumiv1.DriftGone}))
+	o.sees(40*time.Minute, gone("a:b:C", "y"), changed("a:b:C", "x", "tags.owner"))
+	g.Expect(o.stack.Status.Drift.Since).To(Equal(since))
+
+	// A check that fails says nothing about drift, and later ones go on from where the last good one was.
+	o.driftCheck = checked(30 * time.Minute)
+	conditions.MarkTrue(o.driftCheck, autov1alpha1.UpdateFailed, autov1alpha1.UpdateFailedReason, "no credentials")
+	o.driftCheck.Status.Message = "no credentials"
+	recordDrift(o)
+	g.Expect(shown()).To(And(HaveField("Reason", pulumiv1.DriftCheckFailedReason), HaveField("Status", metav1.ConditionUnknown), HaveField("Message", HaveSuffix("no credentials"))))
+	g.Expect(o.stack.Status.Drift.Digest).NotTo(BeEmpty())
+	o.sees(20*time.Minute, gone("a:b:C", "y"), changed("a:b:C", "x", "tags.owner"))
+	g.Expect(shown()).To(HaveField("Reason", pulumiv1.DriftDetectedReason))
+	o.sees(time.Minute)
+	g.Expect(shown()).To(And(HaveField("Reason", pulumiv1.NoDriftReason), HaveField("Status", metav1.ConditionFalse)))
+	g.Expect(o.stack.Status.Drift.Resources).To(BeEmpty())
+}
+
+func TestIgnoredDriftIsNone(t *testing.T) {
+	rules := []pulumiv1.DriftIgnore{
+		{Target: &pulumiv1.DriftTarget{Type: "aws:autoscaling/*"}, Paths: []string{"desiredCapacity", "tags"}},
+		{Target: &pulumiv1.DriftTarget{Name: "scratch-*"}},
+	}
+	many := make([]string, maxListedPaths)
+	for i := range many {
+		many[i] = fmt.Sprintf("tags.t%d", i)
+	}
+	const group = "aws:autoscaling/group:Group"
+	for name, tt := range map[string]struct {
+		change autov1alpha1.ResourceChange
+		left   []string
+		counts bool
+	}{
+		"a path":                    {change: changed(group, "web", "desiredCapacity")},
+		"what is below a path":      {change: changed(group, "web", "tags.owner", `tags["a.b"]`)},
+		"another path is left":      {change: changed(group, "web", "tags.owner", "maxSize"), left: []string{"maxSize"}, counts: true},
+		"a longer name is another":  {change: changed(group, "web", "tagsAll"), left: []string{"tagsAll"}, counts: true},
+		"another type":              {change: changed("aws:s3/bucket:Bucket", "web", "tags"), left: []string{"tags"}, counts: true},
+		"a name, all of it":         {change: gone("a:b:C", "scratch-1")},
+		"one that is gone":          {change: gone(group, "web"), counts: true},
+		"one without known paths":   {change: changed(group, "web"), counts: true},
+		"one with too many to tell": {change: changed(group, "web", many...), counts: true},
+		"what is no URN":            {change: autov1alpha1.ResourceChange{Operation: "update", URN: "odd"}, counts: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			resources, _, digest := driftOf(checked(0, tt.change), rules)
+			g.Expect(digest != "").To(Equal(tt.counts))
+			if tt.counts {
+				g.Expect(resources).To(HaveLen(1))
+				g.Expect(resources[0].Paths).To(HaveExactElements(tt.left))
+			}
+		})
+	}
+	resources, omitted, _ := driftOf(checked(0, make([]autov1alpha1.ResourceChange, 60)...), nil)
+	NewWithT(t).Expect(resources).To(HaveLen(maxDriftedResources))
+	NewWithT(t).Expect(omitted).To(BeEquivalentTo(10))
+	resources, omitted, _ = driftOf(checked(0, gone("a:b:C", strings.Repeat("x", 10<<10)), gone("a:b:C", strings.Repeat("y", 10<<10))), nil)
+	NewWithT(t).Expect(resources).To(HaveLen(1))
+	NewWithT(t).Expect(omitted).To(BeEquivalentTo(1))
+}
+
+func TestWildcardsMatchWholeTexts(t *testing.T) {
+	for pattern, tt := range map[string]struct{ matched, other string }{
+		"aws:s3/*":   {"aws:s3/bucket:Bucket", "aws:s3"},
+		"*:Bucket":   {"aws:s3/bucket:Bucket", "aws:s3/bucket:BucketPolicy"},
+		"a*b*c":      {"a-b-b-c", "acb"},
+		"ab*ba":      {"abba", "aba"},
+		"exact":      {"exact", "exactly"},
+		"*":          {"anything", ""},
+		"a.c":        {"a.c", "abc"},
+		"web-*-tmp*": {"web-1-tmp", "web-tmp"},
+	} {
+		if !matches(pattern, tt.matched) {
+			t.Errorf("%q does not match %q", pattern, tt.matched)
+		}
+		if tt.other != "" && matches(pattern, tt.other) {
+			t.Errorf("%q matches %q", pattern, tt.other)
+		}
+	}
+}
+
+func TestDriftCheckThatCannotBeMadeSaysWhy(t *testing.T) {
+	g := NewWithT(t)
+	o := watchful("")
+	showCheckProblem(o.stack, errors.New("connection refused"))
+	g.Expect(conditions.Has(o.stack, pulumiv1.DriftedCondition)).To(BeFalse(), "it passes by itself")
+	showCheckProblem(o.stack, fmt.Errorf("create: %w", &notOwnedError{kind: autov1alpha1.UpdateKind, name: "app-drift"}))
+	g.Expect(conditions.GetReason(o.stack, pulumiv1.DriftedCondition)).To(Equal(pulumiv1.DriftCheckFailedReason))
+	g.Expect(conditions.GetMessage(o.stack, pulumiv1.DriftedCondition)).To(ContainSubstring("Update app-drift exists already and was not made for this Stack"))
+}
+
+func TestDriftIsCorrectedOnce(t *testing.T) {
+	g := NewWithT(t)
+	o := watchful(pulumiv1.DriftModeCorrect)
+	o.sees(time.Minute, changed("a:b:C", "x", "size"))
+	g.Expect(decide(*o).action).To(Equal(actionReady))
+	o.sees(time.Second, changed("a:b:C", "x", "size"))
+	d := decide(*o)
+	g.Expect(d.action).To(Equal(actionUpdate))
+	g.Expect(d.kind).To(Equal(autov1alpha1.UpdateTypeUp))
+	g.Expect(d.driftDigest).To(Equal(o.stack.Status.Drift.Digest))
+	g.Expect(d.message).To(Equal("Correcting drift: 1 resource was changed outside of Pulumi: a:b:C x (size)"))
+	o.workspace, o.desired = &autov1alpha1.Workspace{}, &desired{}
+	update, err := desiredUpdate(o, d)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(update.Spec.Target).To(HaveExactElements(urnOf("a:b:C", "x")))
+	g.Expect(update.Spec.Refresh).To(HaveValue(BeTrue()))
+
+	// After it, another check decides.
+	o.stack.Status.LastUpdate.Name = "app-2"
+	g.Expect(decide(*o).action).To(Equal(actionReady))
+	g.Expect(decideOnDrift(*o, decide(*o)).step).To(Equal(driftStart))
+
+	detect := watchful(pulumiv1.DriftModeDetect)
+	detect.stack.Status.Drift = o.stack.Status.Drift
+	detect.stack.Status.LastUpdate.Name = "app-1"
+	g.Expect(decide(*detect).action).To(Equal(actionReady), "nobody asked for a correction")
+}
+
+func TestDriftThatComesBackIsLeftAlone(t *testing.T) {
+	g := NewWithT(t)
+	o := watchful(pulumiv1.DriftModeCorrect)
+	change := changed("a:b:C", "x", "size")
+	o.sees(50*time.Minute, change)
+	o.sees(49*time.Minute, change)
+	for i := range maxCorrections {
+		g.Expect(decide(*o).action).To(Equal(actionUpdate), "correction %d", i)
+		update := checked(time.Duration(40-5*i) * time.Minute)
+		update.Annotations = map[string]string{pulumiv1.DriftUpdateAnnotation: o.stack.Status.Drift.Digest}
+		recordCorrection(o.stack, update)
+		o.sees(time.Duration(39-5*i)*time.Minute, change)
+	}
+	g.Expect(conditions.GetReason(o.stack, pulumiv1.DriftedCondition)).To(Equal(pulumiv1.DriftComesBackReason))
+	g.Expect(decide(*o).action).To(Equal(actionReady))
+
+	// Another drift is corrected, and so is this one when somebody asks.
+	other := *o
+	other.stack = o.stack.DeepCopy()
+	other.sees(2*time.Minute, change, gone("a:b:C", "y"))
+	other.sees(time.Minute, change, gone("a:b:C", "y"))
+	g.Expect(decide(other).action).To(Equal(actionUpdate))
+	o.stack.Annotations = map[string]string{pulumiv1.DriftCheckAnnotation: "again"}
+	g.Expect(decideOnDrift(*o, decide(*o)).step).To(Equal(driftStart))
+	o.driftCheck = checked(time.Second, change)
+	o.driftCheck.Annotations[pulumiv1.DriftCheckAnnotation] = "again"
+	recordDrift(o)
+	o.driftCheck = nil
+	g.Expect(decide(*o).action).To(Equal(actionUpdate))
+
+	// Corrections that are more than an hour apart are no quarrel.
+	long := &pulumiv1.DriftStatus{Correction: &pulumiv1.DriftCorrection{Digest: "d", Count: 2, Since: ago(2 * time.Hour)}}
+	g.Expect(countCorrection(long, "d", now).Count).To(BeEquivalentTo(1))
+}
+
+func TestFirstChecksAreSpreadOverTheInterval(t *testing.T) {
+	g := NewWithT(t)
+	quarters := [4]int{}
+	for range 400 {
+		o := watchful("")
+		o.stack.UID = uuid.NewUUID()
+		d := decideOnDrift(*o, decide(*o))
+		g.Expect(d.begin).To(BeTrue())
+		quarters[min(int(d.after/(15*time.Minute)), 3)]++
+	}
+	g.Expect(quarters).To(HaveEach(BeNumerically("~", 100, 40)))
+
+	// Once it is set, no update puts it off.
+	o := watchful("")
+	o.stack.Status.Drift = &pulumiv1.DriftStatus{FirstCheckTime: new(ago(time.Second))}
+	o.stack.Status.LastUpdate.LastResyncTime = ago(0)
+	g.Expect(decideOnDrift(*o, decide(*o)).step).To(Equal(driftStart))
+}
+
+func TestDriftCheckThatIsNeverStartedIsAFailure(t *testing.T) {
+	g := NewWithT(t)
+	o := watchful("")
+	o.driftCheck = checked(0)
+	o.driftCheck.Status = autov1alpha1.UpdateStatus{}
+	recordDrift(o)
+	g.Expect(conditions.GetReason(o.stack, pulumiv1.DriftedCondition)).To(Equal(pulumiv1.DriftCheckFailedReason))
+	g.Expect(conditions.GetMessage(o.stack, pulumiv1.DriftedCondition)).To(HaveSuffix("it was not started within 15m0s: waiting for workspace readiness"))
+	g.Expect(o.stack.Status.Drift.LastCheckTime.Time).To(BeTemporally("~", now, time.Second))
+}
+
+// TestDriftChecksNeverStandInTheWay goes through the states of the model, each with every kind of check.
+func TestDriftChecksNeverStandInTheWay(t *testing.T) {
+	running := checked(0)
+	running.Status = autov1alpha1.UpdateStatus{StartTime: new(ago(time.Second))}
+	checks := map[string]*autov1alpha1.Update{"none": nil, "runs": running, "ended": checked(0, gone("a:b:C", "x"))}
+	specs := map[string]*pulumiv1.DriftSpec{"none": nil, "detect": {}, "correct": {Mode: pulumiv1.DriftModeCorrect}}
+	wrong := map[string]int{}
+	modelSpaces(func(s *modelState) {
+		if s.dependency != "met" && !s.deleting || s.source != "same" && s.source != "new" {
+			return // they differ in why there is something to wait for
+		}
+		for checkName, check := range checks {
+			for specName, spec := range specs {
+				o := s.observe()
+				o.stack.Spec.Drift, o.driftCheck = spec, check
+				plain := decide(o)
+				if specName == "correct" && o.stack.Status.LastUpdate != nil {
+					o.stack.Status.Drift = &pulumiv1.DriftStatus{Digest: "d", CheckedUpdate: o.stack.Status.LastUpdate.Name, LastCheckTime: new(ago(2 * time.Hour))}
+				}
+				d := decide(o)
+				drift := decideOnDrift(o, d)
+				for name, kept := range map[string]bool{
+					"drift changes no decision but that there is nothing to do": d.action == plain.action || plain.action == actionReady && d.driftDigest != "",
+					"nothing is corrected that nobody asks for":                 d.driftDigest == "" || specName == "correct" && !s.suspended && !s.deleting && !s.preview,
+					"a check starts only when there is nothing to do":           drift.step != driftStart || d.action == actionReady && check == nil && spec != nil,
+					"an update finds no check in its way":                       check == nil || d.action != actionUpdate && s.update == "none" || drift.step == driftDiscard,
+					"every check is ended or recorded":                          checkName != "ended" || drift.step == driftRecord || drift.step == driftDiscard,
+				} {
+					if !kept {
+						if wrong[name]++; wrong[name] == 1 {
+							t.Errorf("%s: %+v, check %s, spec %s: %s, %s", name, *s, checkName, specName, d.action, drift.step)
+						}
+					}
+				}
+			}
+		}
+	})
+	NewWithT(t).Expect(wrong).To(BeEmpty())
+}
+
+func TestDriftIsDescribedWithinBounds(t *testing.T) {
+	o := watchful("")
+	var changes []autov1alpha1.ResourceChange
+	for i := range 200 {
+		changes = append(changes, changed("a:b:C", fmt.Sprintf("x%d%s", i, strings.Repeat("y", 1000)), strings.Repeat("p", 250)))
+	}
+	o.sees(time.Minute, changes...)
+	o.sees(time.Second, changes...)
+	message := conditions.GetMessage(o.stack, pulumiv1.DriftedCondition)
+	NewWithT(t).Expect(len(message)).To(BeNumerically("<", maxDriftText+200))
+}

@@ -1,0 +1,348 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/backoff"
+	"github.com/stack-controller/stack-controller/internal/references"
+	"github.com/stack-controller/stack-controller/internal/source"
+)
+
+const (
+	// firstFetchWait is the time from a fetch that failed to the next one. It grows with the time for which the problem has been shown.
+	firstFetchWait = 3 * time.Second
+	// briefFetch is the age of an artifact, to the second, from which a Stack shows that it is being fetched. Most fetches end sooner, and
+	// each write of a status costs everybody who watches.
+	briefFetch = 2 * time.Second
+	// namedReferences is how many changed objects a trigger names at most.
+	namedReferences = 3
+)
+
+// decideOnTrigger starts an update if there is a reason for one and nothing is missing. Otherwise it shows how the last one went.
+func decideOnTrigger(o observation) decision {
+	if problem := blocked(o); problem != nil {
+		return *problem
+	}
+	d := decideOnInputs(o)
+	if d.action == actionReady && correctsDrift(o) {
+		drift := o.stack.Status.Drift
+		d = decision{action: actionUpdate, wake: byUpdate, kind: autov1alpha1.UpdateTypeUp, driftDigest: drift.Digest, cause: pulumiv1.PlanForDrift,
+			message: "Correcting drift: " + describeDrift(drift)}
+	}
+	if d.action != actionUpdate {
+		return d
+	}
+	if o.behind != nil {
+		return *blockedByDependency(o, o.behind)
+	}
+	if o.stale != nil {
+		return decideOnStale(o)
+	}
+	if pending := awaitContent(o); pending != nil {
+		return *pending
+	}
+	return decideOnApproval(o, d)
+}
+
+// blocked returns what keeps the Stack from being updated, or nil.
+func blocked(o observation) *decision {
+	switch {
+	case o.specProblem != nil:
+		return &decision{action: actionStall, wake: byEdit, reason: pulumiv1.SpecInvalidReason, message: o.specProblem.Error()}
+	case o.sourceProblem != nil:
+		return blockedBySource(o, o.sourceProblem)
+	case o.dependency != nil:
+		return blockedByDependency(o, o.dependency)
+	}
+	return nil
+}
+
+func blockedBySource(o observation, problem *source.Problem) *decision {
+	d := &decision{action: actionWait, wake: byTime, reason: problem.Reason, message: problem.Message, after: o.waitInterval}
+	switch {
+	case problem.Pending:
+		d.action, d.wake, d.after, d.quiet = actionFetch, bySource, 0, onlySourceCounts(o.stack)
+	case problem.Permanent:
+		d.action, d.wake, d.after = actionStall, byEdit, 0
+	case problem.Watched:
+		d.wake, d.after = bySource, 0
+	}
+	return d
+}
+
+// blockedByDependency waits for the watch on the other Stack. The time is for a Stack of another shard, which is not watched.
+func blockedByDependency(o observation, problem *dependencyProblem) *decision {
+	d := &decision{action: actionWait, wake: byDependencies, reason: problem.reason, message: problem.message, after: o.waitInterval}
+	if problem.permanent {
+		d.action = actionStall
+	}
+	if problem.permanent && problem.reason != pulumiv1.DependencyCycleReason {
+		d.wake, d.after = byEdit, 0
+	}
+	return d
+}
+
+// decideOnStale keeps an update back until a prerequisite has run again.
+func decideOnStale(o observation) decision {
+	d := decision{action: actionWait, wake: byDependencies, reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: o.stale.message,
+		after: o.waitInterval}
+	if o.stale.request != "" {
+		d.action = actionRequestDependency
+	}
+	return d
+}
+
+// onlySourceCounts reports whether the last update did all that the Stack itself asks for, so that only its source can be a reason for
+// another one.
+func onlySourceCounts(stack *pulumiv1.Stack) bool {
+	last := stack.Status.LastUpdate
+	return last != nil && last.Generation == stack.Generation && unhandledRequest(stack) == "" && stack.DeletionTimestamp.IsZero()
+}
+
+// decideOnInputs starts an update if the inputs differ from those of the last attempt, or if one is due.
+func decideOnInputs(o observation) decision {
+	last := o.stack.Status.LastUpdate
+	start := decision{action: actionUpdate, wake: byUpdate, kind: autov1alpha1.UpdateTypeUp, cause: pulumiv1.PlanForChange}
+	if o.stack.Spec.Preview {
+		start.kind = autov1alpha1.UpdateTypePreview
+	}
+	if start.message = inputsChanged(o); start.message != "" {
+		start.fresh = true
+		return start
+	}
+	if contentMatters(o) {
+		// Only problems are shown: most new revisions of a repository with many stacks do not concern this one.
+		if pending := awaitContent(o); pending != nil {
+			if pending.action == actionFetch {
+				pending.quiet, pending.after = true, 0
+			}
+			return *pending
+		}
+	}
+	if plan := openPlan(o); plan != nil && !metLock(o, plan) {
+		start.message, start.driftDigest, start.cause = plan.Trigger, plan.Drift, plan.Cause
+		return start
+	}
+	if last.State == pulumiv1.StackUpdateFailed {
+		return decideOnFailure(o, start)
+	}
+	if !o.stack.Spec.ContinueResyncOnCommitMatch {
+		return decision{action: actionReady, wake: byEdit}
+	}
+	if left := untilDue(o.stack, resyncDue(o.stack, o.jitter), o.now); left > 0 {
+		return decision{action: actionReady, wake: byTime, after: left}
+	}
+	start.message, start.cause = "Resync time elapsed", pulumiv1.PlanForResync
+	return start
+}
+
+// inputsChanged says why the Stack has to be updated whatever the schedule says; empty when its inputs are those of the last attempt.
+func inputsChanged(o observation) (trigger string) {
+	last := o.stack.Status.LastUpdate
+	switch {
+	case last == nil:
+		return "Initial stack update"
+	case last.Generation != o.stack.Generation:
+		return fmt.Sprintf("New stack generation: %d", o.stack.Generation)
+	case forceRequested(o.stack):
+		return fmt.Sprintf("Forced sync request: %q", requestedAt(o.stack))
+	case unhandledRequest(o.stack) != "":
+		return fmt.Sprintf("Sync request: %q", unhandledRequest(o.stack))
+	case newContent(o):
+		return "New commit detected: " + describeRevision(o.artifact)
+	}
+	return referencesChanged(o)
+}
+
+// newContent reports whether the source offers something else than the last attempt ran. It does not know of content that was not
+// observed yet: see contentMatters.
+func newContent(o observation) bool {
+	last := o.stack.Status.LastUpdate
+	if contentMatters(o) {
+		return o.content.digest != "" && o.content.digest != last.ContentDigest
+	}
+	newRevision := o.stack.Spec.UpdateOn == pulumiv1.UpdateOnRevision && o.artifact != nil && last.Revision != "" &&
+		last.Revision != o.artifact.Revision
+	return newRevision || last.LastAttemptedCommit != commitOf(o.artifact)
+}
+
+// contentMatters reports whether there is a new revision whose content decides on an update. A Stack that did not record the content of
+// its last update is updated in any case, and so is one that asks for it with every revision.
+func contentMatters(o observation) bool {
+	last := o.stack.Status.LastUpdate
+	return o.artifact != nil && last.ContentDigest != "" && last.LastAttemptedCommit != commitOf(o.artifact) && !usesWholeArtifact(o.stack)
+}
+
+// usesWholeArtifact reports whether any change of the artifact is one of the Stack. A Program is one file, and a Stack may ask for an
+// update with every revision.
+func usesWholeArtifact(stack *pulumiv1.Stack) bool {
+	ofProgram := stack.Spec.ProgramRef != nil && stack.Spec.FluxSource == nil && !stack.HasGitSource()
+	return ofProgram || stack.Spec.UpdateOn == pulumiv1.UpdateOnRevision
+}
+
+// awaitContent returns what to do until the files of an operation are there, or nil if they are. A destroy does not depend on what is in
+// them.
+func awaitContent(o observation) *decision {
+	destroys := !o.stack.DeletionTimestamp.IsZero()
+	d := &decision{action: actionFetch, wake: byFetch}
+	switch {
+	case o.artifact == nil:
+		return nil
+	case o.content.problem != nil:
+		return fetchProblem(o, o.content.problem)
+	case !o.content.stored:
+		d.message = "fetching the artifact " + describeRevision(o.artifact)
+	case o.content.digest == "" && !destroys:
+		d.message = "looking through the files of the artifact " + describeRevision(o.artifact)
+	default:
+		return nil
+	}
+	// Not shown: an artifact that was published just now, and what is a detail of a periodic run.
+	last := o.stack.Status.LastUpdate
+	if left := briefFetch - o.now.Sub(o.artifact.Published); left > 0 {
+		d.quiet, d.after = true, min(left, briefFetch)
+	} else if last != nil && last.Generation == o.stack.Generation && last.LastAttemptedCommit == commitOf(o.artifact) {
+		d.quiet = true
+	}
+	return d
+}
+
+// fetchProblem waits for a problem that another artifact may solve, and stalls for one that needs a human. Either is tried again: a file
+// may be published again under the same digest, and a checkout may succeed with other credentials.
+func fetchProblem(o observation, err error) *decision {
+	if problem := (*source.Problem)(nil); errors.As(err, &problem) {
+		d := blockedBySource(o, problem)
+		d.wake, d.after = byTime, o.waitInterval
+		return d
+	}
+	if errors.Is(err, artifact.ErrSelectionTooComplex) {
+		return &decision{action: actionStall, wake: byEdit, reason: pulumiv1.SpecInvalidReason, message: err.Error()}
+	}
+	d := &decision{action: actionWait, wake: byTime, reason: pulumiv1.ArtifactFetchFailedReason, message: err.Error()}
+	switch fetchErrorKind(err) {
+	case artifact.Integrity:
+		d.reason = pulumiv1.ArtifactDigestMismatchReason
+	case artifact.TooLarge:
+		d.action, d.reason = actionStall, pulumiv1.ArtifactTooLargeReason
+	case artifact.Unusable:
+		d.action, d.reason = actionStall, pulumiv1.ArtifactUnusableReason
+	}
+	waited := time.Duration(0)
+	if shown := conditions.Get(o.stack, meta.ReadyCondition); shown != nil && shown.Reason == d.reason {
+		waited = o.now.Sub(shown.LastTransitionTime.Time)
+	}
+	d.after = backoff.Proportional(waited, firstFetchWait, max(o.waitInterval, firstFetchWait))
+	return d
+}
+
+func fetchErrorKind(err error) artifact.Kind {
+	if fetchError := (*artifact.FetchError)(nil); errors.As(err, &fetchError) {
+		return fetchError.Kind
+	}
+	return ""
+}
+
+// referencesChanged names the Secrets and ConfigMaps that have a version which the last attempt did not use; empty if none has. An object
+// that was deleted is no change: what was deployed stays as it is. If no version is recorded, objects were not watched during the last
+// attempt, and it is no change that they are watched now.
+func referencesChanged(o observation) string {
+	recorded := o.stack.Status.LastUpdate.ReferencesDigest
+	if recorded == "" {
+		return ""
+	}
+	changed := references.NotIn(o.references, recorded)
+	if len(changed) == 0 {
+		return ""
+	}
+	var names []string
+	for _, version := range changed[:min(len(changed), namedReferences)] {
+		names = append(names, fmt.Sprintf("%s %q", version.Kind, version.Name))
+	}
+	if more := len(changed) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return "Referenced Secret or ConfigMap changed: " + strings.Join(names, ", ")
+}
+
+// decideOnFailure retries with backoff, without an end: a failure whose cause went away must heal without a human.
+func decideOnFailure(o observation, start decision) decision {
+	last := o.stack.Status.LastUpdate
+	if left := untilDue(o.stack, retryDue(o.stack, o.jitter), o.now); left > 0 {
+		return decideToRetry(o, left)
+	}
+	switch {
+	case last.Conflicts > 0:
+		start.message = "The stack was locked"
+	case last.Interruptions > 0:
+		start.message = "The last update was interrupted"
+	default:
+		start.message = "Backoff time elapsed"
+	}
+	return start
+}
+
+// decideToRetry waits until the next attempt is due, or until the Stack becomes Stalled meanwhile.
+func decideToRetry(o observation, left time.Duration) decision {
+	last := o.stack.Status.LastUpdate
+	d := decision{action: actionRetry, wake: byTime, reason: retryReason(last), after: left,
+		message: fmt.Sprintf("%s, next attempt in %s: %s", describeFailure(last), left.Round(time.Second), last.Message)}
+	if patience := lockedUntilStalled(last, o.now); last.Conflicts > 0 && patience > 0 {
+		d.after = min(left, patience)
+	}
+	return d
+}
+
+// retryReason is the reason to show between two attempts. One failure, many failures and interruptions have different ones.
+func retryReason(last *pulumiv1.StackUpdateStatus) string {
+	switch {
+	case last.Conflicts > 0:
+		return pulumiv1.UpdateConflictReason
+	case last.Interruptions >= freeInterruptions+stalledAfterFailures:
+		return pulumiv1.UpdateFailedReason
+	case last.Interruptions > 0:
+		return pulumiv1.UpdateInterruptedReason
+	case last.Failures >= stalledAfterFailures:
+		return pulumiv1.UpdateFailedReason
+	case last.Reason == autov1alpha1.PlanViolatedReason:
+		return pulumiv1.PlanViolatedReason
+	case last.Reason == autov1alpha1.PlanTooLargeReason:
+		return pulumiv1.PlanTooLargeReason
+	case stackWasMissing(last):
+		return pulumiv1.StackLostReason
+	case last.Type == autov1alpha1.UpdateTypePreview:
+		return pulumiv1.PreviewFailedReason
+	}
+	return pulumiv1.RetryingAfterFailureReason
+}
+
+func describeFailure(last *pulumiv1.StackUpdateStatus) string {
+	switch {
+	case last.Conflicts > 0:
+		return fmt.Sprintf("%s waits for the lock of the stack", last.Type)
+	case last.Interruptions > 0:
+		return fmt.Sprintf("%s was interrupted %d times in a row", last.Type, last.Interruptions)
+	}
+	return fmt.Sprintf("%s failed (attempt %d)", last.Type, last.Failures)
+}
+
+// mustExist reports whether the Pulumi stack has to be in the backend. One that was deployed may be missing because a volume is not
+// mounted, the bucket is another one, or somebody removed the state. To create it again would create every resource a second time, and
+// to destroy it would prove nothing. So neither is done unless the user allows it.
+func mustExist(stack *pulumiv1.Stack) bool {
+	mayCreate := stack.Annotations[pulumiv1.CreateMissingStackAnnotation] == "true"
+	return stack.Status.DeployedStack != "" && stack.Status.DeployedStack == stack.Spec.Stack && !mayCreate
+}
+
+// stackWasMissing reports whether the last update found that the Pulumi stack is missing.
+func stackWasMissing(last *pulumiv1.StackUpdateStatus) bool {
+	return last != nil && last.Reason == autov1alpha1.StackLostReason
+}

@@ -1,0 +1,65 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// +kubebuilder:rbac:groups=auto.pulumi.com,resources=approvals,verbs=list;watch
+
+// observeApprovals finds what people decided about the plan in the status, and whether the Update that made it still exists. Who removes
+// that takes the plan back.
+func (r *Reconciler) observeApprovals(ctx context.Context, o *observation) error {
+	plan := o.stack.Status.Plan
+	if plan == nil || o.stack.Spec.Approval == nil || isSettled(plan) {
+		return nil
+	}
+	planned, err := r.getUpdate(ctx, types.NamespacedName{Namespace: o.stack.Namespace, Name: plan.Name})
+	if err != nil {
+		return err
+	}
+	o.planGone = planned == nil || !planned.DeletionTimestamp.IsZero()
+	var list autov1alpha1.ApprovalList
+	if err := r.List(ctx, &list, client.InNamespace(o.stack.Namespace), client.MatchingFields{approvalIndex: plan.Name}); err != nil {
+		return fmt.Errorf("list the approvals of plan %s: %w", plan.Name, err)
+	}
+	o.approvals = list.Items
+	return nil
+}
+
+// isAccepted reports whether an Approval counts, as its controller has found. A rejection counts before that: it must not be too late.
+func isAccepted(approval *autov1alpha1.Approval) bool {
+	conditions := approval.Status.Conditions
+	if approval.Spec.Decision == autov1alpha1.ApprovalReject {
+		return !meta.IsStatusConditionFalse(conditions, autov1alpha1.ApprovalAccepted)
+	}
+	return meta.IsStatusConditionTrue(conditions, autov1alpha1.ApprovalAccepted)
+}
+
+// requestsForApproval wakes the Stack whose plan the Approval is about.
+func (r *Reconciler) requestsForApproval(ctx context.Context, object client.Object) []reconcile.Request {
+	update := &autov1alpha1.Update{}
+	key := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.(*autov1alpha1.Approval).Spec.Update}
+	if err := r.Get(ctx, key, update); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "cannot read the update that an approval names", "update", key)
+		}
+		return nil
+	}
+	var requests []reconcile.Request
+	for _, owner := range update.OwnerReferences {
+		if owner.Kind == pulumiv1.StackKind {
+			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: update.Namespace, Name: owner.Name}})
+		}
+	}
+	return requests
+}

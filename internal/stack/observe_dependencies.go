@@ -1,0 +1,397 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/readyexpr"
+)
+
+const (
+	// shortestWindow replaces a succeededWithinDuration that is shorter. An update takes longer to end and to be noticed, so the
+	// prerequisite would run without an end and its dependent never.
+	shortestWindow = 10 * time.Second
+	// maxExpressions is how many dependencies with a readyExpr a Stack may have.
+	maxExpressions = 100
+	// maxWalk is how many Stacks are looked at in search of a cycle.
+	maxWalk = 10_000
+	// maxShownPath is how many Stacks of a cycle are named.
+	maxShownPath = 20
+	// pageSize is how many Stacks one answer of the API server has at most.
+	pageSize = 500
+)
+
+// dependsOnField is how messages call a Stack in spec.dependsOn.
+const dependsOnField = "dependency"
+
+// dependency is one Stack that another one waits for, in either field.
+type dependency struct {
+	name types.NamespacedName
+	// field is "prerequisite" or dependsOnField.
+	field string
+	// reason is that of a dependency that is not ready.
+	reason string
+	// window is how long ago the last success may be; nil stands for any time.
+	window *time.Duration
+	// expression says when the dependency is ready, in place of its condition.
+	expression string
+}
+
+// dependencyProblem is why another Stack keeps this one from being updated.
+type dependencyProblem struct {
+	// reason and message go into the conditions.
+	reason, message string
+	// permanent says that nothing but an edit helps.
+	permanent bool
+}
+
+// staleDependency is a prerequisite that is ready and succeeded too long ago. It matters only when there is something to update.
+type staleDependency struct {
+	name types.NamespacedName
+	// version is that of the prerequisite.
+	version string
+	// request is what has to be written into the annotation that asks for an update; empty when it is there, or must not be.
+	request string
+	message string
+}
+
+// dependent is a Stack that names another one as its prerequisite or dependency.
+type dependent struct {
+	name     types.NamespacedName
+	deleting bool
+}
+
+// dependenciesOf returns what the Stack waits for. One that is being deleted waits for nobody.
+func dependenciesOf(stack *pulumiv1.Stack) []dependency {
+	if !stack.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	return namedDependencies(stack)
+}
+
+// namedDependencies returns the dependencies that the spec names, also those of a Stack that is being deleted.
+func namedDependencies(stack *pulumiv1.Stack) []dependency {
+	list := make([]dependency, 0, len(stack.Spec.Prerequisites)+len(stack.Spec.DependsOn))
+	for _, prerequisite := range stack.Spec.Prerequisites {
+		item := dependency{
+			name:  types.NamespacedName{Namespace: stack.Namespace, Name: prerequisite.Name},
+			field: "prerequisite", reason: pulumiv1.PrerequisiteNotSatisfiedReason,
+		}
+		if required := prerequisite.Requirement; required != nil && required.SucceededWithinDuration != nil {
+			item.window = &required.SucceededWithinDuration.Duration
+		}
+		list = append(list, item)
+	}
+	for _, reference := range stack.Spec.DependsOn {
+		item := dependency{
+			name:  types.NamespacedName{Namespace: reference.Namespace, Name: reference.Name},
+			field: dependsOnField, reason: pulumiv1.DependencyNotReadyReason, expression: reference.ReadyExpr,
+		}
+		if item.name.Namespace == "" {
+			item.name.Namespace = stack.Namespace
+		}
+		list = append(list, item)
+	}
+	return list
+}
+
+// observeDependencies finds the first problem with what the Stack waits for. Problems that need an edit come first.
+func (r *Reconciler) observeDependencies(ctx context.Context, o *observation) error {
+	list := dependenciesOf(o.stack)
+	if len(list) == 0 || o.stack.Spec.Suspend || o.update != nil {
+		return nil // No update can start.
+	}
+	if o.dependency = r.checkDependencies(o.stack, list); o.dependency != nil {
+		return nil
+	}
+	self := client.ObjectKeyFromObject(o.stack)
+	cameFrom, err := r.walk(ctx, o.stack, dependenciesOf)
+	if err != nil {
+		return err
+	}
+	if _, inCycle := cameFrom[self]; inCycle {
+		o.dependency = cycleProblem(self, cameFrom)
+		return nil
+	}
+	for _, item := range list {
+		if err := r.observeDependency(ctx, o, item); err != nil || o.dependency != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkDependencies finds what is wrong with the fields themselves, whatever the other Stacks are like.
+func (r *Reconciler) checkDependencies(stack *pulumiv1.Stack, list []dependency) *dependencyProblem {
+	expressions := 0
+	for _, item := range list {
+		if item.name.Namespace != stack.Namespace && !r.AllowCrossNamespaceRefs {
+			return &dependencyProblem{reason: pulumiv1.AccessDeniedReason, permanent: true,
+				message: fmt.Sprintf("cannot depend on Stack %s: references to another namespace are not allowed", item.name)}
+		}
+		if item.expression == "" {
+			continue
+		}
+		if expressions++; expressions > maxExpressions {
+			return &dependencyProblem{reason: pulumiv1.InvalidCELExpressionReason, permanent: true,
+				message: fmt.Sprintf("a Stack may have %d dependencies with a readyExpr, and this one has more", maxExpressions)}
+		}
+		if err := readyexpr.Check(item.expression); err != nil {
+			return &dependencyProblem{reason: pulumiv1.InvalidCELExpressionReason, permanent: true,
+				message: fmt.Sprintf("the readyExpr of dependency %s cannot be used: %s", item.name, err)}
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) observeDependency(ctx context.Context, o *observation, item dependency) error {
+	required, err := r.getStack(ctx, item.name)
+	problem := ""
+	switch {
+	case apierrors.IsForbidden(err):
+		problem = "cannot be read: this controller may not look into its namespace"
+	case err != nil:
+		return err
+	default:
+		problem = unmet(ctx, item, o.stack, required)
+	}
+	if problem != "" {
+		o.dependency = &dependencyProblem{reason: item.reason, message: fmt.Sprintf("%s %s %s", item.field, item.name, problem)}
+		return nil
+	}
+	if o.stale == nil {
+		o.stale = staleness(required, item, o.now)
+	}
+	if o.behind == nil && item.followsRevision() {
+		o.behind = r.behindRevision(o, item, required)
+	}
+	return nil
+}
+
+// followsRevision reports whether the dependency has to deploy a revision of a common source first, as in Flux. An expression says by itself
+// what is required, and prerequisites are those of the Pulumi Kubernetes Operator, which has no such rule.
+func (d dependency) followsRevision() bool { return d.field == dependsOnField && d.expression == "" }
+
+// behindRevision returns what to wait for if the dependency has not deployed the artifact of the source that both Stacks use; nil if it has.
+// It matters only when there is something to update. A suspended one would never follow, and Stacks that follow a git repository by
+// themselves look at it at different times.
+func (r *Reconciler) behindRevision(o *observation, item dependency, required *pulumiv1.Stack) *dependencyProblem {
+	shared := r.Sources.Key(o.stack)
+	if o.artifact == nil || required.Spec.Suspend || shared == "" || shared != r.Sources.Key(required) ||
+		required.Status.LastUpdate.LastAttemptedCommit == commitOf(o.artifact) {
+		return nil
+	}
+	return &dependencyProblem{reason: item.reason,
+		message: fmt.Sprintf("%s %s has not deployed %s of the common source yet", item.field, item.name, describeRevision(o.artifact))}
+}
+
+// getStack returns nil for a Stack that does not exist. What it returns must not be changed. The cache does not have the Stacks of other
+// shards, so a Stack that is not in it is read from the API server.
+func (r *Reconciler) getStack(ctx context.Context, name types.NamespacedName) (*pulumiv1.Stack, error) {
+	if name.Name == "" {
+		return nil, nil // The API server admits the empty name, and refuses to look for it.
+	}
+	stack := &pulumiv1.Stack{}
+	if err := r.Get(ctx, name, stack, client.UnsafeDisableDeepCopy); err == nil {
+		return stack, nil
+	}
+	stack = &pulumiv1.Stack{}
+	err := r.Live.Get(ctx, name, stack)
+	switch {
+	case err == nil:
+		return stack, nil
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	}
+	return nil, fmt.Errorf("read the stack %s: %w", name, err)
+}
+
+// unmet says why the dependency is not ready; empty when it is.
+func unmet(ctx context.Context, item dependency, self, required *pulumiv1.Stack) string {
+	if item.expression == "" || required == nil {
+		return notReady(required)
+	}
+	ready, err := readyexpr.Evaluate(ctx, item.expression, self, required)
+	switch {
+	case errors.Is(err, readyexpr.ErrEvaluation):
+		return fmt.Sprintf("is not ready: readyExpr %q: %s", readyexpr.Shorten(item.expression), err)
+	case err != nil:
+		return "is not ready: " + err.Error()
+	case !ready:
+		return fmt.Sprintf("is not ready: readyExpr %q is false", readyexpr.Shorten(item.expression))
+	}
+	return ""
+}
+
+func notReady(required *pulumiv1.Stack) string {
+	switch {
+	case required == nil:
+		return "does not exist"
+	case required.Status.ObservedGeneration != required.Generation || !conditions.IsReady(required):
+		return "is not ready"
+	case required.Status.LastUpdate == nil || required.Status.LastUpdate.State != pulumiv1.StackUpdateSucceeded:
+		return "has not succeeded yet"
+	}
+	return ""
+}
+
+// staleness returns what to do about a prerequisite that succeeded longer ago than its window; nil if it did not.
+func staleness(required *pulumiv1.Stack, item dependency, now time.Time) *staleDependency {
+	if item.window == nil {
+		return nil
+	}
+	window, last := max(*item.window, shortestWindow), required.Status.LastUpdate
+	age := now.Sub(last.LastResyncTime.Time)
+	if age <= window {
+		return nil
+	}
+	stale := &staleDependency{name: item.name, version: required.ResourceVersion}
+	stale.message = fmt.Sprintf("%s %s succeeded %s ago, which is longer than %s", item.field, item.name, age.Round(time.Second), window)
+	request := "after-" + last.Name
+	switch {
+	case !required.DeletionTimestamp.IsZero():
+		stale.message += "; it is being deleted"
+	case required.Spec.Suspend:
+		stale.message += "; it is suspended and has to be resumed to run again"
+	case required.Annotations[pulumiv1.ReconcileRequestAnnotation] == request:
+		stale.message += "; it was asked to run again"
+	default:
+		stale.message += "; it is asked to run again"
+		stale.request = request
+	}
+	return stale
+}
+
+// walk is a breadth-first search from the Stack through its dependencies, as list returns them. It returns the predecessor of each Stack
+// that it found, which may be the first one again. It costs one read per Stack, of maxWalk Stacks at most.
+func (r *Reconciler) walk(
+	ctx context.Context, stack *pulumiv1.Stack, list func(*pulumiv1.Stack) []dependency,
+) (cameFrom map[types.NamespacedName]types.NamespacedName, err error) {
+	cameFrom = map[types.NamespacedName]types.NamespacedName{}
+	queue := []types.NamespacedName{}
+	for here := client.ObjectKeyFromObject(stack); ; {
+		for _, item := range r.allowedDependencies(stack, list) {
+			if _, known := cameFrom[item.name]; !known && len(cameFrom) < maxWalk {
+				cameFrom[item.name] = here
+				queue = append(queue, item.name)
+			}
+		}
+		if len(queue) == 0 {
+			return cameFrom, nil
+		}
+		here, queue = queue[0], queue[1:]
+		if stack, err = r.getStack(ctx, here); err != nil && !apierrors.IsForbidden(err) {
+			return nil, err
+		}
+	}
+}
+
+// allowedDependencies returns the dependencies of a Stack that count: those that are not allowed keep it waiting by themselves.
+func (r *Reconciler) allowedDependencies(stack *pulumiv1.Stack, list func(*pulumiv1.Stack) []dependency) []dependency {
+	if stack == nil {
+		return nil
+	}
+	return slices.DeleteFunc(list(stack), func(item dependency) bool {
+		return item.name.Namespace != stack.Namespace && !r.AllowCrossNamespaceRefs
+	})
+}
+
+// cycleProblem names the shortest way from the Stack through its dependencies back to itself.
+func cycleProblem(self types.NamespacedName, cameFrom map[types.NamespacedName]types.NamespacedName) *dependencyProblem {
+	names := []string{self.String()}
+	for here := cameFrom[self]; here != self; here = cameFrom[here] {
+		names = append(names, here.String())
+	}
+	names = append(names, self.String())
+	slices.Reverse(names)
+	if left := len(names) - maxShownPath; left > 0 {
+		names = append(names[:maxShownPath-1], fmt.Sprintf("(%d more)", left), names[len(names)-1])
+	}
+	return &dependencyProblem{reason: pulumiv1.DependencyCycleReason, permanent: true,
+		message: "the stacks wait for each other, remove one of these dependencies: " + strings.Join(names, " → ")}
+}
+
+// observeDependents finds the Stacks that have to go first. Those that this one depends on itself, directly or not, do not count: in
+// a cycle nobody waits.
+func (r *Reconciler) observeDependents(ctx context.Context, o *observation) error {
+	running := o.update != nil && !o.update.IsComplete()
+	if !destroysAfterDependents(o.stack) || running {
+		return nil
+	}
+	found, err := r.findDependents(ctx, o.stack)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	needed, err := r.walk(ctx, o.stack, namedDependencies)
+	if err != nil {
+		return err
+	}
+	o.dependents = slices.DeleteFunc(found, func(item dependent) bool {
+		_, isNeeded := needed[item.name]
+		return isNeeded
+	})
+	return nil
+}
+
+// destroysAfterDependents reports whether others may have to go before the Stack's resources are destroyed.
+func destroysAfterDependents(stack *pulumiv1.Stack) bool {
+	return !stack.DeletionTimestamp.IsZero() && stack.Spec.DestroyAfterDependents && !stack.Spec.Suspend
+}
+
+// findDependents returns the Stacks that name this one. The cache may lack Stacks of other shards and new ones, so that only the API server
+// can say that there are none.
+func (r *Reconciler) findDependents(ctx context.Context, stack *pulumiv1.Stack) ([]dependent, error) {
+	self := client.ObjectKeyFromObject(stack)
+	var known pulumiv1.StackList
+	if err := r.List(ctx, &known, client.MatchingFields{prerequisiteIndex: self.String()}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the stacks that depend on this one: %w", err)
+	}
+	if found := r.dependentsAmong(known.Items, self); len(found) > 0 {
+		return found, nil
+	}
+	if r.AllowCrossNamespaceRefs {
+		found, err := r.listDependents(ctx, self, "")
+		if !apierrors.IsForbidden(err) {
+			return found, err
+		}
+	}
+	return r.listDependents(ctx, self, stack.Namespace)
+}
+
+// listDependents asks the API server for those in a namespace, or in all of them.
+func (r *Reconciler) listDependents(ctx context.Context, self types.NamespacedName, namespace string) (found []dependent, err error) {
+	for token := ""; ; {
+		var page pulumiv1.StackList
+		if err := r.Live.List(ctx, &page, client.InNamespace(namespace), client.Limit(pageSize), client.Continue(token)); err != nil {
+			return nil, fmt.Errorf("list the stacks that depend on this one: %w", err)
+		}
+		found = append(found, r.dependentsAmong(page.Items, self)...)
+		if token = page.Continue; token == "" {
+			return found, nil
+		}
+	}
+}
+
+// dependentsAmong returns those of the Stacks that name the Stack, and may.
+func (r *Reconciler) dependentsAmong(stacks []pulumiv1.Stack, self types.NamespacedName) []dependent {
+	var found []dependent
+	for i := range stacks {
+		name := client.ObjectKeyFromObject(&stacks[i])
+		dependencies := r.allowedDependencies(&stacks[i], namedDependencies)
+		if name != self && slices.ContainsFunc(dependencies, func(item dependency) bool { return item.name == self }) {
+			found = append(found, dependent{name: name, deleting: !stacks[i].DeletionTimestamp.IsZero()})
+		}
+	}
+	return found
+}

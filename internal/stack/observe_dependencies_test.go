@@ -1,0 +1,379 @@
+package stack
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// dependent creates the named Stack after the changes, and does not wait for anything.
+func (s *stage) dependent(name string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
+	s.t.Helper()
+	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}, Spec: pulumiv1.StackSpec{Stack: name}}
+	withImage("one")(stack)
+	for _, change := range changes {
+		change(stack)
+	}
+	s.Expect(s.client.Create(s.t.Context(), stack)).To(Succeed())
+	return stack
+}
+
+func requires(names ...string) func(*pulumiv1.Stack) {
+	return func(stack *pulumiv1.Stack) {
+		stack.Spec.Prerequisites = nil
+		for _, name := range names {
+			stack.Spec.Prerequisites = append(stack.Spec.Prerequisites, pulumiv1.PrerequisiteRef{Name: name})
+		}
+	}
+}
+
+func dependsOn(name, expression string) func(*pulumiv1.Stack) {
+	return func(stack *pulumiv1.Stack) {
+		stack.Spec.DependsOn = []meta.DependencyReference{{Name: name, ReadyExpr: expression}}
+	}
+}
+
+func within(name string, window time.Duration) func(*pulumiv1.Stack) {
+	return func(stack *pulumiv1.Stack) {
+		stack.Spec.Prerequisites = []pulumiv1.PrerequisiteRef{{Name: name, Requirement: &pulumiv1.Requirement{
+			SucceededWithinDuration: &metav1.Duration{Duration: window},
+		}}}
+	}
+}
+
+func (s *stage) edit(stack *pulumiv1.Stack, change func(*pulumiv1.Stack)) {
+	s.t.Helper()
+	s.Expect(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
+	before := stack.DeepCopy()
+	change(stack)
+	s.Expect(s.client.Patch(s.t.Context(), stack, client.MergeFrom(before))).To(Succeed())
+}
+
+// succeed plays the Update controller: the update that is on its way succeeded at that time.
+func (s *stage) succeed(stack *pulumiv1.Stack, end time.Time) *pulumiv1.Stack {
+	s.t.Helper()
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
+	s.setUpdate(stack, func(update *autov1alpha1.Update) {
+		update.Status.StartTime, update.Status.EndTime = &metav1.Time{Time: end}, &metav1.Time{Time: end}
+		conditions.MarkFalse(update, autov1alpha1.UpdateProgressing, "Complete", "done")
+		conditions.MarkTrue(update, autov1alpha1.UpdateComplete, "Complete", "done")
+	})
+	return s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return conditions.IsReady(stack) && stack.Status.CurrentUpdate == nil
+	})
+}
+
+// notUpdated is a Stack that says why, and did not start anything.
+func notUpdated(reason, message string) func(*pulumiv1.Stack) bool {
+	return func(stack *pulumiv1.Stack) bool {
+		return conditions.GetReason(stack, meta.ReadyCondition) == reason && stack.Status.CurrentUpdate == nil &&
+			strings.Contains(conditions.GetMessage(stack, meta.ReadyCondition), message)
+	}
+}
+
+func inCycle(path ...string) func(*pulumiv1.Stack) bool {
+	return func(stack *pulumiv1.Stack) bool {
+		var names []string
+		for _, name := range path {
+			names = append(names, stack.Namespace+"/"+name)
+		}
+		return conditions.GetReason(stack, meta.StalledCondition) == pulumiv1.DependencyCycleReason &&
+			notUpdated(pulumiv1.DependencyCycleReason, strings.Join(names, " → "))(stack)
+	}
+}
+
+func working(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil }
+
+func TestCycleIsToldOnEachOfItsStacksAndHealsWithAnyOfThem(t *testing.T) {
+	for _, mended := range []string{"one", "two", "three"} {
+		t.Run(mended, func(t *testing.T) {
+			s := newStage(t)
+			stacks := map[string]*pulumiv1.Stack{
+				"one":     s.dependent("one", requires("two")),
+				"two":     s.dependent("two", dependsOn("three", "")),
+				"outside": s.dependent("outside", requires("one")),
+			}
+			s.await(stacks["two"], notUpdated(pulumiv1.DependencyNotReadyReason, "three does not exist"))
+			stacks["three"] = s.dependent("three", requires("one"), dependsOn("nobody", ""))
+			s.await(stacks["one"], inCycle("one", "two", "three", "one"))
+			s.await(stacks["two"], inCycle("two", "three", "one", "two"))
+			s.await(stacks["three"], inCycle("three", "one", "two", "three"))
+			s.await(stacks["outside"], notUpdated(pulumiv1.PrerequisiteNotSatisfiedReason, "one is not ready"))
+
+			s.edit(stacks[mended], func(stack *pulumiv1.Stack) { stack.Spec.Prerequisites, stack.Spec.DependsOn = nil, nil })
+			s.await(stacks[mended], working)
+			for _, name := range []string{"one", "two", "three"} {
+				s.await(stacks[name], func(stack *pulumiv1.Stack) bool { return !conditions.IsStalled(stack) })
+			}
+		})
+	}
+}
+
+func TestSmallCyclesAreTold(t *testing.T) {
+	s := newStage(t)
+	self := s.dependent("self", dependsOn("self", "true"))
+	s.await(self, inCycle("self", "self"))
+	s.edit(self, func(stack *pulumiv1.Stack) { stack.Spec.DependsOn = nil })
+	s.await(self, working)
+
+	left, right := s.dependent("left", requires("right")), s.dependent("right", requires("left"))
+	s.await(left, inCycle("left", "right", "left"))
+	s.await(right, inCycle("right", "left", "right"))
+	s.Expect(s.client.Delete(t.Context(), right)).To(Succeed())
+	s.await(left, notUpdated(pulumiv1.PrerequisiteNotSatisfiedReason, "right does not exist"))
+}
+
+func TestReadyStacksAreToldOfTheCycleThatAnEditCloses(t *testing.T) {
+	s := newStage(t)
+	base := s.dependent("base")
+	s.succeed(base, time.Now())
+	top := s.dependent("top", requires("base"))
+	s.succeed(top, time.Now())
+	s.edit(base, requires("top"))
+	s.await(base, inCycle("base", "top", "base"))
+	s.await(top, inCycle("top", "base", "top"))
+	// The edit is taken back, and nothing has to run.
+	s.edit(base, requires())
+	s.await(base, func(stack *pulumiv1.Stack) bool {
+		return conditions.IsReady(stack) && stack.Status.LastUpdate.Generation == stack.Generation
+	})
+	s.await(top, func(stack *pulumiv1.Stack) bool { return conditions.IsReady(stack) })
+}
+
+func TestReadyExprDecidesWhenADependencyIsReady(t *testing.T) {
+	s := newStage(t)
+	base := s.dependent("base")
+	s.await(base, working)
+	top := s.dependent("top", dependsOn("base", "dep.metadata.labels['phase'] == self.spec.stack && dep.apiVersion == 'pulumi.com/v1'"))
+	s.await(top, notUpdated(pulumiv1.DependencyNotReadyReason, "cannot be evaluated"))
+	s.edit(base, func(stack *pulumiv1.Stack) { metav1.SetMetaDataLabel(&stack.ObjectMeta, "phase", "none") })
+	s.await(top, notUpdated(pulumiv1.DependencyNotReadyReason, "is false"))
+	s.edit(base, func(stack *pulumiv1.Stack) { metav1.SetMetaDataLabel(&stack.ObjectMeta, "phase", "top") })
+	s.await(top, working)
+	s.Expect(conditions.IsReady(base)).To(BeFalse(), "the expression takes the place of the condition")
+}
+
+func TestReadyExprThatIsNoneStalls(t *testing.T) {
+	s := newStage(t)
+	for name, expression := range map[string]string{
+		"syntax": "dep.", "type": "'text'", "variable": "other.status", "long": strings.Repeat("true || ", 2000) + "true", "field": "dep.spec.secrets.a == 'x'",
+		"pattern": `self.metadata.name.matches("(a{1000}){1000}")`, "macro": "optional.of(1).optMap(a, a).hasValue()",
+	} {
+		stack := s.dependent(name, dependsOn("nobody", expression))
+		s.await(stack, reasonIs(meta.StalledCondition, pulumiv1.InvalidCELExpressionReason))
+		s.Expect(conditions.GetReason(stack, meta.ReadyCondition)).To(Equal(pulumiv1.InvalidCELExpressionReason))
+		s.edit(stack, dependsOn("nobody", "true"))
+		s.await(stack, notUpdated(pulumiv1.DependencyNotReadyReason, "nobody does not exist"))
+	}
+}
+
+func TestPrerequisiteThatSucceededTooLongAgoIsAskedToRunOnce(t *testing.T) {
+	s := newStage(t)
+	base := s.dependent("base")
+	base = s.succeed(base, time.Now().Add(-time.Hour))
+	first := base.Status.LastUpdate.Name
+	top := s.dependent("top", within("base", time.Minute))
+	s.await(top, notUpdated(pulumiv1.PrerequisiteNotSatisfiedReason, "base"))
+	base = s.await(base, working)
+	s.Expect(base.Annotations).To(HaveKeyWithValue(pulumiv1.ReconcileRequestAnnotation, "after-"+first))
+	generation := base.Generation
+	other := s.dependent("other", within("base", 2*time.Minute))
+	s.await(other, notUpdated(pulumiv1.PrerequisiteNotSatisfiedReason, "base"))
+	base = s.succeed(base, time.Now())
+	s.Expect(base.Generation).To(Equal(generation))
+	s.await(top, working)
+	s.await(other, working)
+	s.Expect(base.Annotations).To(HaveKeyWithValue(pulumiv1.ReconcileRequestAnnotation, "after-"+first), "nobody asked again")
+}
+
+func TestStalePrerequisiteThatIsSuspendedIsNotAsked(t *testing.T) {
+	s := newStage(t)
+	base := s.dependent("base")
+	base = s.succeed(base, time.Now().Add(-time.Hour))
+	s.edit(base, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = true })
+	top := s.dependent("top", within("base", time.Minute))
+	s.await(top, func(stack *pulumiv1.Stack) bool {
+		return conditions.GetReason(stack, meta.ReadyCondition) == pulumiv1.PrerequisiteNotSatisfiedReason
+	})
+	s.Consistently(func(g Gomega) {
+		g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(base), base)).To(Succeed())
+		g.Expect(base.Annotations).NotTo(HaveKey(pulumiv1.ReconcileRequestAnnotation))
+	}, "1s").Should(Succeed())
+	s.edit(base, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = false })
+	s.succeed(base, time.Now())
+	s.await(top, working)
+}
+
+func TestStalePrerequisiteMattersOnlyWhenThereIsSomethingToUpdate(t *testing.T) {
+	g := NewWithT(t)
+	required := upToDate().stack
+	required.Status.LastUpdate.LastResyncTime = ago(time.Hour)
+	item := dependency{name: client.ObjectKeyFromObject(required), field: "prerequisite", window: new(time.Minute)}
+	stale := func(o *observation) { o.stale = staleness(required, item, now) }
+	g.Expect(decide(*with(upToDate(), stale)).action).To(Equal(actionReady))
+	g.Expect(decide(*with(failed(1, time.Second), stale)).action).To(Equal(actionRetry))
+	newCommit := func(o *observation) { o.artifact.Digest = "sha256:b" }
+	g.Expect(decide(*with(upToDate(), stale, newCommit)).action).To(Equal(actionRequestDependency))
+	required.Annotations = map[string]string{pulumiv1.ReconcileRequestAnnotation: "after-app-1"}
+	g.Expect(decide(*with(upToDate(), stale, newCommit)).action).To(Equal(actionWait))
+
+	required.Status.LastUpdate.LastResyncTime = ago(5 * time.Second)
+	g.Expect(staleness(required, dependency{window: new(time.Millisecond)}, now)).To(BeNil(), "an update cannot be that young for long")
+}
+
+func TestDependenciesAreLookedAtOnlyWhenAnUpdateCouldStart(t *testing.T) {
+	g := NewWithT(t)
+	o := upToDate()
+	o.stack.Spec.DependsOn = []meta.DependencyReference{{Name: "base", ReadyExpr: "'none'"}}
+	o.stack.Spec.Suspend = true
+	g.Expect((&Reconciler{}).observeDependencies(t.Context(), o)).To(Succeed())
+	o.stack.Spec.Suspend, o.update = false, updating().update
+	g.Expect((&Reconciler{}).observeDependencies(t.Context(), o)).To(Succeed())
+	g.Expect(o.dependency).To(BeNil())
+	o.update = nil
+	g.Expect((&Reconciler{}).observeDependencies(t.Context(), o)).To(Succeed())
+	g.Expect(o.dependency.reason).To(Equal(pulumiv1.InvalidCELExpressionReason))
+}
+
+func TestStackMayHaveAHundredExpressions(t *testing.T) {
+	g := NewWithT(t)
+	list := make([]dependency, maxExpressions)
+	for i := range list {
+		list[i] = dependency{expression: "true"}
+	}
+	g.Expect((&Reconciler{}).checkDependencies(&pulumiv1.Stack{}, list)).To(BeNil())
+	list = append(list, dependency{expression: "true"})
+	g.Expect((&Reconciler{}).checkDependencies(&pulumiv1.Stack{}, list).message).To(ContainSubstring("100 dependencies"))
+}
+
+// dependentNamed is a Stack that depends on team/base.
+func dependentNamed(namespace, name string, changes ...func(*pulumiv1.Stack)) pulumiv1.Stack {
+	stack := pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	stack.Spec.DependsOn = []meta.DependencyReference{{Namespace: "team", Name: "base"}}
+	for _, change := range changes {
+		change(&stack)
+	}
+	return stack
+}
+
+func ending(stack *pulumiv1.Stack) { stack.DeletionTimestamp = &metav1.Time{Time: now} }
+
+func TestDependentsAreThoseThatMayNameTheStack(t *testing.T) {
+	g := NewWithT(t)
+	base := types.NamespacedName{Namespace: "team", Name: "base"}
+	stacks := []pulumiv1.Stack{
+		dependentNamed("team", "web"),
+		dependentNamed("team", "db", requires("base"), func(s *pulumiv1.Stack) { s.Spec.DependsOn = nil }, ending),
+		dependentNamed("other", "web"),
+		dependentNamed("team", "alone", func(s *pulumiv1.Stack) { s.Spec.DependsOn = nil }),
+		dependentNamed("team", "base"),
+		dependentNamed("other", "base", requires("base"), func(s *pulumiv1.Stack) { s.Spec.DependsOn = nil }),
+	}
+	same := []dependent{
+		{name: types.NamespacedName{Namespace: "team", Name: "web"}},
+		{name: types.NamespacedName{Namespace: "team", Name: "db"}, deleting: true},
+	}
+	g.Expect((&Reconciler{}).dependentsAmong(stacks, base)).To(Equal(same))
+	g.Expect((&Reconciler{AllowCrossNamespaceRefs: true}).dependentsAmong(stacks, base)).To(
+		Equal(append(same, dependent{name: types.NamespacedName{Namespace: "other", Name: "web"}})))
+}
+
+func TestDependentsThatNobodyDeletesAreNamedFirst(t *testing.T) {
+	g := NewWithT(t)
+	var list []dependent
+	for i := range 7 {
+		list = append(list, dependent{name: types.NamespacedName{Namespace: "team", Name: fmt.Sprint("s", i)}, deleting: i < 4})
+	}
+	g.Expect(describeDependents(list)).To(ContainSubstring(
+		": team/s4, team/s5, team/s6, team/s0 (is being deleted), team/s1 (is being deleted), 2 more; delete"))
+}
+
+func TestStackIsWokenByWhatItsDependentsNameAndByTheirEnd(t *testing.T) {
+	g := NewWithT(t)
+	web := dependentNamed("team", "web")
+	other, gone, ready := web.DeepCopy(), web.DeepCopy(), web.DeepCopy()
+	other.Spec.DependsOn = nil
+	ending(gone)
+	conditions.MarkTrue(ready, meta.ReadyCondition, "Done", "done")
+	for changed, expected := range map[*pulumiv1.Stack]bool{other: true, gone: true, ready: false} {
+		g.Expect(dependentChanged.Update(event.UpdateEvent{ObjectOld: &web, ObjectNew: changed})).To(Equal(expected))
+	}
+	g.Expect(dependentChanged.Delete(event.DeleteEvent{Object: &web})).To(BeTrue())
+	g.Expect(dependentChanged.Create(event.CreateEvent{Object: &web})).To(BeFalse())
+}
+
+// deployedStack is the Stack "app" of the stage, deployed, with something to destroy.
+func (s *stage) deployedStack(change func(*pulumiv1.Stack)) *pulumiv1.Stack {
+	s.t.Helper()
+	stack := s.newStack(func(stack *pulumiv1.Stack) {
+		stack.Spec.DestroyOnFinalize = true
+		change(stack)
+	})
+	s.setWorkspace(starting)
+	return s.succeed(stack, time.Now())
+}
+
+func (s *stage) awaitGone(stack *pulumiv1.Stack) {
+	s.t.Helper()
+	s.Eventually(func() bool {
+		return apierrors.IsNotFound(s.client.Get(s.t.Context(), client.ObjectKeyFromObject(stack), stack))
+	}).Should(BeTrue())
+}
+
+// endDestroy plays the Update controller.
+func (s *stage) endDestroy(stack *pulumiv1.Stack) {
+	s.t.Helper()
+	s.await(stack, working)
+	s.setUpdate(stack, func(update *autov1alpha1.Update) {
+		s.Expect(update.Spec.Type).To(Equal(autov1alpha1.UpdateTypeDestroy))
+		update.Status.StartTime, update.Status.EndTime = new(metav1.Now()), new(metav1.Now())
+		conditions.MarkTrue(update, autov1alpha1.UpdateComplete, "Complete", "done")
+	})
+}
+
+// Here only watches wake a Stack.
+func TestStackIsDestroyedOnceItsLastDependentIsGone(t *testing.T) {
+	s := newStage(t)
+	stack := s.deployedStack(func(stack *pulumiv1.Stack) { stack.Spec.DestroyAfterDependents = true })
+	one, two := s.dependent("one", requires("app")), s.dependent("two", dependsOn("app", ""))
+	for _, each := range []*pulumiv1.Stack{one, two} {
+		s.succeed(each, time.Now())
+	}
+	s.Expect(s.client.Delete(t.Context(), stack)).To(Succeed())
+	s.await(stack, notUpdated(pulumiv1.DependentsExistReason, s.namespace+"/one, "+s.namespace+"/two;"))
+	s.edit(one, requires())
+	s.await(stack, notUpdated(pulumiv1.DependentsExistReason, "any more: "+s.namespace+"/two;"))
+	s.Expect(s.client.Delete(t.Context(), two)).To(Succeed())
+	s.awaitGone(two)
+	s.endDestroy(stack)
+	s.awaitGone(stack)
+}
+
+func TestDestroyThatMissesItsServiceAccountSaysSoAndGoesOnWithIt(t *testing.T) {
+	s := newStage(t)
+	stack := s.deployedStack(func(*pulumiv1.Stack) {})
+	s.Expect(s.client.Delete(t.Context(), stack)).To(Succeed())
+	s.await(stack, working)
+	s.setWorkspace(failing(autov1alpha1.ServiceAccountNotFoundReason, `serviceaccount "deployer" not found`))
+	s.await(stack, reasonIs(meta.ReadyCondition, pulumiv1.WorkspaceNotReadyReason))
+	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(And(
+		ContainSubstring(`(ServiceAccountNotFound): serviceaccount "deployer" not found`), ContainSubstring(pulumiv1.OrphanAnnotation+"=true")))
+	s.setWorkspace(starting)
+	s.await(stack, reasonIs(meta.ReconcilingCondition, pulumiv1.StackProcessingReason))
+	s.endDestroy(stack)
+	s.awaitGone(stack)
+}

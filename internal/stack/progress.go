@@ -1,0 +1,123 @@
+package stack
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// showProgress shows how far the Update is, or what keeps it from starting.
+func (r *Reconciler) showProgress(o *observation, update *autov1alpha1.Update) outcome {
+	if hasFailed(o.workspace) {
+		return r.showWorkspaceFailure(o.stack, failureOf(o.workspace))
+	}
+	reason, message := update.WaitingProblem()
+	switch {
+	case reason != "":
+		if update.Spec.Type == autov1alpha1.UpdateTypeDestroy {
+			message += "; " + orphanHint
+		}
+		// The event is recorded once for each reason, and only where somebody may have to help.
+		known := reason == autov1alpha1.UpdateTransientFailureReason || conditions.GetReason(o.stack, meta.ReadyCondition) == reason
+		markWaiting(o.stack, reason, message)
+		return r.warn(o.stack, known, reason, message)
+	case mayMeetLockAgain(o.stack, update, o.now) > 0:
+		return outcome{after: mayMeetLockAgain(o.stack, update, o.now)}
+	case keepsReady(o.stack):
+	case failsRepeatedly(o.stack):
+		last := o.stack.Status.LastUpdate
+		markStalled(o.stack, pulumiv1.UpdateFailedReason,
+			fmt.Sprintf("%s, another attempt is on its way: %s", describeFailure(last), last.Message))
+	default:
+		markProgressing(o.stack, whileDeleted(o.stack, update, describeProgress(o.workspace, update)))
+	}
+	return outcome{}
+}
+
+// whileDeleted adds to the progress of an Update what it means for a Stack that is deleted.
+func whileDeleted(stack *pulumiv1.Stack, update *autov1alpha1.Update, message string) string {
+	switch {
+	case stack.DeletionTimestamp.IsZero():
+	case nothingToDestroy(stack) != "":
+		return message + "; the stack goes when the update has ended"
+	case update.Spec.Type != autov1alpha1.UpdateTypeDestroy:
+		return message + "; the resources are destroyed when the update has ended"
+	}
+	return message
+}
+
+// describeProgress is one line about an Update that is on its way. If the workspace is ready, an Update that its controller has not seen yet
+// is described as it will be a moment later.
+func describeProgress(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) string {
+	unseen := workspace != nil && workspace.CanRunOperations() && len(update.Status.Conditions) == 0
+	if update.HasStarted() || unseen {
+		return fmt.Sprintf("stack is being processed: %s by update %s", update.Spec.Type, update.Name)
+	}
+	message, waits := "waiting for workspace readiness", conditions.GetMessage(update, autov1alpha1.UpdateProgressing)
+	switch {
+	case conditions.GetReason(update, autov1alpha1.UpdateProgressing) == autov1alpha1.QueuedReason:
+		return fmt.Sprintf("update %s %s", update.Name, waits)
+	case waits != "":
+		message += ": " + waits
+	}
+	return message
+}
+
+// workspaceFailure is why operations cannot run in a Workspace, where it is something that somebody may have to mend.
+type workspaceFailure struct {
+	// reason goes into the Stack's conditions.
+	reason string
+	// stalled says that the Workspace sees no way out by itself.
+	stalled bool
+	// prefix names the Workspace's own reason. The detail that follows it may differ from one reconcile to the next.
+	prefix, detail string
+}
+
+// failureOf returns the failure of the Workspace; the zero value when there is none, when it is merely on its way, or when what
+// the status says is about an earlier specification.
+func failureOf(workspace *autov1alpha1.Workspace) workspaceFailure {
+	if workspace == nil || !workspace.DeletionTimestamp.IsZero() {
+		return workspaceFailure{}
+	}
+	ready := conditions.Get(workspace, autov1alpha1.WorkspaceReady)
+	stalled := conditions.IsStalled(workspace)
+	failing := conditions.GetReason(workspace, autov1alpha1.WorkspaceReconciling) == meta.ProgressingWithRetryReason
+	if ready == nil || workspace.CanRunOperations() || ready.ObservedGeneration != workspace.Generation || !stalled && !failing {
+		return workspaceFailure{}
+	}
+	failure := workspaceFailure{reason: pulumiv1.WorkspaceNotReadyReason, stalled: stalled, detail: ready.Message,
+		prefix: fmt.Sprintf("workspace %q is not ready (%s): ", workspace.Name, ready.Reason)}
+	switch {
+	case stalled && ready.Reason == autov1alpha1.IncompatibleConfigurationReason:
+		failure.reason = pulumiv1.PulumiVersionTooLowReason
+	case stalled:
+		failure.reason = pulumiv1.WorkspaceFailedReason
+	}
+	return failure
+}
+
+func hasFailed(workspace *autov1alpha1.Workspace) bool {
+	return failureOf(workspace) != workspaceFailure{}
+}
+
+// showWorkspaceFailure shows the failure of the Workspace that an update needs. It uses up no attempt, and goes with its cause: the
+// watch on Workspaces wakes the Stack. The event is recorded once for each reason.
+func (r *Reconciler) showWorkspaceFailure(stack *pulumiv1.Stack, failure workspaceFailure) outcome {
+	known := conditions.GetReason(stack, meta.ReadyCondition) == failure.reason &&
+		strings.HasPrefix(conditions.GetMessage(stack, meta.ReadyCondition), failure.prefix)
+	message := failure.prefix + failure.detail
+	if !stack.DeletionTimestamp.IsZero() {
+		message += "; the resources are destroyed when it is, unless the annotation " + pulumiv1.OrphanAnnotation + "=true leaves them"
+	}
+	if failure.stalled {
+		markStalled(stack, failure.reason, message)
+	} else {
+		markWaiting(stack, failure.reason, message)
+	}
+	return r.warn(stack, known, failure.reason, message)
+}

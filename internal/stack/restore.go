@@ -1,0 +1,157 @@
+package stack
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
+)
+
+// A status may have been written by another controller, or lost: backups leave it out, and it can be edited. It is corrected here, in
+// memory, before anything is decided.
+
+// restoreStatus restores what the Stack and its Updates know better than its status.
+func restoreStatus(o *observation) {
+	status := &o.stack.Status
+	restoreDeployed(o.stack)
+	keepLaterCondition(o.stack)
+	if o.updateRemoved {
+		// Somebody removed it, perhaps while it ran.
+		status.CurrentUpdate = nil
+		if status.LastUpdate != nil {
+			status.LastUpdate.Unsettled = true
+		}
+	}
+	if o.update != nil && (status.CurrentUpdate == nil || madeForOthers(status.CurrentUpdate, o.update)) {
+		// The controller that created it could not write so, or needs not yet. The conditions are what they would be.
+		setCurrent(o.stack, o.update)
+		if !keepsReady(o.stack) && !failsRepeatedly(o.stack) {
+			markProgressing(o.stack, describeProgress(nil, o.update))
+		}
+	}
+	status.Deployed = status.Deployed || o.deployed
+}
+
+// madeForOthers reports whether the Update was made for other inputs than the status says. One that takes the place of another has its
+// name. An Update of the Pulumi Kubernetes Operator does not say what it was made for.
+func madeForOthers(current *pulumiv1.CurrentStackUpdate, update *autov1alpha1.Update) bool {
+	return update.Annotations[pulumiv1.SpecDigestAnnotation] != "" && !equality.Semantic.DeepEqual(current, currentOf(update))
+}
+
+// restoreDeployed restores from the annotation that the Stack has deployed something: without that its finalizer would go without a
+// destroy.
+func restoreDeployed(stack *pulumiv1.Stack) {
+	status := &stack.Status
+	deployed, known := stack.Annotations[pulumiv1.DeployedStackAnnotation]
+	if !known || status.Deployed || wasDestroyed(status.LastUpdate) {
+		return
+	}
+	status.Deployed = true
+	if status.DeployedStack == "" {
+		status.DeployedStack = deployed
+	}
+}
+
+// keepLaterCondition keeps one of Reconciling and Stalled, which exclude each other, where both are there: a controller that applies its
+// own conditions leaves those of others.
+func keepLaterCondition(stack *pulumiv1.Stack) {
+	reconciling, stalled := conditions.Get(stack, meta.ReconcilingCondition), conditions.Get(stack, meta.StalledCondition)
+	switch {
+	case !conditions.IsTrue(stack, meta.ReconcilingCondition) || !conditions.IsTrue(stack, meta.StalledCondition):
+	case stalled.LastTransitionTime.Before(&reconciling.LastTransitionTime):
+		conditions.Delete(stack, meta.StalledCondition)
+	default:
+		conditions.Delete(stack, meta.ReconcilingCondition)
+	}
+}
+
+// adoptOperatorStatus makes a status that the Pulumi Kubernetes Operator wrote one of this controller, so that nothing runs merely because
+// the controller is another one. It knows that status by what it lacks: this controller never records an update without history.
+func adoptOperatorStatus(o *observation) {
+	status := &o.stack.Status
+	translateCommits(o)
+	last := status.LastUpdate
+	if last == nil || len(status.History) > 0 {
+		return
+	}
+	last.Message = readableMessage(last.Message)
+	if hasSource(o.stack) && o.artifact == nil {
+		return
+	}
+	metadata := map[string]string(nil)
+	if o.artifact != nil && last.LastAttemptedCommit == o.artifact.Commit() {
+		last.Revision = o.artifact.Revision
+		metadata = historyMetadata(last.Revision)
+	}
+	if last.Generation == o.stack.Generation {
+		last.SpecDigest = specDigest(o.stack)
+	}
+	status.History.Upsert(historyDigest(last.LastAttemptedCommit), last.LastResyncTime.Time, 0, string(last.State), metadata)
+	// The operator does not know these annotations, so a value that is there already is no request.
+	status.LastHandledReconcileAt, status.ObservedLastUpdateRequest = requestedAt(o.stack), lastUpdateRequest(o.stack)
+	// A Stack that only previews may share its Pulumi stack with one that deploys. The operator never destroys for it.
+	status.Deployed = status.Deployed || last.Type != autov1alpha1.UpdateTypePreview && !wasDestroyed(last)
+	if status.Deployed && last.State == pulumiv1.StackUpdateSucceeded {
+		status.DeployedStack = o.stack.Spec.Stack
+	}
+}
+
+// translateCommits replaces a revision by the digest of the artifact that has it: what this controller records as the commit.
+func translateCommits(o *observation) {
+	if o.artifact == nil || o.artifact.Revision == "" {
+		return
+	}
+	commits := []*string{}
+	if last := o.stack.Status.LastUpdate; last != nil {
+		commits = append(commits, &last.LastAttemptedCommit, &last.LastSuccessfulCommit)
+	}
+	if current := o.stack.Status.CurrentUpdate; current != nil {
+		commits = append(commits, &current.Commit)
+	}
+	for _, commit := range commits {
+		if *commit == o.artifact.Revision {
+			*commit = o.artifact.Commit()
+		}
+	}
+}
+
+const (
+	// maxMessage bounds the message of an update, in bytes.
+	maxMessage = 4 << 10
+	// maxSummary bounds the part of it that its first line has, when more is left out.
+	maxSummary = 256
+	// leftOut stands for lines that a message leaves out.
+	leftOut = "; …; "
+)
+
+// readableMessage makes one line of a bounded size of the message of the Pulumi Kubernetes Operator, which is all that the CLI printed, with
+// escape sequences. Why an update failed is at the end: of a long one, the first line is kept, and what follows the last line that says
+// "error:", or the end when that is near it. The result is its own readable message.
+func readableMessage(message string) string {
+	var lines []string
+	for line := range strings.Lines(plaintext.Strip(strings.ToValidUTF8(message, "\uFFFD"))) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	whole := strings.Join(lines, "; ")
+	if len(whole) <= maxMessage {
+		return whole
+	}
+	summary := plaintext.Start(lines[0], maxSummary) + leftOut
+	room := maxMessage - len(summary)
+	from := len(whole) - room
+	if lastError := strings.LastIndex("; "+whole, "; error:"); lastError > 0 {
+		from = min(from, lastError)
+	}
+	for !utf8.RuneStart(whole[from]) {
+		from++
+	}
+	return strings.TrimSpace(summary + plaintext.Start(whole[from:], room))
+}

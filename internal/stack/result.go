@@ -1,0 +1,317 @@
+package stack
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/references"
+)
+
+// recordResult takes the result of a finished Update into the status. Doing it twice changes nothing.
+func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update) error {
+	current, previous := stack.Status.CurrentUpdate, stack.Status.LastUpdate
+	if previous == nil {
+		previous = &pulumiv1.StackUpdateStatus{}
+	}
+	last := &pulumiv1.StackUpdateStatus{
+		Generation:           current.Generation,
+		SpecDigest:           current.SpecDigest,
+		ReconcileRequest:     current.ReconcileRequest,
+		Name:                 update.Name,
+		Type:                 update.Spec.Type,
+		State:                pulumiv1.StackUpdateSucceeded,
+		LastAttemptedCommit:  current.Commit,
+		LastSuccessfulCommit: current.Commit,
+		Revision:             current.Revision,
+		ContentDigest:        current.ContentDigest,
+		// Both what the Update read when it started and what there was when it was created: the cache may be behind the API server or,
+		// if somebody edited the Workspace, know of other objects. So a change causes one update too many at most.
+		ReferencesDigest: references.Union(current.ReferencesDigest, update.Status.ReferencesDigest),
+		Permalink:        update.Status.Permalink,
+		LastResyncTime:   endedBy(update, metav1.Now()),
+		ResourceChanges:  update.Status.ResourceChanges,
+		Unsettled:        leavesPendingOperations(update, previous),
+	}
+	if update.HasFailed() {
+		recordFailure(last, previous, stack, update)
+	} else if err := r.recordSuccess(ctx, stack, update, current); err != nil {
+		return err
+	}
+	recordDeployedStack(stack, update)
+	recordCorrection(stack, update)
+	stack.Status.LastUpdate, stack.Status.CurrentUpdate = last, nil
+	recordHistory(stack, last, update)
+	return nil
+}
+
+// recordFailure counts a failure. An attempt that did not get the lock, or that somebody cancelled in order to go on later, is none; what
+// came before it still counts.
+func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.Stack, update *autov1alpha1.Update) {
+	last.State = pulumiv1.StackUpdateFailed
+	last.Message = update.Status.Message
+	last.Reason = conditions.GetReason(update, autov1alpha1.UpdateFailed)
+	last.LastSuccessfulCommit = previous.LastSuccessfulCommit
+	last.Failures = previous.Failures
+	switch {
+	case update.WasInterrupted():
+		last.Interruptions = previous.Interruptions + 1
+	case update.WasLockedOut():
+		last.Interruptions, last.Conflicts, last.ConflictsSince = previous.Interruptions, previous.Conflicts+1, previous.ConflictsSince
+		if last.ConflictsSince == nil {
+			last.ConflictsSince = last.LastResyncTime.DeepCopy()
+		}
+	case stack.Spec.Suspend && last.Reason == autov1alpha1.CanceledReason:
+	default:
+		last.Failures++
+	}
+}
+
+// recordSuccess keeps what only a success brings.
+func (r *Reconciler) recordSuccess(
+	ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update, current *pulumiv1.CurrentStackUpdate,
+) (err error) {
+	if update.Status.ProjectInfo != nil {
+		stack.Status.ProjectInfo = update.Status.ProjectInfo
+	}
+	switch update.Spec.Type {
+	case autov1alpha1.UpdateTypeDestroy:
+		stack.Status.Outputs = nil
+		stack.Status.Deployed = false
+		stack.Status.LastAppliedRevision, stack.Status.LastAppliedOriginRevision = "", ""
+	case autov1alpha1.UpdateTypePreview:
+	default:
+		if stack.Status.Outputs, err = r.readOutputs(ctx, update); err != nil {
+			return err
+		}
+		stack.Status.LastAppliedRevision = current.Revision
+		stack.Status.LastAppliedOriginRevision = originRevision(current.Revision, commitOfUpdate(update))
+	}
+	return nil
+}
+
+// recordDeployedStack remembers which stack there is now. One of which resources were looked at exists, whatever came of it.
+func recordDeployedStack(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
+	succeeded := !update.HasFailed()
+	switch {
+	case changesNothing(update):
+	case update.Spec.Type == autov1alpha1.UpdateTypeDestroy:
+		if succeeded {
+			stack.Status.DeployedStack = ""
+		}
+	case succeeded || len(update.Status.ResourceChanges) > 0:
+		stack.Status.DeployedStack = update.Spec.StackName
+	}
+}
+
+// recordCorrection counts an update that was to correct drift, however it went.
+func recordCorrection(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
+	if digest := update.Annotations[pulumiv1.DriftUpdateAnnotation]; digest != "" && stack.Status.Drift != nil {
+		stack.Status.Drift.Correction = countCorrection(stack.Status.Drift, digest, endOf(update).Time)
+	}
+}
+
+// leavesPendingOperations reports whether pending operations may be in the state after the Update. One that was cut off can leave some. A
+// new agent does not know of it, and the lock may have been removed or have expired. So the Stack remembers it until an operation
+// succeeds.
+func leavesPendingOperations(update *autov1alpha1.Update, previous *pulumiv1.StackUpdateStatus) bool {
+	switch {
+	case changesNothing(update):
+		return previous.Unsettled
+	case !update.HasFailed():
+		return false
+	}
+	switch conditions.GetReason(update, autov1alpha1.UpdateFailed) {
+	case autov1alpha1.InterruptedReason, autov1alpha1.TimeoutReason:
+		return true
+	case autov1alpha1.CanceledReason:
+		return update.Status.StartTime != nil || previous.Unsettled
+	}
+	return previous.Unsettled
+}
+
+// mayHavePendingOperations reports whether pending operations may be in the state now. An Update that somebody removed while it ran has no
+// result.
+func mayHavePendingOperations(stack *pulumiv1.Stack) bool {
+	last := stack.Status.LastUpdate
+	return last != nil && last.Unsettled || last == nil && stack.Status.Deployed
+}
+
+// pruneUpdates deletes the oldest finished Updates beyond the limit, and all that merely met a lock. The one that was recorded last, and the
+// one that made the plan in the status, always stay.
+func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack, recorded string) error {
+	updates, err := r.updatesOf(ctx, stack)
+	if err != nil {
+		return err
+	}
+	room := max(stack.GetUpdateHistoryLimit()-1, 0)
+	for i := range slices.Backward(updates) {
+		update := &updates[i]
+		if !update.IsComplete() || update.Name == recorded || isPlanOf(stack, update) || isDriftCheck(update) {
+			continue
+		}
+		if !update.WasLockedOut() && room > 0 {
+			room--
+			continue
+		}
+		if err := r.Delete(ctx, update); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete the old update %s: %w", update.Name, err)
+		}
+	}
+	return nil
+}
+
+// isPlanOf reports whether the Update made the plan in the status of the Stack.
+func isPlanOf(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
+	return stack.Status.Plan != nil && stack.Status.Plan.Name == update.Name
+}
+
+// endedBy is when the update ended. Its agent's clock may be ahead of this one, by which the next attempt is due.
+func endedBy(update *autov1alpha1.Update, now metav1.Time) metav1.Time {
+	if end := endOf(update); end.Before(&now) {
+		return end
+	}
+	return now
+}
+
+func endOf(update *autov1alpha1.Update) metav1.Time {
+	if update.Status.EndTime != nil {
+		return *update.Status.EndTime
+	}
+	return metav1.Now()
+}
+
+// historyConflict is the status of attempts that met a lock.
+const historyConflict = "conflict"
+
+// recordHistory adds the result to the history. The entry about conflicts of the same digest goes when there is a result.
+func recordHistory(stack *pulumiv1.Stack, last *pulumiv1.StackUpdateStatus, update *autov1alpha1.Update) {
+	history, digest := &stack.Status.History, historyDigest(last.LastAttemptedCommit)
+	if last.Conflicts == 0 {
+		*history = slices.DeleteFunc(*history, func(snapshot meta.Snapshot) bool {
+			return snapshot.Digest == digest && snapshot.LastReconciledStatus == historyConflict
+		})
+	}
+	status := string(last.State)
+	switch {
+	case last.Conflicts > 0:
+		status = historyConflict
+	case last.Interruptions > 0: // Its outcome is not known.
+		status = "interrupted"
+	case last.Reason == autov1alpha1.CanceledReason:
+		status = "cancelled"
+	}
+	end, duration := endOf(update).Time, time.Duration(0)
+	if update.Status.StartTime != nil {
+		duration = end.Sub(update.Status.StartTime.Time)
+	}
+	history.Upsert(digest, end, duration, status, historyMetadata(last.Revision))
+}
+
+// historyDigest identifies an entry of the history; a Stack without source has one entry.
+func historyDigest(commit string) string {
+	return cmp.Or(commit, "none")
+}
+
+func historyMetadata(revision string) map[string]string {
+	if revision == "" {
+		return nil
+	}
+	return map[string]string{"revision": revision}
+}
+
+const (
+	// maskedOutput stands for the value of a secret output in the Stack's status, as JSON.
+	maskedOutput = `"` + pulumiv1.SecretOutputMask + `"`
+	// maxStatusOutputs bounds the outputs in the Stack's status, in bytes: etcd does not take an object of more than 1.5 MB, and
+	// everybody who watches Stacks gets them. Beyond it there are notes, for which there is maxStatusNotes of room.
+	maxStatusOutputs = 256 << 10
+	maxStatusNotes   = 64 << 10
+)
+
+// readOutputs returns the outputs of an Update as the Stack's status shows them.
+func (r *Reconciler) readOutputs(ctx context.Context, update *autov1alpha1.Update) (map[string]apiextensionsv1.JSON, error) {
+	if update.Status.Outputs == "" {
+		return nil, nil
+	}
+	secret := r.RecentOutputs.Take(update)
+	if secret == nil {
+		secret = &corev1.Secret{}
+		err := r.Live.Get(ctx, types.NamespacedName{Namespace: update.Namespace, Name: update.Status.Outputs}, secret)
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the outputs of update %s: %w", update.Name, err)
+		}
+	}
+	outputs, err := shownOutputs(secret)
+	if err != nil {
+		return nil, fmt.Errorf("read the outputs of update %s: %w", update.Name, err)
+	}
+	return outputs, nil
+}
+
+// shownOutputs returns the outputs in the Secret under their names, with secret ones masked. What is too large for the status is
+// replaced by a note that says where it is; the largest go first. Beyond some thousand outputs the last ones are not shown.
+func shownOutputs(secret *corev1.Secret) (map[string]apiextensionsv1.JSON, error) {
+	var masked []string
+	names := map[string]string{}
+	for annotation, into := range map[string]any{
+		autov1alpha1.SecretOutputsAnnotation: &masked, autov1alpha1.OutputNamesAnnotation: &names,
+	} {
+		if text := secret.Annotations[annotation]; text != "" && json.Unmarshal([]byte(text), into) != nil {
+			return nil, fmt.Errorf("the annotation %s is not valid", annotation)
+		}
+	}
+	values := maps.Clone(secret.Data)
+	for _, key := range masked {
+		delete(values, key)
+	}
+	for key := range secret.Data {
+		if !json.Valid(values[key]) {
+			values[key] = []byte(maskedOutput)
+		}
+	}
+	keys := slices.SortedFunc(maps.Keys(values), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(values[a]), len(values[b])), strings.Compare(a, b))
+	})
+	outputs := make(map[string]apiextensionsv1.JSON, len(keys))
+	size, limit := 0, maxStatusOutputs
+	for _, key := range keys {
+		name, value := key, values[key]
+		if original, renamed := names[key]; renamed {
+			name = original
+		}
+		if limit == maxStatusOutputs && size+len(name)+len(value) > limit {
+			// From here on all are as large, or larger.
+			limit += maxStatusNotes
+		}
+		if limit > maxStatusOutputs {
+			// A string always has a JSON form.
+			value, _ = json.Marshal(fmt.Sprintf("[%d bytes, see key %s of secret %s]", len(value), key, secret.Name))
+		}
+		if size += len(name) + len(value); size > limit {
+			break
+		}
+		outputs[name] = apiextensionsv1.JSON{Raw: value}
+	}
+	return outputs, nil
+}

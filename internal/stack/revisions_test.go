@@ -1,0 +1,73 @@
+package stack
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/source"
+)
+
+// oneStack is an API server that answers with the same Stack, whatever it is asked for.
+type oneStack struct {
+	client.Client
+	stack *pulumiv1.Stack
+}
+
+func (c oneStack) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	c.stack.DeepCopyInto(into.(*pulumiv1.Stack))
+	return nil
+}
+
+func TestDependencyWithTheSameSourceComesFirstWithEachRevision(t *testing.T) {
+	flux := func(change func(*pulumiv1.Stack)) *pulumiv1.Stack {
+		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}
+		stack.Spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: "GitRepository", Name: "fleet"}}
+		stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{State: pulumiv1.StackUpdateSucceeded, LastAttemptedCommit: "sha256:old"}
+		change(stack)
+		return stack
+	}
+	dependsOn := dependency{name: types.NamespacedName{Namespace: "default", Name: "first"}, field: dependsOnField, reason: pulumiv1.DependencyNotReadyReason}
+	o := &observation{
+		stack:    flux(func(*pulumiv1.Stack) {}),
+		artifact: &source.Artifact{Reference: artifact.Reference{Digest: "sha256:new", Revision: "main@sha1:new"}},
+	}
+	for name, test := range map[string]struct {
+		change func(*pulumiv1.Stack)
+		behind bool
+	}{
+		"is behind":            {func(*pulumiv1.Stack) {}, true},
+		"has the revision":     {func(s *pulumiv1.Stack) { s.Status.LastUpdate.LastAttemptedCommit = "sha256:new" }, false},
+		"has another source":   {func(s *pulumiv1.Stack) { s.Spec.FluxSource.SourceRef.Name = "other" }, false},
+		"has none":             {func(s *pulumiv1.Stack) { s.Spec.FluxSource = nil }, false},
+		"is suspended":         {func(s *pulumiv1.Stack) { s.Spec.Suspend = true }, false},
+		"in another namespace": {func(s *pulumiv1.Stack) { s.Namespace = "other" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			required := flux(test.change)
+			conditions.MarkTrue(required, meta.ReadyCondition, pulumiv1.ProcessingCompletedReason, "")
+			r := &Reconciler{Client: oneStack{stack: required}, Sources: &source.Set{Sources: []source.Source{&source.Flux{}}}}
+			seen := *o
+			g.Expect(r.observeDependency(t.Context(), &seen, dependsOn)).To(Succeed())
+			g.Expect(seen.dependency).To(BeNil())
+			g.Expect(seen.behind != nil).To(Equal(test.behind))
+			if test.behind {
+				g.Expect(seen.behind.message).To(ContainSubstring("has not deployed main@sha1:new of the common source yet"))
+			}
+		})
+	}
+	g := NewWithT(t)
+	g.Expect(dependsOn.followsRevision()).To(BeTrue())
+	g.Expect(dependency{field: dependsOnField, expression: "true"}.followsRevision()).To(BeFalse())
+	g.Expect(dependency{field: "prerequisite"}.followsRevision()).To(BeFalse())
+}

@@ -1,0 +1,90 @@
+package throughput
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+)
+
+// endless is data that comes in pieces of some size, one per second.
+type endless int
+
+func (e endless) Read(p []byte) (int, error) {
+	time.Sleep(time.Second)
+	return min(int(e), len(p)), nil
+}
+
+// copied reads from the Reader for at most ten minutes, and returns how long it could and why it ended.
+func copied(t *testing.T, from *Reader) (lasted time.Duration, cause error) {
+	t.Helper()
+	start := time.Now()
+	deadline, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	ctx, stop := Require(deadline, Window, from.Transferred)
+	defer stop()
+	buffer := make([]byte, 1<<20)
+	for ctx.Err() == nil {
+		if _, err := from.Read(buffer); err != nil {
+			return time.Since(start), err
+		}
+	}
+	return time.Since(start), context.Cause(ctx)
+}
+
+func TestBytePerSecondIsEndedAfterAWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		lasted, err := copied(t, NewReader(endless(1)))
+		g.Expect(lasted).To(BeNumerically("~", Window, 2*time.Second))
+		g.Expect(err).To(MatchError(MatchRegexp(`^the transfer is too slow: (29|30) bytes in 30s, where at least 64 KiB/s are expected$`)))
+	})
+}
+
+func TestTransferThatStopsIsEndedWithinTwoWindows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		quick := io.LimitReader(endless(1<<20), 40<<20) // 40 seconds of 1 MiB/s
+		lasted, err := copied(t, NewReader(io.MultiReader(quick, endless(0))))
+		g.Expect(lasted).To(And(BeNumerically(">", 40*time.Second), BeNumerically("<=", 40*time.Second+2*Window)))
+		g.Expect(err).To(BeAssignableToTypeOf(&Error{}))
+	})
+}
+
+func TestTransferAtTheMinimumGoesOnToItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		_, err := copied(t, NewReader(endless(Minimum*11/10)))
+		g.Expect(err).To(MatchError(context.DeadlineExceeded))
+	})
+}
+
+func TestWhatFollowsTheTransferMayTakeItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		for _, end := range []io.Reader{strings.NewReader("short"), iotest.ErrReader(io.ErrUnexpectedEOF)} {
+			reader := NewReader(end)
+			ctx, stop := Require(t.Context(), Window, reader.Transferred)
+			_, _ = io.Copy(io.Discard, reader)
+			time.Sleep(10 * Window)
+			g.Expect(ctx.Err()).NotTo(HaveOccurred())
+			stop()
+			synctest.Wait()
+		}
+	})
+}
+
+func TestStopLeavesNothingRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		ctx, stop := Require(t.Context(), Window, func() int64 { return 0 })
+		stop()
+		synctest.Wait() // and the bubble ends only when nothing runs
+		g.Expect(context.Cause(ctx)).To(MatchError(context.Canceled))
+	})
+}

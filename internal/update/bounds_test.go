@@ -1,0 +1,72 @@
+package update
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+)
+
+// largestSecrets are Secrets of the largest size, under any name.
+type largestSecrets struct{ ctrlclient.Reader }
+
+func (largestSecrets) Get(_ context.Context, _ ctrlclient.ObjectKey, object ctrlclient.Object, _ ...ctrlclient.GetOption) error {
+	object.(*corev1.Secret).Data = map[string][]byte{"key": make([]byte, corev1.MaxSecretSize-len("key")), "short": []byte("x")}
+	return nil
+}
+
+// maxOperationMemory is what the values of an operation may take while they are put together: the objects, the values, and a copy.
+const maxOperationMemory = 3 * maxValues
+
+func TestValuesOfAnOperationAreBounded(t *testing.T) {
+	doubling := []corev1.EnvVar{{Name: "V0", Value: strings.Repeat("x", 1<<10)}}
+	for i := range 40 {
+		doubling = append(doubling, corev1.EnvVar{Name: fmt.Sprint("V", i+1), Value: fmt.Sprintf("$(V%d)$(V%[1]d)", i)})
+	}
+	var prefixes []corev1.EnvFromSource
+	var secrets []corev1.EnvVar
+	var longest []corev1.EnvVar
+	var configured []autov1alpha1.ConfigItem
+	for i := range 1000 {
+		secret := corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "large"}}
+		prefixes = append(prefixes, corev1.EnvFromSource{Prefix: fmt.Sprint("P", i), SecretRef: &secret})
+		secrets = append(secrets, corev1.EnvVar{Name: fmt.Sprint("S", i), ValueFrom: secretKey(fmt.Sprint("secret-", i), "short")})
+		longest = append(longest, corev1.EnvVar{Name: "L", Value: strings.Repeat("x", maxVariable-len("L="))})
+		configured = append(configured, autov1alpha1.ConfigItem{Key: fmt.Sprint("c", i), ValueFrom: &autov1alpha1.ConfigValueFrom{
+			SecretKeyRef: &autov1alpha1.KeyReference{Name: "large", Key: "key"},
+		}})
+	}
+	for name, test := range map[string]struct {
+		workspace autov1alpha1.WorkspaceSpec
+		config    []autov1alpha1.ConfigItem
+		refusal   string
+	}{
+		"references that double":     {autov1alpha1.WorkspaceSpec{Env: doubling}, nil, `environment variable "V7" has more than 128 KiB`},
+		"a Secret with any prefix":   {autov1alpha1.WorkspaceSpec{EnvFrom: prefixes}, nil, `has more than 128 KiB`},
+		"a key of a thousand":        {autov1alpha1.WorkspaceSpec{Env: secrets}, nil, "the Secrets and ConfigMaps that the operation uses have more than 8 MiB"},
+		"the longest variables":      {autov1alpha1.WorkspaceSpec{Env: longest}, nil, "the environment and the configuration of the operation have more than 8 MiB"},
+		"one Secret in all settings": {autov1alpha1.WorkspaceSpec{}, configured, "the environment and the configuration of the operation have more than 8 MiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			values := &inputReader{reader: largestSecrets{}, namespace: "team"}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := values.environment(t.Context(), &autov1alpha1.Workspace{Spec: test.workspace})
+			if err == nil {
+				_, err = values.config(t.Context(), test.config)
+			}
+			runtime.ReadMemStats(&after)
+			g.Expect(err).To(BeAssignableToTypeOf(&invalidError{}))
+			g.Expect(err).To(MatchError(ContainSubstring(test.refusal)))
+			g.Expect(after.TotalAlloc - before.TotalAlloc).To(BeNumerically("<", maxOperationMemory))
+		})
+	}
+}

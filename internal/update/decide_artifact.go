@@ -1,0 +1,87 @@
+package update
+
+import (
+	"errors"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
+	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/source"
+)
+
+// fetchReasons are the reasons of an artifact that the store did not get; ArtifactFetchFailed is that of all others.
+var fetchReasons = map[artifact.Kind]string{
+	artifact.Integrity: pulumiv1.ArtifactDigestMismatchReason,
+	artifact.TooLarge:  pulumiv1.ArtifactTooLargeReason,
+	artifact.Unusable:  pulumiv1.ArtifactUnusableReason,
+}
+
+// decideOnFetchError waits for a source that has nothing to run, as far as anything but an edit can change that, and for an artifact
+// that the store could not get. Nothing is run, and nothing is given up: the file may be right later under the same digest.
+func decideOnFetchError(o *observation) decision {
+	var problem *source.Problem
+	var failed *artifact.FetchError
+	switch reason := pulumiv1.ArtifactFetchFailedReason; {
+	case !errors.As(o.artifact.err, &problem):
+		if errors.As(o.artifact.err, &failed) && fetchReasons[failed.Kind] != "" {
+			reason = fetchReasons[failed.Kind]
+		}
+		return artifactProblem(o, reason, o.artifact.err)
+	case problem.Pending:
+		return onTheWay(o, actionWait, autov1alpha1.ArtifactPendingReason, problem.Message, bySource)
+	case problem.Permanent:
+		return finish(autov1alpha1.ConfigInvalidReason, problem.Message)
+	}
+	d := artifactProblem(o, problem.Reason, problem)
+	if problem.Watched {
+		d.wake = bySource
+	}
+	return d
+}
+
+// deliveryReasons are the reasons of an artifact that the agent did not take.
+var deliveryReasons = map[error]string{
+	client.ErrFetchFailed:    pulumiv1.ArtifactFetchFailedReason,
+	client.ErrDigestMismatch: pulumiv1.ArtifactDigestMismatchReason,
+	client.ErrTooLarge:       pulumiv1.ArtifactTooLargeReason,
+	client.ErrInvalid:        pulumiv1.ArtifactUnusableReason,
+}
+
+// errNotKept says that an agent asks for what it has just taken. Without a wait that could go on for ever.
+var errNotKept = errors.New("the agent took the artifact and says that it does not have it")
+
+// decideOnDelivery brings the artifact to an agent that asks for it. When the last attempt failed, that is shown and waited out first.
+func decideOnDelivery(o *observation) decision {
+	switch err := o.delivery.err; {
+	case err == nil && o.delivery.digest != "" && o.delivery.digest == o.artifact.digest:
+		return transient(o, errNotKept, transientInterval)
+	case err == nil:
+		d := onTheWay(o, actionDeliver, autov1alpha1.SourceDeliveryReason, "the artifact is being delivered to the agent", byDelivery)
+		d.after = 2 * deliveryTimeout
+		return d
+	case errors.Is(err, client.ErrBusy):
+		return retryAfter(autov1alpha1.QueuedReason, err.Error(), busyInterval)
+	default:
+		for refusal, reason := range deliveryReasons {
+			if errors.Is(err, refusal) {
+				return artifactProblem(o, reason, err)
+			}
+		}
+		return transient(o, err, transientInterval)
+	}
+}
+
+func artifactProblem(o *observation, reason string, err error) decision {
+	return retryAfter(reason, err.Error(), retryDelay(o, reason, artifactRetryInterval, artifactRetryLimit))
+}
+
+// onTheWay waits for an artifact that is being fetched or delivered. It leaves the problem of the last attempt in the status
+// meanwhile. Otherwise the status would change twice per attempt, and whoever looks would mostly see that all is well.
+func onTheWay(o *observation, action action, reason, message string, wake waker) decision {
+	d := decision{action: action, reason: reason, message: message, wake: wake, brief: true}
+	if shown, why := o.update.WaitingProblem(); shown != "" && shown != autov1alpha1.UpdateTransientFailureReason {
+		d.reason, d.message = shown, why
+	}
+	return d
+}

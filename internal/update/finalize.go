@@ -1,0 +1,130 @@
+package update
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/patch"
+)
+
+const (
+	// forgetPatience bounds how long an Update waits until its agent has forgotten the operation. An agent keeps only so many,
+	// so nothing is lost when it does not hear of it.
+	forgetPatience = time.Minute
+	// forgetInterval is the time between two attempts.
+	forgetInterval = 5 * time.Second
+	// awaitedInterval is when an Update whose time is over is reconciled again that its Stack has not recorded.
+	awaitedInterval = 2 * time.Second
+)
+
+// finalize ends the work for a complete Update: its agent forgets the operation, the finalizer goes, and when its time is over
+// so does the Update.
+func (r *Reconciler) finalize(ctx context.Context, update *autov1alpha1.Update) (ctrl.Result, error) {
+	r.background.stop(ctrlclient.ObjectKeyFromObject(update))
+	r.turns.leave(ctrlclient.ObjectKeyFromObject(update))
+	if controllerutil.ContainsFinalizer(update, pulumiv1.Finalizer) {
+		if err := r.forgetOperation(ctx, update); err != nil {
+			if sinceCompletion(update) < forgetPatience {
+				ctrl.LoggerFrom(ctx).V(1).Info("the agent did not forget the operation, trying again", "error", err.Error())
+				return ctrl.Result{RequeueAfter: forgetInterval}, nil
+			}
+			ctrl.LoggerFrom(ctx).Info("the agent did not forget the operation; it removes old ones itself", "error", err.Error())
+		}
+		if err := r.patchFinalizers(ctx, update, controllerutil.RemoveFinalizer); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	if !update.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, nil
+	}
+	return r.expire(ctx, update)
+}
+
+// forgetOperation lets the agent remove what it keeps of the operation. What is kept goes with the Workspace.
+func (r *Reconciler) forgetOperation(ctx context.Context, update *autov1alpha1.Update) error {
+	if update.Status.StartTime == nil {
+		return nil
+	}
+	workspace, err := r.workspaceOf(ctx, update)
+	if err != nil || workspace == nil || !workspace.DeletionTimestamp.IsZero() {
+		return err
+	}
+	agent, err := r.Runtime.Connect(ctx, workspace)
+	if err != nil {
+		return err
+	}
+	return agent.ForgetOperation(ctx, string(update.UID))
+}
+
+// patchFinalizers changes the list of finalizers with the lock of the object's version, because a patch replaces the whole
+// list.
+func (r *Reconciler) patchFinalizers(ctx context.Context, update *autov1alpha1.Update, change func(ctrlclient.Object, string) bool) error {
+	before := update.DeepCopy()
+	if !change(update, pulumiv1.Finalizer) {
+		return nil
+	}
+	locked := ctrlclient.MergeFromWithOptions(before, ctrlclient.MergeFromWithOptimisticLock{})
+	if err := r.Patch(ctx, update, locked, patch.FieldOwner); err != nil {
+		return fmt.Errorf("write the finalizers: %w", err)
+	}
+	return nil
+}
+
+// expire deletes a complete Update whose time is over and whose result is not waited for, or comes back when it is.
+//
+// +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get
+func (r *Reconciler) expire(ctx context.Context, update *autov1alpha1.Update) (ctrl.Result, error) {
+	if update.Spec.TTLAfterCompleted == nil {
+		return ctrl.Result{}, nil
+	}
+	if left := update.Spec.TTLAfterCompleted.Duration - sinceCompletion(update); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
+	}
+	if awaited, err := r.isAwaited(ctx, update); err != nil || awaited {
+		return ctrl.Result{RequeueAfter: awaitedInterval}, err
+	}
+	// An Update that was made again under this name is not the one that expired.
+	if err := r.Delete(ctx, update, ctrlclient.Preconditions{UID: &update.UID}); err != nil {
+		return ctrl.Result{}, fmt.Errorf("delete the expired update: %w", err)
+	}
+	r.Eventf(update, corev1.EventTypeNormal, eventExpired, "deleted %s after its completion", update.Spec.TTLAfterCompleted.Duration)
+	return ctrl.Result{}, nil
+}
+
+func sinceCompletion(update *autov1alpha1.Update) time.Duration {
+	return time.Since(conditions.Get(update, autov1alpha1.UpdateComplete).LastTransitionTime.Time)
+}
+
+// isAwaited reports whether a Stack has the result of its Update still to record, however short the time is that its template leaves:
+// otherwise the Stack would not know what ran, and run it again.
+func (r *Reconciler) isAwaited(ctx context.Context, update *autov1alpha1.Update) (bool, error) {
+	owner := stackOf(update)
+	if owner == nil {
+		return false, nil
+	}
+	stack := &pulumiv1.Stack{}
+	err := r.Live.Get(ctx, ctrlclient.ObjectKey{Namespace: update.Namespace, Name: owner.Name}, stack)
+	if ctrlclient.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read the stack %s of the update: %w", owner.Name, err)
+	}
+	return stack.UID == owner.UID && awaits(stack, update), nil
+}
+
+// awaits reports whether the Stack has neither the result of the Update nor that of a later one.
+func awaits(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
+	current, last := stack.Status.CurrentUpdate, stack.Status.LastUpdate
+	if current != nil && current.Name == update.Name || last == nil {
+		return true
+	}
+	return last.Name != update.Name && !update.CreationTimestamp.Time.Before(last.LastResyncTime.Time)
+}

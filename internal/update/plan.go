@@ -1,0 +1,190 @@
+package update
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/patch"
+)
+
+// A plan goes through the controller in parts, in the background: it comes from the agent as a stream and is in immutable Secrets before
+// the Update is complete; it goes to the agent that carries it out in the same way. Of each plan that is on its way one Secret is in memory,
+// and the text.
+const (
+	// maxPlans is how many plans are on their way at the same time; at most half of them are those of one namespace.
+	maxPlans = 4
+	// planTimeout bounds how long one is on its way, in the queue not included.
+	planTimeout = 2 * time.Minute
+	// planKeyData is the key of the key in the Secret of a Workspace.
+	planKeyData = "key"
+	// digestPrefix begins the digests in a status.
+	digestPrefix = "sha256:"
+)
+
+// planProblem is why a plan cannot be carried out, with the reason of the condition.
+type planProblem struct {
+	reason, message string
+}
+
+func (p *planProblem) Error() string { return p.message }
+
+// stalePlan is the problem of a plan that is not about what is there now.
+func stalePlan(format string, args ...any) *planProblem {
+	return &planProblem{reason: autov1alpha1.PlanStaleReason, message: fmt.Sprintf(format, args...) + "; nothing was changed"}
+}
+
+// planView is the plan that an operation carries out.
+type planView struct {
+	// problem is why it cannot be carried out; nil when it can.
+	problem *planProblem
+	// uid is that of the Update that saved it, and saved what its status has of it.
+	uid   types.UID
+	saved *autov1alpha1.SavedPlan
+}
+
+// storedPlan is how an attempt ended to store a plan.
+type storedPlan struct {
+	plan *autov1alpha1.SavedPlan
+	err  error
+	at   time.Time
+}
+
+// storedPlan returns how the last attempt ended to store the plan of the Update; it is empty when there was none.
+func (b *background) storedPlan(update *autov1alpha1.Update) storedPlan {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	current := b.tasks[ctrlclient.ObjectKeyFromObject(update)]
+	if current == nil || current.uid != update.UID || current.running {
+		return storedPlan{}
+	}
+	return current.stored
+}
+
+// planDigest is the digest of a plan: what is approved is for these changes and this state.
+func planDigest(changes, state string) string {
+	sum := sha256.Sum256([]byte(changes + "\n" + state))
+	return digestPrefix + hex.EncodeToString(sum[:])
+}
+
+// observePlan reads the plan that the Update carries out. It has to be the one that the Update names, of the same Workspace, stack and kind of
+// operation. What only the agent can compare, it compares.
+func (r *Reconciler) observePlan(ctx context.Context, update *autov1alpha1.Update) (view planView, err error) {
+	wanted := update.Spec.Plan
+	if wanted == nil {
+		return planView{}, nil
+	}
+	from := &autov1alpha1.Update{}
+	err = r.Live.Get(ctx, types.NamespacedName{Namespace: update.Namespace, Name: wanted.Name}, from)
+	if ctrlclient.IgnoreNotFound(err) != nil {
+		return planView{}, fmt.Errorf("read the plan %q: %w", wanted.Name, err)
+	}
+	if err != nil {
+		return planView{problem: stalePlan("there is no update %q with the plan any more", wanted.Name)}, nil
+	}
+	return planView{problem: comparePlan(update, from), uid: from.UID, saved: from.Status.Plan}, nil
+}
+
+// planTypes are the types of the Updates that save the plans for the types that carry them out.
+var planTypes = map[autov1alpha1.UpdateType]autov1alpha1.UpdateType{
+	autov1alpha1.UpdateTypeUp:      autov1alpha1.UpdateTypePreview,
+	autov1alpha1.UpdateTypeDestroy: autov1alpha1.UpdateTypeDestroy,
+}
+
+// comparePlan says why the Update cannot carry out the plan of the other one; nil when it can.
+func comparePlan(update, from *autov1alpha1.Update) *planProblem {
+	wanted, saved := update.Spec.Plan, from.Status.Plan
+	switch {
+	case !from.DeletionTimestamp.IsZero():
+		return stalePlan("update %q with the plan is being deleted", from.Name)
+	case !from.SavesPlan() || !from.IsComplete() || from.HasFailed() || saved == nil:
+		return stalePlan("update %q has no plan", from.Name)
+	case saved.Digest != wanted.Digest || planDigest(saved.ChangesDigest, saved.StateDigest) != wanted.Digest:
+		return stalePlan("the plan of update %q has another digest", from.Name)
+	case from.Spec.Type != planTypes[update.Spec.Type]:
+		return stalePlan("the plan of update %q is not one of a %s", from.Name, update.Spec.Type)
+	case from.Spec.WorkspaceName != update.Spec.WorkspaceName || from.Spec.StackName != update.Spec.StackName:
+		return stalePlan("the plan of update %q is one of another stack or workspace", from.Name)
+	case usesPlanFile(update) && saved.StoredSize == 0:
+		return &planProblem{reason: autov1alpha1.ConfigInvalidReason, message: fmt.Sprintf("the plan of update %q was saved without the file of "+
+			"Pulumi: use `enforce: Inputs`; nothing was changed", from.Name)}
+	case saved.StoredSize < 0 || saved.StoredSize > proto.MaxPlanSize:
+		return stalePlan("the plan of update %q has a size that no plan has", from.Name)
+	}
+	return nil
+}
+
+// usesPlanFile reports whether Pulumi holds the operation to its file.
+func usesPlanFile(update *autov1alpha1.Update) bool {
+	return update.Spec.Plan != nil && update.Spec.Type == autov1alpha1.UpdateTypeUp && update.Spec.Plan.Enforce != autov1alpha1.EnforceInputs
+}
+
+// planRequest is what the operation does about a plan; nil when it has none. The key comes when it starts.
+func planRequest(o *observation) *proto.PlanRequest {
+	switch update := o.update; {
+	case o.plan.saved != nil:
+		bare := func(digest string) string { return digest[min(len(digest), len(digestPrefix)):] }
+		request := &proto.PlanRequest{WithoutFile: !usesPlanFile(update), Expected: &proto.PlanDigests{
+			Inputs: bare(o.plan.saved.InputsDigest), Changes: bare(o.plan.saved.ChangesDigest), State: bare(o.plan.saved.StateDigest),
+		}}
+		if usesPlanFile(update) {
+			request.FileDigest = o.plan.saved.FileDigest
+		}
+		return request
+	case update.SavesPlan():
+		return &proto.PlanRequest{WithoutFile: update.Spec.PlanEnforcement == autov1alpha1.EnforceInputs || update.Spec.Type != autov1alpha1.UpdateTypePreview}
+	}
+	return nil
+}
+
+// planKey returns the key of the digests of all plans of the Workspace, and makes it when there is none: plans can be compared as long as
+// it stays. It belongs to the Stack, when there is one, whose Workspaces may come and go.
+func (r *Reconciler) planKey(ctx context.Context, workspace *autov1alpha1.Workspace) ([]byte, error) {
+	name := shortened(workspace.Name, validation.DNS1123SubdomainMaxLength-len(autov1alpha1.PlanKeySuffix)) + autov1alpha1.PlanKeySuffix
+	owner := metav1.OwnerReference{
+		APIVersion: autov1alpha1.GroupVersion.String(), Kind: autov1alpha1.WorkspaceKind, Name: workspace.Name, UID: workspace.UID,
+	}
+	if stack := stackOf(workspace); stack != nil {
+		owner = metav1.OwnerReference{APIVersion: stack.APIVersion, Kind: stack.Kind, Name: stack.Name, UID: stack.UID}
+	}
+	owner.Controller = new(true)
+	secret := &corev1.Secret{}
+	err := r.Live.Get(ctx, types.NamespacedName{Namespace: workspace.Namespace, Name: name}, secret)
+	if apierrors.IsNotFound(err) {
+		key := make([]byte, proto.PlanKeySize)
+		// It does not fail.
+		_, _ = rand.Read(key)
+		secret = &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name, Namespace: workspace.Namespace,
+				Labels: map[string]string{
+					autov1alpha1.ComponentLabel:     autov1alpha1.ComponentWorkspace,
+					autov1alpha1.WorkspaceNameLabel: shortened(workspace.Name, validation.LabelValueMaxLength),
+				},
+				OwnerReferences: []metav1.OwnerReference{owner},
+			},
+			Immutable: new(true),
+			Data:      map[string][]byte{planKeyData: key},
+		}
+		err = r.Create(ctx, secret, patch.FieldOwner)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read or create the secret %q with the key of plans: %w", name, err)
+	}
+	if controller := metav1.GetControllerOf(secret); controller == nil || controller.UID != owner.UID || len(secret.Data[planKeyData]) != proto.PlanKeySize {
+		return nil, fmt.Errorf("secret %q does not belong to %s %q, or has no key: if it stays, delete it", name, owner.Kind, owner.Name)
+	}
+	return secret.Data[planKeyData], nil
+}

@@ -1,0 +1,184 @@
+package update
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/patch"
+)
+
+// storePlan brings the plan of the operation from the agent into Secrets, in the background.
+func (r *Reconciler) storePlan(o *observation) {
+	update, workspace, operation := o.update.DeepCopy(), o.workspace.DeepCopy(), o.agent.operation
+	r.background.ensure(o.update, "store plan", func(ctx context.Context, note func(func(*task))) {
+		plan, err := r.fetchPlan(ctx, update, workspace, operation.GetPlan())
+		if ctx.Err() == nil {
+			note(func(task *task) { task.stored = storedPlan{plan: plan, err: err, at: time.Now()} })
+		}
+	})
+}
+
+// fetchPlan stores a plan and returns what the status says of it. Doing it again changes nothing.
+func (r *Reconciler) fetchPlan(ctx context.Context, update *autov1alpha1.Update, workspace *autov1alpha1.Workspace, made *proto.Plan) (*autov1alpha1.SavedPlan, error) {
+	release, err := r.background.plans.Acquire(ctx, workspace.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, planTimeout)
+	defer cancel()
+	agent, err := r.Runtime.Connect(ctx, workspace)
+	if err != nil {
+		return nil, err
+	}
+	writer := &planWriter{file: sha256.New(), store: func(number int, data map[string][]byte) (string, error) {
+		return r.storePlanPart(ctx, update, number, data)
+	}}
+	text := &limitedText{}
+	if err := agent.GetPlan(ctx, string(update.UID), writer, text); err != nil {
+		return nil, err
+	}
+	if err := writer.finish(text.content); err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text.content)
+	saved := &autov1alpha1.SavedPlan{
+		ChangesDigest: digestPrefix + made.GetDigests().GetChanges(),
+		InputsDigest:  digestPrefix + made.GetDigests().GetInputs(),
+		StateDigest:   digestPrefix + made.GetDigests().GetState(),
+		TextDigest:    digestPrefix + hex.EncodeToString(sum[:]),
+		PulumiVersion: made.GetPulumiVersion(),
+		Unknowns:      made.GetUnknowns(),
+		StoredSize:    writer.size,
+		Secrets:       writer.names,
+	}
+	if writer.size > 0 {
+		saved.Size, saved.FileDigest = made.GetSize(), digestPrefix+hex.EncodeToString(writer.file.Sum(nil))
+	}
+	saved.Digest = planDigest(saved.ChangesDigest, saved.StateDigest)
+	return saved, nil
+}
+
+// limitedText keeps the text of a plan, of which the client of the agent lets no more through than there may be.
+type limitedText struct{ content []byte }
+
+func (t *limitedText) Write(p []byte) (int, error) {
+	t.content = append(t.content, p...)
+	return len(p), nil
+}
+
+// planWriter stores Pulumi's file in parts.
+type planWriter struct {
+	store func(number int, data map[string][]byte) (name string, err error)
+	// file is the digest of the file so far, size how much there was, in bytes.
+	file hash.Hash
+	size int64
+	part []byte
+	// names are those of the Secrets so far.
+	names []string
+}
+
+// Write implements io.Writer. The last part waits for more, or for the text.
+func (w *planWriter) Write(p []byte) (int, error) {
+	written := len(p)
+	w.file.Write(p)
+	w.size += int64(written)
+	for len(p) > 0 {
+		if len(w.part) == proto.MaxPlanPart {
+			if err := w.flush(nil); err != nil {
+				return 0, err
+			}
+		}
+		n := min(len(p), proto.MaxPlanPart-len(w.part))
+		w.part = append(w.part, p[:n]...)
+		p = p[n:]
+	}
+	return written, nil
+}
+
+// flush stores the part, and the text with it when there is one.
+func (w *planWriter) flush(text []byte) error {
+	data := map[string][]byte{}
+	if len(w.part) > 0 {
+		data[autov1alpha1.PlanFileKey] = w.part
+	}
+	if text != nil {
+		data[autov1alpha1.PlanTextKey] = text
+	}
+	name, err := w.store(len(w.names), data)
+	w.names, w.part = append(w.names, name), nil
+	return err
+}
+
+// finish stores what is left, and the text in the last Secret.
+func (w *planWriter) finish(text []byte) error {
+	if len(w.part)+len(text) > proto.MaxPlanPart {
+		if err := w.flush(nil); err != nil {
+			return err
+		}
+	}
+	return w.flush(text)
+}
+
+// planSecretName is the name of a Secret with a part of the plan.
+func planSecretName(update string, number int) string {
+	suffix := autov1alpha1.PlanSecretInfix + strconv.Itoa(number)
+	return shortened(update, validation.DNS1123SubdomainMaxLength-len(suffix)) + suffix
+}
+
+// storePlanPart creates a Secret of a plan. One that is there has to be the same.
+func (r *Reconciler) storePlanPart(ctx context.Context, update *autov1alpha1.Update, number int, data map[string][]byte) (string, error) {
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: planSecretName(update.Name, number), Namespace: update.Namespace,
+			Labels: map[string]string{
+				autov1alpha1.ComponentLabel:  autov1alpha1.ComponentUpdate,
+				autov1alpha1.UpdateNameLabel: shortened(update.Name, validation.LabelValueMaxLength),
+			},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(update, autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind))},
+		},
+		Immutable: new(true),
+		Data:      data,
+	}
+	err := r.Create(ctx, secret, patch.FieldOwner)
+	if !apierrors.IsAlreadyExists(err) {
+		if err != nil {
+			return "", fmt.Errorf("store the plan: %w", err)
+		}
+		return secret.Name, nil
+	}
+	existing := &corev1.Secret{}
+	if err := r.Live.Get(ctx, ctrlclient.ObjectKeyFromObject(secret), existing); err != nil {
+		return "", fmt.Errorf("look at the stored plan: %w", err)
+	}
+	if !metav1.IsControlledBy(existing, update) || !ptr.Deref(existing.Immutable, false) || !equalData(existing.Data, data) {
+		return "", fmt.Errorf("store the plan: secret %q exists, and is not of this update", secret.Name)
+	}
+	return secret.Name, nil
+}
+
+func equalData(a, b map[string][]byte) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for key, value := range a {
+		if other, known := b[key]; !known || string(value) != string(other) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,136 @@
+package update
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"k8s.io/utils/ptr"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// operationKinds are the operations by the type of an Update.
+var operationKinds = map[autov1alpha1.UpdateType]proto.OperationKind{
+	autov1alpha1.UpdateTypePreview: proto.OperationKind_OPERATION_KIND_PREVIEW,
+	autov1alpha1.UpdateTypeUp:      proto.OperationKind_OPERATION_KIND_UP,
+	autov1alpha1.UpdateTypeRefresh: proto.OperationKind_OPERATION_KIND_REFRESH,
+	autov1alpha1.UpdateTypeDestroy: proto.OperationKind_OPERATION_KIND_DESTROY,
+}
+
+// previewKinds are the operations that show what those of operationKinds would do.
+var previewKinds = map[autov1alpha1.UpdateType]proto.OperationKind{
+	autov1alpha1.UpdateTypeRefresh: proto.OperationKind_OPERATION_KIND_REFRESH_PREVIEW,
+	autov1alpha1.UpdateTypeDestroy: proto.OperationKind_OPERATION_KIND_DESTROY_PREVIEW,
+}
+
+// plannedKinds are the operations that carry out a plan.
+var plannedKinds = map[autov1alpha1.UpdateType]proto.OperationKind{
+	autov1alpha1.UpdateTypeUp:      proto.OperationKind_OPERATION_KIND_PLANNED_UP,
+	autov1alpha1.UpdateTypeDestroy: proto.OperationKind_OPERATION_KIND_PLANNED_DESTROY,
+}
+
+// operationKind is the operation that the Update asks for.
+func operationKind(spec *autov1alpha1.UpdateSpec) proto.OperationKind {
+	if spec.Plan != nil {
+		// The API server admits it for these types only. Any other is none that an agent knows.
+		return plannedKinds[spec.Type]
+	}
+	if preview, can := previewKinds[spec.Type]; can && ptr.Deref(spec.PreviewOnly, false) {
+		return preview
+	}
+	return operationKinds[spec.Type]
+}
+
+// maxLogLevel is the highest verbosity of pulumi's log.
+const maxLogLevel = 11
+
+// describeOperation builds the request with all that the operation needs, as it is now: Secrets and ConfigMaps are read at
+// this moment. The errors to decide on are *missingError and *invalidError. A stack that the Workspace does not name has no configuration.
+func describeOperation(ctx context.Context, o *observation, inputs *inputReader) (request *proto.StartOperationRequest, err error) {
+	workspace, update := o.workspace, o.update
+	request = &proto.StartOperationRequest{
+		Id:                string(update.UID),
+		Kind:              operationKind(&update.Spec),
+		Stack:             update.Spec.StackName,
+		CreateStack:       !ptr.Deref(update.Spec.RequireStack, false) && previewKinds[update.Spec.Type] != operationKind(&update.Spec),
+		Options:           optionsOf(workspace, update),
+		CommitMetadata:    commitMetadata(o.source),
+		AfterInterruption: ptr.Deref(update.Spec.AfterInterruption, false),
+		NewStack:          ptr.Deref(update.Spec.NewStack, false),
+		Plan:              planRequest(o),
+	}
+	if update.Spec.Timeout != nil {
+		request.Timeout = durationpb.New(update.Spec.Timeout.Duration)
+	}
+	if err := setSource(request, o, inputs.pods); err != nil {
+		return nil, err
+	}
+	if request.Env, err = inputs.environment(ctx, workspace); err != nil {
+		return nil, err
+	}
+	for i := range workspace.Spec.Stacks {
+		stack := &workspace.Spec.Stacks[i]
+		if stack.Name != request.GetStack() {
+			continue
+		}
+		request.CreateStack = request.CreateStack && ptr.Deref(stack.Create, true)
+		request.SecretsProvider = ptr.Deref(stack.SecretsProvider, "")
+		request.Environments = stack.Environment
+		request.Config, err = inputs.config(ctx, stack.Config)
+		break
+	}
+	return request, err
+}
+
+// setSource says where the program is. In a pod it is in the directory of the workspace when nothing else is said: the image or an
+// init container brought it.
+func setSource(request *proto.StartOperationRequest, o *observation, pods bool) error {
+	spec, kind := &o.workspace.Spec, o.update.Spec.Type
+	fromState := kind == autov1alpha1.UpdateTypeDestroy || kind == autov1alpha1.UpdateTypeRefresh
+	switch {
+	case o.update.Spec.ProjectInfo != nil && !fromState:
+		return invalidf("spec.projectInfo is enough for refresh and destroy but not for %s, which needs a program", kind)
+	case o.update.Spec.ProjectInfo != nil:
+		request.Source = projectSource(o.update.Spec.ProjectInfo)
+	case o.source != nil:
+		request.Source = artifactSource(o.artifact.digest, o.source.Dir)
+	case spec.Local != nil:
+		request.Source = &proto.StartOperationRequest_Local{Local: &proto.LocalSource{Dir: spec.Local.Dir}}
+	case spec.ProjectInfo != nil && !fromState:
+		return invalidf("workspace %q has no program, only spec.projectInfo, which is enough for destroy and refresh but not for %s", o.workspace.Name, kind)
+	case spec.ProjectInfo != nil:
+		request.Source = projectSource(spec.ProjectInfo)
+	case pods:
+		request.Source = &proto.StartOperationRequest_Local{Local: &proto.LocalSource{}}
+	default:
+		return invalidf("neither the update nor workspace %q has a source", o.workspace.Name)
+	}
+	return nil
+}
+
+func projectSource(project *autov1alpha1.ProjectInfo) *proto.StartOperationRequest_Project {
+	return &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: project.Name, Runtime: project.Runtime}}
+}
+
+func artifactSource(digest, dir string) *proto.StartOperationRequest_Artifact {
+	return &proto.StartOperationRequest_Artifact{Artifact: &proto.ArtifactSource{Digest: digest, Dir: dir}}
+}
+
+func optionsOf(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) *proto.OperationOptions {
+	spec := &update.Spec
+	return &proto.OperationOptions{
+		Parallel:               ptr.Deref(spec.Parallel, 0),
+		Message:                ptr.Deref(spec.Message, ""),
+		ExpectNoChanges:        ptr.Deref(spec.ExpectNoChanges, false),
+		Replace:                spec.Replace,
+		Target:                 spec.Target,
+		TargetDependents:       ptr.Deref(spec.TargetDependents, false),
+		Refresh:                ptr.Deref(spec.Refresh, false),
+		ExpectNoRefreshChanges: ptr.Deref(spec.ExpectNoRefreshChanges, false),
+		ContinueOnError:        ptr.Deref(spec.ContinueOnError, false),
+		Remove:                 ptr.Deref(spec.Remove, false),
+		RunProgram:             ptr.Deref(spec.RunProgram, false),
+		LogLevel:               min(workspace.Spec.PulumiLogLevel, maxLogLevel),
+	}
+}

@@ -1,0 +1,72 @@
+package update
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+)
+
+func TestOperationsBeyondTheLimitWaitForTheirTurns(t *testing.T) {
+	s := newStage(t)
+	other := s.newNamespace()
+	s.maxOperations = 2
+	release := s.agents.script.blocks()
+	stop := s.startController()
+	var first, all []*autov1alpha1.Update
+	create := func(namespace, name string) *autov1alpha1.Update {
+		_, update := s.newUpdateOf(namespace, name, nil)
+		all = append(all, update)
+		return update
+	}
+	for i := range 2 {
+		first = append(first, create(s.namespace, fmt.Sprint("first-", i)))
+		s.Eventually(s.current(first[i])).Should(beProgressing())
+	}
+	third := create(s.namespace, "third")
+	s.Eventually(s.current(third)).Should(waitFor(autov1alpha1.QueuedReason, "place 1 in the queue, 2 operations may run"))
+	s.Eventually(s.current(create(s.namespace, "fourth"))).Should(waitFor(autov1alpha1.QueuedReason, "place 2 in the queue"))
+	s.Eventually(s.current(create(other, "fifth"))).Should(waitFor(autov1alpha1.QueuedReason, "place 2 in the queue"), "namespaces go in turn")
+	s.Expect(s.agents.script.requests()).To(HaveLen(2))
+	isConnected := func(update *autov1alpha1.Update) bool {
+		_, connected := s.agents.connected.Load(types.NamespacedName{Namespace: update.Namespace, Name: update.Spec.WorkspaceName})
+		return connected
+	}
+	s.Expect(isConnected(first[0])).To(BeTrue())
+	s.Expect(isConnected(third)).To(BeFalse(), "an agent that rests is not started before it has something to do")
+
+	// What runs counts for the next controller, too.
+	stop()
+	s.startController()
+	s.Consistently(s.agents.script.requests, "1s").Should(HaveLen(2))
+
+	// One that waits may be cancelled, or deleted, and those behind it go on.
+	s.askToEnd(third)
+	s.Expect(s.finished(third)).To(haveFailed(autov1alpha1.CanceledReason, "before its operation started"))
+	release()
+	for _, update := range all {
+		if update != third {
+			s.Expect(s.finished(update)).To(haveSucceeded())
+		}
+	}
+}
+
+func TestPlaceIsShownAnewAfterATimeThatDependsOnIt(t *testing.T) {
+	g := NewWithT(t)
+	turns, key := newTurns(1, false, nil), types.NamespacedName{Namespace: "ns", Name: "update"}
+	begin := time.Now()
+	g.Expect(turns.show(key, 100, begin)).To(Equal(turnView{place: 100, limit: 1, again: 100 * time.Second}))
+	g.Expect(turns.show(key, 50, begin.Add(40*time.Second))).To(Equal(turnView{place: 100, limit: 1, again: time.Minute}))
+	g.Expect(turns.show(key, 3, begin.Add(100*time.Second))).To(Equal(turnView{place: 3, limit: 1, again: shortestPlaceInterval}))
+	granted := begin.Add(101 * time.Second)
+	g.Expect(turns.show(key, 0, granted)).To(Equal(turnView{granted: granted}))
+	g.Expect(turns.show(key, 0, granted.Add(time.Second))).To(Equal(turnView{granted: granted}))
+	g.Expect(turns.show(key, 1000, granted.Add(time.Minute)).again).To(Equal(longestPlaceInterval))
+	turns.leave(key)
+	g.Expect(turns.show(key, 0, granted)).To(Equal(turnView{}), "it never had to wait")
+	g.Expect(turns.shown).To(BeEmpty())
+}

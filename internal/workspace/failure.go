@@ -1,0 +1,109 @@
+package workspace
+
+import (
+	"context"
+	"fmt"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+)
+
+// The Pulumi Kubernetes Operator installs dependencies and selects the stack while it makes a Workspace ready, so its users expect such
+// problems in the status of the Workspace. Here both are a part of each operation. So the Workspace shows the problem of the last
+// operation, and accepts operations all the same.
+
+// updatesIndex finds the Updates of a Workspace.
+const updatesIndex = "workspace.spec.workspaceName"
+
+// failureReasons are the reasons of a Workspace by the reasons of Updates whose preparation failed.
+var failureReasons = map[string]string{
+	autov1alpha1.InvalidAccessTokenReason:    autov1alpha1.UnauthenticatedReason,
+	autov1alpha1.InstallFailedReason:         autov1alpha1.InstallationFailedReason,
+	autov1alpha1.StackNotFoundReason:         autov1alpha1.InitializationFailedReason,
+	autov1alpha1.SecretsProviderFailedReason: autov1alpha1.InitializationFailedReason,
+	autov1alpha1.ConfigInvalidReason:         autov1alpha1.InitializationFailedReason,
+}
+
+// failure is one of the last operation that the Workspace has to show. The zero value is none.
+type failure struct {
+	update, reason, message string
+}
+
+// historyOf reads the Updates of the Workspace.
+func (r *Reconciler) historyOf(ctx context.Context, workspace *autov1alpha1.Workspace) (found history, err error) {
+	list := &autov1alpha1.UpdateList{}
+	err = r.List(ctx, list, ctrlclient.InNamespace(workspace.Namespace), ctrlclient.MatchingFields{updatesIndex: workspace.Name},
+		ctrlclient.UnsafeDisableDeepCopy)
+	if err != nil {
+		return history{}, fmt.Errorf("list the updates of the workspace: %w", err)
+	}
+	for i := range list.Items {
+		update := &list.Items[i]
+		found.unfinished = found.unfinished || !update.IsComplete()
+		// One that is older belongs to another Workspace of this name.
+		if hasRun(update) && !update.CreationTimestamp.Before(&workspace.CreationTimestamp) &&
+			(found.last == nil || found.last.Status.EndTime.Before(update.Status.EndTime)) {
+			found.last = update
+		}
+	}
+	return found, nil
+}
+
+// hasRun reports whether the Update had an operation that has ended.
+func hasRun(update *autov1alpha1.Update) bool {
+	return update.IsComplete() && update.Status.StartTime != nil && update.Status.EndTime != nil
+}
+
+func failureOf(update *autov1alpha1.Update) failure {
+	if update == nil || !hasRun(update) || !update.HasFailed() {
+		return failure{}
+	}
+	reason := failureReasons[conditions.GetReason(update, autov1alpha1.UpdateFailed)]
+	if reason == "" {
+		return failure{}
+	}
+	return failure{update: update.Name, reason: reason, message: fmt.Sprintf("%s by update %q failed, and the next operation tries again: %s",
+		update.Spec.Type, update.Name, update.Status.Message)}
+}
+
+// updateCameOrEnded passes Updates that are new, and the end of an operation.
+var updateCameOrEnded = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return !e.ObjectOld.(*autov1alpha1.Update).IsComplete() && e.ObjectNew.(*autov1alpha1.Update).IsComplete()
+	},
+}
+
+// shownChanged passes a Workspace that shows another failure than before, or that is idle or not any more: an Update that came or ended
+// while that was written was not considered for it.
+var shownChanged = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, after := e.ObjectOld.(*autov1alpha1.Workspace), e.ObjectNew.(*autov1alpha1.Workspace)
+		return before.Status.FailedUpdate != after.Status.FailedUpdate || isIdle(before) != isIdle(after)
+	},
+}
+
+// requestsForUpdate returns the Workspace of an Update, if it shows a failure or has to show one, or if it can be idle. All others, which
+// are most of them, are not reconciled, so that their agents get no request.
+func (r *Reconciler) requestsForUpdate(ctx context.Context, object ctrlclient.Object) []reconcile.Request {
+	update := object.(*autov1alpha1.Update)
+	key := ctrlclient.ObjectKey{Namespace: update.Namespace, Name: update.Spec.WorkspaceName}
+	workspace := &autov1alpha1.Workspace{}
+	if err := r.Get(ctx, key, workspace); err != nil {
+		if ctrlclient.IgnoreNotFound(err) != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "cannot find the workspace of an update", "update", update.Name)
+		}
+		return nil
+	}
+	if workspace.Status.FailedUpdate == "" && failureOf(update) == (failure{}) && !isIdle(workspace) && r.idleTimeout(workspace) == 0 {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: key}}
+}

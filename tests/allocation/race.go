@@ -1,0 +1,6 @@
+//go:build race
+
+package allocation
+
+// raceDetector reports whether the calls run under the race detector.
+const raceDetector = true

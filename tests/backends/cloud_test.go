@@ -1,0 +1,109 @@
+package backends_test
+
+import (
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/cloud"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
+)
+
+const (
+	// accessToken lets one in to Pulumi Cloud.
+	accessToken = "pul-" + credentialCanary
+	// console is where Pulumi Cloud would show its pages.
+	console = "app.pulumi.test"
+	// consoleDomain is the variable that says so.
+	consoleDomain = "PULUMI_CONSOLE_DOMAIN"
+)
+
+// pulumiCloud is what stands in for Pulumi Cloud, until the test ends.
+func pulumiCloud(t *testing.T) (*cloud.Server, backend) {
+	service := cloud.New(accessToken)
+	server := httptest.NewServer(service)
+	t.Cleanup(server.Close)
+	t.Cleanup(func() {
+		if unknown := service.Unknown(); len(unknown) > 0 {
+			t.Logf("Pulumi Cloud does not know %v", unknown)
+		}
+	})
+	login := func(token string) variables {
+		return variables{"PULUMI_ACCESS_TOKEN": token, consoleDomain: console}
+	}
+	return service, backend{
+		url: server.URL, env: login(accessToken), wrong: login(credentialCanary), says: "No credentials provided or are invalid",
+	}
+}
+
+func TestStackLivesInPulumiCloud(t *testing.T) {
+	_, there := pulumiCloud(t)
+	there.live(t, "cloud")
+}
+
+// The page of an update is in the columns of kubectl, as the walkthrough of the Pulumi Kubernetes Operator shows them.
+func TestColumnsShowThePageOfThePulumiCloudAndTheAge(t *testing.T) {
+	t.Parallel()
+	const name = "cloud-page"
+	service, there := pulumiCloud(t)
+	a := deploy(t, name, there.url, there.env, func(stack *pulumiv1.Stack) {
+		// What is in a Secret is masked in the address of the page.
+		stack.Spec.EnvRefs[consoleDomain] = pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefLiteral, LiteralRef: &pulumiv1.LiteralRef{Value: console}}
+	})
+	first := a.Await(scene.Showing("1"))
+	page := "http://" + console + "/" + cloud.User + "/" + name + "/dev/updates/"
+	a.Expect(first.Status.LastUpdate.Permalink).To(Equal(page + "1"))
+	a.Expect(a.row("update", first.Status.LastUpdate.Name)).To(HaveKeyWithValue("URL", page+"1"))
+
+	a.push(program(name, "2"))
+	second := a.Await(scene.Showing("2"))
+	row := a.row("stack", name)
+	a.Expect(row).To(HaveKeyWithValue("PERMALINK", page+"2"))
+	a.Expect(row).To(HaveKeyWithValue("AGE", MatchRegexp(`^\d+[smh]`)))
+	a.Expect(a.row("update", second.Status.LastUpdate.Name)).To(HaveKeyWithValue("URL", page+"2"))
+
+	// What failed has a page too: it is where people look first.
+	a.push(program(name, "${missing}"))
+	failed := a.Await(func(stack *pulumiv1.Stack) bool {
+		return stack.Status.LastUpdate != nil && stack.Status.LastUpdate.State == pulumiv1.StackUpdateFailed
+	})
+	a.Expect(failed.Status.LastUpdate.Permalink).To(HavePrefix(page))
+	stack := strings.Join([]string{cloud.User, name, "dev"}, "/")
+	a.Expect(service.Updates(stack)[:3]).To(Equal([]cloud.Update{
+		{Kind: "update", Status: "succeeded"}, {Kind: "update", Status: "succeeded"}, {Kind: "update", Status: "failed"},
+	}))
+
+	a.push(program(name, "3"))
+	a.Await(scene.Showing("3"))
+	a.remove()
+	ended := service.Updates(stack)
+	a.Expect(ended[len(ended)-1]).To(Equal(cloud.Update{Kind: "destroy", Status: "succeeded"}))
+}
+
+// columnGap separates the columns of kubectl's tables; a header may have single spaces in it.
+var columnGap = regexp.MustCompile(` {2,}`)
+
+// row is what kubectl shows of an object, by column.
+func (a *app) row(kind, name string) map[string]string {
+	a.Helper()
+	printed, err := system.ControlPlane.Kubectl(a.Context(), "get", kind, name, "--namespace="+a.Scene.Name)
+	a.Succeed(err)
+	lines := strings.Split(strings.TrimSpace(printed), "\n")
+	a.Expect(lines).To(HaveLen(2), printed)
+	row := map[string]string{}
+	columns := columnGap.Split(strings.TrimSpace(lines[0]), -1)
+	for i, column := range columns {
+		start, end := strings.Index(lines[0], column), len(lines[1])
+		if i+1 < len(columns) {
+			end = min(end, strings.Index(lines[0], columns[i+1]))
+		}
+		if start < end {
+			row[column] = strings.TrimSpace(lines[1][start:end])
+		}
+	}
+	return row
+}

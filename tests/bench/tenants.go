@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stack-controller/stack-controller/tests/cluster"
+	"github.com/stack-controller/stack-controller/tests/images"
+	"github.com/stack-controller/stack-controller/tests/measure"
+	"github.com/stack-controller/stack-controller/tests/podstage"
+	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
+)
+
+const (
+	// victimName and greedyName are the namespaces of two tenants.
+	victimName, greedyName = "tenant-victim", "tenant-greedy"
+	// crowd is how many Stacks the greedy tenant has, beside all else.
+	crowd = 1000
+	// pressureTime bounds how long it takes until all of it is there.
+	pressureTime = 5 * time.Minute
+)
+
+// tenants measures a commit's way into the Stack of one tenant while another does all he can, beside the same on a quiet system.
+func (b *podBench) tenants(ctx context.Context) error {
+	app, stack, err := b.provide(ctx, victimName)
+	if err != nil {
+		return err
+	}
+	if err := b.deploy(ctx, app, named(stack, app.Name)); err != nil {
+		return err
+	}
+	greedy, err := b.greedyTenant(ctx)
+	if err != nil {
+		return err
+	}
+	victim := subject{apps: b.system.Apps, app: app, calls: b.calls(), bare: b.bare.took}
+	quiet, err := measureCommits(ctx, "quiet", b.runs, victim)
+	if err != nil {
+		return err
+	}
+	quiet.print(b.out, "one commit, quiet")
+	beside, err := b.besidePressure(ctx, victim, greedy)
+	if err != nil {
+		return err
+	}
+	beside.print(b.out, fmt.Sprintf("one commit, beside another tenant's %d Stacks, tarpits, bombs and agents", crowd))
+	ratio := beside.rollout.Median().Seconds() / quiet.rollout.Median().Seconds()
+	fmt.Fprintf(b.out, "ratio to quiet: of a commit %.2f, of a bare update %.2f\n", ratio, beside.bare.Median().Seconds()/quiet.bare.Median().Seconds())
+	b.limits.Check("commit → succeeded beside a greedy tenant, beside a quiet system", ratio, maxTenantsRatio)
+	return b.controllerMemory(ctx)
+}
+
+// greedyTenant has a namespace and a web server.
+func (b *podBench) greedyTenant(ctx context.Context) (*pressure.Tenant, error) {
+	image, err := images.Program(ctx, "tests/tenancy/fakeagent", nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.system.Cluster.LoadImage(ctx, image.Tar); err != nil {
+		return nil, err
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: greedyName, Labels: b.system.NamespaceLabels}}
+	if err := b.system.Client.Create(ctx, namespace); err != nil {
+		return nil, fmt.Errorf("create the namespace of a tenant: %w", err)
+	}
+	tenant, err := b.tenantClient(ctx, greedyName)
+	if err != nil {
+		return nil, err
+	}
+	greedy := &pressure.Tenant{Client: tenant, Namespace: greedyName, Image: image.Reference}
+	return greedy, greedy.Serve(ctx)
+}
+
+// tenantClient is the client of somebody who may do everything in the namespace. The administrator's is none of the kind: the API server
+// lets his requests pass those of all others.
+func (b *podBench) tenantClient(ctx context.Context, namespace string) (client.Client, error) {
+	const name = "tenant"
+	named := metav1.ObjectMeta{Namespace: namespace, Name: name}
+	for _, object := range []client.Object{&corev1.ServiceAccount{ObjectMeta: named}, &rbacv1.RoleBinding{
+		ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
+	}} {
+		if err := b.system.Client.Create(ctx, object); err != nil {
+			return nil, fmt.Errorf("create the account of a tenant: %w", err)
+		}
+	}
+	config, err := b.system.Cluster.ServiceAccountConfig(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	// What one tenant asks of an API server that has the same two processors as all else slows everybody without the controller: with
+	// 200 requests per second, a bare "pulumi up" takes 2.5 times as long.
+	config.QPS, config.Burst = 50, 100
+	return stage.NewClient(config)
+}
+
+// besidePressure measures commits, and who uses the machine, while the tenant does all he can.
+func (b *podBench) besidePressure(ctx context.Context, victim subject, greedy *pressure.Tenant) (measured *measurements, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- greedy.All(ctx, crowd, func() { close(begun) }) }()
+	select {
+	case <-begun:
+	case err := <-ended:
+		return nil, err
+	case <-time.After(pressureTime):
+		return nil, errors.New("it takes too long to create what a greedy tenant has")
+	}
+	err = b.account(ctx, victim.app.Namespace, func() (err error) {
+		measured, err = measureCommits(ctx, "beside", b.runs, victim)
+		return err
+	})
+	stop()
+	return measured, errors.Join(err, <-ended)
+}
+
+// account prints who used how much processor time, and what was asked of the API server, during the call.
+func (b *podBench) account(ctx context.Context, namespace string, call func() error) error {
+	spent, err := b.spent(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	requests, err := b.apiRequests(ctx)
+	if err != nil {
+		return err
+	}
+	if err := call(); err != nil {
+		return err
+	}
+	requestsAfter, err := b.apiRequests(ctx)
+	if err != nil {
+		return err
+	}
+	spentAfter, err := b.spent(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	b.printRequests(requests, requestsAfter, crowd)
+	b.printSpent([]map[string]time.Duration{difference(spent, spentAfter)})
+	return nil
+}
+
+// controllerMemory prints what the controller has used of its limit, and fails when it was started again.
+func (b *podBench) controllerMemory(ctx context.Context) error {
+	pods := &corev1.PodList{}
+	if err := b.system.Client.List(ctx, pods, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podstage.ControllerName}); err != nil {
+		return fmt.Errorf("list the controller's pods: %w", err)
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		container, err := cluster.FindContainer(pod, pod.Spec.Containers[0].Name)
+		if err != nil {
+			return err
+		}
+		limit, peak, err := container.MemoryLimit()
+		if err != nil {
+			return err
+		}
+		restarts := pod.Status.ContainerStatuses[0].RestartCount
+		fmt.Fprintf(b.out, "the controller used %s of its %s at most; restarts: %d\n", measure.Megabytes(peak), measure.Megabytes(limit), restarts)
+		if restarts > 0 {
+			return fmt.Errorf("the controller was started again %d times", restarts)
+		}
+	}
+	return nil
+}

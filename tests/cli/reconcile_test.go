@@ -1,0 +1,89 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
+)
+
+// play is a scene with a Stack that follows a git repository and is Ready.
+type play struct {
+	*scene.Scene
+	app *stage.App
+}
+
+func begin(t *testing.T, name string) *play {
+	t.Helper()
+	t.Parallel() // it mostly waits
+	p := &play{Scene: scene.New(t, system, name, scene.Patience)}
+	app, err := system.Deploy(p.Context(), name, scene.Returning(name, 1))
+	p.Succeed(err)
+	p.app = app
+	p.Await(scene.Showing("1"))
+	return p
+}
+
+// commit pushes the files and returns the commit. Nobody is told.
+func (p *play) commit(files gitserver.Files) string {
+	p.Helper()
+	sha, err := p.app.Repository.Commit(files)
+	p.Succeed(err)
+	return sha
+}
+
+// says runs the command line and expects the exit code and what it tells, in this order.
+func (p *play) says(code int, args string, told ...string) {
+	p.Helper()
+	answer := ask(p.Scene, strings.Fields(args)...)
+	p.Expect(answer.code).To(Equal(code), answer.err)
+	rest := answer.err
+	for _, text := range told {
+		_, after, found := strings.Cut(rest, text)
+		p.Expect(found).To(BeTrue(), "%q is not said in its turn:\n%s", text, answer.err)
+		rest = after
+	}
+	p.Expect(answer.out).To(BeEmpty())
+}
+
+func TestReconcileFetchesTheSourceRunsTheUpdateAndSaysWhatCameOfIt(t *testing.T) {
+	p := begin(t, "reconcile")
+	p.InstallProvider(p.Name)
+	p.commit(scene.Returning(p.Name, 2))
+	p.says(0, "reconcile stack reconcile --with-source",
+		"► annotating GitRepository reconcile", "✔ fetched revision main@sha1:", "► annotating Stack", "◎ waiting for Stack", "✔ Stack reconcile is ready: applied revision main@sha1:")
+	p.Await(scene.Showing("2"))
+
+	p.commit(scene.Program(p.Name, "outputs:", "  x: ${nothing}"))
+	p.says(3, "reconcile stack reconcile --with-source", "✗ Stack \"reconcile\" is not ready", "nothing")
+
+	p.commit(scene.Program(p.Name, "resources:", "  slow:", "    type: test:index:Sleep", "    properties: {seconds: 600}", "    options: {version: 0.1.0}"))
+	p.says(4, "reconcile stack reconcile --with-source --timeout 4s", "✔ fetched revision", "is not ready after 4s: ")
+	p.Await(func(stack *pulumiv1.Stack) bool {
+		update := &autov1alpha1.Update{}
+		current := stack.Status.CurrentUpdate
+		return current != nil && system.Client.Get(p.Context(), p.Key(current.Name), update) == nil && update.Status.State == autov1alpha1.UpdateStateRunning
+	})
+	out, ended := &buffer{}, make(chan int)
+	go func() { ended <- follow(p.Context(), out, "logs", "stack", p.Name, "-n", p.Name) }()
+	p.Eventually(out.String).Should(MatchRegexp(`\+ +test:index:Sleep slow creating`))
+	p.says(0, "cancel stack reconcile", "waiting for update", "✔ update", "ended as Cancelled", "✔ Stack reconcile is suspended")
+	p.Eventually(ended).Should(Receive(Equal(0)), "the log ends with the update")
+	p.Expect(out.String()).To(HaveSuffix("\n"))
+	p.says(0, "cancel stack reconcile", "✔ no update of Stack reconcile is running")
+	p.says(1, "reconcile stack reconcile", "✗ the Stack \"reconcile\" is suspended: resume it first")
+	p.says(0, "suspend stack reconcile", "is suspended already")
+
+	sha := p.commit(scene.Returning(p.Name, 3))
+	p.Succeed(system.Fetch(p.Context(), p.app))
+	p.Eventually(func() string { return ask(p.Scene, "tree", "stack", p.Name).out }).Should(HavePrefix("GitRepository reconcile/reconcile  Ready main@sha1:" + sha[:8]))
+	p.says(0, "resume stack --all", "► resuming Stack reconcile", "✔ Stack reconcile is ready")
+	p.says(0, "resume stack reconcile", "is not suspended")
+	p.says(2, "resume stack", "name Stacks, or use --all")
+}

@@ -1,0 +1,33 @@
+package conditions_test
+
+var approvalRows = []row{
+	{
+		reason: "ApprovalCounts", state: settled,
+		means: "The Approval is about the plan of the Stack, with exactly its digest.",
+		tests: []string{"approval.TestApprovalIsJudgedByThePlanThatItNames"},
+	},
+	{
+		reason: "PlanNotFound", state: stalled,
+		means: "There is no Update with that name which has saved a plan, or it was created after the Approval.",
+		todo:  "Take the name and the digest of the plan from `status.plan` of the Stack.",
+		tests: []string{"approval.TestApprovalIsJudgedByThePlanThatItNames"},
+	},
+	{
+		reason: "DigestMismatch", state: stalled,
+		means: "The plan has another digest.",
+		todo:  "Look at the plan again, and approve what you see.",
+		tests: []string{"approval.TestApprovalIsJudgedByThePlanThatItNames"},
+	},
+	{
+		reason: "PlanSuperseded", state: stalled,
+		means: "The Stack has another plan by now, or has carried this one out.",
+		todo:  "Look at the plan in `status.plan` of the Stack.",
+		tests: []string{"approval.TestApprovalIsJudgedByThePlanThatItNames"},
+	},
+	{
+		reason: "PlanExpired", state: stalled,
+		means: "The plan was not approved in time, and is made again.",
+		todo:  "Look at the new plan.",
+		tests: []string{"approval.TestApprovalIsJudgedByThePlanThatItNames"},
+	},
+}

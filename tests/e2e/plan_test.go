@@ -1,0 +1,239 @@
+package e2e_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+)
+
+// planner is a Workspace whose program makes files, and the Updates that plan and carry out.
+type planner struct {
+	*play
+	dir     string
+	updates int
+}
+
+// planning makes a Workspace with a local program, and with the secret as configuration.
+func planning(p *play) *planner {
+	p.Helper()
+	r := &planner{play: p, dir: p.TempDir()}
+	workspace := p.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) {
+		spec.Local = &autov1alpha1.LocalSource{}
+		spec.Stacks = []autov1alpha1.WorkspaceStack{{Name: "dev", Config: []autov1alpha1.ConfigItem{{
+			Key: "password", ValueFrom: &autov1alpha1.ConfigValueFrom{SecretKeyRef: &autov1alpha1.KeyReference{Name: "config", Key: "password"}},
+		}}}}
+	})
+	p.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}, p.Secret("config", map[string]string{"password": secretCanary}), workspace)
+	p.Eventually(func() bool { return conditions.IsReady(p.Workspace()) }).Should(BeTrue())
+	p.InstallProvider(p.Name)
+	return r
+}
+
+// program is one with a file of the content, and another one with the secret in it.
+func (r *planner) program(content string) string {
+	program := fmt.Sprintf("name: %s\nruntime: yaml\nconfig:\n  password: {type: string, secret: true}\nresources:\n", r.Name)
+	for name, content := range map[string]string{"plain": content, "secret": "${password}"} {
+		program += fmt.Sprintf("  %s:\n    type: test:index:Sleep\n    properties: {file: %q, content: %q}\n    options: {version: 0.1.0}\n", name, r.file(name), content)
+	}
+	return program
+}
+
+func (r *planner) file(name string) string { return filepath.Join(r.dir, name) }
+
+func (r *planner) content(name string) string {
+	content, _ := os.ReadFile(r.file(name))
+	return string(content)
+}
+
+// bring makes the program the one with that content.
+func (r *planner) bring(content string) {
+	r.Helper()
+	r.Succeed(os.WriteFile(filepath.Join(r.Directory(r.Name), "workspace", "Pulumi.yaml"), []byte(r.program(content)), 0o600))
+}
+
+// run makes an Update and waits for its end.
+func (r *planner) run(kind autov1alpha1.UpdateType, changes ...func(*autov1alpha1.Update)) *autov1alpha1.Update {
+	r.Helper()
+	r.updates++
+	update := r.handmade(kind, append([]func(*autov1alpha1.Update){func(update *autov1alpha1.Update) {
+		update.Name = fmt.Sprintf("%s-%d", kind, r.updates)
+	}}, changes...)...)
+	r.awaitUpdate(update, (*autov1alpha1.Update).IsComplete)
+	return update
+}
+
+// plan saves a plan.
+func (r *planner) plan(changes ...func(*autov1alpha1.Update)) *autov1alpha1.Update {
+	r.Helper()
+	update := r.run(autov1alpha1.UpdateTypePreview, append([]func(*autov1alpha1.Update){savesPlan}, changes...)...)
+	r.Expect(update.HasFailed()).To(BeFalse(), update.Status.Message)
+	r.Expect(update.Status.Plan).NotTo(BeNil())
+	return update
+}
+
+func savesPlan(update *autov1alpha1.Update) { update.Spec.SavePlan = new(true) }
+
+// of makes an Update carry out the plan.
+func of(plan *autov1alpha1.Update, enforce autov1alpha1.PlanEnforcement) func(*autov1alpha1.Update) {
+	return func(update *autov1alpha1.Update) {
+		update.Spec.Plan = &autov1alpha1.PlanReference{Name: plan.Name, Digest: plan.Status.Plan.Digest, Enforce: enforce}
+	}
+}
+
+// refused expects that the plan was not carried out, for that reason, and that nothing was changed.
+func (r *planner) refused(reason string, kind autov1alpha1.UpdateType, changes ...func(*autov1alpha1.Update)) *autov1alpha1.Update {
+	r.Helper()
+	before, file := r.State(r.Name, "dev"), r.content("plain")
+	update := r.run(kind, changes...)
+	r.Expect(conditions.GetReason(update, autov1alpha1.UpdateFailed)).To(Equal(reason), update.Status.Message)
+	r.Expect(update.Status.Message).To(ContainSubstring("nothing was changed"))
+	r.Expect(update.WasStale()).To(Equal(reason == autov1alpha1.PlanStaleReason))
+	r.Expect(r.State(r.Name, "dev")).To(Equal(before))
+	r.Expect(r.content("plain")).To(Equal(file))
+	return update
+}
+
+// text is what the last Secret of the plan has for people.
+func (r *planner) text(plan *autov1alpha1.Update) string {
+	r.Helper()
+	secrets := plan.Status.Plan.Secrets
+	secret := &corev1.Secret{}
+	r.Get(secrets[len(secrets)-1], secret)
+	return r.unzipped(secret.Data[autov1alpha1.PlanTextKey])
+}
+
+func (r *planner) unzipped(content []byte) string {
+	r.Helper()
+	zip, err := gzip.NewReader(bytes.NewReader(content))
+	r.Succeed(err)
+	plain, err := io.ReadAll(zip)
+	r.Succeed(err)
+	return string(plain)
+}
+
+func TestPlanIsCarriedOutAsItIsOrNotAtAll(t *testing.T) {
+	r := planning(begin(t, "planned"))
+	r.bring("one")
+	plan := r.plan()
+	r.Expect(plan.Status.Changes).To(HaveLen(2))
+	r.Expect(plan.Status.Plan.Secrets).To(Equal([]string{plan.Name + "-plan-0"}))
+	secret := &corev1.Secret{}
+	r.Get(plan.Status.Plan.Secrets[0], secret)
+	r.Expect(secret.Immutable).To(HaveValue(BeTrue()))
+	r.Expect(metav1.IsControlledBy(secret, plan)).To(BeTrue())
+	r.Expect(r.text(plan)).To(And(ContainSubstring(`+ content: "one"`), ContainSubstring("+ content: [secret]"), Not(ContainSubstring(secretCanary))))
+	r.Expect(r.unzipped(secret.Data[autov1alpha1.PlanFileKey])).To(And(ContainSubstring("resourcePlans"), Not(ContainSubstring(secretCanary))))
+	r.Expect(r.file("plain")).NotTo(BeAnExistingFile())
+
+	// A plan that is made again is the same.
+	again := r.plan()
+	r.Expect(again.Status.Plan.Digest).To(Equal(plan.Status.Plan.Digest))
+	r.Expect(again.Status.Plan.ChangesDigest).To(Equal(plan.Status.Plan.ChangesDigest))
+
+	// The agent is another one, and has the plan from its Secret.
+	r.KillAgent()
+	done := r.run(autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
+	r.Expect(done.HasFailed()).To(BeFalse(), done.Status.Message)
+	r.Expect(r.content("plain")).To(Equal("one"))
+	r.Expect(r.content("secret")).To(Equal(secretCanary))
+	r.Expect(done.Status.Outputs).NotTo(BeNil())
+
+	// PlanStale: the state moved, by the plan itself.
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforceInputs))
+
+	// PlanViolated: the program asks for something else, and nothing else tells.
+	r.bring("two")
+	plan = r.plan()
+	r.Expect(r.text(plan)).To(ContainSubstring(`~ content: "one" => "two"`))
+	r.bring("three")
+	violated := r.refused(autov1alpha1.PlanViolatedReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
+	r.Expect(violated.Status.Message).To(And(ContainSubstring("::plain (content)"), Not(ContainSubstring("three"))))
+
+	// PlanStale: another commit, other inputs, another digest, a plan that is gone.
+	artifact := r.put(map[string]string{"Pulumi.yaml": r.program("two")})
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan), func(update *autov1alpha1.Update) {
+		update.Spec.Source = &autov1alpha1.UpdateSource{URL: artifact.URL, Digest: artifact.Digest}
+	})
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan), func(update *autov1alpha1.Update) {
+		update.Spec.Refresh = new(true)
+	})
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(again, autov1alpha1.EnforcePlan), func(update *autov1alpha1.Update) {
+		update.Spec.Plan.Name = plan.Name
+	})
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan), func(update *autov1alpha1.Update) {
+		update.Spec.Plan.Name = "gone"
+	})
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeDestroy, of(plan, autov1alpha1.EnforcePlan))
+
+	// PlanStale: a Secret that somebody replaced, with another content or for another owner.
+	r.bring("two")
+	r.Get(plan.Status.Plan.Secrets[0], secret)
+	replace := func(change func(*corev1.Secret)) {
+		replaced := &corev1.Secret{ObjectMeta: r.Meta(secret.Name), Data: map[string][]byte{}, Immutable: new(true)}
+		replaced.OwnerReferences = secret.OwnerReferences
+		for key, value := range secret.Data {
+			replaced.Data[key] = value
+		}
+		change(replaced)
+		r.Succeed(client.IgnoreNotFound(system.Client.Delete(r.Context(), &corev1.Secret{ObjectMeta: r.Meta(secret.Name)})))
+		r.Create(replaced)
+	}
+	replace(func(forged *corev1.Secret) {
+		forged.Data[autov1alpha1.PlanFileKey] = append(bytes.Clone(secret.Data[autov1alpha1.PlanFileKey]), 'x')
+	})
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
+	replace(func(forged *corev1.Secret) {
+		changed := bytes.Clone(secret.Data[autov1alpha1.PlanFileKey])
+		changed[len(changed)/2] ^= 1
+		forged.Data[autov1alpha1.PlanFileKey] = changed
+	})
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
+	replace(func(forged *corev1.Secret) { forged.OwnerReferences[0].UID = again.UID })
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
+	// The garbage collector may have been here.
+	r.Succeed(client.IgnoreNotFound(system.Client.Delete(r.Context(), &corev1.Secret{ObjectMeta: r.Meta(secret.Name)})))
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
+
+	// Without Pulumi's file, the inputs and the state count.
+	done = r.run(autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforceInputs))
+	r.Expect(done.HasFailed()).To(BeFalse(), done.Status.Message)
+	r.Expect(r.content("plain")).To(Equal("two"))
+}
+
+func TestPlanOfADestroyIsCarriedOutAsItIsOrNotAtAll(t *testing.T) {
+	r := planning(begin(t, "planned-destroy"))
+	r.bring("one")
+	r.run(autov1alpha1.UpdateTypeUp)
+	destroyPlan := func() *autov1alpha1.Update {
+		update := r.run(autov1alpha1.UpdateTypeDestroy, savesPlan, func(update *autov1alpha1.Update) { update.Spec.PreviewOnly = new(true) })
+		r.Expect(update.HasFailed()).To(BeFalse(), update.Status.Message)
+		return update
+	}
+	plan := destroyPlan()
+	r.Expect(plan.Status.Changes).To(HaveLen(2))
+	r.Expect(r.text(plan)).To(ContainSubstring("- delete test:index:Sleep plain"))
+	r.Expect(plan.Status.Plan.Size).To(BeZero())
+	r.bring("two")
+	r.run(autov1alpha1.UpdateTypeUp)
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeDestroy, of(plan, ""))
+	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(destroyPlan(), ""))
+
+	done := r.run(autov1alpha1.UpdateTypeDestroy, of(destroyPlan(), ""))
+	r.Expect(done.HasFailed()).To(BeFalse(), done.Status.Message)
+	r.Expect(r.file("plain")).NotTo(BeAnExistingFile())
+	r.Expect(r.resources()).To(BeZero())
+}

@@ -1,0 +1,149 @@
+package e2e_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// The tests of this file run alone, before the parallel ones: they end the controller.
+
+// annotateAsUsersDo does what users do, with their words.
+func (p *play) annotateAsUsersDo(annotation string) {
+	p.Helper()
+	_, err := system.ControlPlane.Kubectl(p.Context(), "--namespace="+p.Name, "annotate", "stack/"+p.Name, annotation, "--overwrite")
+	p.Succeed(err)
+}
+
+// TestAnnotationOfTutorialsDeploysTheLatestCommit has `kubectl annotate stack/NAME pulumi.com/last-update=$(date +%s) --overwrite`.
+func TestAnnotationOfTutorialsDeploysTheLatestCommit(t *testing.T) {
+	p := alone(t, "kicked")
+	repository, first := p.deployedFromGit(p.returning(1), func(s *pulumiv1.Stack) {
+		s.Spec.ResyncFrequencySeconds = 3600 // nobody looks by himself
+		s.Annotations = map[string]string{pulumiv1.LastUpdateAnnotation: "at its creation"}
+	})
+	p.Expect(p.Await(ready(first)).Status.ObservedLastUpdateRequest).To(Equal("at its creation"))
+	p.Expect(p.Updates()).To(HaveLen(1))
+	handled := func(commit, value string) func(*pulumiv1.Stack) bool {
+		return func(s *pulumiv1.Stack) bool { return ready(commit)(s) && s.Status.ObservedLastUpdateRequest == value }
+	}
+
+	next := p.commit(repository, p.returning(2))
+	p.annotateAsUsersDo("pulumi.com/last-update=1763799600")
+	p.Await(handled(next, "1763799600"))
+	p.Expect(p.Updates()).To(HaveLen(2))
+
+	// It runs what there is already, too.
+	p.annotateAsUsersDo("pulumi.com/last-update=1763799601")
+	p.Await(handled(next, "1763799601"))
+	p.Expect(p.Updates()).To(HaveLen(3))
+
+	// A value is handled once, and other annotations ask for nothing.
+	p.annotateAsUsersDo("pulumi.com/last-update=1763799601")
+	p.annotateAsUsersDo("example.com/last-update=1763799602")
+	p.restartController()
+	p.annotateAsUsersDo("pulumi.com/last-update-")
+	p.annotateAsUsersDo(meta.ReconcileRequestAnnotation + "=last")
+	p.Await(func(s *pulumiv1.Stack) bool { return ready(next)(s) && s.Status.LastHandledReconcileAt == "last" })
+	p.Expect(p.Updates()).To(HaveLen(4), "only the last request ran something")
+}
+
+// TestManifestThatIsAppliedAgainRunsNothing has what the Pulumi Kubernetes Operator makes of a manifest: the fields that are false are
+// gone from the object, and come back when the manifest is applied.
+func TestManifestThatIsAppliedAgainRunsNothing(t *testing.T) {
+	p := alone(t, "former-applied")
+	_, artifact := p.deployed()
+	p.stopController()
+	recorded := p.leftByTheFormerController(artifact.Revision)
+	p.startController()
+	stack := p.Await(func(s *pulumiv1.Stack) bool { return ready(artifact.Digest)(s) && len(s.Status.History) == 1 })
+	generation := stack.Generation
+
+	handled := func(s *pulumiv1.Stack) bool {
+		return ready(artifact.Digest)(s) && s.Status.LastUpdate.Generation == s.Generation
+	}
+	apply := func(fields string) {
+		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec": `+fields+`}`))
+		p.Expect(system.Client.Patch(p.Context(), stack, patch)).To(Succeed())
+	}
+	apply(`{"refresh": false, "preview": false, "targets": [], "resyncFrequencySeconds": 0, "secretsProvider": ""}`)
+	p.Expect(stack.Generation).To(BeNumerically(">", generation), "the API server takes it for another specification")
+	stack = p.Await(handled)
+	p.Expect(stack.Status.LastUpdate.Name).To(Equal(recorded.Name))
+
+	// What says something new runs, and then the same again does not.
+	apply(`{"refresh": true}`)
+	ran := p.awaitNext(stack).Status.LastUpdate.Name
+	apply(`{"targetDependents": false}`)
+	p.Await(handled)
+	p.stopController()
+	apply(`{"expectNoRefreshChanges": false}`)
+	p.startController()
+	stack = p.Await(handled)
+	p.Expect(stack.Status.LastUpdate.Name).To(Equal(ran))
+}
+
+// TestFailedStackOfTheFormerControllerSaysOneThing has the conditions that the Pulumi Kubernetes Operator leaves on a Stack that failed, and
+// what a way back and over again leaves of both.
+func TestFailedStackOfTheFormerControllerSaysOneThing(t *testing.T) {
+	type former struct {
+		conditions map[string]string
+		ago        time.Duration
+	}
+	const retrying, failed = "RetryingAfterFailure", "UpdateFailed"
+	left := map[*play]former{
+		alone(t, "former-failed-retrying"): {conditions: map[string]string{"Reconciling": retrying}},
+		alone(t, "former-failed-stalled"):  {conditions: map[string]string{"Stalled": failed}},
+		alone(t, "former-failed-both"):     {conditions: map[string]string{"Reconciling": retrying, "Stalled": failed}},
+		alone(t, "former-failed-due"):      {conditions: map[string]string{"Reconciling": "StackProcessing", "Stalled": failed}, ago: time.Hour},
+	}
+	for p := range left {
+		p.start(p.put(p.returning(1)))
+	}
+	for p := range left {
+		p.Await(ready(""))
+	}
+	controller := alone(t, "")
+	controller.stopController()
+	for p, former := range left {
+		p.leftByTheFormerController("v1")
+		p.markFormerFailure(former.conditions, former.ago)
+	}
+	controller.startController()
+	for p := range left {
+		p.Await(func(s *pulumiv1.Stack) bool { return len(s.Status.History) == 1 }) // and its conditions do not contradict each other
+	}
+}
+
+// markFormerFailure makes the status that of an update which failed, with the conditions, and applies it as the operator does.
+func (p *play) markFormerFailure(present map[string]string, ago time.Duration) {
+	p.Helper()
+	now := metav1.Now()
+	entry := func(name, status, reason, message string) any {
+		return map[string]any{"type": name, "status": status, "reason": reason, "message": message, "lastTransitionTime": now.UTC().Format(time.RFC3339)}
+	}
+	entries := []any{entry("Ready", "False", pulumiv1.NotReadyInProgressReason, "reconciliation is in progress")}
+	for name, reason := range present {
+		entries = append(entries, entry(name, "True", reason, "1 update failure(s)"))
+	}
+	p.patchStatus(func(s *pulumiv1.Stack) {
+		s.Status.Conditions = nil
+		last := s.Status.LastUpdate
+		last.State, last.Failures, last.Message = pulumiv1.StackUpdateFailed, 3, "\x1b[31merror\x1b[0m: it failed"
+		last.LastResyncTime = metav1.NewTime(now.Add(-ago))
+	})
+	status := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"conditions": entries}}}
+	status.SetGroupVersionKind(pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))
+	status.SetNamespace(p.Name)
+	status.SetName(p.Name)
+	p.Expect(system.Client.Status().Apply(p.Context(), client.ApplyConfigurationFromUnstructured(status),
+		client.FieldOwner(formerOwner+"/stack-status"), client.ForceOwnership)).To(Succeed())
+}

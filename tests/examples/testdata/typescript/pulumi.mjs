@@ -1,0 +1,6 @@
+// Stands in for @pulumi/pulumi.
+export class Config {
+    requireSecret() {
+        return "[secret]";
+    }
+}

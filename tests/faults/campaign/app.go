@@ -1,0 +1,255 @@
+package campaign
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/stage"
+)
+
+// App is a Stack with what it should be. Its resources note what was really done to them: in a journal for each version of each
+// resource, and in a file for each resource that is there.
+type App struct {
+	*stage.App
+	world *World
+	dir   string // of the journals and files, on this machine
+
+	mu        sync.Mutex
+	resources map[string]int // versions of the wanted ones
+	version   int            // of the last commit
+	sha       string         // the last commit
+	request   string         // the last request
+	changed   bool           // something is wanted since TakeChange was called
+	deleted   bool
+	evicted   bool // its namespace was deleted
+
+	kills     int // how often its pulumi may have been killed
+	forgotten int // how often a person had to forget a resource whose creation was cut off
+	seenHelp  string
+}
+
+// deploy creates a Stack with two resources. When it is gated, each change needs an approval.
+func (w *World) deploy(ctx context.Context, name string, gated bool) (*App, error) {
+	a := &App{world: w, dir: filepath.Join(w.Journals, name), resources: map[string]int{"r1": 1, "r2": 1}, version: 1}
+	if err := os.MkdirAll(a.dir, 0o755); err != nil {
+		return nil, err
+	}
+	// Pods have users of their own.
+	if err := os.Chmod(a.dir, 0o777); err != nil {
+		return nil, err
+	}
+	var stack *pulumiv1.Stack
+	var err error
+	if a.App, stack, err = w.Provide(ctx, name, a.program(name)); err != nil {
+		return nil, err
+	}
+	stack.Spec.DestroyOnFinalize = true
+	stack.Spec.RetryInterval = &metav1.Duration{Duration: 2 * time.Second}
+	stack.Spec.Drift = &pulumiv1.DriftSpec{Mode: pulumiv1.DriftModeDetect, Interval: metav1.Duration{Duration: 24 * time.Hour}}
+	if gated {
+		w.gate.close(stack)
+	}
+	return a, w.Insist(ctx, func(ctx context.Context) error { return w.Client.Create(ctx, stack) })
+}
+
+// program is the program at the present version.
+func (a *App) program(name string) gitserver.Files {
+	var text strings.Builder
+	fmt.Fprintf(&text, "name: %s\nruntime: yaml\noutputs:\n  version: %d\n", name, a.version)
+	for i, resource := range slices.Sorted(maps.Keys(a.resources)) {
+		if i == 0 {
+			text.WriteString("resources:\n")
+		}
+		version, path := a.resources[resource], filepath.Join(a.world.JournalsInside, name, resource)
+		fmt.Fprintf(&text, "  %s:\n    type: test:index:Sleep\n    options: {version: 0.1.0}\n", resource)
+		fmt.Fprintf(&text, "    properties: {seconds: %g, journal: %s.%d.journal, file: %s, content: \"%d\"}\n",
+			a.world.Work.Seconds(), path, version, path, version)
+	}
+	return gitserver.Files{"Pulumi.yaml": text.String()}
+}
+
+// Change is something that is wanted of a Stack.
+type Change struct {
+	Name string
+	make func(*App, context.Context, *rand.Rand) error
+}
+
+// The changes that there are.
+var (
+	Commit       = Change{"commit", func(a *App, ctx context.Context, _ *rand.Rand) error { return a.commit(ctx, 1) }}
+	TenCommits   = Change{"ten commits", func(a *App, ctx context.Context, _ *rand.Rand) error { return a.commit(ctx, 10) }}
+	Rework       = Change{"add and remove resources", (*App).rework}
+	Edit         = Change{"spec edit", (*App).edit}
+	Request      = Change{"request", (*App).ask}
+	LookForDrift = Change{"look for drift", (*App).lookForDrift}
+	Delete       = Change{"delete", func(a *App, ctx context.Context, _ *rand.Rand) error { return a.Remove(ctx) }}
+)
+
+// commit wants a new version of every resource, so many times.
+func (a *App) commit(ctx context.Context, times int) error {
+	return a.push(ctx, times, func() {
+		for resource := range a.resources {
+			a.resources[resource] = a.version
+		}
+	})
+}
+
+// CommitBlocked wants a new version of every resource and returns the directories, which it makes, that keep the resources from
+// noting what is done to them.
+func (a *App) CommitBlocked(ctx context.Context) (blocked []string, err error) {
+	var failed error
+	err = a.push(ctx, 1, func() {
+		for resource := range a.resources {
+			a.resources[resource] = a.version
+			dir := filepath.Join(a.dir, fmt.Sprintf("%s.%d.journal", resource, a.version))
+			failed = errors.Join(failed, os.Mkdir(dir, 0o700))
+			blocked = append(blocked, dir)
+		}
+	})
+	return blocked, errors.Join(failed, a.Tolerate(err))
+}
+
+// rework wants another resource, and one of those that there are no more. No name comes twice.
+func (a *App) rework(ctx context.Context, random *rand.Rand) error {
+	choice := random.IntN(1 << 16)
+	return a.push(ctx, 1, func() {
+		names := slices.Sorted(maps.Keys(a.resources))
+		delete(a.resources, names[choice%len(names)])
+		a.resources[fmt.Sprintf("r%d", a.version+1)] = a.version
+	})
+}
+
+// push commits so often, and announces each commit.
+func (a *App) push(ctx context.Context, times int, next func()) error {
+	for range times {
+		if err := a.Push(next); err != nil {
+			return err
+		}
+		if err := a.world.Insist(ctx, func(ctx context.Context) error { return a.world.Fetch(ctx, a.App) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Push commits the next version, and leaves it to others to announce the commit.
+func (a *App) Push(next func()) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.version++
+	a.changed = true
+	next()
+	sha, err := a.Repository.Commit(a.program(a.Name))
+	a.sha = sha
+	return err
+}
+
+// edit changes the spec.
+func (a *App) edit(ctx context.Context, random *rand.Rand) error {
+	value, err := json.Marshal(fmt.Sprint(random.IntN(1 << 30)))
+	if err != nil {
+		return err
+	}
+	a.note(func() { a.changed = true })
+	return a.patch(ctx, func(stack *pulumiv1.Stack) {
+		stack.Spec.Config = map[string]apiextensionsv1.JSON{"edited": {Raw: value}}
+	})
+}
+
+// ask requests an update.
+func (a *App) ask(ctx context.Context, random *rand.Rand) error {
+	request := fmt.Sprint("request-", random.IntN(1<<30))
+	a.Expect(request)
+	return a.annotate(ctx, meta.ReconcileRequestAnnotation, request)
+}
+
+// lookForDrift asks for a check, which must not stand in the way of anything.
+func (a *App) lookForDrift(ctx context.Context, random *rand.Rand) error {
+	return a.annotate(ctx, pulumiv1.DriftCheckAnnotation, fmt.Sprint("check-", random.IntN(1<<30)))
+}
+
+// Expect has the app wait for the request to be handled; for none when it is empty.
+func (a *App) Expect(request string) { a.note(func() { a.request, a.changed = request, true }) }
+
+// Remove deletes the Stack, which destroys its resources.
+func (a *App) Remove(ctx context.Context) error {
+	a.note(func() { a.deleted, a.changed = true, true })
+	return a.world.Remove(ctx, &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name}})
+}
+
+// Evict notes that the namespace is about to be deleted, and the Stack with it.
+func (a *App) Evict() { a.note(func() { a.deleted, a.evicted = true, true }) }
+
+func (a *App) annotate(ctx context.Context, annotation, value string) error {
+	return a.patch(ctx, func(stack *pulumiv1.Stack) { metav1.SetMetaDataAnnotation(&stack.ObjectMeta, annotation, value) })
+}
+
+func (a *App) patch(ctx context.Context, edit func(*pulumiv1.Stack)) error {
+	return a.world.Insist(ctx, func(ctx context.Context) error {
+		stack := &pulumiv1.Stack{}
+		if err := a.world.Client.Get(ctx, a.Key(), stack); err != nil {
+			return err
+		}
+		before := stack.DeepCopy()
+		edit(stack)
+		return a.world.Client.Patch(ctx, stack, client.MergeFrom(before))
+	})
+}
+
+// Killed notes that a process of pulumi for the app may have been killed.
+func (a *App) Killed() { a.note(func() { a.kills++ }) }
+
+// TakeChange reports whether something was wanted of the Stack since it was asked last; it forgets that when told to.
+func (a *App) TakeChange(forget bool) (changed bool) {
+	a.note(func() {
+		changed = a.changed
+		a.changed = a.changed && !forget
+	})
+	return changed
+}
+
+func (a *App) note(what func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	what()
+}
+
+// IsDeleted reports whether the Stack was deleted.
+func (a *App) IsDeleted() (deleted bool) {
+	a.note(func() { deleted = a.deleted })
+	return deleted
+}
+
+// explain tells how the app stands, for a message about a failure.
+func (a *App) explain(ctx context.Context) string {
+	var text strings.Builder
+	a.note(func() {
+		fmt.Fprintf(&text, "%s, wanted %v, deleted %t, kills %d, forgotten %d:\n", a.Name, a.resources, a.deleted, a.kills, a.forgotten)
+	})
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	stack := &pulumiv1.Stack{}
+	if err := a.world.Client.Get(ctx, a.Key(), stack); err == nil {
+		encoded, _ := json.MarshalIndent(stack.Status, "", "  ")
+		fmt.Fprintf(&text, "Stack, deleted at %v, its status: %s\n", stack.DeletionTimestamp, encoded)
+	}
+	return text.String() + a.world.System.Explain(ctx, a) + a.world.Explain(ctx, a.App)
+}

@@ -1,0 +1,180 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
+)
+
+// ErrNotSettled says that something is not yet as it has to be in the end.
+var ErrNotSettled = errors.New("it is not settled")
+
+// NotSettled is an error that wraps ErrNotSettled.
+func NotSettled(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrNotSettled, fmt.Errorf(format, args...))
+}
+
+// Settle waits until every app is as wanted and nothing is left behind, as long as something happens meanwhile.
+func (w *World) Settle(ctx context.Context, apps []*App) error {
+	ctx, cancel := context.WithTimeout(ctx, w.MaxSettle)
+	defer cancel()
+	last, since := "", time.Now()
+	for {
+		err := w.CheckSettled(ctx, apps)
+		if err == nil {
+			return nil
+		}
+		if now := fmt.Sprint(w.watcher.seen(), err); now != last {
+			last, since = now, time.Now()
+		}
+		if !Wait(ctx, 2*PollInterval) || time.Since(since) > w.Patience {
+			return fmt.Errorf("nothing happened for %s: %w", time.Since(since).Round(time.Second), err)
+		}
+	}
+}
+
+// CheckSettled tells what is not yet as it has to be in the end.
+func (w *World) CheckSettled(ctx context.Context, apps []*App) error {
+	for _, a := range apps {
+		if err := a.unsettled(ctx); err != nil {
+			return fmt.Errorf("%s: %w", a.Name, err)
+		}
+	}
+	return w.System.LeftBehind(apps)
+}
+
+func (a *App) unsettled(ctx context.Context) error {
+	a.mu.Lock()
+	deleted, sha, request := a.deleted, a.sha, a.request
+	a.mu.Unlock()
+	stack := &pulumiv1.Stack{}
+	switch err := a.world.get(ctx, a.Key(), stack); {
+	case apierrors.IsNotFound(err) && deleted:
+		return a.world.System.Unsettled(ctx, a, true)
+	case err != nil:
+		return NotSettled("%w", err)
+	}
+	if err := errors.Join(a.help(ctx, stack), a.helpEvicted(ctx, stack)); err != nil {
+		return err
+	}
+	if deleted {
+		return NotSettled("it is not deleted: %s", statuscheck.Message(stack))
+	}
+	source := &sourcev1.GitRepository{}
+	if err := a.world.get(ctx, a.Key(), source); err != nil {
+		return NotSettled("%w", err)
+	}
+	if source.Status.Artifact == nil || !strings.HasSuffix(source.Status.Artifact.Revision, sha) {
+		return NotSettled("there is no artifact of commit %s yet", sha)
+	}
+	switch last := stack.Status.LastUpdate; {
+	case !statuscheck.Ready("")(stack):
+		return NotSettled("%v", conditions.Get(stack, meta.ReadyCondition))
+	case last == nil || last.LastSuccessfulCommit != source.Status.Artifact.Digest || last.Generation != stack.Generation:
+		return NotSettled("it is Ready with another update than that of the last change: %+v", last)
+	case request != "" && stack.Status.LastHandledReconcileAt != request:
+		return NotSettled("the request is not handled")
+	}
+	updates := &autov1alpha1.UpdateList{}
+	if err := a.world.list(ctx, updates, client.InNamespace(a.Namespace)); err != nil {
+		return NotSettled("%w", err)
+	}
+	for _, update := range updates.Items {
+		if !update.IsComplete() || !update.DeletionTimestamp.IsZero() {
+			return NotSettled("Update %s is %s", update.Name, update.Status.State)
+		}
+	}
+	return a.world.System.Unsettled(ctx, a, false)
+}
+
+// help does what the documentation asks a person to do when pulumi was killed while it created a resource: it forgets the
+// attempt. Our resources do not mind.
+func (a *App) help(ctx context.Context, stack *pulumiv1.Stack) error {
+	last := stack.Status.LastUpdate
+	if !strings.Contains(statuscheck.Message(stack), "was killed while it created") || stack.Status.CurrentUpdate != nil || last == nil ||
+		a.seenHelp == last.Name {
+		return nil
+	}
+	a.seenHelp = last.Name
+	if err := a.forgetCreations(ctx); err != nil {
+		return err
+	}
+	a.note(func() { a.forgotten++ })
+	return a.annotate(ctx, pulumiv1.ReconcileRequestAnnotation, fmt.Sprint("helped-", a.forgotten))
+}
+
+func (a *App) forgetCreations(ctx context.Context) error {
+	_ = a.world.System.Pulumi(ctx, a, "cancel", "--yes", "--stack", "dev") // there may be nothing to cancel
+	return a.world.System.Pulumi(ctx, a, "refresh", "--clear-pending-creates", "--yes", "--skip-preview", "--stack", "dev")
+}
+
+// Tolerate drops an error that comes from the end of the app's namespace.
+func (a *App) Tolerate(err error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.evicted && (apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)) {
+		return nil
+	}
+	return err
+}
+
+// helpEvicted does what a Stack in a namespace that is being deleted asks a person to do, because nothing can be created there
+// to destroy its resources: it destroys them by hand and says that there is nothing left to do.
+func (a *App) helpEvicted(ctx context.Context, stack *pulumiv1.Stack) error {
+	if conditions.GetReason(stack, meta.ReadyCondition) != pulumiv1.NamespaceTerminatingReason || a.seenHelp == a.Namespace {
+		return nil
+	}
+	if !strings.Contains(statuscheck.Message(stack), pulumiv1.OrphanAnnotation) {
+		return NotSettled("the Stack does not say what to do: %s", statuscheck.Message(stack))
+	}
+	if a.world.System.Works(a) {
+		return nil // whose end comes first
+	}
+	pending, err := a.pendingOperations()
+	if err != nil {
+		return err
+	}
+	if pending > 0 {
+		if err := a.forgetCreations(ctx); err != nil {
+			return err
+		}
+	} else {
+		_ = a.world.System.Pulumi(ctx, a, "cancel", "--yes", "--stack", "dev") // there may be nothing to cancel
+	}
+	if err := a.world.System.Pulumi(ctx, a, "destroy", "--yes", "--skip-preview", "--stack", "dev"); err != nil {
+		return err
+	}
+	a.seenHelp = a.Namespace
+	if pending > 0 {
+		if err := a.removeFiles(); err != nil {
+			return err
+		}
+	}
+	return a.Tolerate(a.annotate(ctx, pulumiv1.OrphanAnnotation, "true"))
+}
+
+// Audit checks, once all is settled, what must hold then.
+func (w *World) Audit(apps []*App) error {
+	problems := w.System.Judge()
+	if _, err := w.watcher.take(); err != nil {
+		problems = errors.Join(problems, fmt.Errorf("statuses that contradict themselves:\n%w", err))
+	}
+	for _, a := range apps {
+		problems = errors.Join(problems, a.audit())
+	}
+	return problems
+}

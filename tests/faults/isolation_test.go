@@ -1,0 +1,157 @@
+package faults_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// isolationVariable in the environment says what the process is: the first one of namespaces of their own, or the test within them.
+	isolationVariable = "STACK_CONTROLLER_TEST_ISOLATION"
+	firstProcess      = "first process"
+	isolated          = "isolated"
+
+	// firstID and lastID are the process ids that are given out, again and again: few, so that the ids of processes that have ended soon
+	// belong to other processes and their threads. More are used as long as so many are taken.
+	firstID, lastID = 300, 2300
+	// lastIDFile is where the kernel looks from which id on it looks for a free one. It is one per namespace, on every kernel, which the
+	// limit of ids is on new ones only.
+	lastIDFile = "/proc/sys/kernel/ns_last_pid"
+	// idInterval is after which time ids begin anew when there were too many. A machine gives some thousands in a second.
+	idInterval = 20 * time.Millisecond
+	// endPatience bounds how long supervisors may take to end what is left after the test.
+	endPatience = 90 * time.Second
+)
+
+// isolate has this executable run anew with mounts and process ids of its own, where it may: they end with the last process in there,
+// whatever ends it, and nothing outside is changed. Otherwise it returns, as it does in the process that is isolated.
+func isolate() {
+	switch os.Getenv(isolationVariable) {
+	case isolated:
+		return
+	case firstProcess:
+		os.Exit(leadNamespaces())
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	runtime.LockOSThread() // the signal at the death of the parent is about the thread that forks
+	first := exec.Command("/proc/self/exe", os.Args[1:]...)
+	first.Stdin, first.Stdout, first.Stderr = os.Stdin, os.Stdout, os.Stderr
+	first.Env = append(os.Environ(), isolationVariable+"="+firstProcess)
+	first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGTERM}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	if err := first.Start(); err != nil {
+		signal.Stop(signals)
+		runtime.UnlockOSThread()
+		return
+	}
+	go func() {
+		for received := range signals {
+			_ = first.Process.Signal(received)
+		}
+	}()
+	err := first.Wait()
+	if ended := (*exec.ExitError)(nil); err != nil && !errors.As(err, &ended) {
+		fmt.Fprintln(os.Stderr, "run in namespaces of its own:", err)
+		os.Exit(1)
+	}
+	os.Exit(exitCode(first.ProcessState.Sys().(syscall.WaitStatus)))
+}
+
+func exitCode(status syscall.WaitStatus) int {
+	if status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return status.ExitStatus()
+}
+
+// leadNamespaces is the first process: it starts the test, passes signals on, and waits for all that ends without a parent.
+func leadNamespaces() int {
+	runtime.LockOSThread()
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	if os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, isolationVariable, "is for the tests' own use")
+		return 2
+	}
+	err := errors.Join(os.Setenv(isolationVariable, isolated),
+		unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, ""))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "prepare namespaces of its own:", err)
+		return 1
+	}
+	test, err := syscall.ForkExec("/proc/self/exe", os.Args, &syscall.ProcAttr{
+		Env: os.Environ(), Files: []uintptr{0, 1, 2},
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "start the test in namespaces of its own:", err)
+		return 1
+	}
+	go repeatIDs()
+	code := 0
+	var patience <-chan time.Time // after the end of the test
+	for {
+		select {
+		case received := <-signals:
+			if received != syscall.SIGCHLD && patience == nil {
+				_ = syscall.Kill(test, received.(syscall.Signal))
+			}
+		case <-patience:
+			return code // and with this process, all others end
+		}
+		ended, status, left := reap(test)
+		if ended {
+			code, patience = exitCode(status), time.After(endPatience)
+		}
+		if !left {
+			return code
+		}
+	}
+}
+
+// reap waits for all children that have ended, and reports whether and how the test did, and whether there are any left.
+func reap(test int) (ended bool, how syscall.WaitStatus, left bool) {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil || pid == 0:
+			return ended, how, err == nil
+		case pid == test:
+			ended, how = true, status
+		}
+	}
+}
+
+// repeatIDs has process ids begin anew again and again.
+func repeatIDs() {
+	for range time.Tick(idInterval) {
+		content, err := os.ReadFile(lastIDFile)
+		if err != nil {
+			return // not on this machine
+		}
+		if last, err := strconv.Atoi(strings.TrimSpace(string(content))); err == nil && last > lastID {
+			_ = setLastID(firstID)
+		}
+	}
+}
+
+// setLastID has the kernel look for a free process id after that one.
+func setLastID(last int) error {
+	return os.WriteFile(lastIDFile, []byte(strconv.Itoa(last)), 0o600)
+}
+
+func isIsolated() bool { return os.Getenv(isolationVariable) == isolated }

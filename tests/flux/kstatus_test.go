@@ -1,0 +1,195 @@
+package flux_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
+)
+
+var record = flag.Bool("record", false, "record the objects in testdata/kstatus anew; it takes two minutes")
+
+// situation is one in which a Stack can be, and what those who wait for it have to see.
+type situation struct {
+	name string
+	// want is what Flux's library computes.
+	want status.Status
+	// ready is the status of the condition, empty when there is none.
+	ready metav1.ConditionStatus
+	// observed says that the status is about the current generation.
+	observed bool
+}
+
+var situations = []situation{
+	{"created", status.InProgressStatus, "", false},
+	{"working", status.InProgressStatus, metav1.ConditionUnknown, false},
+	{"waiting-for-source", status.InProgressStatus, metav1.ConditionFalse, false},
+	{"waiting-for-dependency", status.InProgressStatus, metav1.ConditionFalse, false},
+	{"failed-and-retrying", status.InProgressStatus, metav1.ConditionFalse, false},
+	{"failed-often", status.FailedStatus, metav1.ConditionFalse, true},
+	{"invalid-spec", status.FailedStatus, metav1.ConditionFalse, true},
+	{"access-denied", status.FailedStatus, metav1.ConditionFalse, true},
+	{"invalid-expression", status.FailedStatus, metav1.ConditionFalse, true},
+	{"succeeded", status.CurrentStatus, metav1.ConditionTrue, true},
+	{"edited", status.InProgressStatus, metav1.ConditionTrue, false},
+	{"running-at-its-interval", status.CurrentStatus, metav1.ConditionTrue, true},
+	{"failed-later", status.InProgressStatus, metav1.ConditionFalse, true},
+	// As in Flux, the status stays what it was, so it is not about the generation that suspends the Stack.
+	{"suspended", status.InProgressStatus, metav1.ConditionTrue, false},
+	{"deleting", status.TerminatingStatus, metav1.ConditionUnknown, false},
+}
+
+// TestFluxComputesTheRightStatusInEverySituation is about objects that TestRecordSituations recorded.
+func TestFluxComputesTheRightStatusInEverySituation(t *testing.T) {
+	t.Parallel()
+	for _, s := range situations {
+		t.Run(s.name, func(t *testing.T) {
+			g := NewWithT(t)
+			content, err := os.ReadFile(recording(s.name))
+			g.Expect(err).NotTo(HaveOccurred())
+			encoded, err := yaml.YAMLToJSON(content)
+			g.Expect(err).NotTo(HaveOccurred())
+			object := &unstructured.Unstructured{}
+			g.Expect(object.UnmarshalJSON(encoded)).To(Succeed())
+			stack := &pulumiv1.Stack{}
+			g.Expect(yaml.UnmarshalStrict(content, stack)).To(Succeed())
+
+			computed, err := status.Compute(object)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(computed.Status).To(Equal(s.want), computed.Message)
+			state, _, _ := ready(object)
+			g.Expect(state).To(Equal(string(s.ready)))
+			g.Expect(stack.Status.ObservedGeneration == stack.Generation).To(Equal(s.observed))
+			if s.ready != "" && s.name != "edited" {
+				g.Expect(statuscheck.Lint(t.Context(), stack)).To(Succeed())
+			}
+		})
+	}
+}
+
+func recording(name string) string { return filepath.Join("testdata", "kstatus", name+".yaml") }
+
+// recorder is a scene that writes down the objects.
+type recorder struct{ *play }
+
+// keep writes the object into testdata, without what is of this machine.
+func (r recorder) keep(name string, stack *pulumiv1.Stack) {
+	r.Helper()
+	stack = stack.DeepCopy()
+	stack.ManagedFields = nil
+	stack.SetGroupVersionKind(pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))
+	content, err := yaml.Marshal(stack)
+	r.Succeed(err)
+	r.Succeed(os.MkdirAll(filepath.Dir(recording(name)), 0o755))
+	r.Succeed(os.WriteFile(recording(name), []byte(strings.ReplaceAll(string(content), system.BackendURL, "file:///state")), 0o644))
+}
+
+// watched keeps the first version of the Stack, from the change on, that is as asked.
+func (r recorder) watched(name, stack string, is func(*pulumiv1.Stack) bool, change func()) {
+	r.Helper()
+	watcher, err := system.Client.Watch(r.Context(), &pulumiv1.StackList{}, client.InNamespace(r.Name))
+	r.Succeed(err)
+	defer watcher.Stop()
+	change()
+	timeout := time.After(r.Patience)
+	for {
+		select {
+		case event := <-watcher.ResultChan():
+			if seen, ok := event.Object.(*pulumiv1.Stack); ok && seen.Name == stack && is(seen) {
+				r.keep(name, seen)
+				return
+			}
+		case <-timeout:
+			r.Fatalf("%s was never seen", name)
+		}
+	}
+}
+
+// stacked is a Stack of a GitRepository of the scene, after the changes.
+func (r recorder) stacked(name string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
+	stack := system.NewStack(r.Name, r.Name, sourcev1.GitRepositoryKind)
+	stack.Name, stack.Spec.Stack = name, name
+	stack.Spec.RetryInterval = &metav1.Duration{Duration: time.Second}
+	for _, change := range changes {
+		change(stack)
+	}
+	return stack
+}
+
+func progressing(stack *pulumiv1.Stack) bool {
+	return conditions.IsReconciling(stack) && conditions.IsUnknown(stack, meta.ReadyCondition)
+}
+
+// TestRecordSituations brings a Stack into each situation, with -record.
+func TestRecordSituations(t *testing.T) {
+	if !*record {
+		t.Skip("records nothing without -record")
+	}
+	r := recorder{begin(t, "recorded")}
+	r.Patience = 2 * time.Minute
+	repository := r.repository(r.Name, scene.Returning(r.Name, 1))
+	// A Stack on which another one depends shows each step, however short.
+	r.Create(r.stacked("waiting-for-dependency", func(s *pulumiv1.Stack) { s.Spec.DependsOn = []meta.DependencyReference{{Name: "main"}} }))
+	r.keep("waiting-for-dependency", r.AwaitStack("waiting-for-dependency", statuscheck.NotReady(pulumiv1.DependencyNotReadyReason)))
+	main := r.stacked("main", func(s *pulumiv1.Stack) { s.Spec.DestroyOnFinalize, s.Spec.ContinueResyncOnCommitMatch = true, true })
+	r.watched("working", "main", progressing, func() {
+		r.Create(main)
+		r.keep("created", main)
+	})
+	r.keep("succeeded", r.AwaitStack("main", statuscheck.Ready("")))
+	r.watched("running-at-its-interval", "main", func(s *pulumiv1.Stack) bool {
+		return s.Status.CurrentUpdate != nil && conditions.IsReady(s)
+	}, func() {})
+
+	for name, change := range map[string]func(*pulumiv1.Stack){
+		"waiting-for-source": func(s *pulumiv1.Stack) { s.Spec.FluxSource.SourceRef.Name = "missing" },
+		"invalid-spec": func(s *pulumiv1.Stack) {
+			s.Spec.FluxSource.SourceRef.APIVersion, s.Spec.FluxSource.SourceRef.Kind = "v1", "Secret"
+		},
+		"access-denied": func(s *pulumiv1.Stack) { s.Spec.FluxSource.SourceRef.Namespace = "elsewhere" },
+		"invalid-expression": func(s *pulumiv1.Stack) {
+			s.Spec.DependsOn = []meta.DependencyReference{{Name: "main", ReadyExpr: "dep.status.nothing"}}
+		},
+	} {
+		r.Create(r.stacked(name, change))
+		r.keep(name, r.AwaitStack(name, func(s *pulumiv1.Stack) bool { return conditions.IsFalse(s, meta.ReadyCondition) }))
+	}
+	failing := r.stacked("failing", func(s *pulumiv1.Stack) { s.Spec.FluxSource.Dir = "missing" })
+	r.watched("failed-and-retrying", "failing", statuscheck.NotReady(pulumiv1.RetryingAfterFailureReason), func() { r.Create(failing) })
+	r.keep("failed-often", r.AwaitStack("failing", statuscheck.NotReady(pulumiv1.UpdateFailedReason)))
+
+	r.AwaitStack("main", statuscheck.Ready(""))
+	edit := func(name string, change func(*pulumiv1.Stack)) func() { return func() { r.ChangeStack(name, change) } }
+	r.watched("edited", "main", func(s *pulumiv1.Stack) bool {
+		return conditions.IsReady(s) && s.Status.ObservedGeneration != s.Generation
+	}, edit("main", func(s *pulumiv1.Stack) { s.Spec.ContinueResyncOnCommitMatch = false }))
+	r.AwaitStack("main", statuscheck.Ready(""))
+	r.watched("failed-later", "main", statuscheck.NotReady(pulumiv1.RetryingAfterFailureReason), func() {
+		r.commit(repository, r.Name, scene.Program(r.Name, "outputs:", "  x: ${missing}"))
+	})
+	r.commit(repository, r.Name, scene.Returning(r.Name, 2))
+	r.AwaitStack("main", statuscheck.Ready(""))
+	r.watched("suspended", "main", func(s *pulumiv1.Stack) bool { return s.Spec.Suspend }, edit("main", func(s *pulumiv1.Stack) { s.Spec.Suspend = true }))
+	r.ChangeStack("main", func(s *pulumiv1.Stack) { s.Spec.Suspend = false })
+	r.AwaitStack("main", statuscheck.Ready(""))
+	r.watched("deleting", "main", func(s *pulumiv1.Stack) bool { return !s.DeletionTimestamp.IsZero() && progressing(s) }, func() {
+		r.Succeed(system.Client.Delete(r.Context(), main))
+	})
+}

@@ -1,0 +1,203 @@
+package flux_test
+
+import (
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
+)
+
+// delivery is what a Kustomization applies: all that a Stack needs, and the Stack. ${environment} is replaced by the Kustomization.
+const delivery = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: deployer, annotations: {kustomize.toolkit.fluxcd.io/prune: disabled}}
+---
+apiVersion: source.toolkit.fluxcd.io/v1
+kind: GitRepository
+metadata: {name: network-source}
+spec: {interval: 1h, url: URL/kustomized-network, ref: {branch: main}}
+---
+apiVersion: pulumi.com/v1
+kind: Stack
+metadata: {name: network}
+spec:
+  stack: ${environment}
+  backend: BACKEND
+  fluxSource: {sourceRef: {kind: GitRepository, name: network-source}}
+  envRefs:
+    PULUMI_CONFIG_PASSPHRASE: {type: Secret, secret: {name: pulumi, key: passphrase}}
+  destroyOnFinalize: true
+  updateTemplate: {spec: {remove: true}}
+`
+
+// dependents is what another Kustomization applies. Of the two Programs, one escapes what is not for the Kustomization, and one is left
+// alone by it.
+const dependents = `
+apiVersion: pulumi.com/v1
+kind: Program
+metadata: {name: escaped}
+program:
+  variables: {place: "in $${pulumi.stack}"}
+  outputs: {x: "${environment}: $${place}"}
+---
+apiVersion: pulumi.com/v1
+kind: Program
+metadata: {name: untouched, annotations: {kustomize.toolkit.fluxcd.io/substitute: disabled}}
+program:
+  variables: {place: "in ${pulumi.stack}"}
+  outputs: {x: "${place}"}
+---
+apiVersion: pulumi.com/v1
+kind: Stack
+metadata: {name: escaped}
+spec:
+  stack: production
+  backend: BACKEND
+  programRef: {name: escaped}
+  dependsOn: [{name: network}]
+  envRefs:
+    PULUMI_CONFIG_PASSPHRASE: {type: Secret, secret: {name: pulumi, key: passphrase}}
+---
+apiVersion: pulumi.com/v1
+kind: Stack
+metadata: {name: untouched}
+spec:
+  stack: production
+  backend: BACKEND
+  programRef: {name: untouched}
+  envRefs:
+    PULUMI_CONFIG_PASSPHRASE: {type: Secret, secret: {name: pulumi, key: passphrase}}
+`
+
+// delivered are the two Kustomizations. The timeout is one that the test does not wait for.
+const delivered = `
+apiVersion: kustomize.toolkit.fluxcd.io/v1
+kind: Kustomization
+metadata: {name: delivery}
+spec:
+  interval: 1h
+  retryInterval: 1h
+  timeout: 10m
+  path: ./delivery
+  prune: true
+  wait: true
+  deletionPolicy: WaitForTermination
+  targetNamespace: NAMESPACE
+  sourceRef: {kind: GitRepository, name: kustomized}
+  decryption: {provider: sops, secretRef: {name: sops-age}}
+  postBuild: {substitute: {environment: staging}}
+---
+apiVersion: kustomize.toolkit.fluxcd.io/v1
+kind: Kustomization
+metadata: {name: dependents}
+spec:
+  interval: 1h
+  timeout: 10m
+  path: ./dependents
+  prune: true
+  wait: true
+  targetNamespace: NAMESPACE
+  dependsOn: [{name: delivery}]
+  sourceRef: {kind: GitRepository, name: kustomized}
+  postBuild: {substitute: {environment: staging}}
+  healthCheckExprs:
+    - apiVersion: pulumi.com/v1
+      kind: Stack
+      current: status.conditions.exists(c, c.type == 'Ready' && c.status == 'True') && status.lastUpdate.state == 'succeeded'
+      failed: status.conditions.exists(c, c.type == 'Stalled' && c.status == 'True')
+`
+
+func TestKustomizationIsReadyWhenItsStackIsAndFailsAndEndsWithIt(t *testing.T) {
+	p := begin(t, "kustomized")
+	p.Succeed(system.Client.Delete(p.Context(), &corev1.Secret{ObjectMeta: p.Meta("pulumi")})) // the Kustomization brings it
+	source, _, err := system.Git.Create("kustomized-network", scene.Returning("network", 1))
+	p.Succeed(err)
+	fleet := p.repository(p.Name, p.filled(gitserver.Files{
+		"delivery/stack.yaml": delivery, "delivery/secret.yaml": p.testdata("secret.enc.yaml"), "dependents/stacks.yaml": dependents,
+	}))
+	p.Create(p.Secret("sops-age", map[string]string{"identity.agekey": p.testdata("keys.agekey")}))
+	p.apply(delivered)
+
+	p.await(kustomizations, "delivery", status.CurrentStatus)
+	network := p.stack("network")
+	p.Expect(statuscheck.Ready("")(network)).To(BeTrue(), "the Kustomization was ready before the Stack: %v", network.Status.Conditions)
+	p.Expect(scene.Output(network, "x")).To(Equal("1"))
+	p.Expect(p.HasState("network", "staging")).To(BeTrue())
+
+	p.await(kustomizations, "dependents", status.CurrentStatus)
+	for name, want := range map[string]string{"escaped": `"staging: in production"`, "untouched": `"in production"`} {
+		stack := p.stack(name)
+		p.Expect(statuscheck.Ready("")(stack)).To(BeTrue(), name)
+		p.Expect(scene.Output(stack, "x")).To(Equal(want))
+	}
+
+	// Neither of the two controllers undoes what the other writes.
+	before := p.stack("network")
+	for range 3 {
+		p.reconcile(kustomizations, "delivery")
+	}
+	p.await(kustomizations, "delivery", status.CurrentStatus)
+	after := p.stack("network")
+	p.Expect(after.ResourceVersion).To(Equal(before.ResourceVersion), "somebody wrote: %v", after.ManagedFields)
+	p.Expect(after.Generation).To(BeEquivalentTo(1))
+	p.Expect(p.Updates()).To(HaveLen(3), "one for each Stack")
+
+	p.isKnownToFlux(source)
+	p.failsFast(fleet)
+	p.endsWithItsStack()
+}
+
+func (p *play) stack(name string) *pulumiv1.Stack {
+	p.Helper()
+	stack := &pulumiv1.Stack{}
+	p.Get(name, stack)
+	p.Expect(statuscheck.Lint(p.Context(), stack)).To(Succeed())
+	return stack
+}
+
+// failsFast breaks the specification of the Stack, and mends it.
+func (p *play) failsFast(fleet *gitserver.Repository) {
+	p.Helper()
+	broken := strings.Replace(delivery, "name: network-source}}", "name: network-source, namespace: elsewhere}}", 1)
+	p.commit(fleet, p.Name, p.filled(gitserver.Files{"delivery/stack.yaml": broken}))
+	var message string
+	p.Eventually(func() string {
+		state, reason, text := ready(p.object(kustomizations, "delivery"))
+		message = text
+		return state + " " + reason
+	}).Should(Equal("False HealthCheckFailed"))
+	p.Expect(message).To(ContainSubstring("Stack/" + p.Name + "/network"))
+	p.Expect(statuscheck.NotReady("AccessDenied")(p.stack("network"))).To(BeTrue())
+	p.commit(fleet, p.Name, p.filled(gitserver.Files{"delivery/stack.yaml": delivery}))
+	p.await(kustomizations, "delivery", status.CurrentStatus)
+	p.Expect(statuscheck.Ready("")(p.stack("network"))).To(BeTrue())
+}
+
+// endsWithItsStack deletes the Kustomization. It deletes all objects at once, and waits for the finalizer of the Stack.
+func (p *play) endsWithItsStack() {
+	p.Helper()
+	kustomization := p.object(kustomizations, "delivery")
+	p.Expect(system.Client.Delete(p.Context(), kustomization)).To(Succeed())
+	p.Eventually(func(g Gomega) {
+		err := system.Client.Get(p.Context(), p.Key("delivery"), kustomization)
+		left := &unstructured.Unstructured{}
+		left.SetGroupVersionKind(pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))
+		stackErr := system.Client.Get(p.Context(), p.Key("network"), left)
+		if apierrors.IsNotFound(err) {
+			p.Expect(apierrors.IsNotFound(stackErr)).To(BeTrue(), "the Kustomization did not wait for the Stack: %v", left.Object["status"])
+		}
+		g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+	}).Should(Succeed())
+	p.Expect(p.HasState("network", "staging")).To(BeFalse(), "it was destroyed")
+}

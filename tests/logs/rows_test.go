@@ -1,0 +1,119 @@
+package logs_test
+
+const intro = `# Logs
+
+The controller and the agents write JSON lines. This page lists all messages, for searches and for alerts on logs. Start with the
+status and the events of an object, which say more about it: see [troubleshooting](troubleshooting.md).
+
+` + "```sh" + `
+kubectl logs deployment/stack-controller -n flux-system | grep '"name":"network"'      # all about the objects of this name
+kubectl logs deployment/stack-controller -n flux-system | grep '"level":"error"'
+kubectl logs network-workspace-0 -c pulumi                                             # the agent, and all that pulumi prints
+` + "```" + `
+
+Values that are known to be secret are masked. With the process runtime, the lines of agents are in the files ` + "`agent.log`" + ` of the workspaces.
+`
+
+const controllerIntro = `Each [event](troubleshooting.md#events) is a line too: the message is that of the event, and the level is ` + "`error`" + ` for a warning. So
+the log has a line for each decision that changed something: an update that starts or ends, a problem, a release. The keys are those of
+Flux's controllers:
+
+| Key | Value |
+|-----|-------|
+| ` + "`controllerKind`, `Stack` (or another kind)" + ` | The kind of the object, and its name and namespace together |
+| ` + "`namespace`, `name`" + ` | Those of the object |
+| ` + "`reason`, `severity`" + ` | Of the event; the severity is ` + "`info` or `error`" + ` |
+| ` + "`revision`, `originRevision`" + ` | The revision of the source, and the commit that it was made from if that is another one |
+| ` + "`token`" + ` | The UID of the Update, which is the id of the operation in the log of the agent |
+| ` + "`controller`, `controllerGroup`, `reconcileID`" + ` | In lines of a reconcile |
+
+An error of a reconcile that is neither an event nor in the status has the message ` + "`Reconciler error`" + ` and the key ` + "`error`" + `, as in all
+controllers that use controller-runtime. The reconcile is repeated. If that does not end, the error says which request the API server
+refuses.
+
+`
+
+const agentIntro = `The agent logs in the container ` + "`pulumi`" + ` of the pod of the Workspace. The lines of Pulumi are among its lines: they have the key
+` + "`stream`" + `. The value of ` + "`operation`" + ` is the UID of the Update.
+
+`
+
+// meanings are what the messages mean to who reads them, and what that person can do.
+var meanings = map[string]string{
+	"starting":                                                 "The controller starts, and has this version.",
+	"decided":                                                  "What a reconcile of a Stack or an Update decided, why, and what brings the object back.",
+	"warning: …":                                               "The controller runs Pulumi programs itself (`--workspace-runtime=process`). They have its rights.",
+	"content does not have its digest":                         "An artifact is not what its source says. It is not used, and fetched again. If this repeats, look for a proxy that changes content, and at source-controller.",
+	"cannot make an artifact":                                  "A defect of the controller, caused by the content of a source. The source counts as failed. Please report the value of `stack`.",
+	"cannot poll a repository":                                 "A defect of the controller, caused by the answer of a git server. Please report the value of `stack`.",
+	"cannot read a git repository":                             "A git server refuses or does not answer; `problem` says why. The Stacks that use the repository say so too.",
+	"cannot make the artifact of a commit":                     "The checkout of a commit failed. The Stacks that use it say so too.",
+	"cannot evict an artifact":                                 "A file of the store of artifacts cannot be removed. Look at the volume of the controller.",
+	"cannot remove a stored artifact":                          "A file of the store of artifacts cannot be removed. Look at the volume of the controller.",
+	"removing a stored artifact":                               "A stored artifact was damaged, as the key `error` says. It is fetched again. If this repeats, look at the volume of the controller.",
+	"cannot look for drift, trying again":                      "A check for drift could not be created, read or removed. The status of the Stack says so too.",
+	"cannot list the Stacks to wake":                           "A change may reach its Stacks only with their next `resyncFrequency`.",
+	"an event does not list what a preview would change":       "The result of a preview could not be read once more. `flux pulumi diff` shows the changes, and so does the status of the Update `update`.",
+	"cannot find the updates to reconcile":                     "A change may reach its Updates only when they are reconciled the next time.",
+	"cannot find the workspace of an update":                   "The Workspace may learn of the Update only when it is reconciled the next time.",
+	"cannot read the update that an approval names":            "An Approval may wake its Stack only when the Stack is reconciled the next time.",
+	"cannot read a stack that may have to be woken":            "A change may reach the Stack only with its next `resyncFrequency`.",
+	"cannot record an event without a reference to its object": "A defect of the controller. Please report it.",
+	"events were not delivered to notification-controller":     "Alerts miss events: `outcome` and `error` say why. Look at notification-controller, its network policy, and `--events-addr`. At most one line a minute for each outcome; the metric `stack_controller_notifications_total` has all.",
+	"traces were not delivered":                                "With `--enable-tracing`: the collector does not answer or refuses; `error` says why. Look at `OTEL_EXPORTER_OTLP_ENDPOINT`. At most one line a minute. Updates do not wait for it.",
+	"cannot watch Secrets and ConfigMaps, so their changes cause no update: allow list and watch, or set --watch-configs-label-selector=none": "As it says. The ClusterRole of the manifests allows both.",
+	"the agent did not forget the operation, trying again":               "An Update is deleted, and its agent cannot be reached.",
+	"the agent did not forget the operation; it removes old ones itself": "An Update is deleted. Nothing to do.",
+	"the watch of the operation ended early":                             "The connection to an agent ended. It is made again; the operation continues meanwhile.",
+	"asking for another attempt to create the pod":                       "The StatefulSet waits before it tries to create the pod again. `problem` says why it failed, and the Workspace too.",
+	"replacing the pod": "The pod of a Workspace does not become what it should be; `reason` says why. No operation runs in it.",
+	"scaling down to no pod: there is nothing to do":                                                      "The Workspace was idle, see `idleTimeout`. The next Update starts the pod again.",
+	"shortening the time that the pod has to end: its agent has nothing to do and did not get the signal": "A program of yours is the first process of the container and does not pass on signals. Nothing to do.",
+	"cannot rotate the log of an agent":                                                                   "Process runtime: a log grows. Look at the volume of the controller.",
+	"cannot list the directories of workspaces":                                                           "Process runtime: look at the volume of the controller.",
+	"cannot remove a workspace that is gone":                                                              "Process runtime: the directory of a deleted Workspace is left. It is removed when the controller starts again.",
+	"cannot remove a workspace":                                                                           "Process runtime: the directory of a deleted Workspace is left. It is tried again.",
+	"removing a workspace that is gone":                                                                   "Process runtime: the Workspace was deleted while no controller ran.",
+	"cannot end an agent, leaving it alone":                                                               "Process runtime: the controller stops before an agent did. The next controller finds it.",
+	"an operation goes on without the controller":                                                         "Process runtime: the controller stops, and the operation continues. The next controller finds it.",
+	"found the agent of an earlier controller":                                                            "Process runtime: its operation continues.",
+	"agent is ready": "Process runtime: an agent was started.",
+	"agent …":        "Process runtime: an agent ended, and how.",
+	"agent failed":   "Process runtime: an agent cannot be started or ended early; `problem` says why, and the Workspace too. It is started again after `delay`.",
+
+	"agent serves":                  "The agent is ready; `pulumi` is the version of the CLI.",
+	"agent ends":                    "The agent was told to end, and has.",
+	"operation started":             "An operation of this kind starts on the stack.",
+	"operation ended":               "The operation has this result, which the Update will have.",
+	"operation is cancelled":        "Somebody asked for that, or the agent ends. Pulumi is interrupted and releases its lock.",
+	"operation panicked":            "A defect of the agent. The Update fails. Please report the value of `stack`.",
+	"call refused":                  "Somebody calls the agent who may not; `reason` says why. The controller's own calls are refused only when its ServiceAccount or its certificate changed.",
+	"source replaced":               "The program was unpacked.",
+	"creating the stack":            "The state backend has no such stack yet.",
+	"changing the secrets provider": "The stack's secrets are encrypted with the new one from now on.",
+	"…":                             "What Pulumi printed: `stream` is `stdout` or `stderr`.",
+	"a lock may be left":            "An operation was killed and the agent could not find out whether its lock is left. The next operation will show: it waits for the lock, or fails with its holder.",
+	"the lock was not released":     "The next operation waits for the lock, and the Stack says how to remove it.",
+	"releasing the lock of a pulumi process that was killed":                                 "The process had this pid, and the agent has seen that it is gone.",
+	"ended processes that pulumi left behind":                                                "Plugins or programs were still running after Pulumi had ended.",
+	"environment variables are reserved and were left out":                                   "Rename these variables: the agent sets them itself.",
+	"cannot use the shared plugins":                                                          "Plugins are downloaded instead. Look at the volume, see [provider plugins](plugins.md).",
+	"the logins of the operation were not removed":                                           "The token of a state backend is left in the pod, until it ends.",
+	"the stack was not created, perhaps because it exists":                                   "Usually nothing to do: the operation uses the stack.",
+	"the stack is not selected, for commands by hand":                                        "After `kubectl exec`, use `pulumi --stack`.",
+	"there is no link to the stack's configuration, for commands by hand: use --config-file": "After `kubectl exec`, use `--config-file` with this file.",
+	"the workspace has files of its own, it does not lead to the program":                    "After `kubectl exec`, go to the directory `program`.",
+	"the workspace does not lead to the program":                                             "After `kubectl exec`, go to the directory `program`.",
+	"dependencies of the earlier source are lost":                                            "They are installed again.",
+	"cannot remove what a push left behind":                                                  "A file is left in the volume of the workspace.",
+	"cannot record the state":                                                                "The volume of the workspace cannot be written, perhaps because it is full. Should the pod end now, the Update counts as interrupted.",
+	"cannot record the result; it is kept in memory":                                         "The volume of the workspace cannot be written, perhaps because it is full. The controller reads the result from memory.",
+	"cannot remove an operation":                                                             "A record is left in the volume of the workspace.",
+	"ignored an unusable result":                                                             "A record in the volume of the workspace is damaged. The Update counts as interrupted.",
+	"lost the record of an operation":                                                        "A record in the volume of the workspace is damaged. The Update counts as interrupted.",
+	"lost the result of an operation":                                                        "A record in the volume of the workspace is damaged. The Update counts as interrupted.",
+	"a token that was accepted before is accepted on":                                        "The API server does not answer whether the caller may still call. The token is accepted for some seconds more, and not after its end.",
+	"the key pair cannot be read again; the last one is used":                                "The Secret of the agent is not mounted as it should be.",
+	"the API server is asked who calls the agent and whether that user may":                  "The agent's ServiceAccount has the rights for that (`system:auth-delegator`).",
+	"the agent's ServiceAccount may not ask the API server about callers: tokens are verified with its public keys and only the controller is accepted; the ClusterRole system:auth-delegator would let the agent ask": "Usual, and nothing to do: the controller can call the agent.",
+}

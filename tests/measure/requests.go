@@ -1,0 +1,48 @@
+package measure
+
+import (
+	"iter"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// label is one of a metric's labels.
+var label = regexp.MustCompile(`(\w+)="([^"]*)"`)
+
+// Series returns the labels and the values of a metric that has labels, from metrics in the text format of Prometheus. A value that is no
+// number is left out.
+func Series(metrics, name string) iter.Seq2[map[string]string, float64] {
+	return func(yield func(map[string]string, float64) bool) {
+		for line := range strings.Lines(metrics) {
+			labels, text, found := strings.Cut(strings.TrimSpace(line), "} ")
+			value, err := strconv.ParseFloat(text, 64)
+			if !found || err != nil || !strings.HasPrefix(labels, name+"{") {
+				continue
+			}
+			names := map[string]string{}
+			for _, match := range label.FindAllStringSubmatch(labels, -1) {
+				names[match[1]] = match[2]
+			}
+			if !yield(names, value) {
+				return
+			}
+		}
+	}
+}
+
+// CountRequests counts the requests that the API server has answered, by verb and resource, but for those that are always there.
+func CountRequests(metrics string) map[string]int {
+	counts := map[string]int{}
+	for names, count := range Series(metrics, "apiserver_request_total") {
+		if names["resource"] == "leases" || names["resource"] == "" {
+			continue // the servers' own, and what is not about objects
+		}
+		kind := names["verb"] + " " + names["resource"]
+		if names["subresource"] != "" {
+			kind += "/" + names["subresource"]
+		}
+		counts[kind] += int(count)
+	}
+	return counts
+}

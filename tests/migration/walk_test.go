@@ -1,0 +1,230 @@
+package migration_test
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/operator"
+)
+
+// walk is one walk over and back.
+type walk struct {
+	*WithT
+	t        *testing.T
+	ctx      context.Context
+	shell    *shell
+	operator operator.Operator
+	// definitions is the directory of the operator's.
+	definitions string
+	// sha is the commit of the sources, sourceRevision what Flux calls it.
+	sha, sourceRevision string
+	// recorded are the names of the last updates of Stacks that were up to date.
+	recorded map[string]string
+	// running is the name of the Update that ran when the operator was stopped.
+	running string
+}
+
+func TestTheGuideIsWalkedOverAndBack(t *testing.T) {
+	g := NewWithT(t)
+	g.SetDefaultEventuallyTimeout(patience)
+	g.SetDefaultEventuallyPollingInterval(pollInterval)
+	dir := t.TempDir()
+	w := &walk{WithT: g, t: t, ctx: t.Context(), operator: operator.Operator{Client: system.Client}, recorded: map[string]string{}}
+	w.definitions = filepath.Join(dir, "definitions")
+	w.shell = newShell(w.ctx, g, dir, w.definitions)
+
+	w.leaveObjectsOfTheOperator()
+	w.walkOver()
+	w.walkBack()
+}
+
+func (w *walk) walkOver() {
+	commands := commandsOf(w.WithT, "From 2.x")
+	w.Expect(commands).To(HaveLen(4))
+	w.Expect(w.shell.run(w.ctx, w.WithT, commands[0])).To(ContainSubstring("pulumi-kubernetes-operator"))
+	w.Expect(w.shell.run(w.ctx, w.WithT, commands[1])).To(And(ContainSubstring(w.running), ContainSubstring("scaled"), ContainSubstring("No resources found")))
+	w.Expect(w.shell.run(w.ctx, w.WithT, commands[2])).To(ContainSubstring("deleted"))
+	_, err := system.ControlPlane.Kubectl(w.ctx, "apply", "--server-side", "--force-conflicts", "-f", controlplane.ProductCRDs())
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(system.StartController(w.ctx)).To(Succeed())
+	w.Expect(w.shell.run(w.ctx, w.WithT, commands[3])).To(ContainSubstring("ready-git"))
+
+	for name := range w.recorded {
+		w.await(name, func(g Gomega, stack *pulumiv1.Stack) {
+			g.Expect(conditions.IsReady(stack)).To(BeTrue())
+			g.Expect(stack.Status.History).To(HaveLen(1), "it is taken over")
+		})
+	}
+	for _, name := range []string{"initialising-git", "initialising-program", "updating-flux", "retrying-program"} {
+		w.await(name, func(g Gomega, stack *pulumiv1.Stack) {
+			g.Expect(conditions.IsReady(stack)).To(BeTrue(), "%s: %v", name, stack.Status.Conditions)
+			g.Expect(stack.Status.LastUpdate.Message).NotTo(ContainSubstring("\x1b"))
+		})
+	}
+	for _, name := range []string{"failed-git", "failed-flux"} {
+		w.await(name, func(g Gomega, stack *pulumiv1.Stack) {
+			for _, condition := range []string{meta.ReadyCondition, meta.StalledCondition} {
+				g.Expect(conditions.GetMessage(stack, condition)).To(And(ContainSubstring("error: the bucket is somebody else's"), Not(ContainSubstring("\x1b"))))
+			}
+			g.Expect(conditions.Has(stack, meta.ReconcilingCondition)).To(BeFalse())
+		})
+	}
+	w.Eventually(func() bool {
+		return apierrors.IsNotFound(system.Client.Get(w.ctx, keyOf("deleting-git"), &pulumiv1.Stack{}))
+	}).Should(BeTrue())
+	for name, recorded := range w.recorded {
+		stack := w.stack(name)
+		w.Expect(stack.Status.LastUpdate.Name).To(Equal(recorded), "nothing runs because the controller changed")
+		w.Expect(stack.Finalizers).To(ConsistOf(pulumiv1.Finalizer))
+		update := &autov1alpha1.Update{}
+		w.Expect(system.Client.Get(w.ctx, keyOf(recorded), update)).To(Succeed(), "finished Updates stay")
+	}
+	updating := &autov1alpha1.Update{}
+	w.Expect(system.Client.Get(w.ctx, keyOf(w.running), updating)).To(Succeed())
+	w.Expect(updating.WasInterrupted()).To(BeTrue())
+	program := &pulumiv1.Program{}
+	w.Expect(system.Client.Get(w.ctx, keyOf("app"), program)).To(Succeed())
+	w.Expect(program.Status.Artifact.URL).To(HavePrefix("program://"))
+	w.Expect(conditions.IsReady(program)).To(BeTrue())
+	checklist := commandsOf(w.WithT, "Checklist")
+	w.Expect(checklist).To(HaveLen(2))
+	w.shell.run(w.ctx, w.WithT, checklist[0])
+	w.Expect(w.shell.run(w.ctx, w.WithT, checklist[1])).To(ContainSubstring("succeeded " + w.sourceRevision))
+}
+
+func (w *walk) walkBack() {
+	w.leaveObjectsOfThisController()
+	commands := commandsOf(w.WithT, "Rolling back")
+	w.Expect(commands).To(HaveLen(5))
+	w.stopWhenNothingRuns(commands[0])
+	w.Expect(w.shell.run(w.ctx, w.WithT, commands[1])).To(And(
+		ContainSubstring("Stack apps/ready-git: would be handed back, Ready=True ProcessingCompleted"),
+		ContainSubstring("Stack apps/ready-git: handed back, Ready=True ProcessingCompleted"),
+		ContainSubstring("Stack apps/failed-flux: handed back, Stalled=True UpdateFailed"),
+		ContainSubstring("Stack apps/waiting-git: handed back, Reconciling=True StackProcessing"),
+		ContainSubstring("Stack apps/ready-suspended: note: the operator does not know spec.suspend"),
+		ContainSubstring("Program apps/app: handed back"),
+		Not(ContainSubstring("somebody else's")),
+	))
+	w.Expect(strings.Count(w.shell.run(w.ctx, w.WithT, commands[2]), "No resources found")).To(Equal(2))
+	generations := w.generations()
+	w.shell.run(w.ctx, w.WithT, commands[3])
+	w.Expect(w.shell.run(w.ctx, w.WithT, commands[4])).To(ContainSubstring("ready-git"))
+
+	program := &pulumiv1.Program{}
+	w.Expect(system.Client.Get(w.ctx, keyOf("app"), program)).To(Succeed())
+	w.Expect(w.operator.SaveProgram(w.ctx, program)).To(Succeed())
+	w.Expect(program.Status.Conditions).To(BeEmpty())
+	for name, commit := range map[string]string{
+		"ready-git": w.sha, "ready-flux": w.sourceRevision, "ready-program": "1", "initialising-git": w.sha, "initialising-program": "1",
+		"updating-flux": w.sourceRevision, "retrying-program": "1", "failed-git": w.sha, "failed-flux": w.sourceRevision,
+	} {
+		w.Expect(operator.IsSynced(w.stack(name), commit)).To(BeTrue(), "the operator runs nothing for %s", name)
+	}
+	for name := range generations {
+		w.operatorGoesOn(name)
+	}
+	w.Expect(w.generations()).To(Equal(generations), "the definitions of the operator are no edit")
+	w.updatesCanGo()
+}
+
+// stopWhenNothingRuns follows the commands by which the controller is stopped. One of a Stack that fails may start an update at the last moment.
+func (w *walk) stopWhenNothingRuns(commands string) {
+	w.t.Helper()
+	running, _, _ := strings.Cut(commands, "\n")
+	for range 5 {
+		w.Eventually(func() string { return w.shell.run(w.ctx, w.WithT, running) }).Should(BeEmpty())
+		w.shell.run(w.ctx, w.WithT, commands)
+		w.Expect(system.StopController()).To(Succeed())
+		if w.shell.run(w.ctx, w.WithT, running) == "" {
+			return
+		}
+		w.Expect(system.StartController(w.ctx)).To(Succeed())
+	}
+	w.t.Fatal("there is always something that runs")
+}
+
+// operatorGoesOn lets the operator find the Stack, run an update and end it.
+func (w *walk) operatorGoesOn(name string) {
+	w.t.Helper()
+	stack := w.stack(name)
+	w.Expect(stack.Spec.Suspend).To(BeFalse())
+	operator.MarkReconciling(stack, "StackProcessing", "stack is being processed")
+	stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Generation: stack.Generation, Name: name + "-1"}
+	w.Expect(w.operator.SaveStatus(w.ctx, stack)).To(Succeed(), name)
+	w.Expect(w.conditionsOf(name)).To(ConsistOf("Ready=NotReadyInProgress", "Reconciling=StackProcessing"))
+	_, err := w.operator.ApplyWorkspace(w.ctx, stack)
+	if !apierrors.IsForbidden(err) {
+		w.Expect(err).NotTo(HaveOccurred())
+	}
+	stack.Status.CurrentUpdate = nil
+	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{Generation: stack.Generation, Name: name + "-1", State: pulumiv1.StackUpdateSucceeded}
+	operator.MarkReady(stack)
+	w.Expect(w.operator.SaveStatus(w.ctx, stack)).To(Succeed(), name)
+	w.Expect(w.conditionsOf(name)).To(ConsistOf("Ready=ProcessingCompleted"))
+	w.Expect(w.stack(name).Status.CurrentUpdate).To(BeNil())
+	w.Expect(w.stack(name).Status.LastUpdate.Message).To(BeEmpty())
+	// It adds its finalizer with an update of the whole object.
+	stack.Annotations = map[string]string{"test/update": "whole"}
+	w.Expect(system.Client.Update(w.ctx, stack, client.FieldOwner(operator.Owner))).To(Succeed())
+}
+
+// updatesCanGo deletes all Updates: there is no finalizer that the operator could not remove.
+func (w *walk) updatesCanGo() {
+	w.t.Helper()
+	w.Expect(system.Client.DeleteAllOf(w.ctx, &autov1alpha1.Update{}, client.InNamespace(namespace))).To(Succeed())
+	w.Eventually(func(g Gomega) {
+		updates := &autov1alpha1.UpdateList{}
+		g.Expect(system.Client.List(w.ctx, updates, client.InNamespace(namespace))).To(Succeed())
+		g.Expect(updates.Items).To(BeEmpty())
+	}).Should(Succeed())
+}
+
+func (w *walk) generations() map[string]int64 {
+	w.t.Helper()
+	stacks := &pulumiv1.StackList{}
+	w.Expect(system.Client.List(w.ctx, stacks, client.InNamespace(namespace))).To(Succeed())
+	generations := map[string]int64{}
+	for _, stack := range stacks.Items {
+		generations[stack.Name] = stack.Generation
+	}
+	return generations
+}
+
+func (w *walk) conditionsOf(name string) (shown []string) {
+	w.t.Helper()
+	for _, condition := range w.stack(name).Status.Conditions {
+		shown = append(shown, condition.Type+"="+condition.Reason)
+	}
+	return shown
+}
+
+func keyOf(name string) client.ObjectKey { return client.ObjectKey{Namespace: namespace, Name: name} }
+
+func (w *walk) stack(name string) *pulumiv1.Stack {
+	w.t.Helper()
+	stack := &pulumiv1.Stack{}
+	w.Expect(system.Client.Get(w.ctx, keyOf(name), stack)).To(Succeed(), name)
+	return stack
+}
+
+func (w *walk) await(name string, is func(Gomega, *pulumiv1.Stack)) {
+	w.t.Helper()
+	w.Eventually(func(g Gomega) {
+		stack := &pulumiv1.Stack{}
+		g.Expect(system.Client.Get(w.ctx, keyOf(name), stack)).To(Succeed())
+		is(g, stack)
+	}).Should(Succeed(), name)
+}

@@ -1,0 +1,19 @@
+package monitoring_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+// The counters of the next controller begin at zero, so that this test is behind those that read them.
+func TestAlertFiresWhileTheControllerIsDown(t *testing.T) {
+	g := NewWithT(t)
+	firing := func() ([]alert, error) { return observed.firing(t.Context(), "StackControllerDown") }
+	// Prometheus looks for the next one at the same place.
+	address := system.MetricsAddr
+	g.Expect(system.StopController()).To(Succeed())
+	eventually(g, firing).Should(HaveLen(1))
+	g.Expect(system.StartController(t.Context(), "--metrics-addr="+address)).To(Succeed())
+	eventually(g, firing).Should(BeEmpty())
+}

@@ -1,0 +1,323 @@
+package pods_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/cluster"
+	"github.com/stack-controller/stack-controller/tests/podstage"
+)
+
+// The tests of this file replace the controller, or are about the only node: until they let others run, they are alone. Their order
+// counts: what one leaves to be checked later, the next ones do not disturb.
+
+// A Secret that is gone, a pod that goes and troubles that last are what the controller finds when it is back.
+func TestControllerThatWasAwayGoesOn(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	app, recorder := deployRecorded(ctx, t, "secret-deleted")
+	a := deploySleeping(t, "both-gone", "")
+	plays := []*play{
+		begin(t, g, "restart-quota", exceeded(corev1.ResourcePods, "0", "1")),
+		begin(t, g, "restart-volume", trouble{provoke: mountLateVolume, reason: autov1alpha1.VolumeMountFailedReason, heal: createConfigMap}),
+	}
+	for _, p := range plays {
+		t.Run(p.app.Name+" is shown", p.expectShown)
+	}
+	running := a.begin("seconds: 10", "create start")
+	var statuses []any
+	g.Eventually(func() bool {
+		last := statuses
+		statuses = statusesOf(ctx, g, plays)
+		return reflect.DeepEqual(last, statuses)
+	}).WithContext(ctx).WithTimeout(patience).WithPolling(2*time.Second).Should(BeTrue(), "the troubles do not settle")
+
+	pod, controller, before := a.pod(), &corev1.Pod{}, leader(ctx, g)
+	g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: cluster.FluxNamespace, Name: podOfLeader(before)}, controller)).To(Succeed())
+	begun := time.Now()
+	// The next one has to wait until it may lead.
+	g.Expect(system.Cluster.KillContainer(ctx, controller.Status.ContainerStatuses[0].ContainerID)).To(Succeed())
+	// Nobody has the certificate in the Secret any more: the controller that knew it has ended.
+	g.Expect(system.Client.Delete(ctx, rpcSecretOf(app.Name))).To(Succeed())
+	g.Expect(system.Client.Delete(ctx, pod)).To(Succeed())
+	eventually(ctx, g, func(g Gomega) { g.Expect(leader(ctx, g)).NotTo(Equal(before)) })
+	t.Logf("another controller led after %s", time.Since(begun))
+	g.Expect(system.AwaitController(ctx)).To(Succeed())
+	g.Consistently(func(g Gomega) { g.Expect(statusesOf(ctx, g, plays)).To(Equal(statuses)) }).WithContext(ctx).
+		WithTimeout(10 * time.Second).WithPolling(pollInterval).Should(Succeed())
+	a.awaitOtherPod(pod.UID)
+	t.Logf("the next pod was there after %s", time.Since(begun))
+
+	for _, p := range plays {
+		p.end(t, g)
+	}
+	for _, p := range plays {
+		t.Run(p.app.Name+" heals", p.expectHealed)
+	}
+	a.letOthersRun(t)
+	t.Run("the update is taken up", func(*testing.T) {
+		// Whether the controller came back before the pod was gone is a matter of luck.
+		a.expectRecovery(running, Or(ContainSubstring("pulumi stopped gracefully"), ContainSubstring("outcome is not known")))
+		a.Expect(a.journal("slow")).To(Equal(graceful))
+	})
+	t.Run("the Secret is made again", func(t *testing.T) {
+		g := NewWithT(t)
+		eventually(ctx, g, func(g Gomega) {
+			g.Expect(system.Client.Get(ctx, client.ObjectKeyFromObject(rpcSecretOf(app.Name)), &corev1.Secret{})).To(Succeed())
+		})
+		bounded, cancel := context.WithTimeout(ctx, healingPatience)
+		defer cancel()
+		_, err := system.Rollout(bounded, app, programWith(app.Name, "two"))
+		g.Expect(err).NotTo(HaveOccurred())
+		t.Logf("an update had succeeded after %s: %v", time.Since(begun), recorder.reasons(autov1alpha1.WorkspaceKind, begun))
+	})
+}
+
+func TestNodeThatIsLostIsShownAndItsReturnHeals(t *testing.T) {
+	g := NewWithT(t)
+	const name = "node-lost"
+	ctx := t.Context()
+	app, recorder := deployRecorded(ctx, t, name, func(stack *pulumiv1.Stack) {
+		pod := podSpecOf(stack)
+		pod.TerminationGracePeriodSeconds = ptr.To[int64](5)
+	})
+	// Kubernetes marks only pods that the kubelet reported to be ready; the agent is found before that.
+	awaitReadyWorkspace(ctx, g, app.Key())
+	pod := podOf(ctx, g, name, name)
+	findNode := func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+		g.Expect(system.Cluster.FindNode(bounded)).To(Succeed())
+		g.Expect(system.AwaitController(bounded)).To(Succeed())
+	}
+	t.Cleanup(findNode)
+
+	begin := time.Now()
+	g.Expect(system.Cluster.LoseNode()).To(Succeed())
+	eventually(ctx, g, func(g Gomega) {
+		ready := conditions.Get(workspaceOf(ctx, g, app), autov1alpha1.WorkspaceReady)
+		g.Expect(ready).To(HaveField("Reason", autov1alpha1.NodeLostReason))
+		g.Expect(ready.Message).To(Equal("node " + pod.Spec.NodeName + " of pod " + pod.Name + " does not answer"))
+	})
+	t.Logf("the node's loss is shown after %s", time.Since(begin))
+	change(ctx, g, app.Key(), func(stack *pulumiv1.Stack) {
+		metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.ReconcileRequestAnnotation, "now")
+	})
+	// The pod is deleted, which nobody carries out. Kubernetes itself evicts no pods while all nodes are lost.
+	g.Expect(system.Client.Delete(ctx, pod)).To(Succeed())
+	stack := awaitStack(ctx, g, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
+		g.Expect(conditions.GetReason(stack, meta.ReadyCondition)).To(Equal(pulumiv1.WorkspaceNotReadyReason))
+		g.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(ContainSubstring("has not ended in time, its node " + pod.Spec.NodeName + " may be gone"))
+	})
+	t.Logf("after %s: %s", time.Since(begin), conditions.GetMessage(stack, meta.ReadyCondition))
+
+	begin = time.Now()
+	findNode()
+	t.Logf("the node was ready after %s", time.Since(begin))
+	t.Parallel()
+	waitReady(ctx, g, app)
+	t.Logf("healed: %v", recorder.reasons(autov1alpha1.WorkspaceKind, time.Time{}))
+	g.Expect(podOf(ctx, g, name, name).UID).NotTo(Equal(pod.UID))
+}
+
+func TestNodeThatIsDrainedDuringAnUpdateEndsItAndTheNextPodTakesItUp(t *testing.T) {
+	a := deploySleeping(t, "node-drained", "")
+	running := a.begin("seconds: 10", "create start")
+	pod := a.pod()
+	t.Cleanup(func() {
+		_, err := system.Cluster.Kubectl(context.WithoutCancel(t.Context()), "uncordon", pod.Spec.NodeName)
+		a.Expect(err).NotTo(HaveOccurred())
+	})
+	begin := time.Now()
+	// Only this pod: the node is the only one.
+	_, err := kubectl(a.ctx, "drain", pod.Spec.NodeName, "--pod-selector=auto.pulumi.com/workspace-name="+a.Name, "--delete-emptydir-data", "--timeout=2m")
+	a.Expect(err).NotTo(HaveOccurred())
+	t.Logf("the node was drained after %s", time.Since(begin))
+	a.Expect(time.Since(begin)).To(BeNumerically("<", quick))
+
+	stack := awaitStack(a.ctx, a.WithT, a.Key(), func(g Gomega, stack *pulumiv1.Stack) {
+		g.Expect(stack.Status.CurrentUpdate).NotTo(BeNil())
+		g.Expect(stack.Status.LastUpdate.Interruptions).To(BeEquivalentTo(1))
+		g.Expect(stack.Status.Conditions).To(ContainElement(HaveField("Message", ContainSubstring("no node takes pod"))))
+	})
+	a.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+	_, err = kubectl(a.ctx, "uncordon", pod.Spec.NodeName)
+	a.Expect(err).NotTo(HaveOccurred())
+	a.letOthersRun(t)
+	a.expectRecovery(running, ContainSubstring("pulumi stopped gracefully"))
+	a.Expect(a.journal("slow")).To(Equal(graceful))
+	a.Expect(a.pod().UID).NotTo(Equal(pod.UID))
+}
+
+func TestOtherAgentComesToIdlePodsAtOnceAndToBusyOnesAfterTheirOperation(t *testing.T) {
+	idle, busy := deploySleeping(t, "upgrade-idle", "seconds: 0"), deploySleeping(t, "upgrade-busy", "")
+	idlePod, busyPod := idle.pod(), busy.pod()
+	running := busy.begin("seconds: 45", "create start")
+	unready := watchReadiness(t, idle.Key())
+	begin := time.Now()
+	agent, goBack := upgrade(idle)
+	t.Logf("the other controller was ready after %s", time.Since(begin))
+	busy.Expect(busy.journal("slow")).To(Equal([]string{"create start"}), "the update has to be slower than the upgrade")
+	busy.Expect(busy.pulumiProcesses()).To(Equal(1))
+
+	idle.awaitOtherPod(idlePod.UID)
+	eventually(idle.ctx, idle.WithT, func(g Gomega) { g.Expect(pulumiOf(idle.pod()).Ready).To(BeTrue()) })
+	t.Logf("the idle pod was replaced after %s", time.Since(begin))
+	runsFromVolume := And(HaveField("Spec.InitContainers", BeEmpty()),
+		HaveField("Spec.Volumes", ContainElement(HaveField("Image", HaveField("Reference", agent)))))
+	idle.Expect(idle.pod()).To(runsFromVolume)
+
+	busy.awaitLine("slow", "create end")
+	busy.expectUndisturbed(running, busyPod.UID)
+	busy.awaitOtherPod(busyPod.UID)
+	t.Logf("the busy pod was replaced after %s", time.Since(begin))
+	busy.Expect(busy.pod()).To(runsFromVolume)
+
+	idle.Expect(unready()).To(BeEmpty(), "of the Stack without an update")
+
+	// The pod that took the place works.
+	rollout, err := system.Rollout(idle.ctx, idle.App, sleepingProgram(idle.Name, "seconds: 0.1"))
+	idle.Expect(err).NotTo(HaveOccurred())
+	t.Logf("from the artifact to the success with the other agent: %s", rollout.Duration())
+	goBack()
+}
+
+func TestTaintOfTheNodeIsShownAndItsEndHeals(t *testing.T) {
+	g := NewWithT(t)
+	taint := func(ctx context.Context, taint string) {
+		_, err := kubectl(ctx, "taint", "nodes", "--all", taint)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	t.Cleanup(func() {
+		_, _ = kubectl(context.WithoutCancel(t.Context()), "taint", "nodes", "--all", "example.com/taken-")
+	})
+	p := begin(t, g, "node-tainted", trouble{
+		provoke: func(ctx context.Context, _ *WithT, _ *pulumiv1.Stack) { taint(ctx, "example.com/taken=yes:NoSchedule") },
+		reason:  autov1alpha1.UnschedulableReason,
+		says:    []string{"no node takes pod node-tainted-workspace-0", "untolerated taint"},
+		heal:    func(ctx context.Context, _ *WithT, _ client.ObjectKey) { taint(ctx, "example.com/taken-") },
+	})
+	t.Run("is shown", p.expectShown)
+	p.end(t, g)
+	t.Parallel()
+	t.Run("heals", p.expectHealed)
+}
+
+// statusesOf are the statuses of the Stacks and Workspaces.
+func statusesOf(ctx context.Context, g Gomega, plays []*play) (statuses []any) {
+	for _, p := range plays {
+		stack := &pulumiv1.Stack{}
+		g.Expect(system.Client.Get(ctx, p.app.Key(), stack)).To(Succeed())
+		statuses = append(statuses, stack.Status, workspaceOf(ctx, g, p.app).Status)
+	}
+	return statuses
+}
+
+// expectUndisturbed expects that the Update succeeds in the pod that it began in, and that nothing was done twice.
+func (a *sleepingApp) expectUndisturbed(running *autov1alpha1.Update, pod types.UID) {
+	awaitEnd(a.ctx, a.WithT, running)
+	a.Expect(running.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded), running.Status.Message)
+	current := a.pod()
+	a.Expect(current.UID).To(Equal(pod))
+	a.Expect(pulumiOf(current).RestartCount).To(BeZero())
+	stack := a.awaitSuccess(2)
+	a.Expect(stack.Status.LastUpdate.Name).To(Equal(running.Name))
+	a.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+	a.Expect(a.journal("slow")).To(Equal([]string{"create start", "create end"}))
+}
+
+// pulumiProcesses counts the processes in the pod that are "pulumi up".
+func (a *sleepingApp) pulumiProcesses() int {
+	output, err := runInPod(a.ctx, a.Namespace, a.Name, `for f in /proc/[0-9]*/cmdline; do tr '\0' ' ' < $f; echo; done 2>/dev/null`)
+	a.Expect(err).NotTo(HaveOccurred())
+	count := 0
+	for line := range strings.Lines(output) {
+		if program, args, _ := strings.Cut(line, " "); strings.HasSuffix(program, "/pulumi") && strings.Contains(" "+args, " up ") {
+			count++
+		}
+	}
+	return count
+}
+
+// upgrade replaces the controller, until the returned function is called, by one with another image and another agent, of the same content,
+// which it brings into pods as a volume. It returns the agent's image too.
+func upgrade(a *sleepingApp) (agent string, goBack func()) {
+	const registry, tag = "docker.io/", "-next"
+	controller := system.Images.Controller.Reference + tag
+	agent = system.Images.Agent.Reference + tag
+	a.Expect(system.Cluster.TagImage(a.ctx, registry+system.Images.Controller.Reference, registry+controller)).To(Succeed())
+	a.Expect(system.Cluster.TagImage(a.ctx, registry+system.Images.Agent.Reference, registry+agent)).To(Succeed())
+	replace := func(ctx context.Context, args ...string) {
+		before := leader(ctx, a)
+		_, err := kubectl(ctx, append(args, "deployment/"+podstage.ControllerName, "--namespace="+cluster.FluxNamespace)...)
+		a.Expect(err).NotTo(HaveOccurred())
+		a.Expect(system.AwaitController(ctx)).To(Succeed())
+		eventually(ctx, a.WithT, func(g Gomega) { g.Expect(leader(ctx, g)).NotTo(Equal(before)) })
+	}
+	replace(a.ctx, "patch", "--type=json", "--patch", `[
+		{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "`+controller+`"},
+		{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--agent-image=`+agent+`"},
+		{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--agent-image-volume"}]`)
+	return agent, func() { replace(a.ctx, "rollout", "undo") }
+}
+
+// leader is the identity of the stack-controller that leads: the name of its pod, and what tells one process from the next.
+func leader(ctx context.Context, g Gomega) string {
+	leases := &coordinationv1.LeaseList{}
+	g.Expect(system.Client.List(ctx, leases, client.InNamespace(cluster.FluxNamespace))).To(Succeed())
+	for _, lease := range leases.Items {
+		if identity := ptr.Deref(lease.Spec.HolderIdentity, ""); strings.HasPrefix(identity, podstage.ControllerName+"-") {
+			return identity
+		}
+	}
+	g.Expect(leases.Items).To(BeNil(), "nobody leads")
+	return ""
+}
+
+func podOfLeader(identity string) string {
+	pod, _, _ := strings.Cut(identity, "_")
+	return pod
+}
+
+// watchReadiness follows the Stack. The function that it returns ends that, and gives the conditions with which the Stack was not
+// ready although no update of it was under way.
+func watchReadiness(t *testing.T, key client.ObjectKey) func() []string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	watcher, err := system.Client.Watch(ctx, &pulumiv1.StackList{}, client.InNamespace(key.Namespace))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	found := make(chan []string, 1)
+	go func() {
+		defer watcher.Stop()
+		var unready []string
+		for event := range watcher.ResultChan() {
+			stack, ok := event.Object.(*pulumiv1.Stack)
+			if ok && stack.Status.CurrentUpdate == nil && !conditions.IsReady(stack) {
+				unready = append(unready, fmt.Sprint(stack.Status.Conditions))
+			}
+		}
+		found <- unready
+	}()
+	return func() []string {
+		cancel()
+		return <-found
+	}
+}

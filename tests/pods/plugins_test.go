@@ -1,0 +1,183 @@
+package pods_test
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"crypto/rand"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/stage"
+)
+
+// pluginSize is that of the plugin that a pod gets from elsewhere. A third of it cannot be compressed, as of real ones. The figures of the
+// guide are from: go test ./tests/pods -run TestPlugins -v -plugin-megabytes=300
+var pluginSize = flag.Int("plugin-megabytes", 30, "the size of the plugin in TestPluginsComeFromASharedVolumeOrFromAMirror")
+
+// The version is one that the image does not have.
+const (
+	sharedPlugin = "resource-test-v0.1.1"
+	pluginFile   = "pulumi-resource-test"
+	mirroredFile = "pulumi-resource-test-v0.1.1-linux-amd64.tar.gz"
+)
+
+// TestPluginsComeFromASharedVolumeOrFromAMirror deploys the same program in new pods with both, and the volume is read-only. Neither needs the
+// Internet, which a cluster of the tests does not have.
+func TestPluginsComeFromASharedVolumeOrFromAMirror(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	ctx := t.Context()
+	const name = "plugins"
+	removeNamespaceAtEnd(t, g, name)
+	app, template, err := system.Provide(ctx, name, withPlugin(name))
+	g.Expect(err).NotTo(HaveOccurred())
+	dir := writePlugin(t, g)
+	claimPlugins(ctx, t, g, name, dir)
+	address, downloads := mirror(t, g, dir)
+
+	// start creates the Stacks at once, and returns when the last of them is ready.
+	start := func(prefix string, stacks int, change func(*pulumiv1.Stack)) time.Duration {
+		began := time.Now()
+		for i := range stacks {
+			stack := template.DeepCopy()
+			stack.Name = fmt.Sprintf("%s-%d", prefix, i)
+			stack.Spec.Stack = stack.Name
+			change(stack)
+			g.Expect(system.Client.Create(ctx, stack)).To(Succeed())
+		}
+		for i := range stacks {
+			ready := waitReady(ctx, g, &stage.App{Namespace: name, Name: fmt.Sprintf("%s-%d", prefix, i), Repository: app.Repository})
+			g.Expect(ready.Status.LastUpdate.ResourceChanges).To(HaveKeyWithValue("create", BeEquivalentTo(2)))
+		}
+		return time.Since(began).Round(10 * time.Millisecond)
+	}
+	useMirror := func(stack *pulumiv1.Stack) {
+		stack.Spec.EnvRefs["PULUMI_PLUGIN_DOWNLOAD_URL_OVERRIDES"] = pulumiv1.ResourceRef{
+			Type: pulumiv1.ResourceRefLiteral, LiteralRef: &pulumiv1.LiteralRef{Value: ".*=" + address},
+		}
+	}
+	runs := []int{1}
+	if *pluginSize >= 100 {
+		runs = []int{1, 1, 1, 10} // a measurement
+	}
+	for i, stacks := range runs {
+		t.Logf("a plugin of %d MB from a shared volume: %d ready after %s", *pluginSize, stacks, start(fmt.Sprintf("volume-%d", i), stacks, mountPlugins))
+	}
+	g.Expect(downloads.Load()).To(BeZero())
+	for i, stacks := range runs {
+		before := downloads.Load()
+		t.Logf("a plugin of %d MB from a mirror: %d ready after %s", *pluginSize, stacks, start(fmt.Sprintf("mirror-%d", i), stacks, useMirror))
+		g.Expect(downloads.Load() - before).To(BeEquivalentTo(stacks))
+	}
+}
+
+// withPlugin is a program with a resource of the plugin.
+func withPlugin(project string) gitserver.Files {
+	return gitserver.Files{"Pulumi.yaml": fmt.Sprintf(`name: %s
+runtime: yaml
+resources:
+  thing:
+    type: test:index:Sleep
+    properties: {seconds: 0}
+    options: {version: 0.1.1}
+`, project)}
+}
+
+// mountPlugins is what the guide tells to do.
+func mountPlugins(stack *pulumiv1.Stack) {
+	pod := &stack.Spec.WorkspaceTemplate.Spec.PodTemplate.Spec.PodSpec
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "plugins", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "plugins", ReadOnly: true},
+	}})
+	container := &pod.Containers[0]
+	container.Env = append(container.Env, corev1.EnvVar{Name: "STACK_CONTROLLER_PLUGINS", Value: "/plugins"})
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "plugins", MountPath: "/plugins", ReadOnly: true})
+}
+
+// writePlugin writes the plugin into a directory, as the CLI has it and as it is downloaded.
+func writePlugin(t *testing.T, g *WithT) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(system.Cluster.Dir, "plugins-")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(os.Chmod(dir, 0o755)).To(Succeed())
+	home := t.TempDir()
+	g.Expect(install.Install(t.Context(), home)).To(Succeed())
+	content, err := os.ReadFile(filepath.Join(home, "plugins", "resource-test-v0.1.0", pluginFile))
+	g.Expect(err).NotTo(HaveOccurred())
+	// An executable may be followed by anything.
+	padding := make([]byte, max(0, *pluginSize<<20-len(content)))
+	_, err = rand.Read(padding[:len(padding)/3])
+	g.Expect(err).NotTo(HaveOccurred())
+	content = append(content, padding...)
+	g.Expect(os.Mkdir(filepath.Join(dir, sharedPlugin), 0o755)).To(Succeed())
+	g.Expect(os.WriteFile(filepath.Join(dir, sharedPlugin, pluginFile), content, 0o755)).To(Succeed())
+
+	tarball, err := os.Create(filepath.Join(dir, mirroredFile))
+	g.Expect(err).NotTo(HaveOccurred())
+	compressed := gzip.NewWriter(tarball)
+	archive := tar.NewWriter(compressed)
+	g.Expect(archive.WriteHeader(&tar.Header{Name: pluginFile, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(content))})).To(Succeed())
+	_, err = archive.Write(content)
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, closer := range []io.Closer{archive, compressed, tarball} {
+		g.Expect(closer.Close()).To(Succeed())
+	}
+	return dir
+}
+
+// claimPlugins makes a claim of a volume that is the directory on the node. The profile of the namespace does not allow the directory itself.
+func claimPlugins(ctx context.Context, t *testing.T, g *WithT, namespace, dir string) {
+	t.Helper()
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "plugins-" + namespace},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			ClaimRef:               &corev1.ObjectReference{Namespace: namespace, Name: "plugins"},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}},
+		},
+	}
+	g.Expect(system.Client.Create(ctx, volume)).To(Succeed())
+	t.Cleanup(func() { _ = system.Client.Delete(context.WithoutCancel(ctx), volume) })
+	g.Expect(system.Client.Create(ctx, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plugins"},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size},
+			StorageClassName: new(string), VolumeName: volume.Name,
+		},
+	})).To(Succeed())
+}
+
+// mirror serves the plugin to pods, and counts how often it is downloaded.
+func mirror(t *testing.T, g *WithT, dir string) (address string, downloads *atomic.Int64) {
+	t.Helper()
+	listener, err := system.Cluster.Listen("tcp", system.Cluster.NodeAddress+":0")
+	g.Expect(err).NotTo(HaveOccurred())
+	downloads = &atomic.Int64{}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		if request.URL.Path == "/"+mirroredFile {
+			downloads.Add(1)
+		}
+		http.ServeFile(response, request, filepath.Join(dir, filepath.Base(request.URL.Path)))
+	})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return "http://" + listener.Addr().String(), downloads
+}

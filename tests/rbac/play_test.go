@@ -1,0 +1,242 @@
+package rbac_test
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"golang.org/x/crypto/ssh"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// play is one row on the scene, in a namespace of its own.
+type play struct {
+	*WithT
+	*scene
+	t          *testing.T
+	controller *controller
+	namespace  string
+	// lines are what somebody said outside of the log and of a status.
+	lines []string
+}
+
+// said is all that was said: in the log since it had so many bytes, and in the status of the objects in the namespace.
+func (p *play) said(since int) (string, error) {
+	log, err := p.controller.logged()
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	out.WriteString(log[min(since, len(log)):] + strings.Join(p.lines, "\n"))
+	for _, list := range []client.ObjectList{&pulumiv1.StackList{}, &autov1alpha1.WorkspaceList{}, &autov1alpha1.UpdateList{}} {
+		if err := p.client.List(p.t.Context(), list, client.InNamespace(p.namespace)); err != nil {
+			return "", err
+		}
+		content, err := yaml.Marshal(list)
+		if err != nil {
+			return "", err
+		}
+		// YAML breaks long lines.
+		out.WriteString(strings.Join(strings.Fields(string(content)), " "))
+	}
+	return out.String(), nil
+}
+
+func (p *play) create(objects ...client.Object) {
+	p.t.Helper()
+	for _, object := range objects {
+		object.SetNamespace(p.namespace)
+		p.Expect(p.client.Create(p.t.Context(), object)).To(Succeed())
+	}
+}
+
+// stack creates the Stack "app", whose program its image has.
+func (p *play) stack(change func(*pulumiv1.StackSpec)) {
+	p.t.Helper()
+	stack := &pulumiv1.Stack{
+		ObjectMeta: metav1.ObjectMeta{Name: "app"},
+		Spec: pulumiv1.StackSpec{Stack: "dev", WorkspaceTemplate: &pulumiv1.WorkspaceTemplate{
+			Spec: &autov1alpha1.WorkspaceSpec{Image: "one"},
+		}},
+	}
+	change(&stack.Spec)
+	p.create(stack)
+}
+
+func (p *play) newStack() { p.stack(func(*pulumiv1.StackSpec) {}) }
+
+func (p *play) newReclaimedStack() {
+	p.stack(func(spec *pulumiv1.StackSpec) { spec.WorkspaceReclaimPolicy = pulumiv1.WorkspaceReclaimDelete })
+}
+
+func (p *play) newDependent() {
+	p.stack(func(spec *pulumiv1.StackSpec) {
+		spec.DependsOn = []meta.DependencyReference{{Name: "missing"}}
+	})
+}
+
+func (p *play) newProgramStack() {
+	p.create(&pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Name: "app"}})
+	p.stack(func(spec *pulumiv1.StackSpec) { spec.ProgramRef = &pulumiv1.ProgramReference{Name: "app"} })
+}
+
+// newGitStack has the known hosts of a git server in a ConfigMap.
+func (p *play) newGitStack() {
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	p.Expect(err).NotTo(HaveOccurred())
+	block, err := ssh.MarshalPrivateKey(key, "")
+	p.Expect(err).NotTo(HaveOccurred())
+	p.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "ssh"}, Data: map[string][]byte{"key": pem.EncodeToMemory(block)}})
+	p.stack(func(spec *pulumiv1.StackSpec) {
+		source := `{projectRepo: "ssh://git@git.example.com/app.git", branch: main, gitAuth: {
+			sshAuth: {sshPrivateKey: {type: Secret, secret: {name: ssh, key: key}}}, knownHostsRef: {kind: ConfigMap, name: hosts}}}`
+		p.Expect(yaml.Unmarshal([]byte(source), spec)).To(Succeed())
+	})
+}
+
+func fluxStack(kind string) func(*play) {
+	return func(p *play) {
+		p.stack(func(spec *pulumiv1.StackSpec) {
+			spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: kind, Name: "source"}}
+		})
+	}
+}
+
+// currentUpdate waits until the Stack has an Update that its controller has seen.
+func (p *play) currentUpdate() *autov1alpha1.Update {
+	p.t.Helper()
+	update := &autov1alpha1.Update{}
+	p.Eventually(func(g Gomega) {
+		stack := &pulumiv1.Stack{}
+		g.Expect(p.client.Get(p.t.Context(), p.key("app"), stack)).To(Succeed())
+		g.Expect(stack.Status.CurrentUpdate).NotTo(BeNil())
+		g.Expect(p.client.Get(p.t.Context(), p.key(stack.Status.CurrentUpdate.Name), update)).To(Succeed())
+	}).Should(Succeed())
+	return update
+}
+
+func (p *play) key(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: p.namespace, Name: name}
+}
+
+// completeUpdate ends the Stack's Update as its agent would.
+func (p *play) completeUpdate() {
+	update := p.currentUpdate()
+	p.Eventually(func() error {
+		if err := p.client.Get(p.t.Context(), client.ObjectKeyFromObject(update), update); err != nil {
+			return err
+		}
+		now := metav1.Now()
+		update.Status.StartTime, update.Status.EndTime = &now, &now
+		conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateSucceededReason, "done")
+		conditions.MarkFalse(update, autov1alpha1.UpdateFailed, autov1alpha1.UpdateSucceededReason, "done")
+		conditions.MarkFalse(update, autov1alpha1.UpdateProgressing, autov1alpha1.UpdateSucceededReason, "done")
+		return p.client.Status().Update(p.t.Context(), update)
+	}).Should(Succeed())
+}
+
+// deleteUpdate asks for the end of the Stack's Update.
+func (p *play) deleteUpdate() {
+	p.Expect(p.client.Delete(p.t.Context(), p.currentUpdate())).To(Succeed())
+}
+
+// newApproval makes an Approval that names the Stack's Update, by who the test is to the API server.
+func (p *play) newApproval() {
+	approval := &autov1alpha1.Approval{Spec: autov1alpha1.ApprovalSpec{
+		Update: p.currentUpdate().Name, Digest: "sha256:" + strings.Repeat("0", 64), Decision: autov1alpha1.ApprovalApprove, By: "admin",
+	}}
+	approval.Name = "app"
+	p.create(approval)
+}
+
+// removeUpdate removes the Stack's Update by force.
+func (p *play) removeUpdate() {
+	update := p.currentUpdate()
+	p.Expect(p.client.Delete(p.t.Context(), update)).To(Succeed())
+	_ = p.client.Patch(p.t.Context(), update, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+}
+
+// editStack gives the Stack another image.
+func (p *play) editStack() {
+	p.currentUpdate()
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"workspaceTemplate":{"spec":{"image":"two"}}}}`))
+	p.Expect(p.client.Patch(p.t.Context(), &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "app"}}, patch)).To(Succeed())
+}
+
+// newPod makes what the StatefulSet controller would, of a StatefulSet that it has looked at.
+func (p *play) newPod() {
+	p.newStack()
+	p.currentUpdate()
+	set := &appsv1.StatefulSet{}
+	p.Eventually(func() error { return p.client.Get(p.t.Context(), p.key("app-workspace"), set) }).Should(Succeed())
+	p.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
+	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: *set.Spec.Template.Spec.DeepCopy()}
+	pod.Name = "app-workspace-0"
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
+	p.create(pod)
+	set.Status.ObservedGeneration = 1 << 20
+	p.Expect(p.client.Status().Update(p.t.Context(), set)).To(Succeed())
+}
+
+// createOutputs sends the request with which the outputs of an Update are recorded.
+func (p *play) createOutputs() {
+	p.newStack()
+	update := p.currentUpdate()
+	config, err := client.New(p.config, client.Options{Scheme: p.client.Scheme()})
+	p.Expect(err).NotTo(HaveOccurred())
+	p.say(config.Create(p.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "outputs",
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(update, autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind))}}}))
+}
+
+// repeatEvent sends the request with which an event is counted.
+func (p *play) repeatEvent() {
+	clientset, err := kubernetes.NewForConfig(p.config)
+	p.Expect(err).NotTo(HaveOccurred())
+	_, err = clientset.CoreV1().Events(p.namespace).Patch(p.t.Context(), "event", types.StrategicMergePatchType, []byte(`{"count":2}`), metav1.PatchOptions{})
+	p.say(err)
+}
+
+// requestToken sends the request for a token that is meant for an agent.
+func (p *play) requestToken() {
+	clientset, err := kubernetes.NewForConfig(p.config)
+	p.Expect(err).NotTo(HaveOccurred())
+	_, err = clientset.CoreV1().ServiceAccounts(namespace).CreateToken(p.t.Context(), ownAccount, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"auto.pulumi.com/workspaces/" + p.namespace + "/app"}},
+	}, metav1.CreateOptions{})
+	p.say(err)
+}
+
+// askAsAgent asks what the agents ask that may.
+func (p *play) askAsAgent() {
+	allowed, err := p.allowed(p.t.Context(), right{clusterRole, autoGroup, "workspaces/rpc", "use"})
+	p.Expect(err).NotTo(HaveOccurred())
+	p.lines = append(p.lines, map[bool]string{true: "allowed", false: "no"}[allowed])
+}
+
+func (p *play) say(err error) {
+	if err != nil {
+		p.lines = append(p.lines, err.Error())
+	}
+}
+
+// newReplica starts a controller for Stacks of its own, with a lease of its own.
+func (p *play) newReplica() {
+	p.controller = p.startController(p.t, "--enable-leader-election", "--watch-label-selector=rbac="+p.namespace,
+		"--leader-election-retry-period=200ms", "--leader-election-renew-deadline=2s", "--leader-election-lease-duration=3s")
+}

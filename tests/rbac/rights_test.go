@@ -1,0 +1,213 @@
+package rbac_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// The roles of the controller: the first counts in every namespace, the others in its own.
+const (
+	clusterRole   = "stack-controller"
+	electionRole  = "stack-controller-leader-election"
+	tokenRole     = "stack-controller-token-request"
+	anyNamespace  = "default"
+	fluxSources   = "source.toolkit.fluxcd.io"
+	pulumiGroup   = "pulumi.com"
+	autoGroup     = "auto.pulumi.com"
+	leasesGroup   = "coordination.k8s.io"
+	ownAccount    = "stack-controller"
+	tokenResource = "serviceaccounts/token"
+)
+
+// right is one verb on one resource.
+type right struct{ role, group, resource, verb string }
+
+// object returns the role, to be read or written.
+func (r right) object() client.Object {
+	if r.role == clusterRole {
+		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: r.role}}
+	}
+	return &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: r.role}}
+}
+
+// rulesOf returns the rules of a role, to be read or changed.
+func rulesOf(role client.Object) *[]rbacv1.PolicyRule {
+	if everywhere, ok := role.(*rbacv1.ClusterRole); ok {
+		return &everywhere.Rules
+	}
+	return &role.(*rbacv1.Role).Rules
+}
+
+// single splits rules into such with one group, one resource and one verb.
+func single(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+	var split []rbacv1.PolicyRule
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					split = append(split, rbacv1.PolicyRule{
+						APIGroups: []string{group}, Resources: []string{resource}, Verbs: []string{verb}, ResourceNames: rule.ResourceNames,
+					})
+				}
+			}
+		}
+	}
+	return split
+}
+
+// without takes rights of one role away until the test ends, and returns when the API server refuses them.
+func (s *scene) without(t *testing.T, rights ...right) {
+	t.Helper()
+	g := NewWithT(t)
+	role := rights[0].object()
+	g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(role), role)).To(Succeed())
+	rules := rulesOf(role)
+	whole := *rules
+	*rules = slices.DeleteFunc(single(whole), func(rule rbacv1.PolicyRule) bool {
+		return slices.Contains(rights, right{rights[0].role, rule.APIGroups[0], rule.Resources[0], rule.Verbs[0]})
+	})
+	g.Expect(len(single(whole))-len(*rules)).To(Equal(len(rights)), "the role does not have all of %v", rights)
+	g.Expect(s.client.Update(t.Context(), role)).To(Succeed())
+	t.Cleanup(func() {
+		*rules = whole
+		g.Expect(s.client.Update(context.WithoutCancel(t.Context()), role)).To(Succeed())
+		g.Eventually(func() (bool, error) { return s.allowed(context.WithoutCancel(t.Context()), rights[0]) }, patience, poll).Should(BeTrue())
+	})
+	for _, taken := range rights {
+		g.Eventually(func() (bool, error) { return s.allowed(t.Context(), taken) }, patience, poll).Should(BeFalse())
+	}
+}
+
+// allowed asks the API server whether the controller has the right, as the agents of Workspaces do.
+func (s *scene) allowed(ctx context.Context, r right) (bool, error) {
+	where := anyNamespace
+	if r.role != clusterRole {
+		where = namespace
+	}
+	resource, subresource := splitResource(r.resource)
+	attributes := &authorizationv1.ResourceAttributes{Namespace: where, Verb: r.verb, Group: r.group, Resource: resource, Subresource: subresource}
+	if r.role == tokenRole {
+		attributes.Name = ownAccount
+	}
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: attributes}}
+	err := s.client.Create(ctx, review)
+	return review.Status.Allowed, err
+}
+
+func splitResource(path string) (resource, subresource string) {
+	resource, subresource, _ = strings.Cut(path, "/")
+	return resource, subresource
+}
+
+// refusal is what the API server says about a right that is not there. A request for a token names the account.
+func (r right) refusal() string {
+	return fmt.Sprintf("cannot %s resource %q", r.verb, r.resource)
+}
+
+// TestEveryRightIsNeeded takes the rights of each row away while a controller runs, or before it starts.
+func TestEveryRightIsNeeded(t *testing.T) {
+	s := newScene(t)
+	running := s.startController(t)
+	for i, row := range rows {
+		if row.provoke == nil {
+			continue
+		}
+		t.Run(strings.Join(row.verbs, ",")+" "+row.resource, func(t *testing.T) {
+			p := s.enter(t, fmt.Sprintf("row-%d", i))
+			p.controller = running
+			if row.before != nil {
+				row.before(p)
+				p.currentUpdate()
+			}
+			s.without(t, row.rights()...)
+			log, err := running.logged()
+			p.Expect(err).NotTo(HaveOccurred())
+			row.provoke(p)
+			since := len(log)
+			if p.controller != running {
+				since = 0
+			}
+			for _, taken := range row.rights() {
+				want := row.says
+				if want == "" {
+					want = taken.refusal()
+				}
+				p.Eventually(func() (string, error) { return p.said(since) }).Should(ContainSubstring(want))
+			}
+		})
+	}
+}
+
+// enter returns a play in a namespace of its own, whose Stacks nobody looks after when it ends.
+func (s *scene) enter(t *testing.T, name string) *play {
+	t.Helper()
+	g := NewWithT(t)
+	g.SetDefaultEventuallyTimeout(patience)
+	g.SetDefaultEventuallyPollingInterval(poll)
+	g.Expect(s.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
+	return &play{WithT: g, scene: s, t: t, namespace: name}
+}
+
+// byControllers are the resources whose watches begin with the controllers.
+var byControllers = []string{"programs", "workspaces", "secrets", "configmaps"}
+
+// phases are what is watched from the start of the manager, by controllers once that is there, and for the Stacks that have such a source.
+var phases = []func(row) bool{
+	func(r row) bool { return r.group != fluxSources && !slices.Contains(byControllers, r.resource) },
+	func(r row) bool { return slices.Contains(byControllers, r.resource) },
+	func(r row) bool { return r.group == fluxSources },
+}
+
+// TestWithoutTheRightToListOrWatchNothingIsNoticed starts a controller without it for all kinds of a phase, as each of them is watched on its
+// own.
+func TestWithoutTheRightToListOrWatchNothingIsNoticed(t *testing.T) {
+	s := newScene(t)
+	for _, verb := range read {
+		for phase, belongs := range phases {
+			t.Run(fmt.Sprintf("%s %d", verb, phase), func(t *testing.T) {
+				p := s.enter(t, fmt.Sprintf("%s-%d", verb, phase))
+				var taken []right
+				for _, row := range rows {
+					if row.provoke == nil && belongs(row) {
+						taken = append(taken, right{row.role, row.group, row.resource, verb})
+					}
+				}
+				s.without(t, taken...)
+				p.controller = s.startController(t, "--watch-label-selector=rbac="+p.namespace)
+				for _, r := range taken {
+					if r.group == fluxSources {
+						p.follow(r.resource)
+					}
+				}
+				for _, r := range taken {
+					p.Eventually(func() (string, error) { return p.said(0) }).Should(ContainSubstring(r.refusal()))
+				}
+			})
+		}
+	}
+}
+
+// follow creates a Stack of the controller that looks after the namespace, with a source of the resource.
+func (p *play) follow(resource string) {
+	kinds := map[string]string{
+		"gitrepositories": "GitRepository", "ocirepositories": "OCIRepository", "buckets": "Bucket", "externalartifacts": "ExternalArtifact",
+	}
+	p.create(&pulumiv1.Stack{
+		ObjectMeta: metav1.ObjectMeta{Name: resource, Labels: map[string]string{"rbac": p.namespace}},
+		Spec: pulumiv1.StackSpec{Stack: "dev", FluxSource: &pulumiv1.FluxSource{
+			SourceRef: pulumiv1.FluxSourceReference{Kind: kinds[resource], Name: "source"},
+		}},
+	})
+}

@@ -1,0 +1,122 @@
+package rbac_test
+
+// row is a right, or a few that are needed together or for the same reason.
+type row struct {
+	role, group, resource string
+	verbs                 []string
+	// why says what the controller does with it, without what fails when it is taken away.
+	why, without string
+	// before prepares what needs the right itself, and provoke needs the rights; nil for list and watch, which every controller needs.
+	before, provoke func(*play)
+	// says is a part of what is said about it, in the log or in a status; empty when that is what the API server says.
+	says string
+}
+
+// rights are the rights of the row.
+func (r row) rights() []right {
+	var all []right
+	for _, verb := range r.verbs {
+		all = append(all, right{r.role, r.group, r.resource, verb})
+	}
+	return all
+}
+
+var (
+	read = []string{"list", "watch"}
+	rows = []row{
+		{clusterRole, pulumiGroup, "stacks", read, "To cache Stacks.", "The caches do not synchronize, and nothing is reconciled.", nil, nil, ""},
+		{clusterRole, pulumiGroup, "stacks", []string{"get"}, "To read a Stack in `dependsOn` that another shard manages, and to check whether a Stack has recorded an Update before the Update is deleted.",
+			"The Stack reports that it cannot read the other Stack.", nil, (*play).newDependent, "may not look into its namespace"},
+		{clusterRole, pulumiGroup, "stacks", []string{"patch"}, "To set and remove the finalizer, and to request an update of a prerequisite.",
+			"Nothing is deployed, because without the finalizer a deleted Stack would leave resources behind.", nil, (*play).newStack, ""},
+		{clusterRole, pulumiGroup, "stacks/status", []string{"patch"}, "To write the status.",
+			"The Stack has no status.", nil, (*play).newStack, ""},
+		{clusterRole, pulumiGroup, "stacks/finalizers", []string{"update"}, "To make the Stack the owner of its Workspace and Updates. Only checked by the admission plugin OwnerReferencesPermissionEnforcement, which OpenShift enables.",
+			"The Stack reports that its Workspace cannot be created.", nil, (*play).newStack, "cannot set blockOwnerDeletion"},
+		{clusterRole, pulumiGroup, "programs", read, "To cache Programs.", "The caches do not synchronize, and nothing is reconciled.", nil, nil, ""},
+		{clusterRole, pulumiGroup, "programs", []string{"get"}, "To read the current content of a Program.",
+			"The Stack reports that its Program cannot be read.", nil, (*play).newProgramStack, ""},
+		{clusterRole, pulumiGroup, "programs/status", []string{"patch"}, "To publish the artifact of the Program in its status.",
+			"Stacks wait for their Programs.", nil, (*play).newProgramStack, ""},
+		{clusterRole, autoGroup, "workspaces", read, "To cache Workspaces.", "The caches do not synchronize, and nothing is reconciled.", nil, nil, ""},
+		{clusterRole, autoGroup, "workspaces", []string{"get"}, "To check whether a Workspace with the same name exists before creating one, and whether the Workspace of an Update is really gone.",
+			"The Stack reports that the Workspace cannot be read.", nil, (*play).newStack, ""},
+		{clusterRole, autoGroup, "workspaces", []string{"create"}, "To create the Workspace of a Stack.",
+			"The Stack reports that its Workspace cannot be created.", nil, (*play).newStack, ""},
+		{clusterRole, autoGroup, "workspaces", []string{"patch"}, "To apply a Workspace, and to change it when its Stack changes.",
+			"The Stack reports that its Workspace cannot be applied.", nil, (*play).newStack, ""},
+		{clusterRole, autoGroup, "workspaces", []string{"delete"}, "To delete a Workspace with `workspaceReclaimPolicy: Delete`.",
+			"These Workspaces stay, and the log has the reason.", (*play).newReclaimedStack, (*play).completeUpdate, ""},
+		{clusterRole, autoGroup, "workspaces/status", []string{"patch"}, "To report whether operations can run.",
+			"Updates wait for their Workspaces.", nil, (*play).newStack, ""},
+		{clusterRole, autoGroup, "workspaces/finalizers", []string{"update"}, "To make the Workspace the owner of its StatefulSet, Service and key pair. Only checked by OwnerReferencesPermissionEnforcement.",
+			"The Workspace reports the error of the API server.", nil, (*play).newStack, "cannot set blockOwnerDeletion"},
+		{clusterRole, autoGroup, "workspaces/rpc", []string{"use"}, "An agent with `system:auth-delegator` asks the API server whether its caller has this permission. Other agents identify the controller by its token.",
+			"Agents with `system:auth-delegator` reject the controller.", nil, (*play).askAsAgent, "no"},
+		{clusterRole, autoGroup, "updates", read, "To cache Updates.", "The caches do not synchronize, and nothing is reconciled.", nil, nil, ""},
+		{clusterRole, autoGroup, "updates", []string{"get"}, "To check whether an Update is really gone.",
+			"The Stack does not continue after its Update was deleted.", (*play).newStack, (*play).removeUpdate, ""},
+		{clusterRole, autoGroup, "updates", []string{"create"}, "To create an Update for each operation.",
+			"The Stack reports that its Update cannot be created.", nil, (*play).newStack, ""},
+		{clusterRole, autoGroup, "updates", []string{"patch"}, "To remove the finalizer, and to cancel an Update.",
+			"Deleted Updates are not removed.", (*play).newStack, (*play).deleteUpdate, ""},
+		{clusterRole, autoGroup, "updates", []string{"delete"}, "To replace an Update that has not started by a newer one, and to delete old Updates.",
+			"An edit of the Stack waits for the previous operation, and Updates accumulate.", (*play).newStack, (*play).editStack, ""},
+		{clusterRole, autoGroup, "updates/status", []string{"patch"}, "To write the progress and the result of an operation.",
+			"The result of an operation is not recorded, neither in the Update nor in the Stack.", nil, (*play).newStack, ""},
+		{clusterRole, autoGroup, "updates/finalizers", []string{"update"}, "To make the Update the owner of the Secret with its outputs. Only checked by OwnerReferencesPermissionEnforcement.",
+			"Outputs are not stored.", nil, (*play).createOutputs, "cannot set blockOwnerDeletion"},
+		{clusterRole, autoGroup, "approvals", read, "To cache Approvals.", "The caches do not synchronize, and nothing is reconciled.", nil, nil, ""},
+		{clusterRole, autoGroup, "approvals", []string{"patch"}, "To make an Approval go with the plan that it is about.",
+			"Approvals are not accepted, and plans wait.", (*play).newStack, (*play).newApproval, ""},
+		{clusterRole, autoGroup, "approvals", []string{"delete"}, "For the same. Only checked by OwnerReferencesPermissionEnforcement.",
+			"Approvals are not accepted, and plans wait.", (*play).newStack, (*play).newApproval, "cannot set an ownerRef"},
+		{clusterRole, autoGroup, "approvals/status", []string{"patch"}, "To say whether an Approval counts.",
+			"Approvals are not accepted, and plans wait.", (*play).newStack, (*play).newApproval, ""},
+		{clusterRole, "", "secrets", []string{"get"}, "To read the Secrets of a Stack when an operation starts, the outputs when it ends, and the certificate of the agent.",
+			"The Workspace reports the error of the API server.", nil, (*play).newStack, ""},
+		{clusterRole, "", "secrets", []string{"create"}, "To create the key pair of an agent, and the outputs of an Update.",
+			"The Workspace reports the error of the API server.", nil, (*play).newStack, ""},
+		{clusterRole, "", "secrets", read, "To watch the metadata of Secrets that `--watch-configs-label-selector` selects. Not needed with `none`.",
+			"A changed Secret causes no update.", nil, nil, ""},
+		{clusterRole, "", "configmaps", []string{"get"}, "To read the ConfigMaps of a Stack when an operation starts, and known hosts when a repository is checked.",
+			"The Stack reports that the ConfigMap cannot be read.", nil, (*play).newGitStack, "not allowed to read ConfigMap"},
+		{clusterRole, "", "configmaps", read, "To watch the metadata of ConfigMaps, as for Secrets.", "A changed ConfigMap causes no update.", nil, nil, ""},
+		{clusterRole, "", "events", []string{"create"}, "To create events.",
+			"There are no events, and the log has the error.", nil, (*play).newStack, ""},
+		{clusterRole, "", "events", []string{"patch"}, "To count repeated events.",
+			"Repeated events are lost.", nil, (*play).repeatEvent, ""},
+		{clusterRole, "", "events", []string{"list"}, "To find out why a workspace pod is not created or does not start.",
+			"The Workspace reports that it cannot read events.", nil, (*play).newStack, ""},
+		{clusterRole, "apps", "statefulsets", []string{"get"}, "To check whether a StatefulSet with the same name exists before creating one.",
+			"The Workspace reports the error of the API server.", nil, (*play).newStack, ""},
+		{clusterRole, "apps", "statefulsets", []string{"create"}, "To create the StatefulSet of a Workspace.",
+			"The Workspace reports the error of the API server.", nil, (*play).newStack, ""},
+		{clusterRole, "apps", "statefulsets", []string{"patch"}, "To apply a StatefulSet, and to change it when its Workspace changes.",
+			"The Workspace reports the error of the API server.", nil, (*play).newStack, ""},
+		{clusterRole, "apps", "statefulsets", read, "To cache the StatefulSets of Workspaces.", "The caches do not synchronize, and nothing is reconciled.", nil, nil, ""},
+		{clusterRole, "", "services", []string{"get"}, "To check whether a Service with the same name exists before creating one.",
+			"The Workspace reports the error of the API server.", nil, (*play).newStack, ""},
+		{clusterRole, "", "services", []string{"create"}, "To create the Service of a Workspace, which gives its pod a DNS name.",
+			"The Workspace reports the error of the API server.", nil, (*play).newStack, ""},
+		{clusterRole, "", "services", []string{"patch"}, "To apply a Service, and to change it when its Workspace changes.",
+			"The Workspace reports the error of the API server.", nil, (*play).newStack, ""},
+		{clusterRole, "", "services", read, "To cache the Services of Workspaces.", "The caches do not synchronize, and nothing is reconciled.", nil, nil, ""},
+		{clusterRole, "", "pods", read, "To cache the pods of Workspaces and their problems.", "The caches do not synchronize, and nothing is reconciled.", nil, nil, ""},
+		{clusterRole, "", "pods", []string{"delete"}, "To replace the pod of a changed Workspace when no operation runs in it.",
+			"The pod is not replaced, and the log has the reason.", (*play).newPod, (*play).editStack, ""},
+		{clusterRole, fluxSources, "gitrepositories", []string{"get"}, "To read a source.", "The Stack reports `AccessDenied`.", nil, fluxStack("GitRepository"), ""},
+		{clusterRole, fluxSources, "gitrepositories", read, "To notice a new artifact at once.", "A new artifact is noticed after up to `--requeue-dependency`.", nil, nil, ""},
+		{clusterRole, fluxSources, "ocirepositories", []string{"get"}, "To read a source.", "The Stack reports `AccessDenied`.", nil, fluxStack("OCIRepository"), ""},
+		{clusterRole, fluxSources, "ocirepositories", read, "To notice a new artifact at once.", "A new artifact is noticed after up to `--requeue-dependency`.", nil, nil, ""},
+		{clusterRole, fluxSources, "buckets", []string{"get"}, "To read a source.", "The Stack reports `AccessDenied`.", nil, fluxStack("Bucket"), ""},
+		{clusterRole, fluxSources, "buckets", read, "To notice a new artifact at once.", "A new artifact is noticed after up to `--requeue-dependency`.", nil, nil, ""},
+		{clusterRole, fluxSources, "externalartifacts", []string{"get"}, "To read a source, with `--feature-gates=ExternalArtifact=true`.", "The Stack reports `AccessDenied`.", nil, fluxStack("ExternalArtifact"), ""},
+		{clusterRole, fluxSources, "externalartifacts", read, "To notice a new artifact at once.", "A new artifact is noticed after up to `--requeue-dependency`.", nil, nil, ""},
+		{electionRole, leasesGroup, "leases", []string{"get"}, "To find the leader.", "The controller never becomes the leader.", nil, (*play).newReplica, ""},
+		{electionRole, leasesGroup, "leases", []string{"create"}, "To create the lease.", "The controller never becomes the leader.", nil, (*play).newReplica, ""},
+		{electionRole, leasesGroup, "leases", []string{"update"}, "To renew the lease.", "The leader loses the lease and restarts.", nil, (*play).newReplica, ""},
+		{tokenRole, "", tokenResource, []string{"create"}, "To request tokens of the controller's own service account. Each is valid for one agent and ten minutes.",
+			"No agent accepts calls.", nil, (*play).requestToken, ""},
+	}
+)

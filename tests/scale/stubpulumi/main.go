@@ -1,0 +1,156 @@
+// Command stubpulumi takes the place of the pulumi CLI where thousands of Stacks are measured. It changes nothing and takes no time, so that
+// what is measured is everything else. It answers the commands that the agent runs, reports the program's output as the engine
+// does, and notes each command in a file beside the executable. A project whose name begins with "real" gets the CLI to which the
+// link "real" beside the executable points.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+const (
+	// version is one that has all that the agent can use.
+	version = "v3.259.0"
+	// stackNotFound is the exit code of the CLI when there is no such stack.
+	stackNotFound = 6
+)
+
+var (
+	projectName   = regexp.MustCompile(`(?m)^name: (.+)$`)
+	programOutput = regexp.MustCompile(`(?m)^  value: (.+)$`)
+)
+
+func main() {
+	code, err := run(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// stub is one call.
+type stub struct {
+	dir            string // of the executable
+	project, stack string
+	value          string // of the program's output
+}
+
+func run(args []string) (int, error) {
+	executable, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == "--non-interactive" })
+	if len(args) == 0 {
+		return 0, fmt.Errorf("there is no command")
+	}
+	if args[0] == "version" {
+		fmt.Println(version)
+		return 0, nil
+	}
+	s := &stub{dir: filepath.Dir(executable), stack: flagOf(args, "--stack")}
+	content, err := os.ReadFile("Pulumi.yaml")
+	if err != nil {
+		return 0, err
+	}
+	s.project = first(projectName, content)
+	s.value = first(programOutput, content)
+	if strings.HasPrefix(s.project, "real") {
+		real := filepath.Join(s.dir, "real")
+		return 0, syscall.Exec(real, append([]string{"pulumi"}, os.Args[1:]...), os.Environ())
+	}
+	return s.command(args)
+}
+
+func (s *stub) command(args []string) (int, error) {
+	command := args[0]
+	if command == "stack" {
+		command = strings.Join(args[:2], " ")
+	}
+	state := filepath.Join(s.dir, "stacks", s.project+"."+s.stack)
+	switch command {
+	case "stack init":
+		if _, err := os.Stat(state); err == nil {
+			return 0, fmt.Errorf("stack '%s' already exists", s.stack)
+		}
+		return 0, s.note(command, os.WriteFile(state, nil, 0o600))
+	case "stack rm":
+		return 0, s.note(command, os.Remove(state))
+	case "up", "destroy":
+		if _, err := os.Stat(state); err != nil {
+			fmt.Fprintf(os.Stderr, "error: no stack named '%s' found\n", s.stack)
+			return stackNotFound, nil
+		}
+		return 0, s.note(command, s.report(command, flagOf(args, "--event-log")))
+	}
+	return 0, fmt.Errorf("the stub has no command %q", args)
+}
+
+// note adds a line to the file with all calls, unless the command failed.
+func (s *stub) note(command string, err error) error {
+	if err != nil {
+		return err
+	}
+	calls, err := os.OpenFile(filepath.Join(s.dir, "calls"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer calls.Close()
+	_, err = fmt.Fprintf(calls, "%s\t%s\t%s\t%s\n", s.project, s.stack, command, s.value)
+	return err
+}
+
+// report writes the events of the engine that the agent reads.
+func (s *stub) report(command, path string) error {
+	log, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	type object = map[string]any
+	operation := map[string]string{"up": "update", "destroy": "delete"}[command]
+	metadata := object{
+		"op": operation, "type": "pulumi:pulumi:Stack",
+		"urn": fmt.Sprintf("urn:pulumi:%s::%s::pulumi:pulumi:Stack::%s-%s", s.stack, s.project, s.project, s.stack),
+		"new": object{"outputs": object{"value": s.value}},
+	}
+	encoder := json.NewEncoder(log)
+	for _, event := range []object{
+		{"resourcePreEvent": object{"metadata": metadata}},
+		{"resOutputsEvent": object{"metadata": metadata}},
+		{"summaryEvent": object{"resourceChanges": object{operation: 1}}},
+	} {
+		if err := encoder.Encode(event); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flagOf returns the value of a flag, which stands after it or after an equals sign.
+func flagOf(args []string, name string) string {
+	for i, arg := range args {
+		if value, is := strings.CutPrefix(arg, name+"="); is {
+			return value
+		}
+		if arg == name && i+1 < len(args) {
+			return args[i+1]
+		}
+	}
+	return ""
+}
+
+func first(pattern *regexp.Regexp, content []byte) string {
+	if match := pattern.FindSubmatch(content); match != nil {
+		return string(match[1])
+	}
+	return ""
+}

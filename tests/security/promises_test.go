@@ -1,0 +1,162 @@
+package security_test
+
+// promise is what a tenant can rely on.
+type promise struct {
+	// name is that by which attacks say what they are on.
+	name string
+	// title is a sentence, and text says how it is kept.
+	title, text string
+	// proofs are tests in other packages, "package.Test", or "package.Test/subtest".
+	proofs []string
+}
+
+// promises are all of them, in the order of the page.
+var promises = []promise{
+	{
+		name: "sources", title: "A tenant runs only sources that its namespace can use",
+		text: `The controller fetches and delivers an artifact for a source object that the Stack is allowed to use and that
+publishes the artifact. It does not hand out the artifact of one source for another source, even to someone who knows
+the digest. A URL that a tenant writes into a Workspace, a template or an Update is fetched by the workspace pod, with
+the network and identity of that pod, or not at all. The digest of rejected content is only in the log of the
+controller.`,
+		proofs: []string{
+			"artifact.TestKnowingADigestGivesNobodyTheContentOfAnotherSource", "artifact.TestDigestOfContentThatWasRefusedIsInTheLogOnly",
+			"artifact.TestRedirectToAnotherHostIsRefusedBeforeAByteIsSent", "source.TestSourceIsBelievedForItsOwnArtifactsOnly",
+			"update.TestUpdateThatKnowsADigestDoesNotGetTheArtifactOfAnotherSource", "update.TestDigestOfWhatAURLHasIsNotTold",
+		},
+	},
+	{
+		name: "references", title: "References stay in their namespace",
+		text: `The controller looks up sources, dependencies, prerequisites, Programs, Secrets and ConfigMaps in the namespace of the
+Stack. With ` + "`--no-cross-namespace-refs=false`" + `, sources and dependencies can be in other namespaces. Names are never
+used as paths, and objects cannot refer to files and environment variables of the controller.`,
+		proofs: []string{
+			"e2e.TestStackSaysWhatIsWrongWithItsSource/other-namespace", "e2e.TestStackSaysWhatIsWrongWithItsSource/forbidden-kind",
+			"update.TestUpdateIsRefusedTheSourceOfAnotherNamespace",
+		},
+	},
+	{
+		name: "approvals", title: "What a Stack with approval changes was approved by somebody else, exactly as it was shown",
+		text: `In the Workspace of a Stack with ` + "`spec.approval`" + `, only the plan runs that the status of the Stack has and that an
+Approval of its digest approves, whoever created the Update, and whatever its labels and owners say. Admission policies
+make sure that ` + "`spec.by`" + ` of an Approval is who created it, and that to weaken ` + "`spec.approval`" + ` needs the verb
+` + "`bypass`" + `. Approvals stay in their namespace. This does not stop who can run commands in the pod of the Workspace, edit
+that Workspace, or use its credentials elsewhere.`,
+		proofs: []string{
+			"admission.TestApprovalIsByWhoMakesIt", "admission.TestWhoEditsAStackCannotWeakenItsApproval", "admission.TestStatusOfAStackIsNotForThoseWhoEditIt",
+			"approval.TestApprovalIsJudgedByThePlanThatItNames", "update.TestUpdateByHandIsRefusedInAGatedWorkspace",
+			"stack.TestNothingIsCarriedOutThatWasNotApproved", "e2e.TestRejectedPlanIsNotCarriedOut",
+		},
+	},
+	{
+		name: "network", title: "Tenants cannot make the controller connect to its own machine or to metadata services",
+		text: `The controller itself fetches artifacts, from the addresses where Flux publishes them, and git repositories of Stacks
+without a Flux source. It rejects loopback, link-local and multicast addresses and the metadata services of clouds.
+For git it does so after it has resolved the name, and after each redirect. Private addresses are allowed; restrict
+them with NetworkPolicies. The answer to a failed request is shown only if the server received the credentials of the
+Stack, and not after a redirect.`,
+		proofs: []string{
+			"git.TestNothingOnTheMachineCanBeRead", "netguard.TestAddressesOfThisMachineAndOfCloudsAreRefused",
+			"netguard.TestConnectionIsRefusedAfterTheNameWasResolved",
+		},
+	},
+	{
+		name: "expressions", title: "An expression uses at most 1 MB and 100 ms, and sees only a few fields",
+		text: `A ` + "`readyExpr`" + ` has limits on its length, its compiled size, the values that it computes, and its time. The memory for
+expressions is limited. An expression sees the fields that the
+[specification](spec/v1/stacks.md#prerequisites-and-dependencies) lists, such as names, conditions and outputs. It
+does not see templates, literals, URLs, or the annotations of the other Stack.`,
+		proofs: []string{
+			"readyexpr.TestReadyExprAllocatesAtMostAMegabyte", "readyexpr.TestReadyExprThatIsABombIsRefused", "readyexpr.TestProgramsThatAreKeptAreBounded",
+			"readyexpr.TestReadyExprCannotReadWhatIsNotListed", "readyexpr.TestMessagesOfAReadyExprQuoteNoValue",
+		},
+	},
+	{
+		name: "agents", title: "An agent is trusted only with its own Stack",
+		text: `The owner of a pod can replace the agent in it. The controller limits each answer before it decodes it, shortens texts
+when they arrive, and sets a deadline for each call. It identifies itself with a token that is valid for one workspace
+and ten minutes. The API server and other agents reject this token.`,
+		proofs: []string{
+			"client.TestAnswersOfEmptyMessagesAreRefusedBeforeTheyAreDecoded", "client.TestLargestAnswersTakeLittleMemory",
+			"client.TestErrorsOfAnAgentAreShort", "client.TestAgentsThatDoNotAnswerKeepFewCallersWaiting", "client.TestFlappingAgentLeavesNothingBehind",
+		},
+	},
+	{
+		name: "agent-access", title: "Only the controller can call an agent",
+		text: `An agent uses TLS with its own key, which the controller pins, and accepts only calls that prove to come from the
+controller. If it has the permission, it asks the API server; otherwise it verifies the token itself. A NetworkPolicy
+adds a second layer of protection, see [config/workspaces](../config/workspaces).`,
+		proofs: []string{
+			"pods.TestAgentLetsInOnlyWhomItHasTo", "auth.TestAFloodOfBadTokensNeitherReachesTheAPIServerNorShutsOutTheController",
+			"auth.TestCallsThatNobodyHasDecidedOnAreBounded", "install.TestNetworkPoliciesLetThroughWhatIsNeededAndNothingElse",
+		},
+	},
+	{
+		name: "names", title: "The name of an object does not give access to another object",
+		text: `The controller takes over an existing object with the name that it needs only if the controller or the Pulumi
+Kubernetes Operator created it. Otherwise a condition names the object. Labels select objects, but ownership is
+decided by the UID of the owner.`,
+		proofs: []string{
+			"pod.TestStatefulSetThatNobodyOwnsIsLeftAlone", "pod.TestServiceThatNobodyOwnsIsLeftAlone", "pod.TestKeyPairThatSomebodyElseMadeIsNotUsed",
+			"stack.TestWorkspaceThatIsNotTheStacksIsLeftAlone", "stack.TestUpdateThatIsNotTheStacksIsNotFollowed",
+		},
+	},
+	{
+		name: "status", title: "Tenants cannot write the status of Stacks, Programs, Workspaces and Updates",
+		text: `The edit role has no permission to write a status. The controller accepts the status of a source only for artifacts
+that the source itself can have published.`,
+		proofs: []string{"source.TestSourceIsBelievedForItsOwnArtifactsOnly"},
+	},
+	{
+		name: "pods", title: "A workspace pod has no more privileges than other pods of its namespace",
+		text: `A tenant chooses the image, service account and pod template, as for any pod that the tenant is allowed to create. Pod
+Security Admission, quotas and limits of the namespace apply. If they reject the pod, a condition of the Workspace
+says so.`,
+		proofs: []string{"pods.TestPodsHaveNoPrivilegeThatTheyDoNotUse", "pods.TestControllerMayDoNothingThatItDoesNotNeed", "pods.TestRulesOfTheControllerHaveNoWildcard"},
+	},
+	{
+		name: "rights", title: "The controller has no permission that it does not need",
+		text: `[Each permission](rbac.md) has a reason, and something fails without it. Profiles, which show memory, are disabled by
+default and served only on a loopback address. In a pod, programs run as child processes of the controller only if a
+flag allows it.`,
+		proofs: []string{
+			"rbac.TestEveryRightIsNeeded", "rbac.TestEveryRightHasARow", "app.TestControllerServesProbesMetricsAndProfilesAndStopsWhenTold",
+			"app.TestInAPodProgramsRunAsTheControllerOnlyWhenAFlagSaysSo", "install.TestControllerOfOneNamespaceDeploysAStackThereAndHasNoRightsElsewhere",
+		},
+	},
+	{
+		name: "secrets", title: "Secrets are only where they are needed",
+		text: `The controller reads Secrets when an operation starts. It does not cache or log them, or write them to an event,
+condition or status. It masks them in the output of Pulumi, in plain and encoded form. After all attacks, the test
+searches everything that the attacker can read, and the log of the controller, for the secrets of the victim.`,
+		proofs: []string{"tenancy.TestTenants", "pods.TestWalkthrough", "redact.TestRedactorHidesEncodedValues"},
+	},
+	{
+		name: "archives", title: "An artifact cannot leave its directory or exceed its size",
+		text: `The controller checks a tarball before it unpacks it, and the agent checks it again: the compressed and unpacked size,
+the number and names of entries, links, and anything that is not a file or a directory.`,
+		proofs: []string{"archive.TestHostileArchiveIsRefused", "archive.TestTenMillionEntriesAreRefusedBeforeTheyAreRead", "archive.TestMemoryDoesNotGrowWithTheArchive"},
+	},
+	{
+		name: "sizes", title: "Limits apply to each tenant separately",
+		text: `The API server accepts objects of one to two megabytes, with up to 256 KiB of annotations. The controller keeps only
+the fields that it reads. Everything that it derives from them, such as variables, programs, patterns and messages,
+has its own limits. The controller runs with 512 MiB.`,
+		proofs: []string{
+			"update.TestValuesOfAnOperationAreBounded", "app.TestMemoryLimitLeavesRoomForTheKernel",
+			"source.TestCacheHoldsLittleOfASourceWhoseOwnerWritesMuch", "pod.TestCacheKeepsLittleOfObjectsThatSomebodyElseLabelled",
+			"git.TestHostileRepositoriesFitTheContainer", "git.TestHostileTreesAreRefused",
+			"git.TestHostilePacksAreRefused", "git.TestHostileAnswersAreBounded",
+		},
+	},
+	{
+		name: "fairness", title: "A tenant does not delay other tenants",
+		text: `Namespaces share reconciliations, downloads and deliveries fairly, and slow transfers are stopped. While all attacks
+run, a commit of the victim takes at most twice as long as on a quiet system. ` + "`make bench`" + ` measures this.`,
+		proofs: []string{
+			"fairqueue.TestReconcileOfAnotherNamespaceIsNextButOneAfterTenThousand", "fairqueue.TestNamespaceHoldsHalfOfWhatOthersLeave",
+			"fairqueue.TestStormOfWakesBecomesBoundedReconcilesAndTheLastIsNotLost", "artifact.TestTarpitsOfOneNamespaceDoNotDelayDownloadsOfAnother",
+			"source.TestServersOfOneNamespaceThatHangDoNotDelayPollsOfAnother", "throughput.TestBytePerSecondIsEndedAfterAWindow",
+		},
+	},
+}

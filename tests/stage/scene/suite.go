@@ -1,0 +1,80 @@
+// Package scene has what tests on a stage share: the suite that they are in, and the namespace in which each of them plays.
+package scene
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/stage"
+)
+
+// logLines is how much of stack-controller's log a failed run shows.
+const logLines = 150
+
+// Suite is a package whose tests play on one stage.
+type Suite struct {
+	Options stage.Options
+	// SetUp gets the stage, and prepares what else the tests need.
+	SetUp func(context.Context, *stage.Stage) error
+	// AtOnce is how many tests run at the same time for each processor, two when it is zero. They wait most of the time, for intervals and for
+	// pulumi.
+	AtOnce int
+	// Leaks names the places in which stack-controller wrote a secret that the tests planted. Nil when they plant none.
+	Leaks func(context.Context, *stage.Stage) ([]string, error)
+}
+
+// Run starts the stage, runs the tests and stops the stage. It returns the exit code of the process.
+func (s *Suite) Run(m *testing.M) (code int) {
+	ctrl.SetLogger(logr.Discard())
+	log.SetOutput(io.Discard) // the git server tells every request
+	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(cmp.Or(s.AtOnce, 2)*runtime.NumCPU())); err != nil {
+		return failed(err)
+	}
+	ctx := context.Background()
+	s.Options.Log = os.Stderr
+	system, err := stage.Start(ctx, s.Options)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() {
+		if code != 0 {
+			fmt.Fprintln(os.Stderr, controlplane.Tail(system.ControllerLog(), logLines))
+		}
+		if err := system.Stop(); err != nil {
+			code = failed(err)
+		}
+	}()
+	if err := s.SetUp(ctx, system); err != nil {
+		return failed(err)
+	}
+	code = m.Run()
+	if s.Leaks == nil {
+		return code
+	}
+	leaks, err := s.Leaks(ctx, system)
+	if err != nil {
+		return failed(err)
+	}
+	if len(leaks) > 0 {
+		return failed(fmt.Errorf("secrets were written to %v", leaks))
+	}
+	return code
+}
+
+func failed(err error) int {
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}

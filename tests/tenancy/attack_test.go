@@ -1,0 +1,278 @@
+package tenancy_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/images"
+	"github.com/stack-controller/stack-controller/tests/ociregistry"
+	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
+)
+
+// The namespaces of the attacker.
+const (
+	attackerName = "attacker"
+	// crowdName is where the attacker has more objects than anybody needs, and servers that hang: they hold up their own namespace.
+	crowdName = "attacker-crowd"
+	// agentsName is where the attacker has agents of his own: hanging ones hold up calls to all others of their namespace.
+	agentsName = "attacker-agents"
+)
+
+// settleTime is how long a refusal has to last.
+const settleTime = 3 * time.Second
+
+// attack is something that a tenant tries. The page docs/security.md is made of these, so all but run are plain strings.
+type attack struct {
+	name string
+	// promise is that of tests/security which the attack is on.
+	promise string
+	// does is what the attacker does, sees what comes of it.
+	does, sees string
+	// in is the namespace, when it is not attackerName. Who keeps the controller busy holds up his own namespace.
+	in  string
+	run func(a *attacker)
+}
+
+// attacker carries out one attack.
+type attacker struct {
+	*WithT
+	t   *testing.T
+	ctx context.Context
+	*tenant
+	victim *victim
+	// means is what the attacker can do.
+	means *pressure.Tenant
+	// name is that of the attack; objects that it creates have it, too.
+	name string
+}
+
+// attacks are all attacks, in the order of the page.
+func attacks() []attack {
+	return slices.Concat(sourceAttacks, forgeryAttacks, referenceAttacks, networkAttacks, agentAttacks, identityAttacks, nameAttacks, podAttacks,
+		expressionAttacks, sizeAttacks, archiveAttacks, crowdAttacks)
+}
+
+func TestTenants(t *testing.T) {
+	ctx := t.Context()
+	g := NewWithT(t)
+	image, err := images.Program(ctx, "tests/tenancy/fakeagent", nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(system.Cluster.LoadImage(ctx, image.Tar)).To(Succeed())
+	giveFluxRoles(ctx, g)
+	victim := newVictim(t)
+	tenant := newTenant(ctx, g, attackerName, crowdName, agentsName)
+	tenant.expectRights(ctx, g, victimName)
+	limits := watchController(ctx, t, g)
+	means := &pressure.Tenant{Client: tenant.client, Namespace: attackerName, Image: image.Reference}
+	serveFromTenant(ctx, g, means)
+	registry, err = ociregistry.Start(ctx, system.Cluster.ControlPlane)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	t.Run("attacks", func(t *testing.T) {
+		t.Run("victim", func(t *testing.T) {
+			t.Parallel()
+			for i := 1; i <= 3; i++ {
+				victim.commit(t.Context(), NewWithT(t), i)
+			}
+		})
+		for _, attack := range attacks() {
+			t.Run(attack.name, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				a := &attacker{WithT: NewWithT(t), t: t, ctx: ctx, tenant: tenant, victim: victim, means: means, name: attack.name}
+				if attack.in != "" {
+					a.means = a.in(attack.in)
+				}
+				attack.run(a)
+			})
+		}
+	})
+	victim.expectUnharmed(ctx, g)
+	victim.commit(ctx, g, 100)
+	victim.expectUnharmed(ctx, g)
+	expectNoCanaries(ctx, g, tenant)
+	limits.expectKept(ctx, g)
+}
+
+func TestEveryAttackHasANameOfItsOwn(t *testing.T) {
+	g := NewWithT(t)
+	names := map[string]bool{}
+	for _, attack := range attacks() {
+		g.Expect(names).NotTo(HaveKey(attack.name))
+		names[attack.name] = true
+		g.Expect(len(attack.name)).To(BeNumerically("<=", 40), attack.name)
+		g.Expect(attack.promise).NotTo(BeEmpty(), attack.name)
+	}
+	g.Expect(len(names)).To(BeNumerically(">=", 40))
+}
+
+// meta is the name of the attack in its namespace.
+func (a *attacker) meta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: a.means.Namespace, Name: a.name}
+}
+
+// create creates an object as the attacker, who may do so.
+func (a *attacker) create(object client.Object) {
+	a.t.Helper()
+	a.Expect(a.client.Create(a.ctx, object)).To(Succeed(), "%T %s", object, object.GetName())
+}
+
+// newStack is a Stack of the attacker without a source, which would run in a pod like everybody's.
+func (a *attacker) newStack(changes ...func(*pulumiv1.StackSpec)) *pulumiv1.Stack {
+	stack := a.means.Stack(a.name)
+	stack.Spec.WorkspaceTemplate.Spec.Image = system.Images.Pulumi.Reference
+	for _, change := range changes {
+		change(&stack.Spec)
+	}
+	return stack
+}
+
+// createStack creates a Stack as newStack makes it.
+func (a *attacker) createStack(changes ...func(*pulumiv1.StackSpec)) *pulumiv1.Stack {
+	a.t.Helper()
+	stack := a.newStack(changes...)
+	a.create(stack)
+	return stack
+}
+
+// numbered creates a Stack under the name of the attack and a number.
+func (a *attacker) numbered(i int, stack *pulumiv1.Stack) *pulumiv1.Stack {
+	a.t.Helper()
+	stack.Name += fmt.Sprint("-", i)
+	a.create(stack)
+	return stack
+}
+
+// refused is an attack with a Stack that is not run.
+func refused(want refusal, changes ...func(*pulumiv1.StackSpec)) func(*attacker) {
+	return func(a *attacker) { a.expectRefused(a.createStack(changes...), want) }
+}
+
+// refusedProgram is an attack with a Stack of a Program that is there, which is not run.
+func refusedProgram(want refusal, change func(*pulumiv1.StackSpec)) func(*attacker) {
+	return func(a *attacker) {
+		a.newProgram()
+		a.expectRefused(a.createStack(fromProgram(a.name), change), want)
+	}
+}
+
+func literal(value string) pulumiv1.ResourceRef {
+	return pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefLiteral, LiteralRef: &pulumiv1.LiteralRef{Value: value}}
+}
+
+// fromFlux makes the source of a Stack an object of Flux.
+func fromFlux(kind, namespace, name string) func(*pulumiv1.StackSpec) {
+	return func(spec *pulumiv1.StackSpec) {
+		spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{
+			APIVersion: sourcev1.GroupVersion.String(), Kind: kind, Namespace: namespace, Name: name,
+		}}
+	}
+}
+
+// fromProgram makes the source of a Stack a Program of the name.
+func fromProgram(name string) func(*pulumiv1.StackSpec) {
+	return func(spec *pulumiv1.StackSpec) { spec.ProgramRef = &pulumiv1.ProgramReference{Name: name} }
+}
+
+// fromGit makes the source of a Stack a git repository.
+func fromGit(url string) func(*pulumiv1.StackSpec) {
+	return func(spec *pulumiv1.StackSpec) { spec.ProjectRepo, spec.Branch = url, "main" }
+}
+
+// newProgram creates a Program that runs in no time, unless there is one.
+func (a *attacker) newProgram() *pulumiv1.Program {
+	program := &pulumiv1.Program{ObjectMeta: a.meta()}
+	program.Program.Outputs = jsonValues(map[string]any{"x": 1})
+	a.Expect(client.IgnoreAlreadyExists(a.client.Create(a.ctx, program))).To(Succeed())
+	return program
+}
+
+// eventually retries the assertions until they hold.
+func (a *attacker) eventually(assertions func(g Gomega)) {
+	a.t.Helper()
+	a.Eventually(assertions).WithContext(a.ctx).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
+}
+
+// await waits until the assertions hold for the object as the attacker sees it.
+func await[T client.Object](a *attacker, object T, assertions func(g Gomega, object T)) {
+	a.t.Helper()
+	a.eventually(func(g Gomega) {
+		g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+		assertions(g, object)
+	})
+}
+
+// refusal is what a Stack says that is not run.
+type refusal struct {
+	// reasons are those of the condition Ready, of which one is expected; any when there are none.
+	reasons []string
+	// says is in its message.
+	says string
+	// stalled says that the condition Stalled is expected.
+	stalled bool
+}
+
+// expectRefused waits until the Stack says why it is not run, and checks that it stays so and that it was never run. It returns the message.
+func (a *attacker) expectRefused(stack *pulumiv1.Stack, want refusal) string {
+	a.t.Helper()
+	notRun := func(g Gomega) {
+		g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(stack), stack)).To(Succeed())
+		g.Expect(apimeta.IsStatusConditionTrue(stack.Status.Conditions, meta.ReadyCondition)).To(BeFalse(), "%+v", stack.Status.Conditions)
+		g.Expect(stack.Status.Outputs).To(BeEmpty())
+		g.Expect(stack.Status.LastAppliedRevision).To(BeEmpty())
+	}
+	message := ""
+	a.eventually(func(g Gomega) {
+		notRun(g)
+		ready := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
+		g.Expect(ready).NotTo(BeNil())
+		g.Expect(ready.Status).To(Equal(metav1.ConditionFalse), "%+v", stack.Status.Conditions)
+		if len(want.reasons) > 0 {
+			g.Expect(want.reasons).To(ContainElement(ready.Reason), ready.Message)
+		}
+		g.Expect(ready.Message).To(ContainSubstring(want.says))
+		g.Expect(apimeta.IsStatusConditionTrue(stack.Status.Conditions, meta.StalledCondition)).To(Equal(want.stalled), "%+v", stack.Status.Conditions)
+		message = ready.Message
+	})
+	a.Consistently(notRun).WithContext(a.ctx).WithTimeout(settleTime).WithPolling(settleTime / 3).Should(Succeed())
+	a.Expect(len(message)).To(BeNumerically("<=", 4<<10), "a message is bounded")
+	return message
+}
+
+// expectUpdateRefused waits until the Update says why it is not run, or failed, and checks that it did not succeed. It returns what it says.
+func (a *attacker) expectUpdateRefused(update *autov1alpha1.Update) string {
+	a.t.Helper()
+	check := func(g Gomega) {
+		g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(update), update)).To(Succeed())
+		g.Expect(update.Status.State).NotTo(Or(Equal(autov1alpha1.UpdateStateRunning), Equal(autov1alpha1.UpdateStateSucceeded)))
+	}
+	a.eventually(func(g Gomega) {
+		check(g)
+		progressing := apimeta.FindStatusCondition(update.Status.Conditions, autov1alpha1.UpdateProgressing)
+		g.Expect(progressing).NotTo(BeNil())
+		g.Expect(progressing.Reason).NotTo(BeElementOf("ArtifactPending", "WorkspaceNotReady", "Queued"), progressing.Message)
+	})
+	a.Consistently(check).WithContext(a.ctx).WithTimeout(settleTime).WithPolling(settleTime / 3).Should(Succeed())
+	return fmt.Sprintf("%+v", update.Status)
+}
+
+// expectForbidden checks that the API server refuses what the attacker asks for.
+func (a *attacker) expectForbidden(err error) {
+	a.t.Helper()
+	a.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+}

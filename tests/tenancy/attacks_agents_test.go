@@ -1,0 +1,209 @@
+package tenancy_test
+
+import (
+	"encoding/json"
+	"strings"
+
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
+	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
+)
+
+// maxStatus is how large, in bytes, the status of an object may get, whatever an agent answers.
+const maxStatus = 256 << 10
+
+// agentAttacks put another program in the place of the agent.
+var agentAttacks = []attack{
+	{
+		name: "agent-floods-info", promise: "agents", in: agentsName,
+		does: "answers `GetInfo` with 16 MiB of empty operations",
+		sees: "The workspace of the attacker fails. The controller rejects the answer before it decodes it.",
+		run:  fakeAgent("info"),
+	},
+	{
+		name: "agent-hangs", promise: "agents", in: agentsName,
+		does: "accepts every call and never answers",
+		sees: "The Stack of the attacker waits. No worker of the controller waits with it.",
+		run:  fakeAgent("hang"),
+	},
+	{
+		name: "agent-flaps", promise: "agents", in: agentsName,
+		does: "fails every other call, and changes the state of its operation a thousand times per second",
+		sees: "The Stack of the attacker stays in progress.",
+		run:  fakeAgent("flap"),
+	},
+	{
+		name: "agent-long-message", promise: "agents", in: agentsName,
+		does: "answers with an operation whose message has 15 MiB",
+		sees: "The answer is rejected or shortened. The status stays small.",
+		run:  fakeAgent("message"),
+	},
+	{
+		name: "agent-many-changes", promise: "agents", in: agentsName,
+		does: "counts the changes of an operation under two million names",
+		sees: "The answer is rejected or shortened. The status stays small.",
+		run:  fakeAgent("changes"),
+	},
+	{
+		name: "agent-many-outputs", promise: "agents", in: agentsName,
+		does: "answers with two million outputs",
+		sees: "The answer is rejected, or the outputs are not stored. The status stays small.",
+		run:  fakeAgent("outputs"),
+	},
+	{
+		name: "agent-endless-stream", promise: "agents", in: agentsName,
+		does: "sends the largest possible message to a watch again and again",
+		sees: "The watch ends. The Stack of the attacker waits.",
+		run:  fakeAgent("stream"),
+	},
+	{
+		name: "agent-long-error", promise: "agents", in: agentsName,
+		does: "fails every call with an error of 8 MiB",
+		sees: "The error is shortened.",
+		run:  fakeAgent("trailer"),
+	},
+	{
+		name: "agent-lies", promise: "agents", in: agentsName,
+		does: "answers with invalid times, states, names, counts and outputs, and never forgets an operation",
+		sees: "The status of the attacker's objects contains shortened values.",
+		run:  fakeAgent("lie"),
+	},
+	{
+		name: "agent-never-ends", promise: "agents", in: agentsName,
+		does: "lets its operation run forever",
+		sees: "The Stack of the attacker stays in progress.",
+		run:  fakeAgent("running"),
+	},
+	{
+		name: "agent-reads-nothing", promise: "fairness", in: agentsName,
+		does: "never reads the source that is sent to it",
+		sees: "The delivery is stopped. Deliveries to other tenants are not delayed.",
+		run:  fakeAgent("tarpit"),
+	},
+	{
+		name: "agent-steals-token", promise: "agents",
+		does: "uses the token of the controller to call the API server and the victim's agent",
+		sees: "The API server answers 401, and the agent `Unauthenticated`. The token is only valid for this workspace.",
+		run: func(a *attacker) {
+			_, err := a.means.Agent(a.ctx, a.name, "thief", corev1.EnvVar{Name: "FAKE_TARGET", Value: a.victim.agent})
+			a.Expect(err).NotTo(HaveOccurred())
+			results := a.results(attackerName, a.agentPod(), autov1alpha1.PulumiContainerName)
+			a.eventually(func(g Gomega) {
+				results = a.results(attackerName, a.agentPod(), autov1alpha1.PulumiContainerName)
+				g.Expect(results).To(HaveKey("end"))
+			})
+			a.Expect(results).To(And(HaveKeyWithValue("token", "true"), HaveKeyWithValue("secrets", HavePrefix("401")),
+				HaveKeyWithValue("reviews", HavePrefix("401")), HaveKeyWithValue("agent", "Unauthenticated")))
+		},
+	},
+}
+
+// in is what the attacker can do in another of his namespaces.
+func (a *attacker) in(namespace string) *pressure.Tenant {
+	means := *a.means
+	means.Namespace = namespace
+	return &means
+}
+
+// fakeAgent runs a Stack with an agent in the mode, and checks that its status keeps to the bounds, whatever the agent says.
+func fakeAgent(mode string) func(*attacker) {
+	return func(a *attacker) {
+		stack, err := a.means.Agent(a.ctx, a.name, mode)
+		a.Expect(err).NotTo(HaveOccurred())
+		a.awaitAgent(agentsName)
+		check := func(g Gomega) {
+			g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(stack), stack)).To(Succeed())
+			g.Expect(stack.Status.Conditions).NotTo(BeEmpty())
+			expectBounded(g, stack.Status)
+			workspace := &autov1alpha1.Workspace{}
+			g.Expect(client.IgnoreNotFound(a.client.Get(a.ctx, client.ObjectKeyFromObject(stack), workspace))).To(Succeed())
+			expectBounded(g, workspace.Status)
+			updates := &autov1alpha1.UpdateList{}
+			g.Expect(a.client.List(a.ctx, updates, client.InNamespace(agentsName), client.MatchingLabels{pulumiv1.StackNameLabel: a.name})).To(Succeed())
+			for i := range updates.Items {
+				expectBounded(g, updates.Items[i].Status)
+			}
+		}
+		a.eventually(check)
+		a.Consistently(check).WithContext(a.ctx).WithTimeout(4 * settleTime).WithPolling(settleTime / 3).Should(Succeed())
+		// It goes on until all attacks have ended: the next ones are to be tried beside it.
+	}
+}
+
+func expectBounded(g Gomega, status any) {
+	content, err := json.Marshal(status)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(len(content)).To(BeNumerically("<", maxStatus))
+	g.Expect(string(content)).NotTo(ContainSubstring(strings.Repeat("x", 8<<10)))
+}
+
+// identityAttacks call the victim's agent.
+var identityAttacks = []attack{
+	{
+		name: "call-without-a-token", promise: "agent-access",
+		does: "calls the victim's agent from their own pod, without a token",
+		sees: "`Unauthenticated`",
+		run: func(a *attacker) {
+			a.create(a.means.Pod(a.name, "call", a.victim.agent))
+			a.Expect(a.results(attackerName, a.name, "tool")).To(HaveKeyWithValue("agent", "Unauthenticated"))
+		},
+	},
+	{
+		name: "call-with-own-token", promise: "agent-access",
+		does: "calls the victim's agent with a token of their own service account for the API server",
+		sees: "`Unauthenticated`",
+		run: func(a *attacker) {
+			a.Expect(a.callVictim(&corev1.ServiceAccountTokenProjection{Path: "token"})).To(HaveKeyWithValue("agent", "Unauthenticated"))
+		},
+	},
+	{
+		name: "call-with-the-audience", promise: "agent-access",
+		does: "calls the victim's agent with a token of their own service account that has the audience of this agent",
+		sees: "`PermissionDenied`: the audience is correct, but only the controller is allowed.",
+		run: func(a *attacker) {
+			audience := credentials.Audience(victimName, victimName)
+			a.Expect(a.callVictim(&corev1.ServiceAccountTokenProjection{Path: "token", Audience: audience})).To(HaveKeyWithValue("agent", "PermissionDenied"))
+		},
+	},
+	{
+		name: "right-to-use-workspaces", promise: "agent-access",
+		does: "creates a Role with `use` of `workspaces/rpc`, in their own namespace and in that of the victim",
+		sees: "The API server rejects both. No one can grant permissions that they do not have.",
+		run: func(a *attacker) {
+			for _, namespace := range []string{attackerName, victimName} {
+				a.expectForbidden(a.client.Create(a.ctx, &rbacv1.Role{ObjectMeta: inNamespace(namespace, a.name), Rules: []rbacv1.PolicyRule{{
+					APIGroups: []string{autov1alpha1.GroupVersion.Group}, Resources: []string{"workspaces/rpc"}, Verbs: []string{"use"},
+				}}}))
+			}
+		},
+	},
+}
+
+// callVictim calls the victim's agent from a pod with the token.
+func (a *attacker) callVictim(token *corev1.ServiceAccountTokenProjection) map[string]string {
+	a.t.Helper()
+	pod := a.means.Pod(a.name, "call", a.victim.agent, "/token/token")
+	pod.Spec.ServiceAccountName = tenantAccount
+	pod.Spec.Volumes = []corev1.Volume{{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		Sources: []corev1.VolumeProjection{{ServiceAccountToken: token}},
+	}}}}
+	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "token", MountPath: "/token"}}
+	a.create(pod)
+	return a.results(attackerName, a.name, "tool")
+}
+
+func inNamespace(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name}
+}
+
+func tokenRequest(audience string) *authenticationv1.TokenRequest {
+	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
+}

@@ -1,0 +1,234 @@
+package tenancy_test
+
+import (
+	"strings"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
+)
+
+// noDigest is the digest of nothing that exists.
+var noDigest = "sha256:" + strings.Repeat("0", 64)
+
+// sourceAttacks want to run, or to learn of, the program of another tenant.
+var sourceAttacks = []attack{
+	{
+		name: "artifact-url-in-template", promise: "sources",
+		does: "sets the URL of the victim's artifact in `workspaceTemplate.spec.flux`, with a digest of zeros",
+		sees: "The update fails. The attacker's own pod fetches the URL, and the NetworkPolicy of Flux's namespace blocks it. No message contains the digest of the content.",
+		run: func(a *attacker) {
+			a.expectRefused(a.createStack(inTemplate(a.victim.url, noDigest)), refusal{})
+			a.expectUntold(hexOf(a.victim.digest))
+		},
+	},
+	{
+		name: "artifact-digest-in-template", promise: "sources",
+		does: "sets the digest of the victim's artifact in `workspaceTemplate.spec.flux`, with a URL that does not exist",
+		sees: "The update fails. The digest alone gives no access to the content.",
+		run: func(a *attacker) {
+			a.expectRefused(a.createStack(inTemplate("http://x.invalid/", a.victim.digest)), refusal{})
+		},
+	},
+	{
+		name: "artifact-digest-in-workspace", promise: "sources",
+		does: "sets the URL and digest of the victim's artifact in a Workspace, and creates an Update",
+		sees: "The Update does not run. The pod cannot reach the URL, and the controller does not deliver the artifact to it.",
+		run: func(a *attacker) {
+			a.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) {
+				spec.Flux = &autov1alpha1.FluxSource{URL: a.victim.url, Digest: a.victim.digest}
+			})
+			a.expectUpdateRefused(a.newUpdate(nil))
+		},
+	},
+	{
+		name: "artifact-digest-in-update", promise: "sources",
+		does: "sets the URL and digest of the victim's artifact in `Update.spec.source`",
+		sees: "The Update does not run.",
+		run: func(a *attacker) {
+			a.newWorkspace()
+			a.expectUpdateRefused(a.newUpdate(&autov1alpha1.UpdateSource{URL: a.victim.url, Digest: a.victim.digest}))
+		},
+	},
+	{
+		name: "foreign-digest-of-program", promise: "sources",
+		does: "sets their own Program in `Update.spec.source`, with the digest of the victim's artifact",
+		sees: "The Update does not run. The artifact of the Program has another digest.",
+		run: func(a *attacker) {
+			a.newWorkspace()
+			a.newProgram()
+			a.expectUpdateRefused(a.newUpdate(&autov1alpha1.UpdateSource{
+				Program: &autov1alpha1.ProgramSource{Name: a.name}, Digest: a.victim.digest,
+			}))
+		},
+	},
+	{
+		name: "foreign-digest-of-git", promise: "sources",
+		does: "sets their own git repository in `Update.spec.source`, with the digest of the victim's artifact",
+		sees: "The Update does not run. The commit has another digest or cannot be fetched.",
+		run: func(a *attacker) {
+			a.newWorkspace()
+			a.expectUpdateRefused(a.newUpdate(&autov1alpha1.UpdateSource{
+				Git: &autov1alpha1.GitSource{URL: "http://" + webHost + "/page/x.git", Ref: strings.Repeat("a", 40)}, Digest: a.victim.digest,
+			}))
+		},
+	},
+}
+
+// forgeryAttacks write what only controllers write.
+var forgeryAttacks = []attack{
+	{
+		name: "forged-gitrepository", promise: "sources",
+		does: "writes the URL and digest of the victim's artifact into the status of a suspended GitRepository, which Flux's edit role allows",
+		sees: "The Stack waits. The artifact does not belong to this GitRepository.",
+		run: func(a *attacker) {
+			a.forge(sourcev1.GitRepositoryKind, &sourcev1.GitRepository{ObjectMeta: a.meta(), Spec: sourcev1.GitRepositorySpec{
+				URL: "http://" + webHost + "/page/x.git", Suspend: true, Interval: metav1.Duration{Duration: time.Hour},
+			}}, a.victim.url, a.victim.digest)
+		},
+	},
+	{
+		name: "forged-bucket", promise: "sources",
+		does: "writes the URL of the victim's artifact into the status of a suspended Bucket, with a digest of zeros, to learn the correct digest",
+		sees: "The Stack waits. No message contains the digest of the content.",
+		run: func(a *attacker) {
+			a.forge(sourcev1.BucketKind, &sourcev1.Bucket{ObjectMeta: a.meta(), Spec: sourcev1.BucketSpec{
+				BucketName: "x", Endpoint: "x.invalid", Suspend: true, Interval: metav1.Duration{Duration: time.Hour},
+			}}, a.victim.url, noDigest)
+			a.expectUntold(hexOf(a.victim.digest))
+		},
+	},
+	{
+		name: "forged-externalartifact", promise: "sources",
+		does: "publishes the victim's artifact as an ExternalArtifact, whose status tenants can write",
+		sees: "The Stack waits. The artifact does not belong to this ExternalArtifact.",
+		run: func(a *attacker) {
+			a.forge(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifact{ObjectMeta: a.meta()}, a.victim.url, a.victim.digest)
+		},
+	},
+	{
+		name: "forged-metadata-url", promise: "network",
+		does: "writes the address of a cloud's metadata service into the status of a suspended OCIRepository",
+		sees: "The Stack waits. Nothing is fetched from this address.",
+		run: func(a *attacker) {
+			a.forge(sourcev1.OCIRepositoryKind, &sourcev1.OCIRepository{ObjectMeta: a.meta(), Spec: sourcev1.OCIRepositorySpec{
+				URL: "oci://x.invalid/x", Suspend: true, Interval: metav1.Duration{Duration: time.Hour},
+			}}, "http://169.254.169.254/latest/meta-data/iam/security-credentials/", noDigest)
+		},
+	},
+	{
+		name: "forged-loopback-url", promise: "network",
+		does: "writes the address of the controller's own metrics into the status of an ExternalArtifact",
+		sees: "The Stack waits. No message contains a digest of the page.",
+		run: func(a *attacker) {
+			a.forge(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifact{ObjectMeta: a.meta()}, "http://127.0.0.1:8080/metrics", noDigest)
+			a.expectUntold("computed", "controller_runtime")
+		},
+	},
+	{
+		name: "forged-redirect", promise: "network",
+		does: "publishes an ExternalArtifact on their own web server, which redirects to the victim's artifact",
+		sees: "The Stack waits. Redirects to another host are not followed.",
+		run: func(a *attacker) {
+			a.forge(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifact{ObjectMeta: a.meta()},
+				"http://"+webHost+"/redirect/"+strings.TrimPrefix(a.victim.url, "http://"), a.victim.digest)
+		},
+	},
+	{
+		name: "forged-stack-status", promise: "status",
+		does: "writes the status of their Stack, Workspace, Update and Program",
+		sees: "The API server rejects each write. The edit role has no permission to write a status.",
+		run: func(a *attacker) {
+			workspace := &autov1alpha1.Workspace{ObjectMeta: a.meta()}
+			a.create(workspace)
+			update := &autov1alpha1.Update{ObjectMeta: a.meta(), Spec: autov1alpha1.UpdateSpec{
+				WorkspaceName: "none", StackName: "dev", Type: autov1alpha1.UpdateTypePreview,
+			}}
+			a.create(update)
+			for _, object := range []client.Object{
+				a.createStack(func(spec *pulumiv1.StackSpec) { spec.Suspend = true }), a.newProgram(), workspace, update,
+			} {
+				patch := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"observedGeneration":7}}`))
+				a.expectForbidden(a.client.Status().Patch(a.ctx, object, patch))
+			}
+		},
+	},
+}
+
+// inTemplate names an artifact in the template of the Workspace.
+func inTemplate(url, digest string) func(*pulumiv1.StackSpec) {
+	return func(spec *pulumiv1.StackSpec) {
+		spec.WorkspaceTemplate.Spec.Flux = &autov1alpha1.FluxSource{URL: url, Digest: digest}
+	}
+}
+
+// hexOf is the digest without its algorithm.
+func hexOf(digest string) string {
+	_, encoded, _ := strings.Cut(digest, ":")
+	return encoded
+}
+
+// newWorkspace creates a Workspace that no Stack made.
+func (a *attacker) newWorkspace(changes ...func(*autov1alpha1.WorkspaceSpec)) *autov1alpha1.Workspace {
+	a.t.Helper()
+	workspace := &autov1alpha1.Workspace{ObjectMeta: a.meta(), Spec: autov1alpha1.WorkspaceSpec{
+		Image: system.Images.Pulumi.Reference, ImagePullPolicy: corev1.PullIfNotPresent, Resources: pressure.Smallest(),
+		Env: []corev1.EnvVar{{Name: "PULUMI_BACKEND_URL", Value: "file:///tmp"}, {Name: "PULUMI_CONFIG_PASSPHRASE", Value: "x"}},
+	}}
+	for _, change := range changes {
+		change(&workspace.Spec)
+	}
+	a.create(workspace)
+	return workspace
+}
+
+// newUpdate creates an Update for the Workspace of the attack.
+func (a *attacker) newUpdate(source *autov1alpha1.UpdateSource) *autov1alpha1.Update {
+	a.t.Helper()
+	update := &autov1alpha1.Update{ObjectMeta: a.meta(), Spec: autov1alpha1.UpdateSpec{
+		WorkspaceName: a.name, StackName: "dev", Type: autov1alpha1.UpdateTypeUp, Source: source,
+	}}
+	a.create(update)
+	return update
+}
+
+// forge creates a source of Flux, writes its status as if source-controller had published an artifact, and expects that a Stack does
+// not run it.
+func (a *attacker) forge(kind string, source client.Object, url, digest string) {
+	a.t.Helper()
+	a.create(source)
+	artifact := &meta.Artifact{
+		URL: url, Digest: digest, Path: strings.TrimPrefix(url, "http://"), Revision: "main@sha1:" + strings.Repeat("a", 40),
+		LastUpdateTime: metav1.Now(), Size: ptr.To[int64](512),
+	}
+	ready := []metav1.Condition{{
+		Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.SucceededReason, Message: "stored artifact", LastTransitionTime: metav1.Now(),
+	}}
+	// Flux's controllers may write their part of the status meanwhile.
+	a.eventually(func(g Gomega) {
+		g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(source), source)).To(Succeed())
+		before := source.DeepCopyObject().(client.Object)
+		switch source := source.(type) {
+		case *sourcev1.GitRepository:
+			source.Status.Artifact, source.Status.Conditions, source.Status.ObservedGeneration = artifact, ready, source.Generation
+		case *sourcev1.Bucket:
+			source.Status.Artifact, source.Status.Conditions, source.Status.ObservedGeneration = artifact, ready, source.Generation
+		case *sourcev1.OCIRepository:
+			source.Status.Artifact, source.Status.Conditions, source.Status.ObservedGeneration = artifact, ready, source.Generation
+		case *sourcev1.ExternalArtifact:
+			source.Status.Artifact, source.Status.Conditions = artifact, ready
+		}
+		g.Expect(a.client.Status().Patch(a.ctx, source, client.MergeFrom(before))).To(Succeed())
+	})
+	a.expectRefused(a.createStack(fromFlux(kind, "", a.name)), refusal{})
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	googleproto "google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
+)
+
+// Modes in which the agent misbehaves. In any other it does what the real one does, without running anything.
+const (
+	modeInfo    = "info"    // GetInfo answers with millions of empty operations
+	modeHang    = "hang"    // no call is answered
+	modeFlap    = "flap"    // every other call fails, and states change a thousand times per second
+	modeMessage = "message" // the message of an operation has 15 MiB
+	modeChanges = "changes" // the changes of an operation are counted under two million names
+	modeOutputs = "outputs" // an operation has two million outputs
+	modeStream  = "stream"  // a watch gets the largest message again and again
+	modeLie     = "lie"     // nothing in an answer makes sense
+	modeRunning = "running" // an operation never ends
+	modeTarpit  = "tarpit"  // the source is never read
+	modeThief   = "thief"   // the controller's token is tried elsewhere
+	modeTrailer = "trailer" // every call fails with an error of 8 MiB
+)
+
+// agent serves the protocol.
+type agent struct {
+	proto.UnimplementedAgentServer
+	mode    string
+	options map[string]string
+	theft   sync.Once
+
+	mu         sync.Mutex
+	calls      int
+	digest     string
+	operations map[string]*proto.Operation
+}
+
+func newAgent(mode string, options map[string]string) *agent {
+	return &agent{mode: mode, options: options, operations: map[string]*proto.Operation{}}
+}
+
+// intercept is where calls fail, hang, or get an answer of another kind.
+func (a *agent) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	a.mu.Lock()
+	a.calls++
+	call := a.calls
+	a.mu.Unlock()
+	switch a.mode {
+	case modeThief:
+		a.theft.Do(func() { go a.steal(tokenOf(ctx)) })
+	case modeHang:
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case modeTrailer:
+		return nil, status.Error(codes.Internal, strings.Repeat("x", 8<<20))
+	case modeFlap:
+		if call%2 == 0 {
+			return nil, status.Error(codes.Unavailable, "flapping")
+		}
+	}
+	answer, err := handler(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	_, isOperation := answer.(*proto.Operation)
+	switch {
+	case a.mode == modeInfo && !isOperation:
+		return flood(4, nil), nil
+	case a.mode == modeMessage && isOperation:
+		return encodedMessage(15 << 20), nil
+	case a.mode == modeChanges && isOperation:
+		return flood(6, distinctKey), nil
+	case a.mode == modeOutputs && isOperation:
+		return append(succeeded(), flood(10, distinctKey)...), nil
+	}
+	return answer, nil
+}
+
+// tokenOf is what the controller shows.
+func tokenOf(ctx context.Context) string {
+	incoming, _ := metadata.FromIncomingContext(ctx)
+	return strings.TrimPrefix(strings.Join(incoming.Get("authorization"), ""), "Bearer ")
+}
+
+// GetInfo implements proto.AgentServer.
+func (a *agent) GetInfo(context.Context, *proto.GetInfoRequest) (*proto.Info, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	info := &proto.Info{AgentVersion: "test", PulumiVersion: "v3.250.0", SourceDigest: a.digest}
+	for _, operation := range a.operations {
+		info.Operations = append(info.Operations, a.answer(operation))
+	}
+	if a.mode == modeLie {
+		info.AgentVersion, info.SourceDigest = strings.Repeat("v", 1<<16), "sha256:"+strings.Repeat("\u202e", 1<<12)
+		info.Operations = append(info.Operations, a.lie(""), a.lie("../../x"))
+	}
+	return info, nil
+}
+
+// PushSource implements proto.AgentServer.
+func (a *agent) PushSource(stream grpc.ClientStreamingServer[proto.PushSourceRequest, proto.PushSourceResponse]) error {
+	if a.mode == modeTarpit || a.mode == modeHang {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
+	for {
+		request, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return stream.SendAndClose(&proto.PushSourceResponse{})
+		}
+		if err != nil {
+			return err
+		}
+		if header := request.GetHeader(); header != nil {
+			a.mu.Lock()
+			a.digest = header.GetDigest()
+			a.mu.Unlock()
+		}
+	}
+}
+
+// StartOperation implements proto.AgentServer.
+func (a *agent) StartOperation(_ context.Context, request *proto.StartOperationRequest) (*proto.Operation, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if wanted := request.GetArtifact().GetDigest(); wanted != "" && wanted != a.digest {
+		return nil, proto.Refuse(proto.ReasonSourceMissing, "push it first")
+	}
+	if known := a.operations[request.GetId()]; known != nil {
+		return a.answer(known), nil
+	}
+	operation := &proto.Operation{
+		Id: request.GetId(), Kind: request.GetKind(), State: proto.OperationState_OPERATION_STATE_RUNNING, StartTime: timestamppb.Now(),
+	}
+	a.operations[request.GetId()] = operation
+	return a.answer(operation), nil
+}
+
+// GetOperation implements proto.AgentServer.
+func (a *agent) GetOperation(_ context.Context, request *proto.GetOperationRequest) (*proto.Operation, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	operation := a.operations[request.GetId()]
+	if operation == nil {
+		return nil, status.Error(codes.NotFound, "not known")
+	}
+	if a.mode != modeRunning && a.mode != modeFlap {
+		operation.State, operation.EndTime = proto.OperationState_OPERATION_STATE_SUCCEEDED, timestamppb.Now()
+	}
+	return a.answer(operation), nil
+}
+
+// WatchOperation implements proto.AgentServer.
+func (a *agent) WatchOperation(request *proto.WatchOperationRequest, stream grpc.ServerStreamingServer[proto.Operation]) error {
+	for {
+		operation, err := a.GetOperation(stream.Context(), &proto.GetOperationRequest{Id: request.GetId()})
+		if err != nil {
+			return err
+		}
+		switch a.mode {
+		case modeHang:
+			<-stream.Context().Done()
+			return stream.Context().Err()
+		case modeStream:
+			err = stream.SendMsg(encodedMessage(15 << 20))
+		case modeMessage:
+			err = stream.SendMsg(encodedMessage(15 << 20))
+		case modeChanges:
+			err = stream.SendMsg(flood(6, distinctKey))
+		case modeFlap:
+			err = stream.Send(&proto.Operation{Id: request.GetId(), Kind: operation.GetKind(), Message: fmt.Sprint(time.Now().UnixNano()),
+				State: proto.OperationState(1 + time.Now().UnixMilli()%3), ResourceChanges: map[string]int64{"create": time.Now().UnixNano()}})
+			time.Sleep(time.Millisecond)
+		default:
+			err = stream.Send(operation)
+		}
+		if err != nil || operation.GetState().Final() && a.mode != modeStream {
+			return err
+		}
+		if a.mode == modeRunning {
+			<-stream.Context().Done()
+			return stream.Context().Err()
+		}
+	}
+}
+
+// CancelOperation implements proto.AgentServer.
+func (a *agent) CancelOperation(ctx context.Context, request *proto.CancelOperationRequest) (*proto.Operation, error) {
+	return a.GetOperation(ctx, &proto.GetOperationRequest{Id: request.GetId()})
+}
+
+// ForgetOperation implements proto.AgentServer.
+func (a *agent) ForgetOperation(_ context.Context, request *proto.ForgetOperationRequest) (*proto.ForgetOperationResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mode != modeLie { // which still has it the next time it is asked
+		delete(a.operations, request.GetId())
+	}
+	return &proto.ForgetOperationResponse{}, nil
+}
+
+// answer is the operation, or a lie about it.
+func (a *agent) answer(operation *proto.Operation) *proto.Operation {
+	if a.mode == modeLie {
+		return a.lie(operation.GetId())
+	}
+	// A copy: it is encoded while the next call changes the one that is kept.
+	return googleproto.Clone(operation).(*proto.Operation)
+}
+
+// lie is an operation in which nothing makes sense.
+func (a *agent) lie(id string) *proto.Operation {
+	return &proto.Operation{
+		Id: id, Kind: 99, State: proto.OperationState_OPERATION_STATE_SUCCEEDED, Failure: 99,
+		StartTime: &timestamppb.Timestamp{Seconds: math.MaxInt64, Nanos: -1}, EndTime: &timestamppb.Timestamp{Seconds: math.MinInt64},
+		ResourceChanges: map[string]int64{"create\x00\n": math.MinInt64, strings.Repeat("k", 1<<16): math.MaxInt64},
+		Message:         strings.Repeat("\x1b[31mReady\n", 1<<14),
+		Permalink:       "javascript:" + strings.Repeat("x", 1<<16),
+		Outputs:         map[string]*proto.Output{"broken": {Value: []byte("{")}, "empty": nil, strings.Repeat("o", 1<<16): {Value: []byte("1")}},
+		Project:         &proto.ProjectSource{Name: strings.Repeat("p", 1<<16) + "\n", Runtime: "../../bin/sh"},
+		LockHolder:      &proto.LockHolder{User: strings.Repeat("u", 1<<16), Pid: -1},
+	}
+}
