@@ -7,20 +7,14 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# What a test run needs; everything else is built when it is first used.
-TEST_TOOLS := etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl coredns \
-	pulumi pulumi-language-yaml source-controller notification-controller kustomize-controller helm-controller flux helm ko \
-	crane minio vault gotestsum
+# What "make test" needs, what its tests in pods need besides, what "make lint" and "make verify" need, and "make test-all" besides.
+TEST_TOOLS := gotestsum etcd kube-apiserver kube-controller-manager kubectl pulumi pulumi-language-yaml source-controller helm ko
+NODE_TOOLS := kube-scheduler kube-proxy kubelet containerd containerd-shim-runc-v2 ctr coredns notification-controller
+CHECK_TOOLS := golangci-lint actionlint controller-gen crd-ref-docs buf protoc-gen-go protoc-gen-go-grpc
+MORE_TOOLS := pulumi-oldest kustomize-controller helm-controller flux crane minio vault prometheus promtool
 
 # The race detector needs a C compiler; without one the tests run without it, and say so.
-RACE ?= $(if $(shell command -v $(or $(CC),gcc)),-race)
-# Two packages at a time: the heavy ones start a control plane each. "go vet" is part of "make lint"; without debugging information
-# linking takes two thirds of the time.
-GO_TEST_FLAGS ?= -timeout=30m -p=2 -vet=off -ldflags=-w
-# What measures memory runs without the race detector, which takes several times as much.
-MEMORY_TESTS := AllocatesAtMost|FitTheContainer|HostilePacks
-# The package that takes longest begins first: it mostly waits, for pods and nodes.
-FIRST := ./tests/pods
+RACE ?= $(if $(shell command -v $(or $(CC),gcc)),true,false)
 # How long "make fuzz" looks for trouble, per target.
 FUZZTIME ?= 10s
 # Which targets it runs, as ".ci/fuzz list" prints them; all when it is empty.
@@ -121,17 +115,18 @@ chart: ## Package the Helm chart of VERSION into OUTPUT
 ##@ Check
 
 .PHONY: test
-test: install-test-tools ## Run all tests against real servers, with the race detector
-	@$(if $(RACE),,echo 'no C compiler: testing without the race detector')
-	@go run ./tests/cluster/up -check || echo 'testing without a cluster that runs pods'
-	@mkdir -p bin; rm -f bin/test-*.json; \
-	run() { '$(call path,gotestsum)' --format=pkgname --jsonfile="$(CURDIR)/bin/test-$$1.json" -- "$${@:2}"; }; \
-	(cd api; run api $(RACE) -timeout=5m ./...); \
-	CGO_ENABLED=0 run suites $(GO_TEST_FLAGS) $(FIRST) ./cmd/... ./config/... ./tests/...; \
-	run internal $(RACE) $(GO_TEST_FLAGS) . ./internal/...; \
-	$(if $(RACE),CGO_ENABLED=0 run memory $(GO_TEST_FLAGS) -run='$(MEMORY_TESTS)' \
-		$$(grep -rlE 'func Test\w*($(MEMORY_TESTS))' --include='*_test.go' internal | xargs -n1 dirname | sort -u | sed 's|^|./|');) \
-	echo 'The slowest tests:'; cat bin/test-*.json | '$(call path,gotestsum)' tool slowest --num=20
+test: install-test-tools bin/suite ## Prove each promise once, against real servers: about ten minutes
+	@bin/suite -race=$(RACE) short
+
+.PHONY: test-all
+test-all: install-test-tools bin/suite ## Run all tests, also those that need a node, guides as they are written, and random faults
+	@go run ./tests/tools/install $(MORE_TOOLS) >/dev/null
+	@bin/suite -race=$(RACE) long
+
+.PHONY: bin/suite
+bin/suite:
+	@mkdir -p bin
+	@CGO_ENABLED=0 go build -o bin/suite ./tests/suite/run
 
 .PHONY: lint
 lint: ## Check style and likely mistakes in both modules, the length of files, and the workflows
@@ -188,12 +183,15 @@ cluster-down: ## End and remove what "make cluster-up" left running
 	@bin/cluster -down
 
 .PHONY: install-tools
-install-tools: ## Build every tool that tests, linting and generation need
-	go run ./tests/tools/install
+install-tools: install-test-tools ## Build every tool that "make lint", "make verify" and "make test" need
+	@go run ./tests/tools/install $(CHECK_TOOLS) >/dev/null
 
 .PHONY: install-test-tools
 install-test-tools:
+	@$(if $(filter true,$(RACE)),,echo 'no C compiler: testing without the race detector')
 	@go run ./tests/tools/install $(TEST_TOOLS) >/dev/null
+	@if go run ./tests/cluster/up -check; then go run ./tests/tools/install $(NODE_TOOLS) >/dev/null; \
+		else echo 'testing without a cluster that runs pods'; fi
 
 .PHONY: help
 help: ## List the targets

@@ -15,6 +15,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/postgres"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/vault"
 )
 
@@ -37,7 +38,8 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	suite := scene.Suite{
+	suite.LongPackage("each kind of state backend, on its own server")
+	shared := scene.Suite{
 		Options: stage.Options{ControllerArgs: []string{"--concurrent=8"}},
 		SetUp: func(ctx context.Context, on *stage.Stage) error {
 			system = on
@@ -48,7 +50,7 @@ func TestMain(m *testing.M) {
 				configCanary, credentialCanary, store.SecretKey, database.Password, vaultToken)
 		},
 	}
-	os.Exit(suite.Run(m))
+	os.Exit(shared.Run(m))
 }
 
 func startServers(ctx context.Context) (err error) {

@@ -12,6 +12,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/tests/suite"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ import (
 )
 
 func TestPodRunsOnlyWithAnImageThatWasLoaded(t *testing.T) {
+	suite.Long(t, "needs a node")
 	g := NewWithT(t)
 	namespace := newNamespace(g, t, nil)
 	g.Expect(output(g, t, namespace, "hello", "echo hello from $(hostname)")).To(Equal("hello from hello\n"))
@@ -38,6 +40,7 @@ func TestPodRunsOnlyWithAnImageThatWasLoaded(t *testing.T) {
 }
 
 func TestPodReachesServicesByName(t *testing.T) {
+	suite.Long(t, "needs a node")
 	g := NewWithT(t)
 	namespace := newNamespace(g, t, nil)
 	start(g, t, namespace, shell("server", serve("content", 8000)))
@@ -53,6 +56,7 @@ func TestPodReachesServicesByName(t *testing.T) {
 }
 
 func TestProgramAndPodsReachEachOther(t *testing.T) {
+	suite.Long(t, "needs a node")
 	g := NewWithT(t)
 	namespace := newNamespace(g, t, nil)
 	listener, err := shared.Listen("tcp", net.JoinHostPort(shared.NodeAddress, "0"))
@@ -82,6 +86,7 @@ func TestProgramAndPodsReachEachOther(t *testing.T) {
 }
 
 func TestRestrictedNamespaceRefusesWhatIsNotRestricted(t *testing.T) {
+	suite.Long(t, "needs a node")
 	g := NewWithT(t)
 	namespace := newNamespace(g, t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
 	pod := shell("root", "true")
@@ -94,6 +99,7 @@ func TestRestrictedNamespaceRefusesWhatIsNotRestricted(t *testing.T) {
 }
 
 func TestIsolatedNamespaceIsClosedToPodsOfOthers(t *testing.T) {
+	suite.Long(t, "needs a node")
 	g := NewWithT(t)
 	inside, outside := newNamespace(g, t, nil), newNamespace(g, t, nil)
 	pod := start(g, t, inside, shell("server", serve("content", 8080, 9090)))
@@ -111,6 +117,7 @@ func TestIsolatedNamespaceIsClosedToPodsOfOthers(t *testing.T) {
 }
 
 func TestKubeletTakesNoRequestsFromPods(t *testing.T) {
+	suite.Long(t, "needs a node")
 	g := NewWithT(t)
 	namespace := newNamespace(g, t, nil)
 	response, err := (&http.Client{Transport: &http.Transport{

@@ -17,9 +17,11 @@ import (
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/images"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestFluxServesArtifactsToItsOwnNamespaceOnly(t *testing.T) {
+	suite.Long(t, "needs a node")
 	g := NewWithT(t)
 	image, err := images.SourceController(t.Context(), nil)
 	g.Expect(err).NotTo(HaveOccurred())

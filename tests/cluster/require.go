@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"os"
 )
 
@@ -44,8 +45,7 @@ func RunTests(m interface{ Run() int }, options Options, setup func(*Cluster) er
 	}
 	defer func() {
 		if err := c.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
+			code = suite.Failed(err)
 		}
 	}()
 	if err := setup(c); err != nil {

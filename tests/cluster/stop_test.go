@@ -19,6 +19,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/images"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // footprint is what a cluster puts on the machine.
@@ -161,6 +162,7 @@ func checkFootprint(t *testing.T, g *WithT, f footprint) {
 }
 
 func TestStopLeavesNothing(t *testing.T) {
+	suite.Long(t, "needs a node")
 	g := NewWithT(t)
 	c, err := startWithPod(t.Context(), filepath.Join(t.TempDir(), "cluster"))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -191,6 +193,7 @@ func victim(dir string) {
 }
 
 func TestNothingOutlivesProgramThatIsKilled(t *testing.T) {
+	suite.Long(t, "needs a node")
 	g := NewWithT(t)
 	program := exec.Command("/proc/self/exe")
 	program.Env = append(os.Environ(), "TEST_VICTIM_DIR="+filepath.Join(t.TempDir(), "cluster"))

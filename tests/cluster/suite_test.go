@@ -17,6 +17,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/images"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // patience bounds every wait. On a quiet machine everything here takes less than five seconds.
@@ -37,6 +38,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("TEST_VICTIM_DIR"); dir != "" {
 		victim(dir)
 		return
+	}
+	if suite.Short() {
+		os.Exit(m.Run()) // what is left of them needs no node
 	}
 	ctrl.SetLogger(logr.Discard())
 	os.Exit(cluster.RunTests(m, cluster.Options{CRDs: []string{}}, func(c *cluster.Cluster) (err error) {

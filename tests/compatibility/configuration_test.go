@@ -8,9 +8,11 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestConfigurationFieldsWork(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	testUses(t, []use{
 		{field: "config", manifest: "configuration", shows: func(s *play, stack *pulumiv1.Stack) {
 			ran("aws:region", "us-east-1", "echo:enabled")(s, stack)
@@ -38,6 +40,7 @@ func isEncrypted(key, value string) func(*play, *pulumiv1.Stack) {
 }
 
 func TestMisusedConfigurationFieldsAreExplainedAndHeal(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	const missing, invalid, failed = pulumiv1.SecretNotFoundReason, pulumiv1.SpecInvalidReason, pulumiv1.RetryingAfterFailureReason
 	testMisuses(t, []misuse{
 		{field: "config (a type that the program refuses)", manifest: "configuration", patch: "{spec: {config: {count: many}}}", reason: failed, says: "count"},

@@ -70,7 +70,7 @@ func keepPage(t *testing.T, name, text string) {
 func (p page) text(t *testing.T, tests *pages.Tests) string {
 	t.Helper()
 	var text strings.Builder
-	fmt.Fprintf(&text, "# %s\n\n%s\n%s\n", p.title, generated, strings.TrimSpace(p.introduction))
+	fmt.Fprintf(&text, "# %s\n\n%s\n%s\n%s\n", p.title, generated, strings.TrimSpace(p.introduction), pages.AboutMarks("../../"))
 	for _, table := range p.tables {
 		fmt.Fprintf(&text, "\n## %s\n\n%s\n\n", table.heading, strings.TrimSpace(table.about))
 		column := "field"

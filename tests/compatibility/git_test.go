@@ -7,6 +7,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // isCommit expects that the Stack was deployed from the only commit of the repositories.
@@ -20,6 +21,7 @@ func isPrivateCommit(s *play, stack *pulumiv1.Stack) {
 }
 
 func TestGitFieldsWork(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	testUses(t, []use{
 		{field: "branch", manifest: "git-branch", shows: isCommit},
 		{field: "branch (full reference)", manifest: "git-branch", patch: "{spec: {branch: refs/heads/main}}", shows: isCommit},
@@ -37,6 +39,7 @@ func TestGitFieldsWork(t *testing.T) {
 }
 
 func TestMisusedGitFieldsAreExplainedAndHeal(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	const (
 		invalid, failed = pulumiv1.SpecInvalidReason, pulumiv1.RetryingAfterFailureReason
 		missing, denied = pulumiv1.SecretNotFoundReason, pulumiv1.AuthenticationFailedReason
@@ -82,6 +85,7 @@ func TestMisusedGitFieldsAreExplainedAndHeal(t *testing.T) {
 }
 
 func TestServerWhoseKeyIsNotKnownGetsNothing(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "misuse-known-hosts")
 	objects := s.manifest("manifests/git-ssh", "")

@@ -16,6 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // repository is a bare repository on the disk of the git server, for what nobody does through a clone.
@@ -68,6 +69,7 @@ func (s *play) keeps(stack *pulumiv1.Stack, commit string) {
 // API server refuses the Workspaces of the others, which costs less than a hundred runs of pulumi: it does so when everything else is
 // ready, so each has looked for the commit and asked for its files.
 func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "story-hundred")
 	const name, deployed, all = "story/hundred", 10, 100
@@ -153,6 +155,7 @@ func (s *play) awaitCount(count int, is func(*pulumiv1.Stack) bool) {
 }
 
 func TestSecretThatArrivesLaterThanTheStackOfAPrivateRepository(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "story-later")
 	objects := s.manifest("manifests/git-token", "")
@@ -172,6 +175,7 @@ func TestSecretThatArrivesLaterThanTheStackOfAPrivateRepository(t *testing.T) {
 }
 
 func TestTokenThatIsRevokedAndRenewed(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "story-token")
 	const name = "story/token"
@@ -192,6 +196,7 @@ func TestTokenThatIsRevokedAndRenewed(t *testing.T) {
 }
 
 func TestBranchThatIsForcePushedDeletedAndPushedAgain(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "story-branch")
 	const name = "story/branch"
@@ -219,6 +224,7 @@ func TestBranchThatIsForcePushedDeletedAndPushedAgain(t *testing.T) {
 }
 
 func TestRepositoryThatIsRenamed(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "story-renamed")
 	repo := newRepository(s.WithT, "story/before")

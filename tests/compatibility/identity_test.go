@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // ran expects that pulumi was called for the Stack with all of the texts in its arguments, environment and configuration.
@@ -30,6 +31,7 @@ func (s *play) state(project, stack string) string {
 }
 
 func TestIdentityFieldsWork(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	testUses(t, []use{
 		{field: "accessTokenSecret", manifest: "identity", shows: ran("PULUMI_ACCESS_TOKEN=canary-of-a-token")},
 		{field: "backend", manifest: "plain", shows: func(s *play, _ *pulumiv1.Stack) {
@@ -49,6 +51,7 @@ func TestIdentityFieldsWork(t *testing.T) {
 }
 
 func TestMisusedIdentityFieldsAreExplainedAndHeal(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	const missing, invalid, failed = pulumiv1.SecretNotFoundReason, pulumiv1.SpecInvalidReason, pulumiv1.RetryingAfterFailureReason
 	huge := strings.Repeat("x", 600)
 	testMisuses(t, []misuse{
@@ -87,6 +90,7 @@ func TestMisusedIdentityFieldsAreExplainedAndHeal(t *testing.T) {
 
 // TestEnvironmentsReachPulumi ends where pulumi asks the service for them, which only Pulumi Cloud has.
 func TestEnvironmentsReachPulumi(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "use-environment")
 	s.applyPatched("plain", "{spec: {environment: [team/base, team/app]}}")

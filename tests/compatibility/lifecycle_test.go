@@ -10,6 +10,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // wrote expects that the scene's programs have written these files and no others.
@@ -34,6 +35,7 @@ func (s *play) delete(name string) {
 }
 
 func TestLifecycleFieldsWork(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	const first = "'urn:pulumi:dev::files::test:index:Sleep::first'"
 	testUses(t, []use{
 		{field: "targets", manifest: "files", patch: "{spec: {targets: [" + first + "]}}", shows: wrote("first")},
@@ -91,6 +93,7 @@ func TestLifecycleFieldsWork(t *testing.T) {
 }
 
 func TestMisusedLifecycleFieldsAreExplainedAndHeal(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	const failed, waits = pulumiv1.RetryingAfterFailureReason, pulumiv1.PrerequisiteNotSatisfiedReason
 	testMisuses(t, []misuse{
 		{field: "targets (not there)", manifest: "files", patch: "{spec: {targets: ['urn:pulumi:dev::files::test:index:Sleep::nobody']}}", reason: failed, says: "nobody"},
@@ -114,6 +117,7 @@ func TestMisusedLifecycleFieldsAreExplainedAndHeal(t *testing.T) {
 
 // TestOddCombinationsOfLifecycleFieldsAreHarmless has what contradicts itself without being an error.
 func TestOddCombinationsOfLifecycleFieldsAreHarmless(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	testUses(t, []use{
 		{field: "targetDependents (without targets)", manifest: "files", patch: "{spec: {targetDependents: true}}", shows: wrote("first", "second")},
 		{field: "runProgram (without destroyOnFinalize)", manifest: "files", patch: "{spec: {runProgram: true, destroyOnFinalize: false}}", shows: func(s *play, stack *pulumiv1.Stack) {
@@ -160,6 +164,7 @@ func TestOddCombinationsOfLifecycleFieldsAreHarmless(t *testing.T) {
 }
 
 func TestFailuresAreRepeatedAfterTheLongestBackoffAtMost(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "use-retrymaxbackoff")
 	s.applyPatched("plain", "{spec: {retryMaxBackoffDurationSeconds: 3, fluxSource: {dir: broken}}}")
@@ -171,6 +176,7 @@ func TestFailuresAreRepeatedAfterTheLongestBackoffAtMost(t *testing.T) {
 }
 
 func TestPrerequisitesInACircleWaitAndHealWhenItIsBroken(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "misuse-prerequisites-circle")
 	for name, other := range map[string]string{"left": "right", "right": "left"} {

@@ -15,9 +15,11 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestProgramFieldsWork(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "use-program")
 	s.apply("manifests/program")
@@ -94,6 +96,7 @@ func (s *play) mergeProgram(objects []*unstructured.Unstructured, change string)
 }
 
 func TestMisusedProgramFieldsAreExplainedAndHeal(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	huge := strings.Repeat("x", 2_000_000)
 	for _, test := range []struct {
@@ -140,6 +143,7 @@ func TestMisusedProgramFieldsAreExplainedAndHeal(t *testing.T) {
 }
 
 func TestMisusedProgramRefIsExplainedAndHeals(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	testMisuses(t, []misuse{
 		{field: "programRef (missing)", manifest: "program", patch: "{spec: {programRef: {name: nobody}}}", reason: pulumiv1.SourceNotFoundReason, says: "nobody"},
 		{field: "programRef.name (absent)", manifest: "program", patch: "{spec: {programRef: {name: null}}}", refused: "spec.programRef.name: Required value"},

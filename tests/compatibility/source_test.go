@@ -7,9 +7,11 @@ import (
 	. "github.com/onsi/gomega"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestSourceFieldsWork(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	testUses(t, []use{
 		{field: "fluxSource", manifest: "plain", shows: func(s *play, stack *pulumiv1.Stack) {
 			s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(HavePrefix("sha256:"))
@@ -32,6 +34,7 @@ func TestSourceFieldsWork(t *testing.T) {
 }
 
 func TestMisusedSourceFieldsAreExplainedAndHeal(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	const failed = pulumiv1.RetryingAfterFailureReason
 	testMisuses(t, []misuse{
 		{field: "fluxSource.sourceRef.name (missing)", manifest: "plain", patch: "{spec: {fluxSource: {sourceRef: {name: nobody}}}}", reason: pulumiv1.SourceNotFoundReason, says: "nobody"},
@@ -61,6 +64,7 @@ func TestMisusedSourceFieldsAreExplainedAndHeal(t *testing.T) {
 // Operator. What they speak of, the repositories of others, their Secrets and clouds, is not here, so each ends with saying
 // what is missing. None is refused, and only the one that was published without its branch has to be edited.
 func TestPublishedManifestsGoAsFarAsTheyCan(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	for _, test := range []struct {
 		manifest, stack, reason, says string

@@ -13,12 +13,14 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // shown is a field of the status and its value, as kubectl's JSONPath prints it. %s stands for anything.
 type shown struct{ path, value string }
 
 func TestStatusFieldsTellWhatWasDone(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "use-status")
 	s.applyPatched("configuration", "{metadata: {annotations: {pulumi.com/reconciliation-request: one}}}")
@@ -60,6 +62,7 @@ func (s *play) statusField(name, path string) string {
 }
 
 func TestStatusFieldsTellWhatWentWrong(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "use-status-failed")
 	s.apply("manifests/plain")
@@ -98,6 +101,7 @@ func (s *play) patchStatus(name, change string) {
 
 // TestStatusThatSomebodyEditedIsPutRight has what an edit, a restored backup or a crashed controller may leave in a status.
 func TestStatusThatSomebodyEditedIsPutRight(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	for _, test := range []struct {
 		field, change string
@@ -154,6 +158,7 @@ func TestStatusOfAnotherTypeIsRefused(t *testing.T) {
 
 // TestEveryUpdateIsNamedByItsStack follows a Stack from its status to its objects, as scripts and dashboards do.
 func TestEveryUpdateIsNamedByItsStack(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "use-labels")
 	s.apply("manifests/plain")

@@ -11,9 +11,11 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestPrerequisiteThatSucceededTooLongAgoIsRunFirst(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "use-succeeded-within")
 	s.apply("manifests/plain")
@@ -33,6 +35,7 @@ func TestPrerequisiteThatSucceededTooLongAgoIsRunFirst(t *testing.T) {
 }
 
 func TestPreviewThatFailsSaysSoAndHeals(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "misuse-preview")
 	s.applyPatched("plain", "{spec: {preview: true, fluxSource: {dir: broken}}}")
@@ -42,6 +45,7 @@ func TestPreviewThatFailsSaysSoAndHeals(t *testing.T) {
 }
 
 func TestRetryIntervalTakesThePlaceOfTheBackoff(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "use-retryinterval")
 	s.applyPatched("plain", "{spec: {retryInterval: 1s, fluxSource: {dir: broken}}}")
@@ -54,6 +58,7 @@ func TestRetryIntervalTakesThePlaceOfTheBackoff(t *testing.T) {
 }
 
 func TestStackInANamespaceThatGoesSaysWhatToDo(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "misuse-namespace")
 	s.applyPatched("files", "{spec: {workspaceReclaimPolicy: Delete}}")

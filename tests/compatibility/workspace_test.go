@@ -6,6 +6,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // awaitReason waits as scripts do for the reason of a condition of an object, such as workspace/NAME.
@@ -19,6 +20,7 @@ func (s *play) awaitReason(object, condition, reason string) {
 
 // TestWorkspaceTellsWhatKeptItsOperationFromItsWork has what the operator finds out when it makes a Workspace ready.
 func TestWorkspaceTellsWhatKeptItsOperationFromItsWork(t *testing.T) {
+	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	for _, test := range []struct{ reason, patch string }{
 		{"Unauthenticated", "{spec: {backend: 'carrier-pigeon://loft'}}"},

@@ -126,7 +126,7 @@ func wakes(t *testing.T, row row, wakers []string) string {
 func TestConditionsPageIsUpToDate(t *testing.T) {
 	tests := pages.FindTests(t)
 	var page strings.Builder
-	page.WriteString(introduction)
+	page.WriteString(introduction + "\n" + pages.AboutMarks("../") + "\n")
 	for _, table := range tables {
 		fmt.Fprintf(&page, "\n## %s\n\n%s\n\n", table.kind, strings.TrimSpace(table.conditions))
 		page.WriteString("| reason | state | meaning | what wakes the object | what to do | test |\n|---|---|---|---|---|---|\n")

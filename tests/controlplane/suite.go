@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"fmt"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"os"
 )
 
@@ -28,8 +29,7 @@ func RunTests(m interface{ Run() int }, options Options, setup func(*ControlPlan
 	}
 	defer func() {
 		if err := cp.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
+			code = suite.Failed(err)
 		}
 	}()
 	if err := setup(cp); err != nil {

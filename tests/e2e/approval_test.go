@@ -16,6 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // needsApproval makes each change wait for somebody.
@@ -143,6 +144,7 @@ func TestPlanWaitsForItsApprovalAndIsCarriedOut(t *testing.T) {
 }
 
 func TestRejectedPlanIsNotCarriedOut(t *testing.T) {
+	suite.Long(t, "further ways of an approval")
 	r := guardedThings(begin(t, "rejected"), func(policy *pulumiv1.ApprovalPolicy) {
 		policy.Operations = []pulumiv1.ApprovedOperation{pulumiv1.ApprovedUp, pulumiv1.ApprovedDriftCorrection}
 	})
@@ -178,6 +180,7 @@ func TestRejectedPlanIsNotCarriedOut(t *testing.T) {
 }
 
 func TestPlanThatExpiresIsMadeAgain(t *testing.T) {
+	suite.Long(t, "further ways of an approval")
 	r := guardedThings(begin(t, "expired"), func(policy *pulumiv1.ApprovalPolicy) {
 		policy.ExpiresAfter = metav1.Duration{Duration: time.Minute}
 	})
@@ -192,6 +195,7 @@ func TestPlanThatExpiresIsMadeAgain(t *testing.T) {
 }
 
 func TestApprovalIsKeptWhenOnlyTheStateMoved(t *testing.T) {
+	suite.Long(t, "further ways of an approval")
 	r := guardedThings(begin(t, "moved"))
 	r.publish(r.with("one", "first"))
 	r.approve(r.waitsFor(nil))
@@ -209,6 +213,7 @@ func TestApprovalIsKeptWhenOnlyTheStateMoved(t *testing.T) {
 }
 
 func TestDriftIsCorrectedOnceThatIsApproved(t *testing.T) {
+	suite.Long(t, "further ways of an approval")
 	r := guardedThings(begin(t, "approved-drift"), func(policy *pulumiv1.ApprovalPolicy) {
 		policy.Operations = []pulumiv1.ApprovedOperation{pulumiv1.ApprovedDriftCorrection}
 	})

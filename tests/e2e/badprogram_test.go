@@ -10,9 +10,11 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestStackSaysWhatIsWrongWithItsProgram(t *testing.T) {
+	suite.Long(t, "further mistakes of programs")
 	t.Parallel()
 	trivial := scene.Returning("trivial", 1)
 	for name, test := range map[string]struct {
@@ -56,6 +58,7 @@ func TestNewCommitMendsAFailedProgramAtOnce(t *testing.T) {
 }
 
 func TestMissingSecretKeyIsWaitedForAndIsNoFailure(t *testing.T) {
+	suite.Long(t, "further mistakes of programs")
 	p := begin(t, "secret-key")
 	artifact := p.put(p.returning(1))
 	p.start(artifact, func(s *pulumiv1.Stack) { s.Spec.EnvRefs["LATER"] = stage.SecretRef("later", "key") })

@@ -12,9 +12,11 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestStackSaysWhatIsWrongWithItsSource(t *testing.T) {
+	suite.Long(t, "further states of a source")
 	t.Parallel()
 	for _, test := range []struct {
 		name   string
@@ -39,6 +41,7 @@ func TestStackSaysWhatIsWrongWithItsSource(t *testing.T) {
 }
 
 func TestStackRunsAsSoonAsItsSourceAppears(t *testing.T) {
+	suite.Long(t, "further states of a source")
 	p := begin(t, "source-appears")
 	p.start(nil)
 	p.Await(notReady(pulumiv1.ArtifactNotFoundReason))
@@ -87,6 +90,7 @@ func TestWrongDigestIsReportedAndHeals(t *testing.T) {
 }
 
 func TestArtifactThatVanishedIsWaitedFor(t *testing.T) {
+	suite.Long(t, "further states of a source")
 	p := begin(t, "vanished")
 	artifact := p.put(p.returning(1))
 	artifacts.Replace(artifact.Path, nil)

@@ -15,10 +15,12 @@ import (
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The operation begins, waits for a server of packages that does not answer yet, and succeeds.
 func TestConditionsOfEveryKindFromTheBeginningToTheEnd(t *testing.T) {
+	suite.Long(t, "each condition in its order")
 	p := newPatient(t, "conditions")
 	p.server.status.Store(withoutAnswer)
 	p.artifact = p.put(requiring(p))
@@ -52,6 +54,7 @@ func (p *patient) reasonOf(update, condition string) string {
 }
 
 func TestCommitWithPointersToLFSIsNotRun(t *testing.T) {
+	suite.Long(t, "each condition in its order")
 	p := begin(t, "lfs-pointers")
 	program := p.returning(1)
 	program[".gitattributes"] = "*.bin filter=lfs diff=lfs merge=lfs -text\n"
@@ -67,6 +70,7 @@ func TestCommitWithPointersToLFSIsNotRun(t *testing.T) {
 }
 
 func TestOutputsOfTheNextUpdateAreStoredThoughSomebodyHadTakenTheNameOfTheFirstSecret(t *testing.T) {
+	suite.Long(t, "each condition in its order")
 	p := begin(t, "outputs-occupied")
 	artifact := p.put(p.returning(1))
 	p.start(artifact, func(s *pulumiv1.Stack) { s.Spec.EnvRefs["LATER"] = stage.SecretRef("later", "key") })

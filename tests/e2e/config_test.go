@@ -15,6 +15,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // value is a value in a Stack's configuration.
@@ -63,6 +64,7 @@ func TestConfigurationOfEveryKindReachesTheProgram(t *testing.T) {
 }
 
 func TestKeyThatIsSetTwiceIsRefusedWithBothPlaces(t *testing.T) {
+	suite.Long(t, "further mistakes in a configuration")
 	p := begin(t, "twice")
 	artifact := p.put(p.returning(1))
 	p.start(artifact, func(s *pulumiv1.Stack) {
@@ -84,6 +86,7 @@ func TestKeyThatIsSetTwiceIsRefusedWithBothPlaces(t *testing.T) {
 }
 
 func TestStackWithAPulumiThatIsTooOldIsStalledUntilItIsNot(t *testing.T) {
+	suite.Long(t, "further mistakes in a configuration")
 	p := begin(t, "antique")
 	p.deployed()
 	mark := filepath.Join(filepath.Dir(p.PulumiHome(p.Name)), "old-pulumi")

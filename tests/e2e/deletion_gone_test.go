@@ -12,9 +12,11 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestWorkspaceThatIsDeletedDuringTheDestroyIsMadeAgain(t *testing.T) {
+	suite.Long(t, "deletions of which a part is gone")
 	p := begin(t, "deleted-under")
 	p.deployed(destroyed)
 	release := p.hold()
@@ -27,6 +29,7 @@ func TestWorkspaceThatIsDeletedDuringTheDestroyIsMadeAgain(t *testing.T) {
 }
 
 func TestUpdateByHandIsNotEndedByTheDeletionOfTheStack(t *testing.T) {
+	suite.Long(t, "deletions of which a part is gone")
 	t.Parallel()
 	for name, destroys := range map[string]bool{"deleted-by-hand": true, "deleted-by-hand-kept": false} {
 		t.Run(name, func(t *testing.T) {
@@ -53,6 +56,7 @@ func TestUpdateByHandIsNotEndedByTheDeletionOfTheStack(t *testing.T) {
 }
 
 func TestStackIsDestroyedThoughItsWorkspaceIsGone(t *testing.T) {
+	suite.Long(t, "deletions of which a part is gone")
 	p := begin(t, "deleted-workspaceless")
 	p.deployed(destroyed)
 	p.deleteWorkspace()
@@ -61,6 +65,7 @@ func TestStackIsDestroyedThoughItsWorkspaceIsGone(t *testing.T) {
 }
 
 func TestPreviewStackDestroysWhatItDeployedBefore(t *testing.T) {
+	suite.Long(t, "deletions of which a part is gone")
 	p := begin(t, "deleted-previewing")
 	p.deployed(destroyed)
 	p.Change(func(s *pulumiv1.Stack) { s.Spec.Preview = true })
@@ -73,6 +78,7 @@ func TestPreviewStackDestroysWhatItDeployedBefore(t *testing.T) {
 }
 
 func TestDeletedStackWaitsForNoDependency(t *testing.T) {
+	suite.Long(t, "deletions of which a part is gone")
 	p := begin(t, "deleted-dependent")
 	p.deployed(destroyed)
 	p.Change(func(s *pulumiv1.Stack) {
@@ -85,6 +91,7 @@ func TestDeletedStackWaitsForNoDependency(t *testing.T) {
 }
 
 func TestDestroyGoesOnWhenTheBackendIsBack(t *testing.T) {
+	suite.Long(t, "deletions of which a part is gone")
 	p := begin(t, "deleted-backendless")
 	backend := filepath.Join(p.TempDir(), "state")
 	p.Expect(os.Mkdir(backend, 0o700)).To(Succeed())

@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The tests of this file run alone, before the parallel ones: they stop the controller.
@@ -25,6 +26,7 @@ func (p *play) forgetUpdates() {
 }
 
 func TestStackWhoseStatusWasClearedIsNotLetGoWithoutADestroy(t *testing.T) {
+	suite.Long(t, "deletions after a lost status")
 	p := alone(t, "deleted-statusless")
 	stack, _ := p.deployed(destroyed)
 	p.stopController()
@@ -57,6 +59,7 @@ func (p *play) restored(changes ...func(*pulumiv1.Stack)) {
 }
 
 func TestStackThatWasRestoredWithoutStatusIsDestroyedWhenItIsDeleted(t *testing.T) {
+	suite.Long(t, "deletions after a lost status")
 	p := alone(t, "deleted-restored")
 	p.deployed(destroyed)
 	p.stopController()
@@ -70,6 +73,7 @@ func TestStackThatWasRestoredWithoutStatusIsDestroyedWhenItIsDeleted(t *testing.
 }
 
 func TestStackThatWasRestoredWithoutItsBackendIsNotCreatedAgain(t *testing.T) {
+	suite.Long(t, "deletions after a lost status")
 	p := alone(t, "restored-lost")
 	_, artifact := p.deployed(destroyed, retriedSoon)
 	p.stopController()
@@ -83,6 +87,7 @@ func TestStackThatWasRestoredWithoutItsBackendIsNotCreatedAgain(t *testing.T) {
 }
 
 func TestStackThatNeverDeployedAnythingGoesThoughItsStackExists(t *testing.T) {
+	suite.Long(t, "deletions after a lost status")
 	p := begin(t, "deleted-new")
 	first, _ := p.deployed()
 	// Another Stack of the same stack that never ran: what it did not make is not its to destroy.

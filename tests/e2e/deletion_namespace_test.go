@@ -15,6 +15,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // deleteNamespace does "kubectl delete namespace": everything in it is deleted, in no order, and nothing can be created in it.
@@ -41,6 +42,7 @@ func (p *play) stuck() *pulumiv1.Stack {
 }
 
 func TestStackWhoseNamespaceGoesIsKeptAndCanBeDestroyedFromAnother(t *testing.T) {
+	suite.Long(t, "deletions with a namespace")
 	p := begin(t, "deleted-namespace")
 	_, artifact := p.deployed(destroyed)
 	p.deleteNamespace()
@@ -79,6 +81,7 @@ func TestStackWhoseNamespaceGoesWithNothingToDestroyGoesWithIt(t *testing.T) {
 }
 
 func TestStackWhoseNamespaceGoesBeforeItSucceededSaysWhatToDo(t *testing.T) {
+	suite.Long(t, "deletions with a namespace")
 	p := begin(t, "deleted-namespace-failed")
 	p.failedOnce()
 	p.Change(retriedLate)
@@ -91,6 +94,7 @@ func TestStackWhoseNamespaceGoesBeforeItSucceededSaysWhatToDo(t *testing.T) {
 }
 
 func TestDestroyThatRunsWhenItsNamespaceGoesIsEndedAndTold(t *testing.T) {
+	suite.Long(t, "deletions with a namespace")
 	p := begin(t, "deleted-namespace-running")
 	p.deployed(destroyed)
 	release := p.hold()
@@ -105,6 +109,7 @@ func TestDestroyThatRunsWhenItsNamespaceGoesIsEndedAndTold(t *testing.T) {
 }
 
 func TestUpdateThatRunsWhenItsNamespaceGoesIsEnded(t *testing.T) {
+	suite.Long(t, "deletions with a namespace")
 	p := begin(t, "deleted-namespace-update")
 	p.deployed()
 	p.hold()

@@ -15,6 +15,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // inReverse is a Stack that is destroyed after those that depend on it.
@@ -76,6 +77,7 @@ func TestStacksThatAreDeletedTogetherAreDestroyedInReverseOrder(t *testing.T) {
 }
 
 func TestStackIsKeptAsLongAsOthersDependOnItThatNobodyDeletes(t *testing.T) {
+	suite.Long(t, "further orders of deletion")
 	p := begin(t, "deleted-needed")
 	p.deployed(inReverse)
 	var users []string
@@ -100,6 +102,7 @@ func TestStackIsKeptAsLongAsOthersDependOnItThatNobodyDeletes(t *testing.T) {
 }
 
 func TestNobodyWaitsForDependentsInACycleOrWithoutAReason(t *testing.T) {
+	suite.Long(t, "further orders of deletion")
 	p := begin(t, "deleted-cycle")
 	p.deployed(inReverse)
 	p.layer("other", inReverse, needs(p.Name), func(s *pulumiv1.Stack) { s.Spec.Prerequisites = []pulumiv1.PrerequisiteRef{{Name: p.Name}} })
@@ -128,6 +131,7 @@ func TestNobodyWaitsForDependentsInACycleOrWithoutAReason(t *testing.T) {
 
 // TestDependentsOfAnotherShardAreWaitedFor runs alone: it restarts the controller.
 func TestDependentsOfAnotherShardAreWaitedFor(t *testing.T) {
+	suite.Long(t, "further orders of deletion")
 	p := alone(t, "deleted-sharded")
 	p.deployed(inReverse, func(s *pulumiv1.Stack) { s.Labels = map[string]string{"shard": "one"} })
 	// What another shard looks after is not watched.

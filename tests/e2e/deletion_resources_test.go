@@ -16,6 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // retriedLate leaves it to requests and edits when a failed destroy is tried again.
@@ -105,6 +106,7 @@ func TestDestroyThatFailsHalfWayGoesOnWhereItStopped(t *testing.T) {
 }
 
 func TestDestroyOfAProtectedResourceNamesItAndGoesOnWhenItIsNotAnyMore(t *testing.T) {
+	suite.Long(t, "further options of a destroy")
 	r := deployedThings(begin(t, "deleted-protected"), ", protect: true")
 	r.Delete()
 	failed := r.Await(says(pulumiv1.RetryingAfterFailureReason))
@@ -122,6 +124,7 @@ func TestDestroyOfAProtectedResourceNamesItAndGoesOnWhenItIsNotAnyMore(t *testin
 }
 
 func TestDestroyIsOfEverythingWhateverTheTargetsAre(t *testing.T) {
+	suite.Long(t, "further options of a destroy")
 	r := deployedThings(begin(t, "deleted-targets"), "")
 	r.Change(func(s *pulumiv1.Stack) {
 		s.Spec.Targets = []string{r.urn("second")}
@@ -137,6 +140,7 @@ func TestDestroyIsOfEverythingWhateverTheTargetsAre(t *testing.T) {
 }
 
 func TestDestroyRefreshesRunsTheProgramAndRemovesTheStackWhenAsked(t *testing.T) {
+	suite.Long(t, "further options of a destroy")
 	r := deployedThings(begin(t, "deleted-options"), "", func(s *pulumiv1.Stack) {
 		s.Spec.Refresh, s.Spec.RunProgram = true, true
 		s.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Remove: new(true)}}
@@ -154,6 +158,7 @@ func TestDestroyRefreshesRunsTheProgramAndRemovesTheStackWhenAsked(t *testing.T)
 }
 
 func TestDestroyWithoutRefreshLeavesItToTheProvider(t *testing.T) {
+	suite.Long(t, "further options of a destroy")
 	r := deployedThings(begin(t, "deleted-plain"), "")
 	r.Expect(os.Remove(r.file("second"))).To(Succeed())
 	r.Delete()

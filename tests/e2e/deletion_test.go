@@ -15,6 +15,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func destroyed(s *pulumiv1.Stack) { s.Spec.DestroyOnFinalize = true }
@@ -34,6 +35,7 @@ func says(reason string) func(*pulumiv1.Stack) bool {
 }
 
 func TestSuspendedStackThatIsDeletedSaysWhatToDo(t *testing.T) {
+	suite.Long(t, "further states in which a Stack is deleted")
 	t.Parallel()
 	for name, goOn := range map[string]struct {
 		edit func(*pulumiv1.Stack)
@@ -56,6 +58,7 @@ func TestSuspendedStackThatIsDeletedSaysWhatToDo(t *testing.T) {
 }
 
 func TestSuspendedStackWithNothingToDestroyGoesAtOnce(t *testing.T) {
+	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "deleted-suspended")
 	p.deployed()
 	p.Change(suspended)
@@ -64,6 +67,7 @@ func TestSuspendedStackWithNothingToDestroyGoesAtOnce(t *testing.T) {
 }
 
 func TestDeletedStackWhoseSecretIsGoneSaysSoAndGoesOnWithIt(t *testing.T) {
+	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "deleted-secretless")
 	p.deployed(destroyed)
 	p.Expect(system.Client.Delete(p.Context(), p.Secret(stage.PassphraseSecret, nil))).To(Succeed())
@@ -75,6 +79,7 @@ func TestDeletedStackWhoseSecretIsGoneSaysSoAndGoesOnWithIt(t *testing.T) {
 }
 
 func TestOrphanedStackGoesWhileItsDestroyWaits(t *testing.T) {
+	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "deleted-waiting")
 	p.deployed(destroyed)
 	p.Expect(system.Client.Delete(p.Context(), p.Secret(stage.PassphraseSecret, nil))).To(Succeed())
@@ -94,6 +99,7 @@ func (p *play) failedOnce() (*pulumiv1.Stack, *meta.Artifact) {
 }
 
 func TestDeletedStackWhoseSourceIsGoneAndNeverSucceededSaysWhatToDo(t *testing.T) {
+	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "deleted-sourceless")
 	stack, artifact := p.failedOnce()
 	p.Expect(stack.Status.ProjectInfo).To(BeNil())
@@ -120,6 +126,7 @@ func (p *play) destroyFails() {
 }
 
 func TestOrphanedStackGoesBetweenTwoAttemptsToDestroyIt(t *testing.T) {
+	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "deleted-retrying")
 	p.destroyFails()
 	p.Change(orphan)
@@ -127,6 +134,7 @@ func TestOrphanedStackGoesBetweenTwoAttemptsToDestroyIt(t *testing.T) {
 }
 
 func TestMendedStackIsDestroyedAtOnceThoughTheLastAttemptFailed(t *testing.T) {
+	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "deleted-mended")
 	p.destroyFails()
 	p.Change(func(s *pulumiv1.Stack) { s.Spec.Backend = system.BackendURL })

@@ -15,12 +15,14 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // resetAnnotation asks Flux's helm-controller to forget earlier failures, together with a plain request of the same value.
 const resetAnnotation = "reconcile.fluxcd.io/resetAt"
 
 func TestDriftThatNobodyExpectsIsLeftUntilSomebodyDecides(t *testing.T) {
+	suite.Long(t, "further ways of drift")
 	r := deployedThings(begin(t, "drift"), "", func(s *pulumiv1.Stack) {
 		s.Spec.Refresh, s.Spec.ExpectNoRefreshChanges = true, true
 		s.Spec.RetryInterval = &metav1.Duration{Duration: 2 * time.Second}
@@ -56,6 +58,7 @@ func TestDriftThatNobodyExpectsIsLeftUntilSomebodyDecides(t *testing.T) {
 
 // TestForcedRequestRevertsDrift has what "flux reconcile --force" and "--reset" annotate.
 func TestForcedRequestRevertsDrift(t *testing.T) {
+	suite.Long(t, "further ways of drift")
 	r := deployedThings(begin(t, "forced"), "")
 	request := func(token string, annotations ...string) *pulumiv1.Stack {
 		r.Change(func(s *pulumiv1.Stack) {
@@ -170,6 +173,7 @@ func TestDriftIsReportedWhenTwoChecksSeeTheSame(t *testing.T) {
 }
 
 func TestDriftIsCorrectedOnTheResourcesThatDrifted(t *testing.T) {
+	suite.Long(t, "further ways of drift")
 	r := deployedThings(begin(t, "drift-correct"), "", checksForDrift(pulumiv1.DriftModeCorrect))
 	r.write("first", "theirs")
 	r.check("now")
@@ -194,6 +198,7 @@ func TestDriftIsCorrectedOnTheResourcesThatDrifted(t *testing.T) {
 }
 
 func TestDriftCheckMakesWayForAnUpdate(t *testing.T) {
+	suite.Long(t, "further ways of drift")
 	r := newThings(begin(t, "drift-way"), destroyed, checksForDrift(pulumiv1.DriftModeDetect))
 	r.Await(ready(r.publish(r.yaml(append([]string{"resources:"}, r.sleep("slow", "seconds: 6", "")...)...)).Digest))
 	r.check("slow")

@@ -19,6 +19,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // slowly is the program of these tests: a resource "quick", and one "slow" after it, which takes so many seconds.
@@ -64,6 +65,7 @@ func (p *play) running() (count int) {
 var aborted = []string{"create start", "create aborted"}
 
 func TestSuspendedStackEndsItsUpdateWhenItIsAskedTo(t *testing.T) {
+	suite.Long(t, "further ways in which an update ends")
 	r := inTheMiddle(begin(t, "cancelled"))
 	// Neither alone ends anything: a Stack that goes on would start the same again.
 	r.Change(scene.Annotate(pulumiv1.CancelUpdateAnnotation, "true"))
@@ -93,6 +95,7 @@ func TestSuspendedStackEndsItsUpdateWhenItIsAskedTo(t *testing.T) {
 }
 
 func TestTimeoutEndsAnUpdateGracefullyAndIsAFailure(t *testing.T) {
+	suite.Long(t, "further ways in which an update ends")
 	r := inTheMiddle(begin(t, "timeout"), func(s *pulumiv1.Stack) { s.Spec.Timeout = &metav1.Duration{Duration: 20 * time.Second} })
 	stack := r.Await(notReady(pulumiv1.RetryingAfterFailureReason))
 	r.Expect(statuscheck.Message(stack)).To(MatchRegexp(
@@ -137,6 +140,7 @@ func TestCreationThatWasCutOffIsNotRepeatedAlthoughAllThatToldOfItIsGone(t *test
 }
 
 func TestStackWhoseCreationWasCutOffIsNotLetGoUntilSomebodyLooked(t *testing.T) {
+	suite.Long(t, "further ways in which an update ends")
 	r := inTheMiddle(begin(t, "cut-off-deleted"), destroyed)
 	r.Change(suspended)
 	r.KillPulumi()

@@ -11,6 +11,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestStackFollowsTheBranchOfARepositoryDirectly(t *testing.T) {
@@ -34,6 +35,7 @@ func TestStackFollowsTheBranchOfARepositoryDirectly(t *testing.T) {
 }
 
 func TestHistoryOfTheStackTellsTheCommit(t *testing.T) {
+	suite.Long(t, "further kinds of git references")
 	p := begin(t, "git-history")
 	files := gitserver.Files{"app/Pulumi.yaml": p.returning(1)["Pulumi.yaml"]}
 	_, sha := p.deployedFromGit(files, func(s *pulumiv1.Stack) { s.Spec.RepoDir = "app" })
@@ -56,6 +58,7 @@ func TestHistoryOfTheStackTellsTheCommit(t *testing.T) {
 }
 
 func TestPinnedCommitStaysWhateverIsPushed(t *testing.T) {
+	suite.Long(t, "further kinds of git references")
 	p := begin(t, "git-pinned")
 	repository, first := p.repository(p.returning(1))
 	second := p.commit(repository, p.returning(2))
@@ -66,6 +69,7 @@ func TestPinnedCommitStaysWhateverIsPushed(t *testing.T) {
 }
 
 func TestTagIsDeployed(t *testing.T) {
+	suite.Long(t, "further kinds of git references")
 	p := begin(t, "git-tag")
 	repository, tagged := p.repository(p.returning(1))
 	p.Expect(repository.Tag("v1.0.0")).To(Succeed())
@@ -77,6 +81,7 @@ func TestTagIsDeployed(t *testing.T) {
 }
 
 func TestStackWaitsForABranchThatDoesNotExistYet(t *testing.T) {
+	suite.Long(t, "further kinds of git references")
 	p := begin(t, "git-later")
 	repository, sha := p.repository(p.returning(1))
 	p.enter(p.gitStack(repository.URL, func(s *pulumiv1.Stack) { s.Spec.Branch = "later" }))
@@ -91,6 +96,7 @@ func TestStackWaitsForABranchThatDoesNotExistYet(t *testing.T) {
 }
 
 func TestRepositoryThatIsMissingIsTold(t *testing.T) {
+	suite.Long(t, "further kinds of git references")
 	p := begin(t, "git-missing")
 	p.enter(p.gitStack(system.Git.URL("git-nowhere")))
 	waiting := p.Await(notReady(pulumiv1.RepositoryNotFoundReason))
@@ -98,6 +104,7 @@ func TestRepositoryThatIsMissingIsTold(t *testing.T) {
 }
 
 func TestGitStackIsDestroyedThoughItsRepositoryIsGone(t *testing.T) {
+	suite.Long(t, "further kinds of git references")
 	p := begin(t, "git-gone")
 	_, sha := p.deployedFromGit(p.returning(1), destroyed)
 	p.Expect(p.resources()).To(BeNumerically(">", 0))
@@ -110,6 +117,7 @@ func TestGitStackIsDestroyedThoughItsRepositoryIsGone(t *testing.T) {
 }
 
 func TestGitStackWithAnInvalidSourceIsStalled(t *testing.T) {
+	suite.Long(t, "further kinds of git references")
 	p := begin(t, "git-invalid")
 	p.enter(p.gitStack(system.Git.URL(p.Name), func(s *pulumiv1.Stack) { s.Spec.Branch = "" }))
 	stalled := p.Await(notReady(pulumiv1.SpecInvalidReason))

@@ -8,11 +8,13 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The tests of this file run alone, before the parallel ones: they end the controller.
 
 func TestGitStackOfTheFormerControllerIsTakenOver(t *testing.T) {
+	suite.Long(t, "a Stack of the former operator with a repository")
 	p := alone(t, "former-git")
 	repository, sha := p.deployedFromGit(p.returning(1), func(s *pulumiv1.Stack) {
 		s.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "long ago"}
@@ -33,6 +35,7 @@ func TestGitStackOfTheFormerControllerIsTakenOver(t *testing.T) {
 }
 
 func TestRestartOfTheControllerLeavesGitStacksAsTheyAre(t *testing.T) {
+	suite.Long(t, "a Stack of the former operator with a repository")
 	p := alone(t, "git-restarted")
 	repository, sha := p.deployedFromGit(p.returning(1))
 	before := p.Await(ready(sha))

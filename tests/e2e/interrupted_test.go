@@ -8,6 +8,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // interruptedUpdates returns how many Updates of the namespace were ended from outside.
@@ -47,6 +48,7 @@ func TestInterruptedUpdateIsRepeatedAtOnceAndIsNoFailure(t *testing.T) {
 }
 
 func TestInterruptionsInARowAreNoHotLoop(t *testing.T) {
+	suite.Long(t, "further interruptions")
 	p := begin(t, "interrupted-often")
 	artifact := p.put(p.returning(1))
 	release := p.hold()
@@ -65,6 +67,7 @@ func TestInterruptionsInARowAreNoHotLoop(t *testing.T) {
 }
 
 func TestInterruptedDestroyIsRepeated(t *testing.T) {
+	suite.Long(t, "further interruptions")
 	p := begin(t, "destroy-interrupted")
 	p.deployed(destroyed)
 	release := p.hold()
@@ -78,6 +81,7 @@ func TestInterruptedDestroyIsRepeated(t *testing.T) {
 }
 
 func TestWorkspaceIsNotReclaimedUnderAnUpdateOfSomebodyElse(t *testing.T) {
+	suite.Long(t, "further interruptions")
 	p := begin(t, "shared")
 	release := p.hold()
 	artifact := p.put(p.returning(1))

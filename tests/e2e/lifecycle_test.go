@@ -16,6 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestDeletedStackDestroysItsResourcesFirst(t *testing.T) {
@@ -28,6 +29,7 @@ func TestDeletedStackDestroysItsResourcesFirst(t *testing.T) {
 }
 
 func TestDeletedStackDestroysItsResourcesThoughItsSourceIsGone(t *testing.T) {
+	suite.Long(t, "further options of a Stack")
 	p := begin(t, "sourceless")
 	_, artifact := p.deployed(destroyed)
 	artifacts.Replace(artifact.Path, nil)
@@ -38,6 +40,7 @@ func TestDeletedStackDestroysItsResourcesThoughItsSourceIsGone(t *testing.T) {
 }
 
 func TestDeletedStackLeavesItsResourcesUnlessAskedToDestroyThem(t *testing.T) {
+	suite.Long(t, "further options of a Stack")
 	p := begin(t, "left")
 	p.deployed()
 	p.Delete()
@@ -45,6 +48,7 @@ func TestDeletedStackLeavesItsResourcesUnlessAskedToDestroyThem(t *testing.T) {
 }
 
 func TestRequestsRunAnUpdateEach(t *testing.T) {
+	suite.Long(t, "further options of a Stack")
 	p := begin(t, "requested")
 	stack, _ := p.deployed()
 	for _, annotation := range []string{meta.ReconcileRequestAnnotation, pulumiv1.ReconcileRequestAnnotation} {
@@ -58,6 +62,7 @@ func TestRequestsRunAnUpdateEach(t *testing.T) {
 }
 
 func TestSuspendedStackCatchesUpWhenItIsResumed(t *testing.T) {
+	suite.Long(t, "further options of a Stack")
 	p := begin(t, "suspended")
 	_, first := p.deployed()
 	p.Change(suspended)
@@ -71,6 +76,7 @@ func TestSuspendedStackCatchesUpWhenItIsResumed(t *testing.T) {
 }
 
 func TestPreviewStackDeploysNothing(t *testing.T) {
+	suite.Long(t, "further options of a Stack")
 	p := begin(t, "previewed")
 	stack, _ := p.deployed(destroyed, func(s *pulumiv1.Stack) { s.Spec.Preview = true })
 	p.Expect(stack.Status.LastUpdate.Type).To(Equal(autov1alpha1.UpdateTypePreview))
@@ -81,6 +87,7 @@ func TestPreviewStackDeploysNothing(t *testing.T) {
 }
 
 func TestOptionsReachPulumi(t *testing.T) {
+	suite.Long(t, "further options of a Stack")
 	p := begin(t, "optioned")
 	const urn = "urn:pulumi:dev::optioned::pulumi:pulumi:Stack::optioned-dev"
 	p.deployed(func(s *pulumiv1.Stack) {
@@ -91,6 +98,7 @@ func TestOptionsReachPulumi(t *testing.T) {
 }
 
 func TestHistoryIsLimited(t *testing.T) {
+	suite.Long(t, "further options of a Stack")
 	p := begin(t, "limited")
 	stack, _ := p.deployed(func(s *pulumiv1.Stack) { s.Spec.UpdateHistoryLimit = new(int32(2)) })
 	for _, token := range []string{"a", "b", "c"} {
@@ -103,6 +111,7 @@ func TestHistoryIsLimited(t *testing.T) {
 }
 
 func TestResyncRunsWhenItIsDueAndKeepsTheStackReady(t *testing.T) {
+	suite.Long(t, "further options of a Stack")
 	p := begin(t, "resynced")
 	stack, _ := p.deployed(func(s *pulumiv1.Stack) { s.Spec.ContinueResyncOnCommitMatch, s.Spec.ResyncFrequencySeconds = true, 60 })
 	since := readySince(stack)

@@ -14,6 +14,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // lose takes the state of the stack out of the backend, as if it were another backend, and returns what brings it back.
@@ -48,6 +49,7 @@ func TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack(t *testing.T) {
 }
 
 func TestLostStackIsCreatedAgainWhenSomebodyAllowsIt(t *testing.T) {
+	suite.Long(t, "further ways to lose a stack")
 	p := begin(t, "lost-for-good")
 	p.deployed(retriedLate)
 	p.lose()
@@ -59,6 +61,7 @@ func TestLostStackIsCreatedAgainWhenSomebodyAllowsIt(t *testing.T) {
 }
 
 func TestStackOfAProjectWithAnotherNameIsNotCreatedUntilSomebodyAllowsIt(t *testing.T) {
+	suite.Long(t, "further ways to lose a stack")
 	p := begin(t, "lost-project")
 	const renamed = "lost-project-renamed"
 	p.deployed()
@@ -72,6 +75,7 @@ func TestStackOfAProjectWithAnotherNameIsNotCreatedUntilSomebodyAllowsIt(t *test
 }
 
 func TestStackWithAnotherNameIsCreated(t *testing.T) {
+	suite.Long(t, "further ways to lose a stack")
 	p := begin(t, "renamed-stack")
 	p.deployed()
 	p.Change(func(s *pulumiv1.Stack) { s.Spec.Stack = "prod" })
@@ -81,6 +85,7 @@ func TestStackWithAnotherNameIsCreated(t *testing.T) {
 }
 
 func TestDestroyOfALostStackIsNoProof(t *testing.T) {
+	suite.Long(t, "further ways to lose a stack")
 	p := begin(t, "lost-deleted")
 	p.deployed(destroyed, retriedSoon)
 	bringBack := p.lose()

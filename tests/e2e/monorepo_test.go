@@ -10,6 +10,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // applied is a Stack that is Ready and shows the commit as what it runs.
@@ -50,6 +51,7 @@ func TestCommitRunsOnlyTheStacksThatItTouches(t *testing.T) {
 }
 
 func TestEveryRevisionRunsWhenTheSpecSaysSo(t *testing.T) {
+	suite.Long(t, "further choices of paths")
 	p := begin(t, "every-revision")
 	repository, _ := p.deployedFromGit(p.returning(1), func(s *pulumiv1.Stack) { s.Spec.UpdateOn = pulumiv1.UpdateOnRevision })
 	// A second Stack of the same branch asks, so that it is not the request that runs an update.
@@ -63,6 +65,7 @@ func TestEveryRevisionRunsWhenTheSpecSaysSo(t *testing.T) {
 }
 
 func TestPathsCountForFluxSourcesToo(t *testing.T) {
+	suite.Long(t, "further choices of paths")
 	p := begin(t, "flux-paths")
 	files := gitserver.Files{"app/Pulumi.yaml": p.returning(1)["Pulumi.yaml"], "other/file": "1"}
 	first := p.put(files)

@@ -9,9 +9,11 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestOutputsKeepTheirNamesAndGoWhenTheProgramDropsThem(t *testing.T) {
+	suite.Long(t, "further kinds of outputs")
 	p := begin(t, "output-names")
 	artifact := p.put(p.yaml("config:", "  token: {type: string, secret: true}",
 		"outputs:", "  a b: 1", "  a/b: two", "  a_b: [3]", "  the token: {nested: ['${token}']}", "  dropped: true"))
@@ -35,6 +37,7 @@ func TestOutputsKeepTheirNamesAndGoWhenTheProgramDropsThem(t *testing.T) {
 }
 
 func TestOutputsThatAreTooLargeDoNotFailTheUpdate(t *testing.T) {
+	suite.Long(t, "further kinds of outputs")
 	p := begin(t, "output-sizes")
 	lines := []string{"outputs:", "  huge: {fn::readFile: ./huge.txt}", "  large: {fn::readFile: ./large.txt}"}
 	for i := range 1000 {

@@ -17,6 +17,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // planner is a Workspace whose program makes files, and the Updates that plan and carry out.
@@ -215,6 +216,7 @@ func TestPlanIsCarriedOutAsItIsOrNotAtAll(t *testing.T) {
 }
 
 func TestPlanOfADestroyIsCarriedOutAsItIsOrNotAtAll(t *testing.T) {
+	suite.Long(t, "a plan of another operation")
 	r := planning(begin(t, "planned-destroy"))
 	r.bring("one")
 	r.run(autov1alpha1.UpdateTypeUp)

@@ -19,6 +19,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // programStack is a Stack that runs the Program of its name.
@@ -102,6 +103,7 @@ func TestStackRunsItsProgramAndFollowsItsEdits(t *testing.T) {
 }
 
 func TestProgramThatIsWrittenAfterItsStackIsRun(t *testing.T) {
+	suite.Long(t, "further states of a Program")
 	p := begin(t, "inline-later")
 	p.enter(p.programStack())
 	stack := p.Await(notReady(pulumiv1.SourceNotFoundReason))
@@ -111,6 +113,7 @@ func TestProgramThatIsWrittenAfterItsStackIsRun(t *testing.T) {
 }
 
 func TestInvalidProgramIsToldByProgramAndStackAndHeals(t *testing.T) {
+	suite.Long(t, "further states of a Program")
 	p := begin(t, "inline-broken")
 	p.deployedProgram("{outputs: {x: 1}}")
 
@@ -136,6 +139,7 @@ func TestInvalidProgramIsToldByProgramAndStackAndHeals(t *testing.T) {
 }
 
 func TestWhatOnlyPulumiCanFindWrongIsToldByTheStack(t *testing.T) {
+	suite.Long(t, "further states of a Program")
 	p := begin(t, "inline-undefined")
 	p.enter(p.programStack())
 	p.editProgram("{outputs: {x: '${nobody}'}}")
@@ -146,6 +150,7 @@ func TestWhatOnlyPulumiCanFindWrongIsToldByTheStack(t *testing.T) {
 }
 
 func TestStackIsDestroyedThoughItsProgramIsGone(t *testing.T) {
+	suite.Long(t, "further states of a Program")
 	p := begin(t, "inline-gone")
 	p.deployedProgram("{outputs: {x: 1}}", destroyed)
 	p.Expect(p.resources()).To(BeNumerically(">", 0))
@@ -157,6 +162,7 @@ func TestStackIsDestroyedThoughItsProgramIsGone(t *testing.T) {
 }
 
 func TestProgramOfTheSameNameElsewhereIsNotUsed(t *testing.T) {
+	suite.Long(t, "further states of a Program")
 	p, other := begin(t, "inline-own"), alone(t, "inline-other")
 	other.deployedProgram("{outputs: {x: other}}")
 	other.Create(other.program(p.Name, "{outputs: {x: other}}"))
@@ -168,6 +174,7 @@ func TestProgramOfTheSameNameElsewhereIsNotUsed(t *testing.T) {
 }
 
 func TestResourceOptionsOfAProgramReachPulumi(t *testing.T) {
+	suite.Long(t, "further states of a Program")
 	p := begin(t, "inline-options")
 	p.deployedProgram("{outputs: {x: 1}}")
 	p.InstallProvider(p.Name)
@@ -207,6 +214,7 @@ resources:
 }
 
 func TestEditsOfAProgramInARowEndWithTheLastOne(t *testing.T) {
+	suite.Long(t, "further states of a Program")
 	p := begin(t, "inline-edits")
 	const edits = 6
 	p.deployedProgram("{outputs: {x: 0}}")
@@ -221,6 +229,7 @@ func TestEditsOfAProgramInARowEndWithTheLastOne(t *testing.T) {
 }
 
 func TestStackWithAProgramOfTheFormerControllerIsTakenOver(t *testing.T) {
+	suite.Long(t, "further states of a Program")
 	p := alone(t, "former-inline")
 	p.deployedProgram("{outputs: {x: 1}}")
 	p.stopController()

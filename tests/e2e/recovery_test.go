@@ -16,6 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // recovery is a cause of trouble that comes and goes outside of the Stack.
@@ -68,6 +69,7 @@ func newPatient(t *testing.T, name string) *patient {
 // TestCauseThatGoesAwayNeedsNobody breaks what a Stack needs, and mends it again without touching the Stack: no edit, no request, no
 // restart, no new revision. The version of pulumi is another such cause, see TestPulumiThatIsTooOldIsToldAndHealsWithIt.
 func TestCauseThatGoesAwayNeedsNobody(t *testing.T) {
+	suite.Long(t, "each cause that can go away")
 	t.Parallel()
 	for _, test := range slices.Concat(sourceRecoveries(), gitRecoveries(), referenceRecoveries(), pulumiRecoveries(), backendRecoveries()) {
 		t.Run(test.name, func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 var watched = map[string]string{meta.LabelKeyWatch: meta.LabelValueWatchEnabled}
@@ -76,6 +77,7 @@ func (p *play) expectMessage(name, message string) *autov1alpha1.Update {
 // The two tests that follow run alone, before the parallel ones: they end the controller.
 
 func TestRestartRunsNoUpdateForSecretsThatDidNotChange(t *testing.T) {
+	suite.Long(t, "further changes of references")
 	p := alone(t, "restarted-references")
 	stack := p.configured(watched)
 	p.restartController()
@@ -91,6 +93,7 @@ func TestRestartRunsNoUpdateForSecretsThatDidNotChange(t *testing.T) {
 }
 
 func TestSelectorChoosesWhichSecretsAreWatched(t *testing.T) {
+	suite.Long(t, "further changes of references")
 	all, helm, none := alone(t, "selected"), alone(t, "selected-helm"), alone(t, "selected-none")
 	ofHelm := map[string]string{"owner": "helm"}
 	all.restartController("--watch-configs-label-selector=owner!=helm")
@@ -138,6 +141,7 @@ func TestChangeOfALabelledSecretOrConfigMapIsDeployed(t *testing.T) {
 }
 
 func TestSecretThatIsGoneMattersToTheNextUpdate(t *testing.T) {
+	suite.Long(t, "further changes of references")
 	p := begin(t, "reference-gone")
 	stack := p.configured(watched)
 	p.Expect(system.Client.Delete(p.Context(), p.credentials("1", nil))).To(Succeed())
@@ -153,6 +157,7 @@ func TestSecretThatIsGoneMattersToTheNextUpdate(t *testing.T) {
 }
 
 func TestEveryMissingReferenceIsNamedAndWaitedFor(t *testing.T) {
+	suite.Long(t, "further changes of references")
 	p := begin(t, "references-missing")
 	artifact := p.put(p.yaml("config:", "  a: {type: string}", "  b: {type: string}", "outputs:", "  x: 1"))
 	p.start(artifact, func(s *pulumiv1.Stack) {

@@ -12,6 +12,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The tests of this file run alone, before the parallel ones: they end the controller.
@@ -94,6 +95,7 @@ func TestManifestThatIsAppliedAgainRunsNothing(t *testing.T) {
 // TestFailedStackOfTheFormerControllerSaysOneThing has the conditions that the Pulumi Kubernetes Operator leaves on a Stack that failed, and
 // what a way back and over again leaves of both.
 func TestFailedStackOfTheFormerControllerSaysOneThing(t *testing.T) {
+	suite.Long(t, "further states of the former operator")
 	type former struct {
 		conditions map[string]string
 		ago        time.Duration

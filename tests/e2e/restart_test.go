@@ -11,6 +11,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // restarts are the ways in which a controller ends.
@@ -48,6 +49,7 @@ func TestUpdateSurvivesTheControllerAndRunsOnce(t *testing.T) {
 }
 
 func TestRevisionsDuringAnUpdateEndWithTheLastOne(t *testing.T) {
+	suite.Long(t, "further moments of a restart")
 	p := begin(t, "overtaken")
 	p.deployed()
 	release := p.hold()
@@ -63,6 +65,7 @@ func TestRevisionsDuringAnUpdateEndWithTheLastOne(t *testing.T) {
 }
 
 func TestStackDeletedDuringAnUpdateIsDestroyedAfterIt(t *testing.T) {
+	suite.Long(t, "further moments of a restart")
 	p := begin(t, "interrupted-life")
 	p.deployed(destroyed)
 	release := p.hold()

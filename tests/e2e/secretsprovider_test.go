@@ -10,10 +10,12 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/vault"
 )
 
 func TestSecretsProviderOfAStackFollowsItsSpec(t *testing.T) {
+	suite.Long(t, "each change of a secrets provider")
 	p := begin(t, "reencrypted")
 	server, err := vault.Start(p.Context(), system.ControlPlane)
 	p.Succeed(err)
@@ -44,6 +46,7 @@ func TestSecretsProviderOfAStackFollowsItsSpec(t *testing.T) {
 }
 
 func TestChangedPassphraseIsReportedAndHealsWhenItIsRestored(t *testing.T) {
+	suite.Long(t, "each change of a secrets provider")
 	p := begin(t, "repassphrased")
 	_, artifact := p.deployed(usesPassword, func(s *pulumiv1.Stack) { s.Spec.RetryMaxBackoffDurationSeconds = 1 })
 	set := func(passphrase string) {

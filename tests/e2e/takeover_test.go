@@ -16,6 +16,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The tests of this file run alone, before the parallel ones: they end the controller.
@@ -158,6 +159,7 @@ func TestStackOfTheFormerControllerIsTakenOver(t *testing.T) {
 }
 
 func TestUpdateThatTheFormerControllerLeftRunningIsRepeated(t *testing.T) {
+	suite.Long(t, "further states of the former operator")
 	p := alone(t, "former-running")
 	_, artifact := p.deployed()
 	p.stopController()

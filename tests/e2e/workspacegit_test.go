@@ -11,6 +11,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // newWorkspace is a Workspace without a Stack.
@@ -39,6 +40,7 @@ func (p *play) inApp(value int) gitserver.Files {
 }
 
 func TestUpdateRunsTheCommitThatTheRepositoryOfItsWorkspaceHas(t *testing.T) {
+	suite.Long(t, "a Workspace with a repository")
 	p := begin(t, "git-workspace")
 	repository, first := p.repository(p.inApp(1))
 	p.enter(p.newWorkspace(inGit(repository.URL, gitserver.Branch)))
@@ -59,6 +61,7 @@ func TestUpdateRunsTheCommitThatTheRepositoryOfItsWorkspaceHas(t *testing.T) {
 }
 
 func TestUpdateWaitsForARepositoryThatCannotBeUsed(t *testing.T) {
+	suite.Long(t, "a Workspace with a repository")
 	p := begin(t, "git-workspace-later")
 	repository, _ := p.repository(p.inApp(1))
 	p.enter(p.newWorkspace(inGit(repository.URL, "later")))

@@ -14,9 +14,11 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestStackTellsTheTroubleOfItsWorkspaceAndHealsWithIt(t *testing.T) {
+	suite.Long(t, "further states of a Workspace")
 	p := begin(t, "troubled")
 	// A file where the workspace's directory has to be: nothing can start there.
 	p.Expect(os.MkdirAll(filepath.Dir(p.Directory(p.Name)), 0o700)).To(Succeed())
@@ -35,6 +37,7 @@ func TestStackTellsTheTroubleOfItsWorkspaceAndHealsWithIt(t *testing.T) {
 }
 
 func TestReclaimedWorkspaceIsMadeAgainWhenItIsNeeded(t *testing.T) {
+	suite.Long(t, "further states of a Workspace")
 	p := begin(t, "reclaimed")
 	p.deployed(destroyed, func(s *pulumiv1.Stack) { s.Spec.WorkspaceReclaimPolicy = pulumiv1.WorkspaceReclaimDelete })
 	p.awaitNoWorkspace()
@@ -66,6 +69,7 @@ func (p *play) bringProgram(value int) {
 }
 
 func TestStackWithoutSourceRunsTheProgramOfItsWorkspace(t *testing.T) {
+	suite.Long(t, "further states of a Workspace")
 	p := begin(t, "without-source")
 	stack := p.newStack()
 	stack.Spec.FluxSource = nil
@@ -112,6 +116,7 @@ func TestWorkspaceAndUpdatesWorkWithoutAStack(t *testing.T) {
 }
 
 func TestUpdateMadeByHandRunsWhatItsStackRanLast(t *testing.T) {
+	suite.Long(t, "further states of a Workspace")
 	p := begin(t, "by-hand")
 	_, first := p.deployed()
 	next := p.publish(p.returning("second"))

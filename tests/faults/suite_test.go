@@ -19,6 +19,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -42,6 +43,9 @@ func TestMain(m *testing.M) {
 	log.SetOutput(io.Discard) // the git server tells every request
 	options.BindFlags(flag.CommandLine)
 	flag.Parse()
+	if !options.List {
+		suite.LongPackage("random faults")
+	}
 	isolate()
 	if options.List {
 		for _, f := range catalogue() {

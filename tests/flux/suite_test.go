@@ -26,6 +26,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/otlpreceiver"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -41,12 +42,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	suite.LongPackage("beside all of Flux's controllers")
 	var err error
 	if traces, err = otlpreceiver.Start(); err != nil {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n")
 		os.Exit(1)
 	}
-	suite := scene.Suite{
+	shared := scene.Suite{
 		Options: stage.Options{
 			WithNotificationController: true, WithKustomizeController: true,
 			ControllerArgs: []string{"--concurrent=8", "--requeue-dependency=1s", "--enable-tracing"},
@@ -69,7 +71,7 @@ func TestMain(m *testing.M) {
 			return leaks, err
 		},
 	}
-	code := suite.Run(m)
+	code := shared.Run(m)
 	traces.Stop()
 	os.Exit(code)
 }

@@ -17,6 +17,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -32,6 +33,7 @@ func releaseCLI(t *testing.T, platforms string) string {
 }
 
 func TestCommandLineIsReleasedForEveryPlatformAndTheSameEachTime(t *testing.T) {
+	suite.Long(t, "builds images")
 	g := NewWithT(t)
 	output := releaseCLI(t, "")
 	read := func(dir, name string) []byte {

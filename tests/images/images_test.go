@@ -11,6 +11,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -31,6 +32,7 @@ func TestTagsTellThePinnedVersions(t *testing.T) {
 }
 
 func TestWorkspaceImageHasWhatAWorkspaceNeeds(t *testing.T) {
+	suite.Long(t, "builds images")
 	g := NewWithT(t)
 	found, err := Pulumi(t.Context(), nil)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -61,6 +63,7 @@ func TestWorkspaceImageHasWhatAWorkspaceNeeds(t *testing.T) {
 }
 
 func TestImagesWithAShellShareItsLayer(t *testing.T) {
+	suite.Long(t, "builds images")
 	g := NewWithT(t)
 	var lowest []string
 	for _, build := range []func(context.Context, func(string)) (Image, error){Busybox, Pause, Pulumi} {
@@ -72,6 +75,7 @@ func TestImagesWithAShellShareItsLayer(t *testing.T) {
 }
 
 func TestFluxControllersDoNotRunAsRoot(t *testing.T) {
+	suite.Long(t, "builds images")
 	g := NewWithT(t)
 	found, err := SourceController(t.Context(), nil)
 	g.Expect(err).NotTo(HaveOccurred())

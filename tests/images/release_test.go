@@ -13,6 +13,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -54,6 +55,7 @@ func startRegistry(t *testing.T, architectures ...string) *registry {
 }
 
 func TestReleaseHasEveryPlatformWithItsBillOfMaterials(t *testing.T) {
+	suite.Long(t, "builds images")
 	output, err := makeRelease(t, "images", startRegistry(t, "amd64", "arm64").baseReference(), "IMAGE_REGISTRY=")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred(), output)
 	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
@@ -81,6 +83,7 @@ func TestReleaseHasEveryPlatformWithItsBillOfMaterials(t *testing.T) {
 }
 
 func TestReleaseIsPushedUnderItsVersionAndNamedByItsDigest(t *testing.T) {
+	suite.Long(t, "builds images")
 	g := NewWithT(t)
 	r := startRegistry(t, runtime.GOARCH)
 	// One platform shows it as well as two.
@@ -134,6 +137,7 @@ func TestNothingIsPushedThatIsBasedOnATag(t *testing.T) {
 }
 
 func TestImagesOfTheSourceTreeRunAsTheReleaseDoes(t *testing.T) {
+	suite.Long(t, "builds images")
 	for n, build := range []func(t *testing.T) (Image, error){
 		func(t *testing.T) (Image, error) { return Controller(t.Context(), nil) },
 		func(t *testing.T) (Image, error) { return Agent(t.Context(), nil) },

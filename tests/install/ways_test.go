@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -19,6 +20,7 @@ const imageTag = "test"
 const ways = 5
 
 func TestKubectlInstallsAControllerThatDeploysAStack(t *testing.T) {
+	suite.Long(t, "installs on a cluster with a node")
 	c := onCluster(t)
 	overlay := kustomization(t, `
 resources: [repository/config/default]
@@ -44,6 +46,7 @@ images:
 
 // Its rights end at the border of its namespace, and so does its work.
 func TestControllerOfOneNamespaceDeploysAStackThereAndHasNoRightsElsewhere(t *testing.T) {
+	suite.Long(t, "installs on a cluster with a node")
 	g := NewWithT(t)
 	c := onCluster(t)
 	definitions := inRepository("config", "crd")
@@ -77,6 +80,7 @@ images:
 }
 
 func TestHelmInstallsAControllerThatDeploysAStack(t *testing.T) {
+	suite.Long(t, "installs on a cluster with a node")
 	g := NewWithT(t)
 	c := onCluster(t)
 	helm, err := tools.Path(t.Context(), "helm", nil)
@@ -95,6 +99,7 @@ func TestHelmInstallsAControllerThatDeploysAStack(t *testing.T) {
 }
 
 func TestPulumiInstallsAControllerThatDeploysAStack(t *testing.T) {
+	suite.Long(t, "installs on a cluster with a node")
 	g := NewWithT(t)
 	c := onCluster(t)
 	release, err := releaseFiles(t, "v1.2.3", "")
@@ -120,6 +125,7 @@ func TestPulumiInstallsAControllerThatDeploysAStack(t *testing.T) {
 }
 
 func TestFluxInstallsAControllerThatDeploysAStack(t *testing.T) {
+	suite.Long(t, "installs on a cluster with a node")
 	g := NewWithT(t)
 	c := onCluster(t)
 	c.installKustomizeController(t)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -42,6 +43,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	suite.LongPackage("walks the guide of the migration, over and back")
 	ctrl.SetLogger(logr.Discard())
 	log.SetOutput(io.Discard) // the git server tells every request
 	os.Exit(run(m))

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/yaml"
 
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -24,6 +25,7 @@ func promtool(t *testing.T, args ...string) {
 }
 
 func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
+	suite.Long(t, "needs Prometheus")
 	g := NewWithT(t)
 	dir := t.TempDir()
 	names := map[string]bool{}
@@ -79,6 +81,7 @@ func TestGuideListsEveryAlert(t *testing.T) {
 }
 
 func TestAlertFiresForAStackThatFails(t *testing.T) {
+	suite.Long(t, "needs Prometheus")
 	g := NewWithT(t)
 	awaitFailure(t)
 	eventually(g, func() ([]alert, error) { return observed.firing(t.Context(), "StackFailing") }).Should(ConsistOf(And(

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // dashboard is what the test reads of a dashboard of Grafana.
@@ -52,6 +53,7 @@ func dashboards(t *testing.T) map[string]dashboard {
 }
 
 func TestEveryQueryOfTheDashboardsHasData(t *testing.T) {
+	suite.Long(t, "needs Prometheus")
 	awaitFailure(t)
 	fill := strings.NewReplacer("$__rate_interval", "10s", "$namespace", healthy, "$name", healthy)
 	for file, board := range dashboards(t) {
@@ -69,6 +71,7 @@ func TestEveryQueryOfTheDashboardsHasData(t *testing.T) {
 }
 
 func TestQueriesOfTheGuideHaveData(t *testing.T) {
+	suite.Long(t, "needs Prometheus")
 	guide, err := os.ReadFile(inRepository("docs", "guides", "monitoring.md"))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	queries := regexp.MustCompile("(?m)^\\| ([^|]*\\?) \\| `(.*)` \\|$").FindAllStringSubmatch(string(guide), -1)
@@ -83,6 +86,7 @@ func TestQueriesOfTheGuideHaveData(t *testing.T) {
 }
 
 func TestVariablesOfTheDashboardsHaveTheStack(t *testing.T) {
+	suite.Long(t, "needs Prometheus")
 	g := NewWithT(t)
 	variables := 0
 	for _, board := range dashboards(t) {

@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The table in the guide is written from the code; this is what the code has that runs.
 func TestGuideListsEveryMetricThatTheControllerHas(t *testing.T) {
+	suite.Long(t, "needs Prometheus")
 	g := NewWithT(t)
 	guide, err := os.ReadFile(inRepository("docs", "guides", "monitoring.md"))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -26,6 +28,7 @@ func TestGuideListsEveryMetricThatTheControllerHas(t *testing.T) {
 }
 
 func TestMetricsTellWhatHappened(t *testing.T) {
+	suite.Long(t, "needs Prometheus")
 	awaitFailure(t)
 	const phases = "stack_controller_update_phase_duration_seconds"
 	for query, want := range map[string]any{

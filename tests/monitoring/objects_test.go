@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -169,6 +170,7 @@ func TestConfigurationOfKubeStateMetricsIsAboutEveryKindAndCoveredByItsRights(t 
 }
 
 func TestEveryLabelOfTheObjectsHasAValue(t *testing.T) {
+	suite.Long(t, "needs Prometheus")
 	g := NewWithT(t)
 	awaitFailure(t)
 	values, err := readStateValues()

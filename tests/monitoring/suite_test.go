@@ -19,6 +19,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -44,7 +45,10 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	suite := scene.Suite{
+	if suite.Short() {
+		os.Exit(m.Run()) // what is left of them needs no system
+	}
+	shared := scene.Suite{
 		Options: stage.Options{ControllerArgs: []string{"--enable-leader-election", "--leader-election-retry-period=500ms", "--max-operations=1"}},
 		SetUp: func(ctx context.Context, on *stage.Stage) (err error) {
 			system = on
@@ -61,7 +65,7 @@ func TestMain(m *testing.M) {
 			return keepBusy(ctx, on)
 		},
 	}
-	os.Exit(suite.Run(m))
+	os.Exit(shared.Run(m))
 }
 
 // keepBusy deploys Stacks, and has one of them updated more than once. The other one fails.

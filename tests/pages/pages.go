@@ -43,7 +43,20 @@ func (a *Tests) Links(t *testing.T, names []string, root string) string {
 			continue
 		}
 		_, short, _ := strings.Cut(name, ".")
-		all = append(all, fmt.Sprintf("[%s](%s%s)", Cell(short), root, file))
+		all = append(all, fmt.Sprintf("[%s](%s%s)%s", Cell(short), root, file, a.Mark(name)))
 	}
 	return strings.Join(all, "<br>")
+}
+
+// Mark is what stands behind the link to a test: nothing, or that it is only in the long suite.
+func (a *Tests) Mark(name string) string {
+	if a.Long(name) {
+		return " (long)"
+	}
+	return ""
+}
+
+// AboutMarks explains the mark, on a page that has the root of the repository at this path.
+func AboutMarks(root string) string {
+	return fmt.Sprintf("Tests marked (long) run only in the [long suite](%sCONTRIBUTING.md#tests).", root)
 }

@@ -133,3 +133,11 @@ func (a *Tests) File(name string) (string, bool) {
 	}
 	return d.file, subtest == "" || a.Uses(test, func(d *Declaration) bool { return d.Literals[subtest] })
 }
+
+// Long reports whether a test, such as "e2e.TestName", is only in the long suite (see tests/suite).
+func (a *Tests) Long(name string) bool {
+	test, _, _ := strings.Cut(name, "/")
+	pkg, _, _ := strings.Cut(test, ".")
+	all := a.declared[pkg+".TestMain"]
+	return all != nil && all.Selected["suite.LongPackage"] || a.Uses(test, func(d *Declaration) bool { return d.Selected["suite.Long"] })
+}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 	"github.com/stack-controller/stack-controller/tests/podstage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 var options campaign.Options
@@ -36,6 +37,9 @@ func TestMain(m *testing.M) {
 	log.SetOutput(io.Discard) // the git server tells every request
 	options.BindFlags(flag.CommandLine)
 	flag.Parse()
+	if !options.List {
+		suite.LongPackage("random faults of pods and nodes")
+	}
 	if options.List {
 		for _, f := range catalogue {
 			fmt.Println(f.Kind)

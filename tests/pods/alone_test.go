@@ -23,6 +23,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/podstage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The tests of this file replace the controller, or are about the only node: until they let others run, they are alone. Their order
@@ -30,6 +31,7 @@ import (
 
 // A Secret that is gone, a pod that goes and troubles that last are what the controller finds when it is back.
 func TestControllerThatWasAwayGoesOn(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	g := NewWithT(t)
 	ctx := t.Context()
 	app, recorder := deployRecorded(ctx, t, "secret-deleted")
@@ -91,6 +93,7 @@ func TestControllerThatWasAwayGoesOn(t *testing.T) {
 }
 
 func TestNodeThatIsLostIsShownAndItsReturnHeals(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	g := NewWithT(t)
 	const name = "node-lost"
 	ctx := t.Context()
@@ -138,6 +141,7 @@ func TestNodeThatIsLostIsShownAndItsReturnHeals(t *testing.T) {
 }
 
 func TestNodeThatIsDrainedDuringAnUpdateEndsItAndTheNextPodTakesItUp(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	a := deploySleeping(t, "node-drained", "")
 	running := a.begin("seconds: 10", "create start")
 	pod := a.pod()
@@ -167,6 +171,7 @@ func TestNodeThatIsDrainedDuringAnUpdateEndsItAndTheNextPodTakesItUp(t *testing.
 }
 
 func TestOtherAgentComesToIdlePodsAtOnceAndToBusyOnesAfterTheirOperation(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	idle, busy := deploySleeping(t, "upgrade-idle", "seconds: 0"), deploySleeping(t, "upgrade-busy", "")
 	idlePod, busyPod := idle.pod(), busy.pod()
 	running := busy.begin("seconds: 45", "create start")
@@ -200,6 +205,7 @@ func TestOtherAgentComesToIdlePodsAtOnceAndToBusyOnesAfterTheirOperation(t *test
 }
 
 func TestTaintOfTheNodeIsShownAndItsEndHeals(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	g := NewWithT(t)
 	taint := func(ctx context.Context, taint string) {
 		_, err := kubectl(ctx, "taint", "nodes", "--all", taint)

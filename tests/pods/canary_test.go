@@ -3,6 +3,7 @@ package pods_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/podstage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // Secret values that the tests plant. Nobody but who has to know them may write them anywhere.
@@ -39,8 +41,7 @@ type runner struct{ tests interface{ Run() int } }
 func (r runner) Run() int {
 	code := r.tests.Run()
 	if leaks, err := findCanaries(context.Background(), metav1.NamespaceAll); err != nil || len(leaks) > 0 {
-		fmt.Fprintln(os.Stderr, "secrets were written to:", leaks, err)
-		return 1
+		return suite.Failed(errors.Join(err, fmt.Errorf("secrets were written to %v", leaks)))
 	}
 	return code
 }

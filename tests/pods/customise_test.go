@@ -20,9 +20,11 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestCustomisedStackBecomesReadyAndItsPodIsAsItSays(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -63,6 +65,7 @@ func TestCustomisedStackBecomesReadyAndItsPodIsAsItSays(t *testing.T) {
 }
 
 func TestChangedSecretConfigAndRevisionReachTheNextUpdateInTheSamePod(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()

@@ -13,6 +13,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // quick is how long a pod may take to end whose pulumi stops when it is asked to. The grace period is 10 minutes.
@@ -28,6 +29,7 @@ var (
 )
 
 func TestUpdateThatIsCutOffIsTakenUp(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	for name, test := range map[string]struct {
 		// before are the properties of the resource when the app is deployed, and during those of the update that is cut off.
@@ -97,6 +99,7 @@ func (a *sleepingApp) deleteSet(*corev1.Pod) {
 }
 
 func TestCreationThatWasCutOffIsReportedAndNotRepeated(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	for name, kill := range map[string]func(*sleepingApp, *corev1.Pod){
 		"creation-without-agent": (*sleepingApp).killAgent,
@@ -133,6 +136,7 @@ func TestCreationThatWasCutOffIsReportedAndNotRepeated(t *testing.T) {
 }
 
 func TestDestroyWhosePodIsDeletedIsTakenUpByTheNextPod(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	a := deploySleeping(t, "destroy-interrupted", "deleteSeconds: 8", func(stack *pulumiv1.Stack) {
 		stack.Spec.DestroyOnFinalize = true

@@ -11,6 +11,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // talkative is a program whose resource prints two secrets: the configuration key "password", and "token", of which Pulumi
@@ -56,6 +57,7 @@ func deployTalkative(t *testing.T, g *WithT, name string) {
 
 // One pod shows what people find in it. It has a log level, so that its log has more.
 func TestPodOfAWorkspace(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	const name = "inside"
 	deployTalkative(t, NewWithT(t), name)
@@ -110,6 +112,7 @@ func expectCommandsByHand(g *WithT, run func(command string) (string, error)) {
 }
 
 func TestVariablesOfInitContainersReachTheProgram(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	const name = "dynamic"

@@ -12,9 +12,11 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestPodRunsOnWhileItsChangedTemplateIsRefused(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	a := deploySleeping(t, "template-refused", "")
 	running := a.begin("seconds: 20", "create start")
@@ -43,6 +45,7 @@ func TestPodRunsOnWhileItsChangedTemplateIsRefused(t *testing.T) {
 }
 
 func TestUpdateWaitsForASecretInAPodThatRuns(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	const name = "secret-missing"

@@ -12,9 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestObjectsOfAWorkspaceThatAreDeletedAreMadeAgain(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	const name = "objects-deleted"
@@ -42,6 +44,7 @@ func TestObjectsOfAWorkspaceThatAreDeletedAreMadeAgain(t *testing.T) {
 }
 
 func TestUpdateGoesOnWithoutServiceAndSecret(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	a := deploySleeping(t, "service-deleted", "")
 	running := a.begin("seconds: 10", "create start")

@@ -20,6 +20,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/images"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // slow is a program whose resource takes that many seconds to be created or updated, and keeps a journal in the state directory.
@@ -75,6 +76,7 @@ func (d *deletions) of(g Gomega, pod *corev1.Pod) time.Time {
 }
 
 func TestChangedImageReplacesThePodAfterTheUpdateThatRuns(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -113,6 +115,7 @@ func TestChangedImageReplacesThePodAfterTheUpdateThatRuns(t *testing.T) {
 
 // A Stack tells its Workspace of a new image when the update that runs is over. Whoever edits a Workspace does not wait.
 func TestEditedWorkspaceKeepsItsPodUntilItsUpdateEnds(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()

@@ -13,6 +13,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -69,6 +70,7 @@ func deployedObjects(g *WithT, program string) string {
 // TestProgramHasTheRightsOfItsServiceAccount runs the example for a program that deploys into its own cluster: without the Role of the example
 // it may not, and the Role is enough.
 func TestProgramHasTheRightsOfItsServiceAccount(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()

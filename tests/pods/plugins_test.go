@@ -24,6 +24,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/provider/install"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // pluginSize is that of the plugin that a pod gets from elsewhere. A third of it cannot be compressed, as of real ones. The figures of the
@@ -40,6 +41,7 @@ const (
 // TestPluginsComeFromASharedVolumeOrFromAMirror deploys the same program in new pods with both, and the volume is read-only. Neither needs the
 // Internet, which a cluster of the tests does not have.
 func TestPluginsComeFromASharedVolumeOrFromAMirror(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()

@@ -13,12 +13,14 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // late is a ConfigMap or Secret that comes later than the pod that refers to it.
 const late = "late"
 
 func TestTroubleWithContainersIsShownAndEndsWithItsCause(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	playTroubles(t, map[string]trouble{
 		"init-container-crashes": {

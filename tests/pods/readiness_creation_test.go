@@ -13,9 +13,11 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	playTroubles(t, map[string]trouble{
 		"quota-exceeded":        exceeded(corev1.ResourcePods, "0", "1", "the pod cannot be created"),

@@ -13,12 +13,14 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // lateImage is an image that the node gets later than the pod.
 const lateImage = "stack-controller.test/pulumi:late"
 
 func TestTroubleWithTheImageIsShownAndEndsWithItsCause(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	playTroubles(t, map[string]trouble{
 		"image-missing": {

@@ -14,12 +14,14 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // atOnce is how long it may take until a Workspace whose pod went says so. It takes a moment on a quiet machine.
 const atOnce = 5 * time.Second
 
 func TestWorkspaceIsNotReadyAtOnceWhenItsPodGoesAndReadyWithTheNext(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	for name, test := range map[string]struct {
 		end     func(ctx context.Context, g *WithT, pod *corev1.Pod)

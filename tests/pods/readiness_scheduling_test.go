@@ -12,12 +12,14 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/podstage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // lateLabel is a label that the node gets later than the pod asks for it.
 const lateLabel = "example.com/late"
 
 func TestTroubleWithTheNodeIsShownAndEndsWithItsCause(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	t.Cleanup(func() {
 		_, err := kubectl(context.WithoutCancel(t.Context()), "label", "nodes", "--all", lateLabel+"-")

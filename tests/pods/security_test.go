@@ -16,6 +16,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/podstage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The lines with which an agent says how it finds out who calls it.
@@ -30,6 +31,7 @@ const (
 )
 
 func TestAgentLetsInOnlyWhomItHasTo(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	for name, mode := range map[string]struct {
 		account    string

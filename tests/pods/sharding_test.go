@@ -16,6 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/podstage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const shardKey = "sharding.fluxcd.io/key"
@@ -23,6 +24,7 @@ const shardKey = "sharding.fluxcd.io/key"
 // TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard is alone: it replaces the controller, twice. Both controllers see the pod, and
 // have the same ServiceAccount.
 func TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	a := deploySleeping(t, "moved", "")
 	pod := a.pod()
 	main := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.FluxNamespace, Name: podstage.ControllerName}}

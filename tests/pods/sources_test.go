@@ -15,6 +15,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // generator is an init container that brings a program, as text of its Pulumi.yaml.
@@ -64,6 +65,7 @@ func sourceless(t *testing.T, g *WithT, name string, edit func(*autov1alpha1.Wor
 }
 
 func TestStackRunsTheProgramOfAnInitContainer(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	key := sourceless(t, g, "generated", func(spec *autov1alpha1.WorkspaceSpec) {
@@ -73,6 +75,7 @@ func TestStackRunsTheProgramOfAnInitContainer(t *testing.T) {
 }
 
 func TestStackRunsTheProgramOfTheImage(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	key := sourceless(t, g, "of-the-image", func(spec *autov1alpha1.WorkspaceSpec) {
@@ -92,6 +95,7 @@ func TestStackRunsTheProgramOfTheImage(t *testing.T) {
 }
 
 func TestWorkspaceAndUpdatesWorkWithoutAStack(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -125,6 +129,7 @@ func TestWorkspaceAndUpdatesWorkWithoutAStack(t *testing.T) {
 }
 
 func TestReclaimedWorkspaceLeavesNoPodAndComesBackWhenItIsNeeded(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -147,6 +152,7 @@ func TestReclaimedWorkspaceLeavesNoPodAndComesBackWhenItIsNeeded(t *testing.T) {
 }
 
 func TestIdleWorkspaceHasNoPodUntilTheNextUpdate(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()

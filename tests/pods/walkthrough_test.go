@@ -21,6 +21,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/cloud"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // walkthrough is the Stack of the walkthrough.
@@ -29,6 +30,7 @@ var walkthrough = client.ObjectKey{Namespace: "default", Name: "random-yaml"}
 // TestWalkthrough is what people who come from the Pulumi Kubernetes Operator read and type: its walkthrough, step by step.
 // Only the addresses of the repository and of Pulumi Cloud, and the image, are others.
 func TestWalkthrough(t *testing.T) {
+	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()

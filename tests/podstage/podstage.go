@@ -18,6 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/images"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // ControllerName is the name of stack-controller's Deployment and ServiceAccount in cluster.FluxNamespace.
@@ -188,8 +189,7 @@ func RunTests(m interface{ Run() int }, options Options, setup func(*Stage)) (co
 	}
 	defer func() {
 		if err := s.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
+			code = suite.Failed(err)
 		}
 	}()
 	setup(s)

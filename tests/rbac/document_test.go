@@ -27,7 +27,7 @@ const introduction = `# RBAC
 
 This page lists each permission that [config/rbac](../config/rbac) grants to the controller, why the controller needs it, and what
 fails without it. A [test](../tests/rbac/rights_test.go) removes the permissions of each row on a real API server, and checks the last
-column. No permission is granted without a row, and none with ` + "`*`" + `.
+column, in the [long suite](../CONTRIBUTING.md#tests). No permission is granted without a row, and none with ` + "`*`" + `.
 
 With [config/namespaced](../config/namespaced), and in the chart with ` + "`controller.watchAllNamespaces=false`" + `, all permissions are in a
 Role and apply only to the namespace of the controller. Agents in workspace pods need no permissions.

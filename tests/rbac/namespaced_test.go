@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -36,6 +37,7 @@ func (s *scene) installNamespaced(t *testing.T, namespace string) *scene {
 
 // The controller that config/namespaced installs works in its namespace with its Role, and neither does nor may do anything elsewhere.
 func TestControllerOfOneNamespaceNeedsNothingOfTheCluster(t *testing.T) {
+	suite.Long(t, "takes each right away from a running controller")
 	s := newScene(t)
 	own, other := s.enter(t, "team"), s.enter(t, "other-team")
 	there := s.installNamespaced(t, own.namespace)

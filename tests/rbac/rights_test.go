@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The roles of the controller: the first counts in every namespace, the others in its own.
@@ -118,6 +119,7 @@ func (r right) refusal() string {
 
 // TestEveryRightIsNeeded takes the rights of each row away while a controller runs, or before it starts.
 func TestEveryRightIsNeeded(t *testing.T) {
+	suite.Long(t, "takes each right away from a running controller")
 	s := newScene(t)
 	running := s.startController(t)
 	for i, row := range rows {
@@ -173,6 +175,7 @@ var phases = []func(row) bool{
 // TestWithoutTheRightToListOrWatchNothingIsNoticed starts a controller without it for all kinds of a phase, as each of them is watched on its
 // own.
 func TestWithoutTheRightToListOrWatchNothingIsNoticed(t *testing.T) {
+	suite.Long(t, "takes each right away from a running controller")
 	s := newScene(t)
 	for _, verb := range read {
 		for phase, belongs := range phases {

@@ -36,7 +36,7 @@ func TestSecurityPageIsUpToDate(t *testing.T) {
 	tmpl, err := template.New("page").Option("missingkey=error").Parse(page)
 	g.Expect(err).NotTo(HaveOccurred())
 	var made strings.Builder
-	g.Expect(tmpl.Execute(&made, map[string]any{"promises": strings.TrimSpace(promised.String()), "attacks": len(attacks)})).To(Succeed())
+	g.Expect(tmpl.Execute(&made, map[string]any{"promises": strings.TrimSpace(promised.String()), "attacks": len(attacks), "marks": pages.AboutMarks("../")})).To(Succeed())
 
 	pages.Keep(t, document, made.String(), updateCommand, *updateDocs)
 }
@@ -61,7 +61,7 @@ func writePromise(t *testing.T, out *strings.Builder, p *promise, attacks []atta
 		if !found {
 			t.Errorf("%s: there is no test %s", p.name, proof)
 		}
-		links = append(links, fmt.Sprintf("[%s](../%s)", proof, file))
+		links = append(links, fmt.Sprintf("[%s](../%s)%s", proof, file, tests.Mark(proof)))
 	}
 	if len(links) > 0 {
 		fmt.Fprintf(out, "\nMore tests: %s.\n", strings.Join(links, ", "))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/supervise"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -26,7 +27,10 @@ var (
 	controllers = map[string]*supervise.Process{}
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) {
+	suite.LongPackage("three controllers share the Stacks of an API server")
+	os.Exit(run(m))
+}
 
 func run(m *testing.M) int {
 	var err error

@@ -23,6 +23,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // passphraseCanary is the passphrase of every Stack. Nothing that stack-controller writes may contain it.
@@ -41,7 +42,8 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	suite := scene.Suite{
+	suite.LongPackage("each kind of source, from a real server")
+	shared := scene.Suite{
 		Options: stage.Options{ControllerArgs: controllerArgs},
 		SetUp: func(ctx context.Context, on *stage.Stage) error {
 			var registryErr, storeErr error
@@ -54,7 +56,7 @@ func TestMain(m *testing.M) {
 			return canary.Find(ctx, on, []string{"minio", "crane"}, passphraseCanary, store.SecretKey)
 		},
 	}
-	os.Exit(suite.Run(m))
+	os.Exit(shared.Run(m))
 }
 
 // hourly is an interval that no test waits for: what is new is announced by fetch.

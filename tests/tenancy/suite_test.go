@@ -15,6 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/stack-controller/stack-controller/tests/podstage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const (
@@ -33,6 +34,7 @@ var manyStacks = flag.Int("stacks", 1000, "how many Stacks the tenant creates wh
 var system *podstage.Stage
 
 func TestMain(m *testing.M) {
+	suite.LongPackage("attacks in pods")
 	ctrl.SetLogger(logr.Discard())
 	flag.Parse()
 	if err := flag.Set("test.parallel", atOnce); err != nil {

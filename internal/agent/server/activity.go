@@ -40,13 +40,6 @@ func (a *activity) end() {
 	a.last = time.Now()
 }
 
-// touch counts as a call that begins and ends now.
-func (a *activity) touch() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.last = time.Now()
-}
-
 // idle returns for how long there was no call; 0 while there is one.
 func (a *activity) idle() time.Duration {
 	a.mu.Lock()

@@ -45,6 +45,8 @@ type engine struct {
 	operations map[string]*trackedOperation
 	// current is the operation that is not final; nil when there is none.
 	current *trackedOperation
+	// ended is when the last operation ended, or the engine was made.
+	ended   time.Time
 	closing bool
 	// running waits for the current operation.
 	running sync.WaitGroup
@@ -54,7 +56,7 @@ type engine struct {
 
 // newEngine restores the operations that an earlier agent left in the records.
 func newEngine(log *slog.Logger, runner Runner, records *records, sources *sources, plans *plans) (*engine, error) {
-	e := &engine{log: log, runner: runner, records: records, sources: sources, plans: plans, operations: map[string]*trackedOperation{}, forgotten: make(chan struct{}, 1)}
+	e := &engine{log: log, runner: runner, records: records, sources: sources, plans: plans, operations: map[string]*trackedOperation{}, ended: time.Now(), forgotten: make(chan struct{}, 1)}
 	ids, err := records.ids()
 	if err != nil {
 		return nil, err
@@ -186,7 +188,7 @@ func (e *engine) finish(o *trackedOperation, result *proto.Operation) {
 	defer e.mu.Unlock()
 	// Who sees the operation end may start the next one at once.
 	e.sources.release()
-	e.current = nil
+	e.current, e.ended = nil, time.Now()
 	o.replace(bare)
 	e.prune()
 }
@@ -212,6 +214,16 @@ func (e *engine) busy() string {
 		return ""
 	}
 	return e.current.snapshot().GetId()
+}
+
+// idle returns for how long there was no operation; 0 while there is one.
+func (e *engine) idle() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.current != nil {
+		return 0
+	}
+	return time.Since(e.ended)
 }
 
 // stopping reports whether the agent is about to end.

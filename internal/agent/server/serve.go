@@ -85,10 +85,7 @@ func (s *Server) grpcOptions() []grpc.ServerOption {
 func (s *Server) endWhenIdle(ctx context.Context, cancel context.CancelCauseFunc) {
 	timeout := s.options.IdleTimeout
 	for {
-		if s.engine.busy() != "" {
-			s.activity.touch()
-		}
-		idle := s.activity.idle()
+		idle := min(s.activity.idle(), s.engine.idle())
 		if idle >= timeout {
 			cancel(ErrIdle)
 			return

@@ -9,11 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
@@ -21,46 +20,34 @@ import (
 )
 
 func TestAnAgentThatNobodyNeedsEnds(t *testing.T) {
-	g := NewWithT(t)
-	runner := newScriptedRunner()
-	server, err := New(Options{Dir: t.TempDir(), Runner: runner, IdleTimeout: 200 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
-	g.Expect(err).NotTo(HaveOccurred())
-	defer server.Close()
-	address := "unix:" + filepath.Join(shortDir(t), "s")
-	listener, err := Listen(address)
-	g.Expect(err).NotTo(HaveOccurred())
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(context.Background(), listener) }()
-
-	// A running operation keeps it, although nobody calls.
-	agent, err := client.New(address, client.Options{})
-	g.Expect(err).NotTo(HaveOccurred())
-	defer agent.Close()
-	g.Expect(agent.StartOperation(t.Context(), request("a"))).Error().NotTo(HaveOccurred())
-	g.Consistently(ended).WithTimeout(time.Second).ShouldNot(Receive())
-	runner.end <- &proto.Operation{State: succeeded}
-
-	// Health checks do not.
-	stop := make(chan struct{})
-	defer close(stop)
-	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	g.Expect(err).NotTo(HaveOccurred())
-	defer connection.Close()
-	health := func() (*grpc_health_v1.HealthCheckResponse, error) {
-		return grpc_health_v1.NewHealthClient(connection).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
-	}
-	g.Expect(health()).To(HaveField("Status", grpc_health_v1.HealthCheckResponse_SERVING))
-	go func() {
-		for ticker := time.NewTicker(20 * time.Millisecond); ; {
-			select {
-			case <-ticker.C:
-				_, _ = health()
-			case <-stop:
-				return
-			}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		runner := newScriptedRunner()
+		server, err := New(Options{Dir: dir, Runner: runner, IdleTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)})
+		g.Expect(err).NotTo(HaveOccurred())
+		defer server.Close()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go server.endWhenIdle(ctx, cancel)
+		after := func(pause time.Duration) error {
+			time.Sleep(pause)
+			synctest.Wait()
+			return context.Cause(ctx)
 		}
-	}()
-	g.Eventually(ended).WithTimeout(patience).Should(Receive(MatchError(ErrIdle)))
+
+		g.Expect(after(59 * time.Second)).To(Succeed())
+		_, err = server.engine.start(request("a"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(after(time.Hour+30*time.Second)).To(Succeed(), "an operation keeps it, although nobody calls")
+		runner.end <- &proto.Operation{State: succeeded}
+		g.Expect(after(59*time.Second)).To(Succeed(), "the time counts from the end of the operation")
+		call := server.activity.begin(proto.Agent_GetInfo_FullMethodName)
+		g.Expect(after(time.Hour)).To(Succeed(), "so does a call")
+		call()
+		g.Expect(after(59*time.Second)).To(Succeed(), "the time counts from the end of the call")
+		server.activity.begin(grpc_health_v1.Health_Check_FullMethodName)
+		g.Expect(after(2*time.Second)).To(MatchError(ErrIdle), "a health check is no call")
+	})
 }
 
 func TestAnOpenWatchKeepsTheAgent(t *testing.T) {

@@ -58,7 +58,7 @@ func TestAgentIsReachedFromTheStartOfItsContainerToItsEnd(t *testing.T) {
 
 	s.finish(pod)
 	s.Eventually(connect).Should(MatchError(runtime.ErrNoAgent))
-	s.Expect(s.runtime.connections.get(keyOf(workspace))).To(BeZero())
+	s.Eventually(func() connection { return s.runtime.connections.get(keyOf(workspace)) }).Should(BeZero(), "it is closed a moment later")
 	s.Expect(first.GetInfo(t.Context())).Error().NotTo(HaveOccurred(), "who holds the connection gets what the agent sent last")
 }
 

@@ -35,13 +35,13 @@ func TestWorkspaceIsReadyExactlyWhileItsPodServes(t *testing.T) {
 		container := &status.ContainerStatuses[0]
 		container.Ready, container.State = false, corev1.ContainerState{Terminated: &crash}
 	})
-	s.Eventually(s.status(workspace), soon).Should(And(
+	s.Eventually(s.status(workspace)).Should(And(
 		beUnready(autov1alpha1.CrashLoopBackOffReason), HaveField("Message", ContainSubstring("ran out of memory")), HaveField("Address", BeEmpty())))
 	s.report(pod, running(pod, address))
-	s.Eventually(s.status(workspace), soon).Should(beReady())
+	s.Eventually(s.status(workspace)).Should(beReady())
 
 	s.Expect(s.client.Delete(t.Context(), pod)).To(Succeed())
-	s.Eventually(s.status(workspace), soon).Should(beUnready(autov1alpha1.PodTerminatingReason))
+	s.Eventually(s.status(workspace)).Should(beUnready(autov1alpha1.PodTerminatingReason))
 	s.finish(pod)
 	next := s.pod(workspace, pod.UID)
 	s.run(next, address)

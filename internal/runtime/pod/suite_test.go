@@ -230,6 +230,3 @@ func beUnready(reason string) types.GomegaMatcher {
 func (s *stage) get(name string, into ctrlclient.Object) error {
 	return s.client.Get(s.t.Context(), ctrlclient.ObjectKey{Namespace: s.namespace, Name: name}, into)
 }
-
-// soon is how long it may take until something that is watched shows.
-const soon = 2 * time.Second

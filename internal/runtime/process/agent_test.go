@@ -54,7 +54,7 @@ func TestRealAgentIsStartedFoundAgainHealedAndRemoved(t *testing.T) {
 	g.Expect(info.GetPulumiVersion()).To(HavePrefix("v3."))
 
 	kill(g, agent)
-	g.Eventually(second.Events(), notice).Should(Receive())
+	g.Eventually(second.Events(), patience).Should(Receive())
 	g.Expect(makeReady(g, second, workspace)).NotTo(Equal(agent))
 
 	deleteAll(g, second, workspace)
@@ -65,7 +65,7 @@ func TestRealAgentIsStartedFoundAgainHealedAndRemoved(t *testing.T) {
 func TestRealAgentEndsWhenNobodyNeedsItAndStartsOnDemand(t *testing.T) {
 	g := NewWithT(t)
 	options := realAgent(t, g)
-	options.IdleTimeout = 300 * time.Millisecond
+	options.IdleTimeout = 2 * time.Second // longer than it takes to call an agent that starts
 	r := newRuntime(t, options)
 	workspace := newWorkspace("app", "1")
 	agent := makeReady(g, r, workspace)

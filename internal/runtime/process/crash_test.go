@@ -17,11 +17,11 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
-// notice is how long the end of an agent may stay unnoticed.
-const notice = time.Second
+// betweenAgents is a restart delay for tests that look at what there is between two agents.
+const betweenAgents = 3 * time.Second
 
 func TestKilledAgentIsNoticedAtOnceAndStartedAgain(t *testing.T) {
-	g, r, workspace := newBench(t, Options{})
+	g, r, workspace := newBench(t, Options{RestartDelay: betweenAgents})
 	start(t, r)
 	first := makeReady(g, r, workspace)
 	g.Eventually(r.Events(), patience).Should(Receive())
@@ -30,7 +30,7 @@ func TestKilledAgentIsNoticedAtOnceAndStartedAgain(t *testing.T) {
 
 	kill(g, first)
 
-	g.Eventually(r.Events(), notice).Should(Receive())
+	g.Eventually(r.Events(), patience).Should(Receive())
 	status, err := r.Ensure(t.Context(), workspace, false)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(status).To(And(
@@ -83,7 +83,7 @@ func TestAgentThatCrashesIsStartedAgainWithAGrowingDelay(t *testing.T) {
 	g.Eventually(ensure(r, workspace), patience, "10ms").Should(failure("failure 1 in a row"))
 	g.Eventually(ensure(r, workspace), patience, "10ms").Should(failure("failure 2 in a row"))
 	g.Eventually(ensure(r, workspace), patience, "10ms").Should(failure("failure 3 in a row"))
-	g.Expect(time.Since(started)).To(BeNumerically(">=", restartDelay(1)+restartDelay(2)))
+	g.Expect(time.Since(started)).To(BeNumerically(">=", restartDelay(defaultRestartDelay, 1)+restartDelay(defaultRestartDelay, 2)))
 	g.Expect(r.Ensure(t.Context(), workspace, false)).To(HaveField("Stalled", BeFalse()))
 }
 
@@ -91,11 +91,11 @@ func TestRestartDelayDoublesUpToItsLimit(t *testing.T) {
 	g := NewWithT(t)
 	var delays []time.Duration
 	for failures := 1; failures <= 8; failures++ {
-		delays = append(delays, restartDelay(failures))
+		delays = append(delays, restartDelay(time.Second, failures))
 	}
 	const s = time.Second
 	g.Expect(delays).To(Equal([]time.Duration{1 * s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 60 * s, 60 * s}))
-	g.Expect(restartDelay(1_000_000)).To(Equal(maxRestartDelay))
+	g.Expect(restartDelay(time.Second, 1_000_000)).To(Equal(maxRestartDelay))
 }
 
 func TestAgentThatCrashedOftenIsStalledUntilItListens(t *testing.T) {

@@ -41,7 +41,7 @@ func TestNewControllerFindsTheAgentOfOneThatWasKilled(t *testing.T) {
 	dir := newDir(t)
 	workspace := newWorkspace("app", "1")
 	killedController(g, dir, workspace)
-	r := newRuntime(t, Options{Dir: dir})
+	r := newRuntime(t, Options{Dir: dir, RestartDelay: betweenAgents})
 	start(t, r)
 	agent := recorded(g, r, workspace).Agent
 
@@ -54,7 +54,7 @@ func TestNewControllerFindsTheAgentOfOneThatWasKilled(t *testing.T) {
 	g.Expect(agentsIn(dir)).To(ConsistOf(agent.PID))
 
 	kill(g, agent)
-	g.Eventually(r.Events(), notice).Should(Receive())
+	g.Eventually(r.Events(), patience).Should(Receive())
 	g.Expect(r.Ensure(t.Context(), workspace, false)).To(HaveField("Message", ContainSubstring("the agent ended unexpectedly")))
 	g.Expect(makeReady(g, r, workspace)).NotTo(Equal(agent))
 }

@@ -73,6 +73,9 @@ type Options struct {
 	IdleTimeout time.Duration
 	// MaxAgents is how many agents keep to that: one that starts while more of them run ends moments after its work. 0 means any number.
 	MaxAgents int
+	// RestartDelay is how long an agent that crashed once is left alone before the next one starts, twice as long after each further crash in a
+	// row; defaultRestartDelay when zero.
+	RestartDelay time.Duration
 	// stopGrace is how long an agent that was told to end may take before it is killed; defaultStopGrace when zero.
 	stopGrace time.Duration
 	// startTimeout is how long an agent may take until it listens; defaultStartTimeout when zero.
@@ -89,6 +92,7 @@ type Options struct {
 // complete fills in defaults, makes the paths absolute and fails for what cannot work.
 func (o Options) complete() (Options, error) {
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
+	o.RestartDelay = cmp.Or(o.RestartDelay, defaultRestartDelay)
 	o.stopGrace = cmp.Or(o.stopGrace, defaultStopGrace)
 	o.startTimeout = cmp.Or(o.startTimeout, defaultStartTimeout)
 	if o.Dir == "" {

@@ -18,8 +18,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
-// connectWait bounds how long Connect waits for an agent that it started; that takes tens of milliseconds.
-const connectWait = 2 * time.Second
+// connectWait bounds how long Connect waits for an agent that it started; that takes tens of milliseconds, and seconds on a machine that has
+// much else to do. Whoever waited in vain is told of the agent by Events.
+const connectWait = 10 * time.Second
 
 // phase is where a workspace's agent stands.
 type phase int

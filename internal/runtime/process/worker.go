@@ -15,8 +15,8 @@ import (
 
 const (
 	// The delay before an agent that crashed is started again doubles from the first to the second value.
-	minRestartDelay = time.Second
-	maxRestartDelay = time.Minute
+	defaultRestartDelay = time.Second
+	maxRestartDelay     = time.Minute
 	// stalledFailures is the number of crashes in a row from which on somebody should have a look.
 	stalledFailures = 5
 	// An agent that ran for this long has worked: its crash is the first one in a row.
@@ -186,7 +186,7 @@ func (s *supervisor) fail(ctx context.Context, words string, offset int64) {
 	var delay time.Duration
 	s.update(ctx, func() {
 		s.failures++
-		delay = restartDelay(s.failures)
+		delay = restartDelay(s.runtime.options.RestartDelay, s.failures)
 		s.problem = fmt.Sprintf("the agent %s (failure %d in a row), it is started again at %s", words, s.failures,
 			time.Now().Add(delay).UTC().Format(time.RFC3339))
 		if tail != "" {
@@ -206,8 +206,8 @@ func (s *supervisor) fail(ctx context.Context, words string, offset int64) {
 }
 
 // restartDelay is how long to wait after so many crashes in a row.
-func restartDelay(failures int) time.Duration {
-	return backoff.Exponential(minRestartDelay, 2, int64(failures), maxRestartDelay)
+func restartDelay(first time.Duration, failures int) time.Duration {
+	return backoff.Exponential(first, 2, int64(failures), maxRestartDelay)
 }
 
 // agentOptions are those for an agent that starts now.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // logLines is how much of stack-controller's log a failed run shows.
@@ -41,24 +42,24 @@ func (s *Suite) Run(m *testing.M) (code int) {
 	log.SetOutput(io.Discard) // the git server tells every request
 	flag.Parse()
 	if err := flag.Set("test.parallel", strconv.Itoa(cmp.Or(s.AtOnce, 2)*runtime.NumCPU())); err != nil {
-		return failed(err)
+		return suite.Failed(err)
 	}
 	ctx := context.Background()
 	s.Options.Log = os.Stderr
 	system, err := stage.Start(ctx, s.Options)
 	if err != nil {
-		return failed(err)
+		return suite.Failed(err)
 	}
 	defer func() {
 		if code != 0 {
 			fmt.Fprintln(os.Stderr, controlplane.Tail(system.ControllerLog(), logLines))
 		}
 		if err := system.Stop(); err != nil {
-			code = failed(err)
+			code = suite.Failed(err)
 		}
 	}()
 	if err := s.SetUp(ctx, system); err != nil {
-		return failed(err)
+		return suite.Failed(err)
 	}
 	code = m.Run()
 	if s.Leaks == nil {
@@ -66,15 +67,10 @@ func (s *Suite) Run(m *testing.M) (code int) {
 	}
 	leaks, err := s.Leaks(ctx, system)
 	if err != nil {
-		return failed(err)
+		return suite.Failed(err)
 	}
 	if len(leaks) > 0 {
-		return failed(fmt.Errorf("secrets were written to %v", leaks))
+		return suite.Failed(fmt.Errorf("secrets were written to %v", leaks))
 	}
 	return code
-}
-
-func failed(err error) int {
-	fmt.Fprintln(os.Stderr, err)
-	return 1
 }

@@ -1,0 +1,49 @@
+// Package suite divides the tests into two suites. The short one, "make test", proves each promise once, within minutes; the long one,
+// "make test-all", runs everything: further cases, what needs pods and nodes, guides as they are written, and random faults.
+//
+// A test says itself that it is long, by calling Long or, for all tests of a package, Main. "go test -short" leaves it out.
+package suite
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// Long leaves the test out of the short suite. why says what makes it long, or which test of the short suite proves the same promise.
+func Long(t testing.TB, why string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip(skipped(why))
+	}
+}
+
+// LongPackage ends the test binary at once in the short suite. TestMain calls it before it starts a server.
+func LongPackage(why string) {
+	if Short() {
+		fmt.Println(skipped(why))
+		os.Exit(0)
+	}
+}
+
+// Short reports whether the short suite runs, also before the testing package has parsed its flags: for TestMain.
+func Short() bool {
+	if !flag.Parsed() {
+		flag.Parse()
+	}
+	return testing.Short()
+}
+
+func skipped(why string) string { return "only in the long suite: " + why }
+
+// Problem is what a line begins with that says what is wrong around the tests of a package.
+const Problem = "not excused: "
+
+// Failed says what a TestMain found wrong, such as a secret in a log, and returns the exit code. Unlike a test that failed, it is wrong even
+// when all is well the next time.
+func Failed(err error) (code int) {
+	fmt.Println(Problem + strings.ReplaceAll(err.Error(), "\n", " "))
+	return 1
+}
