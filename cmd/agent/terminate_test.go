@@ -12,6 +12,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	provider "github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // sleeper is a program with a resource that takes its time to be created.
@@ -26,6 +27,7 @@ resources:
 `
 
 func TestAPodThatIsDeletedReportsHowItsOperationEnded(t *testing.T) {
+	suite.Long(t, "waits as long as an agent that nobody answers")
 	b := newBench(t)
 	b.Expect(provider.Install(t.Context(), filepath.Join(b.dir, "home", ".pulumi"))).To(Succeed())
 	a := b.start("--termination-grace=10m")

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // matchesSimply is what a pattern means: it tries all that ** can stand for.
@@ -129,6 +130,7 @@ func repeated(count int, pattern func(int) string) *Selection {
 }
 
 func TestUsualPatternsAreMatchedWithManyFiles(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	files := manyFiles(func(i int) string { return fmt.Sprintf("apps/team-%d/service-%d/file-%d.json", i%100, i%1000, i) })
 	for name, selection := range map[string]*Selection{
 		"directories": repeated(256, func(i int) string { return fmt.Sprintf("apps/team-%d/service-%d", i, i) }),

@@ -20,6 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 	"github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/tests/allocation"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // plant makes a commit of a tree that git itself would refuse to write, as the branch main.
@@ -132,6 +133,7 @@ func band(w io.Writer, number byte, content []byte) error {
 }
 
 func TestHostilePacksAreRefused(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	sha := strings.Repeat("a", 40)
 	zeros := make([]byte, 32<<20)
 	small := []byte("base")

@@ -22,6 +22,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const (
@@ -41,9 +42,8 @@ var productionLimits = archive.Limits{MaxDownloadSize: 256 << 20, MaxUnpackedSiz
 // TestHostileRepositoriesFitTheContainer has more checkouts, and as many looks, as the controller has at the same time, each of a
 // repository that takes as much memory as it can, in a process with the controller's limits.
 func TestHostileRepositoriesFitTheContainer(t *testing.T) {
-	if testing.Short() {
-		t.Skip("uses a lot of memory")
-	}
+	suite.WithoutRaceDetector(t)
+	suite.Long(t, "takes as much memory as it may")
 	g := NewWithT(t)
 	packs := map[string][]byte{}
 	var shas []string

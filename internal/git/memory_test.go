@@ -16,13 +16,12 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // TestMemoryDoesNotGrowWithTheRepository checks out 40 MiB that do not compress, most of it in one file, and watches the heap.
 func TestMemoryDoesNotGrowWithTheRepository(t *testing.T) {
-	if testing.Short() {
-		t.Skip("writes a hundred megabytes")
-	}
+	suite.Long(t, "takes as much memory as it may")
 	g := NewWithT(t)
 	o, url := repository(t)
 	o.write("big", random(-1, 30<<20))

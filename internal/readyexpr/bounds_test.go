@@ -15,6 +15,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/allocation"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestReadyExprWorksWithTextsAndLists(t *testing.T) {
@@ -94,6 +95,7 @@ func nastyExpressions() map[string]string {
 }
 
 func TestReadyExprAllocatesAtMostAMegabyte(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	self, dep := largestStacks()
 	for name, stacks := range map[string][2]*pulumiv1.Stack{"text": self, "entries": dep} {
 		for what, expression := range nastyExpressions() {

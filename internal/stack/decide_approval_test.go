@@ -15,6 +15,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const planDigest = "sha256:plan"
@@ -294,6 +295,7 @@ func planCases() map[string]func(*observation) {
 
 // TestNothingIsCarriedOutThatWasNotApproved goes through the states of the model, each with every plan.
 func TestNothingIsCarriedOutThatWasNotApproved(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	wrong, states, applied, cases := map[string]int{}, 0, 0, planCases()
 	modelSpaces(func(s *modelState) {
 		if s.dependency != "met" && !s.deleting || s.source != "same" && s.source != "new" || s.lastKind == autov1alpha1.UpdateTypePreview ||

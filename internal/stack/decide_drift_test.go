@@ -15,6 +15,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // watchful is a Stack that is up to date and looks for drift.
@@ -336,6 +337,7 @@ func TestDriftCheckThatIsNeverStartedIsAFailure(t *testing.T) {
 
 // TestDriftChecksNeverStandInTheWay goes through the states of the model, each with every kind of check.
 func TestDriftChecksNeverStandInTheWay(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	running := checked(0)
 	running.Status = autov1alpha1.UpdateStatus{StartTime: new(ago(time.Second))}
 	checks := map[string]*autov1alpha1.Update{"none": nil, "runs": running, "ended": checked(0, gone("a:b:C", "x"))}

@@ -14,6 +14,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The values of what a decision is made from, as far as they make a difference.
@@ -357,6 +358,7 @@ func (s *modelState) startable(d decision) bool {
 
 // TestEveryStateHasADecisionThatKeepsThePromises goes through all combinations of what a decision is made from.
 func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)
 	start, states := time.Now(), 0
 	reached := map[action]int{}

@@ -21,6 +21,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // wakersFile has what brings a Stack back, for each reason that it can show. The page docs/conditions.md is made from it.
@@ -163,6 +164,7 @@ func findRefusals(t *testing.T, found wakers) {
 
 // TestWakersOfEachReasonAreWrittenDown finds out what brings a Stack back from each reason, and that nothing else is documented.
 func TestWakersOfEachReasonAreWrittenDown(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)
 	found := findWakers(t)
 	for reason, all := range found {

@@ -19,6 +19,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The values of what a decision is made from, as far as they make a difference.
@@ -355,6 +356,7 @@ func (s *modelState) endings(permanent bool) []string {
 
 // TestEveryStateHasADecisionThatKeepsThePromises goes through all combinations of what a decision is made from.
 func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)
 	begin, states := time.Now(), 0
 	objects := newModelObjects()

@@ -14,6 +14,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestOutputKeys(t *testing.T) {
@@ -107,6 +108,7 @@ func TestSecretHoldsAsManyOutputsAsItCan(t *testing.T) {
 }
 
 func TestSecretOfAnyOutputsIsAccepted(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	tests := map[string]func(i int) (string, *proto.Output){
 		"a thousand": func(i int) (string, *proto.Output) { return fmt.Sprint("output", i), large(100) },
 		"very many small ones": func(i int) (string, *proto.Output) {

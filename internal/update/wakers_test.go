@@ -12,6 +12,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/source"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // wakersFile has what brings an Update back, for each reason that it waits for. The page docs/conditions.md is made from it.
@@ -63,6 +64,7 @@ func findWakers() wakers {
 
 // TestWakersOfEachReasonAreWrittenDown finds out what brings an Update back from each reason, and that nothing else is documented.
 func TestWakersOfEachReasonAreWrittenDown(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)
 	content, err := json.MarshalIndent(findWakers(), "", "  ")
 	g.Expect(err).NotTo(HaveOccurred())

@@ -16,6 +16,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/runtime"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // modelState is one combination of what a decision is made from, and of what the Workspace was before.
@@ -146,6 +147,7 @@ func (s *modelState) broken(d decision, before, after *autov1alpha1.Workspace) (
 
 // TestEveryStateHasADecisionThatKeepsThePromises goes through all combinations of what a decision is made from.
 func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)
 	begin, states := time.Now(), 0
 	reached, wrong := map[state]int{}, map[string]int{}

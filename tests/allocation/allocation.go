@@ -4,13 +4,15 @@ package allocation
 import (
 	"math"
 	"runtime"
+
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // Of returns how many bytes the call allocates in all, at least: what goes on in the background counts, too, so the call is
 // made three times. Under the race detector, which allocates for itself and empties pools, it is made once and the result is 0;
-// "make test" runs the tests that measure memory without it as well.
+// "make test" runs the tests that measure memory without it as well: see suite.WithoutRaceDetector.
 func Of(call func()) uint64 {
-	if raceDetector {
+	if suite.RaceDetector {
 		call()
 		return 0
 	}

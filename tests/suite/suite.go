@@ -28,6 +28,15 @@ func LongPackage(why string) {
 	}
 }
 
+// WithoutRaceDetector leaves the test out under the race detector: it has one goroutine and takes many times as long there, or it measures
+// memory, which the detector needs much of. Both suites run such tests in a group without the detector, which finds them by this call.
+func WithoutRaceDetector(t testing.TB) {
+	t.Helper()
+	if RaceDetector {
+		t.Skip("only without the race detector")
+	}
+}
+
 // Short reports whether the short suite runs, also before the testing package has parsed its flags: for TestMain.
 func Short() bool {
 	if !flag.Parsed() {

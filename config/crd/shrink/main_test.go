@@ -180,7 +180,7 @@ func TestShippedDefinitionsAreShrunk(t *testing.T) {
 	g := NewWithT(t)
 	files, err := filepath.Glob(filepath.Join("..", "bases", "*.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(files).To(HaveLen(4))
+	g.Expect(files).To(HaveLen(5))
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		g.Expect(err).NotTo(HaveOccurred())

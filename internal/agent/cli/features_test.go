@@ -9,10 +9,12 @@ import (
 	"github.com/blang/semver"
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 func TestVersionsHaveTheFlagsThatTheTableSays(t *testing.T) {
+	suite.Long(t, "runs the oldest CLI")
 	for _, name := range []string{"pulumi-oldest", "pulumi"} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -11,13 +11,12 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // A node that lost its power, or a network that drops packets, closes no connection.
 func TestADeadPeerIsNoticedWithinAMinute(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes half a minute")
-	}
+	suite.Long(t, "waits half a minute for a peer that is gone")
 	t.Parallel()
 	g := NewWithT(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

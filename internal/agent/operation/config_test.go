@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // configProgram returns its whole configuration.
@@ -213,6 +214,7 @@ func TestOneValueDoesNotDependOnWhatTheOthersAre(t *testing.T) {
 }
 
 func TestConfigurationFileOfTheSourceIsReadWithCare(t *testing.T) {
+	suite.Long(t, "further inputs of an operation")
 	f := newFixture(t)
 	f.write("Pulumi.yaml", "name: demo\nruntime: yaml\nconfig:\n  kept: {type: string, default: none}\noutputs:\n  kept: ${kept}\n")
 	f.write("Pulumi.prod.yaml", "config:\n  demo:kept: of another stack\n")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // expectsNoDrift asks for a refresh that finds nothing.
@@ -88,6 +89,7 @@ func TestDriftDoesNotKeepResourcesFromBeingDestroyed(t *testing.T) {
 }
 
 func TestOfMuchDriftOnlySomeIsNamed(t *testing.T) {
+	suite.Long(t, "further inputs of an operation")
 	f, dir := filesFixture(t, 8)
 	f.succeed(up)
 	for i := range 8 {

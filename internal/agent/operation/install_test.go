@@ -13,6 +13,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const providerProgram = `
@@ -59,6 +60,7 @@ func TestInstallRunsOnlyWhenItsInputsChanged(t *testing.T) {
 }
 
 func TestPluginThatCannotBeHadIsAFailedInstallation(t *testing.T) {
+	suite.Long(t, "further inputs of an operation")
 	f := newFixture(t)
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()

@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // withLanguage puts the language host of the tests beside the CLI, where an image has those of Pulumi.
@@ -20,6 +21,7 @@ func (f *fixture) withLanguage() {
 
 // The language hosts for Go, Node.js and Python cannot be had here. This shows that whatever runs a program does not matter.
 func TestProgramsOfOtherLanguagesAreInstalledAndRun(t *testing.T) {
+	suite.Long(t, "further inputs of an operation")
 	f := newFixture(t)
 	f.withLanguage()
 	f.write("Pulumi.yaml", "name: demo\nruntime: {name: outputs, options: {virtualenv: venv}}\n")

@@ -14,6 +14,7 @@ import (
 
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // noProcess is a process ID that no process has.
@@ -103,6 +104,7 @@ func TestLockOfAnotherIsReportedAndLeftAlone(t *testing.T) {
 }
 
 func TestPendingOperationsOfAPodThatWasKilledAreLookedAtInTheNext(t *testing.T) {
+	suite.Long(t, "further things that an earlier operation leaves")
 	f := sleeper(t, "seconds: 1000", func(options *runner.Options) { options.ExclusiveHost = true })
 	_, ended := f.start()
 	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())

@@ -12,10 +12,12 @@ import (
 
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // The agent's directory, which knows whose the lock is, may go with the agent.
 func TestAgentThatEndsLeavesNoLockOfAProcessThatWasKilled(t *testing.T) {
+	suite.Long(t, "further things that an earlier operation leaves")
 	f := sleeper(t, "seconds: 1000, ignoreCancel: true")
 	cancel, ended := f.start()
 	f.Expect(f.locks()).To(HaveLen(1))
@@ -33,6 +35,7 @@ func TestAgentThatEndsLeavesNoLockOfAProcessThatWasKilled(t *testing.T) {
 }
 
 func TestLockThatTheCLICouldNotRemoveIsReleased(t *testing.T) {
+	suite.Long(t, "further things that an earlier operation leaves")
 	f := sleeper(t, "seconds: 1")
 	_, ended := f.start()
 	locks := filepath.Join(f.state, ".pulumi", "locks")

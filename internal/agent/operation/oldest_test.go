@@ -10,6 +10,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // oldest is the name of the test in which all tests run the oldest CLI.
@@ -33,6 +34,7 @@ func (f *fixture) has(feature cli.Feature) bool {
 
 // TestOldestCLIDoesAllThatMatters runs tests that otherwise have the newest CLI. TEST_ASSET_PULUMI_OLDEST names any other.
 func TestOldestCLIDoesAllThatMatters(t *testing.T) {
+	suite.Long(t, "runs the oldest CLI")
 	for name, test := range map[string]func(*testing.T){
 		"create and update":             TestFirstUpdateCreatesTheStackAndTheNextIsOneProcess,
 		"up, preview, refresh, destroy": TestEveryKindOfOperationIsOneProcess,
@@ -105,6 +107,7 @@ func aNewAgentDoesNotDisturbACLI(t *testing.T) {
 }
 
 func TestSecretsProviderOfAStackIsKeptByAnAgentThatDoesNotKnowIt(t *testing.T) {
+	suite.Long(t, "further states of a secrets provider")
 	f := newFixture(t)
 	service := newTransit(t)
 	f.write("Pulumi.yaml", secretProgram)

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // afterInterruption says what only the controller knows.
@@ -67,6 +68,7 @@ func TestDestroyAfterAPendingCreateIsNoProofThatNothingIsLeft(t *testing.T) {
 }
 
 func TestPendingUpdatesAndDeletionsAreTold(t *testing.T) {
+	suite.Long(t, "further things that an earlier operation leaves")
 	f := sleeper(t, "seconds: 0, deleteSeconds: 1000")
 	f.succeed(up)
 

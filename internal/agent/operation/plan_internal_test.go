@@ -15,9 +15,11 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestPlanThatIsTooLargeIsNotKept(t *testing.T) {
+	suite.Long(t, "further plans")
 	g := NewWithT(t)
 	from, to, back := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to"), filepath.Join(t.TempDir(), "back")
 	write := func(content []byte) { g.Expect(os.WriteFile(from, content, 0o600)).To(Succeed()) }
@@ -47,6 +49,7 @@ func TestPlanThatIsTooLargeIsNotKept(t *testing.T) {
 
 // A step with values of all kinds, and a thousand with long ones.
 func TestTextOfAPlanIsBoundedAndHasNoSecrets(t *testing.T) {
+	suite.Long(t, "further plans")
 	g := NewWithT(t)
 	record := newPlanRecord([]byte("key"), "inputs", redact.New("canary-value"))
 	step := func(op, name, inputs string) []byte {

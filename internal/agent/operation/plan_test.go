@@ -14,6 +14,7 @@ import (
 
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const (
@@ -145,6 +146,7 @@ func TestPlanOfOtherInputsIsStale(t *testing.T) {
 }
 
 func TestEqualPlansHaveEqualDigests(t *testing.T) {
+	suite.Long(t, "further plans")
 	f, dir := filesFixture(t, 3)
 	first := f.succeed(preview, saved).GetPlan().GetDigests()
 	second := f.succeed(preview, saved).GetPlan().GetDigests()
@@ -168,6 +170,7 @@ func TestEqualPlansHaveEqualDigests(t *testing.T) {
 }
 
 func TestPlanWithoutFileComparesInputsAndState(t *testing.T) {
+	suite.Long(t, "further plans")
 	f, dir := filesFixture(t, 1)
 	plan := f.succeed(preview, saved, withoutFile)
 	f.Expect(plan.GetPlan().GetSize()).To(BeZero())
@@ -180,6 +183,7 @@ func TestPlanWithoutFileComparesInputsAndState(t *testing.T) {
 }
 
 func TestPlanOfADestroyIsComparedBeforeAnythingIsDestroyed(t *testing.T) {
+	suite.Long(t, "further plans")
 	f, dir := filesFixture(t, 2)
 	f.succeed(up)
 	dontCreate := func(request *proto.StartOperationRequest) { request.CreateStack = false }
@@ -199,6 +203,7 @@ func TestPlanOfADestroyIsComparedBeforeAnythingIsDestroyed(t *testing.T) {
 }
 
 func TestPlanThatIsNotAsItWasSavedIsRefused(t *testing.T) {
+	suite.Long(t, "further plans")
 	f, dir := filesFixture(t, 1)
 	plan := f.succeed(preview, saved)
 	change := f.carriesOut(plan)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const simpleProgram = `
@@ -103,6 +104,7 @@ func TestMissingStackIsReportedUnlessItMayBeCreated(t *testing.T) {
 }
 
 func TestStackThatIsProbablyNewIsCreatedFirstAndOneThatExistsIsUsed(t *testing.T) {
+	suite.Long(t, "further inputs of an operation")
 	f := newFixture(t)
 	f.write("Pulumi.yaml", simpleProgram)
 	expectNew := func(request *proto.StartOperationRequest) { request.NewStack = true }
@@ -125,6 +127,7 @@ func TestStackThatIsProbablyNewIsCreatedFirstAndOneThatExistsIsUsed(t *testing.T
 }
 
 func TestRepeatedDestroyKnowsThatTheFirstOneRemovedTheStack(t *testing.T) {
+	suite.Long(t, "further things that an earlier operation leaves")
 	f := newDeployed(t)
 	remove := func(request *proto.StartOperationRequest) { request.CreateStack, request.Options.Remove = false, true }
 	f.succeed(destroy, remove)

@@ -11,6 +11,7 @@ import (
 
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const secretProgram = `
@@ -67,6 +68,7 @@ func TestSecretsAreEncryptedAndShownNowhere(t *testing.T) {
 }
 
 func TestKeyOfAnExistingStackIsTakenFromItsState(t *testing.T) {
+	suite.Long(t, "further states of a secrets provider")
 	f := newFixture(t)
 	f.write("Pulumi.yaml", secretProgram)
 	f.succeed(up, withConfig(secret("password", canary)))
@@ -97,6 +99,7 @@ func (f *fixture) salt() string {
 }
 
 func TestSaltThatCameWithTheSourceIsUsed(t *testing.T) {
+	suite.Long(t, "further states of a secrets provider")
 	f := newFixture(t)
 	f.write("Pulumi.yaml", secretProgram)
 	f.succeed(up, withConfig(secret("password", canary)))
@@ -129,6 +132,7 @@ outputs:
 }
 
 func TestPassphraseProblemsAreReportedAsSuch(t *testing.T) {
+	suite.Long(t, "further states of a secrets provider")
 	f := newFixture(t)
 	f.write("Pulumi.yaml", secretProgram)
 	withSecret := withConfig(secret("password", canary))

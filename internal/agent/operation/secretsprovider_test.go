@@ -12,6 +12,7 @@ import (
 
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // secretsProvider returns what the state of the stack says about its encryption: the kind, and the address of a service.
@@ -42,6 +43,7 @@ func (f *fixture) expectProvider(kind, url string) {
 }
 
 func TestSecretsProviderOfAStackIsChangedOnce(t *testing.T) {
+	suite.Long(t, "further states of a secrets provider")
 	f := newFixture(t)
 	service := newTransit(t)
 	f.write("Pulumi.yaml", secretProgram)
@@ -111,6 +113,7 @@ func TestStackIsCreatedWithItsSecretsProvider(t *testing.T) {
 }
 
 func TestOnlyWhatWritesTheStateChangesTheSecretsProvider(t *testing.T) {
+	suite.Long(t, "further states of a secrets provider")
 	f := newFixture(t)
 	service := newTransit(t)
 	f.write("Pulumi.yaml", secretProgram)
@@ -125,6 +128,7 @@ func TestOnlyWhatWritesTheStateChangesTheSecretsProvider(t *testing.T) {
 }
 
 func TestChangeOfTheSecretsProviderCanBeCutOffAnywhere(t *testing.T) {
+	suite.Long(t, "further states of a secrets provider")
 	f := newFixture(t)
 	service := newTransit(t)
 	f.write("Pulumi.yaml", secretProgram)
@@ -165,6 +169,7 @@ func TestChangeOfTheSecretsProviderCanBeCutOffAnywhere(t *testing.T) {
 }
 
 func TestChangeOfTheSecretsProviderThatFailsSaysWhy(t *testing.T) {
+	suite.Long(t, "further states of a secrets provider")
 	f := newFixture(t)
 	service := newTransit(t)
 	f.write("Pulumi.yaml", secretProgram)
@@ -189,6 +194,7 @@ func TestChangeOfTheSecretsProviderThatFailsSaysWhy(t *testing.T) {
 }
 
 func TestSecretsProviderOfTheSourceHasPrecedence(t *testing.T) {
+	suite.Long(t, "further states of a secrets provider")
 	f := newFixture(t)
 	service := newTransit(t)
 	f.write("Pulumi.yaml", secretProgram)

@@ -11,6 +11,7 @@ import (
 
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // shownProgram shows which stack configuration lay beside it when it ran.
@@ -99,6 +100,7 @@ func TestCommandsByHandWorkOnTheStackAsTheOperationDid(t *testing.T) {
 }
 
 func TestCommandsByHandWorkWithoutSecretsAndWithoutAFileInTheSource(t *testing.T) {
+	suite.Long(t, "further inputs of an operation")
 	f, workspace := newPod(t)
 	f.write("Pulumi.yaml", simpleProgram)
 	f.succeed(up, withConfig(text("a", "b")))
@@ -132,6 +134,7 @@ func TestAChangeByHandIsNotUsed(t *testing.T) {
 }
 
 func TestConfigurationOfTheSourceStaysAsItWasDelivered(t *testing.T) {
+	suite.Long(t, "further inputs of an operation")
 	f, _ := newPod(t)
 	f.write("Pulumi.yaml", shownProgram)
 	f.write("Pulumi.dev.yaml", sourceConfig)

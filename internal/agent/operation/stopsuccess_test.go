@@ -13,6 +13,7 @@ import (
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestOperationThatStopsSuccessfullyHasNotSucceeded(t *testing.T) {
@@ -44,6 +45,7 @@ func TestDestroyThatDestroysNothingHasToProveThatNothingIsLeft(t *testing.T) {
 
 // Pulumi ends successfully when it is asked to stop just before it has found out what to do.
 func TestDestroyThatIsStoppedAtAnyMomentTellsTheTruth(t *testing.T) {
+	suite.Long(t, "further moments in which an operation is stopped")
 	f := newFixture(t)
 	f.Expect(install.Install(t.Context(), filepath.Join(f.home, ".pulumi"))).To(Succeed())
 	f.sleep("seconds: 0")

@@ -14,6 +14,7 @@ import (
 
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // aWhile is a grace that no test waits for.
@@ -52,6 +53,7 @@ func TestAnAgentThatIsGoingToBeKilledCutsTheGrace(t *testing.T) {
 }
 
 func TestACLIThatDoesNotStopIsKilledBeforeTheAgentIs(t *testing.T) {
+	suite.Long(t, "further moments in which an operation is stopped")
 	f := newFixture(t)
 	f.write("Pulumi.yaml", simpleProgram)
 	f.replaceCLI("trap '' INT TERM\ntouch %q\nwhile :; do sleep 1; done\n")
@@ -66,6 +68,7 @@ func TestACLIThatDoesNotStopIsKilledBeforeTheAgentIs(t *testing.T) {
 }
 
 func TestWhatIsNotCutOffOtherwiseEndsBeforeTheAgentDoes(t *testing.T) {
+	suite.Long(t, "further moments in which an operation is stopped")
 	f := newFixture(t)
 	f.write("Pulumi.yaml", "name: demo\nruntime: yaml\noutputs:\n  token: {fn::secret: canary}\n")
 	f.succeed(up)

@@ -12,6 +12,7 @@ import (
 
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // runFor runs an update that may take so long, as the agent does with the timeout of a request.
@@ -31,6 +32,7 @@ func (f *fixture) timedOut(operation *proto.Operation, message string) {
 }
 
 func TestTimeoutEndsThePreparations(t *testing.T) {
+	suite.Long(t, "further moments in which an operation is stopped")
 	f := newFixture(t)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) { <-request.Context().Done() }))
 	defer server.Close()
@@ -51,6 +53,7 @@ resources:
 }
 
 func TestTimeoutEndsTheSearchForDrift(t *testing.T) {
+	suite.Long(t, "further moments in which an operation is stopped")
 	f := sleeper(t, "seconds: 0")
 	f.succeed(up)
 	f.sleep("seconds: 10")
@@ -61,6 +64,7 @@ func TestTimeoutEndsTheSearchForDrift(t *testing.T) {
 }
 
 func TestTimeoutDoesNotCutOffTheOutputsOfAnUpdateThatSucceeded(t *testing.T) {
+	suite.Long(t, "further moments in which an operation is stopped")
 	f := newFixture(t)
 	f.write("Pulumi.yaml", "name: demo\nruntime: yaml\noutputs:\n  token: {fn::secret: canary}\n")
 	f.succeed(up)

@@ -14,10 +14,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -108,11 +110,12 @@ func allGroups(ctx context.Context, short, race bool) ([]group, error) {
 		{name: "internal", dir: root, packages: []string{".", "./cmd/...", "./config/...", "./internal/..."}, cgo: race, flags: raced},
 	}
 	if race {
-		measured, _, err := split(ctx, "./internal/...", withMemory)
+		alone, err := withoutRaceDetector(root)
 		if err != nil {
 			return nil, err
 		}
-		groups = append(groups, group{name: "memory", dir: root, packages: measured, flags: plain})
+		alone.flags = append(alone.flags, plain...)
+		groups = append(groups, alone)
 	}
 	nodes, others, err := split(ctx, "./tests/...", withNodes)
 	if err != nil {
@@ -126,12 +129,33 @@ func allGroups(ctx context.Context, short, race bool) ([]group, error) {
 		group{name: "nodes", dir: root, packages: nodes, flags: append([]string{"-p=1"}, flags...)}), nil
 }
 
-const (
-	// withNodes starts nodes, for the packages whose tests depend on it.
-	withNodes = module + "tests/cluster"
-	// withMemory measures memory, which the race detector takes several times as much of.
-	withMemory = module + "tests/allocation"
-)
+// withNodes starts nodes, for the packages whose tests depend on it.
+const withNodes = module + "tests/cluster"
+
+// unraced finds the tests that are not for the race detector.
+var unraced = regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\) \{\n\tsuite\.WithoutRaceDetector\(t\)$`)
+
+// withoutRaceDetector is the group of the tests below internal that are not for the race detector.
+func withoutRaceDetector(root string) (group, error) {
+	g := group{name: "unraced", dir: root}
+	var tests []string
+	err := filepath.WalkDir(filepath.Join(root, "internal"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		found := unraced.FindAllSubmatch(content, -1)
+		for _, match := range found {
+			tests = append(tests, string(match[1]))
+		}
+		if pkg := strings.Replace(filepath.Dir(path), root, ".", 1); len(found) > 0 && !slices.Contains(g.packages, pkg) {
+			g.packages = append(g.packages, pkg)
+		}
+		return err
+	})
+	g.flags = []string{"-run=^(" + strings.Join(tests, "|") + ")$"}
+	return g, err
+}
 
 // split returns the packages with tests that match the pattern: those whose tests depend on the other package, and the rest.
 func split(ctx context.Context, pattern, dependency string) (with, without []string, err error) {

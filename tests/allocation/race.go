@@ -1,6 +1,0 @@
-//go:build race
-
-package allocation
-
-// raceDetector reports whether the calls run under the race detector.
-const raceDetector = true
