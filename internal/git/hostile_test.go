@@ -40,6 +40,7 @@ func treeLine(t testing.TB, mode, name, hash string) []byte {
 }
 
 func TestHostileTreesAreRefused(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	o, url := repository(t)
 	blob := gitWith(t, o.bare, []byte("content"), "hash-object", "-w", "--stdin")
 	sub := gitWith(t, o.bare, treeLine(t, "100644", "config", blob), "hash-object", "-w", "-t", "tree", "--stdin")

@@ -25,6 +25,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 const canary = "c4nary-s3cret-value"
@@ -145,6 +146,7 @@ func TestCredentialsThatTheURLCannotCarry(t *testing.T) {
 }
 
 func TestWhatServersAnswer(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	for _, tt := range []struct {
 		name string
 		kind git.Kind

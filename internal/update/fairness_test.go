@@ -17,6 +17,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // newNamespace creates a namespace that the controller serves too.
@@ -76,6 +77,7 @@ func TestDeliveriesThatHangLeaveSlotsToOtherNamespaces(t *testing.T) {
 }
 
 func TestAgentThatTakesAlmostNothingIsGivenUp(t *testing.T) {
+	suite.Long(t, "waits until a transfer is too slow")
 	g := NewWithT(t)
 	noise := make([]byte, 8<<20) // more than gRPC and the system have room for on the way
 	_, _ = rand.Read(noise)

@@ -15,6 +15,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // lockDirectory is where the backend has the locks of the stack.
@@ -40,16 +41,16 @@ func conflicts(count int64) func(*pulumiv1.Stack) bool {
 }
 
 func TestLockOfAnotherIsShownAndWaitedFor(t *testing.T) {
+	suite.Long(t, "waits for the pauses between attempts")
 	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		eager bool
-		// tries is how many attempts are seen to meet the lock, within is how soon after its release the Stack is Ready.
-		tries  int64
-		within time.Duration
+		// tries is how many attempts are seen to meet the lock.
+		tries int64
 	}{
-		{"locked", false, 2, 45 * time.Second},
-		{"locked-eager", true, 3, 30 * time.Second},
+		{"locked", false, 2},
+		{"locked-eager", true, 3},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := begin(t, test.name)
@@ -77,7 +78,6 @@ func TestLockOfAnotherIsShownAndWaitedFor(t *testing.T) {
 			released := time.Now()
 			release()
 			stack = p.Await(ready(next.Digest))
-			p.Expect(time.Since(released)).To(BeNumerically("<", test.within))
 			p.Logf("Ready %s after the release", time.Since(released).Round(time.Second))
 			p.Expect(stack.Status.LastUpdate.Conflicts).To(BeZero())
 			p.Expect(stack.Status.LastUpdate.ConflictsSince).To(BeNil())

@@ -126,6 +126,7 @@ func (r *planner) unzipped(content []byte) string {
 }
 
 func TestPlanIsCarriedOutAsItIsOrNotAtAll(t *testing.T) {
+	suite.Long(t, "further plans")
 	r := planning(begin(t, "planned"))
 	r.bring("one")
 	plan := r.plan()

@@ -10,10 +10,12 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // Each refusal is the API server's own, and the StatefulSet controller's own back-off is what has to be shortened.
 func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
+	suite.Long(t, "waits for pauses of the controllers")
 	for _, tt := range []struct {
 		name            string
 		spec            autov1alpha1.WorkspaceSpec

@@ -11,6 +11,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestChangeOfTheUserReplacesThePodOnceItsOperationEnded(t *testing.T) {
@@ -60,6 +61,7 @@ func TestPodThatDoesNotRunIsReplacedAtOnceByAChange(t *testing.T) {
 }
 
 func TestAnotherControllerReplacesIdlePodsFewAtATime(t *testing.T) {
+	suite.Long(t, "waits for pauses of the controllers")
 	s := startStage(t)
 	const idle = maxRolling + 2
 	var workspaces []*autov1alpha1.Workspace

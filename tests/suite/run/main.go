@@ -93,7 +93,7 @@ func run(ctx context.Context, output string, short, race bool) error {
 
 // allGroups finds the packages of the suite. What takes long begins first within a group.
 func allGroups(ctx context.Context, short, race bool) ([]group, error) {
-	flags := []string{"-vet=off", "-ldflags=-w"}
+	flags := []string{"-count=1", "-vet=off", "-ldflags=-w"}
 	if short {
 		flags = append(flags, "-short", "-timeout=10m")
 	} else {
