@@ -57,7 +57,7 @@ func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace
 	if err != nil {
 		return nil, err
 	}
-	return r.connections.put(key, opened), nil
+	return r.keep(ctx, workspace, opened), nil
 }
 
 // renewConnection opens a connection to the agent in the pod while its certificate is at hand. When the Secret was made anew, the
@@ -80,7 +80,7 @@ func (r *Runtime) renewConnection(ctx context.Context, workspace *autov1alpha1.W
 			return true, nil
 		}
 	}
-	r.connections.put(keyOf(workspace), opened)
+	r.keep(ctx, workspace, opened)
 	return false, nil
 }
 
@@ -110,8 +110,20 @@ func (r *Runtime) connectFirst(ctx context.Context, workspace *autov1alpha1.Work
 		closeLater(opened.client, 0)
 		return false
 	}
-	r.connections.put(keyOf(workspace), opened)
+	r.keep(ctx, workspace, opened)
 	return true
+}
+
+// keep shares a new connection with all who call the agent, and returns the one to use. When its pod went meanwhile, the connection may have
+// come too late to be dropped with it; the caller may still use it for closeGrace.
+func (r *Runtime) keep(ctx context.Context, workspace *autov1alpha1.Workspace, opened connection) *client.Client {
+	key := keyOf(workspace)
+	kept := r.connections.put(key, opened)
+	// The cache forgets a pod before deleted is called for it.
+	if pod, err := r.getPod(ctx, workspace); err == nil && (pod == nil || pod.UID != opened.pod) {
+		r.connections.drop(key, opened.pod)
+	}
+	return kept
 }
 
 // dial makes a connection to the agent in the pod, with the certificate. It connects when it is used.

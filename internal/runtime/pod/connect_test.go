@@ -62,6 +62,23 @@ func TestAgentIsReachedFromTheStartOfItsContainerToItsEnd(t *testing.T) {
 	s.Expect(first.GetInfo(t.Context())).Error().NotTo(HaveOccurred(), "who holds the connection gets what the agent sent last")
 }
 
+func TestConnectionToAPodThatWentMeanwhileIsNotKept(t *testing.T) {
+	s, workspace, pod, _ := startReady(t)
+	connected := func() connection { return s.runtime.connections.get(keyOf(workspace)) }
+	s.Expect(s.runtime.Connect(t.Context(), workspace)).Error().NotTo(HaveOccurred())
+	s.Expect(connected()).NotTo(BeZero())
+	certificate, err := s.runtime.certificate(t.Context(), workspace)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.finish(pod)
+	s.Eventually(connected).Should(BeZero())
+
+	// Somebody saw the pod before its end, and connects only now.
+	opened, err := s.runtime.dial(workspace, pod, certificate)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(s.runtime.keep(t.Context(), workspace, opened)).To(BeIdenticalTo(opened.client))
+	s.Expect(connected()).To(BeZero())
+}
+
 func TestPodOfAnEarlierWorkspaceIsNotReached(t *testing.T) {
 	s := startStage(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})

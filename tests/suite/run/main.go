@@ -14,14 +14,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -29,15 +26,6 @@ import (
 
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
-
-// group is packages that run with the same flags.
-type group struct {
-	name     string
-	dir      string // of the module
-	packages []string
-	cgo      bool
-	flags    []string
-}
 
 func main() {
 	output := flag.String("output", "bin", "the directory for flaky.txt and for what the tests reported, as JSON")
@@ -89,95 +77,6 @@ func run(ctx context.Context, output string, short, race bool) error {
 		}
 	}
 	return whole.print(os.Stdout, filepath.Join(output, "flaky.txt"))
-}
-
-// allGroups finds the packages of the suite. What takes long begins first within a group.
-func allGroups(ctx context.Context, short, race bool) ([]group, error) {
-	flags := []string{"-count=1", "-vet=off", "-ldflags=-w"}
-	if short {
-		flags = append(flags, "-short", "-timeout=10m")
-	} else {
-		flags = append(flags, "-timeout=60m")
-	}
-	raced := append([]string{"-p=2"}, flags...)
-	if race {
-		raced = append(raced, "-race")
-	}
-	plain := append([]string{"-p=2"}, flags...)
-	root := tools.RepositoryRoot()
-	groups := []group{
-		{name: "api", dir: filepath.Join(root, "api"), packages: []string{"./..."}, cgo: race, flags: raced},
-		{name: "internal", dir: root, packages: []string{".", "./cmd/...", "./config/...", "./internal/..."}, cgo: race, flags: raced},
-	}
-	if race {
-		alone, err := withoutRaceDetector(root)
-		if err != nil {
-			return nil, err
-		}
-		alone.flags = append(alone.flags, plain...)
-		groups = append(groups, alone)
-	}
-	nodes, others, err := split(ctx, "./tests/...", withNodes)
-	if err != nil {
-		return nil, err
-	}
-	if short {
-		return append(groups, group{name: "system", dir: root, packages: append(nodes, others...), flags: plain}), nil
-	}
-	return append(groups,
-		group{name: "system", dir: root, packages: others, flags: plain},
-		group{name: "nodes", dir: root, packages: nodes, flags: append([]string{"-p=1"}, flags...)}), nil
-}
-
-// withNodes starts nodes, for the packages whose tests depend on it.
-const withNodes = module + "tests/cluster"
-
-// unraced finds the tests that are not for the race detector.
-var unraced = regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\) \{\n\tsuite\.WithoutRaceDetector\(t\)$`)
-
-// withoutRaceDetector is the group of the tests below internal that are not for the race detector.
-func withoutRaceDetector(root string) (group, error) {
-	g := group{name: "unraced", dir: root}
-	var tests []string
-	err := filepath.WalkDir(filepath.Join(root, "internal"), func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		found := unraced.FindAllSubmatch(content, -1)
-		for _, match := range found {
-			tests = append(tests, string(match[1]))
-		}
-		if pkg := strings.Replace(filepath.Dir(path), root, ".", 1); len(found) > 0 && !slices.Contains(g.packages, pkg) {
-			g.packages = append(g.packages, pkg)
-		}
-		return err
-	})
-	g.flags = []string{"-run=^(" + strings.Join(tests, "|") + ")$"}
-	return g, err
-}
-
-// split returns the packages with tests that match the pattern: those whose tests depend on the other package, and the rest.
-func split(ctx context.Context, pattern, dependency string) (with, without []string, err error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-test", "-f", `{{.ImportPath}} {{join .Deps " "}}`, pattern)
-	cmd.Dir = tools.RepositoryRoot()
-	cmd.Stderr = os.Stderr
-	list, err := cmd.Output()
-	if err != nil {
-		return nil, nil, fmt.Errorf("list the packages with tests: %w", err)
-	}
-	for line := range strings.Lines(string(list)) {
-		fields := strings.Fields(line)
-		name, isTest := strings.CutSuffix(fields[0], ".test")
-		switch {
-		case !isTest:
-		case slices.Contains(fields[1:], dependency):
-			with = append(with, name)
-		default:
-			without = append(without, name)
-		}
-	}
-	return with, without, nil
 }
 
 // run runs the group, writes what it reported into the output directory, and adds it to the report. The error is about the run, not about tests.

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
+
+// group is packages that run with the same flags.
+type group struct {
+	name     string
+	dir      string // of the module
+	packages []string
+	cgo      bool
+	flags    []string
+}
+
+// allGroups finds the packages of the suite. What takes long begins first within a group.
+func allGroups(ctx context.Context, short, race bool) ([]group, error) {
+	flags := []string{"-count=1", "-vet=off", "-ldflags=-w"}
+	if short {
+		flags = append(flags, "-short", "-timeout=10m")
+	} else {
+		flags = append(flags, "-timeout=60m")
+	}
+	raced := append([]string{"-p=2"}, flags...)
+	if race {
+		raced = append(raced, "-race")
+	}
+	plain := append([]string{"-p=2"}, flags...)
+	root := tools.RepositoryRoot()
+	internal, err := testPackages(ctx, ".", "./cmd/...", "./config/...", "./internal/...")
+	if err != nil {
+		return nil, err
+	}
+	product := group{name: "internal", dir: root, cgo: race, flags: raced}
+	for _, pkg := range internal {
+		product.packages = append(product.packages, pkg.name)
+	}
+	groups := []group{{name: "api", dir: filepath.Join(root, "api"), packages: []string{"./..."}, cgo: race, flags: raced}, product}
+	if race {
+		alone, err := withoutRaceDetector(root)
+		if err != nil {
+			return nil, err
+		}
+		alone.flags = append(alone.flags, plain...)
+		groups = append(groups, alone)
+	}
+	tests, err := testPackages(ctx, "./tests/...")
+	if err != nil {
+		return nil, err
+	}
+	system, nodes := group{name: "system", dir: root, flags: plain}, group{name: "nodes", dir: root, flags: append([]string{"-p=1"}, flags...)}
+	for _, pkg := range tests {
+		if pkg.nodes && !short {
+			nodes.packages = append(nodes.packages, pkg.name)
+		} else {
+			system.packages = append(system.packages, pkg.name)
+		}
+	}
+	if short {
+		return append(groups, system), nil
+	}
+	return append(groups, system, nodes), nil
+}
+
+// withNodes starts nodes, for the packages whose tests depend on it.
+const withNodes = module + "tests/cluster"
+
+// unraced finds the tests that are not for the race detector.
+var unraced = regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\) \{\n\tsuite\.WithoutRaceDetector\(t\)$`)
+
+// withoutRaceDetector is the group of the tests below internal that are not for the race detector.
+func withoutRaceDetector(root string) (group, error) {
+	g := group{name: "unraced", dir: root}
+	var tests []string
+	err := filepath.WalkDir(filepath.Join(root, "internal"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		found := unraced.FindAllSubmatch(content, -1)
+		for _, match := range found {
+			tests = append(tests, string(match[1]))
+		}
+		if pkg := strings.Replace(filepath.Dir(path), root, ".", 1); len(found) > 0 && !slices.Contains(g.packages, pkg) {
+			g.packages = append(g.packages, pkg)
+		}
+		return err
+	})
+	g.flags = []string{"-run=^(" + strings.Join(tests, "|") + ")$"}
+	return g, err
+}
+
+// testPackage is a package with tests.
+type testPackage struct {
+	name string
+	// files is how many files of tests it has.
+	files int
+	// nodes says that its tests can start a cluster with a node.
+	nodes bool
+}
+
+// testPackages finds the packages that match the patterns, those with the most files first: they take longest.
+func testPackages(ctx context.Context, patterns ...string) (found []testPackage, err error) {
+	format := `{{.ImportPath}} {{.Dir}} {{join .Deps " "}}`
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-test", "-f", format}, patterns...)...)
+	cmd.Dir = tools.RepositoryRoot()
+	cmd.Stderr = os.Stderr
+	list, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the packages with tests: %w", err)
+	}
+	for line := range strings.Lines(string(list)) {
+		fields := strings.Fields(line)
+		name, isTest := strings.CutSuffix(fields[0], ".test")
+		if !isTest {
+			continue
+		}
+		files, err := filepath.Glob(filepath.Join(fields[1], "*_test.go"))
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, testPackage{name: name, files: len(files), nodes: slices.Contains(fields[2:], withNodes)})
+	}
+	slices.SortStableFunc(found, func(a, b testPackage) int { return cmp.Compare(b.files, a.files) })
+	return found, nil
+}
