@@ -31,7 +31,7 @@ import (
 
 // A Secret that is gone, a pod that goes and troubles that last are what the controller finds when it is back.
 func TestControllerThatWasAwayGoesOn(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "stops the node or the controller")
 	g := NewWithT(t)
 	ctx := t.Context()
 	app, recorder := deployRecorded(ctx, t, "secret-deleted")
@@ -93,7 +93,7 @@ func TestControllerThatWasAwayGoesOn(t *testing.T) {
 }
 
 func TestNodeThatIsLostIsShownAndItsReturnHeals(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "stops the node or the controller")
 	g := NewWithT(t)
 	const name = "node-lost"
 	ctx := t.Context()
@@ -141,7 +141,7 @@ func TestNodeThatIsLostIsShownAndItsReturnHeals(t *testing.T) {
 }
 
 func TestNodeThatIsDrainedDuringAnUpdateEndsItAndTheNextPodTakesItUp(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "stops the node or the controller")
 	a := deploySleeping(t, "node-drained", "")
 	running := a.begin("seconds: 10", "create start")
 	pod := a.pod()
@@ -171,7 +171,7 @@ func TestNodeThatIsDrainedDuringAnUpdateEndsItAndTheNextPodTakesItUp(t *testing.
 }
 
 func TestOtherAgentComesToIdlePodsAtOnceAndToBusyOnesAfterTheirOperation(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "stops the node or the controller")
 	idle, busy := deploySleeping(t, "upgrade-idle", "seconds: 0"), deploySleeping(t, "upgrade-busy", "")
 	idlePod, busyPod := idle.pod(), busy.pod()
 	running := busy.begin("seconds: 45", "create start")
@@ -205,7 +205,7 @@ func TestOtherAgentComesToIdlePodsAtOnceAndToBusyOnesAfterTheirOperation(t *test
 }
 
 func TestTaintOfTheNodeIsShownAndItsEndHeals(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "stops the node or the controller")
 	g := NewWithT(t)
 	taint := func(ctx context.Context, taint string) {
 		_, err := kubectl(ctx, "taint", "nodes", "--all", taint)

@@ -24,7 +24,7 @@ import (
 )
 
 func TestCustomisedStackBecomesReadyAndItsPodIsAsItSays(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "further settings of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -65,7 +65,7 @@ func TestCustomisedStackBecomesReadyAndItsPodIsAsItSays(t *testing.T) {
 }
 
 func TestChangedSecretConfigAndRevisionReachTheNextUpdateInTheSamePod(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "further settings of a pod")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()

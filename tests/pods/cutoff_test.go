@@ -29,7 +29,7 @@ var (
 )
 
 func TestUpdateThatIsCutOffIsTakenUp(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "cuts off updates in pods")
 	t.Parallel()
 	for name, test := range map[string]struct {
 		// before are the properties of the resource when the app is deployed, and during those of the update that is cut off.
@@ -99,7 +99,7 @@ func (a *sleepingApp) deleteSet(*corev1.Pod) {
 }
 
 func TestCreationThatWasCutOffIsReportedAndNotRepeated(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "cuts off updates in pods")
 	t.Parallel()
 	for name, kill := range map[string]func(*sleepingApp, *corev1.Pod){
 		"creation-without-agent": (*sleepingApp).killAgent,
@@ -136,7 +136,7 @@ func TestCreationThatWasCutOffIsReportedAndNotRepeated(t *testing.T) {
 }
 
 func TestDestroyWhosePodIsDeletedIsTakenUpByTheNextPod(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "cuts off updates in pods")
 	t.Parallel()
 	a := deploySleeping(t, "destroy-interrupted", "deleteSeconds: 8", func(stack *pulumiv1.Stack) {
 		stack.Spec.DestroyOnFinalize = true

@@ -57,7 +57,7 @@ func deployTalkative(t *testing.T, g *WithT, name string) {
 
 // One pod shows what people find in it. It has a log level, so that its log has more.
 func TestPodOfAWorkspace(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "runs commands in pods")
 	t.Parallel()
 	const name = "inside"
 	deployTalkative(t, NewWithT(t), name)
@@ -112,7 +112,7 @@ func expectCommandsByHand(g *WithT, run func(command string) (string, error)) {
 }
 
 func TestVariablesOfInitContainersReachTheProgram(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "runs commands in pods")
 	t.Parallel()
 	g := NewWithT(t)
 	const name = "dynamic"

@@ -76,7 +76,7 @@ func (d *deletions) of(g Gomega, pod *corev1.Pod) time.Time {
 }
 
 func TestChangedImageReplacesThePodAfterTheUpdateThatRuns(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "replaces pods")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -115,7 +115,7 @@ func TestChangedImageReplacesThePodAfterTheUpdateThatRuns(t *testing.T) {
 
 // A Stack tells its Workspace of a new image when the update that runs is over. Whoever edits a Workspace does not wait.
 func TestEditedWorkspaceKeepsItsPodUntilItsUpdateEnds(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "replaces pods")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()

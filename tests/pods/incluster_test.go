@@ -70,7 +70,7 @@ func deployedObjects(g *WithT, program string) string {
 // TestProgramHasTheRightsOfItsServiceAccount runs the example for a program that deploys into its own cluster: without the Role of the example
 // it may not, and the Role is enough.
 func TestProgramHasTheRightsOfItsServiceAccount(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "runs programs that call the API server")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()

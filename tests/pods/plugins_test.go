@@ -41,7 +41,7 @@ const (
 // TestPluginsComeFromASharedVolumeOrFromAMirror deploys the same program in new pods with both, and the volume is read-only. Neither needs the
 // Internet, which a cluster of the tests does not have.
 func TestPluginsComeFromASharedVolumeOrFromAMirror(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "installs plugins in pods")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()

@@ -31,7 +31,7 @@ const (
 )
 
 func TestAgentLetsInOnlyWhomItHasTo(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "calls agents in pods as strangers do")
 	t.Parallel()
 	for name, mode := range map[string]struct {
 		account    string

@@ -24,7 +24,7 @@ const shardKey = "sharding.fluxcd.io/key"
 // TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard is alone: it replaces the controller, twice. Both controllers see the pod, and
 // have the same ServiceAccount.
 func TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "two controllers with pods")
 	a := deploySleeping(t, "moved", "")
 	pod := a.pod()
 	main := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.FluxNamespace, Name: podstage.ControllerName}}

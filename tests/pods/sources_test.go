@@ -65,7 +65,7 @@ func sourceless(t *testing.T, g *WithT, name string, edit func(*autov1alpha1.Wor
 }
 
 func TestStackRunsTheProgramOfAnInitContainer(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "further programs in pods")
 	t.Parallel()
 	g := NewWithT(t)
 	key := sourceless(t, g, "generated", func(spec *autov1alpha1.WorkspaceSpec) {
@@ -75,7 +75,7 @@ func TestStackRunsTheProgramOfAnInitContainer(t *testing.T) {
 }
 
 func TestStackRunsTheProgramOfTheImage(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "further programs in pods")
 	t.Parallel()
 	g := NewWithT(t)
 	key := sourceless(t, g, "of-the-image", func(spec *autov1alpha1.WorkspaceSpec) {
@@ -95,7 +95,7 @@ func TestStackRunsTheProgramOfTheImage(t *testing.T) {
 }
 
 func TestWorkspaceAndUpdatesWorkWithoutAStack(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "further programs in pods")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -129,7 +129,7 @@ func TestWorkspaceAndUpdatesWorkWithoutAStack(t *testing.T) {
 }
 
 func TestReclaimedWorkspaceLeavesNoPodAndComesBackWhenItIsNeeded(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "further programs in pods")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -152,7 +152,7 @@ func TestReclaimedWorkspaceLeavesNoPodAndComesBackWhenItIsNeeded(t *testing.T) {
 }
 
 func TestIdleWorkspaceHasNoPodUntilTheNextUpdate(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "further programs in pods")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()

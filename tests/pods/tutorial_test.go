@@ -37,7 +37,7 @@ var tutorialReplacements = [][2]string{
 }
 
 func TestTutorialWorksAsItIsWritten(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "runs the commands of the tutorial")
 	t.Parallel()
 	g := NewWithT(t)
 	removeNamespaceAtEnd(t, g, tutorialNamespace)

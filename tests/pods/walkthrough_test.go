@@ -30,7 +30,7 @@ var walkthrough = client.ObjectKey{Namespace: "default", Name: "random-yaml"}
 // TestWalkthrough is what people who come from the Pulumi Kubernetes Operator read and type: its walkthrough, step by step.
 // Only the addresses of the repository and of Pulumi Cloud, and the image, are others.
 func TestWalkthrough(t *testing.T) {
-	suite.Long(t, "a further state of a pod")
+	suite.Long(t, "runs the commands of the walkthrough of the former operator")
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := t.Context()

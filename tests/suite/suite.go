@@ -1,7 +1,8 @@
 // Package suite divides the tests into two suites. The short one, "make test", proves each promise once, within minutes; the long one,
 // "make test-all", runs everything: further cases, what needs pods and nodes, guides as they are written, and random faults.
 //
-// A test says itself that it is long, by calling Long or, for all tests of a package, Main. "go test -short" leaves it out.
+// A test says itself that it is long, by calling Long or, for all tests of a package, LongPackage. "go test -short"
+// leaves it out.
 package suite
 
 import (
