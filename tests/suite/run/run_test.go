@@ -64,6 +64,14 @@ var runs = []struct {
 			}
 		}
 		func TestPasses(t *testing.T) {}`, says: "failed outside of its tests"},
+	{name: "killed", test: `
+		func TestKillsTheGoCommand(t *testing.T) {
+			if os.Mkdir("once", 0o700) == nil {
+				if parent, err := os.FindProcess(os.Getppid()); err == nil {
+					_ = parent.Kill()
+				}
+			}
+		}`, says: "the group killed failed"},
 	{name: "compiles-not", test: `func TestCompilesNot(t *testing.T) { x }`, says: "the group compiles-not failed"},
 }
 
