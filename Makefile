@@ -48,7 +48,7 @@ demo: ## Show the whole system at work on this machine; KEEP=1 leaves it running
 	@bin/demo $(if $(KEEP),-keep)
 
 .PHONY: demo-clean
-demo-clean: ## End and remove what "make demo" left running, or what a crash left
+demo-clean: ## End and remove what "make demo" left running, and what killed demos and tests left
 	@mkdir -p bin
 	@CGO_ENABLED=0 go build -o bin/demo ./tests/demo
 	@bin/demo -clean

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	provider "github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -29,7 +29,7 @@ resources:
 func TestAPodThatIsDeletedReportsHowItsOperationEnded(t *testing.T) {
 	suite.Long(t, "waits as long as an agent that nobody answers")
 	b := newBench(t)
-	b.Expect(provider.Install(t.Context(), filepath.Join(b.dir, "home", ".pulumi"))).To(Succeed())
+	b.Expect(programs.PutProvider(t.Context(), filepath.Join(b.dir, "home", ".pulumi"))).Error().NotTo(HaveOccurred())
 	a := b.start("--termination-grace=10m")
 	journal := filepath.Join(filepath.Dir(b.dir), "journal")
 	digest := b.push(a, fmt.Sprintf(sleeper, journal))

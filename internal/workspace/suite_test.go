@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -32,6 +31,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 	"github.com/stack-controller/stack-controller/internal/runtime/process"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -52,9 +52,8 @@ func TestMain(m *testing.M) {
 	code := controlplane.RunTests(m, controlplane.Options{CRDs: []string{controlplane.ProductCRDs()}}, func(cp *controlplane.ControlPlane) error {
 		cluster = cp
 		agentPath = filepath.Join(bin, "agent")
-		output, err := exec.Command("go", "build", "-o", agentPath, "../../cmd/agent").CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("build the agent: %w\n%s", err, output)
+		if err := programs.Put(context.Background(), programs.Agent, agentPath); err != nil {
+			return err
 		}
 		pulumiPath, err = tools.Path(context.Background(), "pulumi", nil)
 		return err

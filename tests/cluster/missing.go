@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/stack-controller/stack-controller/tests/supervise"
+	"github.com/stack-controller/stack-controller/tests/leftovers"
 )
 
 // Programs that come from Debian's packages.
@@ -58,7 +58,7 @@ func probeKernel() error {
 		return fmt.Errorf("a cluster needs the right to make namespaces and packet filters, and a kernel that has them: %w: %s: %w",
 			err, strings.TrimSpace(string(output)), errors.ErrUnsupported)
 	}
-	paths, err := supervise.CgroupPaths(fmt.Sprintf("stack-controller-probe-%d", os.Getpid()))
+	paths, err := leftovers.CgroupPaths(fmt.Sprintf("stack-controller-probe-%d", os.Getpid()))
 	if len(paths) == 0 {
 		err = errors.Join(err, errors.New("none is mounted"))
 	}

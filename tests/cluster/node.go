@@ -14,6 +14,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/tests/cluster/netns"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/leftovers"
 	"github.com/stack-controller/stack-controller/tests/supervise"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -80,7 +81,7 @@ func (c *Cluster) createCgroup() error {
 	if err := c.Supervisor().EndCgroupAtEnd(c.node.cgroup); err != nil {
 		return err
 	}
-	paths, err := supervise.CgroupPaths(c.node.cgroup)
+	paths, err := leftovers.CgroupPaths(c.node.cgroup)
 	if err != nil {
 		return err
 	}

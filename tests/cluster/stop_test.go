@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -19,6 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/images"
+	"github.com/stack-controller/stack-controller/tests/leftovers"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -209,4 +211,21 @@ func TestNothingOutlivesProgramThatIsKilled(t *testing.T) {
 	g.Expect(program.Process.Kill()).To(Succeed())
 	_ = program.Wait() // "signal: killed" is what the test is about
 	g.Eventually(f.left, patience).Should(BeEmpty())
+}
+
+func TestWhatAKilledSupervisorLeftIsSwept(t *testing.T) {
+	suite.Long(t, "needs a node")
+	g := NewWithT(t)
+	c, err := startWithPod(t.Context(), filepath.Join(t.TempDir(), "cluster"))
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = c.Stop() })
+	f, err := footprintOf(c)
+	g.Expect(err).NotTo(HaveOccurred())
+	checkFootprint(t, g, f)
+
+	g.Expect(syscall.Kill(c.Supervisor().PID(), syscall.SIGKILL)).To(Succeed())
+	g.Expect(c.Stop()).To(Succeed())
+	g.Expect(f.left()).NotTo(BeEmpty(), "there is something to sweep")
+	g.Expect(leftovers.Sweep(t.Output())).To(Succeed())
+	g.Expect(f.left()).To(BeEmpty())
 }

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -23,7 +23,7 @@ func newRecorder(ctx context.Context, dir string) (*recorder, error) {
 		return nil, err
 	}
 	home := filepath.Join(dir, "home")
-	if err := install.Install(ctx, home); err != nil {
+	if _, err := programs.PutProvider(ctx, home); err != nil {
 		return nil, err
 	}
 	r := &recorder{dir: dir}

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/background"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/leftovers"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -41,18 +41,22 @@ var needed = []string{
 // demo is one run.
 type demo struct {
 	*printer
-	record *background.Record
+	record *leftovers.Record
+	dir    string
 	stage  *stage.Stage
 	app    *stage.App
 	bare   time.Duration
 }
 
 func newDemo(out io.Writer) (*demo, error) {
-	record, err := newRecord()
-	if err != nil {
+	d := &demo{printer: newPrinter(out, steps)}
+	var err error
+	if d.record, err = leftovers.New(recordKind); err != nil {
 		return nil, err
 	}
-	return &demo{printer: newPrinter(out, steps), record: record}, nil
+	// Not in the cache: the path of a unix socket must be short.
+	d.dir, err = d.record.NewDirectory("stack-demo-")
+	return d, err
 }
 
 // show goes through all the steps. What it starts runs until stop.
@@ -109,7 +113,7 @@ func (d *demo) startServers(ctx context.Context) error {
 	}
 	d.title("Start a control plane, Flux's source-controller and stack-controller")
 	var err error
-	d.stage, err = stage.Start(ctx, stage.Options{Log: d, Dir: d.record.Dir})
+	d.stage, err = stage.Start(ctx, stage.Options{Log: d, Dir: d.dir})
 	return err
 }
 

@@ -22,7 +22,7 @@ func runDetached(ctx context.Context) error {
 		return d.stop(err)
 	}
 	d.plain(d.invitation())
-	if err := background.LetGo(filepath.Join(d.record.Dir, "demo.log")); err != nil {
+	if err := background.LetGo(filepath.Join(d.dir, "demo.log")); err != nil {
 		return d.stop(err)
 	}
 	<-ctx.Done()

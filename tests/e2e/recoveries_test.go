@@ -2,12 +2,12 @@ package e2e_test
 
 import (
 	"archive/tar"
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -26,7 +26,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
-	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 )
@@ -205,7 +205,7 @@ func referenceRecoveries() []recovery {
 
 // languageHost puts the language host of the tests beside the pulumi CLI, once.
 var languageHost = sync.OnceValue(func() error {
-	return exec.Command("go", "build", "-o", filepath.Join(filepath.Dir(pulumi.path()), "pulumi-language-outputs"), "../languagehost").Run()
+	return programs.Put(context.Background(), programs.LanguageHost, filepath.Join(filepath.Dir(pulumi.path()), programs.LanguageHost))
 })
 
 // requiring is a program of that language with a dependency that the server of the patient has.
@@ -221,7 +221,7 @@ func requiring(p *patient) gitserver.Files {
 // plugged is a program with a resource whose file is in the directory of the patient. Its server has the provider.
 func plugged(p *patient) gitserver.Files {
 	home := p.TempDir()
-	p.Expect(install.Install(p.Context(), home)).To(Succeed())
+	p.Expect(programs.PutProvider(p.Context(), home)).Error().NotTo(HaveOccurred())
 	binary, err := os.ReadFile(filepath.Join(home, "plugins", "resource-test-v0.1.0", "pulumi-resource-test"))
 	p.Succeed(err)
 	p.server.content = scene.Tarball(scene.Entry{Header: tar.Header{

@@ -18,7 +18,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/faults/campaign"
-	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -108,7 +108,7 @@ func installPulumi(ctx context.Context) (path string, err error) {
 		return "", err
 	}
 	home := filepath.Join(cache, "faults")
-	if err := install.Install(ctx, home); err != nil {
+	if _, err := programs.PutProvider(ctx, home); err != nil {
 		return "", err
 	}
 	cli, err := tools.Path(ctx, "pulumi", nil)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	providerinstall "github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -40,7 +40,7 @@ func Pulumi(ctx context.Context, progress func(string)) (Image, error) {
 		return Image{}, fmt.Errorf("create a directory for the plugins of the pulumi image: %w", err)
 	}
 	defer os.RemoveAll(staging)
-	if err := providerinstall.Install(ctx, staging); err != nil {
+	if _, err := programs.PutProvider(ctx, staging); err != nil {
 		return Image{}, err
 	}
 	home, err := homeLayer(staging)

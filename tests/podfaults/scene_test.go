@@ -45,7 +45,7 @@ type scene struct {
 
 func newScene(system *podstage.Stage) *scene {
 	// The name of the cgroup in which all pods of the cluster are.
-	group := fmt.Sprintf("stack-controller-%d", system.Cluster.Supervisor().PID())
+	group := fmt.Sprintf("/stack-controller-%d/", system.Cluster.Supervisor().PID())
 	s := &scene{system: system, observer: &observer{group: group}, phases: phases{begun: map[types.UID]int{}, lost: map[string]int{}}}
 	s.World = &campaign.World{
 		Apps: system.Apps, System: s, Number: 1, Work: work, Patience: maxSettle, MaxSettle: maxSettle,

@@ -19,12 +19,13 @@ func TestPodRunsOnWhileItsChangedTemplateIsRefused(t *testing.T) {
 	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	a := deploySleeping(t, "template-refused", "")
-	running := a.begin("seconds: 20", "create start")
+	running := a.begin(a.untilReleased(), "create start")
 	pod := a.pod()
 	change(a.ctx, a.WithT, a.Key(), func(stack *pulumiv1.Stack) {
 		podSpecOf(stack).NodeSelector = map[string]string{"no label": "x"}
 	})
 	// The update ends as if nothing had happened, and the next one waits.
+	a.release()
 	awaitEnd(a.ctx, a.WithT, running)
 	a.Expect(running.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded), running.Status.Message)
 	awaitStack(a.ctx, a.WithT, a.Key(), func(g Gomega, stack *pulumiv1.Stack) {
@@ -80,7 +81,7 @@ func TestUpdateWaitsForASecretInAPodThatRuns(t *testing.T) {
 	_, err = system.WaitReady(ctx, app)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Logf("healed in %s: %v", time.Since(begin), recorder.reasons(pulumiv1.StackKind, time.Time{}))
-	g.Expect(warnings(ctx, g, name)).To(ConsistOf(HavePrefix("Stack " + pulumiv1.SecretNotFoundReason + " x1: ")))
+	g.Expect(warnings(ctx, g, name, pulumiv1.SecretNotFoundReason)).To(ConsistOf(HavePrefix("Stack " + pulumiv1.SecretNotFoundReason + " x1: ")))
 	after := podOf(ctx, g, name, name)
 	g.Expect(after.UID).To(Equal(pod.UID))
 	g.Expect(pulumiOf(after).RestartCount).To(BeZero())

@@ -47,7 +47,7 @@ func TestUpdateGoesOnWithoutServiceAndSecret(t *testing.T) {
 	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	a := deploySleeping(t, "service-deleted", "")
-	running := a.begin("seconds: 10", "create start")
+	running := a.begin(a.untilReleased(), "create start")
 	pod := a.pod()
 	for _, object := range []client.Object{serviceOf(a.Name), rpcSecretOf(a.Name)} {
 		a.Expect(system.Client.Delete(a.ctx, object)).To(Succeed())

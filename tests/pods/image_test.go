@@ -25,17 +25,26 @@ import (
 
 // slow is a program whose resource takes that many seconds to be created or updated, and keeps a journal in the state directory.
 func slow(name string, seconds int) gitserver.Files {
+	return journaled(name, fmt.Sprintf("seconds: %d", seconds))
+}
+
+// slowUntilReleased is a program whose resource takes until release is called.
+func slowUntilReleased(name string) gitserver.Files {
+	return journaled(name, fmt.Sprintf("until: /state/%s-released", name))
+}
+
+func journaled(name, properties string) gitserver.Files {
 	return gitserver.Files{"Pulumi.yaml": fmt.Sprintf(`
 name: %s
 runtime: yaml
 resources:
   slow:
     type: test:index:Sleep
-    properties: {seconds: %d, journal: /state/%s}
+    properties: {%s, journal: /state/%s}
     options: {version: 0.1.0}
 outputs:
-  value: %d
-`, name, seconds, name, seconds)}
+  value: "%s"
+`, name, properties, name, properties)}
 }
 
 // deletions notes when pods of the namespace were told to end, until the context ends.
@@ -86,7 +95,7 @@ func TestChangedImageReplacesThePodAfterTheUpdateThatRuns(t *testing.T) {
 	before := podOf(ctx, g, name, name)
 	gone := watchDeletions(ctx, g, name)
 
-	_, err := app.Repository.Commit(slow(name, 8))
+	_, err := app.Repository.Commit(slowUntilReleased(name))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(system.Fetch(ctx, app)).To(Succeed())
 	eventually(ctx, g, func(g Gomega) {
@@ -94,6 +103,7 @@ func TestChangedImageReplacesThePodAfterTheUpdateThatRuns(t *testing.T) {
 	})
 	running := awaitStack(ctx, g, app.Key(), func(g Gomega, stack *pulumiv1.Stack) { g.Expect(stack.Status.CurrentUpdate).NotTo(BeNil()) }).Status.CurrentUpdate.Name
 	change(ctx, g, app.Key(), func(stack *pulumiv1.Stack) { stack.Spec.WorkspaceTemplate.Spec.Image = images.OtherPulumiReference })
+	release(g, name)
 	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: running}}
 	awaitEnd(ctx, g, update)
 	g.Expect(update.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded), update.Status.Message)
@@ -121,7 +131,7 @@ func TestEditedWorkspaceKeepsItsPodUntilItsUpdateEnds(t *testing.T) {
 	ctx := t.Context()
 	const name = "edited"
 	createNamespace(t, g, name)
-	workspace := handmadeWorkspace(name, generator(slow(name, 8)["Pulumi.yaml"]))
+	workspace := handmadeWorkspace(name, generator(slowUntilReleased(name)["Pulumi.yaml"]))
 	g.Expect(system.Client.Create(ctx, workspace)).To(Succeed())
 	update := handmadeUpdate(name, autov1alpha1.UpdateTypeUp)
 	g.Expect(system.Client.Create(ctx, update)).To(Succeed())
@@ -139,6 +149,7 @@ func TestEditedWorkspaceKeepsItsPodUntilItsUpdateEnds(t *testing.T) {
 		g.Expect(conditions.GetReason(workspace, autov1alpha1.WorkspaceReady)).To(Equal(autov1alpha1.RollingUpdateReason))
 		g.Expect(conditions.GetMessage(workspace, autov1alpha1.WorkspaceReady)).To(ContainSubstring("its operation goes on until it ends"))
 	})
+	release(g, name)
 	awaitEnd(ctx, g, update)
 	g.Expect(update.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded), update.Status.Message)
 	g.Expect(journal(g, name)).To(HaveExactElements("create start", "create end"))

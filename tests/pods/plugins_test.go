@@ -22,7 +22,7 @@ import (
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
-	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -119,7 +119,7 @@ func writePlugin(t *testing.T, g *WithT) string {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.Chmod(dir, 0o755)).To(Succeed())
 	home := t.TempDir()
-	g.Expect(install.Install(t.Context(), home)).To(Succeed())
+	g.Expect(programs.PutProvider(t.Context(), home)).Error().NotTo(HaveOccurred())
 	content, err := os.ReadFile(filepath.Join(home, "plugins", "resource-test-v0.1.0", pluginFile))
 	g.Expect(err).NotTo(HaveOccurred())
 	// An executable may be followed by anything.

@@ -3,6 +3,7 @@ package pods_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -81,6 +82,16 @@ func (a *sleepingApp) begin(properties, line string) *autov1alpha1.Update {
 		g.Expect(running).NotTo(BeNil())
 	})
 	return running
+}
+
+// untilReleased are the properties of a resource that takes until release is called.
+func (a *sleepingApp) untilReleased() string { return "until: /state/" + a.Name + "-released" }
+
+func (a *sleepingApp) release() { release(a, a.Name) }
+
+// release lets the resource of that name end that takes until then.
+func release(g Gomega, name string) {
+	g.Expect(os.WriteFile(filepath.Join(system.StateDir(), name+"-released"), nil, 0o644)).To(Succeed())
 }
 
 // journal is that of the app's resource.

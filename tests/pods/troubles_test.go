@@ -149,7 +149,7 @@ func (p *play) expectHealed(t *testing.T) {
 	g.Expect(p.recorder.when(autov1alpha1.WorkspaceKind, "True", p.begun)).To(BeTemporally(">", p.healed), "ready despite the trouble")
 	ofStack, ofWorkspace := HavePrefix("Stack "+p.stackReason()+" x1: "), HavePrefix("Workspace "+p.reason+" x1: ")
 	// A busy kubelet may have two wordings for a trouble, each of which is told once.
-	found := warnings(ctx, g, p.app.Namespace)
+	found := warnings(ctx, g, p.app.Namespace, p.stackReason(), p.reason)
 	g.Expect(found).To(And(ContainElements(ofStack, ofWorkspace), HaveEach(Or(ofStack, ofWorkspace))))
 	g.Expect(len(found)).To(BeNumerically("<=", 4), "%q", found)
 	if p.then != nil {
@@ -157,17 +157,14 @@ func (p *play) expectHealed(t *testing.T) {
 	}
 }
 
-// warnings are the events of that type about the Stack and the Workspace of a namespace, but for what a busy machine may cause by itself: it
-// needs a while for the volume, for the kubelet to get a Secret, or for the first answer of an agent that has just started.
-func warnings(ctx context.Context, g Gomega, namespace string) (found []string) {
+// warnings are the events of that type about the Stack and the Workspace of a namespace that have one of the reasons. A busy machine may cause
+// others by itself: it needs a while for a volume, for a Secret to come to the kubelet, or for an agent that has just started to answer.
+func warnings(ctx context.Context, g Gomega, namespace string, reasons ...string) (found []string) {
 	list := &corev1.EventList{}
 	g.Expect(system.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
 	for _, event := range list.Items {
 		kind := event.InvolvedObject.Kind
-		slow := slices.ContainsFunc([]string{
-			"unbound immediate PersistentVolumeClaims", "failed to sync secret cache: timed out", "cannot talk to the agent",
-		}, func(text string) bool { return strings.Contains(event.Message, text) })
-		if event.Type == corev1.EventTypeWarning && !slow && (kind == pulumiv1.StackKind || kind == autov1alpha1.WorkspaceKind) {
+		if event.Type == corev1.EventTypeWarning && slices.Contains(reasons, event.Reason) && (kind == pulumiv1.StackKind || kind == autov1alpha1.WorkspaceKind) {
 			found = append(found, fmt.Sprintf("%s %s x%d: %s", kind, event.Reason, event.Count, event.Message))
 		}
 	}

@@ -179,12 +179,12 @@ func (p *provider) work(ctx context.Context, verb, urn, duration string, wanted 
 	if value := inputs[resource.PropertyKey(duration)]; value.IsNumber() {
 		seconds = value.NumberValue()
 	}
-	timer := time.NewTimer(time.Duration(seconds * float64(time.Second)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-cancelled:
-		return errors.Join(status.Error(codes.Aborted, verb+" was cancelled"), note(inputs, verb+" aborted"))
+	for wait := time.Duration(seconds * float64(time.Second)); wait >= 0; wait = untilFile(inputs) {
+		select {
+		case <-time.After(wait):
+		case <-cancelled:
+			return errors.Join(status.Error(codes.Aborted, verb+" was cancelled"), note(inputs, verb+" aborted"))
+		}
 	}
 	if message := inputs["failMessage"]; message.IsString() && verb != "delete" {
 		return status.Error(codes.Unknown, message.StringValue())
@@ -193,6 +193,18 @@ func (p *provider) work(ctx context.Context, verb, urn, duration string, wanted 
 		return err
 	}
 	return note(inputs, verb+" end")
+}
+
+// untilFile is how long to wait before the next look for the file that the work waits for, and negative when it is there.
+func untilFile(inputs resource.PropertyMap) time.Duration {
+	path := inputs["until"]
+	if !path.IsString() {
+		return -1
+	}
+	if _, err := os.Stat(path.StringValue()); err == nil {
+		return -1
+	}
+	return 50 * time.Millisecond
 }
 
 // manage makes the file what it should be after the operation.

@@ -6,13 +6,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
-	"strings"
+	"slices"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stack-controller/stack-controller/tests/leftovers"
 )
 
 // roleVariable in the environment makes an executable that links this package the supervisor.
@@ -56,9 +57,16 @@ func init() {
 	}
 	syscall.CloseOnExec(requestsFD)
 	syscall.CloseOnExec(eventsFD)
+	// The next run of the tests finds by this what is left should this process be killed.
+	record, err := leftovers.New("supervisor")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	s := server{
 		events:  json.NewEncoder(os.NewFile(eventsFD, "events")),
 		running: map[int]bool{},
+		record:  record,
 	}
 	s.serve(os.NewFile(requestsFD, "requests"))
 	os.Exit(0)
@@ -69,8 +77,7 @@ func init() {
 type server struct {
 	events  *json.Encoder
 	running map[int]bool // started here and not reaped yet
-	remove  []string
-	cgroups []string // paths
+	record  *leftovers.Record
 }
 
 // serve works until the requests end, which they do when the program ends, or until it is told to terminate.
@@ -128,9 +135,9 @@ func (s *server) handle(r request) {
 	case r.Signal != nil:
 		err = s.signal(r.Signal)
 	case r.Remove != "":
-		err = s.removeAtEnd(r.Remove)
+		err = s.record.AddDirectory(r.Remove)
 	case r.Cgroup != "":
-		err = s.endCgroupAtEnd(r.Cgroup)
+		err = s.record.AddCgroup(r.Cgroup)
 	}
 	if err != nil {
 		e.Error = err.Error()
@@ -159,7 +166,7 @@ func (s *server) start(command *Command) (int, error) {
 	// Not os/exec: its Wait and the reaping of adopted processes would compete for the exit status.
 	pid, err := syscall.ForkExec(command.Path, append([]string{command.Path}, command.Args...), &syscall.ProcAttr{
 		Dir:   dir,
-		Env:   command.Env,
+		Env:   append(slices.Clip(command.Env), s.record.Environment()),
 		Files: []uintptr{null.Fd(), log.Fd(), log.Fd()},
 		Sys:   &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
 	})
@@ -175,25 +182,6 @@ func (s *server) signal(r *signalRequest) error {
 		return nil
 	}
 	return syscall.Kill(r.PID, syscall.Signal(r.Number))
-}
-
-// removeAtEnd takes only what cannot be a mistake with consequences.
-func (s *server) removeAtEnd(dir string) error {
-	if !filepath.IsAbs(dir) || strings.Count(filepath.Clean(dir), "/") < 2 {
-		return fmt.Errorf("%q is not a directory to remove", dir)
-	}
-	s.remove = append(s.remove, dir)
-	return nil
-}
-
-// endCgroupAtEnd takes no cgroup that others may be in.
-func (s *server) endCgroupAtEnd(name string) error {
-	if name != filepath.Base(name) || strings.Trim(name, "./") == "" {
-		return fmt.Errorf("%q is not the name of a cgroup", name)
-	}
-	paths, err := CgroupPaths(name)
-	s.cgroups = append(s.cgroups, paths...)
-	return err
 }
 
 // reap collects every child that has ended, adopted ones included. It reports whether there are any left.
@@ -231,26 +219,14 @@ func (s *server) end() {
 		for _, pid := range children(os.Getpid()) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
-		for _, cgroup := range s.cgroups {
-			killCgroup(cgroup)
+		for _, cgroup := range s.record.Cgroups {
+			if err := leftovers.KillCgroup(cgroup); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	for _, cgroup := range s.cgroups {
-		// What was killed leaves its cgroups a moment after its end.
-		err := removeCgroup(cgroup)
-		for err != nil && time.Now().Before(deadline) {
-			killCgroup(cgroup)
-			time.Sleep(5 * time.Millisecond)
-			err = removeCgroup(cgroup)
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "remove cgroup", err)
-		}
-	}
-	for _, dir := range s.remove {
-		if err := os.RemoveAll(dir); err != nil {
-			fmt.Fprintln(os.Stderr, "remove", dir, err)
-		}
+	if err := s.record.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 	}
 }

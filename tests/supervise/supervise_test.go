@@ -15,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/procfs"
+	"github.com/stack-controller/stack-controller/tests/leftovers"
 )
 
 // TestMain lets a test run this test binary as a program that uses a supervisor and is then killed.
@@ -76,6 +77,33 @@ func readPID(dir string) func() int {
 func alive(pid int) bool {
 	stat, err := procfs.ReadStat(pid)
 	return err == nil && !stat.Ended()
+}
+
+func TestWhatAKilledSupervisorLeftIsSwept(t *testing.T) {
+	g := NewWithT(t)
+	// A cache of its own: other supervisors, and what they left, are none of this test's business.
+	t.Setenv("STACK_CONTROLLER_CACHE", t.TempDir())
+	s, dir := startSupervisor(g, t)
+	doomed := filepath.Join(dir, "doomed")
+	g.Expect(os.Mkdir(doomed, 0o700)).To(Succeed())
+	g.Expect(s.RemoveAtEnd(doomed)).To(Succeed())
+	_, err := s.Run(shell(dir, orphan))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(readPID(dir)).ShouldNot(BeZero())
+	left := readPID(dir)()
+	other, _ := startSupervisor(g, t)
+
+	g.Expect(syscall.Kill(s.PID(), syscall.SIGKILL)).To(Succeed())
+	g.Eventually(s.ended).Should(BeClosed())
+	g.Expect(alive(left)).To(BeTrue(), "there is something to sweep")
+
+	g.Expect(leftovers.Sweep(t.Output())).To(Succeed())
+	g.Expect(alive(left)).To(BeFalse())
+	g.Expect(doomed).NotTo(BeADirectory())
+	g.Expect(alive(other.PID())).To(BeTrue())
+	g.Expect(other.Close()).To(Succeed())
+	g.Expect(leftovers.Records("", true)).To(BeEmpty())
+	g.Expect(leftovers.Records("", false)).To(BeEmpty())
 }
 
 func TestProcessReportsItsOutputAndItsEnd(t *testing.T) {
@@ -146,7 +174,7 @@ func TestCloseEndsCgroupsWithAllThatIsInThem(t *testing.T) {
 		g.Expect(s.EndCgroupAtEnd(name)).NotTo(Succeed(), name)
 	}
 	name := fmt.Sprintf("stack-controller-test-%d", os.Getpid())
-	paths, err := CgroupPaths(name)
+	paths, err := leftovers.CgroupPaths(name)
 	g.Expect(err).NotTo(HaveOccurred())
 	if os.Geteuid() != 0 || len(paths) == 0 || os.Mkdir(paths[0], 0o755) != nil {
 		t.Skip("cgroups are for root")

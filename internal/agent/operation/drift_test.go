@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -23,7 +23,7 @@ func expectsNoDrift(request *proto.StartOperationRequest) {
 func filesFixture(t *testing.T, count int) (*fixture, string) {
 	t.Helper()
 	f := newFixture(t)
-	f.Expect(install.Install(t.Context(), filepath.Join(f.home, ".pulumi"))).To(Succeed())
+	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
 	dir := t.TempDir()
 	program := &strings.Builder{}
 	fmt.Fprint(program, "name: demo\nruntime: yaml\nresources:\n")

@@ -12,7 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -28,7 +28,7 @@ resources:
 
 func TestInstallRunsOnlyWhenItsInputsChanged(t *testing.T) {
 	f := newFixture(t)
-	f.Expect(install.Install(t.Context(), filepath.Join(f.home, ".pulumi"))).To(Succeed())
+	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
 	// What the program names the operation gets by itself.
 	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "a"))
 	f.succeed(up)
@@ -106,7 +106,7 @@ func TestVanishedDependenciesAreInstalledAgain(t *testing.T) {
 
 func TestProviderErrorsAreReportedWithTheResource(t *testing.T) {
 	f := newFixture(t)
-	f.Expect(install.Install(t.Context(), filepath.Join(f.home, ".pulumi"))).To(Succeed())
+	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
 	f.write("Pulumi.yaml", `
 name: demo
 runtime: yaml

@@ -1,22 +1,20 @@
 package operation_test
 
 import (
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // withLanguage puts the language host of the tests beside the CLI, where an image has those of Pulumi.
 func (f *fixture) withLanguage() {
 	f.t.Helper()
-	output, err := exec.Command("go", "build", "-o", filepath.Join(filepath.Dir(f.options.Pulumi), "pulumi-language-outputs"),
-		"../../../tests/languagehost").CombinedOutput()
-	f.Expect(err).NotTo(HaveOccurred(), string(output))
+	f.Expect(programs.Put(f.t.Context(), programs.LanguageHost, filepath.Join(filepath.Dir(f.options.Pulumi), programs.LanguageHost))).To(Succeed())
 }
 
 // The language hosts for Go, Node.js and Python cannot be had here. This shows that whatever runs a program does not matter.

@@ -16,7 +16,7 @@ import (
 
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/programs"
 )
 
 // long bounds what these tests wait for; nothing takes so long.
@@ -26,7 +26,7 @@ const long = 60 * time.Second
 func sleeper(t *testing.T, properties string, change ...func(*runner.Options)) *fixture {
 	t.Helper()
 	f := newDeployed(t, change...)
-	f.Expect(install.Install(t.Context(), filepath.Join(f.home, ".pulumi"))).To(Succeed())
+	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
 	f.sleep(properties)
 	return f
 }

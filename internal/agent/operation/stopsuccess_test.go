@@ -12,7 +12,7 @@ import (
 
 	runner "github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
@@ -47,7 +47,7 @@ func TestDestroyThatDestroysNothingHasToProveThatNothingIsLeft(t *testing.T) {
 func TestDestroyThatIsStoppedAtAnyMomentTellsTheTruth(t *testing.T) {
 	suite.Long(t, "further moments in which an operation is stopped")
 	f := newFixture(t)
-	f.Expect(install.Install(t.Context(), filepath.Join(f.home, ".pulumi"))).To(Succeed())
+	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
 	f.sleep("seconds: 0")
 	f.succeed(up)
 	deployed := f.readFiles(f.state)

@@ -6,12 +6,12 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/programs"
 )
 
 func TestFieldThatAProgramMisspellsIsShownAsAWarning(t *testing.T) {
 	f := newFixture(t)
-	f.Expect(install.Install(t.Context(), filepath.Join(f.home, ".pulumi"))).To(Succeed())
+	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
 	const program = "name: demo\nruntime: yaml\nresources:\n  one:\n    type: test:index:Sleep\n    properties: {seconds: 0}\n    options: {version: 0.1.0"
 	f.write("Pulumi.yaml", program+", customTimeouts: {creat: 5m}}\n")
 	operation := f.succeed(preview)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -24,12 +25,10 @@ func TestAnIdleAgentIsSmall(t *testing.T) {
 	g := NewWithT(t)
 	dir := shortDir(t)
 	g.Expect(os.Mkdir(filepath.Join(dir, "state"), 0o700)).To(Succeed())
-	binary, address := filepath.Join(dir, "agent"), "unix:"+filepath.Join(dir, "s")
+	address := "unix:" + filepath.Join(dir, "s")
 	// As it is released: tests and the race detector have memory of their own.
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/stack-controller/stack-controller/cmd/agent")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	output, err := build.CombinedOutput()
-	g.Expect(err).NotTo(HaveOccurred(), string(output))
+	binary, err := programs.Path(t.Context(), programs.Agent, nil)
+	g.Expect(err).NotTo(HaveOccurred())
 
 	// It ends by itself should the test not come to its end.
 	cmd := exec.CommandContext(t.Context(), binary, "serve", "--listen="+address, "--dir="+filepath.Join(dir, "home"), "--pulumi="+tool(t, "pulumi"), "--idle-timeout=1m")

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/supervise"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -130,8 +130,7 @@ func (s *stage) startAgent(workspace *autov1alpha1.Workspace, pod *corev1.Pod, a
 	s.t.Helper()
 	root := s.t.TempDir()
 	binary := filepath.Join(root, "agent")
-	output, err := exec.Command("go", "build", "-o", binary, "../../../cmd/agent").CombinedOutput()
-	s.Expect(err).NotTo(HaveOccurred(), string(output))
+	s.Expect(programs.Put(s.t.Context(), programs.Agent, binary)).To(Succeed())
 	pulumi, err := tools.Path(s.t.Context(), "pulumi", nil)
 	s.Expect(err).NotTo(HaveOccurred())
 	identity, err := cluster.ServiceAccountConfig(s.t.Context(), s.namespace, "default")

@@ -1,35 +1,23 @@
 package process
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
-
-// buildAgent builds the real agent, once.
-var buildAgent = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(stubPath), "agent")
-	output, err := exec.Command("go", "build", "-o", path, "../../../cmd/agent").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build the agent: %w\n%s", err, output)
-	}
-	return path, nil
-})
 
 // realAgent returns options for the real agent and the real pulumi CLI.
 func realAgent(t *testing.T, g *WithT) Options {
 	t.Helper()
-	agent, err := buildAgent()
-	g.Expect(err).NotTo(HaveOccurred())
+	agent := filepath.Join(filepath.Dir(stubPath), "agent")
+	g.Expect(programs.Put(t.Context(), programs.Agent, agent)).To(Succeed())
 	pulumi, err := tools.Path(t.Context(), "pulumi", func(line string) { t.Log(line) })
 	g.Expect(err).NotTo(HaveOccurred())
 	return Options{Dir: newDir(t), AgentPath: agent, PulumiPath: pulumi}

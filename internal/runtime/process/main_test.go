@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/procfs"
+	"github.com/stack-controller/stack-controller/tests/programs"
 )
 
 // controllerVariable makes the test binary run a controller that waits to be killed.
@@ -39,9 +39,8 @@ func runTests(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(bin) }()
 	stubPath = filepath.Join(bin, "stub")
-	build := exec.Command("go", "build", "-o", stubPath, "../../../tests/stubagent")
-	if output, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the stub: %v\n%s", err, output)
+	if err := programs.Put(context.Background(), programs.StubAgent, stubPath); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	code := m.Run()

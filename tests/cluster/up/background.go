@@ -2,58 +2,39 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/stack-controller/stack-controller/tests/background"
-	"github.com/stack-controller/stack-controller/tests/tools"
+	"github.com/stack-controller/stack-controller/tests/leftovers"
 )
 
-// recordPath is where the process in the background is recorded. There is one cluster at a time, so one record.
-func recordPath() (string, error) {
-	cache, err := tools.CacheDir()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(cache, "cluster.json"), nil
-}
+// recordKind is that of the record of the process in the background. There is one cluster at a time.
+const recordKind = "cluster"
 
-// readRecord returns nil when there is none of a process that runs: then its supervisor has removed everything.
-func readRecord() (*background.Record, error) {
-	path, err := recordPath()
-	if err != nil {
+// runningRecord returns nil when no cluster runs. Of one that crashed its supervisor has removed everything.
+func runningRecord() (*leftovers.Record, error) {
+	running, err := leftovers.Records(recordKind, true)
+	if err != nil || len(running) == 0 {
 		return nil, err
 	}
-	r, err := background.ReadRecord(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if running, err := r.Process.Running(); err != nil || !running {
-		return nil, err
-	}
-	return r, nil
+	return running[0], nil
 }
 
 // detach starts the cluster in a process of its own and returns when it is up.
 func detach(ctx context.Context) error {
-	switch running, err := readRecord(); {
+	switch running, err := runningRecord(); {
 	case err != nil:
 		return err
 	case running != nil:
-		return fmt.Errorf(`one runs already, in %s; end it with "make cluster-down"`, running.Dir)
+		return fmt.Errorf(`one runs already, in %s; end it with "make cluster-down"`, running.Directories[0])
 	}
 	return background.Start(ctx, "cluster", "-detached")
 }
 
 // end has the process in the background end the cluster.
 func end(out io.Writer) error {
-	r, err := readRecord()
+	r, err := runningRecord()
 	if err != nil {
 		return err
 	}
@@ -64,6 +45,6 @@ func end(out io.Writer) error {
 	if err := r.End(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(out, "removed the cluster in", r.Dir)
+	_, err = fmt.Fprintln(out, "removed the cluster in", r.Directories[0])
 	return err
 }

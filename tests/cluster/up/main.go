@@ -21,6 +21,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/background"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/images"
+	"github.com/stack-controller/stack-controller/tests/leftovers"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -58,16 +59,16 @@ func run(ctx context.Context, args []string) error {
 // serve starts the cluster, tells so, and waits until it is told to end.
 func serve(ctx context.Context) (err error) {
 	background.Enter()
-	path, err := recordPath()
-	if err != nil {
-		return err
-	}
-	record, err := background.NewRecord(path, "stack-cluster-")
+	record, err := leftovers.New(recordKind)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, record.Remove()) }()
-	c, err := cluster.Start(ctx, cluster.Options{Log: os.Stdout, Dir: record.Dir})
+	dir, err := record.NewDirectory("stack-cluster-")
+	if err != nil {
+		return err
+	}
+	c, err := cluster.Start(ctx, cluster.Options{Log: os.Stdout, Dir: dir})
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/internal/procfs"
-	"github.com/stack-controller/stack-controller/tests/provider/install"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -34,7 +34,7 @@ func (s *Scene) PulumiHome(name string) string {
 func (s *Scene) InstallProvider(name string) {
 	s.Helper()
 	s.Expect(s.PulumiHome(name)).To(BeADirectory())
-	s.Expect(install.Install(s.Context(), s.PulumiHome(name))).To(Succeed())
+	s.Expect(programs.PutProvider(s.Context(), s.PulumiHome(name))).Error().NotTo(HaveOccurred())
 }
 
 // KillAgent ends the agent of the Stack, which the controller started, as the kernel does when memory runs out.

@@ -6,7 +6,8 @@
 // flaky, and named at the end and in the file flaky.txt of the output directory. A data race, a panic and what a TestMain reports are wrong
 // whatever comes after them.
 //
-// Nothing that the tests started outlives this program when it is interrupted, or when make, which started it, is killed.
+// Nothing that the tests started outlives this program when it is interrupted, or when make, which started it, is killed. What the kill of this
+// program itself leaves, the next run removes.
 package main
 
 import (
@@ -21,9 +22,12 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/stack-controller/stack-controller/tests/leftovers"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -61,6 +65,49 @@ func run(ctx context.Context, output string, short, race bool) error {
 	if err := os.MkdirAll(output, 0o755); err != nil {
 		return fmt.Errorf("create the directory for reports: %w", err)
 	}
+	waiting, cancel := context.WithTimeoutCause(ctx, time.Second, errors.New("another run reports there"))
+	defer cancel()
+	unlock, err := tools.Lock(waiting, filepath.Join(output, ".run"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := leftovers.Sweep(os.Stdout); err != nil {
+		return err
+	}
+	record, err := leftovers.New("run")
+	if err != nil {
+		return err
+	}
+	err = prepare(ctx, record)
+	if err == nil {
+		err = runGroups(ctx, output, short, race)
+	}
+	return errors.Join(err, record.Remove())
+}
+
+// prepare gives the run a directory for temporary files, and builds the programs that the tests run.
+func prepare(ctx context.Context, record *leftovers.Record) error {
+	// Its name is short: there are unix sockets in it.
+	dir, err := record.NewDirectory("run-")
+	if err != nil {
+		return err
+	}
+	variables := []string{"TMPDIR=" + dir, record.Environment()}
+	built, err := programs.BuildAll(ctx, filepath.Join(dir, "programs"))
+	if err != nil {
+		return err
+	}
+	for _, variable := range append(variables, built) {
+		name, value, _ := strings.Cut(variable, "=")
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func runGroups(ctx context.Context, output string, short, race bool) error {
 	gotestsum, err := tools.Path(ctx, "gotestsum", nil)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package supervise
+package leftovers
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // CgroupPaths returns the directories of the named cgroup, one in each mounted hierarchy, whether they exist or not.
@@ -26,6 +27,35 @@ func CgroupPaths(name string) ([]string, error) {
 		}
 	}
 	return paths, nil
+}
+
+// KillCgroup kills every process in the named cgroup and in those below it, in all hierarchies.
+func KillCgroup(name string) error {
+	paths, err := CgroupPaths(name)
+	for _, path := range paths {
+		killCgroup(path)
+	}
+	return err
+}
+
+// endCgroup kills the processes in the named cgroup and removes it with those below it. What was killed leaves its cgroup a moment after
+// its end.
+func endCgroup(name string) error {
+	paths, err := CgroupPaths(name)
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		err := removeCgroup(path)
+		for deadline := time.Now().Add(endPatience); err != nil && time.Now().Before(deadline); err = removeCgroup(path) {
+			killCgroup(path)
+			time.Sleep(poll)
+		}
+		if err != nil {
+			return fmt.Errorf("remove a cgroup: %w", err)
+		}
+	}
+	return nil
 }
 
 // killCgroup kills every process in the directory of a cgroup and in those below it.

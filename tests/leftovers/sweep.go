@@ -1,0 +1,108 @@
+package leftovers
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/stack-controller/stack-controller/internal/procfs"
+)
+
+// grace is how long processes may take to end in their own way: a supervisor ends its servers and removes its files.
+const grace = 15 * time.Second
+
+// Sweep removes what is left of every process that has a record and no longer runs, and says so. What belongs to processes that run, it
+// leaves alone.
+func Sweep(out io.Writer) error { return sweep(out, grace) }
+
+func sweep(out io.Writer, grace time.Duration) error {
+	for {
+		left, err := Records("", false)
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		// To end what a run left may leave its supervisors' records behind.
+		for _, r := range left {
+			if err := r.sweep(grace); err != nil {
+				return fmt.Errorf("remove what process %d left: %w", r.Process.PID, err)
+			}
+			_, _ = fmt.Fprintf(out, "removed what process %d left: %s\n", r.Process.PID, strings.Join(append(r.Directories, r.Cgroups...), ", "))
+		}
+	}
+}
+
+func (r *Record) sweep(grace time.Duration) error {
+	asked := map[procfs.Identity]bool{}
+	for begin := time.Now(); ; time.Sleep(poll) {
+		left, err := r.processes()
+		if err != nil {
+			return err
+		}
+		if len(left) == 0 {
+			return r.Remove()
+		}
+		late := time.Since(begin) > grace
+		if late && time.Since(begin) > 2*grace {
+			return fmt.Errorf("processes that do not end: %v", left)
+		}
+		for _, process := range left {
+			// An error means that it has ended, or that it is another user's, who has to see to it.
+			switch {
+			case late:
+				_ = process.Signal(syscall.SIGKILL)
+			case !asked[process]:
+				asked[process] = true
+				_ = process.Signal(syscall.SIGTERM)
+			}
+		}
+	}
+}
+
+// processes finds those that the recorded one answered for, but for pods, which their cgroup tells.
+func (r *Record) processes() (found []procfs.Identity, err error) {
+	pids, err := procfs.IDs()
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range pids {
+		// The identity is taken before the check, so that no signal reaches a process that got the id later.
+		process, err := procfs.Identify(pid)
+		if err != nil || pid == os.Getpid() || !r.answersFor(pid) {
+			continue
+		}
+		if running, err := process.Running(); err == nil && running {
+			found = append(found, process)
+		}
+	}
+	return found, nil
+}
+
+// answersFor reports whether the environment of the process names the record, or whether its output or what it has for its own is in one of
+// the directories: agents get an environment of their own, and so do the programs that they run. Where somebody merely works in one of the
+// directories, nothing is ended.
+func (r *Record) answersFor(pid int) bool {
+	proc := filepath.Join("/proc", strconv.Itoa(pid))
+	for _, output := range []string{"1", "2"} {
+		if target, err := os.Readlink(filepath.Join(proc, "fd", output)); err == nil && r.has(target) {
+			return true
+		}
+	}
+	environment, _ := os.ReadFile(filepath.Join(proc, "environ")) // of a process that has ended, or is another user's, there is none
+	for entry := range strings.SplitSeq(string(environment), "\x00") {
+		if entry == r.Environment() {
+			return true
+		}
+		switch name, value, _ := strings.Cut(entry, "="); name {
+		case "HOME", "TMPDIR", "PULUMI_HOME":
+			if r.has(value) {
+				return true
+			}
+		}
+	}
+	return false
+}
