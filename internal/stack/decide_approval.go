@@ -152,9 +152,17 @@ func needsNoApproval(policy *pulumiv1.ApprovalPolicy, plan *pulumiv1.PlanStatus)
 func followApprovals(o *observation) {
 	plan := o.stack.Status.Plan
 	switch {
-	case plan == nil, o.update != nil && o.update.HasStarted():
+	case plan == nil:
 		return
 	case plan.State != pulumiv1.PlanPending && plan.State != pulumiv1.PlanApproved && plan.State != pulumiv1.PlanRejected:
+		return
+	case o.update != nil && o.update.HasStarted():
+		// But no later plan takes over the approvals of one that was rejected meanwhile.
+		for i := range o.approvals {
+			if o.approvals[i].Spec.Decision == autov1alpha1.ApprovalReject {
+				takeApproval(plan, &o.approvals[i])
+			}
+		}
 		return
 	case o.stack.Spec.Approval == nil, plan.Operation == pulumiv1.ApprovedDriftCorrection && openPlan(*o) == nil:
 		plan.State = pulumiv1.PlanSuperseded
