@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -31,6 +32,9 @@ type controllerProcess struct {
 	log             string // path
 }
 
+// started counts the controllers.
+var started atomic.Int64
+
 // startController returns when the controller is ready. It is killed with the test at the latest.
 func startController(t *testing.T, cp *controlplane.ControlPlane, args ...string) *controllerProcess {
 	t.Helper()
@@ -43,7 +47,7 @@ func startController(t *testing.T, cp *controlplane.ControlPlane, args ...string
 	g.Expect(err).NotTo(HaveOccurred())
 
 	c := &controllerProcess{}
-	name := fmt.Sprintf("controller-%d", time.Now().UnixNano())
+	name := fmt.Sprintf("controller-%d", started.Add(1))
 	c.log = cp.LogPath(name)
 	c.Process, err = cp.StartProgram(t.Context(), controlplane.Program{
 		Name: name,

@@ -203,12 +203,11 @@ func TestDestroyReleasesTheLockOfAKilledUpdate(t *testing.T) {
 func TestCLIThatDoesNotStopIsKilledWithAllItsDescendants(t *testing.T) {
 	f := newDeployed(t, func(options *runner.Options) { options.TerminateGrace = time.Second })
 	// A CLI that ignores signals, with a child of another process group and an orphan.
-	stubborn := fmt.Sprintf("#!/bin/sh\ntrap '' INT TERM\nsetsid sleep 1001 &\n(sleep 1002 &)\ntouch %q\nwhile :; do sleep 1003; done\n", f.journal())
+	sleep := f.sleepAs("sleep")
+	stubborn := fmt.Sprintf("#!/bin/sh\ntrap '' INT TERM\nsetsid %[1]q 1001 &\n(%[1]q 1002 &)\ntouch %[2]q\nwhile :; do %[1]q 1003; done\n", sleep, f.journal())
 	f.Expect(os.WriteFile(f.options.Pulumi, []byte(stubborn), 0o755)).To(Succeed())
 	cancel, result := f.beginUntil("", up, withGrace(time.Second))
-	sleepers := func() []int {
-		return append(append(processesOf("sleep 1001"), processesOf("sleep 1002")...), processesOf("sleep 1003")...)
-	}
+	sleepers := func() []int { return processesOf(sleep + " 100") }
 	f.Eventually(sleepers).WithTimeout(long).Should(HaveLen(3))
 
 	cancel(runner.ErrCancelled)
@@ -218,20 +217,28 @@ func TestCLIThatDoesNotStopIsKilledWithAllItsDescendants(t *testing.T) {
 	f.Expect(sleepers()).To(BeEmpty())
 }
 
+// sleepAs is a program that sleeps, with a name of its own beside the CLI.
+func (f *fixture) sleepAs(name string) string {
+	f.t.Helper()
+	sleep, err := exec.LookPath("sleep")
+	f.Expect(err).NotTo(HaveOccurred())
+	path := filepath.Join(filepath.Dir(f.options.Pulumi), name)
+	f.Expect(os.Symlink(sleep, path)).To(Succeed())
+	return path
+}
+
 func TestPluginsDoNotOutliveTheirCLI(t *testing.T) {
 	f := newFixture(t)
 	f.write("Pulumi.yaml", simpleProgram)
-	sleep, err := exec.LookPath("sleep")
-	f.Expect(err).NotTo(HaveOccurred())
-	plugin := filepath.Join(filepath.Dir(f.options.Pulumi), "pulumi-language-left")
-	f.Expect(os.Symlink(sleep, plugin)).To(Succeed())
+	plugin, other := f.sleepAs("pulumi-language-left"), f.sleepAs("other")
 	// A CLI that ends well, and leaves a plugin and something else.
-	script := fmt.Sprintf("#!/bin/sh\n(setsid %q 1101 >/dev/null 2>&1 &)\n(setsid sleep 1102 >/dev/null 2>&1 &)\n"+
-		"for it in 'language-lef[t]' '110[2]'; do until grep -qs \"$it\" /proc/[0-9]*/cmdline; do sleep 0.1; done; done\n", plugin)
+	script := fmt.Sprintf("#!/bin/sh\n(setsid %[1]q 1101 >/dev/null 2>&1 &)\n(setsid %[2]q 1102 >/dev/null 2>&1 &)\n"+
+		"for it in 'lef[t]' 'othe[r]'; do until grep -qs \"%[3]s/.*$it\" /proc/[0-9]*/cmdline; do sleep 0.1; done; done\n",
+		plugin, other, filepath.Dir(f.options.Pulumi))
 	f.Expect(os.WriteFile(f.options.Pulumi, []byte(script), 0o755)).To(Succeed())
 	f.run(up)
 	f.Expect(processesOf(plugin + " 1101")).To(BeEmpty())
-	stays := processesOf("sleep 1102")
+	stays := processesOf(other + " 1102")
 	f.Expect(stays).To(HaveLen(1))
 	f.Expect(syscall.Kill(stays[0], syscall.SIGKILL)).To(Succeed())
 }

@@ -41,7 +41,8 @@ func ordinaryUser(t *testing.T, dir string) {
 		return os.Lchown(path, nobody, nobody)
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	// The thread is not unlocked, so it ends with the test and nobody else gets it.
+	// The thread is not unlocked, so it ends with the test and nobody else gets it. The directory is removed by who made it.
 	runtime.LockOSThread()
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, nobody, 0, 0)
+	t.Cleanup(func() { _, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, 0, 0, 0) })
 }

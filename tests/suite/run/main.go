@@ -88,9 +88,12 @@ func run(ctx context.Context, output string, short, race bool) error {
 
 // prepare gives the run a directory for temporary files, and builds the programs that the tests run.
 func prepare(ctx context.Context, record *leftovers.Record) error {
-	// Its name is short: there are unix sockets in it.
-	dir, err := record.NewDirectory("run-")
+	// Its name is short, since there are unix sockets in it. Everybody may use it, as the usual one: some tests act as another user.
+	dir, err := record.NewDirectory("r")
 	if err != nil {
+		return err
+	}
+	if err := os.Chmod(dir, os.ModeSticky|0o777); err != nil {
 		return err
 	}
 	variables := []string{"TMPDIR=" + dir, record.Environment()}
