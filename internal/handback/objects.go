@@ -110,13 +110,13 @@ func (h *handBack) awaitWorkspaces(ctx context.Context) error {
 }
 
 // handBackUpdates removes the finalizer of finished Updates, which the operator could not: it is another owner's. An Update that waits to
-// be started goes when its Stack made it; the operator makes its own. One that a user made starts from the beginning, unless it is only a
-// preview: the operator does not know previewOnly, and would change something.
+// be started goes when its Stack made it; the operator makes its own. One that a user made starts from the beginning, unless it changes
+// nothing, or nothing but what its plan has: the operator does not know previewOnly, savePlan and plan, and would change anything.
 func (h *handBack) handBackUpdates(ctx context.Context) error {
 	return h.each(ctx, &autov1alpha1.UpdateList{}, func(ctx context.Context, object client.Object) error {
 		update := object.(*autov1alpha1.Update)
-		isPreview := ptr.Deref(update.Spec.PreviewOnly, false)
-		if !isPreview && !slices.ContainsFunc(update.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool { return isOurManager(entry) }) {
+		isBound := ptr.Deref(update.Spec.PreviewOnly, false) || update.SavesPlan() || update.Spec.Plan != nil
+		if !isBound && !slices.ContainsFunc(update.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool { return isOurManager(entry) }) {
 			return nil
 		}
 		if err := h.releaseUpdate(ctx, update); err != nil {
@@ -124,7 +124,7 @@ func (h *handBack) handBackUpdates(ctx context.Context) error {
 		}
 		switch {
 		case update.IsComplete():
-		case isOfStack(update), isPreview:
+		case isOfStack(update), isBound:
 			h.did(update, "deleted, it was not started")
 			return h.Client.Delete(ctx, update, client.Preconditions{UID: &update.UID})
 		case isOurs(update):

@@ -3,6 +3,7 @@ package handback
 import (
 	"context"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -211,19 +212,27 @@ func TestWorkspaceOfAUserBecomesTheOperators(t *testing.T) {
 	s.Expect(waiting.Finalizers).To(BeEmpty())
 }
 
-// TestPreviewOfARefreshIsNotLeftToTheOperator has one that nobody has seen yet.
-func TestPreviewOfARefreshIsNotLeftToTheOperator(t *testing.T) {
+// TestUpdatesThatTheOperatorWouldMakeMoreOfAreNotLeftToIt has some that nobody has seen yet.
+func TestUpdatesThatTheOperatorWouldMakeMoreOfAreNotLeftToIt(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	look := &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "look"},
-		Spec:       autov1alpha1.UpdateSpec{WorkspaceName: "mine", StackName: "dev", Type: autov1alpha1.UpdateTypeRefresh, PreviewOnly: new(true)},
+	for name, spec := range map[string]autov1alpha1.UpdateSpec{
+		"look": {Type: autov1alpha1.UpdateTypeRefresh, PreviewOnly: new(true)},
+		"plan": {Type: autov1alpha1.UpdateTypeDestroy, PreviewOnly: new(true), SavePlan: new(true)},
+		"run":  {Type: autov1alpha1.UpdateTypeDestroy, Plan: &autov1alpha1.PlanReference{Name: "plan", Digest: "sha256:" + strings.Repeat("0", 64)}},
+	} {
+		spec.WorkspaceName, spec.StackName = "mine", "dev"
+		update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}, Spec: spec}
+		s.Expect(admin.Create(s.ctx, update, client.FieldOwner("kubectl"))).To(Succeed())
 	}
-	s.Expect(admin.Create(s.ctx, look, client.FieldOwner("kubectl"))).To(Succeed())
 	out, err := s.run()
 	s.Expect(err).NotTo(HaveOccurred())
-	s.Expect(out).To(ContainSubstring("Update %s/look: deleted", s.namespace))
-	s.Expect(apierrors.IsNotFound(admin.Get(s.ctx, client.ObjectKeyFromObject(look), look))).To(BeTrue())
+	for _, name := range []string{"look", "plan", "run"} {
+		s.Expect(out).To(ContainSubstring("Update %s/%s: deleted", s.namespace, name))
+	}
+	left := &autov1alpha1.UpdateList{}
+	s.Expect(admin.List(s.ctx, left, client.InNamespace(s.namespace))).To(Succeed())
+	s.Expect(left.Items).To(BeEmpty())
 }
 
 func TestUpdateThatWasNotStartedGoes(t *testing.T) {

@@ -283,3 +283,17 @@ func TestWhatTheOperatorWillDoDifferentlyIsSaid(t *testing.T) {
 	}
 	s.Expect(strings.Count(out, "note: ")).To(Equal(4))
 }
+
+// TestEachFieldThatTheOperatorDoesNotKnowHasANoteOrNeedsNone has the fields that its definitions do not have.
+func TestEachFieldThatTheOperatorDoesNotKnowHasANoteOrNeedsNone(t *testing.T) {
+	harmless := []string{
+		"spec.updateHistoryLimit", "spec.workspaceIdleTimeout", // how long something is kept
+		"spec.updateOn",                       // the operator updates for each revision
+		"spec.fluxSource.sourceRef.namespace", // has a note of its own
+	}
+	var named []string
+	for _, field := range unknownFields {
+		named = append(named, field.name)
+	}
+	NewWithT(t).Expect(operator.UnknownFields("stacks.pulumi.com")).To(ConsistOf(append(named, harmless...)))
+}

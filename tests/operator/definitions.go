@@ -17,17 +17,24 @@ import (
 // unknown are the fields of the specification that the operator's definitions do not have, of those that are here.
 var unknown = map[string][]string{
 	"stacks.pulumi.com": {
-		"spec.dependsOn", "spec.destroyAfterDependents", "spec.fluxSource.sourceRef.namespace", "spec.recurseSubmodules", "spec.requireVerified",
-		"spec.resyncFrequency", "spec.retryInterval", "spec.sourcePaths", "spec.suspend", "spec.timeout", "spec.updateHistoryLimit", "spec.updateOn",
+		"spec.approval", "spec.dependsOn", "spec.destroyAfterDependents", "spec.drift", "spec.fluxSource.sourceRef.namespace",
+		"spec.gitAuth.certSecretRef", "spec.gitAuth.knownHostsRef", "spec.gitAuth.proxySecretRef", "spec.recurseSubmodules",
+		"spec.requireVerified", "spec.resyncFrequency", "spec.retryInterval", "spec.sourcePaths", "spec.suspend", "spec.timeout",
+		"spec.updateHistoryLimit", "spec.updateOn", "spec.workspaceIdleTimeout",
 	},
 	"programs.pulumi.com": {
 		"program.author", "program.components", "program.config", "program.description", "program.license", "program.plugins", "program.pulumi",
 		"program.requiredPulumiVersion", "program.website",
 	},
 	"updates.auto.pulumi.com": {
-		"spec.afterInterruption", "spec.expectNoRefreshChanges", "spec.requireStack", "spec.source", "spec.timeout",
+		"spec.afterInterruption", "spec.expectNoRefreshChanges", "spec.newStack", "spec.plan", "spec.planEnforcement", "spec.previewOnly",
+		"spec.projectInfo", "spec.requireStack", "spec.savePlan", "spec.source", "spec.timeout",
 	},
+	"workspaces.auto.pulumi.com": {"spec.idleTimeout"},
 }
+
+// UnknownFields are the fields of the specification that the operator's definition of this name does not have.
+func UnknownFields(definition string) []string { return slices.Clone(unknown[definition]) }
 
 // known are the fields of the status that the operator's definitions have, by the field that they are in.
 var known = map[string]map[string][]string{
