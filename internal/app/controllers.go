@@ -88,7 +88,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	}
 	// The cache has all Programs, because the Stacks of a shard may use any; only those that the selector matches are this instance's to
 	// write to.
-	programs := &program.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Selector: o.selector}
+	programs := &program.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), EventRecorder: recorder, Selector: o.selector}
 	if err := programs.SetupWithManager(mgr, controllerOptions(o)); err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func newParts(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecord
 		sources:       newSources(mgr, o),
 		recentOutputs: update.NewRecentOutputs(),
 	}
-	if shared.store, err = newStore(o.artifacts); err != nil {
+	if shared.store, err = newStore(o.artifacts, o.workspace.runtime == runtimePod); err != nil {
 		return nil, err
 	}
 	shared.contents = artifact.NewContents(shared.store)
@@ -250,7 +250,7 @@ func controllerOptions(o *options) controller.Options {
 	return fairqueue.ControllerOptions(o.concurrent, controller.Options{RateLimiter: runtimectrl.GetRateLimiter(o.rateLimiter)})
 }
 
-func newStore(o artifactOptions) (*artifact.Store, error) {
+func newStore(o artifactOptions, untrusted bool) (*artifact.Store, error) {
 	retries := o.httpRetries
 	if retries == 0 {
 		retries = -1 // never, where 0 means the default
@@ -266,6 +266,7 @@ func newStore(o artifactOptions) (*artifact.Store, error) {
 		Metrics:      artifacts,
 		HTTPRetries:  retries,
 		HTTPTimeout:  o.httpTimeout,
+		Untrusted:    untrusted,
 		Log:          ctrl.Log.WithName("artifacts"),
 	})
 	if err != nil {

@@ -219,7 +219,9 @@ func TestOnlyThePodsOfWorkspacesAreCachedAndOnlyByThePodRuntime(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		selectors := map[string]string{}
 		for object, by := range cacheOptions(o).ByObject {
-			selectors[fmt.Sprintf("%T", object)] = by.Label.String()
+			if by.Label != nil {
+				selectors[fmt.Sprintf("%T", object)] = by.Label.String()
+			}
 		}
 		return selectors
 	}

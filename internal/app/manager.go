@@ -126,6 +126,7 @@ func cacheOptions(o *options) cache.Options {
 			&pulumiv1.Stack{}:         selected,
 			&autov1alpha1.Workspace{}: selected,
 			&autov1alpha1.Update{}:    {Label: o.selector, Transform: update.CacheTransform},
+			&pulumiv1.Program{}:       {Transform: source.ProgramCacheTransform},
 		},
 	}
 	if o.workspace.runtime == runtimePod {

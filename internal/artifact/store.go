@@ -51,6 +51,8 @@ type Options struct {
 	HTTPRetries int
 	// HTTPTimeout bounds a download with all its tries; default 1 minute.
 	HTTPTimeout time.Duration
+	// Untrusted says that URLs may be written by somebody who must not learn about the network of this process, or use it.
+	Untrusted bool
 	// Metrics are those about artifacts; nil measures nothing.
 	Metrics *metrics.Artifacts
 	// Log is told about content that had to be removed; default is silence.
@@ -121,7 +123,7 @@ func NewStore(options Options) (*Store, error) {
 	s := &Store{options: options, entries: map[digest.Digest]*entry{}, recent: list.New(), made: lru.New(maxMade)}
 	s.downloads = download.New(download.Options{
 		MaxSize: options.Limits.MaxDownloadSize, Retries: options.HTTPRetries, Timeout: options.HTTPTimeout,
-		Log: options.Log,
+		Untrusted: options.Untrusted, Log: options.Log,
 	})
 	if err := s.openDirectory(); err != nil {
 		return nil, fmt.Errorf("artifact store: %w", err)

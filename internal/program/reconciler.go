@@ -44,6 +44,8 @@ const conflictInterval = 500 * time.Millisecond
 type Reconciler struct {
 	client.Client
 	record.EventRecorder
+	// Live reads Programs from the API server: the cache need not have what is in them.
+	Live client.Reader
 	// Selector picks the Programs whose status this controller writes; nil means all of them. The cache has the other ones too,
 	// because Stacks read Programs whatever labels these have.
 	Selector labels.Selector
@@ -72,7 +74,7 @@ func (r *Reconciler) selected() predicate.Predicate {
 // a change of the Program wakes it.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	program := &pulumiv1.Program{}
-	if err := r.Get(ctx, request.NamespacedName, program); err != nil {
+	if err := r.Live.Get(ctx, request.NamespacedName, program); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !program.DeletionTimestamp.IsZero() {

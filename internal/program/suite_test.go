@@ -106,14 +106,17 @@ func (s *stage) startController(selector labels.Selector, also ...func(ctrl.Mana
 	mgr, err := ctrl.NewManager(cluster.Config(), ctrl.Options{
 		Scheme: s.client.Scheme(),
 		// More than --log-level=trace shows, and less than the level at which client-go writes down whole objects.
-		Logger:     funcr.New(s.logged.write, funcr.Options{Verbosity: 4}),
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}},
+		Logger:  funcr.New(s.logged.write, funcr.Options{Verbosity: 4}),
+		Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache: cache.Options{
+			DefaultNamespaces: map[string]cache.Config{s.namespace: {}},
+			ByObject:          map[client.Object]cache.ByObject{&pulumiv1.Program{}: {Transform: source.ProgramCacheTransform}},
+		},
 		Controller: config.Controller{SkipNameValidation: new(true), UsePriorityQueue: new(false)}, // every test has a controller of that name
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	s.programs = &source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
-	reconciler := &program.Reconciler{Client: mgr.GetClient(), EventRecorder: mgr.GetEventRecorderFor("stack-controller"), Selector: selector}
+	reconciler := &program.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), EventRecorder: mgr.GetEventRecorderFor("stack-controller"), Selector: selector}
 	s.Expect(reconciler.SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	for _, setup := range also {
 		setup(mgr)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 
@@ -267,10 +268,13 @@ func checkLocation(key fluxKey, raw string) error {
 	local := strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") || netguard.CheckHost(host) != nil
 	segments := strings.Split(strings.TrimPrefix(parsed.Path, "/"), "/")
 	stored := len(segments) == 4 && slices.ContainsFunc(storedKinds, func(kind string) bool { return strings.EqualFold(kind, segments[0]) })
+	// Servers take a path with empty elements, "." or ".." for another one.
+	trimmed := "/" + strings.TrimSuffix(strings.TrimPrefix(parsed.Path, "/"), "/")
+	clean := path.Clean(trimmed) == trimmed
 	own := stored && strings.EqualFold(segments[0], key.Kind) && segments[1] == key.Namespace && segments[2] == key.Name
 	// Who produces an ExternalArtifact serves it where he likes.
 	free := key.Group != sourcev1.GroupVersion.Group || key.Kind == sourcev1.ExternalArtifactKind
-	if !local && (own || free && !stored) {
+	if !local && clean && (own || free && !stored) {
 		return nil
 	}
 	return waiting(pulumiv1.SourceNotReadyReason,

@@ -126,6 +126,17 @@ func TestCacheHoldsNothingOfASourceButWhatIsReadOfIt(t *testing.T) {
 	g.Expect(typed.Annotations).To(Equal(map[string]string{"a": "b"}))
 }
 
+func TestCacheHoldsNothingOfWhatAProgramRuns(t *testing.T) {
+	g := NewWithT(t)
+	written := &pulumiv1.Program{}
+	g.Expect(json.Unmarshal([]byte(`{"metadata": {"name": "app", "generation": 3}, "program": {"resources": {"a": {"type": "b"}}}, "status": {"observedGeneration": 2}}`), written)).To(Succeed())
+	g.Expect(written.Program.Verbatim).NotTo(BeEmpty())
+	kept, err := ProgramCacheTransform(written)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(kept).To(HaveField("Program", pulumiv1.ProgramSpec{}))
+	g.Expect(kept).To(And(HaveField("Name", "app"), HaveField("Generation", BeEquivalentTo(3)), HaveField("Status.ObservedGeneration", BeEquivalentTo(2))))
+}
+
 func TestCacheHoldsLittleOfASourceWhoseOwnerWritesMuch(t *testing.T) {
 	g := NewWithT(t)
 	source := repository("main@sha1:"+firstSHA, "sha256:a", "http://x")

@@ -118,6 +118,7 @@ func verificationOf(object *unstructured.Unstructured) Verification {
 	verify, found, _ := unstructured.NestedMap(object.Object, "spec", "verify")
 	_, hasSecret, _ := unstructured.NestedMap(verify, "secretRef")
 	identities, _, _ := unstructured.NestedSlice(verify, "matchOIDCIdentity")
+	included, _, notAList := unstructured.NestedSlice(object.Object, "spec", "include")
 	problem := func(format string, args ...any) Verification {
 		return Verification{Impossible: !verifiable, Problem: fmt.Sprintf(format, args...)}
 	}
@@ -126,6 +127,8 @@ func verificationOf(object *unstructured.Unstructured) Verification {
 		return problem("%s cannot be verified: use a GitRepository or an OCIRepository with spec.verify", describe(object))
 	case !found:
 		return problem("%s is not verified: set its spec.verify", describe(object))
+	case len(included) > 0 || notAList != nil:
+		return problem("%s has files of other sources in its artifact, which are not verified: remove its spec.include", describe(object))
 	case kind == sourcev1.GitRepositoryKind && !hasSecret:
 		return problem("%s is not verified: set its spec.verify.secretRef", describe(object))
 	case kind == sourcev1.OCIRepositoryKind && !hasSecret && len(identities) == 0:

@@ -58,6 +58,15 @@ func programKey(name types.NamespacedName) string {
 	return fluxKey{pulumiv1.GroupVersion.WithKind(pulumiv1.ProgramKind).GroupKind(), name}.String()
 }
 
+// ProgramCacheTransform leaves of a Program what a cache may keep: not what it runs, which is rendered from what the API server has. Anybody who
+// may create Programs may make thousands of a megabyte.
+func ProgramCacheTransform(object any) (any, error) {
+	if found, ok := object.(*pulumiv1.Program); ok {
+		found.Program = pulumiv1.ProgramSpec{}
+	}
+	return CacheTransform(object)
+}
+
 // Watch implements Source.
 func (p *Programs) Watch(objects cache.Cache, stacksOf func(ctx context.Context, key string) []reconcile.Request) ctrlsource.Source {
 	return ctrlsource.Kind[client.Object](objects, &pulumiv1.Program{},

@@ -71,6 +71,7 @@ func TestArtifactIsVerifiedWhenOneReadOfItsSourceSaysSo(t *testing.T) {
 		{"by anybody, OCI", signedRepository(ociWith(map[string]any{"provider": "cosign"})), false, "matchOIDCIdentity"},
 		{"not set up", signedRepository(setIn(map[string]any{}, "spec")), false, "set its spec.verify"},
 		{"without a key", signedRepository(setIn(map[string]any{"mode": "HEAD"}, "spec", "verify")), false, "secretRef"},
+		{"with files of other sources", signedRepository(setIn([]any{map[string]any{"repository": map[string]any{"name": "x"}}}, "spec", "include")), false, "remove its spec.include"},
 		{"set up just now", signedRepository(setIn([]any{}, "status", "conditions")), false, "not been verified yet"},
 		{"refused", signedRepository(conditionIs(1, "False")), false, "was refused: signed by somebody"},
 		{"verified for what comes next", signedRepository(conditionIs(0, "Unknown")), false, "is not ready"},

@@ -227,5 +227,5 @@ func TestWhatAKilledSupervisorLeftIsSwept(t *testing.T) {
 	g.Expect(c.Stop()).To(Succeed())
 	g.Expect(f.left()).NotTo(BeEmpty(), "there is something to sweep")
 	g.Expect(leftovers.Sweep(t.Output())).To(Succeed())
-	g.Expect(f.left()).To(BeEmpty())
+	g.Eventually(f.left, patience).Should(BeEmpty(), "once init has waited for what was killed")
 }

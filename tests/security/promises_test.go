@@ -50,12 +50,14 @@ that Workspace, or use its credentials elsewhere.`,
 	},
 	{
 		name: "network", title: "Tenants cannot make the controller connect to its own machine or to metadata services",
-		text: `The controller itself fetches artifacts, from the addresses where Flux publishes them, and git repositories of Stacks
-without a Flux source. It rejects loopback, link-local and multicast addresses and the metadata services of clouds.
-For git it does so after it has resolved the name, and after each redirect. Private addresses are allowed; restrict
-them with NetworkPolicies. The answer to a failed request is shown only if the server received the credentials of the
-Stack, and not after a redirect.`,
+		text: `The controller itself fetches artifacts, and git repositories of Stacks without a Flux source. Of an artifact, the path of
+the URL must be that of the source which publishes it; the host can be any. The controller follows no redirect there,
+and if it cannot connect, only its log says why. It rejects loopback, link-local and multicast addresses and the
+metadata services of clouds, after it has resolved the name, and for git after each redirect. Private addresses are
+allowed; restrict them with NetworkPolicies. The answer of a git server is shown only if the server received the
+credentials of the Stack, and not after a redirect.`,
 		proofs: []string{
+			"download.TestUntrustedURLsSayNothingAboutTheNetwork", "download.TestRedirectIsFollowedOnlyWhereThatIsAllowed",
 			"git.TestNothingOnTheMachineCanBeRead", "netguard.TestAddressesOfThisMachineAndOfCloudsAreRefused",
 			"netguard.TestConnectionIsRefusedAfterTheNameWasResolved",
 		},
@@ -140,11 +142,12 @@ the number and names of entries, links, and anything that is not a file or a dir
 	{
 		name: "sizes", title: "Limits apply to each tenant separately",
 		text: `The API server accepts objects of one to two megabytes, with up to 256 KiB of annotations. The controller keeps only
-the fields that it reads. Everything that it derives from them, such as variables, programs, patterns and messages,
+the fields that it reads of sources, Programs, Updates and objects in the cluster that tenants can label, and whole Stacks
+and Workspaces. Everything that it derives from them, such as variables, programs, patterns and messages,
 has its own limits. The controller runs with 512 MiB.`,
 		proofs: []string{
 			"update.TestValuesOfAnOperationAreBounded", "app.TestMemoryLimitLeavesRoomForTheKernel",
-			"source.TestCacheHoldsLittleOfASourceWhoseOwnerWritesMuch", "pod.TestCacheKeepsLittleOfObjectsThatSomebodyElseLabelled",
+			"source.TestCacheHoldsLittleOfASourceWhoseOwnerWritesMuch", "source.TestCacheHoldsNothingOfWhatAProgramRuns", "pod.TestCacheKeepsLittleOfObjectsThatSomebodyElseLabelled",
 			"git.TestHostileRepositoriesFitTheContainer", "git.TestHostileTreesAreRefused",
 			"git.TestHostilePacksAreRefused", "git.TestHostileAnswersAreBounded",
 		},

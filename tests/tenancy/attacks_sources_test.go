@@ -138,7 +138,7 @@ var forgeryAttacks = []attack{
 	{
 		name: "forged-redirect", promise: "network",
 		does: "publishes an ExternalArtifact on their own web server, which redirects to the victim's artifact",
-		sees: "The Stack waits. Redirects to another host are not followed.",
+		sees: "The Stack waits. Redirects are not followed.",
 		run: func(a *attacker) {
 			a.forge(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifact{ObjectMeta: a.meta()},
 				"http://"+webHost+"/redirect/"+strings.TrimPrefix(a.victim.url, "http://"), a.victim.digest)

@@ -211,7 +211,7 @@ func (s *Server) FetchSource(ctx context.Context, request *proto.FetchSourceRequ
 // download downloads the archive. Its messages have of the URL no more than scheme, host and path.
 func (s *sources) download(ctx context.Context, from *url.URL, wanted digest.Digest) (*os.File, error) {
 	shown := (&url.URL{Scheme: from.Scheme, Host: from.Host, Path: from.Path}).String()
-	downloads := download.New(download.Options{MaxSize: s.limits.MaxDownloadSize, Retries: fetchRetries, Timeout: fetchTimeout})
+	downloads := download.New(download.Options{MaxSize: s.limits.MaxDownloadSize, Retries: fetchRetries, Timeout: fetchTimeout, Redirects: true})
 	path, err := downloads.Fetch(ctx, from.String(), wanted, filepath.Join(s.dir, incomingName))
 	switch {
 	case errors.Is(err, download.ErrTooLarge):

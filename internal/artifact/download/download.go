@@ -2,8 +2,8 @@
 // the controller and for agents. What that package lacks for downloads from addresses that tenants choose, and is made up for
 // here:
 //
-//   - Its client follows redirects to any host, and connects to any address. Here a request trace refuses a second host, and
-//     link-local addresses, which metadata services of clouds have, before a byte is sent to them.
+//   - Its client follows redirects to any host, and connects to any address. Here a request trace refuses redirects, and
+//     addresses of metadata services of clouds or of this machine, before a byte is sent to them.
 //   - It waits at least 5 s between tries. Here it makes none, and the tries are around it.
 //   - Its errors have no types but ErrFileNotFound, and have the URL with its credentials in them. For answers of 500 and
 //     more the status is lost. Here the file that it leaves tells what is too large or has another digest, and messages are
@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
@@ -39,6 +40,7 @@ import (
 
 	"github.com/fluxcd/pkg/http/fetch"
 
+	"github.com/stack-controller/stack-controller/internal/netguard"
 	"github.com/stack-controller/stack-controller/internal/throughput"
 )
 
@@ -52,8 +54,10 @@ var (
 	// ErrDigestMismatch means that the file does not have the wanted digest.
 	ErrDigestMismatch = errors.New("digest mismatch")
 
-	errRedirect  = errors.New("redirected to another host, which is refused")
-	errLinkLocal = errors.New("the host has a link-local address, which is refused")
+	errRedirect    = errors.New("redirected, which is refused")
+	errOtherHost   = errors.New("redirected to another host, which is refused")
+	errLinkLocal   = errors.New("the host has a link-local address, which is refused")
+	errUnreachable = errors.New("cannot connect to the server")
 )
 
 // hostOverrideVariable is the environment variable that every Flux controller knows for runs outside of a cluster: it replaces host and
@@ -77,9 +81,14 @@ type Options struct {
 	Retries int
 	// Timeout bounds a download with all its tries.
 	Timeout time.Duration
+	// Redirects allows redirects to another path of the same host and port.
+	Redirects bool
+	// Untrusted says that whoever wrote the URL must learn nothing about the network of this process, and not use it: addresses that
+	// netguard refuses are refused, and why a server cannot be reached is only logged.
+	Untrusted bool
 	// Window is how long a server may send less than throughput.Minimum; default throughput.Window.
 	Window time.Duration
-	// Log tells which digest content has that was refused; whoever asked for it must not learn that.
+	// Log tells which digest content has that was refused, and why an untrusted server cannot be reached.
 	Log logr.Logger
 }
 
@@ -134,7 +143,7 @@ func (d *Downloader) try(ctx context.Context, url string, wanted digest.Digest, 
 	defer d.watch(ctx, cancel, path)()
 	ctx, stop := throughput.Require(ctx, d.options.Window, func() int64 { return sizeOf(path) })
 	defer stop()
-	err = d.fetcher.FetchWithContext(guarded(ctx, cancel), url, wanted.String(), dir)
+	err = d.fetcher.FetchWithContext(d.guarded(ctx, cancel), url, wanted.String(), dir)
 	again, err = d.classify(ctx, err, path, wanted)
 	if err != nil {
 		if removed := os.Remove(path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
@@ -180,7 +189,7 @@ func (d *Downloader) classify(ctx context.Context, err error, path string, wante
 		return false, nil
 	case errors.Is(err, fetch.ErrFileNotFound):
 		return false, fmt.Errorf("%w: the server answers 404 Not Found", ErrNotFound)
-	case errors.Is(context.Cause(ctx), errRedirect), errors.Is(context.Cause(ctx), errLinkLocal), errors.As(context.Cause(ctx), &slow):
+	case isRefusal(context.Cause(ctx)), errors.As(context.Cause(ctx), &slow):
 		return false, context.Cause(ctx)
 	case isDiskError(err):
 		return false, err
@@ -188,7 +197,17 @@ func (d *Downloader) classify(ctx context.Context, err error, path string, wante
 		d.logDigest(path, wanted)
 		return false, fmt.Errorf("%w: expected %s", ErrDigestMismatch, wanted)
 	}
-	return serverError(err)
+	again, err = serverError(err)
+	if unreachable := (*net.OpError)(nil); d.options.Untrusted && errors.As(err, &unreachable) {
+		d.options.Log.Info("cannot connect to the server of an artifact", "problem", err.Error())
+		return again, errUnreachable
+	}
+	return again, err
+}
+
+// isRefusal reports whether the guard has ended the request.
+func isRefusal(cause error) bool {
+	return errors.Is(cause, errRedirect) || errors.Is(cause, errOtherHost) || errors.Is(cause, errLinkLocal) || errors.Is(cause, netguard.ErrRefused)
 }
 
 // logDigest writes which digest the file has.
@@ -239,42 +258,61 @@ func isDiskError(err error) bool {
 
 // guard watches the connections of one request.
 type guard struct {
-	cancel context.CancelCauseFunc
+	cancel    context.CancelCauseFunc
+	redirects bool
+	check     func(netip.Addr) error
 
-	mu      sync.Mutex
-	first   string
-	refused bool
+	mu       sync.Mutex
+	host     string // of the first connection, with its port
+	answered bool
+	refused  bool
 }
 
-// guarded returns a context for one request that is cancelled when a redirect leads to another host or port than the first, or a
-// host has a link-local address. A connection that the client gets all the same is closed before the request is written to
-// it. Behind a proxy the hosts cannot be told apart; the proxy decides then.
-func guarded(ctx context.Context, cancel context.CancelCauseFunc) context.Context {
-	g := &guard{cancel: cancel}
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GetConn: g.getConn, ConnectStart: g.connectStart, GotConn: g.gotConn})
+// guarded returns a context for one request that is cancelled when a redirect leads where none may lead, or a host has an address that is
+// refused. A connection that the client gets all the same is closed before the request is written to it. Behind a proxy the hosts cannot be
+// told apart; the proxy decides then.
+func (d *Downloader) guarded(ctx context.Context, cancel context.CancelCauseFunc) context.Context {
+	g := &guard{cancel: cancel, redirects: d.options.Redirects, check: checkLinkLocal}
+	// Where the host is replaced, it is the operator of the controller who chose it.
+	if d.options.Untrusted && os.Getenv(hostOverrideVariable) == "" {
+		g.check = netguard.Check
+	}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: g.getConn, ConnectStart: g.connectStart, GotConn: g.gotConn, GotFirstResponseByte: g.gotAnswer,
+	})
 }
 
-func (g *guard) getConn(hostPort string) {
+func checkLinkLocal(address netip.Addr) error {
+	if address.Unmap().IsLinkLocalUnicast() {
+		return errLinkLocal
+	}
+	return nil
+}
+
+// getConn is called for the request, once more when a connection that was used before turns out to be closed, and after each redirect.
+func (g *guard) getConn(host string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.first == "" {
-		g.first = hostPort
-	}
-	if hostPort != g.first {
-		g.refused = true
-		g.cancel(errRedirect)
+	switch {
+	case g.host == "":
+		g.host = host
+	case host != g.host:
+		g.refuse(errOtherHost)
+	case g.answered && !g.redirects:
+		g.refuse(errRedirect)
 	}
 }
 
 func (g *guard) connectStart(_, address string) {
 	parsed, err := netip.ParseAddrPort(address)
-	if err != nil || !parsed.Addr().Unmap().IsLinkLocalUnicast() {
+	if err != nil {
 		return
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.refused = true
-	g.cancel(errLinkLocal)
+	if err := g.check(parsed.Addr()); err != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.refuse(err)
+	}
 }
 
 func (g *guard) gotConn(got httptrace.GotConnInfo) {
@@ -283,4 +321,16 @@ func (g *guard) gotConn(got httptrace.GotConnInfo) {
 	if g.refused {
 		_ = got.Conn.Close() // The request fails either way.
 	}
+}
+
+func (g *guard) gotAnswer() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.answered = true
+}
+
+// refuse ends the request. The lock is held.
+func (g *guard) refuse(why error) {
+	g.refused = true
+	g.cancel(why)
 }
