@@ -36,7 +36,7 @@ func (h *handBack) handBackWorkspaces(ctx context.Context) error {
 	return h.each(ctx, &autov1alpha1.WorkspaceList{}, func(ctx context.Context, object client.Object) error {
 		workspace := object.(*autov1alpha1.Workspace)
 		switch {
-		case !isOurs(workspace):
+		case isOfStack(workspace) && !isWrittenByUs(workspace), !isOfStack(workspace) && !isOurs(workspace):
 			return nil
 		case !isOfStack(workspace):
 			return h.handBackWorkspace(ctx, workspace)
@@ -116,7 +116,7 @@ func (h *handBack) handBackUpdates(ctx context.Context) error {
 	return h.each(ctx, &autov1alpha1.UpdateList{}, func(ctx context.Context, object client.Object) error {
 		update := object.(*autov1alpha1.Update)
 		isBound := ptr.Deref(update.Spec.PreviewOnly, false) || update.SavesPlan() || update.Spec.Plan != nil
-		if !isBound && !slices.ContainsFunc(update.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool { return isOurManager(entry) }) {
+		if !isBound && !isWrittenByUs(update) {
 			return nil
 		}
 		if err := h.releaseUpdate(ctx, update); err != nil {

@@ -176,6 +176,21 @@ func TestNothingIsLeftOfTheWorkspacesOfStacks(t *testing.T) {
 	s.Expect(err).NotTo(HaveOccurred())
 }
 
+func TestWorkspaceThatNobodyHasReconciledYetGoesToo(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	stack := s.stack("app", nil, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[0]) })
+	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{
+		Namespace: s.namespace, Name: "app", Labels: map[string]string{pulumiv1.ComponentLabel: pulumiv1.ComponentStack},
+	}}
+	s.Expect(admin.Create(s.ctx, workspace, patch.FieldOwner)).To(Succeed())
+	out, err := s.run()
+	s.Expect(err).NotTo(HaveOccurred(), out)
+	s.Expect(apierrors.IsNotFound(admin.Get(s.ctx, client.ObjectKeyFromObject(workspace), workspace))).To(BeTrue())
+	_, err = s.operator.ApplyWorkspace(s.ctx, stack)
+	s.Expect(err).NotTo(HaveOccurred())
+}
+
 func TestWorkspaceOfAUserBecomesTheOperators(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

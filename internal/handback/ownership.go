@@ -50,6 +50,11 @@ func isOurs(object client.Object) bool {
 	})
 }
 
+// isWrittenByUs reports whether this controller has written anything of the object.
+func isWrittenByUs(object client.Object) bool {
+	return slices.ContainsFunc(object.GetManagedFields(), isOurManager)
+}
+
 func isOurManager(entry metav1.ManagedFieldsEntry) bool {
 	return entry.Manager == string(patch.FieldOwner)
 }
