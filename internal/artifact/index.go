@@ -156,10 +156,13 @@ func (s *Store) ownerPath(d digest.Digest, by owner) string {
 	return filepath.Join(s.path(d), ownerPrefix+string(by))
 }
 
-// evict removes the least recently used content that is not open, until there is room for more bytes. Callers hold the
-// lock.
+// evict removes the least recently used content that is not open, until there is room for another artifact of that size, or for none when it
+// is 0. Callers hold the lock.
 func (s *Store) evict(room int64) {
-	for element := s.recent.Back(); element != nil && s.size+room > s.options.MaxStoreSize; {
+	isFull := func() bool {
+		return s.size+room > s.options.MaxStoreSize || int64(len(s.entries))+min(room, 1) > int64(s.options.MaxStored)
+	}
+	for element := s.recent.Back(); element != nil && isFull(); {
 		e := element.Value.(*entry)
 		element = element.Prev()
 		if e.pins > 0 {

@@ -46,6 +46,8 @@ type Options struct {
 	// MaxStoreSize is the size in bytes of all artifacts together; default 1 GiB, at least MaxDownloadSize. It is
 	// exceeded while artifacts that are open leave no room. Downloads in progress come on top.
 	MaxStoreSize int64
+	// MaxStored is how many artifacts there are at most, of which each takes memory and inodes however small it is; default 32768.
+	MaxStored int
 	// HTTPRetries is how often a download is tried again, within about a second, when the server or the connection
 	// fails; default 2, negative for never.
 	HTTPRetries int
@@ -134,6 +136,7 @@ func NewStore(options Options) (*Store, error) {
 func (o Options) withDefaults() Options {
 	o.Limits = o.Limits.WithDefaults()
 	o.MaxStoreSize = cmp.Or(max(o.MaxStoreSize, 0), max(1<<30, o.Limits.MaxDownloadSize))
+	o.MaxStored = cmp.Or(max(o.MaxStored, 0), 32768)
 	o.HTTPRetries = max(cmp.Or(o.HTTPRetries, 2), 0)
 	o.HTTPTimeout = cmp.Or(max(o.HTTPTimeout, 0), time.Minute)
 	return o

@@ -99,6 +99,15 @@ func TestContentOfAnEarlierProcessIsOpenedByManyAtOnce(t *testing.T) {
 	}
 }
 
+func TestThereAreNotMoreArtifactsThanAllowedHoweverSmallTheyAre(t *testing.T) {
+	g := NewWithT(t)
+	store := newStore(t, artifact.Options{MaxStored: 2})
+	first, second, third := put(t, store, program("1")), put(t, store, program("2")), put(t, store, program("3"))
+	g.Expect(store.Stored(first)).To(BeEmpty())
+	g.Expect(store.Stored(second)).NotTo(BeEmpty())
+	g.Expect(store.Stored(third)).NotTo(BeEmpty())
+}
+
 func TestLeastRecentlyUsedContentIsEvicted(t *testing.T) {
 	g := NewWithT(t)
 	dir := t.TempDir()

@@ -40,6 +40,7 @@ type Flux struct {
 	// CheckLocations refuses artifacts that are not where the source can have published them.
 	CheckLocations bool
 
+	kinds fluxKinds
 	// watches has a cache of each kind that Stacks name, once Watch was called.
 	watches fluxWatches
 }
@@ -187,7 +188,7 @@ func isBuiltIn(group string) bool {
 // resolve returns the artifact that the source offers now, to those who may use it.
 func (f *Flux) resolve(ctx context.Context, key fluxKey, live bool) (*Artifact, error) {
 	// Discovery decides on the version, because Flux retires API versions that manifests still name.
-	mapping, err := f.Mapper.RESTMapping(key.GroupKind)
+	mapping, err := f.kinds.mapping(f.Mapper, key.GroupKind)
 	if apimeta.IsNoMatchError(err) {
 		return nil, waiting(pulumiv1.SourceKindNotInstalledReason,
 			"the cluster does not serve %s: is Flux's source-controller installed?", key.GroupKind)

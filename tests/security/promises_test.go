@@ -146,7 +146,7 @@ the fields that it reads of sources, Programs, Updates and objects in the cluste
 and Workspaces. Everything that it derives from them, such as variables, programs, patterns and messages,
 has its own limits. The controller runs with 512 MiB.`,
 		proofs: []string{
-			"update.TestValuesOfAnOperationAreBounded", "app.TestMemoryLimitLeavesRoomForTheKernel",
+			"update.TestValuesOfAnOperationAreBounded", "artifact.TestThereAreNotMoreArtifactsThanAllowedHoweverSmallTheyAre", "app.TestMemoryLimitLeavesRoomForTheKernel",
 			"source.TestCacheHoldsLittleOfASourceWhoseOwnerWritesMuch", "source.TestCacheHoldsNothingOfWhatAProgramRuns", "pod.TestCacheKeepsLittleOfObjectsThatSomebodyElseLabelled",
 			"git.TestHostileRepositoriesFitTheContainer", "git.TestHostileTreesAreRefused",
 			"git.TestHostilePacksAreRefused", "git.TestHostileAnswersAreBounded",
@@ -159,6 +159,7 @@ run, a commit of the victim takes at most twice as long as on a quiet system. ` 
 		proofs: []string{
 			"fairqueue.TestReconcileOfAnotherNamespaceIsNextButOneAfterTenThousand", "fairqueue.TestNamespaceHoldsHalfOfWhatOthersLeave",
 			"fairqueue.TestStormOfWakesBecomesBoundedReconcilesAndTheLastIsNotLost", "artifact.TestTarpitsOfOneNamespaceDoNotDelayDownloadsOfAnother",
+			"source.TestKindsThatThereAreNotCauseFewQuestionsAndHideNoOthers",
 			"source.TestServersOfOneNamespaceThatHangDoNotDelayPollsOfAnother", "throughput.TestBytePerSecondIsEndedAfterAWindow",
 		},
 	},

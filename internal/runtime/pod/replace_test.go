@@ -63,7 +63,7 @@ func TestPodThatDoesNotRunIsReplacedAtOnceByAChange(t *testing.T) {
 func TestAnotherControllerReplacesIdlePodsFewAtATime(t *testing.T) {
 	suite.Long(t, "waits for pauses of the controllers")
 	s := startStage(t)
-	const idle = maxRolling + 2
+	const idle = maxRollingOfNamespace + 2
 	var workspaces []*autov1alpha1.Workspace
 	var pods []*corev1.Pod
 	for i := range idle {
@@ -90,9 +90,9 @@ func TestAnotherControllerReplacesIdlePodsFewAtATime(t *testing.T) {
 		}
 		return count
 	}
-	s.Eventually(ending).Should(Equal(maxRolling))
-	s.Eventually(s.runtime.rollout.counts).Should(Equal([2]int{maxRolling, idle - maxRolling + 1}))
-	s.Expect(ending()).To(Equal(maxRolling), "the others wait")
+	s.Eventually(ending).Should(Equal(maxRollingOfNamespace))
+	s.Eventually(s.runtime.rollout.counts).Should(Equal([2]int{maxRollingOfNamespace, idle - maxRollingOfNamespace + 1}))
+	s.Expect(ending()).To(Equal(maxRollingOfNamespace), "the others wait")
 
 	left := map[int]*corev1.Pod{}
 	for i, pod := range pods {

@@ -16,7 +16,7 @@ func TestFewPodsAreReplacedAtOnceAndTheOthersGetTheirTurn(t *testing.T) {
 	var woken []types.NamespacedName
 	r := newRollout(func(key types.NamespacedName) { woken = append(woken, key) })
 	key := func(i int) types.NamespacedName { return types.NamespacedName{Namespace: "team", Name: fmt.Sprint(i)} }
-	for i := range maxRolling {
+	for i := range maxRollingOfNamespace {
 		g.Expect(r.begin(key(i))).To(BeTrue())
 		g.Expect(r.begin(key(i))).To(BeTrue(), "it has its place already")
 	}
@@ -34,12 +34,30 @@ func TestFewPodsAreReplacedAtOnceAndTheOthersGetTheirTurn(t *testing.T) {
 	g.Expect(r.waiting).To(BeEmpty())
 }
 
+func TestPodsOfOneNamespaceThatDoNotBecomeReadyDoNotHoldUpOthers(t *testing.T) {
+	g := NewWithT(t)
+	var woken []types.NamespacedName
+	r := newRollout(func(key types.NamespacedName) { woken = append(woken, key) })
+	for i := range 1000 {
+		begun := r.begin(types.NamespacedName{Namespace: "stuck", Name: fmt.Sprint(i)})
+		g.Expect(begun).To(Equal(i < maxRollingOfNamespace))
+	}
+	for _, namespace := range []string{"a", "b", "c"} {
+		for i := range 2 {
+			key := types.NamespacedName{Namespace: namespace, Name: fmt.Sprint(i)}
+			g.Expect(r.begin(key)).To(BeTrue())
+			r.end(key)
+		}
+	}
+	g.Expect(woken).To(BeEmpty(), "what is stuck has its share")
+}
+
 func TestPodsThatDoNotBecomeReadyHoldUpTheOthersForATimeOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		var woken atomic.Int32
 		r := newRollout(func(types.NamespacedName) { woken.Add(1) })
-		for i := range maxRolling + 3 {
+		for i := range maxRollingOfNamespace + 3 {
 			r.begin(types.NamespacedName{Name: fmt.Sprint(i)})
 		}
 		time.Sleep(rollingPatience - 1)

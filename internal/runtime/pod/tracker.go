@@ -9,6 +9,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/backoff"
+	"github.com/stack-controller/stack-controller/internal/fairqueue"
 )
 
 // tracker is what is remembered of one Workspace. All of it can be lost: a new controller only waits a little longer.
@@ -98,12 +99,15 @@ func (t *tracker) announce(now time.Time, announced bool) {
 }
 
 const (
-	// maxRolling is how many pods are replaced at the same time because the controller is another one. When their
+	// maxRollingOfNamespace is how many pods of a namespace are replaced at the same time because the controller is another one. When their
 	// successors do not become ready the others stay as they are.
-	maxRolling = 5
+	maxRollingOfNamespace = 5
 	// rollingPatience is how long one of them may take; after that it must not hold up the others any longer.
 	rollingPatience = 15 * time.Minute
 )
+
+// maxRolling is how many are replaced at the same time in all namespaces. No namespace takes the places of all others.
+var maxRolling = fairqueue.Slots(maxRollingOfNamespace)
 
 // rollout lets few pods be replaced at the same time. The others wait, without being reconciled, until it is their turn.
 type rollout struct {
@@ -126,7 +130,7 @@ func (r *rollout) begin(key types.NamespacedName) bool {
 	switch _, found := r.rolling[key]; {
 	case found:
 		return true
-	case len(r.rolling) >= maxRolling:
+	case !fairqueue.MayTake(r.rollingIn(key.Namespace), maxRolling-len(r.rolling)):
 		r.waiting[key] = struct{}{}
 		return false
 	}
@@ -144,13 +148,24 @@ func (r *rollout) end(key types.NamespacedName) {
 	}
 	delete(r.rolling, key)
 	delete(r.waiting, key)
-	room := maxRolling - len(r.rolling)
+	free, taken := maxRolling-len(r.rolling), map[string]int{}
 	for next := range r.waiting {
-		if room <= 0 {
-			return
+		if !fairqueue.MayTake(r.rollingIn(next.Namespace)+taken[next.Namespace], free) {
+			continue
 		}
-		room--
+		free--
+		taken[next.Namespace]++
 		delete(r.waiting, next)
 		r.requeue(next)
 	}
+}
+
+// rollingIn returns how many places the namespace has. The lock is held.
+func (r *rollout) rollingIn(namespace string) (count int) {
+	for key := range r.rolling {
+		if key.Namespace == namespace {
+			count++
+		}
+	}
+	return count
 }
