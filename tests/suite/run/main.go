@@ -119,19 +119,19 @@ func runGroups(ctx context.Context, output string, short, race bool) error {
 	if err != nil {
 		return err
 	}
-	whole := newReport()
+	whole := newReport(os.Stdout)
 	for _, g := range groups {
 		err := whole.run(ctx, &g, gotestsum, output)
 		if err := errors.Join(err, endDescendants()); err != nil {
 			return err
 		}
 	}
-	return whole.print(os.Stdout, filepath.Join(output, "flaky.txt"))
+	return whole.print(filepath.Join(output, "flaky.txt"))
 }
 
 // run runs the group, writes what it reported into the output directory, and adds it to the report. The error is about the run, not about tests.
 func (r *report) run(ctx context.Context, g *group, gotestsum, output string) error {
-	fmt.Printf("--- %s\n", g.name)
+	fmt.Fprintf(r.to, "--- %s\n", g.name)
 	file := filepath.Join(output, "test-"+g.name+".json")
 	args := []string{
 		"--format=pkgname", "--hide-summary=skipped", "--jsonfile=" + file,
@@ -144,7 +144,7 @@ func (r *report) run(ctx context.Context, g *group, gotestsum, output string) er
 	if g.cgo {
 		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
 	}
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Stdout, cmd.Stderr = r.to, r.to
 	// A group of its own, so that Ctrl-C reaches only this program, which ends everything in its order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

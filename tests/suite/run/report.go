@@ -34,14 +34,15 @@ const module = "github.com/stack-controller/stack-controller/"
 
 // report is what the tests of all groups came to.
 type report struct {
+	to       io.Writer
 	packages map[string]time.Duration
 	tests    map[test]time.Duration // the last time that it ran
 	runs     map[test][]bool        // for those that failed once: whether each run of it passed
 	failures []string
 }
 
-func newReport() *report {
-	return &report{packages: map[string]time.Duration{}, tests: map[test]time.Duration{}, runs: map[test][]bool{}}
+func newReport(to io.Writer) *report {
+	return &report{to: to, packages: map[string]time.Duration{}, tests: map[test]time.Duration{}, runs: map[test][]bool{}}
 }
 
 // read adds what gotestsum wrote about a group: all events of the first run, then those of the tests that were run again.
@@ -85,16 +86,16 @@ func (r *report) read(file string) error {
 	}
 }
 
-// print writes the report and, with the file, which tests are flaky. The error says what failed.
-func (r *report) print(to io.Writer, flakyFile string) error {
-	fmt.Fprintf(to, "\nThe slowest tests:\n")
+// print writes the report, and the names of flaky tests into the file. The error says what failed.
+func (r *report) print(flakyFile string) error {
+	fmt.Fprintf(r.to, "\nThe slowest tests:\n")
 	for _, t := range longest(r.tests)[:min(slowest, len(r.tests))] {
-		fmt.Fprintf(to, "%8.1f s  %s\n", r.tests[t].Seconds(), t)
+		fmt.Fprintf(r.to, "%8.1f s  %s\n", r.tests[t].Seconds(), t)
 	}
-	fmt.Fprintf(to, "\nThe packages:\n")
+	fmt.Fprintf(r.to, "\nThe packages:\n")
 	for _, pkg := range longest(r.packages) {
 		if r.packages[pkg] >= time.Second {
-			fmt.Fprintf(to, "%8.1f s  %s\n", r.packages[pkg].Seconds(), strings.TrimPrefix(pkg, module))
+			fmt.Fprintf(r.to, "%8.1f s  %s\n", r.packages[pkg].Seconds(), strings.TrimPrefix(pkg, module))
 		}
 	}
 	var flaky []string
@@ -108,7 +109,7 @@ func (r *report) print(to io.Writer, flakyFile string) error {
 	if err := os.WriteFile(flakyFile, []byte(text), 0o644); err != nil {
 		return err
 	}
-	fmt.Fprintf(to, "\n%s", text)
+	fmt.Fprintf(r.to, "\n%s", text)
 	if len(r.failures) > 0 {
 		return errors.New(strings.Join(r.failures, "\n"))
 	}

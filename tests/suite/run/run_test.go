@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -93,10 +94,12 @@ func TestOnlyWhatFailsOnceIsExcused(t *testing.T) {
 			if test.name == "races" {
 				tested.cgo, tested.flags = true, append(tested.flags, "-race")
 			}
-			whole, output := newReport(), &bytes.Buffer{}
+			output := &bytes.Buffer{}
+			// Not the output of this process: gotestsum takes lines of it for those of a panic or a race here, and runs no test again.
+			whole := newReport(io.MultiWriter(output, t.Output()))
 			g.Expect(whole.run(t.Context(), &tested, gotestsum, dir)).To(Succeed())
 			flaky := filepath.Join(dir, "flaky.txt")
-			err := whole.print(output, flaky)
+			err := whole.print(flaky)
 			if test.says == "" {
 				g.Expect(err).NotTo(HaveOccurred())
 			} else {
