@@ -188,7 +188,7 @@ func isBuiltIn(group string) bool {
 // resolve returns the artifact that the source offers now, to those who may use it.
 func (f *Flux) resolve(ctx context.Context, key fluxKey, live bool) (*Artifact, error) {
 	// Discovery decides on the version, because Flux retires API versions that manifests still name.
-	mapping, err := f.kinds.mapping(f.Mapper, key.GroupKind)
+	mapping, err := f.kinds.mapping(f.Mapper, key)
 	if apimeta.IsNoMatchError(err) {
 		return nil, waiting(pulumiv1.SourceKindNotInstalledReason,
 			"the cluster does not serve %s: is Flux's source-controller installed?", key.GroupKind)
@@ -267,10 +267,10 @@ func checkLocation(key fluxKey, raw string) error {
 	// Names are resolved when the artifact is fetched; this one always leads to the controller itself.
 	host := parsed.Hostname()
 	local := strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") || netguard.CheckHost(host) != nil
-	segments := strings.Split(strings.TrimPrefix(parsed.Path, "/"), "/")
+	trimmed := "/" + strings.TrimSuffix(strings.TrimPrefix(parsed.Path, "/"), "/")
+	segments := strings.Split(trimmed[1:], "/")
 	stored := len(segments) == 4 && slices.ContainsFunc(storedKinds, func(kind string) bool { return strings.EqualFold(kind, segments[0]) })
 	// Servers take a path with empty elements, "." or ".." for another one.
-	trimmed := "/" + strings.TrimSuffix(strings.TrimPrefix(parsed.Path, "/"), "/")
 	clean := path.Clean(trimmed) == trimmed
 	own := stored && strings.EqualFold(segments[0], key.Kind) && segments[1] == key.Namespace && segments[2] == key.Name
 	// Who produces an ExternalArtifact serves it where he likes.

@@ -8,43 +8,59 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/lru"
 )
 
 const (
-	// discoveryInterval is how often the API server is asked for a kind that may not be served, after discoveryBurst times at once.
-	discoveryInterval = 2 * time.Second
-	discoveryBurst    = 20
+	// discoveryInterval is how often a namespace may have the API server asked for a kind that may not be served, after discoveryBurst
+	// times at once.
+	discoveryInterval = 10 * time.Second
+	discoveryBurst    = 10
+	// maxAsking is how many namespaces are remembered that have asked. One that is forgotten may ask anew.
+	maxAsking = 1024
 )
 
 // fluxKinds finds the served versions of kinds. Its zero value is ready for use.
 //
 // For a kind that it does not know, a mapper asks the API server for all that there are, under a lock that everybody waits for. Anybody who
-// may create Stacks can name kinds that there are not: such questions are limited, and until the next one a kind is taken not to be served.
+// may create Stacks can name kinds that there are not. So each namespace may ask for few others than Flux's own; until it may ask again,
+// such a kind is taken not to be served.
 type fluxKinds struct {
-	mu        sync.Mutex
-	served    sets.Set[schema.GroupKind]
-	discovery *rate.Limiter
+	mu     sync.Mutex
+	served sets.Set[schema.GroupKind]
+	asking *lru.Cache // *rate.Limiter by namespace
 }
 
-// mapping returns the mapping of the kind, or a NoMatchError.
-func (k *fluxKinds) mapping(mapper apimeta.RESTMapper, kind schema.GroupKind) (*apimeta.RESTMapping, error) {
-	if !k.mayAsk(kind) {
-		return nil, &apimeta.NoKindMatchError{GroupKind: kind}
+// mapping returns the mapping of the kind of the source, or a NoMatchError.
+func (k *fluxKinds) mapping(mapper apimeta.RESTMapper, source fluxKey) (*apimeta.RESTMapping, error) {
+	if !source.isFlux(storedKinds...) && !k.mayAsk(source) {
+		return nil, &apimeta.NoKindMatchError{GroupKind: source.GroupKind}
 	}
-	mapping, err := mapper.RESTMapping(kind)
+	mapping, err := mapper.RESTMapping(source.GroupKind)
 	if err == nil {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.served.Insert(kind)
+		if k.served == nil {
+			k.served = sets.New[schema.GroupKind]()
+		}
+		k.served.Insert(source.GroupKind)
 	}
 	return mapping, err
 }
 
-func (k *fluxKinds) mayAsk(kind schema.GroupKind) bool {
+func (k *fluxKinds) mayAsk(source fluxKey) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.discovery == nil {
-		k.served, k.discovery = sets.New[schema.GroupKind](), rate.NewLimiter(rate.Every(discoveryInterval), discoveryBurst)
+	if k.served.Has(source.GroupKind) {
+		return true
 	}
-	return k.served.Has(kind) || k.discovery.Allow()
+	if k.asking == nil {
+		k.asking = lru.New(maxAsking)
+	}
+	limiter, found := k.asking.Get(source.Namespace)
+	if !found {
+		limiter = rate.NewLimiter(rate.Every(discoveryInterval), discoveryBurst)
+		k.asking.Add(source.Namespace, limiter)
+	}
+	return limiter.(*rate.Limiter).Allow()
 }

@@ -7,11 +7,15 @@ import (
 	. "github.com/onsi/gomega"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 )
 
-// countingMapper knows one kind, and counts what it is asked.
+// servedGroup is a group that the cluster serves.
+const servedGroup = "served.example.com"
+
+// countingMapper knows that group and Flux's Buckets, and counts what it is asked.
 type countingMapper struct {
 	apimeta.RESTMapper
 	asked int
@@ -19,7 +23,7 @@ type countingMapper struct {
 
 func (m *countingMapper) RESTMapping(kind schema.GroupKind, _ ...string) (*apimeta.RESTMapping, error) {
 	m.asked++
-	if kind.Group != sourcev1.GroupVersion.Group {
+	if kind.Group != servedGroup && kind != sourcev1.GroupVersion.WithKind(sourcev1.BucketKind).GroupKind() {
 		return nil, &apimeta.NoKindMatchError{GroupKind: kind}
 	}
 	return &apimeta.RESTMapping{GroupVersionKind: kind.WithVersion("v1")}, nil
@@ -28,12 +32,21 @@ func (m *countingMapper) RESTMapping(kind schema.GroupKind, _ ...string) (*apime
 func TestKindsThatThereAreNotCauseFewQuestionsAndHideNoOthers(t *testing.T) {
 	g := NewWithT(t)
 	kinds, mapper := &fluxKinds{}, &countingMapper{}
-	bucket := schema.GroupKind{Group: sourcev1.GroupVersion.Group, Kind: sourcev1.BucketKind}
-	g.Expect(kinds.mapping(mapper, bucket)).To(HaveField("GroupVersionKind.Version", "v1"))
+	sourceIn := func(namespace, group, kind string) fluxKey {
+		return fluxKey{schema.GroupKind{Group: group, Kind: kind}, types.NamespacedName{Namespace: namespace, Name: "app"}}
+	}
 	for i := range 1000 {
-		_, err := kinds.mapping(mapper, schema.GroupKind{Group: fmt.Sprintf("n%d.example.com", i), Kind: "Bucket"})
+		_, err := kinds.mapping(mapper, sourceIn("attacker", fmt.Sprintf("n%d.example.com", i), "Bucket"))
+		g.Expect(apimeta.IsNoMatchError(err)).To(BeTrue())
+		_, err = kinds.mapping(mapper, sourceIn("attacker", sourcev1.GroupVersion.Group, fmt.Sprint("Kind", i)))
 		g.Expect(apimeta.IsNoMatchError(err)).To(BeTrue())
 	}
-	g.Expect(mapper.asked).To(BeNumerically("<=", 1+discoveryBurst+5))
-	g.Expect(kinds.mapping(mapper, bucket)).To(HaveField("GroupVersionKind.Version", "v1"))
+	g.Expect(mapper.asked).To(BeNumerically("<=", discoveryBurst+5))
+
+	// Flux's own kinds always are asked for, also first after a restart, and others for whoever has not asked too often.
+	for _, source := range []fluxKey{
+		sourceIn("attacker", sourcev1.GroupVersion.Group, sourcev1.BucketKind), sourceIn("victim", servedGroup, "Bundle"), sourceIn("attacker", servedGroup, "Bundle"),
+	} {
+		g.Expect(kinds.mapping(mapper, source)).To(HaveField("GroupVersionKind.Version", "v1"))
+	}
 }

@@ -29,6 +29,7 @@ func TestSourceIsBelievedForItsOwnArtifactsOnly(t *testing.T) {
 		"external, of another":               {kind: "ExternalArtifact", url: "http://source-controller/gitrepository/victim/app/0a1b.tar.gz", refused: true},
 		"external, of the victim's":          {kind: "ExternalArtifact", url: "http://source-watcher/ExternalArtifact/victim/app/1.tar.gz", refused: true},
 		"external, with an empty element":    {kind: "ExternalArtifact", url: "http://source-controller//gitrepository/victim/app/0a1b.tar.gz", refused: true},
+		"external, as a directory":           {kind: "ExternalArtifact", url: "http://source-controller/gitrepository/victim/app/0a1b.tar.gz/", refused: true},
 		"external, here":                     {kind: "ExternalArtifact", url: "http://source-controller/./gitrepository/victim/app/0a1b.tar.gz", refused: true},
 		"external, there and back":           {kind: "ExternalArtifact", url: "http://source-controller/y/%2e%2e/gitrepository/victim/app/0a1b", refused: true},
 		"metadata service":                   {kind: "ExternalArtifact", url: "http://169.254.169.254/latest", refused: true},

@@ -43,7 +43,7 @@ var meanings = map[string]string{
 	"starting":   "The controller starts, and has this version.",
 	"decided":    "What a reconcile of a Stack or an Update decided, why, and what brings the object back.",
 	"warning: …": "The controller runs Pulumi programs itself (`--workspace-runtime=process`). They have its rights.",
-	"cannot connect to the server of an artifact":              "The host in the URL of an artifact cannot be reached. See the problem in the line; check source-controller, DNS and NetworkPolicies.",
+	"no complete answer from the server of an artifact":        "The host in the URL of an artifact cannot be reached, or breaks off. See the problem in the line; check source-controller, DNS and NetworkPolicies.",
 	"content does not have its digest":                         "An artifact is not what its source says. It is not used, and fetched again. If this repeats, look for a proxy that changes content, and at source-controller.",
 	"cannot make an artifact":                                  "A defect of the controller, caused by the content of a source. The source counts as failed. Please report the value of `stack`.",
 	"cannot poll a repository":                                 "A defect of the controller, caused by the answer of a git server. Please report the value of `stack`.",

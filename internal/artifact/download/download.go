@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
@@ -54,10 +53,11 @@ var (
 	// ErrDigestMismatch means that the file does not have the wanted digest.
 	ErrDigestMismatch = errors.New("digest mismatch")
 
-	errRedirect    = errors.New("redirected, which is refused")
-	errOtherHost   = errors.New("redirected to another host, which is refused")
-	errLinkLocal   = errors.New("the host has a link-local address, which is refused")
-	errUnreachable = errors.New("cannot connect to the server")
+	errRedirect  = errors.New("redirected, which is refused")
+	errOtherHost = errors.New("redirected to another host, which is refused")
+	errLinkLocal = errors.New("the host has a link-local address, which is refused")
+	errNoAnswer  = errors.New("no complete answer from the server")
+	errServer    = errors.New("the server answers with an error of its own (5xx)")
 )
 
 // hostOverrideVariable is the environment variable that every Flux controller knows for runs outside of a cluster: it replaces host and
@@ -198,9 +198,9 @@ func (d *Downloader) classify(ctx context.Context, err error, path string, wante
 		return false, fmt.Errorf("%w: expected %s", ErrDigestMismatch, wanted)
 	}
 	again, err = serverError(err)
-	if unreachable := (*net.OpError)(nil); d.options.Untrusted && errors.As(err, &unreachable) {
-		d.options.Log.Info("cannot connect to the server of an artifact", "problem", err.Error())
-		return again, errUnreachable
+	if d.options.Untrusted && again && !errors.Is(err, errServer) {
+		d.options.Log.Info("no complete answer from the server of an artifact", "problem", fmt.Sprintf("%.500s", err))
+		return again, errNoAnswer
 	}
 	return again, err
 }
@@ -242,7 +242,7 @@ func serverError(err error) (again bool, _ error) {
 	case errors.As(err, &requested):
 		return true, requested.Err
 	case strings.Contains(err.Error(), "giving up after"):
-		return true, errors.New("the server answers with an error of its own (5xx)")
+		return true, errServer
 	}
 	for cause := errors.Unwrap(err); cause != nil; cause = errors.Unwrap(err) {
 		err = cause
