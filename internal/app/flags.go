@@ -219,7 +219,7 @@ func (o *artifactOptions) bindFlags(fs *pflag.FlagSet) {
 		fs.Var(target, name, usage)
 	}
 	quantity(&o.maxStoreSize, "storage-max-size", "4Gi",
-		"The size of all stored artifacts at which those are removed that were not used for the longest time.")
+		"The size of all stored artifacts at which those are removed that nobody used for a day, and then those of the namespace that has the most.")
 	quantity(&o.maxSize, "artifact-max-size", "256Mi", "The maximum size of an artifact.")
 	quantity(&o.maxUnpackedSize, "artifact-max-unpacked-size", "1Gi", "The maximum size of an artifact without its compression.")
 	fs.IntVar(&o.maxEntries, "artifact-max-entries", 100_000, "The maximum number of files and directories in an artifact.")

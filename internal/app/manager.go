@@ -24,6 +24,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/events"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -95,6 +96,7 @@ func managerOptions(o *options, scheme *runtime.Scheme) ctrl.Options {
 		RetryPeriod:                   &o.leaderElection.RetryPeriod,
 		GracefulShutdownTimeout:       &o.gracefulShutdownTimeout,
 		Cache:                         cacheOptions(o),
+		NewClient:                     informercache.NewClient,
 		Client: client.Options{Cache: &client.CacheOptions{
 			DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}},
 		}},
@@ -119,14 +121,15 @@ func leaderElectionID(labelSelector string) string {
 // The Workspaces and Updates of a Stack have its labels, so that a shard never works on those of another one. A Program has no
 // Stack, and Stacks of any shard may use it: all of them are cached.
 func cacheOptions(o *options) cache.Options {
-	selected := cache.ByObject{Label: o.selector}
+	selected := cache.ByObject{Label: o.selector, Transform: informercache.Transform(source.CacheTransform)}
 	options := cache.Options{
 		DefaultTransform: source.CacheTransform,
 		ByObject: map[client.Object]cache.ByObject{
 			&pulumiv1.Stack{}:         selected,
 			&autov1alpha1.Workspace{}: selected,
-			&autov1alpha1.Update{}:    {Label: o.selector, Transform: update.CacheTransform},
-			&pulumiv1.Program{}:       {Transform: source.ProgramCacheTransform},
+			&autov1alpha1.Update{}:    {Label: o.selector, Transform: informercache.Transform(update.CacheTransform)},
+			&autov1alpha1.Approval{}:  {Transform: informercache.Transform(source.CacheTransform)},
+			&pulumiv1.Program{}:       {Transform: informercache.Transform(source.ProgramCacheTransform)},
 		},
 	}
 	if o.workspace.runtime == runtimePod {

@@ -88,7 +88,7 @@ func (s *Store) bring(ctx context.Context, from location) (incoming, error) {
 	case err != nil:
 		return incoming{}, from.fail(Unavailable, err)
 	}
-	if err := s.accept(received, from.key.owner); err != nil {
+	if err := s.accept(received, from.key.owner, from.namespace); err != nil {
 		return incoming{}, from.fail(Unavailable, err)
 	}
 	if from.maker != nil {

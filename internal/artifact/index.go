@@ -2,6 +2,7 @@ package artifact
 
 import (
 	"cmp"
+	"container/list"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,14 +11,14 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 const (
 	// incomingDirectory is where content is written before it is accepted. It is on the same file system as the rest, so
 	// that content appears under its digest at once and complete.
 	incomingDirectory = "incoming"
-	// contentFile is the content in the directory of an entry. Beside it is an empty file per owner, ownerPrefix and its hash.
+	// contentFile is the content in the directory of an entry. Beside it is a file per owner, ownerPrefix and its hash, with the
+	// namespace that the content is counted for.
 	contentFile = "content"
 	ownerPrefix = "for-"
 	// maxOwners is how many owners of one entry are remembered. One that is forgotten has it fetched again.
@@ -34,7 +35,7 @@ func (s *Store) openDirectory() error {
 	if err := os.MkdirAll(incoming, 0o700); err != nil {
 		return err
 	}
-	used := map[*entry]time.Time{}
+	var entries []*entry
 	for _, algorithm := range []digest.Algorithm{digest.SHA256, digest.SHA384, digest.SHA512, digest.BLAKE3} {
 		dir := filepath.Join(s.options.Dir, algorithm.String())
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -48,42 +49,45 @@ func (s *Store) openDirectory() error {
 			if algorithm.Validate(file.Name()) != nil {
 				continue
 			}
-			found, last, err := s.findEntry(digest.NewDigestFromEncoded(algorithm, file.Name()))
+			found, err := s.findEntry(digest.NewDigestFromEncoded(algorithm, file.Name()))
 			if err != nil {
 				return err
 			}
 			if found != nil {
-				used[found] = last
+				entries = append(entries, found)
 			}
 		}
 	}
-	for _, found := range slices.SortedFunc(maps.Keys(used), func(a, b *entry) int {
-		return cmp.Or(used[a].Compare(used[b]), cmp.Compare(a.digest, b.digest))
-	}) {
+	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Or(a.last.Compare(b.last), cmp.Compare(a.digest, b.digest)) })
+	for _, found := range entries {
 		s.insert(found)
 	}
 	s.evict(0)
 	return nil
 }
 
-// findEntry reads what an earlier process left of an entry, and when that was last used. It removes one that is not complete, and
+// findEntry reads what an earlier process left of an entry. It removes one that is not complete, and
 // content that an earlier version stored without its owners, and returns nil then.
-func (s *Store) findEntry(d digest.Digest) (*entry, time.Time, error) {
+func (s *Store) findEntry(d digest.Digest) (*entry, error) {
 	content, err := os.Lstat(s.contentPath(d))
 	if err != nil || !content.Mode().IsRegular() {
-		return nil, time.Time{}, os.RemoveAll(s.path(d))
+		return nil, os.RemoveAll(s.path(d))
 	}
 	files, err := os.ReadDir(s.path(d))
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, err
 	}
-	found := &entry{digest: d, size: content.Size(), used: true, owners: sets.New[owner]()}
+	found := &entry{digest: d, size: content.Size(), used: true, last: content.ModTime(), owners: map[owner]string{}}
 	for _, file := range files {
 		if by, ok := strings.CutPrefix(file.Name(), ownerPrefix); ok && digest.SHA256.Validate(by) == nil {
-			found.owners.Insert(owner(by))
+			namespace, err := os.ReadFile(s.ownerPath(d, owner(by)))
+			if err != nil {
+				return nil, err
+			}
+			found.owners[owner(by)] = string(namespace)
 		}
 	}
-	return found, content.ModTime(), nil
+	return found, nil
 }
 
 // insert adds an entry as the most recently used one. Callers hold the lock, or nobody else knows the store.
@@ -91,6 +95,10 @@ func (s *Store) insert(e *entry) {
 	e.element = s.recent.PushFront(e)
 	s.entries[e.digest] = e
 	s.size += e.size
+	e.shared = map[string]*list.Element{}
+	for _, namespace := range e.owners {
+		s.count(e, namespace)
+	}
 }
 
 // drop takes the entry out of the index. Callers hold the lock.
@@ -98,17 +106,20 @@ func (s *Store) drop(e *entry) {
 	s.recent.Remove(e.element)
 	delete(s.entries, e.digest)
 	s.size -= e.size
+	for namespace := range e.shared {
+		s.discount(e, namespace)
+	}
 }
 
-// accept makes the incoming content visible under its digest for the owner, and removes others that have to make room for it.
-func (s *Store) accept(received incoming, by owner) error {
+// accept makes the incoming content visible under its digest for the owner, counts it for the namespace, and removes others that have to make room for it.
+func (s *Store) accept(received incoming, by owner, namespace string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := received.digest
 	known := s.entries[d]
 	if known != nil && known.verified.Load() {
 		s.used(known)
-		return s.addOwner(known, by)
+		return s.addOwner(known, by, namespace)
 	}
 	if known != nil {
 		s.drop(known)
@@ -121,59 +132,52 @@ func (s *Store) accept(received incoming, by owner) error {
 	if err := os.Rename(received.path, s.contentPath(d)); err != nil {
 		return err
 	}
-	e := &entry{digest: d, size: received.size, owners: sets.New[owner]()}
+	e := &entry{digest: d, size: received.size, owners: map[owner]string{}}
 	if known != nil {
 		e.owners = known.owners
 	}
 	e.verified.Store(true)
 	s.insert(e)
 	s.used(e)
-	return s.addOwner(e, by)
+	return s.addOwner(e, by, namespace)
 }
 
 // addOwner notes on whose behalf the content was fetched, for this process and the next. Callers hold the lock.
-func (s *Store) addOwner(e *entry, by owner) error {
-	if e.owners.Has(by) {
+func (s *Store) addOwner(e *entry, by owner, namespace string) error {
+	if _, known := e.owners[by]; known {
 		return nil
 	}
 	for another := range e.owners {
 		if len(e.owners) < maxOwners {
 			break
 		}
-		if err := os.Remove(s.ownerPath(e.digest, another)); err != nil {
+		if err := s.removeOwner(e, another); err != nil {
 			return err
 		}
-		e.owners.Delete(another)
 	}
-	if err := os.WriteFile(s.ownerPath(e.digest, by), nil, 0o600); err != nil {
+	if err := os.WriteFile(s.ownerPath(e.digest, by), []byte(namespace), 0o600); err != nil {
 		return err
 	}
-	e.owners.Insert(by)
+	e.owners[by] = namespace
+	s.count(e, namespace)
+	return nil
+}
+
+// removeOwner lets the owner have the content fetched again. Callers hold the lock.
+func (s *Store) removeOwner(e *entry, by owner) error {
+	if err := os.Remove(s.ownerPath(e.digest, by)); err != nil {
+		return err
+	}
+	namespace := e.owners[by]
+	delete(e.owners, by)
+	if !slices.Contains(slices.Collect(maps.Values(e.owners)), namespace) {
+		s.discount(e, namespace)
+	}
 	return nil
 }
 
 func (s *Store) ownerPath(d digest.Digest, by owner) string {
 	return filepath.Join(s.path(d), ownerPrefix+string(by))
-}
-
-// evict removes the least recently used content that is not open, until there is room for another artifact of that size, or for none when it
-// is 0. Callers hold the lock.
-func (s *Store) evict(room int64) {
-	isFull := func() bool {
-		return s.size+room > s.options.MaxStoreSize || int64(len(s.entries))+min(room, 1) > int64(s.options.MaxStored)
-	}
-	for element := s.recent.Back(); element != nil && isFull(); {
-		e := element.Value.(*entry)
-		element = element.Prev()
-		if e.pins > 0 {
-			continue
-		}
-		if err := os.RemoveAll(s.path(e.digest)); err != nil {
-			s.options.Log.Error(err, "cannot evict an artifact", "digest", e.digest)
-			continue
-		}
-		s.drop(e)
-	}
 }
 
 // pin finds the entry, nil when there is none, and keeps it from being evicted.
@@ -190,9 +194,13 @@ func (s *Store) pin(d digest.Digest) *entry {
 
 // used makes the entry the most recently used one, now and after a restart. Callers hold the lock.
 func (s *Store) used(e *entry) {
+	e.last = time.Now()
 	s.recent.MoveToFront(e.element)
+	for namespace, element := range e.shared {
+		s.shares[namespace].recent.MoveToFront(element)
+	}
 	// Only a hint, so that an error does not matter. Our clock, because that of the file system is coarser.
-	_ = os.Chtimes(s.contentPath(e.digest), time.Time{}, time.Now())
+	_ = os.Chtimes(s.contentPath(e.digest), time.Time{}, e.last)
 }
 
 func (s *Store) unpin(e *entry) {

@@ -15,7 +15,6 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/opencontainers/go-digest"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/lru"
 
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
@@ -185,7 +184,7 @@ func TestRequestDoesNotMatchItself(t *testing.T) {
 	store, err := NewStore(Options{Dir: t.TempDir()})
 	g.Expect(err).NotTo(HaveOccurred())
 	ref := Reference{Source: "a", Digest: "sha256:a"}
-	store.insert(&entry{digest: "sha256:a", owners: sets.New(ref.owner())})
+	store.insert(&entry{digest: "sha256:a", owners: map[owner]string{ref.owner(): ""}})
 	contents := NewContents(store)
 	files := manyFiles(func(i int) string { return fmt.Sprint(strings.Repeat("a", 200), i) })
 	contents.manifests.Add("sha256:a", files, 1)
@@ -234,7 +233,7 @@ func TestMemoryOfWhatWasMadeIsBounded(t *testing.T) {
 	for _, key := range []string{"one", "two"} {
 		ref := Reference{Maker: namedMaker(key)}
 		store.made.Add(ref.owner(), digest.FromBytes(content))
-		store.insert(&entry{digest: digest.FromBytes(content), owners: sets.New(ref.owner())})
+		store.insert(&entry{digest: digest.FromBytes(content), owners: map[owner]string{ref.owner(): ""}})
 		g.Expect(store.Stored(ref)).NotTo(BeEmpty())
 	}
 	g.Expect(store.Stored(Reference{Maker: namedMaker("one")})).To(BeEmpty(), "what is forgotten is made again")

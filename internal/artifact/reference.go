@@ -18,6 +18,8 @@ type Reference struct {
 	// Source identifies the object that publishes the artifact, with its namespace. What was fetched on behalf of one source is
 	// handed out for no other. A Maker stands for itself.
 	Source string
+	// Namespace is the one that the room which the content takes in a Store is counted for: that of the source.
+	Namespace string
 	// Digest is "algorithm:hex" of the tarball. Algorithms are sha256, sha384, sha512 and blake3.
 	Digest string
 	// Revision is what a human calls the artifact, for example "main@sha1:…".
@@ -67,6 +69,8 @@ type location struct {
 	digest digest.Digest
 	// maker is nil for an artifact that is downloaded.
 	maker Maker
+	// namespace is the one that the room is counted for.
+	namespace string
 	// url is what is requested, shown the published URL as it may appear in a message.
 	url   *url.URL
 	shown string
@@ -78,7 +82,7 @@ func (l location) fail(kind Kind, err error) error {
 
 // locate checks what can be checked without a request.
 func (s *Store) locate(ref Reference) (location, error) {
-	l := location{maker: ref.Maker, key: flightKey{owner: ref.owner()}}
+	l := location{maker: ref.Maker, namespace: ref.Namespace, key: flightKey{owner: ref.owner()}}
 	var err error
 	if l.maker == nil {
 		if l.url, l.shown, err = parseURL(ref.URL); err != nil {

@@ -2,8 +2,8 @@
 //
 // An artifact is known by its digest, and by the sources on whose behalf it was fetched: knowing a digest gives nobody the
 // content. It is downloaded once per source however many ask for it, its digest is verified and its archive checked before it
-// can be seen, and it stays until the room is needed for others. Everything is bounded: the size of a download, its time,
-// what it unpacks to, and the size of the store. What nobody serves is made by a Maker instead, under the same rules.
+// can be seen, and it stays until the room is needed for others: for those of the same namespace, when that takes the most. Everything is bounded:
+// the size of a download, its time, what it unpacks to, and the size of the store. What nobody serves is made by a Maker instead, under the same rules.
 package artifact
 
 import (
@@ -22,7 +22,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/singleflight"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/lru"
 
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
@@ -75,6 +74,8 @@ type Store struct {
 	entries map[digest.Digest]*entry
 	// recent orders the entries, most recently used first.
 	recent *list.List
+	// shares has what each namespace takes, as long as that is something.
+	shares map[string]*share
 	size   int64
 }
 
@@ -82,11 +83,15 @@ type Store struct {
 type entry struct {
 	digest digest.Digest
 	size   int64
-	// owners are the sources on whose behalf the content was fetched or made.
-	owners sets.Set[owner]
+	// owners are the sources on whose behalf the content was fetched or made, with the namespace that it is counted for.
+	owners map[owner]string
 	// pins counts the open files; a pinned entry is not evicted.
 	pins    int
 	element *list.Element
+	// shared has the place of the entry in the share of each namespace that it is counted for.
+	shared map[string]*list.Element
+	// last is when the content was used last.
+	last time.Time
 	// used says that the content was used after it was fetched, or is of an earlier process. Guarded by Store.mu.
 	used bool
 	// verified is false for content of an earlier process: the disk may have damaged it since.
@@ -122,7 +127,7 @@ func NewStore(options Options) (*Store, error) {
 		return nil, fmt.Errorf("artifact store: its size of %d bytes is less than the %d bytes of one artifact",
 			options.MaxStoreSize, options.Limits.MaxDownloadSize)
 	}
-	s := &Store{options: options, entries: map[digest.Digest]*entry{}, recent: list.New(), made: lru.New(maxMade)}
+	s := &Store{options: options, entries: map[digest.Digest]*entry{}, recent: list.New(), shares: map[string]*share{}, made: lru.New(maxMade)}
 	s.downloads = download.New(download.Options{
 		MaxSize: options.Limits.MaxDownloadSize, Retries: options.HTTPRetries, Timeout: options.HTTPTimeout,
 		Untrusted: options.Untrusted, Log: options.Log,
@@ -152,10 +157,12 @@ func (s *Store) Stored(ref Reference) string {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.entries[wanted]; e == nil || !e.owners.Has(ref.owner()) {
-		return ""
+	if e := s.entries[wanted]; e != nil {
+		if _, owned := e.owners[ref.owner()]; owned {
+			return wanted.String()
+		}
 	}
-	return wanted.String()
+	return ""
 }
 
 // Open opens the artifact that is stored on behalf of the source of the reference, to be closed by the caller. The error wraps

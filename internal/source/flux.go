@@ -100,7 +100,7 @@ func (f *Flux) Reference(namespace string, from *autov1alpha1.UpdateSource) (art
 	if err != nil {
 		return artifact.Reference{}, err
 	}
-	return artifact.Reference{Source: key.String(), Digest: from.Digest}, nil
+	return artifact.Reference{Source: key.String(), Namespace: key.Namespace, Digest: from.Digest}, nil
 }
 
 // Locate implements Source. The source has to publish the artifact now.

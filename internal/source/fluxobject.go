@@ -45,11 +45,12 @@ func artifactOf(object *unstructured.Unstructured) (*Artifact, error) {
 	key := keyOfObject(object)
 	return &Artifact{
 		Reference: artifact.Reference{
-			URL:      published.URL,
-			Source:   key.String(),
-			Digest:   published.Digest,
-			Revision: published.Revision,
-			Size:     published.Size,
+			URL:       published.URL,
+			Source:    key.String(),
+			Namespace: key.Namespace,
+			Digest:    published.Digest,
+			Revision:  published.Revision,
+			Size:      published.Size,
 		},
 		Origin: autov1alpha1.UpdateSource{
 			SourceRef: &meta.NamespacedObjectKindReference{

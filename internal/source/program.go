@@ -114,7 +114,7 @@ func (p *Programs) Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool
 		return nil, programNotReady("Program %s is not ready: %s", key, conditions.GetMessage(found, meta.ReadyCondition))
 	}
 	return &Artifact{
-		Reference: artifact.Reference{URL: published.URL, Digest: published.Digest, Revision: published.Revision, Size: published.Size,
+		Reference: artifact.Reference{Namespace: key.Namespace, URL: published.URL, Digest: published.Digest, Revision: published.Revision, Size: published.Size,
 			Maker: &programMaker{p.Live, key, published.Digest}},
 		Published: published.LastUpdateTime.Time,
 		Origin:    autov1alpha1.UpdateSource{Program: &autov1alpha1.ProgramSource{Name: key.Name}},
@@ -139,7 +139,7 @@ func programNotReady(format string, args ...any) *Problem {
 // Program is gone or has become another one.
 func (p *Programs) Reference(namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error) {
 	key := types.NamespacedName{Namespace: namespace, Name: from.Program.Name}
-	return artifact.Reference{Digest: from.Digest, Maker: &programMaker{p.Live, key, from.Digest}}, nil
+	return artifact.Reference{Namespace: namespace, Digest: from.Digest, Maker: &programMaker{p.Live, key, from.Digest}}, nil
 }
 
 // Locate implements Source.

@@ -14,6 +14,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
@@ -59,7 +60,10 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 			o.update = update
 		}
 	}
-	return nil
+	if o.update != nil && informercache.IsShortened(o.update) {
+		o.update, err = r.getUpdate(ctx, client.ObjectKeyFromObject(o.update))
+	}
+	return err
 }
 
 // observeDriftCheck finds the Update that looks for drift. What one that ended has found is not in the cache.

@@ -25,10 +25,12 @@ const (
 	files = 50
 	// archiveName is the artifact's name on the server.
 	archiveName = "artifact.tar.gz"
+	// maxStoreRatio is that of fetching an artifact into the store, which also unpacks and checks it, to a download with its SHA-256.
+	maxStoreRatio = 2.0
 )
 
 // benchFetches measures the artifact store beside a download that only writes the file, from a server on loopback.
-func benchFetches(ctx context.Context, s settings, out io.Writer) (err error) {
+func benchFetches(ctx context.Context, s settings, limits *measure.Limits, out io.Writer) (err error) {
 	dir, err := os.MkdirTemp("", "stack-bench-")
 	if err != nil {
 		return fmt.Errorf("create the directory of the artifact: %w", err)
@@ -66,6 +68,7 @@ func benchFetches(ctx context.Context, s settings, out io.Writer) (err error) {
 	t.Row("download and SHA-256", hashed)
 	t.Row("store: download, SHA-256, check the archive", fetched)
 	t.Flush()
+	limits.Check("fetching an artifact into the store, beside a download and SHA-256", float64(fetched.Median())/float64(hashed.Median()), maxStoreRatio)
 	return nil
 }
 

@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		if err := benchRollouts(ctx, s, limits, out); err != nil {
 			return err
 		}
-		if err := benchFetches(ctx, s, out); err != nil {
+		if err := benchFetches(ctx, s, limits, out); err != nil {
 			return err
 		}
 		if err := benchWebhook(ctx, s, limits, out); err != nil {

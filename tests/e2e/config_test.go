@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -61,6 +62,25 @@ func TestConfigurationOfEveryKindReachesTheProgram(t *testing.T) {
 		"fromMap": `"some text"`, "text": `"00123"`, "flag": `true`, "count": `9007199254740991`, "list": `[1,2]`, "kept": `"from the source"`, "replaced": `"from the Stack"`,
 		"old": `"[secret]"`, "ref": `"[secret]"`, "literal": `"[secret]"`,
 	}))
+}
+
+func TestLargeStackIsDeployedAndFollowsItsSource(t *testing.T) {
+	p := begin(t, "large")
+	// More than the controller keeps of a Stack in its cache.
+	text := strings.Repeat("x", 100_000)
+	program := func(output string) *meta.Artifact {
+		return p.put(p.yaml("config:", "  policy: {type: string}", "outputs:", "  policy: ${policy}", "  version: "+output))
+	}
+	first := program("1")
+	p.start(first, func(s *pulumiv1.Stack) {
+		s.Spec.Config = map[string]apiextensionsv1.JSON{"policy": value(`"` + text + `"`)}
+	})
+	p.Await(ready(first.Digest))
+	second := program("2")
+	p.Offer(second)
+	stack := p.Await(ready(second.Digest))
+	p.Expect(string(stack.Status.Outputs["version"].Raw)).To(Equal("2"))
+	p.Expect(stack.Status.Outputs).To(HaveKey("policy"))
 }
 
 func TestKeyThatIsSetTwiceIsRefusedWithBothPlaces(t *testing.T) {

@@ -142,23 +142,26 @@ the number and names of entries, links, and anything that is not a file or a dir
 	{
 		name: "sizes", title: "Limits apply to each tenant separately",
 		text: `The API server accepts objects of one to two megabytes, with up to 256 KiB of annotations. The controller keeps only
-the fields that it reads of sources, Programs, Updates and objects in the cluster that tenants can label, and whole Stacks
-and Workspaces. Everything that it derives from them, such as variables, programs, patterns and messages,
-has its own limits. The controller runs with 512 MiB.`,
+the fields that it reads of sources, Programs, Updates and objects in the cluster that tenants can label. Of a Stack, Workspace,
+Update or Approval with more than 64 KiB it keeps the small fields, and reads the object again when it reconciles it. Everything
+that it derives from them, such as variables, programs, patterns and messages, has its own limits. The controller runs with
+512 MiB.`,
 		proofs: []string{
 			"update.TestValuesOfAnOperationAreBounded", "artifact.TestThereAreNotMoreArtifactsThanAllowedHoweverSmallTheyAre", "app.TestMemoryLimitLeavesRoomForTheKernel",
 			"source.TestCacheHoldsLittleOfASourceWhoseOwnerWritesMuch", "source.TestCacheHoldsNothingOfWhatAProgramRuns", "pod.TestCacheKeepsLittleOfObjectsThatSomebodyElseLabelled",
+			"informercache.TestSmallFieldsOfALargeObjectAreKept", "informercache.TestObjectsOfEveryShapeAreShortened",
 			"git.TestHostileRepositoriesFitTheContainer", "git.TestHostileTreesAreRefused",
 			"git.TestHostilePacksAreRefused", "git.TestHostileAnswersAreBounded",
 		},
 	},
 	{
 		name: "fairness", title: "A tenant does not delay other tenants",
-		text: `Namespaces share reconciliations, downloads and deliveries fairly, and slow transfers are stopped. While all attacks
+		text: `Namespaces share reconciliations, downloads, deliveries and the store of artifacts fairly, and slow transfers are stopped. While all attacks
 run, a commit of the victim takes at most twice as long as on a quiet system. ` + "`make bench`" + ` measures this.`,
 		proofs: []string{
 			"fairqueue.TestReconcileOfAnotherNamespaceIsNextButOneAfterTenThousand", "fairqueue.TestNamespaceHoldsHalfOfWhatOthersLeave",
 			"fairqueue.TestStormOfWakesBecomesBoundedReconcilesAndTheLastIsNotLost", "artifact.TestTarpitsOfOneNamespaceDoNotDelayDownloadsOfAnother",
+			"artifact.TestNamespaceThatFillsTheStoreEvictsItsOwnContent",
 			"source.TestKindsThatThereAreNotCauseFewQuestionsAndHideNoOthers",
 			"source.TestServersOfOneNamespaceThatHangDoNotDelayPollsOfAnother", "throughput.TestBytePerSecondIsEndedAfterAWindow",
 		},

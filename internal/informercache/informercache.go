@@ -1,0 +1,175 @@
+// Package informercache bounds what an informer keeps of each object. Who may create objects may create hundreds of a megabyte, all of which
+// the controller would hold in memory. Of a large object the informer keeps its small fields, by which it is found and with which lists
+// are searched; the client reads the object itself from the API server when it is needed.
+package informercache
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// MaxSize is how large an object may be, in bytes of JSON, that is kept whole.
+	MaxSize = 64 << 10
+	// maxPart bounds what is kept of each of metadata, spec and status of a larger one, in bytes of JSON. None of them can displace another.
+	maxPart = MaxSize / 4
+	// shortenedAnnotation marks what is kept of a larger object. It is never written to the API server.
+	shortenedAnnotation = "informercache.pulumi.com/shortened"
+)
+
+// Transform returns a function for an informer that keeps small objects as they are, and of others their small fields, after what next leaves
+// of them. Objects are pointers to types that marshal as the API server's JSON.
+func Transform(next toolscache.TransformFunc) toolscache.TransformFunc {
+	return func(object any) (any, error) {
+		object, err := next(object)
+		if err != nil {
+			return nil, err
+		}
+		typed, ok := object.(client.Object)
+		if !ok {
+			return object, nil
+		}
+		if encoded, err := json.Marshal(typed); err == nil && len(encoded) <= MaxSize {
+			return object, nil
+		}
+		return shorten(typed), nil
+	}
+}
+
+// shorten never fails: an informer would lose its other objects, too.
+func shorten(object client.Object) client.Object {
+	short, err := smallFields(object)
+	if err != nil {
+		// The client reads it, and whoever uses it then says what is wrong with it.
+		short = newLike(object)
+		short.SetName(object.GetName())
+		short.SetNamespace(object.GetNamespace())
+		short.SetUID(object.GetUID())
+		short.SetResourceVersion(object.GetResourceVersion())
+		short.SetGeneration(object.GetGeneration())
+	}
+	annotations := short.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[shortenedAnnotation] = "true"
+	short.SetAnnotations(annotations)
+	return short
+}
+
+func smallFields(object client.Object) (client.Object, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil, err
+	}
+	for name, part := range content {
+		left := maxPart
+		content[name] = smallest(part, &left)
+	}
+	short := newLike(object)
+	return short, runtime.DefaultUnstructuredConverter.FromUnstructured(content, short)
+}
+
+func newLike(object client.Object) client.Object {
+	return reflect.New(reflect.TypeOf(object).Elem()).Interface().(client.Object)
+}
+
+// smallest returns a value without what does not fit: of a map the largest entries, of a list the last ones. A text is kept whole or not at
+// all, so that no name becomes another one. It takes what it keeps off what is left.
+func smallest(value any, left *int) any {
+	size := sizeOf(value)
+	if size <= *left {
+		*left -= size
+		return value
+	}
+	switch value := value.(type) {
+	case map[string]any:
+		kept := map[string]any{}
+		sizes := make(map[string]int, len(value))
+		for key, item := range value {
+			sizes[key] = len(key) + sizeOf(item)
+		}
+		for _, key := range slices.SortedFunc(maps.Keys(value), func(a, b string) int {
+			return cmp.Or(cmp.Compare(sizes[a], sizes[b]), cmp.Compare(a, b))
+		}) {
+			if *left -= len(key); *left <= 0 {
+				break
+			}
+			if item := smallest(value[key], left); item != nil {
+				kept[key] = item
+			}
+		}
+		return kept
+	case []any:
+		kept := []any{}
+		for i := 0; i < len(value) && *left > 0; i++ {
+			if item := smallest(value[i], left); item != nil {
+				kept = append(kept, item)
+			}
+		}
+		return kept
+	}
+	return nil
+}
+
+// sizeOf returns about what a JSON value costs, in bytes.
+func sizeOf(value any) int {
+	size := 16 // an entry of a list or a map, or a number
+	switch value := value.(type) {
+	case string:
+		size += len(value)
+	case map[string]any:
+		for key, item := range value {
+			size += len(key) + sizeOf(item)
+		}
+	case []any:
+		for _, item := range value {
+			size += sizeOf(item)
+		}
+	}
+	return size
+}
+
+// IsShortened reports whether the object has only the small fields of the one on the API server. Get never returns such an object; List does.
+func IsShortened(object client.Object) bool {
+	_, shortened := object.GetAnnotations()[shortenedAnnotation]
+	return shortened
+}
+
+// NewClient makes a client that reads from the cache of the options, and with Get what that has shortened from the API server.
+func NewClient(config *rest.Config, options client.Options) (client.Client, error) {
+	cached, err := client.New(config, options)
+	if err != nil {
+		return nil, err
+	}
+	options.Cache = nil
+	live, err := client.New(config, options)
+	if err != nil {
+		return nil, err
+	}
+	return &wholeClient{cached, live}, nil
+}
+
+type wholeClient struct {
+	client.Client
+	live client.Reader
+}
+
+// Get implements client.Reader.
+func (c *wholeClient) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if err := c.Client.Get(ctx, key, object, options...); err != nil || !IsShortened(object) {
+		return err
+	}
+	// It may share its maps with the cache.
+	reflect.ValueOf(object).Elem().SetZero()
+	return c.live.Get(ctx, key, object)
+}

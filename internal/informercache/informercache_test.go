@@ -1,0 +1,127 @@
+package informercache
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+var transform = Transform(func(object any) (any, error) { return object, nil })
+
+func transformed[T client.Object](g *WithT, object T) T {
+	kept, err := transform(object)
+	g.Expect(err).NotTo(HaveOccurred())
+	return kept.(T)
+}
+
+func sizeInJSON(g *WithT, object any) int {
+	encoded, err := json.Marshal(object)
+	g.Expect(err).NotTo(HaveOccurred())
+	return len(encoded)
+}
+
+func largeText() string { return strings.Repeat("x", 1<<20) }
+
+func namedStack() *pulumiv1.Stack {
+	return &pulumiv1.Stack{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "app", Namespace: "team", UID: "1", ResourceVersion: "7", Generation: 3,
+			Finalizers: []string{pulumiv1.Finalizer}, Labels: map[string]string{"shard": "a"},
+		},
+		Spec: pulumiv1.StackSpec{
+			Stack:      "dev",
+			FluxSource: &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: "GitRepository", Name: "app"}},
+		},
+		Status: pulumiv1.StackStatus{ObservedGeneration: 3},
+	}
+}
+
+func TestSmallObjectIsKeptAsItIs(t *testing.T) {
+	g := NewWithT(t)
+	stack := namedStack()
+	g.Expect(transformed(g, stack)).To(BeIdenticalTo(stack))
+	g.Expect(IsShortened(stack)).To(BeFalse())
+}
+
+func TestSmallFieldsOfALargeObjectAreKept(t *testing.T) {
+	for name, enlarge := range map[string]func(*pulumiv1.Stack){
+		"one value": func(stack *pulumiv1.Stack) {
+			stack.Spec.Config = map[string]apiextensionsv1.JSON{"policy": {Raw: []byte(`"` + largeText() + `"`)}}
+		},
+		"many values": func(stack *pulumiv1.Stack) {
+			for i := range 100_000 {
+				stack.Spec.Targets = append(stack.Spec.Targets, fmt.Sprint("urn:", i))
+			}
+		},
+		"metadata": func(stack *pulumiv1.Stack) {
+			stack.Annotations = map[string]string{"note": largeText()}
+			for i := range 10_000 {
+				stack.Labels[fmt.Sprintf("label-%d", i)] = "value"
+			}
+		},
+		"status": func(stack *pulumiv1.Stack) {
+			for i := range 1000 {
+				stack.Status.Conditions = append(stack.Status.Conditions, metav1.Condition{Type: fmt.Sprint(i), Message: strings.Repeat("x", 1000)})
+			}
+		},
+		"everything": func(stack *pulumiv1.Stack) {
+			stack.Spec.Secrets = map[string]string{"a": largeText()}
+			stack.Annotations = map[string]string{"note": largeText()}
+			stack.Status.Conditions = []metav1.Condition{{Type: "Ready", Message: largeText()}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			stack := namedStack()
+			enlarge(stack)
+			kept := transformed(g, stack)
+			g.Expect(IsShortened(kept)).To(BeTrue())
+			g.Expect(sizeInJSON(g, kept)).To(BeNumerically("<=", MaxSize))
+			want := namedStack()
+			g.Expect(kept.Spec.FluxSource).To(Equal(want.Spec.FluxSource))
+			g.Expect(kept.Spec.Stack).To(Equal(want.Spec.Stack))
+			g.Expect(kept.Finalizers).To(Equal(want.Finalizers))
+			g.Expect(kept.Status.ObservedGeneration).To(Equal(want.Status.ObservedGeneration))
+			g.Expect([]any{kept.Name, kept.Namespace, kept.UID, kept.ResourceVersion, kept.Generation}).
+				To(Equal([]any{want.Name, want.Namespace, want.UID, want.ResourceVersion, want.Generation}))
+			g.Expect(transformed(g, kept)).To(BeIdenticalTo(kept), "it may be called again with what it left")
+		})
+	}
+}
+
+func TestNoNameBecomesAnotherOne(t *testing.T) {
+	g := NewWithT(t)
+	stack := namedStack()
+	stack.Spec.FluxSource.SourceRef.Name = largeText()
+	g.Expect(transformed(g, stack).Spec.FluxSource.SourceRef.Name).To(BeEmpty())
+}
+
+func TestObjectsOfEveryShapeAreShortened(t *testing.T) {
+	g := NewWithT(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 20 {
+		pod := &autov1alpha1.EmbeddedPodSpec{}
+		for i := range 1 + random.IntN(50) {
+			pod.Containers = append(pod.Containers, corev1.Container{
+				Name: fmt.Sprint(i), Image: strings.Repeat("i", random.IntN(2000)),
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
+				Env:       []corev1.EnvVar{{Name: "A", Value: strings.Repeat("v", random.IntN(100_000))}},
+			})
+		}
+		workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "w", CreationTimestamp: metav1.Now()}}
+		workspace.Spec.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Spec: pod}
+		g.Expect(sizeInJSON(g, transformed(g, workspace))).To(BeNumerically("<=", MaxSize))
+	}
+}
