@@ -80,7 +80,7 @@ func (r *repository) fetch(ctx context.Context, dir, sha string) (packFile, erro
 	w := want{objects: []string{sha}, shallow: server.capabilities.can("shallow")}
 	mayRefuse := false
 	if server.capabilities.version != 2 {
-		list, err := server.refs(ctx, refQuery{sha: sha})
+		list, err := server.refs(refQuery{sha: sha})
 		switch {
 		case err != nil:
 			return packFile{}, err
@@ -92,7 +92,7 @@ func (r *repository) fetch(ctx context.Context, dir, sha string) (packFile, erro
 			mayRefuse = !server.capabilities.can("allow-reachable-sha1-in-want")
 		}
 	}
-	file, err := server.download(ctx, w, dir, attempt)
+	file, err := server.download(w, dir, attempt)
 	if failed := (*Error)(nil); mayRefuse && errors.As(err, &failed) && (failed.Kind == RevisionNotFound || failed.Kind == Unreachable) {
 		server.close()
 		return r.fetchHistory(ctx, dir, attempt, false)
@@ -107,7 +107,7 @@ func (r *repository) fetchHistory(ctx context.Context, dir, attempt string, comm
 		return packFile{}, err
 	}
 	defer server.close()
-	list, err := server.refs(ctx, refQuery{tips: true, prefixes: []string{headRef, branchPrefix, tagPrefix}})
+	list, err := server.refs(refQuery{tips: true, prefixes: []string{headRef, branchPrefix, tagPrefix}})
 	switch {
 	case err != nil:
 		return packFile{}, err
@@ -121,14 +121,14 @@ func (r *repository) fetchHistory(ctx context.Context, dir, attempt string, comm
 		w.objects = append(w.objects, tip.String())
 	}
 	slices.Sort(w.objects)
-	return server.download(ctx, w, dir, attempt)
+	return server.download(w, dir, attempt)
 }
 
 // download sends the request and stores the answer in a file in dir.
-func (u *uploadPack) download(ctx context.Context, w want, dir, attempt string) (packFile, error) {
-	body, err := u.request(ctx, u.capabilities.version, w.encode(u.capabilities))
+func (u *uploadPack) download(w want, dir, attempt string) (packFile, error) {
+	body, err := u.request(u.ctx, u.capabilities.version, w.encode(u.capabilities))
 	if err != nil {
-		return packFile{}, u.failure(ctx, attempt, err)
+		return packFile{}, u.failure(attempt, err)
 	}
 	limits := packLimits{objects: maxObjects(u.limits), objectSize: u.limits.MaxUnpackedSize, totalSize: 2 * u.limits.MaxUnpackedSize}
 	if !w.shallow {
@@ -142,7 +142,7 @@ func (u *uploadPack) download(ctx context.Context, w want, dir, attempt string) 
 	stored := packFile{file, limits}
 	if err := u.store(body, file); err != nil {
 		stored.remove()
-		return packFile{}, u.failure(ctx, attempt, err)
+		return packFile{}, u.failure(attempt, err)
 	}
 	return stored, nil
 }
@@ -153,7 +153,7 @@ func maxObjects(limits archive.Limits) int { return 2*limits.MaxEntries + 10 }
 func (u *uploadPack) store(body io.Reader, file io.Writer) error {
 	most := u.limits.MaxDownloadSize
 	// What carries the packfile takes less than a hundredth; the rest is for progress, which nobody asked for.
-	packets := &packetReader{source: bounded(body, most+most/64+1<<20)}
+	packets := u.packets(body, most+most/64+1<<20)
 	if err := readToPackfile(packets); err != nil {
 		return err
 	}

@@ -161,6 +161,7 @@ run, a commit of the victim takes at most twice as long as on a quiet system. ` 
 			"fairqueue.TestStormOfWakesBecomesBoundedReconcilesAndTheLastIsNotLost", "artifact.TestTarpitsOfOneNamespaceDoNotDelayDownloadsOfAnother",
 			"source.TestKindsThatThereAreNotCauseFewQuestionsAndHideNoOthers",
 			"source.TestServersOfOneNamespaceThatHangDoNotDelayPollsOfAnother", "throughput.TestBytePerSecondIsEndedAfterAWindow",
+			"git.TestServerThatIsSlowForLongIsLeft", "git.TestSSHServerThatIsSlowForLongIsLeft",
 		},
 	},
 }
