@@ -147,7 +147,7 @@ func (r *repository) failure(ctx context.Context, attempt string, err error) err
 	kind, hint := kindOf(err)
 	text := innermost(err)
 	// An error of net/http may quote the answer, which is not for whoever chose the server.
-	for _, quote := range []string{"malformed ", "Content-Length", "nsupported transfer encoding"} {
+	for _, quote := range []string{"malformed ", "Content-Length", "Location header", "nsupported transfer encoding"} {
 		if strings.Contains(text, quote) {
 			text = "the server does not speak HTTP as it should"
 		}
