@@ -60,7 +60,7 @@ type Options struct {
 	// in bytes of the files, MaxEntries the files and directories. Zero fields are the defaults of the archive package.
 	Limits archive.Limits
 
-	// Dir is where packfiles are kept while they are needed. It must exist; "" is the system's directory for temporary files.
+	// Dir is where packfiles are kept while they are needed, without names: what ends the process leaves none. It must exist; "" is the system's directory for temporary files.
 	Dir string
 
 	// AllowLocalAddresses allows repositories at addresses that netguard refuses, such as those of this machine.
