@@ -160,7 +160,7 @@ func maxObjects(limits archive.Limits) int { return 2*limits.MaxEntries + 10 }
 func (u *uploadPack) store(body io.Reader, file io.Writer) error {
 	most := u.limits.MaxDownloadSize
 	// What carries the packfile takes less than a hundredth; the rest is for progress, which nobody asked for.
-	packets := u.packets(body, most+most/64+1<<20)
+	packets := u.reader(body, most+most/64+1<<20)
 	if err := readToPackfile(packets); err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func (r *repository) uploadPack(ctx context.Context) (*uploadPack, error) {
 	}
 	body, err := u.advertise(u.ctx)
 	if err == nil {
-		u.advertised = u.packets(body, maxAdvertisement)
+		u.advertised = u.reader(body, maxAdvertisement)
 		u.capabilities, err = readCapabilities(u.advertised)
 	}
 	if err != nil {
@@ -101,8 +101,8 @@ func (u *uploadPack) close() {
 	u.stop()
 }
 
-// packets reads what the server sends, which is so many bytes at most.
-func (u *uploadPack) packets(body io.Reader, most int64) *packetReader {
+// reader reads what the server sends, which is so many bytes at most.
+func (u *uploadPack) reader(body io.Reader, most int64) *packetReader {
 	return &packetReader{source: bounded(io.TeeReader(body, &u.received), most)}
 }
 
@@ -114,7 +114,7 @@ func (u *uploadPack) refs(query refQuery) (*refs, error) {
 		if err != nil {
 			return nil, u.failure(attemptList, err)
 		}
-		packets = u.packets(body, maxAdvertisement)
+		packets = u.reader(body, maxAdvertisement)
 	}
 	found, err := readRefs(packets, u.capabilities, query)
 	if err != nil {
