@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -52,7 +51,6 @@ type Commit struct {
 type checkout struct {
 	client *Client
 	claim  *claim
-	dir    string
 	files  map[string]packFile // by where they belong
 	commit Commit
 	// remaining is how many bytes may still be downloaded.
@@ -90,11 +88,7 @@ func (c *Client) Archive(ctx context.Context, remote Remote, sha string, w io.Wr
 	case !isObjectName(sha):
 		return Commit{}, r.fail(RevisionNotFound, "%q is not the full SHA of a commit", plaintext.Cut(sha, maxShown))
 	}
-	dir, err := os.MkdirTemp(c.options.Dir, "git-checkout-")
-	if err != nil {
-		return Commit{}, r.fail(Other, "check out commit %s: no directory on the controller's disk: %s", sha, innermost(err))
-	}
-	b := &checkout{client: c, dir: dir, claim: c.memory.claim(), files: map[string]packFile{}, remaining: c.options.Limits.MaxDownloadSize}
+	b := &checkout{client: c, claim: c.memory.claim(), files: map[string]packFile{}, remaining: c.options.Limits.MaxDownloadSize}
 	defer func() { err = errors.Join(err, b.close()) }()
 	if err := b.build(ctx, &part{repository: r, sha: sha}); err != nil {
 		return Commit{}, err
@@ -105,14 +99,14 @@ func (c *Client) Archive(ctx context.Context, remote Remote, sha string, w io.Wr
 	return b.commit, nil
 }
 
-// close removes the files and gives the memory back.
+// close drops the files and gives the memory back.
 func (b *checkout) close() error {
 	var all error
 	for _, file := range b.files {
 		all = errors.Join(all, file.Close())
 	}
 	b.claim.release()
-	return errors.Join(all, os.RemoveAll(b.dir))
+	return all
 }
 
 // part is the repository of a checkout, or a submodule of it.
@@ -167,7 +161,7 @@ func (b *checkout) build(ctx context.Context, root *part) error {
 
 func (b *checkout) fetch(ctx context.Context, p *part) error {
 	p.limits.MaxDownloadSize = b.remaining
-	file, err := p.fetch(ctx, b.dir, p.sha)
+	file, err := p.fetch(ctx, p.sha)
 	if err != nil {
 		return err
 	}

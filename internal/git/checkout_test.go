@@ -185,3 +185,24 @@ func TestLFSPointersAreNamed(t *testing.T) {
 	g.Expect(message).To(ContainSubstring(`4 pointer(s) to Git LFS`))
 	g.Expect(message).To(ContainSubstring(`"a.bin", "dir/b.bin", "dir/c.bin", …`))
 }
+
+// A controller that is killed in the middle of a checkout leaves nothing on its disk.
+func TestPackfilesHaveNoNames(t *testing.T) {
+	g := NewWithT(t)
+	o, url := repository(t)
+	dir := t.TempDir()
+	var named []os.DirEntry
+	written := 0
+	_, err := newClient(t, git.Options{Dir: dir}).Archive(t.Context(), git.Remote{URL: url}, o.git("rev-parse", "HEAD"), writerFunc(func(p []byte) (int, error) {
+		entries, err := os.ReadDir(dir)
+		named, written = append(named, entries...), written+len(p)
+		return len(p), err
+	}))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(written).To(BeNumerically(">", 0))
+	g.Expect(named).To(BeEmpty())
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

@@ -1,6 +1,7 @@
 // Package git resolves references of remote git repositories and checks out their commits, for content that tenants name and servers
 // that nobody vouches for: everything is bounded in time, bytes and entries, nothing on the machine (files, agents, configuration,
-// environment other than the proxy variables) takes part, and errors are typed and free of credentials.
+// environment other than the proxy variables) takes part, and errors are typed and free of credentials. A server that sends less than
+// throughput.Minimum is left after two minutes of that, whatever the timeouts are.
 //
 // It exists because go-git 5, on which fluxcd/pkg/git stands, holds each object of a repository in memory: to check out one file of
 // 100 MiB took 317 MB there and takes 23 MB here, and a packfile of 2 MB, with one file of 2 GiB of zeros, took 8.5 GB there, which would
@@ -31,6 +32,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/throughput"
 )
 
 // Defaults of Options.
@@ -58,7 +60,7 @@ type Options struct {
 	// in bytes of the files, MaxEntries the files and directories. Zero fields are the defaults of the archive package.
 	Limits archive.Limits
 
-	// Dir is where packfiles are kept while they are needed. It must exist; "" is the system's directory for temporary files.
+	// Dir is where packfiles are kept while they are needed, without names: what ends the process leaves none. It must exist; "" is the system's directory for temporary files.
 	Dir string
 
 	// AllowLocalAddresses allows repositories at addresses that netguard refuses, such as those of this machine.
@@ -74,6 +76,8 @@ type Client struct {
 	memory    *memory
 	// searches bounds the downloads of histories at the same time.
 	searches *semaphore.Weighted
+	// window and preparation are throughput.Window and preparationTime outside of tests.
+	window, preparation time.Duration
 }
 
 // NewClient creates a client. The proxy variables of the environment are read now.
@@ -83,7 +87,8 @@ func NewClient(options Options) *Client {
 	options.Limits = options.Limits.WithDefaults()
 	proxies := httpproxy.FromEnvironment()
 	return &Client{options: options, transport: newTransport(options.AllowLocalAddresses, proxies), proxies: proxies, apps: newAppTokens(),
-		memory: newMemory(options.Limits), searches: semaphore.NewWeighted(concurrentSearches)}
+		memory: newMemory(options.Limits), searches: semaphore.NewWeighted(concurrentSearches),
+		window: throughput.Window, preparation: preparationTime}
 }
 
 // Remote is a repository and how to reach it.

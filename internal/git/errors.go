@@ -18,6 +18,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/netguard"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/throughput"
 )
 
 // Kind says what went wrong, and so who has to do what about it.
@@ -35,7 +36,7 @@ const (
 	RevisionNotFound Kind = "RevisionNotFound"
 	// RateLimited: the server wants fewer requests. RetryAfter says when to ask again.
 	RateLimited Kind = "RateLimited"
-	// Timeout: no complete answer in time.
+	// Timeout: no complete answer in time, or one that comes too slowly.
 	Timeout Kind = "Timeout"
 	// Unreachable: no connection, or it broke, or the server has a failure of its own.
 	Unreachable Kind = "Unreachable"
@@ -90,7 +91,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap is the Error of the submodule, or that of the context.
+// Unwrap is the Error of the submodule, or why the context ended.
 func (e *Error) Unwrap() error { return e.cause }
 
 // knownError is a failure whose kind is known, wherever it happens.
@@ -120,8 +121,13 @@ func (r *repository) failure(ctx context.Context, attempt string, err error) err
 	var typed *Error
 	var known *knownError
 	var said serverError
+	var slow *throughput.Error
 	switch cause := ctx.Err(); {
 	case errors.As(err, &typed):
+		return typed
+	case errors.As(context.Cause(ctx), &slow):
+		typed = r.fail(Timeout, "%s: %s", attempt, slow.Error())
+		typed.cause = slow
 		return typed
 	case errors.Is(cause, context.Canceled):
 		return fmt.Errorf("%s: %w", r.name(), cause)
@@ -141,7 +147,7 @@ func (r *repository) failure(ctx context.Context, attempt string, err error) err
 	kind, hint := kindOf(err)
 	text := innermost(err)
 	// An error of net/http may quote the answer, which is not for whoever chose the server.
-	for _, quote := range []string{"malformed ", "Content-Length", "nsupported transfer encoding"} {
+	for _, quote := range []string{"malformed ", "Content-Length", "Location header", "nsupported transfer encoding"} {
 		if strings.Contains(text, quote) {
 			text = "the server does not speak HTTP as it should"
 		}

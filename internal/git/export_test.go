@@ -1,6 +1,10 @@
 package git
 
-import "context"
+import (
+	"context"
+	"net"
+	"time"
+)
 
 // TakeMemory takes the whole budget of the client, as other checkouts might, until it is given back.
 func (c *Client) TakeMemory(ctx context.Context) (release func(), err error) {
@@ -14,4 +18,14 @@ func (c *Client) TakeMemory(ctx context.Context) (release func(), err error) {
 		return nil, err
 	}
 	return func() { held.release(); working() }, nil
+}
+
+// Expect sets how soon a slow server is left.
+func (c *Client) Expect(window, preparation time.Duration) {
+	c.window, c.preparation = window, preparation
+}
+
+// DialHTTP replaces how connections over HTTP are made.
+func (c *Client) DialHTTP(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
+	c.transport.DialContext = dial
 }

@@ -55,22 +55,30 @@ func (w want) encode(c *capabilities) []byte {
 	return []byte(packets(lines...) + flushPacket + packets("done"))
 }
 
-// packFile is a packfile that was downloaded, and what bounds its content.
+// packFile is a packfile that was downloaded, and what bounds its content. It has no name any more: it is gone when it is closed, or when
+// the process ends in any way.
 type packFile struct {
 	*os.File
 	limits packLimits
 }
 
-func (f packFile) remove() {
-	_ = f.Close()
-	_ = os.Remove(f.Name())
+// newPackFile creates an empty one.
+func (r *repository) newPackFile(limits packLimits) (packFile, error) {
+	file, err := os.CreateTemp(r.client.options.Dir, "pack-")
+	if err != nil {
+		return packFile{}, err
+	}
+	if err := os.Remove(file.Name()); err != nil {
+		return packFile{}, errors.Join(err, file.Close())
+	}
+	return packFile{file, limits}, nil
 }
 
-// fetch downloads the commit into a file in dir: alone if the server allows that, otherwise with everything that the server shows.
+// fetch downloads the commit: alone if the server allows that, otherwise with everything that the server shows.
 //
 // Servers of version 2 send any commit that they have. Others send what a ref stands for, and with a capability what a ref leads to.
 // Without it most do the same over HTTP, such as Azure DevOps and git itself, and some refuse.
-func (r *repository) fetch(ctx context.Context, dir, sha string) (packFile, error) {
+func (r *repository) fetch(ctx context.Context, sha string) (packFile, error) {
 	attempt := "fetch commit " + sha
 	server, err := r.uploadPack(ctx)
 	if err != nil {
@@ -80,7 +88,7 @@ func (r *repository) fetch(ctx context.Context, dir, sha string) (packFile, erro
 	w := want{objects: []string{sha}, shallow: server.capabilities.can("shallow")}
 	mayRefuse := false
 	if server.capabilities.version != 2 {
-		list, err := server.refs(ctx, refQuery{sha: sha})
+		list, err := server.refs(refQuery{sha: sha})
 		switch {
 		case err != nil:
 			return packFile{}, err
@@ -92,22 +100,22 @@ func (r *repository) fetch(ctx context.Context, dir, sha string) (packFile, erro
 			mayRefuse = !server.capabilities.can("allow-reachable-sha1-in-want")
 		}
 	}
-	file, err := server.download(ctx, w, dir, attempt)
+	file, err := server.download(w, attempt)
 	if failed := (*Error)(nil); mayRefuse && errors.As(err, &failed) && (failed.Kind == RevisionNotFound || failed.Kind == Unreachable) {
 		server.close()
-		return r.fetchHistory(ctx, dir, attempt, false)
+		return r.fetchHistory(ctx, attempt, false)
 	}
 	return file, err
 }
 
 // fetchHistory downloads everything that branches and tags lead to.
-func (r *repository) fetchHistory(ctx context.Context, dir, attempt string, commitsOnly bool) (packFile, error) {
+func (r *repository) fetchHistory(ctx context.Context, attempt string, commitsOnly bool) (packFile, error) {
 	server, err := r.uploadPack(ctx)
 	if err != nil {
 		return packFile{}, err
 	}
 	defer server.close()
-	list, err := server.refs(ctx, refQuery{tips: true, prefixes: []string{headRef, branchPrefix, tagPrefix}})
+	list, err := server.refs(refQuery{tips: true, prefixes: []string{headRef, branchPrefix, tagPrefix}})
 	switch {
 	case err != nil:
 		return packFile{}, err
@@ -121,30 +129,29 @@ func (r *repository) fetchHistory(ctx context.Context, dir, attempt string, comm
 		w.objects = append(w.objects, tip.String())
 	}
 	slices.Sort(w.objects)
-	return server.download(ctx, w, dir, attempt)
+	return server.download(w, attempt)
 }
 
-// download sends the request and stores the answer in a file in dir.
-func (u *uploadPack) download(ctx context.Context, w want, dir, attempt string) (packFile, error) {
-	body, err := u.request(ctx, u.capabilities.version, w.encode(u.capabilities))
+// download sends the request and stores the answer.
+func (u *uploadPack) download(w want, attempt string) (packFile, error) {
+	body, err := u.request(u.ctx, u.capabilities.version, w.encode(u.capabilities))
 	if err != nil {
-		return packFile{}, u.failure(ctx, attempt, err)
+		return packFile{}, u.failure(attempt, err)
 	}
 	limits := packLimits{objects: maxObjects(u.limits), objectSize: u.limits.MaxUnpackedSize, totalSize: 2 * u.limits.MaxUnpackedSize}
 	if !w.shallow {
 		limits.objects *= historyFactor
 		limits.totalSize *= historyFactor
 	}
-	file, err := os.CreateTemp(dir, "pack-")
+	file, err := u.newPackFile(limits)
 	if err != nil {
 		return packFile{}, u.fail(Other, "%s: no file on the controller's disk: %s", attempt, innermost(err))
 	}
-	stored := packFile{file, limits}
 	if err := u.store(body, file); err != nil {
-		stored.remove()
-		return packFile{}, u.failure(ctx, attempt, err)
+		_ = file.Close()
+		return packFile{}, u.failure(attempt, err)
 	}
-	return stored, nil
+	return file, nil
 }
 
 // maxObjects is how many objects one commit may have: a directory may have as many files as directories.
@@ -153,7 +160,7 @@ func maxObjects(limits archive.Limits) int { return 2*limits.MaxEntries + 10 }
 func (u *uploadPack) store(body io.Reader, file io.Writer) error {
 	most := u.limits.MaxDownloadSize
 	// What carries the packfile takes less than a hundredth; the rest is for progress, which nobody asked for.
-	packets := &packetReader{source: bounded(body, most+most/64+1<<20)}
+	packets := u.reader(body, most+most/64+1<<20)
 	if err := readToPackfile(packets); err != nil {
 		return err
 	}
@@ -190,16 +197,11 @@ func (c *Client) searchHistory(ctx context.Context, r *repository, digits string
 		return nil, r.failure(ctx, attempt, errBusy)
 	}
 	defer c.searches.Release(1)
-	dir, err := os.MkdirTemp(c.options.Dir, "git-search-")
-	if err != nil {
-		return nil, r.fail(Other, "%s: no directory on the controller's disk: %s", attempt, innermost(err))
-	}
-	defer os.RemoveAll(dir)
-	file, err := r.fetchHistory(ctx, dir, attempt, true)
+	file, err := r.fetchHistory(ctx, attempt, true)
 	if err != nil {
 		return nil, err
 	}
-	defer file.remove()
+	defer file.Close()
 	claim := c.memory.claim()
 	defer claim.release()
 	if err := claim.holdPacks(ctx, 0, file); err != nil {

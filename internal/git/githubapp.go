@@ -159,7 +159,8 @@ func (r *repository) assertion(app *GitHubApp) (string, error) {
 	return assertion, nil
 }
 
-// askAPI sends a request to GitHub's API as the App, and decodes the answer. Redirects are not followed.
+// askAPI sends a request to GitHub's API as the App, and decodes the answer. The address may be anybody's: it has to be one that a
+// repository could have, redirects are not followed, and of what it answers only the status is for the message.
 func (r *repository) askAPI(ctx context.Context, transport http.RoundTripper, assertion, method, path string, answer any) (status int, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, r.gitHubAPI()+path, nil)
 	if err != nil || request.URL.Scheme != "https" && request.URL.Scheme != "http" {
@@ -169,8 +170,10 @@ func (r *repository) askAPI(ctx context.Context, transport http.RoundTripper, as
 	request.Header.Set("Accept", "application/vnd.github+json")
 	request.Header.Set("X-GitHub-Api-Version", "2022-11-28")
 	request.Header.Set("User-Agent", "stack-controller")
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	response, err := client.Do(request)
+	var response *http.Response
+	if err = r.checkHost(request.URL.Hostname()); err == nil {
+		response, err = transport.RoundTrip(request)
+	}
 	if err != nil {
 		return 0, r.failure(ctx, attemptToken, err)
 	}

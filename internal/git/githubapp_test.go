@@ -54,6 +54,45 @@ func (h *gitHub) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"token": canary, "expires_at": time.Now().Add(h.life)})
 }
 
+// appKey is a private key as GitHub hands it out.
+func appKey(t *testing.T) []byte {
+	t.Helper()
+	private, err := rsa.GenerateKey(rand.Reader, 2048)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(private)})
+}
+
+// Whoever names any address as that of the API must not read through the controller what is there, nor have the App's proof sent elsewhere.
+func TestOfAnswersToGitHubAppsOnlyTheStatusIsShown(t *testing.T) {
+	const internal = "internal-words"
+	key, other := appKey(t), "http://127.0.0.1:"+untouched(t)
+	api := serve(t, http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		var status int
+		_, _ = fmt.Sscanf(request.URL.Path, "/%d/", &status)
+		w.Header().Set("Location", other+"/"+internal)
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("X-GitHub-Request-Id", internal)
+		w.WriteHeader(status)
+		fmt.Fprintf(w, `{"message": %q, "token": 1, "id": %[1]q}`, internal)
+	}))
+	client := newClient(t, git.Options{Timeout: 10 * time.Second})
+	for status, kind := range map[int]git.Kind{
+		200: git.Unreachable, 201: git.Unreachable, 302: git.Unreachable, 307: git.Unreachable, 400: git.Unreachable, 401: git.AuthenticationFailed,
+		403: git.AuthenticationFailed, 404: git.AuthenticationFailed, 422: git.Unreachable, 429: git.RateLimited, 500: git.Unreachable,
+	} {
+		for _, tenant := range []git.GitHubApp{{InstallationID: "456"}, {InstallationOwner: "ada"}} {
+			tenant.AppID, tenant.PrivateKey, tenant.BaseURL = "123", key, fmt.Sprintf("%s/%d", api.URL, status)
+			remote := git.Remote{URL: "https://git.invalid/repo", Auth: git.Auth{GitHubApp: &tenant}}
+			message := resolveFails(t, client, remote, "main", kind).Message
+			g := NewWithT(t)
+			g.Expect(message).NotTo(ContainSubstring(internal))
+			if status > 201 {
+				g.Expect(message).To(ContainSubstring(fmt.Sprintf("(status %d)", status)))
+			}
+		}
+	}
+}
+
 func TestGitHubApp(t *testing.T) {
 	g := NewWithT(t)
 	private, err := rsa.GenerateKey(rand.Reader, 2048)

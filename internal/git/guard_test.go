@@ -67,6 +67,22 @@ func TestLocalAddressesAreRefused(t *testing.T) {
 	}
 }
 
+// The API of a GitHub App is where a tenant says that it is.
+func TestGitHubAppsWithLocalAddressesAreRefused(t *testing.T) {
+	port := untouched(t)
+	for _, proxy := range []string{"", "http://127.0.0.1:" + port} {
+		t.Setenv("HTTP_PROXY", proxy)
+		t.Setenv("NO_PROXY", "")
+		client := guarded(t)
+		for _, address := range []string{"http://127.0.0.1:" + port, "http://localhost:" + port, "http://169.254.169.254", "http://[fd00:ec2::254]/api/v3"} {
+			app := &git.GitHubApp{AppID: "123", InstallationID: "456", PrivateKey: appKey(t), BaseURL: address}
+			remote := git.Remote{URL: "https://git.invalid/repo", Auth: git.Auth{GitHubApp: app}}
+			message := resolveFails(t, client, remote, "main", git.AddressRefused).Message
+			NewWithT(t).Expect(message).To(ContainSubstring("loopback, link-local"), address)
+		}
+	}
+}
+
 func TestProxyOfATenantMustNotBeLocal(t *testing.T) {
 	port := untouched(t)
 	key, _ := sshKey(t, "")
@@ -155,10 +171,12 @@ func TestAnswersOfHostsWithoutCredentialsAreNotShown(t *testing.T) {
 	_, err := client.Resolve(t.Context(), git.Remote{URL: answers.URL + "/403/repo", Auth: withToken}, "main")
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring(internal)), "whose credentials it got")
 
+	key := appKey(t)
 	for _, banner := range []string{
 		"SSH-2.0-" + internal + "\r\n", "HTTP/1.1 " + internal + "\r\n\r\n", "HTTP/1.1 200 OK\r\n" + internal + "\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nContent-Length: " + internal + "\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: " + internal + "\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2" + internal + "\r\n\r\n", "HTTP/1.1 200 OK\r\n " + internal + "\r\n\r\n",
+		"HTTP/1.1 302 Found\r\nLocation: http://%" + internal + "\r\n\r\n",
 	} {
 		t.Run(banner, func(t *testing.T) {
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -175,9 +193,13 @@ func TestAnswersOfHostsWithoutCredentialsAreNotShown(t *testing.T) {
 					_ = conn.Close()
 				}
 			}()
-			message := resolveFails(t, client, git.Remote{URL: "http://" + listener.Addr().String() + "/repo"}, "main", git.Unreachable).Message
-			NewWithT(t).Expect(message).NotTo(ContainSubstring("nternal"))
-			t.Log(message)
+			url := "http://" + listener.Addr().String()
+			app := &git.GitHubApp{AppID: "123", InstallationID: "456", PrivateKey: key, BaseURL: url}
+			for _, auth := range []git.Auth{{}, {GitHubApp: app}} {
+				message := resolveFails(t, client, git.Remote{URL: url + "/repo", Auth: auth}, "main", git.Unreachable).Message
+				NewWithT(t).Expect(message).NotTo(ContainSubstring("nternal"))
+				t.Log(message)
+			}
 		})
 	}
 }

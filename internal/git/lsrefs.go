@@ -109,7 +109,7 @@ func (c *Client) list(ctx context.Context, r *repository, query refQuery) (*refs
 		return nil, err
 	}
 	defer server.close()
-	return server.refs(ctx, query)
+	return server.refs(query)
 }
 
 // candidates are the full names that a ref can stand for, in the order in which they count.

@@ -43,6 +43,22 @@ func sshKey(t *testing.T, passphrase string) ([]byte, ssh.Signer) {
 // fluxcd/pkg/gittestserver is not used here: it lets everybody in, and has host keys of its own.
 func sshServer(t *testing.T, root string, host, client ssh.Signer) (address string) {
 	t.Helper()
+	return sshServerThat(t, host, client, func(channel ssh.Channel, command string) {
+		name := strings.Trim(strings.TrimPrefix(command, "git-upload-pack "), "'")
+		upload := exec.Command("git", "upload-pack", filepath.Join(root, name))
+		upload.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + root, "GIT_CONFIG_NOSYSTEM=1"}
+		upload.Stdout, upload.Stderr = channel, channel.Stderr()
+		if stdin, err := upload.StdinPipe(); err == nil {
+			go func() { copyAll(stdin, channel); _ = stdin.Close() }()
+		}
+		_ = upload.Run()
+		_, _ = channel.SendRequest("exit-status", false, []byte{0, 0, 0, 0})
+	})
+}
+
+// sshServerThat runs commands in its own way.
+func sshServerThat(t *testing.T, host, client ssh.Signer, run func(channel ssh.Channel, command string)) (address string) {
+	t.Helper()
 	config := &ssh.ServerConfig{
 		PublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 			if meta.User() != "git" || !bytes.Equal(key.Marshal(), client.PublicKey().Marshal()) {
@@ -69,13 +85,13 @@ func sshServer(t *testing.T, root string, host, client ssh.Signer) (address stri
 			if err != nil {
 				return
 			}
-			go serveSSH(conn, config, root)
+			go serveSSH(conn, config, run)
 		}
 	}()
 	return listener.Addr().String()
 }
 
-func serveSSH(conn net.Conn, config *ssh.ServerConfig, root string) {
+func serveSSH(conn net.Conn, config *ssh.ServerConfig, run func(channel ssh.Channel, command string)) {
 	defer conn.Close()
 	_, channels, requests, err := ssh.NewServerConn(conn, config)
 	if err != nil {
@@ -95,15 +111,7 @@ func serveSSH(conn net.Conn, config *ssh.ServerConfig, root string) {
 			_ = request.Reply(true, nil)
 			var command struct{ Text string }
 			_ = ssh.Unmarshal(request.Payload, &command)
-			name := strings.Trim(strings.TrimPrefix(command.Text, "git-upload-pack "), "'")
-			upload := exec.Command("git", "upload-pack", filepath.Join(root, name))
-			upload.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + root, "GIT_CONFIG_NOSYSTEM=1"}
-			upload.Stdout, upload.Stderr = channel, channel.Stderr()
-			if stdin, err := upload.StdinPipe(); err == nil {
-				go func() { copyAll(stdin, channel); _ = stdin.Close() }()
-			}
-			_ = upload.Run()
-			_, _ = channel.SendRequest("exit-status", false, []byte{0, 0, 0, 0})
+			run(channel, command.Text)
 			_ = channel.Close()
 		}
 	}

@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/stack-controller/stack-controller/internal/file"
+	"github.com/stack-controller/stack-controller/internal/throughput"
 )
 
 const (
@@ -22,6 +24,10 @@ const (
 	// maxAdvertisement bounds in bytes what a server may say about its refs, about a million of them. It is read as it comes: what
 	// nobody asked for is not kept.
 	maxAdvertisement = 64 << 20
+
+	// preparationTime is for how long in all a server may be slower than throughput.Minimum in one conversation: to answer, or to prepare
+	// a large packfile.
+	preparationTime = 2 * time.Minute
 
 	// maxPacket is the longest packet of git's protocol in bytes, with the four of its length.
 	maxPacket = 65520
@@ -56,6 +62,10 @@ type session interface {
 type uploadPack struct {
 	*repository
 	session
+	// ctx is that of the conversation, which also ends, by stop, when the server is too slow; received counts what it has sent.
+	ctx          context.Context
+	stop         func()
+	received     throughput.Counter
 	capabilities *capabilities
 	// advertised are the refs in version 0, after the first.
 	advertised *packetReader
@@ -67,46 +77,58 @@ func (r *repository) uploadPack(ctx context.Context) (*uploadPack, error) {
 	if r.endpoint.scheme == schemeSSH {
 		connect = r.connectSSH
 	}
-	session, err := connect(ctx)
-	if err != nil {
+	u := &uploadPack{repository: r}
+	u.ctx, u.stop = throughput.Require(ctx, r.client.window, r.client.preparation, u.received.Transferred)
+	var err error
+	if u.session, err = connect(u.ctx); err != nil {
+		u.stop()
 		return nil, err
 	}
-	u := &uploadPack{repository: r, session: session}
-	body, err := session.advertise(ctx)
+	body, err := u.advertise(u.ctx)
 	if err == nil {
-		u.advertised = &packetReader{source: bounded(body, maxAdvertisement)}
+		u.advertised = u.reader(body, maxAdvertisement)
 		u.capabilities, err = readCapabilities(u.advertised)
 	}
 	if err != nil {
-		defer session.close()
-		return nil, u.failure(ctx, attemptList, err)
+		defer u.close()
+		return nil, u.failure(attemptList, err)
 	}
 	return u, nil
 }
 
+func (u *uploadPack) close() {
+	u.session.close()
+	u.stop()
+}
+
+// reader reads what the server sends, which is so many bytes at most.
+func (u *uploadPack) reader(body io.Reader, most int64) *packetReader {
+	return &packetReader{source: bounded(io.TeeReader(body, &u.received), most)}
+}
+
 // refs asks the server for refs.
-func (u *uploadPack) refs(ctx context.Context, query refQuery) (*refs, error) {
+func (u *uploadPack) refs(query refQuery) (*refs, error) {
 	packets := u.advertised
 	if u.capabilities.version == 2 {
-		body, err := u.request(ctx, 2, query.encode(u.capabilities))
+		body, err := u.request(u.ctx, 2, query.encode(u.capabilities))
 		if err != nil {
-			return nil, u.failure(ctx, attemptList, err)
+			return nil, u.failure(attemptList, err)
 		}
-		packets = &packetReader{source: bounded(body, maxAdvertisement)}
+		packets = u.reader(body, maxAdvertisement)
 	}
 	found, err := readRefs(packets, u.capabilities, query)
 	if err != nil {
-		return nil, u.failure(ctx, attemptList, err)
+		return nil, u.failure(attemptList, err)
 	}
 	return found, nil
 }
 
 // failure is as that of the repository, for what happens in the middle of the conversation.
-func (u *uploadPack) failure(ctx context.Context, attempt string, err error) error {
-	if ctx.Err() == nil {
+func (u *uploadPack) failure(attempt string, err error) error {
+	if u.ctx.Err() == nil {
 		err = u.explain(err)
 	}
-	return u.repository.failure(ctx, attempt, err)
+	return u.repository.failure(u.ctx, attempt, err)
 }
 
 // capabilities are how a server can be spoken to.

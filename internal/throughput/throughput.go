@@ -22,23 +22,32 @@ type Error struct {
 	// Transferred is how many bytes passed in the last Window.
 	Transferred int64
 	Window      time.Duration
+	// Allowance is for how long in all it could be slower.
+	Allowance time.Duration
 }
 
 // Error says how slow the transfer was.
 func (e *Error) Error() string {
-	return fmt.Sprintf("the transfer is too slow: %d bytes in %s, where at least %d KiB/s are expected", e.Transferred, e.Window, Minimum>>10)
+	text := fmt.Sprintf("the transfer is too slow: %d bytes in %s, where at least %d KiB/s are expected", e.Transferred, e.Window, Minimum>>10)
+	if e.Allowance > 0 {
+		text += fmt.Sprintf(" after %s in all to prepare it", e.Allowance)
+	}
+	return text
 }
 
 // Require returns a context that is cancelled, with an *Error as its cause, when fewer than Minimum bytes per second pass in a
-// window, which is Window outside of tests. The function returns how many bytes have passed since the beginning: the count of a Reader, or the size of a file that grows.
+// window, which is Window outside of tests. The allowance is how long they need not: time to prepare what is sent, of which each window
+// takes what it lacks. A transfer that was fast earns none: it could be slow for as long as it likes afterwards.
+//
+// The function returns how many bytes have passed since the beginning: the count of a Reader or a Counter, or the size of a file that grows.
 // What is not a transfer any more, the verification of what was sent for example, is over when it returns a negative number: from
 // then on only the deadline of ctx counts. The caller has to call stop when the transfer has ended.
-func Require(ctx context.Context, window time.Duration, transferred func() int64) (guarded context.Context, stop func()) {
+func Require(ctx context.Context, window, allowance time.Duration, transferred func() int64) (guarded context.Context, stop func()) {
 	guarded, cancel := context.WithCancelCause(ctx)
 	go func() {
 		ticks := time.NewTicker(window)
 		defer ticks.Stop()
-		before := int64(0)
+		before, left := int64(0), allowance
 		for {
 			select {
 			case <-guarded.Done():
@@ -49,8 +58,10 @@ func Require(ctx context.Context, window time.Duration, transferred func() int64
 			if now < 0 {
 				return
 			}
-			if passed := now - before; float64(passed) < Minimum*window.Seconds() {
-				cancel(&Error{Transferred: passed, Window: window})
+			passed := now - before
+			left -= max(window-time.Duration(float64(passed)/Minimum*float64(time.Second)), 0)
+			if left < 0 {
+				cancel(&Error{Transferred: passed, Window: window, Allowance: allowance})
 				return
 			}
 			before = now
@@ -86,3 +97,15 @@ func (r *Reader) Transferred() int64 {
 	}
 	return r.count.Load()
 }
+
+// Counter counts the bytes that are written to it. It is for transfers that have several parts; see io.TeeReader.
+type Counter struct{ count atomic.Int64 }
+
+// Write implements io.Writer. It does not fail.
+func (c *Counter) Write(p []byte) (int, error) {
+	c.count.Add(int64(len(p)))
+	return len(p), nil
+}
+
+// Transferred is what Require asks for: how many bytes were written.
+func (c *Counter) Transferred() int64 { return c.count.Load() }

@@ -58,7 +58,7 @@ func (r *Reconciler) push(ctx context.Context, workspace *autov1alpha1.Workspace
 		return err
 	}
 	content := throughput.NewReader(file)
-	ctx, stop := throughput.Require(ctx, r.background.window, content.Transferred)
+	ctx, stop := throughput.Require(ctx, r.background.window, 0, content.Transferred)
 	defer stop()
 	err = agent.PushSource(ctx, wanted.digest, file.Size, content)
 	if slow := (*throughput.Error)(nil); errors.As(context.Cause(ctx), &slow) {

@@ -55,11 +55,13 @@ the URL must be that of the source which publishes it; the host can be any. The 
 and if it cannot connect, only its log says why. It rejects loopback, link-local and multicast addresses and the
 metadata services of clouds, after it has resolved the name, and for git after each redirect. Private addresses are
 allowed; restrict them with NetworkPolicies. The answer of a git server is shown only if the server received the
-credentials of the Stack, and not after a redirect.`,
+credentials of the Stack, and not after a redirect. The same addresses are rejected for the API of a GitHub App, of whose
+answer only the status is shown.`,
 		proofs: []string{
 			"download.TestUntrustedURLsSayNothingAboutTheNetwork", "download.TestRedirectIsFollowedOnlyWhereThatIsAllowed",
 			"git.TestNothingOnTheMachineCanBeRead", "netguard.TestAddressesOfThisMachineAndOfCloudsAreRefused",
-			"netguard.TestConnectionIsRefusedAfterTheNameWasResolved",
+			"netguard.TestConnectionIsRefusedAfterTheNameWasResolved", "git.TestGitHubAppsWithLocalAddressesAreRefused",
+			"git.TestOfAnswersToGitHubAppsOnlyTheStatusIsShown",
 		},
 	},
 	{
@@ -164,6 +166,7 @@ run, a commit of the victim takes at most twice as long as on a quiet system. ` 
 			"artifact.TestNamespaceThatFillsTheStoreEvictsItsOwnContent",
 			"source.TestKindsThatThereAreNotCauseFewQuestionsAndHideNoOthers",
 			"source.TestServersOfOneNamespaceThatHangDoNotDelayPollsOfAnother", "throughput.TestBytePerSecondIsEndedAfterAWindow",
+			"git.TestServerThatIsSlowForLongIsLeft", "git.TestSSHServerThatIsSlowForLongIsLeft",
 		},
 	},
 }

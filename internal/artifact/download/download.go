@@ -141,7 +141,7 @@ func (d *Downloader) try(ctx context.Context, url string, wanted digest.Digest, 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer d.watch(ctx, cancel, path)()
-	ctx, stop := throughput.Require(ctx, d.options.Window, func() int64 { return sizeOf(path) })
+	ctx, stop := throughput.Require(ctx, d.options.Window, 0, func() int64 { return sizeOf(path) })
 	defer stop()
 	err = d.fetcher.FetchWithContext(d.guarded(ctx, cancel), url, wanted.String(), dir)
 	again, err = d.classify(ctx, err, path, wanted)
