@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/shard"
 )
 
 const (
@@ -40,8 +42,8 @@ type Options struct {
 	Client client.Client
 	// Namespace is the one whose objects are handed back; empty means all.
 	Namespace string
-	// Lease is the one that the controller holds while it runs.
-	Lease client.ObjectKey
+	// ControllerNamespace is where the controllers run, and hold their leases.
+	ControllerNamespace string
 	// DryRun only says what would be done. The API server checks it, and keeps none of it.
 	DryRun bool
 	// Out gets a line for each object.
@@ -86,21 +88,15 @@ func Run(ctx context.Context, options Options) error {
 	return errors.Join(h.failures...)
 }
 
-// requireStoppedController fails while the lease of the controller is held: it would take back at once what is handed back.
+// requireStoppedController fails while a controller holds its lease, that of a shard included: it would take back at once what is handed
+// back.
 func (h *handBack) requireStoppedController(ctx context.Context) error {
-	lease := &coordinationv1.Lease{}
-	if err := h.Client.Get(ctx, h.Lease, lease); apierrors.IsNotFound(err) {
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("read the lease %s: %w", h.Lease, err)
+	leases := &coordinationv1.LeaseList{}
+	if err := h.Client.List(ctx, leases, client.InNamespace(h.ControllerNamespace)); err != nil {
+		return fmt.Errorf("list the leases in the namespace %s, which say whether stack-controller runs: %w", h.ControllerNamespace, err)
 	}
-	holder, renewed, lasts := lease.Spec.HolderIdentity, lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds
-	if holder == nil || *holder == "" || renewed == nil || lasts == nil {
-		return nil
-	}
-	if end := renewed.Add(time.Duration(*lasts) * time.Second); time.Now().Before(end) {
-		return fmt.Errorf("stack-controller still runs: %s holds the lease %s until %s; scale its Deployment to 0 and try again, nothing was changed",
-			*holder, h.Lease, end.Format(time.TimeOnly))
+	if holders := shard.Holders(leases.Items, time.Now()); len(holders) > 0 {
+		return fmt.Errorf("stack-controller still runs: %s; scale its Deployments to 0 and try again, nothing was changed", strings.Join(holders, ", "))
 	}
 	return nil
 }
