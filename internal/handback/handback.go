@@ -7,6 +7,7 @@ package handback
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/handback/newfields"
 	"github.com/stack-controller/stack-controller/internal/shard"
 )
 
@@ -165,6 +167,24 @@ func (h *handBack) fail(err error) {
 // say prints a line about the object. Nothing of its content is in it.
 func (h *handBack) say(object client.Object, format string, args ...any) {
 	fmt.Fprintf(h.Out, "%s: %s\n", h.describe(object), fmt.Sprintf(format, args...))
+}
+
+// sayNotes says what the operator does differently with the object because it does not know a field.
+func (h *handBack) sayNotes(object client.Object, definition string) error {
+	content, err := json.Marshal(object)
+	if err != nil {
+		return fmt.Errorf("look for fields that the operator does not know: %w", err)
+	}
+	fields := map[string]any{}
+	if err := json.Unmarshal(content, &fields); err != nil {
+		return fmt.Errorf("look for fields that the operator does not know: %w", err)
+	}
+	for _, field := range newfields.Of(definition) {
+		if field.Instead != "" && field.IsSetIn(fields) {
+			h.say(object, "note: the operator does not know %s, and %s", field.Path, field.Instead)
+		}
+	}
+	return nil
 }
 
 // did is say for what is done, or would be.
