@@ -203,15 +203,6 @@ func TestVersionIsPrintedWithoutACluster(t *testing.T) {
 	g.Expect(stdout.String()).To(Equal("dev\n"))
 }
 
-func TestEachShardHasALeaseOfItsOwn(t *testing.T) {
-	g := NewWithT(t)
-	g.Expect(leaderElectionID("")).To(Equal("stack-controller-leader-election"))
-	shard1 := leaderElectionID("sharding.fluxcd.io/key=shard1")
-	shard2 := leaderElectionID("sharding.fluxcd.io/key=shard2")
-	g.Expect(shard1).To(MatchRegexp("^stack-controller-leader-election-[0-9a-f]{8}$"))
-	g.Expect(shard1).NotTo(Equal(shard2))
-}
-
 func TestOnlyThePodsOfWorkspacesAreCachedAndOnlyByThePodRuntime(t *testing.T) {
 	g := NewWithT(t)
 	cached := func(args ...string) map[string]string {

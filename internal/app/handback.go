@@ -63,12 +63,12 @@ func handBack(ctx context.Context, args []string, stdout io.Writer) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("--timeout of %s is over", o.timeout))
 	defer cancel()
 	return handback.Run(ctrl.LoggerInto(ctx, ctrl.Log), handback.Options{
-		Client:       live,
-		Namespace:    o.namespace,
-		Lease:        client.ObjectKey{Namespace: o.controllerNamespace, Name: leaderElectionID("")},
-		DryRun:       o.dryRun,
-		Out:          stdout,
-		PollInterval: handBackPollInterval,
+		Client:              live,
+		Namespace:           o.namespace,
+		ControllerNamespace: o.controllerNamespace,
+		DryRun:              o.dryRun,
+		Out:                 stdout,
+		PollInterval:        handBackPollInterval,
 	})
 }
 
@@ -78,7 +78,7 @@ func parseHandBackOptions(args []string, stdout io.Writer) (*handBackOptions, er
 	fs := newFlagSet(controllerName+" "+handBackCommand, "Hands all objects back to the Pulumi Kubernetes Operator, while neither of both runs.\n\n")
 	controllerNamespace := cmp.Or(os.Getenv(runtimectrl.EnvRuntimeNamespace), fluxNamespace)
 	fs.StringVar(&o.namespace, "namespace", "", "The namespace whose objects are handed back; all when it is empty.")
-	fs.StringVar(&o.controllerNamespace, "controller-namespace", controllerNamespace, "The namespace of the controller, where its lease says whether it still runs.")
+	fs.StringVar(&o.controllerNamespace, "controller-namespace", controllerNamespace, "The namespace of the controllers, where their leases say whether one still runs.")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "Say what would be done, and change nothing.")
 	fs.DurationVar(&o.timeout, "timeout", 15*time.Minute, "How long to wait for the pods of Workspaces to end.")
 	o.client.bindFlags(fs)

@@ -19,7 +19,6 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/fluxcd/cli-utils/pkg/flowcontrol"
-	"github.com/fluxcd/pkg/runtime/leaderelection"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -27,6 +26,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod"
+	"github.com/stack-controller/stack-controller/internal/shard"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/update"
 )
@@ -89,7 +89,7 @@ func managerOptions(o *options, scheme *runtime.Scheme) ctrl.Options {
 		HealthProbeBindAddress:        o.healthAddr,
 		LeaderElection:                o.leaderElection.Enable,
 		LeaderElectionReleaseOnCancel: o.leaderElection.ReleaseOnCancel,
-		LeaderElectionID:              leaderElectionID(o.watch.LabelSelector),
+		LeaderElectionID:              shard.Lease(o.watch.LabelSelector),
 		LeaderElectionNamespace:       o.runtimeNamespace,
 		LeaseDuration:                 &o.leaderElection.LeaseDuration,
 		RenewDeadline:                 &o.leaderElection.RenewDeadline,
@@ -106,15 +106,6 @@ func managerOptions(o *options, scheme *runtime.Scheme) ctrl.Options {
 			RecoverPanic: ptr.To(true),
 		},
 	}
-}
-
-// leaderElectionID gives each shard a lease of its own.
-func leaderElectionID(labelSelector string) string {
-	id := controllerName + "-leader-election"
-	if labelSelector == "" {
-		return id
-	}
-	return leaderelection.GenerateID(id, labelSelector)
 }
 
 // cacheOptions limit the caches to what this controller looks after, and sources to what is read of them.

@@ -7,9 +7,11 @@ package handback
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -23,6 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/handback/newfields"
+	"github.com/stack-controller/stack-controller/internal/shard"
 )
 
 const (
@@ -40,8 +44,8 @@ type Options struct {
 	Client client.Client
 	// Namespace is the one whose objects are handed back; empty means all.
 	Namespace string
-	// Lease is the one that the controller holds while it runs.
-	Lease client.ObjectKey
+	// ControllerNamespace is where the controllers run, and hold their leases.
+	ControllerNamespace string
 	// DryRun only says what would be done. The API server checks it, and keeps none of it.
 	DryRun bool
 	// Out gets a line for each object.
@@ -86,21 +90,15 @@ func Run(ctx context.Context, options Options) error {
 	return errors.Join(h.failures...)
 }
 
-// requireStoppedController fails while the lease of the controller is held: it would take back at once what is handed back.
+// requireStoppedController fails while a controller holds its lease, that of a shard included: it would take back at once what is handed
+// back.
 func (h *handBack) requireStoppedController(ctx context.Context) error {
-	lease := &coordinationv1.Lease{}
-	if err := h.Client.Get(ctx, h.Lease, lease); apierrors.IsNotFound(err) {
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("read the lease %s: %w", h.Lease, err)
+	leases := &coordinationv1.LeaseList{}
+	if err := h.Client.List(ctx, leases, client.InNamespace(h.ControllerNamespace)); err != nil {
+		return fmt.Errorf("list the leases in the namespace %s, which say whether stack-controller runs: %w", h.ControllerNamespace, err)
 	}
-	holder, renewed, lasts := lease.Spec.HolderIdentity, lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds
-	if holder == nil || *holder == "" || renewed == nil || lasts == nil {
-		return nil
-	}
-	if end := renewed.Add(time.Duration(*lasts) * time.Second); time.Now().Before(end) {
-		return fmt.Errorf("stack-controller still runs: %s holds the lease %s until %s; scale its Deployment to 0 and try again, nothing was changed",
-			*holder, h.Lease, end.Format(time.TimeOnly))
+	if holders := shard.Holders(leases.Items, time.Now()); len(holders) > 0 {
+		return fmt.Errorf("stack-controller still runs: %s; scale its Deployments to 0 and try again, nothing was changed", strings.Join(holders, ", "))
 	}
 	return nil
 }
@@ -169,6 +167,24 @@ func (h *handBack) fail(err error) {
 // say prints a line about the object. Nothing of its content is in it.
 func (h *handBack) say(object client.Object, format string, args ...any) {
 	fmt.Fprintf(h.Out, "%s: %s\n", h.describe(object), fmt.Sprintf(format, args...))
+}
+
+// sayNotes says what the operator does differently with the object because it does not know a field.
+func (h *handBack) sayNotes(object client.Object, definition string) error {
+	content, err := json.Marshal(object)
+	if err != nil {
+		return fmt.Errorf("look for fields that the operator does not know: %w", err)
+	}
+	fields := map[string]any{}
+	if err := json.Unmarshal(content, &fields); err != nil {
+		return fmt.Errorf("look for fields that the operator does not know: %w", err)
+	}
+	for _, field := range newfields.Of(definition) {
+		if field.Instead != "" && field.IsSetIn(fields) {
+			h.say(object, "note: the operator does not know %s, and %s", field.Path, field.Instead)
+		}
+	}
+	return nil
 }
 
 // did is say for what is done, or would be.

@@ -17,6 +17,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/handback/newfields"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
@@ -64,6 +65,9 @@ func isOfStack(object client.Object) bool {
 // handBackWorkspace hands a Workspace back that a user made.
 func (h *handBack) handBackWorkspace(ctx context.Context, workspace *autov1alpha1.Workspace) error {
 	h.did(workspace, "handed back, its pod is replaced by the operator")
+	if err := h.sayNotes(workspace, newfields.Workspaces); err != nil {
+		return err
+	}
 	for _, kind := range objectKinds {
 		object := &metav1.PartialObjectMetadata{}
 		object.SetGroupVersionKind(kind)
@@ -129,6 +133,9 @@ func (h *handBack) handBackUpdates(ctx context.Context) error {
 			return h.Client.Delete(ctx, update, client.Preconditions{UID: &update.UID})
 		case isOurs(update):
 			h.did(update, "handed back, it was not started")
+			if err := h.sayNotes(update, newfields.Updates); err != nil {
+				return err
+			}
 			return h.clearStatus(ctx, update)
 		}
 		return nil
@@ -157,7 +164,10 @@ func (h *handBack) handBackPrograms(ctx context.Context) error {
 		if len(program.Status.Conditions) == 0 {
 			return nil
 		}
+		if err := h.replaceStatus(ctx, program, nothing); err != nil {
+			return err
+		}
 		h.did(program, "handed back without a status")
-		return h.replaceStatus(ctx, program, nothing)
+		return h.sayNotes(program, newfields.Programs)
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/handback/newfields"
 )
 
 // stalledAfterFailures is when the operator gives up.
@@ -40,10 +41,10 @@ func (h *handBack) handBackStacks(ctx context.Context) error {
 			return err
 		}
 		h.did(stack, "handed back, %s", describeStatus(status))
-		for _, note := range notes(stack) {
-			h.say(stack, "note: %s", note)
+		if source := stack.Spec.FluxSource; source != nil && source.SourceRef.Namespace != "" && source.SourceRef.Namespace != stack.Namespace {
+			h.say(stack, "note: the operator looks for the source in the namespace of the Stack only")
 		}
-		return nil
+		return h.sayNotes(stack, newfields.Stacks)
 	})
 }
 
@@ -172,45 +173,4 @@ const notReadyStalledReason = "NotReadyStalled"
 func describeStatus(status pulumiv1.StackStatus) string {
 	condition := status.Conditions[len(status.Conditions)-1]
 	return fmt.Sprintf("%s=%s %s", condition.Type, condition.Status, condition.Reason)
-}
-
-// unknownFields are those of a Stack that the operator does not know, with what it does instead. Those that only say how long something is
-// kept are not among them.
-var unknownFields = []struct {
-	name    string
-	isSet   func(*pulumiv1.StackSpec) bool
-	instead string
-}{
-	{"spec.approval", func(s *pulumiv1.StackSpec) bool { return s.Approval != nil }, "runs what nobody has approved"},
-	{"spec.requireVerified", func(s *pulumiv1.StackSpec) bool { return s.RequireVerified }, "runs sources that Flux has not verified"},
-	{"spec.suspend", func(s *pulumiv1.StackSpec) bool { return s.Suspend }, "updates this Stack"},
-	{"spec.dependsOn", func(s *pulumiv1.StackSpec) bool { return len(s.DependsOn) > 0 }, "does not wait for other Stacks"},
-	{"spec.destroyAfterDependents", func(s *pulumiv1.StackSpec) bool { return s.DestroyAfterDependents },
-		"destroys this Stack before those that depend on it"},
-	{"spec.drift", func(s *pulumiv1.StackSpec) bool { return s.Drift != nil }, "does not look for drift"},
-	{"spec.sourcePaths", func(s *pulumiv1.StackSpec) bool { return len(s.SourcePaths) > 0 }, "updates this Stack for each commit"},
-	{"spec.recurseSubmodules", func(s *pulumiv1.StackSpec) bool { return s.RecurseSubmodules }, "decides itself about submodules"},
-	{"spec.gitAuth.knownHostsRef", gitAuth(func(a *pulumiv1.GitAuthConfig) bool { return a.KnownHostsRef != nil }), "does not know the keys of the git server"},
-	{"spec.gitAuth.certSecretRef", gitAuth(func(a *pulumiv1.GitAuthConfig) bool { return a.CertSecretRef != nil }), "does not use these certificates"},
-	{"spec.gitAuth.proxySecretRef", gitAuth(func(a *pulumiv1.GitAuthConfig) bool { return a.ProxySecretRef != nil }), "does not use this proxy"},
-	{"spec.timeout", func(s *pulumiv1.StackSpec) bool { return s.Timeout != nil }, "lets updates take any time"},
-	{"spec.retryInterval", func(s *pulumiv1.StackSpec) bool { return s.RetryInterval != nil }, "retries at its own intervals"},
-	{"spec.resyncFrequency", func(s *pulumiv1.StackSpec) bool { return s.ResyncFrequency != nil }, "uses spec.resyncFrequencySeconds, 60 by default"},
-}
-
-func gitAuth(isSet func(*pulumiv1.GitAuthConfig) bool) func(*pulumiv1.StackSpec) bool {
-	return func(spec *pulumiv1.StackSpec) bool { return spec.GitAuth != nil && isSet(spec.GitAuth) }
-}
-
-// notes say what the operator does differently with this Stack because it does not know a field.
-func notes(stack *pulumiv1.Stack) (notes []string) {
-	for _, field := range unknownFields {
-		if field.isSet(&stack.Spec) {
-			notes = append(notes, fmt.Sprintf("the operator does not know %s, and %s", field.name, field.instead))
-		}
-	}
-	if source := stack.Spec.FluxSource; source != nil && source.SourceRef.Namespace != "" && source.SourceRef.Namespace != stack.Namespace {
-		notes = append(notes, "the operator looks for the source in the namespace of the Stack only")
-	}
-	return notes
 }

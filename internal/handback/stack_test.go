@@ -11,6 +11,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -276,24 +277,14 @@ func TestWhatTheOperatorWillDoDifferentlyIsSaid(t *testing.T) {
 		spec.FluxSource.SourceRef.Namespace = "elsewhere"
 		spec.DependsOn = []meta.DependencyReference{{Name: "network"}}
 	}, func(stack *pulumiv1.Stack) { succeeded(stack, kinds[1]) })
+	program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}}
+	s.Expect(yaml.Unmarshal([]byte("program: {resources: {a: {type: a:b:C, options: {retainOnDelete: true}}}}"), program)).To(Succeed())
+	s.Expect(admin.Create(s.ctx, program)).To(Succeed())
+	s.write(program, func() { conditions.MarkTrue(program, meta.ReadyCondition, meta.SucceededReason, "can be run") })
 	out, err := s.run(dryRun)
 	s.Expect(err).NotTo(HaveOccurred())
-	for _, word := range []string{"spec.suspend", "spec.dependsOn", "spec.drift", "in the namespace of the Stack only"} {
+	for _, word := range []string{"spec.suspend", "spec.dependsOn", "spec.drift", "in the namespace of the Stack only", "program.resources.*.options.retainOnDelete"} {
 		s.Expect(out).To(ContainSubstring(word))
 	}
-	s.Expect(strings.Count(out, "note: ")).To(Equal(4))
-}
-
-// TestEachFieldThatTheOperatorDoesNotKnowHasANoteOrNeedsNone has the fields that its definitions do not have.
-func TestEachFieldThatTheOperatorDoesNotKnowHasANoteOrNeedsNone(t *testing.T) {
-	harmless := []string{
-		"spec.updateHistoryLimit", "spec.workspaceIdleTimeout", // how long something is kept
-		"spec.updateOn",                       // the operator updates for each revision
-		"spec.fluxSource.sourceRef.namespace", // has a note of its own
-	}
-	var named []string
-	for _, field := range unknownFields {
-		named = append(named, field.name)
-	}
-	NewWithT(t).Expect(operator.UnknownFields("stacks.pulumi.com")).To(ConsistOf(append(named, harmless...)))
+	s.Expect(strings.Count(out, "note: ")).To(Equal(5))
 }

@@ -126,7 +126,7 @@ func (s *scene) runFor(limit time.Duration, changes ...func(*Options)) (string, 
 	var out strings.Builder
 	options := Options{
 		Client: controller, Namespace: s.namespace, Out: &out, PollInterval: pollInterval,
-		Lease: client.ObjectKey{Namespace: controllerNamespace, Name: "lease-of-" + s.namespace},
+		ControllerNamespace: controllerNamespace,
 	}
 	for _, change := range changes {
 		change(&options)

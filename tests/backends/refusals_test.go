@@ -6,6 +6,9 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/postgres"
@@ -55,6 +58,20 @@ func TestStackSaysWhatABackendMisses(t *testing.T) {
 			t.Parallel()
 			deploy(t, name, test.url, test.env).awaitFailure(test.says, autov1alpha1.InvalidAccessTokenReason)
 		})
+	}
+}
+
+// The answer is a real 401 of a server that stands in for Pulumi Cloud. The operator shows such a refusal on the Workspace.
+func TestBackendThatAnswersUnauthorizedIsShownOnTheStackAndItsWorkspace(t *testing.T) {
+	t.Parallel()
+	refusing := refusingServer(t, http.StatusUnauthorized, nil)
+	a := deploy(t, "cloud-unauthorized", "http://"+refusing, variables{"PULUMI_ACCESS_TOKEN": credentialCanary})
+	stack := a.awaitFailure("No credentials provided or are invalid", autov1alpha1.InvalidAccessTokenReason)
+	a.Expect(stack.Status.LastUpdate.Reason).To(Equal(autov1alpha1.InvalidAccessTokenReason))
+	for _, condition := range []string{meta.ReadyCondition, meta.StalledCondition} {
+		a.Eventually(func() string {
+			return conditions.GetReason(a.Workspace(), condition)
+		}).Should(Equal(autov1alpha1.UnauthenticatedReason), condition)
 	}
 }
 

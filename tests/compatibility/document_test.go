@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/handback/newfields"
 	"github.com/stack-controller/stack-controller/tests/pages"
 )
 
@@ -174,4 +177,25 @@ func elsewhere(this table, path string) bool {
 func withoutCase(field string) string {
 	field, _, _ = strings.Cut(field, " (")
 	return field
+}
+
+// isNew matches what is said of the operator where it has no such field.
+var isNew = regexp.MustCompile(`^(None|Not a field)|Removed in 2\.0\.$`)
+
+// TestNewFieldsOfStacksAreThoseThatTheOperatorDoesNotKnow compares the rows with the list that hand-back warns with.
+func TestNewFieldsOfStacksAreThoseThatTheOperatorDoesNotKnow(t *testing.T) {
+	var written, known []string
+	for _, table := range allTables() {
+		for _, row := range table.rows {
+			if table.definition == stacks && table.top == "spec" && isNew.MatchString(row.operator) {
+				written = append(written, "spec."+row.field)
+			}
+		}
+	}
+	for _, field := range newfields.Of(newfields.Stacks) {
+		if !strings.Contains(field.Path, "Template.") { // templates have no rows
+			known = append(known, field.Path)
+		}
+	}
+	NewWithT(t).Expect(written).To(ConsistOf(known))
 }

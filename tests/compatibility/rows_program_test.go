@@ -1,5 +1,12 @@
 package compatibility_test
 
+import (
+	"slices"
+	"strings"
+
+	"github.com/stack-controller/stack-controller/internal/handback/newfields"
+)
+
 // The language is Pulumi's: it gets what the Program has, and says what is wrong with it.
 const (
 	wholeProgram   = "program.TestRenderedProgramsKeepTheirDigests"
@@ -69,19 +76,16 @@ var programRows = []row{
 	same("resources.*.get.state", "The known state of the resource.", programUse+"get", typed),
 }
 
-// newProgramFields are those that the operator does not have. The API server removes them there.
-var newProgramFields = []string{
-	"author", "components", "config", "configuration.*.items", "configuration.*.name", "configuration.*.value", "description", "license", "plugins", "pulumi",
-	"requiredPulumiVersion", "website", "resources.*.defaultProvider", "resources.*.name", "resources.*.options.deletedWith",
-	"resources.*.options.envVarMappings", "resources.*.options.hideDiffs", "resources.*.options.pluginDownloadURL", "resources.*.options.replaceOnChanges",
-	"resources.*.options.replaceWith", "resources.*.options.replacementTrigger", "resources.*.options.retainOnDelete",
-}
-
-// newProgramRows are the rows of these.
+// newProgramRows are the rows of the fields that the operator does not have, and that have no row of their own. The API server removes them
+// there.
 func newProgramRows() (rows []row) {
-	for _, field := range newProgramFields {
+	for _, field := range newfields.Of(newfields.Programs) {
+		path := strings.TrimPrefix(field.Path, "program.")
+		if slices.ContainsFunc(programRows, func(row row) bool { return row.field == path }) {
+			continue
+		}
 		rows = append(rows, row{
-			field: field, operator: "None. The API server removes the field.", uses: []string{wholeProgram, readAgain}, misuses: []string{wrongProgram}, difference: "New.", why: "Pulumi YAML has this field.",
+			field: path, operator: "None. The API server removes the field.", uses: []string{wholeProgram, readAgain}, misuses: []string{wrongProgram}, difference: "New.", why: "Pulumi YAML has this field.",
 		})
 	}
 	return rows

@@ -3,6 +3,7 @@ package migration_test
 import (
 	"context"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -100,8 +101,22 @@ func (w *walk) walkOver() {
 	w.Expect(conditions.IsReady(program)).To(BeTrue())
 	checklist := commandsOf(w.WithT, "Checklist")
 	w.Expect(checklist).To(HaveLen(2))
-	w.shell.run(w.ctx, w.WithT, checklist[0])
+	w.expectChecklist(w.shell.run(w.ctx, w.WithT, checklist[0]))
 	w.Expect(w.shell.run(w.ctx, w.WithT, checklist[1])).To(ContainSubstring("succeeded " + w.sourceRevision))
+}
+
+// expectChecklist looks for what the comments of the checklist promise.
+func (w *walk) expectChecklist(output string) {
+	w.t.Helper()
+	w.Expect(output).To(MatchRegexp(`(?m)^` + operatorNamespace + ` +pulumi-kubernetes-operator +0/0 `))
+	w.Expect(regexp.MustCompile(`(?m)^(\S+\.pulumi\.com) `).FindAllString(output, -1)).To(HaveLen(5), output)
+	w.Expect(output).To(ContainSubstring("approvals.auto.pulumi.com"))
+	for name, recorded := range w.recorded {
+		w.Expect(output).To(MatchRegexp(`(?m)^` + namespace + ` +` + name + ` .* True\b`))
+		w.Expect(output).To(MatchRegexp(`(?m)^` + namespace + ` +` + recorded + ` +\S+ +False +False +True\b`))
+	}
+	w.Expect(output).To(MatchRegexp(`(?m)^NAMESPACE .* PROGRESSING +FAILED +COMPLETE\b`))
+	w.Expect(output).To(ContainSubstring("No resources found"), "this system has no pods")
 }
 
 func (w *walk) walkBack() {

@@ -11,30 +11,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/stack-controller/stack-controller/internal/handback/newfields"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
-
-// unknown are the fields of the specification that the operator's definitions do not have, of those that are here.
-var unknown = map[string][]string{
-	"stacks.pulumi.com": {
-		"spec.approval", "spec.dependsOn", "spec.destroyAfterDependents", "spec.drift", "spec.fluxSource.sourceRef.namespace",
-		"spec.gitAuth.certSecretRef", "spec.gitAuth.knownHostsRef", "spec.gitAuth.proxySecretRef", "spec.recurseSubmodules",
-		"spec.requireVerified", "spec.resyncFrequency", "spec.retryInterval", "spec.sourcePaths", "spec.suspend", "spec.timeout",
-		"spec.updateHistoryLimit", "spec.updateOn", "spec.workspaceIdleTimeout",
-	},
-	"programs.pulumi.com": {
-		"program.author", "program.components", "program.config", "program.description", "program.license", "program.plugins", "program.pulumi",
-		"program.requiredPulumiVersion", "program.website",
-	},
-	"updates.auto.pulumi.com": {
-		"spec.afterInterruption", "spec.expectNoRefreshChanges", "spec.newStack", "spec.plan", "spec.planEnforcement", "spec.previewOnly",
-		"spec.projectInfo", "spec.requireStack", "spec.savePlan", "spec.source", "spec.timeout",
-	},
-	"workspaces.auto.pulumi.com": {"spec.idleTimeout"},
-}
-
-// UnknownFields are the fields of the specification that the operator's definition of this name does not have.
-func UnknownFields(definition string) []string { return slices.Clone(unknown[definition]) }
 
 // known are the fields of the status that the operator's definitions have, by the field that they are in.
 var known = map[string]map[string][]string{
@@ -73,9 +52,9 @@ func WriteDefinitions(dir string) error {
 		definition.Annotations = nil
 		for i := range definition.Spec.Versions {
 			schema := definition.Spec.Versions[i].Schema.OpenAPIV3Schema
-			for _, path := range unknown[definition.Name] {
-				if !drop(schema, strings.Split(path, ".")) {
-					return fmt.Errorf("%s has no field %s", definition.Name, path)
+			for _, field := range newfields.Of(definition.Name) {
+				if !drop(schema, field.Path) {
+					return fmt.Errorf("%s has no field %s", definition.Name, field.Path)
 				}
 			}
 			status := schema.Properties["status"]
@@ -104,21 +83,51 @@ func WriteDefinitions(dir string) error {
 }
 
 // drop removes the field at the path.
-func drop(schema *apiextensionsv1.JSONSchemaProps, path []string) bool {
-	property, found := schema.Properties[path[0]]
-	switch {
-	case !found:
-		return false
-	case len(path) == 1:
-		delete(schema.Properties, path[0])
-		return true
+func drop(schema *apiextensionsv1.JSONSchemaProps, path string) bool {
+	parent, name := "", path
+	if last := strings.LastIndex(path, "."); last >= 0 {
+		parent, name = path[:last], path[last+1:]
 	}
-	return drop(&property, path[1:])
+	schema = SchemaAt(schema, parent)
+	if schema == nil {
+		return false
+	}
+	_, found := schema.Properties[name]
+	delete(schema.Properties, name)
+	return found
 }
 
-// dropRules removes the expressions, which the operator has none of but for the length of a name.
+// SchemaAt is the schema at the path in a manifest, with * for the key of a map and [] for an item of a list; nil when there is none. The
+// maps in it are those of the schema that it is a part of.
+func SchemaAt(schema *apiextensionsv1.JSONSchemaProps, path string) *apiextensionsv1.JSONSchemaProps {
+	if path == "" {
+		return schema
+	}
+	step, rest, _ := strings.Cut(path, ".")
+	if step == "*" {
+		if schema.AdditionalProperties == nil || schema.AdditionalProperties.Schema == nil {
+			return nil
+		}
+		return SchemaAt(schema.AdditionalProperties.Schema, rest)
+	}
+	name, isList := strings.CutSuffix(step, "[]")
+	property, found := schema.Properties[name]
+	switch {
+	case !found, isList && (property.Items == nil || property.Items.Schema == nil):
+		return nil
+	case isList:
+		return SchemaAt(property.Items.Schema, rest)
+	}
+	return SchemaAt(&property, rest)
+}
+
+// dropRules removes the expressions, which the operator has none of but for the length of a name, and what keeps fields that the schema of
+// a Program does not have.
 func dropRules(schema *apiextensionsv1.JSONSchemaProps) {
 	schema.XValidations = nil
+	if len(schema.Properties) > 0 {
+		schema.XPreserveUnknownFields = nil
+	}
 	for name, property := range schema.Properties {
 		dropRules(&property)
 		schema.Properties[name] = property

@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/pem"
+	"os"
 	"strings"
 	"testing"
 
@@ -239,4 +240,13 @@ func (p *play) say(err error) {
 func (p *play) newReplica() {
 	p.controller = p.startController(p.t, "--enable-leader-election", "--watch-label-selector=rbac="+p.namespace,
 		"--leader-election-retry-period=200ms", "--leader-election-renew-deadline=2s", "--leader-election-lease-duration=3s")
+}
+
+// handBack hands the namespace back, while no controller has a lease that says so.
+func (p *play) handBack() {
+	cmd := p.Command(p.t.Context(), p.binary, "hand-back", "--namespace", p.namespace, "--controller-namespace", namespace)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig)
+	output, err := cmd.CombinedOutput()
+	p.say(err)
+	p.lines = append(p.lines, string(output))
 }

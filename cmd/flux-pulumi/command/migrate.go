@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/handback"
@@ -20,8 +19,6 @@ import (
 const (
 	// operatorName is in the names of the images of the Pulumi Kubernetes Operator.
 	operatorName = "pulumi-kubernetes-operator"
-	// controllerLease is that of stack-controller without a label selector.
-	controllerLease = "stack-controller-leader-election"
 	// handBackInterval is the time between two looks at what is being deleted.
 	handBackInterval = time.Second
 	// migrateTimeout is how long to wait for running updates, and for pods to end.
@@ -150,7 +147,7 @@ func (s *session) migrateBack() *cobra.Command {
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("--timeout of %s is over", timeout))
 			defer cancel()
 			err = handback.Run(ctx, handback.Options{
-				Client: c.client, Namespace: *s.flags.Namespace, Lease: client.ObjectKey{Namespace: controller, Name: controllerLease},
+				Client: c.client, Namespace: *s.flags.Namespace, ControllerNamespace: controller,
 				DryRun: dryRun, Out: s.out, PollInterval: handBackInterval,
 			})
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -161,7 +158,7 @@ func (s *session) migrateBack() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Say what would be done, and change nothing.")
 	cmd.Flags().StringVar(&controller, "controller-namespace", "flux-system",
-		"The namespace of stack-controller, where its lease says whether it runs.")
+		"The namespace of stack-controller, where its leases say whether it runs.")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The longest time to wait for pods to end.")
 	return cmd
 }

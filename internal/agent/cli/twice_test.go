@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 // TestEventsAfterAPreviewAreReadFromTheirBeginning has a CLI that begins its log anew, as pulumi does for the update after its preview.
 func TestEventsAfterAPreviewAreReadFromTheirBeginning(t *testing.T) {
 	g := NewWithT(t)
-	var followed []string
-	log, err := newEventFile(t.TempDir(), func(event []byte) { followed = append(followed, string(event)) }, true)
+	var followed sync.Map
+	log, err := newEventFile(t.TempDir(), func(event []byte) { followed.Store(string(event), true) }, true)
 	g.Expect(err).NotTo(HaveOccurred())
 	write := func(from, to int, flags int) {
 		file, err := os.OpenFile(log.file.Name(), os.O_WRONLY|os.O_APPEND|flags, 0o600)
@@ -24,10 +25,16 @@ func TestEventsAfterAPreviewAreReadFromTheirBeginning(t *testing.T) {
 		}
 		g.Expect(file.Close()).To(Succeed())
 	}
+	awaitFollowed := func(sequence int) {
+		g.Eventually(func() bool {
+			_, found := followed.Load(fmt.Sprintf(`{"sequence":%d}`, sequence))
+			return found
+		}, 30*time.Second, eventPoll).Should(BeTrue(), "the progress goes on, too")
+	}
 	write(0, 1000, 0)
-	time.Sleep(3 * eventPoll) // follow has read some of it, or all
+	awaitFollowed(999)
 	write(5000, 5010, os.O_TRUNC)
-	time.Sleep(3 * eventPoll)
+	awaitFollowed(5009)
 	write(5010, 7000, 0)
 	log.end()
 	defer log.remove()
@@ -35,5 +42,4 @@ func TestEventsAfterAPreviewAreReadFromTheirBeginning(t *testing.T) {
 	eachEvent(newSection(log), func(event []byte) { read = append(read, string(event)) })
 	g.Expect(read).To(HaveLen(2000))
 	g.Expect(read[0]).To(Equal(`{"sequence":5000}`))
-	g.Expect(followed).To(ContainElement(`{"sequence":5000}`), "the progress goes on, too")
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/stack-controller/stack-controller/internal/file"
 	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
@@ -35,7 +36,7 @@ func (s *Stack) recordPath(pid int) string { return filepath.Join(s.processDir()
 
 // Started records a process. A record that cannot be written costs no more than the automatic release of its lock.
 func (s *Stack) Started(pid int) {
-	_ = os.WriteFile(s.recordPath(pid), []byte(startTime(pid)), 0o600)
+	_ = file.Write(s.recordPath(pid), []byte(startTime(pid)))
 }
 
 // Gone records a process that held the lock and was killed. It may have been one of a pod before this one, whose records went with it.
@@ -81,11 +82,11 @@ func (s *Stack) LeftOver() []int {
 	return pids
 }
 
-// alive reports whether the process is one that was recorded, and that runs.
+// alive reports whether the process is one that was recorded, and that runs. An empty record, of a process that had ended before it was
+// recorded or of an agent that was killed meanwhile, is of none: whatever has the process ID now is another one.
 func (s *Stack) alive(pid int) bool {
 	recorded, err := os.ReadFile(s.recordPath(pid))
-	now := startTime(pid)
-	return err == nil && now != "" && (len(recorded) == 0 || now == string(recorded))
+	return err == nil && len(recorded) > 0 && startTime(pid) == string(recorded)
 }
 
 // tookAndEnded reports whether a process of ours, which has ended, took a lock at the time. Neither the host's name nor the process ID

@@ -26,3 +26,20 @@ func TestThreadIsNotTheProcessThatIsRecorded(t *testing.T) {
 		g.Expect(runsSince(id, program, time.Now())).To(Equal(id == os.Getpid()))
 	}
 }
+
+// The agent may be killed between making a record and writing it, and a process may end before it is recorded. Its ID belongs to another
+// process later: here the one of the test.
+func TestEmptyRecordIsOfNoProcessThatRuns(t *testing.T) {
+	g := NewWithT(t)
+	s := &Stack{Dir: t.TempDir()}
+	g.Expect(os.Mkdir(s.processDir(), 0o700)).To(Succeed())
+	s.Started(os.Getpid())
+	g.Expect(s.alive(os.Getpid())).To(BeTrue())
+	g.Expect(s.LeftOver()).To(BeEmpty())
+
+	g.Expect(os.Truncate(s.recordPath(os.Getpid()), 0)).To(Succeed())
+	g.Expect(s.alive(os.Getpid())).To(BeFalse())
+	g.Expect(s.LeftOver()).To(ConsistOf(os.Getpid()))
+	s.Recovered()
+	g.Expect(s.records()).To(BeEmpty())
+}

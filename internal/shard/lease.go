@@ -1,0 +1,41 @@
+package shard
+
+import (
+	"fmt"
+	"regexp"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/runtime/leaderelection"
+)
+
+// lease is the name of the lease of a controller without a label selector.
+const lease = "stack-controller-leader-election"
+
+// leases matches the names of the leases of all shards.
+var leases = regexp.MustCompile("^" + lease + "(-[0-9a-f]{8})?$")
+
+// Lease is the name of the lease that the leader holds among the replicas with this label selector: each shard has one of its own.
+func Lease(labelSelector string) string {
+	if labelSelector == "" {
+		return lease
+	}
+	return leaderelection.GenerateID(lease, labelSelector)
+}
+
+// Holders tells, for people, who holds which lease of a controller of any shard, and until when. A controller that ended gave its lease up,
+// and one that was killed does not renew it. Other leases of the namespace do not matter.
+func Holders(of []coordinationv1.Lease, now time.Time) (holders []string) {
+	for i := range of {
+		holder, renewed, lasts := of[i].Spec.HolderIdentity, of[i].Spec.RenewTime, of[i].Spec.LeaseDurationSeconds
+		if !leases.MatchString(of[i].Name) || holder == nil || *holder == "" || renewed == nil || lasts == nil {
+			continue
+		}
+		if end := renewed.Add(time.Duration(*lasts) * time.Second); now.Before(end) {
+			holders = append(holders, fmt.Sprintf("%s holds the lease %s until %s", *holder, client.ObjectKeyFromObject(&of[i]), end.Format(time.TimeOnly)))
+		}
+	}
+	return holders
+}
