@@ -372,7 +372,7 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Update", Reason: "Interrupted", State: "ended, not a failure",
-			Means: "Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation.",
+			Means: "Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation. One that changes nothing and was lost with its workspace is run once more before.",
 			Wakes: "",
 			Todo:  "See `UpdateInterrupted` of the Stack.",
 		},

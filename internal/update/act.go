@@ -40,7 +40,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 	switch {
 	case d.action == actionFollow, d.action == actionStorePlan, d.action == actionCancel, d.action == actionReconnect:
 		r.turns.hold(o.update)
-	case d.action == actionWait && d.wake != byTurn:
+	case d.action == actionWait && d.wake != byTurn, d.action == actionRepeat:
 		r.turns.leave(ctrlclient.ObjectKeyFromObject(o.update))
 	}
 	switch d.action {
@@ -68,6 +68,9 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 	case actionFollow:
 		markProgressing(o.update, o.agent.operation)
 		r.ensureWatched(o.update)
+	case actionRepeat:
+		r.background.stop(ctrlclient.ObjectKeyFromObject(o.update))
+		markRepeated(o.update, d.reason, d.message)
 	case actionReconnect:
 		o.update.Status.Message = d.message
 		r.ensureWatched(o.update)

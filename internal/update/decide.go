@@ -51,6 +51,8 @@ const (
 	actionFollow action = "follow"
 	// actionCancel asks the agent to end the operation, and follows it to its end.
 	actionCancel action = "cancel"
+	// actionRepeat takes back the start of an operation that was lost and has changed nothing, so that it is started once more.
+	actionRepeat action = "repeat"
 	// actionReconnect makes sure that an operation whose agent does not answer is watched when it answers again.
 	actionReconnect action = "reconnect"
 	// actionStart starts the operation. The agent may refuse, which is decided on in turn.
@@ -207,6 +209,9 @@ func decideOnOperation(o *observation) decision {
 		// The agent, or the way to it, is being replaced. The operation is on its disk.
 		return decision{action: actionReconnect, wake: byObserver, after: reconnectInterval,
 			message: "the agent does not answer, trying again: " + o.agent.err.Error()}
+	case o.agent.operation == nil && mayRepeat(o):
+		return decision{action: actionRepeat, reason: autov1alpha1.QueuedReason, wake: byTime, after: time.Second,
+			message: "the workspace was replaced before there was a result; nothing was changed, so it is run once more"}
 	case o.agent.operation == nil:
 		return interrupted("the workspace was replaced while the operation ran; its outcome is not known")
 	case savesPlan(o.update, o.agent.operation):
@@ -217,6 +222,12 @@ func decideOnOperation(o *observation) decision {
 		return decision{action: actionCancel, wake: byObserver, after: reconnectInterval}
 	}
 	return decision{action: actionFollow, wake: byObserver, after: followInterval}
+}
+
+// mayRepeat reports whether an operation that was lost is run once more: it changes nothing, so that it does not matter how far it came. How
+// often that of a Stack is repeated after that is decided by the Stack, with waits in between.
+func mayRepeat(o *observation) bool {
+	return changesNothing(o.update) && !wasRepeated(o.update) && !cancelRequested(o.update) && o.workspace.DeletionTimestamp.IsZero()
 }
 
 // decideOnStart starts an operation when all that it needs is there, and otherwise says what is missing.

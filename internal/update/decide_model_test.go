@@ -24,7 +24,7 @@ import (
 
 // The values of what a decision is made from, as far as they make a difference.
 var (
-	modelLives      = []string{"new", "started", "of another controller", "succeeded", "failed"}
+	modelLives      = []string{"new", "started", "preview started", "preview repeated", "of another controller", "succeeded", "failed"}
 	modelDeletions  = []string{"kept", "cancelled", "deleted", "deleted a while ago", "deleted long ago"}
 	modelWorkspaces = []string{"none", "ready", "ready for an earlier generation", "without status", "not ready", "incompatible", "going", "going, not ready"}
 	modelAgents     = []string{"knows nothing", "none", "unavailable", "denies", "an operation", "the end of an operation",
@@ -122,6 +122,11 @@ func (s *modelState) unusablePlan() bool {
 	return s.agent == "a plan that is too large" || s.agent == "a plan that is not there"
 }
 
+// started reports whether the operation was started by this controller, and its end is not recorded.
+func (s *modelState) started() bool {
+	return strings.HasSuffix(s.life, "started") || s.life == "preview repeated"
+}
+
 func (s *modelState) complete() bool { return s.life == "succeeded" || s.life == "failed" }
 
 // modelObjects are the objects that observations share: decide changes none.
@@ -212,6 +217,13 @@ func (s *modelState) observeUpdate() *autov1alpha1.Update {
 	}
 	switch s.life {
 	case "started":
+		markProgressing(update, &proto.Operation{})
+	case "preview started":
+		update.Spec.Type = autov1alpha1.UpdateTypePreview
+		markProgressing(update, &proto.Operation{})
+	case "preview repeated":
+		update.Spec.Type = autov1alpha1.UpdateTypePreview
+		markRepeated(update, autov1alpha1.QueuedReason, "once more")
 		markProgressing(update, &proto.Operation{})
 	case "of another controller":
 		abandoned(o)
@@ -328,7 +340,10 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(d.action != actionWait && !finishes || d.reason != "" && d.message != "", "who waits or gives up says why")
 	promise(s.request != "secret missing" || !s.startable() || d.reason == pulumiv1.SecretNotFoundReason, "what is missing is named")
 	promise(s.request != "complete" || !s.startable() || starts, "what has all that it needs is started")
-	promise(d.action != actionReconnect || s.life == "started" && s.agent != "knows nothing" && d.message != "", "only an operation that may run is looked for")
+	promise((d.action == actionRepeat) == (s.life == "preview started" && s.deletion == "kept" && s.agent == "knows nothing" &&
+		s.workspace != "none" && !strings.HasPrefix(s.workspace, "going")),
+		"what was lost and changes nothing is run again, once")
+	promise(d.action != actionReconnect || s.started() && s.agent != "knows nothing" && d.message != "", "only an operation that may run is looked for")
 	return promises
 }
 
@@ -346,7 +361,7 @@ func (s *modelState) endings(permanent bool) []string {
 		return []string{autov1alpha1.InterruptedReason, autov1alpha1.PlanTooLargeReason}
 	case s.deletion != "kept" && (s.deletion != "cancelled" || s.life == "new"):
 		return []string{autov1alpha1.CanceledReason}
-	case s.life == "started":
+	case s.started():
 		return []string{autov1alpha1.InterruptedReason}
 	case permanent:
 		return []string{autov1alpha1.ConfigInvalidReason, autov1alpha1.PlanStaleReason, autov1alpha1.ApprovalRequiredReason}
@@ -386,7 +401,7 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 		t.Errorf("%d of %d states: %s", count, states, name)
 	}
 	for _, expected := range []action{actionFinalize, actionFinish, actionRecord, actionFollow, actionCancel, actionReconnect, actionStart, actionWait,
-		actionStorePlan} {
+		actionStorePlan, actionRepeat} {
 		g.Expect(reached).To(HaveKey(expected))
 	}
 	t.Logf("%d states in %s: %v", states, time.Since(begin).Round(time.Millisecond), reached)

@@ -47,6 +47,11 @@ func ready(changes ...func(*observation)) *observation {
 
 func started(o *observation) { o.update.Status.StartTime = &metav1.Time{Time: testTime} }
 
+func previews(o *observation) { o.update.Spec.Type = autov1alpha1.UpdateTypePreview }
+
+// repeated makes the Update one whose operation was lost and taken back.
+func repeated(o *observation) { markRepeated(o.update, autov1alpha1.QueuedReason, "once more") }
+
 func deleted(ago time.Duration) func(*observation) {
 	return func(o *observation) { o.update.DeletionTimestamp = &metav1.Time{Time: testTime.Add(-ago)} }
 }
@@ -184,6 +189,18 @@ func TestDecide(t *testing.T) {
 		{name: "ended", o: ready(started, operationIs(succeeded)), action: actionRecord, wake: byNothing},
 		{name: "ended, and the start was not recorded", o: ready(operationIs(succeeded)), action: actionRecord, wake: byNothing},
 		{name: "lost with the workspace's directory", o: ready(started), action: actionFinish, reason: "Interrupted", wake: byNothing},
+		{name: "preview lost", o: ready(previews, started), action: actionRepeat, reason: autov1alpha1.QueuedReason, wake: byTime, after: time.Second,
+			message: "it is run once more"},
+		{name: "preview of a destroy lost", o: ready(started, func(o *observation) {
+			o.update.Spec.Type, o.update.Spec.PreviewOnly = autov1alpha1.UpdateTypeDestroy, new(true)
+		}), action: actionRepeat, reason: autov1alpha1.QueuedReason, wake: byTime, after: time.Second},
+		{name: "preview lost again", o: ready(previews, repeated, started), action: actionFinish, reason: "Interrupted", wake: byNothing},
+		{name: "preview taken back", o: ready(previews, repeated), action: actionStart, wake: byObserver, after: followInterval},
+		{name: "preview lost after it was cancelled", o: ready(previews, started, func(o *observation) {
+			o.update.Annotations = map[string]string{pulumiv1.CancelUpdateAnnotation: "true"}
+		}), action: actionFinish, reason: "Interrupted", wake: byNothing},
+		{name: "preview lost as its workspace goes", o: ready(previews, started, workspaceDeleted), action: actionFinish, reason: "Interrupted", wake: byNothing},
+		{name: "preview lost with the workspace", o: ready(previews, started, noWorkspace), action: actionFinish, reason: "Interrupted", wake: byNothing},
 		{name: "lost with the workspace", o: ready(started, noWorkspace), action: actionFinish, reason: "Interrupted", wake: byNothing},
 		{name: "running where the agent does not answer", o: ready(started, agentFails(unavailable)), action: actionReconnect, wake: byObserver, after: reconnectInterval},
 		{name: "running where there is no agent right now", o: ready(started, agentFails(runtime.ErrNoAgent)),

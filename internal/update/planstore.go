@@ -134,17 +134,20 @@ func (w *planWriter) finish(text []byte) error {
 	return w.flush(text)
 }
 
-// planSecretName is the name of a Secret with a part of the plan.
-func planSecretName(update string, number int) string {
+// planSecretName is the name of a Secret with a part of the plan. Parts of a plan that was made before and lost may be there, which differ.
+func planSecretName(update *autov1alpha1.Update, number int) string {
 	suffix := autov1alpha1.PlanSecretInfix + strconv.Itoa(number)
-	return shortened(update, validation.DNS1123SubdomainMaxLength-len(suffix)) + suffix
+	if wasRepeated(update) {
+		suffix += "-again"
+	}
+	return shortened(update.Name, validation.DNS1123SubdomainMaxLength-len(suffix)) + suffix
 }
 
 // storePlanPart creates a Secret of a plan. One that is there has to be the same.
 func (r *Reconciler) storePlanPart(ctx context.Context, update *autov1alpha1.Update, number int, data map[string][]byte) (string, error) {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: planSecretName(update.Name, number), Namespace: update.Namespace,
+			Name: planSecretName(update, number), Namespace: update.Namespace,
 			Labels: map[string]string{
 				autov1alpha1.ComponentLabel:  autov1alpha1.ComponentUpdate,
 				autov1alpha1.UpdateNameLabel: shortened(update.Name, validation.LabelValueMaxLength),

@@ -117,6 +117,24 @@ func TestOperationOfALostWorkspaceIsInterruptedAndNotRunAgain(t *testing.T) {
 	s.Expect(s.agents.script.requests()).To(HaveLen(1))
 }
 
+func TestPreviewOfALostWorkspaceIsRunOnceMore(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	release := s.agents.script.blocks()
+	s.agents.answerWith(tellsNobody)
+	s.startController()
+	update := s.newUpdate("preview", func(update *autov1alpha1.Update) { update.Spec.Type = autov1alpha1.UpdateTypePreview })
+	s.Eventually(s.current(update)).Should(beProgressing())
+	s.agents.stop(s.key("app"))
+	s.agents.wipe(s.key("app"))
+	s.agents.start(s.key("app"))
+	s.Eventually(s.agents.script.requests).Should(HaveLen(2))
+	s.agents.answerWith(nil)
+	release()
+	s.Expect(s.finished(update)).To(haveSucceeded())
+	s.Expect(s.agents.script.requests()).To(HaveLen(2))
+}
+
 func TestOperationOfADeletedWorkspaceIsInterrupted(t *testing.T) {
 	s := newStage(t)
 	workspace := s.newReadyWorkspace("app")

@@ -70,8 +70,24 @@ func markProgressing(update *autov1alpha1.Update, operation *proto.Operation) {
 }
 
 func markIncomplete(update *autov1alpha1.Update) {
-	conditions.MarkFalse(update, autov1alpha1.UpdateFailed, autov1alpha1.UpdateProgressingReason, "")
+	if !wasRepeated(update) {
+		conditions.MarkFalse(update, autov1alpha1.UpdateFailed, autov1alpha1.UpdateProgressingReason, "")
+	}
 	conditions.MarkFalse(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateProgressingReason, "")
+}
+
+// markRepeated makes a started Update, whose operation was lost, one that has not started. It keeps in mind that this was done, because
+// it is done once: what ends every operation must not become a loop.
+func markRepeated(update *autov1alpha1.Update, reason, message string) {
+	update.Status.StartTime, update.Status.ResourceChanges, update.Status.Permalink = nil, nil, ""
+	conditions.MarkFalse(update, autov1alpha1.UpdateFailed, autov1alpha1.InterruptedReason, "the first attempt was interrupted")
+	markWaiting(update, reason, message)
+}
+
+// wasRepeated reports whether the operation of an Update that is not complete was lost before, and started again.
+func wasRepeated(update *autov1alpha1.Update) bool {
+	return conditions.IsFalse(update, autov1alpha1.UpdateFailed) &&
+		conditions.GetReason(update, autov1alpha1.UpdateFailed) == autov1alpha1.InterruptedReason
 }
 
 // showOperation writes what the agent reports of the operation into the status. The start is always recorded: it says that the

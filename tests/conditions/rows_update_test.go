@@ -59,7 +59,7 @@ var updateRows = []row{
 	},
 	{
 		reason: "Interrupted", state: endedNoFailure,
-		means: "Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation.",
+		means: "Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation. One that changes nothing and was lost with its workspace is run once more before.",
 		todo:  "See `UpdateInterrupted` of the [Stack](#stack).",
 		tests: []string{"update.TestOperationOfAnAgentThatEndedIsInterrupted"},
 	},

@@ -67,7 +67,7 @@ The reasons below are those of ` + "`Ready`" + `, unless they name another condi
 | ` + "`Complete`" + ` | the operation has ended | it has not ended | not reconciled yet |
 | ` + "`Failed`" + ` | the operation ended without success, and the reason is the kind of error | it has not ended, or it succeeded | not reconciled yet |
 
-An Update runs once. After its end nothing wakes it, and its Stack creates another one.`,
+An Update runs once, except for a preview that was lost with its agent before its result was recorded: it is run once more. After its end nothing wakes it, and its Stack creates another one.`,
 		constants: updateConstants,
 		wakers:    "internal/update/testdata/wakers.json",
 		rows:      updateRows,

@@ -22,7 +22,7 @@ const (
 	UnknownReason = "Unknown"
 	// CanceledReason (ended, not a failure): The Update was deleted, or canceled with the annotation `pulumi.com/cancel-update`. Not a failure if the Stack is suspended, otherwise a failed attempt.
 	CanceledReason = "Canceled"
-	// InterruptedReason (ended, not a failure): Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation.
+	// InterruptedReason (ended, not a failure): Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation. One that changes nothing and was lost with its workspace is run once more before.
 	InterruptedReason = "Interrupted"
 	// TimeoutReason (failed): The operation took longer than `spec.timeout` and was stopped gracefully.
 	TimeoutReason = "Timeout"
