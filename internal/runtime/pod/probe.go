@@ -10,10 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/fairqueue"
 )
 
 const (
-	// maxProbes is how many agents are probed at the same time. The others are found by the probes of the kubelet.
+	// maxProbes is how many agents are probed at the same time; at most half of them in one namespace. The others are found by the probes of
+	// the kubelet.
 	maxProbes = 64
 	// probeTime is for how long an agent is probed once its pod has an address, every probeInterval. Each attempt takes at most probeTimeout.
 	probeTime     = 10 * time.Second
@@ -29,8 +31,10 @@ type probes struct {
 
 	mu sync.Mutex
 	// probed are the pods whose agents are probed, or were found, by their workspace.
-	probed  map[types.NamespacedName]*probed
-	running int
+	probed map[types.NamespacedName]*probed
+	// running is how many agents of each namespace are probed now, and total how many in all.
+	running map[string]int
+	total   int
 }
 
 // probed is one pod.
@@ -50,16 +54,17 @@ func (p *probes) answered(key types.NamespacedName, pod *corev1.Pod, answers fun
 		known.answered = known.answered && isStarting(pod)
 		return known.answered
 	}
-	if p.running >= maxProbes || pod.Status.PodIP == "" {
+	if pod.Status.PodIP == "" || !fairqueue.MayTake(p.running[key.Namespace], maxProbes-p.total) {
 		return false
 	}
 	begun := &probed{pod: pod.UID}
 	if p.probed == nil {
-		p.probed = map[types.NamespacedName]*probed{}
+		p.probed, p.running = map[types.NamespacedName]*probed{}, map[string]int{}
 	}
 	p.probed[key] = begun
 	if isStarting(pod) {
-		p.running++
+		p.total++
+		p.running[key.Namespace]++
 		go p.run(key, begun, addressOf(pod), answers)
 	}
 	return false
@@ -71,7 +76,10 @@ func (p *probes) run(key types.NamespacedName, begun *probed, address string, an
 	defer cancel()
 	found := probe(ctx, address, answers)
 	p.mu.Lock()
-	p.running--
+	p.total--
+	if p.running[key.Namespace]--; p.running[key.Namespace] == 0 {
+		delete(p.running, key.Namespace)
+	}
 	begun.answered = found
 	p.mu.Unlock()
 	if found {

@@ -1,13 +1,19 @@
 package pod
 
 import (
+	"context"
+	"fmt"
+	"net"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
 func TestAgentIsReachedBeforeTheKubeletReportsThatItRuns(t *testing.T) {
@@ -50,4 +56,43 @@ func TestWhatTheKubeletReportsCountsFromThenOn(t *testing.T) {
 
 	s.report(pod, func(status *corev1.PodStatus) { status.ContainerStatuses[0].Ready = false })
 	s.Eventually(s.status(workspace)).ShouldNot(beReady())
+}
+
+func TestAgentsOfOneNamespaceThatHangDoNotKeepThoseOfOthersFromBeingFound(t *testing.T) {
+	g := NewWithT(t)
+	address := newAddress()
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, fmt.Sprint(podspec.Port)))
+	g.Expect(err).NotTo(HaveOccurred())
+	defer func() { g.Expect(listener.Close()).To(Succeed()) }()
+	asked, found, release := make(chan string, 10*maxProbes), make(chan types.NamespacedName, 10*maxProbes), make(chan struct{})
+	p := probes{found: func(key types.NamespacedName) { found <- key }}
+	begin := func(namespace, name string, hangs bool) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(namespace + name)}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address}}
+		p.answered(types.NamespacedName{Namespace: namespace, Name: name}, pod, func(context.Context) bool {
+			asked <- namespace
+			if hangs {
+				<-release
+			}
+			return true
+		})
+	}
+	for i := range 5 * maxProbes {
+		begin("hostile", fmt.Sprint(i), true)
+	}
+	for range maxProbes / 2 {
+		g.Eventually(asked).Should(Receive(Equal("hostile")))
+	}
+	g.Consistently(asked).WithTimeout(100*time.Millisecond).ShouldNot(Receive(), "it has its share")
+
+	begin("other", "app", false)
+	g.Eventually(found).Should(Receive(HaveField("Namespace", "other")))
+
+	close(release)
+	for range maxProbes / 2 {
+		g.Eventually(found).Should(Receive(HaveField("Namespace", "hostile")))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g.Expect(p.total).To(BeZero())
+	g.Expect(p.running).To(BeEmpty())
 }
