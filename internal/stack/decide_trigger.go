@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -81,7 +82,8 @@ func blockedBySource(o observation, problem *source.Problem) *decision {
 
 // blockedByDependency waits for the watch on the other Stack. The time is for a Stack of another shard, which is not watched.
 func blockedByDependency(o observation, problem *dependencyProblem) *decision {
-	d := &decision{action: actionWait, wake: byDependencies, reason: problem.reason, message: problem.message, after: o.waitInterval}
+	d := &decision{action: actionWait, wake: byDependencies, reason: problem.reason, message: problem.message,
+		after: cmp.Or(problem.after, o.waitInterval)}
 	if problem.permanent {
 		d.action = actionStall
 	}

@@ -54,6 +54,8 @@ type dependencyProblem struct {
 	reason, message string
 	// permanent says that nothing but an edit helps.
 	permanent bool
+	// after is when to look again; zero leaves it to the usual time.
+	after time.Duration
 }
 
 // staleDependency is a prerequisite that is ready and succeeded too long ago. It matters only when there is something to update.
@@ -124,12 +126,14 @@ func (r *Reconciler) observeDependencies(ctx context.Context, o *observation) er
 		o.dependency = cycleProblem(self, cameFrom)
 		return nil
 	}
+	evaluating := r.evaluating(self)
 	for _, item := range list {
-		if err := r.observeDependency(ctx, o, item); err != nil || o.dependency != nil {
-			return err
+		if err = r.observeDependency(ctx, o, item, evaluating); err != nil || o.dependency != nil {
+			break
 		}
 	}
-	return nil
+	r.keepEvaluated(self, evaluating, o.dependency != nil && o.dependency.after == evaluationPause)
+	return err
 }
 
 // checkDependencies finds what is wrong with the fields themselves, whatever the other Stacks are like.
@@ -155,19 +159,19 @@ func (r *Reconciler) checkDependencies(stack *pulumiv1.Stack, list []dependency)
 	return nil
 }
 
-func (r *Reconciler) observeDependency(ctx context.Context, o *observation, item dependency) error {
+func (r *Reconciler) observeDependency(ctx context.Context, o *observation, item dependency, evaluating *evaluations) error {
 	required, err := r.getStack(ctx, item.name)
-	problem := ""
+	problem, after := "", time.Duration(0)
 	switch {
 	case apierrors.IsForbidden(err):
 		problem = "cannot be read: this controller may not look into its namespace"
 	case err != nil:
 		return err
 	default:
-		problem = unmet(ctx, item, o.stack, required)
+		problem, after = unmet(ctx, item, o.stack, required, evaluating)
 	}
 	if problem != "" {
-		o.dependency = &dependencyProblem{reason: item.reason, message: fmt.Sprintf("%s %s %s", item.field, item.name, problem)}
+		o.dependency = &dependencyProblem{reason: item.reason, after: after, message: fmt.Sprintf("%s %s %s", item.field, item.name, problem)}
 		return nil
 	}
 	if o.stale == nil {
@@ -217,21 +221,23 @@ func (r *Reconciler) getStack(ctx context.Context, name types.NamespacedName) (*
 	return nil, fmt.Errorf("read the stack %s: %w", name, err)
 }
 
-// unmet says why the dependency is not ready; empty when it is.
-func unmet(ctx context.Context, item dependency, self, required *pulumiv1.Stack) string {
+// unmet says why the dependency is not ready, and when to look again if that is soon; empty when it is ready.
+func unmet(ctx context.Context, item dependency, self, required *pulumiv1.Stack, evaluating *evaluations) (problem string, after time.Duration) {
 	if item.expression == "" || required == nil {
-		return notReady(required)
+		return notReady(required), 0
 	}
-	ready, err := readyexpr.Evaluate(ctx, item.expression, self, required)
+	ready, err := evaluating.isReady(ctx, item.expression, self, required)
 	switch {
+	case errors.Is(err, errEvaluationTime):
+		return "was not looked at yet: " + err.Error(), evaluationPause
 	case errors.Is(err, readyexpr.ErrEvaluation):
-		return fmt.Sprintf("is not ready: readyExpr %q: %s", readyexpr.Shorten(item.expression), err)
+		return fmt.Sprintf("is not ready: readyExpr %q: %s", readyexpr.Shorten(item.expression), err), 0
 	case err != nil:
-		return "is not ready: " + err.Error()
+		return "is not ready: " + err.Error(), 0
 	case !ready:
-		return fmt.Sprintf("is not ready: readyExpr %q is false", readyexpr.Shorten(item.expression))
+		return fmt.Sprintf("is not ready: readyExpr %q is false", readyexpr.Shorten(item.expression)), 0
 	}
-	return ""
+	return "", 0
 }
 
 func notReady(required *pulumiv1.Stack) string {

@@ -1,9 +1,11 @@
 package stack
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -258,6 +260,67 @@ func TestStackMayHaveAHundredExpressions(t *testing.T) {
 	g.Expect((&Reconciler{}).checkDependencies(&pulumiv1.Stack{}, list)).To(BeNil())
 	list = append(list, dependency{expression: "true"})
 	g.Expect((&Reconciler{}).checkDependencies(&pulumiv1.Stack{}, list).message).To(ContainSubstring("100 dependencies"))
+}
+
+// knownStacks are read from memory.
+type knownStacks struct {
+	client.Client
+	stacks map[types.NamespacedName]*pulumiv1.Stack
+}
+
+func (k knownStacks) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	k.stacks[key].DeepCopyInto(into.(*pulumiv1.Stack))
+	return nil
+}
+
+func TestExpressionsThatTakeLongAreEvaluatedInSeveralReconciles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app", UID: "app", ResourceVersion: "1"}}
+		known, evaluated := knownStacks{stacks: map[types.NamespacedName]*pulumiv1.Stack{}}, 0
+		for i := range 12 {
+			name := fmt.Sprint("dep-", i)
+			known.stacks[types.NamespacedName{Namespace: "team", Name: name}] = &pulumiv1.Stack{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID(name), ResourceVersion: "1"},
+			}
+			stack.Spec.DependsOn = append(stack.Spec.DependsOn, meta.DependencyReference{Name: name, ReadyExpr: "true"})
+		}
+		ready := true
+		r := &Reconciler{Client: known, evaluate: func(context.Context, string, *pulumiv1.Stack, *pulumiv1.Stack) (bool, error) {
+			evaluated++
+			time.Sleep(100 * time.Millisecond)
+			return ready, nil
+		}}
+		observe := func() (problem *dependencyProblem, evaluations int) {
+			o, before, begin := &observation{now: time.Now(), stack: stack, waitInterval: time.Hour}, evaluated, time.Now()
+			g.Expect(r.observeDependencies(t.Context(), o)).To(Succeed())
+			g.Expect(time.Since(begin)).To(BeNumerically("<=", maxEvaluationTime+100*time.Millisecond))
+			if o.dependency != nil && o.dependency.after > 0 {
+				g.Expect(o.dependency.permanent).To(BeFalse())
+				g.Expect(blockedByDependency(*o, o.dependency).after).To(Equal(evaluationPause))
+			}
+			return o.dependency, evaluated - before
+		}
+		problem, evaluations := observe()
+		g.Expect(problem.message).To(Equal("dependency team/dep-5 was not looked at yet: the expressions take more than 500ms together: the rest follows in 1s"))
+		g.Expect(evaluations).To(Equal(5))
+		// One that changed is evaluated again.
+		known.stacks[types.NamespacedName{Namespace: "team", Name: "dep-0"}].ResourceVersion = "2"
+		problem, evaluations = observe()
+		g.Expect(problem.message).To(ContainSubstring("dep-9 was not looked at yet"))
+		g.Expect(evaluations).To(Equal(5))
+		problem, evaluations = observe()
+		g.Expect(problem).To(BeNil())
+		g.Expect(evaluations).To(Equal(3))
+
+		// What came to an end is not kept.
+		_, found := r.evaluated.Load(client.ObjectKeyFromObject(stack))
+		g.Expect(found).To(BeFalse())
+		ready = false
+		problem, evaluations = observe()
+		g.Expect(problem.message).To(ContainSubstring(`dep-0 is not ready: readyExpr "true" is false`))
+		g.Expect(evaluations).To(Equal(1))
+	})
 }
 
 // dependentNamed is a Stack that depends on team/base.

@@ -5,6 +5,7 @@ package stack
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -83,6 +84,11 @@ type Reconciler struct {
 	// Reaches reports whether this controller can follow the operation of an Update that another controller began with; nil when it always
 	// can, because agents run where every controller reaches them.
 	Reaches func(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bool
+
+	// evaluate evaluates a readyExpr, in place of the package for that if it is set.
+	evaluate func(ctx context.Context, expression string, self, dep *pulumiv1.Stack) (bool, error)
+	// evaluated has what the expressions of a Stack came to that took so long that their rest follows, by the name of the Stack.
+	evaluated sync.Map
 }
 
 // Reconcile observes, decides, acts, and writes the status at most once.
@@ -92,6 +98,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 	if err := r.Get(ctx, request.NamespacedName, stack); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Stacks.Forget(request.NamespacedName)
+			r.evaluated.Delete(request.NamespacedName)
 			r.Sources.Forget(request.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)

@@ -58,7 +58,7 @@ func TestDependencyWithTheSameSourceComesFirstWithEachRevision(t *testing.T) {
 			conditions.MarkTrue(required, meta.ReadyCondition, pulumiv1.ProcessingCompletedReason, "")
 			r := &Reconciler{Client: oneStack{stack: required}, Sources: &source.Set{Sources: []source.Source{&source.Flux{}}}}
 			seen := *o
-			g.Expect(r.observeDependency(t.Context(), &seen, dependsOn)).To(Succeed())
+			g.Expect(r.observeDependency(t.Context(), &seen, dependsOn, &evaluations{})).To(Succeed())
 			g.Expect(seen.dependency).To(BeNil())
 			g.Expect(seen.behind != nil).To(Equal(test.behind))
 			if test.behind {
