@@ -36,7 +36,7 @@ type background struct {
 	waiting sync.WaitGroup
 
 	mu sync.Mutex
-	// tasks are those of Updates that are not complete, so that what they found out is bounded with these.
+	// tasks has the last one of each Update that is not finalized. It is not bounded by itself: there is one for each of these Updates.
 	tasks map[types.NamespacedName]*task
 }
 
@@ -51,7 +51,8 @@ type task struct {
 	// stored is how the plan of the operation was stored.
 	stored storedPlan
 	// ended is the final operation that the watch saw. An agent whose pod is ended reports how its operation ended, and may be gone, with
-	// all that it knew, before it can be asked again. It has 10 KiB at most, because the client of the agent cuts what that says.
+	// all that it knew, before it can be asked again. It is without outputs, which a watch does not carry, and was proto.MaxOperationSize at
+	// most when it was received.
 	ended *proto.Operation
 }
 
@@ -140,8 +141,8 @@ func (b *background) takeDelivery(update *autov1alpha1.Update) delivery {
 	return last
 }
 
-// ending returns how the operation of the Update ended; nil when nobody saw it, and when outputs or a plan belong to it that only the agent
-// had: such an operation is run again.
+// ending returns how the operation of the Update ended, as its watch saw it. It is nil when no watch of this controller did, and when outputs or
+// a plan belong to it that only the agent had. Without an agent that knows it such an operation counts as lost: see decideOnOperation.
 func (b *background) ending(update *autov1alpha1.Update) *proto.Operation {
 	b.mu.Lock()
 	defer b.mu.Unlock()
