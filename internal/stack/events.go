@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -107,16 +108,12 @@ func (r *Reconciler) warn(stack *pulumiv1.Stack, known bool, reason, message str
 
 // eventMetadata names the revision and the operation, under the keys that notification-controller hands on.
 func eventMetadata(revision, digest string, update *autov1alpha1.Update) map[string]string {
-	metadata := map[string]string{pulumiv1.GroupVersion.Group + "/token": string(update.UID)}
-	if revision != "" {
-		metadata[pulumiv1.GroupVersion.Group+"/"+eventv1.MetaRevisionKey] = revision
+	group := pulumiv1.GroupVersion.Group + "/"
+	metadata := map[string]string{
+		group + "token": string(update.UID), group + eventv1.MetaRevisionKey: revision, group + eventv1.MetaDigestKey: digest,
+		group + eventv1.MetaOriginRevisionKey: originRevision(revision, commitOfUpdate(update)),
 	}
-	if digest != "" {
-		metadata[pulumiv1.GroupVersion.Group+"/"+eventv1.MetaDigestKey] = digest
-	}
-	if origin := originRevision(revision, commitOfUpdate(update)); origin != "" {
-		metadata[pulumiv1.GroupVersion.Group+"/"+eventv1.MetaOriginRevisionKey] = origin
-	}
+	maps.DeleteFunc(metadata, func(_, value string) bool { return value == "" })
 	return metadata
 }
 

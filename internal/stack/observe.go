@@ -72,18 +72,17 @@ func (r *Reconciler) observeDriftCheck(ctx context.Context, o *observation, upda
 	if i < 0 {
 		return nil
 	}
-	o.driftCheck = &updates[i]
-	if !o.driftCheck.IsComplete() {
+	if o.driftCheck = &updates[i]; !o.driftCheck.IsComplete() {
 		return nil
 	}
-	o.driftCheck = &autov1alpha1.Update{}
-	err := r.Live.Get(ctx, client.ObjectKeyFromObject(&updates[i]), o.driftCheck)
-	if apierrors.IsNotFound(err) {
+	found := &autov1alpha1.Update{}
+	switch err := r.Live.Get(ctx, client.ObjectKeyFromObject(o.driftCheck), found); {
+	case apierrors.IsNotFound(err):
 		o.driftCheck = nil
-		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return fmt.Errorf("read what the check for drift found: %w", err)
+	default:
+		o.driftCheck = found
 	}
 	return nil
 }

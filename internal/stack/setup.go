@@ -85,35 +85,36 @@ var stackIndexes = map[string]func(*pulumiv1.Stack) []string{
 }
 
 func (r *Reconciler) addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
-	if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, sourceIndex, func(object client.Object) []string {
-		if key := r.Sources.Key(object.(*pulumiv1.Stack)); key != "" {
-			return []string{key}
-		}
-		return nil
-	}); err != nil {
-		return fmt.Errorf("index the Stacks by source: %w", err)
+	type index struct {
+		object client.Object
+		values func(client.Object) []string
+	}
+	indexes := map[string]index{
+		sourceIndex: {&pulumiv1.Stack{}, func(object client.Object) []string {
+			if key := r.Sources.Key(object.(*pulumiv1.Stack)); key != "" {
+				return []string{key}
+			}
+			return nil
+		}},
+		approvalIndex: {&autov1alpha1.Approval{}, func(object client.Object) []string {
+			return []string{object.(*autov1alpha1.Approval).Spec.Update}
+		}},
+		updateOwnerIndex: {&autov1alpha1.Update{}, func(object client.Object) []string {
+			for _, owner := range object.GetOwnerReferences() {
+				if owner.Kind == pulumiv1.StackKind {
+					return []string{string(owner.UID)}
+				}
+			}
+			return nil
+		}},
 	}
 	for name, values := range stackIndexes {
-		if err := indexer.IndexField(ctx, &pulumiv1.Stack{}, name, func(object client.Object) []string {
-			return values(object.(*pulumiv1.Stack))
-		}); err != nil {
-			return fmt.Errorf("index the Stacks by %s: %w", name, err)
-		}
+		indexes[name] = index{&pulumiv1.Stack{}, func(object client.Object) []string { return values(object.(*pulumiv1.Stack)) }}
 	}
-	if err := indexer.IndexField(ctx, &autov1alpha1.Approval{}, approvalIndex, func(object client.Object) []string {
-		return []string{object.(*autov1alpha1.Approval).Spec.Update}
-	}); err != nil {
-		return fmt.Errorf("index the Approvals by plan: %w", err)
-	}
-	if err := indexer.IndexField(ctx, &autov1alpha1.Update{}, updateOwnerIndex, func(object client.Object) []string {
-		for _, owner := range object.GetOwnerReferences() {
-			if owner.Kind == pulumiv1.StackKind {
-				return []string{string(owner.UID)}
-			}
+	for name, index := range indexes {
+		if err := indexer.IndexField(ctx, index.object, name, index.values); err != nil {
+			return fmt.Errorf("index %T by %s: %w", index.object, name, err)
 		}
-		return nil
-	}); err != nil {
-		return fmt.Errorf("index the Updates by Stack: %w", err)
 	}
 	return nil
 }

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -89,12 +91,7 @@ func changesNothing(update *autov1alpha1.Update) bool {
 }
 
 func isOwnedBy(update *autov1alpha1.Update, stack *pulumiv1.Stack) bool {
-	for _, owner := range update.OwnerReferences {
-		if owner.UID == stack.UID {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(update.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == stack.UID })
 }
 
 // decideOnApproval keeps an Update of the Stack itself until that has decided about it, and refuses any other: it would keep those of the

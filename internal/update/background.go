@@ -132,13 +132,18 @@ func (b *background) stop(key types.NamespacedName) {
 func (b *background) takeDelivery(update *autov1alpha1.Update) delivery {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	current := b.tasks[ctrlclient.ObjectKeyFromObject(update)]
-	if current == nil || current.uid != update.UID {
-		return delivery{}
-	}
+	current := b.taskOf(update)
 	last := current.delivery
 	current.delivery = delivery{}
 	return last
+}
+
+// taskOf returns the task of the Update, an empty one when it has none. Callers hold the lock.
+func (b *background) taskOf(update *autov1alpha1.Update) *task {
+	if current := b.tasks[ctrlclient.ObjectKeyFromObject(update)]; current != nil && current.uid == update.UID {
+		return current
+	}
+	return &task{}
 }
 
 // ending returns how the operation of the Update ended, as its watch saw it. It is nil when no watch of this controller did, and when outputs or
@@ -146,9 +151,9 @@ func (b *background) takeDelivery(update *autov1alpha1.Update) delivery {
 func (b *background) ending(update *autov1alpha1.Update) *proto.Operation {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	current := b.tasks[ctrlclient.ObjectKeyFromObject(update)]
-	if current == nil || current.uid != update.UID || current.ended == nil || keepsOutputs(current.ended) || savesPlan(update, current.ended) {
+	ended := b.taskOf(update).ended
+	if ended == nil || keepsOutputs(ended) || savesPlan(update, ended) {
 		return nil
 	}
-	return current.ended
+	return ended
 }

@@ -112,6 +112,13 @@ func outputsSecret(update *autov1alpha1.Update, chosen *outputChoice) (*corev1.S
 		data[key] = chosen.outputs[name].GetValue()
 	}
 	name := shortened(update.Name, validation.DNS1123SubdomainMaxLength-len(autov1alpha1.OutputsSecretSuffix)) + autov1alpha1.OutputsSecretSuffix
+	secret := secretOf(update, name, data)
+	secret.Annotations = annotations
+	return secret, nil
+}
+
+// secretOf returns a Secret for what came of the Update, and goes with it.
+func secretOf(update *autov1alpha1.Update, name string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:      name,
@@ -120,12 +127,11 @@ func outputsSecret(update *autov1alpha1.Update, chosen *outputChoice) (*corev1.S
 				autov1alpha1.ComponentLabel:  autov1alpha1.ComponentUpdate,
 				autov1alpha1.UpdateNameLabel: shortened(update.Name, validation.LabelValueMaxLength),
 			},
-			Annotations:     annotations,
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(update, autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind))},
 		},
 		Immutable: new(true),
 		Data:      data,
-	}, nil
+	}
 }
 
 // outputChoice is what a Secret holds of the outputs of a stack.

@@ -66,11 +66,10 @@ type storedPlan struct {
 func (b *background) storedPlan(update *autov1alpha1.Update) storedPlan {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	current := b.tasks[ctrlclient.ObjectKeyFromObject(update)]
-	if current == nil || current.uid != update.UID || current.running {
-		return storedPlan{}
+	if current := b.taskOf(update); !current.running {
+		return current.stored
 	}
-	return current.stored
+	return storedPlan{}
 }
 
 // planDigest is the digest of a plan: what is approved is for these changes and this state.

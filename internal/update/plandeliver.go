@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
 )
 
 // deliverPlan brings the plan from its Secrets to the agent that asked for it, in the background.
@@ -29,6 +30,16 @@ func (r *Reconciler) deliverPlan(o *observation) {
 }
 
 func (r *Reconciler) pushPlan(ctx context.Context, workspace *autov1alpha1.Workspace, plan planView) error {
+	return r.movePlan(ctx, workspace, func(ctx context.Context, agent *client.Client) error {
+		reader := &planReader{digest: sha256.New(), wanted: plan.saved.FileDigest, names: plan.saved.Secrets, read: func(name string) ([]byte, error) {
+			return r.readPlanPart(ctx, workspace.Namespace, name, plan.uid)
+		}}
+		return agent.PushPlan(ctx, plan.saved.FileDigest, plan.saved.StoredSize, reader)
+	})
+}
+
+// movePlan brings a plan to or from the agent of the Workspace when a slot is free.
+func (r *Reconciler) movePlan(ctx context.Context, workspace *autov1alpha1.Workspace, move func(context.Context, *client.Client) error) error {
 	release, err := r.background.plans.Acquire(ctx, workspace.Namespace)
 	if err != nil {
 		return err
@@ -40,10 +51,7 @@ func (r *Reconciler) pushPlan(ctx context.Context, workspace *autov1alpha1.Works
 	if err != nil {
 		return err
 	}
-	reader := &planReader{digest: sha256.New(), wanted: plan.saved.FileDigest, names: plan.saved.Secrets, read: func(name string) ([]byte, error) {
-		return r.readPlanPart(ctx, workspace.Namespace, name, plan.uid)
-	}}
-	return agent.PushPlan(ctx, plan.saved.FileDigest, plan.saved.StoredSize, reader)
+	return move(ctx, agent)
 }
 
 // readPlanPart returns the part of Pulumi's file that is in a Secret. The Secret has to be one of the Update that saved the plan; the error is a

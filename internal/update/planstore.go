@@ -1,11 +1,13 @@
 package update
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"hash"
+	"maps"
 	"strconv"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
@@ -34,28 +37,20 @@ func (r *Reconciler) storePlan(o *observation) {
 
 // fetchPlan stores a plan and returns what the status says of it. Doing it again changes nothing.
 func (r *Reconciler) fetchPlan(ctx context.Context, update *autov1alpha1.Update, workspace *autov1alpha1.Workspace, made *proto.Plan) (*autov1alpha1.SavedPlan, error) {
-	release, err := r.background.plans.Acquire(ctx, workspace.Namespace)
+	writer, text := &planWriter{file: sha256.New()}, &bytes.Buffer{}
+	err := r.movePlan(ctx, workspace, func(ctx context.Context, agent *client.Client) error {
+		writer.store = func(number int, data map[string][]byte) (string, error) {
+			return r.storePlanPart(ctx, update, number, data)
+		}
+		if err := agent.GetPlan(ctx, string(update.UID), writer, text); err != nil {
+			return err
+		}
+		return writer.finish(text.Bytes())
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	ctx, cancel := context.WithTimeout(ctx, planTimeout)
-	defer cancel()
-	agent, err := r.Runtime.Connect(ctx, workspace)
-	if err != nil {
-		return nil, err
-	}
-	writer := &planWriter{file: sha256.New(), store: func(number int, data map[string][]byte) (string, error) {
-		return r.storePlanPart(ctx, update, number, data)
-	}}
-	text := &limitedText{}
-	if err := agent.GetPlan(ctx, string(update.UID), writer, text); err != nil {
-		return nil, err
-	}
-	if err := writer.finish(text.content); err != nil {
-		return nil, err
-	}
-	sum := sha256.Sum256(text.content)
+	sum := sha256.Sum256(text.Bytes())
 	saved := &autov1alpha1.SavedPlan{
 		ChangesDigest: digestPrefix + made.GetDigests().GetChanges(),
 		InputsDigest:  digestPrefix + made.GetDigests().GetInputs(),
@@ -71,14 +66,6 @@ func (r *Reconciler) fetchPlan(ctx context.Context, update *autov1alpha1.Update,
 	}
 	saved.Digest = planDigest(saved.ChangesDigest, saved.StateDigest)
 	return saved, nil
-}
-
-// limitedText keeps the text of a plan, of which the client of the agent lets no more through than there may be.
-type limitedText struct{ content []byte }
-
-func (t *limitedText) Write(p []byte) (int, error) {
-	t.content = append(t.content, p...)
-	return len(p), nil
 }
 
 // planWriter stores Pulumi's file in parts.
@@ -145,43 +132,20 @@ func planSecretName(update *autov1alpha1.Update, number int) string {
 
 // storePlanPart creates a Secret of a plan. One that is there has to be the same.
 func (r *Reconciler) storePlanPart(ctx context.Context, update *autov1alpha1.Update, number int, data map[string][]byte) (string, error) {
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: planSecretName(update, number), Namespace: update.Namespace,
-			Labels: map[string]string{
-				autov1alpha1.ComponentLabel:  autov1alpha1.ComponentUpdate,
-				autov1alpha1.UpdateNameLabel: shortened(update.Name, validation.LabelValueMaxLength),
-			},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(update, autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind))},
-		},
-		Immutable: new(true),
-		Data:      data,
-	}
+	secret := secretOf(update, planSecretName(update, number), data)
 	err := r.Create(ctx, secret, patch.FieldOwner)
-	if !apierrors.IsAlreadyExists(err) {
-		if err != nil {
-			return "", fmt.Errorf("store the plan: %w", err)
-		}
+	switch {
+	case err == nil:
 		return secret.Name, nil
+	case !apierrors.IsAlreadyExists(err):
+		return "", fmt.Errorf("store the plan: %w", err)
 	}
 	existing := &corev1.Secret{}
 	if err := r.Live.Get(ctx, ctrlclient.ObjectKeyFromObject(secret), existing); err != nil {
 		return "", fmt.Errorf("look at the stored plan: %w", err)
 	}
-	if !metav1.IsControlledBy(existing, update) || !ptr.Deref(existing.Immutable, false) || !equalData(existing.Data, data) {
+	if !metav1.IsControlledBy(existing, update) || !ptr.Deref(existing.Immutable, false) || !maps.EqualFunc(existing.Data, data, bytes.Equal) {
 		return "", fmt.Errorf("store the plan: secret %q exists, and is not of this update", secret.Name)
 	}
 	return secret.Name, nil
-}
-
-func equalData(a, b map[string][]byte) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for key, value := range a {
-		if other, known := b[key]; !known || string(value) != string(other) {
-			return false
-		}
-	}
-	return true
 }
