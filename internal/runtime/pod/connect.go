@@ -72,16 +72,22 @@ func (r *Runtime) renewConnection(ctx context.Context, workspace *autov1alpha1.W
 	if err != nil {
 		return false, err
 	}
-	if reached {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
-		defer cancel()
-		if _, err := opened.client.GetInfo(ctx); err != nil {
-			closeLater(opened.client, 0)
-			return true, nil
-		}
+	if reached && !opened.answers(ctx) {
+		return true, nil
 	}
 	r.keep(ctx, workspace, opened)
 	return false, nil
+}
+
+// answers reports whether the agent answers, and closes the connection if it does not.
+func (c connection) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	_, err := c.client.GetInfo(ctx)
+	if err != nil {
+		closeLater(c.client, 0)
+	}
+	return err == nil
 }
 
 // foundAgent reports whether the agent was found before the kubelet reported that its container runs. It is probed in a pod that is wanted.
@@ -101,13 +107,7 @@ func (r *Runtime) foundAgent(workspace *autov1alpha1.Workspace, o *observation) 
 // connectFirst reports whether the agent in a pod that has just started answers, and keeps the connection if it does.
 func (r *Runtime) connectFirst(ctx context.Context, workspace *autov1alpha1.Workspace, pod *corev1.Pod, certificate []byte) bool {
 	opened, err := r.dial(workspace, pod, certificate)
-	if err != nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	if _, err := opened.client.GetInfo(ctx); err != nil {
-		closeLater(opened.client, 0)
+	if err != nil || !opened.answers(ctx) {
 		return false
 	}
 	r.keep(ctx, workspace, opened)

@@ -31,7 +31,7 @@ func TestFewPodsAreReplacedAtOnceAndTheOthersGetTheirTurn(t *testing.T) {
 	r.end(key(1))
 	g.Expect(woken).To(ConsistOf(key(100), key(101)))
 	r.end(woken[0])
-	g.Expect(r.waiting).To(BeEmpty())
+	g.Expect(woken).To(HaveLen(2), "nobody waits any more")
 }
 
 func TestPodsOfOneNamespaceThatDoNotBecomeReadyDoNotHoldUpOthers(t *testing.T) {
@@ -66,6 +66,6 @@ func TestPodsThatDoNotBecomeReadyHoldUpTheOthersForATimeOnly(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		g.Expect(woken.Load()).To(BeEquivalentTo(3))
-		g.Expect(r.rolling).To(BeEmpty())
+		g.Expect(r.rolling).To(HaveLen(3), "they have a time, too, also when they do not begin")
 	})
 }

@@ -111,61 +111,47 @@ var maxRolling = fairqueue.Slots(maxRollingOfNamespace)
 
 // rollout lets few pods be replaced at the same time. The others wait, without being reconciled, until it is their turn.
 type rollout struct {
-	requeue func(types.NamespacedName)
+	turns *fairqueue.Turns
 
 	mu sync.Mutex
 	// rolling have a place, which they lose when the timer ends.
 	rolling map[types.NamespacedName]*time.Timer
-	waiting map[types.NamespacedName]struct{}
 }
 
 func newRollout(requeue func(types.NamespacedName)) *rollout {
-	return &rollout{requeue: requeue, rolling: map[types.NamespacedName]*time.Timer{}, waiting: map[types.NamespacedName]struct{}{}}
+	r := &rollout{rolling: map[types.NamespacedName]*time.Timer{}}
+	r.turns = fairqueue.NewTurns(maxRolling, fairqueue.MayTake, func(key types.NamespacedName) {
+		r.limit(key)
+		requeue(key)
+	})
+	return r
 }
 
 // begin reports whether the workspace's pod may be replaced now. If not, the workspace is requeued when it may.
 func (r *rollout) begin(key types.NamespacedName) bool {
+	mayRoll := r.turns.Ask(key, false) == 0
+	if mayRoll {
+		r.limit(key)
+	}
+	return mayRoll
+}
+
+// limit makes sure that the place of the workspace is one for a time.
+func (r *rollout) limit(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch _, found := r.rolling[key]; {
-	case found:
-		return true
-	case !fairqueue.MayTake(r.rollingIn(key.Namespace), maxRolling-len(r.rolling)):
-		r.waiting[key] = struct{}{}
-		return false
+	if r.rolling[key] == nil {
+		r.rolling[key] = time.AfterFunc(rollingPatience, func() { r.end(key) })
 	}
-	delete(r.waiting, key)
-	r.rolling[key] = time.AfterFunc(rollingPatience, func() { r.end(key) })
-	return true
 }
 
 // end gives up the place of the workspace, whose pod is not being replaced any more, or not after all, to the next ones.
 func (r *rollout) end(key types.NamespacedName) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if timer := r.rolling[key]; timer != nil {
 		timer.Stop()
 	}
 	delete(r.rolling, key)
-	delete(r.waiting, key)
-	free, taken := maxRolling-len(r.rolling), map[string]int{}
-	for next := range r.waiting {
-		if !fairqueue.MayTake(r.rollingIn(next.Namespace)+taken[next.Namespace], free) {
-			continue
-		}
-		free--
-		taken[next.Namespace]++
-		delete(r.waiting, next)
-		r.requeue(next)
-	}
-}
-
-// rollingIn returns how many places the namespace has. The lock is held.
-func (r *rollout) rollingIn(namespace string) (count int) {
-	for key := range r.rolling {
-		if key.Namespace == namespace {
-			count++
-		}
-	}
-	return count
+	r.mu.Unlock()
+	r.turns.Leave(key)
 }
