@@ -162,7 +162,9 @@ func (o *operation) openStack() error {
 		return err
 	}
 	surviveKill(o.env)
-	o.redactor.Add(o.runner.rememberedSecrets(o.stack.Dir)...)
+	if earlier, known := o.runner.outputSecrets.Load(o.stack.Dir); known {
+		o.redactor.Add(earlier.([]string)...)
+	}
 	if !o.project.hasProgram() {
 		o.dir = o.stack.Dir
 	}
@@ -210,9 +212,8 @@ func (o *operation) withoutPaths(text string) string {
 
 // successMessage sums up what was done.
 func (o *operation) successMessage(took time.Duration) string {
-	text := fmt.Sprintf("done in %s", took.Round(100*time.Millisecond))
+	text, separator := fmt.Sprintf("done in %s", took.Round(100*time.Millisecond)), ": "
 	changes := o.report.operation.GetResourceChanges()
-	separator := ": "
 	for _, op := range slices.Sorted(maps.Keys(changes)) {
 		text += fmt.Sprintf("%s%s %d", separator, op, changes[op])
 		separator = ", "
