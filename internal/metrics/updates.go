@@ -28,10 +28,10 @@ const (
 	PhaseDelivery Phase = "delivery"
 	// PhaseOther waits for something else, for example a Secret.
 	PhaseOther Phase = "other"
-	// PhasePrepare is what the agent does before it runs pulumi: it installs dependencies and configures the stack.
-	PhasePrepare Phase = "prepare"
-	// PhaseRun is pulumi at work. Of an operation that has not ended nobody knows where it is, so that it counts as PhaseRun.
-	PhaseRun Phase = "run"
+	// phasePrepare is what the agent does before it runs pulumi: it installs dependencies and configures the stack.
+	phasePrepare Phase = "prepare"
+	// phaseRun is pulumi at work. Of an operation that has not ended nobody knows where it is, so that it counts as phaseRun.
+	phaseRun Phase = "run"
 )
 
 // waits are the phases before the operation starts, in the usual order.
@@ -131,7 +131,7 @@ func (u *Updates) Started(update *autov1alpha1.Update) {
 	if u == nil {
 		return
 	}
-	for phase, took := range u.enter(update, PhaseRun, time.Time{}) {
+	for phase, took := range u.enter(update, phaseRun, time.Time{}) {
 		u.durations.WithLabelValues(kindLabel(update), string(phase)).Observe(took.Seconds())
 	}
 }
@@ -139,7 +139,7 @@ func (u *Updates) Started(update *autov1alpha1.Update) {
 // Running notes that the operation runs, since the start in the status, which may have been recorded by a controller before this one.
 func (u *Updates) Running(update *autov1alpha1.Update) {
 	if u != nil && update.Status.StartTime != nil {
-		u.enter(update, PhaseRun, update.Status.StartTime.Time)
+		u.enter(update, phaseRun, update.Status.StartTime.Time)
 	}
 }
 
@@ -171,7 +171,7 @@ func (u *Updates) enter(update *autov1alpha1.Update, phase Phase, since time.Tim
 		}
 		current.phase, current.since = phase, now
 	}
-	if phase != PhaseRun {
+	if phase != phaseRun {
 		return nil
 	}
 	waited := current.waited
@@ -197,10 +197,10 @@ func (u *Updates) Ended(update *autov1alpha1.Update, took Took) {
 	// What agents say counts within bounds.
 	run := min(max(took.Run, 0), max(took.Total, 0))
 	if took.Total > 0 {
-		u.durations.WithLabelValues(kind, string(PhasePrepare)).Observe((took.Total - run).Seconds())
+		u.durations.WithLabelValues(kind, string(phasePrepare)).Observe((took.Total - run).Seconds())
 	}
 	if run > 0 {
-		u.durations.WithLabelValues(kind, string(PhaseRun)).Observe(run.Seconds())
+		u.durations.WithLabelValues(kind, string(phaseRun)).Observe(run.Seconds())
 	}
 	for _, observer := range u.observers {
 		observer.Ended(update, known.phases(update, max(took.Total, 0), run))
@@ -219,13 +219,13 @@ func (w *way) phases(update *autov1alpha1.Update, total, run time.Duration) (seg
 	start := update.Status.StartTime.Time
 	if len(segments) > 0 {
 		start = segments[len(segments)-1].End
-	} else if w != nil && w.uid == update.UID && w.phase == PhaseRun {
+	} else if w != nil && w.uid == update.UID && w.phase == phaseRun {
 		start = w.since
 	}
 	running := start.Add(total - run)
-	segments = append(slices.Clone(segments), Segment{PhasePrepare, start, running})
+	segments = append(slices.Clone(segments), Segment{phasePrepare, start, running})
 	if run > 0 {
-		segments = append(segments, Segment{PhaseRun, running, running.Add(run)})
+		segments = append(segments, Segment{phaseRun, running, running.Add(run)})
 	}
 	return segments
 }
@@ -256,7 +256,7 @@ func (u *Updates) Collect(metrics chan<- prometheus.Metric) {
 		oldest[current.phase] = max(oldest[current.phase], now.Sub(current.since))
 	}
 	u.mu.Unlock()
-	for _, phase := range append(slices.Clone(waits), PhaseRun) {
+	for _, phase := range append(slices.Clone(waits), phaseRun) {
 		metrics <- prometheus.MustNewConstMetric(u.count, prometheus.GaugeValue, float64(count[phase]), string(phase))
 		metrics <- prometheus.MustNewConstMetric(u.oldest, prometheus.GaugeValue, oldest[phase].Seconds(), string(phase))
 	}

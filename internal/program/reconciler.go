@@ -82,13 +82,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	before := program.DeepCopy()
 	tarball, err := Render(program)
-	var invalid *InvalidError
-	switch {
-	case errors.As(err, &invalid):
+	if invalid, ok := errors.AsType[*InvalidError](err); ok {
 		markInvalid(program, invalid)
-	case err != nil:
+	} else if err != nil {
 		return ctrl.Result{}, err
-	default:
+	} else {
 		markReady(program, digest.FromBytes(tarball), int64(len(tarball)), time.Now())
 	}
 	// A Program that is gone needs no status, and one that is not any more what was rendered gets another.

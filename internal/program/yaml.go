@@ -17,6 +17,9 @@ const maxSimpleKey = 1000
 // plainKey matches keys that need no quotes, unless they are reserved.
 var plainKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)
 
+// reservedWords are those that YAML, in any of its versions, reads as something else than a string, whatever their case.
+var reservedWords = []string{"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+
 // yamlWriter writes a JSON value as YAML in block style. It is not a YAML library, whose next version may write the same value
 // differently: what is written decides the digest. Strings are always quoted, so that none is taken for a number, a date or a
 // boolean; numbers keep their digits; keys are sorted.
@@ -48,7 +51,7 @@ func (w *yamlWriter) object(value map[string]any, indent int) {
 // entry writes one entry of an object and ends its last line.
 func (w *yamlWriter) entry(key string, value any, indent int) {
 	written := key
-	if !plainKey.MatchString(key) || isReserved(key) {
+	if !plainKey.MatchString(key) || slices.Contains(reservedWords, strings.ToLower(key)) {
 		written = quote(key)
 	}
 	if len(written) > maxSimpleKey {
@@ -122,15 +125,6 @@ func (w *yamlWriter) scalar(value any) {
 
 func (w *yamlWriter) indent(columns int) {
 	w.write(strings.Repeat(" ", columns))
-}
-
-// isReserved reports whether YAML, in any of its versions, reads the word as something else than a string.
-func isReserved(word string) bool {
-	switch strings.ToLower(word) {
-	case "null", "true", "false", "yes", "no", "on", "off", "y", "n":
-		return true
-	}
-	return false
 }
 
 // quote writes a string in double quotes. What people can read stays as it is, and all else is escaped.

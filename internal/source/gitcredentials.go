@@ -3,6 +3,7 @@ package source
 import (
 	"cmp"
 	"context"
+	"maps"
 	"strings"
 	"time"
 
@@ -118,9 +119,7 @@ func readData(ctx context.Context, live client.Reader, reference objectReference
 	for name, value := range configMap.Data {
 		data[name] = []byte(value)
 	}
-	for name, value := range configMap.BinaryData {
-		data[name] = value
-	}
+	maps.Copy(data, configMap.BinaryData)
 	return data, err
 }
 
@@ -222,7 +221,7 @@ func (s *secrets) readSettings(auth *autov1alpha1.GitAuth, remote *git.Remote) {
 	if ref := auth.KnownHostsRef; ref != nil {
 		remote.KnownHosts = s.required(knownHostsKind(ref), ref.Name, cmp.Or(ref.Key, knownHostsKey))
 	}
-	if name := nameOf(auth.CertSecretRef); name != "" {
+	if name := ptr.Deref(auth.CertSecretRef, meta.LocalObjectReference{}).Name; name != "" {
 		useCertificates(s.data(secretKind, name), remote)
 		switch {
 		case remote.CA == nil && remote.ClientCert == nil:
@@ -231,18 +230,11 @@ func (s *secrets) readSettings(auth *autov1alpha1.GitAuth, remote *git.Remote) {
 			s.failWithoutKey(secretKind, name, privateKeyKeys[0])
 		}
 	}
-	if name := nameOf(auth.ProxySecretRef); name != "" {
+	if name := ptr.Deref(auth.ProxySecretRef, meta.LocalObjectReference{}).Name; name != "" {
 		data := s.data(secretKind, name)
 		remote.Proxy = git.Proxy{Address: word(s.required(secretKind, name, proxyAddressKey)),
 			Username: word(data[usernameKey]), Password: line(data[passwordKey])}
 	}
-}
-
-func nameOf(ref *meta.LocalObjectReference) string {
-	if ref == nil {
-		return ""
-	}
-	return ref.Name
 }
 
 func useCertificates(data map[string][]byte, remote *git.Remote) {

@@ -98,12 +98,8 @@ func (d *driver) pass(duration time.Duration) {
 	d.t.Helper()
 	end := d.time.Now().Add(duration)
 	d.pollAll()
-	for {
-		next, ok := d.queue.next()
-		if !ok || next.After(end) {
-			break
-		}
-		d.time.SetTime(next)
+	for len(d.queue.timed) > 0 && !d.queue.timed[0].due.After(end) {
+		d.time.SetTime(d.queue.timed[0].due)
 		d.pollAll()
 	}
 	d.time.SetTime(end)

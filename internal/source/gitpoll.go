@@ -133,11 +133,10 @@ func (g *Git) begin() (begun []*poll, wait time.Duration) {
 			p.unlessSame, p.same = false, p.remoteKey
 		}
 	}
-	next, ok := g.queue.next()
-	if !ok {
+	if len(g.queue.timed) == 0 {
 		return begun, sleepTime
 	}
-	return begun, max(next.Sub(now), 0)
+	return begun, max(g.queue.timed[0].due.Sub(now), 0)
 }
 
 // pollResult is what one round has found.

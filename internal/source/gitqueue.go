@@ -105,14 +105,6 @@ func (q *pollQueue) expire(now time.Time) []*poll {
 	return due
 }
 
-// next returns when the next poll is due, and false when none is.
-func (q *pollQueue) next() (time.Time, bool) {
-	if len(q.timed) == 0 {
-		return time.Time{}, false
-	}
-	return q.timed[0].due, true
-}
-
 // begin returns the polls that have a slot now.
 func (q *pollQueue) begin(concurrent, perHost int) []*poll {
 	var begun []*poll

@@ -69,14 +69,12 @@ func ProgramCacheTransform(object any) (any, error) {
 
 // Watch implements Source.
 func (p *Programs) Watch(objects cache.Cache, stacksOf func(ctx context.Context, key string) []reconcile.Request) ctrlsource.Source {
-	return ctrlsource.Kind[client.Object](objects, &pulumiv1.Program{},
-		handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
-			return stacksOf(ctx, programKey(client.ObjectKeyFromObject(object)))
+	return ctrlsource.Kind(objects, &pulumiv1.Program{},
+		handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, program *pulumiv1.Program) []reconcile.Request {
+			return stacksOf(ctx, programKey(client.ObjectKeyFromObject(program)))
 		}),
-		predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok := e.ObjectOld.(*pulumiv1.Program)
-			after, same := e.ObjectNew.(*pulumiv1.Program)
-			return !ok || !same || programChanged(before, after)
+		predicate.TypedFuncs[*pulumiv1.Program]{UpdateFunc: func(e event.TypedUpdateEvent[*pulumiv1.Program]) bool {
+			return programChanged(e.ObjectOld, e.ObjectNew)
 		}})
 }
 

@@ -16,6 +16,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -64,10 +65,8 @@ type Authorizer struct {
 	online sync.Once
 	// streamAge is how long a stream may last.
 	streamAge time.Duration
-
-	mu sync.Mutex
-	// offlineUntil is until when the API server is not asked for reviews again.
-	offlineUntil time.Time
+	// offlineUntil is until when the API server is not asked for reviews again; nil if it was never refused to ask.
+	offlineUntil atomic.Pointer[time.Time]
 }
 
 // New returns an Authorizer that asks the API server of the environment variables KUBERNETES_SERVICE_HOST and

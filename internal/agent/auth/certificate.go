@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/credentials"
 
@@ -35,9 +35,7 @@ func ServerTLS(certificateFile, keyFile string, log *slog.Logger) (credentials.T
 type keyPair struct {
 	certificateFile, keyFile string
 	log                      *slog.Logger
-
-	mu     sync.Mutex
-	parsed *tls.Certificate
+	parsed                   atomic.Pointer[tls.Certificate]
 }
 
 // current returns the key pair that is in the files now or, failing that, the last one.
@@ -45,9 +43,7 @@ func (p *keyPair) current() *tls.Certificate {
 	if err := p.load(); err != nil {
 		p.log.Warn("the key pair cannot be read again; the last one is used", "error", err.Error())
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.parsed
+	return p.parsed.Load()
 }
 
 func (p *keyPair) load() error {
@@ -60,8 +56,6 @@ func (p *keyPair) load() error {
 	if err != nil {
 		return fmt.Errorf("load the key pair %s and %s: %w", p.certificateFile, p.keyFile, err)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.parsed = &parsed
+	p.parsed.Store(&parsed)
 	return nil
 }

@@ -68,37 +68,27 @@ func (a *Authorizer) authorize(ctx context.Context, token string) error {
 
 // decide decides on a token. The error says why nothing can be decided now.
 func (a *Authorizer) decide(ctx context.Context, token string) (decision, error) {
-	if a.offline() {
+	if until := a.offlineUntil.Load(); until != nil && time.Now().Before(*until) {
 		return a.decideOffline(ctx, token)
 	}
 	d, err := a.decideOnline(ctx, token)
-	var forbidden *forbiddenError
-	if !errors.As(err, &forbidden) {
-		if err == nil {
-			a.online.Do(func() { a.log.Info("the API server is asked who calls the agent and whether that user may") })
-		}
-		return d, err
+	if forbidden, ok := errors.AsType[*forbiddenError](err); ok {
+		a.goOffline(forbidden)
+		return a.decideOffline(ctx, token)
 	}
-	a.goOffline(forbidden)
-	return a.decideOffline(ctx, token)
-}
-
-// offline reports whether the API server is not asked for reviews now.
-func (a *Authorizer) offline() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return time.Now().Before(a.offlineUntil)
+	if err == nil {
+		a.online.Do(func() { a.log.Info("the API server is asked who calls the agent and whether that user may") })
+	}
+	return d, err
 }
 
 func (a *Authorizer) goOffline(because error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.offlineUntil.IsZero() {
+	until := time.Now().Add(offlineTime)
+	if a.offlineUntil.Swap(&until) == nil {
 		a.log.Info("the agent's ServiceAccount may not ask the API server about callers: tokens are verified with its public keys and "+
 			"only the controller is accepted; the ClusterRole system:auth-delegator would let the agent ask",
 			"controller", a.options.Controller, "answer", because.Error())
 	}
-	a.offlineUntil = time.Now().Add(offlineTime)
 }
 
 // key stands for a token: its SHA-256, so that the memory of the agent does not collect tokens.

@@ -81,7 +81,8 @@ func TestOfflineTheAPIServerIsNotNeededForANewToken(t *testing.T) {
 
 func TestWithoutKeysNothingIsDecided(t *testing.T) {
 	b := newBench(t)
-	b.authorizer.offlineUntil = time.Now().Add(time.Hour)
+	until := time.Now().Add(time.Hour)
+	b.authorizer.offlineUntil.Store(&until)
 	b.way.bar(true)
 	token := b.token("controller", b.options.Audience)
 	b.Expect(b.callWith(token)).To(haveCode(codes.Unavailable))

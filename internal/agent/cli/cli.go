@@ -192,8 +192,7 @@ func (c *CLI) Run(ctx context.Context, inv *Invocation) (Result, error) {
 	if inv.Ended != nil {
 		inv.Ended(cmd.Process.Pid, res)
 	}
-	var exit *exec.ExitError
-	if waitErr != nil && !errors.As(waitErr, &exit) && !errors.Is(waitErr, exec.ErrWaitDelay) {
+	if _, exited := errors.AsType[*exec.ExitError](waitErr); waitErr != nil && !exited && !errors.Is(waitErr, exec.ErrWaitDelay) {
 		return res, fmt.Errorf("run pulumi %s: %w", inv.Args[0], waitErr)
 	}
 	return res, nil

@@ -32,7 +32,17 @@ const (
 // that what was read of it says little about what is in it. receive gets the events of what was done, or of the preview when that was the
 // end, once the CLI has ended. progress gets most of all events meanwhile, serially; some may be left out.
 func (c *CLI) RunEngineTwice(ctx context.Context, inv *Invocation, progress, receive func(event []byte)) (Result, error) {
-	log, err := newEventFile(c.eventDir, progress, true)
+	return c.runLogged(ctx, inv, progress, receive)
+}
+
+// RunEngine is Run for a command of the engine. receive is called serially with the JSON of each event, before RunEngine returns.
+func (c *CLI) RunEngine(ctx context.Context, inv *Invocation, receive func(event []byte)) (Result, error) {
+	return c.runLogged(ctx, inv, receive, nil)
+}
+
+// runLogged is Run with a log of events. during gets them while the CLI runs; after, if it is not nil, what is in the log at the end.
+func (c *CLI) runLogged(ctx context.Context, inv *Invocation, during, after func(event []byte)) (Result, error) {
+	log, err := newEventFile(c.eventDir, during, after != nil)
 	if err != nil {
 		return Result{}, err
 	}
@@ -41,26 +51,10 @@ func (c *CLI) RunEngineTwice(ctx context.Context, inv *Invocation, progress, rec
 	run.Args = append(slices.Clip(inv.Args), "--event-log", log.file.Name())
 	res, err := c.Run(ctx, &run)
 	log.end()
-	eachEvent(newSection(log), receive)
-	return res, err
-}
-
-// newSection reads what the CLI left in the file, once it has ended.
-func newSection(log *eventFile) io.Reader {
-	return io.NewSectionReader(log.file, 0, log.limit)
-}
-
-// RunEngine is Run for a command of the engine. receive is called serially with the JSON of each event, before RunEngine returns.
-func (c *CLI) RunEngine(ctx context.Context, inv *Invocation, receive func(event []byte)) (Result, error) {
-	log, err := newEventFile(c.eventDir, receive, false)
-	if err != nil {
-		return Result{}, err
+	if after != nil {
+		eachEvent(io.NewSectionReader(log.file, 0, log.limit), after)
 	}
-	defer log.remove()
-	defer log.end()
-	run := *inv
-	run.Args = append(slices.Clip(inv.Args), "--event-log", log.file.Name())
-	return c.Run(ctx, &run)
+	return res, err
 }
 
 // eventFile follows the file to which the CLI writes its events, each as a line of JSON. It could stream them over gRPC from 3.206 on,
@@ -70,8 +64,7 @@ func (c *CLI) RunEngine(ctx context.Context, inv *Invocation, receive func(event
 // on the disk, and it is removed with the operation, or by the next agent. It is no pipe, because the CLI has to be able to end well after
 // its agent crashed: it would wait for somebody to read.
 type eventFile struct {
-	file    *os.File
-	receive func([]byte)
+	file *os.File
 	// kept says that the file is read again, and may begin anew.
 	kept bool
 	// consumed is how much was read, in bytes.
@@ -92,17 +85,15 @@ func newEventFile(parent string, receive func([]byte), kept bool) (*eventFile, e
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make a file for the engine's events: %w", file.WithoutPath(err)), os.Remove(dir))
 	}
-	l := &eventFile{file: log, receive: receive, kept: kept, ended: make(chan struct{}), finished: make(chan struct{})}
-	go l.follow()
+	l := &eventFile{file: log, kept: kept, ended: make(chan struct{}), finished: make(chan struct{})}
+	go func() {
+		defer close(l.finished)
+		eachEvent(l, receive)
+	}()
 	return l, nil
 }
 
-// follow receives the events until the CLI has ended. One that is too large ends the log: the outcome does not depend on any.
-func (l *eventFile) follow() {
-	defer close(l.finished)
-	eachEvent(l, l.receive)
-}
-
+// eachEvent receives the events until there are no more. One that is too large ends the log: the outcome does not depend on any.
 func eachEvent(from io.Reader, receive func([]byte)) {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(make([]byte, 0, eventBuffer), maxEventSize)
@@ -129,7 +120,9 @@ func (l *eventFile) Read(p []byte) (int, error) {
 			start := l.consumed - l.consumed%eventBuffer
 			l.consumed += int64(n)
 			if !l.kept {
-				freeRange(l.file, start, l.consumed-start)
+				// A file system that cannot take it back keeps it until the file is removed. The file keeps its size, so that the offset
+				// of whoever reads stays right.
+				_ = unix.Fallocate(int(l.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, start, l.consumed-start)
 			}
 			return n, nil
 		}
@@ -182,10 +175,4 @@ func (l *eventFile) remove() {
 	_ = l.file.Close()
 	<-l.finished
 	_ = os.RemoveAll(filepath.Dir(l.file.Name()))
-}
-
-// freeRange gives the range of the file, in bytes, back to the file system, which may not be able to take it: then it stays until the
-// file is removed. The file keeps its size, so that the offset of whoever reads stays right.
-func freeRange(file *os.File, offset, length int64) {
-	_ = unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, length)
 }

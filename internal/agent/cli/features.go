@@ -26,18 +26,18 @@ type Feature struct {
 
 var (
 	// StateSecretsProvider lets the CLI take the secrets provider of a stack from its state when no configuration names one.
-	StateSecretsProvider = Feature{Name: "`PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER`", Since: version("3.134.0"),
+	StateSecretsProvider = Feature{Name: "`PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER`", Since: semver.MustParse("3.134.0"),
 		Without: "The agent reads the secrets provider from the state, once for each stack, which starts one more process."}
 	// structuredConfiguration is what the Pulumi Kubernetes Operator refuses below this version, so that manifests behave as there. The
 	// agent writes the file itself, and could do so for every version.
-	structuredConfiguration = Feature{Name: "structured configuration", Since: version("3.202.0"),
+	structuredConfiguration = Feature{Name: "structured configuration", Since: semver.MustParse("3.202.0"),
 		Without: "A Workspace with a value that is not a string, or is parsed as JSON, is Stalled with `IncompatibleConfiguration`, " +
 			"and its Stack with `PulumiVersionTooLow`."}
 	// exitCodes tell why the CLI failed.
-	exitCodes = Feature{Name: "exit codes for the cause of a failure", Since: version("3.227.0"),
+	exitCodes = Feature{Name: "exit codes for the cause of a failure", Since: semver.MustParse("3.227.0"),
 		Without: "The agent takes the reason of a failure from the output of Pulumi."}
 	// RawConfig reads a value from stdin as it is.
-	RawConfig = Feature{Name: "`pulumi config set --raw`", Since: version("3.247.0"), command: "config set", flag: "--raw",
+	RawConfig = Feature{Name: "`pulumi config set --raw`", Since: semver.MustParse("3.247.0"), command: "config set", flag: "--raw",
 		Without: "A line break at the end of a secret value is lost if a key management service encrypts the value."}
 )
 
@@ -57,12 +57,8 @@ var features = []Feature{
 }
 
 func flag(command, flag, since, field string) Feature {
-	return Feature{Name: "`pulumi " + command + " " + flag + "`", Since: version(since), command: command, flag: flag,
+	return Feature{Name: "`pulumi " + command + " " + flag + "`", Since: semver.MustParse(since), command: command, flag: flag,
 		Without: "An Update that asks for it with " + field + " fails. Its message names the flag and the version."}
-}
-
-func version(text string) semver.Version {
-	return semver.MustParse(text)
 }
 
 // Features returns what is used of the CLI and that its older versions do not have, in the order of the versions.
@@ -72,23 +68,16 @@ func Features() []Feature {
 
 // In reports whether the version has the feature. A development build of a release counts as the release.
 func (f Feature) In(version semver.Version) bool {
-	return release(version).GTE(f.Since)
-}
-
-func release(version semver.Version) semver.Version {
-	return semver.Version{Major: version.Major, Minor: version.Minor, Patch: version.Patch}
+	release := semver.Version{Major: version.Major, Minor: version.Minor, Patch: version.Patch}
+	return release.GTE(f.Since)
 }
 
 // UnknownFlag says which flag of the command line the version does not have; empty when it has them all.
 func UnknownFlag(version semver.Version, args []string) string {
 	for _, f := range features {
-		if f.flag == "" || f.In(version) || len(args) == 0 || args[0] != f.command {
-			continue
-		}
-		for _, arg := range args[1:] {
-			if name, _, _ := strings.Cut(arg, "="); name == f.flag {
-				return fmt.Sprintf("pulumi %s has no flag %s before v%s, and the CLI is v%s: use a newer image, or do without", f.command, f.flag, f.Since, version)
-			}
+		isFlag := func(arg string) bool { name, _, _ := strings.Cut(arg, "="); return name == f.flag }
+		if f.flag != "" && !f.In(version) && len(args) > 0 && args[0] == f.command && slices.ContainsFunc(args[1:], isFlag) {
+			return fmt.Sprintf("pulumi %s has no flag %s before v%s, and the CLI is v%s: use a newer image, or do without", f.command, f.flag, f.Since, version)
 		}
 	}
 	return ""

@@ -3,12 +3,10 @@ package cli
 import (
 	"bytes"
 	"strings"
-	"sync"
 )
 
-// Tail keeps the last bytes that are written to it.
+// Tail keeps the last bytes that are written to it. Who reads it waits for who writes.
 type Tail struct {
-	mu    sync.Mutex
 	size  int
 	bytes []byte
 	cut   bool
@@ -20,8 +18,6 @@ func NewTail(size int) *Tail {
 }
 
 func (t *Tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.bytes = append(t.bytes, p[max(0, len(p)-t.size):]...)
 	t.cut = t.cut || len(p) > t.size
 	// Twice the size at most, so that bytes are moved once per size written.
@@ -35,8 +31,6 @@ func (t *Tail) Write(p []byte) (int, error) {
 // String returns the end of what was written. When the beginning is missing it starts with a whole line, unless that
 // would leave nothing.
 func (t *Tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	kept := t.bytes[max(0, len(t.bytes)-t.size):]
 	if t.cut || len(kept) < len(t.bytes) {
 		if _, whole, ok := bytes.Cut(kept, []byte("\n")); ok && len(whole) > 0 {
@@ -57,10 +51,10 @@ func LastLines(text string, count int) string {
 	return strings.Join(lines[max(0, len(lines)-count):], "; ")
 }
 
-// LineWriter calls a function for each line that is written to it. A line longer than maxLine is passed on in parts.
+// LineWriter calls a function for each line that is written to it. A line longer than maxLine is passed on in parts. There is one writer,
+// which has ended when it is closed.
 type LineWriter struct {
 	Line    func(string)
-	mu      sync.Mutex
 	pending []byte
 }
 
@@ -68,8 +62,6 @@ type LineWriter struct {
 const maxLine = 16 << 10
 
 func (w *LineWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.pending = append(w.pending, p...)
 	for {
 		line, rest, ok := bytes.Cut(w.pending, []byte("\n"))
@@ -89,8 +81,6 @@ func (w *LineWriter) Write(p []byte) (int, error) {
 
 // Close passes on a last line without a newline.
 func (w *LineWriter) Close() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.emit(w.pending)
 	w.pending = nil
 	return nil

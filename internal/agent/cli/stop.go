@@ -96,12 +96,10 @@ func (d *deadline) set(end time.Time, terminate time.Duration) {
 
 // ends waits until the process ended; false when the patience, or the time for this signal, the first or the second, is over.
 func (d *deadline) ends(ended <-chan struct{}, patience time.Duration, signal int) bool {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
 	select {
 	case <-ended:
 		return true
-	case <-timer.C:
+	case <-time.After(patience):
 	case <-d.over[signal]:
 	}
 	return false

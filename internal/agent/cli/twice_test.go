@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"testing"
@@ -39,7 +40,7 @@ func TestEventsAfterAPreviewAreReadFromTheirBeginning(t *testing.T) {
 	log.end()
 	defer log.remove()
 	var read []string
-	eachEvent(newSection(log), func(event []byte) { read = append(read, string(event)) })
+	eachEvent(io.NewSectionReader(log.file, 0, log.limit), func(event []byte) { read = append(read, string(event)) })
 	g.Expect(read).To(HaveLen(2000))
 	g.Expect(read[0]).To(Equal(`{"sequence":5000}`))
 }

@@ -6,37 +6,15 @@ import (
 	"fmt"
 	"io"
 
-	"google.golang.org/grpc"
-
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
 // PushPlan delivers the compressed plan with this digest and size in bytes. Decide on ErrBusy, ErrDigestMismatch, ErrTooLarge, ErrInvalid and
 // ErrUnavailable; an error of content itself is wrapped as it is.
 func (c *Client) PushPlan(ctx context.Context, digest string, size int64, content io.Reader) error {
-	const what = "push plan"
-	bounded, cancel := context.WithTimeout(ctx, pushTimeout)
-	defer cancel()
-	options, refused := emptyAnswer.options()
-	stream, err := c.agent.PushPlan(bounded, options...)
-	if err != nil {
-		return wrap(ctx, what, err)
-	}
 	header := &proto.PushPlanRequest{Message: &proto.PushPlanRequest_Header{Header: &proto.PlanHeader{Digest: digest, Size: size}}}
-	// After a failed Send the answer of the agent, good or bad, is what CloseAndRecv returns.
-	if err := stream.Send(header); err == nil {
-		if err := sendPlan(stream, content); err != nil {
-			return fmt.Errorf("%s: read the plan: %w", what, err)
-		}
-	}
-	_, err = stream.CloseAndRecv()
-	return failure(ctx, what, *refused, err)
-}
-
-// sendPlan is sendChunks for a plan.
-func sendPlan(stream grpc.ClientStreamingClient[proto.PushPlanRequest, proto.PushPlanResponse], content io.Reader) error {
-	return eachChunk(content, func(chunk []byte) error {
-		return stream.Send(&proto.PushPlanRequest{Message: &proto.PushPlanRequest_Chunk{Chunk: chunk}})
+	return push(ctx, "push plan", c.agent.PushPlan, header, "read the plan", content, func(chunk []byte) *proto.PushPlanRequest {
+		return &proto.PushPlanRequest{Message: &proto.PushPlanRequest_Chunk{Chunk: chunk}}
 	})
 }
 

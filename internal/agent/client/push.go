@@ -22,21 +22,29 @@ const pushTimeout = 10 * time.Minute
 // the agent has it already nothing is read from content. Decide on ErrBusy, ErrDigestMismatch, ErrTooLarge, ErrInvalid
 // (an unusable archive) and ErrUnavailable; an error of content itself is wrapped as it is.
 func (c *Client) PushSource(ctx context.Context, digest string, size int64, content io.Reader) error {
-	what := "push source " + digest
+	header := &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Header{Header: &proto.SourceHeader{Digest: digest, Size: size}}}
+	return push(ctx, "push source "+digest, c.agent.PushSource, header, "read the artifact", content, func(chunk []byte) *proto.PushSourceRequest {
+		return &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Chunk{Chunk: chunk}}
+	})
+}
+
+// push streams the header, and the content in chunks until its end or until the agent has answered. reading is what an error of content is
+// about.
+func push[Request, Response any](
+	ctx context.Context, what string, method func(context.Context, ...grpc.CallOption) (grpc.ClientStreamingClient[Request, Response], error),
+	header *Request, reading string, content io.Reader, message func(chunk []byte) *Request,
+) error {
 	bounded, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
 	options, refused := emptyAnswer.options()
-	stream, err := c.agent.PushSource(bounded, options...)
+	stream, err := method(bounded, options...)
 	if err != nil {
 		return wrap(ctx, what, err)
 	}
-	header := &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Header{
-		Header: &proto.SourceHeader{Digest: digest, Size: size},
-	}}
 	// After a failed Send the answer of the agent, good or bad, is what CloseAndRecv returns.
-	if err := stream.Send(header); err == nil {
-		if err := sendChunks(stream, content); err != nil {
-			return fmt.Errorf("%s: read the artifact: %w", what, err)
+	if stream.Send(header) == nil {
+		if err := eachChunk(content, func(chunk []byte) error { return stream.Send(message(chunk)) }); err != nil {
+			return fmt.Errorf("%s: %s: %w", what, reading, err)
 		}
 	}
 	_, err = stream.CloseAndRecv()
@@ -52,13 +60,6 @@ func (c *Client) FetchSource(ctx context.Context, digest, url string) error {
 	options, refused := emptyAnswer.options()
 	_, err := c.agent.FetchSource(bounded, &proto.FetchSourceRequest{Digest: digest, Url: url}, options...)
 	return failure(ctx, what, *refused, err)
-}
-
-// sendChunks streams the content until its end or until the agent has answered. It returns errors of content only.
-func sendChunks(stream grpc.ClientStreamingClient[proto.PushSourceRequest, proto.PushSourceResponse], content io.Reader) error {
-	return eachChunk(content, func(chunk []byte) error {
-		return stream.Send(&proto.PushSourceRequest{Message: &proto.PushSourceRequest_Chunk{Chunk: chunk}})
-	})
 }
 
 // eachChunk sends the content in chunks, until its end or until one cannot be sent. It returns errors of content only.

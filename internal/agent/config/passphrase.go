@@ -49,15 +49,10 @@ func Passphrase(env map[string]string) (phrase string, set bool, err error) {
 }
 
 // Crypters keeps the keys that were derived from passphrases: each derivation costs 0.2 s of CPU time. They are in memory
-// only, and found by a digest of passphrase and salt.
+// only, and found by a digest of passphrase and salt. The zero value has none.
 type Crypters struct {
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]config.Crypter
-}
-
-// NewCrypters returns Crypters without keys.
-func NewCrypters() *Crypters {
-	return &Crypters{known: map[[sha256.Size]byte]config.Crypter{}}
 }
 
 // Open returns the crypter of a stack whose salt is known, or ErrWrongPassphrase. The salt is the one in the stack's
@@ -69,16 +64,14 @@ func (c *Crypters) Open(ctx context.Context, phrase, salt string) (config.Crypte
 	if crypter := c.known[key]; crypter != nil {
 		return crypter, nil
 	}
-	parts := strings.SplitN(salt, ":", 3)
-	if len(parts) != 3 || parts[0] != "v1" {
-		return nil, errors.New("the encryption salt is not one of a passphrase")
-	}
-	raw, err := base64.StdEncoding.DecodeString(parts[1])
-	if err != nil {
+	version, rest, _ := strings.Cut(salt, ":")
+	encoded, encrypted, found := strings.Cut(rest, ":")
+	raw, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil || !found || version != "v1" {
 		return nil, errors.New("the encryption salt is not one of a passphrase")
 	}
 	crypter := config.NewSymmetricCrypterFromPassphrase(phrase, raw)
-	if word, err := crypter.DecryptValue(ctx, parts[2]); err != nil || word != "pulumi" {
+	if word, err := crypter.DecryptValue(ctx, encrypted); err != nil || word != "pulumi" {
 		return nil, ErrWrongPassphrase
 	}
 	c.keep(key, crypter)
@@ -102,8 +95,8 @@ func (c *Crypters) Create(ctx context.Context, phrase string) (salt string, cryp
 }
 
 func (c *Crypters) keep(key [sha256.Size]byte, crypter config.Crypter) {
-	if len(c.known) >= maxCrypters {
-		clear(c.known)
+	if c.known == nil || len(c.known) >= maxCrypters {
+		c.known = map[[sha256.Size]byte]config.Crypter{}
 	}
 	c.known[key] = crypter
 }

@@ -33,14 +33,9 @@ var commands = map[proto.OperationKind][]string{
 // the plan.
 var plannedUp = []string{"up", "--yes"}
 
-// changesNothing reports whether operations of the kind only show what would change.
+// changesNothing reports whether operations of the kind only show what would change: these need no consent.
 func changesNothing(kind proto.OperationKind) bool {
-	switch kind {
-	case proto.OperationKind_OPERATION_KIND_PREVIEW, proto.OperationKind_OPERATION_KIND_REFRESH_PREVIEW,
-		proto.OperationKind_OPERATION_KIND_DESTROY_PREVIEW:
-		return true
-	}
-	return false
+	return !slices.Contains(commands[kind], "--yes")
 }
 
 // arguments returns the command line of the operation, which is the one that the Automation API has for it. A test compares

@@ -10,12 +10,12 @@ import (
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
-// Exit codes of the CLI that say why it failed, from 3.227 on; before, the text has to do.
-const (
-	exitUnauthenticated = 3
-	exitStackNotFound   = 6
-	exitNoChanges       = 7
-)
+// exitReasons are the exit codes of the CLI that say why it failed, from 3.227 on; before, the text has to do.
+var exitReasons = map[int]proto.FailureReason{
+	3: proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
+	6: proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND,
+	7: proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES,
+}
 
 // cause recognises a failure by what the CLI printed.
 type cause struct {
@@ -65,15 +65,8 @@ func classify(res cli.Result, sum *summary) *failure {
 	printed := plaintext.Strip(res.Stderr)
 	reported := strings.Join(sum.errors, "\n")
 	f := &failure{reason: proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, message: errorText(printed, sum)}
-	switch res.Code {
-	case exitUnauthenticated:
-		f.reason = proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED
-		return f
-	case exitStackNotFound:
-		f.reason = proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND
-		return f
-	case exitNoChanges:
-		f.reason = proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES
+	if reason, told := exitReasons[res.Code]; told {
+		f.reason = reason
 		return f
 	}
 	for _, cause := range causes {

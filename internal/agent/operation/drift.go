@@ -14,12 +14,9 @@ import (
 
 // expectsNoDrift reports whether the operation has to look for drift.
 func (o *operation) expectsNoDrift() bool {
-	options := o.request.GetOptions()
-	switch o.kind() {
-	case proto.OperationKind_OPERATION_KIND_UP, proto.OperationKind_OPERATION_KIND_PREVIEW:
-		return options.GetRefresh() && options.GetExpectNoRefreshChanges()
-	}
-	return false
+	options, kind := o.request.GetOptions(), o.kind()
+	return options.GetRefresh() && options.GetExpectNoRefreshChanges() &&
+		(kind == proto.OperationKind_OPERATION_KIND_UP || kind == proto.OperationKind_OPERATION_KIND_PREVIEW)
 }
 
 // checkDrift fails an operation that expects no drift when there is some. A stack that does not exist has none.
@@ -37,7 +34,7 @@ func (o *operation) checkDrift(ctx context.Context) error {
 	case context.Cause(ctx) != nil:
 		return stopError(res)
 	case res.BySignal():
-		return &interrupted{message: "pulumi refresh was ended by a signal from outside; it changed nothing"}
+		return interrupted("pulumi refresh was ended by a signal from outside; it changed nothing")
 	}
 	f := classify(res, sum)
 	switch f.reason {

@@ -204,8 +204,7 @@ func (o *operation) changeSecretsProvider(ctx context.Context, current config.Se
 			fmt.Sprintf("cannot change the secrets provider of stack %s to %s", o.stack.Name, wanted))
 	}
 	err = change()
-	var f *failure
-	if errors.As(err, &f) && f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && o.releaseLock(ctx, f.holders) {
+	if f, ok := errors.AsType[*failure](err); ok && f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT && o.releaseLock(ctx, f.holders) {
 		err = change()
 	}
 	if err != nil {

@@ -31,8 +31,8 @@ func (o *operation) runEngine(ctx context.Context) (*summary, error) {
 		if err == nil {
 			return sum, nil
 		}
-		var f *failure
-		if !errors.As(err, &f) || context.Cause(ctx) != nil {
+		f, known := errors.AsType[*failure](err)
+		if !known || context.Cause(ctx) != nil {
 			return nil, err
 		}
 		switch {
@@ -80,7 +80,7 @@ func (o *operation) update(ctx context.Context) (*summary, error) {
 		}
 		return sum, nil
 	case res.BySignal():
-		return nil, &interrupted{message: "pulumi was ended by a signal from outside; the outcome is not known"}
+		return nil, interrupted("pulumi was ended by a signal from outside; the outcome is not known")
 	}
 	return nil, o.planFailure(classify(res, sum), res, sum)
 }
@@ -179,11 +179,11 @@ func (o *operation) findPermalink(line string) {
 func stopError(res cli.Result) error {
 	switch {
 	case res.Killed:
-		return &interrupted{message: "pulumi did not stop and was killed: the stack's lock and pending operations may be left"}
+		return interrupted("pulumi did not stop and was killed: the stack's lock and pending operations may be left")
 	case res.Terminated:
-		return &interrupted{message: "pulumi did not stop within the grace period and was stopped in the middle of a resource operation"}
+		return interrupted("pulumi did not stop within the grace period and was stopped in the middle of a resource operation")
 	}
-	return &interrupted{message: "pulumi stopped gracefully"}
+	return interrupted("pulumi stopped gracefully")
 }
 
 // helper runs a command that is not the operation itself, in the directory of the stack. An exit code is not an error.
@@ -212,7 +212,7 @@ func (o *operation) helper(ctx context.Context, timeout time.Duration, inv cli.I
 	case res.Stopped:
 		return res, ErrShutdown
 	case res.BySignal():
-		return res, &interrupted{message: fmt.Sprintf("pulumi %s was ended by a signal from outside", inv.Args[0])}
+		return res, interrupted(fmt.Sprintf("pulumi %s was ended by a signal from outside", inv.Args[0]))
 	}
 	return res, nil
 }
@@ -263,7 +263,7 @@ func (o *operation) expectNew(ctx context.Context) error {
 		return nil
 	}
 	err := o.createStack(ctx)
-	if errors.As(err, new(*failure)) {
+	if _, failed := errors.AsType[*failure](err); failed {
 		o.log.Info("the stack was not created, perhaps because it exists", "error", o.readable(err.Error()))
 		return nil
 	}
@@ -317,8 +317,8 @@ func (o *operation) removeStack(ctx context.Context) error {
 
 // removedBefore reports whether the operation is a destroy that failed because an earlier one, which was cut off, removed the stack.
 func (o *operation) removedBefore(err error) bool {
-	var f *failure
-	if !errors.As(err, &f) || f.reason != proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND ||
+	f, ok := errors.AsType[*failure](err)
+	if !ok || f.reason != proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND ||
 		o.kind() != proto.OperationKind_OPERATION_KIND_DESTROY || o.stack == nil {
 		return false
 	}

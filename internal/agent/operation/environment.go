@@ -65,17 +65,10 @@ func hasAnyPrefix(name string, prefixes []string) bool {
 // baseEnvironment is the environment of a process that belongs to no operation.
 func (r *Runner) baseEnvironment() cli.Environment {
 	env := cli.Environment{}
-	if r.options.InheritEnvironment {
-		for _, entry := range os.Environ() {
-			if name, value, ok := strings.Cut(entry, "="); ok && !isReserved(name) {
-				env[name] = value
-			}
-		}
-	} else {
-		for _, name := range passedOn {
-			if value, ok := os.LookupEnv(name); ok {
-				env[name] = value
-			}
+	for _, entry := range os.Environ() {
+		name, value, ok := strings.Cut(entry, "=")
+		if ok && !isReserved(name) && (r.options.InheritEnvironment || slices.Contains(passedOn, name)) {
+			env[name] = value
 		}
 	}
 	env["HOME"] = r.home()

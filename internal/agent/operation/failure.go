@@ -38,12 +38,10 @@ func secretsProviderFailed(format string, args ...any) *failure {
 }
 
 // interrupted is the error of a CLI process that ended although nobody asked it to.
-type interrupted struct {
-	message string
-}
+type interrupted string
 
-func (i *interrupted) Error() string {
-	return i.message
+func (i interrupted) Error() string {
+	return string(i)
 }
 
 // outcome returns the final state and, for a failure, its reason. ctx says whether the operation was asked to end: an error
@@ -63,10 +61,10 @@ func outcome(ctx context.Context, err error) (proto.OperationState, proto.Failur
 			return proto.OperationState_OPERATION_STATE_INTERRUPTED, none
 		}
 	}
-	if stopped := (*interrupted)(nil); errors.As(err, &stopped) {
+	if _, ended := errors.AsType[interrupted](err); ended {
 		return proto.OperationState_OPERATION_STATE_INTERRUPTED, none
 	}
-	if known := (*failure)(nil); errors.As(err, &known) {
+	if known, ok := errors.AsType[*failure](err); ok {
 		return proto.OperationState_OPERATION_STATE_FAILED, known.reason
 	}
 	return proto.OperationState_OPERATION_STATE_FAILED, proto.FailureReason_FAILURE_REASON_UPDATE_FAILED

@@ -70,18 +70,15 @@ func (o *operation) install(ctx context.Context) error {
 	}
 	o.report.update(func(op *proto.Operation) { op.Message = "installing dependencies" })
 	res, err := o.helper(ctx, installTimeout, cli.Invocation{Args: []string{"install"}, Dir: o.dir})
-	var ended *interrupted
+	_, ended := errors.AsType[interrupted](err)
 	switch {
-	case err == nil:
-	case context.Cause(ctx) != nil, errors.As(err, &ended):
+	case err != nil && (ended || context.Cause(ctx) != nil):
 		return err
-	default: // It took too long.
+	case err != nil: // It took too long.
 		return failed(proto.FailureReason_FAILURE_REASON_INSTALL_FAILED, "%s", err)
-	}
-	if res.Code != 0 {
+	case res.Code != 0:
 		return classifyAs(res, proto.FailureReason_FAILURE_REASON_INSTALL_FAILED, "pulumi install")
-	}
-	if digest == "" {
+	case digest == "":
 		return nil
 	}
 	return o.noteInstalled(marker)
@@ -89,11 +86,9 @@ func (o *operation) install(ctx context.Context) error {
 
 // runsProgram reports whether the operation executes the program. The others get what they need from the state.
 func (o *operation) runsProgram() bool {
-	switch o.kind() {
-	case proto.OperationKind_OPERATION_KIND_UP, proto.OperationKind_OPERATION_KIND_PREVIEW:
-		return o.project.hasProgram()
-	}
-	return o.project.hasProgram() && o.request.GetOptions().GetRunProgram()
+	kind := o.kind()
+	always := kind == proto.OperationKind_OPERATION_KIND_UP || kind == proto.OperationKind_OPERATION_KIND_PREVIEW
+	return o.project.hasProgram() && (always || o.request.GetOptions().GetRunProgram())
 }
 
 // needsInstall reports whether `pulumi install` has something to do. Pulumi YAML has no dependencies but packages and plugins, and those

@@ -64,7 +64,7 @@ type inputs struct {
 
 // perform does the steps of the operation.
 func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, error) {
-	o.announce(proto.OperationState_OPERATION_STATE_PREPARING, "preparing")
+	o.report.update(func(op *proto.Operation) { op.State, op.Message = proto.OperationState_OPERATION_STATE_PREPARING, "preparing" })
 	if err := o.resolve(); err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 			return nil, err
 		}
 	}
-	o.announce(proto.OperationState_OPERATION_STATE_RUNNING, "starting pulumi")
+	o.report.update(func(op *proto.Operation) { op.State, op.Message = proto.OperationState_OPERATION_STATE_RUNNING, "starting pulumi" })
 	start := time.Now()
 	sum, err := o.runEngine(ctx)
 	o.ran = durationpb.New(time.Since(start))
@@ -99,11 +99,6 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 // kind is what the operation does. That it carries out a plan is for those to know who ask for that.
 func (o *operation) kind() proto.OperationKind {
 	return o.request.GetKind().Unplanned()
-}
-
-// announce reports the state of the operation and what it does.
-func (o *operation) announce(to proto.OperationState, message string) {
-	o.report.update(func(op *proto.Operation) { op.State, op.Message = to, message })
 }
 
 // resolve finds the inputs of the operation.
@@ -162,7 +157,9 @@ func (o *operation) openStack() error {
 		return err
 	}
 	surviveKill(o.env)
-	o.redactor.Add(o.runner.rememberedSecrets(o.stack.Dir)...)
+	if earlier, known := o.runner.outputSecrets.Load(o.stack.Dir); known {
+		o.redactor.Add(earlier.([]string)...)
+	}
 	if !o.project.hasProgram() {
 		o.dir = o.stack.Dir
 	}
@@ -210,9 +207,8 @@ func (o *operation) withoutPaths(text string) string {
 
 // successMessage sums up what was done.
 func (o *operation) successMessage(took time.Duration) string {
-	text := fmt.Sprintf("done in %s", took.Round(100*time.Millisecond))
+	text, separator := fmt.Sprintf("done in %s", took.Round(100*time.Millisecond)), ": "
 	changes := o.report.operation.GetResourceChanges()
-	separator := ": "
 	for _, op := range slices.Sorted(maps.Keys(changes)) {
 		text += fmt.Sprintf("%s%s %d", separator, op, changes[op])
 		separator = ", "

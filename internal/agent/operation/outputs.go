@@ -36,9 +36,7 @@ var unknownValues = []string{
 // outputs returns the outputs of the stack that the engine reported. The engine's events say which are secret, and nothing
 // more of those: only when there are some, one more process is needed to read them.
 func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*proto.Output, error) {
-	switch o.kind() {
-	case proto.OperationKind_OPERATION_KIND_UP, proto.OperationKind_OPERATION_KIND_REFRESH:
-	default:
+	if kind := o.kind(); kind != proto.OperationKind_OPERATION_KIND_UP && kind != proto.OperationKind_OPERATION_KIND_REFRESH {
 		return nil, nil
 	}
 	outputs, secret := reportedOutputs(sum.outputs)
@@ -85,7 +83,7 @@ func (o *operation) readSecretOutputs(ctx context.Context, outputs map[string]*p
 		hide = append(hide, config.Leaves(value)...)
 	}
 	o.redactor.Add(hide...)
-	o.runner.rememberSecrets(o.stack.Dir, hide)
+	o.runner.outputSecrets.Store(o.stack.Dir, hide)
 	return nil
 }
 

@@ -167,7 +167,7 @@ func (o *operation) checkDestroy(ctx context.Context, record *planRecord) error 
 	case context.Cause(ctx) != nil:
 		return stopError(res)
 	case res.BySignal():
-		return &interrupted{message: "pulumi destroy was ended by a signal from outside; it changed nothing"}
+		return interrupted("pulumi destroy was ended by a signal from outside; it changed nothing")
 	case res.Code != 0:
 		f := classify(res, sum)
 		return &failure{reason: f.reason, holders: f.holders, message: "cannot compare what would be destroyed with the plan: " + f.message}
@@ -320,7 +320,7 @@ func expandPlan(from, to, digest string) (err error) {
 		}
 	}()
 	if _, err := io.Copy(plain, file.NewReader(zip, proto.MaxPlanFile, unusable)); err != nil {
-		if problem := (*fs.PathError)(nil); errors.As(err, &problem) {
+		if problem, ok := errors.AsType[*fs.PathError](err); ok {
 			return fmt.Errorf("write the plan: %w", problem.Err)
 		}
 		return unusable

@@ -80,11 +80,11 @@ type Runner struct {
 	log      logr.Logger
 	cli      *cli.CLI
 	host     state.Host
-	crypters *config.Crypters
+	crypters config.Crypters
 
-	mu sync.Mutex
-	// outputSecrets holds the secret outputs that each stack had last, so that the next operation can hide them as well.
-	outputSecrets map[string][]string
+	// outputSecrets has, by the directory of a stack, the secret outputs that it had last, []string, so that its next operation can hide them
+	// as well.
+	outputSecrets sync.Map
 }
 
 // New returns a Runner for the CLI. It runs `pulumi version` once. Whether operations can run with a CLI of that version is for the caller
@@ -95,7 +95,7 @@ func New(ctx context.Context, options Options) (*Runner, error) {
 		return nil, fmt.Errorf("resolve the home directory %s: %w", options.Home, err)
 	}
 	options.Home = home
-	r := &Runner{options: options, log: options.Log, crypters: config.NewCrypters(), outputSecrets: map[string][]string{}}
+	r := &Runner{options: options, log: options.Log}
 	r.cli, err = cli.New(cli.Options{Name: options.Pulumi, Dir: r.dir("events"), Log: options.Log, TerminateGrace: options.TerminateGrace})
 	if err != nil {
 		return nil, err
@@ -159,10 +159,10 @@ func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, 
 	o.removePlan()
 	o.prepareShell()
 	o.removeCredentials()
-	final := o.report.close()
+	final := o.report.operation
 	final.EndTime, final.RunTime = timestamppb.Now(), o.ran
 	final.State, final.Failure = outcome(ctx, err)
-	if f := (*failure)(nil); errors.As(err, &f) && len(f.holders) > 0 {
+	if f, ok := errors.AsType[*failure](err); ok && len(f.holders) > 0 {
 		final.LockHolder = f.holders[0]
 	}
 	if err == nil {
@@ -201,17 +201,4 @@ func (r *Runner) home() string {
 		return home
 	}
 	return r.options.Home
-}
-
-// rememberSecrets keeps the secret outputs of the stack for the redaction of its next operation.
-func (r *Runner) rememberSecrets(stack string, values []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.outputSecrets[stack] = values
-}
-
-func (r *Runner) rememberedSecrets(stack string) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.outputSecrets[stack]
 }

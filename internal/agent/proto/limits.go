@@ -72,9 +72,9 @@ const (
 const (
 	// MaxPlanPart is what of a plan is in one Secret, in bytes. An object of the cluster has at most 1 MiB, of which its metadata is a part.
 	MaxPlanPart = 900 << 10
-	// MaxPlanParts is in how many Secrets Pulumi's file may be, compressed, and MaxPlanSize what it may have then, in bytes.
-	MaxPlanParts = 8
-	MaxPlanSize  = MaxPlanParts * MaxPlanPart
+	// maxPlanParts is in how many Secrets Pulumi's file may be, compressed, and MaxPlanSize what it may have then, in bytes.
+	maxPlanParts = 8
+	MaxPlanSize  = maxPlanParts * MaxPlanPart
 	// MaxPlanFile is for Pulumi's file as Pulumi wrote it, in bytes.
 	MaxPlanFile = 64 << 20
 	// MaxPlanText is for the changes as text, compressed, in bytes. What does not fit is counted in the text.

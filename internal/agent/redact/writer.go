@@ -3,7 +3,6 @@ package redact
 import (
 	"bytes"
 	"io"
-	"sync"
 )
 
 // Writer redacts what is written to it and passes it on. A value is found however it is spread over the writes: the end of
@@ -15,7 +14,6 @@ type Writer struct {
 	redactor *Redactor
 	to       io.Writer
 
-	mu sync.Mutex
 	// pending is what was not passed on yet, after passed bytes that were: they show in which word it begins.
 	pending []byte
 	passed  int
@@ -29,8 +27,6 @@ func (r *Redactor) Writer(w io.Writer) *Writer {
 
 // Write never writes less than p unless the underlying writer fails.
 func (w *Writer) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.pending = append(w.pending, p...)
 	if err := w.flush(false); err != nil {
 		return 0, err
@@ -40,8 +36,6 @@ func (w *Writer) Write(p []byte) (int, error) {
 
 // Close passes on what is held back.
 func (w *Writer) Close() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	return w.flush(true)
 }
 

@@ -52,12 +52,12 @@ func (s *Server) replaceSource(ctx context.Context, digest string, bring func() 
 	if digest == s.sources.digest() {
 		return nil
 	}
-	if s.engine.stopping() {
-		return status.Error(codes.Unavailable, "the agent is stopping")
-	}
 	// Asked before the bytes travel; what counts is sources.use, once they are here.
-	if id := s.engine.busy(); id != "" {
-		return proto.Refuse(proto.ReasonBusy, fmt.Sprintf("operation %s is not done", id))
+	s.engine.mu.Lock()
+	err := s.engine.occupied()
+	s.engine.mu.Unlock()
+	if err != nil {
+		return err
 	}
 	if err := s.sources.receive(ctx, digest, bring); err != nil {
 		return err
@@ -124,34 +124,36 @@ func (s *sources) receiveArchive(stream pushStream, header *proto.SourceHeader) 
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "prepare for the source: %v", err)
 	}
-	if err := writeArchive(stream, header, file); err != nil {
+	if err := writeChunks(stream, header, file, "archive"); err != nil {
 		file.Close()
 		return nil, err
 	}
 	return file, nil
 }
 
-func writeArchive(stream pushStream, header *proto.SourceHeader, file io.Writer) error {
-	chunks := func() ([]byte, error) {
-		message, err := stream.Recv()
-		return message.GetChunk(), err
-	}
-	return writeChunks(chunks, digest.Digest(header.GetDigest()), header.GetSize(), file, "archive")
+// announcement says what is going to arrive: its digest, and its size in bytes.
+type announcement interface {
+	GetDigest() string
+	GetSize() int64
 }
 
-// writeChunks writes the chunks to the file, and verifies their size, in bytes, and their digest. what is what they are, for people.
-func writeChunks(next func() ([]byte, error), expected digest.Digest, size int64, file io.Writer, what string) error {
+// writeChunks writes the chunks to the file, and verifies that they are what the header says. what is what they are, for people.
+func writeChunks[Message interface{ GetChunk() []byte }](
+	stream interface{ Recv() (Message, error) }, header announcement, file io.Writer, what string,
+) error {
+	expected, size := digest.Digest(header.GetDigest()), header.GetSize()
 	digester := expected.Algorithm().Digester()
 	to := io.MultiWriter(file, digester.Hash())
 	var received int64
 	for {
-		chunk, err := next()
+		message, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return err
 		}
+		chunk := message.GetChunk()
 		received += int64(len(chunk))
 		switch {
 		case len(chunk) == 0 || len(chunk) > proto.MaxChunkSize:

@@ -79,21 +79,32 @@ func (e *engine) start(request *proto.StartOperationRequest) (*proto.Operation, 
 	if known := e.operations[request.GetId()]; known != nil {
 		return known.snapshot(), nil
 	}
-	if e.closing {
-		return nil, status.Error(codes.Unavailable, "the agent is stopping")
-	}
-	if e.current != nil {
-		return nil, proto.Refuse(proto.ReasonBusy, fmt.Sprintf("operation %s is not done", e.current.snapshot().GetId()))
+	if err := e.occupied(); err != nil {
+		return nil, err
 	}
 	if !e.sources.use() {
 		return nil, proto.Refuse(proto.ReasonBusy, "the source is being replaced")
 	}
-	if artifact := request.GetArtifact(); artifact != nil && artifact.GetDigest() != e.sources.digest() {
+	queued, err := e.queue(request)
+	if err != nil {
 		e.sources.release()
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	started := track(queued, cancel)
+	e.operations[request.GetId()] = started
+	e.current = started
+	e.running.Go(func() { e.run(ctx, started, request) })
+	e.log.Info("operation started", "operation", queued.GetId(), "kind", queued.GetKind().String(), "stack", request.GetStack())
+	return queued, nil
+}
+
+// queue records the operation, whose artifact and plan have to be here, as one that begins.
+func (e *engine) queue(request *proto.StartOperationRequest) (*proto.Operation, error) {
+	if artifact := request.GetArtifact(); artifact != nil && artifact.GetDigest() != e.sources.digest() {
 		return nil, proto.Refuse(proto.ReasonSourceMissing, "artifact "+artifact.GetDigest()+" is not here")
 	}
 	if needsPlan(request) && !e.plans.has(request.GetPlan().GetFileDigest()) {
-		e.sources.release()
 		return nil, proto.Refuse(proto.ReasonPlanMissing, "plan "+request.GetPlan().GetFileDigest()+" is not here")
 	}
 	queued := &proto.Operation{
@@ -105,15 +116,8 @@ func (e *engine) start(request *proto.StartOperationRequest) (*proto.Operation, 
 		err = e.plans.take(request.GetId())
 	}
 	if err != nil {
-		e.sources.release()
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	started := track(queued, cancel)
-	e.operations[request.GetId()] = started
-	e.current = started
-	e.running.Go(func() { e.run(ctx, started, request) })
-	e.log.Info("operation started", "operation", queued.GetId(), "kind", queued.GetKind().String(), "stack", request.GetStack())
 	return queued, nil
 }
 
@@ -159,7 +163,7 @@ func (e *engine) progress(o *trackedOperation, progress *proto.Operation) {
 	next := advanced(before, progress)
 	if next.GetState() != before.GetState() {
 		// Nothing is lost when this fails: after a restart the operation is Interrupted in any case.
-		if err := e.records.saveState(next, false); err != nil {
+		if err := e.records.save(next, stateFile, false); err != nil {
 			e.log.Error("cannot record the state", "operation", next.GetId(), "error", err.Error())
 		}
 	}
@@ -178,9 +182,9 @@ func (e *engine) finish(o *trackedOperation, result *proto.Operation) {
 	result = gproto.CloneOf(result)
 	result.Id, result.Kind, result.StartTime, result.EndTime = before.GetId(), before.GetKind(), before.GetStartTime(), timestamppb.Now()
 	bare := withoutOutputs(result)
-	if err := errors.Join(e.records.saveResult(result), e.records.saveState(bare, true)); err != nil {
+	if err := errors.Join(e.records.save(result, resultFile, true), e.records.save(bare, stateFile, true)); err != nil {
 		e.log.Error("cannot record the result; it is kept in memory", "operation", result.GetId(), "error", err.Error())
-		o.keepResult(result)
+		o.unsaved.Store(result)
 	}
 	e.log.Info("operation ended", "operation", result.GetId(), "state", result.GetState().String(), "failure", result.GetFailure().String(),
 		"duration", result.GetEndTime().AsTime().Sub(result.GetStartTime().AsTime()).Round(time.Millisecond).String())
@@ -206,14 +210,15 @@ func (e *engine) cancelOperation(id string) (*proto.Operation, error) {
 	return known.snapshot(), nil
 }
 
-// busy returns the id of the operation that is not done; empty when there is none.
-func (e *engine) busy() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.current == nil {
-		return ""
+// occupied says why neither an operation nor a source can be taken now, nil when they can. e.mu is held.
+func (e *engine) occupied() error {
+	switch {
+	case e.closing:
+		return status.Error(codes.Unavailable, "the agent is stopping")
+	case e.current != nil:
+		return proto.Refuse(proto.ReasonBusy, fmt.Sprintf("operation %s is not done", e.current.snapshot().GetId()))
 	}
-	return e.current.snapshot().GetId()
+	return nil
 }
 
 // idle returns for how long there was no operation; 0 while there is one.
@@ -224,13 +229,6 @@ func (e *engine) idle() time.Duration {
 		return 0
 	}
 	return time.Since(e.ended)
-}
-
-// stopping reports whether the agent is about to end.
-func (e *engine) stopping() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.closing
 }
 
 // shutdown refuses new operations, asks the current one to stop gracefully, and waits for its end, which is before the given

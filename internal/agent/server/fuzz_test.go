@@ -118,7 +118,7 @@ func FuzzPush(f *testing.F) {
 		var stored bytes.Buffer
 		accepted, err := s.receiveHeader(stream)
 		if err == nil {
-			err = writeArchive(stream, accepted, &stored)
+			err = writeChunks(stream, accepted, &stored, "archive")
 		}
 		if err == nil && (at != 0 || int64(len(content)) != size || !bytes.Equal(stored.Bytes(), content) || digest.Digest(announced).Algorithm().FromBytes(content) != digest.Digest(announced)) {
 			t.Fatalf("took %q for %d bytes of %s", stored.Bytes(), size, announced)

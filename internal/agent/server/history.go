@@ -24,7 +24,7 @@ func (e *engine) restore(id string) *proto.Operation {
 	if !errors.Is(err, fs.ErrNotExist) {
 		e.log.Warn("ignored an unusable result", "operation", id, "error", err.Error())
 	}
-	recorded, err := e.records.state(id)
+	recorded, err := e.records.read(id, stateFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		e.removeRecord(id)
@@ -37,7 +37,7 @@ func (e *engine) restore(id string) *proto.Operation {
 	}
 	lost := interrupted(recorded)
 	// A disk that is full must not keep the agent from starting; the next agent comes to the same conclusion.
-	if err := e.records.saveState(lost, true); err != nil {
+	if err := e.records.save(lost, stateFile, true); err != nil {
 		e.log.Error("cannot record the state", "operation", id, "error", err.Error())
 	}
 	return lost
@@ -85,7 +85,7 @@ func (e *engine) get(id string) (*proto.Operation, error) {
 	if current.GetState() != proto.OperationState_OPERATION_STATE_SUCCEEDED {
 		return current, nil
 	}
-	if kept := known.keptResult(); kept != nil {
+	if kept := known.unsaved.Load(); kept != nil {
 		return kept, nil
 	}
 	result, err := e.records.result(id)

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,6 +17,8 @@ import (
 type trackedOperation struct {
 	// cancel asks the operation to end, for the reason given. The first reason counts.
 	cancel context.CancelCauseFunc
+	// unsaved is the result when it could not be written to the disk.
+	unsaved atomic.Pointer[proto.Operation]
 
 	mu sync.Mutex
 	// current has no outputs. It is replaced, never modified, so that watchers can read it without the lock.
@@ -24,8 +27,6 @@ type trackedOperation struct {
 	changed chan struct{}
 	// ended is closed when current is final.
 	ended chan struct{}
-	// unsaved is the result that could not be written to the disk.
-	unsaved *proto.Operation
 }
 
 // track wraps the operation as it is now.
@@ -65,20 +66,6 @@ func (o *trackedOperation) replace(next *proto.Operation) {
 	if next.GetState().Final() {
 		close(o.ended)
 	}
-}
-
-// keepResult holds a result in memory that could not be written to the disk.
-func (o *trackedOperation) keepResult(result *proto.Operation) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.unsaved = result
-}
-
-// keptResult returns what keepResult was given.
-func (o *trackedOperation) keptResult() *proto.Operation {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.unsaved
 }
 
 // advanced returns current with the progress that the runner reported. The state only ever moves forward, and not to

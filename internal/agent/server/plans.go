@@ -74,11 +74,7 @@ func (p *plans) receive(stream grpc.ClientStreamingServer[proto.PushPlanRequest,
 	if err != nil {
 		return status.Errorf(codes.Internal, "prepare for the plan: %v", err)
 	}
-	chunks := func() ([]byte, error) {
-		message, err := stream.Recv()
-		return message.GetChunk(), err
-	}
-	err = writeChunks(chunks, digest.Digest(header.GetDigest()), header.GetSize(), file, "plan")
+	err = writeChunks(stream, header, file, "plan")
 	if closed := file.Close(); err == nil && closed != nil {
 		err = status.Errorf(codes.Internal, "store the plan: %v", closed)
 	}

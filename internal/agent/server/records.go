@@ -45,11 +45,6 @@ func openRecords(agent *os.Root) (*records, error) {
 	return &records{root: root}, nil
 }
 
-// close releases the directory.
-func (r *records) close() {
-	_ = r.root.Close()
-}
-
 // ids lists the operations that have a directory.
 func (r *records) ids() ([]string, error) {
 	dir, err := r.root.Open(".")
@@ -75,19 +70,11 @@ func (r *records) create(operation *proto.Operation) error {
 	if err := r.remove(operation.GetId()); err != nil {
 		return err
 	}
-	return r.saveState(operation, true)
+	return r.save(operation, stateFile, true)
 }
 
-// saveState records the operation without its outputs. durable makes it survive a crash of the machine as well.
-func (r *records) saveState(operation *proto.Operation, durable bool) error {
-	return r.save(operation, stateFile, durable)
-}
-
-// saveResult records the final operation with its outputs. It survives a crash of the machine.
-func (r *records) saveResult(operation *proto.Operation) error {
-	return r.save(operation, resultFile, true)
-}
-
+// save records the operation, without its outputs in stateFile, and the final one with them in resultFile. durable makes it survive a crash
+// of the machine as well.
 func (r *records) save(operation *proto.Operation, name string, durable bool) error {
 	content, err := protojson.Marshal(operation)
 	if err != nil {
@@ -114,11 +101,7 @@ func (r *records) result(id string) (*proto.Operation, error) {
 	return operation, err
 }
 
-// state reads the operation as it was recorded last. The error is fs.ErrNotExist when there is none.
-func (r *records) state(id string) (*proto.Operation, error) {
-	return r.read(id, stateFile)
-}
-
+// read reads the operation as it was recorded last in the file. The error is fs.ErrNotExist when there is none.
 func (r *records) read(id, name string) (*proto.Operation, error) {
 	content, err := file.ReadIn(r.root, path.Join(id, name), maxRecordSize)
 	if err != nil {

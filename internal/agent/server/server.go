@@ -93,7 +93,7 @@ func (s *Server) open() (err error) {
 
 // Close releases the directory. Serve has to have ended.
 func (s *Server) Close() error {
-	s.records.close()
+	_ = s.records.root.Close()
 	return s.root.Close()
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/opencontainers/go-digest"
 	_ "github.com/opencontainers/go-digest/blake3" // source-controller may use it for artifact digests
@@ -55,9 +56,8 @@ type sources struct {
 	// receiving is held while a source arrives.
 	receiving sync.Mutex
 
-	mu sync.Mutex
-	// present is the digest of the source; empty while there is none to rely on.
-	present string
+	// present is the digest of the source, a string; empty while there is none to rely on.
+	present atomic.Value
 }
 
 // openSources takes over the source that an earlier agent left in the directory of the agent.
@@ -76,7 +76,7 @@ func openSources(root *os.Root, options *Options) (*sources, error) {
 		}
 	}
 	s.shared = Shared(dir, s.workspace)
-	s.present = readMarker(root)
+	s.present.Store(readMarker(root))
 	if err := s.tidy(); err != nil {
 		return nil, err
 	}
@@ -85,15 +85,7 @@ func openSources(root *os.Root, options *Options) (*sources, error) {
 
 // digest returns the digest of the source; empty when there is none.
 func (s *sources) digest() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.present
-}
-
-func (s *sources) setDigest(digest string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.present = digest
+	return s.present.Load().(string)
 }
 
 // use keeps the source as it is until release; false when it is being replaced or is in use.
@@ -108,13 +100,13 @@ func (s *sources) release() {
 
 // replace makes the unpacked incoming tree the source. The caller has called use.
 func (s *sources) replace(digest string) error {
-	s.setDigest("")
+	s.present.Store("")
 	for _, step := range s.swap(digest) {
 		if err := step(); err != nil {
 			return fmt.Errorf("replace the source: %w", err)
 		}
 	}
-	s.setDigest(digest)
+	s.present.Store(digest)
 	return nil
 }
 
@@ -127,7 +119,7 @@ func (s *sources) swap(digest string) []func() error {
 		func() error { return ignoreMissing(s.root.Rename(sourceName, oldName)) },
 		func() error { return s.root.Rename(incomingTree, sourceName) },
 		func() error { s.carryDependencies(); return nil },
-		func() error { return writeMarker(s.root, digest) },
+		func() error { return file.WriteIn(s.root, markerName, []byte(digest+"\n"+bootID()+"\n"), false) },
 	}
 }
 
@@ -168,11 +160,6 @@ func readMarker(root *os.Root) string {
 		return ""
 	}
 	return text
-}
-
-// writeMarker says that the source is complete.
-func writeMarker(root *os.Root, digest string) error {
-	return file.WriteIn(root, markerName, []byte(digest+"\n"+bootID()+"\n"), false)
 }
 
 // bootID identifies this boot of the machine; it is empty where the system does not tell.

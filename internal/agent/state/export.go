@@ -49,7 +49,7 @@ func ReadFacts(path string) (*Facts, error) {
 func (f *Facts) readMember(decoder *json.Decoder, key string) error {
 	switch key {
 	case "resources":
-		return eachItem(decoder, func() error {
+		return each(decoder, '[', func() error {
 			f.Resources++
 			return skipValue(decoder)
 		})
@@ -108,12 +108,8 @@ func eachMember(decoder *json.Decoder, visit func(key string) error) error {
 	})
 }
 
-// eachItem calls visit for each item of the array that comes next; visit reads the item. null counts as empty.
-func eachItem(decoder *json.Decoder, visit func() error) error {
-	return each(decoder, '[', visit)
-}
-
-// each reads what comes next, from the delimiter that opens it to the one that closes it.
+// each calls visit for each item of what comes next, an array or an object by its opening delimiter; visit reads the item. null counts as
+// empty.
 func each(decoder *json.Decoder, opening json.Delim, visit func() error) error {
 	token, err := decoder.Token()
 	if err != nil || token == nil {

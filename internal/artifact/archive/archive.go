@@ -11,6 +11,7 @@ package archive
 
 import (
 	"archive/tar"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -44,16 +45,11 @@ type Limits struct {
 
 // WithDefaults returns the limits with the defaults filled in.
 func (l Limits) WithDefaults() Limits {
-	if l.MaxDownloadSize <= 0 {
-		l.MaxDownloadSize = 100 << 20
+	return Limits{
+		MaxDownloadSize: cmp.Or(max(l.MaxDownloadSize, 0), 100<<20),
+		MaxUnpackedSize: cmp.Or(max(l.MaxUnpackedSize, 0), 512<<20),
+		MaxEntries:      cmp.Or(max(l.MaxEntries, 0), 100_000),
 	}
-	if l.MaxUnpackedSize <= 0 {
-		l.MaxUnpackedSize = 512 << 20
-	}
-	if l.MaxEntries <= 0 {
-		l.MaxEntries = 100_000
-	}
-	return l
 }
 
 // Check reads the archive to its end and reports whether Unpack would accept it. Errors wrap ErrTooLarge or ErrInvalid

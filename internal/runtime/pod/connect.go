@@ -46,8 +46,7 @@ func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace
 		return known.client, nil
 	}
 	certificate, err := r.certificate(ctx, workspace)
-	var conflict *conflictError
-	if apierrors.IsNotFound(err) || errors.As(err, &conflict) {
+	if _, conflicts := errors.AsType[*conflictError](err); conflicts || apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("connect to workspace %s: %w (%w)", key, runtime.ErrNoAgent, err)
 	}
 	if err != nil {

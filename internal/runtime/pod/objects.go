@@ -99,15 +99,13 @@ func refusalStatus(err error) *runtime.Status {
 	if err == nil {
 		return nil
 	}
-	var invalid *podspec.InvalidError
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*podspec.InvalidError](err); ok {
 		return &runtime.Status{
 			Failing: true, Stalled: true, Reason: autov1alpha1.PodTemplateInvalidReason,
 			Message: "the pod of the workspace cannot be made; change the workspace: " + quote(invalid.Error()),
 		}
 	}
-	var conflict *conflictError
-	if errors.As(err, &conflict) {
+	if conflict, ok := errors.AsType[*conflictError](err); ok {
 		if conflict.ending {
 			return &runtime.Status{Reason: autov1alpha1.DeletingReason, Message: conflict.message, RetryAfter: conflictInterval}
 		}

@@ -144,8 +144,7 @@ func (r *Runtime) askAgent(ctx context.Context, t *tracker, workspace *autov1alp
 	if err == nil {
 		info, err = agent.GetInfo(asking)
 	}
-	var failed *client.Error
-	if errors.As(err, &failed) && failed.Code == codes.Unauthenticated {
+	if failed, ok := errors.AsType[*client.Error](err); ok && failed.Code == codes.Unauthenticated {
 		// The token may have been revoked before its time.
 		r.tokens.Drop(credentials.Audience(workspace.Namespace, workspace.Name))
 	}

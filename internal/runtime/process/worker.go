@@ -196,11 +196,9 @@ func (s *supervisor) fail(ctx context.Context, words string, offset int64) {
 		s.set(phaseFailed)
 		s.runtime.events.Add(s.key)
 	})
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(delay):
 		s.update(ctx, func() { s.set(phaseStarting) })
 	}
 }
