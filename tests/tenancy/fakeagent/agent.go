@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"path"
 	"strings"
 	"sync"
@@ -25,7 +26,7 @@ import (
 const (
 	modeInfo    = "info"    // GetInfo answers with millions of empty operations
 	modeHang    = "hang"    // no call is answered
-	modeFlap    = "flap"    // every other call fails, and states change a thousand times per second
+	modeFlap    = "flap"    // half of the calls fail, and states change a thousand times per second
 	modeMessage = "message" // the message of an operation has 15 MiB
 	modeChanges = "changes" // the changes of an operation are counted under two million names
 	modeOutputs = "outputs" // an operation has two million outputs
@@ -57,23 +58,20 @@ func newAgent(mode string, options map[string]string) *agent {
 }
 
 // called counts the call, and prints the name of the method the first time: whoever attacks shows with it that the agent was called. It
-// returns the name, and how many calls there were.
-func (a *agent) called(fullMethod string) (method string, calls int) {
-	method = path.Base(fullMethod)
+// returns the name.
+func (a *agent) called(fullMethod string) string {
+	method := path.Base(fullMethod)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.calls[method]++; a.calls[method] == 1 {
 		fmt.Println("CALLED", method)
 	}
-	for _, count := range a.calls {
-		calls += count
-	}
-	return method, calls
+	return method
 }
 
 // intercept is where calls fail, hang, or get an answer of another kind.
 func (a *agent) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	method, call := a.called(info.FullMethod)
+	method := a.called(info.FullMethod)
 	switch a.mode {
 	case modeThief:
 		a.theft.Do(func() { go a.steal(tokenOf(ctx)) })
@@ -83,7 +81,7 @@ func (a *agent) intercept(ctx context.Context, request any, info *grpc.UnaryServ
 	case modeTrailer:
 		return nil, status.Error(codes.Internal, strings.Repeat("x", 8<<20))
 	case modeFlap:
-		if call%2 == 0 {
+		if rand.IntN(2) == 0 {
 			return nil, status.Error(codes.Unavailable, "flapping")
 		}
 	}
@@ -109,7 +107,7 @@ func (a *agent) intercept(ctx context.Context, request any, info *grpc.UnaryServ
 
 // interceptStream is the same for streams.
 func (a *agent) interceptStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	method, _ := a.called(info.FullMethod)
+	method := a.called(info.FullMethod)
 	if a.mode == modeLargest {
 		stream = &largestStream{stream, method}
 	}
