@@ -89,7 +89,7 @@ func TestTenants(t *testing.T) {
 	limits := watchController(ctx, t, g)
 	means := &pressure.Tenant{Client: tenant.client, Namespace: attackerName, Image: image.Reference}
 	serveFromTenant(ctx, g, means)
-	registry, err = ociregistry.Start(ctx, system.Cluster.ControlPlane)
+	means.Registry, err = ociregistry.Start(ctx, system.Cluster.ControlPlane)
 	g.Expect(err).NotTo(HaveOccurred())
 
 	t.Run("attacks", func(t *testing.T) {

@@ -1,7 +1,6 @@
 package tenancy_test
 
 import (
-	"archive/tar"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
 )
 
 // maxObject is about the size of the largest object that the API server takes.
@@ -91,9 +91,8 @@ var sizeAttacks = []attack{
 		does: "writes a Program of 1 MiB, and a Program that is nested a hundred levels deep",
 		sees: "`Succeeded` or `ProgramInvalid`, in a short time",
 		run: func(a *attacker) {
-			large := &pulumiv1.Program{ObjectMeta: a.meta()}
-			large.Program.Outputs = jsonValues(map[string]any{"x": strings.Repeat("x", maxObject-10<<10)})
-			a.create(large)
+			large, err := a.means.LargeProgram(a.ctx, a.name)
+			a.Expect(err).NotTo(HaveOccurred())
 			deep := &pulumiv1.Program{ObjectMeta: a.meta()}
 			deep.Name += "-deep"
 			deep.Program.Outputs = map[string]apiextensionsv1.JSON{"x": nested(100)}
@@ -141,15 +140,8 @@ var sizeAttacks = []attack{
 		does: "writes 256 patterns in `sourcePaths`, each with 200 repetitions of `**/*`, for an artifact with 5,000 files",
 		sees: "`SpecInvalid`, Stalled: patterns are matched in the background, with a limit on the effort.",
 		run: func(a *attacker) {
-			a.publish(func(w *tar.Writer) {
-				for i := range 5000 {
-					a.file(w, tar.Header{Name: fmt.Sprint(strings.Repeat("d/", 60), "file-", i)}, nil)
-				}
-			}, refusal{reasons: []string{pulumiv1.SpecInvalidReason}, says: "the patterns take too long", stalled: true}, func(spec *pulumiv1.StackSpec) {
-				for i := range 256 {
-					spec.SourcePaths = append(spec.SourcePaths, strings.Repeat("**/*/", 200)+fmt.Sprint(i))
-				}
-			})
+			want := refusal{reasons: []string{pulumiv1.SpecInvalidReason}, says: "the patterns take too long", stalled: true}
+			a.publish(pressure.DeepFiles, want, func(spec *pulumiv1.StackSpec) { spec.SourcePaths = pressure.Patterns() })
 		},
 	},
 	{
