@@ -108,7 +108,7 @@ var crowdAttacks = []attack{
 		run: func(a *attacker) {
 			a.Expect(a.means.ArtifactTarpits(a.ctx, a.name, 10)).To(Succeed())
 			a.expectAny(10, notFetched)
-			a.expectRequested("/tarpit/")
+			a.expectRequested("/tarpit/artifact/")
 		},
 	},
 	{

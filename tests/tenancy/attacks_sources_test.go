@@ -152,7 +152,7 @@ var forgeryAttacks = []attack{
 		run: func(a *attacker) {
 			a.forge(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifact{ObjectMeta: a.meta()},
 				"http://"+webHost+"/redirect/"+strings.TrimPrefix(a.victim.url, "http://"), a.victim.digest,
-				refusal{reasons: []string{pulumiv1.ArtifactFetchFailedReason}, says: "redirected, which is refused"})
+				refusal{reasons: []string{pulumiv1.ArtifactFetchFailedReason}, says: "redirected to another host"})
 			a.expectRequested("/redirect/" + strings.TrimPrefix(a.victim.url, "http://"))
 		},
 	},

@@ -87,7 +87,7 @@ func (t *Tenant) GitReferences(ctx context.Context, name string, count int) erro
 func (t *Tenant) ArtifactTarpits(ctx context.Context, name string, count int) error {
 	return t.each(ctx, name, count, func(stack *pulumiv1.Stack, i int) error {
 		stack.Spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: sourcev1.ExternalArtifactKind, Name: stack.Name}}
-		return t.Publish(ctx, stack.Name, fmt.Sprintf("http://%s/tarpit/%d", t.Web, i), "sha256:"+strings.Repeat("0", 64))
+		return t.Publish(ctx, stack.Name, fmt.Sprintf("http://%s/tarpit/artifact/%d", t.Web, i), "sha256:"+strings.Repeat("0", 64))
 	})
 }
 
