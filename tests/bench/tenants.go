@@ -14,14 +14,15 @@ import (
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/images"
 	"github.com/stack-controller/stack-controller/tests/measure"
+	"github.com/stack-controller/stack-controller/tests/ociregistry"
 	"github.com/stack-controller/stack-controller/tests/podstage"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
 )
 
 const (
-	// victimName and greedyName are the namespaces of two tenants.
-	victimName, greedyName = "tenant-victim", "tenant-greedy"
+	// victimName and greedyName are the namespaces of two tenants. The greedy one has another one.
+	victimName, greedyName, otherName = "tenant-victim", "tenant-greedy", "tenant-greedy-other"
 	// crowd is how many Stacks the greedy tenant has, beside all else.
 	crowd = 1000
 	// pressureTime bounds how long it takes until all of it is there.
@@ -37,7 +38,7 @@ func (b *podBench) tenants(ctx context.Context) error {
 	if err := b.deploy(ctx, app, named(stack, app.Name)); err != nil {
 		return err
 	}
-	greedy, err := b.greedyTenant(ctx)
+	greedy, other, err := b.greedyTenant(ctx)
 	if err != nil {
 		return err
 	}
@@ -47,36 +48,48 @@ func (b *podBench) tenants(ctx context.Context) error {
 		return err
 	}
 	quiet.print(b.out, "one commit, quiet")
-	beside, err := b.besidePressure(ctx, victim, greedy)
+	beside, err := b.besidePressure(ctx, victim, greedy, other)
 	if err != nil {
 		return err
 	}
-	beside.print(b.out, fmt.Sprintf("one commit, beside another tenant's %d Stacks, tarpits, bombs and agents", crowd))
+	beside.print(b.out, fmt.Sprintf("one commit, beside another tenant's %d Stacks, tarpits, bombs, archives and agents", crowd))
 	ratio := beside.rollout.Median().Seconds() / quiet.rollout.Median().Seconds()
 	fmt.Fprintf(b.out, "ratio to quiet: of a commit %.2f, of a bare update %.2f\n", ratio, beside.bare.Median().Seconds()/quiet.bare.Median().Seconds())
 	b.limits.Check("commit → succeeded beside a greedy tenant, beside a quiet system", ratio, maxTenantsRatio)
 	return b.controllerMemory(ctx)
 }
 
-// greedyTenant has a namespace and a web server.
-func (b *podBench) greedyTenant(ctx context.Context) (*pressure.Tenant, error) {
+// greedyTenant has a namespace with a web server, a registry, and another namespace.
+func (b *podBench) greedyTenant(ctx context.Context) (greedy, other *pressure.Tenant, err error) {
 	image, err := images.Program(ctx, "tests/tenancy/fakeagent", nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := b.system.Cluster.LoadImage(ctx, image.Tar); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: greedyName, Labels: b.system.NamespaceLabels}}
-	if err := b.system.Client.Create(ctx, namespace); err != nil {
-		return nil, fmt.Errorf("create the namespace of a tenant: %w", err)
-	}
-	tenant, err := b.tenantClient(ctx, greedyName)
+	registry, err := ociregistry.Start(ctx, b.system.Cluster.ControlPlane)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	greedy := &pressure.Tenant{Client: tenant, Namespace: greedyName, Image: image.Reference}
-	return greedy, greedy.Serve(ctx)
+	tenants := map[string]*pressure.Tenant{}
+	for _, name := range []string{greedyName, otherName} {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: b.system.NamespaceLabels}}
+		if err := b.system.Client.Create(ctx, namespace); err != nil {
+			return nil, nil, fmt.Errorf("create the namespace of a tenant: %w", err)
+		}
+		client, err := b.tenantClient(ctx, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		tenants[name] = &pressure.Tenant{Client: client, Namespace: name, Image: image.Reference, Registry: registry}
+	}
+	greedy, other = tenants[greedyName], tenants[otherName]
+	if err := greedy.Serve(ctx); err != nil {
+		return nil, nil, err
+	}
+	other.Web = greedy.Web
+	return greedy, other, nil
 }
 
 // tenantClient is the client of somebody who may do everything in the namespace. The administrator's is none of the kind: the API server
@@ -103,11 +116,11 @@ func (b *podBench) tenantClient(ctx context.Context, namespace string) (client.C
 }
 
 // besidePressure measures commits, and who uses the machine, while the tenant does all he can.
-func (b *podBench) besidePressure(ctx context.Context, victim subject, greedy *pressure.Tenant) (measured *measurements, err error) {
+func (b *podBench) besidePressure(ctx context.Context, victim subject, greedy, other *pressure.Tenant) (measured *measurements, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	begun, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- greedy.All(ctx, crowd, func() { close(begun) }) }()
+	go func() { ended <- greedy.All(ctx, crowd, func() { close(begun) }, other) }()
 	select {
 	case <-begun:
 	case err := <-ended:

@@ -27,7 +27,8 @@ const introduction = `# RBAC
 
 This page lists each permission that [config/rbac](../config/rbac) grants to the controller, why the controller needs it, and what
 fails without it. A [test](../tests/rbac/rights_test.go) removes the permissions of each row on a real API server, and checks the last
-column, in the [long suite](../CONTRIBUTING.md#tests). No permission is granted without a row, and none with ` + "`*`" + `.
+column, in the [long suite](../CONTRIBUTING.md#tests). Unless the row says otherwise, a running controller sends the requests there. No
+permission is granted without a row, and none with ` + "`*`" + `.
 
 With [config/namespaced](../config/namespaced), and in the chart with ` + "`controller.watchAllNamespaces=false`" + `, all permissions are in a
 Role and apply only to the namespace of the controller. Agents in workspace pods need no permissions.
@@ -50,11 +51,19 @@ func TestTableOfRightsIsUpToDate(t *testing.T) {
 				if group == "" {
 					group = "core"
 				}
-				fmt.Fprintf(&page, "| %s | `%s` | %s | %s | %s |\n", group, row.resource, strings.Join(row.verbs, ", "), row.why, row.without)
+				fmt.Fprintf(&page, "| %s | `%s` | %s | %s | %s |\n", group, row.resource, strings.Join(row.verbs, ", "), row.why, row.without+sentBy(row))
 			}
 		}
 	}
 	pages.Keep(t, "docs/rbac.md", page.String(), updateCommand, *updateDocs)
+}
+
+// sentBy says who sends the request in the test when it is not the controller.
+func sentBy(r row) string {
+	if byHand[r.resource] == "" {
+		return ""
+	}
+	return " The test sends this request itself. " + byHand[r.resource]
 }
 
 // A new right needs a row, and a row a right.

@@ -176,8 +176,13 @@ func (p *play) removeUpdate() {
 // editStack gives the Stack another image.
 func (p *play) editStack() {
 	p.currentUpdate()
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"workspaceTemplate":{"spec":{"image":"two"}}}}`))
-	p.Expect(p.client.Patch(p.t.Context(), &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "app"}}, patch)).To(Succeed())
+	p.patchStack(`{"spec":{"workspaceTemplate":{"spec":{"image":"two"}}}}`)
+}
+
+func (p *play) patchStack(patch string) {
+	p.t.Helper()
+	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "app"}}
+	p.Expect(p.client.Patch(p.t.Context(), stack, client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
 }
 
 // newPod makes what the StatefulSet controller would, of a StatefulSet that it has looked at.
@@ -205,12 +210,15 @@ func (p *play) createOutputs() {
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(update, autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind))}}}))
 }
 
-// repeatEvent sends the request with which an event is counted.
+// repeatEvent has the controller say the same of a Stack twice.
 func (p *play) repeatEvent() {
-	clientset, err := kubernetes.NewForConfig(p.config)
-	p.Expect(err).NotTo(HaveOccurred())
-	_, err = clientset.CoreV1().Events(p.namespace).Patch(p.t.Context(), "event", types.StrategicMergePatchType, []byte(`{"count":2}`), metav1.PatchOptions{})
-	p.say(err)
+	p.stack(func(spec *pulumiv1.StackSpec) { spec.ProjectRepo, spec.Branch = "file:///app", "main" })
+	p.Eventually(func(g Gomega) {
+		events := &corev1.EventList{}
+		g.Expect(p.client.List(p.t.Context(), events, client.InNamespace(p.namespace))).To(Succeed())
+		g.Expect(events.Items).To(ContainElement(And(HaveField("InvolvedObject.Name", "app"), HaveField("Type", corev1.EventTypeWarning))))
+	}).Should(Succeed())
+	p.patchStack(`{"spec":{"backend":"file:///tmp"}}`)
 }
 
 // requestToken sends the request for a token that is meant for an agent.

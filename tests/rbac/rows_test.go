@@ -21,6 +21,13 @@ func (r row) rights() []right {
 	return all
 }
 
+// byHand are the rights whose request the test sends itself, with the identity of the controller, by the resource: why the controller does not.
+var byHand = map[string]string{
+	"workspaces/rpc":     "The question is asked by agents, and not by the controller.",
+	"updates/finalizers": "Without nodes no operation has outputs.",
+	tokenResource:        "The controller requests a token when it has connected to an agent. Without nodes there is none.",
+}
+
 var (
 	read = []string{"list", "watch"}
 	rows = []row{

@@ -1,9 +1,12 @@
 package tenancy_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,8 +31,10 @@ const (
 	attackerName = "attacker"
 	// crowdName is where the attacker has more objects than anybody needs, and servers that hang: they hold up their own namespace.
 	crowdName = "attacker-crowd"
-	// agentsName is where the attacker has agents of his own: hanging ones hold up calls to all others of their namespace.
+	// agentsName is where the attacker has agents of his own.
 	agentsName = "attacker-agents"
+	// hangingName is where he has those that hang: they hold up calls to all others of their namespace.
+	hangingName = "attacker-hanging"
 )
 
 // settleTime is how long a refusal has to last.
@@ -40,7 +45,8 @@ type attack struct {
 	name string
 	// promise is that of tests/security which the attack is on.
 	promise string
-	// does is what the attacker does, sees what comes of it.
+	// does is what the attacker does, sees what comes of it. It names each reason, code or field that the attack may show, of which the attack
+	// records what it found with saw: all of them have to be found, or with "or" in it one of them.
 	does, sees string
 	// in is the namespace, when it is not attackerName. Who keeps the controller busy holds up his own namespace.
 	in  string
@@ -58,6 +64,10 @@ type attacker struct {
 	means *pressure.Tenant
 	// name is that of the attack; objects that it creates have it, too.
 	name string
+	// created is how many numbered objects there are.
+	created int
+	// seen is what the attack has shown, in the words of the page.
+	seen map[string]bool
 }
 
 // attacks are all attacks, in the order of the page.
@@ -74,12 +84,12 @@ func TestTenants(t *testing.T) {
 	g.Expect(system.Cluster.LoadImage(ctx, image.Tar)).To(Succeed())
 	giveFluxRoles(ctx, g)
 	victim := newVictim(t)
-	tenant := newTenant(ctx, g, attackerName, crowdName, agentsName)
+	tenant := newTenant(ctx, g, attackerName, crowdName, agentsName, hangingName)
 	tenant.expectRights(ctx, g, victimName)
 	limits := watchController(ctx, t, g)
 	means := &pressure.Tenant{Client: tenant.client, Namespace: attackerName, Image: image.Reference}
 	serveFromTenant(ctx, g, means)
-	registry, err = ociregistry.Start(ctx, system.Cluster.ControlPlane)
+	means.Registry, err = ociregistry.Start(ctx, system.Cluster.ControlPlane)
 	g.Expect(err).NotTo(HaveOccurred())
 
 	t.Run("attacks", func(t *testing.T) {
@@ -94,11 +104,13 @@ func TestTenants(t *testing.T) {
 				t.Parallel()
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
-				a := &attacker{WithT: NewWithT(t), t: t, ctx: ctx, tenant: tenant, victim: victim, means: means, name: attack.name}
+				a := &attacker{WithT: NewWithT(t), t: t, ctx: ctx, tenant: tenant, victim: victim, means: means, name: attack.name,
+					seen: map[string]bool{}}
 				if attack.in != "" {
 					a.means = a.in(attack.in)
 				}
 				attack.run(a)
+				a.expectAsWritten(attack.sees)
 			})
 		}
 	})
@@ -119,6 +131,35 @@ func TestEveryAttackHasANameOfItsOwn(t *testing.T) {
 		g.Expect(attack.promise).NotTo(BeEmpty(), attack.name)
 	}
 	g.Expect(len(names)).To(BeNumerically(">=", 40))
+}
+
+// stalled is what the page says of a condition Stalled.
+const stalled = "Stalled"
+
+// saw records what anybody sees of the attack: a reason of a condition, a code, a field, or stalled.
+func (a *attacker) saw(terms ...string) {
+	for _, term := range terms {
+		a.seen[term] = true
+	}
+}
+
+// term is a word of the page about what is seen.
+var term = regexp.MustCompile("`([A-Za-z0-9]+)`|" + stalled)
+
+// expectAsWritten checks that the page says what was seen, and that what it says was seen.
+func (a *attacker) expectAsWritten(sees string) {
+	a.t.Helper()
+	a.Expect(a.seen).NotTo(BeEmpty(), "the attack does not show what comes of it")
+	written := map[string]bool{}
+	for _, found := range term.FindAllStringSubmatch(sees, -1) {
+		written[cmp.Or(found[1], found[0])] = true
+	}
+	for what := range a.seen {
+		a.Expect(written).To(HaveKey(what), "the page does not say what was seen")
+	}
+	if !strings.Contains(sees, " or ") {
+		a.Expect(a.seen).To(HaveLen(len(written)), "the page says what was not seen: %q", sees)
+	}
 }
 
 // meta is the name of the attack in its namespace.
@@ -150,10 +191,11 @@ func (a *attacker) createStack(changes ...func(*pulumiv1.StackSpec)) *pulumiv1.S
 	return stack
 }
 
-// numbered creates a Stack under the name of the attack and a number.
-func (a *attacker) numbered(i int, stack *pulumiv1.Stack) *pulumiv1.Stack {
+// numbered creates a Stack under the name of the attack and the next number.
+func (a *attacker) numbered(stack *pulumiv1.Stack) *pulumiv1.Stack {
 	a.t.Helper()
-	stack.Name += fmt.Sprint("-", i)
+	stack.Name += fmt.Sprint("-", a.created)
+	a.created++
 	a.create(stack)
 	return stack
 }
@@ -219,7 +261,7 @@ func await[T client.Object](a *attacker, object T, assertions func(g Gomega, obj
 
 // refusal is what a Stack says that is not run.
 type refusal struct {
-	// reasons are those of the condition Ready, of which one is expected; any when there are none.
+	// reasons are those of the condition Ready, of which one is expected. There has to be one: any Stack says something.
 	reasons []string
 	// says is in its message.
 	says string
@@ -230,43 +272,59 @@ type refusal struct {
 // expectRefused waits until the Stack says why it is not run, and checks that it stays so and that it was never run. It returns the message.
 func (a *attacker) expectRefused(stack *pulumiv1.Stack, want refusal) string {
 	a.t.Helper()
+	a.Expect(want.reasons).NotTo(BeEmpty(), "a refusal has a reason")
 	notRun := func(g Gomega) {
 		g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(stack), stack)).To(Succeed())
 		g.Expect(apimeta.IsStatusConditionTrue(stack.Status.Conditions, meta.ReadyCondition)).To(BeFalse(), "%+v", stack.Status.Conditions)
 		g.Expect(stack.Status.Outputs).To(BeEmpty())
 		g.Expect(stack.Status.LastAppliedRevision).To(BeEmpty())
 	}
-	message := ""
+	reason, message := "", ""
 	a.eventually(func(g Gomega) {
 		notRun(g)
 		ready := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
 		g.Expect(ready).NotTo(BeNil())
 		g.Expect(ready.Status).To(Equal(metav1.ConditionFalse), "%+v", stack.Status.Conditions)
-		if len(want.reasons) > 0 {
-			g.Expect(want.reasons).To(ContainElement(ready.Reason), ready.Message)
-		}
+		g.Expect(want.reasons).To(ContainElement(ready.Reason), ready.Message)
 		g.Expect(ready.Message).To(ContainSubstring(want.says))
 		g.Expect(apimeta.IsStatusConditionTrue(stack.Status.Conditions, meta.StalledCondition)).To(Equal(want.stalled), "%+v", stack.Status.Conditions)
-		message = ready.Message
+		reason, message = ready.Reason, ready.Message
 	})
+	a.sawRefusal(reason, want)
 	a.Consistently(notRun).WithContext(a.ctx).WithTimeout(settleTime).WithPolling(settleTime / 3).Should(Succeed())
 	a.Expect(len(message)).To(BeNumerically("<=", 4<<10), "a message is bounded")
 	return message
 }
 
-// expectUpdateRefused waits until the Update says why it is not run, or failed, and checks that it did not succeed. It returns what it says.
-func (a *attacker) expectUpdateRefused(update *autov1alpha1.Update) string {
+// sawRefusal records the reason of a Stack that is not run.
+func (a *attacker) sawRefusal(reason string, want refusal) {
+	a.saw(reason)
+	if want.stalled {
+		a.saw(stalled)
+	}
+}
+
+// expectUpdateRefused waits until the Update says, with one of the reasons, why it is not run, or failed, and checks that it does not
+// run. It returns what it says.
+func (a *attacker) expectUpdateRefused(update *autov1alpha1.Update, reasons ...string) string {
 	a.t.Helper()
 	check := func(g Gomega) {
 		g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(update), update)).To(Succeed())
 		g.Expect(update.Status.State).NotTo(Or(Equal(autov1alpha1.UpdateStateRunning), Equal(autov1alpha1.UpdateStateSucceeded)))
 	}
+	reason := ""
 	a.eventually(func(g Gomega) {
 		check(g)
-		progressing := apimeta.FindStatusCondition(update.Status.Conditions, autov1alpha1.UpdateProgressing)
-		g.Expect(progressing).NotTo(BeNil())
-		g.Expect(progressing.Reason).NotTo(BeElementOf("ArtifactPending", "WorkspaceNotReady", "Queued"), progressing.Message)
+		decides := autov1alpha1.UpdateProgressing
+		if update.HasFailed() {
+			decides = autov1alpha1.UpdateFailed
+		}
+		condition := apimeta.FindStatusCondition(update.Status.Conditions, decides)
+		g.Expect(condition).NotTo(BeNil())
+		g.Expect(reasons).To(ContainElement(condition.Reason), "%+v", update.Status)
+		reason = condition.Reason
 	})
+	a.saw(reason)
 	a.Consistently(check).WithContext(a.ctx).WithTimeout(settleTime).WithPolling(settleTime / 3).Should(Succeed())
 	return fmt.Sprintf("%+v", update.Status)
 }
@@ -275,4 +333,5 @@ func (a *attacker) expectUpdateRefused(update *autov1alpha1.Update) string {
 func (a *attacker) expectForbidden(err error) {
 	a.t.Helper()
 	a.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+	a.saw(string(metav1.StatusReasonForbidden))
 }

@@ -5,11 +5,15 @@ import (
 	"strings"
 
 	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -25,83 +29,88 @@ var agentAttacks = []attack{
 	{
 		name: "agent-floods-info", promise: "agents", in: agentsName,
 		does: "answers `GetInfo` with 16 MiB of empty operations",
-		sees: "The workspace of the attacker fails. The controller rejects the answer before it decodes it.",
-		run:  fakeAgent("info"),
+		sees: "`WorkspaceNotReady` or `NotReadyInProgress`: the controller rejects the answer before it decodes it.",
+		run:  fakeAgent("info", notStarted, "GetInfo"),
 	},
 	{
-		name: "agent-hangs", promise: "agents", in: agentsName,
+		name: "agent-hangs", promise: "agents", in: hangingName,
 		does: "accepts every call and never answers",
-		sees: "The Stack of the attacker waits. No worker of the controller waits with it.",
-		run:  fakeAgent("hang"),
+		sees: "`WorkspaceNotReady` or `NotReadyInProgress`. No worker of the controller waits with the Stack.",
+		run:  fakeAgent("hang", notStarted, "GetInfo"),
 	},
 	{
 		name: "agent-flaps", promise: "agents", in: agentsName,
-		does: "fails every other call, and changes the state of its operation a thousand times per second",
-		sees: "The Stack of the attacker stays in progress.",
-		run:  fakeAgent("flap"),
+		does: "fails half of the calls, and changes the state of its operation a thousand times per second",
+		sees: "`WorkspaceNotReady`, `NotReadyInProgress` or `TransientFailure`: the Stack of the attacker does not become ready.",
+		run:  fakeAgent("flap", waiting, "GetInfo", "StartOperation"),
 	},
 	{
 		name: "agent-long-message", promise: "agents", in: agentsName,
 		does: "answers with an operation whose message has 15 MiB",
-		sees: "The answer is rejected or shortened. The status stays small.",
-		run:  fakeAgent("message"),
+		sees: "`WorkspaceNotReady`, `NotReadyInProgress`, `TransientFailure`, `UpdateInterrupted`, `RetryingAfterFailure` or `UpdateFailed`. The answer is rejected, and the status stays small.",
+		run:  fakeAgent("message", failing, "StartOperation"),
 	},
 	{
 		name: "agent-many-changes", promise: "agents", in: agentsName,
 		does: "counts the changes of an operation under two million names",
-		sees: "The answer is rejected or shortened. The status stays small.",
-		run:  fakeAgent("changes"),
+		sees: "`WorkspaceNotReady`, `NotReadyInProgress`, `TransientFailure`, `UpdateInterrupted`, `RetryingAfterFailure` or `UpdateFailed`. The answer is rejected, and the status stays small.",
+		run:  fakeAgent("changes", failing, "StartOperation"),
 	},
 	{
 		name: "agent-many-outputs", promise: "agents", in: agentsName,
 		does: "answers with two million outputs",
-		sees: "The answer is rejected, or the outputs are not stored. The status stays small.",
-		run:  fakeAgent("outputs"),
+		sees: "`WorkspaceNotReady`, `NotReadyInProgress`, `TransientFailure`, `UpdateInterrupted`, `RetryingAfterFailure` or `UpdateFailed`. The answer is rejected, and the status stays small.",
+		run:  fakeAgent("outputs", failing, "GetOperation"),
 	},
 	{
 		name: "agent-endless-stream", promise: "agents", in: agentsName,
 		does: "sends the largest possible message to a watch again and again",
-		sees: "The watch ends. The Stack of the attacker waits.",
-		run:  fakeAgent("stream"),
+		sees: "`WorkspaceNotReady`, `NotReadyInProgress` or `TransientFailure`. The watch ends at the first message.",
+		run:  fakeAgent("stream", waiting, "WatchOperation"),
 	},
 	{
 		name: "agent-long-error", promise: "agents", in: agentsName,
 		does: "fails every call with an error of 8 MiB",
-		sees: "The error is shortened.",
-		run:  fakeAgent("trailer"),
+		sees: "`WorkspaceNotReady` or `NotReadyInProgress`, with a short message",
+		run:  fakeAgent("trailer", notStarted, "GetInfo"),
 	},
 	{
 		name: "agent-lies", promise: "agents", in: agentsName,
 		does: "answers with invalid times, states, names, counts and outputs, and never forgets an operation",
-		sees: "The status of the attacker's objects contains shortened values.",
-		run:  fakeAgent("lie"),
+		sees: "`WorkspaceNotReady`, `NotReadyInProgress`, `TransientFailure`, `UpdateInterrupted`, `RetryingAfterFailure`, `UpdateFailed` or `ProcessingCompleted`, with shortened values",
+		run:  fakeAgent("lie", append([]string{pulumiv1.ProcessingCompletedReason}, failing...), "StartOperation", "GetOperation"),
 	},
 	{
 		name: "agent-never-ends", promise: "agents", in: agentsName,
 		does: "lets its operation run forever",
-		sees: "The Stack of the attacker stays in progress.",
-		run:  fakeAgent("running"),
+		sees: "`WorkspaceNotReady`, `NotReadyInProgress` or `TransientFailure`. The Stack of the attacker stays in progress.",
+		run:  fakeAgent("running", waiting, "WatchOperation"),
 	},
 	{
-		name: "agent-reads-nothing", promise: "fairness", in: agentsName,
+		name: "agent-reads-nothing", promise: "fairness", in: hangingName,
 		does: "never reads the source that is sent to it",
-		sees: "The delivery is stopped. Deliveries to other tenants are not delayed.",
-		run:  fakeAgent("tarpit"),
+		sees: "`WorkspaceNotReady`, `NotReadyInProgress` or `TransientFailure`. The delivery is stopped. Deliveries to other tenants are not delayed.",
+		run:  fakeAgent("tarpit", waiting, "PushSource"),
+	},
+	{
+		name: "agent-largest-answers", promise: "agents", in: agentsName,
+		does: "answers each call of an operation with the largest message that the controller takes; those to other methods are tried without a cluster",
+		sees: "`ProcessingCompleted`, `NotReadyInProgress` or `TransientFailure`. The status stays small.",
+		run: fakeAgent("largest", []string{pulumiv1.ProcessingCompletedReason, pulumiv1.NotReadyInProgressReason, autov1alpha1.UpdateTransientFailureReason},
+			"GetInfo", "PushSource", "StartOperation", "WatchOperation", "GetOperation", "ForgetOperation"),
 	},
 	{
 		name: "agent-steals-token", promise: "agents",
 		does: "uses the token of the controller to call the API server and the victim's agent",
-		sees: "The API server answers 401, and the agent `Unauthenticated`. The token is only valid for this workspace.",
+		sees: "`401` from the API server, and `Unauthenticated` from the agent. The token is only valid for this workspace.",
 		run: func(a *attacker) {
 			_, err := a.means.Agent(a.ctx, a.name, "thief", corev1.EnvVar{Name: "FAKE_TARGET", Value: a.victim.agent})
 			a.Expect(err).NotTo(HaveOccurred())
 			results := a.results(attackerName, a.agentPod(), autov1alpha1.PulumiContainerName)
-			a.eventually(func(g Gomega) {
-				results = a.results(attackerName, a.agentPod(), autov1alpha1.PulumiContainerName)
-				g.Expect(results).To(HaveKey("end"))
-			})
-			a.Expect(results).To(And(HaveKeyWithValue("token", "true"), HaveKeyWithValue("secrets", HavePrefix("401")),
-				HaveKeyWithValue("reviews", HavePrefix("401")), HaveKeyWithValue("agent", "Unauthenticated")))
+			a.Expect(results).To(HaveKeyWithValue("token", "true"))
+			a.sawCode(results, "secrets", "401")
+			a.sawCode(results, "reviews", "401")
+			a.sawCode(results, "agent", codes.Unauthenticated.String())
 		},
 	},
 }
@@ -113,24 +122,39 @@ func (a *attacker) in(namespace string) *pressure.Tenant {
 	return &means
 }
 
-// fakeAgent runs a Stack with an agent in the mode, and checks that its status keeps to the bounds, whatever the agent says.
-func fakeAgent(mode string) func(*attacker) {
+// Reasons of a Stack whose agent misbehaves.
+var (
+	// notStarted are those of one whose agent does not tell what it is.
+	notStarted = []string{pulumiv1.NotReadyInProgressReason, pulumiv1.WorkspaceNotReadyReason}
+	// waiting are those of one whose operation does not begin, or does not end.
+	waiting = append([]string{autov1alpha1.UpdateTransientFailureReason}, notStarted...)
+	// failing are those of one whose operation fails.
+	failing = append([]string{pulumiv1.UpdateInterruptedReason, pulumiv1.RetryingAfterFailureReason, pulumiv1.UpdateFailedReason}, waiting...)
+)
+
+// fakeAgent runs a Stack with an agent in the mode, and checks that the controller called the methods, that the Stack has one of the
+// reasons, and that its status keeps to the bounds, whatever the agent says.
+func fakeAgent(mode string, reasons []string, methods ...string) func(*attacker) {
 	return func(a *attacker) {
 		stack, err := a.means.Agent(a.ctx, a.name, mode)
 		a.Expect(err).NotTo(HaveOccurred())
-		a.awaitAgent(agentsName)
+		a.awaitAgent(a.means.Namespace)
+		a.expectCalled(methods...)
 		check := func(g Gomega) {
 			g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(stack), stack)).To(Succeed())
-			g.Expect(stack.Status.Conditions).NotTo(BeEmpty())
+			ready := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
+			g.Expect(ready).NotTo(BeNil())
+			g.Expect(reasons).To(ContainElement(ready.Reason), ready.Message)
 			expectBounded(g, stack.Status)
 			workspace := &autov1alpha1.Workspace{}
 			g.Expect(client.IgnoreNotFound(a.client.Get(a.ctx, client.ObjectKeyFromObject(stack), workspace))).To(Succeed())
 			expectBounded(g, workspace.Status)
 			updates := &autov1alpha1.UpdateList{}
-			g.Expect(a.client.List(a.ctx, updates, client.InNamespace(agentsName), client.MatchingLabels{pulumiv1.StackNameLabel: a.name})).To(Succeed())
+			g.Expect(a.client.List(a.ctx, updates, client.InNamespace(a.means.Namespace), client.MatchingLabels{pulumiv1.StackNameLabel: a.name})).To(Succeed())
 			for i := range updates.Items {
 				expectBounded(g, updates.Items[i].Status)
 			}
+			a.saw(ready.Reason)
 		}
 		a.eventually(check)
 		a.Consistently(check).WithContext(a.ctx).WithTimeout(4 * settleTime).WithPolling(settleTime / 3).Should(Succeed())
@@ -143,6 +167,11 @@ func expectBounded(g Gomega, status any) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(len(content)).To(BeNumerically("<", maxStatus))
 	g.Expect(string(content)).NotTo(ContainSubstring(strings.Repeat("x", 8<<10)))
+	// Those of the agent that lies. Names of outputs are as long as they like, within the limit of all outputs.
+	for _, name := range []string{"k", "p", "u", "v"} {
+		g.Expect(string(content)).NotTo(ContainSubstring(strings.Repeat(name, 1<<10)))
+	}
+	g.Expect(string(content)).NotTo(Or(ContainSubstring("javascript:"), ContainSubstring(`\u001b`)))
 }
 
 // identityAttacks call the victim's agent.
@@ -153,7 +182,7 @@ var identityAttacks = []attack{
 		sees: "`Unauthenticated`",
 		run: func(a *attacker) {
 			a.create(a.means.Pod(a.name, "call", a.victim.agent))
-			a.Expect(a.results(attackerName, a.name, "tool")).To(HaveKeyWithValue("agent", "Unauthenticated"))
+			a.sawCode(a.results(attackerName, a.name, "tool"), "agent", codes.Unauthenticated.String())
 		},
 	},
 	{
@@ -161,7 +190,7 @@ var identityAttacks = []attack{
 		does: "calls the victim's agent with a token of their own service account for the API server",
 		sees: "`Unauthenticated`",
 		run: func(a *attacker) {
-			a.Expect(a.callVictim(&corev1.ServiceAccountTokenProjection{Path: "token"})).To(HaveKeyWithValue("agent", "Unauthenticated"))
+			a.sawCode(a.callVictim(&corev1.ServiceAccountTokenProjection{Path: "token"}), "agent", codes.Unauthenticated.String())
 		},
 	},
 	{
@@ -170,13 +199,13 @@ var identityAttacks = []attack{
 		sees: "`PermissionDenied`: the audience is correct, but only the controller is allowed.",
 		run: func(a *attacker) {
 			audience := credentials.Audience(victimName, victimName)
-			a.Expect(a.callVictim(&corev1.ServiceAccountTokenProjection{Path: "token", Audience: audience})).To(HaveKeyWithValue("agent", "PermissionDenied"))
+			a.sawCode(a.callVictim(&corev1.ServiceAccountTokenProjection{Path: "token", Audience: audience}), "agent", codes.PermissionDenied.String())
 		},
 	},
 	{
 		name: "right-to-use-workspaces", promise: "agent-access",
 		does: "creates a Role with `use` of `workspaces/rpc`, in their own namespace and in that of the victim",
-		sees: "The API server rejects both. No one can grant permissions that they do not have.",
+		sees: "`Forbidden`: the API server rejects both. No one can grant permissions that they do not have.",
 		run: func(a *attacker) {
 			for _, namespace := range []string{attackerName, victimName} {
 				a.expectForbidden(a.client.Create(a.ctx, &rbacv1.Role{ObjectMeta: inNamespace(namespace, a.name), Rules: []rbacv1.PolicyRule{{

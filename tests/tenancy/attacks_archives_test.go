@@ -2,24 +2,16 @@ package tenancy_test
 
 import (
 	"archive/tar"
-	"bytes"
-	"compress/gzip"
-	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/ociregistry"
+	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
 )
-
-// registry is the attacker's: source-controller publishes the layers of an OCIRepository as they were pushed.
-var registry *ociregistry.Registry
 
 // Refusals of an archive.
 var (
@@ -34,9 +26,7 @@ var archiveAttacks = []attack{
 		does: "publishes an artifact of 1 MB that unpacks to 1.1 GiB",
 		sees: "`ArtifactTooLarge`, Stalled",
 		run: func(a *attacker) {
-			a.publish(func(w *tar.Writer) {
-				a.file(w, tar.Header{Name: "Pulumi.yaml", Size: 1100 << 20}, io.LimitReader(zeros{}, 1100<<20))
-			}, tooLarge)
+			a.publish(pressure.Bomb, tooLarge)
 		},
 	},
 	{
@@ -44,11 +34,7 @@ var archiveAttacks = []attack{
 		does: "publishes an artifact with 120,000 empty files",
 		sees: "`ArtifactTooLarge`, Stalled",
 		run: func(a *attacker) {
-			a.publish(func(w *tar.Writer) {
-				for i := range 120_000 {
-					a.file(w, tar.Header{Name: fmt.Sprint("file-", i)}, nil)
-				}
-			}, tooLarge)
+			a.publish(pressure.TooManyFiles, tooLarge)
 		},
 	},
 	{
@@ -56,20 +42,22 @@ var archiveAttacks = []attack{
 		does: "publishes an artifact with a file at `../../etc/passwd`",
 		sees: "`ArtifactUnusable`, Stalled",
 		run: func(a *attacker) {
-			a.publish(func(w *tar.Writer) {
+			a.publish(func(w *tar.Writer) error {
 				a.file(w, tar.Header{Name: "../../etc/passwd", Size: 4}, strings.NewReader("root"))
+				return nil
 			}, unusable)
 		},
 	},
 	{
 		name: "archive-links", promise: "archives",
 		does: "publishes an artifact with links to files outside of it",
-		sees: "`ArtifactUnusable`, Stalled, or the links are left out. No file outside of the artifact is read.",
+		sees: "`ArtifactUnusable`, Stalled: hard links are refused, and symbolic links left out. No file outside of the artifact is read.",
 		run: func(a *attacker) {
-			a.publish(func(w *tar.Writer) {
+			a.publish(func(w *tar.Writer) error {
 				a.file(w, tar.Header{Name: "Pulumi.yaml", Typeflag: tar.TypeSymlink, Linkname: "/var/run/secrets/kubernetes.io/serviceaccount/token"}, nil)
 				a.file(w, tar.Header{Name: "hard", Typeflag: tar.TypeLink, Linkname: "../../../etc/passwd"}, nil)
-			}, refusal{})
+				return nil
+			}, unusable)
 		},
 	},
 	{
@@ -77,9 +65,10 @@ var archiveAttacks = []attack{
 		does: "publishes an artifact with a device and a pipe",
 		sees: "`ArtifactUnusable`, Stalled",
 		run: func(a *attacker) {
-			a.publish(func(w *tar.Writer) {
+			a.publish(func(w *tar.Writer) error {
 				a.file(w, tar.Header{Name: "zero", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 5}, nil)
 				a.file(w, tar.Header{Name: "pipe", Typeflag: tar.TypeFifo}, nil)
+				return nil
 			}, unusable)
 		},
 	},
@@ -88,8 +77,9 @@ var archiveAttacks = []attack{
 		does: "publishes an artifact with a file in hundreds of thousands of nested directories, with a path of 900 KiB",
 		sees: "`ArtifactUnusable` or `ArtifactTooLarge`, Stalled, with a short message",
 		run: func(a *attacker) {
-			a.publish(func(w *tar.Writer) {
+			a.publish(func(w *tar.Writer) error {
 				a.file(w, tar.Header{Name: strings.Repeat("x/", 450<<10) + "x", Format: tar.FormatPAX}, nil)
+				return nil
 			}, refusal{reasons: []string{pulumiv1.ArtifactUnusableReason, pulumiv1.ArtifactTooLargeReason}, stalled: true})
 		},
 	},
@@ -103,15 +93,6 @@ var archiveAttacks = []attack{
 	},
 }
 
-// zeros is a reader of them without an end.
-type zeros struct{}
-
-// Read implements io.Reader.
-func (zeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
-}
-
 // file writes an entry of a tarball.
 func (a *attacker) file(w *tar.Writer, header tar.Header, content io.Reader) {
 	header.Mode = 0o644
@@ -123,25 +104,15 @@ func (a *attacker) file(w *tar.Writer, header tar.Header, content io.Reader) {
 }
 
 // publish publishes a tarball and expects that a Stack of it is refused.
-func (a *attacker) publish(write func(*tar.Writer), want refusal) {
+func (a *attacker) publish(write func(*tar.Writer) error, want refusal, changes ...func(*pulumiv1.StackSpec)) {
 	a.t.Helper()
-	var content bytes.Buffer
-	compressed, err := gzip.NewWriterLevel(&content, gzip.BestSpeed)
+	content, err := pressure.Tarball(write)
 	a.Expect(err).NotTo(HaveOccurred())
-	tarball := tar.NewWriter(compressed)
-	write(tarball)
-	a.Expect(tarball.Close()).To(Succeed())
-	a.Expect(compressed.Close()).To(Succeed())
-	a.publishBytes(content.Bytes(), want)
+	a.publishBytes(content, want, changes...)
 }
 
-func (a *attacker) publishBytes(content []byte, want refusal) {
+func (a *attacker) publishBytes(content []byte, want refusal, changes ...func(*pulumiv1.StackSpec)) {
 	a.t.Helper()
-	_, err := registry.Push(a.ctx, a.name, "latest", ociregistry.Artifact{Layers: []ociregistry.Layer{{MediaType: ociregistry.ContentType, Content: content}}})
-	a.Expect(err).NotTo(HaveOccurred())
-	a.create(&sourcev1.OCIRepository{ObjectMeta: a.meta(), Spec: sourcev1.OCIRepositorySpec{
-		URL: registry.URL(a.name), Insecure: true, Interval: metav1.Duration{Duration: time.Hour}, Reference: &sourcev1.OCIRepositoryRef{Tag: "latest"},
-		LayerSelector: &sourcev1.OCILayerSelector{MediaType: ociregistry.ContentType, Operation: sourcev1.OCILayerCopy},
-	}})
-	a.expectRefused(a.createStack(fromFlux(sourcev1.OCIRepositoryKind, "", a.name)), want)
+	a.Expect(a.means.PublishArchive(a.ctx, a.name, content)).To(Succeed())
+	a.expectRefused(a.createStack(append(changes, fromFlux(sourcev1.OCIRepositoryKind, "", a.name))...), want)
 }

@@ -3,9 +3,15 @@ package tenancy_test
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -17,37 +23,62 @@ import (
 // pressTime is how long an attack goes on that only costs time.
 const pressTime = 20 * time.Second
 
+// mostWakes is how often a Stack may be reconciled in that time: a hundred times at once, and then twice per second.
+const mostWakes = 100 + int(pressTime/(500*time.Millisecond)) + 10
+
+// noSource is what a Stack says whose source does not exist.
+var noSource = refusal{reasons: []string{pulumiv1.SourceNotFoundReason}, says: "does not exist"}
+
 // crowdAttacks want all of the controller for themselves.
 var crowdAttacks = []attack{
 	{
 		name: "stacks-without-number", promise: "fairness", in: crowdName,
 		does: "creates a thousand Stacks in one namespace, whose sources do not exist",
-		sees: "Each Stack is reconciled. Stacks in other namespaces do not wait for them.",
+		sees: "`SourceNotFound`: each Stack is reconciled. Stacks in other namespaces do not wait for them.",
 		run: func(a *attacker) {
 			a.Expect(a.means.Crowd(a.ctx, *manyStacks)).To(Succeed())
 			last := &pulumiv1.Stack{ObjectMeta: inNamespace(crowdName, fmt.Sprint("crowd-", *manyStacks-1))}
-			await(a, last, func(g Gomega, stack *pulumiv1.Stack) { g.Expect(stack.Status.Conditions).NotTo(BeEmpty()) })
+			a.expectState(last, noSource)
 		},
 	},
 	{
 		name: "requests-without-an-end", promise: "fairness", in: crowdName,
 		does: "requests reconciliations of a Stack as fast as the API server allows",
-		sees: "The Stack is reconciled at a limited rate.",
+		sees: "`lastHandledReconcileAt` changes at a limited rate.",
 		run: func(a *attacker) {
 			ctx, cancel := context.WithTimeout(a.ctx, pressTime)
 			defer cancel()
-			a.Expect(a.means.Request(ctx, a.createStack(fromProgram("none")))).To(Succeed())
+			// The status of one that is suspended has each request that a reconcile saw.
+			stack := a.createStack(func(spec *pulumiv1.StackSpec) { spec.Suspend = true })
+			handled := a.count(&pulumiv1.StackList{}, stack, func(object client.Object) string {
+				return object.(*pulumiv1.Stack).Status.LastHandledReconcileAt
+			})
+			a.Expect(a.means.Request(ctx, stack)).To(Succeed())
+			a.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(stack), stack)).To(Succeed())
+			requested, err := strconv.Atoi(stack.Annotations[meta.ReconcileRequestAnnotation])
+			a.Expect(err).NotTo(HaveOccurred())
+			a.Expect(requested).To(BeNumerically(">", mostWakes), "too few to be limited")
+			a.Expect(handled()).To(And(BeNumerically(">", 1), BeNumerically("<=", mostWakes)), "of %d requests", requested)
+			a.saw("lastHandledReconcileAt")
 		},
 	},
 	{
 		name: "source-that-alternates", promise: "fairness", in: crowdName,
 		does: "switches the status of an ExternalArtifact between two artifacts as fast as the API server allows",
-		sees: "The Stack is reconciled at a limited rate.",
+		sees: "`ArtifactFetchFailed`. The Stack is reconciled at a limited rate.",
 		run: func(a *attacker) {
 			ctx, cancel := context.WithTimeout(a.ctx, pressTime)
 			defer cancel()
-			a.createStack(fromFlux(sourcev1.ExternalArtifactKind, "", a.name))
+			stack := a.createStack(fromFlux(sourcev1.ExternalArtifactKind, "", a.name))
+			source := &sourcev1.ExternalArtifact{ObjectMeta: stack.ObjectMeta}
+			version := func(object client.Object) string { return object.GetResourceVersion() }
+			published, written := a.count(&sourcev1.ExternalArtifactList{}, source, version), a.count(&pulumiv1.StackList{}, stack, version)
 			a.Expect(a.means.Alternate(ctx, a.name)).To(Succeed())
+			// Beside the status, the finalizer is written once.
+			a.Expect(written()).To(And(BeNumerically(">", 1), BeNumerically("<=", mostWakes+1)))
+			a.Expect(published()).To(BeNumerically(">", mostWakes), "too few to be limited")
+			a.expectState(stack, notFetched)
+			a.expectRequested("/page/0", "/page/1")
 		},
 	},
 	{
@@ -56,32 +87,36 @@ var crowdAttacks = []attack{
 		sees: "`SourceUnavailable` after a timeout. The repositories of other tenants are checked meanwhile.",
 		run: func(a *attacker) {
 			a.Expect(a.means.GitTarpits(a.ctx, a.name, 30)).To(Succeed())
+			a.expectAny(30, unavailable("in time"))
+			a.expectRequested("/tarpit/" + a.name)
 		},
 	},
 	{
 		name: "git-references-without-an-end", promise: "sizes", in: agentsName,
 		does: "follows ten git repositories with an endless list of references",
-		sees: "`SourceUnavailable` or another error. The controller matches references while it reads them, and limits the size of the answer.",
+		sees: "`SourceUnavailable` or `ArtifactTooLarge`. The controller matches references while it reads them, and limits the size of the answer.",
 		run: func(a *attacker) {
 			a.Expect(a.means.GitReferences(a.ctx, a.name, 10)).To(Succeed())
-			a.expectRefused(&pulumiv1.Stack{ObjectMeta: inNamespace(a.means.Namespace, a.name+"-9")}, refusal{})
+			a.expectAny(10, refusal{reasons: []string{pulumiv1.SourceUnavailableReason, pulumiv1.ArtifactTooLargeReason}})
+			a.expectRequested("/references/" + a.name)
 		},
 	},
 	{
 		name: "artifact-tarpits", promise: "fairness", in: crowdName,
 		does: "publishes ten ExternalArtifacts on a web server that sends one byte per second",
-		sees: "The download is rejected, or stopped because it is too slow. Other tenants have their own share of workers.",
+		sees: "`ArtifactFetchFailed`: the download is stopped because it is too slow. Other tenants have their own share of workers.",
 		run: func(a *attacker) {
 			a.Expect(a.means.ArtifactTarpits(a.ctx, a.name, 10)).To(Succeed())
-			last := &pulumiv1.Stack{ObjectMeta: inNamespace(a.means.Namespace, a.name+"-9")}
-			await(a, last, func(g Gomega, stack *pulumiv1.Stack) { g.Expect(stack.Status.Conditions).NotTo(BeEmpty()) })
+			a.expectAny(10, notFetched)
+			a.expectRequested("/tarpit/artifact/")
 		},
 	},
 	{
 		name: "owner-of-everything", promise: "fairness", in: crowdName,
 		does: "creates and deletes Stacks that depend on each other, as fast as possible",
-		sees: "The Stacks are created and deleted. Other tenants are not affected.",
+		sees: "`NotFound`: the Stacks are created and deleted. Other tenants are not affected.",
 		run: func(a *attacker) {
+			var stacks []*pulumiv1.Stack
 			for i := range 40 {
 				stack := a.newStack(fromProgram("none"))
 				stack.Name += fmt.Sprint("-", i)
@@ -89,7 +124,64 @@ var crowdAttacks = []attack{
 				stack.Spec.DependsOn = []meta.DependencyReference{{Name: fmt.Sprint(a.name, "-", (i+39)%40)}}
 				a.create(stack)
 				a.Expect(client.IgnoreNotFound(a.client.Delete(a.ctx, stack))).To(Succeed())
+				stacks = append(stacks, stack)
 			}
+			for _, stack := range stacks {
+				a.eventually(func(g Gomega) {
+					g.Expect(apierrors.IsNotFound(a.client.Get(a.ctx, client.ObjectKeyFromObject(stack), stack))).To(BeTrue(), "%+v", stack.Status)
+				})
+			}
+			a.saw(string(metav1.StatusReasonNotFound))
 		},
 	},
+}
+
+// count counts how many values something of an object takes, until it is asked.
+func (a *attacker) count(list client.ObjectList, object client.Object, value func(client.Object) string) (counted func() int) {
+	a.t.Helper()
+	watched, err := a.client.Watch(a.ctx, list, client.InNamespace(object.GetNamespace()), client.MatchingFields{"metadata.name": object.GetName()})
+	a.Expect(err).NotTo(HaveOccurred())
+	values, ended := map[string]bool{}, make(chan struct{})
+	go func() {
+		defer close(ended)
+		for event := range watched.ResultChan() {
+			if changed, ok := event.Object.(client.Object); ok {
+				values[value(changed)] = true
+			}
+		}
+	}()
+	return func() int {
+		watched.Stop()
+		<-ended
+		return len(values)
+	}
+}
+
+// expectAny waits until one of the numbered Stacks of the attack is refused: they wait for each other.
+func (a *attacker) expectAny(count int, want refusal) {
+	a.t.Helper()
+	reason := ""
+	a.eventually(func(g Gomega) {
+		stacks := &pulumiv1.StackList{}
+		g.Expect(a.client.List(a.ctx, stacks, client.InNamespace(a.means.Namespace))).To(Succeed())
+		own, says := 0, []string{}
+		for i := range stacks.Items {
+			if !strings.HasPrefix(stacks.Items[i].Name, a.name+"-") {
+				continue
+			}
+			own++
+			ready := apimeta.FindStatusCondition(stacks.Items[i].Status.Conditions, meta.ReadyCondition)
+			if ready == nil {
+				continue
+			}
+			g.Expect(ready.Status).NotTo(Equal(metav1.ConditionTrue))
+			if slices.Contains(want.reasons, ready.Reason) && strings.Contains(ready.Message, want.says) {
+				reason = ready.Reason
+			}
+			says = append(says, ready.Message)
+		}
+		g.Expect(own).To(Equal(count))
+		g.Expect(reason).NotTo(BeEmpty(), "%q", says)
+	})
+	a.sawRefusal(reason, want)
 }

@@ -52,11 +52,13 @@ var nameAttacks = []attack{
 	{
 		name: "workspace-in-the-way", promise: "names",
 		does: "creates a Workspace with the name of their Stack, without an owner, and with its own program and credentials",
-		sees: "The Stack reports that it does not own the Workspace, and does not change it.",
+		sees: "`WorkspaceFailed`, Stalled: the Stack does not own the Workspace, and does not change it.",
 		run: func(a *attacker) {
 			workspace := a.newWorkspace()
 			a.newProgram()
-			a.expectRefused(a.createStack(fromProgram(a.name)), refusal{says: a.name, stalled: true})
+			a.expectRefused(a.createStack(fromProgram(a.name)), refusal{
+				reasons: []string{pulumiv1.WorkspaceFailedReason}, says: a.name, stalled: true,
+			})
 			after := &autov1alpha1.Workspace{}
 			a.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(workspace), after)).To(Succeed())
 			a.Expect(after.Generation).To(Equal(workspace.Generation))
@@ -65,7 +67,7 @@ var nameAttacks = []attack{
 	{
 		name: "names-that-are-shortened", promise: "names",
 		does: "gives a Workspace the name that a longer name has after it is shortened",
-		sees: "Both have their own objects. A name that looks like a shortened name gets its own hash.",
+		sees: "`ownerReferences`: both have their own objects. A name that looks like a shortened name gets its own hash.",
 		run: func(a *attacker) {
 			long := &autov1alpha1.Workspace{ObjectMeta: inNamespace(attackerName, strings.Repeat("long-", 12)+"name")}
 			a.create(long)
@@ -82,12 +84,13 @@ var nameAttacks = []attack{
 				g.Expect(setsOf(set, short.UID)).To(And(HaveLen(1), Not(ContainElement(first))))
 				g.Expect(setsOf(set, long.UID)).To(ConsistOf(first))
 			})
+			a.saw("ownerReferences")
 		},
 	},
 	{
 		name: "owner-in-other-namespace", promise: "names",
 		does: "makes the victim's Stack the owner of an Update",
-		sees: "The Update does not run. An owner in another namespace does not count.",
+		sees: "`NotFound` or `WorkspaceNotFound`: an owner in another namespace does not count, and the garbage collector deletes the Update.",
 		run: func(a *attacker) {
 			stack := &pulumiv1.Stack{}
 			a.Expect(system.Client.Get(a.ctx, a.victim.app.Key(), stack)).To(Succeed())
@@ -98,18 +101,27 @@ var nameAttacks = []attack{
 			update.OwnerReferences = owners
 			update.Labels = map[string]string{pulumiv1.StackNameLabel: victimName, pulumiv1.ComponentLabel: pulumiv1.ComponentStack}
 			a.create(update)
-			// The garbage collector removes it: its owner does not exist in this namespace.
+			reason := ""
 			a.eventually(func(g Gomega) {
 				err := a.client.Get(a.ctx, client.ObjectKeyFromObject(update), update)
-				g.Expect(err != nil || len(update.Status.Conditions) > 0).To(BeTrue())
+				g.Expect(client.IgnoreNotFound(err)).To(Succeed())
+				if err != nil {
+					reason = string(metav1.StatusReasonNotFound)
+					return
+				}
+				progressing := apimeta.FindStatusCondition(update.Status.Conditions, autov1alpha1.UpdateProgressing)
+				g.Expect(progressing).NotTo(BeNil())
+				g.Expect(progressing.Reason).To(Equal(autov1alpha1.UpdateWorkspaceNotFoundReason))
+				reason = progressing.Reason
 			})
+			a.saw(reason)
 			a.Expect(update.Status.State).To(BeEmpty())
 		},
 	},
 	{
 		name: "forged-labels", promise: "names",
 		does: "creates a pod and a Service with the labels and annotations of the victim's Workspace",
-		sees: "Nothing. Labels select objects, but only owners count.",
+		sees: "They get no `ownerReferences`, and the Workspace of the victim does not change: labels select objects, but only owners count.",
 		run: func(a *attacker) {
 			labels := map[string]string{
 				autov1alpha1.ComponentLabel: autov1alpha1.ComponentWorkspace, autov1alpha1.WorkspaceNameLabel: victimName,
@@ -124,12 +136,23 @@ var nameAttacks = []attack{
 				object.SetAnnotations(map[string]string{autov1alpha1.WorkspaceNameLabel: victimName, "auto.pulumi.com/applied-hash": "x"})
 				a.create(object)
 			}
+			check := func(g Gomega) {
+				for _, object := range []client.Object{&corev1.Pod{ObjectMeta: pod.ObjectMeta}, &corev1.Service{ObjectMeta: service.ObjectMeta}} {
+					uid := object.GetUID()
+					g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+					g.Expect(object.GetUID()).To(Equal(uid))
+					g.Expect(object.GetOwnerReferences()).To(BeEmpty())
+				}
+			}
+			a.Consistently(check).WithContext(a.ctx).WithTimeout(settleTime).WithPolling(settleTime / 3).Should(Succeed())
+			a.saw("ownerReferences")
+			a.victim.expectUnharmed(a.ctx, a.WithT)
 		},
 	},
 	{
 		name: "rights-in-other-namespace", promise: "references",
 		does: "binds roles and creates objects in the victim's namespace",
-		sees: "The API server rejects them.",
+		sees: "`Forbidden`",
 		run: func(a *attacker) {
 			for _, object := range []client.Object{
 				&rbacv1.RoleBinding{ObjectMeta: inNamespace(victimName, a.name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"}},
@@ -146,15 +169,25 @@ var nameAttacks = []attack{
 	{
 		name: "finalizer-of-its-own", promise: "fairness", in: crowdName,
 		does: "deletes Stacks that have a finalizer of the attacker",
-		sees: "The Stacks stay. Other tenants are not affected.",
+		sees: "`deletionTimestamp`: the Stacks stay, without the finalizer of the controller. Other tenants are not affected.",
 		run: func(a *attacker) {
+			const finalizer = "example.com/never"
+			var stacks []*pulumiv1.Stack
 			for i := range 20 {
 				stack := a.newStack(fromProgram("none"))
 				stack.Name += fmt.Sprint("-", i)
-				stack.Finalizers = []string{"example.com/never"}
+				stack.Finalizers = []string{finalizer}
 				a.create(stack)
 				a.Expect(a.client.Delete(a.ctx, stack)).To(Succeed())
+				stacks = append(stacks, stack)
 			}
+			for _, stack := range stacks {
+				await(a, stack, func(g Gomega, stack *pulumiv1.Stack) {
+					g.Expect(stack.DeletionTimestamp).NotTo(BeNil())
+					g.Expect(stack.Finalizers).To(ConsistOf(finalizer))
+				})
+			}
+			a.saw("deletionTimestamp")
 		},
 	},
 }
@@ -182,4 +215,5 @@ func (a *attacker) expectNameConflict() {
 		g.Expect(ready.Message).To(ContainSubstring(a.name + "-workspace"))
 	}
 	await(a, workspace, check)
+	a.saw(autov1alpha1.NameConflictReason)
 }

@@ -2,10 +2,10 @@ package tenancy_test
 
 import (
 	"fmt"
-	"strings"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
@@ -18,19 +18,21 @@ var networkAttacks = []attack{
 	{
 		name: "git-metadata-service", promise: "network",
 		does: "uses the metadata service of a cloud, in several notations, as a git repository",
-		sees: "The address is rejected, and no request is sent.",
+		sees: "`SourceUnavailable`: the address is rejected, and no request is sent.",
 		run: func(a *attacker) {
-			a.expectURLsRefused("http://169.254.169.254/latest/meta-data", "http://[fd00:ec2::254]/latest", "http://[::ffff:169.254.169.254]/latest",
-				"http://0xa9fea9fe/latest", "http://2852039166/latest")
+			a.expectURLsRefused(unavailable(addressRefused),
+				"http://169.254.169.254/latest/meta-data", "http://[fd00:ec2::254]/latest", "http://[::ffff:169.254.169.254]/latest")
+			// To the controller these are names, which nobody has.
+			a.expectURLsRefused(unavailable(""), "http://0xa9fea9fe/latest", "http://2852039166/latest")
 		},
 	},
 	{
 		name: "git-loopback", promise: "network",
 		does: "uses the controller's own ports as a git repository",
-		sees: "The address is rejected. No message contains any metrics.",
+		sees: "`SourceUnavailable`: the address is rejected. No message contains any metrics.",
 		run: func(a *attacker) {
-			a.expectURLsRefused("http://127.0.0.1:8080/metrics", "http://localhost:8080/metrics", "http://[::1]:9440/healthz", "http://0.0.0.0:8080/metrics",
-				"ssh://git@127.0.0.1:22/x.git")
+			a.expectURLsRefused(unavailable(addressRefused),
+				"http://127.0.0.1:8080/metrics", "http://localhost:8080/metrics", "http://[::1]:9440/healthz", "http://0.0.0.0:8080/metrics")
 		},
 	},
 	{
@@ -38,42 +40,50 @@ var networkAttacks = []attack{
 		does: "uses a file, and unsupported schemes, as a git repository",
 		sees: "`SpecInvalid`, Stalled",
 		run: func(a *attacker) {
-			for i, url := range []string{"file:///var/run/secrets", "/data/artifacts", "git://" + webHost + "/x.git", "ext::sh -c id"} {
-				a.expectRefused(a.numbered(i, a.newStack(fromGit(url))), refusal{reasons: []string{pulumiv1.SpecInvalidReason}, stalled: true})
+			for _, url := range []string{"file:///var/run/secrets", "/data/artifacts", "git://" + webHost + "/x.git", "ext::sh -c id"} {
+				a.expectRefused(a.numbered(a.newStack(fromGit(url))), refusal{reasons: []string{pulumiv1.SpecInvalidReason}, stalled: true})
 			}
 		},
 	},
 	{
 		name: "git-redirect", promise: "network",
 		does: "redirects from their own git server to the metadata service, to source-controller and to the controller's metrics",
-		sees: "The Stack waits. No message contains any of the answers.",
+		sees: "`SourceUnavailable` and `RepositoryNotFound`. No message contains any of the answers.",
 		run: func(a *attacker) {
-			a.expectURLsRefused("http://"+webHost+"/redirect/169.254.169.254/x.git", "http://"+webHost+"/redirect/127.0.0.1:8080/metrics",
-				"http://"+webHost+"/redirect/source-controller.flux-system.svc.cluster.local./x.git")
+			local := []string{"/redirect/169.254.169.254/x.git", "/redirect/127.0.0.1:8080/metrics"}
+			a.expectURLsRefused(unavailable(addressRefused), "http://"+webHost+local[0], "http://"+webHost+local[1])
+			// Private addresses are allowed.
+			other := "/redirect/source-controller.flux-system.svc.cluster.local./x.git"
+			a.expectURLsRefused(noRepository, "http://"+webHost+other)
+			a.expectRequested(append(local, other)...)
 		},
 	},
 	{
 		name: "git-page-of-others", promise: "network",
 		does: "uses the metrics of the controller and the Service of source-controller as a git repository, to read the answer in a message",
-		sees: "The Stack waits. No message contains any of the answers.",
+		sees: "`RepositoryNotFound`. No message contains any of the answers.",
 		run: func(a *attacker) {
 			controller := runningController(a.ctx, a.WithT)
-			a.expectURLsRefused("http://"+controller.Status.PodIP+":8080/metrics", "http://source-controller.flux-system.svc.cluster.local/x.git")
+			a.expectURLsRefused(noRepository, "http://"+controller.Status.PodIP+":8080/metrics", "http://source-controller.flux-system.svc.cluster.local/x.git")
 		},
 	},
 	{
 		name: "git-error-page", promise: "network",
 		does: "redirects to an error page on another host",
-		sees: "The Stack waits. No message quotes the page.",
+		sees: "`SourceUnavailable`. No message quotes the page.",
 		run: func(a *attacker) {
-			a.expectRefused(a.createStack(fromGit("http://"+webHost+"/redirect/web."+attackerName+".svc:8080/page/x.git")), refusal{})
+			web := &corev1.Pod{}
+			a.Expect(a.client.Get(a.ctx, client.ObjectKey{Namespace: attackerName, Name: "web"}, web)).To(Succeed())
+			page := "/page/" + a.name + ".git"
+			a.expectRefused(a.createStack(fromGit("http://"+webHost+"/redirect/"+web.Status.PodIP+":8080"+page)), unavailable("status 500"))
+			a.expectRequested(page + "/info/refs")
 			a.expectUntold(pageCanary)
 		},
 	},
 	{
 		name: "service-with-another-name", promise: "names",
 		does: "makes the Service of their workspace an alias of the victim's agent",
-		sees: "`NameConflict`, or the controller takes over the Service. It connects to the address of the pod and verifies the certificate.",
+		sees: "`NameConflict`: the controller connects to the address of the pod, and does not take over the Service.",
 		run: func(a *attacker) {
 			a.create(&corev1.Service{ObjectMeta: inNamespace(attackerName, a.name+"-workspace"), Spec: corev1.ServiceSpec{
 				Type: corev1.ServiceTypeExternalName, ExternalName: victimName + "-workspace." + victimName + ".svc.cluster.local",
@@ -83,43 +93,26 @@ var networkAttacks = []attack{
 	},
 }
 
-// expectURLsRefused makes a Stack of each URL and checks that none says what is there.
-func (a *attacker) expectURLsRefused(urls ...string) {
+// addressRefused is the advice for a server that the controller does not connect to.
+const addressRefused = "use the address of another machine"
+
+// noRepository is what a Stack says of a server that answers, but not as a git server.
+var noRepository = refusal{reasons: []string{pulumiv1.RepositoryNotFoundReason}}
+
+// unavailable is what a Stack says whose git server cannot be used.
+func unavailable(says string) refusal {
+	return refusal{reasons: []string{pulumiv1.SourceUnavailableReason}, says: says}
+}
+
+// expectURLsRefused makes a Stack of each URL and checks that it is refused, and that none says what is there.
+func (a *attacker) expectURLsRefused(want refusal, urls ...string) {
 	a.t.Helper()
-	for i, url := range urls {
-		stack := a.newStack(fromGit(url))
-		stack.Name += fmt.Sprint("-", i)
-		a.create(stack)
-		message := a.expectRefusedAnyhow(stack)
+	for _, url := range urls {
+		stack := a.numbered(a.newStack(fromGit(url)))
+		a.expectState(stack, want)
+		said := fmt.Sprintf("%+v", stack.Status)
 		for _, leak := range []string{"controller_runtime", "go_goroutines", "# HELP", "ok\n", pageCanary} {
-			a.Expect(strings.Contains(message, leak)).To(BeFalse(), message)
+			a.Expect(said).NotTo(ContainSubstring(leak), url)
 		}
 	}
-}
-
-// expectRefusedAnyhow waits until the Stack is not run for some reason, Stalled or not, and returns all that its conditions say.
-func (a *attacker) expectRefusedAnyhow(stack *pulumiv1.Stack) (message string) {
-	a.t.Helper()
-	await(a, stack, func(g Gomega, stack *pulumiv1.Stack) {
-		g.Expect(stack.Status.Conditions).NotTo(BeEmpty())
-		g.Expect(notRunReasons).To(ContainElement(stack.Status.Conditions[readyAt(stack)].Reason), "%+v", stack.Status.Conditions)
-		message = fmt.Sprintf("%+v", stack.Status.Conditions)
-	})
-	return message
-}
-
-// notRunReasons are those of a Stack whose source cannot be had.
-var notRunReasons = []string{
-	pulumiv1.SpecInvalidReason, pulumiv1.AccessDeniedReason, pulumiv1.SourceUnavailableReason, pulumiv1.RepositoryNotFoundReason,
-	pulumiv1.AuthenticationFailedReason, pulumiv1.HostKeyUnknownReason,
-}
-
-// readyAt is the index of the condition Ready, or of the first one.
-func readyAt(stack *pulumiv1.Stack) int {
-	for i, condition := range stack.Status.Conditions {
-		if condition.Type == "Ready" {
-			return i
-		}
-	}
-	return 0
 }

@@ -43,7 +43,7 @@ var podAttacks = []attack{
 	{
 		name: "pod-with-other-command", promise: "pods",
 		does: "replaces the command of the agent's container, and mounts a volume over the identity of the agent",
-		sees: "`PodTemplateInvalid`, Stalled, with each field",
+		sees: "`PodTemplateInvalid`, with each field",
 		run: func(a *attacker) {
 			a.expectNoPod(autov1alpha1.PodTemplateInvalidReason, func(spec *corev1.PodSpec) {
 				spec.Volumes = []corev1.Volume{{Name: "own", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
@@ -61,14 +61,14 @@ var podAttacks = []attack{
 		run: func(a *attacker) {
 			workspace := a.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) { spec.ServiceAccountName = podstage.ControllerName })
 			await(a, workspace, func(g Gomega, workspace *autov1alpha1.Workspace) {
-				expectReason(g, workspace, autov1alpha1.ServiceAccountNotFoundReason)
+				a.expectReason(g, workspace, autov1alpha1.ServiceAccountNotFoundReason)
 			})
 		},
 	},
 	{
 		name: "pod-with-secret-of-others", promise: "pods",
 		does: "mounts the Secret of the victim into the pod of their workspace",
-		sees: "The pod does not start. A pod can only mount Secrets of its own namespace.",
+		sees: "`VolumeMountFailed` or `ContainerCreationFailed`: a pod can only mount Secrets of its own namespace.",
 		run: func(a *attacker) {
 			workspace := a.newWorkspace(withPod(func(spec *corev1.PodSpec) {
 				spec.Volumes = []corev1.Volume{{Name: "stolen", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "api"}}}}
@@ -77,7 +77,7 @@ var podAttacks = []attack{
 				}}
 			}))
 			await(a, workspace, func(g Gomega, workspace *autov1alpha1.Workspace) {
-				expectReason(g, workspace, autov1alpha1.VolumeMountFailedReason, autov1alpha1.ContainerCreationFailedReason)
+				a.expectReason(g, workspace, autov1alpha1.VolumeMountFailedReason, autov1alpha1.ContainerCreationFailedReason)
 			})
 		},
 	},
@@ -100,16 +100,17 @@ func (a *attacker) expectNoPod(reason string, change func(*corev1.PodSpec)) {
 	if reason == "" {
 		reasons = []string{autov1alpha1.PodSecurityViolationReason, autov1alpha1.PodTemplateInvalidReason}
 	}
-	await(a, a.newWorkspace(withPod(change)), func(g Gomega, workspace *autov1alpha1.Workspace) { expectReason(g, workspace, reasons...) })
+	await(a, a.newWorkspace(withPod(change)), func(g Gomega, workspace *autov1alpha1.Workspace) { a.expectReason(g, workspace, reasons...) })
 	err := a.client.Get(a.ctx, client.ObjectKey{Namespace: attackerName, Name: a.agentPod()}, &corev1.Pod{})
 	a.Expect(client.IgnoreNotFound(err)).To(Succeed())
 	a.Expect(err).To(HaveOccurred())
 }
 
-// expectReason checks the reason of the condition Ready, which is False.
-func expectReason(g Gomega, workspace *autov1alpha1.Workspace, reasons ...string) {
+// expectReason checks the reason of the condition Ready, which is False, and records it.
+func (a *attacker) expectReason(g Gomega, workspace *autov1alpha1.Workspace, reasons ...string) {
 	ready := apimeta.FindStatusCondition(workspace.Status.Conditions, meta.ReadyCondition)
 	g.Expect(ready).NotTo(BeNil())
 	g.Expect(ready.Status).To(Equal(metav1.ConditionFalse))
 	g.Expect(reasons).To(ContainElement(ready.Reason), ready.Message)
+	a.saw(ready.Reason)
 }

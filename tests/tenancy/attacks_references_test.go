@@ -3,6 +3,7 @@ package tenancy_test
 import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -70,13 +71,13 @@ var referenceAttacks = []attack{
 	{
 		name: "names-with-a-path", promise: "references",
 		does: "refers to the victim's objects with `../victim/victim` instead of a name",
-		sees: "The source does not exist. A name is never used as a path.",
+		sees: "`SourceNotFound`: a name is never used as a path.",
 		run: func(a *attacker) {
-			for i, source := range []func(*pulumiv1.StackSpec){
+			for _, source := range []func(*pulumiv1.StackSpec){
 				fromProgram("../" + victimName + "/" + victimName),
 				fromFlux(sourcev1.GitRepositoryKind, "", "../"+victimName+"/gitrepositories/"+victimName),
 			} {
-				a.expectRefused(a.numbered(i, a.newStack(source)), refusal{})
+				a.expectRefused(a.numbered(a.newStack(source)), refusal{reasons: []string{pulumiv1.SourceNotFoundReason}, says: "does not exist"})
 			}
 		},
 	},
@@ -85,10 +86,10 @@ var referenceAttacks = []attack{
 		does: "uses a Secret, a ConfigMap, a Stack and a StatefulSet as sources, to make the controller read them",
 		sees: "`SpecInvalid`, Stalled",
 		run: func(a *attacker) {
-			for i, kind := range [][2]string{{"v1", "Secret"}, {"v1", "ConfigMap"}, {"pulumi.com/v1", "Stack"}, {"apps/v1", "StatefulSet"}} {
+			for _, kind := range [][2]string{{"v1", "Secret"}, {"v1", "ConfigMap"}, {"pulumi.com/v1", "Stack"}, {"apps/v1", "StatefulSet"}} {
 				stack := a.newStack(fromFlux(kind[1], "", "x"))
 				stack.Spec.FluxSource.SourceRef.APIVersion = kind[0]
-				a.expectRefused(a.numbered(i, stack), invalid("publishes no artifact"))
+				a.expectRefused(a.numbered(stack), invalid("publishes no artifact"))
 			}
 		},
 	},
@@ -98,35 +99,34 @@ var referenceAttacks = []attack{
 		sees: "`SpecInvalid`, Stalled",
 		run: func(a *attacker) {
 			a.newProgram()
-			for i, ref := range []pulumiv1.ResourceRef{
+			for _, ref := range []pulumiv1.ResourceRef{
 				{Type: pulumiv1.ResourceRefFS, FileSystem: &pulumiv1.FSSelector{Path: "/var/run/secrets/kubernetes.io/serviceaccount/token"}},
 				{Type: pulumiv1.ResourceRefEnv, Env: &pulumiv1.EnvSelector{Name: "KUBERNETES_SERVICE_HOST"}},
 			} {
-				a.expectRefused(a.numbered(i, a.newStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) { spec.EnvRefs["STOLEN"] = ref })), invalid("is not supported any more"))
+				a.expectRefused(a.numbered(a.newStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) { spec.EnvRefs["STOLEN"] = ref })), invalid("is not supported any more"))
 			}
 		},
 	},
 	{
 		name: "directory-outside", promise: "references",
-		does: "uses the directory `../../../../var/run/secrets` of a source, and a path there for a configuration value",
-		sees: "The Update does not run, and its message does not contain a key. A path cannot leave the artifact.",
+		does: "uses the directory `../../../../var/run/secrets` of a source",
+		sees: "`ProjectInvalid` or `ConfigInvalid`: a directory cannot leave the artifact.",
 		run: func(a *attacker) {
 			a.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) {
-				spec.Stacks = []autov1alpha1.WorkspaceStack{{Name: "dev", Create: ptr.To(true), Config: []autov1alpha1.ConfigItem{{
-					Key: "stolen", ValueFrom: &autov1alpha1.ConfigValueFrom{Path: "../../../../var/run/secrets/stack-controller/tls.key"},
-				}}}}
+				spec.Stacks = []autov1alpha1.WorkspaceStack{{Name: "dev", Create: ptr.To(true)}}
 			})
-			a.newProgram()
+			program := a.newProgram()
+			await(a, program, func(g Gomega, program *pulumiv1.Program) { g.Expect(program.GetArtifact()).NotTo(BeNil()) })
 			message := a.expectUpdateRefused(a.newUpdate(&autov1alpha1.UpdateSource{
-				Program: &autov1alpha1.ProgramSource{Name: a.name}, Digest: noDigest, Dir: "../../../../var/run/secrets",
-			}))
-			a.Expect(message).NotTo(ContainSubstring("PRIVATE KEY"))
+				Program: &autov1alpha1.ProgramSource{Name: a.name}, Digest: program.GetArtifact().Digest, Dir: "../../../../var/run/secrets",
+			}), autov1alpha1.ProjectInvalidReason, autov1alpha1.ConfigInvalidReason)
+			a.Expect(message).To(ContainSubstring("is outside of the"))
 		},
 	},
 	{
 		name: "variables-of-pulumi", promise: "references",
 		does: "sets `PULUMI_OPTION_*`, `GIT_SSH_COMMAND` and `LD_PRELOAD`, to redirect the Pulumi CLI and load a library",
-		sees: "The variables only affect the pod of the attacker.",
+		sees: "`ProcessingCompleted`: variables that would redirect Pulumi are ignored, and the others only affect the pod of the attacker.",
 		run: func(a *attacker) {
 			a.newProgram()
 			stack := a.createStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) {
@@ -136,17 +136,18 @@ var referenceAttacks = []attack{
 			})
 			await(a, stack, func(g Gomega, stack *pulumiv1.Stack) {
 				g.Expect(stack.Status.LastUpdate).NotTo(BeNil(), "%+v", stack.Status)
+				g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), "%+v", stack.Status.Conditions)
+				// It is the program of the Stack that ran, and not what the variables name.
+				g.Expect(string(stack.Status.Outputs["x"].Raw)).To(Equal("1"))
+				g.Expect(apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition).Reason).To(Equal(pulumiv1.ProcessingCompletedReason))
 			})
-			controller := runningController(a.ctx, a.WithT)
-			for _, variable := range controller.Spec.Containers[0].Env {
-				a.Expect(variable.Value).NotTo(ContainSubstring("evil"))
-			}
+			a.saw(pulumiv1.ProcessingCompletedReason)
 		},
 	},
 	{
 		name: "token-of-the-controller", promise: "agents",
 		does: "requests a token of the controller's service account",
-		sees: "The API server rejects the request.",
+		sees: "`Forbidden`: the API server rejects the request.",
 		run: func(a *attacker) {
 			pod := runningController(a.ctx, a.WithT)
 			a.expectForbidden(a.client.SubResource("token").Create(a.ctx,

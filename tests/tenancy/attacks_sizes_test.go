@@ -2,7 +2,6 @@ package tenancy_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -10,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,6 +17,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
 )
 
 // maxObject is about the size of the largest object that the API server takes.
@@ -61,78 +62,86 @@ var sizeAttacks = []attack{
 	{
 		name: "annotations-at-their-limit", promise: "sizes", in: crowdName,
 		does: "creates 25 Stacks, Programs and Services each, with 250 KiB of annotations and the controller's labels",
-		sees: "Nothing. The controller does not keep fields that it does not read.",
+		sees: "`SourceNotFound` and `Succeeded`: all are reconciled. The controller does not keep fields that it does not read.",
 		run: func(a *attacker) {
 			large := map[string]string{"example.com/large": strings.Repeat("x", 250<<10)}
+			var last *pulumiv1.Stack
+			var lastProgram *pulumiv1.Program
 			for i := range 25 {
-				meta := a.meta()
-				meta.Name += fmt.Sprint("-", i)
-				meta.Annotations, meta.Labels = large, map[string]string{autov1alpha1.ComponentLabel: autov1alpha1.ComponentWorkspace}
+				named := a.meta()
+				named.Name += fmt.Sprint("-", i)
+				named.Annotations, named.Labels = large, map[string]string{autov1alpha1.ComponentLabel: autov1alpha1.ComponentWorkspace}
 				stack := a.newStack(fromProgram("none"))
-				stack.ObjectMeta = meta
+				stack.ObjectMeta = named
+				program := &pulumiv1.Program{ObjectMeta: named}
 				for _, object := range []client.Object{
-					stack, &pulumiv1.Program{ObjectMeta: meta}, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}},
+					stack, program, &corev1.Service{ObjectMeta: named, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}},
 				} {
-					object.SetResourceVersion("")
 					a.create(object)
+					a.Expect(object.GetAnnotations()).To(Equal(large), "the API server takes them")
 				}
+				last, lastProgram = stack, program
 			}
+			a.expectState(last, noSource)
+			a.expectProgram(lastProgram, meta.SucceededReason)
 		},
 	},
 	{
 		name: "program-at-its-limit", promise: "sizes", in: crowdName,
 		does: "writes a Program of 1 MiB, and a Program that is nested a hundred levels deep",
-		sees: "Each is rendered or rejected in a short time.",
+		sees: "`Succeeded` or `ProgramInvalid`, in a short time",
 		run: func(a *attacker) {
-			large := &pulumiv1.Program{ObjectMeta: a.meta()}
-			large.Program.Outputs = jsonValues(map[string]any{"x": strings.Repeat("x", maxObject-10<<10)})
-			a.create(large)
+			large, err := a.means.LargeProgram(a.ctx, a.name)
+			a.Expect(err).NotTo(HaveOccurred())
 			deep := &pulumiv1.Program{ObjectMeta: a.meta()}
 			deep.Name += "-deep"
 			deep.Program.Outputs = map[string]apiextensionsv1.JSON{"x": nested(100)}
 			a.create(deep)
 			for _, program := range []*pulumiv1.Program{large, deep} {
-				await(a, program, func(g Gomega, program *pulumiv1.Program) { g.Expect(program.Status.Conditions).NotTo(BeEmpty()) })
+				a.expectProgram(program, meta.SucceededReason, pulumiv1.ProgramInvalidReason)
 			}
 		},
 	},
 	{
-		name: "configuration-at-its-limit", promise: "sizes", in: crowdName,
+		name: "configuration-at-its-limit", promise: "sizes",
 		does: "writes 1 MiB of configuration, nested a hundred levels deep",
-		sees: "The Stack runs, or reaches the limits of its own pod.",
+		sees: "`ProcessingCompleted`, `RetryingAfterFailure`, `UpdateFailed` or `WorkspaceFailed`: the Stack runs, or reaches a limit of its own Workspace or pod.",
 		run: func(a *attacker) {
 			a.newProgram()
-			stack := a.createStack(fromProgram("none"), func(spec *pulumiv1.StackSpec) {
+			stack := a.createStack(fromProgram(a.name), func(spec *pulumiv1.StackSpec) {
 				spec.Config = jsonValues(map[string]any{"large": strings.Repeat("x", maxObject-20<<10)})
 				spec.Config["deep"] = nested(100)
 			})
-			await(a, stack, func(g Gomega, stack *pulumiv1.Stack) { g.Expect(stack.Status.Conditions).NotTo(BeEmpty()) })
+			a.expectState(stack, refusal{reasons: []string{
+				pulumiv1.ProcessingCompletedReason, pulumiv1.RetryingAfterFailureReason, pulumiv1.UpdateFailedReason, pulumiv1.WorkspaceFailedReason,
+			}})
 		},
 	},
 	{
 		name: "object-beyond-the-limit", promise: "sizes",
 		does: "writes a Stack that is nested ten thousand levels deep",
-		sees: "The API server rejects it.",
+		sees: "`BadRequest`: the API server rejects it.",
 		run: func(a *attacker) {
-			err := a.client.Create(a.ctx, a.newStack(func(spec *pulumiv1.StackSpec) {
-				spec.Config = map[string]apiextensionsv1.JSON{"deep": nested(10_001)}
-			}))
-			var refused apierrors.APIStatus
-			a.Expect(errors.As(err, &refused) || err != nil).To(BeTrue())
+			// As text: a client that encodes the object has a limit of its own.
+			post := func(name string, levels int) error {
+				stack := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":%q},"spec":{"stack":"dev","suspend":true,"config":{"deep":%s}}}`,
+					pulumiv1.GroupVersion, pulumiv1.StackKind, name, nested(levels).Raw)
+				return a.clientset.CoreV1().RESTClient().Post().AbsPath("apis", pulumiv1.GroupVersion.Group, pulumiv1.GroupVersion.Version,
+					"namespaces", attackerName, "stacks").SetHeader("Content-Type", "application/json").Body([]byte(stack)).Do(a.ctx).Error()
+			}
+			a.Expect(post(a.name+"-few", 10)).To(Succeed())
+			err := post(a.name, 10_001)
+			a.Expect(apierrors.IsBadRequest(err)).To(BeTrue(), "%v", err)
+			a.saw(string(metav1.StatusReasonBadRequest))
 		},
 	},
 	{
 		name: "patterns-at-their-limit", promise: "sizes",
-		does: "writes 256 patterns in `sourcePaths`, each with 200 repetitions of `**/*`",
-		sees: "The Stack waits for its source. Patterns are matched in the background, with a limit on the effort.",
+		does: "writes 256 patterns in `sourcePaths`, each with 200 repetitions of `**/*`, for an artifact with 5,000 files",
+		sees: "`SpecInvalid`, Stalled: patterns are matched in the background, with a limit on the effort.",
 		run: func(a *attacker) {
-			a.newProgram()
-			stack := a.createStack(fromGit("http://"+webHost+"/page/x.git"), func(spec *pulumiv1.StackSpec) {
-				for i := range 256 {
-					spec.SourcePaths = append(spec.SourcePaths, strings.Repeat("**/*", 200)+fmt.Sprint(i))
-				}
-			})
-			await(a, stack, func(g Gomega, stack *pulumiv1.Stack) { g.Expect(stack.Status.Conditions).NotTo(BeEmpty()) })
+			want := refusal{reasons: []string{pulumiv1.SpecInvalidReason}, says: "the patterns take too long", stalled: true}
+			a.publish(pressure.DeepFiles, want, func(spec *pulumiv1.StackSpec) { spec.SourcePaths = pressure.Patterns() })
 		},
 	},
 	{
@@ -160,11 +169,11 @@ var sizeAttacks = []attack{
 	{
 		name: "events-without-an-end", promise: "sizes",
 		does: "creates two hundred Events of 100 KiB for the StatefulSet of a workspace that does not become ready",
-		sees: "The condition quotes the newest event, shortened to 1 KiB.",
+		sees: "`ServiceAccountNotFound` or `PodCreationFailed`. The condition quotes an event, shortened to 1 KiB.",
 		run: func(a *attacker) {
 			workspace := a.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) { spec.ServiceAccountName = "none" })
 			await(a, workspace, func(g Gomega, workspace *autov1alpha1.Workspace) {
-				g.Expect(workspace.Status.Conditions).NotTo(BeEmpty())
+				a.expectReason(g, workspace, autov1alpha1.ServiceAccountNotFoundReason)
 			})
 			set, err := a.clientset.AppsV1().StatefulSets(attackerName).Get(a.ctx, a.name+"-workspace", metav1.GetOptions{})
 			a.Expect(err).NotTo(HaveOccurred())
@@ -175,9 +184,29 @@ var sizeAttacks = []attack{
 					Type:           corev1.EventTypeWarning, Reason: "FailedCreate", Message: strings.Repeat("x", 100<<10), LastTimestamp: metav1.Now(),
 				})
 			}
-			await(a, workspace, func(g Gomega, workspace *autov1alpha1.Workspace) { expectBounded(g, workspace.Status) })
+			check := func(g Gomega) {
+				g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(workspace), workspace)).To(Succeed())
+				a.expectReason(g, workspace, autov1alpha1.ServiceAccountNotFoundReason, autov1alpha1.PodCreationFailedReason)
+				message := apimeta.FindStatusCondition(workspace.Status.Conditions, meta.ReadyCondition).Message
+				g.Expect(len(message)).To(BeNumerically("<", 2<<10))
+			}
+			a.eventually(check)
+			a.Consistently(check).WithContext(a.ctx).WithTimeout(settleTime).WithPolling(settleTime / 3).Should(Succeed())
 		},
 	},
+}
+
+// expectProgram waits until the Program says, with one of the reasons, whether it can be run.
+func (a *attacker) expectProgram(program *pulumiv1.Program, reasons ...string) {
+	a.t.Helper()
+	reason := ""
+	await(a, program, func(g Gomega, program *pulumiv1.Program) {
+		ready := apimeta.FindStatusCondition(program.Status.Conditions, meta.ReadyCondition)
+		g.Expect(ready).NotTo(BeNil())
+		g.Expect(reasons).To(ContainElement(ready.Reason), ready.Message)
+		reason = ready.Reason
+	})
+	a.saw(reason)
 }
 
 // nested is a list in a list, and so on.
@@ -201,5 +230,8 @@ func (a *attacker) expectOperationRefused(update *autov1alpha1.Update, says stri
 	await(a, update, func(g Gomega, update *autov1alpha1.Update) {
 		g.Expect(update.Status.Message).To(ContainSubstring(says), "%+v", update.Status)
 		g.Expect(update.HasFailed()).To(BeTrue())
+		failed := apimeta.FindStatusCondition(update.Status.Conditions, autov1alpha1.UpdateFailed)
+		g.Expect(failed.Reason).To(Equal(autov1alpha1.ConfigInvalidReason))
 	})
+	a.saw(autov1alpha1.ConfigInvalidReason)
 }

@@ -15,7 +15,14 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
+)
+
+// Refusals of an artifact: nobody gets it from its URL, and it is not the source that publishes it.
+var (
+	notFetched   = refusal{reasons: []string{pulumiv1.ArtifactFetchFailedReason}}
+	notPublished = refusal{reasons: []string{pulumiv1.SourceNotReadyReason}, says: "is not where its artifacts are published"}
 )
 
 // noDigest is the digest of nothing that exists.
@@ -26,61 +33,64 @@ var sourceAttacks = []attack{
 	{
 		name: "artifact-url-in-template", promise: "sources",
 		does: "sets the URL of the victim's artifact in `workspaceTemplate.spec.flux`, with a digest of zeros",
-		sees: "The update fails. The attacker's own pod fetches the URL, and the NetworkPolicy of Flux's namespace blocks it. No message contains the digest of the content.",
+		sees: "`ArtifactFetchFailed`: the attacker's own pod fetches the URL, and the NetworkPolicy of Flux's namespace blocks it. No message contains the digest of the content.",
 		run: func(a *attacker) {
-			a.expectRefused(a.createStack(inTemplate(a.victim.url, noDigest)), refusal{})
+			a.expectRefused(a.createStack(inTemplate(a.victim.url, noDigest)), notFetched)
 			a.expectUntold(hexOf(a.victim.digest))
 		},
 	},
 	{
 		name: "artifact-digest-in-template", promise: "sources",
 		does: "sets the digest of the victim's artifact in `workspaceTemplate.spec.flux`, with a URL that does not exist",
-		sees: "The update fails. The digest alone gives no access to the content.",
+		sees: "`ArtifactFetchFailed`: the digest alone gives no access to the content.",
 		run: func(a *attacker) {
-			a.expectRefused(a.createStack(inTemplate("http://x.invalid/", a.victim.digest)), refusal{})
+			a.expectRefused(a.createStack(inTemplate("http://x.invalid/", a.victim.digest)), notFetched)
 		},
 	},
 	{
 		name: "artifact-digest-in-workspace", promise: "sources",
 		does: "sets the URL and digest of the victim's artifact in a Workspace, and creates an Update",
-		sees: "The Update does not run. The pod cannot reach the URL, and the controller does not deliver the artifact to it.",
+		sees: "`ArtifactFetchFailed`: the pod cannot reach the URL, and the controller does not deliver the artifact to it.",
 		run: func(a *attacker) {
 			a.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) {
 				spec.Flux = &autov1alpha1.FluxSource{URL: a.victim.url, Digest: a.victim.digest}
 			})
-			a.expectUpdateRefused(a.newUpdate(nil))
+			a.expectUpdateRefused(a.newUpdate(nil), pulumiv1.ArtifactFetchFailedReason)
 		},
 	},
 	{
 		name: "artifact-digest-in-update", promise: "sources",
 		does: "sets the URL and digest of the victim's artifact in `Update.spec.source`",
-		sees: "The Update does not run.",
+		sees: "`ArtifactFetchFailed`: the pod cannot reach the URL.",
 		run: func(a *attacker) {
 			a.newWorkspace()
-			a.expectUpdateRefused(a.newUpdate(&autov1alpha1.UpdateSource{URL: a.victim.url, Digest: a.victim.digest}))
+			a.expectUpdateRefused(a.newUpdate(&autov1alpha1.UpdateSource{URL: a.victim.url, Digest: a.victim.digest}), pulumiv1.ArtifactFetchFailedReason)
 		},
 	},
 	{
 		name: "foreign-digest-of-program", promise: "sources",
 		does: "sets their own Program in `Update.spec.source`, with the digest of the victim's artifact",
-		sees: "The Update does not run. The artifact of the Program has another digest.",
+		sees: "`SourceNotReady`: the artifact of the Program has another digest.",
 		run: func(a *attacker) {
 			a.newWorkspace()
 			a.newProgram()
 			a.expectUpdateRefused(a.newUpdate(&autov1alpha1.UpdateSource{
 				Program: &autov1alpha1.ProgramSource{Name: a.name}, Digest: a.victim.digest,
-			}))
+			}), pulumiv1.SourceNotReadyReason)
 		},
 	},
 	{
 		name: "foreign-digest-of-git", promise: "sources",
 		does: "sets their own git repository in `Update.spec.source`, with the digest of the victim's artifact",
-		sees: "The Update does not run. The commit has another digest or cannot be fetched.",
+		sees: "`ArtifactDigestMismatch`: the commit is checked out, and has another digest.",
 		run: func(a *attacker) {
+			_, sha, err := system.Git.Create(a.name, gitserver.Files{"Pulumi.yaml": "name: attacker\nruntime: yaml\n"})
+			a.Expect(err).NotTo(HaveOccurred())
 			a.newWorkspace()
 			a.expectUpdateRefused(a.newUpdate(&autov1alpha1.UpdateSource{
-				Git: &autov1alpha1.GitSource{URL: "http://" + webHost + "/page/x.git", Ref: strings.Repeat("a", 40)}, Digest: a.victim.digest,
-			}))
+				Git: &autov1alpha1.GitSource{URL: system.Git.URL(a.name), Ref: sha}, Digest: a.victim.digest,
+			}), pulumiv1.ArtifactDigestMismatchReason)
+			a.expectUntold(outputCanary)
 		},
 	},
 }
@@ -90,64 +100,66 @@ var forgeryAttacks = []attack{
 	{
 		name: "forged-gitrepository", promise: "sources",
 		does: "writes the URL and digest of the victim's artifact into the status of a suspended GitRepository, which Flux's edit role allows",
-		sees: "The Stack waits. The artifact does not belong to this GitRepository.",
+		sees: "`SourceNotReady`: the artifact is not where this GitRepository publishes.",
 		run: func(a *attacker) {
 			a.forge(sourcev1.GitRepositoryKind, &sourcev1.GitRepository{ObjectMeta: a.meta(), Spec: sourcev1.GitRepositorySpec{
 				URL: "http://" + webHost + "/page/x.git", Suspend: true, Interval: metav1.Duration{Duration: time.Hour},
-			}}, a.victim.url, a.victim.digest)
+			}}, a.victim.url, a.victim.digest, notPublished)
 		},
 	},
 	{
 		name: "forged-bucket", promise: "sources",
 		does: "writes the URL of the victim's artifact into the status of a suspended Bucket, with a digest of zeros, to learn the correct digest",
-		sees: "The Stack waits. No message contains the digest of the content.",
+		sees: "`SourceNotReady`: the artifact is not where this Bucket publishes. No message contains the digest of the content.",
 		run: func(a *attacker) {
 			a.forge(sourcev1.BucketKind, &sourcev1.Bucket{ObjectMeta: a.meta(), Spec: sourcev1.BucketSpec{
 				BucketName: "x", Endpoint: "x.invalid", Suspend: true, Interval: metav1.Duration{Duration: time.Hour},
-			}}, a.victim.url, noDigest)
+			}}, a.victim.url, noDigest, notPublished)
 			a.expectUntold(hexOf(a.victim.digest))
 		},
 	},
 	{
 		name: "forged-externalartifact", promise: "sources",
 		does: "publishes the victim's artifact as an ExternalArtifact, whose status tenants can write",
-		sees: "The Stack waits. The artifact does not belong to this ExternalArtifact.",
+		sees: "`SourceNotReady`: the artifact is not where this ExternalArtifact publishes.",
 		run: func(a *attacker) {
-			a.forge(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifact{ObjectMeta: a.meta()}, a.victim.url, a.victim.digest)
+			a.forge(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifact{ObjectMeta: a.meta()}, a.victim.url, a.victim.digest, notPublished)
 		},
 	},
 	{
 		name: "forged-metadata-url", promise: "network",
 		does: "writes the address of a cloud's metadata service into the status of a suspended OCIRepository",
-		sees: "The Stack waits. Nothing is fetched from this address.",
+		sees: "`SourceNotReady`: nothing is fetched from this address.",
 		run: func(a *attacker) {
 			a.forge(sourcev1.OCIRepositoryKind, &sourcev1.OCIRepository{ObjectMeta: a.meta(), Spec: sourcev1.OCIRepositorySpec{
 				URL: "oci://x.invalid/x", Suspend: true, Interval: metav1.Duration{Duration: time.Hour},
-			}}, "http://169.254.169.254/latest/meta-data/iam/security-credentials/", noDigest)
+			}}, "http://169.254.169.254/latest/meta-data/iam/security-credentials/", noDigest, notPublished)
 		},
 	},
 	{
 		name: "forged-loopback-url", promise: "network",
 		does: "writes the address of the controller's own metrics into the status of an ExternalArtifact",
-		sees: "The Stack waits. No message contains a digest of the page.",
+		sees: "`SourceNotReady`: nothing is fetched from this address. No message contains a digest of the page.",
 		run: func(a *attacker) {
-			a.forge(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifact{ObjectMeta: a.meta()}, "http://127.0.0.1:8080/metrics", noDigest)
+			a.forge(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifact{ObjectMeta: a.meta()}, "http://127.0.0.1:8080/metrics", noDigest, notPublished)
 			a.expectUntold("computed", "controller_runtime")
 		},
 	},
 	{
 		name: "forged-redirect", promise: "network",
 		does: "publishes an ExternalArtifact on their own web server, which redirects to the victim's artifact",
-		sees: "The Stack waits. Redirects are not followed.",
+		sees: "`ArtifactFetchFailed`: redirects are not followed.",
 		run: func(a *attacker) {
 			a.forge(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifact{ObjectMeta: a.meta()},
-				"http://"+webHost+"/redirect/"+strings.TrimPrefix(a.victim.url, "http://"), a.victim.digest)
+				"http://"+webHost+"/redirect/"+strings.TrimPrefix(a.victim.url, "http://"), a.victim.digest,
+				refusal{reasons: []string{pulumiv1.ArtifactFetchFailedReason}, says: "redirected to another host"})
+			a.expectRequested("/redirect/" + strings.TrimPrefix(a.victim.url, "http://"))
 		},
 	},
 	{
 		name: "forged-stack-status", promise: "status",
 		does: "writes the status of their Stack, Workspace, Update and Program",
-		sees: "The API server rejects each write. The edit role has no permission to write a status.",
+		sees: "`Forbidden`: the edit role has no permission to write a status.",
 		run: func(a *attacker) {
 			workspace := &autov1alpha1.Workspace{ObjectMeta: a.meta()}
 			a.create(workspace)
@@ -202,9 +214,9 @@ func (a *attacker) newUpdate(source *autov1alpha1.UpdateSource) *autov1alpha1.Up
 	return update
 }
 
-// forge creates a source of Flux, writes its status as if source-controller had published an artifact, and expects that a Stack does
-// not run it.
-func (a *attacker) forge(kind string, source client.Object, url, digest string) {
+// forge creates a source of Flux, writes its status as if source-controller had published an artifact, and expects that a Stack says why it
+// does not run it.
+func (a *attacker) forge(kind string, source client.Object, url, digest string, want refusal) {
 	a.t.Helper()
 	a.create(source)
 	artifact := &meta.Artifact{
@@ -230,5 +242,5 @@ func (a *attacker) forge(kind string, source client.Object, url, digest string) 
 		}
 		g.Expect(a.client.Status().Patch(a.ctx, source, client.MergeFrom(before))).To(Succeed())
 	})
-	a.expectRefused(a.createStack(fromFlux(kind, "", a.name)), refusal{})
+	a.expectRefused(a.createStack(fromFlux(kind, "", a.name)), want)
 }

@@ -36,25 +36,60 @@ func serveFromTenant(ctx context.Context, g *WithT, means *pressure.Tenant) {
 	}).WithContext(ctx).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
 }
 
-// results waits until the log of a container has the line "RESULT end", or its pod ended, and returns what it says of each thing.
+// lines returns what follows the word in the lines that a container has logged and that begin with it.
+func (a *attacker) lines(g Gomega, namespace, pod, container, word string) (found []string) {
+	stream, err := a.clientset.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container, LimitBytes: ptr.To[int64](maxLog)}).Stream(a.ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = stream.Close() }()
+	content, err := io.ReadAll(stream)
+	g.Expect(err).NotTo(HaveOccurred())
+	for line := range strings.Lines(string(content)) {
+		if rest, begins := strings.CutPrefix(strings.TrimSpace(line), word+" "); begins {
+			found = append(found, rest)
+		}
+	}
+	return found
+}
+
+// results waits until the log of a container has the results of everything, and returns them.
 func (a *attacker) results(namespace, pod, container string) map[string]string {
 	a.t.Helper()
 	results := map[string]string{}
 	a.eventually(func(g Gomega) {
-		stream, err := a.clientset.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container, LimitBytes: ptr.To[int64](maxLog)}).Stream(a.ctx)
-		g.Expect(err).NotTo(HaveOccurred())
-		defer func() { _ = stream.Close() }()
-		content, err := io.ReadAll(stream)
-		g.Expect(err).NotTo(HaveOccurred())
-		for line := range strings.Lines(string(content)) {
-			if rest, found := strings.CutPrefix(strings.TrimSpace(line), "RESULT "); found {
-				what, result, _ := strings.Cut(rest, " ")
-				results[what] = result
-			}
+		for _, line := range a.lines(g, namespace, pod, container, "RESULT") {
+			what, result, _ := strings.Cut(line, " ")
+			results[what] = result
 		}
-		g.Expect(results).To(Or(HaveKey("end"), HaveKey("agent")), string(content))
+		g.Expect(results).To(HaveKey("end"))
 	})
 	return results
+}
+
+// sawCode checks that the result is the code, and records it.
+func (a *attacker) sawCode(results map[string]string, what, code string) {
+	a.t.Helper()
+	a.Expect(results).To(HaveKeyWithValue(what, HavePrefix(code)))
+	a.saw(code)
+}
+
+// expectCalled waits until these methods of the agent of the attack were called.
+func (a *attacker) expectCalled(methods ...string) {
+	a.t.Helper()
+	a.eventually(func(g Gomega) {
+		called := a.lines(g, a.means.Namespace, a.agentPod(), autov1alpha1.PulumiContainerName, "CALLED")
+		g.Expect(called).To(ContainElements(methods))
+	})
+}
+
+// expectRequested waits until the attacker's web server was asked for each of these, which are parts of paths.
+func (a *attacker) expectRequested(paths ...string) {
+	a.t.Helper()
+	a.eventually(func(g Gomega) {
+		requested := strings.Join(a.lines(g, attackerName, "web", "tool", "REQUESTED"), "\n")
+		for _, path := range paths {
+			g.Expect(requested).To(ContainSubstring(path))
+		}
+	})
 }
 
 // agentPod is the name of the pod with the agent of the attack.
@@ -88,7 +123,7 @@ func (a *attacker) visible() string {
 	a.t.Helper()
 	stacks, workspaces, updates, events := &pulumiv1.StackList{}, &autov1alpha1.WorkspaceList{}, &autov1alpha1.UpdateList{}, &corev1.EventList{}
 	for _, list := range []client.ObjectList{stacks, workspaces, updates, events} {
-		a.Expect(a.client.List(a.ctx, list, client.InNamespace(attackerName))).To(Succeed())
+		a.Expect(a.client.List(a.ctx, list, client.InNamespace(a.means.Namespace))).To(Succeed())
 	}
 	var seen []any
 	for i := range stacks.Items {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"runtime"
 	"slices"
@@ -78,6 +80,29 @@ var methods = map[string]func(ctx context.Context, agent *client.Client) (gproto
 	"PushSource": func(ctx context.Context, agent *client.Client) (gproto.Message, error) {
 		return nil, agent.PushSource(ctx, "d", 1, strings.NewReader("x"))
 	},
+	"FetchSource": func(ctx context.Context, agent *client.Client) (gproto.Message, error) {
+		return nil, agent.FetchSource(ctx, "d", "http://x.invalid/")
+	},
+	"PushPlan": func(ctx context.Context, agent *client.Client) (gproto.Message, error) {
+		return nil, agent.PushPlan(ctx, "d", 1, strings.NewReader("x"))
+	},
+	"GetPlan": func(ctx context.Context, agent *client.Client) (gproto.Message, error) {
+		return nil, agent.GetPlan(ctx, "a", io.Discard, io.Discard)
+	},
+}
+
+// A method that is added to the protocol needs a row in methods and in limits, or nothing attacks it.
+func TestEveryMethodOfAnAgentIsAttacked(t *testing.T) {
+	g := NewWithT(t)
+	var served []string
+	for _, method := range proto.Agent_ServiceDesc.Methods {
+		served = append(served, method.MethodName)
+	}
+	for _, stream := range proto.Agent_ServiceDesc.Streams {
+		served = append(served, stream.StreamName)
+	}
+	g.Expect(slices.Collect(maps.Keys(methods))).To(ConsistOf(served))
+	g.Expect(slices.Collect(maps.Keys(limits))).To(ConsistOf(served))
 }
 
 // allocated returns how much is allocated while do runs, in bytes, whether it is freed again or not.
@@ -151,13 +176,22 @@ func largest(size, fields int, outputs bool) map[string][]byte {
 	return all
 }
 
+// limits are the largest answer of each method, in bytes and in fields, and what it may take of the heap, in bytes.
+var limits = map[string]struct{ size, fields, held int }{
+	"GetInfo":         {proto.MaxInfoSize, proto.MaxInfoFields, 4 << 20},
+	"GetOperation":    {proto.MaxResultSize, proto.MaxResultFields, 20 << 20},
+	"StartOperation":  {proto.MaxOperationSize, proto.MaxOperationFields, 2 << 20},
+	"CancelOperation": {proto.MaxOperationSize, proto.MaxOperationFields, 2 << 20},
+	"WatchOperation":  {proto.MaxOperationSize, proto.MaxOperationFields, 2 << 20},
+	"GetPlan":         {proto.MaxPlanPartSize, proto.MaxPlanPartFields, 4 << 20},
+	"ForgetOperation": {proto.MaxEmptySize, proto.MaxEmptyFields, 2 << 20},
+	"PushSource":      {proto.MaxEmptySize, proto.MaxEmptyFields, 2 << 20},
+	"FetchSource":     {proto.MaxEmptySize, proto.MaxEmptyFields, 2 << 20},
+	"PushPlan":        {proto.MaxEmptySize, proto.MaxEmptyFields, 2 << 20},
+}
+
 func TestLargestAnswersTakeLittleMemory(t *testing.T) {
-	for name, limit := range map[string]struct{ size, fields, held int }{
-		"GetInfo":        {proto.MaxInfoSize, proto.MaxInfoFields, 4 << 20},
-		"GetOperation":   {proto.MaxResultSize, proto.MaxResultFields, 20 << 20},
-		"StartOperation": {proto.MaxOperationSize, proto.MaxOperationFields, 2 << 20},
-		"WatchOperation": {proto.MaxOperationSize, proto.MaxOperationFields, 2 << 20},
-	} {
+	for name, limit := range limits {
 		for what, answer := range largest(limit.size, limit.fields, name == "GetOperation") {
 			t.Run(name+" "+what, func(t *testing.T) {
 				g := NewWithT(t)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -24,7 +26,7 @@ import (
 const (
 	modeInfo    = "info"    // GetInfo answers with millions of empty operations
 	modeHang    = "hang"    // no call is answered
-	modeFlap    = "flap"    // every other call fails, and states change a thousand times per second
+	modeFlap    = "flap"    // half of the calls fail, and states change a thousand times per second
 	modeMessage = "message" // the message of an operation has 15 MiB
 	modeChanges = "changes" // the changes of an operation are counted under two million names
 	modeOutputs = "outputs" // an operation has two million outputs
@@ -34,6 +36,7 @@ const (
 	modeTarpit  = "tarpit"  // the source is never read
 	modeThief   = "thief"   // the controller's token is tried elsewhere
 	modeTrailer = "trailer" // every call fails with an error of 8 MiB
+	modeLargest = "largest" // each answer is as large as the controller takes it
 )
 
 // agent serves the protocol.
@@ -43,22 +46,32 @@ type agent struct {
 	options map[string]string
 	theft   sync.Once
 
-	mu         sync.Mutex
-	calls      int
+	mu sync.Mutex
+	// calls is how often each method was called.
+	calls      map[string]int
 	digest     string
 	operations map[string]*proto.Operation
 }
 
 func newAgent(mode string, options map[string]string) *agent {
-	return &agent{mode: mode, options: options, operations: map[string]*proto.Operation{}}
+	return &agent{mode: mode, options: options, calls: map[string]int{}, operations: map[string]*proto.Operation{}}
+}
+
+// called counts the call, and prints the name of the method the first time: whoever attacks shows with it that the agent was called. It
+// returns the name.
+func (a *agent) called(fullMethod string) string {
+	method := path.Base(fullMethod)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.calls[method]++; a.calls[method] == 1 {
+		fmt.Println("CALLED", method)
+	}
+	return method
 }
 
 // intercept is where calls fail, hang, or get an answer of another kind.
-func (a *agent) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	a.mu.Lock()
-	a.calls++
-	call := a.calls
-	a.mu.Unlock()
+func (a *agent) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	method := a.called(info.FullMethod)
 	switch a.mode {
 	case modeThief:
 		a.theft.Do(func() { go a.steal(tokenOf(ctx)) })
@@ -68,7 +81,7 @@ func (a *agent) intercept(ctx context.Context, request any, _ *grpc.UnaryServerI
 	case modeTrailer:
 		return nil, status.Error(codes.Internal, strings.Repeat("x", 8<<20))
 	case modeFlap:
-		if call%2 == 0 {
+		if rand.IntN(2) == 0 {
 			return nil, status.Error(codes.Unavailable, "flapping")
 		}
 	}
@@ -84,10 +97,36 @@ func (a *agent) intercept(ctx context.Context, request any, _ *grpc.UnaryServerI
 		return encodedMessage(15 << 20), nil
 	case a.mode == modeChanges && isOperation:
 		return flood(6, distinctKey), nil
-	case a.mode == modeOutputs && isOperation:
+	case a.mode == modeOutputs && method == "GetOperation": // the only one that has outputs
 		return append(succeeded(), flood(10, distinctKey)...), nil
+	case a.mode == modeLargest:
+		return padded(answer, method)
 	}
 	return answer, nil
+}
+
+// interceptStream is the same for streams.
+func (a *agent) interceptStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	method := a.called(info.FullMethod)
+	if a.mode == modeLargest {
+		stream = &largestStream{stream, method}
+	}
+	return handler(server, stream)
+}
+
+// largestStream makes each message that is sent as large as it may be.
+type largestStream struct {
+	grpc.ServerStream
+	method string
+}
+
+// SendMsg implements grpc.ServerStream.
+func (s *largestStream) SendMsg(message any) error {
+	large, err := padded(message, s.method)
+	if err != nil {
+		return err
+	}
+	return s.ServerStream.SendMsg(large)
 }
 
 // tokenOf is what the controller shows.
@@ -133,6 +172,30 @@ func (a *agent) PushSource(stream grpc.ClientStreamingServer[proto.PushSourceReq
 	}
 }
 
+// FetchSource implements proto.AgentServer.
+func (a *agent) FetchSource(_ context.Context, request *proto.FetchSourceRequest) (*proto.FetchSourceResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.digest = request.GetDigest()
+	return &proto.FetchSourceResponse{}, nil
+}
+
+// PushPlan implements proto.AgentServer.
+func (a *agent) PushPlan(stream grpc.ClientStreamingServer[proto.PushPlanRequest, proto.PushPlanResponse]) error {
+	for {
+		if _, err := stream.Recv(); errors.Is(err, io.EOF) {
+			return stream.SendAndClose(&proto.PushPlanResponse{})
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// GetPlan implements proto.AgentServer.
+func (a *agent) GetPlan(_ *proto.GetPlanRequest, stream grpc.ServerStreamingServer[proto.PlanPart]) error {
+	return stream.Send(&proto.PlanPart{})
+}
+
 // StartOperation implements proto.AgentServer.
 func (a *agent) StartOperation(_ context.Context, request *proto.StartOperationRequest) (*proto.Operation, error) {
 	a.mu.Lock()
@@ -158,7 +221,7 @@ func (a *agent) GetOperation(_ context.Context, request *proto.GetOperationReque
 	if operation == nil {
 		return nil, status.Error(codes.NotFound, "not known")
 	}
-	if a.mode != modeRunning && a.mode != modeFlap {
+	if a.mode != modeRunning && a.mode != modeFlap && a.mode != modeStream {
 		operation.State, operation.EndTime = proto.OperationState_OPERATION_STATE_SUCCEEDED, timestamppb.Now()
 	}
 	return a.answer(operation), nil
@@ -222,16 +285,17 @@ func (a *agent) answer(operation *proto.Operation) *proto.Operation {
 	return googleproto.Clone(operation).(*proto.Operation)
 }
 
-// lie is an operation in which nothing makes sense.
+// lie is an operation in which nothing makes sense. It fits into the largest answer: beyond that nobody would read it.
 func (a *agent) lie(id string) *proto.Operation {
+	const long = 3 << 10
 	return &proto.Operation{
 		Id: id, Kind: 99, State: proto.OperationState_OPERATION_STATE_SUCCEEDED, Failure: 99,
 		StartTime: &timestamppb.Timestamp{Seconds: math.MaxInt64, Nanos: -1}, EndTime: &timestamppb.Timestamp{Seconds: math.MinInt64},
-		ResourceChanges: map[string]int64{"create\x00\n": math.MinInt64, strings.Repeat("k", 1<<16): math.MaxInt64},
-		Message:         strings.Repeat("\x1b[31mReady\n", 1<<14),
-		Permalink:       "javascript:" + strings.Repeat("x", 1<<16),
-		Outputs:         map[string]*proto.Output{"broken": {Value: []byte("{")}, "empty": nil, strings.Repeat("o", 1<<16): {Value: []byte("1")}},
-		Project:         &proto.ProjectSource{Name: strings.Repeat("p", 1<<16) + "\n", Runtime: "../../bin/sh"},
-		LockHolder:      &proto.LockHolder{User: strings.Repeat("u", 1<<16), Pid: -1},
+		ResourceChanges: map[string]int64{"create\x00\n": math.MinInt64, strings.Repeat("k", long): math.MaxInt64},
+		Message:         strings.Repeat("\x1b[31mReady\n", 2*long/11),
+		Permalink:       "javascript:" + strings.Repeat("x", long),
+		Outputs:         map[string]*proto.Output{"broken": {Value: []byte("{")}, "empty": {}, strings.Repeat("o", long): {Value: []byte("1")}},
+		Project:         &proto.ProjectSource{Name: strings.Repeat("p", long) + "\n", Runtime: "../../bin/sh"},
+		LockHolder:      &proto.LockHolder{User: strings.Repeat("u", long), Pid: -1},
 	}
 }

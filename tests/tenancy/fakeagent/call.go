@@ -39,6 +39,7 @@ func callAgent(ctx context.Context, args []string) error {
 		token = string(content)
 	}
 	fmt.Println("RESULT agent", ask(ctx, args[0], token))
+	fmt.Println("RESULT end")
 	return nil
 }
 

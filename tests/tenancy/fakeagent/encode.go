@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	googleproto "google.golang.org/protobuf/proto"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
@@ -49,4 +51,31 @@ func encodedMessage(size int) raw {
 func succeeded() raw {
 	encoded := protowire.AppendTag(nil, 3, protowire.VarintType)
 	return protowire.AppendVarint(encoded, uint64(proto.OperationState_OPERATION_STATE_SUCCEEDED))
+}
+
+// allowed is how large the controller lets the answer of each method be, in bytes.
+var allowed = map[string]int{
+	"GetInfo": proto.MaxInfoSize, "GetOperation": proto.MaxResultSize, "GetPlan": proto.MaxPlanPartSize,
+	"StartOperation": proto.MaxOperationSize, "WatchOperation": proto.MaxOperationSize, "CancelOperation": proto.MaxOperationSize,
+	"PushSource": proto.MaxEmptySize, "FetchSource": proto.MaxEmptySize, "PushPlan": proto.MaxEmptySize, "ForgetOperation": proto.MaxEmptySize,
+}
+
+// unknownField is the number of a field that no message has, and fieldHeader is what there is of it before its content, in bytes at most.
+const (
+	unknownField = 999
+	fieldHeader  = 6
+)
+
+// padded is the answer of the method with a field that no message has, as large as it may be.
+func padded(answer any, method string) (raw, error) {
+	encoded, err := googleproto.Marshal(answer.(googleproto.Message))
+	if err != nil {
+		return nil, err
+	}
+	size := allowed[method] - len(encoded) - fieldHeader
+	if size < 0 {
+		return nil, fmt.Errorf("the answer of %s is larger than it may be", method)
+	}
+	encoded = protowire.AppendTag(encoded, unknownField, protowire.BytesType)
+	return protowire.AppendBytes(encoded, bytes.Repeat([]byte("x"), size)), nil
 }

@@ -30,16 +30,22 @@ func serve(ctx context.Context, options map[string]string) error {
 		return err
 	}
 	served := newAgent(os.Getenv(modeVariable), options)
-	server := grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}})),
-		grpc.MaxRecvMsgSize(proto.MaxMessageSize), grpc.MaxSendMsgSize(proto.MaxMessageSize+1<<20),
-		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
-		grpc.UnaryInterceptor(served.intercept),
-	)
-	proto.RegisterAgentServer(server, served)
+	server := served.server(
+		grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}})))
 	fmt.Println("SERVING", served.mode)
 	context.AfterFunc(ctx, server.Stop)
 	return server.Serve(listener)
+}
+
+// server is a gRPC server of the agent.
+func (a *agent) server(options ...grpc.ServerOption) *grpc.Server {
+	server := grpc.NewServer(append(options,
+		grpc.MaxRecvMsgSize(proto.MaxMessageSize), grpc.MaxSendMsgSize(proto.MaxMessageSize+1<<20),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
+		grpc.UnaryInterceptor(a.intercept), grpc.StreamInterceptor(a.interceptStream),
+	)...)
+	proto.RegisterAgentServer(server, a)
+	return server
 }
 
 // raw is a message that is encoded already: one that no message of the protocol encodes to within reason.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -32,22 +33,46 @@ func serveWeb(ctx context.Context, args []string) error {
 		http.Error(w, canary+strings.Repeat(" page", 1<<16), http.StatusInternalServerError)
 	})
 	mux.HandleFunc("/references/", references)
-	server := &http.Server{Addr: args[0], Handler: mux, ReadHeaderTimeout: callTime}
+	server := &http.Server{Addr: args[0], Handler: recorded(mux), ReadHeaderTimeout: callTime}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	fmt.Println("SERVING web")
 	return server.ListenAndServe()
+}
+
+// maxRecorded is how many paths are printed.
+const maxRecorded = 2000
+
+// recorded prints each path the first time it is requested: whoever attacks shows with it that the request was sent.
+func recorded(handler http.Handler) http.Handler {
+	var mu sync.Mutex
+	requested := map[string]bool{}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		if len(requested) < maxRecorded && !requested[r.URL.Path] {
+			requested[r.URL.Path] = true
+			fmt.Printf("REQUESTED %.200s\n", r.URL.Path)
+		}
+		mu.Unlock()
+		handler.ServeHTTP(w, r)
+	})
 }
 
 func tarpit(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	for {
+	// To a git client, the beginning of the longest line.
+	const begin = "fff0"
+	for i := 0; ; i++ {
+		next := "x"
+		if i < len(begin) {
+			next = begin[i : i+1]
+		}
 		select {
 		case <-r.Context().Done():
 			return
 		case <-ticker.C:
-			if _, err := w.Write([]byte("0")); err != nil {
+			if _, err := w.Write([]byte(next)); err != nil {
 				return
 			}
 			_ = http.NewResponseController(w).Flush()

@@ -22,7 +22,7 @@ const (
 )
 
 // agentModes are those of agents that cost somebody something.
-var agentModes = []string{"info", "hang", "flap", "stream", "tarpit", "changes"}
+var agentModes = []string{"info", "hang", "flap", "stream", "tarpit", "changes", "outputs", "largest"}
 
 // Serve starts the web server, in a pod within the restricted profile, and sets Web. It answers a little later.
 func (t *Tenant) Serve(ctx context.Context) error {
@@ -61,17 +61,25 @@ func (t *Tenant) Pod(name string, args ...string) *corev1.Pod {
 	}
 }
 
-// All does everything at once, and goes on until the context ends. What it created stays. It calls begun as soon as everything is there.
-func (t *Tenant) All(ctx context.Context, stacks int, begun func()) error {
-	const some = 10
+// some is how many there are of what hangs.
+const some = 10
+
+// All does everything at once, and goes on until the context ends. What it created stays. It calls begun as soon as everything is there. In the
+// namespaces of the others is what hangs, once more.
+func (t *Tenant) All(ctx context.Context, stacks int, begun func(), others ...*Tenant) error {
 	for _, start := range []func() error{
-		func() error { return t.GitTarpits(ctx, "git-tarpit", 3*some) },
-		func() error { return t.GitReferences(ctx, "git-references", some) },
-		func() error { return t.ArtifactTarpits(ctx, "artifact-tarpit", some) },
+		func() error { return t.Hang(ctx) },
 		func() error { return t.RegexBombs(ctx, "regex", 3*some) },
+		func() error { return t.Archives(ctx, "archive") },
+		func() error { return t.largePrograms(ctx, some) },
 		func() error { return t.Crowd(ctx, stacks) },
 	} {
 		if err := start(); err != nil {
+			return err
+		}
+	}
+	for _, other := range others {
+		if err := other.Hang(ctx); err != nil {
 			return err
 		}
 	}
@@ -88,4 +96,25 @@ func (t *Tenant) All(ctx context.Context, stacks int, begun func()) error {
 	group.Go(func() error { return t.Request(ctx, last) })
 	group.Go(func() error { return t.Alternate(ctx, "artifact-tarpit-0") })
 	return group.Wait()
+}
+
+// Hang creates Stacks whose servers send a byte per second, or references without an end.
+func (t *Tenant) Hang(ctx context.Context) error {
+	if err := t.GitTarpits(ctx, "git-tarpit", 3*some); err != nil {
+		return err
+	}
+	if err := t.GitReferences(ctx, "git-references", some); err != nil {
+		return err
+	}
+	return t.ArtifactTarpits(ctx, "artifact-tarpit", some)
+}
+
+// largePrograms creates Programs that are as large as they may be.
+func (t *Tenant) largePrograms(ctx context.Context, count int) error {
+	for i := range count {
+		if _, err := t.LargeProgram(ctx, fmt.Sprint("large-", i)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -21,6 +21,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/ociregistry"
 )
 
 // creators is how many objects are created at the same time.
@@ -34,6 +35,8 @@ type Tenant struct {
 	Image string
 	// Web is the host and port of its web server.
 	Web string
+	// Registry is where it pushes what PublishArchive publishes.
+	Registry *ociregistry.Registry
 }
 
 // Stack is a Stack without a source.
@@ -84,7 +87,7 @@ func (t *Tenant) GitReferences(ctx context.Context, name string, count int) erro
 func (t *Tenant) ArtifactTarpits(ctx context.Context, name string, count int) error {
 	return t.each(ctx, name, count, func(stack *pulumiv1.Stack, i int) error {
 		stack.Spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: sourcev1.ExternalArtifactKind, Name: stack.Name}}
-		return t.Publish(ctx, stack.Name, fmt.Sprintf("http://%s/tarpit/%d", t.Web, i), "sha256:"+strings.Repeat("0", 64))
+		return t.Publish(ctx, stack.Name, fmt.Sprintf("http://%s/tarpit/artifact/%d", t.Web, i), "sha256:"+strings.Repeat("0", 64))
 	})
 }
 
@@ -163,12 +166,23 @@ func (t *Tenant) Publish(ctx context.Context, name, url, digest string) error {
 
 // program creates a Program that runs in no time.
 func (t *Tenant) program(ctx context.Context, name string) error {
+	_, err := t.programWith(ctx, name, "1")
+	return err
+}
+
+// LargeProgram creates a Program that is about as large as the API server takes it.
+func (t *Tenant) LargeProgram(ctx context.Context, name string) (*pulumiv1.Program, error) {
+	return t.programWith(ctx, name, `"`+strings.Repeat("x", 1<<20-10<<10)+`"`)
+}
+
+// programWith creates a Program with an output, which is JSON.
+func (t *Tenant) programWith(ctx context.Context, name, output string) (*pulumiv1.Program, error) {
 	program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name}}
-	program.Program.Outputs = map[string]apiextensionsv1.JSON{"x": {Raw: []byte("1")}}
+	program.Program.Outputs = map[string]apiextensionsv1.JSON{"x": {Raw: []byte(output)}}
 	if err := t.Client.Create(ctx, program); err != nil {
-		return fmt.Errorf("create a Program: %w", err)
+		return nil, fmt.Errorf("create a Program: %w", err)
 	}
-	return nil
+	return program, nil
 }
 
 // each creates Stacks with numbers in their names.
