@@ -236,7 +236,10 @@ func (r *Reconciler) checkVerified(ctx context.Context, o *observation) error {
 		if err := r.Get(ctx, key, stack); ctrlclient.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("read the stack of workspace %q: %w", o.workspace.Name, err)
 		}
-		required, remembered = r.Sources.RequiresVerified(stack), stack.Status.VerifiedDigest
+		required = r.Sources.RequiresVerified(stack)
+		if stack.UID == owner.UID { // not one that took its name
+			remembered = stack.Status.VerifiedDigest
+		}
 	}
 	fromState := o.update.Spec.ProjectInfo != nil || o.workspace.Spec.Local == nil && o.workspace.Spec.ProjectInfo != nil
 	if !required || o.source == nil && fromState {

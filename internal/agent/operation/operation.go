@@ -64,7 +64,9 @@ type inputs struct {
 
 // perform does the steps of the operation.
 func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, error) {
-	o.report.update(func(op *proto.Operation) { op.State, op.Message = proto.OperationState_OPERATION_STATE_PREPARING, "preparing" })
+	o.report.update(func(op *proto.Operation) {
+		op.State, op.Message = proto.OperationState_OPERATION_STATE_PREPARING, "preparing"
+	})
 	if err := o.resolve(); err != nil {
 		return nil, err
 	}
@@ -75,7 +77,9 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 			return nil, err
 		}
 	}
-	o.report.update(func(op *proto.Operation) { op.State, op.Message = proto.OperationState_OPERATION_STATE_RUNNING, "starting pulumi" })
+	o.report.update(func(op *proto.Operation) {
+		op.State, op.Message = proto.OperationState_OPERATION_STATE_RUNNING, "starting pulumi"
+	})
 	start := time.Now()
 	sum, err := o.runEngine(ctx)
 	o.ran = durationpb.New(time.Since(start))
