@@ -15,6 +15,8 @@ MORE_TOOLS := pulumi-oldest kustomize-controller helm-controller flux crane mini
 
 # The race detector needs a C compiler; without one the tests run without it, and say so.
 RACE ?= $(if $(shell command -v $(or $(CC),gcc)),true,false)
+# Which groups of packages the tests run, as "bin/suite -help" lists them; all when it is empty.
+ONLY ?=
 # How long "make fuzz" looks for trouble, per target.
 FUZZTIME ?= 10s
 # Which targets it runs, as ".ci/fuzz list" prints them; all when it is empty.
@@ -116,12 +118,12 @@ chart: ## Package the Helm chart of VERSION into OUTPUT
 
 .PHONY: test
 test: install-test-tools bin/suite ## Prove each promise once, against real servers: about ten minutes
-	@bin/suite -race=$(RACE) short
+	@bin/suite -race=$(RACE) -groups='$(ONLY)' short
 
 .PHONY: test-all
 test-all: install-test-tools bin/suite ## Run all tests, also those that need a node, guides as they are written, and random faults
 	@go run ./tests/tools/install $(MORE_TOOLS) >/dev/null
-	@bin/suite -race=$(RACE) long
+	@bin/suite -race=$(RACE) -groups='$(ONLY)' long
 
 .PHONY: bin/suite
 bin/suite:

@@ -20,6 +20,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -34,6 +35,7 @@ import (
 func main() {
 	output := flag.String("output", "bin", "the directory for flaky.txt and for what the tests reported, as JSON")
 	race := flag.Bool("race", true, "use the race detector, which needs a C compiler")
+	only := flag.String("groups", "", "run only these groups of packages (api, internal, unraced, system, nodes), separated by commas")
 	flag.Usage = func() {
 		fmt.Fprintf(flag.CommandLine.Output(), "Usage: %s [flags] short|long\n", filepath.Base(os.Args[0]))
 		flag.PrintDefaults()
@@ -51,13 +53,13 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if err := run(ctx, *output, flag.Arg(0) == "short", *race); err != nil {
+	if err := run(ctx, *output, flag.Arg(0) == "short", *race, *only); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, output string, short, race bool) error {
+func run(ctx context.Context, output string, short, race bool, only string) error {
 	output, err := filepath.Abs(output)
 	if err != nil {
 		return err
@@ -81,7 +83,7 @@ func run(ctx context.Context, output string, short, race bool) error {
 	}
 	err = prepare(ctx, record)
 	if err == nil {
-		err = runGroups(ctx, output, short, race)
+		err = runGroups(ctx, output, short, race, only)
 	}
 	return errors.Join(err, record.Remove())
 }
@@ -110,7 +112,7 @@ func prepare(ctx context.Context, record *leftovers.Record) error {
 	return nil
 }
 
-func runGroups(ctx context.Context, output string, short, race bool) error {
+func runGroups(ctx context.Context, output string, short, race bool, only string) error {
 	gotestsum, err := tools.Path(ctx, "gotestsum", nil)
 	if err != nil {
 		return err
@@ -118,6 +120,13 @@ func runGroups(ctx context.Context, output string, short, race bool) error {
 	groups, err := allGroups(ctx, short, race)
 	if err != nil {
 		return err
+	}
+	if only != "" {
+		named := strings.Split(only, ",")
+		groups = slices.DeleteFunc(groups, func(g group) bool { return !slices.Contains(named, g.name) })
+		if len(groups) != len(named) {
+			return fmt.Errorf("run the groups %s: not all of them are in this suite", only)
+		}
 	}
 	whole := newReport(os.Stdout)
 	for _, g := range groups {
