@@ -83,7 +83,12 @@ func (a *appTokens) token(ctx context.Context, r *repository, transport http.Rou
 	if token, _ := known.(appToken); time.Now().Before(token.ExpiresAt.Add(-tokenMargin)) {
 		return token.Value, nil
 	}
-	exchange := a.exchanges.DoChan(key, func() (any, error) {
+	exchange := a.exchanges.DoChan(key, func() (value any, err error) {
+		defer func() {
+			if recover() != nil { // in this goroutine it would end the process
+				value, err = "", r.fail(Other, "%s: an internal error", attemptToken)
+			}
+		}()
 		// Not the caller's context: others wait for the same answer.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.client.options.Timeout)
 		defer cancel()
