@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -130,7 +131,13 @@ func (c *Contents) Start(ctx context.Context) error {
 }
 
 // find matches the part with the manifest of its artifact.
-func (c *Contents) find(ctx context.Context, key contentKey, selection *Selection) error {
+func (c *Contents) find(ctx context.Context, key contentKey, selection *Selection) (err error) {
+	defer func() {
+		if recover() != nil {
+			c.store.options.Log.Error(errPanicked, "cannot read the files of an artifact", "stack", string(debug.Stack()))
+			err = errPanicked
+		}
+	}()
 	if _, ok := c.lookup(key.contentPart); ok {
 		return nil // It was found out about for another namespace.
 	}

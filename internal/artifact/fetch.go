@@ -61,7 +61,13 @@ func (l location) origin() metrics.Origin {
 
 // bring downloads or makes the content, checks the archive, and makes the content visible for the owner. It returns what it stored: of
 // what was made that has its own digest, whatever digest is wanted; who waits compares. Its errors are of type *FetchError.
-func (s *Store) bring(ctx context.Context, from location) (incoming, error) {
+func (s *Store) bring(ctx context.Context, from location) (brought incoming, err error) {
+	defer func() {
+		if recover() != nil {
+			s.options.Log.Error(errPanicked, "cannot fetch or check an artifact", "stack", string(debug.Stack()))
+			brought, err = incoming{}, from.fail(Unavailable, errPanicked)
+		}
+	}()
 	dir, err := os.MkdirTemp(filepath.Join(s.options.Dir, incomingDirectory), "artifact-")
 	if err != nil {
 		return incoming{}, from.fail(Unavailable, err)
@@ -145,15 +151,16 @@ func (s *Store) make(ctx context.Context, from location, dir string) (made incom
 	return incoming{}, from.fail(Unavailable, err)
 }
 
-var errMakerPanicked = errors.New("an internal error, which the log of the controller has")
+// errPanicked is what a panic becomes, which strange content may cause, and which would end the process for all tenants. What it panicked with
+// may be anything, so that neither users nor the log see it.
+var errPanicked = errors.New("an internal error, which the log of the controller has")
 
-// makeInto keeps a panic, which strange content may cause, from ending the process.
+// makeInto returns a panic of the Maker as an error.
 func (s *Store) makeInto(ctx context.Context, maker Maker, to io.Writer) (err error) {
 	defer func() {
 		if recover() != nil {
-			// What it panicked with may be anything, so that neither users nor the log see it.
-			s.options.Log.Error(errMakerPanicked, "cannot make an artifact", "stack", string(debug.Stack()))
-			err = errMakerPanicked
+			s.options.Log.Error(errPanicked, "cannot make an artifact", "stack", string(debug.Stack()))
+			err = errPanicked
 		}
 	}()
 	return maker.Make(ctx, to)

@@ -2,6 +2,7 @@ package git
 
 import (
 	"context"
+	"crypto/rsa"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -82,7 +83,12 @@ func (a *appTokens) token(ctx context.Context, r *repository, transport http.Rou
 	if token, _ := known.(appToken); time.Now().Before(token.ExpiresAt.Add(-tokenMargin)) {
 		return token.Value, nil
 	}
-	exchange := a.exchanges.DoChan(key, func() (any, error) {
+	exchange := a.exchanges.DoChan(key, func() (value any, err error) {
+		defer func() {
+			if recover() != nil { // in this goroutine it would end the process
+				value, err = "", r.fail(Other, "%s: an internal error", attemptToken)
+			}
+		}()
 		// Not the caller's context: others wait for the same answer.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.client.options.Timeout)
 		defer cancel()
@@ -137,9 +143,17 @@ func (r *repository) exchange(ctx context.Context, transport http.RoundTripper) 
 
 // assertion is the signed proof of the App's identity. Its key is PEM with PKCS#1 inside, as GitHub hands it out, or PKCS#8.
 func (r *repository) assertion(app *GitHubApp) (string, error) {
+	if err := r.checkKeySize(app.PrivateKey); err != nil {
+		return "", err
+	}
 	key, err := ssh.ParseRawPrivateKey(app.PrivateKey)
 	if err != nil {
 		return "", r.fail(InvalidCredentials, "the private key of the GitHub App cannot be parsed: it must be an RSA key in the PEM format, without a passphrase")
+	}
+	if private, ok := key.(*rsa.PrivateKey); ok {
+		if err := r.checkKeyBits(&private.PublicKey); err != nil {
+			return "", err
+		}
 	}
 	id := strings.TrimSpace(app.AppID)
 	if id == "" {

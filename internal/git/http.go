@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"io"
 	"net"
@@ -316,15 +315,16 @@ func (r *repository) transport() (*http.Transport, func(), error) {
 	transport := newTransport(c.options.AllowLocalAddresses, c.proxies)
 	config := transport.TLSClientConfig
 	if len(remote.CA) > 0 {
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(remote.CA) {
-			return nil, nil, r.fail(InvalidCredentials, "the CA has no certificate in the PEM format")
+		authorities, err := r.certificateAuthorities()
+		if err != nil {
+			return nil, nil, err
 		}
+		config.RootCAs = authorities
 	}
 	if len(remote.ClientCert) > 0 || len(remote.ClientKey) > 0 {
-		certificate, err := tls.X509KeyPair(remote.ClientCert, remote.ClientKey)
+		certificate, err := r.clientCertificate()
 		if err != nil {
-			return nil, nil, r.fail(InvalidCredentials, "the client certificate and its key cannot be used together: both are needed, in the PEM format")
+			return nil, nil, err
 		}
 		config.Certificates = []tls.Certificate{certificate}
 	}

@@ -128,6 +128,9 @@ func (r *repository) sshAuth() ([]ssh.AuthMethod, error) {
 
 func (r *repository) signer() (ssh.Signer, error) {
 	key, passphrase := r.remote.Auth.PrivateKey, r.remote.Auth.Passphrase
+	if err := r.checkKeySize(key); err != nil {
+		return nil, err
+	}
 	signer, err := ssh.ParsePrivateKey(key)
 	if missing := (*ssh.PassphraseMissingError)(nil); errors.As(err, &missing) {
 		if len(passphrase) == 0 {
@@ -141,7 +144,7 @@ func (r *repository) signer() (ssh.Signer, error) {
 	case err != nil:
 		return nil, r.fail(InvalidCredentials, "the private key cannot be parsed: it must be a key for ssh in the PEM or the OpenSSH format")
 	}
-	return signer, nil
+	return signer, r.checkSigner(signer)
 }
 
 func (s *sshSession) advertise(context.Context) (io.Reader, error) {

@@ -321,3 +321,17 @@ func TestAmbiguousAbbreviationIsRefused(t *testing.T) {
 	g.Expect(typed.Kind).To(Equal(RevisionNotFound))
 	g.Expect(typed.Message).To(ContainSubstring("more than one commit"))
 }
+
+// The exchange has a goroutine of its own, in which a panic would end the process for all tenants.
+func TestPanicOfAnExchangeForATokenIsAnErrorLikeAnother(t *testing.T) {
+	g := NewWithT(t)
+	endpoint, err := parseEndpoint("https://git.invalid/repo")
+	g.Expect(err).NotTo(HaveOccurred())
+	// Without an App, which stands for whatever a strange key may lead to.
+	r := &repository{client: NewClient(Options{}), endpoint: endpoint, secrets: &secrets{}}
+	token, err := r.client.apps.token(t.Context(), r, nil)
+	var failed *Error
+	g.Expect(errors.As(err, &failed)).To(BeTrue(), "%v", err)
+	g.Expect(failed.Message).To(ContainSubstring("an internal error"))
+	g.Expect(token).To(BeEmpty())
+}

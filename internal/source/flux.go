@@ -91,7 +91,7 @@ func (f *Flux) Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*
 	if err != nil {
 		return nil, err
 	}
-	return f.resolve(ctx, key, live)
+	return f.resolve(ctx, stack.Namespace, key, live)
 }
 
 // Reference implements Source. It does not say where the artifact can be had.
@@ -109,10 +109,10 @@ func (f *Flux) Locate(ctx context.Context, namespace string, from *autov1alpha1.
 	if err != nil {
 		return artifact.Reference{}, err
 	}
-	found, err := f.resolve(ctx, key, false)
+	found, err := f.resolve(ctx, namespace, key, false)
 	if err != nil || found.Digest != from.Digest {
 		// The cache may be behind.
-		found, err = f.resolve(ctx, key, true)
+		found, err = f.resolve(ctx, namespace, key, true)
 	}
 	switch {
 	case err != nil:
@@ -130,7 +130,7 @@ func (f *Flux) Verification(ctx context.Context, namespace string, from *autov1a
 	if err != nil {
 		return Verification{}, err
 	}
-	found, err := f.resolve(ctx, key, false)
+	found, err := f.resolve(ctx, namespace, key, false)
 	if err != nil {
 		return Verification{}, err
 	}
@@ -185,10 +185,10 @@ func isBuiltIn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix("."+group, ".k8s.io") || strings.HasSuffix(group, ".kubernetes.io")
 }
 
-// resolve returns the artifact that the source offers now, to those who may use it.
-func (f *Flux) resolve(ctx context.Context, key fluxKey, live bool) (*Artifact, error) {
+// resolve returns the artifact that the source offers now, to those who may use it. The namespace is that of the object which names it.
+func (f *Flux) resolve(ctx context.Context, namespace string, key fluxKey, live bool) (*Artifact, error) {
 	// Discovery decides on the version, because Flux retires API versions that manifests still name.
-	mapping, err := f.kinds.mapping(f.Mapper, key)
+	mapping, err := f.kinds.mapping(f.Mapper, namespace, key)
 	if apimeta.IsNoMatchError(err) {
 		return nil, waiting(pulumiv1.SourceKindNotInstalledReason,
 			"the cluster does not serve %s: is Flux's source-controller installed?", key.GroupKind)

@@ -31,9 +31,10 @@ type fluxKinds struct {
 	asking *lru.Cache // *rate.Limiter by namespace
 }
 
-// mapping returns the mapping of the kind of the source, or a NoMatchError.
-func (k *fluxKinds) mapping(mapper apimeta.RESTMapper, source fluxKey) (*apimeta.RESTMapping, error) {
-	if !source.isFlux(storedKinds...) && !k.mayAsk(source) {
+// mapping returns the mapping of the kind of the source, or a NoMatchError. The namespace that asks is not that of the source, which
+// anybody may name.
+func (k *fluxKinds) mapping(mapper apimeta.RESTMapper, namespace string, source fluxKey) (*apimeta.RESTMapping, error) {
+	if !source.isFlux(storedKinds...) && !k.mayAsk(namespace, source) {
 		return nil, &apimeta.NoKindMatchError{GroupKind: source.GroupKind}
 	}
 	mapping, err := mapper.RESTMapping(source.GroupKind)
@@ -48,7 +49,7 @@ func (k *fluxKinds) mapping(mapper apimeta.RESTMapper, source fluxKey) (*apimeta
 	return mapping, err
 }
 
-func (k *fluxKinds) mayAsk(source fluxKey) bool {
+func (k *fluxKinds) mayAsk(namespace string, source fluxKey) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.served.Has(source.GroupKind) {
@@ -57,10 +58,10 @@ func (k *fluxKinds) mayAsk(source fluxKey) bool {
 	if k.asking == nil {
 		k.asking = lru.New(maxAsking)
 	}
-	limiter, found := k.asking.Get(source.Namespace)
+	limiter, found := k.asking.Get(namespace)
 	if !found {
 		limiter = rate.NewLimiter(rate.Every(discoveryInterval), discoveryBurst)
-		k.asking.Add(source.Namespace, limiter)
+		k.asking.Add(namespace, limiter)
 	}
 	return limiter.(*rate.Limiter).Allow()
 }

@@ -36,10 +36,15 @@ func TestKindsThatThereAreNotCauseFewQuestionsAndHideNoOthers(t *testing.T) {
 		return fluxKey{schema.GroupKind{Group: group, Kind: kind}, types.NamespacedName{Namespace: namespace, Name: "app"}}
 	}
 	for i := range 1000 {
-		_, err := kinds.mapping(mapper, sourceIn("attacker", fmt.Sprintf("n%d.example.com", i), "Bucket"))
+		_, err := kinds.mapping(mapper, "attacker", sourceIn("attacker", fmt.Sprintf("n%d.example.com", i), "Bucket"))
 		g.Expect(apimeta.IsNoMatchError(err)).To(BeTrue())
-		_, err = kinds.mapping(mapper, sourceIn("attacker", sourcev1.GroupVersion.Group, fmt.Sprint("Kind", i)))
+		_, err = kinds.mapping(mapper, "attacker", sourceIn("attacker", sourcev1.GroupVersion.Group, fmt.Sprint("Kind", i)))
 		g.Expect(apimeta.IsNoMatchError(err)).To(BeTrue())
+		// With --no-cross-namespace-refs=false.
+		for _, other := range []string{"victim", fmt.Sprint("namespace-", i)} {
+			_, err = kinds.mapping(mapper, "attacker", sourceIn(other, fmt.Sprintf("n%d.example.com", i), "Bucket"))
+			g.Expect(apimeta.IsNoMatchError(err)).To(BeTrue())
+		}
 	}
 	g.Expect(mapper.asked).To(BeNumerically("<=", discoveryBurst+5))
 
@@ -47,6 +52,6 @@ func TestKindsThatThereAreNotCauseFewQuestionsAndHideNoOthers(t *testing.T) {
 	for _, source := range []fluxKey{
 		sourceIn("attacker", sourcev1.GroupVersion.Group, sourcev1.BucketKind), sourceIn("victim", servedGroup, "Bundle"), sourceIn("attacker", servedGroup, "Bundle"),
 	} {
-		g.Expect(kinds.mapping(mapper, source)).To(HaveField("GroupVersionKind.Version", "v1"))
+		g.Expect(kinds.mapping(mapper, source.Namespace, source)).To(HaveField("GroupVersionKind.Version", "v1"))
 	}
 }

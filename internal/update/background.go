@@ -2,11 +2,14 @@ package update
 
 import (
 	"context"
+	"errors"
+	"runtime/debug"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -18,6 +21,9 @@ import (
 
 // maxDeliveries is how many artifacts are on their way to agents at the same time; at most half of them to those of one namespace.
 const maxDeliveries = 16
+
+// panicWait is how long an Update rests whose work has panicked: what caused it may still be there.
+const panicWait = time.Minute
 
 // background has the goroutines that work for Updates, at most one for each: it delivers the artifact, later it watches the
 // operation. They only watch and carry; whatever they find out, the reconciler finds out as well when it is woken. It is a
@@ -110,12 +116,32 @@ func (b *background) ensure(update *autov1alpha1.Update, kind string, work func(
 	}
 	b.waiting.Go(func() {
 		defer cancel()
-		work(ctx, note)
+		panicked := doesPanic(key, func() { work(ctx, note) })
 		note(func(ended *task) { ended.running = false })
-		if ctx.Err() == nil {
-			b.queue.Add(reconcile.Request{NamespacedName: key})
+		switch request := (reconcile.Request{NamespacedName: key}); {
+		case ctx.Err() != nil:
+		case panicked:
+			b.queue.AddAfter(request, panicWait)
+		default:
+			b.queue.Add(request)
 		}
 	})
+}
+
+var errPanicked = errors.New("an internal error")
+
+// doesPanic does the work for the Update and reports whether it panicked, which strange answers of an agent may cause, and which would end
+// the process for all tenants. What it panicked with may be anything, so that the log does not have it.
+func doesPanic(update types.NamespacedName, work func()) (panicked bool) {
+	defer func() {
+		if recover() != nil {
+			panicked = true
+			log := ctrl.Log.WithName("update")
+			log.Error(errPanicked, "the work for an update ended early", "update", update, "stack", string(debug.Stack()))
+		}
+	}()
+	work()
+	return false
 }
 
 // stop ends the work for an Update that needs none any more, and forgets what is known from it.

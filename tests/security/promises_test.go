@@ -162,7 +162,9 @@ that it derives from them, such as variables, programs, patterns and messages, h
 		text: `Namespaces share reconciliations, downloads, deliveries and the store of artifacts fairly, and slow transfers are stopped. While all attacks
 run, a commit of the victim takes at most twice as long as on a quiet system. ` + "`make bench`" + ` measures this, beside most
 of the attacks. There and in the attacks, a namespace has a thousand Stacks. That ten thousand reconciles of one namespace
-do not delay those of another is tested with the queue of the controller alone.`,
+do not delay those of another is tested with the queue of the controller alone. Nothing can interrupt arithmetic with large
+numbers, so RSA keys for git with more than 8192 bits are rejected before they are used. If a defect makes a reconcile, or
+work in the background, panic, this object fails or waits, and the controller continues.`,
 		proofs: []string{
 			"fairqueue.TestReconcileOfAnotherNamespaceIsNextButOneAfterTenThousand", "fairqueue.TestNamespaceHoldsHalfOfWhatOthersLeave",
 			"fairqueue.TestStormOfWakesBecomesBoundedReconcilesAndTheLastIsNotLost", "artifact.TestTarpitsOfOneNamespaceDoNotDelayDownloadsOfAnother",
@@ -170,6 +172,9 @@ do not delay those of another is tested with the queue of the controller alone.`
 			"source.TestKindsThatThereAreNotCauseFewQuestionsAndHideNoOthers",
 			"source.TestServersOfOneNamespaceThatHangDoNotDelayPollsOfAnother", "throughput.TestBytePerSecondIsEndedAfterAWindow",
 			"git.TestServerThatIsSlowForLongIsLeft", "git.TestSSHServerThatIsSlowForLongIsLeft",
+			"git.TestKeysThatWouldTakeHoursAreRefused", "artifact.TestPanicInTheBackgroundIsAnErrorLikeAnother",
+			"update.TestPanicOfWorkForAnUpdateEndsThatWorkOnly", "source.TestPanicOfAPollIsAProblemLikeAnother",
+			"git.TestPanicOfAnExchangeForATokenIsAnErrorLikeAnother",
 		},
 	},
 }

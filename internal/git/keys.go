@@ -1,0 +1,81 @@
+package git
+
+import (
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// A tenant chooses the keys, and nothing can interrupt arithmetic with them. A signature with an RSA key takes eight times as long when the
+// key has twice as many bits: 0.1 s with 8,192 bits, an hour with 262,144. So larger keys are refused before they are used. The standard
+// library bounds the keys of certificates that a server shows in the same way, and no other ones.
+const (
+	// maxKeySize bounds the text of a private key in bytes, because a large one takes long to be parsed, too. Twice a key with maxKeyBits fits.
+	maxKeySize = 16 << 10
+	// maxKeyBits bounds an RSA key that signs.
+	maxKeyBits = 8192
+	// maxCABits bounds an RSA key that signatures are verified with, which takes less.
+	maxCABits = 16384
+)
+
+// isLarger reports whether it is a public RSA key of more bits.
+func isLarger(key any, bits int) bool {
+	public, ok := key.(*rsa.PublicKey)
+	return ok && public.N.BitLen() > bits
+}
+
+// checkKeySize is for the text of a private key that was not parsed yet.
+func (r *repository) checkKeySize(key []byte) error {
+	if len(key) > maxKeySize {
+		return r.fail(InvalidCredentials, "the private key has more than %d bytes", maxKeySize)
+	}
+	return nil
+}
+
+// checkKeyBits is for the public part of a private key.
+func (r *repository) checkKeyBits(public any) error {
+	if isLarger(public, maxKeyBits) {
+		return r.fail(InvalidCredentials, "the private key has more than %d bits: use a smaller one, or one of type Ed25519 or ECDSA", maxKeyBits)
+	}
+	return nil
+}
+
+// checkSigner is for a key that was parsed for ssh.
+func (r *repository) checkSigner(signer ssh.Signer) error {
+	public, ok := signer.PublicKey().(ssh.CryptoPublicKey)
+	if !ok {
+		return nil
+	}
+	return r.checkKeyBits(public.CryptoPublicKey())
+}
+
+// clientCertificate is the one of the remote, with its key.
+func (r *repository) clientCertificate() (tls.Certificate, error) {
+	if err := r.checkKeySize(r.remote.ClientKey); err != nil {
+		return tls.Certificate{}, err
+	}
+	certificate, err := tls.X509KeyPair(r.remote.ClientCert, r.remote.ClientKey)
+	if err != nil {
+		return tls.Certificate{}, r.fail(InvalidCredentials,
+			"the client certificate and its key cannot be used together: both are needed, in the PEM format")
+	}
+	return certificate, r.checkKeyBits(certificate.Leaf.PublicKey)
+}
+
+// certificateAuthorities are the ones that the remote trusts.
+func (r *repository) certificateAuthorities() (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(r.remote.CA) {
+		return nil, r.fail(InvalidCredentials, "the CA has no certificate in the PEM format")
+	}
+	for block, rest := pem.Decode(r.remote.CA); block != nil; block, rest = pem.Decode(rest) {
+		// What is no certificate is not in the pool.
+		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && isLarger(certificate.PublicKey, maxCABits) {
+			return nil, r.fail(InvalidCredentials, "the CA has a certificate whose key has more than %d bits", maxCABits)
+		}
+	}
+	return pool, nil
+}
