@@ -251,14 +251,6 @@ func TestAResultThatCannotBeWrittenIsStillReported(t *testing.T) {
 	a.Expect(a.log.String()).To(ContainSubstring("cannot record the result"))
 }
 
-func TestLargestOutputsArrive(t *testing.T) {
-	a := startAgent(t, t.TempDir())
-	a.start("a")
-	large := make([]byte, proto.MaxOutputsSize-1)
-	a.finish("a", &proto.Operation{State: succeeded, Outputs: map[string]*proto.Output{"l": {Value: large}}})
-	a.Expect(a.GetOperation(t.Context(), "a")).To(HaveField("Outputs", HaveKey("l")))
-}
-
 func TestAStoppingAgentRecordsHowTheOperationEnded(t *testing.T) {
 	dir := t.TempDir()
 	a := startAgent(t, dir)
