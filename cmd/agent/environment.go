@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"runtime/debug"
@@ -12,6 +11,8 @@ import (
 	"strconv"
 
 	"github.com/joho/godotenv"
+
+	"github.com/stack-controller/stack-controller/internal/file"
 )
 
 const (
@@ -31,20 +32,14 @@ const (
 // in a shell. A file that does not exist has none. Errors name variables and lines, never a value; then nothing is set.
 // It returns the values that may be secret: credentials are what such a file is mostly for.
 func loadEnvironment(path string) (secrets []string, err error) {
-	file, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	content, err := file.Read(path, maxEnvironmentFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the file of environment variables: %w", err)
-	}
-	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxEnvironmentFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("read the file of environment variables: %w", err)
-	}
-	if len(content) > maxEnvironmentFile {
+	case errors.Is(err, file.ErrTooLarge):
 		return nil, fmt.Errorf("the file of environment variables %s is larger than %d bytes", path, maxEnvironmentFile)
+	case err != nil:
+		return nil, fmt.Errorf("read the file of environment variables: %w", err)
 	}
 	if line := bytes.IndexByte(content, 0); line >= 0 {
 		return nil, fmt.Errorf("the file of environment variables %s is malformed in line %d: it has a null byte", path, 1+bytes.Count(content[:line], []byte("\n")))

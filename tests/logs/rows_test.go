@@ -113,7 +113,6 @@ var meanings = map[string]string{
 	"cannot record the state":                                                                "The volume of the workspace cannot be written, perhaps because it is full. Should the pod end now, the Update counts as interrupted.",
 	"cannot record the result; it is kept in memory":                                         "The volume of the workspace cannot be written, perhaps because it is full. The controller reads the result from memory.",
 	"cannot remove an operation":                                                             "A record is left in the volume of the workspace.",
-	"ignored an unusable result":                                                             "A record in the volume of the workspace is damaged. The Update counts as interrupted.",
 	"lost the record of an operation":                                                        "A record in the volume of the workspace is damaged. The Update counts as interrupted.",
 	"lost the result of an operation":                                                        "A record in the volume of the workspace is damaged. The Update counts as interrupted.",
 	"a token that was accepted before is accepted on":                                        "The API server does not answer whether the caller may still call. The token is accepted for some seconds more, and not after its end.",

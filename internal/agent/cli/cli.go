@@ -151,7 +151,7 @@ func (r Result) BySignal() bool {
 	return r.Code < 0
 }
 
-// Run runs the CLI and waits for its end. When ctx ends it stops the process step by step, see stopper. An error means that it could not
+// Run runs the CLI and waits for its end. When ctx ends it stops the process step by step, see stop. An error means that it could not
 // be run at all.
 func (c *CLI) Run(ctx context.Context, inv *Invocation) (Result, error) {
 	if err := context.Cause(ctx); err != nil {
@@ -173,10 +173,7 @@ func (c *CLI) Run(ctx context.Context, inv *Invocation) (Result, error) {
 		inv.Started(cmd.Process.Pid)
 	}
 	ended, stopping := make(chan struct{}), make(chan stopOutcome, 1)
-	stopper := &stopper{
-		process: cmd.Process, marker: marker, grace: inv.Grace, terminate: c.terminateGrace, deadline: c.deadline, ended: ended,
-	}
-	go func() { stopping <- stopper.stop(ctx) }()
+	go func() { stopping <- c.stop(ctx, cmd.Process, marker, inv.Grace, ended) }()
 	waitErr := cmd.Wait()
 	close(ended)
 	outcome := <-stopping

@@ -28,20 +28,12 @@ const (
 	eventBuffer = 64 << 10
 )
 
-// RunEngineTwice is RunEngine for a command that makes a preview, and then does what it previewed. The CLI begins its log anew in between, so
-// that what was read of it says little about what is in it. receive gets the events of what was done, or of the preview when that was the
-// end, once the CLI has ended. progress gets most of all events meanwhile, serially; some may be left out.
-func (c *CLI) RunEngineTwice(ctx context.Context, inv *Invocation, progress, receive func(event []byte)) (Result, error) {
-	return c.runLogged(ctx, inv, progress, receive)
-}
-
-// RunEngine is Run for a command of the engine. receive is called serially with the JSON of each event, before RunEngine returns.
-func (c *CLI) RunEngine(ctx context.Context, inv *Invocation, receive func(event []byte)) (Result, error) {
-	return c.runLogged(ctx, inv, receive, nil)
-}
-
-// runLogged is Run with a log of events. during gets them while the CLI runs; after, if it is not nil, what is in the log at the end.
-func (c *CLI) runLogged(ctx context.Context, inv *Invocation, during, after func(event []byte)) (Result, error) {
+// RunEngine is Run for a command of the engine. during is called serially with the JSON of each event, before RunEngine returns.
+//
+// after is for a command that makes a preview, and then does what it previewed, and nil for others. Such a CLI begins its log anew in
+// between, so that what was read of it says little about what is in it: during may miss some events then. after gets those of what was done,
+// or of the preview when that was the end, once the CLI has ended.
+func (c *CLI) RunEngine(ctx context.Context, inv *Invocation, during, after func(event []byte)) (Result, error) {
 	log, err := newEventFile(c.eventDir, during, after != nil)
 	if err != nil {
 		return Result{}, err

@@ -26,49 +26,38 @@ type stopOutcome struct {
 	stopped, twice, killed bool
 }
 
-// stopper makes one process end.
-type stopper struct {
-	process *os.Process
-	marker  string
-	// grace and terminate are how long the process has after the first and after the second SIGINT.
-	grace, terminate time.Duration
-	deadline         *deadline
-	// ended is closed when the process has ended.
-	ended <-chan struct{}
-}
-
-// stop waits until the process ended, or ctx or the time before the deadline is over, and then makes the process end:
+// stop waits until the process ended, when ended is closed, or ctx or the time before the deadline is over, and then makes the process end:
 //
 //  1. SIGINT: pulumi starts nothing new, asks its providers to cancel, and waits for what runs.
 //  2. After the grace, SIGINT again: it ends its plugins, saves the state and releases the lock; what ran is recorded
 //     as pending.
-//  3. After terminate, SIGKILL, to pulumi and to all its descendants: a provider that lives on would finish a
+//  3. After terminateGrace, SIGKILL, to pulumi and to all its descendants: a provider that lives on would finish a
 //     change which nobody records.
 //
 // Only pulumi itself gets the SIGINTs: it decides when its plugins may end.
-func (s *stopper) stop(ctx context.Context) stopOutcome {
+func (c *CLI) stop(ctx context.Context, process *os.Process, marker string, grace time.Duration, ended <-chan struct{}) stopOutcome {
 	select {
-	case <-s.ended:
+	case <-ended:
 		return stopOutcome{}
 	case <-ctx.Done():
-	case <-s.deadline.over[0]:
+	case <-c.deadline.over[0]:
 	}
-	if s.grace <= 0 {
-		s.grace = helperGrace
+	if grace <= 0 {
+		grace = helperGrace
 	}
-	for signal, patience := range []time.Duration{s.grace, s.terminate} {
-		if err := s.process.Signal(syscall.SIGINT); err != nil && signal == 0 {
+	for signal, patience := range []time.Duration{grace, c.terminateGrace} {
+		if err := process.Signal(syscall.SIGINT); err != nil && signal == 0 {
 			// It has ended by itself.
 			return stopOutcome{}
 		}
-		if s.deadline.ends(s.ended, patience, signal) {
+		if c.deadline.ends(ended, patience, signal) {
 			return stopOutcome{stopped: true, twice: signal > 0}
 		}
 	}
 	// Its descendants first: once it is dead they are harder to find. It must not start new ones meanwhile.
-	_ = s.process.Signal(syscall.SIGSTOP)
-	endDescendants(s.marker, s.process.Pid, true)
-	_ = s.process.Kill()
+	_ = process.Signal(syscall.SIGSTOP)
+	endDescendants(marker, process.Pid, true)
+	_ = process.Kill()
 	return stopOutcome{stopped: true, twice: true, killed: true}
 }
 

@@ -2,6 +2,7 @@ package operation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -25,25 +26,19 @@ func (o *operation) checkDrift(ctx context.Context) error {
 		return nil
 	}
 	o.report.update(func(op *proto.Operation) { op.Message = "looking for changes that were made outside of pulumi" })
-	sum, res, err := o.command(ctx, o.driftArguments(), false, nil)
+	sum, _, err := o.command(ctx, o.driftArguments(), false, nil)
+	f, known := errors.AsType[*failure](err)
 	switch {
-	case err != nil:
+	case !known:
 		return err
-	case res.Code == 0:
+	case f.reason == proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND:
 		return nil
-	case context.Cause(ctx) != nil:
-		return stopError(res)
-	case res.BySignal():
-		return interrupted("pulumi refresh was ended by a signal from outside; it changed nothing")
+	case f.reason == proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES:
+		f.message = describeDrift(sum)
+	default:
+		f.message = "cannot look for changes that were made outside of pulumi: " + f.message
 	}
-	f := classify(res, sum)
-	switch f.reason {
-	case proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND:
-		return nil
-	case proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES:
-		return failed(f.reason, "%s", describeDrift(sum))
-	}
-	return &failure{reason: f.reason, holders: f.holders, message: "cannot look for changes that were made outside of pulumi: " + f.message}
+	return f
 }
 
 // driftArguments are those of a refresh that changes nothing, of the resources that the operation would refresh.

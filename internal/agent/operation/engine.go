@@ -63,62 +63,69 @@ func (o *operation) update(ctx context.Context) (*summary, error) {
 	}
 	changes := !changesNothing(o.kind())
 	sum, res, err := o.command(ctx, args, changes, o.showProgress)
-	switch {
-	case err != nil:
-		return nil, err
-	case res.Stopped:
-		// Even if it says that it succeeded: pulumi does so when it is asked to stop before it has found out what to do.
-		return nil, stopError(res)
-	case res.Code == 0:
-		// What a killed process left is dealt with now, or is in the state for everyone to see.
-		if changes && len(o.pendingCreates()) == 0 {
-			o.stack.Recovered()
-		}
-		o.noteProblems(sum)
-		if !changes {
-			o.report.update(func(op *proto.Operation) { op.Changes, op.OmittedChanges = sum.planned.list, sum.planned.omitted })
-		}
-		return sum, nil
-	case res.BySignal():
-		return nil, interrupted("pulumi was ended by a signal from outside; the outcome is not known")
+	if f, known := errors.AsType[*failure](err); known {
+		return nil, o.planFailure(f, res, sum)
 	}
-	return nil, o.planFailure(classify(res, sum), res, sum)
+	if err != nil {
+		return nil, err
+	}
+	// What a killed process left is dealt with now, or is in the state for everyone to see.
+	if changes && len(o.pendingCreates()) == 0 {
+		o.stack.Recovered()
+	}
+	o.noteProblems(sum)
+	if !changes {
+		o.report.update(func(op *proto.Operation) { op.Changes, op.OmittedChanges = sum.planned.list, sum.planned.omitted })
+	}
+	return sum, nil
 }
 
-// command runs a command of the engine, and returns what its events amount to. A process that changes the stack may leave something behind
-// when it is killed. progress may be nil.
+// command runs a command of the engine that has to succeed, and returns what its events amount to. An error that is a *failure says why the
+// CLI failed. A process that changes the stack may leave something behind when it is killed. progress may be nil.
 func (o *operation) command(ctx context.Context, args []string, changes bool, progress func(*summary)) (*summary, cli.Result, error) {
+	sum, res, err := o.runCommand(ctx, args, changes, progress)
+	switch {
+	case err != nil:
+	case res.Stopped:
+		// Even if it says that it succeeded: pulumi does so when it is asked to stop before it has found out what to do.
+		err = stopError(res)
+	case res.BySignal() && changes:
+		err = interrupted("pulumi was ended by a signal from outside; the outcome is not known")
+	case res.BySignal():
+		err = interrupted(fmt.Sprintf("pulumi %s was ended by a signal from outside; it changed nothing", args[0]))
+	case res.Code != 0:
+		err = classify(res, sum)
+	}
+	return sum, res, err
+}
+
+// runCommand runs a command of the engine to its end. The steps of a preview that comes before the changes do not count.
+func (o *operation) runCommand(ctx context.Context, args []string, changes bool, progress func(*summary)) (*summary, cli.Result, error) {
 	stdout, stderr, closeLog := o.logStreams(o.findPermalink)
 	defer closeLog()
 	inv := &cli.Invocation{Args: args, Dir: o.dir, Env: o.env, Stdout: stdout, Stderr: stderr, Grace: o.cancelGrace()}
 	if changes {
 		o.record(inv)
 	}
-	if changes && o.usesPlanFile() {
-		return o.commandWithPreview(ctx, inv, progress)
+	if progress == nil {
+		progress = func(*summary) {}
 	}
-	sum := &summary{redactor: o.redactor}
-	res, err := o.runner.cli.RunEngine(ctx, inv, func(event []byte) {
+	withPreview := changes && o.usesPlanFile()
+	sum := &summary{redactor: o.redactor, withPreview: withPreview}
+	during := func(event []byte) {
 		o.plan.add(event)
-		if sum.add(event) && progress != nil {
+		if sum.add(event) {
 			progress(sum)
 		}
-	})
-	return sum, res, err
-}
-
-// commandWithPreview is command for one that makes a preview before it changes anything. The steps of the preview do not count.
-func (o *operation) commandWithPreview(ctx context.Context, inv *cli.Invocation, progress func(*summary)) (*summary, cli.Result, error) {
-	soFar, sum := &summary{redactor: o.redactor, withPreview: true}, &summary{redactor: o.redactor, withPreview: true}
-	res, err := o.runner.cli.RunEngineTwice(ctx, inv, func(event []byte) {
-		if soFar.add(event) && progress != nil {
-			progress(soFar)
-		}
-	}, func(event []byte) { sum.add(event) })
-	if progress != nil {
-		progress(sum)
 	}
-	return sum, res, err
+	if !withPreview {
+		res, err := o.runner.cli.RunEngine(ctx, inv, during, nil)
+		return sum, res, err
+	}
+	done := &summary{redactor: o.redactor, withPreview: true}
+	res, err := o.runner.cli.RunEngine(ctx, inv, during, func(event []byte) { done.add(event) })
+	progress(done)
+	return done, res, err
 }
 
 // record makes the process of the invocation one that is known to change the stack.

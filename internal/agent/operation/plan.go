@@ -159,18 +159,13 @@ func (o *operation) checkDestroy(ctx context.Context, record *planRecord) error 
 		return err
 	}
 	o.plan = record
-	sum, res, err := o.command(ctx, args, false, nil)
+	_, _, err = o.command(ctx, args, false, nil)
 	o.plan = nil
-	switch {
-	case err != nil:
+	if f, known := errors.AsType[*failure](err); known {
+		f.message = "cannot compare what would be destroyed with the plan: " + f.message
+	}
+	if err != nil {
 		return err
-	case context.Cause(ctx) != nil:
-		return stopError(res)
-	case res.BySignal():
-		return interrupted("pulumi destroy was ended by a signal from outside; it changed nothing")
-	case res.Code != 0:
-		f := classify(res, sum)
-		return &failure{reason: f.reason, holders: f.holders, message: "cannot compare what would be destroyed with the plan: " + f.message}
 	}
 	if record.changesDigest() != o.request.GetPlan().GetExpected().GetChanges() {
 		return stale("what would be destroyed is not what the plan says")

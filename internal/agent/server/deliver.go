@@ -73,17 +73,23 @@ func (s *sources) receiveHeader(stream pushStream) (*proto.SourceHeader, error) 
 		return nil, status.Error(codes.InvalidArgument, "the header of the source is missing")
 	}
 	header := first.GetHeader()
-	switch {
-	case header == nil:
+	if header == nil {
 		return nil, status.Error(codes.InvalidArgument, "the first message is not the header of a source")
-	case digest.Digest(header.GetDigest()).Validate() != nil:
-		return nil, status.Errorf(codes.InvalidArgument, "digest %q cannot be verified", plaintext.Cut(header.GetDigest(), 256))
-	case header.GetSize() <= 0:
-		return nil, status.Errorf(codes.InvalidArgument, "%d bytes are not the size of an archive", header.GetSize())
-	case header.GetSize() > s.limits.MaxDownloadSize:
-		return nil, status.Errorf(codes.ResourceExhausted, "the archive has %d bytes, more than the %d allowed", header.GetSize(), s.limits.MaxDownloadSize)
 	}
-	return header, nil
+	return header, checkHeader(header, "archive", s.limits.MaxDownloadSize)
+}
+
+// checkHeader refuses what cannot be verified, and what has more bytes than the limit. what is what it is, for people.
+func checkHeader(header announcement, what string, limit int64) error {
+	switch {
+	case digest.Digest(header.GetDigest()).Validate() != nil:
+		return status.Errorf(codes.InvalidArgument, "digest %q of the %s cannot be verified", plaintext.Cut(header.GetDigest(), 256), what)
+	case header.GetSize() <= 0:
+		return status.Errorf(codes.InvalidArgument, "%d bytes are not the size of the %s", header.GetSize(), what)
+	case header.GetSize() > limit:
+		return status.Errorf(codes.ResourceExhausted, "the %s has %d bytes, more than the %d allowed", what, header.GetSize(), limit)
+	}
+	return nil
 }
 
 // receive makes the archive that the function brings the source.

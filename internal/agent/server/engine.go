@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -163,7 +162,7 @@ func (e *engine) progress(o *trackedOperation, progress *proto.Operation) {
 	next := advanced(before, progress)
 	if next.GetState() != before.GetState() {
 		// Nothing is lost when this fails: after a restart the operation is Interrupted in any case.
-		if err := e.records.save(next, stateFile, false); err != nil {
+		if err := e.records.save(next, false); err != nil {
 			e.log.Error("cannot record the state", "operation", next.GetId(), "error", err.Error())
 		}
 	}
@@ -181,8 +180,7 @@ func (e *engine) finish(o *trackedOperation, result *proto.Operation) {
 	}
 	result = gproto.CloneOf(result)
 	result.Id, result.Kind, result.StartTime, result.EndTime = before.GetId(), before.GetKind(), before.GetStartTime(), timestamppb.Now()
-	bare := withoutOutputs(result)
-	if err := errors.Join(e.records.save(result, resultFile, true), e.records.save(bare, stateFile, true)); err != nil {
+	if err := e.records.save(result, true); err != nil {
 		e.log.Error("cannot record the result; it is kept in memory", "operation", result.GetId(), "error", err.Error())
 		o.unsaved.Store(result)
 	}
@@ -193,7 +191,7 @@ func (e *engine) finish(o *trackedOperation, result *proto.Operation) {
 	// Who sees the operation end may start the next one at once.
 	e.sources.release()
 	e.current, e.ended = nil, time.Now()
-	o.replace(bare)
+	o.replace(withoutOutputs(result))
 	e.prune()
 }
 

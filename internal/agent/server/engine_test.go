@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -41,12 +42,11 @@ func TestAnOperationThatWasAcceptedIsOnRecord(t *testing.T) {
 		return &proto.Operation{State: failed}
 	}
 	// What somebody put there before is not about this operation.
-	record(t, dir, "a", map[string]string{resultFile: `{"id":"a","state":"OPERATION_STATE_SUCCEEDED"}`})
+	record(t, dir, "a", map[string]string{recordFile: `{"id":"a","state":"OPERATION_STATE_SUCCEEDED"}`})
 	a.accept(request("a"))
-	content, err := os.ReadFile(filepath.Join(dir, "operations/a", stateFile))
+	content, err := os.ReadFile(filepath.Join(dir, "operations/a", recordFile))
 	a.Expect(err).NotTo(HaveOccurred())
 	a.Expect(parseRecord("a", content)).To(HaveField("State", queued))
-	a.Expect(filepath.Join(dir, "operations/a", resultFile)).NotTo(BeAnExistingFile())
 	close(release)
 	a.wait("a")
 }
@@ -244,18 +244,11 @@ func TestAResultThatCannotBeWrittenIsStillReported(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	a.start("a")
 	// A directory in place of the file: no rename can replace it.
-	a.Expect(os.MkdirAll(filepath.Join(a.dir, "operations/a", resultFile, "x"), 0o700)).To(Succeed())
+	path := filepath.Join(a.dir, "operations/a", recordFile)
+	a.Expect(errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700))).To(Succeed())
 	a.finish("a", &proto.Operation{State: succeeded, Outputs: map[string]*proto.Output{"o": {Value: []byte("1")}}})
 	a.Expect(a.GetOperation(t.Context(), "a")).To(HaveField("Outputs", HaveKey("o")))
 	a.Expect(a.log.String()).To(ContainSubstring("cannot record the result"))
-}
-
-func TestLargestOutputsArrive(t *testing.T) {
-	a := startAgent(t, t.TempDir())
-	a.start("a")
-	large := make([]byte, proto.MaxOutputsSize-1)
-	a.finish("a", &proto.Operation{State: succeeded, Outputs: map[string]*proto.Output{"l": {Value: large}}})
-	a.Expect(a.GetOperation(t.Context(), "a")).To(HaveField("Outputs", HaveKey("l")))
 }
 
 func TestAStoppingAgentRecordsHowTheOperationEnded(t *testing.T) {

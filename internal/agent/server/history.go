@@ -17,14 +17,7 @@ import (
 // restore returns the operation as the records have it. One that was not done when its agent ended is Interrupted from
 // now on. It returns nil when the start was never recorded, so that nobody was told about it.
 func (e *engine) restore(id string) *proto.Operation {
-	result, err := e.records.result(id)
-	if err == nil {
-		return withoutOutputs(result)
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		e.log.Warn("ignored an unusable result", "operation", id, "error", err.Error())
-	}
-	recorded, err := e.records.read(id, stateFile)
+	recorded, err := e.records.read(id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		e.removeRecord(id)
@@ -32,12 +25,12 @@ func (e *engine) restore(id string) *proto.Operation {
 	case err != nil:
 		e.log.Warn("lost the record of an operation", "operation", id, "error", err.Error())
 		recorded = &proto.Operation{Id: id}
-	case recorded.GetState().Final() && recorded.GetState() != proto.OperationState_OPERATION_STATE_SUCCEEDED:
+	case recorded.GetState().Final():
 		return withoutOutputs(recorded)
 	}
 	lost := interrupted(recorded)
 	// A disk that is full must not keep the agent from starting; the next agent comes to the same conclusion.
-	if err := e.records.save(lost, stateFile, true); err != nil {
+	if err := e.records.save(lost, true); err != nil {
 		e.log.Error("cannot record the state", "operation", id, "error", err.Error())
 	}
 	return lost
@@ -88,7 +81,10 @@ func (e *engine) get(id string) (*proto.Operation, error) {
 	if kept := known.unsaved.Load(); kept != nil {
 		return kept, nil
 	}
-	result, err := e.records.result(id)
+	result, err := e.records.read(id)
+	if err == nil && result.GetState() != current.GetState() {
+		err = fmt.Errorf("its record says %s", result.GetState())
+	}
 	if err != nil {
 		e.log.Error("lost the result of an operation", "operation", id, "error", err.Error())
 		return interrupted(current), nil

@@ -36,34 +36,30 @@ func TestANewAgentKnowsWhatAnEarlierOneLeft(t *testing.T) {
 	in := func(state string) string { return fmt.Sprintf(`{"id":"a","state":"OPERATION_STATE_%s"}`, state) }
 	tests := []struct {
 		name    string
-		files   map[string]string
+		record  string
 		state   proto.OperationState
 		message string
 	}{
-		{"result and state", map[string]string{resultFile: good, stateFile: in("SUCCEEDED")}, succeeded, ""},
-		{"result before the final state", map[string]string{resultFile: good, stateFile: in("RUNNING")}, succeeded, ""},
-		{"failed", map[string]string{stateFile: in("FAILED")}, failed, ""},
-		{"queued", map[string]string{stateFile: in("QUEUED")}, isInterrupted, "the agent ended before pulumi ran; no resource was changed"},
-		{"preparing", map[string]string{stateFile: in("PREPARING")}, isInterrupted, "the agent ended before pulumi ran; no resource was changed"},
-		{"running", map[string]string{stateFile: in("RUNNING")}, isInterrupted, "the agent ended while pulumi ran; the outcome is not known"},
-		{"half a result", map[string]string{resultFile: good[:30], stateFile: in("RUNNING")}, isInterrupted, "the agent ended while pulumi ran; the outcome is not known"},
-		{"result that is not final", map[string]string{resultFile: in("RUNNING"), stateFile: in("RUNNING")}, isInterrupted, "the agent ended while pulumi ran; the outcome is not known"},
-		{"result of another operation", map[string]string{resultFile: strings.Replace(good, `"a"`, `"b"`, 1), stateFile: in("RUNNING")}, isInterrupted, "the agent ended while pulumi ran; the outcome is not known"},
-		{"succeeded without result", map[string]string{stateFile: in("SUCCEEDED")}, isInterrupted, "the operation succeeded, but its result was lost"},
-		{"garbage", map[string]string{stateFile: "\x00\xff"}, isInterrupted, unreadable},
-		{"empty", map[string]string{stateFile: ""}, isInterrupted, unreadable},
-		{"state of another operation", map[string]string{stateFile: `{"id":"b","state":"OPERATION_STATE_SUCCEEDED"}`}, isInterrupted, unreadable},
-		{"unknown state", map[string]string{stateFile: `{"id":"a","state":99}`}, isInterrupted, unreadable},
-		{"too large", map[string]string{stateFile: in("FAILED") + strings.Repeat(" ", maxRecordSize)}, isInterrupted, unreadable},
-		{"field of a newer agent", map[string]string{stateFile: `{"id":"a","state":"OPERATION_STATE_FAILED","new":1}`}, failed, ""},
-		{"long message", map[string]string{stateFile: `{"id":"a","state":"OPERATION_STATE_FAILED","message":"` + strings.Repeat("m", 5000) + `"}`}, failed, strings.Repeat("m", proto.MaxText-3) + "…"},
-		{"more than the controller accepts", map[string]string{stateFile: `{"id":"a","state":"OPERATION_STATE_FAILED","message":"` + strings.Repeat("m", proto.MaxOperationSize) + `"}`}, isInterrupted, unreadable},
+		{"succeeded", good, succeeded, ""},
+		{"failed", in("FAILED"), failed, ""},
+		{"queued", in("QUEUED"), isInterrupted, "the agent ended before pulumi ran; no resource was changed"},
+		{"preparing", in("PREPARING"), isInterrupted, "the agent ended before pulumi ran; no resource was changed"},
+		{"running", in("RUNNING"), isInterrupted, "the agent ended while pulumi ran; the outcome is not known"},
+		{"half", good[:30], isInterrupted, unreadable},
+		{"garbage", "\x00\xff", isInterrupted, unreadable},
+		{"empty", "", isInterrupted, unreadable},
+		{"another operation", strings.Replace(good, `"a"`, `"b"`, 1), isInterrupted, unreadable},
+		{"unknown state", `{"id":"a","state":99}`, isInterrupted, unreadable},
+		{"too large", in("FAILED") + strings.Repeat(" ", maxRecordSize), isInterrupted, unreadable},
+		{"field of a newer agent", `{"id":"a","state":"OPERATION_STATE_FAILED","new":1}`, failed, ""},
+		{"long message", `{"id":"a","state":"OPERATION_STATE_FAILED","message":"` + strings.Repeat("m", 5000) + `"}`, failed, strings.Repeat("m", proto.MaxText-3) + "…"},
+		{"more than the controller accepts", `{"id":"a","state":"OPERATION_STATE_FAILED","message":"` + strings.Repeat("m", proto.MaxOperationSize) + `"}`, isInterrupted, unreadable},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			g := NewWithT(t)
 			dir := t.TempDir()
-			record(t, dir, "a", tt.files)
+			record(t, dir, "a", map[string]string{recordFile: tt.record})
 			for restart := range 2 {
 				a := startAgent(t, dir)
 				known, err := a.GetOperation(t.Context(), "a")
@@ -88,19 +84,19 @@ func TestWhatIsNoRecordIsLeftAlone(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside")
 	g.Expect(os.WriteFile(outside, []byte(`{"id":"link","state":"OPERATION_STATE_SUCCEEDED"}`), 0o600)).To(Succeed())
 	record(t, dir, "no-record", nil)
-	record(t, dir, "..evil", map[string]string{stateFile: "{}"})
+	record(t, dir, "..evil", map[string]string{recordFile: "{}"})
 	for id, make := range map[string]func(path string) error{
 		"link":      func(path string) error { return os.Symlink(outside, path) },
 		"pipe":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
 		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
-		"loop":      func(path string) error { return os.Symlink(stateFile, path) },
+		"loop":      func(path string) error { return os.Symlink(recordFile, path) },
 	} {
 		record(t, dir, id, nil)
-		g.Expect(make(filepath.Join(dir, "operations", id, stateFile))).To(Succeed())
+		g.Expect(make(filepath.Join(dir, "operations", id, recordFile))).To(Succeed())
 	}
 	g.Expect(os.Symlink(outside, filepath.Join(dir, "operations", "linked-dir"))).To(Succeed())
 	// Somebody who may write to the pipe at any time.
-	writer, err := os.OpenFile(filepath.Join(dir, "operations/pipe", stateFile), os.O_RDWR, 0)
+	writer, err := os.OpenFile(filepath.Join(dir, "operations/pipe", recordFile), os.O_RDWR, 0)
 	g.Expect(err).NotTo(HaveOccurred())
 	defer writer.Close()
 	a := startAgent(t, dir)
@@ -125,9 +121,12 @@ func TestALostResultIsAnInterruption(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	a.start("a")
 	a.finish("a", &proto.Operation{State: succeeded})
-	a.Expect(os.Remove(filepath.Join(a.dir, "operations/a", resultFile))).To(Succeed())
-	a.Expect(a.GetOperation(t.Context(), "a")).To(And(
-		HaveField("State", isInterrupted), HaveField("Message", "the operation succeeded, but its result was lost")))
+	path := filepath.Join(a.dir, "operations/a", recordFile)
+	lost := And(HaveField("State", isInterrupted), HaveField("Message", "the operation succeeded, but its result was lost"))
+	a.Expect(os.WriteFile(path, []byte(`{"id":"a","state":"OPERATION_STATE_RUNNING"}`), 0o600)).To(Succeed())
+	a.Expect(a.GetOperation(t.Context(), "a")).To(lost)
+	a.Expect(os.Remove(path)).To(Succeed())
+	a.Expect(a.GetOperation(t.Context(), "a")).To(lost)
 }
 
 func TestRecordsAreForTheirOwnerOnly(t *testing.T) {
@@ -135,7 +134,7 @@ func TestRecordsAreForTheirOwnerOnly(t *testing.T) {
 	a.start("a")
 	a.finish("a", &proto.Operation{State: succeeded})
 	for name, mode := range map[string]os.FileMode{
-		"operations": 0o700, "operations/a": 0o700, "operations/a/" + stateFile: 0o600, "operations/a/" + resultFile: 0o600,
+		"operations": 0o700, "operations/a": 0o700, "operations/a/" + recordFile: 0o600,
 	} {
 		info, err := os.Stat(filepath.Join(a.dir, name))
 		a.Expect(err).NotTo(HaveOccurred())
@@ -143,7 +142,7 @@ func TestRecordsAreForTheirOwnerOnly(t *testing.T) {
 	}
 	entries, err := os.ReadDir(filepath.Join(a.dir, "operations/a"))
 	a.Expect(err).NotTo(HaveOccurred())
-	a.Expect(entries).To(HaveLen(2))
+	a.Expect(entries).To(HaveLen(1))
 }
 
 func TestAForgottenOperationStaysForgotten(t *testing.T) {

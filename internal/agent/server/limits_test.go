@@ -15,7 +15,7 @@ func TestControllerAcceptsAsManyOutputsAsThereMayBe(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	many := map[string]*proto.Output{}
 	for i := range proto.MaxOutputs {
-		many[fmt.Sprintf("output-%05d", i)] = &proto.Output{Value: []byte(`"` + strings.Repeat("v", 380) + `"`), Secret: true}
+		many[fmt.Sprintf("output-%05d", i)] = &proto.Output{Value: []byte(`"` + strings.Repeat("v", 400) + `"`), Secret: true}
 	}
 	a.start("a")
 	a.finish("a", &proto.Operation{State: succeeded, Outputs: many})

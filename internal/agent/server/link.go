@@ -64,8 +64,6 @@ func (s *sources) localProject(dir string) (string, error) {
 		return findProject(s.workspace, dir, "workspace")
 	case s.localRoot == "":
 		return "", fmt.Errorf("directory %q is outside of the workspace", dir)
-	case s.localRoot == "/":
-		return findProjectAnywhere(dir)
 	}
 	return findProject(s.localRoot, dir, "image")
 }

@@ -146,7 +146,7 @@ func TestAProgramOfTheImageNeedsPermission(t *testing.T) {
 	_, message = a.runLocal("e", filepath.Join(image, "app/empty"))
 	g.Expect(message).To(ContainSubstring("no Pulumi.yaml there"))
 	_, message = a.runLocal("f", filepath.Join(image, "missing"))
-	g.Expect(message).To(ContainSubstring("no such file or directory"))
+	g.Expect(message).To(ContainSubstring("does not exist in the image"))
 
 	below := startAgent(t, t.TempDir(), func(options *Options) { options.LocalRoot = filepath.Join(image, "app") })
 	project, message = below.runLocal("a", "/infra")

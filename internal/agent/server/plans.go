@@ -10,14 +10,12 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/opencontainers/go-digest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
-	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 const (
@@ -46,13 +44,8 @@ func (s *Server) PushPlan(stream grpc.ClientStreamingServer[proto.PushPlanReques
 		return status.Error(codes.InvalidArgument, "the header of the plan is missing")
 	}
 	header := first.GetHeader()
-	switch wanted := digest.Digest(header.GetDigest()); {
-	case wanted.Validate() != nil:
-		return status.Errorf(codes.InvalidArgument, "digest %q of the plan cannot be verified", plaintext.Cut(header.GetDigest(), 256))
-	case header.GetSize() <= 0:
-		return status.Errorf(codes.InvalidArgument, "%d bytes are not the size of a plan", header.GetSize())
-	case header.GetSize() > proto.MaxPlanSize:
-		return status.Errorf(codes.ResourceExhausted, "the plan has %d bytes, more than the %d allowed", header.GetSize(), proto.MaxPlanSize)
+	if err := checkHeader(header, "plan", proto.MaxPlanSize); err != nil {
+		return err
 	}
 	if !s.plans.mu.TryLock() {
 		return proto.Refuse(proto.ReasonBusy, "another plan is arriving")

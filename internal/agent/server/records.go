@@ -17,10 +17,8 @@ import (
 const (
 	// recordsName is the directory of operations in the directory of the agent.
 	recordsName = "operations"
-	// stateFile holds an operation without its outputs, as it was when its state changed last.
-	stateFile = "operation.json"
-	// resultFile holds the final operation with its outputs. It is written before the final state, and outranks it.
-	resultFile = "result.json"
+	// recordFile holds an operation as it was when its state changed last; with its outputs once it is final.
+	recordFile = "operation.json"
 	// maxRecordSize bounds what is read of a record, in bytes. It fits the largest outputs in base64.
 	maxRecordSize = 16 << 20
 	// maxRecordsRead bounds how many entries of the directory are read.
@@ -70,12 +68,11 @@ func (r *records) create(operation *proto.Operation) error {
 	if err := r.remove(operation.GetId()); err != nil {
 		return err
 	}
-	return r.save(operation, stateFile, true)
+	return r.save(operation, true)
 }
 
-// save records the operation, without its outputs in stateFile, and the final one with them in resultFile. durable makes it survive a crash
-// of the machine as well.
-func (r *records) save(operation *proto.Operation, name string, durable bool) error {
+// save records the operation. durable makes it survive a crash of the machine as well.
+func (r *records) save(operation *proto.Operation, durable bool) error {
 	content, err := protojson.Marshal(operation)
 	if err != nil {
 		return fmt.Errorf("encode operation %s: %w", operation.GetId(), err)
@@ -86,24 +83,15 @@ func (r *records) save(operation *proto.Operation, name string, durable bool) er
 	if err := r.root.MkdirAll(operation.GetId(), 0o700); err != nil {
 		return fmt.Errorf("record operation %s: %w", operation.GetId(), err)
 	}
-	if err := file.WriteIn(r.root, path.Join(operation.GetId(), name), content, durable); err != nil {
+	if err := file.WriteIn(r.root, path.Join(operation.GetId(), recordFile), content, durable); err != nil {
 		return fmt.Errorf("record operation %s: %w", operation.GetId(), err)
 	}
 	return nil
 }
 
-// result reads the final operation with its outputs. The error is fs.ErrNotExist when there is none.
-func (r *records) result(id string) (*proto.Operation, error) {
-	operation, err := r.read(id, resultFile)
-	if err == nil && !operation.GetState().Final() {
-		return nil, fmt.Errorf("result of operation %s: state %s is not final", id, operation.GetState())
-	}
-	return operation, err
-}
-
-// read reads the operation as it was recorded last in the file. The error is fs.ErrNotExist when there is none.
-func (r *records) read(id, name string) (*proto.Operation, error) {
-	content, err := file.ReadIn(r.root, path.Join(id, name), maxRecordSize)
+// read reads the operation as it was recorded last. The error is fs.ErrNotExist when it never was.
+func (r *records) read(id string) (*proto.Operation, error) {
+	content, err := file.ReadIn(r.root, path.Join(id, recordFile), maxRecordSize)
 	if err != nil {
 		return nil, fmt.Errorf("read operation %s: %w", id, err)
 	}
