@@ -264,7 +264,7 @@ func decideOnStart(o *observation) decision {
 		return decideOnRequestError(o)
 	case errors.Is(o.startError, client.ErrSourceMissing):
 		return decideOnDelivery(o)
-	case errors.Is(o.startError, client.ErrPlanMissing):
+	case errors.Is(o.startError, client.ErrPlanMissing) && o.plan.saved != nil:
 		return decideOnPlanDelivery(o)
 	case o.startError != nil:
 		return decideOnStartError(o)
