@@ -90,17 +90,16 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 		return described(err, "read the update %s", key.Name)
 	}
 	o.update = update
-	for _, owner := range update.OwnerReferences {
-		if owner.Kind != pulumiv1.StackKind {
-			continue
-		}
-		stack := &pulumiv1.Stack{}
-		if err := r.Live.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: owner.Name}, stack); err != nil {
-			return described(err, "read the stack %s", owner.Name)
-		}
-		if stack.UID == owner.UID {
-			o.stack = stack
-		}
+	owner := pulumiv1.OwningStack(update)
+	if owner == nil {
+		return nil
+	}
+	stack := &pulumiv1.Stack{}
+	if err := r.Live.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: owner.Name}, stack); err != nil {
+		return described(err, "read the stack %s", owner.Name)
+	}
+	if stack.UID == owner.UID {
+		o.stack = stack
 	}
 	return nil
 }
@@ -121,7 +120,7 @@ func (r *Reconciler) say(ctx context.Context, o *observation, said verdict) erro
 		approval.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: autov1alpha1.GroupVersion.String(), Kind: autov1alpha1.UpdateKind, Name: o.update.Name, UID: o.update.UID,
 		}}
-		if err := r.Patch(ctx, approval, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), patch.FieldOwner); err != nil {
+		if err := patch.Object(ctx, r.Client, before, approval); err != nil {
 			return fmt.Errorf("make the approval go with its plan: %w", client.IgnoreNotFound(err))
 		}
 		before = approval.DeepCopy()

@@ -106,13 +106,10 @@ func (r *Reconciler) showReady(ctx context.Context, o *observation, d decision) 
 	recordInputs(o)
 	markReady(o.stack)
 	inUse, err := r.reclaimWorkspace(ctx, o)
-	if err != nil {
-		return outcome{err: err}, nil
+	if inUse {
+		d.after = soonest(d.after, o.waitInterval)
 	}
-	if inUse && (d.after == 0 || d.after > o.waitInterval) {
-		d.after = o.waitInterval
-	}
-	return outcome{after: d.after}, nil
+	return outcome{after: d.after}, err
 }
 
 // supersede removes an Update that never ran. Its deletion wakes the Stack, which then makes one for the new inputs.
@@ -133,7 +130,7 @@ func cancelRequested(object metav1.Object) bool {
 func (r *Reconciler) cancel(ctx context.Context, o *observation, d decision) (outcome, error) {
 	before := o.update.DeepCopy()
 	metav1.SetMetaDataAnnotation(&o.update.ObjectMeta, pulumiv1.CancelUpdateAnnotation, "true")
-	err := r.Patch(ctx, o.update, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), patch.FieldOwner)
+	err := patch.Object(ctx, r.Client, before, o.update)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		// It goes on, or has ended meanwhile.
@@ -163,8 +160,7 @@ func (r *Reconciler) follow(ctx context.Context, o *observation) (outcome, error
 func (r *Reconciler) release(ctx context.Context, stack *pulumiv1.Stack, proof string) error {
 	before := stack.DeepCopy()
 	controllerutil.RemoveFinalizer(stack, pulumiv1.Finalizer)
-	change := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Patch(ctx, stack, change, patch.FieldOwner); client.IgnoreNotFound(err) != nil {
+	if err := patch.Object(ctx, r.Client, before, stack); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("remove the finalizer: %w", err)
 	}
 	r.Event(before, corev1.EventTypeNormal, eventStackReleased, "the stack was deleted: "+proof)

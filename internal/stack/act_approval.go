@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -184,15 +183,9 @@ func (r *Reconciler) recordSavedPlan(ctx context.Context, o *observation, update
 
 // allChanges returns what a plan would change; nil when that is not known, or not all of it. The cache does not have it.
 func (r *Reconciler) allChanges(ctx context.Context, stack *pulumiv1.Stack, name string) ([]autov1alpha1.ResourceChange, error) {
-	update := &autov1alpha1.Update{}
-	err := r.Live.Get(ctx, types.NamespacedName{Namespace: stack.Namespace, Name: name}, update)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("read what the plan %s would change: %w", name, err)
-	case update.Status.OmittedChanges > 0:
-		return nil, nil
+	update, err := r.liveUpdate(ctx, types.NamespacedName{Namespace: stack.Namespace, Name: name})
+	if err != nil || update == nil || update.Status.OmittedChanges > 0 {
+		return nil, err
 	}
 	return update.Status.Changes, nil
 }
@@ -217,10 +210,7 @@ func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
 		kind = corev1.EventTypeWarning
 	}
 	metadata := planMetadata(plan)
-	result.then = func(context.Context) error {
-		r.AnnotatedEventf(stack, metadata, kind, d.reason, "%s", d.message)
-		return nil
-	}
+	result.tell(func() { r.AnnotatedEventf(stack, metadata, kind, d.reason, "%s", d.message) })
 	return result
 }
 

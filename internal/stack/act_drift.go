@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -43,23 +42,18 @@ func (r *Reconciler) actOnDrift(ctx context.Context, o *observation, d driftDeci
 	if d.begin {
 		o.stack.Status.Drift = &pulumiv1.DriftStatus{FirstCheckTime: new(metav1.NewTime(o.now.Add(d.after)).Rfc3339Copy())}
 	}
-	if d.step == driftRecord {
-		result.after = soonest(result.after, outdatedInterval)
-		if event := recordDrift(o); event != nil {
-			result.then = inTurn(result.then, func(context.Context) error {
-				event(r)
-				return nil
-			})
-		}
-	}
 	var err error
 	switch d.step {
 	case driftStart:
 		err = r.createDriftCheck(ctx, o)
 	case driftRecord:
+		result.after = soonest(result.after, outdatedInterval)
+		if event := recordDrift(o); event != nil {
+			result.tell(func() { event(r) })
+		}
 		// Only once the status says what it found.
 		check := o.driftCheck
-		result.then = inTurn(result.then, func(ctx context.Context) error { return r.deleteDriftCheck(ctx, check) })
+		result.then = append(result.then, func(ctx context.Context) error { return r.deleteDriftCheck(ctx, check) })
 	case driftDiscard:
 		err = r.deleteDriftCheck(ctx, o.driftCheck)
 	}
@@ -77,27 +71,6 @@ func showCheckProblem(stack *pulumiv1.Stack, err error) {
 		conditions.MarkUnknown(stack, pulumiv1.DriftedCondition, pulumiv1.DriftCheckFailedReason,
 			"cannot look for changes that were made outside of Pulumi: %s", err)
 	}
-}
-
-// inTurn returns what does one after the other; either may be nil.
-func inTurn(first, second func(context.Context) error) func(context.Context) error {
-	if first == nil {
-		return second
-	}
-	return func(ctx context.Context) error {
-		if err := first(ctx); err != nil {
-			return err
-		}
-		return second(ctx)
-	}
-}
-
-// soonest returns the shorter of two waits; zero stands for none.
-func soonest(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
 }
 
 // createDriftCheck creates the Update that looks for drift. It has the Workspace of the Stack, and works from the state alone.
@@ -131,14 +104,11 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	existing := &autov1alpha1.Update{}
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(check), existing); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if !isOwnedBy(existing, stack) || !isDriftCheck(existing) {
+	existing, err := r.liveUpdate(ctx, client.ObjectKeyFromObject(check))
+	if existing != nil && (!stack.Owns(existing) || !isDriftCheck(existing)) {
 		return &notOwnedError{kind: autov1alpha1.UpdateKind, name: existing.Name}
 	}
-	return nil
+	return err
 }
 
 // deleteDriftCheck removes the Update that looks for drift. One that runs is cancelled.

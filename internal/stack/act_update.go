@@ -90,11 +90,13 @@ func (r *Reconciler) createUpdate(ctx context.Context, o *observation, d decisio
 	if !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("create the update %s: %w", update.Name, err)
 	}
-	existing := &autov1alpha1.Update{}
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(update), existing); err != nil {
-		return nil, fmt.Errorf("read the update %s: %w", update.Name, err)
-	}
-	if !isOwnedBy(existing, o.stack) {
+	existing, err := r.liveUpdate(ctx, client.ObjectKeyFromObject(update))
+	switch {
+	case err != nil:
+		return nil, err
+	case existing == nil:
+		return nil, errOutdated
+	case !o.stack.Owns(existing):
 		return nil, &notOwnedError{kind: autov1alpha1.UpdateKind, name: existing.Name}
 	}
 	// The controller of another shard may have made it in the moment in which the Stack moved.
@@ -125,7 +127,7 @@ func (r *Reconciler) refused(o *observation, err error) (outcome, error) {
 	case errors.As(err, new(*notOwnedError)), apierrors.IsInvalid(err), apierrors.IsForbidden(err):
 		markStalled(o.stack, pulumiv1.WorkspaceFailedReason, err.Error())
 	default:
-		return outcome{err: err}, nil
+		return outcome{}, err
 	}
 	return outcome{after: r.WaitInterval}, nil
 }

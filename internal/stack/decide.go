@@ -234,17 +234,11 @@ func outdated(o observation) bool {
 // isApproved reports whether the Update may run as far as spec.approval is concerned: it changes nothing, or carries out the plan that is
 // approved now.
 func isApproved(o observation) bool {
-	if o.stack.Spec.Approval == nil || changesNothing(o.update) {
+	if o.stack.Spec.Approval == nil || o.update.ChangesNothing() {
 		return true
 	}
 	plan, wanted := o.stack.Status.Plan, o.update.Spec.Plan
 	return plan != nil && wanted != nil && plan.State == pulumiv1.PlanApproved && plan.Name == wanted.Name && plan.Digest == wanted.Digest
-}
-
-// changesNothing reports whether the Update only shows what would be changed.
-func changesNothing(update *autov1alpha1.Update) bool {
-	previewOnly := update.Spec.PreviewOnly != nil && *update.Spec.PreviewOnly
-	return update.Spec.Type == autov1alpha1.UpdateTypePreview || previewOnly && update.Spec.Type != autov1alpha1.UpdateTypeUp
 }
 
 // cancels reports whether the running Update has to be cancelled. That needs a suspended Stack: any other one would start the same

@@ -79,7 +79,7 @@ func plannedOperation(d decision) pulumiv1.ApprovedOperation {
 func openPlan(o observation) *pulumiv1.PlanStatus {
 	plan, drift := o.stack.Status.Plan, o.stack.Status.Drift
 	switch {
-	case o.stack.Spec.Approval == nil, plan == nil, o.stack.Spec.Preview, !isOpen(plan):
+	case o.stack.Spec.Approval == nil, plan == nil, o.stack.Spec.Preview, isSettled(plan):
 		return nil
 	case plan.Operation == pulumiv1.ApprovedDestroy:
 		return nil
@@ -89,15 +89,8 @@ func openPlan(o observation) *pulumiv1.PlanStatus {
 	return plan
 }
 
-// isOpen reports whether there is something left to do about the plan.
-func isOpen(plan *pulumiv1.PlanStatus) bool {
-	return slices.Contains([]pulumiv1.PlanState{
-		pulumiv1.PlanPending, pulumiv1.PlanApproved, pulumiv1.PlanRejected, pulumiv1.PlanExpired, pulumiv1.PlanStale,
-		pulumiv1.PlanSuperseded,
-	}, plan.State)
-}
-
-// isSettled reports whether the result of the plan, or of the attempt to make it, is the last update of the Stack.
+// isSettled reports whether the result of the plan, or of the attempt to make it, is the last update of the Stack: nothing is left to do
+// about the plan.
 func isSettled(plan *pulumiv1.PlanStatus) bool {
 	return plan.State == pulumiv1.PlanApplied || plan.State == pulumiv1.PlanFailed
 }
@@ -118,7 +111,7 @@ func isVoid(o observation, plan *pulumiv1.PlanStatus) bool {
 	}
 	o.stack = &stack
 	switch {
-	case !isOpen(plan), plan.State == pulumiv1.PlanSuperseded:
+	case isSettled(plan), plan.State == pulumiv1.PlanSuperseded:
 		return true
 	case plan.Enforce != enforcement(o.stack):
 		return true

@@ -91,15 +91,13 @@ func TestChangesAreCarriedOutAsTheyWereApproved(t *testing.T) {
 		"another commit":                         {given: guarded(pulumiv1.PlanPending, newCommit("sha256:other"), approvedBy("alice")), want: makes},
 		"the same content":                       {given: guarded(pulumiv1.PlanPending, newCommit("sha256:content"), approvedBy("alice")), want: applies},
 		"an edit":                                {given: guarded(pulumiv1.PlanPending, approvedBy("alice"), func(o *observation) { o.stack.Generation = 4 }), want: makes},
-		"a request": {given: guarded(pulumiv1.PlanPending, approvedBy("alice"), func(o *observation) {
-			o.stack.Annotations = map[string]string{pulumiv1.ReconcileRequestAnnotation: "now"}
-		}), want: makes},
-		"another enforcement":             {given: guarded(pulumiv1.PlanPending, approvedBy("alice"), policy(func(p *pulumiv1.ApprovalPolicy) { p.Enforce = autov1alpha1.EnforceInputs })), want: makes},
-		"a plan that was removed":         {given: guarded(pulumiv1.PlanPending, approvedBy("alice"), func(o *observation) { o.planGone = true }), want: makes},
-		"nothing to approve":              {given: guarded(pulumiv1.PlanPending, plan(func(p *pulumiv1.PlanStatus) { p.Changes = 0 })), want: applies},
-		"nothing to approve and rejected": {given: guarded(pulumiv1.PlanPending, plan(func(p *pulumiv1.PlanStatus) { p.Changes = 0 }), rejectedBy("bob")), want: pulumiv1.PlanRejectedReason},
-		"nothing destructive":             {given: guarded(pulumiv1.PlanPending, policy(func(p *pulumiv1.ApprovalPolicy) { p.Require = pulumiv1.ApprovalDestructive })), want: applies},
-		"something destructive":           {given: guarded(pulumiv1.PlanPending, policy(func(p *pulumiv1.ApprovalPolicy) { p.Require = pulumiv1.ApprovalDestructive }), plan(func(p *pulumiv1.PlanStatus) { p.Destructive = 1 })), want: pulumiv1.ApprovalRequiredReason},
+		"a request":                              {given: guarded(pulumiv1.PlanPending, approvedBy("alice"), requested(pulumiv1.ReconcileRequestAnnotation)), want: makes},
+		"another enforcement":                    {given: guarded(pulumiv1.PlanPending, approvedBy("alice"), policy(func(p *pulumiv1.ApprovalPolicy) { p.Enforce = autov1alpha1.EnforceInputs })), want: makes},
+		"a plan that was removed":                {given: guarded(pulumiv1.PlanPending, approvedBy("alice"), func(o *observation) { o.planGone = true }), want: makes},
+		"nothing to approve":                     {given: guarded(pulumiv1.PlanPending, plan(func(p *pulumiv1.PlanStatus) { p.Changes = 0 })), want: applies},
+		"nothing to approve and rejected":        {given: guarded(pulumiv1.PlanPending, plan(func(p *pulumiv1.PlanStatus) { p.Changes = 0 }), rejectedBy("bob")), want: pulumiv1.PlanRejectedReason},
+		"nothing destructive":                    {given: guarded(pulumiv1.PlanPending, policy(func(p *pulumiv1.ApprovalPolicy) { p.Require = pulumiv1.ApprovalDestructive })), want: applies},
+		"something destructive":                  {given: guarded(pulumiv1.PlanPending, policy(func(p *pulumiv1.ApprovalPolicy) { p.Require = pulumiv1.ApprovalDestructive }), plan(func(p *pulumiv1.PlanStatus) { p.Destructive = 1 })), want: pulumiv1.ApprovalRequiredReason},
 		"an operation that needs none": {given: guarded(pulumiv1.PlanPending, policy(func(p *pulumiv1.ApprovalPolicy) {
 			p.Operations = []pulumiv1.ApprovedOperation{pulumiv1.ApprovedDestroy}
 		})), want: applies},
@@ -131,9 +129,7 @@ func TestChangesAreCarriedOutAsTheyWereApproved(t *testing.T) {
 
 func TestDeletionHasAPlanOfItsDestroy(t *testing.T) {
 	g := NewWithT(t)
-	o := guarded(pulumiv1.PlanPending, approvedBy("alice"), func(o *observation) {
-		o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
-	})
+	o := guarded(pulumiv1.PlanPending, approvedBy("alice"), toDestroy)
 	followApprovals(o)
 	d := decide(*o)
 	g.Expect(d.plans).To(BeTrue(), "what was approved is an update")

@@ -140,7 +140,7 @@ func (w *walk) start() {
 		return
 	}
 	plan := w.stack.Status.Plan
-	if !changesNothing(update) {
+	if !update.ChangesNothing() {
 		if plan == nil || update.Spec.Plan == nil || plan.Name != update.Spec.Plan.Name || plan.State != pulumiv1.PlanApproved || plan.Generation != w.stack.Generation {
 			return
 		}

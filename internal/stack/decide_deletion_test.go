@@ -6,15 +6,12 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/source"
 )
-
-func suspended(o *observation) { o.stack.Spec.Suspend = true }
 
 func orphaned(o *observation) {
 	o.stack.Annotations = map[string]string{pulumiv1.OrphanAnnotation: "true"}
@@ -27,9 +24,7 @@ func knownProject(o *observation) {
 func runsProgram(o *observation) { o.stack.Spec.RunProgram = true }
 
 // withoutSource is a Stack whose source is gone.
-func withoutSource(o *observation) {
-	o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceNotFoundReason, Message: "it is gone", Watched: true}
-}
+var withoutSource = noSource(&source.Problem{Reason: pulumiv1.SourceNotFoundReason, Message: "it is gone", Watched: true})
 
 // needed is a Stack that others depend on.
 func needed(o *observation) {
@@ -44,11 +39,9 @@ func destroyFailed(failures int64) *observation {
 	return o
 }
 
-func running(o *observation) { o.update.Status.StartTime = &metav1.Time{Time: now} }
-
 func TestDeletionGoesOnOrSaysHow(t *testing.T) {
 	expectDecisions(t, []decisionCase{
-		{name: "suspended, and nothing to destroy", given: with(deleting(), suspended, func(o *observation) { o.stack.Spec.DestroyOnFinalize = false }),
+		{name: "suspended, and nothing to destroy", given: with(deleting(), suspended, leavesResources),
 			action: actionRelease, wake: byNothing},
 		{name: "suspended, and nothing deployed", given: with(deleting(), suspended, func(o *observation) { o.stack.Status = pulumiv1.StackStatus{} }),
 			action: actionRelease, wake: byNothing},
@@ -69,24 +62,22 @@ func TestDeletionGoesOnOrSaysHow(t *testing.T) {
 		}), action: actionUpdate, wake: byUpdate, fresh: true},
 		{name: "destroyed, but not all of it", given: destroyFailed(1), action: actionRetry, wake: byTime, reason: pulumiv1.RetryingAfterFailureReason,
 			says: []string{"next attempt in", pulumiv1.OrphanAnnotation}},
-		{name: "the spec is mended", given: with(destroyFailed(9), func(o *observation) { o.stack.Generation++ }), action: actionUpdate, wake: byUpdate, fresh: true},
+		{name: "the spec is mended", given: with(destroyFailed(9), edited), action: actionUpdate, wake: byUpdate, fresh: true},
 		{name: "a Secret is mended", given: using(destroyFailed(9), "a-1", "a-2"), action: actionUpdate, wake: byUpdate, fresh: true},
-		{name: "the program is mended", given: with(destroyFailed(9), func(o *observation) { o.artifact.Digest = "sha256:b" }),
+		{name: "the program is mended", given: with(destroyFailed(9), newDigest),
 			action: actionUpdate, wake: byUpdate, fresh: true},
 		{name: "it was destroyed without the program", given: with(destroyFailed(9), func(o *observation) { o.stack.Status.LastUpdate.LastAttemptedCommit = "" }),
 			action: actionRetry, wake: byTime},
-		{name: "a retry is asked for", given: with(destroyFailed(9), func(o *observation) {
-			o.stack.Annotations = map[string]string{pulumiv1.ReconcileRequestAnnotation: "now"}
-		}), action: actionUpdate, wake: byUpdate, fresh: true},
+		{name: "a retry is asked for", given: with(destroyFailed(9), requested(pulumiv1.ReconcileRequestAnnotation)), action: actionUpdate, wake: byUpdate, fresh: true},
 		{name: "orphaned between two attempts", given: with(destroyFailed(1), orphaned), action: actionRelease, wake: byNothing},
 		{name: "orphaned while a destroy waits", given: with(destroying(), orphaned), action: actionSupersede, wake: byUpdate},
 		{name: "orphaned while a destroy runs", given: with(destroying(), orphaned, running), action: actionFollow, wake: byUpdate},
 
-		{name: "while an up waits", given: with(updating(), func(o *observation) { o.stack.DeletionTimestamp = &metav1.Time{Time: now} }),
+		{name: "while an up waits", given: with(updating(), beingDeleted),
 			action: actionSupersede, wake: byUpdate},
-		{name: "while an up runs", given: with(updating(), running, func(o *observation) { o.stack.DeletionTimestamp = &metav1.Time{Time: now} }),
+		{name: "while an up runs", given: with(updating(), running, beingDeleted),
 			action: actionFollow, wake: byUpdate},
-		{name: "edited while a destroy waits", given: with(destroying(), func(o *observation) { o.stack.Generation++ }), action: actionSupersede, wake: byUpdate},
+		{name: "edited while a destroy waits", given: with(destroying(), edited), action: actionSupersede, wake: byUpdate},
 
 		{name: "the spec is unusable", given: with(deleting(), func(o *observation) { o.specProblem = errors.New("bad") }),
 			action: actionStall, wake: byEdit, reason: pulumiv1.SpecInvalidReason, says: []string{"mend the spec", pulumiv1.OrphanAnnotation}},
@@ -95,15 +86,13 @@ func TestDeletionGoesOnOrSaysHow(t *testing.T) {
 		{name: "the source is gone", given: with(deleting(), withoutSource, knownProject), action: actionUpdate, wake: byUpdate, fresh: true},
 		{name: "the source is gone, and its program has to run", given: with(deleting(), withoutSource, knownProject, runsProgram), action: actionWait, wake: bySource,
 			reason: pulumiv1.SourceNotFoundReason, says: []string{"it is gone", "runProgram to false", pulumiv1.OrphanAnnotation}},
-		{name: "the source is forbidden", given: with(deleting(), func(o *observation) {
-			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.AccessDeniedReason, Message: "no", Permanent: true}
-		}), action: actionStall, wake: byEdit, reason: pulumiv1.AccessDeniedReason, says: []string{pulumiv1.OrphanAnnotation}},
+		{name: "the source is forbidden", given: with(deleting(), noSource(&source.Problem{Reason: pulumiv1.AccessDeniedReason, Message: "no", Permanent: true})), action: actionStall, wake: byEdit, reason: pulumiv1.AccessDeniedReason, says: []string{pulumiv1.OrphanAnnotation}},
 		{name: "others depend on it", given: with(deleting(), needed), action: actionWait, wake: byDependents, reason: pulumiv1.DependentsExistReason,
 			says: []string{"team/web", "destroyAfterDependents to false", pulumiv1.OrphanAnnotation}},
 		{name: "others depend on it, after a destroy failed", given: with(destroyFailed(1), needed), action: actionWait, wake: byDependents},
 		{name: "others depend on it, and it is suspended", given: with(deleting(), needed, suspended), action: actionStall, wake: byEdit, reason: pulumiv1.SuspendedReason},
 		{name: "others depend on it, and it is orphaned", given: with(deleting(), needed, orphaned), action: actionRelease, wake: byNothing},
-		{name: "others depend on it, and there is nothing to destroy", given: with(deleting(), needed, func(o *observation) { o.stack.Spec.DestroyOnFinalize = false }),
+		{name: "others depend on it, and there is nothing to destroy", given: with(deleting(), needed, leavesResources),
 			action: actionRelease, wake: byNothing},
 		{name: "others depend on it while its destroy runs", given: with(destroying(), needed, running), action: actionFollow, wake: byUpdate},
 		{name: "a dependency is not ready", given: with(deleting(), func(o *observation) { o.dependency = &dependencyProblem{message: "no"} }),
@@ -132,9 +121,7 @@ func TestDestroyIsOfEverythingAndAsTheSpecSays(t *testing.T) {
 
 func TestProgressOfADeletedStackSaysWhatFollows(t *testing.T) {
 	g := NewWithT(t)
-	up := with(updating(), func(o *observation) {
-		o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
-	})
+	up := with(updating(), toDestroy)
 	g.Expect(whileDeleted(up.stack, up.update, "up")).To(Equal("up; the resources are destroyed when the update has ended"))
 	destroy := destroying()
 	g.Expect(whileDeleted(destroy.stack, destroy.update, "destroy")).To(Equal("destroy"))

@@ -5,8 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"hash/fnv"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -134,14 +132,7 @@ func isOutdatedCheck(stack *pulumiv1.Stack, check *autov1alpha1.Update) bool {
 // firstCheckAfter is the time until the first check: anywhere in the first interval, so that Stacks which were created together are looked at one
 // after the other.
 func firstCheckAfter(stack *pulumiv1.Stack) time.Duration {
-	return time.Duration(driftSpread(stack) * float64(driftInterval(stack)))
-}
-
-// driftSpread is a fraction that is different for every Stack.
-func driftSpread(stack *pulumiv1.Stack) float64 {
-	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(stack.UID))
-	return float64(hash.Sum32()) / math.MaxUint32
+	return time.Duration(spreadOf(string(stack.UID)) * float64(driftInterval(stack)))
 }
 
 // driftDue is when the next check is due.
@@ -162,7 +153,7 @@ func driftDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 		// The update may have corrected it.
 		return time.Time{}
 	}
-	return drift.LastCheckTime.Add(time.Duration(float64(interval) * (1 + jitter*driftSpread(stack))))
+	return drift.LastCheckTime.Add(time.Duration(float64(interval) * (1 + jitter*spreadOf(string(stack.UID)))))
 }
 
 func driftInterval(stack *pulumiv1.Stack) time.Duration {

@@ -65,10 +65,7 @@ func interrupted(interruptions int64, since time.Duration) *observation {
 
 // deleting is an up-to-date Stack that is being deleted and has to destroy its resources.
 func deleting() *observation {
-	o := upToDate()
-	o.stack.DeletionTimestamp = &metav1.Time{Time: now}
-	o.stack.Spec.DestroyOnFinalize = true
-	return o
+	return with(upToDate(), toDestroy)
 }
 
 // updating is a Stack whose current Update stands as told.
@@ -85,9 +82,7 @@ func updating(conditions ...metav1.Condition) *observation {
 
 // destroying is a Stack that is being deleted and whose destroy waits.
 func destroying() *observation {
-	o := updating()
-	o.stack.DeletionTimestamp = &metav1.Time{Time: now}
-	o.stack.Spec.DestroyOnFinalize = true
+	o := with(updating(), toDestroy)
 	o.update.Spec.Type = autov1alpha1.UpdateTypeDestroy
 	return o
 }
@@ -98,6 +93,52 @@ func with(o *observation, changes ...func(*observation)) *observation {
 	}
 	return o
 }
+
+// Changes of a state that tables name.
+
+// toDestroy is a Stack that is being deleted and has to destroy its resources.
+func toDestroy(o *observation) {
+	beingDeleted(o)
+	o.stack.Spec.DestroyOnFinalize = true
+}
+
+func beingDeleted(o *observation)    { o.stack.DeletionTimestamp = &metav1.Time{Time: now} }
+func leavesResources(o *observation) { o.stack.Spec.DestroyOnFinalize = false }
+func suspended(o *observation)       { o.stack.Spec.Suspend = true }
+func previewing(o *observation)      { o.stack.Spec.Preview = true }
+func edited(o *observation)          { o.stack.Generation++ }
+func neverUpdated(o *observation)    { o.stack.Status.LastUpdate = nil }
+func lastDestroys(o *observation)    { o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy }
+func contentUnknown(o *observation)  { o.stack.Status.LastUpdate.ContentDigest = "" }
+func newDigest(o *observation)       { o.artifact.Digest = "sha256:b" }
+func running(o *observation)         { o.update.Status.StartTime = &metav1.Time{Time: now} }
+func removed(o *observation)         { o.update.DeletionTimestamp = &metav1.Time{Time: now} }
+
+func workspaceFails(o *observation) {
+	o.workspace = workspaceThat(failing(autov1alpha1.ImagePullFailedReason, "no such image"))
+}
+
+func resyncIsDue(o *observation) {
+	o.stack.Spec.ContinueResyncOnCommitMatch = true
+	o.stack.Status.LastUpdate.LastResyncTime = ago(time.Hour)
+}
+
+// requested asks for something with an annotation.
+func requested(annotation string) func(*observation) {
+	return func(o *observation) { o.stack.Annotations = map[string]string{annotation: "now"} }
+}
+
+func noSource(problem *source.Problem) func(*observation) {
+	return func(o *observation) { o.artifact, o.sourceProblem = nil, problem }
+}
+
+// waitsFor is a Stack with a dependency that is not ready.
+func waitsFor(reason string) func(*observation) {
+	return func(o *observation) { o.dependency = &dependencyProblem{reason: reason, message: "x is not ready"} }
+}
+
+// complete is the condition of an Update that has ended.
+var complete = metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}
 
 // decisionCase is a state and what is decided on it.
 type decisionCase struct {
@@ -150,30 +191,23 @@ func expectDecisions(t *testing.T, cases []decisionCase) {
 
 func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 	expectDecisions(t, []decisionCase{
-		{name: "a new Stack is deployed", given: with(upToDate(), func(o *observation) { o.stack.Status.LastUpdate = nil }), action: actionUpdate, fresh: true},
+		{name: "a new Stack is deployed", given: with(upToDate(), neverUpdated), action: actionUpdate, fresh: true},
 		{name: "a Stack that is up to date rests", given: upToDate(), action: actionReady},
-		{name: "a new digest is deployed", given: with(upToDate(), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionUpdate, fresh: true},
+		{name: "a new digest is deployed", given: with(upToDate(), newDigest), action: actionUpdate, fresh: true},
 		{name: "a new revision of the same content is not", given: with(upToDate(), func(o *observation) { o.artifact.Revision = "main@sha1:b" }), action: actionReady},
-		{name: "a new generation is deployed", given: with(upToDate(), func(o *observation) { o.stack.Generation = 3 }), action: actionUpdate, fresh: true},
-		{name: "a request in Pulumi's annotation is answered", given: with(upToDate(), func(o *observation) {
-			o.stack.Annotations = map[string]string{pulumiv1.ReconcileRequestAnnotation: "now"}
-		}), action: actionUpdate, fresh: true},
-		{name: "a request in Flux's annotation is answered", given: with(upToDate(), func(o *observation) {
-			o.stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
-		}), action: actionUpdate, fresh: true},
+		{name: "a new generation is deployed", given: with(upToDate(), edited), action: actionUpdate, fresh: true},
+		{name: "a request in Pulumi's annotation is answered", given: with(upToDate(), requested(pulumiv1.ReconcileRequestAnnotation)), action: actionUpdate, fresh: true},
+		{name: "a request in Flux's annotation is answered", given: with(upToDate(), requested(meta.ReconcileRequestAnnotation)), action: actionUpdate, fresh: true},
 		{name: "a request is answered once", given: with(upToDate(), func(o *observation) {
 			o.stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now", pulumiv1.ReconcileRequestAnnotation: "now"}
 			o.stack.Status.LastHandledReconcileAt, o.stack.Status.ObservedReconcileRequest = "now", "now"
 		}), action: actionReady},
-		{name: "a preview Stack previews", given: with(upToDate(), func(o *observation) { o.stack.Status.LastUpdate = nil; o.stack.Spec.Preview = true }), action: actionUpdate, kind: autov1alpha1.UpdateTypePreview, fresh: true},
+		{name: "a preview Stack previews", given: with(upToDate(), neverUpdated, previewing), action: actionUpdate, kind: autov1alpha1.UpdateTypePreview, fresh: true},
 		{name: "a resync that is not due waits for its time", given: with(upToDate(), func(o *observation) {
 			o.stack.Spec.ContinueResyncOnCommitMatch = true
 			o.stack.Spec.ResyncFrequencySeconds = 300
 		}), action: actionReady, wakes: true},
-		{name: "a resync that is due runs", given: with(upToDate(), func(o *observation) {
-			o.stack.Spec.ContinueResyncOnCommitMatch = true
-			o.stack.Status.LastUpdate.LastResyncTime = ago(time.Hour)
-		}), action: actionUpdate},
+		{name: "a resync that is due runs", given: with(upToDate(), resyncIsDue), action: actionUpdate},
 
 		{name: "a changed Secret is deployed", given: using(upToDate(), "a-1", "a-2"), action: actionUpdate, fresh: true},
 		{name: "one among several is enough", given: using(upToDate(), "a-1 b-1", "a-1 b-2"), action: actionUpdate, fresh: true},
@@ -182,22 +216,20 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		{name: "a Secret that is gone, or not watched any more, changes nothing", given: using(upToDate(), "a-1 b-1", "b-1"), action: actionReady},
 		{name: "nothing is watched any more", given: using(upToDate(), "a-1", ""), action: actionReady},
 		{name: "a Secret that was not watched before is no change", given: using(upToDate(), "", "a-1"), action: actionReady},
-		{name: "a preview Stack previews a changed Secret", given: with(using(upToDate(), "a-1", "a-2"), func(o *observation) { o.stack.Spec.Preview = true }),
+		{name: "a preview Stack previews a changed Secret", given: with(using(upToDate(), "a-1", "a-2"), previewing),
 			action: actionUpdate, kind: autov1alpha1.UpdateTypePreview, fresh: true},
 		{name: "a changed Secret does not wait for the backoff", given: using(failed(9, time.Second), "a-1", "a-2"), action: actionUpdate, fresh: true},
 		{name: "a failure with the same Secret does", given: using(failed(1, time.Second), "a-1", "a-1"), action: actionRetry, reason: pulumiv1.RetryingAfterFailureReason, wakes: true},
-		{name: "a changed Secret waits for the dependencies", given: with(using(upToDate(), "a-1", "a-2"), func(o *observation) {
-			o.dependency = &dependencyProblem{reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: "no"}
-		}),
+		{name: "a changed Secret waits for the dependencies", given: with(using(upToDate(), "a-1", "a-2"), waitsFor(pulumiv1.PrerequisiteNotSatisfiedReason)),
 			action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
-		{name: "a suspended Stack ignores a changed Secret", given: with(using(upToDate(), "a-1", "a-2"), func(o *observation) { o.stack.Spec.Suspend = true }),
+		{name: "a suspended Stack ignores a changed Secret", given: with(using(upToDate(), "a-1", "a-2"), suspended),
 			action: actionSuspend, reason: pulumiv1.SuspendedReason},
 		{name: "a waiting Update reads a changed Secret when it starts", given: using(updating(), "a-1", "a-2"), action: actionFollow},
 
 		{name: "a failure is retried after a while", given: failed(1, time.Second), action: actionRetry, reason: pulumiv1.RetryingAfterFailureReason, wakes: true},
 		{name: "a failure is retried when its time has come", given: failed(1, time.Minute), action: actionUpdate},
 		{name: "many failures stall the Stack and attempts go on", given: failed(3, time.Second), action: actionRetry, reason: pulumiv1.UpdateFailedReason, wakes: true},
-		{name: "a new commit does not wait for the backoff", given: with(failed(9, time.Second), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionUpdate, fresh: true},
+		{name: "a new commit does not wait for the backoff", given: with(failed(9, time.Second), newDigest), action: actionUpdate, fresh: true},
 
 		{name: "an interruption is repeated at once", given: interrupted(1, 0), action: actionUpdate},
 		{name: "an interruption does not wait for the retry interval", given: with(interrupted(1, 0), func(o *observation) {
@@ -207,75 +239,41 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		{name: "more interruptions in a row wait", given: interrupted(4, time.Second), action: actionRetry, reason: pulumiv1.UpdateInterruptedReason, wakes: true},
 		{name: "more interruptions in a row are repeated when their time has come", given: interrupted(4, 11*time.Second), action: actionUpdate},
 		{name: "many interruptions in a row stall the Stack and attempts go on", given: interrupted(6, time.Second), action: actionRetry, reason: pulumiv1.UpdateFailedReason, wakes: true},
-		{name: "an interrupted destroy is repeated at once", given: with(interrupted(1, 0), func(o *observation) {
-			o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
-			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy
-		}), action: actionUpdate},
-		{name: "an interrupted up of a deleted Stack is followed by its destroy", given: with(interrupted(5, 0), func(o *observation) {
-			o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
-		}), action: actionUpdate, fresh: true},
+		{name: "an interrupted destroy is repeated at once", given: with(interrupted(1, 0), toDestroy, lastDestroys), action: actionUpdate},
+		{name: "an interrupted up of a deleted Stack is followed by its destroy", given: with(interrupted(5, 0), toDestroy), action: actionUpdate, fresh: true},
 
 		{name: "an unusable spec stalls", given: with(upToDate(), func(o *observation) { o.specProblem = errors.New("bad") }), action: actionStall, reason: pulumiv1.SpecInvalidReason},
-		{name: "a missing source is waited for by time when nothing watches it", given: with(upToDate(), func(o *observation) {
-			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceKindNotInstalledReason}
-		}), action: actionWait, reason: pulumiv1.SourceKindNotInstalledReason, wakes: true},
-		{name: "a missing source is waited for by its watch", given: with(upToDate(), func(o *observation) {
-			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.SourceNotFoundReason, Watched: true}
-		}), action: actionWait, reason: pulumiv1.SourceNotFoundReason},
-		{name: "a forbidden source stalls", given: with(upToDate(), func(o *observation) {
-			o.artifact, o.sourceProblem = nil, &source.Problem{Reason: pulumiv1.AccessDeniedReason, Permanent: true}
-		}), action: actionStall, reason: pulumiv1.AccessDeniedReason},
-		{name: "an unmet prerequisite is waited for", given: with(upToDate(), func(o *observation) {
-			o.dependency = &dependencyProblem{reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: "x is not ready"}
-		}), action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
-		{name: "a suspended Stack is left alone", given: with(upToDate(), func(o *observation) { o.stack.Spec.Suspend = true; o.artifact.Digest = "sha256:b" }), action: actionSuspend, reason: pulumiv1.SuspendedReason},
+		{name: "a missing source is waited for by time when nothing watches it", given: with(upToDate(), noSource(&source.Problem{Reason: pulumiv1.SourceKindNotInstalledReason})), action: actionWait, reason: pulumiv1.SourceKindNotInstalledReason, wakes: true},
+		{name: "a missing source is waited for by its watch", given: with(upToDate(), noSource(&source.Problem{Reason: pulumiv1.SourceNotFoundReason, Watched: true})), action: actionWait, reason: pulumiv1.SourceNotFoundReason},
+		{name: "a forbidden source stalls", given: with(upToDate(), noSource(&source.Problem{Reason: pulumiv1.AccessDeniedReason, Permanent: true})), action: actionStall, reason: pulumiv1.AccessDeniedReason},
+		{name: "an unmet prerequisite is waited for", given: with(upToDate(), waitsFor(pulumiv1.PrerequisiteNotSatisfiedReason)), action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
+		{name: "a suspended Stack is left alone", given: with(upToDate(), suspended, newDigest), action: actionSuspend, reason: pulumiv1.SuspendedReason},
 
-		{name: "a finished Update is recorded", given: updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), action: actionRecord},
-		{name: "a finished Update is recorded though the Stack is suspended", given: with(updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), func(o *observation) { o.stack.Spec.Suspend = true }), action: actionRecord},
-		{name: "an Update that was removed before it ran is no result", given: with(updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), func(o *observation) {
-			o.update.DeletionTimestamp = &metav1.Time{Time: now}
-		}), action: actionFollow},
-		{name: "an Update that was removed while it ran is one", given: with(updating(metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}), func(o *observation) {
-			o.update.DeletionTimestamp, o.update.Status.StartTime = &metav1.Time{Time: now}, &metav1.Time{Time: now}
-		}), action: actionRecord},
+		{name: "a finished Update is recorded", given: updating(complete), action: actionRecord},
+		{name: "a finished Update is recorded though the Stack is suspended", given: with(updating(complete), suspended), action: actionRecord},
+		{name: "an Update that was removed before it ran is no result", given: with(updating(complete), removed), action: actionFollow},
+		{name: "an Update that was removed while it ran is one", given: with(updating(complete), removed, running), action: actionRecord},
 		{name: "a waiting Update is followed", given: updating(), action: actionFollow},
-		{name: "a waiting Update makes room for a new digest", given: with(updating(), func(o *observation) { o.artifact.Digest = "sha256:b" }), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "a waiting Update makes room for a new digest", given: with(updating(), newDigest), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
 		{name: "a waiting Update of another controller makes room", given: with(updating(), func(o *observation) { o.update.Spec.Source = nil }), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
 		{name: "an Update that another controller left running does not", given: with(updating(metav1.Condition{Type: autov1alpha1.UpdateProgressing, Status: metav1.ConditionTrue}), func(o *observation) {
 			o.update.Spec.Source = nil
 		}), action: actionFollow},
-		{name: "a running Update does not", given: with(updating(), func(o *observation) {
-			o.artifact.Digest = "sha256:b"
-			o.update.Status.StartTime = &metav1.Time{Time: now}
-		}), action: actionFollow},
-		{name: "a waiting Update makes room for a destroy", given: with(updating(), func(o *observation) { o.stack.DeletionTimestamp = &metav1.Time{Time: now} }), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
-		{name: "a waiting destroy makes room when the resources may stay", given: with(destroying(), func(o *observation) {
-			o.stack.Annotations = map[string]string{pulumiv1.OrphanAnnotation: "true"}
-		}), action: actionSupersede, reason: pulumiv1.StackProcessingReason},
+		{name: "a running Update does not", given: with(updating(), newDigest, running), action: actionFollow},
 		{name: "a waiting destroy is followed", given: destroying(), action: actionFollow},
-		{name: "a running destroy in a failed Workspace is waited for", given: with(destroying(), func(o *observation) {
-			o.update.Status.StartTime = &metav1.Time{Time: now}
-			o.workspace = workspaceThat(failing(autov1alpha1.ImagePullFailedReason, "no such image"))
-		}), action: actionFollow},
-		{name: "a running destroy in a failed Workspace is given up when the resources may stay", given: with(destroying(), func(o *observation) {
-			o.stack.Annotations = map[string]string{pulumiv1.OrphanAnnotation: "true"}
-			o.update.Status.StartTime = &metav1.Time{Time: now}
-			o.workspace = workspaceThat(failing(autov1alpha1.ImagePullFailedReason, "no such image"))
-		}), action: actionRelease},
-		{name: "an Update is followed while the source is away", given: with(updating(), func(o *observation) { o.artifact, o.sourceProblem = nil, &source.Problem{Reason: "x"} }), action: actionFollow},
+		{name: "a running destroy in a failed Workspace is waited for", given: with(destroying(), running, workspaceFails), action: actionFollow},
+		{name: "a running destroy in a failed Workspace is given up when the resources may stay", given: with(destroying(), orphaned, running, workspaceFails), action: actionRelease},
+		{name: "an Update is followed while the source is away", given: with(updating(), noSource(&source.Problem{Reason: "x"})), action: actionFollow},
 
 		{name: "a deleted Stack is destroyed", given: deleting(), action: actionUpdate, fresh: true},
-		{name: "a deleted Stack that shall not be destroyed goes", given: with(deleting(), func(o *observation) { o.stack.Spec.DestroyOnFinalize = false }), action: actionRelease},
+		{name: "a deleted Stack that shall not be destroyed goes", given: with(deleting(), leavesResources), action: actionRelease},
 		{name: "a deleted Stack that deployed nothing goes", given: with(deleting(), func(o *observation) { o.stack.Status = pulumiv1.StackStatus{} }), action: actionRelease},
 		{name: "a destroyed Stack goes", given: with(deleting(), func(o *observation) {
 			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy
 			o.stack.Status.Deployed = false
 		}), action: actionRelease},
-		{name: "an orphaned Stack goes", given: with(deleting(), func(o *observation) { o.stack.Annotations = map[string]string{pulumiv1.OrphanAnnotation: "true"} }), action: actionRelease},
-		{name: "a failed destroy is retried for ever", given: with(failed(30, 48*time.Hour), func(o *observation) {
-			o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
-			o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy
-		}), action: actionUpdate},
+		{name: "an orphaned Stack goes", given: with(deleting(), orphaned), action: actionRelease},
+		{name: "a failed destroy is retried for ever", given: with(failed(30, 48*time.Hour), toDestroy, lastDestroys), action: actionUpdate},
 	})
 }
 
@@ -300,11 +298,11 @@ func TestOnlyOneUpdateCanFollowTheLast(t *testing.T) {
 	g := NewWithT(t)
 	name := updateName(upToDate().stack)
 	g.Expect(name).To(MatchRegexp(`^app-[0-9a-f]{10}$`))
-	edited := with(upToDate(), func(o *observation) { o.stack.Generation = 3 })
+	edited := with(upToDate(), edited)
 	g.Expect(updateName(edited.stack)).To(Equal(name))
 	for _, other := range []*observation{
 		with(upToDate(), func(o *observation) { o.stack.Status.LastUpdate.Name = "app-2" }),
-		with(upToDate(), func(o *observation) { o.stack.Status.LastUpdate = nil }),
+		with(upToDate(), neverUpdated),
 		with(upToDate(), func(o *observation) { o.stack.UID = "5678" }),
 	} {
 		g.Expect(updateName(other.stack)).NotTo(Equal(name))

@@ -53,15 +53,11 @@ func TestOnlyNewContentRunsAnUpdate(t *testing.T) {
 	onRevision := func(o *observation) { o.stack.Spec.UpdateOn = pulumiv1.UpdateOnRevision }
 	expectDecisions(t, []decisionCase{
 		{name: "the same commit rests", given: following("1"), action: actionReady},
-		{name: "the same commit rests though its content was not recorded", given: with(following("1"), func(o *observation) {
-			o.stack.Status.LastUpdate.ContentDigest = ""
-		}), action: actionReady},
+		{name: "the same commit rests though its content was not recorded", given: with(following("1"), contentUnknown), action: actionReady},
 		{name: "a new commit is looked into before anything is shown", given: following("2"), action: actionFetch, quiet: true},
 		{name: "a new commit with the same content rests", given: with(following("2"), looked("sha256:same")), action: actionReady},
 		{name: "a new commit with other content is deployed", given: with(following("2"), looked("sha256:other")), action: actionUpdate, fresh: true},
-		{name: "a new commit is deployed when the content of the last one was not recorded", given: with(following("2"), looked("sha256:other"), func(o *observation) {
-			o.stack.Status.LastUpdate.ContentDigest = ""
-		}), action: actionUpdate, fresh: true},
+		{name: "a new commit is deployed when the content of the last one was not recorded", given: with(following("2"), looked("sha256:other"), contentUnknown), action: actionUpdate, fresh: true},
 		{name: "a commit that cannot be checked out is a problem", given: with(following("2"), func(o *observation) {
 			o.content.problem = &source.Problem{Reason: pulumiv1.LFSPointersReason, Watched: true}
 		}), action: actionWait, reason: pulumiv1.LFSPointersReason, wakes: true},
@@ -94,37 +90,19 @@ func TestOnlyNewContentRunsAnUpdate(t *testing.T) {
 		{name: "an update whose files were published just now is not shown as waiting", given: with(following("2"), onRevision, func(o *observation) {
 			o.artifact.Published = now.Add(-time.Second)
 		}), action: actionFetch, quiet: true, wakes: true},
-		{name: "a periodic update is not shown as waiting", given: with(following("1"), looked(""), func(o *observation) {
-			o.stack.Spec.ContinueResyncOnCommitMatch = true
-			o.stack.Status.LastUpdate.LastResyncTime = ago(time.Hour)
-		}), action: actionFetch, quiet: true},
-		{name: "a new generation is deployed with the same content", given: with(following("2"), looked("sha256:same"), func(o *observation) {
-			o.stack.Generation++
-		}), action: actionUpdate, fresh: true},
-		{name: "a request is answered with the same content", given: with(following("2"), looked("sha256:same"), func(o *observation) {
-			o.stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
-		}), action: actionUpdate, fresh: true},
-		{name: "a resync that is due runs with the same content", given: with(following("2"), looked("sha256:same"), func(o *observation) {
-			o.stack.Spec.ContinueResyncOnCommitMatch = true
-			o.stack.Status.LastUpdate.LastResyncTime = ago(time.Hour)
-		}), action: actionUpdate},
-		{name: "a dependency is waited for before a new commit is looked into", given: with(following("2"), func(o *observation) {
-			o.dependency = &dependencyProblem{reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: "x is not ready"}
-		}), action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
+		{name: "a periodic update is not shown as waiting", given: with(following("1"), looked(""), resyncIsDue), action: actionFetch, quiet: true},
+		{name: "a new generation is deployed with the same content", given: with(following("2"), looked("sha256:same"), edited), action: actionUpdate, fresh: true},
+		{name: "a request is answered with the same content", given: with(following("2"), looked("sha256:same"), requested(meta.ReconcileRequestAnnotation)), action: actionUpdate, fresh: true},
+		{name: "a resync that is due runs with the same content", given: with(following("2"), looked("sha256:same"), resyncIsDue), action: actionUpdate},
+		{name: "a dependency is waited for before a new commit is looked into", given: with(following("2"), waitsFor(pulumiv1.PrerequisiteNotSatisfiedReason)), action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
 		{name: "a dependency that is not allowed stalls", given: with(following("1"), func(o *observation) {
 			o.dependency = &dependencyProblem{reason: pulumiv1.AccessDeniedReason, message: "in another namespace", permanent: true}
 		}), action: actionStall, reason: pulumiv1.AccessDeniedReason},
 
 		{name: "the first look at a repository shows nothing on a Stack that was deployed", given: looking(following("1")), action: actionFetch, quiet: true},
-		{name: "the first look of a new Stack is shown", given: with(looking(following("1")), func(o *observation) {
-			o.stack.Status.LastUpdate = nil
-		}), action: actionFetch},
-		{name: "the look that somebody asked for is shown", given: with(looking(following("1")), func(o *observation) {
-			o.stack.Annotations = map[string]string{pulumiv1.ReconcileRequestAnnotation: "now"}
-		}), action: actionFetch},
-		{name: "a deleted Stack whose repository is being looked at waits for that", given: with(looking(following("1")), func(o *observation) {
-			o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
-		}), action: actionFetch},
+		{name: "the first look of a new Stack is shown", given: with(looking(following("1")), neverUpdated), action: actionFetch},
+		{name: "the look that somebody asked for is shown", given: with(looking(following("1")), requested(pulumiv1.ReconcileRequestAnnotation)), action: actionFetch},
+		{name: "a deleted Stack whose repository is being looked at waits for that", given: with(looking(following("1")), toDestroy), action: actionFetch},
 	})
 }
 
@@ -200,24 +178,18 @@ func TestUpdateNamesTheProgram(t *testing.T) {
 }
 
 func TestGitServerIsNotAskedForNothing(t *testing.T) {
-	deleted := func(o *observation) {
-		o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
-	}
-	fromState := func(o *observation) {
-		o.stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "p", Runtime: "yaml"}
-	}
 	for name, test := range map[string]struct {
 		stack *observation
 		asked bool
 	}{
 		"a Stack that follows a branch":                            {following("1"), true},
-		"a suspended one":                                          {with(following("1"), func(o *observation) { o.stack.Spec.Suspend = true }), false},
-		"one to destroy of whose project nothing is known":         {with(following("1"), deleted), true},
-		"one to destroy from its state":                            {with(following("1"), deleted, fromState), false},
-		"one to destroy with its program":                          {with(following("1"), deleted, fromState, func(o *observation) { o.stack.Spec.RunProgram = true }), true},
-		"a deleted one whose resources stay":                       {with(following("1"), deleted, func(o *observation) { o.stack.Spec.DestroyOnFinalize = false }), false},
+		"a suspended one":                                          {with(following("1"), suspended), false},
+		"one to destroy of whose project nothing is known":         {with(following("1"), toDestroy), true},
+		"one to destroy from its state":                            {with(following("1"), toDestroy, knownProject), false},
+		"one to destroy with its program":                          {with(following("1"), toDestroy, knownProject, func(o *observation) { o.stack.Spec.RunProgram = true }), true},
+		"a deleted one whose resources stay":                       {with(following("1"), toDestroy, leavesResources), false},
 		"one without source":                                       {upToDate(), false},
-		"a suspended one of another kind of source, which is free": {with(former("x"), func(o *observation) { o.stack.Spec.Suspend = true }), true},
+		"a suspended one of another kind of source, which is free": {with(former("x"), suspended), true},
 	} {
 		NewWithT(t).Expect(needsSource(test.stack.stack)).To(Equal(test.asked), name)
 	}

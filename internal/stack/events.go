@@ -96,14 +96,11 @@ func (r *Reconciler) announceStart(o *observation, d decision, update *autov1alp
 }
 
 // warn returns an outcome that records the event once the status is written, unless that problem is known.
-func (r *Reconciler) warn(stack *pulumiv1.Stack, known bool, reason, message string) outcome {
-	if known {
-		return outcome{}
+func (r *Reconciler) warn(stack *pulumiv1.Stack, known bool, reason, message string) (result outcome) {
+	if !known {
+		result.tell(func() { r.Event(stack, corev1.EventTypeWarning, reason, message) })
 	}
-	return outcome{then: func(context.Context) error {
-		r.Event(stack, corev1.EventTypeWarning, reason, message)
-		return nil
-	}}
+	return result
 }
 
 // eventMetadata names the revision and the operation, under the keys that notification-controller hands on.
@@ -157,9 +154,11 @@ func (r *Reconciler) previewedResources(ctx context.Context, update *autov1alpha
 	if update.Spec.Type != autov1alpha1.UpdateTypePreview {
 		return ""
 	}
-	live := &autov1alpha1.Update{}
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(update), live); err != nil {
+	live, err := r.liveUpdate(ctx, client.ObjectKeyFromObject(update))
+	if err != nil {
 		ctrl.LoggerFrom(ctx).Info("an event does not list what a preview would change", "update", update.Name, "error", err.Error())
+	}
+	if live == nil {
 		return ""
 	}
 	return describeResources(live.Status.Changes, live.Status.OmittedChanges)

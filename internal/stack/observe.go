@@ -35,8 +35,11 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 // observeUpdates finds the Update that matters now: the one that the status names, or the one that was created since and did not reach the
 // status yet, because it is a short one or because the controller crashed. It may be complete by now.
 func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
-	updates, err := r.observedUpdates(ctx, o)
-	if err != nil {
+	var updates []autov1alpha1.Update
+	var err error
+	if o.elsewhere != nil {
+		updates = o.elsewhere.updates
+	} else if updates, err = r.updatesOf(ctx, o.stack); err != nil {
 		return err
 	}
 	if err := r.observeDriftCheck(ctx, o, updates); err != nil {
@@ -55,7 +58,7 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 		if isDriftCheck(update) {
 			continue
 		}
-		o.deployed = o.deployed || !changesNothing(update) && !isRecorded(o.stack, update)
+		o.deployed = o.deployed || !update.ChangesNothing() && !isRecorded(o.stack, update)
 		if o.update == nil && (!update.IsComplete() || update.Name == updateName(o.stack)) {
 			o.update = update
 		}
@@ -67,33 +70,15 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 }
 
 // observeDriftCheck finds the Update that looks for drift. What one that ended has found is not in the cache.
-func (r *Reconciler) observeDriftCheck(ctx context.Context, o *observation, updates []autov1alpha1.Update) error {
+func (r *Reconciler) observeDriftCheck(ctx context.Context, o *observation, updates []autov1alpha1.Update) (err error) {
 	i := slices.IndexFunc(updates, func(update autov1alpha1.Update) bool { return isDriftCheck(&update) })
 	if i < 0 {
 		return nil
 	}
-	if o.driftCheck = &updates[i]; !o.driftCheck.IsComplete() {
-		return nil
+	if o.driftCheck = &updates[i]; o.driftCheck.IsComplete() {
+		o.driftCheck, err = r.liveUpdate(ctx, client.ObjectKeyFromObject(o.driftCheck))
 	}
-	found := &autov1alpha1.Update{}
-	switch err := r.Live.Get(ctx, client.ObjectKeyFromObject(o.driftCheck), found); {
-	case apierrors.IsNotFound(err):
-		o.driftCheck = nil
-	case err != nil:
-		return fmt.Errorf("read what the check for drift found: %w", err)
-	default:
-		o.driftCheck = found
-	}
-	return nil
-}
-
-// observedUpdates returns the Stack's Updates, oldest first, also when they are those of another shard.
-func (r *Reconciler) observedUpdates(ctx context.Context, o *observation) ([]autov1alpha1.Update, error) {
-	if o.elsewhere != nil {
-		sortByAge(o.elsewhere.updates)
-		return o.elsewhere.updates, nil
-	}
-	return r.updatesOf(ctx, o.stack)
+	return err
 }
 
 // isRecorded reports whether the Update's result is in the status, or is older than the one that is.
@@ -104,7 +89,16 @@ func isRecorded(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 
 // getUpdate reads an Update from the cache and, if it is not there, from the API server. It returns nil if there is none.
 func (r *Reconciler) getUpdate(ctx context.Context, key types.NamespacedName) (*autov1alpha1.Update, error) {
-	for _, reader := range []client.Reader{r.Client, r.Live} {
+	return readUpdate(ctx, key, r.Client, r.Live)
+}
+
+// liveUpdate reads an Update from the API server. It returns nil if there is none.
+func (r *Reconciler) liveUpdate(ctx context.Context, key types.NamespacedName) (*autov1alpha1.Update, error) {
+	return readUpdate(ctx, key, r.Live)
+}
+
+func readUpdate(ctx context.Context, key types.NamespacedName, readers ...client.Reader) (*autov1alpha1.Update, error) {
+	for _, reader := range readers {
 		update := &autov1alpha1.Update{}
 		err := reader.Get(ctx, key, update)
 		if err == nil {
@@ -191,7 +185,7 @@ func (r *Reconciler) observeWorkspace(ctx context.Context, o *observation) error
 		return nil
 	}
 	o.foreignUpdate, err = r.updateIn(ctx, workspace, func(update *autov1alpha1.Update) bool {
-		return !isOwnedBy(update, o.stack) && update.HasStarted() && !update.IsComplete()
+		return !o.stack.Owns(update) && update.HasStarted() && !update.IsComplete()
 	})
 	return err
 }
@@ -222,11 +216,6 @@ func isOwn(stack *pulumiv1.Stack, workspace metav1.Object) bool {
 	}
 	labels := workspace.GetLabels()
 	return labels[pulumiv1.ComponentLabel] == pulumiv1.ComponentStack && labels[pulumiv1.StackNameLabel] == stack.Name
-}
-
-// isOwnedBy reports whether the Stack is among the owners of the Update.
-func isOwnedBy(update *autov1alpha1.Update, stack *pulumiv1.Stack) bool {
-	return slices.ContainsFunc(update.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == stack.UID })
 }
 
 // observeContent asks for the artifact and, unless the Stack is to be destroyed, for the content that the Stack is made of. The end of

@@ -55,11 +55,9 @@ func (r *Reconciler) requestsForApproval(ctx context.Context, object client.Obje
 		}
 		return nil
 	}
-	var requests []reconcile.Request
-	for _, owner := range update.OwnerReferences {
-		if owner.Kind == pulumiv1.StackKind {
-			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: update.Namespace, Name: owner.Name}})
-		}
+	owner := pulumiv1.OwningStack(update)
+	if owner == nil {
+		return nil
 	}
-	return requests
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: update.Namespace, Name: owner.Name}}}
 }

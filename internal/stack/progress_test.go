@@ -92,8 +92,8 @@ func TestWorkspaceFailureIsAnnouncedOnceForEachReasonAndGoesWithItsCause(t *test
 	look := func(workspace *autov1alpha1.Workspace) []string {
 		o.workspace = workspace
 		outcome := r.showProgress(o, o.update)
-		if outcome.then != nil {
-			g.Expect(outcome.then(t.Context())).To(Succeed())
+		for _, step := range outcome.then {
+			g.Expect(step(t.Context())).To(Succeed())
 		}
 		lint(t, g, o.stack)
 		var events []string

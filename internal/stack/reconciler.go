@@ -5,6 +5,7 @@ package stack
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -116,23 +117,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 
 	before := stack.DeepCopy()
 	outcome, err := r.reconcile(ctx, stack)
-	if err == nil {
-		err = outcome.err
-	}
-	if err == nil && outcome.unshown > 0 && outcome.then == nil && r.onlyStarted(ctx, before, stack) {
-		if outcome.after > 0 {
-			outcome.unshown = min(outcome.unshown, outcome.after)
-		}
-		return ctrl.Result{RequeueAfter: outcome.unshown}, nil
+	if err == nil && outcome.unshown > 0 && len(outcome.then) == 0 && r.onlyStarted(ctx, before, stack) {
+		return ctrl.Result{RequeueAfter: soonest(outcome.unshown, outcome.after)}, nil
 	}
 	if writeErr := r.write(ctx, before, stack); apierrors.IsConflict(writeErr) {
 		return ctrl.Result{RequeueAfter: outdatedInterval}, nil
 	} else if writeErr != nil {
 		return ctrl.Result{}, writeErr
 	}
-	if err == nil && outcome.then != nil {
-		// Only now: an event must not be repeated, and what is deleted may be the only other record of what the status says.
-		err = outcome.then(ctx)
+	// Only now: an event must not be repeated, and what is deleted may be the only other record of what the status says.
+	for _, step := range outcome.then {
+		if err == nil {
+			err = step(ctx)
+		}
 	}
 	if err != nil {
 		return ctrl.Result{}, err
@@ -144,12 +141,26 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 type outcome struct {
 	// after is when to come back; zero leaves it to the watches.
 	after time.Duration
-	// err is what to try again with the work queue's backoff, after the status was written.
-	err error
-	// then runs after the status was written.
-	then func(context.Context) error
+	// then are the steps that follow when the status was written, each if those before it succeeded.
+	then []func(context.Context) error
 	// unshown is for how much longer the status needs not say that an update is on its way.
 	unshown time.Duration
+}
+
+// tell adds a step that records an event.
+func (o *outcome) tell(event func()) {
+	o.then = append(o.then, func(context.Context) error {
+		event()
+		return nil
+	})
+}
+
+// soonest returns the shorter of two waits; zero stands for none.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // reconcile changes the status in memory only. A finished Update is recorded first; then there is a new decision to make. Content is
@@ -200,18 +211,15 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (resu
 		// What happens to it wakes the other controller.
 		result.after = r.WaitInterval
 	}
-	if show := result.then; recorded {
-		result.then = func(ctx context.Context) error {
+	if recorded {
+		result.then = slices.Insert(result.then, 0, func(ctx context.Context) error {
 			if planned {
 				r.announcePlan(stack, finished)
 			} else {
 				r.announceResult(ctx, stack, last, finished)
 			}
-			if err := r.pruneUpdates(ctx, stack, finished.Name); err != nil || show == nil {
-				return err
-			}
-			return show(ctx)
-		}
+			return r.pruneUpdates(ctx, stack, finished.Name)
+		})
 	}
 	return result, err
 }
@@ -254,7 +262,7 @@ func (r *Reconciler) ensureFinalizer(ctx context.Context, stack *pulumiv1.Stack)
 	}
 	before := stack.DeepCopy()
 	controllerutil.AddFinalizer(stack, pulumiv1.Finalizer)
-	if err := r.Patch(ctx, stack, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), patch.FieldOwner); err != nil {
+	if err := patch.Object(ctx, r.Client, before, stack); err != nil {
 		return fmt.Errorf("add the finalizer: %w", err)
 	}
 	return nil
@@ -278,8 +286,7 @@ func (r *Reconciler) annotateDeployed(ctx context.Context, before, stack *pulumi
 	}
 	annotated := before.DeepCopy()
 	metav1.SetMetaDataAnnotation(&annotated.ObjectMeta, pulumiv1.DeployedStackAnnotation, stack.Status.DeployedStack)
-	change := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Patch(ctx, annotated, change, patch.FieldOwner); err != nil {
+	if err := patch.Object(ctx, r.Client, before, annotated); err != nil {
 		return fmt.Errorf("annotate what is deployed: %w", err)
 	}
 	// Nothing else changed: the status that was decided on is still that of this object.

@@ -111,7 +111,7 @@ func (r *Reconciler) recordSuccess(
 func recordDeployedStack(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	succeeded := !update.HasFailed()
 	switch {
-	case changesNothing(update):
+	case update.ChangesNothing():
 	case update.Spec.Type == autov1alpha1.UpdateTypeDestroy:
 		if succeeded {
 			stack.Status.DeployedStack = ""
@@ -133,7 +133,7 @@ func recordCorrection(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 // succeeds.
 func leavesPendingOperations(update *autov1alpha1.Update, previous *pulumiv1.StackUpdateStatus) bool {
 	switch {
-	case changesNothing(update):
+	case update.ChangesNothing():
 		return previous.Unsettled
 	case !update.HasFailed():
 		return false

@@ -93,10 +93,15 @@ func resyncDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 // lengthened adds a part of a fraction of the wait to it. The part is stable from one reconcile to the next, so that a restart does not
 // move the schedule, and different for every Stack and every attempt.
 func lengthened(wait time.Duration, fraction float64, stack *pulumiv1.Stack) time.Duration {
-	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(string(stack.UID) + strconv.FormatInt(stack.Status.LastUpdate.LastResyncTime.Unix(), 10)))
-	spread := float64(hash.Sum32()) / math.MaxUint32
+	spread := spreadOf(string(stack.UID) + strconv.FormatInt(stack.Status.LastUpdate.LastResyncTime.Unix(), 10))
 	return time.Duration(float64(wait) * (1 + fraction*spread))
+}
+
+// spreadOf is a number from 0 to 1 that is different for every text.
+func spreadOf(text string) float64 {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(text))
+	return float64(hash.Sum32()) / math.MaxUint32
 }
 
 // lockedUntilStalled is how long the Stack goes on waiting for the lock before it is also Stalled; zero when it is by now.

@@ -109,10 +109,7 @@ func TestConflictIsTriedAgainInItsTime(t *testing.T) {
 
 func TestConflictOfADestroyWaitsForTheLock(t *testing.T) {
 	g := NewWithT(t)
-	o := lockedOut(1, time.Second, time.Second)
-	o.stack.DeletionTimestamp, o.stack.Spec.DestroyOnFinalize = &metav1.Time{Time: now}, true
-	o.stack.Status.LastUpdate.Type = autov1alpha1.UpdateTypeDestroy
-	d := decide(*o)
+	d := decide(*with(lockedOut(1, time.Second, time.Second), toDestroy, lastDestroys))
 	g.Expect(d.action).To(Equal(actionRetry))
 	g.Expect(d.reason).To(Equal(pulumiv1.UpdateConflictReason))
 	g.Expect(d.message).To(HavePrefix("destroy waits for the lock of the stack"))
@@ -120,7 +117,7 @@ func TestConflictOfADestroyWaitsForTheLock(t *testing.T) {
 
 func TestNewInputsDoNotWaitForTheLock(t *testing.T) {
 	g := NewWithT(t)
-	o := with(lockedOut(9, time.Hour, time.Second), func(o *observation) { o.artifact.Digest = "sha256:b" })
+	o := with(lockedOut(9, time.Hour, time.Second), newDigest)
 	d := decide(*o)
 	g.Expect(d.action).To(Equal(actionUpdate))
 	g.Expect(d.fresh).To(BeTrue())

@@ -100,10 +100,8 @@ func (r *Reconciler) addIndexes(ctx context.Context, indexer client.FieldIndexer
 			return []string{object.(*autov1alpha1.Approval).Spec.Update}
 		}},
 		updateOwnerIndex: {&autov1alpha1.Update{}, func(object client.Object) []string {
-			for _, owner := range object.GetOwnerReferences() {
-				if owner.Kind == pulumiv1.StackKind {
-					return []string{string(owner.UID)}
-				}
+			if owner := pulumiv1.OwningStack(object); owner != nil {
+				return []string{string(owner.UID)}
 			}
 			return nil
 		}},

@@ -55,7 +55,8 @@ func (r *Reconciler) takeOver(ctx context.Context, o *observation) (moved bool, 
 	if err != nil {
 		return false, fmt.Errorf("list the updates of another shard: %w", err)
 	}
-	own := slices.DeleteFunc(updates.Items, func(update autov1alpha1.Update) bool { return !isOwnedBy(&update, o.stack) })
+	own := slices.DeleteFunc(updates.Items, func(update autov1alpha1.Update) bool { return !o.stack.Owns(&update) })
+	sortByAge(own)
 	if !r.reachAll(ctx, workspace, own) {
 		o.elsewhere = &elsewhere{workspace: workspace, updates: own}
 		return false, nil

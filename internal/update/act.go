@@ -56,8 +56,9 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 			return ctrl.Result{}, err
 		}
 		before = o.update.DeepCopy()
-		if err := r.start(ctx, o); err != nil {
-			return ctrl.Result{}, err
+		if o.startError = r.start(ctx, o); o.startError != nil {
+			o.delivery = r.background.takeDelivery(o.update)
+			return r.decideAndAct(ctx, o)
 		}
 		r.ensureWatched(o.update)
 	case actionCancel:
@@ -95,22 +96,16 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 	return ctrl.Result{RequeueAfter: time.Duration(float64(d.after) * (0.9 + 0.2*rand.Float64()))}, patch.Status(ctx, r, before, o.update)
 }
 
-// startError is why the agent did not start an operation.
-type startError struct{ err error }
-
-func (e *startError) Error() string { return e.err.Error() }
-
 // start hands the operation to the agent; that it has it is written down afterwards: when the controller ends in between, the next one
-// finds the operation at the agent. The error is a *startError. An operation of that id that has ended already is seen as such by its
-// watch.
+// finds the operation at the agent. An operation of that id that has ended already is seen as such by its watch.
 func (r *Reconciler) start(ctx context.Context, o *observation) error {
 	agent, err := r.Runtime.Connect(ctx, o.workspace)
 	if err != nil {
-		return &startError{err}
+		return err
 	}
 	if o.request.GetPlan() != nil {
 		if o.request.Plan.Key, err = r.planKey(ctx, o.workspace); err != nil {
-			return &startError{err}
+			return err
 		}
 	}
 	operation, err := agent.StartOperation(ctx, o.request)
@@ -119,7 +114,7 @@ func (r *Reconciler) start(ctx context.Context, o *observation) error {
 		refusal.Message = redact.New(secretsOf(o.request)...).String(refusal.Message)
 	}
 	if err != nil {
-		return &startError{err}
+		return err
 	}
 	r.Metrics.Started(o.update)
 	markProgressing(o.update, operation)
@@ -185,7 +180,7 @@ func (r *Reconciler) record(ctx context.Context, before *autov1alpha1.Update, o 
 
 // subjectOf returns the Stack that the Update belongs to, for an event about it; the Update itself if it has none.
 func subjectOf(update *autov1alpha1.Update) runtime.Object {
-	owner := stackOf(update)
+	owner := pulumiv1.OwningStack(update)
 	if owner == nil {
 		return update
 	}
@@ -208,7 +203,7 @@ func (r *Reconciler) complete(ctx context.Context, before, update *autov1alpha1.
 		r.Event(update, corev1.EventTypeWarning, eventOutputsNotStored, problem)
 	}
 	switch {
-	case stackOf(update) != nil:
+	case pulumiv1.OwningStack(update) != nil:
 	case !update.DeletionTimestamp.IsZero() && update.Status.StartTime == nil:
 		// It never ran, and whoever deleted it knows.
 	case update.HasFailed():

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,39 +26,39 @@ type approvalView struct {
 // observeApproval finds out whether the Update may run as far as the Stack of its Workspace is concerned. A Stack that requires approvals is
 // read from the API server: a rejection counts until the operation starts.
 func (r *Reconciler) observeApproval(ctx context.Context, o *observation) error {
-	owner := stackOf(o.workspace)
-	if owner == nil || changesNothing(o.update) {
+	owner := pulumiv1.OwningStack(o.workspace)
+	if owner == nil || o.update.ChangesNothing() {
 		return nil
 	}
-	stack, key := &pulumiv1.Stack{}, types.NamespacedName{Namespace: o.workspace.Namespace, Name: owner.Name}
 	// One that the cache does not have may be of another shard.
-	if err := r.Get(ctx, key, stack); ctrlclient.IgnoreNotFound(err) != nil || err == nil && stack.Spec.Approval == nil {
-		return ignoreMissing(err, "read the stack of workspace %q", o.workspace.Name)
+	stack, err := readStack(ctx, r, o.workspace.Namespace, owner.Name)
+	if err != nil || stack.Name != "" && stack.Spec.Approval == nil {
+		return err
 	}
-	stack = &pulumiv1.Stack{}
-	if err := r.Live.Get(ctx, key, stack); err != nil {
-		return ignoreMissing(err, "read the stack of workspace %q", o.workspace.Name)
-	}
-	if stack.UID == owner.UID {
+	stack, err = readStack(ctx, r.Live, o.workspace.Namespace, owner.Name)
+	if err == nil && stack.UID == owner.UID {
 		o.approval = approvalOf(o.update, stack)
 	}
-	return nil
+	return err
 }
 
-func ignoreMissing(err error, format string, args ...any) error {
-	if err = ctrlclient.IgnoreNotFound(err); err != nil {
-		return fmt.Errorf(format+": %w", append(args, err)...)
+// readStack returns the Stack, an empty one when there is none.
+func readStack(ctx context.Context, reader ctrlclient.Reader, namespace, name string) (*pulumiv1.Stack, error) {
+	stack := &pulumiv1.Stack{}
+	err := reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, stack)
+	if ctrlclient.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read the stack %s: %w", name, err)
 	}
-	return nil
+	return stack, nil
 }
 
 // approvalOf says how an Update stands to the Stack whose Workspace it runs in.
 func approvalOf(update *autov1alpha1.Update, stack *pulumiv1.Stack) (view approvalView) {
 	plan, wanted := stack.Status.Plan, update.Spec.Plan
-	if stack.Spec.Approval == nil || changesNothing(update) {
+	if stack.Spec.Approval == nil || update.ChangesNothing() {
 		return view
 	}
-	view.own = isOwnedBy(update, stack)
+	view.own = stack.Owns(update)
 	switch {
 	case wanted == nil:
 		view.problem = fmt.Sprintf("Stack %q has spec.approval, and this update has no plan that was approved", stack.Name)
@@ -78,22 +76,6 @@ func approvalOf(update *autov1alpha1.Update, stack *pulumiv1.Stack) (view approv
 	return view
 }
 
-// changesNothing reports whether the operation only shows what would be changed.
-func changesNothing(update *autov1alpha1.Update) bool {
-	switch update.Spec.Type {
-	case autov1alpha1.UpdateTypeUp:
-		return false
-	case autov1alpha1.UpdateTypeRefresh, autov1alpha1.UpdateTypeDestroy:
-		return update.Spec.PreviewOnly != nil && *update.Spec.PreviewOnly
-	}
-	// A preview, or what is no operation.
-	return true
-}
-
-func isOwnedBy(update *autov1alpha1.Update, stack *pulumiv1.Stack) bool {
-	return slices.ContainsFunc(update.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == stack.UID })
-}
-
 // decideOnApproval keeps an Update of the Stack itself until that has decided about it, and refuses any other: it would keep those of the
 // Stack from running.
 func decideOnApproval(o *observation) decision {
@@ -106,11 +88,7 @@ func decideOnApproval(o *observation) decision {
 	return d
 }
 
-// planChanged reports whether what a Stack says about its plan changed.
-func planChanged(before, after *pulumiv1.Stack) bool {
-	return shownPlan(before) != shownPlan(after)
-}
-
+// shownPlan identifies what a Stack says about its plan.
 func shownPlan(stack *pulumiv1.Stack) string {
 	plan := stack.Status.Plan
 	if plan == nil || stack.Spec.Approval == nil {

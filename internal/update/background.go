@@ -91,8 +91,8 @@ func (b *background) Start(ctx context.Context) error {
 	return nil
 }
 
-// ensure runs the work for the Update, unless it is running, and keeps what the work notes in its task. Other work for it is ended: an
-// Update that was made again under its old name, or a delivery after the start. The Update is reconciled when the work has ended.
+// ensure runs the work for the Update, unless it is running, and keeps what the work notes in its task until it is ended. Other work for it
+// is ended: an Update that was made again under its old name, or a delivery after the start. The Update is reconciled when the work is done.
 func (b *background) ensure(update *autov1alpha1.Update, kind string, work func(ctx context.Context, note func(change func(*task)))) {
 	key := ctrlclient.ObjectKeyFromObject(update)
 	b.mu.Lock()
@@ -112,7 +112,9 @@ func (b *background) ensure(update *autov1alpha1.Update, kind string, work func(
 	note := func(change func(*task)) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		change(started)
+		if ctx.Err() == nil {
+			change(started)
+		}
 	}
 	b.waiting.Go(func() {
 		defer cancel()

@@ -106,19 +106,14 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	changed := predicate.Or[ctrlclient.Object](predicate.GenerationChangedPredicate{}, onChange(false, func(before, after *autov1alpha1.Update) bool {
 		return !cancelRequested(before) && cancelRequested(after)
 	}))
+	planChanged := onChange(false, func(before, after *pulumiv1.Stack) bool { return shownPlan(before) != shownPlan(after) })
 	completed := onChange(true, func(before, after *autov1alpha1.Update) bool { return !before.IsComplete() && after.IsComplete() })
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("update").
 		For(&autov1alpha1.Update{}, builder.WithPredicates(changed)).
 		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace), builder.WithPredicates(completed)).
 		// The Workspace of a Stack has its name.
-		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace), builder.WithPredicates(predicate.Funcs{
-			CreateFunc: func(event.CreateEvent) bool { return false },
-			DeleteFunc: func(event.DeleteEvent) bool { return false },
-			UpdateFunc: func(e event.UpdateEvent) bool {
-				return planChanged(e.ObjectOld.(*pulumiv1.Stack), e.ObjectNew.(*pulumiv1.Stack))
-			},
-		})).
+		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace), builder.WithPredicates(planChanged)).
 		Watches(&autov1alpha1.Workspace{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace)).
 		WatchesRawSource(ctrlsource.Func(r.background.useQueue)).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
@@ -164,17 +159,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return result, err
 }
 
-// decideAndAct carries out one decision. That the agent does not start the operation is one more thing to decide on.
+// decideAndAct carries out one decision. That the agent does not start the operation is one more thing to decide on, see act.
 func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Result, error) {
 	d := decide(o)
 	ctrl.LoggerFrom(ctx).V(1).Info("decided",
 		"action", d.action, "reason", d.reason, "message", d.message, "wake", d.wake, "after", d.after.String())
-	result, err := r.act(ctx, o, d)
-	if refused := (*startError)(nil); errors.As(err, &refused) {
-		o.startError, o.delivery = refused.err, r.background.takeDelivery(o.update)
-		return r.decideAndAct(ctx, o)
-	}
-	return result, err
+	return r.act(ctx, o, d)
 }
 
 // Indexes of Updates: by their Workspace, and those that have not started, under the value notStarted.
@@ -195,12 +185,12 @@ func indexWaiting(object ctrlclient.Object) []string {
 	return []string{notStarted}
 }
 
-// onChange passes the changes of Updates for which the function returns true, and deletions if asked to.
-func onChange(deletions bool, passes func(before, after *autov1alpha1.Update) bool) predicate.Predicate {
+// onChange passes the changes for which the function returns true, and deletions if asked to.
+func onChange[Object ctrlclient.Object](deletions bool, passes func(before, after Object) bool) predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			return passes(e.ObjectOld.(*autov1alpha1.Update), e.ObjectNew.(*autov1alpha1.Update))
+			return passes(e.ObjectOld.(Object), e.ObjectNew.(Object))
 		},
 		DeleteFunc:  func(event.DeleteEvent) bool { return deletions },
 		GenericFunc: func(event.GenericEvent) bool { return false },

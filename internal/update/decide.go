@@ -227,7 +227,7 @@ func decideOnOperation(o *observation) decision {
 // mayRepeat reports whether an operation that was lost is run once more: it changes nothing, so that it does not matter how far it came. How
 // often that of a Stack is repeated after that is decided by the Stack, with waits in between.
 func mayRepeat(o *observation) bool {
-	return changesNothing(o.update) && !wasRepeated(o.update) && !cancelRequested(o.update) && o.workspace.DeletionTimestamp.IsZero()
+	return o.update.ChangesNothing() && !wasRepeated(o.update) && !cancelRequested(o.update) && o.workspace.DeletionTimestamp.IsZero()
 }
 
 // decideOnStart starts an operation when all that it needs is there, and otherwise says what is missing.
@@ -264,7 +264,7 @@ func decideOnStart(o *observation) decision {
 		return decideOnRequestError(o)
 	case errors.Is(o.startError, client.ErrSourceMissing):
 		return decideOnDelivery(o)
-	case errors.Is(o.startError, client.ErrPlanMissing):
+	case errors.Is(o.startError, client.ErrPlanMissing) && o.plan.saved != nil:
 		return decideOnPlanDelivery(o)
 	case o.startError != nil:
 		return decideOnStartError(o)

@@ -2,6 +2,8 @@ package update
 
 import (
 	"errors"
+	"fmt"
+	"time"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -48,26 +50,29 @@ var deliveryReasons = map[error]string{
 	client.ErrInvalid:        pulumiv1.ArtifactUnusableReason,
 }
 
-// errNotKept says that an agent asks for what it has just taken. Without a wait that could go on for ever.
-var errNotKept = errors.New("the agent took the artifact and says that it does not have it")
-
 // decideOnDelivery brings the artifact to an agent that asks for it. When the last attempt failed, that is shown and waited out first.
 func decideOnDelivery(o *observation) decision {
+	for refusal, reason := range deliveryReasons {
+		if err := o.delivery.err; errors.Is(err, refusal) {
+			return artifactProblem(o, reason, err)
+		}
+	}
+	return deliverTo(o, actionDeliver, "artifact", o.artifact.digest, deliveryTimeout)
+}
+
+// deliverTo brings the agent what it asks for, unless it says that it does not have what it has just taken: without a wait that could go on
+// for ever. An attempt that failed, without being refused for good, is made again.
+func deliverTo(o *observation, action action, what, digest string, timeout time.Duration) decision {
 	switch err := o.delivery.err; {
-	case err == nil && o.delivery.digest != "" && o.delivery.digest == o.artifact.digest:
-		return transient(o, errNotKept, transientInterval)
+	case err == nil && o.delivery.digest != "" && o.delivery.digest == digest:
+		return transient(o, fmt.Errorf("the agent took the %s and says that it does not have it", what), transientInterval)
 	case err == nil:
-		d := onTheWay(o, actionDeliver, autov1alpha1.SourceDeliveryReason, "the artifact is being delivered to the agent", byDelivery)
-		d.after = 2 * deliveryTimeout
+		d := onTheWay(o, action, autov1alpha1.SourceDeliveryReason, "the "+what+" is being delivered to the agent", byDelivery)
+		d.after = 2 * timeout
 		return d
 	case errors.Is(err, client.ErrBusy):
 		return retryAfter(autov1alpha1.QueuedReason, err.Error(), busyInterval)
 	default:
-		for refusal, reason := range deliveryReasons {
-			if errors.Is(err, refusal) {
-				return artifactProblem(o, reason, err)
-			}
-		}
 		return transient(o, err, transientInterval)
 	}
 }

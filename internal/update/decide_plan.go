@@ -55,24 +55,12 @@ func decideOnStorage(o *observation) decision {
 func decideOnPlanDelivery(o *observation) decision {
 	problem := (*planProblem)(nil)
 	switch err := o.delivery.err; {
-	case err == nil && o.delivery.digest != "" && o.delivery.digest == o.plan.saved.FileDigest:
-		return transient(o, errPlanNotKept, transientInterval)
-	case err == nil:
-		d := onTheWay(o, actionDeliverPlan, autov1alpha1.SourceDeliveryReason, "the plan is being delivered to the agent", byDelivery)
-		d.after = 2 * planTimeout
-		return d
 	case errors.As(err, &problem):
 		return finish(problem.reason, problem.Error())
 	case errors.Is(err, client.ErrDigestMismatch), errors.Is(err, client.ErrInvalid):
 		return finish(autov1alpha1.PlanStaleReason, "the plan is not as it was saved: "+err.Error()+"; nothing was changed")
 	case errors.Is(err, client.ErrTooLarge):
 		return finish(autov1alpha1.PlanTooLargeReason, err.Error())
-	case errors.Is(err, client.ErrBusy):
-		return retryAfter(autov1alpha1.QueuedReason, err.Error(), busyInterval)
-	default:
-		return transient(o, err, transientInterval)
 	}
+	return deliverTo(o, actionDeliverPlan, "plan", o.plan.saved.FileDigest, planTimeout)
 }
-
-// errPlanNotKept says that an agent asks for what it has just taken.
-var errPlanNotKept = errors.New("the agent took the plan and says that it does not have it")

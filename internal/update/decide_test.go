@@ -231,6 +231,8 @@ func TestDecide(t *testing.T) {
 		{name: "start of what is too large", o: ready(startFails(refusal(client.ErrTooLarge))), action: actionFinish, reason: "ConfigInvalid", wake: byNothing},
 		{name: "start without agent", o: ready(startFails(refusal(client.ErrUnavailable))), action: actionWait, reason: "TransientFailure", wake: byTime, after: 5 * time.Second},
 		{name: "start without permission", o: ready(startFails(refusal(client.ErrDenied))), action: actionWait, reason: "TransientFailure", wake: byTime, after: 5 * time.Second},
+		{name: "start without a plan that the operation does not have", o: ready(startFails(refusal(client.ErrPlanMissing))),
+			action: actionWait, reason: "TransientFailure", wake: byTime, after: 5 * time.Second},
 		{name: "start without the artifact", o: ready(startFails(refusal(client.ErrSourceMissing))),
 			action: actionDeliver, reason: "SourceDelivery", wake: byDelivery, after: 2 * deliveryTimeout},
 		{name: "delivery while the agent is busy", o: ready(deliveryFails(refusal(client.ErrBusy))), action: actionWait, reason: autov1alpha1.QueuedReason, wake: byTime, after: busyInterval},

@@ -24,7 +24,7 @@ func (r *Reconciler) deliver(o *observation) {
 	r.background.ensure(o.update, "deliver "+wanted.digest, func(ctx context.Context, note func(func(*task))) {
 		err := r.push(ctx, workspace, wanted)
 		// One that is not stored was evicted since it was observed; the next reconcile fetches it again.
-		if ctx.Err() == nil && !errors.Is(err, artifact.ErrNotStored) {
+		if !errors.Is(err, artifact.ErrNotStored) {
 			note(func(task *task) { task.delivery = delivery{digest: wanted.digest, err: err} })
 		}
 	})

@@ -73,8 +73,7 @@ func (r *Reconciler) patchFinalizers(ctx context.Context, update *autov1alpha1.U
 	if !change(update, pulumiv1.Finalizer) {
 		return nil
 	}
-	locked := ctrlclient.MergeFromWithOptions(before, ctrlclient.MergeFromWithOptimisticLock{})
-	if err := r.Patch(ctx, update, locked, patch.FieldOwner); err != nil {
+	if err := patch.Object(ctx, r.Client, before, update); err != nil {
 		return fmt.Errorf("write the finalizers: %w", err)
 	}
 	return nil
@@ -108,16 +107,12 @@ func sinceCompletion(update *autov1alpha1.Update) time.Duration {
 // isAwaited reports whether a Stack has the result of its Update still to record, however short the time is that its template leaves:
 // otherwise the Stack would not know what ran, and run it again.
 func (r *Reconciler) isAwaited(ctx context.Context, update *autov1alpha1.Update) (bool, error) {
-	owner := stackOf(update)
+	owner := pulumiv1.OwningStack(update)
 	if owner == nil {
 		return false, nil
 	}
-	stack := &pulumiv1.Stack{}
-	err := r.Live.Get(ctx, ctrlclient.ObjectKey{Namespace: update.Namespace, Name: owner.Name}, stack)
-	if ctrlclient.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("read the stack %s of the update: %w", owner.Name, err)
-	}
-	return stack.UID == owner.UID && awaits(stack, update), nil
+	stack, err := readStack(ctx, r.Live, update.Namespace, owner.Name)
+	return err == nil && stack.UID == owner.UID && awaits(stack, update), err
 }
 
 // awaits reports whether the Stack has neither the result of the Update nor that of a later one.

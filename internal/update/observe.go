@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -230,11 +229,10 @@ func (r *Reconciler) observeSource(ctx context.Context, o *observation) (err err
 // operation that works from the state alone runs no program.
 func (r *Reconciler) checkVerified(ctx context.Context, o *observation) error {
 	required, remembered := r.Sources.RequireVerified, ""
-	if owner := stackOf(o.workspace); owner != nil {
-		stack := &pulumiv1.Stack{}
-		key := types.NamespacedName{Namespace: o.workspace.Namespace, Name: owner.Name}
-		if err := r.Get(ctx, key, stack); ctrlclient.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("read the stack of workspace %q: %w", o.workspace.Name, err)
+	if owner := pulumiv1.OwningStack(o.workspace); owner != nil {
+		stack, err := readStack(ctx, r, o.workspace.Namespace, owner.Name)
+		if err != nil {
+			return err
 		}
 		required = r.Sources.RequiresVerified(stack)
 		if stack.UID == owner.UID { // not one that took its name
@@ -266,7 +264,7 @@ func (r *Reconciler) commitOf(update *autov1alpha1.Update, git *autov1alpha1.Git
 // inheritedSource returns, for an Update that somebody made by hand for the Workspace of a Stack, the source of the Update before it:
 // that Workspace names none, because the Stack says with each Update what it runs. Nil when there is none to inherit.
 func (r *Reconciler) inheritedSource(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) (*autov1alpha1.UpdateSource, error) {
-	if stackOf(update) != nil || stackOf(workspace) == nil {
+	if pulumiv1.OwningStack(update) != nil || pulumiv1.OwningStack(workspace) == nil {
 		return nil, nil
 	}
 	updates, err := r.updatesOf(ctx, update.Namespace, workspace.Name)
@@ -277,17 +275,6 @@ func (r *Reconciler) inheritedSource(ctx context.Context, workspace *autov1alpha
 		}
 	}
 	return latest.Spec.Source, err
-}
-
-// stackOf returns the Stack that owns the Workspace or the Update, nil when somebody made it by hand.
-func stackOf(object metav1.Object) *metav1.OwnerReference {
-	owners := object.GetOwnerReferences()
-	for i := range owners {
-		if owners[i].Kind == pulumiv1.StackKind && strings.HasPrefix(owners[i].APIVersion, pulumiv1.GroupVersion.Group+"/") {
-			return &owners[i]
-		}
-	}
-	return nil
 }
 
 // requestArtifact asks the store for the artifact of the operation, and starts to fetch or make it when it is not there. What a URL

@@ -13,7 +13,9 @@ import (
 func TestSourceOfAnOperation(t *testing.T) {
 	project := &autov1alpha1.ProjectInfo{Name: "p", Runtime: "yaml"}
 	artifactWith := func(digest, dir string) *proto.StartOperationRequest {
-		return &proto.StartOperationRequest{Source: artifactSource(digest, dir)}
+		return &proto.StartOperationRequest{Source: &proto.StartOperationRequest_Artifact{
+			Artifact: &proto.ArtifactSource{Digest: digest, Dir: dir},
+		}}
 	}
 	tests := map[string]struct {
 		workspace autov1alpha1.WorkspaceSpec

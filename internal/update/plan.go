@@ -16,6 +16,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
@@ -155,7 +156,7 @@ func (r *Reconciler) planKey(ctx context.Context, workspace *autov1alpha1.Worksp
 	owner := metav1.OwnerReference{
 		APIVersion: autov1alpha1.GroupVersion.String(), Kind: autov1alpha1.WorkspaceKind, Name: workspace.Name, UID: workspace.UID,
 	}
-	if stack := stackOf(workspace); stack != nil {
+	if stack := pulumiv1.OwningStack(workspace); stack != nil {
 		owner = metav1.OwnerReference{APIVersion: stack.APIVersion, Kind: stack.Kind, Name: stack.Name, UID: stack.UID}
 	}
 	owner.Controller = new(true)

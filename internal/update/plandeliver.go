@@ -23,9 +23,7 @@ func (r *Reconciler) deliverPlan(o *observation) {
 	workspace, plan := o.workspace.DeepCopy(), o.plan
 	r.background.ensure(o.update, "deliver plan "+plan.saved.FileDigest, func(ctx context.Context, note func(func(*task))) {
 		err := r.pushPlan(ctx, workspace, plan)
-		if ctx.Err() == nil {
-			note(func(task *task) { task.delivery = delivery{digest: plan.saved.FileDigest, err: err} })
-		}
+		note(func(task *task) { task.delivery = delivery{digest: plan.saved.FileDigest, err: err} })
 	})
 }
 

@@ -29,9 +29,7 @@ func (r *Reconciler) storePlan(o *observation) {
 	update, workspace, operation := o.update.DeepCopy(), o.workspace.DeepCopy(), o.agent.operation
 	r.background.ensure(o.update, "store plan", func(ctx context.Context, note func(func(*task))) {
 		plan, err := r.fetchPlan(ctx, update, workspace, operation.GetPlan())
-		if ctx.Err() == nil {
-			note(func(task *task) { task.stored = storedPlan{plan: plan, err: err, at: time.Now()} })
-		}
+		note(func(task *task) { task.stored = storedPlan{plan: plan, err: err, at: time.Now()} })
 	})
 }
 

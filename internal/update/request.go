@@ -94,7 +94,7 @@ func setSource(request *proto.StartOperationRequest, o *observation, pods bool) 
 	case o.update.Spec.ProjectInfo != nil:
 		request.Source = projectSource(o.update.Spec.ProjectInfo)
 	case o.source != nil:
-		request.Source = artifactSource(o.artifact.digest, o.source.Dir)
+		request.Source = &proto.StartOperationRequest_Artifact{Artifact: &proto.ArtifactSource{Digest: o.artifact.digest, Dir: o.source.Dir}}
 	case spec.Local != nil:
 		request.Source = &proto.StartOperationRequest_Local{Local: &proto.LocalSource{Dir: spec.Local.Dir}}
 	case spec.ProjectInfo != nil && !fromState:
@@ -111,10 +111,6 @@ func setSource(request *proto.StartOperationRequest, o *observation, pods bool) 
 
 func projectSource(project *autov1alpha1.ProjectInfo) *proto.StartOperationRequest_Project {
 	return &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: project.Name, Runtime: project.Runtime}}
-}
-
-func artifactSource(digest, dir string) *proto.StartOperationRequest_Artifact {
-	return &proto.StartOperationRequest_Artifact{Artifact: &proto.ArtifactSource{Digest: digest, Dir: dir}}
 }
 
 func optionsOf(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) *proto.OperationOptions {

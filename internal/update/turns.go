@@ -118,7 +118,7 @@ func (t *turns) show(key types.NamespacedName, place int, now time.Time) turnVie
 
 // isUrgent reports whether somebody waits for the operation: one that was asked for, or that frees resources.
 func isUrgent(update *autov1alpha1.Update) bool {
-	return stackOf(update) == nil || update.Spec.Type == autov1alpha1.UpdateTypeDestroy ||
+	return pulumiv1.OwningStack(update) == nil || update.Spec.Type == autov1alpha1.UpdateTypeDestroy ||
 		update.Annotations[meta.ReconcileRequestAnnotation] != "" || update.Annotations[pulumiv1.LastUpdateAnnotation] != ""
 }
 

@@ -48,6 +48,17 @@ func (in *Update) SavesPlan() bool {
 	return in.Spec.SavePlan != nil && *in.Spec.SavePlan
 }
 
+// ChangesNothing reports whether the Update's operation only shows what would be changed. What is no operation changes nothing, either.
+func (in *Update) ChangesNothing() bool {
+	switch in.Spec.Type {
+	case UpdateTypeUp:
+		return false
+	case UpdateTypeRefresh, UpdateTypeDestroy:
+		return in.Spec.PreviewOnly != nil && *in.Spec.PreviewOnly
+	}
+	return true
+}
+
 // steps are the reasons of an Update that waits for what comes by itself, or for its Workspace, which says itself what is wrong with it.
 var steps = []string{
 	QueuedReason, ArtifactPendingReason, SourceDeliveryReason, UpdateProgressingReason,

@@ -1,6 +1,8 @@
 package v1
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -26,6 +28,21 @@ func (in *Stack) GetConditions() []metav1.Condition {
 // SetConditions replaces the conditions of the Stack.
 func (in *Stack) SetConditions(conditions []metav1.Condition) {
 	in.Status.Conditions = conditions
+}
+
+// OwningStack returns the first Stack among the owners of the object, nil when none is.
+func OwningStack(object metav1.Object) *metav1.OwnerReference {
+	for _, owner := range object.GetOwnerReferences() {
+		if owner.Kind == StackKind && strings.HasPrefix(owner.APIVersion, GroupVersion.Group+"/") {
+			return &owner
+		}
+	}
+	return nil
+}
+
+// Owns reports whether the Stack is among the owners of the object.
+func (in *Stack) Owns(object metav1.Object) bool {
+	return slices.ContainsFunc(object.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return owner.UID == in.UID })
 }
 
 // GetDependsOn returns the Stacks that must be ready before this one is updated.
