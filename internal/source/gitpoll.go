@@ -11,6 +11,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/backoff"
 	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 const (
@@ -43,7 +44,7 @@ type poll struct {
 	repo       gitRepository
 	ref        string
 	host       string
-	references []objectReference
+	references []references.Key
 
 	subscriptions map[*subscription]struct{}
 	answer        answer

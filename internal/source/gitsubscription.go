@@ -5,8 +5,10 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 const (
@@ -106,9 +108,9 @@ func (g *Git) join(sub *subscription, key repositoryKey, repo gitRepository, ref
 		g.polls[key] = p
 		for _, reference := range p.references {
 			if g.readers[reference] == nil {
-				g.readers[reference] = map[*poll]struct{}{}
+				g.readers[reference] = sets.New[*poll]()
 			}
-			g.readers[reference][p] = struct{}{}
+			g.readers[reference].Insert(p)
 		}
 	}
 	p.subscriptions[sub] = struct{}{}
@@ -201,10 +203,10 @@ func (g *Git) moveForward(p *poll, due time.Time) {
 
 // ReferencesChanged is told that a Secret or ConfigMap appeared, changed or is gone. Repositories that are read with it are polled
 // again at once, unless what they are read with is still the same.
-func (g *Git) ReferencesChanged(kind, namespace, name string) {
+func (g *Git) ReferencesChanged(key references.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for p := range g.readers[objectReference{kind, namespace, name}] {
+	for p := range g.readers[key] {
 		switch p.state {
 		case pollRunning:
 			// The round may have read it before it changed.
