@@ -105,7 +105,7 @@ func (s *Store) bring(ctx context.Context, from location) (brought incoming, err
 
 // download brings the content to disk and verifies its digest.
 func (s *Store) download(ctx context.Context, from location, dir string) (incoming, error) {
-	path, err := s.downloads.Fetch(ctx, from.url.String(), from.digest, dir)
+	path, err := s.downloads.Fetch(ctx, from.key.url, from.digest, dir)
 	var info os.FileInfo
 	if err == nil {
 		info, err = os.Stat(path)

@@ -16,8 +16,9 @@ func FuzzReference(f *testing.F) {
 	f.Add("http://user:canary-password@", strings.Repeat("x", 10_000))
 	f.Add("//host/x", "sha512:"+strings.Repeat("0", 128)+"\n")
 	f.Fuzz(func(t *testing.T, address, digest string) {
-		parsed, shown, err := parseURL(address)
-		if err == nil && (parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "") {
+		checked, shown, err := parseURL(address)
+		parsed, failed := url.Parse(checked)
+		if err == nil && (failed != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "") {
 			t.Fatalf("accepted %q", address)
 		}
 		if whole, failed := url.Parse(address); failed == nil && strings.Count(address, "canary-password") == 1 && !strings.Contains(whole.Host+whole.Path, "canary-password") {

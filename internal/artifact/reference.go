@@ -71,8 +71,7 @@ type location struct {
 	maker Maker
 	// namespace is the one that the room is counted for.
 	namespace string
-	// url is what is requested, shown the published URL as it may appear in a message.
-	url   *url.URL
+	// shown is the published URL as it may appear in a message.
 	shown string
 }
 
@@ -85,7 +84,7 @@ func (s *Store) locate(ref Reference) (location, error) {
 	l := location{maker: ref.Maker, namespace: ref.Namespace, key: flightKey{owner: ref.owner()}}
 	var err error
 	if l.maker == nil {
-		if l.url, l.shown, err = parseURL(ref.URL); err != nil {
+		if l.key.url, l.shown, err = parseURL(ref.URL); err != nil {
 			return l, l.fail(Unusable, err)
 		}
 	}
@@ -102,23 +101,23 @@ func (s *Store) locate(ref Reference) (location, error) {
 	case ref.Size != nil && *ref.Size > s.options.Limits.MaxDownloadSize:
 		return l, l.fail(TooLarge, fmt.Errorf("its size of %d bytes exceeds the limit of %d bytes", *ref.Size, s.options.Limits.MaxDownloadSize))
 	}
-	l.key.digest, l.key.url = l.digest, l.url.String()
+	l.key.digest = l.digest
 	return l, nil
 }
 
 // parseURL returns the URL and how it may be shown. Its errors do not quote the URL.
-func parseURL(raw string) (parsed *url.URL, shown string, err error) {
+func parseURL(raw string) (checked, shown string, err error) {
 	const unknown = "with an invalid URL"
-	parsed, err = url.Parse(raw)
+	parsed, err := url.Parse(raw)
 	if err != nil {
-		return nil, unknown, errors.New("the URL cannot be parsed")
+		return "", unknown, errors.New("the URL cannot be parsed")
 	}
 	if parsed.Host == "" {
-		return nil, unknown, errors.New("the URL has no host")
+		return "", unknown, errors.New("the URL has no host")
 	}
 	shown = (&url.URL{Scheme: parsed.Scheme, Host: parsed.Host, Path: parsed.Path, RawPath: parsed.RawPath}).String()
 	if parsed.Scheme != "http" && parsed.Scheme != "https" {
-		return nil, shown, fmt.Errorf("the scheme %q is neither http nor https", parsed.Scheme)
+		return "", shown, fmt.Errorf("the scheme %q is neither http nor https", parsed.Scheme)
 	}
-	return parsed, shown, nil
+	return parsed.String(), shown, nil
 }

@@ -222,7 +222,7 @@ func (b *checkout) readPack(ctx context.Context, part *part) ([]module, error) {
 	if err != nil || !part.remote.RecurseSubmodules || len(modules) == 0 {
 		return nil, err
 	}
-	return modules, p.readURLs(ctx, commit.TreeHash, part.path, modules)
+	return modules, b.listing.readURLs(ctx, p, part.path, modules)
 }
 
 // readCommit returns the commit. The name of a tag stands for the commit that it tags.

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 )
 
@@ -26,33 +26,22 @@ const (
 
 var errModules = &knownError{Submodule, "the file .gitmodules cannot be used"}
 
-// readURLs adds the URLs of the submodules, which the .gitmodules file of the tree has. The tree belongs at the path.
-func (p *pack) readURLs(ctx context.Context, tree plumbing.Hash, at string, modules []module) error {
-	content, err := p.get(ctx, tree, plumbing.TreeObject, maxTreeSize)
+// readURLs adds the URLs of the submodules, which the .gitmodules file of the tree has that was walked. The tree belongs at the path.
+func (l *listing) readURLs(ctx context.Context, p *pack, at string, modules []module) error {
+	name := path.Join(at, modulesName)
+	found := slices.IndexFunc(l.entries, func(e entry) bool { return e.path == name && e.pack == p })
+	if found < 0 {
+		return nil
+	}
+	file, err := p.get(ctx, p.objects[l.entries[found].object].hash, plumbing.BlobObject, maxModulesFile)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errModules, err)
 	}
-	entries, err := parseTree(content, maxTreeSize)
-	if err != nil {
-		return err
+	urls, err := parseModules(file)
+	for n, m := range modules {
+		modules[n].url = urls[strings.TrimPrefix(strings.TrimPrefix(m.path, at), "/")]
 	}
-	for _, entry := range entries {
-		if entry.Name != modulesName || entry.Mode == filemode.Symlink {
-			continue
-		}
-		file, err := p.get(ctx, entry.Hash, plumbing.BlobObject, maxModulesFile)
-		if err != nil {
-			return fmt.Errorf("%w: %w", errModules, err)
-		}
-		urls, err := parseModules(file)
-		if err != nil {
-			return err
-		}
-		for n, m := range modules {
-			modules[n].url = urls[strings.TrimPrefix(strings.TrimPrefix(m.path, at), "/")]
-		}
-	}
-	return nil
+	return err
 }
 
 // parseModules returns the URLs in a .gitmodules file by the paths. Of several submodules with one path the last counts, as for git.

@@ -48,7 +48,7 @@ type Watcher struct {
 	cache     cache.Cache
 	selector  labels.Selector
 	informers map[Kind]cache.Informer
-	listeners []func(kind, namespace, name string)
+	listeners []func(Key)
 }
 
 // NewWatcher returns a Watcher that starts to watch when it is started.
@@ -81,7 +81,7 @@ func NewWatcher(ctx context.Context, o Options) (*Watcher, error) {
 
 // Notify makes the Watcher call the function for each object that it finds, and whenever one changed or is gone. It must be called before
 // Start, and the function must not block.
-func (w *Watcher) Notify(changed func(kind, namespace, name string)) {
+func (w *Watcher) Notify(changed func(Key)) {
 	if w != nil {
 		w.listeners = append(w.listeners, changed)
 	}
@@ -102,8 +102,8 @@ func (w *Watcher) Source(mapFunc func(context.Context, Key) []reconcile.Request)
 		if w == nil {
 			return nil
 		}
-		go w.listen(ctx, func(kind, namespace, name string) {
-			for _, request := range mapFunc(ctx, Key{Kind: Kind(kind), Namespace: namespace, Name: name}) {
+		go w.listen(ctx, func(key Key) {
+			for _, request := range mapFunc(ctx, key) {
 				queue.Add(request)
 			}
 		}, false)
@@ -138,14 +138,14 @@ func (w *Watcher) Watches(object metav1.Object) bool {
 }
 
 // listen calls the function for every object there is as soon as all are known, and for every change from then on.
-func (w *Watcher) listen(ctx context.Context, changed func(kind, namespace, name string), deletions bool) {
+func (w *Watcher) listen(ctx context.Context, changed func(Key), deletions bool) {
 	if !w.cache.WaitForCacheSync(ctx) {
 		return
 	}
 	for kind, informer := range w.informers {
 		notify := func(object any) {
 			if name, err := toolscache.DeletionHandlingObjectToName(object); err == nil {
-				changed(string(kind), name.Namespace, name.Name)
+				changed(Key{kind, name.Namespace, name.Name})
 			}
 		}
 		handler := toolscache.ResourceEventHandlerFuncs{AddFunc: notify, UpdateFunc: func(before, after any) {

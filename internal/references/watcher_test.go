@@ -58,7 +58,7 @@ func watch(t *testing.T, g *WithT, config *rest.Config, in string) (w *Watcher, 
 		Log:      funcr.New(func(_, line string) { logged.add(line) }, funcr.Options{}),
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	w.Notify(func(kind, namespace, name string) { told.add(kind + "/" + namespace + "/" + name) })
+	w.Notify(func(key Key) { told.add(key.String()) })
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.Start(ctx) }()
@@ -145,7 +145,7 @@ func TestWatcherOnARealAPIServer(t *testing.T) {
 func TestNobodyWatches(t *testing.T) {
 	g := NewWithT(t)
 	var w *Watcher
-	w.Notify(func(string, string, string) {})
+	w.Notify(func(Key) {})
 	g.Expect(w.Versions(t.Context(), []Key{secret("a")})).To(BeEmpty())
 	g.Expect(w.Watches(&metav1.ObjectMeta{})).To(BeFalse())
 	g.Expect(w.Source(nil).Start(t.Context(), nil)).To(Succeed())

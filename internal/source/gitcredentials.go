@@ -18,6 +18,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 // referenceTimeout bounds the reading of one Secret or ConfigMap.
@@ -56,7 +57,7 @@ func readRemote(ctx context.Context, live client.Reader, repo gitRepository) (gi
 	if repo.auth == nil {
 		return remote, nil
 	}
-	s := &secrets{ctx: ctx, live: live, namespace: repo.namespace, known: map[objectReference]map[string][]byte{}}
+	s := &secrets{ctx: ctx, live: live, namespace: repo.namespace, known: map[references.Key]map[string][]byte{}}
 	s.readCredentials(repo.auth, &remote)
 	s.readSettings(repo.auth, &remote)
 	if s.failure != nil {
@@ -70,7 +71,7 @@ type secrets struct {
 	ctx       context.Context
 	live      client.Reader
 	namespace string
-	known     map[objectReference]map[string][]byte
+	known     map[references.Key]map[string][]byte
 	failure   *gitFailure
 }
 
@@ -78,13 +79,13 @@ func (s *secrets) fail(failure *gitFailure) {
 	s.failure = cmp.Or(s.failure, failure)
 }
 
-func (s *secrets) failWithoutKey(kind, name, key string) {
+func (s *secrets) failWithoutKey(kind references.Kind, name, key string) {
 	s.fail(missingReference("%s %q has no key %q, which the git repository is read with: add it", kind, name, key))
 }
 
 // data returns the content of the object.
-func (s *secrets) data(kind, name string) map[string][]byte {
-	reference := objectReference{kind, s.namespace, name}
+func (s *secrets) data(kind references.Kind, name string) map[string][]byte {
+	reference := references.Key{Kind: kind, Namespace: s.namespace, Name: name}
 	if data, ok := s.known[reference]; ok || s.failure != nil {
 		return data
 	}
@@ -106,9 +107,9 @@ func (s *secrets) data(kind, name string) map[string][]byte {
 	return nil
 }
 
-func readData(ctx context.Context, live client.Reader, reference objectReference) (map[string][]byte, error) {
-	key := types.NamespacedName{Namespace: reference.namespace, Name: reference.name}
-	if reference.kind == secretKind {
+func readData(ctx context.Context, live client.Reader, reference references.Key) (map[string][]byte, error) {
+	key := types.NamespacedName{Namespace: reference.Namespace, Name: reference.Name}
+	if reference.Kind == references.Secret {
 		secret := &corev1.Secret{}
 		err := live.Get(ctx, key, secret)
 		return secret.Data, err
@@ -124,7 +125,7 @@ func readData(ctx context.Context, live client.Reader, reference objectReference
 }
 
 // required returns the value of a key that has to be there.
-func (s *secrets) required(kind, name, key string) []byte {
+func (s *secrets) required(kind references.Kind, name, key string) []byte {
 	value, ok := s.data(kind, name)[key]
 	if !ok {
 		s.failWithoutKey(kind, name, key)
@@ -138,10 +139,10 @@ func (s *secrets) selected(selector *corev1.SecretKeySelector) (value []byte, ok
 		return nil, false
 	}
 	if !ptr.Deref(selector.Optional, false) {
-		value = s.required(secretKind, selector.Name, selector.Key)
+		value = s.required(references.Secret, selector.Name, selector.Key)
 		return value, s.failure == nil
 	}
-	value, ok = s.data(secretKind, selector.Name)[selector.Key]
+	value, ok = s.data(references.Secret, selector.Name)[selector.Key]
 	if s.failure != nil && s.failure.Reason == pulumiv1.SecretNotFoundReason {
 		s.failure = nil
 	}
@@ -153,7 +154,7 @@ func (s *secrets) readCredentials(auth *autov1alpha1.GitAuth, remote *git.Remote
 	if key, ok := s.selected(auth.SSHPrivateKey); ok {
 		passphrase, _ := s.selected(auth.Password)
 		remote.Auth.PrivateKey, remote.Auth.Passphrase = key, []byte(line(passphrase))
-		remote.KnownHosts = s.data(secretKind, auth.SSHPrivateKey.Name)[knownHostsKey]
+		remote.KnownHosts = s.data(references.Secret, auth.SSHPrivateKey.Name)[knownHostsKey]
 		return
 	}
 	if token, ok := s.selected(auth.Token); ok {
@@ -182,7 +183,7 @@ func (s *secrets) readCredentials(auth *autov1alpha1.GitAuth, remote *git.Remote
 // readSecret takes the credentials, known hosts and certificates out of a Secret with the keys of the deprecated gitAuthSecret,
 // or with those that Flux gives them. A private key counts for ssh only, so that a Secret may serve URLs of both schemes.
 func (s *secrets) readSecret(name string, remote *git.Remote) {
-	data := s.data(secretKind, name)
+	data := s.data(references.Secret, name)
 	remote.KnownHosts = data[knownHostsKey]
 	useCertificates(data, remote)
 	parsed := parseGitURL(remote.URL)
@@ -202,14 +203,14 @@ func (s *secrets) readSecret(name string, remote *git.Remote) {
 	case hasApp:
 		installation, owner := data[appInstallationKey], data[appOwnerKey]
 		if installation == nil && owner == nil {
-			s.failWithoutKey(secretKind, name, appInstallationKey)
+			s.failWithoutKey(references.Secret, name, appInstallationKey)
 		}
 		remote.Auth.GitHubApp = &git.GitHubApp{AppID: word(appID), InstallationID: word(installation), InstallationOwner: word(owner),
-			BaseURL: word(data[appBaseURLKey]), PrivateKey: s.required(secretKind, name, appPrivateKeyKey)}
+			BaseURL: word(data[appBaseURLKey]), PrivateKey: s.required(references.Secret, name, appPrivateKeyKey)}
 	case hasUsername:
-		remote.Auth.Username, remote.Auth.Password = word(username), line(s.required(secretKind, name, passwordKey))
+		remote.Auth.Username, remote.Auth.Password = word(username), line(s.required(references.Secret, name, passwordKey))
 	case hasPassword:
-		s.failWithoutKey(secretKind, name, usernameKey)
+		s.failWithoutKey(references.Secret, name, usernameKey)
 	case remote.KnownHosts == nil && remote.CA == nil && remote.ClientCert == nil:
 		s.fail(missingReference("Secret %q has none of the keys that the git repository is read with: add %s, or %s, or %s and %s",
 			name, sshPrivateKeyKey, accessTokenKey, usernameKey, passwordKey))
@@ -222,17 +223,17 @@ func (s *secrets) readSettings(auth *autov1alpha1.GitAuth, remote *git.Remote) {
 		remote.KnownHosts = s.required(knownHostsKind(ref), ref.Name, cmp.Or(ref.Key, knownHostsKey))
 	}
 	if name := ptr.Deref(auth.CertSecretRef, meta.LocalObjectReference{}).Name; name != "" {
-		useCertificates(s.data(secretKind, name), remote)
+		useCertificates(s.data(references.Secret, name), remote)
 		switch {
 		case remote.CA == nil && remote.ClientCert == nil:
-			s.failWithoutKey(secretKind, name, caKeys[0])
+			s.failWithoutKey(references.Secret, name, caKeys[0])
 		case remote.ClientCert != nil && remote.ClientKey == nil:
-			s.failWithoutKey(secretKind, name, privateKeyKeys[0])
+			s.failWithoutKey(references.Secret, name, privateKeyKeys[0])
 		}
 	}
 	if name := ptr.Deref(auth.ProxySecretRef, meta.LocalObjectReference{}).Name; name != "" {
-		data := s.data(secretKind, name)
-		remote.Proxy = git.Proxy{Address: word(s.required(secretKind, name, proxyAddressKey)),
+		data := s.data(references.Secret, name)
+		remote.Proxy = git.Proxy{Address: word(s.required(references.Secret, name, proxyAddressKey)),
 			Username: word(data[usernameKey]), Password: line(data[passwordKey])}
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 // selectorOf selects the key of the Secret "git".
@@ -147,6 +148,11 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
+// secretChanged says that the Secret "git" of the namespace has changed.
+func (d *driver) secretChanged(namespace string) {
+	d.ReferencesChanged(references.Key{Kind: references.Secret, Namespace: namespace, Name: "git"})
+}
+
 // locate finds the artifact of a commit for an Update.
 func (d *driver) locate(source *autov1alpha1.GitSource) error {
 	_, err := d.stacks.Locate(d.t.Context(), "team", &autov1alpha1.UpdateSource{Git: source})
@@ -167,16 +173,16 @@ func TestEventOfASecretMovesTheNextPollForward(t *testing.T) {
 	d.pollAll()
 	secret := secretOf("git", map[string]string{"accessToken": "one"})
 	d.Expect(d.client.Create(t.Context(), secret)).To(Succeed())
-	d.ReferencesChanged("Secret", "other", "git")
+	d.secretChanged("other")
 	d.pass(time.Second)
 	d.Expect(d.questions()).To(BeZero(), "it is a Secret of another namespace")
-	d.ReferencesChanged("Secret", "team", "git")
+	d.secretChanged("team")
 	d.pollAll()
 	d.Expect(d.commit(query)).To(Equal(firstSHA))
 	d.questions()
 
 	d.pass(time.Minute)
-	d.ReferencesChanged("Secret", "team", "git")
+	d.secretChanged("team")
 	d.pollAll()
 	d.Expect(d.questions()).To(BeZero(), "what the repository is read with is the same")
 
@@ -184,7 +190,7 @@ func TestEventOfASecretMovesTheNextPollForward(t *testing.T) {
 	d.Expect(d.client.Update(t.Context(), secret)).To(Succeed())
 	d.servers.err = gitError(git.AuthenticationFailed)
 	d.notified()
-	d.ReferencesChanged("Secret", "team", "git")
+	d.secretChanged("team")
 	d.pollAll()
 	d.Expect(d.servers.asked[0].Auth.Token).To(Equal("two"))
 	d.Expect(d.notified()).To(Equal([]string{"a"}))
@@ -197,7 +203,7 @@ func TestEventOfASecretMovesTheNextPollForward(t *testing.T) {
 	secret.Data["accessToken"] = []byte("three")
 	d.Expect(d.client.Update(t.Context(), secret)).To(Succeed())
 	d.pass(time.Minute)
-	d.ReferencesChanged("Secret", "team", "git")
+	d.secretChanged("team")
 	d.pollAll()
 	d.Expect(d.commit(query)).To(Equal(firstSHA), "the renewed credentials are tried at once")
 }
@@ -209,7 +215,7 @@ func TestSecretThatChangesWhileItIsUsedIsReadAgain(t *testing.T) {
 	d.servers.during = func() {
 		d.servers.during = nil
 		d.Expect(d.client.Update(t.Context(), secretOf("git", map[string]string{"accessToken": "two"}))).To(Succeed())
-		d.ReferencesChanged("Secret", "team", "git")
+		d.secretChanged("team")
 	}
 	d.pollAll()
 	d.Expect(d.servers.asked).To(HaveLen(2))

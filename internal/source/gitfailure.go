@@ -10,6 +10,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 // failureClass decides how soon a poll that failed is repeated.
@@ -108,8 +109,8 @@ func failureOfGit(err *git.Error, repo gitRepository) *gitFailure {
 // credentialAdvice says where the credentials are that were not accepted.
 func credentialAdvice(auth *autov1alpha1.GitAuth) string {
 	for _, reference := range referencesOf("", auth) {
-		if reference.kind == secretKind {
-			return fmt.Sprintf("check the credentials in Secret %q and what they may read", reference.name)
+		if reference.Kind == references.Secret {
+			return fmt.Sprintf("check the credentials in Secret %q and what they may read", reference.Name)
 		}
 	}
 	return "set gitAuth"

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 // fullHash matches the full name of a commit, of either hash function that git has.
@@ -92,24 +94,14 @@ func checkGitSource(source *autov1alpha1.GitSource) error {
 	return nil
 }
 
-const (
-	secretKind    = "Secret"
-	configMapKind = "ConfigMap"
-)
-
-// objectReference is a Secret or ConfigMap that a repository is read with.
-type objectReference struct {
-	kind, namespace, name string
-}
-
 // referencesOf returns what may have to be read for the credentials, each once, those with credentials first.
-func referencesOf(namespace string, auth *autov1alpha1.GitAuth) []objectReference {
+func referencesOf(namespace string, auth *autov1alpha1.GitAuth) []references.Key {
 	if auth == nil {
 		return nil
 	}
-	var found []objectReference
-	add := func(kind, name string) {
-		if reference := (objectReference{kind, namespace, name}); !slices.Contains(found, reference) {
+	var found []references.Key
+	add := func(kind references.Kind, name string) {
+		if reference := (references.Key{Kind: kind, Namespace: namespace, Name: name}); !slices.Contains(found, reference) {
 			found = append(found, reference)
 		}
 	}
@@ -119,27 +111,24 @@ func referencesOf(namespace string, auth *autov1alpha1.GitAuth) []objectReferenc
 	}
 	for _, selector := range selectors {
 		if selector != nil {
-			add(secretKind, selector.Name)
+			add(references.Secret, selector.Name)
 		}
 	}
 	if auth.SecretRef != nil {
-		add(secretKind, auth.SecretRef.Name)
+		add(references.Secret, auth.SecretRef.Name)
 	}
 	if ref := auth.KnownHostsRef; ref != nil {
 		add(knownHostsKind(ref), ref.Name)
 	}
 	if auth.CertSecretRef != nil {
-		add(secretKind, auth.CertSecretRef.Name)
+		add(references.Secret, auth.CertSecretRef.Name)
 	}
 	if auth.ProxySecretRef != nil {
-		add(secretKind, auth.ProxySecretRef.Name)
+		add(references.Secret, auth.ProxySecretRef.Name)
 	}
 	return found
 }
 
-func knownHostsKind(ref *autov1alpha1.KnownHostsReference) string {
-	if ref.Kind == secretKind {
-		return secretKind
-	}
-	return configMapKind
+func knownHostsKind(ref *autov1alpha1.KnownHostsReference) references.Kind {
+	return references.Kind(cmp.Or(ref.Kind, string(references.ConfigMap)))
 }

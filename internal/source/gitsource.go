@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -25,6 +26,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/git"
 	"github.com/stack-controller/stack-controller/internal/notify"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
 const (
@@ -73,7 +75,7 @@ type Git struct {
 	polls         map[repositoryKey]*poll
 	subscriptions map[subscriptionKey]*subscription
 	// readers has the polls that read a Secret or ConfigMap.
-	readers map[objectReference]map[*poll]struct{}
+	readers map[references.Key]sets.Set[*poll]
 	queue   pollQueue
 }
 
@@ -92,7 +94,7 @@ func newGit(options GitOptions, with gitClient, clock clock.WithTicker) *Git {
 		wake:          make(chan struct{}, 1),
 		polls:         map[repositoryKey]*poll{},
 		subscriptions: map[subscriptionKey]*subscription{},
-		readers:       map[objectReference]map[*poll]struct{}{},
+		readers:       map[references.Key]sets.Set[*poll]{},
 		queue:         newPollQueue(),
 	}
 }
@@ -126,8 +128,7 @@ type GitQuery struct {
 }
 
 // Events sends the waiter of a query, as an object that has only its namespace and name, when its answer has changed, or came
-// after it was pending. A waiter that has not asked for a long time is sent once, too, to see whether it is still there. The
-// channel is never closed.
+// after it was pending. The channel is never closed.
 func (s *GitSubscriber) Events() <-chan event.GenericEvent {
 	return s.notices.Events()
 }

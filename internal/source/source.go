@@ -68,9 +68,7 @@ func (a *Artifact) UpdateSource(dir string) *autov1alpha1.UpdateSource {
 
 // Commit is what a Stack's status records as its commit.
 func (a *Artifact) Commit() string {
-	from := a.Origin
-	from.Digest = a.Digest
-	return CommitOf(&from)
+	return CommitOf(a.UpdateSource(""))
 }
 
 // CommitOf is what a Stack's status records as the commit of an Update: the hash of a git commit, and the digest for all other sources.

@@ -17,7 +17,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"path"
 
@@ -55,25 +54,27 @@ func (l Limits) WithDefaults() Limits {
 // Check reads the archive to its end and reports whether Unpack would accept it. Errors wrap ErrTooLarge or ErrInvalid
 // when the archive is at fault; other errors come from r or ctx.
 func Check(ctx context.Context, r io.Reader, limits Limits) error {
-	return walk(ctx, r, limits, discard{})
+	return walk(ctx, r, limits, func(e entry) error { return e.copyTo(io.Discard) })
 }
 
 // copyBufferSize is the size in bytes of the one buffer that moves content.
 const copyBufferSize = 64 << 10
 
-// target receives the content of an archive. Names are clean, relative and slash-separated.
-type target interface {
-	// makeDirectory makes the directory and its parents; it may exist.
-	makeDirectory(name string) error
-	// createFile makes a file, whose directory exists. A file of that name is replaced.
-	createFile(name string, executable bool) (io.WriteCloser, error)
+// entry is a directory, which may have come before and whose parents may not, or a file, whose directory came before and which replaces
+// an earlier one of its name.
+type entry struct {
+	// name is clean, relative and slash-separated.
+	name                    string
+	isDirectory, executable bool
+	content                 io.Reader
+	buffer                  []byte
 }
 
-// walk sends every entry of the archive to the target.
-func walk(ctx context.Context, r io.Reader, limits Limits, to target) error {
+// walk calls visit with every file and directory of the archive.
+func walk(ctx context.Context, r io.Reader, limits Limits, visit func(entry) error) error {
 	limits = limits.WithDefaults()
 	source := &sourceReader{ctx: ctx, source: r}
-	w := walker{limits: limits, target: to, tree: newTree(limits.MaxEntries), buffer: make([]byte, copyBufferSize)}
+	w := walker{limits: limits, visit: visit, tree: newTree(limits.MaxEntries), buffer: make([]byte, copyBufferSize)}
 	err := w.run(source)
 	if err != nil && source.failure != nil {
 		return fmt.Errorf("read archive: %w", source.failure)
@@ -83,7 +84,7 @@ func walk(ctx context.Context, r io.Reader, limits Limits, to target) error {
 
 type walker struct {
 	limits Limits
-	target target
+	visit  func(entry) error
 	tree   *tree
 	buffer []byte
 
@@ -118,7 +119,7 @@ func (w *walker) run(source io.Reader) error {
 	}
 }
 
-// entry checks one entry and sends it to the target.
+// entry checks one entry and visits it.
 func (w *walker) entry(header *tar.Header, content io.Reader) error {
 	if err := w.tree.count(1); err != nil {
 		return err
@@ -157,7 +158,7 @@ func (w *walker) directory(name string) error {
 	if _, err := w.tree.add(name, isDirectory); err != nil {
 		return err
 	}
-	return w.target.makeDirectory(name)
+	return w.visit(entry{name: name, isDirectory: true})
 }
 
 func (w *walker) file(name string, executable bool, content io.Reader) error {
@@ -169,31 +170,28 @@ func (w *walker) file(name string, executable bool, content io.Reader) error {
 		return err
 	}
 	if newDirectory {
-		if err := w.target.makeDirectory(path.Dir(name)); err != nil {
+		if err := w.visit(entry{name: path.Dir(name), isDirectory: true}); err != nil {
 			return err
 		}
 	}
-	to, err := w.target.createFile(name, executable)
-	if err != nil {
-		return err
-	}
-	return errors.Join(w.copy(to, name, content), to.Close())
+	return w.visit(entry{name: name, executable: executable, content: content, buffer: w.buffer})
 }
 
-// copy is io.Copy that tells a damaged archive from a target that cannot be written.
-func (w *walker) copy(to io.Writer, name string, content io.Reader) error {
-	for {
-		n, readErr := content.Read(w.buffer)
-		if _, err := to.Write(w.buffer[:n]); err != nil {
+// copyTo copies the content of a file; a directory has none. Unlike io.Copy it tells a damaged archive from a writer that fails.
+func (e entry) copyTo(w io.Writer) error {
+	for !e.isDirectory {
+		n, readErr := e.content.Read(e.buffer)
+		if _, err := w.Write(e.buffer[:n]); err != nil {
 			return err
 		}
 		if errors.Is(readErr, io.EOF) {
-			return nil
+			break
 		}
 		if readErr != nil {
-			return damaged("entry "+quote(name), readErr)
+			return damaged("entry "+quote(e.name), readErr)
 		}
 	}
+	return nil
 }
 
 // finish reads what follows the last entry: padding, and the checksum that proves the archive is complete.
@@ -230,17 +228,6 @@ func damaged(what string, err error) error {
 	}
 }
 
-// discard is the target of Check.
-type discard struct{}
-
-func (discard) makeDirectory(string) error { return nil }
-
-func (discard) createFile(string, bool) (io.WriteCloser, error) { return discardFile{io.Discard}, nil }
-
-type discardFile struct{ io.Writer }
-
-func (discardFile) Close() error { return nil }
-
 // sourceReader reads until its context ends, and remembers a failure that is not the fault of what is read.
 type sourceReader struct {
 	ctx     context.Context
@@ -271,35 +258,21 @@ type File struct {
 // Contents reads the archive to its end and calls found for every file that Unpack would write, in the order of the archive. A
 // file that comes twice is replaced by the later one. It stops with the error of found; its other errors are those of Check.
 func Contents(ctx context.Context, r io.Reader, limits Limits, found func(File) error) error {
-	return walk(ctx, r, limits, contents{found})
-}
-
-// contents is the target of Contents.
-type contents struct {
-	found func(File) error
-}
-
-func (contents) makeDirectory(string) error { return nil }
-
-func (c contents) createFile(name string, executable bool) (io.WriteCloser, error) {
-	sum := sha256.New()
-	mode := []byte{0}
-	if executable {
-		mode[0] = 1
-	}
-	_, _ = sum.Write(mode)
-	return &summedFile{Hash: sum, name: name, found: c.found}, nil
-}
-
-// summedFile sums what is written, and reports the result when it is closed.
-type summedFile struct {
-	hash.Hash
-	name  string
-	found func(File) error
-}
-
-func (f *summedFile) Close() error {
-	found := File{Name: f.name}
-	f.Sum(found.Sum[:0])
-	return f.found(found)
+	return walk(ctx, r, limits, func(e entry) error {
+		if e.isDirectory {
+			return nil
+		}
+		sum := sha256.New()
+		mode := []byte{0}
+		if e.executable {
+			mode[0] = 1
+		}
+		_, _ = sum.Write(mode)
+		if err := e.copyTo(sum); err != nil {
+			return err
+		}
+		file := File{Name: e.name}
+		sum.Sum(file.Sum[:0])
+		return found(file)
+	})
 }

@@ -26,7 +26,7 @@ func Unpack(ctx context.Context, r io.Reader, dir string, limits Limits) error {
 	if err := requireEmpty(root); err != nil {
 		return err
 	}
-	return walk(ctx, r, limits, rootTarget{root})
+	return walk(ctx, r, limits, func(e entry) error { return e.write(root) })
 }
 
 func requireEmpty(root *os.Root) error {
@@ -45,28 +45,25 @@ func requireEmpty(root *os.Root) error {
 	}
 }
 
-// rootTarget writes below a directory. The names are checked before; os.Root holds even if that check had a hole.
-type rootTarget struct{ root *os.Root }
-
-func (t rootTarget) makeDirectory(name string) error {
-	return t.root.MkdirAll(name, 0o700)
-}
-
-func (t rootTarget) createFile(name string, executable bool) (io.WriteCloser, error) {
+// write makes the file or directory below the root. The name is checked before; os.Root holds even if that check had a hole.
+func (e entry) write(root *os.Root) error {
+	if e.isDirectory {
+		return root.MkdirAll(e.name, 0o700)
+	}
 	mode := fs.FileMode(0o600)
-	if executable {
+	if e.executable {
 		mode = 0o700
 	}
 	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	file, err := t.root.OpenFile(name, flags, mode)
+	file, err := root.OpenFile(e.name, flags, mode)
 	if errors.Is(err, fs.ErrExist) {
-		if err := t.root.Remove(name); err != nil {
-			return nil, err
+		if err := root.Remove(e.name); err != nil {
+			return err
 		}
-		file, err = t.root.OpenFile(name, flags, mode)
+		file, err = root.OpenFile(e.name, flags, mode)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return file, nil
+	return errors.Join(e.copyTo(file), file.Close())
 }
