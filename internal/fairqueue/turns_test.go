@@ -19,9 +19,7 @@ func TestTurnsGoRoundBetweenNamespacesAndUrgentOnesComeFirstInTheirs(t *testing.
 	turns := NewTurns(2, AllSlots, func(key types.NamespacedName) { woken = append(woken, key.Name) })
 	g.Expect(turns.Ask(object("a1"), false)).To(BeZero())
 	g.Expect(turns.Ask(object("a2"), false)).To(BeZero(), "one namespace may have all")
-	for name, place := range map[string]int{"a3": 1} {
-		g.Expect(turns.Ask(object(name), false)).To(Equal(place))
-	}
+	g.Expect(turns.Ask(object("a3"), false)).To(Equal(1))
 	g.Expect(turns.Ask(object("a4"), false)).To(Equal(2))
 	g.Expect(turns.Ask(object("b1"), false)).To(Equal(2), "the turn of a comes first")
 	g.Expect(turns.Ask(object("a4"), false)).To(Equal(3))

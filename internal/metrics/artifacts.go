@@ -1,8 +1,6 @@
 package metrics
 
 import (
-	"fmt"
-
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -39,11 +37,6 @@ func NewArtifacts(registerer prometheus.Registerer) (*Artifacts, error) {
 			Help: "Deliveries to agents out of the store: a miss had the artifact fetched, a hit shares what was fetched earlier.",
 		}, []string{"result"}),
 	}
-	for _, collector := range []prometheus.Collector{a.fetches, a.bytes, a.requests} {
-		if err := registerer.Register(collector); err != nil {
-			return nil, fmt.Errorf("register the metrics about artifacts: %w", err)
-		}
-	}
 	for _, origin := range []Origin{Downloaded, Made} {
 		a.bytes.WithLabelValues(string(origin))
 		for _, result := range []string{"success", "failure"} {
@@ -53,7 +46,7 @@ func NewArtifacts(registerer prometheus.Registerer) (*Artifacts, error) {
 	for _, result := range []string{"hit", "miss"} {
 		a.requests.WithLabelValues(result)
 	}
-	return a, nil
+	return a, register(registerer, "artifacts", a.fetches, a.bytes, a.requests)
 }
 
 // Fetched counts an attempt to fetch an artifact of so many bytes.

@@ -2,7 +2,6 @@
 package metrics
 
 import (
-	"fmt"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,12 +47,7 @@ func NewStacks(registerer prometheus.Registerer) (*Stacks, error) {
 		}, labels),
 		known: map[types.NamespacedName]struct{}{},
 	}
-	for _, collector := range []prometheus.Collector{s.active, s.failing, s.reconciling, s.drifted} {
-		if err := registerer.Register(collector); err != nil {
-			return nil, fmt.Errorf("register the metrics about Stacks: %w", err)
-		}
-	}
-	return s, nil
+	return s, register(registerer, "Stacks", s.active, s.failing, s.reconciling, s.drifted)
 }
 
 // Observe sets the series of the Stack.

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -110,12 +109,7 @@ func NewUpdates(registerer prometheus.Registerer, observers ...Observer) (*Updat
 			u.ended.WithLabelValues(string(kind), resultLabel(result))
 		}
 	}
-	for _, collector := range []prometheus.Collector{u.ended, u.durations, u} {
-		if err := registerer.Register(collector); err != nil {
-			return nil, fmt.Errorf("register the metrics about Updates: %w", err)
-		}
-	}
-	return u, nil
+	return u, register(registerer, "Updates", u.ended, u.durations, u)
 }
 
 // Waiting notes that the Update waits in a phase before its start. since is when it began to, as far as a controller before this one

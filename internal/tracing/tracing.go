@@ -41,7 +41,7 @@ const (
 	phaseSource = "source"
 )
 
-// Tracer sends traces. Its queue is bounded and never waited for: what does not fit is dropped. All methods of nil do nothing.
+// Tracer sends traces. Its queue is bounded and never waited for: what does not fit is dropped.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
@@ -88,9 +88,6 @@ func newExporter(ctx context.Context) (sdktrace.SpanExporter, error) {
 
 // Stop sends what is queued, for a few seconds at most.
 func (t *Tracer) Stop() error {
-	if t == nil {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
@@ -101,9 +98,6 @@ func (t *Tracer) Stop() error {
 
 // Ended makes the trace of an Update that has ended, in these phases. It implements metrics.Observer.
 func (t *Tracer) Ended(update *autov1alpha1.Update, phases []metrics.Segment) {
-	if t == nil {
-		return
-	}
 	created, now := update.CreationTimestamp.Time, time.Now()
 	begin := created
 	if changed, err := time.Parse(time.RFC3339, update.Annotations[pulumiv1.SourceTimeAnnotation]); err == nil && !changed.After(created) {

@@ -170,15 +170,6 @@ func lint(g *WithT, workspace *autov1alpha1.Workspace) {
 	g.Expect(failures).NotTo(HaveOccurred())
 }
 
-func TestDecisionsLookAgainWhenTheRuntimeAsksForIt(t *testing.T) {
-	for _, agent := range []runtime.Status{running, starting, failed, stalled} {
-		g := NewWithT(t)
-		g.Expect(decide(observation{agent: agent}).after).To(BeZero())
-		agent.RetryAfter = 7 * time.Second
-		g.Expect(decide(observation{agent: agent}).after).To(Equal(7 * time.Second))
-	}
-}
-
 func TestConfigurationIsStructuredWhenAValueIsNotText(t *testing.T) {
 	value := func(raw string) autov1alpha1.ConfigItem {
 		return autov1alpha1.ConfigItem{Key: "k", Value: &apiextensionsv1.JSON{Raw: []byte(raw)}}

@@ -7,10 +7,11 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -64,25 +65,21 @@ func (s *session) check() *cobra.Command {
 		Long: "Check whether the installation is whole, and which of the rights that the commands use you do not have in the\n" +
 			"namespace. A right that is missing is no failure.",
 		Args: arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := s.connect()
-			if err != nil {
-				return err
-			}
+		RunE: s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
 			s.log.Step("checking the installation")
-			whole, err := s.checkInstallation(cmd.Context(), c)
+			whole, err := s.checkInstallation(ctx, c)
 			if err != nil {
 				return err
 			}
 			s.log.Step("checking what you may do in namespace %s", c.namespace)
-			if err := s.checkRights(cmd.Context(), c); err != nil {
+			if err := s.checkRights(ctx, c); err != nil {
 				return err
 			}
 			if !whole {
 				return failed(exitNotReady, "the installation is not whole")
 			}
 			return nil
-		},
+		}),
 	}
 }
 
@@ -127,8 +124,7 @@ func (s *session) checkKind(c *cluster, kind schema.GroupVersionKind, needed boo
 
 // checkController reports whether the Deployment of the controller is there and available.
 func (s *session) checkController(ctx context.Context, c *cluster) bool {
-	found := &unstructured.UnstructuredList{}
-	found.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DeploymentList"})
+	found := &appsv1.DeploymentList{}
 	switch err := c.list(ctx, found, client.MatchingLabels{controllerLabel: "stack-controller"}); {
 	case err != nil:
 		s.log.Warning("the controller cannot be checked: %s", err)
@@ -144,12 +140,8 @@ func (s *session) checkController(ctx context.Context, c *cluster) bool {
 	return whole
 }
 
-func (s *session) checkDeployment(deployment *unstructured.Unstructured) bool {
-	wanted, set, _ := unstructured.NestedInt64(deployment.Object, "spec", "replicas")
-	if !set {
-		wanted = 1
-	}
-	available, _, _ := unstructured.NestedInt64(deployment.Object, "status", "availableReplicas")
+func (s *session) checkDeployment(deployment *appsv1.Deployment) bool {
+	wanted, available := replicasOf(deployment), deployment.Status.AvailableReplicas
 	text := fmt.Sprintf("Deployment %s: %d of %d available, %s", client.ObjectKeyFromObject(deployment), available, wanted, imageOf(deployment))
 	if wanted == 0 || available < wanted {
 		s.log.Failure("%s", text)
@@ -160,15 +152,12 @@ func (s *session) checkDeployment(deployment *unstructured.Unstructured) bool {
 }
 
 // imageOf is the image of the first container.
-func imageOf(deployment *unstructured.Unstructured) string {
-	containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
-	if len(containers) == 0 {
-		return ""
-	}
-	first, _ := containers[0].(map[string]any)
-	image, _ := first["image"].(string)
-	return image
+func imageOf(deployment *appsv1.Deployment) string {
+	return deployment.Spec.Template.Spec.Containers[0].Image // the API server requires one
 }
+
+// replicasOf is how many pods the Deployment is to have.
+func replicasOf(deployment *appsv1.Deployment) int32 { return ptr.Deref(deployment.Spec.Replicas, 1) }
 
 // checkRights says which rights the user does not have.
 func (s *session) checkRights(ctx context.Context, c *cluster) error {
@@ -196,10 +185,8 @@ func (c *cluster) may(ctx context.Context, right right) (bool, string, error) {
 			Namespace: c.namespace, Verb: right.verb, Group: right.group, Resource: right.resource, Subresource: right.subresource,
 		},
 	}}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if err := c.client.Create(ctx, review); err != nil {
-		return false, "", c.explained(err, "ask whether you may %s", right)
+	if err := call(ctx, func(ctx context.Context) error { return c.client.Create(ctx, review) }, "ask whether you may %s", right); err != nil {
+		return false, "", err
 	}
 	reason := cmp.Or(review.Status.Reason, review.Status.EvaluationError)
 	if reason != "" {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -76,12 +77,7 @@ func (c *cluster) key(name string) client.ObjectKey {
 
 // read reads an object.
 func (c *cluster) read(ctx context.Context, key client.ObjectKey, into client.Object) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if err := c.client.Get(ctx, key, into); err != nil {
-		return c.explained(err, "read %s %s", kindOf(into), key)
-	}
-	return nil
+	return call(ctx, func(ctx context.Context) error { return c.client.Get(ctx, key, into) }, "read %s %s", c.kindOf(into), key)
 }
 
 // list reads all objects that match, page by page, into an empty list.
@@ -89,7 +85,10 @@ func (c *cluster) list(ctx context.Context, into client.ObjectList, options ...c
 	var all []runtime.Object
 	for next := ""; ; {
 		page := into.DeepCopyObject().(client.ObjectList)
-		if err := c.page(ctx, page, append(slices.Clone(options), client.Limit(c.chunkSize), client.Continue(next))); err != nil {
+		err := call(ctx, func(ctx context.Context) error {
+			return c.client.List(ctx, page, append(slices.Clone(options), client.Limit(c.chunkSize), client.Continue(next))...)
+		}, "list %s", c.kindOf(into))
+		if err != nil {
 			return err
 		}
 		items, err := apimeta.ExtractList(page)
@@ -104,52 +103,52 @@ func (c *cluster) list(ctx context.Context, into client.ObjectList, options ...c
 	}
 }
 
-func (c *cluster) page(ctx context.Context, into client.ObjectList, options []client.ListOption) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if err := c.client.List(ctx, into, options...); err != nil {
-		return c.explained(err, "list %s", kindOf(into))
-	}
-	return nil
-}
-
 // change sends what differs between the object and what it was before. It fails when somebody else changed the object meanwhile.
 func (c *cluster) change(ctx context.Context, before, object client.Object) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if err := c.client.Patch(ctx, object, client.MergeFrom(before), client.FieldOwner(fieldOwner)); err != nil {
-		return c.explained(err, "change %s %s", kindOf(object), client.ObjectKeyFromObject(object))
-	}
-	return nil
+	return call(ctx, func(ctx context.Context) error {
+		return c.client.Patch(ctx, object, client.MergeFrom(before), client.FieldOwner(fieldOwner))
+	}, "change %s %s", c.kindOf(object), client.ObjectKeyFromObject(object))
+}
+
+// create creates an object.
+func (c *cluster) create(ctx context.Context, object client.Object) error {
+	return call(ctx, func(ctx context.Context) error {
+		return c.client.Create(ctx, object, client.FieldOwner(fieldOwner))
+	}, "create %s", c.kindOf(object))
+}
+
+// remove deletes an object, if it is there.
+func (c *cluster) remove(ctx context.Context, object client.Object) error {
+	return call(ctx, func(ctx context.Context) error {
+		return client.IgnoreNotFound(c.client.Delete(ctx, object))
+	}, "delete %s %s", c.kindOf(object), client.ObjectKeyFromObject(object))
 }
 
 // fieldOwner is what the API server notes beside the fields that are written.
 const fieldOwner = "flux-pulumi"
 
-// kindOf names the kind of an object for a message.
-func kindOf(object runtime.Object) string {
-	if kind := object.GetObjectKind().GroupVersionKind().Kind; kind != "" {
-		return kind
+// kindOf names the kind of an object, or of those of a list, for a message.
+func (c *cluster) kindOf(object runtime.Object) string {
+	kind, err := c.client.GroupVersionKindFor(object)
+	if err != nil {
+		return fmt.Sprintf("%T", object)
 	}
-	switch object.(type) {
-	case *pulumiv1.Stack, *pulumiv1.StackList:
-		return pulumiv1.StackKind
-	case *autov1alpha1.Workspace, *autov1alpha1.WorkspaceList:
-		return autov1alpha1.WorkspaceKind
-	case *autov1alpha1.Update, *autov1alpha1.UpdateList:
-		return autov1alpha1.UpdateKind
-	case *autov1alpha1.Approval:
-		return autov1alpha1.ApprovalKind
-	case *corev1.EventList:
-		return "Event"
-	}
-	return fmt.Sprintf("%T", object)
+	return strings.TrimSuffix(kind.Kind, "List")
 }
 
-// explained is the error of a call, with what to do about it where that is known.
-func (c *cluster) explained(err error, format string, args ...any) error {
+// call makes one call of the API server. The format says what it attempts.
+func call(ctx context.Context, do func(context.Context) error, format string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return explained(do(ctx), format, args...)
+}
+
+// explained is the error of a call, if there is one, with what to do about it where that is known.
+func explained(err error, format string, args ...any) error {
 	attempted := fmt.Sprintf(format, args...)
 	switch {
+	case err == nil:
+		return nil
 	case apimeta.IsNoMatchError(err):
 		return fmt.Errorf("%s: the cluster does not serve this kind; is stack-controller installed there? (%w)", attempted, err)
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):

@@ -3,6 +3,7 @@
 package command
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -131,6 +132,19 @@ func isTerminal(in io.Reader) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
+// confirm asks the question, and fails with what the refusal says unless the answer is yes.
+func (s *session) confirm(question, refusal string) error {
+	fmt.Fprintf(s.log, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(io.LimitReader(s.In, 1024)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if !strings.EqualFold(strings.TrimSpace(answer), "y") {
+		return errors.New(refusal)
+	}
+	return nil
+}
+
 // usage is the failure of an invalid command line.
 func usage(cmd *cobra.Command, err error) error {
 	return failed(exitUsage, "%w\nSee '%s --help'.", err, cmd.CommandPath())
@@ -169,18 +183,25 @@ func onlyBelow(cmd *cobra.Command, args []string) error {
 	return usage(cmd, err)
 }
 
-// onStack makes a command one for the Stack that its argument names.
-func (s *session) onStack(cmd *cobra.Command, run func(context.Context, *cluster, *pulumiv1.Stack) error) {
-	cmd.Args, cmd.ValidArgsFunction = arguments(cobra.ExactArgs(1)), s.completeNames(stacks())
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+// onCluster makes what a command runs of a function that calls the API server.
+func (s *session) onCluster(run func(ctx context.Context, c *cluster, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
 		c, err := s.connect()
 		if err != nil {
 			return err
 		}
+		return run(cmd.Context(), c, args)
+	}
+}
+
+// onStack makes a command one for the Stack that its argument names.
+func (s *session) onStack(cmd *cobra.Command, run func(context.Context, *cluster, *pulumiv1.Stack) error) {
+	cmd.Args, cmd.ValidArgsFunction = arguments(cobra.ExactArgs(1)), s.completeNames(stacks())
+	cmd.RunE = s.onCluster(func(ctx context.Context, c *cluster, args []string) error {
 		stack := &pulumiv1.Stack{}
-		if err := c.read(cmd.Context(), c.key(args[0]), stack); err != nil {
+		if err := c.read(ctx, c.key(args[0]), stack); err != nil {
 			return err
 		}
-		return run(cmd.Context(), c, stack)
-	}
+		return run(ctx, c, stack)
+	})
 }

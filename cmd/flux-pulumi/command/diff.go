@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,15 +43,10 @@ func (s *session) diff() *cobra.Command {
 			"another source of the namespace, such as a GitRepository for a pull request. It creates an Update of type preview in\n" +
 			"the Workspace of the Stack, and deletes it in the end. A suspended Stack can be asked, too.",
 		Example: fmt.Sprintf("  %[1]s diff stack network\n  %[1]s diff stack network --source GitRepository/pull-request-42", invocation(s.Program)),
-		Args:    arguments(cobra.ExactArgs(1)), ValidArgsFunction: s.completeNames(stacks()),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := s.connect()
-			if err != nil {
-				return err
-			}
-			return s.diffStack(cmd.Context(), c, args[0], options)
-		},
 	}
+	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
+		return s.diffStack(ctx, c, stack, options)
+	})
 	flags := cmd.Flags()
 	flags.DurationVar(&options.timeout, "timeout", defaultTimeout, "The longest time to wait.")
 	flags.StringVar(&options.source, "source", "", "Compare with the revision of this Flux source, as KIND/NAME.")
@@ -59,8 +55,8 @@ func (s *session) diff() *cobra.Command {
 	return group("diff", "Show what would change", cmd)
 }
 
-func (s *session) diffStack(ctx context.Context, c *cluster, name string, options diffOptions) (err error) {
-	preview, err := c.previewOf(ctx, name, options.source)
+func (s *session) diffStack(ctx context.Context, c *cluster, stack *pulumiv1.Stack, options diffOptions) (err error) {
+	preview, err := c.previewOf(ctx, stack, options.source)
 	if err != nil {
 		return err
 	}
@@ -89,34 +85,28 @@ func (s *session) diffStack(ctx context.Context, c *cluster, name string, option
 }
 
 // previewOf is an Update that previews what the Stack would do with the artifact of a source. Options are those of its last update.
-func (c *cluster) previewOf(ctx context.Context, name, from string) (*autov1alpha1.Update, error) {
-	stack, last := &pulumiv1.Stack{}, (*autov1alpha1.Update)(nil)
-	if err := c.read(ctx, c.key(name), stack); err != nil {
-		return nil, err
-	}
+func (c *cluster) previewOf(ctx context.Context, stack *pulumiv1.Stack, from string) (*autov1alpha1.Update, error) {
 	found, err := c.updatesOf(ctx, stack)
 	if err != nil {
 		return nil, err
 	}
-	for i := range found {
-		kind := found[i].Spec.Type
-		if last == nil && found[i].Spec.Source != nil && (kind == autov1alpha1.UpdateTypeUp || kind == autov1alpha1.UpdateTypePreview) {
-			last = &found[i]
-		}
+	last := slices.IndexFunc(found, func(update autov1alpha1.Update) bool {
+		kind := update.Spec.Type
+		return update.Spec.Source != nil && (kind == autov1alpha1.UpdateTypeUp || kind == autov1alpha1.UpdateTypePreview)
+	})
+	if last < 0 {
+		return nil, fmt.Errorf("the Stack %q has no update from whose options a preview could be made", stack.Name)
 	}
-	if last == nil {
-		return nil, fmt.Errorf("the Stack %q has no update from whose options a preview could be made", name)
-	}
-	source, err := c.artifactOf(ctx, stack, last.Spec.Source, from)
+	spec, message := found[last].Spec.DeepCopy(), "Preview with "+fieldOwner
+	source, err := c.artifactOf(ctx, stack, spec.Source, from)
 	if err != nil {
 		return nil, err
 	}
-	spec, message := last.Spec.DeepCopy(), "Preview with "+fieldOwner
 	spec.Type, spec.Message, spec.Source = autov1alpha1.UpdateTypePreview, &message, source
 	spec.Plan, spec.SavePlan, spec.PlanEnforcement = nil, nil, ""
 	spec.TTLAfterCompleted, spec.ExpectNoChanges, spec.NewStack = &metav1.Duration{Duration: previewTTL}, nil, nil
 	return &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Namespace: stack.Namespace, GenerateName: name + "-preview-"}, Spec: *spec,
+		ObjectMeta: metav1.ObjectMeta{Namespace: stack.Namespace, GenerateName: stack.Name + "-preview-"}, Spec: *spec,
 	}, nil
 }
 
@@ -155,25 +145,6 @@ func (c *cluster) artifactOf(
 	}, nil
 }
 
-// create and remove are those of the API server.
-func (c *cluster) create(ctx context.Context, object client.Object) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if err := c.client.Create(ctx, object, client.FieldOwner(fieldOwner)); err != nil {
-		return c.explained(err, "create %s", kindOf(object))
-	}
-	return nil
-}
-
-func (c *cluster) remove(ctx context.Context, object client.Object) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if err := client.IgnoreNotFound(c.client.Delete(ctx, object)); err != nil {
-		return c.explained(err, "delete %s %s", kindOf(object), client.ObjectKeyFromObject(object))
-	}
-	return nil
-}
-
 // showDiff shows a table of the resources that would change.
 func (s *session) showDiff(preview *autov1alpha1.Update, exitCode bool) error {
 	changed := false
@@ -184,19 +155,24 @@ func (s *session) showDiff(preview *autov1alpha1.Update, exitCode bool) error {
 		s.log.Success("nothing would change: %s", counts(preview.Status.ResourceChanges))
 		return nil
 	}
-	var rows [][]print.Cell
-	for i := range preview.Status.Changes {
-		rows = append(rows, changeRow(&preview.Status.Changes[i]))
-	}
-	print.NewTable(s.out, "", "TYPE", "NAME", "CHANGE").Write(rows...)
-	if more := preview.Status.OmittedChanges; more > 0 {
-		s.log.Warning("%d more are not listed", more)
-	}
+	s.showChanges(preview, "")
 	s.log.Success("would change: %s", counts(preview.Status.ResourceChanges))
 	if exitCode {
 		return failure{error: errors.New("there are changes"), code: exitChanges}
 	}
 	return nil
+}
+
+// showChanges shows a table of the changes of an Update, and how many are not in it, with what to do about that.
+func (s *session) showChanges(update *autov1alpha1.Update, todo string) {
+	var rows [][]print.Cell
+	for i := range update.Status.Changes {
+		rows = append(rows, changeRow(&update.Status.Changes[i]))
+	}
+	print.NewTable(s.out, "", "TYPE", "NAME", "CHANGE").Write(rows...)
+	if more := update.Status.OmittedChanges; more > 0 {
+		s.log.Warning("%d more are not listed%s", more, todo)
+	}
 }
 
 // changeSigns are the signs that Pulumi has for operations.

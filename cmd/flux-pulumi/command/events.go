@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -22,19 +23,14 @@ func (s *session) events() *cobra.Command {
 		Use: "events", Short: "Show what happened to Stacks, Workspaces, Updates and Programs",
 		Example: fmt.Sprintf("  %[1]s events --for stack/network\n  %[1]s events -A -w", invocation(s.Program)),
 		Args:    arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			wanted, err := isAbout(about)
-			if err != nil {
-				return usage(cmd, err)
-			}
-			c, err := s.connect()
-			if err != nil {
-				return err
-			}
-			g := &getter{session: s, cluster: c, kind: events(), options: *options, wanted: wanted}
-			return g.run(cmd.Context(), nil)
-		},
 	}
+	cmd.RunE = s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
+		wanted, err := isAbout(about)
+		if err != nil {
+			return usage(cmd, err)
+		}
+		return (&getter{session: s, cluster: c, kind: events(), options: *options, wanted: wanted}).run(ctx, nil)
+	})
 	flags := cmd.Flags()
 	flags.BoolVarP(&options.everywhere, "all-namespaces", "A", false, "Show those of all namespaces.")
 	flags.BoolVarP(&options.watch, "watch", "w", false, "Go on and show each event.")
@@ -54,28 +50,25 @@ func (s *session) completeAbout(cmd *cobra.Command, _ []string, begun string) ([
 }
 
 func events() kind {
-	of := func(get func(*corev1.Event) string) func(client.Object, time.Time) print.Cell {
-		return text(func(object client.Object) string { return get(object.(*corev1.Event)) })
-	}
 	return kind{
 		name: "event", plural: "events", when: func(object client.Object) time.Time { return seen(object.(*corev1.Event)) },
-		newObject: func() client.Object { return &corev1.Event{} }, newList: func() client.ObjectList { return &corev1.EventList{} },
+		newList: func() client.ObjectList { return &corev1.EventList{} },
 		columns: []column{
-			{heading: "LAST SEEN", cell: func(object client.Object, now time.Time) print.Cell {
-				return print.Cell{Text: since(seen(object.(*corev1.Event)), now)}
-			}},
-			{heading: "TYPE", cell: func(object client.Object, _ time.Time) print.Cell {
-				cell := print.Cell{Text: object.(*corev1.Event).Type}
+			{heading: "LAST SEEN", cell: styled(func(event *corev1.Event, now time.Time) print.Cell {
+				return print.Cell{Text: since(seen(event), now)}
+			})},
+			{heading: "TYPE", cell: styled(func(event *corev1.Event, _ time.Time) print.Cell {
+				cell := print.Cell{Text: event.Type}
 				if cell.Text != corev1.EventTypeNormal {
 					cell.Style = print.Bad
 				}
 				return cell
-			}},
-			{heading: "REASON", cell: of(func(event *corev1.Event) string { return event.Reason })},
-			{heading: "OBJECT", cell: of(func(event *corev1.Event) string {
+			})},
+			{heading: "REASON", cell: text(func(event *corev1.Event) string { return event.Reason })},
+			{heading: "OBJECT", cell: text(func(event *corev1.Event) string {
 				return strings.ToLower(event.InvolvedObject.Kind) + "/" + event.InvolvedObject.Name
 			})},
-			{heading: "MESSAGE", cell: of(func(event *corev1.Event) string { return short(event.Message) })},
+			{heading: "MESSAGE", cell: text(func(event *corev1.Event) string { return short(event.Message) })},
 		},
 	}
 }

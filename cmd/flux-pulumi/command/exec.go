@@ -55,10 +55,7 @@ func (c *cluster) pulumi(ctx context.Context, stack *pulumiv1.Stack, in io.Reade
 	if exit := (exec.CodeExitError{}); errors.As(err, &exit) {
 		return fmt.Errorf("pulumi %s failed in pod %s/%s: %s", strings.Join(args, " "), stack.Namespace, pod, print.Clean(complaint.String()))
 	}
-	if err != nil {
-		return c.explained(err, "run pulumi in pod %s/%s", stack.Namespace, pod)
-	}
-	return nil
+	return explained(err, "run pulumi in pod %s/%s", stack.Namespace, pod)
 }
 
 // tail keeps the end of what is written to it.

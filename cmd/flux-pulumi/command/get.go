@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
@@ -43,20 +42,12 @@ func (s *session) getKind(kind kind, short string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: kind.plural + " [NAME]", Aliases: []string{kind.name}, Short: short,
 		Example:           fmt.Sprintf("  %[1]s get %[2]s -A\n  %[1]s get %[2]s -w -o wide", invocation(s.Program), kind.plural),
-		Args:              arguments(cobra.MaximumNArgs(1)),
+		Args:              arguments(cobra.MatchAll(cobra.MaximumNArgs(1), options.check)),
 		ValidArgsFunction: s.completeNames(kind),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := options.check(args); err != nil {
-				return usage(cmd, err)
-			}
-			c, err := s.connect()
-			if err != nil {
-				return err
-			}
+		RunE: s.onCluster(func(ctx context.Context, c *cluster, args []string) error {
 			c.chunkSize = options.chunkSize
-			g := &getter{session: s, cluster: c, kind: kind, options: *options, named: len(args) == 1}
-			return g.run(cmd.Context(), args)
-		},
+			return (&getter{session: s, cluster: c, kind: kind, options: *options, named: len(args) == 1}).run(ctx, args)
+		}),
 	}
 	flags := cmd.Flags()
 	flags.BoolVarP(&options.everywhere, "all-namespaces", "A", false, "Show those in all namespaces.")
@@ -72,7 +63,7 @@ func (s *session) getKind(kind kind, short string) *cobra.Command {
 	return cmd
 }
 
-func (o getOptions) check(args []string) error {
+func (o *getOptions) check(_ *cobra.Command, args []string) error {
 	if o.output != "" && !slices.Contains(outputs(), o.output) {
 		return fmt.Errorf("unknown format %q: use one of %s", o.output, strings.Join(outputs(), ", "))
 	}
@@ -182,7 +173,7 @@ func (g *getter) stream(ctx context.Context, query []client.ListOption, version 
 	}
 	watcher, err := g.cluster.client.Watch(ctx, g.kind.newList(), options)
 	if err != nil {
-		return g.cluster.explained(err, "watch %s", g.kind.plural)
+		return explained(err, "watch %s", g.kind.plural)
 	}
 	defer watcher.Stop()
 	for event := range watcher.ResultChan() {
@@ -290,7 +281,7 @@ func (g *getter) showDocument(objects []client.Object, printer printers.Resource
 
 // complete adds the kind, which lists leave out, and removes what nobody reads.
 func (g *getter) complete(object client.Object) error {
-	known, err := apiutil.GVKForObject(object, g.cluster.client.Scheme())
+	known, err := g.cluster.client.GroupVersionKindFor(object)
 	if err != nil {
 		return fmt.Errorf("find the kind of %s: %w", object.GetName(), err)
 	}

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fluxcd/pkg/runtime/conditions"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
@@ -31,57 +33,57 @@ type column struct {
 // kind is one that can be asked for.
 type kind struct {
 	name, plural string
-	newObject    func() client.Object
 	newList      func() client.ObjectList
 	columns      []column
 	// when sorts by time, the oldest first, instead of by name.
 	when func(client.Object) time.Time
 }
 
-func text(of func(client.Object) string) func(client.Object, time.Time) print.Cell {
-	return func(object client.Object, _ time.Time) print.Cell { return print.Cell{Text: of(object)} }
+// styled makes a column of what is shown of objects of one type.
+func styled[T client.Object](show func(object T, now time.Time) print.Cell) func(client.Object, time.Time) print.Cell {
+	return func(object client.Object, now time.Time) print.Cell { return show(object.(T), now) }
+}
+
+// text makes a column of text.
+func text[T client.Object](of func(T) string) func(client.Object, time.Time) print.Cell {
+	return styled(func(object T, _ time.Time) print.Cell { return print.Cell{Text: of(object)} })
 }
 
 func age(object client.Object, now time.Time) print.Cell {
 	return print.Cell{Text: since(object.GetCreationTimestamp().Time, now)}
 }
 
+func isReady(object client.Object, _ time.Time) print.Cell {
+	return ready(object.(conditions.Getter).GetConditions())
+}
+
 func created(object client.Object) time.Time { return object.GetCreationTimestamp().Time }
 
-func name(object client.Object) string { return object.GetName() }
-
 func stacks() kind {
-	of := func(get func(*pulumiv1.Stack) string) func(client.Object, time.Time) print.Cell {
-		return text(func(object client.Object) string { return get(object.(*pulumiv1.Stack)) })
-	}
 	return kind{
 		name: "stack", plural: "stacks",
-		newObject: func() client.Object { return &pulumiv1.Stack{} }, newList: func() client.ObjectList { return &pulumiv1.StackList{} },
+		newList: func() client.ObjectList { return &pulumiv1.StackList{} },
 		columns: []column{
-			{heading: "NAME", cell: text(name)},
-			{heading: "STACK", wide: true, cell: of(func(stack *pulumiv1.Stack) string { return stack.Spec.Stack })},
-			{heading: "REVISION", cell: of(func(stack *pulumiv1.Stack) string { return short(stack.Status.LastAppliedRevision) })},
-			{heading: "LAST UPDATE", wide: true, cell: func(object client.Object, now time.Time) print.Cell {
-				return lastUpdate(object.(*pulumiv1.Stack), now)
-			}},
-			{heading: "CHANGES", wide: true, cell: of(func(stack *pulumiv1.Stack) string {
+			{heading: "NAME", cell: text(client.Object.GetName)},
+			{heading: "STACK", wide: true, cell: text(func(stack *pulumiv1.Stack) string { return stack.Spec.Stack })},
+			{heading: "REVISION", cell: text(func(stack *pulumiv1.Stack) string { return short(stack.Status.LastAppliedRevision) })},
+			{heading: "LAST UPDATE", wide: true, cell: styled(lastUpdate)},
+			{heading: "CHANGES", wide: true, cell: text(func(stack *pulumiv1.Stack) string {
 				if stack.Status.LastUpdate == nil {
 					return ""
 				}
 				return counts(stack.Status.LastUpdate.ResourceChanges)
 			})},
-			{heading: "PLAN", wide: true, cell: of(func(stack *pulumiv1.Stack) string {
+			{heading: "PLAN", wide: true, cell: text(func(stack *pulumiv1.Stack) string {
 				if stack.Status.Plan == nil {
 					return ""
 				}
 				return fmt.Sprintf("%s %s", stack.Status.Plan.State, stack.Status.Plan.Summary)
 			})},
 			{heading: "AGE", wide: true, cell: age},
-			{heading: "SUSPENDED", cell: of(func(stack *pulumiv1.Stack) string { return title(stack.Spec.Suspend) })},
-			{heading: "READY", cell: func(object client.Object, _ time.Time) print.Cell {
-				return ready(object.(*pulumiv1.Stack).Status.Conditions)
-			}},
-			{heading: "MESSAGE", cell: of(func(stack *pulumiv1.Stack) string { return message(stack.Status.Conditions, meta.ReadyCondition) })},
+			{heading: "SUSPENDED", cell: text(func(stack *pulumiv1.Stack) string { return title(stack.Spec.Suspend) })},
+			{heading: "READY", cell: isReady},
+			{heading: "MESSAGE", cell: text(func(stack *pulumiv1.Stack) string { return message(stack.Status.Conditions, meta.ReadyCondition) })},
 		},
 	}
 }
@@ -102,23 +104,17 @@ func lastUpdate(stack *pulumiv1.Stack, now time.Time) print.Cell {
 }
 
 func workspaces() kind {
-	of := func(get func(*autov1alpha1.Workspace) string) func(client.Object, time.Time) print.Cell {
-		return text(func(object client.Object) string { return get(object.(*autov1alpha1.Workspace)) })
-	}
 	return kind{
 		name: "workspace", plural: "workspaces",
-		newObject: func() client.Object { return &autov1alpha1.Workspace{} },
-		newList:   func() client.ObjectList { return &autov1alpha1.WorkspaceList{} },
+		newList: func() client.ObjectList { return &autov1alpha1.WorkspaceList{} },
 		columns: []column{
-			{heading: "NAME", cell: text(name)},
-			{heading: "PULUMI", cell: of(func(workspace *autov1alpha1.Workspace) string { return workspace.Status.PulumiVersion })},
-			{heading: "IMAGE", wide: true, cell: of(func(workspace *autov1alpha1.Workspace) string { return workspace.Spec.Image })},
-			{heading: "ADDRESS", wide: true, cell: of(func(workspace *autov1alpha1.Workspace) string { return workspace.Status.Address })},
+			{heading: "NAME", cell: text(client.Object.GetName)},
+			{heading: "PULUMI", cell: text(func(workspace *autov1alpha1.Workspace) string { return workspace.Status.PulumiVersion })},
+			{heading: "IMAGE", wide: true, cell: text(func(workspace *autov1alpha1.Workspace) string { return workspace.Spec.Image })},
+			{heading: "ADDRESS", wide: true, cell: text(func(workspace *autov1alpha1.Workspace) string { return workspace.Status.Address })},
 			{heading: "AGE", wide: true, cell: age},
-			{heading: "READY", cell: func(object client.Object, _ time.Time) print.Cell {
-				return ready(object.(*autov1alpha1.Workspace).Status.Conditions)
-			}},
-			{heading: "MESSAGE", cell: of(func(workspace *autov1alpha1.Workspace) string {
+			{heading: "READY", cell: isReady},
+			{heading: "MESSAGE", cell: text(func(workspace *autov1alpha1.Workspace) string {
 				return message(workspace.Status.Conditions, autov1alpha1.WorkspaceReady)
 			})},
 		},
@@ -126,25 +122,22 @@ func workspaces() kind {
 }
 
 func updates() kind {
-	of := func(get func(*autov1alpha1.Update) string) func(client.Object, time.Time) print.Cell {
-		return text(func(object client.Object) string { return get(object.(*autov1alpha1.Update)) })
-	}
 	return kind{
 		name: "update", plural: "updates", when: created,
-		newObject: func() client.Object { return &autov1alpha1.Update{} }, newList: func() client.ObjectList { return &autov1alpha1.UpdateList{} },
+		newList: func() client.ObjectList { return &autov1alpha1.UpdateList{} },
 		columns: []column{
-			{heading: "NAME", cell: text(name)},
-			{heading: "WORKSPACE", cell: of(func(update *autov1alpha1.Update) string { return update.Spec.WorkspaceName })},
-			{heading: "TYPE", cell: of(func(update *autov1alpha1.Update) string { return string(update.Spec.Type) })},
-			{heading: "STATE", cell: func(object client.Object, _ time.Time) print.Cell { return stateOf(object.(*autov1alpha1.Update)) }},
-			{heading: "CHANGES", cell: of(func(update *autov1alpha1.Update) string { return counts(update.Status.ResourceChanges) })},
-			{heading: "REVISION", wide: true, cell: of(revisionOf)},
+			{heading: "NAME", cell: text(client.Object.GetName)},
+			{heading: "WORKSPACE", cell: text(func(update *autov1alpha1.Update) string { return update.Spec.WorkspaceName })},
+			{heading: "TYPE", cell: text(func(update *autov1alpha1.Update) string { return string(update.Spec.Type) })},
+			{heading: "STATE", cell: styled(func(update *autov1alpha1.Update, _ time.Time) print.Cell { return stateOf(update) })},
+			{heading: "CHANGES", cell: text(func(update *autov1alpha1.Update) string { return counts(update.Status.ResourceChanges) })},
+			{heading: "REVISION", wide: true, cell: text(revisionOf)},
 			{heading: "AGE", cell: age},
-			{heading: "DURATION", cell: func(object client.Object, now time.Time) print.Cell {
-				return print.Cell{Text: durationOf(object.(*autov1alpha1.Update), now)}
-			}},
-			{heading: "URL", wide: true, cell: of(func(update *autov1alpha1.Update) string { return update.Status.Permalink })},
-			{heading: "MESSAGE", cell: of(updateMessage)},
+			{heading: "DURATION", cell: styled(func(update *autov1alpha1.Update, now time.Time) print.Cell {
+				return print.Cell{Text: durationOf(update, now)}
+			})},
+			{heading: "URL", wide: true, cell: text(func(update *autov1alpha1.Update) string { return update.Status.Permalink })},
+			{heading: "MESSAGE", cell: text(updateMessage)},
 		},
 	}
 }

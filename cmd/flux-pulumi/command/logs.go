@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -41,17 +43,11 @@ func (s *session) logs() *cobra.Command {
 		Use: "stack NAME", Short: "Show what Pulumi prints in the last or running update of a Stack",
 		Long: "Show what Pulumi prints in an update of a Stack: the one that runs, until it ends, or else the last one. It is in the\n" +
 			"log of the Workspace's pod; with the process runtime it is in a file on the machine of the controller.",
-		Example:           fmt.Sprintf("  %s logs stack network", invocation(s.Program)),
-		Args:              arguments(cobra.ExactArgs(1)),
-		ValidArgsFunction: s.completeNames(stacks()),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := s.connect()
-			if err != nil {
-				return err
-			}
-			return s.showLogs(cmd.Context(), c, args[0], options)
-		},
+		Example: fmt.Sprintf("  %s logs stack network", invocation(s.Program)),
 	}
+	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
+		return s.showLogs(ctx, c, stack, options)
+	})
 	flags := cmd.Flags()
 	flags.StringVar(&options.update, "update", "", "Show this Update of the Stack.")
 	flags.BoolVarP(&options.follow, "follow", "f", true, "Go on while the update runs.")
@@ -61,13 +57,13 @@ func (s *session) logs() *cobra.Command {
 	return group("logs", "Show what Pulumi prints", cmd)
 }
 
-func (s *session) showLogs(ctx context.Context, c *cluster, name string, options logOptions) error {
-	update, err := c.updateOf(ctx, name, options.update)
+func (s *session) showLogs(ctx context.Context, c *cluster, stack *pulumiv1.Stack, options logOptions) error {
+	update, err := c.updateOf(ctx, stack, options.update)
 	if err != nil {
 		return err
 	}
 	workspace := &autov1alpha1.Workspace{}
-	if err := c.read(ctx, c.key(cmp.Or(update.Spec.WorkspaceName, name)), workspace); err != nil {
+	if err := c.read(ctx, c.key(cmp.Or(update.Spec.WorkspaceName, stack.Name)), workspace); err != nil {
 		return err
 	}
 	if update.Status.StartTime == nil {
@@ -97,48 +93,34 @@ func (s *session) showLogs(ctx context.Context, c *cluster, name string, options
 }
 
 // updateOf is the named Update of the Stack; without a name, the one that runs, or else the last one.
-func (c *cluster) updateOf(ctx context.Context, name, wanted string) (*autov1alpha1.Update, error) {
-	stack, update := &pulumiv1.Stack{}, &autov1alpha1.Update{}
-	if err := c.read(ctx, c.key(name), stack); err != nil {
-		return nil, err
-	}
+func (c *cluster) updateOf(ctx context.Context, stack *pulumiv1.Stack, wanted string) (*autov1alpha1.Update, error) {
 	if wanted == "" && stack.Status.CurrentUpdate != nil {
 		wanted = stack.Status.CurrentUpdate.Name
 	}
 	if wanted = cmp.Or(wanted, nameOfLast(stack)); wanted == "" {
-		return nil, fmt.Errorf("the Stack %q had no update yet", name)
+		return nil, fmt.Errorf("the Stack %q had no update yet", stack.Name)
 	}
+	update := &autov1alpha1.Update{}
 	if err := c.read(ctx, c.key(wanted), update); err != nil {
 		return nil, err
 	}
-	if of := cmp.Or(update.Labels[pulumiv1.StackNameLabel], update.Spec.WorkspaceName); of != name {
-		return nil, fmt.Errorf("the Update %q is one of %q, not of the Stack %q", wanted, of, name)
+	if of := cmp.Or(update.Labels[pulumiv1.StackNameLabel], update.Spec.WorkspaceName); of != stack.Name {
+		return nil, fmt.Errorf("the Update %q is one of %q, not of the Stack %q", wanted, of, stack.Name)
 	}
 	return update, nil
 }
 
 // endWith ends the log some time after the Update, in case that its end is not in it.
 func (c *cluster) endWith(ctx context.Context, end context.CancelFunc, update *autov1alpha1.Update) {
-	ticker := time.NewTicker(2 * pollInterval)
-	defer ticker.Stop()
-	latest, ended := &autov1alpha1.Update{}, time.Time{}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	defer end()
+	latest := &autov1alpha1.Update{}
+	_ = wait.PollUntilContextCancel(ctx, 2*pollInterval, false, func(ctx context.Context) (bool, error) {
 		err := c.read(ctx, client.ObjectKeyFromObject(update), latest)
-		if err == nil && !latest.IsComplete() || err != nil && client.IgnoreNotFound(err) != nil {
-			continue
-		}
-		if ended.IsZero() {
-			ended = time.Now()
-		}
-		if time.Since(ended) > logGrace {
-			end()
-			return
-		}
+		return err == nil && latest.IsComplete() || apierrors.IsNotFound(err), nil
+	})
+	select {
+	case <-ctx.Done():
+	case <-time.After(logGrace):
 	}
 }
 

@@ -35,7 +35,7 @@ func (c *cluster) openLog(ctx context.Context, workspace *autov1alpha1.Workspace
 		Container: autov1alpha1.PulumiContainerName, Follow: follow, SinceTime: &start,
 	}).Stream(ctx)
 	if err != nil {
-		return nil, c.explained(err, "read the log of pod %s/%s", workspace.Namespace, name)
+		return nil, explained(err, "read the log of pod %s/%s", workspace.Namespace, name)
 	}
 	return log, nil
 }

@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/handback"
@@ -39,21 +40,16 @@ func (s *session) migrateStop() *cobra.Command {
 			"Suspend what would restore it first: a HelmRelease, a Kustomization or an Application.",
 		Example: fmt.Sprintf("  %s migrate stop pulumi-kubernetes-operator -n pulumi-kubernetes-operator", invocation(s.Program)),
 		Args:    arguments(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := s.connect()
-			if err != nil {
-				return err
-			}
-			return s.stopController(cmd.Context(), c, args[0], timeout)
-		},
+		RunE: s.onCluster(func(ctx context.Context, c *cluster, args []string) error {
+			return s.stopController(ctx, c, args[0], timeout)
+		}),
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The longest time to wait for updates, and then for pods.")
 	return cmd
 }
 
 func (s *session) stopController(ctx context.Context, c *cluster, name string, timeout time.Duration) error {
-	deployment := &unstructured.Unstructured{}
-	deployment.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"})
+	deployment := &appsv1.Deployment{}
 	if err := c.read(ctx, c.key(name), deployment); err != nil {
 		return err
 	}
@@ -66,9 +62,7 @@ func (s *session) stopController(ctx context.Context, c *cluster, name string, t
 	}
 	s.log.Step("scaling Deployment %s/%s from %d to 0", c.namespace, name, replicasOf(deployment))
 	before := deployment.DeepCopy()
-	if err := unstructured.SetNestedField(deployment.Object, int64(0), "spec", "replicas"); err != nil {
-		return fmt.Errorf("set the replicas of Deployment %s: %w", name, err)
-	}
+	deployment.Spec.Replicas = new(int32)
 	if err := c.change(ctx, before, deployment); err != nil {
 		return err
 	}
@@ -76,10 +70,9 @@ func (s *session) stopController(ctx context.Context, c *cluster, name string, t
 		if err := c.read(ctx, c.key(name), deployment); err != nil {
 			return progress{}, err
 		}
-		left, _, _ := unstructured.NestedInt64(deployment.Object, "status", "replicas")
-		seen, _, _ := unstructured.NestedInt64(deployment.Object, "status", "observedGeneration")
+		left, seen := deployment.Status.Replicas, deployment.Status.ObservedGeneration
 		return progress{
-			state: "waiting for its pods to end", detail: fmt.Sprintf("%d left", left), done: left == 0 && seen >= deployment.GetGeneration(),
+			state: "waiting for its pods to end", detail: fmt.Sprintf("%d left", left), done: left == 0 && seen >= deployment.Generation,
 		}, nil
 	})
 	if err == nil {
@@ -103,31 +96,22 @@ func (c *cluster) running(ctx context.Context) (names []string, err error) {
 	if err := c.list(ctx, list); err != nil {
 		return nil, err
 	}
-	for _, update := range list.Items {
-		for _, condition := range update.Status.Conditions {
-			if condition.Type == autov1alpha1.UpdateProgressing && condition.Status == "True" {
-				names = append(names, update.Namespace+"/"+update.Name)
-			}
+	for i := range list.Items {
+		if update := &list.Items[i]; conditions.IsTrue(update, autov1alpha1.UpdateProgressing) {
+			names = append(names, update.Namespace+"/"+update.Name)
 		}
 	}
 	return names, nil
 }
 
 // isController reports whether the Deployment is one of the operator or of stack-controller.
-func isController(deployment *unstructured.Unstructured) bool {
+func isController(deployment *appsv1.Deployment) bool {
 	return isOperator(deployment) || deployment.GetLabels()[controllerLabel] == "stack-controller"
 }
 
 // isOperator reports whether the Deployment runs the operator.
-func isOperator(deployment *unstructured.Unstructured) bool {
+func isOperator(deployment *appsv1.Deployment) bool {
 	return strings.Contains(imageOf(deployment), operatorName) || deployment.GetLabels()[controllerLabel] == operatorName
-}
-
-func replicasOf(deployment *unstructured.Unstructured) int64 {
-	if replicas, set, _ := unstructured.NestedInt64(deployment.Object, "spec", "replicas"); set {
-		return replicas
-	}
-	return 1
 }
 
 func (s *session) migrateBack() *cobra.Command {
@@ -139,14 +123,10 @@ func (s *session) migrateBack() *cobra.Command {
 			"the command 'hand-back' of the controller, with your rights. It changes nothing while stack-controller or an update\n" +
 			"runs, and can be repeated. With --namespace it is for one namespace. See docs/guides/migration.md.",
 		Args: arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := s.connect()
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("--timeout of %s is over", timeout))
+		RunE: s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
+			ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("--timeout of %s is over", timeout))
 			defer cancel()
-			err = handback.Run(ctx, handback.Options{
+			err := handback.Run(ctx, handback.Options{
 				Client: c.client, Namespace: *s.flags.Namespace, ControllerNamespace: controller,
 				DryRun: dryRun, Out: s.out, PollInterval: handBackInterval,
 			})
@@ -154,7 +134,7 @@ func (s *session) migrateBack() *cobra.Command {
 				return failed(exitTimeout, "%w", cmp.Or(err, ctx.Err()))
 			}
 			return err
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Say what would be done, and change nothing.")
 	cmd.Flags().StringVar(&controller, "controller-namespace", "flux-system",

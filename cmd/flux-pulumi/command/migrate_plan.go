@@ -10,9 +10,8 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
@@ -24,13 +23,9 @@ func (s *session) migratePlan() *cobra.Command {
 		Long: "Read the controllers and the Stacks of the cluster, and say what has to be changed before a move from the Pulumi\n" +
 			"Kubernetes Operator, and what to do in which order. It changes nothing.",
 		Args: arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := s.connect()
-			if err != nil {
-				return err
-			}
-			return (&planner{session: s, cluster: c}).plan(cmd.Context())
-		},
+		RunE: s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
+			return (&planner{session: s, cluster: c}).plan(ctx)
+		}),
 	}
 }
 
@@ -67,8 +62,7 @@ func (p *planner) plan(ctx context.Context) error {
 
 // controllers shows which controllers there are, and what keeps them there.
 func (p *planner) controllers(ctx context.Context) error {
-	found := &unstructured.UnstructuredList{}
-	found.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DeploymentList"})
+	found := &appsv1.DeploymentList{}
 	if err := p.cluster.list(ctx, found); err != nil {
 		return err
 	}
@@ -97,7 +91,7 @@ func (p *planner) controllers(ctx context.Context) error {
 }
 
 // keeper names what would restore a Deployment that is changed.
-func keeper(object *unstructured.Unstructured) string {
+func keeper(object *appsv1.Deployment) string {
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
 	for _, kind := range [][2]string{{"kustomize", "Kustomization"}, {"helm", "HelmRelease"}} {
 		if name := labels[kind[0]+".toolkit.fluxcd.io/name"]; name != "" {

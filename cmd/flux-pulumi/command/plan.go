@@ -27,11 +27,10 @@ import (
 // maxPlanText bounds the text of a plan, in bytes.
 const maxPlanText = 64 << 20
 
-// planOptions are the flags of the commands about plans.
+// planOptions are the flags of the commands that decide on plans.
 type planOptions struct {
 	waiting
 	digest, reason string
-	diff           bool
 }
 
 func (s *session) plan() *cobra.Command {
@@ -41,22 +40,16 @@ func (s *session) plan() *cobra.Command {
 }
 
 func (s *session) showPlan() *cobra.Command {
-	options := planOptions{}
+	var diff bool
 	cmd := &cobra.Command{
 		Use: "show NAME", Short: "Show the plan of a Stack",
 		Long: "Show what the plan of a Stack would change, its digest, and who approved it. With --diff, it shows the values as well, for which\n" +
 			"you need the right to read the Secrets of the plan. Values that Pulumi knows as secret are not in them.",
-		Args: arguments(cobra.ExactArgs(1)), ValidArgsFunction: s.completeNames(stacks()),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := s.connect()
-			if err != nil {
-				return err
-			}
-			_, err = s.printPlan(cmd.Context(), c, args[0], options.diff)
-			return err
-		},
 	}
-	cmd.Flags().BoolVar(&options.diff, "diff", false, "Show old and new values.")
+	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
+		return s.printPlan(ctx, c, stack, diff)
+	})
+	cmd.Flags().BoolVar(&diff, "diff", false, "Show old and new values.")
 	return cmd
 }
 
@@ -67,18 +60,16 @@ func (s *session) decidePlan(use, short string, decision autov1alpha1.ApprovalDe
 		Long: short + ": the one with this digest, and no other that takes its place meanwhile. Without --digest, the plan is shown, and you\n" +
 			"are asked. It creates an Approval, which says who you are and cannot be changed.",
 		Example: fmt.Sprintf("  %s plan %s network --digest sha256:… --reason CHG-42", invocation(s.Program), use),
-		Args:    arguments(cobra.ExactArgs(1)), ValidArgsFunction: s.completeNames(stacks()),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			if options.digest == "" && !isTerminal(s.In) {
 				return usage(cmd, errors.New("without a terminal, say which plan with --digest"))
 			}
-			c, err := s.connect()
-			if err != nil {
-				return err
-			}
-			return s.decideOnPlan(cmd.Context(), c, args[0], decision, options)
+			return nil
 		},
 	}
+	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
+		return s.decideOnPlan(ctx, c, stack, decision, options)
+	})
 	flags := cmd.Flags()
 	flags.StringVar(&options.digest, "digest", "", "The digest of the plan that was looked at.")
 	flags.StringVar(&options.reason, "reason", "", "Why, for example the number of a change request.")
@@ -86,23 +77,20 @@ func (s *session) decidePlan(use, short string, decision autov1alpha1.ApprovalDe
 	return cmd
 }
 
-// planOf reads the Stack and its plan.
-func (c *cluster) planOf(ctx context.Context, name string) (*pulumiv1.Stack, *autov1alpha1.Update, error) {
-	stack, update := &pulumiv1.Stack{}, &autov1alpha1.Update{}
-	if err := c.read(ctx, c.key(name), stack); err != nil {
-		return nil, nil, err
-	}
+// planOf reads the Update with the plan of the Stack.
+func (c *cluster) planOf(ctx context.Context, stack *pulumiv1.Stack) (*autov1alpha1.Update, error) {
 	if stack.Status.Plan == nil {
-		return nil, nil, fmt.Errorf("the Stack %q has no plan", name)
+		return nil, fmt.Errorf("the Stack %q has no plan", stack.Name)
 	}
-	return stack, update, c.read(ctx, c.key(stack.Status.Plan.Name), update)
+	update := &autov1alpha1.Update{}
+	return update, c.read(ctx, c.key(stack.Status.Plan.Name), update)
 }
 
 // printPlan shows the plan of a Stack.
-func (s *session) printPlan(ctx context.Context, c *cluster, name string, diff bool) (*pulumiv1.Stack, error) {
-	stack, update, err := c.planOf(ctx, name)
+func (s *session) printPlan(ctx context.Context, c *cluster, stack *pulumiv1.Stack, diff bool) error {
+	update, err := c.planOf(ctx, stack)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	plan := stack.Status.Plan
 	rows := [][]print.Cell{
@@ -130,20 +118,13 @@ func (s *session) printPlan(ctx context.Context, c *cluster, name string, diff b
 	details.Write(rows...)
 	s.out.Line("")
 	if diff {
-		return stack, s.printValues(ctx, c, update)
+		return s.printValues(ctx, c, update)
 	}
-	var changes [][]print.Cell
-	for i := range update.Status.Changes {
-		changes = append(changes, changeRow(&update.Status.Changes[i]))
-	}
-	print.NewTable(s.out, "", "TYPE", "NAME", "CHANGE").Write(changes...)
-	if more := update.Status.OmittedChanges; more > 0 {
-		s.log.Warning("%d more are not listed; --diff shows them", more)
-	}
+	s.showChanges(update, "; --diff shows them")
 	if saved := update.Status.Plan; saved != nil && saved.Unknowns > 0 {
 		s.log.Warning("%d values are known only when the plan is carried out", saved.Unknowns)
 	}
-	return stack, nil
+	return nil
 }
 
 func planStyle(state pulumiv1.PlanState) print.Style {
@@ -196,9 +177,10 @@ func (s *session) printValues(ctx context.Context, c *cluster, update *autov1alp
 }
 
 // decideOnPlan creates an Approval and waits until it counts.
-func (s *session) decideOnPlan(ctx context.Context, c *cluster, name string, decision autov1alpha1.ApprovalDecision, options planOptions) error {
-	stack, err := s.planToDecide(ctx, c, name, decision, options.digest)
-	if err != nil {
+func (s *session) decideOnPlan(
+	ctx context.Context, c *cluster, stack *pulumiv1.Stack, decision autov1alpha1.ApprovalDecision, options planOptions,
+) error {
+	if err := s.confirmPlan(ctx, c, stack, decision, options.digest); err != nil {
 		return err
 	}
 	by, err := c.whoAmI(ctx)
@@ -235,40 +217,27 @@ func (s *session) decideOnPlan(ctx context.Context, c *cluster, name string, dec
 	return nil
 }
 
-// planToDecide is the Stack with the plan that is meant: the one with the digest, or the one that is shown and confirmed.
-func (s *session) planToDecide(
-	ctx context.Context, c *cluster, name string, decision autov1alpha1.ApprovalDecision, digest string,
-) (*pulumiv1.Stack, error) {
-	if digest != "" {
-		stack, _, err := c.planOf(ctx, name)
-		if err == nil && stack.Status.Plan.Digest != digest {
-			err = failed(exitNotReady, "the plan of Stack %q is another one by now: %s; see '%s plan show %s'",
-				name, stack.Status.Plan.Digest, invocation(s.Program), name)
+// confirmPlan fails unless the plan of the Stack is the one that is meant: it has the digest, or is shown and confirmed.
+func (s *session) confirmPlan(
+	ctx context.Context, c *cluster, stack *pulumiv1.Stack, decision autov1alpha1.ApprovalDecision, digest string,
+) error {
+	if digest == "" {
+		if err := s.printPlan(ctx, c, stack, false); err != nil {
+			return err
 		}
-		return stack, err
+		return s.confirm(fmt.Sprintf("%s this plan?", decision), "nothing was decided")
 	}
-	stack, err := s.printPlan(ctx, c, name, false)
-	if err != nil {
-		return nil, err
+	_, err := c.planOf(ctx, stack)
+	if err == nil && stack.Status.Plan.Digest != digest {
+		err = failed(exitNotReady, "the plan of Stack %q is another one by now: %s; see '%s plan show %s'",
+			stack.Name, stack.Status.Plan.Digest, invocation(s.Program), stack.Name)
 	}
-	fmt.Fprintf(s.log, "%s this plan? [y/N] ", decision)
-	answer, err := bufio.NewReader(io.LimitReader(s.In, 1024)).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("read the answer: %w", err)
-	}
-	if !strings.EqualFold(strings.TrimSpace(answer), "y") {
-		return nil, errors.New("nothing was decided")
-	}
-	return stack, nil
+	return err
 }
 
 // whoAmI is the name of the user as the API server knows it.
 func (c *cluster) whoAmI(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	review := &authenticationv1.SelfSubjectReview{}
-	if err := c.client.Create(ctx, review); err != nil {
-		return "", c.explained(err, "ask who you are")
-	}
-	return review.Status.UserInfo.Username, nil
+	err := call(ctx, func(ctx context.Context) error { return c.client.Create(ctx, review) }, "ask who you are")
+	return review.Status.UserInfo.Username, err
 }

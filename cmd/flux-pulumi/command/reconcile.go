@@ -1,14 +1,15 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,46 +24,49 @@ func (s *session) reconcile() *cobra.Command {
 		Use: "stack NAME", Short: "Run an update of a Stack now",
 		Long: "Run an update of a Stack now, whether anything changed or not, and wait for it. It has the annotation\n" +
 			meta.ReconcileRequestAnnotation + " on the Stack and, with --with-source, on its source first.",
-		Example:           fmt.Sprintf("  %s reconcile stack network --with-source", invocation(s.Program)),
-		Args:              arguments(cobra.ExactArgs(1)),
-		ValidArgsFunction: s.completeNames(stacks()),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := s.connect()
-			if err != nil {
-				return err
-			}
-			return s.reconcileStack(cmd.Context(), c, args[0], options, withSource)
-		},
+		Example: fmt.Sprintf("  %s reconcile stack network --with-source", invocation(s.Program)),
 	}
+	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
+		return s.reconcileStack(ctx, c, stack, options, withSource)
+	})
 	options.addFlags(cmd)
 	cmd.Flags().BoolVar(&withSource, "with-source", false, "Let Flux fetch the source first.")
 	return group("reconcile", "Run an update now", cmd)
 }
 
-func (s *session) reconcileStack(ctx context.Context, c *cluster, name string, options waiting, withSource bool) error {
-	stack := &pulumiv1.Stack{}
-	if err := c.read(ctx, c.key(name), stack); err != nil {
-		return err
-	}
+func (s *session) reconcileStack(ctx context.Context, c *cluster, stack *pulumiv1.Stack, options waiting, withSource bool) error {
 	if stack.Spec.Suspend {
-		return fmt.Errorf("the Stack %q is suspended: resume it first", name)
+		return fmt.Errorf("the Stack %q is suspended: resume it first", stack.Name)
 	}
 	if withSource {
 		if err := s.reconcileSource(ctx, c, stack, options.timeout); err != nil {
 			return err
 		}
-		if err := c.read(ctx, c.key(name), stack); err != nil {
+		if err := c.read(ctx, c.key(stack.Name), stack); err != nil {
 			return err
 		}
 	}
-	s.log.Step("annotating Stack %s in %s namespace", name, c.namespace)
-	before, request := stack.DeepCopy(), s.Now().Format(time.RFC3339Nano)
-	metav1.SetMetaDataAnnotation(&stack.ObjectMeta, meta.ReconcileRequestAnnotation, request)
-	if err := c.change(ctx, before, stack); err != nil {
+	before := stack.DeepCopy()
+	request, err := s.request(ctx, c, stack)
+	if err != nil {
 		return err
 	}
-	s.log.Success("Stack annotated")
 	return s.finish(ctx, c, before, request, options)
+}
+
+// request has the controller of an object reconcile it, and returns what the status repeats once that has seen the request.
+func (s *session) request(ctx context.Context, c *cluster, object client.Object) (string, error) {
+	kind, request := c.kindOf(object), s.Now().Format(time.RFC3339Nano)
+	s.log.Step("annotating %s %s in %s namespace", kind, object.GetName(), object.GetNamespace())
+	before, annotations := object.DeepCopyObject().(client.Object), map[string]string{}
+	maps.Copy(annotations, object.GetAnnotations())
+	annotations[meta.ReconcileRequestAnnotation] = request
+	object.SetAnnotations(annotations)
+	if err := c.change(ctx, before, object); err != nil {
+		return "", err
+	}
+	s.log.Success("%s annotated", kind)
+	return request, nil
 }
 
 // finish waits until the Stack has done what the request asks for, and says what came of it.
@@ -97,15 +101,9 @@ func sourceOf(stack *pulumiv1.Stack) *unstructured.Unstructured {
 	switch {
 	case stack.Spec.FluxSource != nil:
 		reference := stack.Spec.FluxSource.SourceRef
-		version := reference.APIVersion
-		if version == "" {
-			version = "source.toolkit.fluxcd.io/v1"
-		}
-		source.SetGroupVersionKind(schema.FromAPIVersionAndKind(version, reference.Kind))
+		source.SetGroupVersionKind(schema.FromAPIVersionAndKind(cmp.Or(reference.APIVersion, "source.toolkit.fluxcd.io/v1"), reference.Kind))
 		source.SetName(reference.Name)
-		if reference.Namespace != "" {
-			source.SetNamespace(reference.Namespace)
-		}
+		source.SetNamespace(cmp.Or(reference.Namespace, stack.Namespace))
 	case stack.Spec.ProgramRef != nil:
 		source.SetGroupVersionKind(pulumiv1.GroupVersion.WithKind("Program"))
 		source.SetName(stack.Spec.ProgramRef.Name)
@@ -129,20 +127,12 @@ func (s *session) reconcileSource(ctx context.Context, c *cluster, stack *pulumi
 	if suspended, _, _ := unstructured.NestedBool(source.Object, "spec", "suspend"); suspended {
 		return fmt.Errorf("%s %q is suspended: resume it first", source.GetKind(), source.GetName())
 	}
-	s.log.Step("annotating %s %s in %s namespace", source.GetKind(), source.GetName(), source.GetNamespace())
-	before, request := source.DeepCopy(), s.Now().Format(time.RFC3339Nano)
-	annotations := source.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[meta.ReconcileRequestAnnotation] = request
-	source.SetAnnotations(annotations)
-	if err := c.change(ctx, before, source); err != nil {
+	request, err := s.request(ctx, c, source)
+	if err != nil {
 		return err
 	}
-	s.log.Success("%s annotated", source.GetKind())
 	s.log.Waiting("waiting for %s %s", source.GetKind(), source.GetName())
-	err := s.await(ctx, timeout, fmt.Sprintf("%s %s", source.GetKind(), key), func(ctx context.Context) (progress, error) {
+	err = s.await(ctx, timeout, fmt.Sprintf("%s %s", source.GetKind(), key), func(ctx context.Context) (progress, error) {
 		if err := c.read(ctx, key, source); err != nil {
 			return progress{}, err
 		}

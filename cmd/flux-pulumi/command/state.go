@@ -1,13 +1,11 @@
 package command
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/spf13/cobra"
@@ -132,13 +130,5 @@ func (s *session) confirmUnlock(cmd *cobra.Command, stack *pulumiv1.Stack, yes b
 	if !isTerminal(s.In) {
 		return usage(cmd, errors.New("without a terminal, confirm with --yes"))
 	}
-	fmt.Fprintf(s.log, "Is the holder gone, and shall all locks of %s be released? [y/N] ", stack.Spec.Stack)
-	answer, err := bufio.NewReader(io.LimitReader(s.In, 1024)).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read the answer: %w", err)
-	}
-	if !strings.EqualFold(strings.TrimSpace(answer), "y") {
-		return errors.New("nothing was released")
-	}
-	return nil
+	return s.confirm(fmt.Sprintf("Is the holder gone, and shall all locks of %s be released?", stack.Spec.Stack), "nothing was released")
 }

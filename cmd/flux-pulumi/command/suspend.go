@@ -16,7 +16,7 @@ import (
 )
 
 // chosen reads the Stacks that a command line names, or all of the namespace.
-func (s *session) chosen(ctx context.Context, c *cluster, names []string, all bool) ([]pulumiv1.Stack, error) {
+func (c *cluster) chosen(ctx context.Context, names []string, all bool) ([]pulumiv1.Stack, error) {
 	if all {
 		list := &pulumiv1.StackList{}
 		err := c.list(ctx, list, client.InNamespace(c.namespace))
@@ -39,20 +39,19 @@ func (s *session) stackCommand(short, long string, run func(context.Context, *cl
 	cmd := &cobra.Command{
 		Use: "stack [NAME ...]", Short: short, Long: long,
 		ValidArgsFunction: s.completeNames(stacks()),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: arguments(func(_ *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
-				return usage(cmd, errors.New("name Stacks, or use --all"))
+				return errors.New("name Stacks, or use --all")
 			}
-			c, err := s.connect()
+			return nil
+		}),
+		RunE: s.onCluster(func(ctx context.Context, c *cluster, args []string) error {
+			found, err := c.chosen(ctx, args, all)
 			if err != nil {
 				return err
 			}
-			found, err := s.chosen(cmd.Context(), c, args, all)
-			if err != nil {
-				return err
-			}
-			return run(cmd.Context(), c, found)
-		},
+			return run(ctx, c, found)
+		}),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "All Stacks of the namespace.")
 	return cmd
@@ -130,31 +129,21 @@ func (s *session) cancel() *cobra.Command {
 		Use: "stack NAME", Short: "End the running update of a Stack, and suspend the Stack",
 		Long: "End the running update of a Stack. Pulumi gets an interrupt signal, and up to five minutes to finish the resources\n" +
 			"that it is working on. The Stack is suspended, because it would start the same update again; 'resume' lets it go on.",
-		Args:              arguments(cobra.ExactArgs(1)),
-		ValidArgsFunction: s.completeNames(stacks()),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := s.connect()
-			if err != nil {
-				return err
-			}
-			return s.cancelUpdate(cmd.Context(), c, args[0], options)
-		},
 	}
+	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
+		return s.cancelUpdate(ctx, c, stack, options)
+	})
 	options.addFlags(cmd)
 	return group("cancel", "End a running update", cmd)
 }
 
-func (s *session) cancelUpdate(ctx context.Context, c *cluster, name string, options waiting) error {
-	stack := &pulumiv1.Stack{}
-	if err := c.read(ctx, c.key(name), stack); err != nil {
-		return err
-	}
+func (s *session) cancelUpdate(ctx context.Context, c *cluster, stack *pulumiv1.Stack, options waiting) error {
 	current := stack.Status.CurrentUpdate
 	if current == nil {
-		s.log.Success("no update of Stack %s is running", name)
+		s.log.Success("no update of Stack %s is running", stack.Name)
 		return nil
 	}
-	s.log.Step("suspending Stack %s in %s namespace, and cancelling update %s", name, c.namespace, current.Name)
+	s.log.Step("suspending Stack %s in %s namespace, and cancelling update %s", stack.Name, stack.Namespace, current.Name)
 	before := stack.DeepCopy()
 	stack.Spec.Suspend = true
 	metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.CancelUpdateAnnotation, "true")
@@ -166,7 +155,7 @@ func (s *session) cancelUpdate(ctx context.Context, c *cluster, name string, opt
 	}
 	s.log.Waiting("waiting for update %s to end", current.Name)
 	err := s.await(ctx, options.timeout, "the end of update "+current.Name, func(ctx context.Context) (progress, error) {
-		if err := c.read(ctx, c.key(name), stack); err != nil {
+		if err := c.read(ctx, c.key(stack.Name), stack); err != nil {
 			return progress{}, err
 		}
 		if stack.Status.CurrentUpdate == nil || stack.Status.CurrentUpdate.Name != current.Name {

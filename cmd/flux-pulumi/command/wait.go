@@ -80,12 +80,10 @@ func join(state, detail string) string {
 
 // temporary reports whether a call that failed may succeed later.
 func temporary(err error) bool {
-	known := (failure{})
-	status := apierrors.APIStatus(nil)
-	switch {
-	case errors.As(err, &known):
+	if _, known := errors.AsType[failure](err); known {
 		return false
-	case errors.As(err, &status):
+	}
+	if _, answered := errors.AsType[*apierrors.StatusError](err); answered {
 		return apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) ||
 			apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
@@ -32,9 +33,15 @@ type probes struct {
 	mu sync.Mutex
 	// probed are the pods whose agents are probed, or were found, by their workspace.
 	probed map[types.NamespacedName]*probed
-	// running is how many agents of each namespace are probed now, and total how many in all.
-	running map[string]int
-	total   int
+	// places are those of the agents that are probed now, by the UID of the pod. Who gets none does not wait for one.
+	places *fairqueue.Turns
+}
+
+func newProbes(found func(types.NamespacedName)) *probes {
+	return &probes{
+		found: found, probed: map[types.NamespacedName]*probed{},
+		places: fairqueue.NewTurns(maxProbes, fairqueue.MayTake, func(types.NamespacedName) {}),
+	}
 }
 
 // probed is one pod.
@@ -54,32 +61,29 @@ func (p *probes) answered(key types.NamespacedName, pod *corev1.Pod, answers fun
 		known.answered = known.answered && isStarting(pod)
 		return known.answered
 	}
-	if pod.Status.PodIP == "" || !fairqueue.MayTake(p.running[key.Namespace], maxProbes-p.total) {
+	if pod.Status.PodIP == "" {
 		return false
 	}
 	begun := &probed{pod: pod.UID}
-	if p.probed == nil {
-		p.probed, p.running = map[types.NamespacedName]*probed{}, map[string]int{}
+	if isStarting(pod) {
+		place := types.NamespacedName{Namespace: key.Namespace, Name: string(pod.UID)}
+		if p.places.Ask(place, false) > 0 {
+			p.places.Leave(place)
+			return false
+		}
+		go p.run(key, place, begun, addressOf(pod), answers)
 	}
 	p.probed[key] = begun
-	if isStarting(pod) {
-		p.total++
-		p.running[key.Namespace]++
-		go p.run(key, begun, addressOf(pod), answers)
-	}
 	return false
 }
 
 // run probes an agent until it answers, for a while.
-func (p *probes) run(key types.NamespacedName, begun *probed, address string, answers func(ctx context.Context) bool) {
+func (p *probes) run(key, place types.NamespacedName, begun *probed, address string, answers func(ctx context.Context) bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
 	defer cancel()
 	found := probe(ctx, address, answers)
+	p.places.Leave(place)
 	p.mu.Lock()
-	p.total--
-	if p.running[key.Namespace]--; p.running[key.Namespace] == 0 {
-		delete(p.running, key.Namespace)
-	}
 	begun.answered = found
 	p.mu.Unlock()
 	if found {
@@ -114,17 +118,13 @@ func isStarting(pod *corev1.Pod) bool {
 // probe waits until something listens at the address and answers.
 func probe(ctx context.Context, address string, answers func(ctx context.Context) bool) bool {
 	dialer := net.Dialer{Timeout: probeTimeout}
-	for {
-		if connection, err := dialer.DialContext(ctx, "tcp", address); err == nil {
-			_ = connection.Close()
-			if answers(ctx) {
-				return true
-			}
+	err := wait.PollUntilContextCancel(ctx, probeInterval, true, func(ctx context.Context) (bool, error) {
+		connection, err := dialer.DialContext(ctx, "tcp", address)
+		if err != nil {
+			return false, nil // nobody listens yet
 		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(probeInterval):
-		}
-	}
+		_ = connection.Close()
+		return answers(ctx), nil
+	})
+	return err == nil
 }

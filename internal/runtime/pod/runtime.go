@@ -75,7 +75,7 @@ type Runtime struct {
 	events      *notify.Notifier
 	connections connections
 	rollout     *rollout
-	probes      probes
+	probes      *probes
 	// groups are the agents of each namespace.
 	groups client.Groups
 	// active says that this controller leads.
@@ -108,7 +108,7 @@ func New(ctx context.Context, options Options) (*Runtime, error) {
 	events := notify.New()
 	r := &Runtime{
 		options: options, tokens: tokens, events: events, rollout: newRollout(events.Add), trackers: map[types.NamespacedName]*tracker{},
-		probes: probes{found: events.Add},
+		probes: newProbes(events.Add),
 	}
 	return r, r.watch(ctx)
 }
