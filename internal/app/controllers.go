@@ -86,9 +86,13 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	if err := workspaces.SetupWithManager(ctx, mgr, controllerOptions(o)); err != nil {
 		return err
 	}
+	counted, err := metrics.NewPrograms(ctrlmetrics.Registry)
+	if err != nil {
+		return err
+	}
 	// The cache has all Programs, because the Stacks of a shard may use any; only those that the selector matches are this instance's to
 	// write to.
-	programs := &program.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), EventRecorder: recorder, Selector: o.selector}
+	programs := &program.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), EventRecorder: recorder, Selector: o.selector, Metrics: counted}
 	if err := programs.SetupWithManager(mgr, controllerOptions(o)); err != nil {
 		return err
 	}

@@ -95,6 +95,8 @@ func ownMetrics(g Gomega) *prometheus.Registry {
 	stack := &pulumiv1.Stack{}
 	conditions.MarkTrue(stack, pulumiv1.DriftedCondition, pulumiv1.DriftDetectedReason, "drifted")
 	stacks.Observe(stack)
+	_, err = metrics.NewPrograms(registry)
+	g.Expect(err).NotTo(HaveOccurred())
 	updates, err := metrics.NewUpdates(registry)
 	g.Expect(err).NotTo(HaveOccurred())
 	updates.Started(&autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{UID: types.UID("a")}})

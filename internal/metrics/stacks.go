@@ -13,13 +13,14 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// Stacks are the gauges about Stacks: how many there are, which fail, which are being reconciled. They follow from
+// Stacks are the gauges about Stacks: how many there are and since when, which fail, which are being reconciled. They follow from
 // the reconciled objects alone, so they are right again as soon as a restarted controller has seen every Stack.
 type Stacks struct {
 	active      prometheus.Gauge
 	failing     *prometheus.GaugeVec
 	reconciling *prometheus.GaugeVec
 	drifted     *prometheus.GaugeVec
+	created     *prometheus.GaugeVec
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]struct{}
@@ -45,9 +46,14 @@ func NewStacks(registerer prometheus.Registerer) (*Stacks, error) {
 			Name: "stacks_drifted",
 			Help: "1 when resources of the Stack were changed outside of Pulumi, 0 when not; absent for a Stack that does not look for drift.",
 		}, labels),
+		// The name and the labels are those of the Operator SDK, with which the Pulumi Kubernetes Operator is built.
+		created: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "resource_created_at_seconds",
+			Help: "When the Stack was created, in seconds since the beginning of 1970.",
+		}, []string{"group", "version", "kind", "namespace", "name"}),
 		known: map[types.NamespacedName]struct{}{},
 	}
-	return s, register(registerer, "Stacks", s.active, s.failing, s.reconciling, s.drifted)
+	return s, register(registerer, "Stacks", s.active, s.failing, s.reconciling, s.drifted, s.created)
 }
 
 // Observe sets the series of the Stack.
@@ -61,6 +67,7 @@ func (s *Stacks) Observe(stack *pulumiv1.Stack) {
 	s.active.Set(float64(len(s.known)))
 	s.failing.WithLabelValues(key.Namespace, key.Name).Set(numeric(failed))
 	s.reconciling.WithLabelValues(key.Namespace, key.Name).Set(numeric(conditions.IsTrue(stack, meta.ReconcilingCondition)))
+	s.created.WithLabelValues(createdLabels(key)...).Set(float64(stack.CreationTimestamp.Unix()))
 	if conditions.Has(stack, pulumiv1.DriftedCondition) {
 		s.drifted.WithLabelValues(key.Namespace, key.Name).Set(numeric(conditions.IsTrue(stack, pulumiv1.DriftedCondition)))
 	} else {
@@ -77,6 +84,12 @@ func (s *Stacks) Forget(key types.NamespacedName) {
 	s.failing.DeleteLabelValues(key.Namespace, key.Name)
 	s.reconciling.DeleteLabelValues(key.Namespace, key.Name)
 	s.drifted.DeleteLabelValues(key.Namespace, key.Name)
+	s.created.DeleteLabelValues(createdLabels(key)...)
+}
+
+// createdLabels are the values of the labels of the metric about the creation of a Stack.
+func createdLabels(key types.NamespacedName) []string {
+	return []string{pulumiv1.GroupVersion.Group, pulumiv1.GroupVersion.Version, pulumiv1.StackKind, key.Namespace, key.Name}
 }
 
 func numeric(value bool) float64 {

@@ -17,7 +17,7 @@ import (
 )
 
 func stackNamed(name string) *pulumiv1.Stack {
-	return &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name}}
+	return &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, CreationTimestamp: metav1.Unix(1700000000, 0)}}
 }
 
 // expectSeries compares all series about Stacks with the exposition format, without its comments.
@@ -52,6 +52,8 @@ func TestSeriesFollowTheStatusAndGoWithTheStack(t *testing.T) {
 	conditions.MarkTrue(working, pulumiv1.DriftedCondition, "DriftDetected", "somebody was here")
 	stacks.Observe(working)
 	expectSeries(g, registry, `
+		resource_created_at_seconds{group="pulumi.com",kind="Stack",name="a",namespace="prod",version="v1"} 1.7e+09
+		resource_created_at_seconds{group="pulumi.com",kind="Stack",name="b",namespace="prod",version="v1"} 1.7e+09
 		stacks_active 2
 		stacks_drifted{name="b",namespace="prod"} 1
 		stacks_failing{name="a",namespace="prod"} 1
@@ -64,9 +66,26 @@ func TestSeriesFollowTheStatusAndGoWithTheStack(t *testing.T) {
 	stacks.Forget(types.NamespacedName{Namespace: "prod", Name: "b"})
 	stacks.Forget(types.NamespacedName{Namespace: "prod", Name: "unknown"})
 	expectSeries(g, registry, `
+		resource_created_at_seconds{group="pulumi.com",kind="Stack",name="a",namespace="prod",version="v1"} 1.7e+09
 		stacks_active 1
 		stacks_failing{name="a",namespace="prod"} 0
 		stacks_reconciling{name="a",namespace="prod"} 0`)
+}
+
+func TestProgramsAreCountedOnceEachUntilTheyAreGone(t *testing.T) {
+	g := NewWithT(t)
+	registry := prometheus.NewRegistry()
+	programs, err := metrics.NewPrograms(registry)
+	g.Expect(err).NotTo(HaveOccurred())
+	expectSeries(g, registry, `programs_active 0`)
+	a, b := types.NamespacedName{Namespace: "prod", Name: "a"}, types.NamespacedName{Namespace: "prod", Name: "b"}
+	for _, key := range []types.NamespacedName{a, b, a} {
+		programs.Observe(key)
+	}
+	expectSeries(g, registry, `programs_active 2`)
+	programs.Forget(b)
+	programs.Forget(types.NamespacedName{Namespace: "prod", Name: "unknown"})
+	expectSeries(g, registry, `programs_active 1`)
 }
 
 func TestASecondSetOfMetricsInOneRegistryIsAnError(t *testing.T) {
@@ -76,6 +95,10 @@ func TestASecondSetOfMetricsInOneRegistryIsAnError(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = metrics.NewStacks(registry)
 	g.Expect(err).To(MatchError(ContainSubstring("register the metrics about Stacks")))
+	for range 2 {
+		_, err = metrics.NewPrograms(registry)
+	}
+	g.Expect(err).To(MatchError(ContainSubstring("register the metric about Programs")))
 	for range 2 {
 		_, err = metrics.NewUpdates(registry)
 	}

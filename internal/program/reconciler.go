@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
@@ -26,6 +27,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/metrics"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
@@ -49,6 +51,8 @@ type Reconciler struct {
 	// Selector picks the Programs whose status this controller writes; nil means all of them. The cache has the other ones too,
 	// because Stacks read Programs whatever labels these have.
 	Selector labels.Selector
+	// Metrics counts the Programs; nil does not.
+	Metrics *metrics.Programs
 }
 
 // SetupWithManager adds the controller to the manager.
@@ -64,19 +68,32 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 	return nil
 }
 
+// selected passes what happens to the Programs of this controller, and that one of them becomes one of another.
 func (r *Reconciler) selected() predicate.Predicate {
-	return predicate.NewPredicateFuncs(func(object client.Object) bool {
-		return r.Selector == nil || r.Selector.Matches(labels.Set(object.GetLabels()))
-	})
+	selected := predicate.NewPredicateFuncs(r.selects)
+	selected.UpdateFunc = func(e event.UpdateEvent) bool { return r.selects(e.ObjectOld) || r.selects(e.ObjectNew) }
+	return selected
+}
+
+func (r *Reconciler) selects(object client.Object) bool {
+	return r.Selector == nil || r.Selector.Matches(labels.Set(object.GetLabels()))
 }
 
 // Reconcile renders the Program and writes its status when that changed. What it says depends on the Program alone, so that only
 // a change of the Program wakes it.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	program := &pulumiv1.Program{}
-	if err := r.Live.Get(ctx, request.NamespacedName, program); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+	if err := r.Live.Get(ctx, request.NamespacedName, program); apierrors.IsNotFound(err) {
+		r.Metrics.Forget(request.NamespacedName)
+		return ctrl.Result{}, nil
+	} else if err != nil {
+		return ctrl.Result{}, err
 	}
+	if !r.selects(program) {
+		r.Metrics.Forget(request.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	r.Metrics.Observe(request.NamespacedName)
 	if !program.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil
 	}

@@ -111,11 +111,14 @@ func TestShardWritesToItsOwnPrograms(t *testing.T) {
 	s.apply("other", "{}", "two")
 	s.apply("own", "{}", "one")
 	s.expectReady(s.await("own"))
+	s.expectCounted(1)
 	s.Expect(s.get("other").Status.ObservedGeneration).To(BeEquivalentTo(-1))
 
 	s.apply("other", "{}", "one")
 	s.expectReady(s.await("other"))
+	s.expectCounted(2)
 	s.apply("other", "{}", "two")
+	s.expectCounted(1)
 	artifact, err := s.programs.Resolve(t.Context(), stackOf(s.namespace, "other"), false)
 	s.Expect(err).NotTo(HaveOccurred(), "a Program of another shard can be used")
 	s.Expect(artifact.Origin.Program.Name).To(Equal("other"))
@@ -127,8 +130,10 @@ func TestProgramOfAnyNameIsNotLookedAtBeforeItsTime(t *testing.T) {
 	s.Expect(s.get("app").Status.ObservedGeneration).To(BeEquivalentTo(-1))
 	s.startController(nil)
 	s.expectReady(s.await("app"))
+	s.expectCounted(1)
 	s.Expect(s.client.Delete(t.Context(), s.get("app"))).To(Succeed())
 	s.Eventually(func() error {
 		return s.client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "app"}, &pulumiv1.Program{})
 	}).ShouldNot(Succeed(), "nothing holds a Program back")
+	s.expectCounted(0)
 }

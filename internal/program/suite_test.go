@@ -3,7 +3,9 @@ package program_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +13,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +35,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/metrics"
 	"github.com/stack-controller/stack-controller/internal/program"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
@@ -61,6 +66,8 @@ type stage struct {
 	namespace string
 	programs  *source.Programs
 	logged    *synced
+	// metrics are those of the controller that was started last.
+	metrics *prometheus.Registry
 }
 
 // synced is a buffer for several goroutines.
@@ -116,7 +123,12 @@ func (s *stage) startController(selector labels.Selector, also ...func(ctrl.Mana
 	})
 	s.Expect(err).NotTo(HaveOccurred())
 	s.programs = &source.Programs{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
-	reconciler := &program.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), EventRecorder: mgr.GetEventRecorderFor("stack-controller"), Selector: selector}
+	s.metrics = prometheus.NewRegistry()
+	counted, err := metrics.NewPrograms(s.metrics)
+	s.Expect(err).NotTo(HaveOccurred())
+	reconciler := &program.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), EventRecorder: mgr.GetEventRecorderFor("stack-controller"), Selector: selector, Metrics: counted,
+	}
 	s.Expect(reconciler.SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	for _, setup := range also {
 		setup(mgr)
@@ -173,6 +185,13 @@ func (s *stage) await(name string) *pulumiv1.Program {
 	}).Should(BeTrue())
 	s.Expect(statuscheck.Lint(s.t.Context(), found)).To(Succeed())
 	return found
+}
+
+// expectCounted waits until the controller says that it looks after so many Programs.
+func (s *stage) expectCounted(count int) {
+	s.t.Helper()
+	want := fmt.Sprintf("# HELP programs_active Number of Programs that this controller looks after.\n# TYPE programs_active gauge\nprograms_active %d\n", count)
+	s.Eventually(func() error { return testutil.GatherAndCompare(s.metrics, strings.NewReader(want)) }).Should(Succeed())
 }
 
 // events returns the messages of the events about the Program with the reason.

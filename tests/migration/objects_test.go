@@ -46,7 +46,7 @@ func (w *walk) leaveObjectsOfTheOperator() {
 	w.t.Helper()
 	repository, sha, err := system.Git.Create("app", gitserver.Files{"Pulumi.yaml": "name: app\nruntime: yaml\noutputs:\n  x: 1\n"})
 	w.Expect(err).NotTo(HaveOccurred())
-	w.sha, w.sourceRevision = sha, gitserver.Branch+"@sha1:"+sha
+	w.sourceRevision = gitserver.Branch + "@sha1:" + sha
 	flux := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "app"}, Spec: sourcev1.GitRepositorySpec{
 		URL: repository.URL, Interval: metav1.Duration{Duration: patience}, Reference: &sourcev1.GitRepositoryRef{Branch: gitserver.Branch},
 	}}
@@ -64,23 +64,29 @@ func (w *walk) leaveObjectsOfTheOperator() {
 	_, err = system.ControlPlane.Kubectl(w.ctx, "apply", "--server-side", "--force-conflicts", "-f", w.definitions)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.createProgram()
-	for _, left := range []struct {
-		phase  phase
-		kind   string
-		spec   pulumiv1.StackSpec
-		commit string
-	}{
-		{ready, "git", git, sha}, {ready, "flux", fromFlux, w.sourceRevision}, {ready, "program", program, "1"},
-		{initialising, "git", git, sha}, {initialising, "program", program, "1"},
-		{updating, "flux", fromFlux, w.sourceRevision},
-		{retrying, "program", program, "1"},
-		{failed, "git", git, sha}, {failed, "flux", fromFlux, w.sourceRevision},
-		{deleting, "git", git, sha},
-		{ready, "suspended", program, "1"}, {ready, "destroying", git, sha},
-	} {
-		w.leave(left.phase, left.kind, left.spec, left.commit)
+	w.commits = map[string]string{"git": sha, "flux": w.sourceRevision, "program": "1"}
+	specs := map[string]pulumiv1.StackSpec{"git": git, "flux": fromFlux, "program": program}
+	for _, phase := range []phase{initialising, updating, deleting, ready, retrying, failed} {
+		for kind, spec := range specs {
+			w.leave(phase, kind, spec, w.commits[kind])
+		}
 	}
+	w.leave(ready, "suspended", program, "1")
+	w.leave(ready, "destroying", git, sha)
 }
+
+// inPhases are the names of the Stacks that were in one of the phases, with each kind of source, by what the operator has as their commit.
+func (w *walk) inPhases(phases ...phase) map[string]string {
+	commits := map[string]string{}
+	for _, phase := range phases {
+		for kind, commit := range w.commits {
+			commits[nameOf(phase, kind)] = commit
+		}
+	}
+	return commits
+}
+
+func nameOf(in phase, kind string) string { return string(in) + "-" + kind }
 
 // deployOnce deploys a stack, and forgets the object: its state is there when the operator is said to have deployed it.
 func (w *walk) deployOnce(name string, spec pulumiv1.StackSpec) {
@@ -118,7 +124,7 @@ func (w *walk) createProgram() {
 // leave makes a Stack with the Workspace and the Update that it has in the phase.
 func (w *walk) leave(in phase, kind string, spec pulumiv1.StackSpec, commit string) {
 	w.t.Helper()
-	name := string(in) + "-" + kind
+	name := nameOf(in, kind)
 	stack := w.newStack(name, spec)
 	stack.Finalizers = []string{pulumiv1.Finalizer}
 	stack.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "long ago, and without an effect"}
@@ -147,7 +153,7 @@ func (w *walk) leave(in phase, kind string, spec pulumiv1.StackSpec, commit stri
 	case initialising:
 		progressing, failing, complete = condition("False", "WorkspaceNotReady"), condition("False", "Progressing"), condition("False", "Progressing")
 	case updating:
-		w.running = update.Name
+		w.running = append(w.running, update.Name)
 		progressing, failing, complete = condition("True", "Progressing"), condition("False", "Progressing"), condition("False", "Progressing")
 	case retrying, failed:
 		progressing, failing, complete, message = condition("False", "Failed"), condition("True", "Unknown"), condition("True", "Failed"), rawMessage

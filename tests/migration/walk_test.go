@@ -29,12 +29,14 @@ type walk struct {
 	operator operator.Operator
 	// definitions is the directory of the operator's.
 	definitions string
-	// sha is the commit of the sources, sourceRevision what Flux calls it.
-	sha, sourceRevision string
+	// sourceRevision is what Flux calls the commit of the sources.
+	sourceRevision string
 	// recorded are the names of the last updates of Stacks that were up to date.
 	recorded map[string]string
-	// running is the name of the Update that ran when the operator was stopped.
-	running string
+	// running are the names of the Updates that ran when the operator was stopped.
+	running []string
+	// commits are what the operator has as the commit of a Stack, by the kind of its source.
+	commits map[string]string
 }
 
 func TestTheGuideIsWalkedOverAndBack(t *testing.T) {
@@ -55,7 +57,11 @@ func (w *walk) walkOver() {
 	commands := commandsOf(w.WithT, "From 2.x")
 	w.Expect(commands).To(HaveLen(4))
 	w.Expect(w.shell.run(w.ctx, w.WithT, commands[0])).To(ContainSubstring("pulumi-kubernetes-operator"))
-	w.Expect(w.shell.run(w.ctx, w.WithT, commands[1])).To(And(ContainSubstring(w.running), ContainSubstring("scaled"), ContainSubstring("No resources found")))
+	stopped := w.shell.run(w.ctx, w.WithT, commands[1])
+	w.Expect(stopped).To(And(ContainSubstring("scaled"), ContainSubstring("No resources found")))
+	for _, running := range w.running {
+		w.Expect(stopped).To(ContainSubstring(running))
+	}
 	w.Expect(w.shell.run(w.ctx, w.WithT, commands[2])).To(ContainSubstring("deleted"))
 	_, err := system.ControlPlane.Kubectl(w.ctx, "apply", "--server-side", "--force-conflicts", "-f", controlplane.ProductCRDs())
 	w.Expect(err).NotTo(HaveOccurred())
@@ -68,13 +74,13 @@ func (w *walk) walkOver() {
 			g.Expect(stack.Status.History).To(HaveLen(1), "it is taken over")
 		})
 	}
-	for _, name := range []string{"initialising-git", "initialising-program", "updating-flux", "retrying-program"} {
+	for name := range w.inPhases(initialising, updating, retrying) {
 		w.await(name, func(g Gomega, stack *pulumiv1.Stack) {
 			g.Expect(conditions.IsReady(stack)).To(BeTrue(), "%s: %v", name, stack.Status.Conditions)
 			g.Expect(stack.Status.LastUpdate.Message).NotTo(ContainSubstring("\x1b"))
 		})
 	}
-	for _, name := range []string{"failed-git", "failed-flux"} {
+	for name := range w.inPhases(failed) {
 		w.await(name, func(g Gomega, stack *pulumiv1.Stack) {
 			for _, condition := range []string{meta.ReadyCondition, meta.StalledCondition} {
 				g.Expect(conditions.GetMessage(stack, condition)).To(And(ContainSubstring("error: the bucket is somebody else's"), Not(ContainSubstring("\x1b"))))
@@ -82,9 +88,11 @@ func (w *walk) walkOver() {
 			g.Expect(conditions.Has(stack, meta.ReconcilingCondition)).To(BeFalse())
 		})
 	}
-	w.Eventually(func() bool {
-		return apierrors.IsNotFound(system.Client.Get(w.ctx, keyOf("deleting-git"), &pulumiv1.Stack{}))
-	}).Should(BeTrue())
+	for name := range w.inPhases(deleting) {
+		w.Eventually(func() bool {
+			return apierrors.IsNotFound(system.Client.Get(w.ctx, keyOf(name), &pulumiv1.Stack{}))
+		}).Should(BeTrue(), name)
+	}
 	for name, recorded := range w.recorded {
 		stack := w.stack(name)
 		w.Expect(stack.Status.LastUpdate.Name).To(Equal(recorded), "nothing runs because the controller changed")
@@ -92,9 +100,11 @@ func (w *walk) walkOver() {
 		update := &autov1alpha1.Update{}
 		w.Expect(system.Client.Get(w.ctx, keyOf(recorded), update)).To(Succeed(), "finished Updates stay")
 	}
-	updating := &autov1alpha1.Update{}
-	w.Expect(system.Client.Get(w.ctx, keyOf(w.running), updating)).To(Succeed())
-	w.Expect(updating.WasInterrupted()).To(BeTrue())
+	for _, name := range w.running {
+		stopped := &autov1alpha1.Update{}
+		w.Expect(system.Client.Get(w.ctx, keyOf(name), stopped)).To(Succeed())
+		w.Expect(stopped.WasInterrupted()).To(BeTrue(), name)
+	}
 	program := &pulumiv1.Program{}
 	w.Expect(system.Client.Get(w.ctx, keyOf("app"), program)).To(Succeed())
 	w.Expect(program.Status.Artifact.URL).To(HavePrefix("program://"))
@@ -142,10 +152,7 @@ func (w *walk) walkBack() {
 	w.Expect(system.Client.Get(w.ctx, keyOf("app"), program)).To(Succeed())
 	w.Expect(w.operator.SaveProgram(w.ctx, program)).To(Succeed())
 	w.Expect(program.Status.Conditions).To(BeEmpty())
-	for name, commit := range map[string]string{
-		"ready-git": w.sha, "ready-flux": w.sourceRevision, "ready-program": "1", "initialising-git": w.sha, "initialising-program": "1",
-		"updating-flux": w.sourceRevision, "retrying-program": "1", "failed-git": w.sha, "failed-flux": w.sourceRevision,
-	} {
+	for name, commit := range w.inPhases(ready, initialising, updating, retrying, failed) {
 		w.Expect(operator.IsSynced(w.stack(name), commit)).To(BeTrue(), "the operator runs nothing for %s", name)
 	}
 	for name := range generations {

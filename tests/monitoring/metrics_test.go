@@ -15,7 +15,7 @@ func TestGuideListsEveryMetricThatTheControllerHas(t *testing.T) {
 	g := NewWithT(t)
 	guide, err := os.ReadFile(inRepository("docs", "guides", "monitoring.md"))
 	g.Expect(err).NotTo(HaveOccurred())
-	samples, err := observed.query(t.Context(), `{__name__=~"(stacks|stack|gotk|pulumi)_.+", job="flux-system/stack-controller"}`)
+	samples, err := observed.query(t.Context(), `{__name__=~"(stacks|stack|programs|resource|gotk|pulumi)_.+", job="flux-system/stack-controller"}`)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(samples).NotTo(BeEmpty())
 	for _, one := range samples {

@@ -21,7 +21,8 @@ const (
 
 // Annotations of the objects that belong to a Workspace or an Update.
 const (
-	// InitializedAnnotation is "true" on a workspace pod whose agent was reached.
+	// InitializedAnnotation is "true" on a pod that the Pulumi Kubernetes Operator has prepared. This controller does not set it: the
+	// condition Ready of the Workspace says when operations can run.
 	InitializedAnnotation = "auto.pulumi.com/initialized"
 
 	// RevisionHashAnnotation is on the pod template of a Workspace; a different value replaces the pod.
