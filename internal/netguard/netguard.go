@@ -19,37 +19,37 @@ import (
 // cluster is not for whoever wrote the name.
 var ErrRefused = errors.New("the host has a loopback, link-local, multicast or metadata address, which the controller does not connect to")
 
-// control refuses a connection to an address that check refuses. It is for net.Dialer.Control, which is called for each address that a
+// Control refuses a connection to an address that Check refuses. It is for net.Dialer.Control, which is called for each address that a
 // name was resolved to.
-func control(_, address string, _ syscall.RawConn) error {
+func Control(_, address string, _ syscall.RawConn) error {
 	parsed, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return fmt.Errorf("%w: not an address", ErrRefused)
 	}
-	return check(parsed.Addr())
+	return Check(parsed.Addr())
 }
 
-// CheckHost refuses a host that is an address, in any form that a dialer takes for one, and that check refuses. Names are for a Dialer: it
+// CheckHost refuses a host that is an address, in any form that a dialer takes for one, and that Check refuses. Names are for Control: it
 // is meant for hosts that a proxy connects to.
 func CheckHost(host string) error {
 	address, err := netip.ParseAddr(host)
 	if err != nil {
 		return nil
 	}
-	return check(address)
+	return Check(address)
 }
 
-// Dialer is the dialer, which refuses connections to the addresses that check refuses unless local addresses are allowed.
+// Dialer is the dialer with Control, unless local addresses are allowed.
 func Dialer(dialer net.Dialer, allowLocal bool) *net.Dialer {
 	if !allowLocal {
-		dialer.Control = control
+		dialer.Control = Control
 	}
 	return &dialer
 }
 
-// check returns ErrRefused for what is not the address of another machine: loopback, link-local, multicast, unspecified and broadcast
+// Check returns ErrRefused for what is not the address of another machine: loopback, link-local, multicast, unspecified and broadcast
 // addresses, and metadata services, also where an IPv6 address has one of these in it.
-func check(address netip.Addr) error {
+func Check(address netip.Addr) error {
 	address = address.WithZone("").Unmap()
 	if !address.IsValid() || address.IsLoopback() || address.IsUnspecified() || address.IsMulticast() || address.IsLinkLocalUnicast() {
 		return ErrRefused
@@ -62,7 +62,7 @@ func check(address netip.Addr) error {
 	for _, form := range embedding {
 		if form.prefix.Contains(address) {
 			bytes := address.As16()
-			return check(netip.AddrFrom4([4]byte(bytes[form.at : form.at+4])))
+			return Check(netip.AddrFrom4([4]byte(bytes[form.at : form.at+4])))
 		}
 	}
 	return nil

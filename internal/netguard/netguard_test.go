@@ -1,4 +1,4 @@
-package netguard
+package netguard_test
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/netguard"
 )
 
 func TestAddressesOfThisMachineAndOfCloudsAreRefused(t *testing.T) {
@@ -18,12 +20,12 @@ func TestAddressesOfThisMachineAndOfCloudsAreRefused(t *testing.T) {
 		"::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::169.254.169.254", "2002:7f00:1::", "2002:a9fe:a9fe::1",
 	} {
 		g := NewWithT(t)
-		g.Expect(check(netip.MustParseAddr(address))).To(MatchError(ErrRefused), address)
-		g.Expect(CheckHost(address)).To(MatchError(ErrRefused), address)
-		g.Expect(control("tcp", net.JoinHostPort(address, "443"), nil)).To(MatchError(ErrRefused), address)
+		g.Expect(netguard.Check(netip.MustParseAddr(address))).To(MatchError(netguard.ErrRefused), address)
+		g.Expect(netguard.CheckHost(address)).To(MatchError(netguard.ErrRefused), address)
+		g.Expect(netguard.Control("tcp", net.JoinHostPort(address, "443"), nil)).To(MatchError(netguard.ErrRefused), address)
 	}
-	NewWithT(t).Expect(check(netip.Addr{})).NotTo(Succeed())
-	NewWithT(t).Expect(control("tcp", "no address", nil)).NotTo(Succeed())
+	NewWithT(t).Expect(netguard.Check(netip.Addr{})).NotTo(Succeed())
+	NewWithT(t).Expect(netguard.Control("tcp", "no address", nil)).NotTo(Succeed())
 }
 
 func TestAddressesOfOtherMachinesAreAllowed(t *testing.T) {
@@ -31,10 +33,10 @@ func TestAddressesOfOtherMachinesAreAllowed(t *testing.T) {
 		"140.82.121.4", "10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "2606:50c0::1", "fd12::1", "64:ff9b::8c52:7904", "::ffff:10.0.0.1",
 	} {
 		g := NewWithT(t)
-		g.Expect(check(netip.MustParseAddr(address))).To(Succeed(), address)
-		g.Expect(control("tcp", net.JoinHostPort(address, "22"), nil)).To(Succeed(), address)
+		g.Expect(netguard.Check(netip.MustParseAddr(address))).To(Succeed(), address)
+		g.Expect(netguard.Control("tcp", net.JoinHostPort(address, "22"), nil)).To(Succeed(), address)
 	}
-	NewWithT(t).Expect(CheckHost("git.example.com")).To(Succeed())
+	NewWithT(t).Expect(netguard.CheckHost("git.example.com")).To(Succeed())
 }
 
 // A name, and the forms of an address that a resolver accepts, count by what they are resolved to.
@@ -47,14 +49,14 @@ func TestConnectionIsRefusedAfterTheNameWasResolved(t *testing.T) {
 	dial := func(host string, allowed bool) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		conn, err := Dialer(net.Dialer{}, allowed).DialContext(ctx, "tcp", net.JoinHostPort(host, port))
+		conn, err := netguard.Dialer(net.Dialer{}, allowed).DialContext(ctx, "tcp", net.JoinHostPort(host, port))
 		if err == nil {
 			_ = conn.Close()
 		}
 		return err
 	}
 	for _, host := range []string{"localhost", "127.0.0.1", "0.0.0.0", ""} {
-		g.Expect(dial(host, false)).To(MatchError(ErrRefused), host)
+		g.Expect(dial(host, false)).To(MatchError(netguard.ErrRefused), host)
 	}
 	g.Expect(dial("localhost", true)).To(Succeed())
 }

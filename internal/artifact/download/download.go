@@ -95,9 +95,11 @@ type Downloader struct {
 func New(options Options) *Downloader {
 	options.Window = cmp.Or(options.Window, throughput.Window)
 	d := &Downloader{options: options, host: os.Getenv(hostOverrideVariable)}
+	dialer := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, Control: refuseLinkLocal}
 	// Where the host is replaced, it is the operator of the controller who chose it.
-	allowLocal := !options.Untrusted || d.host != ""
-	dialer := netguard.Dialer(net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, Control: refuseLinkLocal}, allowLocal)
+	if options.Untrusted && d.host == "" {
+		dialer.Control = netguard.Control
+	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DialContext = dialer.DialContext
 	transport.DisableCompression = true // the digest is that of what is served
