@@ -45,13 +45,13 @@ func TestFetchErrorTellsWhatToDo(t *testing.T) {
 		{name: "there no longer", answer: status(410), kind: artifact.NotFound, message: "410 Gone", requests: 1},
 		{name: "forbidden", answer: status(403), kind: artifact.Unavailable, message: "403 Forbidden", requests: 1},
 		{name: "no content", answer: status(204), kind: artifact.Unavailable, message: "204 No Content", requests: 1},
-		{name: "server error", answer: status(503), kind: artifact.Unavailable, message: "the server answers 503 Service Unavailable", requests: 3},
+		{name: "server error", answer: status(503), kind: artifact.Unavailable, message: "an error of its own (5xx)", requests: 3},
 		{name: "redirected", answer: func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/again", http.StatusFound)
 		}, kind: artifact.Unavailable, message: "redirected, which is refused", requests: 1},
 		{name: "redirected to another scheme", answer: func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "file:///etc/passwd", http.StatusFound)
-		}, kind: artifact.Unavailable, message: "redirected to another host, which is refused", requests: 1},
+		}, kind: artifact.Unavailable, message: "unsupported protocol scheme", requests: 3},
 		{name: "nobody listens", change: func(ref *artifact.Reference) { ref.URL = "http://127.0.0.1:1/a.tar.gz" },
 			kind: artifact.Unavailable, message: "connection refused"},
 		{name: "wrong digest", change: func(ref *artifact.Reference) { ref.Digest = digest.FromString("other").String() },

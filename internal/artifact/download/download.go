@@ -1,32 +1,43 @@
-// Package download fetches an artifact into a file, for the store of the controller and for agents.
+// Package download fetches an artifact into a file with fluxcd/pkg/http/fetch, as all Flux controllers do, for the store of
+// the controller and for agents. What that package lacks for downloads from addresses that tenants choose, and is made up for
+// here:
 //
-// It bounds what a server that tenants choose can cost: where a connection goes, how much is sent, how slowly, and what an error says.
-// fluxcd/pkg/http/fetch, which Flux controllers use, has the same purpose and the same environment variable. It is not used because none
-// of these bounds can be given to it: it follows redirects to any host, connects to any address, reads on after the limit of the size,
-// waits at least 5 s between tries, and puts the URL with its credentials into errors without a type.
+//   - Its client follows redirects to any host, and connects to any address. Here a request trace refuses redirects, and
+//     addresses of metadata services of clouds or of this machine, before a byte is sent to them.
+//   - It waits at least 5 s between tries. Here it makes none, and the tries are around it.
+//   - Its errors have no types but ErrFileNotFound, and have the URL with its credentials in them. For answers of 500 and
+//     more the status is lost. Here the file that it leaves tells what is too large or has another digest, and messages are
+//     made anew.
+//   - After the limit of the size it reads on to the end of the body, which need not come. Here the size of the file is watched.
+//   - It does not notice a server that sends next to nothing. Here the file has to grow at the minimum throughput.
+//   - There is no option for the client or its transport: root certificates are those of the system, up to 10 MiB of headers
+//     are read, and a body with "Content-Encoding: gzip" is decompressed before its digest is computed.
+//   - It reads the file a second time for the digest.
 package download
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/opencontainers/go-digest"
 	_ "github.com/opencontainers/go-digest/blake3" // one of the algorithms that source-controller may be told to use
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/fluxcd/pkg/http/fetch"
 
 	"github.com/stack-controller/stack-controller/internal/netguard"
 	"github.com/stack-controller/stack-controller/internal/throughput"
@@ -44,9 +55,9 @@ var (
 
 	errRedirect  = errors.New("redirected, which is refused")
 	errOtherHost = errors.New("redirected to another host, which is refused")
-	errTooOften  = errors.New("redirected too often")
 	errLinkLocal = errors.New("the host has a link-local address, which is refused")
 	errNoAnswer  = errors.New("no complete answer from the server")
+	errServer    = errors.New("the server answers with an error of its own (5xx)")
 )
 
 // hostOverrideVariable is the environment variable that every Flux controller knows for runs outside of a cluster: it replaces host and
@@ -56,10 +67,8 @@ const hostOverrideVariable = "SOURCE_CONTROLLER_LOCALHOST"
 const (
 	// firstWait is the time before the second try; each further wait is three times as long.
 	firstWait = 200 * time.Millisecond
-	// maxRedirects is how many redirects are followed where they are allowed.
-	maxRedirects = 10
-	// maxHeaderBytes bounds the headers of an answer in bytes.
-	maxHeaderBytes = 256 << 10
+	// watchInterval is how often the size of a file is compared with the limit while it grows.
+	watchInterval = 250 * time.Millisecond
 	// fileName is the name of the file in its directory.
 	fileName = "artifact"
 )
@@ -86,65 +95,33 @@ type Options struct {
 // Downloader downloads files. It is safe for concurrent use.
 type Downloader struct {
 	options Options
-	client  *http.Client
-	// host replaces the host of every URL; empty for none.
-	host string
+	fetcher *fetch.ArchiveFetcher
 }
 
-// New makes a Downloader. The environment is read now.
+// New makes a Downloader.
 func New(options Options) *Downloader {
-	options.Window = cmp.Or(options.Window, throughput.Window)
-	d := &Downloader{options: options, host: os.Getenv(hostOverrideVariable)}
-	dialer := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, Control: refuseLinkLocal}
-	// Where the host is replaced, it is the operator of the controller who chose it.
-	if options.Untrusted && d.host == "" {
-		dialer.Control = netguard.Control
+	if options.Window == 0 {
+		options.Window = throughput.Window
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DialContext = dialer.DialContext
-	transport.DisableCompression = true // the digest is that of what is served
-	transport.MaxResponseHeaderBytes = maxHeaderBytes
-	d.client = &http.Client{Transport: transport, CheckRedirect: d.checkRedirect}
-	return d
-}
-
-// refuseLinkLocal is for net.Dialer.Control, which is called for each address that a name was resolved to.
-func refuseLinkLocal(_, address string, _ syscall.RawConn) error {
-	if parsed, err := netip.ParseAddrPort(address); err == nil && parsed.Addr().Unmap().IsLinkLocalUnicast() {
-		return errLinkLocal
-	}
-	return nil
-}
-
-func (d *Downloader) checkRedirect(request *http.Request, via []*http.Request) error {
-	switch {
-	case hostOf(request.URL) != hostOf(via[0].URL):
-		return errOtherHost
-	case !d.options.Redirects:
-		return errRedirect
-	case len(via) >= maxRedirects:
-		return errTooOften
-	}
-	return nil
-}
-
-// hostOf returns host and port.
-func hostOf(u *url.URL) string {
-	ports := map[string]string{"http": "80", "https": "443"}
-	return net.JoinHostPort(strings.ToLower(u.Hostname()), cmp.Or(u.Port(), ports[u.Scheme]))
+	return &Downloader{options: options, fetcher: fetch.New(
+		fetch.WithRetries(0),
+		// One byte more than allowed tells content that goes on from content that ends at the limit.
+		fetch.WithMaxDownloadSize(int(options.MaxSize)+1),
+		fetch.WithHostnameOverwrite(os.Getenv(hostOverrideVariable)),
+		fetch.WithFileName(fileName),
+	)}
 }
 
 // Fetch downloads what the URL has into the directory, which must have no file of the name that is returned, and verifies its
 // digest. The error says nothing of the URL, and nothing of the content. Nothing is left in the directory after it.
 func (d *Downloader) Fetch(ctx context.Context, url string, wanted digest.Digest, dir string) (path string, err error) {
-	path = filepath.Join(dir, fileName)
 	ctx, cancel := context.WithTimeout(ctx, d.options.Timeout)
 	defer cancel()
 	backoff := wait.Backoff{Duration: firstWait, Factor: 3, Jitter: 0.1, Steps: 1 + d.options.Retries}
 	var failure error
 	ended := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
 		var again bool
-		again, failure = d.try(ctx, url, wanted, path)
+		again, failure = d.try(ctx, url, wanted, dir)
 		return !again, nil
 	})
 	switch {
@@ -155,91 +132,205 @@ func (d *Downloader) Fetch(ctx context.Context, url string, wanted digest.Digest
 	case ended != nil:
 		return "", ended
 	}
-	return path, nil
+	return filepath.Join(dir, fileName), nil
 }
 
 // try downloads once, and reports whether another try may help.
-func (d *Downloader) try(ctx context.Context, url string, wanted digest.Digest, path string) (again bool, err error) {
-	var received throughput.Counter
-	ctx, stop := throughput.Require(ctx, d.options.Window, 0, received.Transferred)
+func (d *Downloader) try(ctx context.Context, url string, wanted digest.Digest, dir string) (again bool, err error) {
+	path := filepath.Join(dir, fileName)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer d.watch(ctx, cancel, path)()
+	ctx, stop := throughput.Require(ctx, d.options.Window, 0, func() int64 { return sizeOf(path) })
 	defer stop()
-	response, err := d.get(ctx, url)
+	err = d.fetcher.FetchWithContext(d.guarded(ctx, cancel), url, wanted.String(), dir)
+	again, err = d.classify(ctx, err, path, wanted)
 	if err != nil {
-		return d.explain(ctx, err)
-	}
-	defer response.Body.Close()
-	switch code := response.StatusCode; {
-	case code == http.StatusNotFound || code == http.StatusGone:
-		return false, fmt.Errorf("%w: the server answers %d %s", ErrNotFound, code, http.StatusText(code))
-	case code != http.StatusOK:
-		mayPass := code >= http.StatusInternalServerError || code == http.StatusTooManyRequests
-		return mayPass, fmt.Errorf("the server answers %d %s", code, http.StatusText(code))
-	}
-	digester := wanted.Algorithm().Digester()
-	// One byte more than allowed tells content that goes on from content that ends at the limit.
-	content := io.TeeReader(io.LimitReader(response.Body, d.options.MaxSize+1), io.MultiWriter(digester.Hash(), &received))
-	size, err := save(path, content)
-	switch {
-	case size > d.options.MaxSize:
-		err = fmt.Errorf("%w: more than the limit of %d bytes", ErrTooLarge, d.options.MaxSize)
-	case errors.As(err, new(*fs.PathError)): // of this machine's disk
-	case err != nil:
-		again, err = d.explain(ctx, fmt.Errorf("read the content: %w", err))
-	case digester.Digest() != wanted:
-		d.options.Log.Info("content does not have its digest", "expected", wanted, "computed", digester.Digest())
-		err = fmt.Errorf("%w: expected %s", ErrDigestMismatch, wanted)
-	}
-	if err != nil {
-		if removed := os.RemoveAll(path); removed != nil {
+		if removed := os.Remove(path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
 			return false, errors.Join(err, removed)
 		}
 	}
 	return again, err
 }
 
-func (d *Downloader) get(ctx context.Context, url string) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	if d.host != "" {
-		request.URL.Host, request.Host = d.host, d.host
-	}
-	return d.client.Do(request)
+// watch ends the download once the file is larger than the limit. The function that it returns ends the watch.
+func (d *Downloader) watch(ctx context.Context, cancel context.CancelCauseFunc, path string) (stop func()) {
+	ended := make(chan struct{})
+	ctx, stopWatch := context.WithCancel(ctx)
+	go func() {
+		defer close(ended)
+		wait.UntilWithContext(ctx, func(context.Context) {
+			if d.isTooLarge(path) {
+				cancel(ErrTooLarge)
+			}
+		}, watchInterval)
+	}()
+	return func() { stopWatch(); <-ended }
 }
 
-// save writes the content into a new file.
-func save(path string, content io.Reader) (size int64, err error) {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+func (d *Downloader) isTooLarge(path string) bool { return sizeOf(path) > d.options.MaxSize }
+
+// sizeOf returns the size of a file, 0 when there is none.
+func sizeOf(path string) int64 {
+	info, err := os.Stat(path)
 	if err != nil {
-		return 0, err
+		return 0
 	}
-	size, err = io.Copy(file, content)
-	if closed := file.Close(); err == nil {
-		err = closed
-	}
-	return size, err
+	return info.Size()
 }
 
-// explain makes the message for a connection that failed, and reports whether another try may help.
-func (d *Downloader) explain(ctx context.Context, err error) (again bool, _ error) {
-	if slow, ok := errors.AsType[*throughput.Error](context.Cause(ctx)); ok {
-		return false, slow
-	}
-	if requested, ok := errors.AsType[*url.Error](err); ok {
-		err = requested.Err // without the URL
-	}
-	for _, refusal := range []error{errRedirect, errOtherHost, errTooOften, errLinkLocal, netguard.ErrRefused} {
-		if errors.Is(err, refusal) {
-			return false, refusal // without the address
-		}
-	}
+// classify finds out from an error of the fetcher, and from the file that it left, what happened.
+func (d *Downloader) classify(ctx context.Context, err error, path string, wanted digest.Digest) (again bool, _ error) {
+	var slow *throughput.Error
 	switch {
-	case strings.Contains(err.Error(), "Location header"): // which it quotes
-		return false, errors.New("redirected to an invalid location")
-	case d.options.Untrusted:
-		d.options.Log.Info("no complete answer from the server of an artifact", "problem", fmt.Sprintf("%.500s", err))
-		return true, errNoAnswer
+	case d.isTooLarge(path):
+		return false, fmt.Errorf("%w: more than the limit of %d bytes", ErrTooLarge, d.options.MaxSize)
+	case err == nil:
+		return false, nil
+	case errors.Is(err, fetch.ErrFileNotFound):
+		return false, fmt.Errorf("%w: the server answers 404 Not Found", ErrNotFound)
+	case isRefusal(context.Cause(ctx)), errors.As(context.Cause(ctx), &slow):
+		return false, context.Cause(ctx)
+	case isDiskError(err):
+		return false, err
+	case strings.Contains(err.Error(), "failed to verify archive"):
+		d.logDigest(path, wanted)
+		return false, fmt.Errorf("%w: expected %s", ErrDigestMismatch, wanted)
 	}
-	return true, err
+	again, err = serverError(err)
+	if d.options.Untrusted && again && !errors.Is(err, errServer) {
+		d.options.Log.Info("no complete answer from the server of an artifact", "problem", fmt.Sprintf("%.500s", err))
+		return again, errNoAnswer
+	}
+	return again, err
+}
+
+// isRefusal reports whether the guard has ended the request.
+func isRefusal(cause error) bool {
+	return errors.Is(cause, errRedirect) || errors.Is(cause, errOtherHost) || errors.Is(cause, errLinkLocal) || errors.Is(cause, netguard.ErrRefused)
+}
+
+// logDigest writes which digest the file has.
+func (d *Downloader) logDigest(path string, wanted digest.Digest) {
+	file, err := os.Open(path)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	if computed, err := wanted.Algorithm().FromReader(file); err == nil {
+		d.options.Log.Info("content does not have its digest", "expected", wanted, "computed", computed)
+	}
+}
+
+// answered matches what the fetcher says of an answer below 500.
+var answered = regexp.MustCompile(`\(status: (\d{3})[^()]*\)$`)
+
+// serverError makes the message for a failure of the server or the connection. It keeps no text of the server's.
+func serverError(err error) (again bool, _ error) {
+	var requested *url.Error
+	switch match := answered.FindStringSubmatch(err.Error()); {
+	case match != nil:
+		code, _ := strconv.Atoi(match[1])
+		if code == http.StatusGone {
+			return false, fmt.Errorf("%w: the server answers 410 Gone", ErrNotFound)
+		}
+		return false, fmt.Errorf("the server answers %d %s", code, http.StatusText(code))
+	case errors.As(err, &requested) && strings.Contains(requested.Err.Error(), "Location header"):
+		return false, errors.New("redirected to an invalid location")
+	case errors.As(err, &requested) && strings.Contains(requested.Err.Error(), "stopped after"):
+		return false, errors.New("redirected too often")
+	case errors.As(err, &requested):
+		return true, requested.Err
+	case strings.Contains(err.Error(), "giving up after"):
+		return true, errServer
+	}
+	for cause := errors.Unwrap(err); cause != nil; cause = errors.Unwrap(err) {
+		err = cause
+	}
+	return true, fmt.Errorf("read the content: %w", err)
+}
+
+// isDiskError tells a failure of this machine's disk from one of where the content comes from.
+func isDiskError(err error) bool {
+	var pathError *fs.PathError
+	return errors.As(err, &pathError)
+}
+
+// guard watches the connections of one request.
+type guard struct {
+	cancel    context.CancelCauseFunc
+	redirects bool
+	check     func(netip.Addr) error
+
+	mu       sync.Mutex
+	host     string // of the first connection, with its port
+	answered bool
+	refused  bool
+}
+
+// guarded returns a context for one request that is cancelled when a redirect leads where none may lead, or a host has an address that is
+// refused. A connection that the client gets all the same is closed before the request is written to it. Behind a proxy the hosts cannot be
+// told apart; the proxy decides then.
+func (d *Downloader) guarded(ctx context.Context, cancel context.CancelCauseFunc) context.Context {
+	g := &guard{cancel: cancel, redirects: d.options.Redirects, check: checkLinkLocal}
+	// Where the host is replaced, it is the operator of the controller who chose it.
+	if d.options.Untrusted && os.Getenv(hostOverrideVariable) == "" {
+		g.check = netguard.Check
+	}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: g.getConn, ConnectStart: g.connectStart, GotConn: g.gotConn, GotFirstResponseByte: g.gotAnswer,
+	})
+}
+
+func checkLinkLocal(address netip.Addr) error {
+	if address.Unmap().IsLinkLocalUnicast() {
+		return errLinkLocal
+	}
+	return nil
+}
+
+// getConn is called for the request, once more when a connection that was used before turns out to be closed, and after each redirect.
+func (g *guard) getConn(host string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.host == "":
+		g.host = host
+	case host != g.host:
+		g.refuse(errOtherHost)
+	case g.answered && !g.redirects:
+		g.refuse(errRedirect)
+	}
+}
+
+func (g *guard) connectStart(_, address string) {
+	parsed, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return
+	}
+	if err := g.check(parsed.Addr()); err != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.refuse(err)
+	}
+}
+
+func (g *guard) gotConn(got httptrace.GotConnInfo) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.refused {
+		_ = got.Conn.Close() // The request fails either way.
+	}
+}
+
+func (g *guard) gotAnswer() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.answered = true
+}
+
+// refuse ends the request. The lock is held.
+func (g *guard) refuse(why error) {
+	g.refused = true
+	g.cancel(why)
 }
