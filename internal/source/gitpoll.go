@@ -51,6 +51,7 @@ type poll struct {
 
 	state pollState
 	due   time.Time // while it is timed
+	index int       // in the heap, while it is timed
 	// waitsIn has the namespaces that it waits for a slot of, while it is ready; holder is the one whose slot it has, while it runs.
 	waitsIn []string
 	holder  string
@@ -115,8 +116,14 @@ func (g *Git) begin() (begun []*poll, wait time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.clock.Now()
-	for len(g.queue.timed) > 0 && !g.queue.timed[0].due.After(now) {
-		g.queue.now(g.queue.timed[0], false)
+	for _, p := range g.queue.expire(now) {
+		if p.answer.final && !p.unlessSame {
+			if g.dropIdle(p, now); len(p.subscriptions) > 0 {
+				g.plan(p, now)
+			}
+			continue
+		}
+		g.queue.now(p, false)
 	}
 	begun = g.queue.begin(g.concurrent, min(maxPerHost, g.concurrent))
 	for _, p := range begun {
@@ -181,14 +188,18 @@ func (g *Git) finish(p *poll, result pollResult) {
 	if len(p.subscriptions) == 0 {
 		return
 	}
+	now := g.clock.Now()
 	p.remoteKey = result.remoteKey
 	if !result.unchanged {
-		g.record(p, result, g.clock.Now())
+		g.record(p, result, now)
 	}
-	if p.again && !p.answer.isLimited() {
+	g.dropIdle(p, now)
+	switch {
+	case len(p.subscriptions) == 0:
+	case p.again && !p.answer.isLimited():
 		g.queue.now(p, true)
-	} else {
-		g.plan(p)
+	default:
+		g.plan(p, now)
 	}
 }
 
@@ -216,9 +227,11 @@ func (g *Git) record(p *poll, result pollResult, now time.Time) {
 	}
 }
 
-// plan sets the time of the next round, counted from the last one that asked the server. After a final answer there is none.
-func (g *Git) plan(p *poll) {
+// plan sets the time of the next round, counted from the last one that asked the server.
+func (g *Git) plan(p *poll, now time.Time) {
 	if p.answer.final {
+		// Only to see whether anybody is still interested.
+		g.queue.at(p, now.Add(idleGrace))
 		return
 	}
 	p.interval = 0

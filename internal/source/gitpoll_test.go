@@ -224,7 +224,7 @@ func TestPartOfAHashIsPolledOnce(t *testing.T) {
 	d.pollAll()
 	d.Expect(d.questions()).To(Equal(1))
 	d.pass(3 * time.Hour)
-	d.Expect(d.questions()).To(BeZero())
+	d.Expect(d.polls).To(BeEmpty(), "it is forgotten like any other")
 }
 
 func TestPollEndsWithItsLastSubscription(t *testing.T) {
@@ -250,6 +250,23 @@ func TestPollEndsWithItsLastSubscription(t *testing.T) {
 	d.Expect(d.readers).To(BeEmpty())
 	d.Expect(d.queue.running).To(BeEmpty())
 	d.Expect(d.queue.total).To(BeZero())
+}
+
+func TestSubscriberThatIsSilentIsAskedAndThenForgotten(t *testing.T) {
+	d := newDriver(t, GitOptions{})
+	for _, name := range []string{"alive", "gone"} {
+		_, _ = d.resolve(name)
+	}
+	d.pass(59 * time.Minute)
+	d.Expect(d.notified()).To(HaveLen(2), "of the first answer")
+	d.pass(2 * time.Minute)
+	d.Expect(d.notified()).To(Equal([]string{"alive", "gone"}))
+	d.commit(queryOf("alive", branch("main")))
+	d.pass(20 * time.Minute)
+	d.Expect(d.notified()).To(BeEmpty())
+	d.Expect(d.subscriptions).To(HaveLen(1))
+	d.pass(2 * time.Hour)
+	d.Expect(d.polls).To(BeEmpty())
 }
 
 func TestNamespacesShareOnlyWhatEverybodyMayRead(t *testing.T) {

@@ -1,8 +1,8 @@
 package source
 
 import (
+	"container/heap"
 	"slices"
-	"sort"
 	"time"
 
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
@@ -12,8 +12,7 @@ import (
 // namespaces of their subscriptions: however many repositories one of them has, and however many servers it has that do not answer,
 // the polls of the others go on.
 type pollQueue struct {
-	// timed has the former, the earliest first.
-	timed []*poll
+	timed timedPolls
 	// ready has the polls that wait for a slot by namespace and by server; one that several namespaces subscribe to waits in each of them.
 	ready map[string]map[string][]*poll
 	// turns has the namespaces in ready, the next one first.
@@ -36,8 +35,7 @@ func newPollQueue() pollQueue {
 func (q *pollQueue) at(p *poll, due time.Time) {
 	q.remove(p)
 	p.state, p.due = pollTimed, due
-	later := sort.Search(len(q.timed), func(i int) bool { return q.timed[i].due.After(due) })
-	q.timed = slices.Insert(q.timed, later, p)
+	heap.Push(&q.timed, p)
 }
 
 // now has the poll polled as soon as there is a slot; first puts it before the others that wait for one.
@@ -72,8 +70,7 @@ func (q *pollQueue) waitIn(namespace string, p *poll, first bool) {
 func (q *pollQueue) remove(p *poll) {
 	switch p.state {
 	case pollTimed:
-		at := slices.Index(q.timed, p)
-		q.timed = slices.Delete(q.timed, at, at+1)
+		heap.Remove(&q.timed, p.index)
 	case pollReady:
 		for _, namespace := range p.waitsIn {
 			q.removeFrom(namespace, p)
@@ -95,6 +92,17 @@ func (q *pollQueue) removeFrom(namespace string, p *poll) {
 	delete(q.ready, namespace)
 	turn := slices.Index(q.turns, namespace)
 	q.turns = slices.Delete(q.turns, turn, turn+1)
+}
+
+// expire takes out and returns the polls whose time has come.
+func (q *pollQueue) expire(now time.Time) []*poll {
+	var due []*poll
+	for len(q.timed) > 0 && !q.timed[0].due.After(now) {
+		p := q.timed[0]
+		q.remove(p)
+		due = append(due, p)
+	}
+	return due
 }
 
 // begin returns the polls that have a slot now.
@@ -142,4 +150,31 @@ func (q *pollQueue) count(p *poll, change int) {
 			delete(q.running, of)
 		}
 	}
+}
+
+// timedPolls is a heap, the earliest first.
+type timedPolls []*poll
+
+func (t timedPolls) Len() int           { return len(t) }
+func (t timedPolls) Less(i, j int) bool { return t[i].due.Before(t[j].due) }
+
+func (t timedPolls) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].index, t[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (t *timedPolls) Push(x any) {
+	p := x.(*poll)
+	p.index = len(*t)
+	*t = append(*t, p)
+}
+
+// Pop implements heap.Interface.
+func (t *timedPolls) Pop() any {
+	last := len(*t) - 1
+	p := (*t)[last]
+	(*t)[last] = nil
+	*t = (*t)[:last]
+	return p
 }

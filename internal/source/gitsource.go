@@ -128,7 +128,8 @@ type GitQuery struct {
 }
 
 // Events sends the waiter of a query, as an object that has only its namespace and name, when its answer has changed, or came
-// after it was pending. The channel is never closed.
+// after it was pending. A waiter that has not asked for a long time is sent once, too, to see whether it is still there. The
+// channel is never closed.
 func (s *GitSubscriber) Events() <-chan event.GenericEvent {
 	return s.notices.Events()
 }

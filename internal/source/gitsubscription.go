@@ -11,8 +11,17 @@ import (
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
-// minGitInterval is the shortest time between two polls that nobody asked for.
-const minGitInterval = time.Second
+const (
+	// minGitInterval is the shortest time between two polls that nobody asked for.
+	minGitInterval = time.Second
+
+	// A subscription whose object has not asked for idleIntervals of its own, and for idleTime, is notified, and ended when the object
+	// has not asked idleGrace later. Nobody has to ask often, because events tell what changes; this is for objects that end without
+	// a Forget.
+	idleIntervals = 3
+	idleTime      = time.Hour
+	idleGrace     = 10 * time.Minute
+)
 
 type subscriptionKey struct {
 	subscriber *GitSubscriber
@@ -29,6 +38,8 @@ type subscription struct {
 	needs int64
 	// waits is set while the object was told that its answer is pending.
 	waits bool
+	// seen is when the object asked last, asked is when it was notified because that was long ago.
+	seen, asked time.Time
 }
 
 // subscribe subscribes the waiter to the ref, and returns what is known of it.
@@ -42,6 +53,7 @@ func (g *Git) subscribe(s *GitSubscriber, repo gitRepository, query GitQuery) (a
 		g.subscriptions[key] = sub
 	}
 	sub.interval = max(query.Interval, minGitInterval)
+	sub.seen, sub.asked = g.clock.Now(), time.Time{}
 	requested := query.Token != "" && query.Token != sub.token
 	if key := repo.key("ref", query.Source.Ref); sub.poll == nil || sub.poll.key != key {
 		// What it asked for and did not get yet, it wants to have of the other ref.
@@ -201,6 +213,9 @@ func (g *Git) ReferencesChanged(key references.Key) {
 			p.unlessSame = !p.again || p.unlessSame
 			p.again = true
 		case pollTimed:
+			if p.answer.final && p.answer.problem == nil {
+				continue
+			}
 			p.unlessSame = true
 			due := p.ended.Add(minGitInterval)
 			if now := g.clock.Now(); due.Before(now) {
@@ -208,6 +223,22 @@ func (g *Git) ReferencesChanged(key references.Key) {
 			}
 			g.queue.at(p, due)
 			g.wakeUp()
+		}
+	}
+}
+
+// dropIdle notifies objects that have not asked for long, and ends the subscriptions of those that do not ask then.
+func (g *Git) dropIdle(p *poll, now time.Time) {
+	for sub := range p.subscriptions {
+		idle := now.Sub(sub.seen) > max(idleIntervals*sub.interval, idleTime)
+		switch {
+		case !idle:
+		case sub.asked.IsZero():
+			sub.asked = now
+			sub.notify()
+		case now.Sub(sub.asked) > idleGrace:
+			g.leave(sub)
+			delete(g.subscriptions, sub.key)
 		}
 	}
 }

@@ -195,7 +195,6 @@ func (r *Reconciler) complete(ctx context.Context, before, update *autov1alpha1.
 	if err := patch.Status(ctx, r, before, update); err != nil {
 		return ctrl.Result{}, err
 	}
-	r.Git.Forget(ctrlclient.ObjectKeyFromObject(update))
 	r.Metrics.Ended(update, tookOf(operation))
 	if warnings := operation.GetWarnings(); len(warnings) > 0 {
 		r.Event(subjectOf(update), corev1.EventTypeWarning, eventPulumiWarning, strings.Join(warnings, "; "))
