@@ -198,19 +198,6 @@ func TestStackIsDestroyedThoughItsWorkspaceIsGone(t *testing.T) {
 	p.awaitDestroyed()
 }
 
-func TestPreviewStackDestroysWhatItDeployedBefore(t *testing.T) {
-	suite.Long(t, "deletions of which a part is gone")
-	p := begin(t, "deleted-previewing")
-	p.deployed(destroyed)
-	p.Change(func(s *pulumiv1.Stack) { s.Spec.Preview = true })
-	p.Await(func(s *pulumiv1.Stack) bool {
-		return ready("")(s) && s.Status.LastUpdate.Type == autov1alpha1.UpdateTypePreview
-	})
-	p.Expect(p.resources()).To(BeNumerically(">", 0))
-	p.Delete()
-	p.awaitDestroyed()
-}
-
 func TestDeletedStackWaitsForNoDependency(t *testing.T) {
 	suite.Long(t, "deletions of which a part is gone")
 	p := begin(t, "deleted-dependent")

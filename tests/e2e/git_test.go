@@ -164,14 +164,6 @@ func TestStackWaitsForABranchThatDoesNotExistYet(t *testing.T) {
 	p.Await(ready(sha))
 }
 
-func TestRepositoryThatIsMissingIsTold(t *testing.T) {
-	suite.Long(t, "further kinds of git references")
-	p := begin(t, "git-missing")
-	p.enter(p.gitStack(system.Git.URL("git-nowhere")))
-	waiting := p.Await(notReady(pulumiv1.RepositoryNotFoundReason))
-	p.Expect(statuscheck.Message(waiting)).To(ContainSubstring("git-nowhere"))
-}
-
 func TestGitStackIsDestroyedThoughItsRepositoryIsGone(t *testing.T) {
 	suite.Long(t, "further kinds of git references")
 	p := begin(t, "git-gone")

@@ -44,14 +44,6 @@ func TestDeletedStackDestroysItsResourcesThoughItsSourceIsGone(t *testing.T) {
 	p.awaitDestroyed()
 }
 
-func TestDeletedStackLeavesItsResourcesUnlessAskedToDestroyThem(t *testing.T) {
-	suite.Long(t, "further options of a Stack")
-	p := begin(t, "left")
-	p.deployed()
-	p.Delete()
-	p.awaitReleased()
-}
-
 func TestRequestsRunAnUpdateEach(t *testing.T) {
 	suite.Long(t, "further options of a Stack")
 	p := begin(t, "requested")
@@ -89,17 +81,6 @@ func TestPreviewStackDeploysNothing(t *testing.T) {
 	p.Expect(p.resources()).To(BeZero())
 	p.Delete()
 	p.AwaitGone()
-}
-
-func TestOptionsReachPulumi(t *testing.T) {
-	suite.Long(t, "further options of a Stack")
-	p := begin(t, "optioned")
-	const urn = "urn:pulumi:dev::optioned::pulumi:pulumi:Stack::optioned-dev"
-	p.deployed(func(s *pulumiv1.Stack) {
-		s.Spec.Refresh, s.Spec.Targets, s.Spec.TargetDependents = true, []string{urn}, true
-	})
-	p.Expect(p.calls(p.Name)).To(ContainElement(And(
-		ContainSubstring(" up "), ContainSubstring("--refresh"), ContainSubstring(urn), ContainSubstring("--target-dependents"))))
 }
 
 func TestHistoryIsLimited(t *testing.T) {

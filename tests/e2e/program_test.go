@@ -104,16 +104,6 @@ func TestStackRunsItsProgramAndFollowsItsEdits(t *testing.T) {
 	}
 }
 
-func TestProgramThatIsWrittenAfterItsStackIsRun(t *testing.T) {
-	suite.Long(t, "further states of a Program")
-	p := begin(t, "inline-later")
-	p.enter(p.programStack())
-	stack := p.Await(notReady(pulumiv1.SourceNotFoundReason))
-	p.Expect(statuscheck.Message(stack)).To(ContainSubstring("Program inline-later/inline-later does not exist"))
-	p.editProgram("{outputs: {x: 1}}")
-	p.awaitApplied()
-}
-
 func TestInvalidProgramIsToldByProgramAndStackAndHeals(t *testing.T) {
 	suite.Long(t, "further states of a Program")
 	p := begin(t, "inline-broken")
@@ -171,6 +161,7 @@ func TestProgramOfTheSameNameElsewhereIsNotUsed(t *testing.T) {
 	p.enter(p.programStack())
 	stack := p.Await(notReady(pulumiv1.SourceNotFoundReason))
 	p.Expect(stack.Status.LastUpdate).To(BeNil())
+	p.Expect(statuscheck.Message(stack)).To(ContainSubstring("Program inline-own/inline-own does not exist"))
 	p.editProgram("{outputs: {x: own}}")
 	p.Expect(scene.Output(p.awaitApplied(), "x")).To(Equal(`"own"`))
 }
