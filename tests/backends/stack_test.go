@@ -1,7 +1,9 @@
 package backends_test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,8 +12,11 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/objectstore"
+	"github.com/stack-controller/stack-controller/tests/postgres"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
@@ -133,4 +138,182 @@ func (a *app) resources() int {
 		}
 	}
 	return 0
+}
+
+// killed shows what becomes of a stack whose pulumi is killed: in the middle of an update of a resource, it heals by itself; in the middle of
+// a creation, it says how it is mended, and that works at once.
+func (b backend) killed(t *testing.T, name string) {
+	t.Helper()
+	a := deploy(t, name, b.url, b.env)
+	journal := filepath.Join(t.TempDir(), "journal")
+	noted := func() string {
+		content, _ := os.ReadFile(journal)
+		return string(content)
+	}
+	// The resources note what is done to them, and take so many seconds each.
+	push := func(value string, seconds ...int) {
+		lines := []string{"resources:"}
+		for i, seconds := range seconds {
+			lines = append(lines, fmt.Sprintf("  slow%d:\n    type: test:index:Sleep\n    properties: {journal: %q, seconds: %d}\n    options: {version: 0.1.0}",
+				i, journal, seconds))
+		}
+		a.push(program(name, value, lines...))
+	}
+	a.Await(scene.Showing("1"))
+	a.InstallProvider(name)
+	push("2", 0)
+	a.Await(scene.Showing("2"))
+	a.Expect(noted()).To(Equal("create start\ncreate end\n"))
+
+	push("3", 8)
+	a.Eventually(noted).Should(HaveSuffix("update start\n"))
+	a.KillPulumi()
+	stack := a.Await(scene.Showing("3"))
+	a.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+	a.Expect(noted()).To(HavePrefix("create start\ncreate end\nupdate start\n"))
+	a.Expect(noted()).To(HaveSuffix("update start\nupdate end\n"))
+	a.Expect(strings.Count(noted(), "create start")).To(Equal(1))
+
+	push("4", 8, 1000)
+	a.Eventually(noted).Should(HaveSuffix("create start\n"))
+	a.KillPulumi()
+	a.Await(failing("could create it twice"))
+	push("5", 8, 0)
+	a.pulumi("refresh", "--stack=dev", "--yes", "--skip-preview", "--clear-pending-creates")
+	a.Await(scene.Showing("5"))
+	a.Expect(strings.Count(noted(), "create start")).To(Equal(3), noted())
+	a.Expect(a.resources()).To(Equal(4), "the stack, its provider and two resources")
+}
+
+// It runs before the parallel tests, which stop the servers.
+func TestKilledUpdateHealsWithItsLock(t *testing.T) {
+	for name, start := range map[string]func(*testing.T, string) backend{"file": inDirectory, "s3": inObjectStore, "postgres": inDatabase} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			start(t, "killed").killed(t, "killed-"+name)
+		})
+	}
+}
+
+// backend is a real one.
+type backend struct {
+	url string
+	env variables
+	// wrong are credentials that it refuses; nil when it has none.
+	wrong variables
+	// says is part of what is told about them.
+	says string
+	// stop and resume end it and start it again; nil when that is not possible. Then connections are refused.
+	stop   func() error
+	resume func(context.Context) error
+}
+
+func inDirectory(*testing.T, string) backend { return backend{url: system.BackendURL} }
+
+// inObjectStore is a bucket of the name.
+func inObjectStore(t *testing.T, bucket string) backend {
+	NewWithT(t).Expect(store.CreateBucket(t.Context(), bucket)).To(Succeed())
+	login := func(secretKey string) variables {
+		return variables{"AWS_ACCESS_KEY_ID": objectstore.AccessKey, "AWS_SECRET_ACCESS_KEY": secretKey, "AWS_REGION": objectstore.Region}
+	}
+	return backend{
+		url: "s3://" + bucket + "?endpoint=http://" + store.Address + "&disableSSL=true&s3ForcePathStyle=true",
+		env: login(store.SecretKey), wrong: login(credentialCanary), says: "SignatureDoesNotMatch",
+		stop: store.Stop, resume: store.Resume,
+	}
+}
+
+// inDatabase is a table of the name, or the one by default. The URL is without a password, which would be for all to read there.
+func inDatabase(t *testing.T, table string) backend {
+	needDatabase(t)
+	option := ""
+	if table != "" {
+		option = "&table=" + table
+	}
+	return backend{
+		url: "postgres://" + postgres.User + "@" + database.Address + "/" + postgres.Database + "?sslmode=disable" + option,
+		env: variables{"PGPASSWORD": database.Password}, wrong: variables{"PGPASSWORD": credentialCanary}, says: "password authentication failed",
+		stop: database.Stop, resume: database.Resume,
+	}
+}
+
+// live takes a Stack through its whole life with the backend.
+func (b backend) live(t *testing.T, name string) {
+	t.Helper()
+	t.Parallel()
+	env := b.env
+	if b.wrong != nil {
+		env = b.wrong
+	}
+	a := deploy(t, name, b.url, env)
+	if b.wrong != nil {
+		a.awaitFailure(b.says, autov1alpha1.InvalidAccessTokenReason)
+		a.login(b.env)
+	}
+	stack := a.Await(scene.Showing("1"))
+	a.Expect(scene.Output(stack, "hidden")).To(Equal(`"[secret]"`))
+	a.Expect(a.resources()).To(Equal(1))
+	a.commit("2")
+	if b.stop != nil {
+		// It says that the backend is away, and goes on by itself when it is back.
+		a.Succeed(b.stop())
+		a.push(program(name, "3"))
+		a.Await(failing("connection refused"))
+		a.Succeed(b.resume(t.Context()))
+		a.Await(scene.Showing("3"))
+	}
+	a.remove()
+	a.Expect(a.resources()).To(BeZero())
+}
+
+func TestStackLivesInDirectory(t *testing.T) { inDirectory(t, "").live(t, "file") }
+
+func TestStackLivesInObjectStore(t *testing.T) { inObjectStore(t, "state").live(t, "s3") }
+
+func TestStackLivesInDatabase(t *testing.T) { inDatabase(t, "").live(t, "postgres") }
+
+func needDatabase(t *testing.T) {
+	t.Helper()
+	if database == nil {
+		t.Skip(postgres.ErrMissing)
+	}
+}
+
+func TestSecretsAreEncryptedByKeyManagementService(t *testing.T) {
+	t.Parallel()
+	login := func(token string) variables { return variables{"VAULT_ADDR": keys.Address, "VAULT_TOKEN": token} }
+	a := deploy(t, "vault-keys", system.BackendURL, login(credentialCanary), func(s *pulumiv1.Stack) {
+		s.Spec.SecretsProvider = "hashivault://pulumi"
+		delete(s.Spec.EnvRefs, "PULUMI_CONFIG_PASSPHRASE")
+	})
+	a.awaitFailure("permission denied", autov1alpha1.SecretsProviderFailedReason)
+	a.login(login(vaultToken))
+	stack := a.Await(scene.Showing("1"))
+	a.Expect(scene.Output(stack, "hidden")).To(Equal(`"[secret]"`))
+	a.Expect(a.State(a.Scene.Name, "dev")).To(And(
+		ContainSubstring("hashivault://pulumi"), ContainSubstring("encryptedkey"), Not(ContainSubstring(configCanary))))
+	a.commit("2")
+	a.remove()
+}
+
+// Without a pod the file has to be where the controller runs.
+func TestPassphraseComesFromFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "passphrase")
+	a := deploy(t, "passphrase-file", system.BackendURL, nil, func(s *pulumiv1.Stack) {
+		delete(s.Spec.EnvRefs, "PULUMI_CONFIG_PASSPHRASE")
+		s.Spec.SecretsProvider = "passphrase"
+		s.Spec.EnvRefs["PULUMI_CONFIG_PASSPHRASE_FILE"] = pulumiv1.ResourceRef{
+			Type: pulumiv1.ResourceRefLiteral, LiteralRef: &pulumiv1.LiteralRef{Value: file},
+		}
+	})
+	a.awaitFailure("read the passphrase file", autov1alpha1.SecretsProviderFailedReason)
+	a.Expect(os.WriteFile(file, []byte(credentialCanary+"\n"), 0o600)).To(Succeed())
+	a.Request()
+	a.Await(scene.Showing("1"))
+	a.Expect(a.State(a.Scene.Name, "dev")).To(And(ContainSubstring(`"salt"`), Not(ContainSubstring(configCanary))))
+
+	a.Expect(os.WriteFile(file, []byte("another one"), 0o600)).To(Succeed())
+	a.push(program(a.Scene.Name, "2"))
+	a.awaitFailure("incorrect passphrase", autov1alpha1.SecretsProviderFailedReason)
 }

@@ -6,8 +6,16 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
+	"strconv"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/measure"
 	"github.com/stack-controller/stack-controller/tests/stage"
@@ -153,4 +161,141 @@ func (m *measurements) print(out io.Writer, title string) {
 	t.Flush()
 	fmt.Fprintf(out, "ratio of the medians: %.2f; calls of the pulumi CLI per update: %.1f; runs: %d\n",
 		m.ratio(), float64(m.calls)/float64(len(m.rollout)), len(m.rollout))
+}
+
+const (
+	// maxDriftRatio is that of the time that many Stacks take to be checked for drift, all at once, to the processor time of as many bare
+	// previews of a refresh, divided by the number of processors. Such a preview is short, so the share of all else is larger.
+	maxDriftRatio = 2
+	// hourlyStacks is for how many Stacks the table says what hourly checks cost.
+	hourlyStacks = 1000
+)
+
+// benchDrift measures how long it takes to check many Stacks for drift, and what one check costs.
+func benchDrift(ctx context.Context, s settings, limits *measure.Limits, system *stage.Stage, bare *stage.Bare, namespace string, names []string, out io.Writer) error {
+	var one, all measure.Samples
+	for run := range min(s.runs, manyRuns) + 1 {
+		cpu, err := bare.LookForDrift(ctx)
+		if err != nil {
+			return err
+		}
+		took, err := checkAll(ctx, system, namespace, names, "run-"+strconv.Itoa(run))
+		if err != nil {
+			return err
+		}
+		if run > 0 { // the first one warms up
+			one, all = append(one, cpu), append(all, took)
+		}
+	}
+	ideal := time.Duration(len(names)) * one.Median() / time.Duration(runtime.NumCPU())
+	ratio := all.Median().Seconds() / ideal.Seconds()
+	each := all.Median() * time.Duration(runtime.NumCPU()) / time.Duration(len(names))
+	t := measure.NewTable(out, fmt.Sprintf("%d Stacks, checked for drift at once, workspaces as processes", len(names)), "median", "min", "max")
+	t.Row("processor time of a bare pulumi refresh --preview-only", one)
+	t.Row("request → last Stack checked", all)
+	t.Flush()
+	fmt.Fprintf(out, "at most %s of processor time for each check; %d Stacks, once per hour: %.0f %% of one processor; ratio: %.2f\n",
+		measure.Seconds(each), hourlyStacks, 100*hourlyStacks*each.Hours(), ratio)
+	limits.Check(fmt.Sprintf("checking %d Stacks for drift, beside the processor time of bare previews", len(names)), ratio, maxDriftRatio)
+	return nil
+}
+
+// checkAll asks for a check of all the Stacks, and returns how long it took until all were checked.
+func checkAll(ctx context.Context, system *stage.Stage, namespace string, names []string, token string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, fleetPatience)
+	defer cancel()
+	change := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}},"spec":{"drift":{"interval":"24h"}}}`, pulumiv1.DriftCheckAnnotation, token)
+	start := time.Now()
+	for _, name := range names {
+		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		if err := system.Client.Patch(ctx, stack, client.RawPatch(types.MergePatchType, change)); err != nil {
+			return 0, fmt.Errorf("ask for a check of Stack %s: %w", name, err)
+		}
+	}
+	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		var stacks pulumiv1.StackList
+		if err := system.Client.List(ctx, &stacks, client.InNamespace(namespace)); err != nil {
+			return false, err
+		}
+		checked := 0
+		for i := range stacks.Items {
+			if drift := stacks.Items[i].Status.Drift; drift != nil && drift.LastHandledCheckAt == token {
+				checked++
+			}
+		}
+		return checked == len(names), nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("wait until all Stacks are checked for drift: %w", err)
+	}
+	return time.Since(start), nil
+}
+
+const (
+	// fleetPatience bounds a commit that all Stacks follow, and their first deployment.
+	fleetPatience = 5 * time.Minute
+	// maxFleetRatio is that of the time that many Stacks take with one commit to the processor time of as many bare updates, divided by
+	// the number of processors. A fifth of a bare update is the API server's share, on the same processors.
+	maxFleetRatio = 1.6
+)
+
+// benchFleet measures many Stacks that follow one commit, more than may run at the same time, beside bare updates.
+func benchFleet(ctx context.Context, s settings, limits *measure.Limits, system *stage.Stage, bare *stage.Bare, out io.Writer) error {
+	app, names, err := deployFleet(ctx, system, s.fleet)
+	if err != nil {
+		return err
+	}
+	var one, all measure.Samples
+	for run := range min(s.runs, manyRuns) + 1 {
+		files := program(fmt.Sprintf("fleet-%d", run))
+		_, cpu, err := bare.Measure(ctx, files)
+		if err != nil {
+			return err
+		}
+		limited, cancel := context.WithTimeout(ctx, fleetPatience)
+		rollouts, err := system.Rollouts(limited, app, files, names...)
+		cancel()
+		if err != nil {
+			return err
+		}
+		if run == 0 {
+			continue // the first one warms up
+		}
+		var last time.Duration
+		for _, rollout := range rollouts {
+			last = max(last, rollout.Duration())
+		}
+		one, all = append(one, cpu), append(all, last)
+	}
+	ideal := time.Duration(s.fleet) * one.Median() / time.Duration(runtime.NumCPU())
+	ratio := all.Median().Seconds() / ideal.Seconds()
+	t := measure.NewTable(out, fmt.Sprintf("%d Stacks, one commit, workspaces as processes", s.fleet), "median", "min", "max")
+	t.Row("processor time of a bare pulumi up", one)
+	t.Row("new artifact → last Stack succeeded", all)
+	t.Flush()
+	fmt.Fprintf(out, "%d × the processor time of a bare update on %d processors: %s; ratio to it: %.2f\n", s.fleet, runtime.NumCPU(), measure.Seconds(ideal), ratio)
+	limits.Check(fmt.Sprintf("%d Stacks as processes, one commit, beside the processor time of bare updates", s.fleet), ratio, maxFleetRatio)
+	return benchDrift(ctx, s, limits, system, bare, app.Namespace, names, out)
+}
+
+// deployFleet creates Stacks that follow one GitRepository, and waits until all are ready.
+func deployFleet(ctx context.Context, system *stage.Stage, count int) (app *stage.App, names []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, fleetPatience)
+	defer cancel()
+	app, stack, err := system.Provide(ctx, "fleet", program("first"))
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range count {
+		names = append(names, fmt.Sprintf("fleet-%d", i))
+		if err := system.Client.Create(ctx, named(stack, names[i])); err != nil {
+			return nil, nil, fmt.Errorf("create Stack %s: %w", names[i], err)
+		}
+	}
+	for _, name := range names {
+		if _, err := system.WaitReady(ctx, &stage.App{Namespace: app.Namespace, Name: name, Repository: app.Repository}); err != nil {
+			return nil, nil, err
+		}
+	}
+	return app, names, nil
 }

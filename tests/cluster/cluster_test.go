@@ -1,22 +1,37 @@
 package cluster_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-
-	"github.com/stack-controller/stack-controller/tests/suite"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	"github.com/stack-controller/stack-controller/tests/cluster"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/images"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 func TestPodRunsOnlyWithAnImageThatWasLoaded(t *testing.T) {
@@ -143,4 +158,97 @@ func newService(g *WithT, t *testing.T, namespace, name string, port, target int
 	}
 	_, err := clients.CoreV1().Services(namespace).Create(t.Context(), service, metav1.CreateOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
+}
+
+func TestFluxServesArtifactsToItsOwnNamespaceOnly(t *testing.T) {
+	suite.Long(t, "needs a node")
+	g := NewWithT(t)
+	image, err := images.SourceController(t.Context(), nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(shared.InstallFlux(t.Context(), image)).To(Succeed())
+	g.Expect(shared.EnforceNetworkPolicies(t.Context())).To(Succeed())
+	outside := newNamespace(g, t, nil)
+
+	git, err := gitserver.Start(t.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(git.Stop)
+	listener, err := shared.Listen("tcp", net.JoinHostPort(shared.NodeAddress, "0"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(git.Publish(listener)).To(Succeed())
+	repository, sha, err := git.Create("demo", gitserver.Files{"Pulumi.yaml": "name: demo\n"})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	source := cloned(g, t, outside, repository)
+	g.Expect(source.Status.Artifact.Revision).To(Equal("main@sha1:" + sha))
+	g.Expect(source.Status.Artifact.URL).To(HavePrefix("http://source-controller.flux-system.svc.cluster.local./"))
+	url := source.Status.Artifact.URL
+	g.Expect(output(g, t, cluster.FluxNamespace, "fetch", "wget -q -O - "+url+" | tar -xzO Pulumi.yaml")).To(Equal("name: demo\n"))
+	g.Expect(output(g, t, outside, "fetch", fetch(url))).To(ContainSubstring(unreachable))
+}
+
+// cloned makes a GitRepository and returns it once it is ready and has its artifact, which come with separate patches.
+func cloned(g *WithT, t *testing.T, namespace string, repository *gitserver.Repository) *sourcev1.GitRepository {
+	scheme := runtime.NewScheme()
+	g.Expect(sourcev1.AddToScheme(scheme)).To(Succeed())
+	c, err := client.New(shared.Config(), client.Options{Scheme: scheme})
+	g.Expect(err).NotTo(HaveOccurred())
+	source := &sourcev1.GitRepository{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "demo"},
+		Spec: sourcev1.GitRepositorySpec{
+			URL:       repository.URL,
+			Interval:  metav1.Duration{Duration: time.Hour},
+			Reference: &sourcev1.GitRepositoryRef{Branch: gitserver.Branch},
+		},
+	}
+	g.Expect(c.Create(t.Context(), source)).To(Succeed())
+	g.Eventually(func() (bool, error) {
+		err := c.Get(t.Context(), client.ObjectKeyFromObject(source), source)
+		return source.Status.Artifact != nil && apimeta.IsStatusConditionTrue(source.Status.Conditions, meta.ReadyCondition), err
+	}, patience).Should(BeTrue())
+	return source
+}
+
+// verdict records what Require says.
+type verdict struct{ Skipped, Failed string }
+
+func (v *verdict) Helper()           {}
+func (v *verdict) Skip(args ...any)  { v.Skipped = fmt.Sprint(args...) }
+func (v *verdict) Fatal(args ...any) { v.Failed = fmt.Sprint(args...) }
+
+// requirer prints the verdict; TestMain makes it the program of another user.
+func requirer() {
+	v := &verdict{}
+	cluster.Require(v)
+	fmt.Printf("skipped: %s\nfailed: %s\n", v.Skipped, v.Failed)
+}
+
+func TestWhatIsMissingSkipsTestsButFailsThemInContinuousIntegration(t *testing.T) {
+	g := NewWithT(t)
+	v := &verdict{}
+	cluster.Require(v)
+	g.Expect(v).To(Equal(&verdict{}), "this machine has all that is needed")
+
+	const lacking = "a cluster needs root: unsupported operation"
+	asNobody := func(continuousIntegration string) (stdout, stderr string) {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Dir = "/"
+		cmd.Env = append(os.Environ(), "TEST_REQUIRE=1", "CI_RUN="+continuousIntegration)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		var out, err bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &err
+		g.Expect(cmd.Run()).To(Succeed(), err.String())
+		return out.String(), err.String()
+	}
+	stdout, stderr := asNobody("")
+	g.Expect(stdout).To(Equal("skipped: " + lacking + "\nfailed: \n"))
+	g.Expect(stderr).To(Equal("SKIPPED: " + lacking + "\n"))
+	stdout, _ = asNobody("1")
+	g.Expect(stdout).To(Equal("skipped: \nfailed: " + lacking + "\n"))
+}
+
+func TestClusterIsNotStartedWhereItsNodeWouldNotSeeItsFiles(t *testing.T) {
+	g := NewWithT(t)
+	_, err := cluster.Start(t.Context(), cluster.Options{Dir: filepath.Join("/run", "stack-controller-test")})
+	g.Expect(err).To(MatchError(ContainSubstring("/run/stack-controller-test is below /run")))
+	g.Expect("/run/stack-controller-test").NotTo(BeADirectory())
 }

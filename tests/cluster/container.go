@@ -2,8 +2,11 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -11,6 +14,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/supervise"
 )
 
 // Container is a running container as the machine sees it.
@@ -193,4 +200,59 @@ func NumberOf(content []byte, name string) int64 {
 		}
 	}
 	return 0
+}
+
+// startOnNode starts a server that works with containers or their mounts.
+func (c *Cluster) startOnNode(ctx context.Context, server controlplane.Server) (*supervise.Process, error) {
+	server.Path, server.Args = c.node.enterMounts(server.Path, server.Args...)
+	server.Env = append(server.Env, "PATH="+searchPath())
+	return c.StartServer(ctx, server)
+}
+
+// NodeCommand is a program that will run in all namespaces of the node, for example ctr or iptables. (Command enters only that
+// of the network, so the program sees all files of the machine.)
+func (c *Cluster) NodeCommand(ctx context.Context, path string, args ...string) *exec.Cmd {
+	namespaces := []string{"--net=" + c.node.namespace("net"), "--mount=" + c.node.namespace("mnt"), "--wd=/", "--", path}
+	return exec.CommandContext(ctx, nsenter, append(namespaces, args...)...)
+}
+
+// runOnNode runs a program in all namespaces of the node to its end. The error of one that fails has its output.
+func (c *Cluster) runOnNode(ctx context.Context, input io.Reader, path string, args ...string) error {
+	_, err := c.outputOnNode(ctx, input, path, args...)
+	return err
+}
+
+// outputOnNode is runOnNode that returns the standard output.
+func (c *Cluster) outputOnNode(ctx context.Context, input io.Reader, path string, args ...string) (string, error) {
+	cmd := c.NodeCommand(ctx, path, args...)
+	cmd.Env = []string{"PATH=" + searchPath()}
+	cmd.Stdin = input
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(path), strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// searchPath is the PATH with the directories of programs for administrators, which even root's may lack.
+func searchPath() string { return os.Getenv("PATH") + ":/usr/sbin:/sbin" }
+
+// logLimit is how many bytes of a container's log are read.
+const logLimit = 1 << 20
+
+// Logs returns what a container has written, its first MiB; containers whose log matters write less. The container may be empty
+// when the pod has only one.
+func (c *Cluster) Logs(ctx context.Context, namespace, pod, container string) (string, error) {
+	clientset, err := kubernetes.NewForConfig(c.Config())
+	if err != nil {
+		return "", fmt.Errorf("create a client: %w", err)
+	}
+	limit := int64(logLimit)
+	options := &corev1.PodLogOptions{Container: container, LimitBytes: &limit}
+	content, err := clientset.CoreV1().Pods(namespace).GetLogs(pod, options).DoRaw(ctx)
+	if err != nil {
+		return "", fmt.Errorf("read the log of pod %s/%s: %w", namespace, pod, err)
+	}
+	return string(content), nil
 }

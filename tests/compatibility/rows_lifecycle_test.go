@@ -3,7 +3,7 @@ package compatibility_test
 var lifecycleRows = []row{
 	{
 		field: "targets", operator: "URNs for `--target` of `up` and `preview`, but not of `destroy`.",
-		uses:    []string{lifecycleUse + "targets", "e2e.TestOptionsReachPulumi"},
+		uses:    []string{lifecycleUse + "targets"},
 		misuses: []string{lifecycleMisuse + "targets (not there)", lifecycleMisuse + "targets (hostile)", typed},
 	}, {
 		field: "targetDependents", operator: "Sets `--target-dependents`.",

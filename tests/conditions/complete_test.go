@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -177,4 +178,128 @@ func mentioned(t *testing.T) map[string]bool {
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return found
+}
+
+// mentions reports whether the test, or something that it uses, names one of the constants or has the reason as a string.
+func mentions(tests *pages.Tests, test, reason string, named []constant) bool {
+	return tests.Uses(test, func(d *pages.Declaration) bool {
+		return d.Literals[reason] || slices.ContainsFunc(named, func(constant constant) bool {
+			return d.Selected[declaredIn[constant.file]+"."+constant.name] || d.Selected["meta."+constant.name]
+		})
+	})
+}
+
+func TestEveryReasonIsProvokedByATest(t *testing.T) {
+	all, found := constants(t), pages.FindTests(t)
+	for _, table := range tables {
+		for _, row := range table.rows {
+			if (row.state == notSet) == (len(row.tests) > 0) {
+				t.Errorf("%s: %s has tests, unless it is never set", table.kind, row.reason)
+			}
+			var named []constant
+			for _, one := range all {
+				if one.reason == row.reason {
+					named = append(named, one)
+				}
+			}
+			for _, name := range row.tests {
+				test, _, _ := strings.Cut(name, "/")
+				if !mentions(found, test, row.reason, named) {
+					t.Errorf("%s: %s does not name the reason %s", table.kind, name, row.reason)
+				}
+			}
+		}
+	}
+}
+
+// explanations is the file with the rows for programs that explain a reason.
+const explanations = "internal/reasons/zz_generated.explanations.go"
+
+func TestExplanationsForProgramsAreThoseOfTheRows(t *testing.T) {
+	var content strings.Builder
+	fmt.Fprintf(&content, "// Code generated from tests/conditions by %s. DO NOT EDIT.\n\npackage reasons\n\n", updateCommand)
+	content.WriteString("func explanations() []Explanation {\n\treturn []Explanation{\n")
+	for _, table := range tables {
+		wakers := wakersOf(t, table)
+		for _, row := range table.rows {
+			explain(&content, table.kind, row, wakes(t, row, wakers[row.reason]))
+			delete(wakers, row.reason)
+		}
+		for _, row := range tables[0].rows {
+			if all, shared := wakers[row.reason]; shared {
+				explain(&content, table.kind, row, named(t, all))
+			}
+		}
+	}
+	content.WriteString("\t}\n}\n")
+	formatted, err := format.Source([]byte(content.String()))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	pages.Keep(t, explanations, string(formatted), updateCommand, *updateDocs)
+}
+
+// explain writes a row as plain text, without the links of the page.
+func explain(content *strings.Builder, kind string, row row, wakes string) {
+	plain := func(text string) string { return link.ReplaceAllString(strings.Join(strings.Fields(text), " "), "$1") }
+	fmt.Fprintf(content, "{\nKind: %q, Reason: %q, State: %q,\nMeans: %q,\n", kind, row.reason, strings.ReplaceAll(string(row.state), "*", ""), plain(row.means))
+	fmt.Fprintf(content, "Wakes: %q,\nTodo: %q,\n},\n", plain(wakes), plain(row.todo))
+}
+
+const troubleshooting = "../../docs/guides/troubleshooting.md"
+
+// TestTroubleshootingExplainsEveryEvent is about events; tests/conditions is about the reasons of conditions.
+func TestTroubleshootingExplainsEveryEvent(t *testing.T) {
+	content, err := os.ReadFile(troubleshooting)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	_, section, found := strings.Cut(string(content), "\n## Events\n")
+	NewWithT(t).Expect(found).To(BeTrue())
+	explained, _, _ := strings.Cut(section, "\n## ")
+	events := 0
+	for _, file := range []string{"../../internal/program/*.go", "../../internal/stack/*.go", "../../internal/update/*.go", "../../internal/workspace/*.go"} {
+		for constant, event := range stringConstants(t, file, beginsWith("event")) {
+			events++
+			if !strings.Contains(explained, "`"+event+"`") {
+				t.Errorf("%s: %s (%s in %s) is not explained", troubleshooting, event, constant, file)
+			}
+		}
+	}
+	NewWithT(t).Expect(events).To(BeNumerically(">", 10))
+}
+
+func beginsWith(prefix string) func(string) bool {
+	return func(constant string) bool { return strings.HasPrefix(constant, prefix) }
+}
+
+// stringConstants returns the constants of the files, tests left out, that are wanted, with their values.
+func stringConstants(t *testing.T, pattern string, wanted func(string) bool) map[string]string {
+	g := NewWithT(t)
+	files, err := filepath.Glob(pattern)
+	g.Expect(err).NotTo(HaveOccurred())
+	values := map[string]string{}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, declaration := range parsed.Decls {
+			if general, ok := declaration.(*ast.GenDecl); ok && general.Tok == token.CONST {
+				addConstants(g, general, wanted, values)
+			}
+		}
+	}
+	return values
+}
+
+func addConstants(g *WithT, declaration *ast.GenDecl, wanted func(string) bool, values map[string]string) {
+	for _, spec := range declaration.Specs {
+		constant := spec.(*ast.ValueSpec)
+		if !wanted(constant.Names[0].Name) || len(constant.Values) == 0 {
+			continue
+		}
+		if value, ok := constant.Values[0].(*ast.BasicLit); ok && value.Kind == token.STRING {
+			text, err := strconv.Unquote(value.Value)
+			g.Expect(err).NotTo(HaveOccurred())
+			values[constant.Names[0].Name] = text
+		}
+	}
 }

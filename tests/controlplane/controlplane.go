@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/supervise"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
@@ -187,4 +188,36 @@ func (cp *ControlPlane) hasNodes() bool { return cp.options.NewNetwork != nil }
 
 func (cp *ControlPlane) logln(line string) {
 	_, _ = fmt.Fprintln(cp.options.Log, line)
+}
+
+// RunTests is the body of a package's TestMain: it starts a control plane, hands it to setup, runs the tests, stops the
+// control plane and returns the exit code. m is the *testing.M; logs of a failed start go to standard error.
+//
+//	var cluster *controlplane.ControlPlane
+//
+//	func TestMain(m *testing.M) {
+//		os.Exit(controlplane.RunTests(m, controlplane.Options{}, func(cp *controlplane.ControlPlane) error {
+//			cluster = cp
+//			return nil
+//		}))
+//	}
+func RunTests(m interface{ Run() int }, options Options, setup func(*ControlPlane) error) (code int) {
+	if options.Log == nil {
+		options.Log = os.Stderr
+	}
+	cp, err := Start(context.Background(), options)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if err := cp.Stop(); err != nil {
+			code = suite.Failed(err)
+		}
+	}()
+	if err := setup(cp); err != nil {
+		fmt.Fprintln(os.Stderr, "set up the tests:", err)
+		return 1
+	}
+	return m.Run()
 }

@@ -1,14 +1,21 @@
 package controlplane_test
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -19,7 +26,11 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/gitserver"
 )
 
 // patience bounds every wait. On a quiet machine everything here takes less than two seconds.
@@ -149,4 +160,106 @@ func TestKubectlReportsWhatTheServerSaid(t *testing.T) {
 
 	_, err = cluster.KubectlInput(t.Context(), "kind: Nothing\napiVersion: v1\nmetadata: {name: x}\n", "apply", "--filename=-")
 	g.Expect(err).To(MatchError(ContainSubstring("Nothing")))
+}
+
+func TestSourceControllerPublishesACommitAsAnArtifact(t *testing.T) {
+	g := NewWithT(t)
+	c := newClient(g, cluster.Config())
+	namespace := newNamespace(g, t, c)
+	git, err := gitserver.Start(t.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(git.Stop)
+	repository, sha, err := git.Create("demo", gitserver.Files{"Pulumi.yaml": "name: demo\n"})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	source := &sourcev1.GitRepository{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "demo"},
+		Spec: sourcev1.GitRepositorySpec{
+			URL:       repository.URL,
+			Interval:  metav1.Duration{Duration: time.Hour},
+			Reference: &sourcev1.GitRepositoryRef{Branch: gitserver.Branch},
+		},
+	}
+	g.Expect(c.Create(t.Context(), source)).To(Succeed())
+	revision := func() string {
+		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(source), source)).To(Succeed())
+		if source.Status.Artifact == nil {
+			return ""
+		}
+		return source.Status.Artifact.Revision
+	}
+	g.Eventually(revision, patience).Should(Equal("main@sha1:" + sha))
+	g.Expect(filesOfArtifact(g, source.Status.Artifact.URL)).To(HaveKeyWithValue("Pulumi.yaml", "name: demo\n"))
+
+	sha, err = repository.Commit(gitserver.Files{"Pulumi.yaml": "name: changed\n"})
+	g.Expect(err).NotTo(HaveOccurred())
+	base := client.MergeFrom(source.DeepCopy())
+	metav1.SetMetaDataAnnotation(&source.ObjectMeta, meta.ReconcileRequestAnnotation, time.Now().String())
+	g.Expect(c.Patch(t.Context(), source, base)).To(Succeed())
+	g.Eventually(revision, patience).Should(Equal("main@sha1:" + sha))
+	g.Expect(filesOfArtifact(g, source.Status.Artifact.URL)).To(HaveKeyWithValue("Pulumi.yaml", "name: changed\n"))
+}
+
+func filesOfArtifact(g *WithT, url string) map[string]string {
+	response, err := http.Get(url)
+	g.Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = response.Body.Close() }()
+	g.Expect(response).To(HaveHTTPStatus(http.StatusOK))
+	archive, err := gzip.NewReader(response.Body)
+	g.Expect(err).NotTo(HaveOccurred())
+	files := map[string]string{}
+	reader := tar.NewReader(archive)
+	for {
+		header, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		g.Expect(err).NotTo(HaveOccurred())
+		var content bytes.Buffer
+		_, err = io.Copy(&content, reader)
+		g.Expect(err).NotTo(HaveOccurred())
+		files[header.Name] = content.String()
+	}
+}
+
+// processesIn returns the ids of the processes whose working directory is below the given one.
+func processesIn(g *WithT, dir string) []string {
+	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	g.Expect(err).NotTo(HaveOccurred())
+	var found []string
+	for _, link := range links {
+		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, dir+"/") {
+			found = append(found, strings.Split(link, "/")[2])
+		}
+	}
+	return found
+}
+
+func TestStopLeavesNeitherProcessNorFile(t *testing.T) {
+	g := NewWithT(t)
+	dir := filepath.Join(t.TempDir(), "cp")
+	cp, err := controlplane.Start(t.Context(), controlplane.Options{Dir: dir, CRDs: []string{}})
+	g.Expect(err).NotTo(HaveOccurred())
+	supervisor := fmt.Sprintf("/proc/%d", cp.Supervisor().PID())
+	g.Expect(processesIn(g, dir)).To(HaveLen(2), "etcd and kube-apiserver")
+
+	g.Expect(cp.Stop()).To(Succeed())
+	g.Expect(processesIn(g, dir)).To(BeEmpty())
+	g.Expect(supervisor).NotTo(BeADirectory())
+	g.Expect(dir).NotTo(BeADirectory())
+	g.Expect(cp.Stop()).To(Succeed(), "stopping twice is fine")
+}
+
+func TestFailedStartShowsTheLogAndLeavesNothing(t *testing.T) {
+	g := NewWithT(t)
+	dir := filepath.Join(t.TempDir(), "cp")
+	broken := filepath.Join(t.TempDir(), "etcd")
+	g.Expect(os.WriteFile(broken, []byte("#!/bin/sh\necho the disk is on fire >&2\nexit 4\n"), 0o700)).To(Succeed())
+	t.Setenv("TEST_ASSET_ETCD", broken)
+
+	_, err := controlplane.Start(context.Background(), controlplane.Options{Dir: dir})
+	g.Expect(err).To(MatchError(And(
+		ContainSubstring("start etcd"), ContainSubstring("exit status 4"), ContainSubstring("the disk is on fire"))))
+	g.Expect(processesIn(g, dir)).To(BeEmpty())
+	g.Expect(dir).NotTo(BeADirectory())
 }

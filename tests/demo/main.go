@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -10,10 +11,16 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/stack-controller/stack-controller/tests/background"
+	"github.com/stack-controller/stack-controller/tests/leftovers"
 )
 
 func main() {
@@ -60,4 +67,89 @@ func runOnce(ctx context.Context) error {
 		err = fmt.Errorf("interrupted; everything that it started was stopped and removed")
 	}
 	return d.stop(err)
+}
+
+// detach runs the demo in a process of its own that goes on after the show, and returns when the show is over.
+func detach(ctx context.Context) error { return background.Start(ctx, "demo", "-detached") }
+
+// runDetached shows everything and then waits, without a terminal, until it is told to end.
+func runDetached(ctx context.Context) error {
+	background.Enter()
+	d, err := newDemo(os.Stdout)
+	if err != nil {
+		return err
+	}
+	if err := d.show(ctx); err != nil {
+		return d.stop(err)
+	}
+	d.plain(d.invitation())
+	if err := background.LetGo(filepath.Join(d.dir, "demo.log")); err != nil {
+		return d.stop(err)
+	}
+	<-ctx.Done()
+	return d.stop(nil)
+}
+
+// indent is how far everything below a step's title is moved to the right.
+const indent = "      "
+
+// printer shows numbered steps with the time since the start.
+type printer struct {
+	out   io.Writer
+	start time.Time
+	step  int
+	steps int
+}
+
+func newPrinter(out io.Writer, steps int) *printer {
+	return &printer{out: out, start: time.Now(), steps: steps}
+}
+
+// title starts a step.
+func (p *printer) title(format string, args ...any) {
+	p.step++
+	title := fmt.Sprintf(format, args...)
+	_, _ = fmt.Fprintf(p.out, "\n[%d/%d] %-66s %6.1fs\n", p.step, p.steps, title, time.Since(p.start).Seconds())
+}
+
+// text prints lines below the title.
+func (p *printer) text(format string, args ...any) {
+	_, _ = fmt.Fprintln(p, strings.TrimRight(fmt.Sprintf(format, args...), "\n"))
+}
+
+// Write prints whole lines below the title.
+func (p *printer) Write(lines []byte) (int, error) {
+	for line := range bytes.Lines(lines) {
+		if _, err := io.WriteString(p.out, strings.TrimRight(indent+string(line), " \n")+"\n"); err != nil {
+			return 0, err
+		}
+	}
+	return len(lines), nil
+}
+
+// plain prints text that is not part of a step.
+func (p *printer) plain(text string) {
+	_, _ = io.WriteString(p.out, text)
+}
+
+// recordKind is that of the records of demos.
+const recordKind = "demo"
+
+// cleanAll ends every demo of this user and removes what is left of those that crashed.
+func cleanAll(out io.Writer) error {
+	running, err := leftovers.Records(recordKind, true)
+	if err != nil {
+		return err
+	}
+	for _, r := range running {
+		if err := r.End(); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintln(out, "removed the demo in", strings.Join(r.Directories, ", "))
+	}
+	if err := leftovers.Sweep(out); err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintln(out, "nothing else to clean up")
+	return nil
 }

@@ -12,13 +12,17 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -186,4 +190,181 @@ func TestMapOfPackagesIsComplete(t *testing.T) {
 			return err
 		})).To(Succeed())
 	}
+}
+
+func TestEverySpecFieldIsDocumented(t *testing.T) {
+	for page, spec := range map[string]reflect.Type{
+		"docs/spec/v1/stacks.md":     reflect.TypeFor[pulumiv1.StackSpec](),
+		"docs/spec/v1/workspaces.md": reflect.TypeFor[autov1alpha1.WorkspaceSpec](),
+		"docs/spec/v1/updates.md":    reflect.TypeFor[autov1alpha1.UpdateSpec](),
+	} {
+		text := read(t, page)
+		for _, field := range reflect.VisibleFields(spec) {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if name != "" && !regexp.MustCompile("`\\.spec\\."+name+"\\b").MatchString(text) {
+				t.Errorf("%s: the field .spec.%s is not documented", page, name)
+			}
+		}
+	}
+}
+
+var (
+	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	link      = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading   = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	htmlID    = regexp.MustCompile(`(?:id|name)="([^"]+)"`)
+	notInSlug = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
+	linkText  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+)
+
+func TestEveryLinkInTheDocumentationLeadsSomewhere(t *testing.T) {
+	g := NewWithT(t)
+	root := tools.RepositoryRoot()
+	pages := []string{"README.md", "CONTRIBUTING.md", "AGENTS.md"}
+	g.Expect(filepath.WalkDir(filepath.Join(root, "docs"), func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Name() == "api" {
+			return filepath.SkipDir // it is generated, with links to types that it does not list
+		}
+		if err == nil && strings.HasSuffix(path, ".md") {
+			path, err = filepath.Rel(root, path)
+			pages = append(pages, path)
+		}
+		return err
+	})).To(Succeed())
+	links, anchors := 0, map[string]map[string]bool{}
+	for _, page := range pages {
+		for _, match := range link.FindAllStringSubmatch(codeBlock.ReplaceAllString(read(t, page), ""), -1) {
+			if strings.Contains(match[1], "://") {
+				continue
+			}
+			links++
+			path, anchor, _ := strings.Cut(match[1], "#")
+			target := page
+			if path != "" {
+				target = filepath.Join(filepath.Dir(page), path)
+			}
+			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+				t.Errorf("%s: the link to %s: %s", page, match[1], err)
+				continue
+			}
+			if anchor != "" && anchors[target] == nil {
+				anchors[target] = anchorsOf(t, target)
+			}
+			if anchor != "" && !anchors[target][anchor] {
+				t.Errorf("%s: the link to %s: there is no such heading", page, match[1])
+			}
+		}
+	}
+	g.Expect(links).To(BeNumerically(">", 100))
+}
+
+// anchorsOf returns the anchors that GitHub makes for the headings of a page.
+func anchorsOf(t *testing.T, page string) map[string]bool {
+	t.Helper()
+	text := codeBlock.ReplaceAllString(read(t, page), "")
+	anchors := map[string]bool{}
+	for _, match := range heading.FindAllStringSubmatch(text, -1) {
+		slug := notInSlug.ReplaceAllString(strings.ToLower(linkText.ReplaceAllString(match[1], "$1")), "")
+		anchors[strings.ReplaceAll(slug, " ", "-")] = true
+	}
+	for _, match := range htmlID.FindAllStringSubmatch(text, -1) {
+		anchors[match[1]] = true
+	}
+	return anchors
+}
+
+// controllers are the packages whose files keep to what their names say: observe*.go reads, decide*.go chooses, act*.go acts.
+var controllers = []string{"internal/stack", "internal/update", "internal/workspace"}
+
+// phases are the rules, by how the names of the files begin.
+var phases = map[string]struct {
+	// imports and calls are those that a file must not have; a call is told by the name of the function or method alone.
+	imports, calls []string
+	// values are types of which it must not make any.
+	values []string
+}{
+	"observe": {
+		calls: []string{"Create", "Update", "Patch", "Apply", "Delete", "DeleteAllOf", "Event", "Eventf", "AnnotatedEventf",
+			"MarkTrue", "MarkFalse", "MarkUnknown", "MarkReconciling", "MarkStalled", "decide"},
+		values: []string{"decision"},
+	},
+	"decide": {
+		imports: []string{"context", "os", "net", "net/http", "sync", "sigs.k8s.io/controller-runtime", "sigs.k8s.io/controller-runtime/pkg/client",
+			"k8s.io/client-go/tools/record"},
+		calls: []string{"Now", "Since", "Until", "MarkTrue", "MarkFalse", "MarkUnknown", "MarkReconciling", "MarkStalled"},
+	},
+	"act": {calls: []string{"decide"}, values: []string{"decision"}},
+}
+
+func TestObservingDecidingAndActingAreApart(t *testing.T) {
+	g := NewWithT(t)
+	checked := map[string]int{}
+	for _, directory := range controllers {
+		files, err := filepath.Glob(filepath.Join(inRepository(directory), "*.go"))
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, file := range files {
+			phase, _, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".go"), "_")
+			if _, ruled := phases[phase]; !ruled || strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			g.Expect(err).NotTo(HaveOccurred())
+			checked[phase]++
+			for _, found := range violations(phase, parsed) {
+				t.Errorf("%s/%s must not have %s", directory, filepath.Base(file), found)
+			}
+		}
+	}
+	for phase := range phases {
+		g.Expect(checked[phase]).NotTo(BeZero(), phase)
+	}
+}
+
+// The rules would find what they are there for.
+func TestFilesThatMixObservingDecidingAndActingAreFound(t *testing.T) {
+	g := NewWithT(t)
+	for phase, mixed := range map[string]string{
+		"observe": "func (r *R) observe() { r.Status().Patch(nil) }",
+		"decide":  `import "context"; func decide(ctx context.Context) {}`,
+		"act":     "func act() { again(decision{}) }",
+	} {
+		parsed, err := parser.ParseFile(token.NewFileSet(), "", "package p; "+mixed, parser.SkipObjectResolution)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(violations(phase, parsed)).To(HaveLen(1), phase)
+	}
+}
+
+// violations names what the file has and must not have.
+func violations(phase string, file *ast.File) (found []string) {
+	rules := phases[phase]
+	for _, spec := range file.Imports {
+		if path, err := strconv.Unquote(spec.Path.Value); err != nil || slices.Contains(rules.imports, path) {
+			found = append(found, "the import "+spec.Path.Value)
+		}
+	}
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch node := node.(type) {
+		case *ast.CallExpr:
+			if name := calledName(node.Fun); slices.Contains(rules.calls, name) {
+				found = append(found, "a call of "+name)
+			}
+		case *ast.CompositeLit:
+			if name, ok := node.Type.(*ast.Ident); ok && slices.Contains(rules.values, name.Name) {
+				found = append(found, "a "+name.Name)
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// calledName is the name of a function or method, without what is before the dot.
+func calledName(function ast.Expr) string {
+	switch function := function.(type) {
+	case *ast.Ident:
+		return function.Name
+	case *ast.SelectorExpr:
+		return function.Sel.Name
+	}
+	return ""
 }

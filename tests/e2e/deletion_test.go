@@ -1,11 +1,19 @@
 package e2e_test
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -139,4 +147,276 @@ func TestMendedStackIsDestroyedAtOnceThoughTheLastAttemptFailed(t *testing.T) {
 	p.destroyFails()
 	p.Change(func(s *pulumiv1.Stack) { s.Spec.Backend = system.BackendURL })
 	p.awaitDestroyed()
+}
+
+func TestWorkspaceThatIsDeletedDuringTheDestroyIsMadeAgain(t *testing.T) {
+	suite.Long(t, "deletions of which a part is gone")
+	p := begin(t, "deleted-under")
+	p.deployed(destroyed)
+	release := p.hold()
+	p.Delete()
+	p.awaitRuns("destroy", 1)
+	p.deleteWorkspace()
+	p.awaitRuns("destroy", 2)
+	release()
+	p.awaitDestroyed()
+}
+
+func TestUpdateByHandIsNotEndedByTheDeletionOfTheStack(t *testing.T) {
+	suite.Long(t, "deletions of which a part is gone")
+	t.Parallel()
+	for name, destroys := range map[string]bool{"deleted-by-hand": true, "deleted-by-hand-kept": false} {
+		t.Run(name, func(t *testing.T) {
+			p := begin(t, name)
+			p.deployed(func(s *pulumiv1.Stack) { s.Spec.DestroyOnFinalize = destroys })
+			release := p.hold()
+			byHand := p.handmade(autov1alpha1.UpdateTypeUp)
+			p.awaitHeld()
+			p.awaitUpdate(byHand, (*autov1alpha1.Update).HasStarted)
+			p.Delete()
+			waiting := p.Await(func(s *pulumiv1.Stack) bool {
+				message := statuscheck.Message(s)
+				return !s.DeletionTimestamp.IsZero() && (strings.Contains(message, `update "up"`) || strings.Contains(message, "the agent is busy"))
+			})
+			if !destroys {
+				p.Expect(notReady(pulumiv1.WorkspaceInUseReason)(waiting)).To(BeTrue(), fmt.Sprint(waiting.Status.Conditions))
+			}
+			release()
+			p.AwaitGone()
+			p.awaitSuccess(byHand)
+			p.Expect(p.resources() == 0).To(Equal(destroys))
+		})
+	}
+}
+
+func TestStackIsDestroyedThoughItsWorkspaceIsGone(t *testing.T) {
+	suite.Long(t, "deletions of which a part is gone")
+	p := begin(t, "deleted-workspaceless")
+	p.deployed(destroyed)
+	p.deleteWorkspace()
+	p.Delete()
+	p.awaitDestroyed()
+}
+
+func TestDeletedStackWaitsForNoDependency(t *testing.T) {
+	suite.Long(t, "deletions of which a part is gone")
+	p := begin(t, "deleted-dependent")
+	p.deployed(destroyed)
+	p.Change(func(s *pulumiv1.Stack) {
+		needs("nobody")(s)
+		s.Spec.Prerequisites = []pulumiv1.PrerequisiteRef{{Name: "nobody"}}
+	})
+	p.Await(notReady(pulumiv1.PrerequisiteNotSatisfiedReason))
+	p.Delete()
+	p.awaitDestroyed()
+}
+
+func TestDestroyGoesOnWhenTheBackendIsBack(t *testing.T) {
+	suite.Long(t, "deletions of which a part is gone")
+	p := begin(t, "deleted-backendless")
+	backend := filepath.Join(p.TempDir(), "state")
+	p.Expect(os.Mkdir(backend, 0o700)).To(Succeed())
+	p.deployed(destroyed, retriedSoon, func(s *pulumiv1.Stack) { s.Spec.Backend = "file://" + backend })
+	state := filepath.Join(backend, ".pulumi", "stacks", p.Name, "dev.json")
+	p.Expect(state).To(BeAnExistingFile())
+
+	p.Expect(os.Rename(backend, backend+".away")).To(Succeed())
+	p.Expect(os.WriteFile(backend, nil, 0o600)).To(Succeed())
+	p.Delete()
+	failed := p.Await(says(pulumiv1.UpdateFailedReason))
+	p.Expect(failed.Status.LastUpdate.Failures).To(BeNumerically(">=", 3))
+	p.Expect(failed.Finalizers).To(ContainElement(pulumiv1.Finalizer))
+
+	p.Expect(os.Remove(backend)).To(Succeed())
+	p.Expect(os.Rename(backend+".away", backend)).To(Succeed())
+	p.AwaitGone()
+	content, err := os.ReadFile(state)
+	p.Succeed(err)
+	p.Expect(string(content)).NotTo(ContainSubstring(`"urn"`), "nothing is left in the state")
+}
+
+// forgetUpdates removes the Updates of the namespace, as time does, and their finalizers.
+func (p *play) forgetUpdates() {
+	p.Helper()
+	for _, update := range p.Updates() {
+		before := update.DeepCopy()
+		update.Finalizers = nil
+		p.Expect(client.IgnoreNotFound(system.Client.Patch(p.Context(), &update, client.MergeFrom(before)))).To(Succeed())
+		p.Expect(client.IgnoreNotFound(system.Client.Delete(p.Context(), &update))).To(Succeed())
+	}
+	p.Expect(p.Updates()).To(BeEmpty())
+}
+
+func TestStackWhoseStatusWasClearedIsNotLetGoWithoutADestroy(t *testing.T) {
+	suite.Long(t, "deletions after a lost status")
+	p := alone(t, "deleted-statusless")
+	stack, _ := p.deployed(destroyed)
+	p.stopController()
+	p.forgetUpdates()
+	p.Get(p.Name, stack)
+	p.Expect(stack.Annotations).To(HaveKeyWithValue(pulumiv1.DeployedStackAnnotation, "dev"))
+	stack.Status = pulumiv1.StackStatus{}
+	p.Expect(system.Client.Status().Update(p.Context(), stack)).To(Succeed())
+	p.Delete()
+	p.startController()
+	p.awaitDestroyed()
+}
+
+// restored replaces the Stack by what a backup without statuses and finalizers has of it, while the controller is stopped.
+func (p *play) restored(changes ...func(*pulumiv1.Stack)) {
+	p.Helper()
+	backup := &pulumiv1.Stack{}
+	p.Get(p.Name, backup)
+	p.Change(func(s *pulumiv1.Stack) { s.Finalizers = nil })
+	p.Delete()
+	p.AwaitGone()
+	p.forgetUpdates()
+	p.awaitNoWorkspace()
+	backup.ObjectMeta = metav1.ObjectMeta{Namespace: p.Name, Name: p.Name, Labels: backup.Labels, Annotations: backup.Annotations}
+	backup.Status = pulumiv1.StackStatus{}
+	for _, edit := range changes {
+		edit(backup)
+	}
+	p.Create(backup)
+}
+
+func TestStackThatWasRestoredWithoutStatusIsDestroyedWhenItIsDeleted(t *testing.T) {
+	suite.Long(t, "deletions after a lost status")
+	p := alone(t, "deleted-restored")
+	p.deployed(destroyed)
+	p.stopController()
+	p.restored(suspended)
+	p.startController()
+	p.awaitFinalizer(p.Name)
+	p.Delete()
+	p.Await(says(pulumiv1.SuspendedReason))
+	p.Change(resumed)
+	p.awaitDestroyed()
+}
+
+func TestStackThatWasRestoredWithoutItsBackendIsNotCreatedAgain(t *testing.T) {
+	suite.Long(t, "deletions after a lost status")
+	p := alone(t, "restored-lost")
+	_, artifact := p.deployed(destroyed, retriedSoon)
+	p.stopController()
+	p.restored()
+	bringBack := p.lose()
+	p.startController()
+	p.Await(notReady(pulumiv1.StackLostReason))
+	p.Expect(p.HasState(p.Name, "dev")).To(BeFalse())
+	bringBack()
+	p.Await(ready(artifact.Digest))
+}
+
+func TestStackThatNeverDeployedAnythingGoesThoughItsStackExists(t *testing.T) {
+	suite.Long(t, "deletions after a lost status")
+	p := begin(t, "deleted-new")
+	first, _ := p.deployed()
+	// Another Stack of the same stack that never ran: what it did not make is not its to destroy.
+	p.layer("second", destroyed, suspended, func(s *pulumiv1.Stack) { s.Spec.Stack = first.Spec.Stack })
+	p.awaitFinalizer("second")
+	p.deleteLayers("second")
+	p.awaitLayers(p.Name)
+	p.Expect(p.resources()).To(BeNumerically(">", 0))
+}
+
+// deleteNamespace does "kubectl delete namespace": everything in it is deleted, in no order, and nothing can be created in it.
+func (p *play) deleteNamespace() {
+	p.Helper()
+	p.Expect(system.Client.Delete(p.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Name}})).To(Succeed())
+}
+
+// awaitNamespaceGone waits until the namespace, and thus all that was in it, is gone.
+func (p *play) awaitNamespaceGone() {
+	p.Helper()
+	p.Eventually(func() bool {
+		return apierrors.IsNotFound(system.Client.Get(p.Context(), client.ObjectKey{Name: p.Name}, &corev1.Namespace{}))
+	}).Should(BeTrue())
+}
+
+// stuck is a Stack whose namespace goes before it was destroyed.
+func (p *play) stuck() *pulumiv1.Stack {
+	p.Helper()
+	stack := p.Await(says(pulumiv1.NamespaceTerminatingReason))
+	p.Expect(statuscheck.Message(stack)).To(And(ContainSubstring("the namespace is being deleted"), ContainSubstring(`stack "dev"`)))
+	p.Expect(stack.Finalizers).To(ContainElement(pulumiv1.Finalizer))
+	return stack
+}
+
+func TestStackWhoseNamespaceGoesIsKeptAndCanBeDestroyedFromAnother(t *testing.T) {
+	suite.Long(t, "deletions with a namespace")
+	p := begin(t, "deleted-namespace")
+	_, artifact := p.deployed(destroyed)
+	p.deleteNamespace()
+	p.stuck()
+	p.AwaitAbsent(stage.PassphraseSecret, &corev1.Secret{})
+	p.AwaitAbsent(p.Name, &sourcev1.ExternalArtifact{})
+	// It does not try again and again.
+	stack := p.stuck()
+	version := stack.ResourceVersion
+	p.Consistently(func() string {
+		p.Get(p.Name, stack)
+		return stack.ResourceVersion
+	}).WithTimeout(3 * time.Second).Should(Equal(version))
+
+	// The same Stack in another namespace takes over what is deployed, and destroys it.
+	rescue := p.beside("deleted-namespace-rescue")
+	rescue.start(artifact, func(s *pulumiv1.Stack) {
+		s.Spec = *stack.Spec.DeepCopy()
+		s.Spec.FluxSource.SourceRef.Name = s.Name
+	})
+	rescue.Await(ready(artifact.Digest))
+	rescue.Delete()
+	rescue.AwaitGone()
+	p.Expect(p.resources()).To(BeZero())
+
+	p.Change(orphan)
+	p.awaitNamespaceGone()
+}
+
+func TestStackWhoseNamespaceGoesWithNothingToDestroyGoesWithIt(t *testing.T) {
+	p := begin(t, "deleted-namespace-kept")
+	p.deployed()
+	p.deleteNamespace()
+	p.awaitNamespaceGone()
+	p.Expect(p.resources()).To(BeNumerically(">", 0))
+}
+
+func TestStackWhoseNamespaceGoesBeforeItSucceededSaysWhatToDo(t *testing.T) {
+	suite.Long(t, "deletions with a namespace")
+	p := begin(t, "deleted-namespace-failed")
+	p.failedOnce()
+	p.Change(retriedLate)
+	p.deleteNamespace()
+	p.Await(func(s *pulumiv1.Stack) bool {
+		return says(pulumiv1.NamespaceTerminatingReason)(s) || says(pulumiv1.SourceNotFoundReason)(s)
+	})
+	p.Change(orphan)
+	p.awaitNamespaceGone()
+}
+
+func TestDestroyThatRunsWhenItsNamespaceGoesIsEndedAndTold(t *testing.T) {
+	suite.Long(t, "deletions with a namespace")
+	p := begin(t, "deleted-namespace-running")
+	p.deployed(destroyed)
+	release := p.hold()
+	p.Delete()
+	p.awaitRuns("destroy", 1)
+	p.deleteNamespace()
+	p.stuck()
+	release()
+	p.Expect(p.resources()).To(BeNumerically(">", 0))
+	p.Change(orphan)
+	p.awaitNamespaceGone()
+}
+
+func TestUpdateThatRunsWhenItsNamespaceGoesIsEnded(t *testing.T) {
+	suite.Long(t, "deletions with a namespace")
+	p := begin(t, "deleted-namespace-update")
+	p.deployed()
+	p.hold()
+	p.publish(p.returning(2))
+	p.awaitHeld()
+	p.deleteNamespace()
+	p.awaitNamespaceGone()
 }

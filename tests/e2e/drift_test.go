@@ -27,23 +27,18 @@ func TestDriftThatNobodyExpectsIsLeftUntilSomebodyDecides(t *testing.T) {
 		s.Spec.Refresh, s.Spec.ExpectNoRefreshChanges = true, true
 		s.Spec.RetryInterval = &metav1.Duration{Duration: 2 * time.Second}
 	})
-	content := func() string {
-		content, err := os.ReadFile(r.file("first"))
-		r.Succeed(err)
-		return string(content)
-	}
 	r.write("first", "theirs")
 	before := r.State(r.Name, "dev")
 	r.retry()
 	stack := r.Await(func(s *pulumiv1.Stack) bool { return conditions.IsStalled(s) && s.Status.LastUpdate.Failures >= 3 })
 	r.Expect(statuscheck.Message(stack)).To(And(ContainSubstring("update test:index:Sleep first (content)"), ContainSubstring("expectNoRefreshChanges")))
 	r.Expect(stack.Status.LastUpdate.Reason).To(Equal(autov1alpha1.UnexpectedChangesReason))
-	r.Expect(content()).To(Equal("theirs"))
+	r.Expect(r.read("first")).To(Equal("theirs"))
 	r.Expect(r.State(r.Name, "dev")).To(Equal(before), "each attempt finds it again, because none writes it down")
 
 	r.Change(func(s *pulumiv1.Stack) { s.Spec.ExpectNoRefreshChanges = false })
 	r.Await(ready(""))
-	r.Expect(content()).To(Equal("x"))
+	r.Expect(r.read("first")).To(Equal("x"))
 	r.Change(func(s *pulumiv1.Stack) { s.Spec.ExpectNoRefreshChanges = true })
 	r.Await(ready(""))
 
@@ -70,17 +65,12 @@ func TestForcedRequestRevertsDrift(t *testing.T) {
 			return s.Status.LastHandledReconcileAt == token && s.Status.CurrentUpdate == nil
 		})
 	}
-	content := func() string {
-		content, err := os.ReadFile(r.file("first"))
-		r.Succeed(err)
-		return string(content)
-	}
 	r.write("first", "theirs")
 	r.Expect(ready("")(request("plain"))).To(BeTrue())
-	r.Expect(content()).To(Equal("theirs"), "without a refresh, Pulumi believes its state")
+	r.Expect(r.read("first")).To(Equal("theirs"), "without a refresh, Pulumi believes its state")
 
 	stack := request("forced", meta.ForceRequestAnnotation)
-	r.Expect(content()).To(Equal("x"))
+	r.Expect(r.read("first")).To(Equal("x"))
 	r.Expect(stack.Status.LastHandledForceAt).To(Equal("forced"))
 	update := r.LastUpdate(stack)
 	r.Expect(update.Spec.Refresh).To(HaveValue(BeTrue()))
@@ -92,7 +82,7 @@ func TestForcedRequestRevertsDrift(t *testing.T) {
 		metav1.SetMetaDataAnnotation(&s.ObjectMeta, meta.ForceRequestAnnotation, "alone")
 	})
 	stack = request("next", resetAnnotation)
-	r.Expect(content()).To(Equal("theirs"))
+	r.Expect(r.read("first")).To(Equal("theirs"))
 	r.Expect(stack.Status.LastHandledForceAt).To(Equal("alone"))
 
 	// Drift that the spec does not expect is not in the way. Failures before a request do not count any more.
@@ -105,7 +95,7 @@ func TestForcedRequestRevertsDrift(t *testing.T) {
 	stack = request("reset", resetAnnotation)
 	r.Expect(stack.Status.LastUpdate.Failures).To(BeEquivalentTo(1))
 	r.Expect(ready("")(request("again", meta.ForceRequestAnnotation))).To(BeTrue())
-	r.Expect(content()).To(Equal("x"))
+	r.Expect(r.read("first")).To(Equal("x"))
 }
 
 // checksForDrift makes a check whenever check is called, and otherwise only after hours.
@@ -180,9 +170,7 @@ func TestDriftIsCorrectedOnTheResourcesThatDrifted(t *testing.T) {
 	stack := r.Await(func(s *pulumiv1.Stack) bool {
 		return drifted("now", pulumiv1.NoDriftReason)(s) && s.Status.Drift.Correction != nil
 	})
-	content, err := os.ReadFile(r.file("first"))
-	r.Succeed(err)
-	r.Expect(string(content)).To(Equal("x"))
+	r.Expect(r.read("first")).To(Equal("x"))
 	update := r.LastUpdate(stack)
 	r.Expect(update.Spec.Target).To(HaveExactElements(r.urn("first")))
 	r.Expect(update.Spec.Message).To(HaveValue(HavePrefix("Correcting drift: 1 resource was changed outside of Pulumi")))

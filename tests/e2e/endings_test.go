@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,4 +159,240 @@ func TestStackWhoseCreationWasCutOffIsNotLetGoUntilSomebodyLooked(t *testing.T) 
 	r.pulumi("refresh", "--yes", "--skip-preview", "--clear-pending-creates")
 	r.AwaitGone()
 	r.Expect(r.deeds("slow")).To(Equal(created[:1]))
+}
+
+// interruptedUpdates returns how many Updates of the namespace were ended from outside.
+func (p *play) interruptedUpdates() (count int) {
+	p.Helper()
+	for _, update := range p.Updates() {
+		if update.WasInterrupted() {
+			p.Expect(update.Status.State).To(Equal(autov1alpha1.UpdateStateInterrupted))
+			count++
+		}
+	}
+	return count
+}
+
+func TestInterruptedUpdateIsRepeatedAtOnceAndIsNoFailure(t *testing.T) {
+	p := begin(t, "interrupted")
+	artifact := p.put(p.returning(1))
+	release := p.hold()
+	p.start(artifact, retriedLate)
+	p.awaitRuns("up", 1)
+	p.KillAgent()
+	p.awaitRuns("up", 2)
+	stack := p.Await(func(s *pulumiv1.Stack) bool { return s.Status.LastUpdate != nil && s.Status.CurrentUpdate != nil })
+	p.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateFailed))
+	p.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+	p.Expect(stack.Status.LastUpdate.Interruptions).To(BeEquivalentTo(1))
+	p.Expect(stack.Status.LastUpdate.Message).To(ContainSubstring("the agent ended while pulumi ran"))
+	p.Expect(stack.Status.History[0].LastReconciledStatus).To(Equal("interrupted"))
+	release()
+
+	stack = p.Await(ready(artifact.Digest))
+	p.Expect(stack.Status.LastUpdate.Interruptions).To(BeZero())
+	p.Expect(p.interruptedUpdates()).To(Equal(1))
+	p.Expect(p.Updates()).To(HaveLen(2))
+	p.Expect(p.events("StackUpdateInterrupted")).To(ConsistOf(ContainSubstring("will be repeated")))
+	p.Expect(p.events("StackUpdateFailure")).To(BeEmpty())
+}
+
+func TestInterruptionsInARowAreNoHotLoop(t *testing.T) {
+	suite.Long(t, "further interruptions")
+	p := begin(t, "interrupted-often")
+	artifact := p.put(p.returning(1))
+	release := p.hold()
+	p.start(artifact)
+	for i := range 4 {
+		p.awaitRuns("up", i+1)
+		p.KillAgent()
+	}
+	stack := p.Await(notReady(pulumiv1.UpdateInterruptedReason))
+	p.Expect(statuscheck.Message(stack)).To(ContainSubstring("up was interrupted 4 times in a row, next attempt in"))
+	p.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+	release()
+	stack = p.Await(ready(artifact.Digest))
+	p.Expect(stack.Status.LastUpdate.Interruptions).To(BeZero())
+	p.Expect(p.interruptedUpdates()).To(Equal(4))
+}
+
+func TestInterruptedDestroyIsRepeated(t *testing.T) {
+	suite.Long(t, "further interruptions")
+	p := begin(t, "destroy-interrupted")
+	p.deployed(destroyed)
+	release := p.hold()
+	p.Delete()
+	p.awaitRuns("destroy", 1)
+	p.KillAgent()
+	p.awaitRuns("destroy", 2)
+	p.Expect(p.interruptedUpdates()).To(Equal(1))
+	release()
+	p.awaitDestroyed()
+}
+
+func TestWorkspaceIsNotReclaimedUnderAnUpdateOfSomebodyElse(t *testing.T) {
+	suite.Long(t, "further interruptions")
+	p := begin(t, "shared")
+	release := p.hold()
+	artifact := p.put(p.returning(1))
+	p.start(artifact, func(s *pulumiv1.Stack) { s.Spec.WorkspaceReclaimPolicy = pulumiv1.WorkspaceReclaimDelete })
+	p.awaitRuns("up", 1)
+	byHand := p.handmade(autov1alpha1.UpdateTypeUp)
+	p.awaitUpdate(byHand, func(u *autov1alpha1.Update) bool { return u.Status.State == autov1alpha1.UpdateStateQueued })
+	release()
+	p.Await(ready(artifact.Digest))
+	p.awaitSuccess(byHand)
+}
+
+// lockDirectory is where the backend has the locks of the stack.
+func (p *play) lockDirectory() string {
+	return filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), ".pulumi", "locks", "organization", p.Name, "dev")
+}
+
+// lock puts the lock of a process on another host into the backend, as pulumi does, and returns what removes it.
+func (p *play) lock() (release func()) {
+	p.Helper()
+	path := filepath.Join(p.lockDirectory(), "11111111-2222-3333-4444-555555555555.json")
+	p.Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
+	content := `{"pid":4711,"username":"alice","hostname":"laptop","timestamp":"2026-01-21T02:26:40Z"}`
+	p.Expect(os.WriteFile(path, []byte(content), 0o644)).To(Succeed())
+	return func() { p.Expect(os.Remove(path)).To(Succeed()) }
+}
+
+// conflicts is a Stack that met the lock so often, or more.
+func conflicts(count int64) func(*pulumiv1.Stack) bool {
+	return func(s *pulumiv1.Stack) bool {
+		return s.Status.LastUpdate != nil && s.Status.LastUpdate.Conflicts >= count && s.Status.CurrentUpdate == nil
+	}
+}
+
+func TestLockOfAnotherIsShownAndWaitedFor(t *testing.T) {
+	suite.Long(t, "waits for the pauses between attempts")
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		eager bool
+		// tries is how many attempts are seen to meet the lock.
+		tries int64
+	}{
+		{"locked", false, 2},
+		{"locked-eager", true, 3},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := begin(t, test.name)
+			watcher, err := statuscheck.Watch(p.Context(), system.Client, p.Name)
+			p.Succeed(err)
+			stack, _ := p.deployed(func(s *pulumiv1.Stack) {
+				s.Spec.RetryOnUpdateConflict, s.Spec.UpdateHistoryLimit = test.eager, new(int32(3))
+			})
+			first := stack.Status.LastUpdate.Name
+
+			release := p.lock()
+			next := p.publish(p.returning(2))
+			stack = p.Await(conflicts(1))
+			p.Expect(notReady(pulumiv1.UpdateConflictReason)(stack)).To(BeTrue(), fmt.Sprint(stack.Status.Conditions))
+			p.Expect(statuscheck.Message(stack)).To(ContainSubstring("the stack is locked by alice@laptop (pid 4711) since 2026-01-21T02:26:40Z"))
+			p.Expect(conditions.GetReason(stack, meta.ReconcilingCondition)).To(Equal(pulumiv1.UpdateConflictReason))
+			p.Expect(conditions.IsStalled(stack)).To(BeFalse())
+
+			stack = p.Await(conflicts(test.tries))
+			p.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
+			p.Expect(stack.Status.LastUpdate.Interruptions).To(BeZero())
+			p.Expect(stack.Status.History).To(HaveLen(2))
+			p.Eventually(p.Updates).Should(HaveLen(2), "the first one, and the last one that met the lock")
+
+			released := time.Now()
+			release()
+			stack = p.Await(ready(next.Digest))
+			p.Logf("Ready %s after the release", time.Since(released).Round(time.Second))
+			p.Expect(stack.Status.LastUpdate.Conflicts).To(BeZero())
+			p.Expect(stack.Status.LastUpdate.ConflictsSince).To(BeNil())
+			p.Eventually(p.Updates).Should(ConsistOf(HaveField("Name", first), HaveField("Name", stack.Status.LastUpdate.Name)))
+			p.Expect(p.events("StackUpdateConflictDetected")).To(ConsistOf(ContainSubstring("alice@laptop")))
+			p.Expect(p.events("StackUpdateFailure")).To(BeEmpty())
+			p.Expect(p.events("StackUpdateDetected")).To(HaveLen(2))
+			checked, err := watcher.Stop()
+			p.Succeed(err)
+			p.Expect(checked).To(BeNumerically(">", 5))
+		})
+	}
+}
+
+// lose takes the state of the stack out of the backend, as if it were another backend, and returns what brings it back.
+func (p *play) lose() (bringBack func()) {
+	p.Helper()
+	state := filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), ".pulumi", "stacks", p.Name)
+	p.Expect(os.Rename(state, state+".away")).To(Succeed())
+	return func() {
+		p.Expect(os.RemoveAll(state)).To(Succeed())
+		p.Expect(os.Rename(state+".away", state)).To(Succeed())
+	}
+}
+
+func retriedSoon(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Duration: time.Second} }
+
+// allowed lets a Stack create what is missing.
+var allowed = scene.Annotate(pulumiv1.CreateMissingStackAnnotation, "true")
+
+func TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack(t *testing.T) {
+	p := begin(t, "lost")
+	stack, _ := p.deployed(retriedSoon)
+	p.Expect(stack.Status.DeployedStack).To(Equal("dev"))
+	bringBack := p.lose()
+	next := p.publish(p.returning(2))
+	lost := p.Await(notReady(pulumiv1.StackLostReason))
+	p.Expect(statuscheck.Message(lost)).To(And(ContainSubstring("was deployed before"), ContainSubstring(pulumiv1.CreateMissingStackAnnotation+"=true")))
+	p.Expect(lost.Status.LastUpdate.Reason).To(Equal(autov1alpha1.StackLostReason))
+	p.Expect(p.HasState(p.Name, "dev")).To(BeFalse())
+	bringBack()
+	p.Await(ready(next.Digest))
+	p.Expect(p.resources()).To(BeNumerically(">", 0))
+}
+
+func TestLostStackIsCreatedAgainWhenSomebodyAllowsIt(t *testing.T) {
+	suite.Long(t, "further ways to lose a stack")
+	p := begin(t, "lost-for-good")
+	p.deployed(retriedLate)
+	p.lose()
+	next := p.publish(p.returning(2))
+	p.Await(notReady(pulumiv1.StackLostReason))
+	p.Change(allowed)
+	p.Await(ready(next.Digest))
+	p.Expect(p.HasState(p.Name, "dev")).To(BeTrue())
+}
+
+func TestStackOfAProjectWithAnotherNameIsNotCreatedUntilSomebodyAllowsIt(t *testing.T) {
+	suite.Long(t, "further ways to lose a stack")
+	p := begin(t, "lost-project")
+	const renamed = "lost-project-renamed"
+	p.deployed()
+	next := p.publish(scene.Returning(renamed, 2))
+	lost := p.Await(notReady(pulumiv1.StackLostReason))
+	p.Expect(statuscheck.Message(lost)).To(ContainSubstring("whether the project has the name that it had"))
+	p.Expect(p.HasState(renamed, "dev")).To(BeFalse())
+	p.Change(allowed)
+	p.Await(ready(next.Digest))
+	p.Expect(p.HasState(renamed, "dev")).To(BeTrue())
+}
+
+func TestStackWithAnotherNameIsCreated(t *testing.T) {
+	suite.Long(t, "further ways to lose a stack")
+	p := begin(t, "renamed-stack")
+	p.deployed()
+	p.Change(func(s *pulumiv1.Stack) { s.Spec.Stack = "prod" })
+	p.Await(func(s *pulumiv1.Stack) bool {
+		return s.Status.DeployedStack == "prod" && s.Status.LastUpdate.Generation == s.Generation
+	})
+}
+
+func TestDestroyOfALostStackIsNoProof(t *testing.T) {
+	suite.Long(t, "further ways to lose a stack")
+	p := begin(t, "lost-deleted")
+	p.deployed(destroyed, retriedSoon)
+	bringBack := p.lose()
+	p.Delete()
+	p.Await(says(pulumiv1.StackLostReason))
+	p.Expect(p.HasState(p.Name, "dev")).To(BeFalse())
+	bringBack()
+	p.awaitDestroyed()
 }

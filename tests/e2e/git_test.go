@@ -1,6 +1,11 @@
 package e2e_test
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -13,6 +18,70 @@ import (
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
+
+// repository creates one with the name of the Stack, and returns its commit.
+func (p *play) repository(files gitserver.Files) (repository *gitserver.Repository, sha string) {
+	p.Helper()
+	repository, sha, err := system.Git.Create(p.Name, files)
+	p.Succeed(err)
+	return repository, sha
+}
+
+// commit pushes the files, and returns the commit.
+func (p *play) commit(repository *gitserver.Repository, files gitserver.Files) (sha string) {
+	p.Helper()
+	sha, err := repository.Commit(files)
+	p.Succeed(err)
+	return sha
+}
+
+// gitStack is a Stack that follows the main branch of a git repository.
+func (p *play) gitStack(url string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
+	stack := p.newStack()
+	stack.Spec.FluxSource = nil
+	stack.Spec.GitSource = pulumiv1.GitSource{ProjectRepo: url, Branch: gitserver.Branch}
+	for _, change := range changes {
+		change(stack)
+	}
+	return stack
+}
+
+// named gives a Stack beside the one of the play its name.
+func named(name string) func(*pulumiv1.Stack) {
+	return func(s *pulumiv1.Stack) { s.Name, s.Spec.Stack = name, name }
+}
+
+// deployedFromGit creates a repository with the files and a Stack that follows it, changed as told, and waits until it is Ready.
+func (p *play) deployedFromGit(files gitserver.Files, changes ...func(*pulumiv1.Stack)) (repository *gitserver.Repository, sha string) {
+	p.Helper()
+	repository, sha = p.repository(files)
+	p.enter(p.gitStack(repository.URL, changes...))
+	p.Await(ready(sha))
+	return repository, sha
+}
+
+// historyEntry is what pulumi keeps of an update.
+type historyEntry struct {
+	Message     string
+	Environment map[string]string
+}
+
+// history returns what the backend keeps of the updates of the stack, the oldest first.
+func (p *play) history() (entries []historyEntry) {
+	p.Helper()
+	pattern := filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), ".pulumi", "history", p.Name, "dev", "*.history.json")
+	files, err := filepath.Glob(pattern)
+	p.Succeed(err)
+	slices.Sort(files) // they have the time in their names
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		p.Succeed(err)
+		var entry historyEntry
+		p.Expect(json.Unmarshal(content, &entry)).To(Succeed())
+		entries = append(entries, entry)
+	}
+	return entries
+}
 
 func TestStackFollowsTheBranchOfARepositoryDirectly(t *testing.T) {
 	p := begin(t, "git-branch")
@@ -95,14 +164,6 @@ func TestStackWaitsForABranchThatDoesNotExistYet(t *testing.T) {
 	p.Await(ready(sha))
 }
 
-func TestRepositoryThatIsMissingIsTold(t *testing.T) {
-	suite.Long(t, "further kinds of git references")
-	p := begin(t, "git-missing")
-	p.enter(p.gitStack(system.Git.URL("git-nowhere")))
-	waiting := p.Await(notReady(pulumiv1.RepositoryNotFoundReason))
-	p.Expect(statuscheck.Message(waiting)).To(ContainSubstring("git-nowhere"))
-}
-
 func TestGitStackIsDestroyedThoughItsRepositoryIsGone(t *testing.T) {
 	suite.Long(t, "further kinds of git references")
 	p := begin(t, "git-gone")
@@ -123,4 +184,75 @@ func TestGitStackWithAnInvalidSourceIsStalled(t *testing.T) {
 	stalled := p.Await(notReady(pulumiv1.SpecInvalidReason))
 	p.Expect(conditions.IsStalled(stalled)).To(BeTrue())
 	p.Expect(stalled.Status.LastUpdate).To(BeNil())
+}
+
+// applied is a Stack that is Ready and shows the commit as what it runs.
+func applied(sha string) func(*pulumiv1.Stack) bool {
+	return func(s *pulumiv1.Stack) bool {
+		return ready(sha)(s) && strings.HasSuffix(s.Status.LastAppliedRevision, "@sha1:"+sha) &&
+			strings.HasSuffix(s.Status.LastAttemptedRevision, "@sha1:"+sha) && strings.HasSuffix(statuscheck.Message(s), "@sha1:"+sha)
+	}
+}
+
+func TestCommitRunsOnlyTheStacksThatItTouches(t *testing.T) {
+	shared, a, b := begin(t, "monorepo"), alone(t, "monorepo-a"), alone(t, "monorepo-b")
+	repository, first := shared.repository(gitserver.Files{
+		"a/Pulumi.yaml": a.returning(1)["Pulumi.yaml"], "b/Pulumi.yaml": b.returning(1)["Pulumi.yaml"], "lib/x.txt": "x", "README.md": "old",
+	})
+	for dir, p := range map[string]*play{"a": a, "b": b} {
+		p.enter(p.gitStack(repository.URL, func(s *pulumiv1.Stack) {
+			s.Spec.RepoDir, s.Spec.SourcePaths = dir, []string{"lib/**", "absent/*.yaml"}
+		}))
+		p.Await(applied(first))
+		p.Expect(p.events("SourcePathUnmatched")).To(ConsistOf(ContainSubstring(`matches ["absent/*.yaml"]`)))
+	}
+	// The branch is polled every minute at most; another spec that means the same would run an update, and so would a request. So the
+	// first Stack asks, and the second one hears of what was found, because both follow the same branch.
+	second := shared.commit(repository, gitserver.Files{"a/Pulumi.yaml": a.returning(2)["Pulumi.yaml"]})
+	b.Await(ready(first))
+	a.Request()
+	a.Expect(scene.Output(a.Await(applied(second)), "x")).To(Equal("2"))
+	stack := b.Await(applied(second))
+	b.Expect(b.Updates()).To(HaveLen(1), "the commit is none of it")
+	b.Expect(stack.Status.LastUpdate.Revision).To(Equal("main@sha1:"+first), "the operation ran that")
+
+	third := shared.commit(repository, gitserver.Files{"lib/x.txt": "y"})
+	a.Request()
+	a.Await(applied(third))
+	b.Await(applied(third))
+	b.Expect(b.Updates()).To(HaveLen(2), "a path that both share changed")
+}
+
+func TestEveryRevisionRunsWhenTheSpecSaysSo(t *testing.T) {
+	suite.Long(t, "further choices of paths")
+	p := begin(t, "every-revision")
+	repository, _ := p.deployedFromGit(p.returning(1), func(s *pulumiv1.Stack) { s.Spec.UpdateOn = pulumiv1.UpdateOnRevision })
+	// A second Stack of the same branch asks, so that it is not the request that runs an update.
+	p.Create(p.gitStack(repository.URL, named("other")))
+	second := p.commit(repository, gitserver.Files{})
+	p.AwaitStack("other", ready(""))
+	p.RequestStack("other")
+	stack := p.Await(applied(second))
+	p.Expect(stack.Status.LastUpdate.Revision).To(Equal("main@sha1:" + second))
+	p.Expect(p.history()).To(HaveLen(2), "the same content was deployed again")
+}
+
+func TestPathsCountForFluxSourcesToo(t *testing.T) {
+	suite.Long(t, "further choices of paths")
+	p := begin(t, "flux-paths")
+	files := gitserver.Files{"app/Pulumi.yaml": p.returning(1)["Pulumi.yaml"], "other/file": "1"}
+	first := p.put(files)
+	p.start(first, func(s *pulumiv1.Stack) { s.Spec.FluxSource.Dir, s.Spec.SourcePaths = "app", []string{"lib"} })
+	p.Await(ready(first.Digest))
+
+	files["other/file"] = "2"
+	second := p.publish(files)
+	stack := p.Await(ready(second.Digest))
+	p.Expect(stack.Status.LastAppliedRevision).To(Equal("v2"))
+	p.Expect(p.Updates()).To(HaveLen(1))
+
+	files["app/Pulumi.yaml"] = p.returning(2)["Pulumi.yaml"]
+	third := p.publish(files)
+	stack = p.Await(ready(third.Digest))
+	p.Expect(scene.Output(stack, "x")).To(Equal("2"))
 }

@@ -1,13 +1,26 @@
 package e2e_test
 
 import (
+	"archive/tar"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -15,6 +28,9 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/programs"
+	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -146,4 +162,311 @@ func (p *patient) recover(test recovery) {
 // path is one in the directory of the patient.
 func (p *patient) path(names ...string) string {
 	return filepath.Join(append([]string{p.dir}, names...)...)
+}
+
+// withoutAnswer is the status of a server that lets everybody wait.
+const withoutAnswer = 0
+
+// server is one on which programs depend. It answers with the status, and has the content when that is 200.
+type server struct {
+	*httptest.Server
+	status  atomic.Int32
+	content []byte
+	// behind, when it is set, answers instead when the status is 200.
+	behind http.Handler
+}
+
+func newServer(t *testing.T) *server {
+	s := &server{}
+	s.status.Store(http.StatusOK)
+	s.Server = httptest.NewServer(s)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *server) ServeHTTP(response http.ResponseWriter, request *http.Request) {
+	for s.status.Load() == withoutAnswer && request.Context().Err() == nil {
+		time.Sleep(scene.PollInterval)
+	}
+	status := int(s.status.Load())
+	switch {
+	case status == withoutAnswer:
+		// Nobody waits any more.
+	case status != http.StatusOK:
+		response.Header().Set("Retry-After", "3")
+		http.Error(response, http.StatusText(status), status)
+	case s.behind != nil:
+		s.behind.ServeHTTP(response, request)
+	default:
+		// The CLI wants to know beforehand how large a plugin is.
+		response.Header().Set("Content-Length", strconv.Itoa(len(s.content)))
+		_, _ = response.Write(s.content)
+	}
+}
+
+// serve makes the server of the patient answer with the status from now on.
+func serve(status int) func(*patient) {
+	return func(p *patient) { p.server.status.Store(int32(status)) }
+}
+
+// viaServer has the Stack follow a git repository whose server is that of the patient.
+func viaServer(p *patient, s *pulumiv1.Stack) {
+	repository, sha := p.repository(p.returning(1))
+	address, err := url.Parse(repository.URL)
+	p.Succeed(err)
+	p.server.behind = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: address.Scheme, Host: address.Host})
+	p.artifact = &meta.Artifact{Digest: sha}
+	s.Spec = p.gitStack(p.server.URL + address.Path).Spec
+	s.Spec.ResyncFrequencySeconds = 60
+}
+
+// gitRecoveries are those of a git server that answers with a status.
+func gitRecoveries() (recoveries []recovery) {
+	for _, test := range []struct {
+		name, reason string
+		status       int
+		within       time.Duration
+	}{
+		{"git-failing", pulumiv1.SourceUnavailableReason, http.StatusServiceUnavailable, soon},
+		{"git-limiting", pulumiv1.RateLimitedReason, http.StatusTooManyRequests, 2 * polled},
+		{"git-without-repository", pulumiv1.RepositoryNotFoundReason, http.StatusNotFound, soon},
+		{"git-refusing", pulumiv1.AuthenticationFailedReason, http.StatusUnauthorized, 2 * polled},
+	} {
+		recoveries = append(recoveries, recovery{
+			name: test.name, before: serve(test.status), change: viaServer,
+			reasons: []string{test.reason}, says: "127.0.0.1",
+			mend: serve(http.StatusOK), within: test.within,
+		})
+	}
+	return recoveries
+}
+
+func sourceRecoveries() []recovery {
+	content := func(p *patient) []byte { return scene.Packed(p.returning(1)) }
+	return []recovery{
+		{
+			name:    "artifact-missing",
+			before:  func(p *patient) { artifacts.Replace(p.artifact.Path, nil) },
+			reasons: []string{pulumiv1.ArtifactFetchFailedReason}, says: "404",
+			mend: func(p *patient) { artifacts.Replace(p.artifact.Path, content(p)) }, within: polled,
+		},
+		{
+			name:    "artifact-garbled",
+			before:  func(p *patient) { artifacts.Replace(p.artifact.Path, []byte("something else")) },
+			reasons: []string{pulumiv1.ArtifactDigestMismatchReason}, says: "digest",
+			mend: func(p *patient) { artifacts.Replace(p.artifact.Path, content(p)) }, within: polled,
+		},
+	}
+}
+
+// object creates or replaces an object in the namespace of the patient.
+func (p *patient) object(object client.Object) {
+	p.Helper()
+	if err := system.Client.Create(p.Context(), object); err != nil {
+		p.Expect(system.Client.Update(p.Context(), object)).To(Succeed())
+	}
+}
+
+// region makes a ConfigMap with a value, and a Stack that uses it.
+func region(value string) func(*patient) {
+	return func(p *patient) {
+		p.object(&corev1.ConfigMap{ObjectMeta: p.Meta("settings"), Data: map[string]string{"region": value}})
+	}
+}
+
+func usesRegion(_ *patient, s *pulumiv1.Stack) {
+	s.Spec.ConfigRef = map[string]pulumiv1.ConfigMapRef{"region": {Name: "settings", Key: "region"}}
+}
+
+// phrase makes a Secret with the passphrase of the Stack.
+func phrase(value string, labels map[string]string) func(*patient) {
+	return func(p *patient) {
+		secret := p.Secret("phrase", map[string]string{stage.PassphraseKey: value})
+		secret.Labels = labels
+		p.object(secret)
+	}
+}
+
+func usesPhrase(_ *patient, s *pulumiv1.Stack) {
+	s.Spec.EnvRefs["PULUMI_CONFIG_PASSPHRASE"] = stage.SecretRef("phrase", stage.PassphraseKey)
+	usesPassword(s)
+}
+
+// push publishes another revision, which makes a Stack run.
+func (p *patient) push() {
+	p.artifact = p.publish(p.returning(2))
+}
+
+func referenceRecoveries() []recovery {
+	program := func(kind string) func(p *patient) gitserver.Files {
+		return func(p *patient) gitserver.Files {
+			return p.yaml("config:", "  region: {type: "+kind+"}", "outputs:", "  region: ${region}")
+		}
+	}
+	return []recovery{
+		{
+			name: "config-missing", program: program("string"), change: usesRegion,
+			reasons: []string{pulumiv1.SecretNotFoundReason}, says: `configmap "settings", which configuration key "region" needs`,
+			mend: region("eu"), within: soon,
+		},
+		{
+			name: "config-of-another-type", program: program("integer"), change: usesRegion, prepare: region("eu"),
+			reasons: failures, cause: autov1alpha1.ConfigInvalidReason, says: "region",
+			mend: region("12"), within: soon,
+		},
+		{
+			name: "passphrase-unwatched", change: usesPhrase, prepare: phrase(passphraseCanary, nil),
+			after: func(p *patient) {
+				phrase("another", nil)(p)
+				p.push()
+			},
+			reasons: failures, cause: autov1alpha1.SecretsProviderFailedReason, says: "incorrect passphrase",
+			mend: phrase(passphraseCanary, nil), within: soon,
+		},
+		{
+			name: "passphrase-watched", change: func(p *patient, s *pulumiv1.Stack) {
+				usesPhrase(p, s)
+				// The watch alone brings it back.
+				s.Spec.RetryInterval = &metav1.Duration{Duration: attemptInterval * 1000}
+			},
+			prepare: phrase(passphraseCanary, watched), after: phrase("another", watched),
+			reasons: failures, cause: autov1alpha1.SecretsProviderFailedReason, says: "incorrect passphrase",
+			mend: phrase(passphraseCanary, watched), within: soon,
+		},
+	}
+}
+
+// languageHost puts the language host of the tests beside the pulumi CLI, once.
+var languageHost = sync.OnceValue(func() error {
+	return programs.Put(context.Background(), programs.LanguageHost, filepath.Join(filepath.Dir(pulumi.path()), programs.LanguageHost))
+})
+
+// requiring is a program of that language with a dependency that the server of the patient has.
+func requiring(p *patient) gitserver.Files {
+	p.Expect(languageHost()).To(Succeed())
+	return gitserver.Files{
+		"Pulumi.yaml":      "name: " + p.Name + "\nruntime: {name: outputs, options: {virtualenv: venv}}\n",
+		"requirements.txt": p.server.URL + "/package\n",
+		"outputs.json":     `{"x": 1}`,
+	}
+}
+
+// plugged is a program with a resource whose file is in the directory of the patient. Its server has the provider.
+func plugged(p *patient) gitserver.Files {
+	home := p.TempDir()
+	p.Expect(programs.PutProvider(p.Context(), home)).Error().NotTo(HaveOccurred())
+	binary, err := os.ReadFile(filepath.Join(home, "plugins", "resource-test-v0.1.0", "pulumi-resource-test"))
+	p.Succeed(err)
+	p.server.content = scene.Tarball(scene.Entry{Header: tar.Header{
+		Name: "pulumi-resource-test", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(binary)),
+	}, Content: string(binary)})
+	return p.yaml("resources:", "  file:", "    type: test:index:Sleep",
+		"    properties: {seconds: 0, file: "+p.path("mount", "file")+", content: x}",
+		"    options: {version: 0.1.0, pluginDownloadURL: '"+p.server.URL+"'}")
+}
+
+func (p *patient) mount() { p.Expect(os.Mkdir(p.path("mount"), 0o700)).To(Succeed()) }
+
+func pulumiRecoveries() []recovery {
+	return []recovery{
+		{
+			name: "install", program: requiring, before: serve(http.StatusServiceUnavailable),
+			reasons: failures, cause: autov1alpha1.InstallFailedReason, says: "503 Service Unavailable",
+			mend: serve(http.StatusOK), within: soon,
+		},
+		{
+			name: "plugin-missing", program: plugged, before: func(p *patient) { p.mount(); serve(http.StatusNotFound)(p) },
+			reasons: failures, cause: autov1alpha1.InstallFailedReason, says: "404",
+			mend: serve(http.StatusOK), within: soon,
+		},
+		{
+			name: "plugin-server-failing", program: plugged, before: func(p *patient) { p.mount(); serve(http.StatusInternalServerError)(p) },
+			reasons: failures, cause: autov1alpha1.InstallFailedReason, says: "500",
+			mend: serve(http.StatusOK), within: soon,
+		},
+		{
+			name: "drift", program: plugged, before: (*patient).mount,
+			change: func(_ *patient, s *pulumiv1.Stack) { s.Spec.Refresh, s.Spec.ExpectNoRefreshChanges = true, true },
+			after: func(p *patient) {
+				p.Expect(os.WriteFile(p.path("mount", "file"), []byte("another"), 0o600)).To(Succeed())
+				program := plugged(p)
+				program["README.md"] = "another revision"
+				p.artifact = p.publish(program)
+			},
+			reasons: failures, cause: autov1alpha1.UnexpectedChangesReason, says: "expectNoRefreshChanges",
+			mend: func(p *patient) { p.Expect(os.WriteFile(p.path("mount", "file"), []byte("x"), 0o600)).To(Succeed()) }, within: soon,
+		},
+		{
+			name: "timeout", program: requiring, before: serve(withoutAnswer),
+			change:  func(_ *patient, s *pulumiv1.Stack) { s.Spec.Timeout = &metav1.Duration{Duration: 20 * time.Second} },
+			reasons: failures, cause: autov1alpha1.TimeoutReason, says: "the operation took longer than its timeout",
+			mend: serve(http.StatusOK), within: soon,
+		},
+		{
+			name: "language-missing", program: func(p *patient) gitserver.Files {
+				files := requiring(p)
+				files["Pulumi.yaml"] = strings.Replace(files["Pulumi.yaml"], "outputs", "late", 1)
+				return files
+			},
+			reasons: failures, cause: autov1alpha1.ProjectInvalidReason, says: "late",
+			mend: func(p *patient) {
+				host := filepath.Join(filepath.Dir(pulumi.path()), "pulumi-language-")
+				p.Expect(os.Link(host+"outputs", host+"late")).To(Succeed())
+			},
+			within: soon,
+		},
+		{
+			name: "provider", program: plugged,
+			reasons: failures, cause: autov1alpha1.UpdateFailedReason, says: "no such file or directory",
+			mend: (*patient).mount, within: soon,
+		},
+	}
+}
+
+// usesBackend gives the Stack a backend of its own, which is missing unless the test made it.
+func usesBackend(p *patient, s *pulumiv1.Stack) { s.Spec.Backend = "file://" + p.path("backend") }
+
+func backendRecoveries() []recovery {
+	move := func(from, to string) func(*patient) {
+		return func(p *patient) { p.Expect(os.Rename(p.path(from), p.path(to))).To(Succeed()) }
+	}
+	create := func(p *patient) { p.Expect(os.Mkdir(p.path("backend"), 0o700)).To(Succeed()) }
+	return []recovery{
+		{
+			name: "backend-missing", change: usesBackend,
+			reasons: failures, cause: autov1alpha1.UpdateFailedReason, says: "no such file or directory",
+			mend: create, within: soon,
+		},
+		{
+			// Nobody, not even root, can write where a file is in the way.
+			name: "backend-unwritable", change: usesBackend, before: func(p *patient) {
+				p.Expect(os.MkdirAll(p.path("backend", ".pulumi"), 0o700)).To(Succeed())
+				p.Expect(os.WriteFile(p.path("backend", ".pulumi", "stacks"), nil, 0o600)).To(Succeed())
+			},
+			reasons: failures, cause: autov1alpha1.UpdateFailedReason, says: "not a directory",
+			mend: func(p *patient) { p.Expect(os.Remove(p.path("backend", ".pulumi", "stacks"))).To(Succeed()) }, within: soon,
+		},
+		{
+			name: "backend-not-mounted", change: usesBackend, before: create,
+			after: func(p *patient) {
+				move("backend", "away")(p)
+				p.push()
+			},
+			reasons: failures, cause: autov1alpha1.UpdateFailedReason, says: "no such file or directory",
+			mend: move("away", "backend"), within: soon,
+		},
+		{
+			name: "stack-missing", change: func(p *patient, s *pulumiv1.Stack) {
+				usesBackend(p, s)
+				s.Spec.UseLocalStackOnly = true
+			},
+			before:  create,
+			reasons: failures, cause: autov1alpha1.StackNotFoundReason, says: "dev",
+			mend: func(p *patient) {
+				p.Pulumi(p.Name, map[string]string{"PULUMI_BACKEND_URL": "file://" + p.path("backend"), "PULUMI_CONFIG_PASSPHRASE": passphraseCanary},
+					"stack", "init", "organization/"+p.Name+"/dev")
+			},
+			within: soon,
+		},
+	}
 }

@@ -2,20 +2,14 @@ package e2e_test
 
 import (
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/tests/suite"
 )
-
-// The tests of this file run alone, before the parallel ones: they end the controller.
 
 // annotateAsUsersDo does what users do, with their words.
 func (p *play) annotateAsUsersDo(annotation string) {
@@ -90,62 +84,4 @@ func TestManifestThatIsAppliedAgainRunsNothing(t *testing.T) {
 	p.startController()
 	stack = p.Await(handled)
 	p.Expect(stack.Status.LastUpdate.Name).To(Equal(ran))
-}
-
-// TestFailedStackOfTheFormerControllerSaysOneThing has the conditions that the Pulumi Kubernetes Operator leaves on a Stack that failed, and
-// what a way back and over again leaves of both.
-func TestFailedStackOfTheFormerControllerSaysOneThing(t *testing.T) {
-	suite.Long(t, "further states of the former operator")
-	type former struct {
-		conditions map[string]string
-		ago        time.Duration
-	}
-	const retrying, failed = "RetryingAfterFailure", "UpdateFailed"
-	left := map[*play]former{
-		alone(t, "former-failed-retrying"): {conditions: map[string]string{"Reconciling": retrying}},
-		alone(t, "former-failed-stalled"):  {conditions: map[string]string{"Stalled": failed}},
-		alone(t, "former-failed-both"):     {conditions: map[string]string{"Reconciling": retrying, "Stalled": failed}},
-		alone(t, "former-failed-due"):      {conditions: map[string]string{"Reconciling": "StackProcessing", "Stalled": failed}, ago: time.Hour},
-	}
-	for p := range left {
-		p.start(p.put(p.returning(1)))
-	}
-	for p := range left {
-		p.Await(ready(""))
-	}
-	controller := alone(t, "")
-	controller.stopController()
-	for p, former := range left {
-		p.leftByTheFormerController("v1")
-		p.markFormerFailure(former.conditions, former.ago)
-	}
-	controller.startController()
-	for p := range left {
-		p.Await(func(s *pulumiv1.Stack) bool { return len(s.Status.History) == 1 }) // and its conditions do not contradict each other
-	}
-}
-
-// markFormerFailure makes the status that of an update which failed, with the conditions, and applies it as the operator does.
-func (p *play) markFormerFailure(present map[string]string, ago time.Duration) {
-	p.Helper()
-	now := metav1.Now()
-	entry := func(name, status, reason, message string) any {
-		return map[string]any{"type": name, "status": status, "reason": reason, "message": message, "lastTransitionTime": now.UTC().Format(time.RFC3339)}
-	}
-	entries := []any{entry("Ready", "False", pulumiv1.NotReadyInProgressReason, "reconciliation is in progress")}
-	for name, reason := range present {
-		entries = append(entries, entry(name, "True", reason, "1 update failure(s)"))
-	}
-	p.patchStatus(func(s *pulumiv1.Stack) {
-		s.Status.Conditions = nil
-		last := s.Status.LastUpdate
-		last.State, last.Failures, last.Message = pulumiv1.StackUpdateFailed, 3, "\x1b[31merror\x1b[0m: it failed"
-		last.LastResyncTime = metav1.NewTime(now.Add(-ago))
-	})
-	status := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"conditions": entries}}}
-	status.SetGroupVersionKind(pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))
-	status.SetNamespace(p.Name)
-	status.SetName(p.Name)
-	p.Expect(system.Client.Status().Apply(p.Context(), client.ApplyConfigurationFromUnstructured(status),
-		client.FieldOwner(formerOwner+"/stack-status"), client.ForceOwnership)).To(Succeed())
 }

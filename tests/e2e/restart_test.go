@@ -98,3 +98,20 @@ func TestRestartWritesNothingAboutSettledStacks(t *testing.T) {
 		})
 	}
 }
+
+func TestRestartOfTheControllerLeavesGitStacksAsTheyAre(t *testing.T) {
+	suite.Long(t, "a Stack of the former operator with a repository")
+	p := alone(t, "git-restarted")
+	repository, sha := p.deployedFromGit(p.returning(1))
+	before := p.Await(ready(sha))
+	p.restartController()
+	// A Stack of the same branch is deployed when the answer of the git server has come.
+	p.Create(p.gitStack(repository.URL, named("later")))
+	p.AwaitStack("later", ready(sha))
+	p.Expect(p.Await(ready(sha)).ResourceVersion).To(Equal(before.ResourceVersion), "nothing was written")
+
+	// The next one follows all the same.
+	next := p.commit(repository, p.returning(2))
+	p.RequestStack("later")
+	p.Await(ready(next))
+}

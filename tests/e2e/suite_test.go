@@ -5,11 +5,18 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/tests/canary"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 // What the tests make wrong on purpose is small.
@@ -62,4 +69,91 @@ func run(m *testing.M) int {
 		},
 	}
 	return suite.Run(m)
+}
+
+// gate is the real pulumi CLI behind a script that notes every call, and holds updates in the workspaces for which there is a file. Where there
+// is a file old-pulumi in the home directory of an agent, it is the oldest version that is tested.
+type gate struct {
+	dir string
+}
+
+// newGate writes the script.
+func newGate(ctx context.Context, dir string) (*gate, error) {
+	cli, err := tools.Path(ctx, "pulumi", nil)
+	if err != nil {
+		return nil, err
+	}
+	oldest := "false" // only tests of the long suite ask for it
+	if !suite.Short() {
+		if oldest, err = tools.Path(ctx, "pulumi-oldest", nil); err != nil {
+			return nil, err
+		}
+	}
+	g := &gate{dir: dir}
+	script := fmt.Sprintf(`#!/bin/sh
+echo "$PWD: $*" >> %[1]s/calls
+workspace=${PWD#*/workspaces/}; held=%[1]s/held-${workspace%%%%/*}
+case " $* " in *" up "*|*" destroy "*)
+  while [ -e "$held" ]; do touch "$held.now"; sleep 0.05; done;;
+esac
+if [ -e "$HOME/old-pulumi" ]; then exec %[3]s "$@"; fi
+exec %[2]s "$@"
+`, dir, cli, oldest)
+	if err := os.WriteFile(filepath.Join(dir, "calls"), nil, 0o600); err != nil {
+		return nil, err
+	}
+	return g, os.WriteFile(g.path(), []byte(script), 0o755)
+}
+
+func (g *gate) path() string { return filepath.Join(g.dir, "pulumi") }
+
+// hold keeps every "pulumi up" and "pulumi destroy" of the Stack that starts from now on from running until release is called.
+func (p *play) hold() (release func()) {
+	p.Helper()
+	file := p.held()
+	p.Expect(os.WriteFile(file, nil, 0o600)).To(Succeed())
+	p.Cleanup(func() { _ = os.Remove(file) })
+	return func() { _ = os.Remove(file) }
+}
+
+// held is the file that holds them.
+func (p *play) held() string {
+	return filepath.Join(pulumi.dir, "held-"+filepath.Base(p.Directory(p.Name)))
+}
+
+// awaitHeld waits until one has been held.
+func (p *play) awaitHeld() {
+	p.Helper()
+	p.Eventually(p.held() + ".now").Should(BeAnExistingFile())
+}
+
+// calls returns the arguments of every call of pulumi in the workspaces of the names since the beginning, which begin with the directory.
+func (p *play) calls(names ...string) []string {
+	content, err := os.ReadFile(filepath.Join(pulumi.dir, "calls"))
+	p.Succeed(err)
+	return slices.DeleteFunc(strings.Split(strings.TrimSpace(string(content)), "\n"), func(call string) bool {
+		return !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(call, p.Directory(name)) })
+	})
+}
+
+// runs is how often pulumi was called for the operation.
+func (p *play) runs(operation string) (runs int) {
+	for _, call := range p.calls(p.Name) {
+		if strings.Contains(call, " "+operation+" ") {
+			runs++
+		}
+	}
+	return runs
+}
+
+// awaitRuns waits until pulumi was called so often for the operation.
+func (p *play) awaitRuns(operation string, times int) {
+	p.Helper()
+	p.Eventually(func() int { return p.runs(operation) }).Should(Equal(times))
+}
+
+// pulumi runs the CLI on the stack as a person does, who has the passphrase.
+func (p *play) pulumi(args ...string) {
+	p.Helper()
+	p.Pulumi(p.Name, map[string]string{"PULUMI_BACKEND_URL": system.BackendURL, "PULUMI_CONFIG_PASSPHRASE": passphraseCanary}, append(args, "--stack=dev")...)
 }

@@ -5,15 +5,23 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/procfs"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/faults/campaign"
+	"github.com/stack-controller/stack-controller/tests/supervise"
 )
 
 // commandLine is how a process was started.
@@ -170,4 +178,154 @@ func pulumiProcesses(dir string, others []string) []string {
 		return true
 	})
 	return found
+}
+
+// leaveProcess starts a process that looks like one that pulumi left behind.
+func leaveProcess(t *testing.T) *supervise.Process {
+	g := NewWithT(t)
+	name := filepath.Join(t.TempDir(), "pulumi-left")
+	content, err := os.ReadFile("/bin/sleep")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(os.WriteFile(name, content, 0o700)).To(Succeed())
+	process, err := world.system.ControlPlane.Supervisor().Run(supervise.Command{
+		Name: "pulumi-left", Path: name, Args: []string{"600"}, Env: []string{"PULUMI_HOME=" + world.dataDir() + "/home"},
+		Log: filepath.Join(world.system.Dir, "left.log"),
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = process.Stop(0) }) // an error means that it was stopped
+	return process
+}
+
+// A Stack that says more than is true, and an Update that did not end, are not settled. The controller is stopped meanwhile: it would
+// put it right.
+func TestAnUpdateLeftOverAndAnOldCommitAreSeen(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	apps := make([]*campaign.App, 1)
+	g.Expect(world.Renew(ctx, apps, "left")).To(Succeed())
+	a := apps[0]
+	g.Expect(world.Audit(apps)).To(Succeed())
+	g.Expect(world.main.stop()).To(Succeed())
+
+	update := &autov1alpha1.Update{
+		ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: "left-over"},
+		Spec:       autov1alpha1.UpdateSpec{WorkspaceName: a.Name, StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
+	}
+	g.Expect(world.Client.Create(ctx, update)).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, apps)).To(MatchError(ContainSubstring("Update left-over is")))
+	g.Expect(world.Client.Delete(ctx, update)).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, apps)).To(Succeed())
+
+	stack := &pulumiv1.Stack{}
+	g.Expect(world.Client.Get(ctx, a.Key(), stack)).To(Succeed())
+	digest := stack.Status.LastUpdate.LastSuccessfulCommit
+	stack.Status.LastUpdate.LastSuccessfulCommit = "sha256:old"
+	g.Expect(world.Client.Status().Update(ctx, stack)).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, apps)).To(MatchError(ContainSubstring("with another update than that of the last change")))
+	stack.Status.LastUpdate.LastSuccessfulCommit = digest
+	g.Expect(world.Client.Status().Update(ctx, stack)).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, apps)).To(Succeed())
+
+	a.Expect("unheard")
+	g.Expect(world.CheckSettled(ctx, apps)).To(MatchError(ContainSubstring("the request is not handled")))
+	a.Expect("")
+	g.Expect(a.Push(func() {})).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, apps)).To(MatchError(ContainSubstring("there is no artifact of commit")))
+
+	before := world.main.started()
+	world.main.start(world.ctx)
+	g.Expect(world.main.awaitStart(context.WithoutCancel(ctx), before)).To(Succeed())
+	g.Expect(a.Remove(ctx)).To(Succeed())
+	g.Expect(world.Settle(ctx, apps)).To(Succeed())
+}
+
+// What is left behind is not settled, whoever left it.
+func TestLeftoversAreSeen(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	g.Expect(world.CheckSettled(ctx, nil)).To(Succeed())
+
+	lock := filepath.Join(world.backend(), ".pulumi", "locks", "organization", "nobody", "dev", "1.json")
+	g.Expect(os.MkdirAll(filepath.Dir(lock), 0o700)).To(Succeed())
+	g.Expect(os.WriteFile(lock, nil, 0o600)).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, nil)).To(MatchError(ContainSubstring("locks in the backend")))
+	g.Expect(os.Remove(lock)).To(Succeed())
+
+	process := leaveProcess(t)
+	// The kernel tells a parent that a program was started before the process has the program's name and environment.
+	check := func() error { return world.CheckSettled(ctx, nil) }
+	g.Eventually(check).Should(MatchError(And(ContainSubstring("processes"), ContainSubstring("pulumi-left"))))
+	g.Expect(process.Stop(0)).To(Succeed())
+	g.Expect(world.CheckSettled(ctx, nil)).To(Succeed())
+}
+
+// Unsettled has nothing to add: a Stack whose agent is a process needs no Workspace that is ready.
+func (s *scene) Unsettled(context.Context, *campaign.App, bool) error { return nil }
+
+// LeftBehind tells of locks in the backend and of processes of pulumi, but for those of runs that failed.
+func (s *scene) LeftBehind([]*campaign.App) error {
+	if locks := s.locks(); len(locks) > 0 {
+		return campaign.NotSettled("locks in the backend: %v", locks)
+	}
+	if left := s.processes(); len(left) > 0 {
+		return campaign.NotSettled("processes: %v", left)
+	}
+	return nil
+}
+
+// Works reports whether pulumi works in the directory of the Stack's agent.
+func (s *scene) Works(a *campaign.App) bool { return len(pulumiProcesses(s.workspaceDir(a), nil)) > 0 }
+
+// Prepare has nothing to do: what runs goes on.
+func (s *scene) Prepare(context.Context, []*campaign.App) error { return nil }
+
+// Judge has nothing to add.
+func (s *scene) Judge() error { return nil }
+
+// Explain has nothing to add.
+func (s *scene) Explain(context.Context, *campaign.App) string { return "" }
+
+// locks returns the locks in the backend.
+func (s *scene) locks() []string {
+	abandoned := s.Abandoned()
+	var found []string
+	_ = filepath.WalkDir(filepath.Join(s.backend(), ".pulumi", "locks"), func(path string, entry os.DirEntry, err error) error {
+		of := func(a *campaign.App) bool { return filepath.Base(filepath.Dir(filepath.Dir(path))) == a.Name }
+		if err == nil && !entry.IsDir() && !slices.ContainsFunc(abandoned, of) {
+			found = append(found, path)
+		}
+		return nil
+	})
+	return found
+}
+
+// processes returns the processes of pulumi, its plugins included, that work for this world.
+func (s *scene) processes() []string {
+	var others []string
+	for _, a := range s.Abandoned() {
+		others = append(others, s.workspaceDir(a))
+	}
+	return pulumiProcesses(s.system.Dir, others)
+}
+
+// Pulumi runs the CLI by hand, in a project of the app's name.
+func (s *scene) Pulumi(ctx context.Context, a *campaign.App, args ...string) error {
+	dir, err := os.MkdirTemp(s.system.Dir, "by-hand-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := os.WriteFile(filepath.Join(dir, "Pulumi.yaml"), []byte("name: "+a.Name+"\nruntime: yaml\n"), 0o600); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, s.cli, append(args, "--non-interactive")...)
+	cmd.Dir = dir
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "PULUMI_HOME=" + filepath.Join(dir, "home"), "PULUMI_SKIP_UPDATE_CHECK=true",
+		"PULUMI_BACKEND_URL=" + s.BackendURL, "PULUMI_CONFIG_PASSPHRASE=" + passphrase,
+	}
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("pulumi %s by hand: %w\n%s", args[0], err, output)
+	}
+	return nil
 }

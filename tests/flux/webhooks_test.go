@@ -4,20 +4,26 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gstruct"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	eventv1 "github.com/fluxcd/pkg/apis/event/v1beta1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -194,4 +200,192 @@ func (p *play) shell(command string) string {
 	output, err := cmd.CombinedOutput()
 	p.Expect(err).NotTo(HaveOccurred(), "%s\n%s", command, output)
 	return string(output)
+}
+
+// maxBody bounds what the receiver of a test reads.
+const maxBody = 1 << 20
+
+// commitStatus is what a git server is told about a commit.
+type commitStatus struct{ State, Description, Context string }
+
+// messenger receives what notification-controller sends: events as a webhook of the type generic, messages of a chat, and the statuses of
+// commits as Gitea takes them.
+type messenger struct {
+	*httptest.Server
+	mu       sync.Mutex
+	events   []eventv1.Event
+	chat     []string
+	statuses map[string][]commitStatus // by commit
+	problems []string
+}
+
+func receive(t *testing.T) *messenger {
+	t.Helper()
+	m := &messenger{statuses: map[string][]commitStatus{}}
+	m.Server = httptest.NewServer(m.routes())
+	t.Cleanup(m.Close)
+	return m
+}
+
+const gitToken = "git-token-9c40"
+
+func (m *messenger) routes() *http.ServeMux {
+	routes := http.NewServeMux()
+	handle := func(pattern string, take func(request *http.Request, body []byte) (answer any, err error)) {
+		routes.HandleFunc(pattern, func(response http.ResponseWriter, request *http.Request) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			body, err := io.ReadAll(io.LimitReader(request.Body, maxBody))
+			var answer any
+			if err == nil {
+				answer, err = take(request, body)
+			}
+			if err != nil {
+				m.problems = append(m.problems, request.URL.Path+": "+err.Error())
+			}
+			response.Header().Set("Content-Type", "application/json")
+			if request.Method == http.MethodPost && strings.Contains(pattern, "statuses") {
+				response.WriteHeader(http.StatusCreated)
+			}
+			_ = json.NewEncoder(response).Encode(answer) // a client that goes away has no use for it
+		})
+	}
+	handle("POST /webhook", func(_ *http.Request, body []byte) (any, error) {
+		var event eventv1.Event
+		err := json.Unmarshal(body, &event)
+		m.events = append(m.events, event)
+		return nil, err
+	})
+	handle("POST /chat", func(_ *http.Request, body []byte) (any, error) {
+		m.chat = append(m.chat, string(body))
+		return nil, nil
+	})
+	handle("GET /api/v1/version", func(*http.Request, []byte) (any, error) { return map[string]string{"version": "1.24.0"}, nil })
+	handle("GET /api/v1/repos/acme/alerted/commits/{sha}/statuses", func(*http.Request, []byte) (any, error) { return []any{}, nil })
+	handle("POST /api/v1/repos/acme/alerted/statuses/{sha}", func(request *http.Request, body []byte) (any, error) {
+		var status commitStatus
+		if authorization := request.Header.Get("Authorization"); authorization != "token "+gitToken {
+			m.problems = append(m.problems, "the token is "+authorization)
+		}
+		err := json.Unmarshal(body, &status)
+		m.statuses[request.PathValue("sha")] = append(m.statuses[request.PathValue("sha")], status)
+		return status, err
+	})
+	routes.HandleFunc("/", func(response http.ResponseWriter, request *http.Request) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.problems = append(m.problems, "unexpected "+request.Method+" "+request.URL.Path)
+		http.NotFound(response, request)
+	})
+	return routes
+}
+
+// seen returns the events about the Stack with the reason and the revision of the commit.
+func (m *messenger) seen(reason, sha string) []eventv1.Event {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var found []eventv1.Event
+	for _, event := range m.events {
+		if event.Reason == reason && strings.HasSuffix(event.Metadata["revision"], sha) {
+			found = append(found, event)
+		}
+	}
+	return found
+}
+
+func (m *messenger) states(sha string) (states []commitStatus) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append(states, m.statuses[sha]...)
+}
+
+func (m *messenger) messages() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return strings.Join(m.chat, "\n")
+}
+
+// notifications are the Providers and Alerts of the guide, for a receiver of the test, and one for a webhook.
+const webhookAlert = `
+apiVersion: notification.toolkit.fluxcd.io/v1beta3
+kind: Provider
+metadata: {name: webhook}
+spec: {type: generic, address: MESSENGER/webhook}
+---
+apiVersion: notification.toolkit.fluxcd.io/v1beta3
+kind: Alert
+metadata: {name: webhook}
+spec:
+  providerRef: {name: webhook}
+  eventSeverity: info
+  eventMetadata: {summary: all of it}
+  eventSources: [{kind: Stack, name: alerted}]
+`
+
+func TestAlertsTellWebhooksChatsAndGitServersOfEachUpdate(t *testing.T) {
+	p := begin(t, "alerted")
+	end := receive(t)
+	manifests, _ := p.guide("alerts.md", strings.NewReplacer("namespace: default", "namespace: "+p.Name,
+		"https://hooks.example.com/services/T0/B0/secret", end.URL+"/chat",
+		"https://git.example.com/acme/infrastructure", end.URL+"/acme/alerted", "eventSeverity: error", "eventSeverity: info"))
+	p.Expect(manifests).To(HaveLen(2))
+	p.Create(p.Secret("git-token", map[string]string{"token": gitToken}))
+	for _, manifest := range append(manifests, strings.ReplaceAll(webhookAlert, "MESSENGER", end.URL)) {
+		p.apply(manifest)
+	}
+	repository := p.repository(p.Name, scene.Returning(p.Name, 0))
+	stack := system.NewStack(p.Name, p.Name, sourcev1.GitRepositoryKind)
+	p.Create(stack)
+	p.Await(statuscheck.Ready(""))
+	// notification-controller has no status for an Alert. It has seen these when it forwards something.
+	p.Eventually(func() string {
+		p.Request()
+		return end.messages()
+	}, p.Patience, "1s").Should(ContainSubstring("up succeeded"))
+	p.Await(statuscheck.Ready(""))
+
+	good := p.commit(repository, p.Name, scene.Returning(p.Name, 1))
+	p.Await(deployed(good))
+	p.Eventually(func() []eventv1.Event { return end.seen("StackCreated", good) }).Should(HaveLen(1))
+	started, succeeded := end.seen("StackUpdateDetected", good)[0], end.seen("StackCreated", good)[0]
+	p.Expect(started.Message).To(HavePrefix("New commit detected: main@sha1:" + good))
+	p.Expect(started.Severity).To(Equal(eventv1.EventSeverityInfo))
+	p.Expect(succeeded.Message).To(And(HavePrefix("up succeeded: "), HaveSuffix("revision main@sha1:"+good)))
+	p.Expect(succeeded.InvolvedObject.Kind + "/" + succeeded.InvolvedObject.Name).To(Equal("Stack/" + p.Name))
+	p.Expect(succeeded.Metadata).To(gstruct.MatchKeys(gstruct.IgnoreExtras, gstruct.Keys{
+		"revision": Equal("main@sha1:" + good), "commit": Equal("sha1:" + good), "summary": Equal("all of it"),
+	}))
+	p.Eventually(func() []commitStatus { return end.states(good) }).Should(HaveLen(1), "an update that starts has none")
+	p.Expect(end.states(good)[0]).To(And(HaveField("State", "success"), HaveField("Description", "stack created")))
+	p.Eventually(end.messages).Should(ContainSubstring(succeeded.Message))
+	p.Expect(p.logged("StackCreated", "info")).To(ContainElement(SatisfyAll(HaveKeyWithValue("msg", succeeded.Message),
+		HaveKeyWithValue("revision", "main@sha1:"+good), HaveKeyWithValue("token", HaveLen(36)))))
+
+	bad := p.commit(repository, p.Name, scene.Program(p.Name, "outputs:", "  x: ${missing}"))
+	p.Await(statuscheck.NotReady(pulumiv1.RetryingAfterFailureReason))
+	p.Eventually(func() []eventv1.Event { return end.seen("StackUpdateFailure", bad) }).ShouldNot(BeEmpty())
+	failed := end.seen("StackUpdateFailure", bad)[0]
+	p.Expect(failed.Severity).To(Equal(eventv1.EventSeverityError))
+	p.Expect(failed.Message).To(And(HavePrefix("up failed: "), ContainSubstring("missing")))
+	p.Eventually(func() []commitStatus { return end.states(bad) }).Should(ContainElement(HaveField("State", "failure")))
+	p.Eventually(end.messages).Should(ContainSubstring("up failed: "))
+	p.Expect(p.logged("StackUpdateFailure", "error")).To(ContainElement(HaveKeyWithValue("msg", failed.Message)))
+	end.mu.Lock()
+	defer end.mu.Unlock()
+	p.Expect(end.problems).To(BeEmpty())
+}
+
+// logged returns the lines of the log about the Stack of the name of the scene, with the reason.
+func (p *play) logged(reason, level string) (lines []map[string]any) {
+	p.Helper()
+	content, err := os.ReadFile(system.ControllerLog())
+	p.Succeed(err)
+	for text := range strings.Lines(string(content)) {
+		var line map[string]any
+		if json.Unmarshal([]byte(text), &line) == nil && line["name"] == p.Name && line["controllerKind"] == "Stack" && line["reason"] == reason {
+			p.Expect(line).To(And(HaveKeyWithValue("level", level), HaveKeyWithValue("namespace", p.Name)))
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }

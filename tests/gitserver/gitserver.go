@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/ProtonMail/go-crypto/openpgp"
-	"github.com/fluxcd/pkg/gittestserver"
 	"github.com/go-git/go-billy/v5/memfs"
 	"github.com/go-git/go-billy/v5/util"
 	"github.com/go-git/go-git/v5"
@@ -24,6 +23,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/storage/memory"
+
+	"github.com/fluxcd/pkg/gittestserver"
 )
 
 // Branch is the branch that commits go to.
@@ -174,4 +175,30 @@ func (r *Repository) change(message string, edit func(*git.Worktree) error) (str
 		return "", fmt.Errorf("push to %s: %w", r.URL, err)
 	}
 	return hash.String(), nil
+}
+
+// Tag pushes a tag of the last commit.
+func (r *Repository) Tag(name string) error {
+	return r.name(plumbing.NewTagReferenceName(name))
+}
+
+// NewBranch pushes another branch that begins, and stays, at the last commit.
+func (r *Repository) NewBranch(name string) error {
+	return r.name(plumbing.NewBranchReferenceName(name))
+}
+
+// name pushes the last commit under the name.
+func (r *Repository) name(reference plumbing.ReferenceName) error {
+	head, err := r.clone.Head()
+	if err != nil {
+		return fmt.Errorf("find the last commit: %w", err)
+	}
+	if err := r.clone.Storer.SetReference(plumbing.NewHashReference(reference, head.Hash())); err != nil {
+		return fmt.Errorf("create %s: %w", reference, err)
+	}
+	err = r.clone.Push(&git.PushOptions{RefSpecs: []config.RefSpec{config.RefSpec(reference + ":" + reference)}})
+	if err != nil {
+		return fmt.Errorf("push %s to %s: %w", reference, r.URL, err)
+	}
+	return nil
 }

@@ -8,7 +8,16 @@ package images
 
 import (
 	"context"
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
 
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -104,4 +113,147 @@ func save(ctx context.Context, name string, progress func(string), c contents) (
 		return Image{}, err
 	}
 	return Image{Reference: c.references[0], Tar: path}, nil
+}
+
+// OtherPulumiReference names the same content as the image that Pulumi returns, and is in the same tarball: a test changes
+// the image of a workspace without another import.
+const OtherPulumiReference = testRepository + "pulumi:other"
+
+// The user of the pulumi image is that of Pulumi's own images without root.
+const (
+	pulumiUser   = "pulumi"
+	pulumiUserID = 1000
+	pulumiHome   = "home/pulumi"
+)
+
+// Pulumi is the image of a workspace: stack-controller.test/pulumi:VERSION-nonroot. It has a shell, the pulumi CLI, the
+// language host for YAML and the provider of tests/provider, and runs as the user pulumi (1000), whose home is /home/pulumi.
+func Pulumi(ctx context.Context, progress func(string)) (Image, error) {
+	shell, err := busybox(ctx)
+	if err != nil {
+		return Image{}, err
+	}
+	cli, err := tools.Path(ctx, "pulumi", progress)
+	if err != nil {
+		return Image{}, err
+	}
+	languageHost, err := tools.Path(ctx, "pulumi-language-yaml", progress)
+	if err != nil {
+		return Image{}, err
+	}
+	staging, err := os.MkdirTemp("", "pulumi-image-")
+	if err != nil {
+		return Image{}, fmt.Errorf("create a directory for the plugins of the pulumi image: %w", err)
+	}
+	defer os.RemoveAll(staging)
+	if _, err := programs.PutProvider(ctx, staging); err != nil {
+		return Image{}, err
+	}
+	home, err := homeLayer(staging)
+	if err != nil {
+		return Image{}, err
+	}
+	bin := layer{directory("pulumi", 0o755, 0), directory("pulumi/bin", 0o755, 0)}
+	return save(ctx, "pulumi", progress, contents{
+		references: []string{testRepository + "pulumi:" + pulumiVersion + "-nonroot", OtherPulumiReference},
+		// What changes most comes last.
+		layers: []layer{
+			shell,
+			append(bin[:2:2], program("pulumi/bin/pulumi", cli, 0)),
+			append(bin[:2:2], program("pulumi/bin/pulumi-language-yaml", languageHost, 0)),
+			home,
+		},
+		config: containerConfig{
+			User: pulumiUser, Env: []string{"PATH=/pulumi/bin:" + shellPath, "HOME=/" + pulumiHome}, WorkingDir: "/" + pulumiHome,
+			Cmd: []string{"pulumi"},
+		},
+	})
+}
+
+// homeLayer is the user with its home, in which the plugins are as they are in the staging directory.
+func homeLayer(staging string) (layer, error) {
+	result := append(users(pulumiUser, pulumiUserID, "/"+pulumiHome), directory("home", 0o755, 0))
+	for _, dir := range []string{"", "/.pulumi"} {
+		result = append(result, directory(pulumiHome+dir, 0o755, pulumiUserID))
+	}
+	installed, err := copied(pulumiHome+"/.pulumi", staging, pulumiUserID)
+	if err != nil {
+		return nil, fmt.Errorf("read the plugins of the pulumi image: %w", err)
+	}
+	return append(result, installed...), nil
+}
+
+// shellPath is where the commands of the images are.
+const shellPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// busybox is the layer that all images with a shell share: Debian's static busybox, a link per command, and /tmp.
+func busybox(ctx context.Context) (layer, error) {
+	binary, err := exec.LookPath("busybox")
+	if err != nil {
+		return nil, fmt.Errorf("find the shell of the images, install the package busybox-static: %w", err)
+	}
+	if binary, err = filepath.EvalSymlinks(binary); err != nil {
+		return nil, fmt.Errorf("find the shell of the images: %w", err)
+	}
+	if err := checkStatic(binary); err != nil {
+		return nil, err
+	}
+	output, err := exec.CommandContext(ctx, binary, "--list-full").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the commands of %s: %w", binary, err)
+	}
+	commands := strings.Fields(string(output))
+	slices.Sort(commands)
+	result := layer{temporary()}
+	for _, dir := range []string{"bin", "sbin", "usr", "usr/bin", "usr/sbin", "root"} {
+		result = append(result, directory(dir, 0o755, 0))
+	}
+	result = append(result, program("bin/busybox", binary, 0))
+	for _, command := range commands {
+		// A few have a place of their own, such as /linuxrc, that no script asks for.
+		if strings.HasSuffix(path.Dir(command), "bin") && command != "bin/busybox" {
+			result = append(result, link(command, "/bin/busybox"))
+		}
+	}
+	return result, nil
+}
+
+// checkStatic sees to it that the program runs where there are no libraries.
+func checkStatic(binary string) error {
+	file, err := elf.Open(binary)
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", binary, err)
+	}
+	defer file.Close()
+	if slices.ContainsFunc(file.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return fmt.Errorf("%s needs shared libraries: install the package busybox-static instead of busybox", binary)
+	}
+	return nil
+}
+
+// Program is a program of the current source tree, by the directory of its main package, beside a shell:
+// stack-controller.test/NAME:latest, with NAME that of the directory. It runs as user 1000 and is /bin/NAME.
+func Program(ctx context.Context, directory string, progress func(string)) (Image, error) {
+	shell, err := busybox(ctx)
+	if err != nil {
+		return Image{}, err
+	}
+	staging, err := os.MkdirTemp("", "program-image-")
+	if err != nil {
+		return Image{}, fmt.Errorf("create a directory for the program %s: %w", directory, err)
+	}
+	defer os.RemoveAll(staging)
+	name := path.Base(directory)
+	binary := filepath.Join(staging, name)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, "./"+directory)
+	cmd.Dir = tools.RepositoryRoot()
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return Image{}, fmt.Errorf("build the program %s: %w\n%s", directory, err, output[max(0, len(output)-failureTail):])
+	}
+	return save(ctx, name, progress, contents{
+		references: []string{testRepository + name + ":latest"},
+		layers:     []layer{shell, append(users("user", 1000, "/tmp"), program("bin/"+name, binary, 0))},
+		config:     containerConfig{User: "1000:1000", Env: []string{"PATH=" + shellPath, "HOME=/tmp"}, Entrypoint: []string{"/bin/" + name}},
+	})
 }

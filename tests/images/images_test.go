@@ -2,12 +2,22 @@ package images
 
 import (
 	"archive/tar"
+	"bytes"
+	"compress/gzip"
 	"context"
+	"debug/elf"
+	"debug/macho"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -111,4 +121,131 @@ func TestSameFilesGiveTheSameTarball(t *testing.T) {
 	third, err := newArchive(c)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(third.key()).NotTo(Equal(first.key()))
+}
+
+func TestImageIsBuiltOncePerKey(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv("STACK_CONTROLLER_CACHE", t.TempDir())
+	builds := 0
+	build := func(path string) error {
+		builds++
+		return os.WriteFile(path, nil, 0o600)
+	}
+	first, err := cached(t.Context(), "name", hashOf([]byte("1")), nil, build)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(cached(t.Context(), "name", hashOf([]byte("1")), nil, build)).To(Equal(first))
+	g.Expect(builds).To(Equal(1))
+	g.Expect(cached(t.Context(), "name", hashOf([]byte("2")), nil, build)).NotTo(Equal(first))
+	g.Expect(builds).To(Equal(2))
+}
+
+func TestFailedBuildLeavesNothing(t *testing.T) {
+	g := NewWithT(t)
+	cache := t.TempDir()
+	t.Setenv("STACK_CONTROLLER_CACHE", cache)
+	_, err := cached(t.Context(), "name", hashOf(), nil, func(path string) error {
+		return errors.Join(os.WriteFile(path, nil, 0o600), errors.New("no space"))
+	})
+	g.Expect(err).To(MatchError("no space"))
+	g.Expect(filepath.Glob(filepath.Join(cache, "images", "name", "[^.]*"))).To(BeEmpty())
+}
+
+func TestOldTarballsAreRemovedButNotThoseInUse(t *testing.T) {
+	g := NewWithT(t)
+	cache := t.TempDir()
+	t.Setenv("STACK_CONTROLLER_CACHE", cache)
+	write := func(path string) error { return os.WriteFile(path, nil, 0o600) }
+	var paths []string
+	for n := range 6 {
+		path, err := cached(t.Context(), "name", hashOf([]byte(fmt.Sprint(n))), nil, write)
+		g.Expect(err).NotTo(HaveOccurred())
+		paths = append(paths, path)
+	}
+	g.Expect(filepath.Glob(filepath.Join(cache, "images", "name", "*.tar"))).To(HaveLen(6), "all of them were used just now")
+
+	// Now only the first one is.
+	for n, path := range paths[1:] {
+		used := time.Now().Add(-unusedAfter - time.Duration(10-n)*time.Minute)
+		g.Expect(os.Chtimes(path, used, used)).To(Succeed())
+	}
+	last, err := cached(t.Context(), "name", hashOf([]byte("last")), nil, write)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(filepath.Glob(filepath.Join(cache, "images", "name", "*.tar"))).To(ConsistOf(last, paths[0], paths[5]))
+}
+
+// releaseCLI makes the archives of the command line, for all platforms or the given ones, and returns where they are.
+func releaseCLI(t *testing.T, platforms string) string {
+	t.Helper()
+	output := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(tools.RepositoryRoot(), ".ci", "release"), "cli", "checksums")
+	cmd.Env = append(os.Environ(), "VERSION="+releaseVersion, "IMAGE_REGISTRY=registry.example.com/flux", "OUTPUT="+output, "CLI_PLATFORMS="+platforms)
+	log, err := cmd.CombinedOutput()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred(), "%s", log)
+	return output
+}
+
+func TestCommandLineIsReleasedForEveryPlatformAndTheSameEachTime(t *testing.T) {
+	suite.Long(t, "builds images")
+	g := NewWithT(t)
+	output := releaseCLI(t, "")
+	read := func(dir, name string) []byte {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		g.Expect(err).NotTo(HaveOccurred())
+		return content
+	}
+	archiveOf := func(platform string) string { return "flux-pulumi_1.2.3_" + platform + ".tar.gz" }
+	for platform, isFor := range map[string]func(program []byte) any{
+		"linux_amd64":  func(program []byte) any { return machine(t, program, elf.NewFile).Machine == elf.EM_X86_64 },
+		"linux_arm64":  func(program []byte) any { return machine(t, program, elf.NewFile).Machine == elf.EM_AARCH64 },
+		"darwin_amd64": func(program []byte) any { return machine(t, program, macho.NewFile).Cpu == macho.CpuAmd64 },
+		"darwin_arm64": func(program []byte) any { return machine(t, program, macho.NewFile).Cpu == macho.CpuArm64 },
+	} {
+		g.Expect(string(read(output, "checksums.txt"))).To(ContainSubstring("  " + archiveOf(platform) + "\n"))
+		files := unpackArchive(t, read(output, archiveOf(platform)))
+		g.Expect(files).To(HaveLen(3))
+		g.Expect(string(files["kubectl-pulumi"].content)).To(Equal("flux-pulumi"), "a link")
+		g.Expect(files["LICENSE"].content).NotTo(BeEmpty())
+		g.Expect(files["flux-pulumi"].mode.Perm()).To(Equal(fs.FileMode(0o755)))
+		g.Expect(isFor(files["flux-pulumi"].content)).To(BeTrue(), platform)
+	}
+	native := "linux_" + runtime.GOARCH
+	files := unpackArchive(t, read(output, archiveOf(native)))
+	g.Expect(runProgram(t, files["flux-pulumi"].content, "version")).To(Equal("flux-pulumi " + releaseVersion + "\n"))
+	again := releaseCLI(t, "linux/"+runtime.GOARCH)
+	g.Expect(bytes.Equal(read(again, archiveOf(native)), read(output, archiveOf(native)))).To(BeTrue(), "another build of the same source")
+}
+
+// machine parses a program.
+func machine[F any](t *testing.T, program []byte, parse func(io.ReaderAt) (F, error)) F {
+	t.Helper()
+	parsed, err := parse(bytes.NewReader(program))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return parsed
+}
+
+// archived is a file of an archive, or a link and where it leads.
+type archived struct {
+	content []byte
+	mode    fs.FileMode
+}
+
+func unpackArchive(t *testing.T, content []byte) map[string]archived {
+	t.Helper()
+	g := NewWithT(t)
+	compressed, err := gzip.NewReader(bytes.NewReader(content))
+	g.Expect(err).NotTo(HaveOccurred())
+	files := map[string]archived{}
+	for reader := tar.NewReader(compressed); ; {
+		header, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		g.Expect(err).NotTo(HaveOccurred())
+		content, err := io.ReadAll(reader)
+		g.Expect(err).NotTo(HaveOccurred())
+		if header.Typeflag == tar.TypeSymlink {
+			content = []byte(header.Linkname)
+		}
+		files[header.Name] = archived{content: content, mode: header.FileInfo().Mode()}
+	}
 }

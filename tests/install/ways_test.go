@@ -1,8 +1,11 @@
 package install_test
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -163,4 +166,167 @@ func TestFluxInstallsAControllerThatDeploysAStack(t *testing.T) {
 func (c *realCluster) deleteDefinitions(t *testing.T) {
 	t.Helper()
 	c.kubectl(t, "delete", "--kustomize", inRepository("config", "crd"), timeout)
+}
+
+// handBack hands all objects back with the commands of the migration guide: a pod with the image and the rights of the controller.
+func (c *realCluster) handBack(t *testing.T, namespace string) {
+	t.Helper()
+	g := NewWithT(t)
+	_, section, found := strings.Cut(read(t, inRepository("docs", "guides", "migration.md")), "\n## Rolling back\n")
+	g.Expect(found).To(BeTrue())
+	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(section, 3)
+	g.Expect(blocks).To(HaveLen(3))
+	stop, handBack, left := blocks[0][1], blocks[1][1], blocks[2][1]
+
+	output, err := c.shell(t, handBack)
+	g.Expect(err).NotTo(HaveOccurred(), output)
+	g.Expect(output).To(ContainSubstring("stack-controller still runs"))
+	output, err = c.shell(t, stop)
+	g.Expect(err).NotTo(HaveOccurred(), output)
+	output, err = c.shell(t, handBack)
+	g.Expect(err).NotTo(HaveOccurred(), output)
+	g.Expect(output).To(And(
+		ContainSubstring("Workspace "+namespace+"/greeting: would be deleted, with its StatefulSet, Service and pod"),
+		ContainSubstring("Workspace "+namespace+"/greeting: deleted"),
+		ContainSubstring("Stack "+namespace+"/greeting: handed back, Ready=True ProcessingCompleted"),
+	))
+	output, err = c.shell(t, left)
+	g.Expect(err).NotTo(HaveOccurred(), output)
+	g.Expect(strings.Count(output, "No resources found")).To(Equal(2), output)
+}
+
+// shell runs commands in a shell that has kubectl, and returns what they print.
+func (c *realCluster) shell(t *testing.T, commands string) (string, error) {
+	t.Helper()
+	kubectl, err := tools.Path(t.Context(), "kubectl", nil)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	cmd := c.Command(context.WithoutCancel(t.Context()), "bash", "-euc", commands)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.KubeconfigPath, "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
+	output, err := cmd.CombinedOutput()
+	return string(output), err
+}
+
+func TestHelmTakesOverWhatKubectlInstalledWhenItIsTold(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	cp := flux(t)
+	_, err := cp.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "--kustomize", inRepository("config", "default"))
+	g.Expect(err).NotTo(HaveOccurred())
+
+	install := []string{"install", "stack-controller", chart(), "--namespace=flux-system", "--kubeconfig=" + cp.KubeconfigPath}
+	_, err = run(t.Context(), "helm", install...)
+	g.Expect(err).To(MatchError(ContainSubstring("invalid ownership metadata")))
+	_, err = run(t.Context(), "helm", append(install, "--take-ownership")...)
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = run(t.Context(), "helm", "uninstall", "stack-controller", "--namespace=flux-system", "--kubeconfig="+cp.KubeconfigPath)
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = cp.Kubectl(t.Context(), "get", "deployment/stack-controller", "--namespace=flux-system")
+	g.Expect(err).To(MatchError(ContainSubstring("not found")))
+	_, err = cp.Kubectl(t.Context(), "get", "customresourcedefinition/stacks.pulumi.com")
+	g.Expect(err).NotTo(HaveOccurred(), "definitions stay")
+}
+
+func TestGoGetsTheMemoryLimitOfTheContainer(t *testing.T) {
+	t.Parallel()
+	for way, rendered := range map[string]objects{"the chart": template(t), "kustomize": kustomize(t, inRepository("config/default"))} {
+		NewWithT(t).Expect(manager(t, rendered.get(t, "Deployment", "stack-controller"), "env")).To(ContainElement(And(HaveKeyWithValue("name", "GOMEMLIMIT"),
+			HaveKeyWithValue("valueFrom", HaveKeyWithValue("resourceFieldRef", HaveKeyWithValue("resource", "limits.memory"))))), way)
+	}
+}
+
+// metricsService is the name that the Pulumi Kubernetes Operator gave the Service with its metrics.
+const metricsService = "pulumi-kubernetes-operator-metrics"
+
+func TestThePodMonitorSelectsThePodsOfTheController(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	rendered := kustomize(t, kustomization(t, `
+resources: [repository/config/default]
+components: [repository/config/monitoring/pod_monitor]
+namespace: elsewhere
+`))
+	monitor := rendered.get(t, "PodMonitor", "stack-controller")
+	g.Expect(monitor.GetNamespace()).To(Equal("elsewhere"))
+	labels := at(t, rendered.get(t, "Deployment", "stack-controller"), "spec", "template", "metadata", "labels")
+	for label, value := range at(t, monitor, "spec", "selector", "matchLabels").(map[string]any) {
+		g.Expect(labels).To(HaveKeyWithValue(label, value))
+	}
+	ports := at(t, rendered.get(t, "Deployment", "stack-controller"), append(pod, "containers", 0, "ports")...)
+	g.Expect(ports).To(ContainElement(HaveKeyWithValue("name", at(t, monitor, "spec", "podMetricsEndpoints", 0, "port"))))
+}
+
+func TestReleasesOfOtherNamesHaveMetricsServicesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	rendered := template(t, "--set=fullnameOverride=stack-controller-shard1")
+	service := rendered.get(t, "Service", "stack-controller-shard1-metrics")
+	g.Expect(at(t, service, "spec", "selector")).To(Equal(map[string]any{"app": "stack-controller-shard1"}))
+}
+
+// expectMetrics asks the controller for its metrics with the commands of the guide.
+func (c *realCluster) expectMetrics(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	_, section, found := strings.Cut(read(t, inRepository("docs", "guides", "monitoring.md")), "\n```sh\n")
+	g.Expect(found).To(BeTrue())
+	commands, _, _ := strings.Cut(section, "```\n")
+	configure, ask, found := strings.Cut(commands, " &\n")
+	g.Expect(found).To(BeTrue())
+	g.Expect(configure).To(ContainSubstring("\nkubectl port-forward service/" + metricsService + " 8383:8383"))
+
+	// The first command changes the file.
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	g.Expect(os.WriteFile(kubeconfig, []byte(read(t, c.KubeconfigPath)), 0o600)).To(Succeed())
+	const wait = "trap 'kill $!' EXIT; for _ in $(seq 100); do curl -so /dev/null localhost:8383/metrics && break; sleep 0.1; done\n"
+	output, err := c.shell(t, "export KUBECONFIG="+kubeconfig+"\n"+configure+" >/dev/null &\n"+wait+ask)
+	g.Expect(err).NotTo(HaveOccurred(), output)
+	g.Expect(output).To(And(
+		ContainSubstring("# TYPE stacks_active gauge\nstacks_active 1\n"),
+		ContainSubstring("\nstacks_failing{name=\"greeting\",namespace=\""),
+	))
+}
+
+// pulumiProgram is a copy of config/pulumi with a stack, a state and a provider.
+type pulumiProgram struct {
+	dir    string
+	pulumi string
+	env    []string
+	// enter makes the command that runs a program where the cluster is.
+	enter func(ctx context.Context, path string, args ...string) *exec.Cmd
+}
+
+// newPulumiProgram prepares the program for the cluster of the kubeconfig.
+func newPulumiProgram(t *testing.T, kubeconfig string) *pulumiProgram {
+	t.Helper()
+	g := NewWithT(t)
+	ctx := t.Context()
+	home := t.TempDir()
+	plugin := filepath.Join(home, "plugins", "resource-kubernetes-v4.34.2", "pulumi-resource-kubernetes")
+	g.Expect(os.MkdirAll(filepath.Dir(plugin), 0o755)).To(Succeed())
+	g.Expect(tools.Compile(ctx, "the provider", inRepository("tests", "install", "kubernetes"), ".", plugin, []string{"-trimpath"}, nil)).To(Succeed())
+	pulumi, err := tools.Path(ctx, "pulumi", nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	language, err := tools.Path(ctx, "pulumi-language-yaml", nil)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	p := &pulumiProgram{dir: t.TempDir(), pulumi: pulumi, enter: exec.CommandContext, env: []string{
+		"HOME=" + home,
+		"KUBECONFIG=" + kubeconfig,
+		"PATH=" + filepath.Dir(language) + ":" + os.Getenv("PATH"),
+		"PULUMI_HOME=" + home,
+		"PULUMI_BACKEND_URL=file://" + home,
+		"PULUMI_CONFIG_PASSPHRASE=correct horse battery staple",
+		"PULUMI_SKIP_UPDATE_CHECK=true",
+	}}
+	g.Expect(os.CopyFS(p.dir, os.DirFS(inRepository("config", "pulumi")))).To(Succeed())
+	p.run(t, "stack", "init", "stack-controller")
+	return p
+}
+
+func (p *pulumiProgram) run(t *testing.T, args ...string) {
+	t.Helper()
+	cmd := p.enter(context.WithoutCancel(t.Context()), p.pulumi, append(args, "--non-interactive")...)
+	cmd.Dir, cmd.Env = p.dir, p.env
+	output, err := cmd.CombinedOutput()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred(), string(output))
 }

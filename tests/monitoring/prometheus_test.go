@@ -12,10 +12,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/stage"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -187,4 +191,17 @@ func (p *prometheus) get(ctx context.Context, path string, parameters url.Values
 		return fmt.Errorf("prometheus: %s", answer.Error)
 	}
 	return json.Unmarshal(answer.Data, into)
+}
+
+// The counters of the next controller begin at zero, so that this test is behind those that read them.
+func TestAlertFiresWhileTheControllerIsDown(t *testing.T) {
+	suite.Long(t, "needs Prometheus")
+	g := NewWithT(t)
+	firing := func() ([]alert, error) { return observed.firing(t.Context(), "StackControllerDown") }
+	// Prometheus looks for the next one at the same place.
+	address := system.MetricsAddr
+	g.Expect(system.StopController()).To(Succeed())
+	eventually(g, firing).Should(HaveLen(1))
+	g.Expect(system.StartController(t.Context(), "--metrics-addr="+address)).To(Succeed())
+	eventually(g, firing).Should(BeEmpty())
 }

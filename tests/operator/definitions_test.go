@@ -4,14 +4,19 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/stack-controller/stack-controller/internal/handback/newfields"
+	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/operator"
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 // documented are the fields of the operator's definitions, by what they are in: those of the reference, of which nothing may be missing and
@@ -91,5 +96,84 @@ func TestDefinitionsHaveTheFieldsOfTheOperatorAndNoOthers(t *testing.T) {
 				g.Expect(schema.XPreserveUnknownFields).To(BeNil(), "%s %s %s", definition.Name, version.Name, path)
 			}
 		}
+	}
+}
+
+var code = regexp.MustCompile("`([^`]+)`")
+
+// namesIn lists what the text has as code.
+func namesIn(text string) (names []string) {
+	for _, match := range code.FindAllStringSubmatch(text, -1) {
+		names = append(names, match[1])
+	}
+	return names
+}
+
+// section returns a section of the migration guide.
+func section(g *WithT, heading string) string {
+	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "guides", "migration.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, text, found := strings.Cut(string(content), "\n"+heading+"\n")
+	g.Expect(found).To(BeTrue(), heading)
+	text, _, _ = strings.Cut(text, "\n#")
+	return text
+}
+
+// schemaOf reads the schema of the latest version of a definition.
+func schemaOf(g *WithT, dir, file string) *apiextensionsv1.JSONSchemaProps {
+	content, err := os.ReadFile(filepath.Join(dir, file))
+	g.Expect(err).NotTo(HaveOccurred())
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	g.Expect(yaml.UnmarshalStrict(content, definition)).To(Succeed())
+	index := slices.IndexFunc(definition.Spec.Versions, func(version apiextensionsv1.CustomResourceDefinitionVersion) bool { return version.Storage })
+	g.Expect(index).To(BeNumerically(">=", 0))
+	return definition.Spec.Versions[index].Schema.OpenAPIV3Schema
+}
+
+func TestGuideListsTheFieldsOfTheStatusThatTheOperatorDoesNotHave(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	g.Expect(operator.WriteDefinitions(dir)).To(Succeed())
+	text := section(g, "## Status")
+	for row, of := range map[string]struct{ file, path string }{
+		"| Stack |":                     {"pulumi.com_stacks.yaml", "status"},
+		"| Stack, in `lastUpdate` |":    {"pulumi.com_stacks.yaml", "status.lastUpdate"},
+		"| Stack, in `currentUpdate` |": {"pulumi.com_stacks.yaml", "status.currentUpdate"},
+		"| Program |":                   {"pulumi.com_programs.yaml", "status"},
+		"| Workspace |":                 {"auto.pulumi.com_workspaces.yaml", "status"},
+		"| Update |":                    {"auto.pulumi.com_updates.yaml", "status"},
+	} {
+		_, listed, found := strings.Cut(text, row)
+		g.Expect(found).To(BeTrue(), row)
+		listed, _, _ = strings.Cut(listed, "\n")
+		ours, theirs := operator.SchemaAt(schemaOf(g, controlplane.ProductCRDs(), of.file), of.path), operator.SchemaAt(schemaOf(g, dir, of.file), of.path)
+		added := slices.DeleteFunc(slices.Sorted(maps.Keys(ours.Properties)), func(name string) bool {
+			_, known := theirs.Properties[name]
+			return known
+		})
+		g.Expect(namesIn(listed)).To(Equal(added), row)
+	}
+}
+
+func TestGuideNamesEachFieldOfASpecificationThatTheOperatorDoesNotKnow(t *testing.T) {
+	g := NewWithT(t)
+	fields, programs := section(g, "## Fields"), section(g, "### Programs")
+	for kind, definition := range map[string]string{"Stack": newfields.Stacks, "Workspace": newfields.Workspaces, "Update": newfields.Updates} {
+		var named []string
+		for _, row := range strings.Split(fields, "\n") {
+			if strings.HasPrefix(row, "| "+kind+" ") {
+				for _, name := range namesIn(row) {
+					named = append(named, name[strings.LastIndex(name, ".")+1:])
+				}
+			}
+		}
+		for _, field := range newfields.Of(definition) {
+			if !strings.Contains(field.Path, "Template.") { // the rows of Workspaces and Updates are about templates, too
+				g.Expect(named).To(ContainElement(field.Path[strings.LastIndex(field.Path, ".")+1:]), "%s %s", kind, field.Path)
+			}
+		}
+	}
+	for _, field := range newfields.Of(newfields.Programs) {
+		g.Expect(namesIn(programs)).To(ContainElement(field.Path[strings.LastIndex(field.Path, ".")+1:]), field.Path)
 	}
 }

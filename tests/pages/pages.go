@@ -3,8 +3,14 @@ package pages
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -59,4 +65,130 @@ func (a *Tests) Mark(name string) string {
 // AboutMarks explains the mark, on a page that has the root of the repository at this path.
 func AboutMarks(root string) string {
 	return fmt.Sprintf("Tests marked (long) run only in the [long suite](%sCONTRIBUTING.md#tests).", root)
+}
+
+// Declaration is a function, variable or constant of the tests of a package.
+type Declaration struct {
+	file string
+	// Literals are the strings in it, Selected the names after a dot with the one before it, and names all others that it uses.
+	Literals, Selected, names map[string]bool
+}
+
+// Tests are the declarations of all test files, by the name of the directory, a dot and their own. Those of one name are one.
+type Tests struct {
+	declared map[string]*Declaration
+}
+
+// FindTests parses the test files of the repository. Where two directories have one name, that of the shorter path counts.
+func FindTests(t *testing.T) *Tests {
+	t.Helper()
+	g := NewWithT(t)
+	all := &Tests{declared: map[string]*Declaration{}}
+	directories := map[string]string{}
+	root := tools.RepositoryRoot()
+	for _, top := range []string{"internal", "tests"} {
+		g.Expect(filepath.WalkDir(filepath.Join(root, top), func(file string, entry fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(file, "_test.go") {
+				return err
+			}
+			relative, err := filepath.Rel(root, filepath.Dir(file))
+			dir := filepath.ToSlash(relative)
+			if known := directories[path.Base(dir)]; known == "" || len(dir) < len(known) {
+				directories[path.Base(dir)] = dir
+			}
+			return err
+		})).To(Succeed())
+	}
+	for name, dir := range directories {
+		files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(dir), "*_test.go"))
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, file := range files {
+			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			g.Expect(err).NotTo(HaveOccurred())
+			for _, node := range parsed.Decls {
+				all.add(name, dir+"/"+filepath.Base(file), node)
+			}
+		}
+	}
+	return all
+}
+
+func (a *Tests) add(name, place string, node ast.Decl) {
+	switch node := node.(type) {
+	case *ast.FuncDecl:
+		a.addNode(name+"."+node.Name.Name, place, node)
+	case *ast.GenDecl:
+		for _, spec := range node.Specs {
+			if value, ok := spec.(*ast.ValueSpec); ok {
+				for _, one := range value.Names {
+					a.addNode(name+"."+one.Name, place, value)
+				}
+			}
+		}
+	}
+}
+
+func (a *Tests) addNode(key, place string, node ast.Node) {
+	d := a.declared[key]
+	if d == nil {
+		d = &Declaration{file: place, Literals: map[string]bool{}, Selected: map[string]bool{}, names: map[string]bool{}}
+		a.declared[key] = d
+	}
+	ast.Inspect(node, func(node ast.Node) bool {
+		switch node := node.(type) {
+		case *ast.BasicLit:
+			if text, err := strconv.Unquote(node.Value); err == nil && node.Kind == token.STRING {
+				d.Literals[text] = true
+			}
+		case *ast.SelectorExpr:
+			if of, ok := node.X.(*ast.Ident); ok {
+				d.Selected[of.Name+"."+node.Sel.Name] = true
+			}
+		case *ast.Ident:
+			d.names[node.Name] = true
+		}
+		return true
+	})
+}
+
+// Uses reports whether the test, or something in its package that it uses, is such a declaration.
+func (a *Tests) Uses(test string, is func(*Declaration) bool) bool {
+	return a.visit(test, map[string]bool{}, is)
+}
+
+func (a *Tests) visit(key string, seen map[string]bool, is func(*Declaration) bool) bool {
+	d := a.declared[key]
+	if d == nil || seen[key] {
+		return false
+	}
+	seen[key] = true
+	if is(d) {
+		return true
+	}
+	pkg, _, _ := strings.Cut(key, ".")
+	for name := range d.names {
+		if a.visit(pkg+"."+name, seen, is) {
+			return true
+		}
+	}
+	return false
+}
+
+// File returns where a test is, such as "e2e.TestName" or "e2e.TestName/subtest". A subtest has the name of a string that the test uses.
+func (a *Tests) File(name string) (string, bool) {
+	test, subtest, _ := strings.Cut(name, "/")
+	d := a.declared[test]
+	_, function, _ := strings.Cut(test, ".")
+	if d == nil || !strings.HasPrefix(function, "Test") {
+		return "", false
+	}
+	return d.file, subtest == "" || a.Uses(test, func(d *Declaration) bool { return d.Literals[subtest] })
+}
+
+// Long reports whether a test, such as "e2e.TestName", is only in the long suite (see tests/suite).
+func (a *Tests) Long(name string) bool {
+	test, _, _ := strings.Cut(name, "/")
+	pkg, _, _ := strings.Cut(test, ".")
+	all := a.declared[pkg+".TestMain"]
+	return all != nil && all.Selected["suite.LongPackage"] || a.Uses(test, func(d *Declaration) bool { return d.Selected["suite.Long"] })
 }

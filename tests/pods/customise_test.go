@@ -3,8 +3,11 @@ package pods_test
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -12,13 +15,17 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/images"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
@@ -123,5 +130,144 @@ outputs:
 func expectOutput(ctx context.Context, g *WithT, key client.ObjectKey, want string) {
 	awaitStack(ctx, g, key, func(g Gomega, stack *pulumiv1.Stack) {
 		g.Expect(string(stack.Status.Outputs["value"].Raw)).To(Equal(`"`+want+`"`), "%+v", stack.Status.Conditions)
+	})
+}
+
+// slow is a program whose resource takes that many seconds to be created or updated, and keeps a journal in the state directory.
+func slow(name string, seconds int) gitserver.Files {
+	return journaled(name, fmt.Sprintf("seconds: %d", seconds))
+}
+
+// slowUntilReleased is a program whose resource takes until release is called.
+func slowUntilReleased(name string) gitserver.Files {
+	return journaled(name, fmt.Sprintf("until: /state/%s-released", name))
+}
+
+func journaled(name, properties string) gitserver.Files {
+	return gitserver.Files{"Pulumi.yaml": fmt.Sprintf(`
+name: %s
+runtime: yaml
+resources:
+  slow:
+    type: test:index:Sleep
+    properties: {%s, journal: /state/%s}
+    options: {version: 0.1.0}
+outputs:
+  value: "%s"
+`, name, properties, name, properties)}
+}
+
+// deletions notes when pods of the namespace were told to end, until the context ends.
+type deletions struct {
+	mu sync.Mutex
+	at map[types.UID]time.Time
+}
+
+func watchDeletions(ctx context.Context, g *WithT, namespace string) *deletions {
+	watcher, err := system.Client.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace))
+	g.Expect(err).NotTo(HaveOccurred())
+	d := &deletions{at: map[types.UID]time.Time{}}
+	go func() {
+		defer watcher.Stop()
+		for event := range watcher.ResultChan() {
+			pod, ok := event.Object.(*corev1.Pod)
+			if !ok || pod.DeletionTimestamp == nil {
+				continue
+			}
+			d.mu.Lock()
+			if _, known := d.at[pod.UID]; !known {
+				// The timestamp says when the grace is over.
+				grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
+				d.at[pod.UID] = pod.DeletionTimestamp.Add(-grace)
+			}
+			d.mu.Unlock()
+		}
+	}()
+	return d
+}
+
+// of returns when the pod was told to end.
+func (d *deletions) of(g Gomega, pod *corev1.Pod) time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g.Expect(d.at).To(HaveKey(pod.UID))
+	return d.at[pod.UID]
+}
+
+func TestChangedImageReplacesThePodAfterTheUpdateThatRuns(t *testing.T) {
+	suite.Long(t, "replaces pods")
+	t.Parallel()
+	g := NewWithT(t)
+	ctx := t.Context()
+	const name = "new-image"
+	app := deploy(ctx, t, g, name, slow(name, 0))
+	first := waitReady(ctx, g, app)
+	before := podOf(ctx, g, name, name)
+	gone := watchDeletions(ctx, g, name)
+
+	_, err := app.Repository.Commit(slowUntilReleased(name))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(system.Fetch(ctx, app)).To(Succeed())
+	eventually(ctx, g, func(g Gomega) {
+		g.Expect(journal(g, name)).To(HaveExactElements("create start", "create end", "update start"))
+	})
+	running := awaitStack(ctx, g, app.Key(), func(g Gomega, stack *pulumiv1.Stack) { g.Expect(stack.Status.CurrentUpdate).NotTo(BeNil()) }).Status.CurrentUpdate.Name
+	change(ctx, g, app.Key(), func(stack *pulumiv1.Stack) { stack.Spec.WorkspaceTemplate.Spec.Image = images.OtherPulumiReference })
+	release(g, name)
+	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: running}}
+	awaitEnd(ctx, g, update)
+	g.Expect(update.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded), update.Status.Message)
+	g.Expect(journal(g, name)).To(HaveExactElements("create start", "create end", "update start", "update end"))
+
+	stack := awaitStack(ctx, g, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
+		g.Expect(stack.Status.ObservedGeneration).To(Equal(stack.Generation))
+		g.Expect(stack.Status.LastUpdate.Name).NotTo(BeElementOf(first.Status.LastUpdate.Name, running))
+		g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded))
+	})
+	after := podOf(ctx, g, name, name)
+	g.Expect(after.UID).NotTo(Equal(before.UID))
+	g.Expect(after.Spec.Containers[0].Image).To(Equal(images.OtherPulumiReference))
+	g.Expect(gone.of(g, before)).To(BeTemporally(">=", update.Status.EndTime.Time))
+	next := &autov1alpha1.Update{}
+	g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: stack.Status.LastUpdate.Name}, next)).To(Succeed())
+	g.Expect(next.Status.StartTime.Time).To(BeTemporally(">=", after.CreationTimestamp.Time))
+}
+
+// A Stack tells its Workspace of a new image when the update that runs is over. Whoever edits a Workspace does not wait.
+func TestEditedWorkspaceKeepsItsPodUntilItsUpdateEnds(t *testing.T) {
+	suite.Long(t, "replaces pods")
+	t.Parallel()
+	g := NewWithT(t)
+	ctx := t.Context()
+	const name = "edited"
+	createNamespace(t, g, name)
+	workspace := handmadeWorkspace(name, generator(slowUntilReleased(name)["Pulumi.yaml"]))
+	g.Expect(system.Client.Create(ctx, workspace)).To(Succeed())
+	update := handmadeUpdate(name, autov1alpha1.UpdateTypeUp)
+	g.Expect(system.Client.Create(ctx, update)).To(Succeed())
+	eventually(ctx, g, func(g Gomega) { g.Expect(journal(g, name)).To(HaveExactElements("create start")) })
+	before := podOf(ctx, g, name, name)
+	gone := watchDeletions(ctx, g, name)
+
+	eventually(ctx, g, func(g Gomega) {
+		g.Expect(system.Client.Get(ctx, client.ObjectKeyFromObject(workspace), workspace)).To(Succeed())
+		workspace.Spec.Image = images.OtherPulumiReference
+		g.Expect(system.Client.Update(ctx, workspace)).To(Succeed())
+	})
+	eventually(ctx, g, func(g Gomega) {
+		g.Expect(system.Client.Get(ctx, client.ObjectKeyFromObject(workspace), workspace)).To(Succeed())
+		g.Expect(conditions.GetReason(workspace, autov1alpha1.WorkspaceReady)).To(Equal(autov1alpha1.RollingUpdateReason))
+		g.Expect(conditions.GetMessage(workspace, autov1alpha1.WorkspaceReady)).To(ContainSubstring("its operation goes on until it ends"))
+	})
+	release(g, name)
+	awaitEnd(ctx, g, update)
+	g.Expect(update.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded), update.Status.Message)
+	g.Expect(journal(g, name)).To(HaveExactElements("create start", "create end"))
+
+	eventually(ctx, g, func(g Gomega) {
+		after := podOf(ctx, g, name, name)
+		g.Expect(after.UID).NotTo(Equal(before.UID))
+		g.Expect(after.Spec.Containers[0].Image).To(Equal(images.OtherPulumiReference))
+		g.Expect(gone.of(g, before)).To(BeTemporally(">=", update.Status.EndTime.Time))
 	})
 }

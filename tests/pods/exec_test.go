@@ -1,17 +1,26 @@
 package pods_test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 // talkative is a program whose resource prints two secrets: the configuration key "password", and "token", of which Pulumi
@@ -137,4 +146,106 @@ func TestVariablesOfInitContainersReachTheProgram(t *testing.T) {
 	shown, err := runInPod(t.Context(), name, name, `cat "$PULUMI_ENV"`)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(strings.Fields(shown)).To(Equal([]string{"FROM_FILE=file", "FROM_BOTH=file"}))
+}
+
+// buildCommandLine builds the command line under one of its names, and returns its path.
+func buildCommandLine(t *testing.T, g *WithT, name string) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), name)
+	g.Expect(tools.Compile(t.Context(), name, tools.RepositoryRoot(), "./cmd/flux-pulumi", binary, []string{"-buildvcs=false"}, nil)).To(Succeed())
+	return binary
+}
+
+// commandLine returns a function that runs flux-pulumi as administrator and returns what it writes.
+func commandLine(t *testing.T, g *WithT) func(args ...string) (string, error) {
+	t.Helper()
+	binary := buildCommandLine(t, g, "flux-pulumi")
+	return func(args ...string) (string, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		cmd := system.Cluster.Command(ctx, binary, args...)
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+system.Cluster.KubeconfigPath)
+		output, err := cmd.CombinedOutput()
+		if err != nil {
+			return string(output), fmt.Errorf("flux-pulumi %v: %w: %s", args, err, output)
+		}
+		return string(output), nil
+	}
+}
+
+// expectCommandLine uses what the command line does in pods. It leaves the Stack as it was.
+func expectCommandLine(t *testing.T, g *WithT, namespace, stack string) {
+	t.Helper()
+	run := commandLine(t, g)
+	does := func(args ...string) string {
+		output, err := run(append(args, "--namespace="+namespace)...)
+		g.Expect(err).NotTo(HaveOccurred())
+		return output
+	}
+	log := does("logs", "stack", stack)
+	g.Expect(log).To(And(ContainSubstring("Updating (dev)"), ContainSubstring("Outputs:\n"), Not(ContainSubstring(`"stream"`))))
+	g.Expect(hasCanary([]byte(log))).To(BeFalse())
+
+	file := filepath.Join(t.TempDir(), "state.json")
+	g.Expect(does("state", "export", stack, "--file="+file)).To(BeEmpty())
+	content, err := os.ReadFile(file)
+	g.Expect(err).NotTo(HaveOccurred())
+	var state struct {
+		Deployment struct{ Resources []json.RawMessage }
+	}
+	g.Expect(json.Unmarshal(content, &state)).To(Succeed())
+	g.Expect(state.Deployment.Resources).To(HaveLen(3), "the stack, the provider and the resource")
+	g.Expect(hasCanary(content)).To(BeFalse())
+	g.Expect(does("tree", "stack", stack, "--resources")).To(MatchRegexp(`(?m)─ pulumi:pulumi:Stack \S+-dev$`))
+
+	_, err = run("state", "import", stack, "--file="+file, "--namespace="+namespace)
+	g.Expect(err).To(MatchError(ContainSubstring("is not at rest: suspend it")))
+	does("suspend", "stack", stack)
+	g.Expect(does("state", "import", stack, "--file="+file)).To(Equal("✔ state of dev imported\n"))
+	g.Expect(does("unlock", "stack", stack, "--yes")).To(ContainSubstring("✔ locks of dev released"))
+	broken := filepath.Join(t.TempDir(), "broken.json")
+	g.Expect(os.WriteFile(broken, []byte("{"), 0o600)).To(Succeed())
+	_, err = run("state", "import", stack, "--file="+broken, "--namespace="+namespace)
+	g.Expect(err).To(MatchError(ContainSubstring("pulumi stack import failed in pod " + namespace)))
+	g.Expect(does("resume", "stack", stack)).To(ContainSubstring("is ready"))
+}
+
+// connect is a shell command that succeeds when something listens at the address.
+func connect(ip string, port int32) string { return fmt.Sprintf("nc -w 3 %s %d </dev/null", ip, port) }
+
+// expectNoWayToSource connects from the pod of a workspace: to the API server, and not to source-controller.
+func expectNoWayToSource(t *testing.T, name string) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	source, apiServer := &corev1.Service{}, &corev1.Service{}
+	g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: cluster.FluxNamespace, Name: "source-controller"}, source)).To(Succeed())
+	g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: "default", Name: "kubernetes"}, apiServer)).To(Succeed())
+	_, err := runInPod(ctx, name, name, connect(apiServer.Spec.ClusterIP, 443))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = runInPod(ctx, name, name, connect(source.Spec.ClusterIP, 80))
+	g.Expect(err).To(MatchError(ContainSubstring("exit code 1")))
+
+	// From beside source-controller it can be reached.
+	neighbour := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.FluxNamespace, Name: "neighbour"},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever,
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: ptr.To(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name: "ask", Image: system.Images.Busybox.Reference, ImagePullPolicy: corev1.PullIfNotPresent,
+				Command: []string{"sh", "-c", connect(source.Spec.ClusterIP, 80)},
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
+			}},
+		},
+	}
+	g.Expect(system.Client.Create(ctx, neighbour)).To(Succeed())
+	t.Cleanup(func() { g.Expect(system.Client.Delete(context.WithoutCancel(ctx), neighbour)).To(Succeed()) })
+	eventually(ctx, g, func(g Gomega) {
+		g.Expect(system.Client.Get(ctx, client.ObjectKeyFromObject(neighbour), neighbour)).To(Succeed())
+		g.Expect(neighbour.Status.Phase).To(Equal(corev1.PodSucceeded))
+	})
 }

@@ -10,15 +10,25 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/cluster"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/images"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/suite"
+	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
 // ControllerName is the name of stack-controller's Deployment and ServiceAccount in cluster.FluxNamespace.
@@ -194,4 +204,159 @@ func RunTests(m interface{ Run() int }, options Options, setup func(*Stage)) (co
 	}()
 	setup(s)
 	return m.Run()
+}
+
+// InstallController installs stack-controller from config/default, or updates it, and returns when it is ready.
+func (s *Stage) InstallController(ctx context.Context) error {
+	overlay, err := s.overlay()
+	if err != nil {
+		return err
+	}
+	// On the server's side: as everybody should, for the size of the CRDs.
+	if _, err := s.Cluster.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "--kustomize="+overlay); err != nil {
+		return err
+	}
+	return s.AwaitController(ctx)
+}
+
+// AwaitController waits until the Deployment of stack-controller is rolled out.
+func (s *Stage) AwaitController(ctx context.Context) error {
+	_, err := s.Cluster.Kubectl(ctx, "rollout", "status", "deployment/"+ControllerName,
+		"--namespace="+cluster.FluxNamespace, "--timeout=120s")
+	if err != nil {
+		log, _ := s.ControllerLog(ctx, 30) // the first error is the one that counts
+		return fmt.Errorf("%w\n%s", err, log)
+	}
+	return nil
+}
+
+// ControllerLog returns the last lines that stack-controller wrote.
+func (s *Stage) ControllerLog(ctx context.Context, lines int) (string, error) {
+	return s.Cluster.Kubectl(ctx, "logs", "deployment/"+ControllerName, "--namespace="+cluster.FluxNamespace,
+		"--tail="+strconv.Itoa(lines))
+}
+
+// overlay writes what a user would write: config/default with other images and flags. It returns the directory.
+func (s *Stage) overlay() (string, error) {
+	dir := filepath.Join(s.Cluster.Dir, "overlay")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("create the overlay: %w", err)
+	}
+	base, err := filepath.Rel(dir, filepath.Join(tools.RepositoryRoot(), "config", "default"))
+	if err != nil {
+		return "", fmt.Errorf("find config/default: %w", err)
+	}
+	args := []string{"--log-level=debug"}
+	if !s.options.WithNotificationController {
+		args = append(args, "--events-addr=")
+	}
+	args = append(args, s.options.ControllerArgs...)
+	patch := make([]map[string]any, 0, len(args))
+	for _, arg := range args {
+		patch = append(patch, map[string]any{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": arg})
+	}
+	operations, err := yaml.Marshal(patch)
+	if err != nil {
+		return "", fmt.Errorf("encode the overlay: %w", err)
+	}
+	content, err := yaml.Marshal(map[string]any{
+		"apiVersion": "kustomize.config.k8s.io/v1beta1",
+		"kind":       "Kustomization",
+		"resources":  []string{base},
+		"images":     []any{replacement("stack-controller/stack-controller", s.Images.Controller), replacement("stack-controller/stack-controller-agent", s.Images.Agent)},
+		"patches":    []any{map[string]any{"target": map[string]string{"kind": "Deployment"}, "patch": string(operations)}},
+	})
+	if err != nil {
+		return "", fmt.Errorf("encode the overlay: %w", err)
+	}
+	return dir, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), content, 0o600)
+}
+
+// replacement is an entry of kustomize's images.
+func replacement(name string, image images.Image) map[string]string {
+	at := strings.LastIndex(image.Reference, ":")
+	return map[string]string{"name": name, "newName": image.Reference[:at], "newTag": image.Reference[at+1:]}
+}
+
+const (
+	// stateMount is where workspace pods have the state backend, which all namespaces share.
+	stateMount = "/state"
+	// StateClaim is the name of the PersistentVolumeClaim for it in the namespace of each app.
+	StateClaim = "state"
+)
+
+// StateDir is the directory of the state backend on this machine.
+func (s *Stage) StateDir() string { return filepath.Join(s.Cluster.Dir, "state") }
+
+// makeStateDir makes a directory that every user of a pod may write.
+func makeStateDir(path string) error {
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return fmt.Errorf("create the directory of the state: %w", err)
+	}
+	if err := os.Chmod(path, 0o777); err != nil {
+		return fmt.Errorf("open the directory of the state: %w", err)
+	}
+	return nil
+}
+
+// prepare creates the claim of the state in the namespace of the Stack, and gives the Stack the image and the state.
+func (s *Stage) prepare(ctx context.Context, stack *pulumiv1.Stack) error {
+	if err := s.ClaimState(ctx, stack.Namespace); err != nil {
+		return err
+	}
+	stack.Spec.WorkspaceTemplate = &pulumiv1.WorkspaceTemplate{Spec: s.WorkspaceSpec()}
+	return nil
+}
+
+// WorkspaceSpec is a template of Workspaces with the image and the state.
+func (s *Stage) WorkspaceSpec() *autov1alpha1.WorkspaceSpec {
+	return &autov1alpha1.WorkspaceSpec{
+		Image:           s.Images.Pulumi.Reference,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		// Half of the default: the pods of all tests that run at once have to fit on a node of two processors.
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}},
+		PodTemplate: &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
+			Volumes: []corev1.Volume{{Name: "state", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: StateClaim},
+			}}},
+			Containers: []corev1.Container{{
+				Name:         autov1alpha1.PulumiContainerName,
+				VolumeMounts: []corev1.VolumeMount{{Name: "state", MountPath: stateMount}},
+			}},
+		}}},
+	}
+}
+
+// ClaimState creates a PersistentVolumeClaim for the state in the namespace, and the volume behind it.
+func (s *Stage) ClaimState(ctx context.Context, namespace string) error {
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+	noClass := ""
+	name := "state-" + namespace
+	for _, object := range []client.Object{
+		&corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PersistentVolumeSpec{
+				Capacity:                      size,
+				AccessModes:                   modes,
+				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+				ClaimRef:                      &corev1.ObjectReference{Namespace: namespace, Name: StateClaim},
+				PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.StateDir()}},
+			},
+		},
+		&corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: StateClaim},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes:      modes,
+				Resources:        corev1.VolumeResourceRequirements{Requests: size},
+				StorageClassName: &noClass,
+				VolumeName:       name,
+			},
+		},
+	} {
+		if err := s.Client.Create(ctx, object); err != nil {
+			return fmt.Errorf("create %T %s: %w", object, client.ObjectKeyFromObject(object), err)
+		}
+	}
+	return nil
 }

@@ -1,4 +1,25 @@
+// Package security_test makes docs/security.md: what is written by hand, in page.tmpl, and for each promise the attacks on it, which it reads from
+// the tables of tests/tenancy. It sees to it that every promise is attacked and that every test which is named exists.
 package security_test
+
+import (
+	_ "embed"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"text/template"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/tests/pages"
+	"github.com/stack-controller/stack-controller/tests/tools"
+)
 
 // promise is what a tenant can rely on.
 type promise struct {
@@ -177,4 +198,172 @@ work in the background, panic, this object fails or waits, and the controller co
 			"git.TestPanicOfAnExchangeForATokenIsAnErrorLikeAnother",
 		},
 	},
+}
+
+// attacksIn is the package with the attacks.
+const attacksIn = "tests/tenancy"
+
+// attack is what the page says about one.
+type attack struct{ name, promise, does, sees, file string }
+
+// parse returns the test files of a directory by their names, relative to the root of the repository.
+func parse(t *testing.T, dir string) map[string]*ast.File {
+	g := NewWithT(t)
+	paths, err := filepath.Glob(filepath.Join(tools.RepositoryRoot(), filepath.FromSlash(dir), "*_test.go"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(paths).NotTo(BeEmpty(), dir)
+	files := map[string]*ast.File{}
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		g.Expect(err).NotTo(HaveOccurred())
+		files[filepath.ToSlash(filepath.Join(dir, filepath.Base(path)))] = file
+	}
+	return files
+}
+
+// findAttacks reads the tables of attacks, in the order in which attacks() has them.
+func findAttacks(t *testing.T) []attack {
+	tables := map[string][]attack{}
+	var order []string
+	for name, file := range parse(t, attacksIn) {
+		ast.Inspect(file, func(node ast.Node) bool {
+			switch node := node.(type) {
+			case *ast.ValueSpec:
+				if len(node.Values) == 1 {
+					tables[node.Names[0].Name] = attacksOf(node.Values[0], name)
+				}
+			case *ast.FuncDecl:
+				if node.Name.Name == "attacks" {
+					order = identifiersIn(node.Body)
+				}
+			}
+			return true
+		})
+	}
+	var all []attack
+	for _, table := range order {
+		all = append(all, tables[table]...)
+	}
+	return all
+}
+
+// attacksOf reads the attacks of one table; none of what is something else.
+func attacksOf(value ast.Expr, file string) (found []attack) {
+	list, ok := value.(*ast.CompositeLit)
+	if !ok {
+		return nil
+	}
+	for _, element := range list.Elts {
+		literal, ok := element.(*ast.CompositeLit)
+		if !ok {
+			continue
+		}
+		fields := map[string]string{}
+		for _, field := range literal.Elts {
+			if pair, ok := field.(*ast.KeyValueExpr); ok {
+				if key, ok := pair.Key.(*ast.Ident); ok {
+					fields[key.Name] = text(pair.Value)
+				}
+			}
+		}
+		if fields["does"] != "" {
+			found = append(found, attack{name: fields["name"], promise: fields["promise"], does: fields["does"], sees: fields["sees"], file: file})
+		}
+	}
+	return found
+}
+
+// text is a string, or several that are added.
+func text(value ast.Expr) string {
+	switch value := value.(type) {
+	case *ast.BasicLit:
+		if unquoted, err := strconv.Unquote(value.Value); err == nil && value.Kind == token.STRING {
+			return unquoted
+		}
+	case *ast.BinaryExpr:
+		return text(value.X) + text(value.Y)
+	}
+	return ""
+}
+
+func identifiersIn(node ast.Node) (names []string) {
+	ast.Inspect(node, func(node ast.Node) bool {
+		if name, ok := node.(*ast.Ident); ok {
+			names = append(names, name.Name)
+		}
+		return true
+	})
+	return names
+}
+
+// document is the page, relative to the root of the repository.
+const document = "docs/security.md"
+
+var updateDocs = flag.Bool("update-docs", false, "write "+document)
+
+// updateCommand writes the page.
+const updateCommand = "go test ./tests/security -update-docs"
+
+//go:embed page.tmpl
+var page string
+
+func TestSecurityPageIsUpToDate(t *testing.T) {
+	g := NewWithT(t)
+	attacks, tests := findAttacks(t), pages.FindTests(t)
+	var promised strings.Builder
+	for i := range promises {
+		writePromise(t, &promised, &promises[i], attacks, tests)
+	}
+	tmpl, err := template.New("page").Option("missingkey=error").Parse(page)
+	g.Expect(err).NotTo(HaveOccurred())
+	var made strings.Builder
+	g.Expect(tmpl.Execute(&made, map[string]any{"promises": strings.TrimSpace(promised.String()), "attacks": len(attacks), "marks": pages.AboutMarks("../")})).To(Succeed())
+
+	pages.Keep(t, document, made.String(), updateCommand, *updateDocs)
+}
+
+// writePromise writes a promise with the attacks on it and the tests that stand for it.
+func writePromise(t *testing.T, out *strings.Builder, p *promise, attacks []attack, tests *pages.Tests) {
+	fmt.Fprintf(out, "### %s\n\n%s\n", p.title, p.text)
+	rows := 0
+	for _, attack := range attacks {
+		if attack.promise != p.name {
+			continue
+		}
+		if rows == 0 {
+			out.WriteString("\n| the attacker | result | test |\n|---|---|---|\n")
+		}
+		rows++
+		fmt.Fprintf(out, "| %s | %s | [%s](../%s) |\n", pages.Cell(attack.does), pages.Cell(attack.sees), attack.name, attack.file)
+	}
+	var links []string
+	for _, proof := range p.proofs {
+		file, found := tests.File(proof)
+		if !found {
+			t.Errorf("%s: there is no test %s", p.name, proof)
+		}
+		links = append(links, fmt.Sprintf("[%s](../%s)%s", proof, file, tests.Mark(proof)))
+	}
+	if len(links) > 0 {
+		fmt.Fprintf(out, "\nMore tests: %s.\n", strings.Join(links, ", "))
+	}
+	if rows+len(links) == 0 {
+		t.Errorf("nothing stands for the promise %q", p.name)
+	}
+	out.WriteString("\n")
+}
+
+func TestEveryAttackIsOnAPromise(t *testing.T) {
+	g := NewWithT(t)
+	names := map[string]bool{}
+	for _, promise := range promises {
+		names[promise.name] = true
+	}
+	attacks := findAttacks(t)
+	g.Expect(len(attacks)).To(BeNumerically(">=", 40))
+	for _, attack := range attacks {
+		g.Expect(names).To(HaveKey(attack.promise), attack.name)
+		g.Expect(attack.does).NotTo(BeEmpty(), attack.name)
+		g.Expect(attack.sees).To(MatchRegexp("`[A-Za-z0-9]+`"), "%s: a reason, a code or a field, which the attack compares with what it finds", attack.name)
+	}
 }

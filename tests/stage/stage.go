@@ -11,16 +11,18 @@ import (
 	"os"
 	"path/filepath"
 
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/supervise"
 )
 
@@ -128,4 +130,18 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 		return nil, fmt.Errorf("create a client: %w", err)
 	}
 	return c, nil
+}
+
+// Binaries are the paths of the product's executables.
+type Binaries struct {
+	Controller string
+	Agent      string
+}
+
+// Build returns the product's executables, and compiles them when that was not done for this run.
+func Build(ctx context.Context, progress func(string)) (b Binaries, err error) {
+	if b.Controller, err = programs.Path(ctx, programs.Controller, progress); err == nil {
+		b.Agent, err = programs.Path(ctx, programs.Agent, progress)
+	}
+	return b, err
 }

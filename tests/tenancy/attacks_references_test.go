@@ -1,16 +1,24 @@
 package tenancy_test
 
 import (
+	"fmt"
+	"strings"
+
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
 )
 
 // denied is what a Stack says that names something which the namespace may not use.
@@ -154,4 +162,203 @@ var referenceAttacks = []attack{
 				&corev1.ServiceAccount{ObjectMeta: inNamespace(pod.Namespace, pod.Spec.ServiceAccountName)}, tokenRequest("any")))
 		},
 	},
+}
+
+// nameAttacks take the names that the controller wants, and point to what is not theirs.
+var nameAttacks = []attack{
+	{
+		name: "statefulset-in-the-way", promise: "names",
+		does: "creates a StatefulSet with the name that the workspace of their Stack needs",
+		sees: "`NameConflict`: the controller does not change objects that it did not create.",
+		run: func(a *attacker) {
+			set := &appsv1.StatefulSet{ObjectMeta: inNamespace(attackerName, a.name+"-workspace"), Spec: appsv1.StatefulSetSpec{
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": a.name}},
+				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": a.name}}, Spec: a.means.Pod("x", "web", ":8080").Spec},
+			}}
+			set.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyAlways
+			a.create(set)
+			a.expectNameConflict()
+			after := &appsv1.StatefulSet{}
+			a.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(set), after)).To(Succeed())
+			a.Expect(after.Generation).To(Equal(set.Generation))
+		},
+	},
+	{
+		name: "secret-in-the-way", promise: "names",
+		does: "creates the Secret for the key pair of their agent, with another key",
+		sees: "`NameConflict`: the controller does not trust objects that it did not create.",
+		run: func(a *attacker) {
+			pair, err := credentials.NewKeyPair()
+			a.Expect(err).NotTo(HaveOccurred())
+			a.create(&corev1.Secret{ObjectMeta: inNamespace(attackerName, a.name+"-workspace-rpc"), Type: corev1.SecretTypeTLS, Data: pair})
+			a.expectNameConflict()
+		},
+	},
+	{
+		name: "workspace-in-the-way", promise: "names",
+		does: "creates a Workspace with the name of their Stack, without an owner, and with its own program and credentials",
+		sees: "`WorkspaceFailed`, Stalled: the Stack does not own the Workspace, and does not change it.",
+		run: func(a *attacker) {
+			workspace := a.newWorkspace()
+			a.newProgram()
+			a.expectRefused(a.createStack(fromProgram(a.name)), refusal{
+				reasons: []string{pulumiv1.WorkspaceFailedReason}, says: a.name, stalled: true,
+			})
+			after := &autov1alpha1.Workspace{}
+			a.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(workspace), after)).To(Succeed())
+			a.Expect(after.Generation).To(Equal(workspace.Generation))
+		},
+	},
+	{
+		name: "names-that-are-shortened", promise: "names",
+		does: "gives a Workspace the name that a longer name has after it is shortened",
+		sees: "`ownerReferences`: both have their own objects. A name that looks like a shortened name gets its own hash.",
+		run: func(a *attacker) {
+			long := &autov1alpha1.Workspace{ObjectMeta: inNamespace(attackerName, strings.Repeat("long-", 12)+"name")}
+			a.create(long)
+			set := &appsv1.StatefulSetList{}
+			a.eventually(func(g Gomega) {
+				g.Expect(a.client.List(a.ctx, set, client.InNamespace(attackerName))).To(Succeed())
+				g.Expect(setsOf(set, long.UID)).To(HaveLen(1))
+			})
+			first := setsOf(set, long.UID)[0]
+			short := &autov1alpha1.Workspace{ObjectMeta: inNamespace(attackerName, strings.TrimSuffix(first, "-workspace"))}
+			a.create(short)
+			a.eventually(func(g Gomega) {
+				g.Expect(a.client.List(a.ctx, set, client.InNamespace(attackerName))).To(Succeed())
+				g.Expect(setsOf(set, short.UID)).To(And(HaveLen(1), Not(ContainElement(first))))
+				g.Expect(setsOf(set, long.UID)).To(ConsistOf(first))
+			})
+			a.saw("ownerReferences")
+		},
+	},
+	{
+		name: "owner-in-other-namespace", promise: "names",
+		does: "makes the victim's Stack the owner of an Update",
+		sees: "`NotFound` or `WorkspaceNotFound`: an owner in another namespace does not count, and the garbage collector deletes the Update.",
+		run: func(a *attacker) {
+			stack := &pulumiv1.Stack{}
+			a.Expect(system.Client.Get(a.ctx, a.victim.app.Key(), stack)).To(Succeed())
+			owners := []metav1.OwnerReference{*metav1.NewControllerRef(stack, pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))}
+			update := &autov1alpha1.Update{ObjectMeta: a.meta(), Spec: autov1alpha1.UpdateSpec{
+				WorkspaceName: victimName, StackName: "dev", Type: autov1alpha1.UpdateTypeDestroy,
+			}}
+			update.OwnerReferences = owners
+			update.Labels = map[string]string{pulumiv1.StackNameLabel: victimName, pulumiv1.ComponentLabel: pulumiv1.ComponentStack}
+			a.create(update)
+			reason := ""
+			a.eventually(func(g Gomega) {
+				err := a.client.Get(a.ctx, client.ObjectKeyFromObject(update), update)
+				g.Expect(client.IgnoreNotFound(err)).To(Succeed())
+				if err != nil {
+					reason = string(metav1.StatusReasonNotFound)
+					return
+				}
+				progressing := apimeta.FindStatusCondition(update.Status.Conditions, autov1alpha1.UpdateProgressing)
+				g.Expect(progressing).NotTo(BeNil())
+				g.Expect(progressing.Reason).To(Equal(autov1alpha1.UpdateWorkspaceNotFoundReason))
+				reason = progressing.Reason
+			})
+			a.saw(reason)
+			a.Expect(update.Status.State).To(BeEmpty())
+		},
+	},
+	{
+		name: "forged-labels", promise: "names",
+		does: "creates a pod and a Service with the labels and annotations of the victim's Workspace",
+		sees: "They get no `ownerReferences`, and the Workspace of the victim does not change: labels select objects, but only owners count.",
+		run: func(a *attacker) {
+			labels := map[string]string{
+				autov1alpha1.ComponentLabel: autov1alpha1.ComponentWorkspace, autov1alpha1.WorkspaceNameLabel: victimName,
+				"app.kubernetes.io/managed-by": "stack-controller",
+			}
+			pod := a.means.Pod(victimName+"-workspace-0", "web", ":8080")
+			service := &corev1.Service{ObjectMeta: inNamespace(attackerName, victimName+"-workspace"), Spec: corev1.ServiceSpec{
+				Selector: labels, Ports: []corev1.ServicePort{{Port: 50051}},
+			}}
+			for _, object := range []client.Object{pod, service} {
+				object.SetLabels(labels)
+				object.SetAnnotations(map[string]string{autov1alpha1.WorkspaceNameLabel: victimName, "auto.pulumi.com/applied-hash": "x"})
+				a.create(object)
+			}
+			check := func(g Gomega) {
+				for _, object := range []client.Object{&corev1.Pod{ObjectMeta: pod.ObjectMeta}, &corev1.Service{ObjectMeta: service.ObjectMeta}} {
+					uid := object.GetUID()
+					g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+					g.Expect(object.GetUID()).To(Equal(uid))
+					g.Expect(object.GetOwnerReferences()).To(BeEmpty())
+				}
+			}
+			a.Consistently(check).WithContext(a.ctx).WithTimeout(settleTime).WithPolling(settleTime / 3).Should(Succeed())
+			a.saw("ownerReferences")
+			a.victim.expectUnharmed(a.ctx, a.WithT)
+		},
+	},
+	{
+		name: "rights-in-other-namespace", promise: "references",
+		does: "binds roles and creates objects in the victim's namespace",
+		sees: "`Forbidden`",
+		run: func(a *attacker) {
+			for _, object := range []client.Object{
+				&rbacv1.RoleBinding{ObjectMeta: inNamespace(victimName, a.name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"}},
+				&pulumiv1.Stack{ObjectMeta: inNamespace(victimName, a.name)},
+				&autov1alpha1.Update{ObjectMeta: inNamespace(victimName, a.name), Spec: autov1alpha1.UpdateSpec{
+					WorkspaceName: victimName, StackName: "dev", Type: autov1alpha1.UpdateTypeDestroy,
+				}},
+				&corev1.Secret{ObjectMeta: inNamespace(victimName, victimName+"-workspace-rpc")},
+			} {
+				a.expectForbidden(a.client.Create(a.ctx, object))
+			}
+		},
+	},
+	{
+		name: "finalizer-of-its-own", promise: "fairness", in: crowdName,
+		does: "deletes Stacks that have a finalizer of the attacker",
+		sees: "`deletionTimestamp`: the Stacks stay, without the finalizer of the controller. Other tenants are not affected.",
+		run: func(a *attacker) {
+			const finalizer = "example.com/never"
+			var stacks []*pulumiv1.Stack
+			for i := range 20 {
+				stack := a.newStack(fromProgram("none"))
+				stack.Name += fmt.Sprint("-", i)
+				stack.Finalizers = []string{finalizer}
+				a.create(stack)
+				a.Expect(a.client.Delete(a.ctx, stack)).To(Succeed())
+				stacks = append(stacks, stack)
+			}
+			for _, stack := range stacks {
+				await(a, stack, func(g Gomega, stack *pulumiv1.Stack) {
+					g.Expect(stack.DeletionTimestamp).NotTo(BeNil())
+					g.Expect(stack.Finalizers).To(ConsistOf(finalizer))
+				})
+			}
+			a.saw("deletionTimestamp")
+		},
+	},
+}
+
+// setsOf are the names of the StatefulSets with the owner.
+func setsOf(list *appsv1.StatefulSetList, owner any) (names []string) {
+	for _, set := range list.Items {
+		for _, reference := range set.OwnerReferences {
+			if reference.UID == owner {
+				names = append(names, set.Name)
+			}
+		}
+	}
+	return names
+}
+
+// expectNameConflict creates a Workspace of the attack's name and waits until it says that its name is taken.
+func (a *attacker) expectNameConflict() {
+	a.t.Helper()
+	workspace := a.newWorkspace()
+	check := func(g Gomega, workspace *autov1alpha1.Workspace) {
+		ready := apimeta.FindStatusCondition(workspace.Status.Conditions, meta.ReadyCondition)
+		g.Expect(ready).NotTo(BeNil())
+		g.Expect(ready.Reason).To(Equal(autov1alpha1.NameConflictReason), ready.Message)
+		g.Expect(ready.Message).To(ContainSubstring(a.name + "-workspace"))
+	}
+	await(a, workspace, check)
+	a.saw(autov1alpha1.NameConflictReason)
 }

@@ -2,9 +2,11 @@ package campaign
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -207,4 +209,248 @@ func tableOrder(times map[string][]time.Duration) []string {
 	isFirst := func(kind string) bool { return slices.Contains(first, kind) }
 	rest := slices.DeleteFunc(slices.Sorted(maps.Keys(times)), isFirst)
 	return slices.DeleteFunc(append(first, rest...), func(kind string) bool { return times[kind] == nil })
+}
+
+const (
+	// span is the time in which the changes and the faults of a run happen.
+	span = 3 * time.Second
+	// rareEvery is one of how many runs has a rare kind of fault.
+	rareEvery = 200
+)
+
+// Heal ends a fault. It is nil when the fault ends by itself.
+type Heal = func(context.Context) error
+
+// Fault is a kind of fault.
+type Fault struct {
+	Kind string
+	// Holds names what the fault needs for itself: two that name the same thing come one after another, all others at any time.
+	Holds []string
+	// Shortest and Longest are how long it lasts before it is healed.
+	Shortest, Longest time.Duration
+	// Short takes it into the short form.
+	Short bool
+	// Rare is for one that takes minutes: only one run of rareEvery has it, unless it is asked for by name.
+	Rare bool
+	// Inject makes the fault.
+	Inject func(ctx context.Context, on *Target) (Heal, error)
+}
+
+// Event is something that happens in a run.
+type Event struct {
+	At    time.Duration // since the beginning of the run
+	What  string
+	Fault *Fault
+	Lasts time.Duration // of a fault
+	// Phase is that of an operation that a fault is to hit, if the plan has phases; Victim is the Stack that it hit.
+	Phase, Victim string
+	Stack         int // of a change
+	do            Change
+	seed          uint64 // of the choices that it makes
+
+	missed bool // is set when a fault had nothing to hit
+}
+
+func (e *Event) String() string {
+	if e.Fault == nil {
+		return fmt.Sprintf("%s: Stack %d: %s", e.At, e.Stack, e.What)
+	}
+	text := fmt.Sprintf("%s: fault: %s, for %s", e.At, e.What, e.Lasts)
+	if e.Victim != "" {
+		text += fmt.Sprintf(", operation %s of %s", e.Phase, e.Victim)
+	}
+	if e.missed {
+		text += ", which had nothing to hit"
+	}
+	return text
+}
+
+// Plan is what the schedules of all runs follow from.
+type Plan struct {
+	// Stacks is how many each run has.
+	Stacks int
+	// Changes are what happens to them, by how often.
+	Changes []Change
+	// Phases are those of an operation, of which a fault hits one; none when faults come at any moment.
+	Phases []string
+	// Calm leaves the first run without a fault.
+	Calm bool
+
+	seed   uint64
+	wanted []Fault // kinds
+	rare   []Fault // kinds that one run of rareEvery has
+	order  []int   // of the wanted kinds, over the runs
+}
+
+// choose takes kinds of faults. Rare ones are taken for all others when byName says that just these kinds were asked for.
+func (p *Plan) choose(seed uint64, kinds []Fault, byName bool) {
+	p.seed, p.Calm = seed, p.Calm && !byName
+	for _, f := range kinds {
+		if f.Rare && !byName {
+			p.rare = append(p.rare, f)
+		} else {
+			p.wanted = append(p.wanted, f)
+		}
+	}
+	p.order = rand.New(rand.NewPCG(seed, 0)).Perm(len(p.wanted))
+}
+
+// schedule is all that a run does, in order of time. It depends on nothing but the plan and the number of the run, from 1.
+func (p *Plan) schedule(run int) []*Event {
+	random := rand.New(rand.NewPCG(p.seed, uint64(run)))
+	moment := func(within time.Duration) time.Duration {
+		return time.Duration(random.Int64N(int64(within/time.Millisecond))) * time.Millisecond
+	}
+	var events []*Event
+	for stack := range p.Stacks {
+		for range 1 + random.IntN(2) {
+			do := p.Changes[random.IntN(len(p.Changes))]
+			events = append(events, &Event{At: moment(span), What: do.Name, Stack: stack, do: do, seed: random.Uint64()})
+		}
+	}
+	for _, f := range p.faults(run, random) {
+		e := &Event{What: f.Kind, Fault: f, Lasts: f.Shortest}
+		if f.Longest > f.Shortest {
+			e.Lasts += moment(f.Longest - f.Shortest)
+		}
+		e.At, e.seed = moment(span+time.Second), random.Uint64()
+		if len(p.Phases) > 0 {
+			e.Phase = p.Phases[random.IntN(len(p.Phases))]
+		}
+		events = append(events, e)
+	}
+	slices.SortStableFunc(events, func(a, b *Event) int { return int(a.At - b.At) })
+	return events
+}
+
+// faults are those of a run: every kind in its turn, and in one run of two another one with it.
+func (p *Plan) faults(run int, random *rand.Rand) []*Fault {
+	switch {
+	case p.Calm && run == 1:
+		return nil
+	case len(p.rare) > 0 && run%rareEvery == rareEvery/4:
+		return []*Fault{&p.rare[run/rareEvery%len(p.rare)]}
+	}
+	chosen := []*Fault{&p.wanted[p.order[(run-1)%len(p.order)]]}
+	if random.IntN(2) == 0 {
+		chosen = append(chosen, &p.wanted[random.IntN(len(p.wanted))])
+	}
+	if len(chosen) == 2 && chosen[0].Rare && chosen[1].Rare {
+		return chosen[:1] // one after the other they would take longer than anybody waits
+	}
+	return chosen
+}
+
+func list(events []*Event) string {
+	var text strings.Builder
+	for _, e := range events {
+		fmt.Fprintln(&text, "  "+e.String())
+	}
+	return text.String()
+}
+
+// Outcome is what came of a run.
+type Outcome struct {
+	Run       int
+	Faults    []*Event
+	Recovery  time.Duration // from the last change, and the end of the last fault, until all was settled
+	Forgotten int           // how often a person had to help
+}
+
+// play does what the schedule says, waits until all is settled and judges.
+func (w *World) play(ctx context.Context, run int, apps []*App, events []*Event) (*Outcome, error) {
+	o := &Outcome{Run: run}
+	helped := helps(apps)
+	if err := w.happenings(ctx, apps, events); err != nil {
+		return o, err
+	}
+	since := time.Now()
+	if err := w.Settle(ctx, apps); err != nil {
+		return o, err
+	}
+	o.Recovery = time.Since(since)
+	for _, e := range events {
+		if e.Fault != nil && !e.missed {
+			o.Faults = append(o.Faults, e)
+		}
+	}
+	o.Forgotten = helps(apps) - helped
+	return o, w.Audit(apps)
+}
+
+// happenings makes everything happen in its time and waits for the end of it. Two faults may want the same process: one ends
+// before the other one begins. Changes of one Stack are made one by one.
+func (w *World) happenings(ctx context.Context, apps []*App, events []*Event) error {
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	var problems []error
+	start := time.Now()
+	lanes := map[int][]*Event{}
+	for i, e := range events {
+		lane := e.Stack
+		if e.Fault != nil {
+			lane = -1 - i // of its own
+		}
+		lanes[lane] = append(lanes[lane], e)
+	}
+	for _, lane := range lanes {
+		running.Go(func() {
+			for _, e := range lane {
+				Wait(ctx, time.Until(start.Add(e.At)))
+				if err := w.happen(ctx, apps, e); err != nil {
+					mu.Lock()
+					problems = append(problems, fmt.Errorf("%s: %w", e, err))
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	running.Wait()
+	return errors.Join(problems...)
+}
+
+func helps(apps []*App) (count int) {
+	for _, a := range apps {
+		a.note(func() { count += a.forgotten })
+	}
+	return count
+}
+
+func (w *World) happen(ctx context.Context, apps []*App, e *Event) error {
+	random := rand.New(rand.NewPCG(e.seed, 0))
+	if e.Fault == nil {
+		a := apps[e.Stack]
+		if a.IsDeleted() {
+			return nil
+		}
+		return a.Tolerate(e.do.make(a, ctx, random))
+	}
+	defer w.holds.hold(e.Fault.Holds)()
+	on := &Target{World: w, Apps: apps, Event: e, Random: random}
+	heal, err := e.Fault.Inject(ctx, on)
+	if err == nil {
+		Wait(ctx, e.Lasts)
+	}
+	if heal != nil {
+		err = errors.Join(err, heal(ctx))
+	}
+	e.missed = on.Missed
+	return err
+}
+
+// Renew deploys a Stack wherever there is none, and waits until all are settled.
+func (w *World) Renew(ctx context.Context, apps []*App, prefix string) error {
+	if err := w.System.Prepare(ctx, apps); err != nil {
+		return err
+	}
+	for i, a := range apps {
+		if a != nil && !a.IsDeleted() {
+			continue
+		}
+		var err error
+		if apps[i], err = w.deploy(ctx, fmt.Sprintf("%s-%d", prefix, i), i%gatedEvery == 1); err != nil {
+			return err
+		}
+	}
+	return w.Settle(ctx, apps)
 }

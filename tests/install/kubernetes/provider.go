@@ -1,13 +1,26 @@
+// Command kubernetes stands in for Pulumi's Kubernetes provider, which cannot be built from Go modules: it knows
+// kubernetes:yaml/v2:ConfigFile, with a local file, and applies what is in it as the real one does. It does not wait for what
+// it applied. The version is that of the provider which config/pulumi asks for.
 package main
 
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
 
+	"github.com/pulumi/pulumi/sdk/v3/go/common/util/rpcutil"
 	pulumirpc "github.com/pulumi/pulumi/sdk/v3/proto/go"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -110,4 +123,74 @@ func (p *provider) remove(ctx context.Context, path string) error {
 		}
 	}
 	return nil
+}
+
+// read returns the objects of a file of YAML documents.
+func read(path string) ([]*unstructured.Unstructured, error) {
+	content, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the objects: %w", err)
+	}
+	defer content.Close()
+	var objects []*unstructured.Unstructured
+	decoder := yaml.NewYAMLOrJSONDecoder(content, 4096)
+	for {
+		object := map[string]any{}
+		err := decoder.Decode(&object)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the objects of %s: %w", path, err)
+		}
+		if len(object) > 0 {
+			objects = append(objects, &unstructured.Unstructured{Object: object})
+		}
+	}
+}
+
+// healthInterval is how often the engine is looked for.
+const healthInterval = time.Minute
+
+func main() {
+	if err := serve(); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+// serve answers the engine until it goes away. The port goes to stdout, as every plugin does it.
+func serve() error {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the cluster: %w", err)
+	}
+	cluster, err := client.New(config, client.Options{})
+	if err != nil {
+		return fmt.Errorf("connect to the cluster: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stop := make(chan bool)
+	for _, argument := range os.Args[1:] {
+		if strings.HasPrefix(argument, "-") {
+			continue
+		}
+		if err := rpcutil.Healthcheck(ctx, argument, healthInterval, func() { close(stop) }); err != nil {
+			return fmt.Errorf("watch the engine: %w", err)
+		}
+		break
+	}
+	handle, err := rpcutil.ServeWithOptions(rpcutil.ServeOptions{
+		Cancel: stop,
+		Init: func(server *grpc.Server) error {
+			pulumirpc.RegisterResourceProviderServer(server, &provider{cluster: cluster})
+			return nil
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	fmt.Println(handle.Port)
+	return <-handle.Done
 }

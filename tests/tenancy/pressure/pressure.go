@@ -3,8 +3,12 @@
 package pressure
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -13,6 +17,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -215,4 +220,206 @@ func (t *Tenant) again(ctx context.Context, do func(i int) error) error {
 			return err
 		}
 	}
+}
+
+// Ports and names of the web server.
+const (
+	webName = "web"
+	webPort = 8080
+)
+
+// agentModes are those of agents that cost somebody something.
+var agentModes = []string{"info", "hang", "flap", "stream", "tarpit", "changes", "outputs", "largest"}
+
+// Serve starts the web server, in a pod within the restricted profile, and sets Web. It answers a little later.
+func (t *Tenant) Serve(ctx context.Context) error {
+	pod := t.Pod(webName, "web", fmt.Sprintf(":%d", webPort))
+	pod.Labels = map[string]string{"app": webName}
+	pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
+		PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(webPort)}},
+	}
+	service := &corev1.Service{ObjectMeta: pod.ObjectMeta, Spec: corev1.ServiceSpec{Selector: pod.Labels, Ports: []corev1.ServicePort{{Port: webPort}}}}
+	for _, object := range []client.Object{pod, service} {
+		if err := t.Client.Create(ctx, object); err != nil {
+			return fmt.Errorf("create the web server of a tenant: %w", err)
+		}
+	}
+	t.Web = fmt.Sprintf("%s.%s.svc.cluster.local:%d", webName, t.Namespace, webPort)
+	return nil
+}
+
+// Pod is a pod that runs the tenant's tool once, within the restricted profile.
+func (t *Tenant) Pod(name string, args ...string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever,
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: ptr.To(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			TerminationGracePeriodSeconds: ptr.To[int64](1),
+			Containers: []corev1.Container{{
+				Name: "tool", Image: t.Image, ImagePullPolicy: corev1.PullIfNotPresent, Args: args, Resources: Smallest(),
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
+			}},
+		},
+	}
+}
+
+// some is how many there are of what hangs.
+const some = 10
+
+// All does everything at once, and goes on until the context ends. What it created stays. It calls begun as soon as everything is there. In the
+// namespaces of the others is what hangs, once more.
+func (t *Tenant) All(ctx context.Context, stacks int, begun func(), others ...*Tenant) error {
+	for _, start := range []func() error{
+		func() error { return t.Hang(ctx) },
+		func() error { return t.RegexBombs(ctx, "regex", 3*some) },
+		func() error { return t.Archives(ctx, "archive") },
+		func() error { return t.largePrograms(ctx, some) },
+		func() error { return t.Crowd(ctx, stacks) },
+	} {
+		if err := start(); err != nil {
+			return err
+		}
+	}
+	for _, other := range others {
+		if err := other.Hang(ctx); err != nil {
+			return err
+		}
+	}
+	var last *pulumiv1.Stack
+	for _, mode := range agentModes {
+		stack, err := t.Agent(ctx, "agent-"+mode, mode)
+		if err != nil {
+			return err
+		}
+		last = stack
+	}
+	begun()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return t.Request(ctx, last) })
+	group.Go(func() error { return t.Alternate(ctx, "artifact-tarpit-0") })
+	return group.Wait()
+}
+
+// Hang creates Stacks whose servers send a byte per second, or references without an end.
+func (t *Tenant) Hang(ctx context.Context) error {
+	if err := t.GitTarpits(ctx, "git-tarpit", 3*some); err != nil {
+		return err
+	}
+	if err := t.GitReferences(ctx, "git-references", some); err != nil {
+		return err
+	}
+	return t.ArtifactTarpits(ctx, "artifact-tarpit", some)
+}
+
+// largePrograms creates Programs that are as large as they may be.
+func (t *Tenant) largePrograms(ctx context.Context, count int) error {
+	for i := range count {
+		if _, err := t.LargeProgram(ctx, fmt.Sprint("large-", i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Tarball is a compressed tarball of what is written.
+func Tarball(write func(*tar.Writer) error) ([]byte, error) {
+	var content bytes.Buffer
+	compressed, err := gzip.NewWriterLevel(&content, gzip.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	tarball := tar.NewWriter(compressed)
+	for _, step := range []func() error{func() error { return write(tarball) }, tarball.Close, compressed.Close} {
+		if err := step(); err != nil {
+			return nil, fmt.Errorf("write a tarball: %w", err)
+		}
+	}
+	return content.Bytes(), nil
+}
+
+// Bomb is a file of 1.1 GiB.
+func Bomb(w *tar.Writer) error {
+	const size = 1100 << 20
+	if err := w.WriteHeader(&tar.Header{Name: "Pulumi.yaml", Size: size, Mode: 0o644}); err != nil {
+		return err
+	}
+	_, err := io.Copy(w, io.LimitReader(zeros{}, size))
+	return err
+}
+
+// zeros is a reader of them without an end.
+type zeros struct{}
+
+// Read implements io.Reader.
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// TooManyFiles are 120,000 of them.
+func TooManyFiles(w *tar.Writer) error { return emptyFiles(w, "file-", 120_000) }
+
+// DeepFiles are 5,000 of them, below 60 directories: Patterns take long to be matched with them.
+func DeepFiles(w *tar.Writer) error { return emptyFiles(w, strings.Repeat("d/", 60)+"file-", 5000) }
+
+func emptyFiles(w *tar.Writer, prefix string, count int) error {
+	for i := range count {
+		if err := w.WriteHeader(&tar.Header{Name: fmt.Sprint(prefix, i), Mode: 0o644}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Patterns are as many as a Stack may have, and about as long.
+func Patterns() (patterns []string) {
+	for i := range 256 {
+		patterns = append(patterns, strings.Repeat("**/*/", 200)+fmt.Sprint(i))
+	}
+	return patterns
+}
+
+// PublishArchive publishes the content as it is, as the artifact of an OCIRepository: source-controller copies its layer.
+func (t *Tenant) PublishArchive(ctx context.Context, name string, content []byte) error {
+	layer := ociregistry.Layer{MediaType: ociregistry.ContentType, Content: content}
+	if _, err := t.Registry.Push(ctx, name, "latest", ociregistry.Artifact{Layers: []ociregistry.Layer{layer}}); err != nil {
+		return err
+	}
+	source := &sourcev1.OCIRepository{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name}, Spec: sourcev1.OCIRepositorySpec{
+		URL: t.Registry.URL(name), Insecure: true, Interval: metav1.Duration{Duration: time.Hour}, Reference: &sourcev1.OCIRepositoryRef{Tag: "latest"},
+		LayerSelector: &sourcev1.OCILayerSelector{MediaType: ociregistry.ContentType, Operation: sourcev1.OCILayerCopy},
+	}}
+	if err := t.Client.Create(ctx, source); err != nil {
+		return fmt.Errorf("create an OCIRepository: %w", err)
+	}
+	return nil
+}
+
+// Archives publishes a bomb, too many files, and files that patterns take long for, and creates Stacks of them.
+func (t *Tenant) Archives(ctx context.Context, name string) error {
+	for kind, write := range map[string]func(*tar.Writer) error{"bomb": Bomb, "entries": TooManyFiles, "patterns": DeepFiles} {
+		content, err := Tarball(write)
+		if err != nil {
+			return err
+		}
+		source := name + "-" + kind
+		if err := t.PublishArchive(ctx, source, content); err != nil {
+			return err
+		}
+		if err := t.each(ctx, source, 1, func(stack *pulumiv1.Stack, _ int) error {
+			stack.Spec.FluxSource = &pulumiv1.FluxSource{SourceRef: pulumiv1.FluxSourceReference{Kind: sourcev1.OCIRepositoryKind, Name: source}}
+			if kind == "patterns" {
+				stack.Spec.SourcePaths = Patterns()
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

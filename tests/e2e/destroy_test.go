@@ -1,0 +1,299 @@
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/statuscheck"
+	"github.com/stack-controller/stack-controller/tests/suite"
+)
+
+// retriedLate leaves it to requests and edits when a failed destroy is tried again.
+func retriedLate(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Duration: time.Hour} }
+
+// things are resources of the test provider, with a journal and a file each.
+type things struct {
+	*play
+	dir string
+}
+
+func (r *things) journal(resource string) string { return filepath.Join(r.dir, resource+".journal") }
+
+func (r *things) file(resource string) string { return filepath.Join(r.dir, resource) }
+
+// write gives the file of the resource another content, as somebody does by hand.
+func (r *things) write(resource, content string) {
+	r.Helper()
+	r.Expect(os.WriteFile(r.file(resource), []byte(content), 0o600)).To(Succeed())
+}
+
+// deeds returns what was done to the resource, in order.
+func (r *things) deeds(resource string) []string {
+	r.Helper()
+	content, err := os.ReadFile(r.journal(resource))
+	r.Succeed(err)
+	return strings.Split(strings.TrimSpace(string(content)), "\n")
+}
+
+// The deeds of a resource that is created and of one that is deleted.
+var created, deleted = []string{"create start", "create end"}, []string{"delete start", "delete end"}
+
+// urn is the name of the resource in pulumi's state.
+func (r *things) urn(resource string) string {
+	return "urn:pulumi:dev::" + r.Name + "::test:index:Sleep::" + resource
+}
+
+// sleep are the lines of a program that make a resource with the properties beside the journal, and the options.
+func (r *things) sleep(resource, properties, options string) []string {
+	return []string{"  " + resource + ":", "    type: test:index:Sleep",
+		fmt.Sprintf("    properties: {journal: %s, %s}", r.journal(resource), properties), "    options: {version: 0.1.0" + options + "}"}
+}
+
+// newThings deploys a Stack that can have such resources.
+func newThings(p *play, changes ...func(*pulumiv1.Stack)) *things {
+	p.Helper()
+	p.deployed(append([]func(*pulumiv1.Stack){retriedLate}, changes...)...)
+	p.InstallProvider(p.Name)
+	return &things{play: p, dir: p.TempDir()}
+}
+
+// deployedThings starts a Stack with the resources "first" and "second", which depends on it, each with these further options, and waits
+// until it is Ready.
+func deployedThings(p *play, options string, changes ...func(*pulumiv1.Stack)) *things {
+	p.Helper()
+	r := newThings(p, append([]func(*pulumiv1.Stack){destroyed}, changes...)...)
+	lines := []string{"resources:"}
+	for resource, needs := range map[string]string{"first": "", "second": ", dependsOn: [\"${first}\"]"} {
+		lines = append(lines, r.sleep(resource, fmt.Sprintf("seconds: 0, file: %s, content: x", r.file(resource)), needs+options)...)
+	}
+	r.Await(ready(r.publish(r.yaml(lines...)).Digest))
+	return r
+}
+
+// retry asks for another attempt.
+func (r *things) retry() {
+	r.Helper()
+	r.Change(scene.Annotate(pulumiv1.ReconcileRequestAnnotation, time.Now().Format(time.RFC3339Nano)))
+}
+
+func TestDestroyThatFailsHalfWayGoesOnWhereItStopped(t *testing.T) {
+	r := deployedThings(begin(t, "deleted-half"), "")
+	// What the provider deletes cannot be deleted: a directory that is not empty is in its place.
+	r.Expect(os.Remove(r.file("first"))).To(Succeed())
+	r.Expect(os.MkdirAll(filepath.Join(r.file("first"), "full"), 0o755)).To(Succeed())
+	r.Delete()
+	failed := r.Await(says(pulumiv1.RetryingAfterFailureReason))
+	r.Expect(statuscheck.Message(failed)).To(And(HavePrefix("destroy failed (attempt 1)"), ContainSubstring("directory not empty")))
+	r.Expect(r.stateOf("first")).NotTo(BeNil())
+	r.Expect(r.stateOf("second")).To(BeNil(), "what was destroyed is not in the state any more")
+
+	r.Expect(os.RemoveAll(r.file("first"))).To(Succeed())
+	r.retry()
+	r.awaitDestroyed()
+	r.Expect(r.deeds("second")).To(Equal(slices.Concat(created, deleted)), "nothing is destroyed twice")
+	r.Expect(r.deeds("first")).To(Equal(slices.Concat(created, deleted[:1], deleted)))
+}
+
+func TestDestroyOfAProtectedResourceNamesItAndGoesOnWhenItIsNotAnyMore(t *testing.T) {
+	suite.Long(t, "further options of a destroy")
+	r := deployedThings(begin(t, "deleted-protected"), ", protect: true")
+	r.Delete()
+	failed := r.Await(says(pulumiv1.RetryingAfterFailureReason))
+	r.Expect(statuscheck.Message(failed)).To(And(ContainSubstring(r.urn("second")), ContainSubstring("protected")))
+	r.Expect(r.file("first")).To(BeAnExistingFile())
+	r.Expect(r.file("second")).To(BeAnExistingFile())
+
+	for _, resource := range []string{"first", "second"} {
+		r.pulumi("state", "unprotect", r.urn(resource), "--yes")
+	}
+	r.retry()
+	r.AwaitGone()
+	r.Expect(r.file("first")).NotTo(BeAnExistingFile())
+	r.Expect(r.file("second")).NotTo(BeAnExistingFile())
+}
+
+func TestDestroyIsOfEverythingWhateverTheTargetsAre(t *testing.T) {
+	suite.Long(t, "further options of a destroy")
+	r := deployedThings(begin(t, "deleted-targets"), "")
+	r.Change(func(s *pulumiv1.Stack) {
+		s.Spec.Targets = []string{r.urn("second")}
+		s.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Target: []string{r.urn("second")}}}
+	})
+	r.Await(ready(""))
+	r.Delete()
+	r.AwaitGone()
+	for _, resource := range []string{"first", "second"} {
+		r.Expect(r.deeds(resource)).To(HaveLen(4), "created once, deleted once")
+	}
+	r.Expect(r.resources()).To(BeZero())
+}
+
+func TestDestroyRefreshesRunsTheProgramAndRemovesTheStackWhenAsked(t *testing.T) {
+	suite.Long(t, "further options of a destroy")
+	r := deployedThings(begin(t, "deleted-options"), "", func(s *pulumiv1.Stack) {
+		s.Spec.Refresh, s.Spec.RunProgram = true, true
+		s.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Remove: new(true)}}
+	})
+	// Somebody deleted a resource: after a refresh there is nothing to destroy of it.
+	r.Expect(os.Remove(r.file("second"))).To(Succeed())
+	before := len(r.deeds("second"))
+	r.Delete()
+	r.AwaitGone()
+	r.Expect(r.deeds("second")[before:]).To(Equal([]string{"read start", "read end"}))
+	r.Expect(r.deeds("first")).To(ContainElement("delete end"))
+	r.Expect(r.calls(r.Name)).To(ContainElement(And(
+		ContainSubstring(" destroy "), ContainSubstring("--refresh"), ContainSubstring("--run-program"))))
+	r.Expect(r.HasState(r.Name, "dev")).To(BeFalse())
+}
+
+func TestDestroyWithoutRefreshLeavesItToTheProvider(t *testing.T) {
+	suite.Long(t, "further options of a destroy")
+	r := deployedThings(begin(t, "deleted-plain"), "")
+	r.Expect(os.Remove(r.file("second"))).To(Succeed())
+	r.Delete()
+	r.AwaitGone()
+	r.Expect(r.deeds("second")).To(Equal(slices.Concat(created, deleted)))
+	r.Expect(r.HasState(r.Name, "dev")).To(BeTrue(), "the stack and its history stay, empty")
+	r.Expect(r.resources()).To(BeZero())
+}
+
+// inReverse is a Stack that is destroyed after those that depend on it.
+func inReverse(s *pulumiv1.Stack) {
+	s.Spec.DestroyOnFinalize, s.Spec.DestroyAfterDependents = true, true
+}
+
+// needs makes the Stack depend on another one, in another namespace.
+func needs(name string) func(*pulumiv1.Stack) {
+	return func(s *pulumiv1.Stack) { s.Spec.DependsOn = []meta.DependencyReference{{Name: name}} }
+}
+
+// destroys returns the names of the Stacks of the namespace in the order in which their destroys began.
+func (p *play) destroys(names ...string) (order []string) {
+	for _, call := range p.calls(names...) {
+		for _, name := range names {
+			if strings.HasPrefix(call, p.Directory(name)) && strings.Contains(call, " destroy ") {
+				order = append(order, name)
+			}
+		}
+	}
+	return order
+}
+
+func TestStacksThatAreDeletedTogetherAreDestroyedInReverseOrder(t *testing.T) {
+	p := begin(t, "deleted-layers")
+	journal := filepath.Join(t.TempDir(), "journal")
+	p.enter(&sourcev1.ExternalArtifact{ObjectMeta: p.Meta(p.Name)})
+	artifact := p.publish(p.returning(1))
+	// The names sort in the order in which the Stacks must not go.
+	layers := []string{"a-network", "b-database", "c-web"}
+	for i, layered := range layers {
+		changes := []func(*pulumiv1.Stack){inReverse}
+		if i > 0 {
+			changes = append(changes, needs(layers[i-1]))
+		}
+		p.layer(layered, changes...)
+		p.AwaitStack(layered, ready(artifact.Digest))
+		p.InstallProvider(layered)
+	}
+	artifact = p.publish(p.yaml("resources:", "  thing:", "    type: test:index:Sleep",
+		fmt.Sprintf("    properties: {seconds: 0, deleteSeconds: 1, journal: %s}", journal), "    options: {version: 0.1.0}"))
+	for _, layered := range layers {
+		p.AwaitStack(layered, ready(artifact.Digest))
+	}
+
+	_, err := system.ControlPlane.Kubectl(p.Context(), append([]string{"delete", "--namespace=" + p.Name, "stacks", "--wait=false"}, layers...)...)
+	p.Succeed(err)
+	p.AwaitStack(layers[0], func(s *pulumiv1.Stack) bool {
+		return says(pulumiv1.DependentsExistReason)(s) && strings.Contains(statuscheck.Message(s), p.Name+"/b-database (is being deleted)")
+	})
+	p.awaitLayers()
+	reversed := slices.Clone(layers)
+	slices.Reverse(reversed)
+	p.Expect(p.destroys(layers...)).To(Equal(reversed))
+	content, err := os.ReadFile(journal)
+	p.Succeed(err)
+	p.Expect(string(content)).To(HaveSuffix(strings.Repeat("delete start\ndelete end\n", 3)), "each one ended before the next one began")
+}
+
+func TestStackIsKeptAsLongAsOthersDependOnItThatNobodyDeletes(t *testing.T) {
+	suite.Long(t, "further orders of deletion")
+	p := begin(t, "deleted-needed")
+	p.deployed(inReverse)
+	var users []string
+	for i := range 7 {
+		users = append(users, fmt.Sprint("user-", i))
+		p.layer(users[i], needs(p.Name), suspended)
+	}
+	p.Delete()
+	waiting := p.Await(says(pulumiv1.DependentsExistReason))
+	p.Expect(statuscheck.Message(waiting)).To(And(ContainSubstring("user-0, "+p.Name+"/user-1"), ContainSubstring("user-4, 2 more;"),
+		ContainSubstring("destroyAfterDependents to false")))
+	p.Expect(p.Updates()).To(HaveLen(1), "nothing is destroyed")
+
+	// One after the other they go, or do not depend on it any more.
+	p.deleteLayers(users[:6]...)
+	p.awaitLayers(p.Name, "user-6")
+	p.Await(func(s *pulumiv1.Stack) bool {
+		return strings.Contains(statuscheck.Message(s), "any more: "+p.Name+"/user-6;")
+	})
+	p.ChangeStack("user-6", func(s *pulumiv1.Stack) { s.Spec.DependsOn = nil })
+	p.awaitDestroyed()
+}
+
+func TestNobodyWaitsForDependentsInACycleOrWithoutAReason(t *testing.T) {
+	suite.Long(t, "further orders of deletion")
+	p := begin(t, "deleted-cycle")
+	p.deployed(inReverse)
+	p.layer("other", inReverse, needs(p.Name), func(s *pulumiv1.Stack) { s.Spec.Prerequisites = []pulumiv1.PrerequisiteRef{{Name: p.Name}} })
+	p.AwaitStack("other", ready(""))
+	p.Change(needs("other"))
+	p.Await(notReady(pulumiv1.DependencyCycleReason))
+	p.deleteLayers(p.Name, "other")
+	p.awaitLayers()
+	p.Expect(p.destroys(p.Name, "other")).To(ConsistOf(p.Name, "other"))
+
+	for name, edit := range map[string]func(*pulumiv1.Stack){
+		"deleted-needed-orphan": orphan,
+		"deleted-needed-kept":   func(s *pulumiv1.Stack) { s.Spec.DestroyOnFinalize = false },
+		"deleted-needed-option": func(s *pulumiv1.Stack) { s.Spec.DestroyAfterDependents = false },
+	} {
+		left := p.beside(name)
+		left.deployed(inReverse)
+		left.layer("user", needs(name), suspended)
+		left.Delete()
+		left.Await(says(pulumiv1.DependentsExistReason))
+		left.Change(edit)
+		left.AwaitGone()
+		left.Expect(left.resources() == 0).To(Equal(name == "deleted-needed-option"))
+	}
+}
+
+// TestDependentsOfAnotherShardAreWaitedFor runs alone: it restarts the controller.
+func TestDependentsOfAnotherShardAreWaitedFor(t *testing.T) {
+	suite.Long(t, "further orders of deletion")
+	p := alone(t, "deleted-sharded")
+	p.deployed(inReverse, func(s *pulumiv1.Stack) { s.Labels = map[string]string{"shard": "one"} })
+	// What another shard looks after is not watched.
+	p.restartController("--watch-label-selector=shard=one", "--requeue-dependency=5s")
+	defer p.restartController()
+	p.layer("user", needs(p.Name))
+	p.Delete()
+	waiting := p.Await(says(pulumiv1.DependentsExistReason))
+	p.Expect(statuscheck.Message(waiting)).To(ContainSubstring(p.Name + "/user;"))
+	p.deleteLayers("user")
+	p.awaitDestroyed()
+}
