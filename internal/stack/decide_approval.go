@@ -286,5 +286,5 @@ func deletionHint(stack *pulumiv1.Stack) string {
 	if stack.DeletionTimestamp.IsZero() {
 		return ""
 	}
-	return "; the resources are destroyed then, or " + orphanHint
+	return "; the resources are destroyed after that; " + orphanHint
 }

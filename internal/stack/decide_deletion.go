@@ -13,7 +13,7 @@ import (
 
 const (
 	// orphanHint is what helps in every deletion that cannot go on.
-	orphanHint = "set the annotation " + pulumiv1.OrphanAnnotation + "=true to leave the resources"
+	orphanHint = "set the annotation " + pulumiv1.OrphanAnnotation + "=true to delete the stack and keep its resources"
 	// foreignUpdateInterval is when to come back for an Update of somebody else, which does not wake the Stack.
 	foreignUpdateInterval = 5 * time.Second
 	// maxShownDependents is how many of the Stacks that have to go first are named.
@@ -26,7 +26,7 @@ func decideOnDeletion(o observation) decision {
 	switch {
 	case proof != "" && o.foreignUpdate != "":
 		return decision{action: actionWait, wake: byTime, reason: pulumiv1.WorkspaceInUseReason, after: foreignUpdateInterval,
-			message: fmt.Sprintf("%s; the stack and its workspace go when the update %q, which somebody else runs in the workspace, "+
+			message: fmt.Sprintf("%s; the stack and its workspace are deleted when the update %q, which this stack did not create, "+
 				"has ended: wait, or delete that update to cancel it", proof, o.foreignUpdate)}
 	case proof != "":
 		return decision{action: actionRelease, wake: byNothing, message: proof}
@@ -101,7 +101,7 @@ func blockedDestroy(o observation) *decision {
 	switch {
 	case o.specProblem != nil:
 		return &decision{action: actionStall, wake: byEdit, reason: pulumiv1.SpecInvalidReason,
-			message: fmt.Sprintf("cannot destroy: %s; mend the spec, or %s", o.specProblem, orphanHint)}
+			message: fmt.Sprintf("cannot destroy: %s; fix the spec, or %s", o.specProblem, orphanHint)}
 	case o.artifact != nil || o.sourceProblem == nil || destroyableFromState(o.stack):
 		return nil
 	}
@@ -133,7 +133,7 @@ func destroyableFromState(stack *pulumiv1.Stack) bool {
 func inTerminatingNamespace(stack *pulumiv1.Stack) string {
 	return fmt.Sprintf("the namespace is being deleted, and nothing can be created in it any more, so the resources cannot be destroyed "+
 		"from here: to destroy them, create the same Stack in another namespace, where it takes over the stack %q, and delete it there; "+
-		"then here, or to keep the resources, %s", stack.Spec.Stack, orphanHint)
+		"then here, or %s", stack.Spec.Stack, orphanHint)
 }
 
 // describeDependents names some of the Stacks that have to go first, and says what to do. Those that nobody has deleted come first.

@@ -80,7 +80,7 @@ func TestDeletionGoesOnOrSaysHow(t *testing.T) {
 		{name: "edited while a destroy waits", given: with(destroying(), edited), action: actionSupersede, wake: byUpdate},
 
 		{name: "the spec is unusable", given: with(deleting(), func(o *observation) { o.specProblem = errors.New("bad") }),
-			action: actionStall, wake: byEdit, reason: pulumiv1.SpecInvalidReason, says: []string{"mend the spec", pulumiv1.OrphanAnnotation}},
+			action: actionStall, wake: byEdit, reason: pulumiv1.SpecInvalidReason, says: []string{"fix the spec", pulumiv1.OrphanAnnotation}},
 		{name: "the source is gone, and the project is not known", given: with(deleting(), withoutSource), action: actionWait, wake: bySource,
 			reason: pulumiv1.SourceNotFoundReason, says: []string{"it is gone", pulumiv1.OrphanAnnotation}},
 		{name: "the source is gone", given: with(deleting(), withoutSource, knownProject), action: actionUpdate, wake: byUpdate, fresh: true},
@@ -126,6 +126,6 @@ func TestProgressOfADeletedStackSaysWhatFollows(t *testing.T) {
 	destroy := destroying()
 	g.Expect(whileDeleted(destroy.stack, destroy.update, "destroy")).To(Equal("destroy"))
 	orphaned(destroy)
-	g.Expect(whileDeleted(destroy.stack, destroy.update, "destroy")).To(Equal("destroy; the stack goes when the update has ended"))
+	g.Expect(whileDeleted(destroy.stack, destroy.update, "destroy")).To(Equal("destroy; the stack is deleted when the update has ended"))
 	g.Expect(whileDeleted(updating().stack, up.update, "up")).To(Equal("up"))
 }

@@ -44,7 +44,7 @@ func whileDeleted(stack *pulumiv1.Stack, update *autov1alpha1.Update, message st
 	switch {
 	case stack.DeletionTimestamp.IsZero():
 	case nothingToDestroy(stack) != "":
-		return message + "; the stack goes when the update has ended"
+		return message + "; the stack is deleted when the update has ended"
 	case update.Spec.Type != autov1alpha1.UpdateTypeDestroy:
 		return message + "; the resources are destroyed when the update has ended"
 	}
@@ -112,7 +112,7 @@ func (r *Reconciler) showWorkspaceFailure(stack *pulumiv1.Stack, failure workspa
 		strings.HasPrefix(conditions.GetMessage(stack, meta.ReadyCondition), failure.prefix)
 	message := failure.prefix + failure.detail
 	if !stack.DeletionTimestamp.IsZero() {
-		message += "; the resources are destroyed when it is, unless the annotation " + pulumiv1.OrphanAnnotation + "=true leaves them"
+		message += "; the resources are destroyed once the workspace is ready; " + orphanHint
 	}
 	if failure.stalled {
 		markStalled(stack, failure.reason, message)

@@ -75,7 +75,7 @@ func markSuspended(stack *pulumiv1.Stack) {
 	default:
 		result = fmt.Sprintf("its last %s did not succeed: %s", last.Type, last.Message)
 	}
-	markStalled(stack, pulumiv1.SuspendedReason, "the stack is suspended and goes on when spec.suspend is false; "+result)
+	markStalled(stack, pulumiv1.SuspendedReason, "reconciliation is suspended, set spec.suspend to false to resume it; "+result)
 }
 
 // keepsReady reports whether a running update leaves the conditions as they are: a periodic run of a Stack that is up to date changes

@@ -184,7 +184,7 @@ func (r *Reconciler) planKey(ctx context.Context, workspace *autov1alpha1.Worksp
 		return nil, fmt.Errorf("read or create the secret %q with the key of plans: %w", name, err)
 	}
 	if controller := metav1.GetControllerOf(secret); controller == nil || controller.UID != owner.UID || len(secret.Data[planKeyData]) != proto.PlanKeySize {
-		return nil, fmt.Errorf("secret %q does not belong to %s %q, or has no key: if it stays, delete it", name, owner.Kind, owner.Name)
+		return nil, fmt.Errorf("secret %q does not belong to %s %q, or has no key: if this persists, delete the secret", name, owner.Kind, owner.Name)
 	}
 	return secret.Data[planKeyData], nil
 }

@@ -161,7 +161,7 @@ func TestNodeThatIsDrainedDuringAnUpdateEndsItAndTheNextPodTakesItUp(t *testing.
 	stack := awaitStack(a.ctx, a.WithT, a.Key(), func(g Gomega, stack *pulumiv1.Stack) {
 		g.Expect(stack.Status.CurrentUpdate).NotTo(BeNil())
 		g.Expect(stack.Status.LastUpdate.Interruptions).To(BeEquivalentTo(1))
-		g.Expect(stack.Status.Conditions).To(ContainElement(HaveField("Message", ContainSubstring("no node takes pod"))))
+		g.Expect(stack.Status.Conditions).To(ContainElement(HaveField("Message", ContainSubstring("cannot be scheduled"))))
 	})
 	a.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 	_, err = kubectl(a.ctx, "uncordon", pod.Spec.NodeName)
@@ -219,7 +219,7 @@ func TestTaintOfTheNodeIsShownAndItsEndHeals(t *testing.T) {
 	p := begin(t, g, "node-tainted", trouble{
 		provoke: func(ctx context.Context, _ *WithT, _ *pulumiv1.Stack) { taint(ctx, "example.com/taken=yes:NoSchedule") },
 		reason:  autov1alpha1.UnschedulableReason,
-		says:    []string{"no node takes pod node-tainted-workspace-0", "untolerated taint"},
+		says:    []string{"pod node-tainted-workspace-0 cannot be scheduled", "untolerated taint"},
 		heal:    func(ctx context.Context, _ *WithT, _ client.ObjectKey) { taint(ctx, "example.com/taken-") },
 	})
 	t.Run("is shown", p.expectShown)

@@ -218,7 +218,7 @@ func TestTroubleWithTheImageIsShownAndEndsWithItsCause(t *testing.T) {
 				stack.Spec.WorkspaceTemplate.Spec.Image = "Not/An/Image:a:b"
 			},
 			reason:  autov1alpha1.ImagePullFailedReason,
-			says:    []string{"container pulumi", "has an image name that is none", "Not/An/Image:a:b"},
+			says:    []string{"container pulumi", "has an invalid image name", "Not/An/Image:a:b"},
 			stalled: true,
 			heal:    useTheImage,
 		},
@@ -280,7 +280,7 @@ func TestTroubleWithTheNodeIsShownAndEndsWithItsCause(t *testing.T) {
 				podSpecOf(stack).NodeSelector = map[string]string{lateLabel: "true"}
 			},
 			reason: autov1alpha1.UnschedulableReason,
-			says:   []string{"no node takes pod no-such-node-workspace-0", "didn't match Pod's node affinity/selector"},
+			says:   []string{"pod no-such-node-workspace-0 cannot be scheduled", "didn't match Pod's node affinity/selector"},
 			heal: func(ctx context.Context, g *WithT, _ client.ObjectKey) {
 				_, err := kubectl(ctx, "label", "nodes", "--all", lateLabel+"=true")
 				g.Expect(err).NotTo(HaveOccurred())
@@ -291,7 +291,7 @@ func TestTroubleWithTheNodeIsShownAndEndsWithItsCause(t *testing.T) {
 				podSpecOf(stack).Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000")}
 			},
 			reason: autov1alpha1.UnschedulableReason,
-			says:   []string{"no node takes pod too-few-processors-workspace-0", "Insufficient cpu"},
+			says:   []string{"pod too-few-processors-workspace-0 cannot be scheduled", "Insufficient cpu"},
 			heal: func(ctx context.Context, g *WithT, key client.ObjectKey) {
 				change(ctx, g, key, func(stack *pulumiv1.Stack) { podSpecOf(stack).Containers[0].Resources.Requests = nil })
 			},
@@ -304,7 +304,7 @@ func TestTroubleWithTheNodeIsShownAndEndsWithItsCause(t *testing.T) {
 				g.Expect(err).NotTo(HaveOccurred())
 			},
 			reason: autov1alpha1.UnschedulableReason,
-			says:   []string{"no node takes pod claim-missing-workspace-0", `persistentvolumeclaim "state" not found`},
+			says:   []string{"pod claim-missing-workspace-0 cannot be scheduled", `persistentvolumeclaim "state" not found`},
 			heal: func(ctx context.Context, g *WithT, key client.ObjectKey) {
 				g.Expect(system.ClaimState(ctx, key.Namespace)).To(Succeed())
 			},

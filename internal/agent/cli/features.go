@@ -77,7 +77,7 @@ func UnknownFlag(version semver.Version, args []string) string {
 	for _, f := range features {
 		isFlag := func(arg string) bool { name, _, _ := strings.Cut(arg, "="); return name == f.flag }
 		if f.flag != "" && !f.In(version) && len(args) > 0 && args[0] == f.command && slices.ContainsFunc(args[1:], isFlag) {
-			return fmt.Sprintf("pulumi %s has no flag %s before v%s, and the CLI is v%s: use a newer image, or do without", f.command, f.flag, f.Since, version)
+			return fmt.Sprintf("pulumi %s has no flag %s before v%s, and the CLI is v%s: use an image with a newer CLI, or remove what needs the flag", f.command, f.flag, f.Since, version)
 		}
 	}
 	return ""

@@ -65,7 +65,7 @@ const repair = "See whether it exists, then import it or forget the attempt, wit
 func (o *operation) proveDestroyed(ctx context.Context, sum *summary) error {
 	if creates := o.pendingCreates(); len(creates) > 0 {
 		return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
-			"everything is destroyed but what may be left of an earlier update: it was killed while it created %s. %s", firstOf(creates), repair)
+			"all known resources are destroyed, but an earlier update was killed while it created %s, which may still exist. %s", firstOf(creates), repair)
 	}
 	options := o.request.GetOptions()
 	if sum.changes["delete"] > 0 || len(options.GetTarget()) > 0 || options.GetRemove() {

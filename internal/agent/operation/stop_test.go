@@ -192,7 +192,7 @@ func TestDestroyReleasesTheLockOfAKilledUpdate(t *testing.T) {
 	f.Expect(f.locks()).To(HaveLen(1))
 
 	operation := f.run(destroy)
-	f.Expect(operation.GetMessage()).To(ContainSubstring("everything is destroyed but what may be left"))
+	f.Expect(operation.GetMessage()).To(ContainSubstring("all known resources are destroyed"))
 	f.Expect(f.processes()).To(ContainElements(HavePrefix("cancel "), HavePrefix("destroy ")))
 	f.Expect(f.locks()).To(BeEmpty())
 

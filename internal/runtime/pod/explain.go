@@ -119,7 +119,7 @@ func explainPod(o *observation) runtime.Status {
 	case ready:
 		return runtime.Status{Ready: true, Reason: autov1alpha1.SucceededReason, Message: "the agent is running", Address: o.address}
 	case scheduled.Status == corev1.ConditionFalse:
-		return failing(autov1alpha1.UnschedulableReason, "no node takes pod %s: %s", o.pod.Name, quote(scheduled.Message))
+		return failing(autov1alpha1.UnschedulableReason, "pod %s cannot be scheduled: %s", o.pod.Name, quote(scheduled.Message))
 	}
 	if problem := explainContainers(o.pod); problem.Failing {
 		return problem
@@ -227,7 +227,7 @@ func explainWaiting(pod *corev1.Pod, container *corev1.ContainerStatus, subject 
 		return failing(autov1alpha1.ImagePullFailedReason, "image %s of %s cannot be pulled, trying again%s",
 			container.Image, subject, detail(pullProblem(waiting.Message)))
 	case "InvalidImageName":
-		status := failing(autov1alpha1.ImagePullFailedReason, "%s has an image name that is none: %q", subject, container.Image)
+		status := failing(autov1alpha1.ImagePullFailedReason, "%s has an invalid image name: %q", subject, container.Image)
 		status.Stalled = true
 		return status
 	case "ErrImageNeverPull":
@@ -270,7 +270,7 @@ func explainCrash(pod *corev1.Pod, container *corev1.ContainerStatus, subject st
 	}
 	message := fmt.Sprintf("%s %s and is started again (restarts: %d)", subject, how, container.RestartCount)
 	if text := quote(ended.Message); text != "" {
-		message += "; its last words:\n" + text
+		message += "; last output:\n" + text
 	}
 	return failing(autov1alpha1.CrashLoopBackOffReason, "%s", message)
 }
