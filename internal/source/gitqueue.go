@@ -71,6 +71,8 @@ func (q *pollQueue) remove(p *poll) {
 	switch p.state {
 	case pollTimed:
 		heap.Remove(&q.timed, p.index)
+	case pollRunning:
+		return
 	case pollReady:
 		for _, namespace := range p.waitsIn {
 			q.removeFrom(namespace, p)

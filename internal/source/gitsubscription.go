@@ -143,9 +143,7 @@ func (g *Git) leave(sub *subscription) {
 			delete(g.readers, reference)
 		}
 	}
-	if p.state != pollRunning {
-		g.queue.remove(p)
-	}
+	g.queue.remove(p)
 }
 
 func (g *Git) forget(key subscriptionKey) {

@@ -94,7 +94,6 @@ func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *aut
 		// It was made without a plan, before the Stack had spec.approval or after it lost that.
 		plan.State, plan.Update = pulumiv1.PlanFailed, update.Name
 		if !update.HasFailed() {
-			plan.State = pulumiv1.PlanSuperseded
 			stack.Status.Plan = nil
 		}
 	case update.WasLockedOut():

@@ -187,7 +187,7 @@ func (d decision) needsContent(o *observation) bool {
 }
 
 // decideOnUpdate handles an Update that exists. A result is recorded first. An outdated Update that has not started is replaced. A
-// running one is left alone.
+// running one is left alone, unless its Workspace failed and nothing of a deleted Stack has to be destroyed.
 func decideOnUpdate(o observation) decision {
 	deleting := !o.stack.DeletionTimestamp.IsZero()
 	switch {
@@ -223,9 +223,9 @@ func outdated(o observation) bool {
 	case !o.stack.DeletionTimestamp.IsZero():
 		return o.update.Spec.Type != autov1alpha1.UpdateTypeDestroy || nothingToDestroy(o.stack) != ""
 	}
-	if o.update.Spec.Plan != nil && o.artifact != nil {
+	if plan := o.stack.Status.Plan; o.update.Spec.Plan != nil && plan != nil && o.artifact != nil {
 		// It runs what was planned, which may be of an earlier revision with the same content.
-		return o.stack.Status.Plan.Commit != o.artifact.Commit()
+		return plan.Commit != o.artifact.Commit()
 	}
 	// This controller makes no Update without a source for a Stack that has one.
 	return o.artifact != nil && (current.Commit != o.artifact.Commit() || o.update.Spec.Source == nil)

@@ -260,6 +260,9 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 			o.update.Spec.Source = nil
 		}), action: actionFollow},
 		{name: "a running Update does not", given: with(updating(), newDigest, running), action: actionFollow},
+		{name: "a waiting Update with a plan that the status lost is followed", given: with(updating(), func(o *observation) {
+			o.update.Spec.Plan = &autov1alpha1.PlanReference{Name: "app-plan", Digest: planDigest}
+		}), action: actionFollow},
 		{name: "a waiting destroy is followed", given: destroying(), action: actionFollow},
 		{name: "a running destroy in a failed Workspace is waited for", given: with(destroying(), running, workspaceFails), action: actionFollow},
 		{name: "a running destroy in a failed Workspace is given up when the resources may stay", given: with(destroying(), orphaned, running, workspaceFails), action: actionRelease},

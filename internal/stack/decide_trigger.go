@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -208,14 +209,22 @@ func awaitContent(o observation) *decision {
 	default:
 		return nil
 	}
-	// Not shown: an artifact that was published just now, and what is a detail of a periodic run.
+	// Not shown: an artifact that was published just now, what is a detail of a periodic run, and one more attempt after a problem, which
+	// stays in the status. Otherwise the status would change twice per attempt, and would not know any more how long it was waited.
 	last := o.stack.Status.LastUpdate
 	if left := briefFetch - o.now.Sub(o.artifact.Published); left > 0 {
 		d.quiet, d.after = true, min(left, briefFetch)
 	} else if last != nil && last.Generation == o.stack.Generation && last.LastAttemptedCommit == commitOf(o.artifact) {
 		d.quiet = true
+	} else if ready := conditions.Get(o.stack, meta.ReadyCondition); ready != nil && ready.ObservedGeneration == o.stack.Generation {
+		d.quiet = slices.Contains(fetchReasons, ready.Reason)
 	}
 	return d
+}
+
+// fetchReasons are the reasons of an artifact that the store did not get.
+var fetchReasons = []string{
+	pulumiv1.ArtifactFetchFailedReason, pulumiv1.ArtifactDigestMismatchReason, pulumiv1.ArtifactTooLargeReason, pulumiv1.ArtifactUnusableReason,
 }
 
 // fetchProblem waits for a problem that another artifact may solve, and stalls for one that needs a human. Either is tried again: a file

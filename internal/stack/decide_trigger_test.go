@@ -90,6 +90,13 @@ func TestOnlyNewContentRunsAnUpdate(t *testing.T) {
 		{name: "an update whose files were published just now is not shown as waiting", given: with(following("2"), onRevision, func(o *observation) {
 			o.artifact.Published = now.Add(-time.Second)
 		}), action: actionFetch, quiet: true, wakes: true},
+		{name: "a problem with the files stays in the status while they are fetched once more", given: with(following("2"), onRevision, func(o *observation) {
+			markWaiting(o.stack, pulumiv1.ArtifactFetchFailedReason, "no route")
+		}), action: actionFetch, quiet: true},
+		{name: "a problem of an earlier generation does not", given: with(following("2"), onRevision, func(o *observation) {
+			markWaiting(o.stack, pulumiv1.ArtifactFetchFailedReason, "no route")
+			o.stack.Generation++
+		}), action: actionFetch},
 		{name: "a periodic update is not shown as waiting", given: with(following("1"), looked(""), resyncIsDue), action: actionFetch, quiet: true},
 		{name: "a new generation is deployed with the same content", given: with(following("2"), looked("sha256:same"), edited), action: actionUpdate, fresh: true},
 		{name: "a request is answered with the same content", given: with(following("2"), looked("sha256:same"), requested(meta.ReconcileRequestAnnotation)), action: actionUpdate, fresh: true},

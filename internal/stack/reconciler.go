@@ -4,6 +4,7 @@ package stack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -125,13 +126,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 	} else if writeErr != nil {
 		return ctrl.Result{}, writeErr
 	}
-	// Only now: an event must not be repeated, and what is deleted may be the only other record of what the status says.
-	for _, step := range outcome.then {
-		if err == nil {
-			err = step(ctx)
-		}
-	}
-	if err != nil {
+	// Only now: an event must not be repeated, and what is deleted may be the only other record of what the status says. Also if what
+	// followed the result of an Update failed: the status has the result now, so nobody would come back to this.
+	if err := errors.Join(err, outcome.finish(ctx)); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: outcome.after}, nil
@@ -153,6 +150,16 @@ func (o *outcome) tell(event func()) {
 		event()
 		return nil
 	})
+}
+
+// finish takes the steps that follow when the status was written.
+func (o *outcome) finish(ctx context.Context) error {
+	for _, step := range o.then {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // soonest returns the shorter of two waits; zero stands for none.

@@ -1,7 +1,10 @@
 package stack
 
 import (
+	"context"
+	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -182,6 +185,34 @@ func TestInterruptedUpdateIsFollowedByAnotherOneAtOnce(t *testing.T) {
 	s.Expect(stack.Status.CurrentUpdate).To(BeNil())
 	s.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 	s.Expect(stack.Status.LastUpdate.Interruptions).To(BeEquivalentTo(freeInterruptions + 1))
+}
+
+// withoutUpdates is a client that cannot create Updates while it is on.
+type withoutUpdates struct {
+	client.Client
+	on atomic.Bool
+}
+
+func (c *withoutUpdates) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
+	if _, isUpdate := object.(*autov1alpha1.Update); isUpdate && c.on.Load() {
+		return errors.New("the API server does not answer")
+	}
+	return c.Client.Create(ctx, object, opts...)
+}
+
+// The status has the result when the next Update cannot be created, so nobody would come back to announce it.
+func TestResultIsAnnouncedThoughWhatFollowsItFails(t *testing.T) {
+	broken := &withoutUpdates{}
+	s := newStage(t, func(r *Reconciler) { broken.Client, r.Client = r.Client, broken })
+	stack := s.newStack(func(*pulumiv1.Stack) {})
+	broken.on.Store(true)
+	s.setUpdate(stack, func(update *autov1alpha1.Update) { started(update); wasInterrupted(update) })
+	s.Eventually(s.warnings).Should(ContainElement(HavePrefix(eventUpdateInterrupted)))
+	broken.on.Store(false)
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.CurrentUpdate != nil && stack.Status.LastUpdate != nil
+	})
+	s.Expect(stack.Status.LastUpdate.Interruptions).To(BeEquivalentTo(1))
 }
 
 func TestFieldsThatAreNotAskedForAnyMoreGoFromWhatStays(t *testing.T) {

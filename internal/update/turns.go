@@ -27,16 +27,16 @@ const (
 type turns struct {
 	limit int
 	slots *fairqueue.Turns
-	// running counts the operations that an earlier controller started, before the first one is started here.
-	running sync.Once
 
 	mu sync.Mutex
+	// counted says that the operations count that an earlier controller started. The first one that is started here waits for that.
+	counted bool
 	// shown are the places that are shown.
 	shown map[types.NamespacedName]shownPlace
 }
 
-// shownPlace is a place that was shown at that time, or zero from when on the operation may run. It stays for a while although it changes with each operation that begins: who
-// waits in a long queue would be written again and again.
+// shownPlace is the place in the queue that the status has, and when it was written. It is zero once the operation may run, and at is since
+// when. A place is written again only after a time: in a long queue it changes with each operation that begins.
 type shownPlace struct {
 	place int
 	at    time.Time
@@ -81,20 +81,31 @@ func (t *turns) ask(ctx context.Context, reader ctrlclient.Reader, update *autov
 	if t == nil {
 		return turnView{}, nil
 	}
-	t.running.Do(func() {
-		list := &autov1alpha1.UpdateList{}
-		if err = reader.List(ctx, list, ctrlclient.UnsafeDisableDeepCopy); err != nil {
-			err = fmt.Errorf("list the updates that run: %w", err)
-			return
-		}
-		for i := range list.Items {
-			if item := &list.Items[i]; item.HasStarted() && !item.IsComplete() {
-				t.hold(item)
-			}
-		}
-	})
+	if err := t.countRunning(ctx, reader); err != nil {
+		return turnView{}, err
+	}
 	key := ctrlclient.ObjectKeyFromObject(update)
-	return t.show(key, t.slots.Ask(key, isUrgent(update)), now), err
+	return t.show(key, t.slots.Ask(key, isUrgent(update)), now), nil
+}
+
+// countRunning gives slots to the operations that an earlier controller started, once.
+func (t *turns) countRunning(ctx context.Context, reader ctrlclient.Reader) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.counted {
+		return nil
+	}
+	list := &autov1alpha1.UpdateList{}
+	if err := reader.List(ctx, list, ctrlclient.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list the updates that run: %w", err)
+	}
+	for i := range list.Items {
+		if item := &list.Items[i]; item.HasStarted() && !item.IsComplete() {
+			t.hold(item)
+		}
+	}
+	t.counted = true
+	return nil
 }
 
 // show returns what is to be shown of the place.

@@ -1,12 +1,16 @@
 package update
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
@@ -53,6 +57,36 @@ func TestOperationsBeyondTheLimitWaitForTheirTurns(t *testing.T) {
 			s.Expect(s.finished(update)).To(haveSucceeded())
 		}
 	}
+}
+
+// unreadable is a reader that answers only from the second time on.
+type unreadable struct {
+	ctrlclient.Reader
+	asked int
+}
+
+func (u *unreadable) List(_ context.Context, list ctrlclient.ObjectList, _ ...ctrlclient.ListOption) error {
+	if u.asked++; u.asked == 1 {
+		return errors.New("the cache is not there yet")
+	}
+	running := autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "running"}}
+	running.Status.StartTime = new(metav1.Now())
+	list.(*autov1alpha1.UpdateList).Items = []autov1alpha1.Update{running}
+	return nil
+}
+
+func TestOperationsThatRunAreCountedEvenIfTheyCannotBeListedAtFirst(t *testing.T) {
+	g := NewWithT(t)
+	turns, reader := newTurns(1, false, nil), &unreadable{}
+	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "update"}}
+	_, err := turns.ask(t.Context(), reader, update, time.Now())
+	g.Expect(err).To(MatchError(ContainSubstring("list the updates that run")))
+	for range 2 {
+		view, err := turns.ask(t.Context(), reader, update, time.Now())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(view.place).To(Equal(1), "it has no slot while the other one runs")
+	}
+	g.Expect(reader.asked).To(Equal(2))
 }
 
 func TestPlaceIsShownAnewAfterATimeThatDependsOnIt(t *testing.T) {
