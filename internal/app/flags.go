@@ -176,7 +176,7 @@ func (o *options) flagSet() *pflag.FlagSet {
 		"The loopback address the endpoint of Go's profiles, /debug/pprof/, binds to, e.g. 'localhost:6060'. Profiles show memory, so they are off by default.")
 	fs.IntVar(&o.concurrent, "concurrent", 4, "The number of concurrent reconciles of each kind in one namespace, and of downloads for it; in all namespaces together there are up to twice as many.")
 	fs.IntVar(&o.maxOperations, "max-operations", 0,
-		"The maximum number of operations of Pulumi that run at the same time; the others are queued. 0 means no limit with --workspace-runtime=pod, and with process four for each processor, and no more than the memory limit has room for with 150 MiB each.")
+		"The maximum number of Pulumi operations that run at the same time; the others are queued. 0 means no limit with --workspace-runtime=pod. With process, it means four for each processor, but no more than fit into the memory limit with 150 MiB each.")
 	fs.DurationVar(&o.requeueDependency, "requeue-dependency", 30*time.Second,
 		"The interval at which failing dependencies are reevaluated.")
 	fs.DurationVar(&o.gracefulShutdownTimeout, "graceful-shutdown-timeout", 600*time.Second,
@@ -198,7 +198,7 @@ func (o *options) flagSet() *pflag.FlagSet {
 	o.git.bindFlags(fs)
 	o.workspace.bindFlags(fs)
 	fs.BoolVar(&o.tracing, "enable-tracing", false,
-		"Send a trace of each update with OpenTelemetry, as the environment variables OTEL_EXPORTER_OTLP_ENDPOINT and others say.")
+		"Send a trace of each update with OpenTelemetry, configured by the environment variables OTEL_EXPORTER_OTLP_ENDPOINT and others.")
 	fs.BoolVar(&o.requireVerified, "require-verified-sources", false,
 		"Run only sources that Flux has verified: the source of every Stack and Update must be a GitRepository or an OCIRepository with spec.verify.")
 	return fs
@@ -219,7 +219,7 @@ func (o *artifactOptions) bindFlags(fs *pflag.FlagSet) {
 		fs.Var(target, name, usage)
 	}
 	quantity(&o.maxStoreSize, "storage-max-size", "4Gi",
-		"The size of all stored artifacts at which those are removed that nobody used for a day, and then those of the namespace that has the most.")
+		"The size of all stored artifacts at which artifacts are removed: first those that were not used for a day, then those of the namespace that has the most.")
 	quantity(&o.maxSize, "artifact-max-size", "256Mi", "The maximum size of an artifact.")
 	quantity(&o.maxUnpackedSize, "artifact-max-unpacked-size", "1Gi", "The maximum size of an artifact without its compression.")
 	fs.IntVar(&o.maxEntries, "artifact-max-entries", 100_000, "The maximum number of files and directories in an artifact.")
@@ -245,8 +245,8 @@ func (o *workspaceOptions) bindFlags(fs *pflag.FlagSet) {
 		"The executable of the workspace agent, for the process runtime. The default is 'agent' in the directory of the controller's executable.")
 	fs.StringVar(&o.pulumiPath, "pulumi", "pulumi", "The pulumi CLI, for the process runtime: a path, or a name to find in PATH.")
 	fs.DurationVar(&o.idleTimeout, "workspace-idle-timeout", 0,
-		"The duration after which a workspace that had nothing to do has no agent any more, unless its spec.idleTimeout says something else; "+
-			"the next operation starts one. 0 means never for pods, and five minutes for processes.")
+		"The duration after which the agent of an idle workspace is removed, unless spec.idleTimeout of the Workspace is set; "+
+			"the next operation starts an agent again. 0 means never for pods, and five minutes for processes.")
 	fs.StringVar(&o.agentImage, "agent-image", "",
 		"The image with the workspace agent, which the pod runtime needs. The default is the environment variable AGENT_IMAGE.")
 	fs.StringVar(&o.agentPullPolicy, "agent-image-pull-policy", string(corev1.PullIfNotPresent),

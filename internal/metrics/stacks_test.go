@@ -98,7 +98,7 @@ func TestASecondSetOfMetricsInOneRegistryIsAnError(t *testing.T) {
 	for range 2 {
 		_, err = metrics.NewPrograms(registry)
 	}
-	g.Expect(err).To(MatchError(ContainSubstring("register the metric about Programs")))
+	g.Expect(err).To(MatchError(ContainSubstring("register the metrics about Programs")))
 	for range 2 {
 		_, err = metrics.NewUpdates(registry)
 	}

@@ -222,7 +222,7 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Stack", Reason: "StackLost", State: "failed",
-			Means: "The stack was deployed before, and its backend does not have it any more. Nothing was run.",
+			Means: "The stack was deployed before, and its backend no longer has it. Nothing was run.",
 			Wakes: "after 10 s, 30 s, 90 s … or `retryInterval`",
 			Todo:  "Check that the backend is the right one and has all of its state. Common causes are a volume that is not mounted, another bucket or `PULUMI_BACKEND_URL`, and another project name. If the state is gone for good, see a stack that is gone.",
 		},
@@ -252,7 +252,7 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Stack", Reason: "ApprovalRequired", State: "Stalled",
-			Means: "The plan of a change that the source or the spec asks for waits for its approval. The message says how to see and to approve it. A plan from the schedule or from drift leaves `Ready` as it is.",
+			Means: "The plan of a change of the source or the spec, or of a request, waits for its approval. The message says how to show and to approve the plan. A plan for a resync or for drift does not change `Ready`.",
 			Wakes: "an Approval, the Update or Workspace; the end of the plan",
 			Todo:  "Look at the plan and approve or reject it: `flux-pulumi plan show`, `flux-pulumi plan approve`.",
 		},
@@ -264,13 +264,13 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Stack", Reason: "PlanStale", State: "waiting",
-			Means: "Several plans in a row were approved, and the stack was not any more what they were made for. Nothing was changed.",
+			Means: "Several approved plans in a row were out of date before they could be carried out, because the inputs or the state had changed. Nothing was changed.",
 			Wakes: "after 10 s, 30 s, 90 s … up to 10 min",
 			Todo:  "Find out what else changes the state of the stack. Approvals are kept as long as the changes are the same.",
 		},
 		{
 			Kind: "Stack", Reason: "PlanViolated", State: "failed",
-			Means: "Pulumi refused what the program asked for, because it is not in the approved plan. Another plan is made.",
+			Means: "Pulumi refused a step of the program that is not in the approved plan. The controller makes another plan.",
 			Wakes: "after 10 s, 30 s, 90 s … or `retryInterval`",
 			Todo:  "If it happens again with the same commit, set `spec.approval.enforce: Inputs`.",
 		},
@@ -290,7 +290,7 @@ func explanations() []Explanation {
 			Kind: "Stack", Reason: "DriftDetected", State: "ready",
 			Means: "The reason of `Drifted`: resources were changed or removed outside of Pulumi. `Ready` does not change.",
 			Wakes: "the next check",
-			Todo:  "Undo the changes, take them over into the program, or correct them with an update that refreshes. See drift.",
+			Todo:  "Undo the changes, add them to the program, or correct them with an update that refreshes. See drift.",
 		},
 		{
 			Kind: "Stack", Reason: "DriftComesBack", State: "ready",
@@ -372,7 +372,7 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Update", Reason: "Interrupted", State: "ended, not a failure",
-			Means: "Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation. One that changes nothing and was lost with its workspace is run once more before.",
+			Means: "Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation. An operation that changes nothing and was lost with its workspace is first run once more.",
 			Wakes: "",
 			Todo:  "See `UpdateInterrupted` of the Stack.",
 		},
@@ -432,19 +432,19 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Update", Reason: "StackLost", State: "failed",
-			Means: "The stack was deployed before, and its backend does not have it any more. Nothing was run.",
+			Means: "The stack was deployed before, and its backend no longer has it. Nothing was run.",
 			Wakes: "",
 			Todo:  "See `StackLost` of the Stack.",
 		},
 		{
 			Kind: "Update", Reason: "PlanStale", State: "ended, not a failure",
-			Means: "The plan in `spec.plan` is not about what is there now: the state, the inputs or the Pulumi CLI changed since, or the plan is gone, or is not as it was saved. With `savePlan`: the state changed while the plan was made. Nothing was changed.",
+			Means: "The plan in `spec.plan` is out of date: the state, the inputs or the Pulumi CLI changed after it was made, or the plan was deleted or changed. With `savePlan`: the state changed while the plan was made. Nothing was changed.",
 			Wakes: "",
 			Todo:  "Create another plan. A Stack does so itself.",
 		},
 		{
 			Kind: "Update", Reason: "PlanViolated", State: "failed",
-			Means: "Pulumi refused what the program asks for, because it is not in the plan. The message names resources and properties, and says whether something was changed.",
+			Means: "Pulumi refused a step of the program that is not in the plan. The message names resources and properties, and says whether something was changed.",
 			Wakes: "",
 			Todo:  "Create another plan. If the plan of the same commit is violated again, use `enforce: Inputs`.",
 		},
@@ -816,7 +816,7 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Approval", Reason: "PlanNotFound", State: "Stalled",
-			Means: "There is no Update with that name which has saved a plan, or it was created after the Approval.",
+			Means: "There is no Update with this name that has saved a plan, or it was created after the Approval.",
 			Wakes: "",
 			Todo:  "Take the name and the digest of the plan from `status.plan` of the Stack.",
 		},
@@ -828,7 +828,7 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Approval", Reason: "PlanSuperseded", State: "Stalled",
-			Means: "The Stack has another plan by now, or has carried this one out.",
+			Means: "The Stack has another plan, or has already carried out this one.",
 			Wakes: "",
 			Todo:  "Look at the plan in `status.plan` of the Stack.",
 		},

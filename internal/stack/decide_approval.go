@@ -46,7 +46,7 @@ func decideOnApproval(o observation, d decision) decision {
 	case pulumiv1.PlanStale:
 		if left := staleDue(plan).Sub(o.now); left > 0 {
 			return decision{action: actionWait, wake: byTime, reason: pulumiv1.PlanStaleReason, after: left,
-				message: fmt.Sprintf("the stack was not any more what plan %s was made for, %d times in a row: the next plan is made in %s%s",
+				message: fmt.Sprintf("plan %s was out of date before it could be carried out (%d times in a row): the next plan is made in %s%s",
 					plan.Name, plan.Stale, left.Round(time.Second), deletionHint(o.stack))}
 		}
 	}

@@ -28,9 +28,10 @@ import (
 )
 
 const (
-	// maxSize of the binary, in bytes, and how long it may take to start at best.
+	// maxSize of the binary, in bytes, and the processor time that it may take to start at best: about what the runtime of Go and the
+	// packages for Kubernetes need to be initialised.
 	maxSize = 60 << 20
-	maxTime = 50 * time.Millisecond
+	maxTime = 100 * time.Millisecond
 )
 
 func TestBinaryIsSmallStartsAtOnceAndIsAPluginOfKubectlAndFlux(t *testing.T) {
@@ -43,13 +44,13 @@ func TestBinaryIsSmallStartsAtOnceAndIsAPluginOfKubectlAndFlux(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	best := time.Hour
 	for range 10 {
-		start := time.Now()
-		output, err := exec.CommandContext(t.Context(), binary, "version").Output()
+		cmd := exec.CommandContext(t.Context(), binary, "version")
+		output, err := cmd.Output()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(string(output)).To(Equal("flux-pulumi v1.2.3\n"))
-		best = min(best, time.Since(start))
+		best = min(best, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
 	}
-	t.Logf("%.1f MB, starts in %s", float64(info.Size())/1e6, best.Round(time.Millisecond))
+	t.Logf("%.1f MB, starts with %s of processor time", float64(info.Size())/1e6, best.Round(time.Millisecond))
 	g.Expect(info.Size()).To(BeNumerically("<=", maxSize))
 	g.Expect(best).To(BeNumerically("<=", maxTime))
 

@@ -8,7 +8,7 @@ var approvalRows = []row{
 	},
 	{
 		reason: "PlanNotFound", state: stalled,
-		means: "There is no Update with that name which has saved a plan, or it was created after the Approval.",
+		means: "There is no Update with this name that has saved a plan, or it was created after the Approval.",
 		todo:  "Take the name and the digest of the plan from `status.plan` of the Stack.",
 		tests: []string{"approval.TestApprovalIsJudgedByThePlanThatItNames"},
 	},
@@ -20,7 +20,7 @@ var approvalRows = []row{
 	},
 	{
 		reason: "PlanSuperseded", state: stalled,
-		means: "The Stack has another plan by now, or has carried this one out.",
+		means: "The Stack has another plan, or has already carried out this one.",
 		todo:  "Look at the plan in `status.plan` of the Stack.",
 		tests: []string{"approval.TestApprovalIsJudgedByThePlanThatItNames"},
 	},

@@ -247,7 +247,7 @@ var stackRows = []row{
 	},
 	{
 		reason: "StackLost", state: failing,
-		means: "The stack was deployed before, and its backend does not have it any more. Nothing was run.",
+		means: "The stack was deployed before, and its backend no longer has it. Nothing was run.",
 		when:  "after 10 s, 30 s, 90 s … or `retryInterval`",
 		todo:  "Check that the backend is the right one and has all of its state. Common causes are a volume that is not mounted, another bucket or `PULUMI_BACKEND_URL`, and another project name. If the state is gone for good, see [a stack that is gone](spec/v1/stacks.md#a-stack-that-is-gone).",
 		tests: []string{"e2e.TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack"},
@@ -282,7 +282,7 @@ var stackRows = []row{
 	},
 	{
 		reason: "ApprovalRequired", state: stalled,
-		means: "The plan of a change that the source or the spec asks for waits for its [approval](spec/v1/stacks.md#approval). The message says how to see and to approve it. A plan from the schedule or from drift leaves `Ready` as it is.",
+		means: "The plan of a change of the source or the spec, or of a request, waits for its [approval](spec/v1/stacks.md#approval). The message says how to show and to approve the plan. A plan for a resync or for drift does not change `Ready`.",
 		when:  "the end of the plan",
 		todo:  "Look at the plan and approve or reject it: `flux-pulumi plan show`, `flux-pulumi plan approve`.",
 		tests: []string{"e2e.TestPlanWaitsForItsApprovalAndIsCarriedOut"},
@@ -296,14 +296,14 @@ var stackRows = []row{
 	},
 	{
 		reason: "PlanStale", state: waiting,
-		means: "Several plans in a row were approved, and the stack was not any more what they were made for. Nothing was changed.",
+		means: "Several approved plans in a row were out of date before they could be carried out, because the inputs or the state had changed. Nothing was changed.",
 		when:  "after 10 s, 30 s, 90 s … up to 10 min",
 		todo:  "Find out what else changes the state of the stack. Approvals are kept as long as the changes are the same.",
 		tests: []string{"stack.TestStalePlansAreMadeAgainWithoutCountingFailures"},
 	},
 	{
 		reason: "PlanViolated", state: failing,
-		means: "Pulumi refused what the program asked for, because it is not in the approved plan. Another plan is made.",
+		means: "Pulumi refused a step of the program that is not in the approved plan. The controller makes another plan.",
 		when:  "after 10 s, 30 s, 90 s … or `retryInterval`",
 		todo:  "If it happens again with the same commit, set `spec.approval.enforce: Inputs`.",
 		tests: []string{"stack.TestReasonsOfPlansAreThoseOfTheStack"},
@@ -325,7 +325,7 @@ var stackRows = []row{
 		reason: "DriftDetected", state: settled,
 		means: "The reason of `Drifted`: resources were changed or removed outside of Pulumi. `Ready` does not change.",
 		when:  "the next check",
-		todo:  "Undo the changes, take them over into the program, or correct them with an update that refreshes. See [drift](spec/v1/stacks.md#drift).",
+		todo:  "Undo the changes, add them to the program, or correct them with an update that refreshes. See [drift](spec/v1/stacks.md#drift).",
 		tests: []string{"e2e.TestDriftIsReportedWhenTwoChecksSeeTheSame"},
 	},
 	{

@@ -59,7 +59,7 @@ var updateRows = []row{
 	},
 	{
 		reason: "Interrupted", state: endedNoFailure,
-		means: "Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation. One that changes nothing and was lost with its workspace is run once more before.",
+		means: "Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation. An operation that changes nothing and was lost with its workspace is first run once more.",
 		todo:  "See `UpdateInterrupted` of the [Stack](#stack).",
 		tests: []string{"update.TestOperationOfAnAgentThatEndedIsInterrupted"},
 	},
@@ -119,19 +119,19 @@ var updateRows = []row{
 	},
 	{
 		reason: "StackLost", state: endedBadly,
-		means: "The stack was deployed before, and its backend does not have it any more. Nothing was run.",
+		means: "The stack was deployed before, and its backend no longer has it. Nothing was run.",
 		todo:  "See `StackLost` of the [Stack](#stack).",
 		tests: []string{"e2e.TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack"},
 	},
 	{
 		reason: "PlanStale", state: endedNoFailure,
-		means: "The plan in `spec.plan` is not about what is there now: the state, the inputs or the Pulumi CLI changed since, or the plan is gone, or is not as it was saved. With `savePlan`: the state changed while the plan was made. Nothing was changed.",
+		means: "The plan in `spec.plan` is out of date: the state, the inputs or the Pulumi CLI changed after it was made, or the plan was deleted or changed. With `savePlan`: the state changed while the plan was made. Nothing was changed.",
 		todo:  "Create another plan. A Stack does so itself.",
 		tests: []string{"e2e.TestPlanIsCarriedOutAsItIsOrNotAtAll"},
 	},
 	{
 		reason: "PlanViolated", state: endedBadly,
-		means: "Pulumi refused what the program asks for, because it is not in the plan. The message names resources and properties, and says whether something was changed.",
+		means: "Pulumi refused a step of the program that is not in the plan. The message names resources and properties, and says whether something was changed.",
 		todo:  "Create another plan. If the plan of the same commit is violated again, use `enforce: Inputs`.",
 		tests: []string{"e2e.TestPlanIsCarriedOutAsItIsOrNotAtAll"},
 	},

@@ -4,9 +4,9 @@ const introduction = `# Conditions and their reasons
 
 <!-- Written by ` + updateCommand + ` from the rows in tests/conditions, and from the decisions in the tests of the controllers. -->
 
-This page lists every reason of a condition of a [Stack](#stack), an [Update](#update), a [Workspace](#workspace) and a
-[Program](#program): what it means, what wakes the object, what you can do, and a test that causes it. To find a problem by its
-symptom, see [troubleshooting](guides/troubleshooting.md).
+This page lists every reason of a condition of a [Stack](#stack), an [Update](#update), a [Workspace](#workspace), an
+[Approval](#approval) and a [Program](#program): what it means, what wakes the object, what you can do, and a test that causes it. To
+find a problem by its symptom, see [troubleshooting](guides/troubleshooting.md).
 
 The column *state* has these values:
 
@@ -51,7 +51,7 @@ var tables = []table{
 | ` + "`Ready`" + ` | the source and the spec are deployed | they are not, and the reason says why | an operation is running or about to start | not reconciled yet |
 | ` + "`Reconciling`" + ` | the controller works on the Stack, or waits | | | up to date, or Stalled |
 | ` + "`Stalled`" + ` | you should look at the problem | | | no action is needed |
-| ` + "`Drifted`" + ` | resources were changed outside of Pulumi | they were not | the last check failed | nobody looks, or not yet |
+| ` + "`Drifted`" + ` | resources were changed outside of Pulumi | they were not | the last check failed | the Stack does not check for drift, or has not yet |
 
 The reasons below are those of ` + "`Ready`" + `, unless they name another condition. ` + "`Stalled`" + ` has the same reason as ` + "`Ready`" + `.`,
 		constants: stackConstants,
@@ -67,7 +67,7 @@ The reasons below are those of ` + "`Ready`" + `, unless they name another condi
 | ` + "`Complete`" + ` | the operation has ended | it has not ended | not reconciled yet |
 | ` + "`Failed`" + ` | the operation ended without success, and the reason is the kind of error | it has not ended, or it succeeded | not reconciled yet |
 
-An Update runs once, except for a preview that was lost with its agent before its result was recorded: it is run once more. After its end nothing wakes it, and its Stack creates another one.`,
+An Update runs once, except for a preview that was lost with its agent before its result was recorded, which runs once more. Nothing wakes an Update after its end. If necessary, its Stack creates another one.`,
 		constants: updateConstants,
 		wakers:    "internal/update/testdata/wakers.json",
 		rows:      updateRows,
@@ -94,7 +94,7 @@ the agent. The table lists what else wakes it.`,
 |---|---|---|---|
 | ` + "`Accepted`" + ` | the Approval counts | it does not, and the reason says why | not seen yet |
 
-What is said about an Approval does not change any more. To decide anew, create another one.`,
+The condition of an Approval does not change after it was set. To decide again, create another Approval.`,
 		constants: updateConstants,
 		rows:      approvalRows,
 	},

@@ -22,7 +22,7 @@ const (
 	UnknownReason = "Unknown"
 	// CanceledReason (ended, not a failure): The Update was deleted, or canceled with the annotation `pulumi.com/cancel-update`. Not a failure if the Stack is suspended, otherwise a failed attempt.
 	CanceledReason = "Canceled"
-	// InterruptedReason (ended, not a failure): Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation. One that changes nothing and was lost with its workspace is run once more before.
+	// InterruptedReason (ended, not a failure): Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation. An operation that changes nothing and was lost with its workspace is first run once more.
 	InterruptedReason = "Interrupted"
 	// TimeoutReason (failed): The operation took longer than `spec.timeout` and was stopped gracefully.
 	TimeoutReason = "Timeout"
@@ -42,11 +42,11 @@ const (
 	ConfigInvalidReason = "ConfigInvalid"
 	// UnexpectedChangesReason (failed): There were changes with `expectNoChanges`, or drift with `expectNoRefreshChanges`.
 	UnexpectedChangesReason = "UnexpectedChanges"
-	// StackLostReason (failed): The stack was deployed before, and its backend does not have it any more. Nothing was run.
+	// StackLostReason (failed): The stack was deployed before, and its backend no longer has it. Nothing was run.
 	StackLostReason = "StackLost"
-	// PlanStaleReason (ended, not a failure): The plan in `spec.plan` is not about what is there now: the state, the inputs or the Pulumi CLI changed since, or the plan is gone, or is not as it was saved. With `savePlan`: the state changed while the plan was made. Nothing was changed.
+	// PlanStaleReason (ended, not a failure): The plan in `spec.plan` is out of date: the state, the inputs or the Pulumi CLI changed after it was made, or the plan was deleted or changed. With `savePlan`: the state changed while the plan was made. Nothing was changed.
 	PlanStaleReason = "PlanStale"
-	// PlanViolatedReason (failed): Pulumi refused what the program asks for, because it is not in the plan. The message names resources and properties, and says whether something was changed.
+	// PlanViolatedReason (failed): Pulumi refused a step of the program that is not in the plan. The message names resources and properties, and says whether something was changed.
 	PlanViolatedReason = "PlanViolated"
 	// PlanTooLargeReason (failed): The plan has more than 8 × 900 KiB compressed, or more than 64 MiB, and is not saved.
 	PlanTooLargeReason = "PlanTooLarge"
@@ -136,11 +136,11 @@ const (
 const (
 	// ApprovalCountsReason (ready): The Approval is about the plan of the Stack, with exactly its digest.
 	ApprovalCountsReason = "ApprovalCounts"
-	// PlanNotFoundReason (Stalled): There is no Update with that name which has saved a plan, or it was created after the Approval.
+	// PlanNotFoundReason (Stalled): There is no Update with this name that has saved a plan, or it was created after the Approval.
 	PlanNotFoundReason = "PlanNotFound"
 	// DigestMismatchReason (Stalled): The plan has another digest.
 	DigestMismatchReason = "DigestMismatch"
-	// PlanSupersededReason (Stalled): The Stack has another plan by now, or has carried this one out.
+	// PlanSupersededReason (Stalled): The Stack has another plan, or has already carried out this one.
 	PlanSupersededReason = "PlanSuperseded"
 	// PlanExpiredReason (Stalled): The plan was not approved in time, and is made again.
 	PlanExpiredReason = "PlanExpired"

@@ -74,7 +74,7 @@ const (
 	NamespaceTerminatingReason = "NamespaceTerminating"
 	// RetryingAfterFailureReason (failed): An attempt failed. The message has its number, the error, and the time of the next attempt.
 	RetryingAfterFailureReason = "RetryingAfterFailure"
-	// StackLostReason (failed): The stack was deployed before, and its backend does not have it any more. Nothing was run.
+	// StackLostReason (failed): The stack was deployed before, and its backend no longer has it. Nothing was run.
 	StackLostReason = "StackLost"
 	// PreviewFailedReason (failed): An attempt to run a preview failed.
 	PreviewFailedReason = "PreviewFailed"
@@ -84,13 +84,13 @@ const (
 	UpdateInterruptedReason = "UpdateInterrupted"
 	// UpdateConflictReason (waiting, Stalled after 10 minutes): Another process has locked the stack. The message says who, and since when. Stalled after 10 minutes, so that a Kustomization that waits for the Stack fails.
 	UpdateConflictReason = "UpdateConflict"
-	// ApprovalRequiredReason (Stalled): The plan of a change that the source or the spec asks for waits for its approval. The message says how to see and to approve it. A plan from the schedule or from drift leaves `Ready` as it is.
+	// ApprovalRequiredReason (Stalled): The plan of a change of the source or the spec, or of a request, waits for its approval. The message says how to show and to approve the plan. A plan for a resync or for drift does not change `Ready`.
 	ApprovalRequiredReason = "ApprovalRequired"
 	// PlanRejectedReason (Stalled): Somebody rejected the plan. Nothing was changed.
 	PlanRejectedReason = "PlanRejected"
-	// PlanStaleReason (waiting): Several plans in a row were approved, and the stack was not any more what they were made for. Nothing was changed.
+	// PlanStaleReason (waiting): Several approved plans in a row were out of date before they could be carried out, because the inputs or the state had changed. Nothing was changed.
 	PlanStaleReason = "PlanStale"
-	// PlanViolatedReason (failed): Pulumi refused what the program asked for, because it is not in the approved plan. Another plan is made.
+	// PlanViolatedReason (failed): Pulumi refused a step of the program that is not in the approved plan. The controller makes another plan.
 	PlanViolatedReason = "PlanViolated"
 	// PlanTooLargeReason (failed): The plan is too large to be kept.
 	PlanTooLargeReason = "PlanTooLarge"

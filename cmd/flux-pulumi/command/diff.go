@@ -41,7 +41,7 @@ func (s *session) diff() *cobra.Command {
 		Use: "stack NAME", Short: "Show what an update of a Stack would change",
 		Long: "Show which resources an update of a Stack would change, with the revision that its source has now or with that of\n" +
 			"another source of the namespace, such as a GitRepository for a pull request. It creates an Update of type preview in\n" +
-			"the Workspace of the Stack, and deletes it in the end. A suspended Stack can be asked, too.",
+			"the Workspace of the Stack, and deletes it at the end. It also works for a suspended Stack.",
 		Example: fmt.Sprintf("  %[1]s diff stack network\n  %[1]s diff stack network --source GitRepository/pull-request-42", invocation(s.Program)),
 	}
 	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {

@@ -20,8 +20,8 @@ import (
 func (s *session) explain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stack NAME", Short: "Say why a Stack is as it is, what wakes it, and what to do",
-		Long: "Say why a Stack is as it is, what wakes it, and what to do. What its Workspace, its Update, its source and its\n" +
-			"dependencies have to do with it is said too. The explanations are those of docs/conditions.md.",
+		Long: "Explain the state of a Stack, what wakes it, and what to do. This includes problems of its Workspace, its Update, its\n" +
+			"source and its dependencies. The explanations are those of docs/conditions.md.",
 	}
 	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
 		return (&explainer{session: s, cluster: c}).explain(ctx, stack)

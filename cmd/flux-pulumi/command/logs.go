@@ -41,8 +41,8 @@ func (s *session) logs() *cobra.Command {
 	options := logOptions{}
 	cmd := &cobra.Command{
 		Use: "stack NAME", Short: "Show what Pulumi prints in the last or running update of a Stack",
-		Long: "Show what Pulumi prints in an update of a Stack: the one that runs, until it ends, or else the last one. It is in the\n" +
-			"log of the Workspace's pod; with the process runtime it is in a file on the machine of the controller.",
+		Long: "Show the output of Pulumi: of the running update of a Stack, until it ends, or otherwise of the last one. It comes from\n" +
+			"the log of the workspace pod, or with the process runtime from a file on the machine of the controller.",
 		Example: fmt.Sprintf("  %s logs stack network", invocation(s.Program)),
 	}
 	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {

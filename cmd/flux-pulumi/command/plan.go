@@ -43,8 +43,8 @@ func (s *session) showPlan() *cobra.Command {
 	var diff bool
 	cmd := &cobra.Command{
 		Use: "show NAME", Short: "Show the plan of a Stack",
-		Long: "Show what the plan of a Stack would change, its digest, and who approved it. With --diff, it shows the values as well, for which\n" +
-			"you need the right to read the Secrets of the plan. Values that Pulumi knows as secret are not in them.",
+		Long: "Show what the plan of a Stack would change, its digest, and who approved it. With --diff, it also shows the values, for which\n" +
+			"you need permission to read the Secrets of the plan. Values that Pulumi knows as secret are not shown.",
 	}
 	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
 		return s.printPlan(ctx, c, stack, diff)
@@ -57,8 +57,8 @@ func (s *session) decidePlan(use, short string, decision autov1alpha1.ApprovalDe
 	options := planOptions{}
 	cmd := &cobra.Command{
 		Use: use + " NAME", Short: short,
-		Long: short + ": the one with this digest, and no other that takes its place meanwhile. Without --digest, the plan is shown, and you\n" +
-			"are asked. It creates an Approval, which says who you are and cannot be changed.",
+		Long: short + ": only the plan with the given digest, and not one that has replaced it. Without --digest, it shows the plan and asks\n" +
+			"for confirmation. It creates an Approval, which has your name and cannot be changed.",
 		Example: fmt.Sprintf("  %s plan %s network --digest sha256:… --reason CHG-42", invocation(s.Program), use),
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			if options.digest == "" && !isTerminal(s.In) {

@@ -59,7 +59,7 @@ func (s *session) stackCommand(short, long string, run func(context.Context, *cl
 
 func (s *session) suspend() *cobra.Command {
 	return group("suspend", "Suspend Stacks", s.stackCommand("Suspend Stacks",
-		"Suspend Stacks: nothing starts any more. An update that runs already goes on; 'cancel' ends it.",
+		"Suspend Stacks, so that no new update starts. A running update continues; 'cancel' stops it.",
 		func(ctx context.Context, c *cluster, found []pulumiv1.Stack) error {
 			for i := range found {
 				if err := s.suspendStack(ctx, c, &found[i]); err != nil {
@@ -128,7 +128,7 @@ func (s *session) cancel() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stack NAME", Short: "End the running update of a Stack, and suspend the Stack",
 		Long: "End the running update of a Stack. Pulumi gets an interrupt signal, and up to five minutes to finish the resources\n" +
-			"that it is working on. The Stack is suspended, because it would start the same update again; 'resume' lets it go on.",
+			"that it is working on. The Stack is suspended, because it would start the same update again. To continue, use 'resume'.",
 	}
 	s.onStack(cmd, func(ctx context.Context, c *cluster, stack *pulumiv1.Stack) error {
 		return s.cancelUpdate(ctx, c, stack, options)
