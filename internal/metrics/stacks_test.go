@@ -110,5 +110,5 @@ func TestASecondSetOfMetricsInOneRegistryIsAnError(t *testing.T) {
 	for range 2 {
 		err = metrics.RegisterAgents(registry, "pod", func() int { return 0 })
 	}
-	g.Expect(err).To(MatchError(ContainSubstring("register the metric stack_controller_agents")))
+	g.Expect(err).To(MatchError(ContainSubstring("register the metrics about agents")))
 }

@@ -24,6 +24,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -34,12 +35,18 @@ const (
 	maxTime = 100 * time.Millisecond
 )
 
-func TestBinaryIsSmallStartsAtOnceAndIsAPluginOfKubectlAndFlux(t *testing.T) {
+// compileCLI builds the command line as a release has it.
+func compileCLI(t *testing.T, binary string) {
+	t.Helper()
+	NewWithT(t).Expect(tools.Compile(t.Context(), "flux-pulumi", tools.RepositoryRoot(), "./cmd/flux-pulumi", binary,
+		[]string{"-trimpath", "-buildvcs=false", "-ldflags=-s -w -X main.version=v1.2.3"}, nil)).To(Succeed())
+}
+
+func TestBinaryIsSmallStartsAtOnceAndIsAPluginOfKubectl(t *testing.T) {
 	g := NewWithT(t)
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "flux-pulumi")
-	g.Expect(tools.Compile(t.Context(), "flux-pulumi", tools.RepositoryRoot(), "./cmd/flux-pulumi", binary,
-		[]string{"-trimpath", "-buildvcs=false", "-ldflags=-s -w -X main.version=v1.2.3"}, nil)).To(Succeed())
+	compileCLI(t, binary)
 	info, err := os.Stat(binary)
 	g.Expect(err).NotTo(HaveOccurred())
 	best := time.Hour
@@ -71,12 +78,17 @@ func TestBinaryIsSmallStartsAtOnceAndIsAPluginOfKubectlAndFlux(t *testing.T) {
 	g.Expect(os.WriteFile(filepath.Join(dir, "kubectl_complete-pulumi"), []byte(script), 0o755)).To(Succeed())
 	output, _ = run("__complete", "pulumi", "explain", "stack", "-n", recorded, "net")
 	g.Expect(output).To(MatchRegexp("(?m)^network$"))
+}
 
-	flux, err := tools.Path(t.Context(), "flux", nil)
-	g.Expect(err).NotTo(HaveOccurred())
+func TestBinaryIsAPluginOfFlux(t *testing.T) {
+	suite.Long(t, "needs the flux CLI, which no other test of the short suite does; that it is a plugin of kubectl is tested there")
+	g := NewWithT(t)
+	dir := t.TempDir()
 	plugins := filepath.Join(dir, ".fluxcd", "plugins")
 	g.Expect(os.MkdirAll(plugins, 0o700)).To(Succeed())
-	g.Expect(os.Symlink(binary, filepath.Join(plugins, "flux-pulumi"))).To(Succeed())
+	compileCLI(t, filepath.Join(plugins, "flux-pulumi"))
+	flux, err := tools.Path(t.Context(), "flux", nil)
+	g.Expect(err).NotTo(HaveOccurred())
 	cmd := exec.CommandContext(t.Context(), flux, "pulumi", "get", "stacks", "network", "-n", recorded, "-o", "name")
 	cmd.Env = append(os.Environ(), "HOME="+dir, "KUBECONFIG="+system.ControlPlane.KubeconfigPath)
 	listed, err := cmd.CombinedOutput()
