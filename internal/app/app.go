@@ -64,6 +64,7 @@ func run(ctx context.Context, version string, args []string, stdout io.Writer) (
 		return nil
 	}
 	logger.SetLogger(logger.NewLogger(o.log))
+	continueAfterPanics()
 	setupLog := ctrl.Log.WithName("setup")
 	setupLog.Info("starting", "version", version)
 

@@ -2,11 +2,14 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"runtime/debug"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -30,6 +33,17 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/internal/update"
 )
+
+// continueAfterPanics has informers skip the event whose handler, predicate or index function panicked, instead of ending the process
+// for all tenants; reconciles and work in the background continue, too. What one panicked with may be anything, so the log has the stack only.
+func continueAfterPanics() {
+	utilruntime.ReallyCrash = false
+	utilruntime.PanicHandlers = []func(context.Context, any){func(ctx context.Context, _ any) {
+		ctrl.LoggerFrom(ctx).Error(errPanicked, "a panic was caught", "stack", string(debug.Stack()))
+	}}
+}
+
+var errPanicked = errors.New("an internal error")
 
 // newManager builds the manager with its caches, probes and metrics endpoint, and without controllers.
 func newManager(ctx context.Context, o *options) (ctrl.Manager, error) {

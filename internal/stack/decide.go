@@ -187,7 +187,7 @@ func (d decision) needsContent(o *observation) bool {
 }
 
 // decideOnUpdate handles an Update that exists. A result is recorded first. An outdated Update that has not started is replaced. A
-// running one is left alone, unless its Workspace failed and nothing of a deleted Stack has to be destroyed.
+// running one is left alone, unless its Workspace is stalled and nothing of a deleted Stack has to be destroyed.
 func decideOnUpdate(o observation) decision {
 	deleting := !o.stack.DeletionTimestamp.IsZero()
 	switch {
@@ -196,7 +196,7 @@ func decideOnUpdate(o observation) decision {
 		return decision{action: actionFollow, wake: byUpdate}
 	case o.update.IsComplete():
 		return decision{action: actionRecord, wake: byNothing}
-	case deleting && nothingToDestroy(o.stack) != "" && hasFailed(o.workspace):
+	case deleting && nothingToDestroy(o.stack) != "" && cannotRun(o.update, o.workspace):
 		// Nobody needs the result of the Update.
 		return decision{action: actionRelease, wake: byNothing, message: nothingToDestroy(o.stack)}
 	case !o.update.HasStarted() && !conditions.IsTrue(o.update, autov1alpha1.UpdateProgressing) && outdated(o):
@@ -208,6 +208,12 @@ func decideOnUpdate(o observation) decision {
 			message: fmt.Sprintf("%s by update %s is being cancelled", o.update.Spec.Type, o.update.Name)}
 	}
 	return decision{action: actionFollow, wake: byUpdate}
+}
+
+// cannotRun reports whether nothing is to be expected of the Update any more. One that runs goes on while its agent cannot be reached, so
+// only a stalled Workspace counts.
+func cannotRun(update *autov1alpha1.Update, workspace *autov1alpha1.Workspace) bool {
+	return failureOf(workspace).stalled || !update.HasStarted() && hasFailed(workspace)
 }
 
 // outdated reports whether the current Update was made for other inputs than the Stack has now.

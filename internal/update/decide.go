@@ -233,7 +233,7 @@ func mayRepeat(o *observation) bool {
 // decideOnStart starts an operation when all that it needs is there, and otherwise says what is missing.
 func decideOnStart(o *observation) decision {
 	switch {
-	case cancelRequested(o.update) && o.agent.err == nil:
+	case cancelRequested(o.update) && (o.agent.err == nil || agentGone(o)):
 		return finish(autov1alpha1.CanceledReason, "the update was cancelled before its operation started")
 	case o.workspace == nil:
 		return waitOn(autov1alpha1.UpdateWorkspaceNotFoundReason, fmt.Sprintf("workspace %q does not exist", o.update.Spec.WorkspaceName), byWorkspace)

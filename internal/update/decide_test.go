@@ -56,6 +56,11 @@ func deleted(ago time.Duration) func(*observation) {
 	return func(o *observation) { o.update.DeletionTimestamp = &metav1.Time{Time: testTime.Add(-ago)} }
 }
 
+// cancelled makes the Update one whose end somebody asks for.
+func cancelled(o *observation) {
+	o.update.Annotations = map[string]string{pulumiv1.CancelUpdateAnnotation: "true"}
+}
+
 // abandoned makes the Update one that the Pulumi Kubernetes Operator started.
 func abandoned(o *observation) {
 	conditions.MarkTrue(o.update, autov1alpha1.UpdateProgressing, autov1alpha1.UpdateProgressingReason, "")
@@ -196,9 +201,7 @@ func TestDecide(t *testing.T) {
 		}), action: actionRepeat, reason: autov1alpha1.QueuedReason, wake: byTime, after: time.Second},
 		{name: "preview lost again", o: ready(previews, repeated, started), action: actionFinish, reason: "Interrupted", wake: byNothing},
 		{name: "preview taken back", o: ready(previews, repeated), action: actionStart, wake: byObserver, after: followInterval},
-		{name: "preview lost after it was cancelled", o: ready(previews, started, func(o *observation) {
-			o.update.Annotations = map[string]string{pulumiv1.CancelUpdateAnnotation: "true"}
-		}), action: actionFinish, reason: "Interrupted", wake: byNothing},
+		{name: "preview lost after it was cancelled", o: ready(previews, started, cancelled), action: actionFinish, reason: "Interrupted", wake: byNothing},
 		{name: "preview lost as its workspace goes", o: ready(previews, started, workspaceDeleted), action: actionFinish, reason: "Interrupted", wake: byNothing},
 		{name: "preview lost with the workspace", o: ready(previews, started, noWorkspace), action: actionFinish, reason: "Interrupted", wake: byNothing},
 		{name: "lost with the workspace", o: ready(started, noWorkspace), action: actionFinish, reason: "Interrupted", wake: byNothing},
@@ -213,6 +216,10 @@ func TestDecide(t *testing.T) {
 		{name: "deleted before the start", o: ready(deleted(0)), action: actionFinish, reason: "Canceled", wake: byNothing},
 		{name: "deleted before there was an agent", o: ready(deleted(0), workspaceUnready, agentFails(runtime.ErrNoAgent)),
 			action: actionFinish, reason: "Canceled", wake: byNothing},
+		{name: "cancelled before there was an agent", o: ready(cancelled, workspaceUnready, agentFails(runtime.ErrNoAgent)),
+			action: actionFinish, reason: "Canceled", wake: byNothing},
+		{name: "cancelled where the agent does not answer", o: ready(cancelled, agentFails(unavailable)),
+			action: actionWait, reason: "TransientFailure", wake: byTime, after: transientInterval},
 		{name: "deleted without workspace", o: ready(started, deleted(0), noWorkspace), action: actionFinish, reason: "Canceled", wake: byNothing},
 		{name: "deleted while the workspace goes", o: ready(started, deleted(0), workspaceDeleted, agentFails(runtime.ErrNoAgent)),
 			action: actionFinish, reason: "Canceled", wake: byNothing},

@@ -184,9 +184,11 @@ that it derives from them, such as variables, programs, patterns and messages, h
 run, a commit of the victim takes at most twice as long as on a quiet system. ` + "`make bench`" + ` measures this, beside most
 of the attacks. There and in the attacks, a namespace has a thousand Stacks. That ten thousand reconciles of one namespace
 do not delay those of another is tested with the queue of the controller alone. Nothing can interrupt arithmetic with large
-numbers, so RSA keys for git with more than 8192 bits are rejected before they are used. If a defect makes a reconcile, or
-work in the background, panic, this object fails or waits, and the controller continues.`,
+numbers, so RSA keys for git with more than 8192 bits are rejected before they are used. If a defect causes a panic
+in a reconcile, in work in the background or when a watch event is handled, that object fails or waits, and the controller
+continues. Only if the event is one of the first list, the controller does not start.`,
 		proofs: []string{
+			"app.TestEventWhoseHandlerPanicsIsSkipped",
 			"fairqueue.TestReconcileOfAnotherNamespaceIsNextButOneAfterTenThousand", "fairqueue.TestNamespaceHoldsHalfOfWhatOthersLeave",
 			"fairqueue.TestStormOfWakesBecomesBoundedReconcilesAndTheLastIsNotLost", "artifact.TestTarpitsOfOneNamespaceDoNotDelayDownloadsOfAnother",
 			"artifact.TestNamespaceThatFillsTheStoreEvictsItsOwnContent",
