@@ -256,8 +256,8 @@ var storedKinds = []string{
 	sourcev1.ExternalArtifactKind,
 }
 
-// checkLocation refuses the URL of an artifact that the source cannot have published. Flux's edit role lets a tenant write the status
-// of his sources: a URL there says where to fetch, with the network of the controller, and whose artifact is had.
+// checkLocation refuses the URL of an artifact that the source cannot have published. Flux's edit role lets tenants write the status of
+// their sources: with a URL there they choose what the controller fetches with its own network, and whose artifact they get.
 func checkLocation(key fluxKey, raw string) error {
 	// A URL that is none is refused when it is fetched.
 	parsed, err := url.Parse(raw)
@@ -273,7 +273,7 @@ func checkLocation(key fluxKey, raw string) error {
 	// Servers take a path with empty elements, "." or ".." for another one.
 	clean := path.Clean(trimmed) == trimmed
 	own := stored && strings.EqualFold(segments[0], key.Kind) && segments[1] == key.Namespace && segments[2] == key.Name
-	// Who produces an ExternalArtifact serves it where he likes.
+	// An ExternalArtifact may be served anywhere.
 	free := key.Group != sourcev1.GroupVersion.Group || key.Kind == sourcev1.ExternalArtifactKind
 	if !local && clean && (own || free && !stored) {
 		return nil

@@ -35,7 +35,7 @@ func (c *gitCommit) Make(ctx context.Context, to io.Writer) error {
 	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return context.Cause(ctx)
 	}
-	failure := failureOf(err, c.repo)
+	failure := gitFailureOf(err, c.repo)
 	c.git.options.Log.V(1).Info("cannot make the artifact of a commit",
 		"repository", c.repo.shown(), "commit", c.sha, "problem", failure.Error())
 	return artifact.NewMakeError(failure.kind, failure)
@@ -77,7 +77,7 @@ func (g *Git) describe(repo gitRepository, revision git.Revision) *autov1alpha1.
 // checkSecrets reads the Secrets of a repository, and fails with a *Problem when one is missing.
 func (g *Git) checkSecrets(ctx context.Context, repo gitRepository) error {
 	_, err := readRemote(ctx, g.options.Live, repo)
-	if failure := failureOf(err, repo); failure != nil && failure.class != transientFailure {
+	if failure := gitFailureOf(err, repo); failure != nil && failure.class != transientFailure {
 		return &failure.Problem
 	}
 	if err != nil {

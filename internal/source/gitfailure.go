@@ -73,8 +73,8 @@ var gitFailures = map[git.Kind]struct {
 	git.InvalidURL: {pulumiv1.SpecInvalidReason, finalFailure, artifact.Unusable, "correct the URL of the repository"},
 }
 
-// failureOf finds out what an error of a poll or a checkout means for the object. A nil error is no failure.
-func failureOf(err error, repo gitRepository) *gitFailure {
+// gitFailureOf finds out what an error of a poll or a checkout means for the object. A nil error is no failure.
+func gitFailureOf(err error, repo gitRepository) *gitFailure {
 	var known *gitFailure
 	var gitError *git.Error
 	switch {

@@ -164,19 +164,19 @@ func (g *Git) ask(ctx context.Context, p *poll) (result pollResult) {
 	defer func() {
 		if recover() != nil {
 			g.options.Log.Error(errPanic, "cannot poll a repository", "repository", p.repo.shown(), "ref", p.ref, "stack", string(debug.Stack()))
-			result = pollResult{failure: failureOf(errPanic, p.repo)}
+			result = pollResult{failure: gitFailureOf(errPanic, p.repo)}
 		}
 	}()
 	remote, err := readRemote(ctx, g.options.Live, p.repo)
 	if err != nil {
-		return pollResult{failure: failureOf(err, p.repo)}
+		return pollResult{failure: gitFailureOf(err, p.repo)}
 	}
 	key := remote.Key()
 	if p.same != "" && p.same == key {
 		return pollResult{remoteKey: key, unchanged: true}
 	}
 	revision, err := g.client.Resolve(ctx, remote, p.ref)
-	return pollResult{revision: revision, failure: failureOf(err, p.repo), remoteKey: key}
+	return pollResult{revision: revision, failure: gitFailureOf(err, p.repo), remoteKey: key}
 }
 
 // finish keeps the result, notifies the objects when it changes something for them, and plans the next round.

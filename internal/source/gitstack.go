@@ -42,7 +42,8 @@ func GitSourceOf(stack *pulumiv1.Stack) (*autov1alpha1.GitSource, error) {
 	return source, nil
 }
 
-// gitAuthOf translates the credentials of which there are several the first that counts, and all settings.
+// gitAuthOf translates spec.gitAuth, or the older spec.gitAuthSecret. Where a Stack has credentials of several kinds, the first counts of
+// SSH key, access token, GitHub App and basic authentication.
 func gitAuthOf(stack *pulumiv1.Stack) (*autov1alpha1.GitAuth, *Problem) {
 	spec := &stack.Spec.GitSource
 	if spec.GitAuth == nil {

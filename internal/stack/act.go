@@ -146,13 +146,13 @@ func (r *Reconciler) cancel(ctx context.Context, o *observation, d decision) (ou
 // would wait for it without an end. One that failed gets what the Stack asks for now, which may help.
 func (r *Reconciler) follow(ctx context.Context, o *observation) (outcome, error) {
 	missing := o.workspace == nil && !o.update.HasStarted()
-	if o.desired != nil && (missing || hasFailed(o.workspace)) {
+	if o.desired != nil && (missing || workspaceHasFailed(o.workspace)) {
 		if err := r.applyWorkspace(ctx, o, o.update.Spec.Source != nil); err != nil {
 			return r.refused(o, err)
 		}
 	}
 	shown := r.showProgress(o, o.update)
-	shown.unshown = r.unshown(o, o.update)
+	shown.hiddenFor = r.hiddenFor(o, o.update)
 	return shown, nil
 }
 

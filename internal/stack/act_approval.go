@@ -41,12 +41,12 @@ func (r *Reconciler) applyPlan(ctx context.Context, update *autov1alpha1.Update,
 	if planned == nil {
 		return errOutdated
 	}
-	holdToPlan(update, plan, planned)
+	constrainToPlan(update, plan, planned)
 	return nil
 }
 
-// holdToPlan makes the Update carry out the plan, with the options and the source that it was made with.
-func holdToPlan(update *autov1alpha1.Update, plan *pulumiv1.PlanStatus, planned *autov1alpha1.Update) {
+// constrainToPlan makes the Update carry out the plan, with the options and the source that it was made with.
+func constrainToPlan(update *autov1alpha1.Update, plan *pulumiv1.PlanStatus, planned *autov1alpha1.Update) {
 	spec := &update.Spec
 	spec.Refresh, spec.ExpectNoRefreshChanges, spec.Source = planned.Spec.Refresh, planned.Spec.ExpectNoRefreshChanges, planned.Spec.Source
 	spec.Plan = &autov1alpha1.PlanReference{Name: plan.Name, Digest: plan.Digest, Enforce: plan.Enforce}

@@ -136,7 +136,7 @@ func recordDrift(o *observation) func(*Reconciler) {
 		drift.Failures++
 		message := "cannot look for changes that were made outside of Pulumi: " + check.Status.Message
 		if !check.IsComplete() {
-			message += fmt.Sprintf("it was not started within %s: %s", checkPatience, describeProgress(o.workspace, check))
+			message += fmt.Sprintf("it was not started within %s: %s", checkStartTimeout, describeProgress(o.workspace, check))
 		}
 		conditions.MarkUnknown(stack, pulumiv1.DriftedCondition, pulumiv1.DriftCheckFailedReason, "%s", message)
 		return driftEvent(stack, drift.Failures == 1, corev1.EventTypeWarning, pulumiv1.DriftCheckFailedReason, message)

@@ -45,7 +45,7 @@ func (r *Reconciler) startUpdate(ctx context.Context, o *observation, d decision
 	recordPlanStart(o, d)
 	recordStart(o.stack, d, update)
 	shown := r.showProgress(o, update)
-	shown.unshown = r.unshown(o, update)
+	shown.hiddenFor = r.hiddenFor(o, update)
 	if update.IsComplete() {
 		// An earlier reconcile created it and could not write the status. Its end may not wake the Stack any more.
 		shown.after = outdatedInterval
@@ -53,8 +53,8 @@ func (r *Reconciler) startUpdate(ctx context.Context, o *observation, d decision
 	return shown, nil
 }
 
-// unshown is for how much longer the status needs not say that the update is on its way.
-func (r *Reconciler) unshown(o *observation, update *autov1alpha1.Update) time.Duration {
+// hiddenFor is for how much longer the status needs not say that the update is on its way.
+func (r *Reconciler) hiddenFor(o *observation, update *autov1alpha1.Update) time.Duration {
 	if update.IsComplete() {
 		return 0
 	}
@@ -268,7 +268,7 @@ func updateName(stack *pulumiv1.Stack) string {
 	if last := stack.Status.LastUpdate; last != nil {
 		previous = last.Name
 	}
-	if plan := stack.Status.Plan; plan != nil && !isSettled(plan) {
+	if plan := stack.Status.Plan; plan != nil && !isConcluded(plan) {
 		previous = cmp.Or(plan.Update, plan.Name)
 	}
 	hash := sha256.Sum256([]byte(string(stack.UID) + "/" + previous))

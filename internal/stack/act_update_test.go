@@ -83,7 +83,7 @@ func TestUpdateThatSomebodyRemovedMayHaveBeenCutOff(t *testing.T) {
 	})
 	s.Expect(next.Spec.AfterInterruption).To(HaveValue(BeTrue()))
 	s.succeed(stack, time.Now())
-	s.Expect(stack.Status.LastUpdate.Unsettled).To(BeFalse())
+	s.Expect(stack.Status.LastUpdate.PendingOperations).To(BeFalse())
 }
 
 func TestUpdateThatNoStatusNamedMayHaveBeenCutOff(t *testing.T) {

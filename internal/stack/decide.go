@@ -12,9 +12,10 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
-// The policy of the Stack controller is in three files: this one has what is decided on an Update that exists, decide_trigger.go
-// whether there is to be a new one, and decide_deletion.go what happens to a Stack that is being deleted. The functions in them are
-// pure: they have no client and no context.
+// The policy of the Stack controller is in these files: this one has what is decided on an Update that exists, decide_trigger.go whether
+// there is to be a new one, schedule.go when, decide_approval.go whether it first has to be approved, decide_drift.go when to look for
+// drift, and decide_deletion.go what happens to a Stack that is being deleted. The functions in them are pure: they have no client and no
+// context.
 
 // observation is everything that a decision is made from. It is complete: decide asks nobody.
 type observation struct {
@@ -42,8 +43,8 @@ type observation struct {
 	behind *dependencyProblem
 	// dependents are the Stacks that have to go before this one's resources are destroyed.
 	dependents []dependent
-	// foreignUpdate is the name of an Update of somebody else that runs in the Workspace of a Stack that is being deleted, or empty.
-	foreignUpdate string
+	// unownedUpdate is the name of an Update of somebody else that runs in the Workspace of a Stack that is being deleted, or empty.
+	unownedUpdate string
 	// stale is a prerequisite that has to run again before there is an update; nil when there is none.
 	stale *staleDependency
 	// workspace is the Stack's Workspace; nil when there is none. noWorkspace says that the API server was asked, and knows of none.
@@ -213,7 +214,7 @@ func decideOnUpdate(o observation) decision {
 // cannotRun reports whether nothing is to be expected of the Update any more. One that runs goes on while its agent cannot be reached, so
 // only a stalled Workspace counts.
 func cannotRun(update *autov1alpha1.Update, workspace *autov1alpha1.Workspace) bool {
-	return failureOf(workspace).stalled || !update.HasStarted() && hasFailed(workspace)
+	return workspaceFailureOf(workspace).stalled || !update.HasStarted() && workspaceHasFailed(workspace)
 }
 
 // outdated reports whether the current Update was made for other inputs than the Stack has now.

@@ -79,7 +79,7 @@ func plannedOperation(d decision) pulumiv1.ApprovedOperation {
 func openPlan(o observation) *pulumiv1.PlanStatus {
 	plan, drift := o.stack.Status.Plan, o.stack.Status.Drift
 	switch {
-	case o.stack.Spec.Approval == nil, plan == nil, o.stack.Spec.Preview, isSettled(plan):
+	case o.stack.Spec.Approval == nil, plan == nil, o.stack.Spec.Preview, isConcluded(plan):
 		return nil
 	case plan.Operation == pulumiv1.ApprovedDestroy:
 		return nil
@@ -89,15 +89,15 @@ func openPlan(o observation) *pulumiv1.PlanStatus {
 	return plan
 }
 
-// isSettled reports whether the result of the plan, or of the attempt to make it, is the last update of the Stack: nothing is left to do
+// isConcluded reports whether the result of the plan, or of the attempt to make it, is the last update of the Stack: nothing is left to do
 // about the plan.
-func isSettled(plan *pulumiv1.PlanStatus) bool {
+func isConcluded(plan *pulumiv1.PlanStatus) bool {
 	return plan.State == pulumiv1.PlanApplied || plan.State == pulumiv1.PlanFailed
 }
 
-// metLock reports whether the plan was about to be carried out, and another process had the lock of the stack. When that is tried again is
-// decided as for any other update.
-func metLock(o observation, plan *pulumiv1.PlanStatus) bool {
+// failedOnLock reports whether the plan was about to be carried out, and another process had the lock of the stack. When that
+// is tried again is decided as for any other update.
+func failedOnLock(o observation, plan *pulumiv1.PlanStatus) bool {
 	last := o.stack.Status.LastUpdate
 	return last != nil && last.Conflicts > 0 && plan.Update != "" && last.Name == plan.Update
 }
@@ -111,7 +111,7 @@ func isVoid(o observation, plan *pulumiv1.PlanStatus) bool {
 	}
 	o.stack = &stack
 	switch {
-	case isSettled(plan), plan.State == pulumiv1.PlanSuperseded:
+	case isConcluded(plan), plan.State == pulumiv1.PlanSuperseded:
 		return true
 	case plan.Enforce != enforcement(o.stack):
 		return true

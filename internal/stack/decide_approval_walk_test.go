@@ -122,7 +122,7 @@ func (w *walk) act(o *observation, d decision) {
 			return
 		}
 		if d.applies {
-			holdToPlan(update, w.stack.Status.Plan, w.updates[w.stack.Status.Plan.Name])
+			constrainToPlan(update, w.stack.Status.Plan, w.updates[w.stack.Status.Plan.Name])
 		}
 		if known := w.updates[update.Name]; known != nil {
 			update = known

@@ -14,8 +14,8 @@ import (
 const (
 	// orphanHint is what helps in every deletion that cannot go on.
 	orphanHint = "set the annotation " + pulumiv1.OrphanAnnotation + "=true to delete the stack and keep its resources"
-	// foreignUpdateInterval is when to come back for an Update of somebody else, which does not wake the Stack.
-	foreignUpdateInterval = 5 * time.Second
+	// unownedUpdateInterval is when to come back for an Update of somebody else, which does not wake the Stack.
+	unownedUpdateInterval = 5 * time.Second
 	// maxShownDependents is how many of the Stacks that have to go first are named.
 	maxShownDependents = 5
 )
@@ -24,10 +24,10 @@ const (
 func decideOnDeletion(o observation) decision {
 	proof := nothingToDestroy(o.stack)
 	switch {
-	case proof != "" && o.foreignUpdate != "":
-		return decision{action: actionWait, wake: byTime, reason: pulumiv1.WorkspaceInUseReason, after: foreignUpdateInterval,
+	case proof != "" && o.unownedUpdate != "":
+		return decision{action: actionWait, wake: byTime, reason: pulumiv1.WorkspaceInUseReason, after: unownedUpdateInterval,
 			message: fmt.Sprintf("%s; the stack and its workspace are deleted when the update %q, which this stack did not create, "+
-				"has ended: wait, or delete that update to cancel it", proof, o.foreignUpdate)}
+				"has ended: wait, or delete that update to cancel it", proof, o.unownedUpdate)}
 	case proof != "":
 		return decision{action: actionRelease, wake: byNothing, message: proof}
 	case o.stack.Spec.Suspend:

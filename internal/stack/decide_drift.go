@@ -27,9 +27,9 @@ const (
 	// confirmDelay is the time from a check that sees new drift to the one that confirms it: resources may be about to change, and a
 	// provider may not see its own changes at once.
 	confirmDelay = 10 * time.Second
-	// checkPatience is how long a check may wait to be started, and workspacePatience how long one may wait for a Workspace that is not there.
-	checkPatience     = 15 * time.Minute
-	workspacePatience = 10 * time.Second
+	// checkStartTimeout is how long a check may wait to be started, and checkWorkspaceTimeout how long one may wait for a Workspace that is not there.
+	checkStartTimeout     = 15 * time.Minute
+	checkWorkspaceTimeout = 10 * time.Second
 	// firstDriftBackoff is the wait after a check that failed. Each further one doubles it, up to the interval.
 	firstDriftBackoff  = time.Minute
 	driftBackoffFactor = 2
@@ -85,7 +85,7 @@ func decideOnDrift(o observation, d decision) driftDecision {
 		return driftDecision{step: driftDiscard}
 	case check != nil && (check.IsComplete() || waitsInVain(check, o.now)):
 		return driftDecision{step: driftRecord}
-	case check != nil && o.workspace == nil && !check.HasStarted() && o.now.Sub(check.CreationTimestamp.Time) > workspacePatience:
+	case check != nil && o.workspace == nil && !check.HasStarted() && o.now.Sub(check.CreationTimestamp.Time) > checkWorkspaceTimeout:
 		// Somebody deleted the Workspace. The next check makes another one.
 		return driftDecision{step: driftDiscard}
 	case check != nil:
@@ -104,7 +104,7 @@ func decideOnDrift(o observation, d decision) driftDecision {
 
 // waitsInVain reports whether the check was not started for too long.
 func waitsInVain(check *autov1alpha1.Update, now time.Time) bool {
-	return !check.HasStarted() && now.Sub(check.CreationTimestamp.Time) > checkPatience
+	return !check.HasStarted() && now.Sub(check.CreationTimestamp.Time) > checkStartTimeout
 }
 
 func discardIf(check *autov1alpha1.Update) driftStep {
@@ -117,7 +117,7 @@ func discardIf(check *autov1alpha1.Update) driftStep {
 // canDrift reports whether there is a settled state with which resources can be compared.
 func canDrift(stack *pulumiv1.Stack) bool {
 	last := stack.Status.LastUpdate
-	return stack.Status.Deployed && stack.Status.ProjectInfo != nil && last != nil && last.State == pulumiv1.StackUpdateSucceeded && !last.Unsettled
+	return stack.Status.Deployed && stack.Status.ProjectInfo != nil && last != nil && last.State == pulumiv1.StackUpdateSucceeded && !last.PendingOperations
 }
 
 // isOutdatedCheck reports whether the check says nothing about what the Stack is now: an update has ended since it began, somebody cancelled it,

@@ -90,7 +90,7 @@ func TestDriftIsLookedForWhenNothingElseIsToDo(t *testing.T) {
 		"nor is one that runs left":        {given: with(watchful(""), func(o *observation) { o.stack.Spec.Suspend, o.driftCheck = true, running }), step: driftDiscard},
 		"not after a failure":              {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.LastUpdate.State = pulumiv1.StackUpdateFailed }), step: driftRest},
 		"not before anything was deployed": {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.Deployed = false }), step: driftRest},
-		"not with half a state":            {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.LastUpdate.Unsettled = true }), step: driftRest},
+		"not with half a state":            {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.LastUpdate.PendingOperations = true }), step: driftRest},
 		"it makes way for an update":       {given: with(watchful(""), func(o *observation) { o.stack.Generation, o.driftCheck = 3, running }), step: driftDiscard},
 		"and for one that waits": {given: with(watchful(""), func(o *observation) {
 			o.update, o.driftCheck, o.stack.Status.CurrentUpdate = &autov1alpha1.Update{}, waiting, new(pulumiv1.CurrentStackUpdate)

@@ -130,7 +130,7 @@ func (s *modelState) observe() observation {
 		o.specProblem = errors.New("bad")
 	}
 	if s.busy {
-		o.foreignUpdate = "by-hand"
+		o.unownedUpdate = "by-hand"
 	}
 	if s.dependents {
 		o.dependents = []dependent{{}}

@@ -131,7 +131,7 @@ func decideOnInputs(o observation) decision {
 			return *pending
 		}
 	}
-	if plan := openPlan(o); plan != nil && !metLock(o, plan) {
+	if plan := openPlan(o); plan != nil && !failedOnLock(o, plan) {
 		start.message, start.driftDigest, start.cause = plan.Trigger, plan.Drift, plan.Cause
 		return start
 	}

@@ -181,10 +181,10 @@ func (r *Reconciler) observeWorkspace(ctx context.Context, o *observation) error
 		return nil
 	}
 	o.workspace = workspace
-	if o.stack.DeletionTimestamp.IsZero() || hasFailed(workspace) {
+	if o.stack.DeletionTimestamp.IsZero() || workspaceHasFailed(workspace) {
 		return nil
 	}
-	o.foreignUpdate, err = r.updateIn(ctx, workspace, func(update *autov1alpha1.Update) bool {
+	o.unownedUpdate, err = r.updateIn(ctx, workspace, func(update *autov1alpha1.Update) bool {
 		return !o.stack.Owns(update) && update.HasStarted() && !update.IsComplete()
 	})
 	return err

@@ -20,7 +20,7 @@ import (
 // that takes the plan back.
 func (r *Reconciler) observeApprovals(ctx context.Context, o *observation) error {
 	plan := o.stack.Status.Plan
-	if plan == nil || o.stack.Spec.Approval == nil || isSettled(plan) {
+	if plan == nil || o.stack.Spec.Approval == nil || isConcluded(plan) {
 		return nil
 	}
 	planned, err := r.getUpdate(ctx, types.NamespacedName{Namespace: o.stack.Namespace, Name: plan.Name})

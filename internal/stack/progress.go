@@ -13,8 +13,8 @@ import (
 
 // showProgress shows how far the Update is, or what keeps it from starting.
 func (r *Reconciler) showProgress(o *observation, update *autov1alpha1.Update) outcome {
-	if hasFailed(o.workspace) {
-		return r.showWorkspaceFailure(o.stack, failureOf(o.workspace))
+	if workspaceHasFailed(o.workspace) {
+		return r.showWorkspaceFailure(o.stack, workspaceFailureOf(o.workspace))
 	}
 	reason, message := update.WaitingProblem()
 	switch {
@@ -78,9 +78,9 @@ type workspaceFailure struct {
 	prefix, detail string
 }
 
-// failureOf returns the failure of the Workspace; the zero value when there is none, when it is merely on its way, or when what
+// workspaceFailureOf returns the failure of the Workspace; the zero value when there is none, when it is merely on its way, or when what
 // the status says is about an earlier specification.
-func failureOf(workspace *autov1alpha1.Workspace) workspaceFailure {
+func workspaceFailureOf(workspace *autov1alpha1.Workspace) workspaceFailure {
 	if workspace == nil || !workspace.DeletionTimestamp.IsZero() {
 		return workspaceFailure{}
 	}
@@ -101,8 +101,8 @@ func failureOf(workspace *autov1alpha1.Workspace) workspaceFailure {
 	return failure
 }
 
-func hasFailed(workspace *autov1alpha1.Workspace) bool {
-	return failureOf(workspace) != workspaceFailure{}
+func workspaceHasFailed(workspace *autov1alpha1.Workspace) bool {
+	return workspaceFailureOf(workspace) != workspaceFailure{}
 }
 
 // showWorkspaceFailure shows the failure of the Workspace that an update needs. It uses up no attempt, and goes with its cause: the

@@ -72,7 +72,7 @@ func TestWorkspaceFailureIsWhatSomebodyMayHaveToFix(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			NewWithT(t).Expect(failureOf(test.workspace)).To(Equal(test.want))
+			NewWithT(t).Expect(workspaceFailureOf(test.workspace)).To(Equal(test.want))
 		})
 	}
 }

@@ -118,8 +118,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 
 	before := stack.DeepCopy()
 	outcome, err := r.reconcile(ctx, stack)
-	if err == nil && outcome.unshown > 0 && len(outcome.then) == 0 && r.onlyStarted(ctx, before, stack) {
-		return ctrl.Result{RequeueAfter: soonest(outcome.unshown, outcome.after)}, nil
+	if err == nil && outcome.hiddenFor > 0 && len(outcome.then) == 0 && r.onlyStarted(ctx, before, stack) {
+		return ctrl.Result{RequeueAfter: soonest(outcome.hiddenFor, outcome.after)}, nil
 	}
 	if writeErr := r.write(ctx, before, stack); apierrors.IsConflict(writeErr) {
 		return ctrl.Result{RequeueAfter: outdatedInterval}, nil
@@ -140,8 +140,8 @@ type outcome struct {
 	after time.Duration
 	// then are the steps that follow when the status was written, each if those before it succeeded.
 	then []func(context.Context) error
-	// unshown is for how much longer the status needs not say that an update is on its way.
-	unshown time.Duration
+	// hiddenFor is for how much longer the status needs not say that an update is on its way.
+	hiddenFor time.Duration
 }
 
 // tell adds a step that records an event.

@@ -25,7 +25,7 @@ func restoreStatus(o *observation) {
 		// Somebody removed it, perhaps while it ran.
 		status.CurrentUpdate = nil
 		if status.LastUpdate != nil {
-			status.LastUpdate.Unsettled = true
+			status.LastUpdate.PendingOperations = true
 		}
 	}
 	if o.update != nil && (status.CurrentUpdate == nil || madeForOthers(status.CurrentUpdate, o.update)) {

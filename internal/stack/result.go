@@ -44,11 +44,11 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 		ContentDigest:        current.ContentDigest,
 		// Both what the Update read when it started and what there was when it was created: the cache may be behind the API server or,
 		// if somebody edited the Workspace, know of other objects. So a change causes one update too many at most.
-		ReferencesDigest: references.Union(current.ReferencesDigest, update.Status.ReferencesDigest),
-		Permalink:        update.Status.Permalink,
-		LastResyncTime:   endedBy(update, metav1.Now()),
-		ResourceChanges:  update.Status.ResourceChanges,
-		Unsettled:        leavesPendingOperations(update, previous),
+		ReferencesDigest:  references.Union(current.ReferencesDigest, update.Status.ReferencesDigest),
+		Permalink:         update.Status.Permalink,
+		LastResyncTime:    endedBy(update, metav1.Now()),
+		ResourceChanges:   update.Status.ResourceChanges,
+		PendingOperations: leavesPendingOperations(update, previous),
 	}
 	if update.HasFailed() {
 		recordFailure(last, previous, stack, update)
@@ -134,7 +134,7 @@ func recordCorrection(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 func leavesPendingOperations(update *autov1alpha1.Update, previous *pulumiv1.StackUpdateStatus) bool {
 	switch {
 	case update.ChangesNothing():
-		return previous.Unsettled
+		return previous.PendingOperations
 	case !update.HasFailed():
 		return false
 	}
@@ -142,20 +142,20 @@ func leavesPendingOperations(update *autov1alpha1.Update, previous *pulumiv1.Sta
 	case autov1alpha1.InterruptedReason, autov1alpha1.TimeoutReason:
 		return true
 	case autov1alpha1.CanceledReason:
-		return update.Status.StartTime != nil || previous.Unsettled
+		return update.Status.StartTime != nil || previous.PendingOperations
 	}
-	return previous.Unsettled
+	return previous.PendingOperations
 }
 
 // mayHavePendingOperations reports whether pending operations may be in the state now. An Update that somebody removed while it ran has no
 // result.
 func mayHavePendingOperations(stack *pulumiv1.Stack) bool {
 	last := stack.Status.LastUpdate
-	return last != nil && last.Unsettled || last == nil && stack.Status.Deployed
+	return last != nil && last.PendingOperations || last == nil && stack.Status.Deployed
 }
 
 // pruneUpdates deletes the oldest finished Updates beyond the limit, and all that merely met a lock. The one that was recorded last, and the
-// one that made the plan in the status, always stay.
+// one that made the plan in the status, always stay here; their ttlAfterCompleted may end before, see internal/update/finalize.go.
 func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack, recorded string) error {
 	updates, err := r.updatesOf(ctx, stack)
 	if err != nil {

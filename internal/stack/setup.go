@@ -200,7 +200,7 @@ func updateChanged(before, after *autov1alpha1.Update) bool {
 
 // workspaceChanged passes the end of a Workspace, and what its Stack shows of it.
 var workspaceChanged = updatedOrDeleted(func(before, after *autov1alpha1.Workspace) bool {
-	return failureOf(before) != failureOf(after) || !before.DeletionTimestamp.Equal(after.DeletionTimestamp)
+	return workspaceFailureOf(before) != workspaceFailureOf(after) || !before.DeletionTimestamp.Equal(after.DeletionTimestamp)
 })
 
 // dependentChanged passes a Stack that is gone, is being deleted, or depends on others than before.

@@ -131,7 +131,7 @@ func TestOperationThatWasCutOffIsRememberedUntilOneSucceeds(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
 			o := failed(1, 0)
-			o.stack.Status.LastUpdate.Unsettled = test.before
+			o.stack.Status.LastUpdate.PendingOperations = test.before
 			o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2"}
 			update := ended(test.reason)
 			update.Spec.Type = test.kind

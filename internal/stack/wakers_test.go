@@ -112,7 +112,7 @@ func findWakers(t *testing.T) wakers {
 		workspaceThat(stalled(autov1alpha1.ImagePullFailedReason)), workspaceThat(stalled(autov1alpha1.IncompatibleConfigurationReason)),
 		workspaceThat(failing(autov1alpha1.UnschedulableReason, "no node")),
 	} {
-		found.add(failureOf(workspace).reason, byUpdate)
+		found.add(workspaceFailureOf(workspace).reason, byUpdate)
 	}
 	findRefusals(t, found)
 	for _, last := range []pulumiv1.StackUpdateStatus{

@@ -52,7 +52,7 @@ func (r *Reconciler) applyWorkspace(ctx context.Context, o *observation, withSou
 		return err
 	}
 	if o.workspace == nil {
-		err = r.checkNotForeign(ctx, o)
+		err = r.checkWorkspaceOwner(ctx, o)
 	} else if err = r.adoptFields(ctx, o.workspace); err == nil {
 		err = r.removeFields(ctx, o.workspace, object)
 		// A controller with an old cache must not take back what another one wrote.
@@ -99,9 +99,9 @@ func (e *notOwnedError) Error() string {
 		"delete it, or choose another name for the Stack", e.kind, e.name)
 }
 
-// checkNotForeign returns a *notOwnedError when there is a Workspace with the Stack's name that must not be written. It asks the API
+// checkWorkspaceOwner returns a *notOwnedError when there is a Workspace with the Stack's name that must not be written. It asks the API
 // server, unless that was done: the cache does not have the Workspaces of other shards.
-func (r *Reconciler) checkNotForeign(ctx context.Context, o *observation) error {
+func (r *Reconciler) checkWorkspaceOwner(ctx context.Context, o *observation) error {
 	if o.noWorkspace {
 		return nil
 	}

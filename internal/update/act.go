@@ -87,7 +87,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 		case actionDeliverPlan:
 			r.deliverPlan(o)
 		}
-		if left := d.unshown(o); left > 0 {
+		if left := d.hiddenFor(o); left > 0 {
 			return ctrl.Result{RequeueAfter: left}, nil
 		}
 		markWaiting(o.update, d.reason, d.message)
@@ -163,7 +163,7 @@ func (r *Reconciler) record(ctx context.Context, before *autov1alpha1.Update, o 
 	if hasOutputs(operation) && o.update.DeletionTimestamp.IsZero() {
 		name, missing, err := r.storeOutputs(ctx, o.update, operation)
 		switch leftover := errors.Is(err, errLeftoverOutputs); {
-		case leftover && o.now.Sub(operation.GetEndTime().AsTime()) < leftoverPatience:
+		case leftover && o.now.Sub(operation.GetEndTime().AsTime()) < leftoverTimeout:
 			// The garbage collector gives no sign, so only time brings the Update back.
 			return ctrl.Result{RequeueAfter: leftoverInterval}, nil
 		case leftover:

@@ -88,8 +88,8 @@ func decideOnApproval(o *observation) decision {
 	return d
 }
 
-// shownPlan identifies what a Stack says about its plan.
-func shownPlan(stack *pulumiv1.Stack) string {
+// planIdentity identifies what a Stack says about its plan.
+func planIdentity(stack *pulumiv1.Stack) string {
 	plan := stack.Status.Plan
 	if plan == nil || stack.Spec.Approval == nil {
 		return ""

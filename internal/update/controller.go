@@ -106,7 +106,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	changed := predicate.Or[ctrlclient.Object](predicate.GenerationChangedPredicate{}, onChange(false, func(before, after *autov1alpha1.Update) bool {
 		return !cancelRequested(before) && cancelRequested(after)
 	}))
-	planChanged := onChange(false, func(before, after *pulumiv1.Stack) bool { return shownPlan(before) != shownPlan(after) })
+	planChanged := onChange(false, func(before, after *pulumiv1.Stack) bool { return planIdentity(before) != planIdentity(after) })
 	completed := onChange(true, func(before, after *autov1alpha1.Update) bool { return !before.IsComplete() && after.IsComplete() })
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("update").

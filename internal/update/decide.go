@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// cancelPatience bounds how long the deletion of an Update waits for an agent that cannot be reached. It is longer
+	// cancelTimeout bounds how long the deletion of an Update waits for an agent that cannot be reached. It is longer
 	// than the grace period of a workspace pod, so that a pod which ends in an orderly way is heard.
-	cancelPatience = 15 * time.Minute
+	cancelTimeout = 15 * time.Minute
 	// reconnectInterval is how often an Update looks for the agent of its running operation; its watch does so too.
 	reconnectInterval = 30 * time.Second
 	// transientInterval is the first wait after a failure that usually passes by itself.
@@ -106,9 +106,9 @@ type decision struct {
 	brief bool
 }
 
-// unshown is for how much longer a wait that is probably a brief one is kept out of the status of an Update that is new, or whose turn has
+// hiddenFor is for how much longer a wait that is probably a brief one is kept out of the status of an Update that is new, or whose turn has
 // come: to write each step down costs the API server, and everybody who watches, more than the step itself.
-func (d decision) unshown(o *observation) time.Duration {
+func (d decision) hiddenFor(o *observation) time.Duration {
 	since := o.turn.granted
 	if len(o.update.Status.Conditions) == 0 {
 		since = o.update.CreationTimestamp.Time
@@ -180,8 +180,8 @@ func decideOnDeletion(o *observation) decision {
 		return finish(autov1alpha1.CanceledReason, "the update was deleted, and there is no agent any more that could run its operation")
 	case o.agent.err == nil || agentGone(o):
 		return finish(autov1alpha1.CanceledReason, "the update was deleted before its operation started")
-	case deletedFor > cancelPatience:
-		return finish(autov1alpha1.CanceledReason, "the update was deleted and its agent did not answer for "+cancelPatience.String()+
+	case deletedFor > cancelTimeout:
+		return finish(autov1alpha1.CanceledReason, "the update was deleted and its agent did not answer for "+cancelTimeout.String()+
 			"; whether its operation ended is not known")
 	}
 	return retryAfter(autov1alpha1.UpdateTransientFailureReason, "cannot cancel the operation yet: "+o.agent.err.Error(),
@@ -237,7 +237,7 @@ func decideOnStart(o *observation) decision {
 		return finish(autov1alpha1.CanceledReason, "the update was cancelled before its operation started")
 	case o.workspace == nil:
 		return waitOn(autov1alpha1.UpdateWorkspaceNotFoundReason, fmt.Sprintf("workspace %q does not exist", o.update.Spec.WorkspaceName), byWorkspace)
-	case o.foreign:
+	case o.inOtherShard:
 		return waitForShard(o.workspace)
 	case o.approval.problem != "":
 		return decideOnApproval(o)

@@ -238,9 +238,9 @@ func (s *modelState) observeUpdate() *autov1alpha1.Update {
 	case "deleted":
 		deleted(0)(o)
 	case "deleted a while ago":
-		deleted(cancelPatience)(o)
+		deleted(cancelTimeout)(o)
 	case "deleted long ago":
-		deleted(cancelPatience + time.Second)(o)
+		deleted(cancelTimeout + time.Second)(o)
 	}
 	return update
 }
@@ -388,7 +388,7 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 		if d.action == actionStart {
 			promises = append(promises, refused(o)...)
 		}
-		if left := d.unshown(o); left < 0 || left > briefWait || left > 0 && d.action != actionWait {
+		if left := d.hiddenFor(o); left < 0 || left > briefWait || left > 0 && d.action != actionWait {
 			promises = append(promises, "only a wait is kept out of the status, and not for long")
 		}
 		for _, name := range promises {

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// planPatience bounds how long a plan that was made waits until it can be stored. The agent keeps it meanwhile.
-	planPatience = 10 * time.Minute
+	// planStoreTimeout bounds how long a plan that was made waits until it can be stored. The agent keeps it meanwhile.
+	planStoreTimeout = 10 * time.Minute
 	// planRetryInterval and planRetryLimit are the shortest and the longest time between two attempts.
 	planRetryInterval = 2 * time.Second
 	planRetryLimit    = time.Minute
@@ -35,7 +35,7 @@ func decideOnStorage(o *observation) decision {
 		return decision{action: actionStorePlan, message: "the plan is being stored", wake: byDelivery, after: 2 * planTimeout}
 	case errors.Is(err, client.ErrTooLarge):
 		return finish(autov1alpha1.PlanTooLargeReason, "the plan is too large to be kept: "+err.Error()+". Use `enforce: Inputs`, which needs no file of Pulumi")
-	case ended != nil && o.now.Sub(ended.AsTime()) > planPatience:
+	case ended != nil && o.now.Sub(ended.AsTime()) > planStoreTimeout:
 		return finish(autov1alpha1.UpdateFailedReason, "the plan was made and cannot be stored: "+err.Error())
 	default:
 		since := planRetryInterval

@@ -143,7 +143,7 @@ func TestDecide(t *testing.T) {
 			action: actionFinalize, wake: byNothing},
 
 		{name: "no workspace", o: ready(noWorkspace), action: actionWait, reason: "WorkspaceNotFound", wake: byWorkspace, message: `"app" does not exist`},
-		{name: "workspace of another shard", o: ready(func(o *observation) { o.foreign = true }), action: actionWait, reason: "WorkspaceNotFound",
+		{name: "workspace of another shard", o: ready(func(o *observation) { o.inOtherShard = true }), action: actionWait, reason: "WorkspaceNotFound",
 			wake: byWorkspace, message: "give the update the labels of its workspace"},
 		{name: "workspace not ready", o: ready(workspaceUnready), action: actionWait, reason: "WorkspaceNotReady", wake: byWorkspace,
 			message: "Initializing: the agent starts"},
@@ -229,7 +229,7 @@ func TestDecide(t *testing.T) {
 			action: actionWait, reason: "TransientFailure", wake: byTime, after: 10 * time.Second},
 		{name: "deleted where the agent was not found yet", o: ready(started, deleted(0), agentFails(runtime.ErrNoAgent)),
 			action: actionWait, reason: "TransientFailure", wake: byTime, after: 2 * time.Second},
-		{name: "deleted where the agent never answers", o: ready(started, deleted(cancelPatience+time.Second), agentFails(unavailable)),
+		{name: "deleted where the agent never answers", o: ready(started, deleted(cancelTimeout+time.Second), agentFails(unavailable)),
 			action: actionFinish, reason: "Canceled", wake: byNothing, message: "is not known"},
 		{name: "not its turn yet", o: ready(func(o *observation) { o.turn, o.request = turnView{place: 30, limit: 8, again: 30 * time.Second}, nil }),
 			action: actionWait, reason: autov1alpha1.QueuedReason, wake: byTurn, after: 30 * time.Second, message: "place 30 in the queue, 8 operations"},
@@ -277,17 +277,17 @@ func TestBriefWaitOfANewUpdateIsShownOnlyWhenItLasts(t *testing.T) {
 	}
 	changing := func(o *observation) { o.workspace.Generation++ }
 	fetching := func(o *observation) { o.artifact.ready = false }
-	unshown := func(changes ...func(*observation)) time.Duration {
+	hiddenFor := func(changes ...func(*observation)) time.Duration {
 		o := ready(changes...)
-		return decide(o).unshown(o)
+		return decide(o).hiddenFor(o)
 	}
-	g.Expect(unshown(created(0), changing)).To(Equal(briefWait))
-	g.Expect(unshown(created(briefWait-time.Second), fetching)).To(Equal(time.Second))
-	g.Expect(unshown(created(0), startFails(client.ErrSourceMissing))).To(Equal(briefWait), "the artifact is being delivered")
+	g.Expect(hiddenFor(created(0), changing)).To(Equal(briefWait))
+	g.Expect(hiddenFor(created(briefWait-time.Second), fetching)).To(Equal(time.Second))
+	g.Expect(hiddenFor(created(0), startFails(client.ErrSourceMissing))).To(Equal(briefWait), "the artifact is being delivered")
 
-	g.Expect(unshown(created(briefWait), changing)).To(BeZero(), "it lasts")
-	g.Expect(unshown(created(0), changing, waiting(pulumiv1.ArtifactDigestMismatchReason, 0))).To(BeZero(), "something was shown before")
+	g.Expect(hiddenFor(created(briefWait), changing)).To(BeZero(), "it lasts")
+	g.Expect(hiddenFor(created(0), changing, waiting(pulumiv1.ArtifactDigestMismatchReason, 0))).To(BeZero(), "something was shown before")
 	for _, problem := range []func(*observation){noWorkspace, workspaceUnready, fetchFails(artifact.Integrity), requestFails(errors.New("x"))} {
-		g.Expect(unshown(created(0), problem)).To(BeZero(), "nothing that is missing is kept back")
+		g.Expect(hiddenFor(created(0), problem)).To(BeZero(), "nothing that is missing is kept back")
 	}
 }

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// forgetPatience bounds how long an Update waits until its agent has forgotten the operation. An agent keeps only so many,
+	// forgetTimeout bounds how long an Update waits until its agent has forgotten the operation. An agent keeps only so many,
 	// so nothing is lost when it does not hear of it.
-	forgetPatience = time.Minute
+	forgetTimeout = time.Minute
 	// forgetInterval is the time between two attempts.
 	forgetInterval = 5 * time.Second
 	// awaitedInterval is when an Update whose time is over is reconciled again that its Stack has not recorded.
@@ -34,7 +34,7 @@ func (r *Reconciler) finalize(ctx context.Context, update *autov1alpha1.Update) 
 	r.turns.leave(ctrlclient.ObjectKeyFromObject(update))
 	if controllerutil.ContainsFinalizer(update, pulumiv1.Finalizer) {
 		if err := r.forgetOperation(ctx, update); err != nil {
-			if sinceCompletion(update) < forgetPatience {
+			if sinceCompletion(update) < forgetTimeout {
 				ctrl.LoggerFrom(ctx).V(1).Info("the agent did not forget the operation, trying again", "error", err.Error())
 				return ctrl.Result{RequeueAfter: forgetInterval}, nil
 			}

@@ -36,7 +36,7 @@ func phaseOf(o *observation, d decision) metrics.Phase {
 	switch {
 	case d.reason == autov1alpha1.QueuedReason:
 		return metrics.PhaseQueue
-	case o.workspace == nil, o.foreign, workspaceProblem(o.workspace) != "", o.agent.err != nil:
+	case o.workspace == nil, o.inOtherShard, workspaceProblem(o.workspace) != "", o.agent.err != nil:
 		return metrics.PhaseWorkspace
 	case o.artifact.err != nil, !o.artifact.ready:
 		return metrics.PhaseFetch

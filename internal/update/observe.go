@@ -27,9 +27,9 @@ type observation struct {
 	update *autov1alpha1.Update
 	// workspace is nil when there is none. Not read when the Update is complete, or abandoned.
 	workspace *autov1alpha1.Workspace
-	// foreign says that the Workspace is one of another shard. Nothing more is read, unless the operation was started: then both are about
+	// inOtherShard says that the Workspace is one of another shard. Nothing more is read, unless the operation was started: then both are about
 	// to move.
-	foreign bool
+	inOtherShard bool
 	// approval is how the Update stands to spec.approval of the Stack of its Workspace. Nothing more is read when it must not run.
 	approval approvalView
 	// agent is what the agent knows of the operation.
@@ -91,17 +91,17 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 		return nil, err
 	}
 	// An operation is asked for wherever it may be. One that was never started can only be with an agent that is ready.
-	mayRun := !update.DeletionTimestamp.IsZero() || update.HasStarted() || cancelRequested(update)
-	o.foreign = o.workspace != nil && !r.Shard.Has(o.workspace) && !update.HasStarted()
-	if o.workspace != nil && !o.foreign && !mayRun {
+	mayHaveStarted := !update.DeletionTimestamp.IsZero() || update.HasStarted() || cancelRequested(update)
+	o.inOtherShard = o.workspace != nil && !r.Shard.Has(o.workspace) && !update.HasStarted()
+	if o.workspace != nil && !o.inOtherShard && !mayHaveStarted {
 		if err := r.observeApproval(ctx, o); err != nil || o.approval.problem != "" {
 			return o, err
 		}
 	}
-	if o.workspace == nil || o.foreign || !mayRun && workspaceProblem(o.workspace) != "" {
+	if o.workspace == nil || o.inOtherShard || !mayHaveStarted && workspaceProblem(o.workspace) != "" {
 		return o, nil
 	}
-	if mayRun {
+	if mayHaveStarted {
 		o.agent = r.askAgent(ctx, o.workspace, update)
 		o.stored = r.background.storedPlan(update)
 		return o, nil

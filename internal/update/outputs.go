@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// leftoverPatience bounds the wait for the garbage collector to remove the outputs of an earlier Update of the same name, which are
+	// leftoverTimeout bounds the wait for the garbage collector to remove the outputs of an earlier Update of the same name, which are
 	// looked for in this interval.
-	leftoverPatience = 2 * time.Minute
+	leftoverTimeout  = 2 * time.Minute
 	leftoverInterval = 2 * time.Second
 	// maxOutputsAnnotations bounds what the annotations say about the outputs that are stored, and maxOmittedAnnotation what they
 	// say about the others, in bytes. An object has at most 256 KiB of annotations.

@@ -17,7 +17,7 @@ func TestEveryFailureHasAReason(t *testing.T) {
 	g := NewWithT(t)
 	seen := map[string]bool{}
 	for number, name := range proto.FailureReason_name {
-		reason, known := failureReasons[proto.FailureReason(number)]
+		reason, known := updateReasons[proto.FailureReason(number)]
 		g.Expect(known).To(BeTrue(), name)
 		g.Expect(seen[reason]).To(BeFalse(), "%s shares the reason %s", name, reason)
 		seen[reason] = true

@@ -28,8 +28,8 @@ var updateStates = map[proto.OperationState]autov1alpha1.UpdateState{
 	proto.OperationState_OPERATION_STATE_CANCELLED:   autov1alpha1.UpdateStateCancelled,
 }
 
-// failureReasons are the reasons of Failed=True by the cause that the agent names.
-var failureReasons = map[proto.FailureReason]string{
+// updateReasons are the reasons of Failed=True by the cause that the agent names.
+var updateReasons = map[proto.FailureReason]string{
 	proto.FailureReason_FAILURE_REASON_UNSPECIFIED:        autov1alpha1.UnknownReason,
 	proto.FailureReason_FAILURE_REASON_UPDATE_FAILED:      autov1alpha1.UpdateFailedReason,
 	proto.FailureReason_FAILURE_REASON_PROJECT_INVALID:    autov1alpha1.ProjectInvalidReason,
@@ -163,7 +163,7 @@ func failureReason(operation *proto.Operation) string {
 	case proto.OperationState_OPERATION_STATE_CANCELLED:
 		return autov1alpha1.CanceledReason
 	}
-	return cmp.Or(failureReasons[operation.GetFailure()], autov1alpha1.UnknownReason)
+	return cmp.Or(updateReasons[operation.GetFailure()], autov1alpha1.UnknownReason)
 }
 
 // resultMessage is the message of the agent, and never empty. Who holds the lock of a stack is said in fewer words than the CLI's.

@@ -202,10 +202,10 @@ func TestNewWorkspaceIsNotShownToBeOnItsWayForAMoment(t *testing.T) {
 	now := time.Now()
 	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now)}}
 	starting, failing := decision{state: stateStarting}, decision{state: stateFailing}
-	g.Expect(starting.unshown(workspace, now)).To(Equal(showAfter))
-	g.Expect(starting.unshown(workspace, now.Add(showAfter))).To(BeZero())
-	g.Expect(failing.unshown(workspace, now)).To(BeZero())
-	g.Expect(decision{state: stateStarting, after: time.Millisecond}.unshown(workspace, now)).To(Equal(time.Millisecond), "the runtime looks again before")
+	g.Expect(starting.hiddenFor(workspace, now)).To(Equal(showAfter))
+	g.Expect(starting.hiddenFor(workspace, now.Add(showAfter))).To(BeZero())
+	g.Expect(failing.hiddenFor(workspace, now)).To(BeZero())
+	g.Expect(decision{state: stateStarting, after: time.Millisecond}.hiddenFor(workspace, now)).To(Equal(time.Millisecond), "the runtime looks again before")
 	conditions.MarkFalse(workspace, meta.ReadyCondition, autov1alpha1.InitializingReason, "the agent is starting")
-	g.Expect(starting.unshown(workspace, now)).To(BeZero(), "a status is kept up to date")
+	g.Expect(starting.hiddenFor(workspace, now)).To(BeZero(), "a status is kept up to date")
 }

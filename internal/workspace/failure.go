@@ -22,8 +22,8 @@ import (
 // updatesIndex finds the Updates of a Workspace.
 const updatesIndex = "workspace.spec.workspaceName"
 
-// failureReasons are the reasons of a Workspace by the reasons of Updates whose preparation failed.
-var failureReasons = map[string]string{
+// workspaceReasons are the reasons of a Workspace by the reasons of Updates whose preparation failed.
+var workspaceReasons = map[string]string{
 	autov1alpha1.InvalidAccessTokenReason:    autov1alpha1.UnauthenticatedReason,
 	autov1alpha1.InstallFailedReason:         autov1alpha1.InstallationFailedReason,
 	autov1alpha1.StackNotFoundReason:         autov1alpha1.InitializationFailedReason,
@@ -61,11 +61,11 @@ func hasRun(update *autov1alpha1.Update) bool {
 	return update.IsComplete() && update.Status.StartTime != nil && update.Status.EndTime != nil
 }
 
-func failureOf(update *autov1alpha1.Update) failure {
+func failureOfUpdate(update *autov1alpha1.Update) failure {
 	if update == nil || !hasRun(update) || !update.HasFailed() {
 		return failure{}
 	}
-	reason := failureReasons[conditions.GetReason(update, autov1alpha1.UpdateFailed)]
+	reason := workspaceReasons[conditions.GetReason(update, autov1alpha1.UpdateFailed)]
 	if reason == "" {
 		return failure{}
 	}
@@ -102,7 +102,7 @@ func (r *Reconciler) requestsForUpdate(ctx context.Context, object ctrlclient.Ob
 		}
 		return nil
 	}
-	if workspace.Status.FailedUpdate == "" && failureOf(update) == (failure{}) && !isIdle(workspace) && r.idleTimeout(workspace) == 0 {
+	if workspace.Status.FailedUpdate == "" && failureOfUpdate(update) == (failure{}) && !isIdle(workspace) && r.idleTimeout(workspace) == 0 {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: key}}

@@ -102,7 +102,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil
 	}
 	decided := decide(observed)
-	if left := decided.unshown(workspace, time.Now()); left > 0 {
+	if left := decided.hiddenFor(workspace, time.Now()); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	before := workspace.DeepCopy()
@@ -118,9 +118,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{RequeueAfter: decided.after}, decided.retry
 }
 
-// unshown is for how much longer the status of a new Workspace needs not say that the agent is on its way. The runtime may have more to
+// hiddenFor is for how much longer the status of a new Workspace needs not say that the agent is on its way. The runtime may have more to
 // look at before.
-func (d decision) unshown(workspace *autov1alpha1.Workspace, now time.Time) time.Duration {
+func (d decision) hiddenFor(workspace *autov1alpha1.Workspace, now time.Time) time.Duration {
 	if d.state != stateStarting || len(workspace.Status.Conditions) > 0 {
 		return 0
 	}
@@ -149,7 +149,7 @@ func (r *Reconciler) ensureAgent(ctx context.Context, workspace *autov1alpha1.Wo
 	if o.err != nil || !o.agent.Ready {
 		return o
 	}
-	o.last, o.idleIn = failureOf(updates.last), left
+	o.last, o.idleIn = failureOfUpdate(updates.last), left
 	if o.agent.Resting && o.pulumiVersion != "" && cli.Problem(o.pulumiVersion, o.structured) == "" {
 		// Asking would start it, for nothing.
 		return o

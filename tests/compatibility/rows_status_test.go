@@ -113,7 +113,7 @@ var statusRows = []row{
 		"e2e.TestLockOfAnotherIsShownAndWaitedFor/locked", statusTyped),
 	added("lastUpdate.reason", "The kind of the failure. The operator reports it only in the message.",
 		"e2e.TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack", statusTyped),
-	added("lastUpdate.unsettled", "The next operation checks the state for pending operations, so that no resource is created twice.",
+	added("lastUpdate.pendingOperations", "The next operation checks the state for pending operations, so that no resource is created twice.",
 		"e2e.TestCreationThatWasCutOffIsNotRepeatedAlthoughAllThatToldOfItIsGone", statusTyped),
 	added("lastUpdate.resourceChanges", "The counts of resource operations.", "stack.TestResultIsRecordedOnceAndTheSameTwice",
 		statusTyped),

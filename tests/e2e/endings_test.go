@@ -92,7 +92,7 @@ func TestSuspendedStackEndsItsUpdateWhenItIsAskedTo(t *testing.T) {
 	r.Expect(r.deeds("quick")).To(Equal(created))
 	r.Expect(r.deeds("slow")).To(Equal(slices.Concat(aborted, created)))
 	r.Expect(r.LastUpdate(stack).Spec.AfterInterruption).To(HaveValue(BeTrue()), "what was cut off may have left something")
-	r.Expect(stack.Status.LastUpdate.Unsettled).To(BeFalse())
+	r.Expect(stack.Status.LastUpdate.PendingOperations).To(BeFalse())
 }
 
 func TestTimeoutEndsAnUpdateGracefullyAndIsAFailure(t *testing.T) {
@@ -121,7 +121,7 @@ func TestCreationThatWasCutOffIsNotRepeatedAlthoughAllThatToldOfItIsGone(t *test
 	r.KillPulumi()
 	stack := r.Await(notReady(pulumiv1.SuspendedReason))
 	r.Expect(stack.Status.LastUpdate.Reason).To(Equal(autov1alpha1.InterruptedReason))
-	r.Expect(stack.Status.LastUpdate.Unsettled).To(BeTrue())
+	r.Expect(stack.Status.LastUpdate.PendingOperations).To(BeTrue())
 
 	// The agent goes with all that it knew, and somebody removes the lock.
 	r.deleteWorkspace()
@@ -135,7 +135,7 @@ func TestCreationThatWasCutOffIsNotRepeatedAlthoughAllThatToldOfItIsGone(t *test
 	})
 	stack = r.Await(func(s *pulumiv1.Stack) bool { return s.Status.LastUpdate.Failures >= 2 })
 	r.Expect(stack.Status.LastUpdate.Message).To(And(ContainSubstring(r.urn("slow")), ContainSubstring("could create it twice")))
-	r.Expect(stack.Status.LastUpdate.Unsettled).To(BeTrue())
+	r.Expect(stack.Status.LastUpdate.PendingOperations).To(BeTrue())
 	r.Expect(stack.Status.LastUpdate.LastAttemptedCommit).To(Equal(artifact.Digest))
 	r.Expect(r.deeds("slow")).To(Equal(created[:1]))
 }

@@ -221,10 +221,10 @@ type StackUpdateStatus struct {
 	// +optional
 	Interruptions int64 `json:"interruptions,omitempty"`
 
-	// Unsettled says that an operation was cut off and that none has succeeded since. What it was creating may exist although the state
+	// PendingOperations says that an operation was cut off and that none has succeeded since. What it was creating may exist although the state
 	// does not say so, so the next one looks for that first.
 	// +optional
-	Unsettled bool `json:"unsettled,omitempty"`
+	PendingOperations bool `json:"pendingOperations,omitempty"`
 
 	// Conflicts counts the attempts on the same inputs, one after the other, that another process kept from starting because it
 	// holds the lock of the stack. They are not failures.

@@ -14,8 +14,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
-// killPatience is how long processes that got SIGKILL are waited for.
-const killPatience = 5 * time.Second
+// killTimeout is how long processes that got SIGKILL are waited for.
+const killTimeout = 5 * time.Second
 
 // endDescendants finds the live processes that carry the marker of a CLI process in their environment, whoever their parent
 // is, and returns how many there were. With force it kills them and waits until they are gone; otherwise it kills only plugins, which
@@ -26,7 +26,7 @@ const killPatience = 5 * time.Second
 // reapOrphans in cmd/agent.
 func endDescendants(marker string, cli int, force bool) int {
 	found := map[int]bool{}
-	deadline := time.Now().Add(killPatience)
+	deadline := time.Now().Add(killTimeout)
 	for {
 		alive := slices.DeleteFunc(marked(marker), func(pid int) bool { return pid == cli })
 		for _, pid := range alive {

@@ -20,7 +20,7 @@ type Feature struct {
 	Since semver.Version
 	// Without is what older versions mean for a user.
 	Without string
-	// command and flag are set for a flag. An operation that asks for one cannot run without it.
+	// command and flag are set for a flag. An operation that asks for one cannot run without it; only --raw is left out.
 	command, flag string
 }
 

@@ -34,7 +34,7 @@ func (o *operation) checkDrift(ctx context.Context) error {
 	case f.reason == proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND:
 		return nil
 	case f.reason == proto.FailureReason_FAILURE_REASON_UNEXPECTED_CHANGES:
-		f.message = describeDrift(sum)
+		f.message = describeUnexpectedChanges(sum)
 	default:
 		f.message = "cannot look for changes that were made outside of pulumi: " + f.message
 	}
@@ -46,8 +46,8 @@ func (o *operation) driftArguments() []string {
 	return append([]string{"refresh", "--preview-only", "--expect-no-changes"}, o.commonArguments()...)
 }
 
-// describeDrift names some of what changed, and what there is to do about it.
-func describeDrift(sum *summary) string {
+// describeUnexpectedChanges names some of what changed, and what there is to do about it.
+func describeUnexpectedChanges(sum *summary) string {
 	what := "resources"
 	if len(sum.changed) > 0 {
 		what = strings.Join(sum.changed, ", ")

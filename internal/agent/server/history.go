@@ -114,8 +114,8 @@ func (e *engine) forget(id string) error {
 	return nil
 }
 
-// brief returns what GetInfo tells of an operation: there may be dozens.
-func brief(operation *proto.Operation) *proto.Operation {
+// shortened returns what GetInfo tells of an operation: there may be dozens.
+func shortened(operation *proto.Operation) *proto.Operation {
 	return &proto.Operation{
 		Id: operation.GetId(), Kind: operation.GetKind(), State: operation.GetState(), Failure: operation.GetFailure(),
 		StartTime: operation.GetStartTime(), EndTime: operation.GetEndTime(), Message: plaintext.Cut(operation.GetMessage(), proto.MaxBriefText),
@@ -128,7 +128,7 @@ func (e *engine) list() []*proto.Operation {
 	defer e.mu.Unlock()
 	all := make([]*proto.Operation, 0, len(e.operations))
 	for _, known := range e.operations {
-		all = append(all, brief(known.snapshot()))
+		all = append(all, shortened(known.snapshot()))
 	}
 	slices.SortFunc(all, func(a, b *proto.Operation) int {
 		return a.GetStartTime().AsTime().Compare(b.GetStartTime().AsTime())

@@ -269,8 +269,8 @@ func (r *Runtime) act(ctx context.Context, t *tracker, workspace *autov1alpha1.W
 	replacing := d.action == actionAnnounce || d.action == actionReplace || d.action == actionScaleDown
 	t.announce(o.now, replacing)
 	// A place in the rollout is kept while the pod is replaced, and given to the next when it is not, or when its successor is ready.
-	waiting := o.pod != nil && o.outdated() && o.applied() && !o.mayRoll
-	if o.pod != nil && o.pod.DeletionTimestamp == nil && !replacing && !waiting && (o.outdated() || d.status.Ready) {
+	waiting := o.pod != nil && o.agentIsOutdated() && o.statefulSetIsApplied() && !o.mayRoll
+	if o.pod != nil && o.pod.DeletionTimestamp == nil && !replacing && !waiting && (o.agentIsOutdated() || d.status.Ready) {
 		r.rollout.end(keyOf(workspace))
 	}
 	log := r.options.Log.WithValues("workspace", keyOf(workspace))

@@ -94,7 +94,7 @@ func (r *Runtime) foundAgent(workspace *autov1alpha1.Workspace, o *observation) 
 	switch {
 	case o.pod == nil || !o.owned():
 		return false
-	case !o.hasInputs() || o.pod.DeletionTimestamp != nil:
+	case !o.podHasInputs() || o.pod.DeletionTimestamp != nil:
 		return r.probes.has(keyOf(workspace), o.pod)
 	}
 	// The probe goes on when the caller has changed the Workspace.

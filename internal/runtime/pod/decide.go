@@ -74,7 +74,7 @@ func decide(o *observation) decision {
 
 func decideOnPod(o *observation) decision {
 	switch {
-	case o.rejected != nil && !o.hasInputs():
+	case o.rejected != nil && !o.podHasInputs():
 		// A pod that is what the user asks for goes on although the objects were not accepted: the controller asks for something else
 		// than its predecessor.
 		return decision{status: *o.rejected}
@@ -83,14 +83,14 @@ func decideOnPod(o *observation) decision {
 	case o.pod == nil:
 		return decideWithoutPod(o)
 	case !o.owned():
-		return decision{status: explainForeign(o)}
+		return decision{status: explainUnownedPod(o)}
 	case o.pod.DeletionTimestamp != nil:
 		return decideOnEnd(o)
-	case !o.hasInputs():
+	case !o.podHasInputs():
 		return decideOnRevision(o)
 	}
 	status := explainPod(o)
-	if !o.outdated() {
+	if !o.agentIsOutdated() {
 		return decision{status: status}
 	}
 	return decideOnAgent(o, status)
@@ -132,7 +132,7 @@ func decideOnIdle(o *observation) decision {
 func decideOnRevision(o *observation) decision {
 	status := runtime.Status{Reason: autov1alpha1.RollingUpdateReason, Message: "the pod is being replaced because the workspace changed"}
 	switch {
-	case !o.applied():
+	case !o.statefulSetIsApplied():
 		// The watch on the StatefulSet follows.
 		return decision{status: status}
 	case !o.agentRuns():
@@ -145,7 +145,7 @@ func decideOnRevision(o *observation) decision {
 // time.
 func decideOnAgent(o *observation, status runtime.Status) decision {
 	switch {
-	case !o.applied():
+	case !o.statefulSetIsApplied():
 		return decision{status: status}
 	case !o.agentRuns():
 		status.RetryAfter = 0
@@ -210,7 +210,7 @@ func needsAnswer(o *observation) bool {
 	case o.pod.DeletionTimestamp != nil:
 		return !o.now.Before(o.deletedAt().Add(signalTime))
 	}
-	return o.applied() && (!o.hasInputs() || o.outdated() && o.mayRoll)
+	return o.statefulSetIsApplied() && (!o.podHasInputs() || o.agentIsOutdated() && o.mayRoll)
 }
 
 // needsEvents returns what events are needed about, empty when none are.

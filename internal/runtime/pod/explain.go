@@ -72,8 +72,8 @@ func creationProblem(message string) (reason, cause string) {
 	return autov1alpha1.PodCreationFailedReason, cause
 }
 
-// explainForeign says that a pod of that name is in the way.
-func explainForeign(o *observation) runtime.Status {
+// explainUnownedPod says that a pod of that name is in the way.
+func explainUnownedPod(o *observation) runtime.Status {
 	if o.statefulSet == nil {
 		return runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the StatefulSet is being created", RetryAfter: minInterval}
 	}

@@ -103,7 +103,7 @@ func (r *Runtime) observe(ctx context.Context, t *tracker, workspace *autov1alph
 			return err
 		}
 	}
-	o.mayRoll = o.pod != nil && o.outdated() && o.applied() && r.rollout.begin(keyOf(workspace))
+	o.mayRoll = o.pod != nil && o.agentIsOutdated() && o.statefulSetIsApplied() && r.rollout.begin(keyOf(workspace))
 	if needsAnswer(o) {
 		o.agent = r.askAgent(ctx, t, workspace, o.now)
 	}
@@ -165,8 +165,8 @@ func (r *Runtime) askAgent(ctx context.Context, t *tracker, workspace *autov1alp
 	return answer
 }
 
-// applied reports whether the StatefulSet makes pods that are up to date, as far as its controller has reported.
-func (o *observation) applied() bool {
+// statefulSetIsApplied reports whether the StatefulSet makes pods that are up to date, as far as its controller has reported.
+func (o *observation) statefulSetIsApplied() bool {
 	return o.statefulSet != nil && revisionsOf(o.statefulSet.Spec.Template.Annotations) == o.wanted &&
 		o.statefulSet.Status.ObservedGeneration >= o.statefulSet.Generation
 }
@@ -184,14 +184,14 @@ func (o *observation) ownsRunningAgent() bool {
 // agentRuns reports whether there is a process to talk to in the pod.
 func (o *observation) agentRuns() bool { return o.answered || agentRuns(o.pod) }
 
-// hasInputs reports whether the pod is what the user wants.
-func (o *observation) hasInputs() bool {
+// podHasInputs reports whether the pod is what the user wants.
+func (o *observation) podHasInputs() bool {
 	return o.pod != nil && revisionsOf(o.pod.Annotations).inputs == o.wanted.inputs
 }
 
-// outdated reports whether the pod is what the user wants and has the agent of another controller.
-func (o *observation) outdated() bool {
-	return o.hasInputs() && revisionsOf(o.pod.Annotations).agent != o.wanted.agent
+// agentIsOutdated reports whether the pod is what the user wants and has the agent of another controller.
+func (o *observation) agentIsOutdated() bool {
+	return o.podHasInputs() && revisionsOf(o.pod.Annotations).agent != o.wanted.agent
 }
 
 // containerOf returns the state of a container of the pod; nil when the kubelet has not reported it.

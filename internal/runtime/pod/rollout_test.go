@@ -60,7 +60,7 @@ func TestPodsThatDoNotBecomeReadyHoldUpTheOthersForATimeOnly(t *testing.T) {
 		for i := range maxRollingOfNamespace + 3 {
 			r.begin(types.NamespacedName{Name: fmt.Sprint(i)})
 		}
-		time.Sleep(rollingPatience - 1)
+		time.Sleep(rolloutTimeout - 1)
 		synctest.Wait()
 		g.Expect(woken.Load()).To(BeZero())
 		time.Sleep(time.Nanosecond)

@@ -102,8 +102,8 @@ const (
 	// maxRollingOfNamespace is how many pods of a namespace are replaced at the same time because the controller is another one. When their
 	// successors do not become ready the others stay as they are.
 	maxRollingOfNamespace = 5
-	// rollingPatience is how long one of them may take; after that it must not hold up the others any longer.
-	rollingPatience = 15 * time.Minute
+	// rolloutTimeout is how long one of them may take; after that it must not hold up the others any longer.
+	rolloutTimeout = 15 * time.Minute
 )
 
 // maxRolling is how many are replaced at the same time in all namespaces. No namespace takes the places of all others.
@@ -141,7 +141,7 @@ func (r *rollout) limit(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.rolling[key] == nil {
-		r.rolling[key] = time.AfterFunc(rollingPatience, func() { r.end(key) })
+		r.rolling[key] = time.AfterFunc(rolloutTimeout, func() { r.end(key) })
 	}
 }
 
