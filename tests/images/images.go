@@ -31,7 +31,7 @@ type Image struct {
 
 // Versions of what the images contain: those that tests/tools pins.
 const (
-	pulumiVersion              = "v3.250.0"
+	pulumiVersion              = "v3.274.1"
 	sourceControllerVersion    = "v1.9.3"
 	kustomizeControllerVersion = "v1.9.4"
 	// notificationControllerVersion is that of the same release of Flux.

@@ -45,6 +45,7 @@ var meanings = map[string]string{
 	"warning: …": "The controller runs Pulumi programs itself (`--workspace-runtime=process`). They have its rights.",
 	"no complete answer from the server of an artifact":        "The host in the URL of an artifact cannot be reached, or breaks off. See the problem in the line; check source-controller, DNS and NetworkPolicies.",
 	"content does not have its digest":                         "An artifact is not what its source says. It is not used, and fetched again. If this repeats, look for a proxy that changes content, and at source-controller.",
+	"a panic was caught":                                       "A defect of the controller, caused by the content of an object. A reconcile is repeated with backoff; an event of a watch is skipped. Please report the value of `stack`.",
 	"cannot fetch or check an artifact":                        "A defect of the controller, caused by the content of a source. The source counts as failed. Please report the value of `stack`.",
 	"cannot make an artifact":                                  "A defect of the controller, caused by the content of a source. The source counts as failed. Please report the value of `stack`.",
 	"cannot read the files of an artifact":                     "A defect of the controller, caused by the content of a source. The Stack reports an error. Please report the value of `stack`.",

@@ -41,7 +41,7 @@ var registry = map[string]tool{
 	"vault": {module: "vault", pkg: "github.com/hashicorp/vault", tags: "minimal"},
 	// The Automation API refuses a CLI that does not know its version.
 	"pulumi": {module: "pulumi", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
-		ldflags: "-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v3.250.0"},
+		ldflags: "-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v3.274.1"},
 	// The oldest one that tests run. Its libraries link to what Go does not export any more.
 	"pulumi-oldest": {module: "pulumi-oldest", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", file: "pulumi",
 		ldflags: "-checklinkname=0 -X github.com/pulumi/pulumi/pkg/v3/version.Version=v3.100.0"},
