@@ -188,7 +188,7 @@ func (d decision) needsContent(o *observation) bool {
 }
 
 // decideOnUpdate handles an Update that exists. A result is recorded first. An outdated Update that has not started is replaced. A
-// running one is left alone, unless its Workspace is stalled and nothing of a deleted Stack has to be destroyed.
+// running one is left alone, unless its Workspace failed and nothing of a deleted Stack has to be destroyed.
 func decideOnUpdate(o observation) decision {
 	deleting := !o.stack.DeletionTimestamp.IsZero()
 	switch {
@@ -197,7 +197,7 @@ func decideOnUpdate(o observation) decision {
 		return decision{action: actionFollow, wake: byUpdate}
 	case o.update.IsComplete():
 		return decision{action: actionRecord, wake: byNothing}
-	case deleting && nothingToDestroy(o.stack) != "" && cannotRun(o.update, o.workspace):
+	case deleting && nothingToDestroy(o.stack) != "" && isGivenUp(o):
 		// Nobody needs the result of the Update.
 		return decision{action: actionRelease, wake: byNothing, message: nothingToDestroy(o.stack)}
 	case !o.update.HasStarted() && !conditions.IsTrue(o.update, autov1alpha1.UpdateProgressing) && outdated(o):
@@ -211,10 +211,14 @@ func decideOnUpdate(o observation) decision {
 	return decision{action: actionFollow, wake: byUpdate}
 }
 
-// cannotRun reports whether nothing is to be expected of the Update any more. One that runs goes on while its agent cannot be reached, so
-// only a stalled Workspace counts.
-func cannotRun(update *autov1alpha1.Update, workspace *autov1alpha1.Workspace) bool {
-	return workspaceFailureOf(workspace).stalled || !update.HasStarted() && workspaceHasFailed(workspace)
+// isGivenUp reports whether a deleted Stack that leaves its resources need not wait for its Update. One that runs goes on while only the
+// connection to its agent is broken, so that one is waited for unless somebody asks to orphan the resources.
+func isGivenUp(o observation) bool {
+	if !workspaceHasFailed(o.workspace) {
+		return false
+	}
+	broken := conditions.GetReason(o.workspace, autov1alpha1.WorkspaceReady) == autov1alpha1.ConnectionFailedReason
+	return !broken || !o.update.HasStarted() || o.stack.Annotations[pulumiv1.OrphanAnnotation] == "true"
 }
 
 // outdated reports whether the current Update was made for other inputs than the Stack has now.

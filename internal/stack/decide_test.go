@@ -118,8 +118,8 @@ func workspaceFails(o *observation) {
 	o.workspace = workspaceThat(failing(autov1alpha1.ImagePullFailedReason, "no such image"))
 }
 
-func workspaceStalls(o *observation) {
-	o.workspace = workspaceThat(stalled(autov1alpha1.ImagePullFailedReason))
+func agentIsUnreachable(o *observation) {
+	o.workspace = workspaceThat(failing(autov1alpha1.ConnectionFailedReason, "connection refused"))
 }
 
 func resyncIsDue(o *observation) {
@@ -269,9 +269,10 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		}), action: actionFollow},
 		{name: "a waiting destroy is followed", given: destroying(), action: actionFollow},
 		{name: "a running destroy in a failed Workspace is waited for", given: with(destroying(), running, workspaceFails), action: actionFollow},
-		{name: "a running destroy in a failed Workspace is waited for when the resources may stay", given: with(destroying(), orphaned, running, workspaceFails), action: actionFollow},
-		{name: "a running destroy in a stalled Workspace is given up when the resources may stay", given: with(destroying(), orphaned, running, workspaceStalls), action: actionRelease},
-		{name: "a waiting up in a failed Workspace is given up when the resources may stay", given: with(updating(), beingDeleted, leavesResources, workspaceFails), action: actionRelease},
+		{name: "a running destroy in a failed Workspace is given up when the resources may stay", given: with(destroying(), orphaned, running, workspaceFails), action: actionRelease},
+		{name: "a running up whose agent cannot be reached is waited for", given: with(updating(), beingDeleted, leavesResources, running, agentIsUnreachable), action: actionFollow},
+		{name: "a running up whose agent cannot be reached is given up on request", given: with(updating(), beingDeleted, orphaned, running, agentIsUnreachable), action: actionRelease},
+		{name: "a waiting up whose agent cannot be reached is given up", given: with(updating(), beingDeleted, leavesResources, agentIsUnreachable), action: actionRelease},
 		{name: "an Update is followed while the source is away", given: with(updating(), noSource(&source.Problem{Reason: "x"})), action: actionFollow},
 
 		{name: "a deleted Stack is destroyed", given: deleting(), action: actionUpdate, fresh: true},

@@ -111,7 +111,11 @@ func (r *Reconciler) showWorkspaceFailure(stack *pulumiv1.Stack, failure workspa
 	known := conditions.GetReason(stack, meta.ReadyCondition) == failure.reason &&
 		strings.HasPrefix(conditions.GetMessage(stack, meta.ReadyCondition), failure.prefix)
 	message := failure.prefix + failure.detail
-	if !stack.DeletionTimestamp.IsZero() {
+	switch {
+	case stack.DeletionTimestamp.IsZero():
+	case nothingToDestroy(stack) != "":
+		message += "; the stack is deleted when the update has ended; " + orphanHint
+	default:
 		message += "; the resources are destroyed once the workspace is ready; " + orphanHint
 	}
 	if failure.stalled {
