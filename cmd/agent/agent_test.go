@@ -83,7 +83,7 @@ func TestAnAgentThatWasKilledSaysThatTheOperationWasInterrupted(t *testing.T) {
 	next := b.start()
 	b.Expect(next.GetOperation(t.Context(), "a")).To(And(
 		HaveField("State", proto.OperationState_OPERATION_STATE_INTERRUPTED),
-		HaveField("Message", "the agent ended while pulumi ran; the outcome is not known")))
+		HaveField("Message", "the agent ended while pulumi ran, perhaps for lack of memory; the outcome is not known")))
 	again, err := next.StartOperation(t.Context(), b.update("a", digest))
 	b.Expect(err).NotTo(HaveOccurred())
 	b.Expect(again.GetState()).To(Equal(proto.OperationState_OPERATION_STATE_INTERRUPTED))

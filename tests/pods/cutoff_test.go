@@ -213,7 +213,7 @@ func TestUpdateThatIsCutOffIsTakenUp(t *testing.T) {
 		},
 		"agent-killed": {
 			before: "seconds: 0", during: deaf, cutOff: (*sleepingApp).killAgent,
-			says: Equal("the agent ended while pulumi ran; the outcome is not known"), journal: twice, samePod: true,
+			says: Equal("the agent ended while pulumi ran, perhaps for lack of memory; the outcome is not known"), journal: twice, samePod: true,
 		},
 		"set-deleted": {
 			during: "seconds: 10", cutOff: (*sleepingApp).deleteSet, says: ContainSubstring("pulumi stopped gracefully"), journal: graceful,

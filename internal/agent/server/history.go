@@ -55,7 +55,7 @@ func interruption(state proto.OperationState) string {
 	case proto.OperationState_OPERATION_STATE_SUCCEEDED:
 		return "the operation succeeded, but its result was lost"
 	}
-	return "the agent ended while pulumi ran; the outcome is not known"
+	return "the agent ended while pulumi ran, perhaps for lack of memory; the outcome is not known"
 }
 
 // find returns the operation; the error is NOT_FOUND.

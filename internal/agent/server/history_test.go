@@ -44,7 +44,7 @@ func TestANewAgentKnowsWhatAnEarlierOneLeft(t *testing.T) {
 		{"failed", in("FAILED"), failed, ""},
 		{"queued", in("QUEUED"), isInterrupted, "the agent ended before pulumi ran; no resource was changed"},
 		{"preparing", in("PREPARING"), isInterrupted, "the agent ended before pulumi ran; no resource was changed"},
-		{"running", in("RUNNING"), isInterrupted, "the agent ended while pulumi ran; the outcome is not known"},
+		{"running", in("RUNNING"), isInterrupted, "the agent ended while pulumi ran, perhaps for lack of memory; the outcome is not known"},
 		{"half", good[:30], isInterrupted, unreadable},
 		{"garbage", "\x00\xff", isInterrupted, unreadable},
 		{"empty", "", isInterrupted, unreadable},
