@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -111,6 +112,35 @@ func TestProgramStackOfTheFormerControllerIsNotUpdatedForThat(t *testing.T) {
 	adoptOperatorStatus(o)
 	g.Expect(decide(*o).action).To(Equal(actionReady))
 	g.Expect(o.stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal("sha256:a"))
+}
+
+// statusOf1x is what the Pulumi Kubernetes Operator wrote before 2.0: nothing says which generation, and what kind of operation, it was.
+const statusOf1x = `{
+	"observedGeneration": 1,
+	"conditions": [{"type": "Ready", "status": "True", "reason": "ProcessingCompleted", "message": "the stack has been processed and is up to date",
+		"lastTransitionTime": "2023-03-01T10:00:00Z"}],
+	"lastUpdate": {"state": "succeeded", "lastAttemptedCommit": "1", "lastSuccessfulCommit": "1", "lastResyncTime": "2023-03-01T10:00:00Z",
+		"permalink": "https://app.pulumi.com/acme/app/dev/updates/7"},
+	"outputs": {"address": "10.0.0.1", "token": "[secret]"}
+}`
+
+func TestStackOfVersion1OfTheFormerControllerIsUpdatedOnceAndDestroyed(t *testing.T) {
+	g := NewWithT(t)
+	o := following("1")
+	o.artifact, o.sourceProblem = commit("1"), nil
+	o.stack.Status = pulumiv1.StackStatus{}
+	g.Expect(json.Unmarshal([]byte(statusOf1x), &o.stack.Status)).To(Succeed())
+	adoptOperatorStatus(o)
+	d := decide(*o)
+	g.Expect(d.action).To(Equal(actionUpdate))
+	g.Expect(d.kind).To(Equal(autov1alpha1.UpdateTypeUp))
+	g.Expect(o.stack.Status.Deployed).To(BeTrue())
+	g.Expect(o.stack.Status.Outputs).To(HaveLen(2), "they stay until the update has others")
+
+	toDestroy(o)
+	d = decide(*o)
+	g.Expect(d.action).To(Equal(actionUpdate))
+	g.Expect(d.kind).To(Equal(autov1alpha1.UpdateTypeDestroy))
 }
 
 func TestStackOfTheFormerControllerFollowsItsSource(t *testing.T) {

@@ -227,7 +227,7 @@ func since(start, end time.Time) string {
 // signs are those of the kinds of resource changes, in the order in which they are shown.
 func signs() [][2]string {
 	return [][2]string{
-		{"create", "+"}, {"import", "="}, {"update", "~"}, {"replace", "±"}, {"delete", "-"}, {"read", ">"}, {"refresh", "↻"}, {"discard", "<"},
+		{"create", "+"}, {"import", "="}, {"update", "~"}, {"replace", "+-"}, {"delete", "-"}, {"read", ">"}, {"refresh", "↻"}, {"discard", "<"},
 	}
 }
 
