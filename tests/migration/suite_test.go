@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/programs"
 	"github.com/stack-controller/stack-controller/tests/stage"
 	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
@@ -73,8 +74,10 @@ func run(m *testing.M) (code int) {
 }
 
 // setUp gives the controller's account the right to its lease, which the stage leaves out.
-func setUp(ctx context.Context) error {
-	controllerBinary = filepath.Join(tools.RepositoryRoot(), "bin", "stack-controller")
+func setUp(ctx context.Context) (err error) {
+	if controllerBinary, err = programs.Path(ctx, programs.Controller, nil); err != nil {
+		return err
+	}
 	role, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "config", "rbac", "leader_election_role.yaml"))
 	if err != nil {
 		return err
