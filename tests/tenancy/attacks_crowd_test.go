@@ -103,6 +103,16 @@ var crowdAttacks = []attack{
 		},
 	},
 	{
+		name: "git-packs-without-an-end", promise: "sizes", in: agentsName,
+		does: "follows ten git repositories that answer with an endless packfile of files, which unpacks to a thousand times its size",
+		sees: "`ArtifactTooLarge`. The controller limits the size of the packfile, and that of its content.",
+		run: func(a *attacker) {
+			a.Expect(a.means.GitPacks(a.ctx, a.name, 10)).To(Succeed())
+			a.expectAny(10, refusal{reasons: []string{pulumiv1.ArtifactTooLargeReason}})
+			a.expectRequested("/packs/" + a.name)
+		},
+	},
+	{
 		name: "artifact-tarpits", promise: "fairness", in: crowdName,
 		does: "publishes ten ExternalArtifacts on a web server that sends one byte per second",
 		sees: "`ArtifactFetchFailed`: the download is stopped because it is too slow. Other tenants have their own share of workers.",

@@ -4,10 +4,12 @@ package main
 
 import (
 	"bytes"
+	"compress/zlib"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -115,6 +117,7 @@ const canary = "page-canary-55e1"
 //	/tarpit/…          sends a byte per second
 //	/page/…            answers 500 with a page
 //	/references/…      advertises references without an end
+//	/packs/…           answers a request for a commit with files without an end, a thousandth of their size
 func serveWeb(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return errors.New("usage: fakeagent web ADDRESS")
@@ -128,6 +131,7 @@ func serveWeb(ctx context.Context, args []string) error {
 		http.Error(w, canary+strings.Repeat(" page", 1<<16), http.StatusInternalServerError)
 	})
 	mux.HandleFunc("/references/", references)
+	mux.HandleFunc("/packs/", packs)
 	server := &http.Server{Addr: args[0], Handler: recorded(mux), ReadHeaderTimeout: callTime}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	fmt.Println("SERVING web")
@@ -189,6 +193,36 @@ func references(w http.ResponseWriter, r *http.Request) {
 		}
 		if _, err := w.Write(block.Bytes()); err != nil {
 			return
+		}
+	}
+}
+
+// packs has a branch, and sends a packfile with as many blobs of 1 MiB as the client takes. A blob of zeros is a kilobyte in the packfile.
+func packs(w http.ResponseWriter, r *http.Request) {
+	line := func(text string) { fmt.Fprintf(w, "%04x%s", len(text)+4, text) }
+	if r.Method == http.MethodGet {
+		w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+		line("# service=git-upload-pack\n")
+		_, _ = io.WriteString(w, "0000")
+		line(strings.Repeat("a", 40) + " refs/heads/main\x00shallow side-band-64k ofs-delta\n")
+		_, _ = io.WriteString(w, "0000")
+		return
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+	_, _ = io.WriteString(w, "0000") // no shallow commits
+	line("NAK\n")
+	const blobSize = 1 << 20
+	// The type blob in three bits, and the size: four bits first, then seven at a time.
+	blob := bytes.NewBuffer([]byte{3<<4 | 0x80, 0x80, 0x80, blobSize >> 18})
+	zip := zlib.NewWriter(blob)
+	_, _ = zip.Write(make([]byte, blobSize))
+	_ = zip.Close()
+	line("\x01PACK\x00\x00\x00\x02\xff\xff\xff\xff")
+	block := strings.Repeat(blob.String(), 50)
+	for r.Context().Err() == nil {
+		for begin := 0; begin < len(block); begin += 60_000 {
+			line("\x01" + block[begin:min(begin+60_000, len(block))])
 		}
 	}
 }

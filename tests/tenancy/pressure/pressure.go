@@ -88,6 +88,14 @@ func (t *Tenant) GitReferences(ctx context.Context, name string, count int) erro
 	})
 }
 
+// GitPacks creates Stacks that follow repositories which send packfiles without an end, that are a thousand times as large when unpacked.
+func (t *Tenant) GitPacks(ctx context.Context, name string, count int) error {
+	return t.each(ctx, name, count, func(stack *pulumiv1.Stack, i int) error {
+		stack.Spec.ProjectRepo, stack.Spec.Branch = fmt.Sprintf("http://%s/packs/%s-%d.git", t.Web, name, i), "main"
+		return nil
+	})
+}
+
 // ArtifactTarpits publishes ExternalArtifacts on a server which sends a byte per second, and creates Stacks of them.
 func (t *Tenant) ArtifactTarpits(ctx context.Context, name string, count int) error {
 	return t.each(ctx, name, count, func(stack *pulumiv1.Stack, i int) error {
@@ -305,12 +313,15 @@ func (t *Tenant) All(ctx context.Context, stacks int, begun func(), others ...*T
 	return group.Wait()
 }
 
-// Hang creates Stacks whose servers send a byte per second, or references without an end.
+// Hang creates Stacks whose servers send a byte per second, or references or packfiles without an end.
 func (t *Tenant) Hang(ctx context.Context) error {
 	if err := t.GitTarpits(ctx, "git-tarpit", 3*some); err != nil {
 		return err
 	}
 	if err := t.GitReferences(ctx, "git-references", some); err != nil {
+		return err
+	}
+	if err := t.GitPacks(ctx, "git-packs", some); err != nil {
 		return err
 	}
 	return t.ArtifactTarpits(ctx, "artifact-tarpit", some)
