@@ -341,6 +341,12 @@ func TestTutorialWorksAsItIsWritten(t *testing.T) {
 	outputs := 0
 	for _, block := range tutorialBlock.FindAllStringSubmatch(commands, -1) {
 		printed, err := shell(t.Context(), filepath.Dir(plugin), block[1])
+		if err != nil {
+			// Of an event that did not arrive, they say how far it came.
+			logs, _ := shell(t.Context(), filepath.Dir(plugin), "kubectl logs deployment/notification-controller --namespace flux-system --tail=50\n"+
+				"kubectl get events --namespace "+tutorialNamespace)
+			t.Log(logs)
+		}
 		g.Expect(err).NotTo(HaveOccurred(), "%s\n%s", block[1], printed)
 		if block[2] != "" {
 			outputs++
