@@ -59,7 +59,8 @@ var crowdAttacks = []attack{
 			requested, err := strconv.Atoi(stack.Annotations[meta.ReconcileRequestAnnotation])
 			a.Expect(err).NotTo(HaveOccurred())
 			a.Expect(requested).To(BeNumerically(">", mostWakes), "too few to be limited")
-			a.Expect(handled()).To(And(BeNumerically(">", 1), BeNumerically("<=", mostWakes)), "of %d requests", requested)
+			// The other Stacks of its namespace have their turns in between: there may be a thousand.
+			a.Expect(handled()).To(And(BeNumerically(">=", 1), BeNumerically("<=", mostWakes)), "of %d requests", requested)
 			a.saw("lastHandledReconcileAt")
 		},
 	},
