@@ -152,7 +152,11 @@ func (a *agent) GetInfo(context.Context, *proto.GetInfoRequest) (*proto.Info, er
 		info.Operations = append(info.Operations, a.answer(operation))
 	}
 	if a.mode == modeLie {
-		info.AgentVersion, info.SourceDigest = strings.Repeat("v", 1<<16), "sha256:"+strings.Repeat("\u202e", 1<<12)
+		info.AgentVersion = strings.Repeat("v", 1<<16)
+		if a.calls["GetInfo"]%2 == 1 {
+			// Whoever never has the source is never told to start.
+			info.SourceDigest = "sha256:" + strings.Repeat("\u202e", 1<<12)
+		}
 		info.Operations = append(info.Operations, a.lie(""), a.lie("../../x"))
 	}
 	return info, nil
