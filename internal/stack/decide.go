@@ -2,6 +2,7 @@ package stack
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -211,15 +212,18 @@ func decideOnUpdate(o observation) decision {
 	return decision{action: actionFollow, wake: byUpdate}
 }
 
-// isGivenUp reports whether a deleted Stack that leaves its resources need not wait for its Update. One that runs goes on while only the
-// connection to its agent is broken, so that one is waited for unless somebody asks to orphan the resources.
+// isGivenUp reports whether a deleted Stack that leaves its resources need not wait for its Update. One that runs goes on while merely the
+// controller cannot talk to its agent, so that one is waited for unless somebody asks to orphan the resources.
 func isGivenUp(o observation) bool {
 	if !workspaceHasFailed(o.workspace) {
 		return false
 	}
-	broken := conditions.GetReason(o.workspace, autov1alpha1.WorkspaceReady) == autov1alpha1.ConnectionFailedReason
-	return !broken || !o.update.HasStarted() || o.stack.Annotations[pulumiv1.OrphanAnnotation] == "true"
+	silent := slices.Contains(silentReasons, conditions.GetReason(o.workspace, autov1alpha1.WorkspaceReady))
+	return !silent || !o.update.HasStarted() || o.stack.Annotations[pulumiv1.OrphanAnnotation] == "true"
 }
+
+// silentReasons are those of a Workspace whose agent may run an operation and does not answer, or not to this controller.
+var silentReasons = []string{autov1alpha1.ConnectionFailedReason, autov1alpha1.UnauthenticatedReason, autov1alpha1.PermissionDeniedReason}
 
 // outdated reports whether the current Update was made for other inputs than the Stack has now.
 func outdated(o observation) bool {

@@ -271,6 +271,9 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		{name: "a running destroy in a failed Workspace is waited for", given: with(destroying(), running, workspaceFails), action: actionFollow},
 		{name: "a running destroy in a failed Workspace is given up when the resources may stay", given: with(destroying(), orphaned, running, workspaceFails), action: actionRelease},
 		{name: "a running up whose agent cannot be reached is waited for", given: with(updating(), beingDeleted, leavesResources, running, agentIsUnreachable), action: actionFollow},
+		{name: "a running up whose agent refuses the controller is waited for", given: with(updating(), beingDeleted, leavesResources, running, func(o *observation) {
+			o.workspace = workspaceThat(failing(autov1alpha1.UnauthenticatedReason, "the token is refused"))
+		}), action: actionFollow},
 		{name: "a running up whose agent cannot be reached is given up on request", given: with(updating(), beingDeleted, orphaned, running, agentIsUnreachable), action: actionRelease},
 		{name: "a waiting up whose agent cannot be reached is given up", given: with(updating(), beingDeleted, leavesResources, agentIsUnreachable), action: actionRelease},
 		{name: "an Update is followed while the source is away", given: with(updating(), noSource(&source.Problem{Reason: "x"})), action: actionFollow},
