@@ -1,6 +1,7 @@
 package fairqueue
 
 import (
+	"crypto/rand"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -89,8 +90,9 @@ func TestStormOfWakesBecomesBoundedReconcilesAndTheLastIsNotLost(t *testing.T) {
 
 func TestQueueHasTheMetricsOfOthers(t *testing.T) {
 	g := NewWithT(t)
+	name := rand.Text() // metrics last as long as the process
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute)
-	q := ControllerOptions(4, controller.Options{}).NewQueue("fair", limiter)
+	q := ControllerOptions(4, controller.Options{}).NewQueue(name, limiter)
 	defer q.ShutDown()
 	q.Add(requestOf("team", "app"))
 	q.AddRateLimited(requestOf("team", "app"))
@@ -100,7 +102,7 @@ func TestQueueHasTheMetricsOfOthers(t *testing.T) {
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
 			for _, label := range metric.GetLabel() {
-				if label.GetName() == "controller" && label.GetValue() == "fair" {
+				if label.GetName() == "controller" && label.GetValue() == name {
 					values[family.GetName()] = metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
 				}
 			}

@@ -24,6 +24,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -39,7 +40,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(controlplane.RunTests(m, controlplane.Options{CRDs: []string{controlplane.ProductCRDs()}}, setup))
+	os.Exit(suite.EachPass(func() int {
+		return controlplane.RunTests(m, controlplane.Options{CRDs: []string{controlplane.ProductCRDs()}}, setup)
+	}))
 }
 
 // setup applies the policies and roles as they are shipped. alice approves in the namespace "bank", dan in "shop"; tenant edits Stacks in "bank",

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 var (
@@ -20,7 +21,7 @@ var (
 
 func TestMain(m *testing.M) {
 	// The definitions are installed by the tests' own setup, in the way that a user does it.
-	os.Exit(controlplane.RunTests(m, controlplane.Options{CRDs: []string{}}, setup))
+	os.Exit(suite.EachPass(func() int { return controlplane.RunTests(m, controlplane.Options{CRDs: []string{}}, setup) }))
 }
 
 // setup installs the product's definitions with client-side kubectl apply, and those of Flux's sources.

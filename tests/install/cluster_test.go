@@ -25,7 +25,10 @@ type realCluster struct {
 	dir       string
 }
 
-var startRealCluster = sync.OnceValues(func() (*realCluster, error) {
+// startRealCluster starts the cluster when the first test of a pass needs it.
+var startRealCluster func() (*realCluster, error)
+
+func newRealCluster() (*realCluster, error) {
 	ctx := context.Background()
 	c := &realCluster{}
 	progress := func(line string) { _, _ = os.Stderr.WriteString(line + "\n") }
@@ -63,7 +66,7 @@ var startRealCluster = sync.OnceValues(func() (*realCluster, error) {
 		return c, err
 	}
 	return c, c.git.Publish(listener)
-})
+}
 
 var realClusterWanted bool
 

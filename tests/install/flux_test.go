@@ -19,10 +19,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/stack-controller/stack-controller/tests/controlplane"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// startFlux starts an API server with Flux's definitions, when the first test needs it.
-var startFlux = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
+// startFlux starts an API server with Flux's definitions, when the first test of a pass needs it.
+var startFlux func() (*controlplane.ControlPlane, error)
+
+func newFlux() (*controlplane.ControlPlane, error) {
 	ctx := context.Background()
 	definitions := []string{controlplane.ProductCRDs()}
 	for _, controller := range []string{"source-controller", "kustomize-controller", "notification-controller"} {
@@ -33,7 +36,7 @@ var startFlux = sync.OnceValues(func() (*controlplane.ControlPlane, error) {
 		definitions = append(definitions, dir)
 	}
 	return controlplane.Start(ctx, controlplane.Options{Log: os.Stderr, CRDs: definitions})
-})
+}
 
 var fluxWanted atomic.Bool
 
@@ -45,7 +48,14 @@ func TestMain(m *testing.M) {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n")
 		os.Exit(1)
 	}
-	code := m.Run()
+	os.Exit(suite.EachPass(func() int { return pass(m) }))
+}
+
+func pass(m *testing.M) (code int) {
+	startFlux, startRealCluster = sync.OnceValues(newFlux), sync.OnceValues(newRealCluster)
+	fluxWanted.Store(false)
+	realClusterWanted = false
+	code = m.Run()
 	if fluxWanted.Load() {
 		if cp, err := startFlux(); err == nil && cp.Stop() != nil {
 			code = 1
@@ -55,7 +65,7 @@ func TestMain(m *testing.M) {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n")
 		code = 1
 	}
-	os.Exit(code)
+	return code
 }
 
 // flux returns the API server with the namespace flux-system.

@@ -184,7 +184,7 @@ func (s *Stage) Stop() error {
 
 func (s *Stage) progress(line string) { _, _ = fmt.Fprintln(s.options.Log, line) }
 
-// RunTests is the body of a package's TestMain, as cluster.RunTests is.
+// RunTests is the body of a package's TestMain, as cluster.RunTests is. Each pass of the tests has a stage of its own.
 func RunTests(m interface{ Run() int }, options Options, setup func(*Stage)) (code int) {
 	if err := cluster.Missing(); err != nil {
 		return cluster.SkipAll(err)
@@ -192,6 +192,10 @@ func RunTests(m interface{ Run() int }, options Options, setup func(*Stage)) (co
 	if options.Log == nil {
 		options.Log = os.Stderr
 	}
+	return suite.EachPass(func() int { return pass(m, options, setup) })
+}
+
+func pass(m interface{ Run() int }, options Options, setup func(*Stage)) (code int) {
 	s, err := Start(context.Background(), options)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -56,4 +57,24 @@ const Problem = "not excused: "
 func Failed(err error) (code int) {
 	fmt.Println(Problem + strings.ReplaceAll(err.Error(), "\n", " "))
 	return 1
+}
+
+// EachPass calls run as often as -count says. run starts the servers of a package, runs its tests once and stops the servers: what one
+// pass creates on them, such as a namespace, would be in the way of the next.
+func EachPass(run func() (code int)) (code int) {
+	if !flag.Parsed() {
+		flag.Parse()
+	}
+	count := flag.Lookup("test.count")
+	passes, err := strconv.Atoi(count.Value.String())
+	if err == nil {
+		err = count.Value.Set("1")
+	}
+	if err != nil {
+		return Failed(err)
+	}
+	for range passes {
+		code = max(code, run())
+	}
+	return code
 }

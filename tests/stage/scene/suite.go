@@ -36,8 +36,12 @@ type Suite struct {
 	Leaks func(context.Context, *stage.Stage) ([]string, error)
 }
 
-// Run starts the stage, runs the tests and stops the stage. It returns the exit code of the process.
+// Run starts the stage, runs the tests and stops the stage, for each pass of the tests. It returns the exit code of the process.
 func (s *Suite) Run(m *testing.M) (code int) {
+	return suite.EachPass(func() int { return s.pass(m) })
+}
+
+func (s *Suite) pass(m *testing.M) (code int) {
 	ctrl.SetLogger(logr.Discard())
 	log.SetOutput(io.Discard) // the git server tells every request
 	flag.Parse()
