@@ -38,7 +38,7 @@ var (
 	pulumi    *gate
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) { os.Exit(suite.EachPass(func() int { return run(m) })) }
 
 func run(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "e2e-")

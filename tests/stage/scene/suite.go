@@ -44,7 +44,6 @@ func (s *Suite) Run(m *testing.M) (code int) {
 func (s *Suite) pass(m *testing.M) (code int) {
 	ctrl.SetLogger(logr.Discard())
 	log.SetOutput(io.Discard) // the git server tells every request
-	flag.Parse()
 	if err := flag.Set("test.parallel", strconv.Itoa(cmp.Or(s.AtOnce, 2)*runtime.NumCPU())); err != nil {
 		return suite.Failed(err)
 	}
