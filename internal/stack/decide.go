@@ -212,8 +212,8 @@ func decideOnUpdate(o observation) decision {
 	return decision{action: actionFollow, wake: byUpdate}
 }
 
-// isGivenUp reports whether a deleted Stack that leaves its resources need not wait for its Update. One that runs goes on while merely the
-// controller cannot talk to its agent, so that one is waited for unless somebody asks to orphan the resources.
+// isGivenUp reports whether a deleted Stack that leaves its resources need not wait for its Update. An Update that has started may still run
+// although the controller cannot talk to its agent, so it is waited for unless somebody asks to orphan the resources.
 func isGivenUp(o observation) bool {
 	if !workspaceHasFailed(o.workspace) {
 		return false
@@ -222,7 +222,7 @@ func isGivenUp(o observation) bool {
 	return !silent || !o.update.HasStarted() || o.stack.Annotations[pulumiv1.OrphanAnnotation] == "true"
 }
 
-// silentReasons are those of a Workspace whose agent may run an operation and does not answer, or not to this controller.
+// silentReasons are the reasons of a Workspace whose agent may be running an operation although it does not answer this controller.
 var silentReasons = []string{autov1alpha1.ConnectionFailedReason, autov1alpha1.UnauthenticatedReason, autov1alpha1.PermissionDeniedReason}
 
 // outdated reports whether the current Update was made for other inputs than the Stack has now.

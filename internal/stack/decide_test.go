@@ -274,6 +274,9 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		{name: "a running up whose agent refuses the controller is waited for", given: with(updating(), beingDeleted, leavesResources, running, func(o *observation) {
 			o.workspace = workspaceThat(failing(autov1alpha1.UnauthenticatedReason, "the token is refused"))
 		}), action: actionFollow},
+		{name: "a running up whose agent may not be called is waited for", given: with(updating(), beingDeleted, leavesResources, running, func(o *observation) {
+			o.workspace = workspaceThat(failing(autov1alpha1.PermissionDeniedReason, "the controller may not call the agent"))
+		}), action: actionFollow},
 		{name: "a running up whose agent cannot be reached is given up on request", given: with(updating(), beingDeleted, orphaned, running, agentIsUnreachable), action: actionRelease},
 		{name: "a waiting up whose agent cannot be reached is given up", given: with(updating(), beingDeleted, leavesResources, agentIsUnreachable), action: actionRelease},
 		{name: "an Update is followed while the source is away", given: with(updating(), noSource(&source.Problem{Reason: "x"})), action: actionFollow},

@@ -154,7 +154,7 @@ func (a *agent) GetInfo(context.Context, *proto.GetInfoRequest) (*proto.Info, er
 	if a.mode == modeLie {
 		info.AgentVersion = strings.Repeat("v", 1<<16)
 		if a.calls["GetInfo"]%2 == 1 {
-			// Whoever never has the source is never told to start.
+			// An agent that never has the source is never told to start an operation.
 			info.SourceDigest = "sha256:" + strings.Repeat("\u202e", 1<<12)
 		}
 		info.Operations = append(info.Operations, a.lie(""), a.lie("../../x"))
