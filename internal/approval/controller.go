@@ -121,7 +121,7 @@ func (r *Reconciler) say(ctx context.Context, o *observation, said verdict) erro
 			APIVersion: autov1alpha1.GroupVersion.String(), Kind: autov1alpha1.UpdateKind, Name: o.update.Name, UID: o.update.UID,
 		}}
 		if err := patch.Object(ctx, r.Client, before, approval); err != nil {
-			return fmt.Errorf("make the approval go with its plan: %w", client.IgnoreNotFound(err))
+			return described(err, "make the approval go with its plan")
 		}
 		before = approval.DeepCopy()
 	}

@@ -26,8 +26,8 @@ type background[K comparable, W any] struct {
 	mu sync.Mutex
 	// pending has the work that is queued or done now.
 	pending map[K]pendingWork[W]
-	// failures has the errors that no request has returned yet.
-	failures map[failureKey[K]]failure
+	// failures has the errors that no request has returned yet: for each waiter the last one, however often it asks for something else.
+	failures map[types.NamespacedName]failure[K]
 }
 
 // pendingWork is work, and who wants to hear of its end.
@@ -36,12 +36,8 @@ type pendingWork[W any] struct {
 	waiters map[types.NamespacedName]struct{}
 }
 
-type failureKey[K comparable] struct {
-	key    K
-	waiter types.NamespacedName
-}
-
-type failure struct {
+type failure[K comparable] struct {
+	key K
 	err error
 	at  time.Time
 }
@@ -52,7 +48,7 @@ func newBackground[K comparable, W any](perNamespace int, namespaceOf func(K) st
 		queue:    fairqueue.New("", fairqueue.Slots(perNamespace), namespaceOf),
 		notices:  notify.New(),
 		pending:  map[K]pendingWork[W]{},
-		failures: map[failureKey[K]]failure{},
+		failures: map[types.NamespacedName]failure[K]{},
 	}
 }
 
@@ -65,10 +61,10 @@ func (b *background[K, W]) Events() <-chan event.GenericEvent { return b.notices
 func (b *background[K, W]) request(key K, work W, waiter types.NamespacedName) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	failed, hasFailed := b.failures[failureKey[K]{key, waiter}]
-	delete(b.failures, failureKey[K]{key, waiter})
+	failed, hasFailed := b.failures[waiter]
+	delete(b.failures, waiter)
 	if _, isPending := b.pending[key]; !isPending {
-		if hasFailed {
+		if hasFailed && failed.key == key {
 			return failed.err
 		}
 		b.pending[key] = pendingWork[W]{work, map[types.NamespacedName]struct{}{}}
@@ -78,11 +74,11 @@ func (b *background[K, W]) request(key K, work W, waiter types.NamespacedName) e
 	return nil
 }
 
-// forget drops an error that is of no interest any more.
-func (b *background[K, W]) forget(key K, waiter types.NamespacedName) {
+// forget drops the waiter's error, which is of no interest any more.
+func (b *background[K, W]) forget(waiter types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.failures, failureKey[K]{key, waiter})
+	delete(b.failures, waiter)
 }
 
 // run does what is requested until ctx ends, which also ends what is done then.
@@ -114,10 +110,10 @@ func (b *background[K, W]) finish(key K, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	maps.DeleteFunc(b.failures, func(_ failureKey[K], failed failure) bool { return now.Sub(failed.at) > reportPeriod })
+	maps.DeleteFunc(b.failures, func(_ types.NamespacedName, failed failure[K]) bool { return now.Sub(failed.at) > reportPeriod })
 	for waiter := range b.pending[key].waiters {
 		if err != nil {
-			b.failures[failureKey[K]{key, waiter}] = failure{err, now}
+			b.failures[waiter] = failure[K]{key, err, now}
 		}
 		b.notices.Add(waiter)
 	}

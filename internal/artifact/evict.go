@@ -38,6 +38,19 @@ func (s *Store) count(e *entry, namespace string) {
 	taken.cost += s.cost(e)
 }
 
+// countOwner adds the file of an owner to what its namespace takes, and the entry unless it is counted already. Callers hold the lock.
+func (s *Store) countOwner(e *entry, namespace string) {
+	s.count(e, namespace)
+	s.shares[namespace].cost += ownerSize
+	s.size += ownerSize
+}
+
+// discountOwner is the reverse of countOwner for the file. Callers hold the lock.
+func (s *Store) discountOwner(namespace string) {
+	s.shares[namespace].cost -= ownerSize
+	s.size -= ownerSize
+}
+
 // discount is the reverse of count. Callers hold the lock.
 func (s *Store) discount(e *entry, namespace string) {
 	taken := s.shares[namespace]

@@ -53,12 +53,11 @@ func (f *Fetcher) Request(ref Reference, waiter types.NamespacedName) (stored st
 	if err != nil {
 		return "", err
 	}
-	key := requestKey{waiter.Namespace, from.key, from.digest}
 	if stored := f.store.Stored(ref); stored != "" {
-		f.downloads.forget(key, waiter)
+		f.downloads.forget(waiter)
 		return stored, nil
 	}
-	return "", f.downloads.request(key, ref, waiter)
+	return "", f.downloads.request(requestKey{waiter.Namespace, from.key, from.digest}, ref, waiter)
 }
 
 // Start downloads what is requested until ctx ends, which also cancels what is running then.

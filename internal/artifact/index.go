@@ -23,6 +23,8 @@ const (
 	ownerPrefix = "for-"
 	// maxOwners is how many owners of one entry are remembered. One that is forgotten has it fetched again.
 	maxOwners = 4096
+	// ownerSize is what the file of an owner takes of the disk, in bytes.
+	ownerSize = 4 << 10
 )
 
 // openDirectory prepares the directory, removes what was not accepted when an earlier process ended, and takes in what
@@ -97,7 +99,7 @@ func (s *Store) insert(e *entry) {
 	s.size += e.size
 	e.shared = map[string]*list.Element{}
 	for _, namespace := range e.owners {
-		s.count(e, namespace)
+		s.countOwner(e, namespace)
 	}
 }
 
@@ -106,6 +108,9 @@ func (s *Store) drop(e *entry) {
 	s.recent.Remove(e.element)
 	delete(s.entries, e.digest)
 	s.size -= e.size
+	for _, namespace := range e.owners {
+		s.discountOwner(namespace)
+	}
 	for namespace := range e.shared {
 		s.discount(e, namespace)
 	}
@@ -159,7 +164,7 @@ func (s *Store) addOwner(e *entry, by owner, namespace string) error {
 		return err
 	}
 	e.owners[by] = namespace
-	s.count(e, namespace)
+	s.countOwner(e, namespace)
 	return nil
 }
 
@@ -170,6 +175,7 @@ func (s *Store) removeOwner(e *entry, by owner) error {
 	}
 	namespace := e.owners[by]
 	delete(e.owners, by)
+	s.discountOwner(namespace)
 	if !slices.Contains(slices.Collect(maps.Values(e.owners)), namespace) {
 		s.discount(e, namespace)
 	}

@@ -105,9 +105,15 @@ func (s *Store) locate(ref Reference) (location, error) {
 	return l, nil
 }
 
+// maxURL bounds a URL in bytes: those that are being fetched, or could not be, are remembered.
+const maxURL = 4 << 10
+
 // parseURL returns the URL and how it may be shown. Its errors do not quote the URL.
 func parseURL(raw string) (checked, shown string, err error) {
 	const unknown = "with an invalid URL"
+	if len(raw) > maxURL {
+		return "", unknown, fmt.Errorf("the URL has more than %d bytes", maxURL)
+	}
 	parsed, err := url.Parse(raw)
 	if err != nil {
 		return "", unknown, errors.New("the URL cannot be parsed")

@@ -29,9 +29,9 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/throughput"
 )
 
@@ -75,7 +75,7 @@ type Client struct {
 	apps      *appTokens
 	memory    *memory
 	// searches bounds the downloads of histories at the same time.
-	searches *semaphore.Weighted
+	searches *fairqueue.Pool
 	// window and preparation are throughput.Window and preparationTime outside of tests.
 	window, preparation time.Duration
 }
@@ -87,7 +87,7 @@ func NewClient(options Options) *Client {
 	options.Limits = options.Limits.WithDefaults()
 	proxies := httpproxy.FromEnvironment()
 	return &Client{options: options, transport: newTransport(options.AllowLocalAddresses, proxies), proxies: proxies, apps: newAppTokens(),
-		memory: newMemory(options.Limits), searches: semaphore.NewWeighted(concurrentSearches),
+		memory: newMemory(options.Limits), searches: fairqueue.NewPool(concurrentSearches),
 		window: throughput.Window, preparation: preparationTime}
 }
 
@@ -96,6 +96,9 @@ type Remote struct {
 	// URL is an address with the scheme http, https or ssh, or of the form user@host:path. A user and password in it are
 	// used when Auth has none.
 	URL string
+
+	// Namespace is on whose behalf the repository is read: those who do so share what there is little of.
+	Namespace string
 
 	// Auth are the credentials.
 	Auth Auth

@@ -193,10 +193,11 @@ func (c *Client) searchHistory(ctx context.Context, r *repository, digits string
 	ctx, cancel := context.WithTimeout(ctx, c.options.CheckoutTimeout)
 	defer cancel()
 	// A download takes space on the disk, and there are many more requests for refs than checkouts at the same time.
-	if c.searches.Acquire(ctx, 1) != nil {
+	done, err := c.searches.Acquire(ctx, r.remote.Namespace)
+	if err != nil {
 		return nil, r.failure(ctx, attempt, errBusy)
 	}
-	defer c.searches.Release(1)
+	defer done()
 	file, err := r.fetchHistory(ctx, attempt, true)
 	if err != nil {
 		return nil, err

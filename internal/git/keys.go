@@ -1,6 +1,7 @@
 package git
 
 import (
+	"bytes"
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,6 +16,8 @@ import (
 const (
 	// maxKeySize bounds the text of a private key in bytes, because a large one takes long to be parsed, too. Twice a key with maxKeyBits fits.
 	maxKeySize = 16 << 10
+	// maxRounds bounds how often the passphrase of a private key is hashed: 5 ms each time. ssh-keygen does it 24 times unless it is told otherwise.
+	maxRounds = 200
 	// maxKeyBits bounds an RSA key that signs.
 	maxKeyBits = 8192
 	// maxCABits bounds an RSA key that signatures are verified with, which takes less.
@@ -31,6 +34,30 @@ func isLarger(key any, bits int) bool {
 func (r *repository) checkKeySize(key []byte) error {
 	if len(key) > maxKeySize {
 		return r.fail(InvalidCredentials, "the private key has more than %d bytes", maxKeySize)
+	}
+	return nil
+}
+
+// checkRounds is for the text of a private key that is encrypted. Only the format of OpenSSH has a number of rounds.
+func (r *repository) checkRounds(key []byte) error {
+	block, _ := pem.Decode(key)
+	if block == nil {
+		return nil // It is refused when it is parsed.
+	}
+	encoded, isOpenSSH := bytes.CutPrefix(block.Bytes, []byte("openssh-key-v1\x00"))
+	var header struct {
+		Cipher, KDF, Options string
+		Rest                 []byte `ssh:"rest"`
+	}
+	var options struct {
+		Salt   string
+		Rounds uint32
+	}
+	if !isOpenSSH || ssh.Unmarshal(encoded, &header) != nil || ssh.Unmarshal([]byte(header.Options), &options) != nil {
+		return nil
+	}
+	if options.Rounds > maxRounds {
+		return r.fail(InvalidCredentials, "the private key is encrypted with more than %d rounds: ssh-keygen -p -a 100 changes that", maxRounds)
 	}
 	return nil
 }

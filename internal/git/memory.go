@@ -35,7 +35,7 @@ const (
 	workingBuffers = 4 << 20
 
 	// concurrentSearches is how many histories are downloaded at the same time to find what an abbreviated SHA stands for.
-	concurrentSearches = 2
+	concurrentSearches = 4
 )
 
 // errBusy is for who waits in vain for memory, or for others that do the same.

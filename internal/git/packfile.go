@@ -28,6 +28,10 @@ const (
 	// baseCacheSize bounds in bytes what is kept of bases.
 	baseCacheSize = 32 << 20
 
+	// maxMadeFactor is how many times what all objects of a pack may have in bytes is made while it is read. An object is made again when it is
+	// read, and so are its bases when they are not in the cache any more: a hostile pack has that happen for each of its objects.
+	maxMadeFactor = 4
+
 	// treeFactor is how many times its size a tree takes while it is read.
 	treeFactor = 4
 
@@ -54,6 +58,9 @@ type pack struct {
 	// largestDelta is the size of the largest object that is stored as a delta or is the base of one, largestTree that of the largest
 	// tree, commit or tag, deltas the sum of the sizes of deltas' objects and bases.
 	largestDelta, largestTree, deltas int64
+
+	// made is how many bytes of objects were made so far, and maxMade how many may be.
+	made, maxMade int64
 }
 
 // packedObject is where an object is, and what its deltas make of it.
@@ -161,6 +168,9 @@ func (p *pack) apply(ctx context.Context, base []byte, n int32) ([]byte, error) 
 		return nil, ctx.Err()
 	case object.size > maxInMemory:
 		return nil, fmt.Errorf("%w: the base of a delta has more than %d bytes", errPackTooLarge, maxInMemory)
+	}
+	if p.made += object.size; p.made > p.maxMade {
+		return nil, fmt.Errorf("%w: the deltas take too much work", errPackTooLarge)
 	}
 	stored, err := p.inflate(n)
 	if err != nil {

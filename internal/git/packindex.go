@@ -44,7 +44,7 @@ func openPack(ctx context.Context, file *os.File, limits packLimits, budget *mem
 	case count > int64(limits.objects):
 		return nil, fmt.Errorf("%w: more than %d objects", errPackTooLarge, limits.objects)
 	}
-	p := &pack{scanner: packfile.NewScanner(file), objects: make([]packedObject, 0, count)}
+	p := &pack{scanner: packfile.NewScanner(file), objects: make([]packedObject, 0, count), maxMade: maxMadeFactor * limits.totalSize}
 	i := &indexer{pack: p, limits: limits, first: slices.Repeat([]int32{-1}, int(count)), siblings: slices.Repeat([]int32{-1}, int(count))}
 	if _, err := p.scanner.SeekFromStart(packHeader); err != nil {
 		return nil, err

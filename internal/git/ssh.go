@@ -27,6 +27,10 @@ const (
 
 	// maxKnownHosts bounds a list of known hosts in bytes.
 	maxKnownHosts = 1 << 20
+
+	// maxWildcards bounds the asterisks in a pattern of the known hosts, maxAllWildcards those in the list. The library tries every text for
+	// each: the time that takes has the number of asterisks in the exponent, and nothing interrupts it.
+	maxWildcards, maxAllWildcards = 3, 200
 )
 
 // sshSession runs git-upload-pack over ssh. Nothing on this machine takes part: no agent, no configuration, no default keys.
@@ -136,6 +140,9 @@ func (r *repository) signer() (ssh.Signer, error) {
 		if len(passphrase) == 0 {
 			return nil, r.fail(InvalidCredentials, "the private key is encrypted, and there is no passphrase")
 		}
+		if err := r.checkRounds(key); err != nil {
+			return nil, err
+		}
 		signer, err = ssh.ParsePrivateKeyWithPassphrase(key, passphrase)
 	}
 	switch {
@@ -221,6 +228,10 @@ func (r *repository) parseKnownHosts(list []byte) (*knownhosts.HostKeyDB, error)
 	if len(list) > maxKnownHosts {
 		return nil, r.fail(InvalidCredentials, "the known hosts have more than %d bytes", maxKnownHosts)
 	}
+	if most, all := countWildcards(list); most > maxWildcards || all > maxAllWildcards {
+		return nil, r.fail(InvalidCredentials, "the known hosts have a pattern with more than %d asterisks, or more than %d asterisks together",
+			maxWildcards, maxAllWildcards)
+	}
 	file, err := os.CreateTemp(r.client.options.Dir, "known-hosts-")
 	if err != nil {
 		return nil, r.fail(Other, "read the known hosts: no file on the controller's disk: %s", innermost(err))
@@ -235,6 +246,25 @@ func (r *repository) parseKnownHosts(list []byte) (*knownhosts.HostKeyDB, error)
 		return nil, r.fail(InvalidCredentials, "the known hosts cannot be parsed: they must have the format of OpenSSH, as ssh-keyscan writes it")
 	}
 	return parsed, nil
+}
+
+// countWildcards returns how many asterisks a pattern of the known hosts has at most, and how many all of them have.
+func countWildcards(list []byte) (most, all int) {
+	for line := range bytes.Lines(list) {
+		hosts, _, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
+		if bytes.HasPrefix(hosts, []byte("#")) {
+			continue
+		}
+		if !bytes.HasPrefix(hosts, []byte("@")) && bytes.IndexByte(hosts, '\t') < 0 {
+			line = hosts
+		}
+		// A line that begins with a marker is counted whole, with what else is in it.
+		for pattern := range bytes.SplitSeq(line, []byte(",")) {
+			count := bytes.Count(pattern, []byte("*"))
+			most, all = max(most, count), all+count
+		}
+	}
+	return most, all
 }
 
 // algorithms are those of the keys that are known, so that the server shows one of them and not a key of another type. Without

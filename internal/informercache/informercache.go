@@ -38,15 +38,15 @@ func Transform(next toolscache.TransformFunc) toolscache.TransformFunc {
 		if !ok {
 			return object, nil
 		}
-		if encoded, err := json.Marshal(typed); err == nil && len(encoded) <= MaxSize {
-			return object, nil
-		}
-		return shorten(typed), nil
+		return Shortened(typed), nil
 	}
 }
 
-// shorten never fails: an informer would lose its other objects, too.
-func shorten(object client.Object) client.Object {
+// Shortened returns a small object as it is, and of another one its small fields. It never fails: an informer would lose its other objects, too.
+func Shortened(object client.Object) client.Object {
+	if encoded, err := json.Marshal(object); err == nil && len(encoded) <= MaxSize {
+		return object
+	}
 	short, err := smallFields(object)
 	if err != nil {
 		// The client reads it, and whoever uses it then says what is wrong with it.

@@ -69,6 +69,11 @@ type observation struct {
 	deployed bool
 }
 
+// isUpdating reports whether there is an Update that has not ended: no other one can start.
+func (o *observation) isUpdating() bool {
+	return o.update != nil && !o.update.IsComplete()
+}
+
 // content is what is known of the files in an artifact. The zero value means that nobody has asked for them.
 type content struct {
 	// requested says that the artifact was asked for, and stored that it is in the store.

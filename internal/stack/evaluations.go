@@ -51,7 +51,7 @@ func (r *Reconciler) keepEvaluated(stack types.NamespacedName, e *evaluations, g
 }
 
 // errEvaluationTime says that the expressions of a Stack took so long that the rest has to follow later.
-var errEvaluationTime = fmt.Errorf("the expressions take more than %s together: the rest follows in %s", maxEvaluationTime, evaluationPause)
+var errEvaluationTime = fmt.Errorf("the readyExprs of the dependencies take more than %s together: the rest follows in %s", maxEvaluationTime, evaluationPause)
 
 // isReady evaluates the expression of a dependency, unless that was done for the same versions of both Stacks.
 func (e *evaluations) isReady(ctx context.Context, expression string, self, required *pulumiv1.Stack) (bool, error) {

@@ -55,12 +55,20 @@ func (r *Reconciler) announceResult(ctx context.Context, stack *pulumiv1.Stack, 
 	case last.Conflicts == 1:
 		reason, message = eventUpdateConflict, "waits for the lock of the stack: "+last.Message
 	case update.WasInterrupted():
-		reason, message = eventUpdateInterrupted, "was interrupted and will be repeated: "+last.Message
+		reason, message = eventUpdateInterrupted, "was interrupted"+describeRepetition(stack)+": "+last.Message
 	case last.State != pulumiv1.StackUpdateFailed:
 		kind, reason = corev1.EventTypeNormal, eventUpdateSuccess
 		message = "succeeded: " + describeChanges(last.ResourceChanges) + describeApplied(last) + r.previewedResources(ctx, update)
 	}
 	r.AnnotatedEventf(stack, metadata, kind, reason, "%s %s", last.Type, message)
+}
+
+// describeRepetition says what follows an interrupted update. That of a Stack that was deleted meanwhile is followed by what its deletion asks for.
+func describeRepetition(stack *pulumiv1.Stack) string {
+	if stack.DeletionTimestamp.IsZero() {
+		return " and will be repeated"
+	}
+	return ""
 }
 
 // announcePlan tells that a plan is out of date, or that one is carried out which needs no approval. That one waits for approval is told by

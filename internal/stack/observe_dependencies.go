@@ -15,6 +15,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/readyexpr"
 )
 
@@ -25,11 +26,11 @@ const (
 	// maxExpressions is how many dependencies with a readyExpr a Stack may have.
 	maxExpressions = 100
 	// maxWalk is how many Stacks are looked at in search of a cycle.
-	maxWalk = 10_000
+	maxWalk = 1000
 	// maxShownPath is how many Stacks of a cycle are named.
 	maxShownPath = 20
-	// pageSize is how many Stacks one answer of the API server has at most.
-	pageSize = 500
+	// maxDependencies is how many dependencies a Stack may have. The cache has an index of them.
+	maxDependencies = maxIndexed
 )
 
 // dependsOnField is how messages call a Stack in spec.dependsOn.
@@ -84,7 +85,7 @@ func dependenciesOf(stack *pulumiv1.Stack) []dependency {
 
 // namedDependencies returns the dependencies that the spec names, also those of a Stack that is being deleted.
 func namedDependencies(stack *pulumiv1.Stack) []dependency {
-	list := make([]dependency, 0, len(stack.Spec.Prerequisites)+len(stack.Spec.DependsOn))
+	var list []dependency
 	for _, prerequisite := range stack.Spec.Prerequisites {
 		item := dependency{
 			name:  types.NamespacedName{Namespace: stack.Namespace, Name: prerequisite.Name},
@@ -105,13 +106,13 @@ func namedDependencies(stack *pulumiv1.Stack) []dependency {
 		}
 		list = append(list, item)
 	}
-	return list
+	return list[:min(len(list), maxDependencies)]
 }
 
 // observeDependencies finds the first problem with what the Stack waits for. Problems that need an edit come first.
 func (r *Reconciler) observeDependencies(ctx context.Context, o *observation) error {
 	list := dependenciesOf(o.stack)
-	if len(list) == 0 || o.stack.Spec.Suspend || o.update != nil {
+	if len(list) == 0 || o.stack.Spec.Suspend || o.isUpdating() {
 		return nil // No update can start.
 	}
 	if o.dependency = r.checkDependencies(o.stack, list); o.dependency != nil {
@@ -138,6 +139,10 @@ func (r *Reconciler) observeDependencies(ctx context.Context, o *observation) er
 
 // checkDependencies finds what is wrong with the fields themselves, whatever the other Stacks are like.
 func (r *Reconciler) checkDependencies(stack *pulumiv1.Stack, list []dependency) *dependencyProblem {
+	if count := len(stack.Spec.Prerequisites) + len(stack.Spec.DependsOn); count > maxDependencies {
+		return &dependencyProblem{reason: pulumiv1.SpecInvalidReason, permanent: true,
+			message: fmt.Sprintf("a Stack may have %d prerequisites and dependencies, and this one has %d", maxDependencies, count)}
+	}
 	expressions := 0
 	for _, item := range list {
 		if item.name.Namespace != stack.Namespace && !r.AllowCrossNamespaceRefs {
@@ -161,17 +166,21 @@ func (r *Reconciler) checkDependencies(stack *pulumiv1.Stack, list []dependency)
 
 func (r *Reconciler) observeDependency(ctx context.Context, o *observation, item dependency, evaluating *evaluations) error {
 	required, err := r.getStack(ctx, item.name)
-	problem, after := "", time.Duration(0)
+	problem := ""
 	switch {
 	case apierrors.IsForbidden(err):
 		problem = "cannot be read: this controller may not look into its namespace"
 	case err != nil:
 		return err
 	default:
-		problem, after = unmet(ctx, item, o.stack, required, evaluating)
+		if problem, err = unmet(ctx, item, o.stack, required, evaluating); err != nil {
+			// It does not say how far it came: with another message, this Stack would be another version, and all would begin again.
+			o.dependency = &dependencyProblem{reason: item.reason, after: evaluationPause, message: err.Error()}
+			return nil
+		}
 	}
 	if problem != "" {
-		o.dependency = &dependencyProblem{reason: item.reason, after: after, message: fmt.Sprintf("%s %s %s", item.field, item.name, problem)}
+		o.dependency = &dependencyProblem{reason: item.reason, message: fmt.Sprintf("%s %s %s", item.field, item.name, problem)}
 		return nil
 	}
 	if o.stale == nil {
@@ -201,14 +210,17 @@ func (r *Reconciler) behindRevision(o *observation, item dependency, required *p
 }
 
 // getStack returns nil for a Stack that does not exist. What it returns must not be changed. The cache does not have the Stacks of other
-// shards, so a Stack that is not in it is read from the API server.
+// shards and of namespaces that this controller does not watch: these are read from the API server.
 func (r *Reconciler) getStack(ctx context.Context, name types.NamespacedName) (*pulumiv1.Stack, error) {
 	if name.Name == "" {
 		return nil, nil // The API server admits the empty name, and refuses to look for it.
 	}
 	stack := &pulumiv1.Stack{}
-	if err := r.Get(ctx, name, stack, client.UnsafeDisableDeepCopy); err == nil {
+	switch err := r.Get(ctx, name, stack, client.UnsafeDisableDeepCopy); {
+	case err == nil:
 		return stack, nil
+	case apierrors.IsNotFound(err) && r.Shard == nil:
+		return nil, nil // The watch on it wakes the Stack.
 	}
 	stack = &pulumiv1.Stack{}
 	err := r.Live.Get(ctx, name, stack)
@@ -221,23 +233,23 @@ func (r *Reconciler) getStack(ctx context.Context, name types.NamespacedName) (*
 	return nil, fmt.Errorf("read the stack %s: %w", name, err)
 }
 
-// unmet says why the dependency is not ready, and when to look again if that is soon; empty when it is ready.
-func unmet(ctx context.Context, item dependency, self, required *pulumiv1.Stack, evaluating *evaluations) (problem string, after time.Duration) {
+// unmet says why the dependency is not ready; empty when it is ready. The error is errEvaluationTime.
+func unmet(ctx context.Context, item dependency, self, required *pulumiv1.Stack, evaluating *evaluations) (problem string, err error) {
 	if item.expression == "" || required == nil {
-		return notReady(required), 0
+		return notReady(required), nil
 	}
 	ready, err := evaluating.isReady(ctx, item.expression, self, required)
 	switch {
 	case errors.Is(err, errEvaluationTime):
-		return "was not looked at yet: " + err.Error(), evaluationPause
+		return "", err
 	case errors.Is(err, readyexpr.ErrEvaluation):
-		return fmt.Sprintf("is not ready: readyExpr %q: %s", readyexpr.Shorten(item.expression), err), 0
+		return fmt.Sprintf("is not ready: readyExpr %q: %s", readyexpr.Shorten(item.expression), err), nil
 	case err != nil:
-		return "is not ready: " + err.Error(), 0
+		return "is not ready: " + err.Error(), nil
 	case !ready:
-		return fmt.Sprintf("is not ready: readyExpr %q is false", readyexpr.Shorten(item.expression)), 0
+		return fmt.Sprintf("is not ready: readyExpr %q is false", readyexpr.Shorten(item.expression)), nil
 	}
-	return "", 0
+	return "", nil
 }
 
 func notReady(required *pulumiv1.Stack) string {
@@ -331,8 +343,7 @@ func cycleProblem(self types.NamespacedName, cameFrom map[types.NamespacedName]t
 // observeDependents finds the Stacks that have to go first. Those that this one depends on itself, directly or not, do not count: in
 // a cycle nobody waits.
 func (r *Reconciler) observeDependents(ctx context.Context, o *observation) error {
-	running := o.update != nil && !o.update.IsComplete()
-	if !destroysAfterDependents(o.stack) || running {
+	if !destroysAfterDependents(o.stack) || o.isUpdating() {
 		return nil
 	}
 	found, err := r.findDependents(ctx, o.stack)
@@ -355,8 +366,8 @@ func destroysAfterDependents(stack *pulumiv1.Stack) bool {
 	return !stack.DeletionTimestamp.IsZero() && stack.Spec.DestroyAfterDependents && !stack.Spec.Suspend
 }
 
-// findDependents returns the Stacks that name this one. The cache may lack Stacks of other shards and new ones, so that only the API server
-// can say that there are none.
+// findDependents returns the Stacks that name this one. The cache may lack those of other shards and namespaces, so that then only the API
+// server can say that there are none.
 func (r *Reconciler) findDependents(ctx context.Context, stack *pulumiv1.Stack) ([]dependent, error) {
 	self := client.ObjectKeyFromObject(stack)
 	var known pulumiv1.StackList
@@ -367,26 +378,47 @@ func (r *Reconciler) findDependents(ctx context.Context, stack *pulumiv1.Stack) 
 		return found, nil
 	}
 	if r.AllowCrossNamespaceRefs {
-		found, err := r.listDependents(ctx, self, "")
+		found, err := r.listDependents(ctx, self)
 		if !apierrors.IsForbidden(err) {
 			return found, err
 		}
 	}
-	return r.listDependents(ctx, self, stack.Namespace)
+	if r.Shard != nil {
+		return r.listDependents(ctx, self, client.InNamespace(stack.Namespace))
+	}
+	return r.shortenedDependents(ctx, self)
 }
 
-// listDependents asks the API server for those in a namespace, or in all of them.
-func (r *Reconciler) listDependents(ctx context.Context, self types.NamespacedName, namespace string) (found []dependent, err error) {
-	for token := ""; ; {
-		var page pulumiv1.StackList
-		if err := r.Live.List(ctx, &page, client.InNamespace(namespace), client.Limit(pageSize), client.Continue(token)); err != nil {
-			return nil, fmt.Errorf("list the stacks that depend on this one: %w", err)
+// shortenedDependents returns those of the namespace of which the cache has too little for the index.
+func (r *Reconciler) shortenedDependents(ctx context.Context, self types.NamespacedName) (found []dependent, err error) {
+	var known pulumiv1.StackList
+	if err := r.List(ctx, &known, client.InNamespace(self.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the stacks that depend on this one: %w", err)
+	}
+	for i := range known.Items {
+		if !informercache.IsShortened(&known.Items[i]) {
+			continue
 		}
-		found = append(found, r.dependentsAmong(page.Items, self)...)
-		if token = page.Continue; token == "" {
-			return found, nil
+		stack, err := r.getStack(ctx, client.ObjectKeyFromObject(&known.Items[i]))
+		if err != nil {
+			return nil, err
+		}
+		if stack != nil {
+			found = append(found, r.dependentsAmong([]pulumiv1.Stack{*stack}, self)...)
 		}
 	}
+	return found, nil
+}
+
+// listDependents asks the API server for them.
+func (r *Reconciler) listDependents(ctx context.Context, self types.NamespacedName, among ...client.ListOption) (found []dependent, err error) {
+	err = r.listLive(ctx, func() client.ObjectList { return &pulumiv1.StackList{} }, func(page client.ObjectList) {
+		found = append(found, r.dependentsAmong(page.(*pulumiv1.StackList).Items, self)...)
+	}, among...)
+	if err != nil {
+		return nil, fmt.Errorf("list the stacks that depend on this one: %w", err)
+	}
+	return found, nil
 }
 
 // dependentsAmong returns those of the Stacks that name the Stack, and may.

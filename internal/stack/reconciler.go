@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -91,6 +92,8 @@ type Reconciler struct {
 	evaluate func(ctx context.Context, expression string, self, dep *pulumiv1.Stack) (bool, error)
 	// evaluated has what the expressions of a Stack came to that took so long that their rest follows, by the name of the Stack.
 	evaluated sync.Map
+	// paging is held while there is a page of listLive.
+	paging sync.Mutex
 }
 
 // Reconcile observes, decides, acts, and writes the status at most once.
@@ -102,6 +105,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 			r.Stacks.Forget(request.NamespacedName)
 			r.evaluated.Delete(request.NamespacedName)
 			r.Sources.Forget(request.NamespacedName)
+			r.forgetDuration(request.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -229,6 +233,14 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (resu
 		})
 	}
 	return result, err
+}
+
+// forgetDuration ends the metric of a Stack that is gone. Flux's library does so in the last reconcile before that, which there is none of when
+// somebody else removes the finalizer.
+func (r *Reconciler) forgetDuration(stack types.NamespacedName) {
+	if r.MetricsRecorder != nil {
+		r.MetricsRecorder.DeleteDuration(corev1.ObjectReference{Kind: pulumiv1.StackKind, Namespace: stack.Namespace, Name: stack.Name})
+	}
 }
 
 // record takes the end of the current Update into the status. It reports whether that was about a plan, and is no result of an update.

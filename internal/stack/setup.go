@@ -34,6 +34,9 @@ const (
 	approvalIndex     = "spec.update"
 )
 
+// maxIndexed bounds the values of an index that a Stack has: each takes 600 bytes of memory, and a name of four letters one of them.
+const maxIndexed = 256
+
 // SetupWithManager adds the controller to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	if err := r.addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
@@ -80,7 +83,7 @@ var stackIndexes = map[string]func(*pulumiv1.Stack) []string{
 		for _, key := range references.OfStack(stack) {
 			values = append(values, key.String())
 		}
-		return values
+		return values[:min(len(values), maxIndexed)]
 	},
 }
 

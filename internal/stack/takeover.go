@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
@@ -50,13 +50,10 @@ func (r *Reconciler) takeOver(ctx context.Context, o *observation) (moved bool, 
 		return true, nil
 	}
 	// Those of others keep their labels: whoever made them says which controller runs them.
-	var updates autov1alpha1.UpdateList
-	err = r.Live.List(ctx, &updates, client.InNamespace(key.Namespace), client.MatchingLabels{pulumiv1.StackNameLabel: key.Name})
+	own, err := r.listUpdates(ctx, o.stack)
 	if err != nil {
-		return false, fmt.Errorf("list the updates of another shard: %w", err)
+		return false, err
 	}
-	own := slices.DeleteFunc(updates.Items, func(update autov1alpha1.Update) bool { return !o.stack.Owns(&update) })
-	sortByAge(own)
 	if !r.reachAll(ctx, workspace, own) {
 		o.elsewhere = &elsewhere{workspace: workspace, updates: own}
 		return false, nil
@@ -67,6 +64,25 @@ func (r *Reconciler) takeOver(ctx context.Context, o *observation) (moved bool, 
 		}
 	}
 	return true, r.adopt(ctx, o.stack, workspace)
+}
+
+// maxUpdates bounds how many Updates of a Stack are taken over. Everybody who may create Updates can say that they are the Stack's.
+const maxUpdates = 1000
+
+// listUpdates asks the API server for the Stack's Updates, of which it returns as much as the cache would have, oldest first.
+func (r *Reconciler) listUpdates(ctx context.Context, stack *pulumiv1.Stack) (own []autov1alpha1.Update, err error) {
+	err = r.listLive(ctx, func() client.ObjectList { return &autov1alpha1.UpdateList{} }, func(page client.ObjectList) {
+		for _, update := range page.(*autov1alpha1.UpdateList).Items {
+			if stack.Owns(&update) && len(own) < maxUpdates {
+				own = append(own, *informercache.Shortened(&update).(*autov1alpha1.Update))
+			}
+		}
+	}, client.InNamespace(stack.Namespace), client.MatchingLabels{pulumiv1.StackNameLabel: stack.Name})
+	if err != nil {
+		return nil, fmt.Errorf("list the updates of another shard: %w", err)
+	}
+	sortByAge(own)
+	return own, nil
 }
 
 // reachAll reports whether all operations that are under way in the Workspace can be followed from here.

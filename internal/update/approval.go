@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,7 +38,7 @@ func (r *Reconciler) observeApproval(ctx context.Context, o *observation) error 
 	}
 	stack, err = readStack(ctx, r.Live, o.workspace.Namespace, owner.Name)
 	if err == nil && stack.UID == owner.UID {
-		o.approval = approvalOf(o.update, stack)
+		o.approval = approvalOf(o.update, stack, o.now)
 	}
 	return err
 }
@@ -53,7 +54,7 @@ func readStack(ctx context.Context, reader ctrlclient.Reader, namespace, name st
 }
 
 // approvalOf says how an Update stands to the Stack whose Workspace it runs in.
-func approvalOf(update *autov1alpha1.Update, stack *pulumiv1.Stack) (view approvalView) {
+func approvalOf(update *autov1alpha1.Update, stack *pulumiv1.Stack, now time.Time) (view approvalView) {
 	plan, wanted := stack.Status.Plan, update.Spec.Plan
 	if stack.Spec.Approval == nil || update.ChangesNothing() {
 		return view
@@ -66,6 +67,8 @@ func approvalOf(update *autov1alpha1.Update, stack *pulumiv1.Stack) (view approv
 		view.problem = fmt.Sprintf("plan %q with this digest is not that of Stack %q", wanted.Name, stack.Name)
 	case plan.State != pulumiv1.PlanApproved:
 		view.problem = fmt.Sprintf("plan %q of Stack %q is not approved: it is %s", wanted.Name, stack.Name, plan.State)
+	case plan.ExpiresAt != nil && !now.Before(plan.ExpiresAt.Time):
+		view.problem = fmt.Sprintf("plan %q of Stack %q has expired", wanted.Name, stack.Name)
 	case cmp.Or(wanted.Enforce, autov1alpha1.EnforcePlan) != cmp.Or(plan.Enforce, autov1alpha1.EnforcePlan):
 		view.problem = fmt.Sprintf("Stack %q has plan %q carried out with enforce: %s", stack.Name, wanted.Name, cmp.Or(plan.Enforce, autov1alpha1.EnforcePlan))
 	case plan.Generation != stack.Generation:

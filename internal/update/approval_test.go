@@ -2,6 +2,7 @@ package update
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,6 +36,8 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 		"one that was rejected":          {stack: func(s *pulumiv1.Stack) { s.Status.Plan.State = pulumiv1.PlanRejected }, action: actionFinish},
 		"a Stack that was edited":        {stack: func(s *pulumiv1.Stack) { s.Generation++ }, action: actionFinish},
 		"a Stack without plan":           {stack: func(s *pulumiv1.Stack) { s.Status.Plan = nil }, action: actionFinish},
+		"one that has expired":           {stack: func(s *pulumiv1.Stack) { s.Status.Plan.ExpiresAt = new(metav1.NewTime(ready().now)) }, action: actionFinish},
+		"one that expires":               {stack: func(s *pulumiv1.Stack) { s.Status.Plan.ExpiresAt = new(metav1.NewTime(time.Now().Add(time.Hour))) }, action: actionStart},
 		"one of the Stack itself waits":  {update: func(u *autov1alpha1.Update) { u.OwnerReferences = []metav1.OwnerReference{{UID: "stack"}} }, stack: func(s *pulumiv1.Stack) { s.Status.Plan.State = pulumiv1.PlanPending }, action: actionWait},
 		"one that claims to be of a Stack": {update: func(u *autov1alpha1.Update) {
 			u.Spec.Plan, u.OwnerReferences = nil, []metav1.OwnerReference{{UID: "stack"}}
@@ -53,7 +56,7 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 			if tt.stack != nil {
 				tt.stack(stack)
 			}
-			o.approval = approvalOf(o.update, stack)
+			o.approval = approvalOf(o.update, stack, o.now)
 			d := decide(o)
 			g.Expect(d.action).To(Equal(tt.action), d.message)
 			if tt.action != actionStart {

@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +26,8 @@ const (
 	maxValues = 8 << 20
 	// maxReferenced bounds, in bytes, the Secrets and ConfigMaps that they are read from, which the API server lets have 1 MiB each.
 	maxReferenced = 8 << 20
+	// maxObjects bounds how many of them there are, with those that do not exist: each costs a request.
+	maxObjects = 1000
 )
 
 // missingError is a Secret, a ConfigMap or a key in one that does not exist. It may appear any time, so the Update
@@ -90,17 +91,24 @@ func (r *inputReader) read(ctx context.Context, kind references.Kind, name strin
 	if data, known := r.objects[key]; known {
 		return data, nil
 	}
+	if len(r.objects) >= maxObjects {
+		return nil, invalidf("the operation uses more than %d Secrets and ConfigMaps: use fewer", maxObjects)
+	}
 	secret, configMap := &corev1.Secret{}, &corev1.ConfigMap{}
 	object := ctrlclient.Object(configMap)
 	if kind == references.Secret {
 		object = secret
 	}
 	err := r.reader.Get(ctx, types.NamespacedName{Namespace: r.namespace, Name: name}, object)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
+	if ctrlclient.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read %s %q: %w", strings.ToLower(string(kind)), name, err)
+	}
+	if r.objects == nil {
+		r.objects = map[references.Key]map[string]string{}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s %q: %w", strings.ToLower(string(kind)), name, err)
+		r.objects[key] = nil
+		return nil, nil
 	}
 	data := make(map[string]string, len(configMap.Data)+len(secret.Data))
 	for key, value := range configMap.Data {
@@ -113,9 +121,6 @@ func (r *inputReader) read(ctx context.Context, kind references.Kind, name strin
 	}
 	if r.held > maxReferenced {
 		return nil, invalidf("the Secrets and ConfigMaps that the operation uses have more than %d MiB: use fewer or smaller ones", maxReferenced>>20)
-	}
-	if r.objects == nil {
-		r.objects = map[references.Key]map[string]string{}
 	}
 	r.objects[key] = data
 	if r.watcher.Watches(object) {

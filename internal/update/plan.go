@@ -26,7 +26,7 @@ import (
 // and the text.
 const (
 	// maxPlans is how many plans are on their way at the same time; at most half of them are those of one namespace.
-	maxPlans = 4
+	maxPlans = 8
 	// planTimeout bounds how long one is on its way, in the queue not included.
 	planTimeout = 2 * time.Minute
 	// planKeyData is the key of the key in the Secret of a Workspace.

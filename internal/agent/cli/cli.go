@@ -95,7 +95,7 @@ func (c *CLI) ReadVersion(ctx context.Context, dir string, env Environment) erro
 		return fmt.Errorf("run `%s version`: %w", c.Path, err)
 	}
 	if result.Code != 0 {
-		return fmt.Errorf("run `%s version`: exit code %d: %s", c.Path, result.Code, LastLines(result.Stderr, 3))
+		return fmt.Errorf("run `%s version`: exit code %d: %s", c.Path, result.Code, strings.ReplaceAll(LastLines(result.Stderr, 3), "\n", "; "))
 	}
 	if c.Version, err = semver.ParseTolerant(strings.TrimSpace(result.Stdout)); err != nil {
 		return fmt.Errorf("the pulumi CLI %s has no usable version: %w", c.Path, err)

@@ -40,15 +40,15 @@ func (t *Tail) String() string {
 	return strings.ToValidUTF8(string(kept), "\uFFFD")
 }
 
-// LastLines returns the last lines of the text that are not empty, as one line.
+// LastLines returns the last lines of the text that are not empty, one below the other, with their indentation.
 func LastLines(text string, count int) string {
 	var lines []string
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" {
+		if strings.TrimSpace(line) != "" {
 			lines = append(lines, line)
 		}
 	}
-	return strings.Join(lines[max(0, len(lines)-count):], "; ")
+	return strings.TrimSuffix(strings.Join(lines[max(0, len(lines)-count):], ""), "\n")
 }
 
 // LineWriter calls a function for each line that is written to it. A line longer than maxLine is passed on in parts. There is one writer,

@@ -115,10 +115,12 @@ func errorText(printed string, sum *summary) string {
 	var found []string
 	inError := false
 	for line := range strings.Lines(printed) {
-		text, isError := strings.CutPrefix(strings.TrimSpace(line), "error: ")
+		// A secret of several lines is only recognised with its indentation.
+		text := strings.TrimSuffix(line, "\n")
+		message, isError := strings.CutPrefix(strings.TrimLeft(text, " \t"), "error: ")
 		switch {
 		case isError:
-			inError = true
+			text, inError = message, true
 		case strings.HasPrefix(line, "warning: "), strings.TrimSpace(line) == "":
 			inError = false
 		case len(found) > 0 && afterBlankLine.MatchString(line):

@@ -164,6 +164,7 @@ func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, 
 	final.State, final.Failure = outcome(ctx, err)
 	if f, ok := errors.AsType[*failure](err); ok && len(f.holders) > 0 {
 		final.LockHolder = f.holders[0]
+		final.LockHolder.User, final.LockHolder.Host = o.redactor.String(final.LockHolder.User), o.redactor.String(final.LockHolder.Host)
 	}
 	if err == nil {
 		final.Outputs = outputs

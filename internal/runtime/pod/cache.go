@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -58,14 +59,20 @@ func stripContainers(containers []corev1.ContainerStatus) []corev1.ContainerStat
 	return containers
 }
 
-// stripMeta leaves of labels and annotations what names a workspace and a version. The maps are new: what was deleted from a map
-// keeps its room.
+// stripMeta leaves the controller of the object and, of labels and annotations, what names a workspace and a version. Everybody can write
+// any of it, and the API server does not bound it, so nothing that is too long for a name is kept. The maps are new: what was deleted from a
+// map keeps its room.
 func stripMeta(meta *metav1.ObjectMeta) {
-	meta.ManagedFields = nil
+	meta.ManagedFields, meta.Finalizers = nil, nil
+	owner := metav1.GetControllerOf(meta)
+	meta.OwnerReferences = nil
+	if owner != nil && max(len(owner.APIVersion), len(owner.Kind), len(owner.Name), len(owner.UID)) <= validation.DNS1123SubdomainMaxLength {
+		meta.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
 	keep := func(from map[string]string, names ...string) map[string]string {
 		kept := map[string]string{}
 		for _, name := range names {
-			if value, found := from[name]; found {
+			if value, found := from[name]; found && len(value) <= validation.DNS1123SubdomainMaxLength {
 				kept[name] = value
 			}
 		}

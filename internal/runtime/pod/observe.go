@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -15,14 +16,20 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
 const (
-	// maxEvents bounds how many events about one object are read; the API server keeps them for an hour.
-	maxEvents = 200
+	// maxEvents and maxEventBytes bound what is read of the events about one object, which the API server keeps for an hour. Everybody who may
+	// create events can make one as large as the API server admits, so that few are read at a time, and of each only the start of its message
+	// is kept.
+	maxEvents     = 200
+	maxEventBytes = 8 << 20
+	eventsPerPage = 8
+	maxEventText  = 1 << 10
 	// askTimeout bounds how long an agent, which answers from memory, may take.
 	askTimeout = 5 * time.Second
 	// recordTime is how long the result of an operation may take to be recorded in the cluster. Until the controller has the agent
@@ -126,13 +133,29 @@ func (r *Runtime) readEvents(ctx context.Context, workspace *autov1alpha1.Worksp
 	if about == "" {
 		return nil, nil
 	}
-	list := &corev1.EventList{}
-	err := r.options.Live.List(ctx, list, ctrlclient.InNamespace(workspace.Namespace),
-		ctrlclient.MatchingFields{"involvedObject.uid": string(about)}, ctrlclient.Limit(maxEvents))
-	if err != nil {
-		return nil, fmt.Errorf("list the events about the pod: %w", err)
+	var kept []corev1.Event
+	for token, read := "", 0; len(kept) < maxEvents && read < maxEventBytes; {
+		page := &corev1.EventList{}
+		err := r.options.Live.List(ctx, page, ctrlclient.InNamespace(workspace.Namespace),
+			ctrlclient.MatchingFields{"involvedObject.uid": string(about)}, ctrlclient.Limit(eventsPerPage), ctrlclient.Continue(token))
+		if err != nil {
+			return nil, fmt.Errorf("list the events about the pod: %w", err)
+		}
+		for i := range page.Items {
+			event := &page.Items[i]
+			read += event.Size()
+			kept = append(kept, corev1.Event{
+				ObjectMeta: metav1.ObjectMeta{CreationTimestamp: event.CreationTimestamp},
+				Type:       strings.Clone(plaintext.Cut(event.Type, maxEventText)), Reason: strings.Clone(plaintext.Cut(event.Reason, maxEventText)),
+				Message:        strings.Clone(plaintext.Cut(event.Message, maxEventText)),
+				FirstTimestamp: event.FirstTimestamp, LastTimestamp: event.LastTimestamp, EventTime: event.EventTime, Series: event.Series,
+			})
+		}
+		if token = page.Continue; token == "" {
+			break
+		}
 	}
-	return list.Items, nil
+	return kept, nil
 }
 
 // askAgent asks the agent whether its pod may go.
