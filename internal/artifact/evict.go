@@ -19,10 +19,11 @@ type share struct {
 	cost   int64
 }
 
-// cost is the size of the entry and what it takes beside that, as the share that a file has in the store.
-func (s *Store) cost(e *entry) int64 {
-	return e.size + s.options.MaxStoreSize/int64(s.options.MaxStored)
-}
+// cost is the size of the entry and what it takes beside that, without its owners.
+func (s *Store) cost(e *entry) int64 { return e.size + s.share() }
+
+// share is what an entry of a full store has of it, on average.
+func (s *Store) share() int64 { return s.options.MaxStoreSize / int64(s.options.MaxStored) }
 
 // count adds the entry to what the namespace takes. Callers hold the lock.
 func (s *Store) count(e *entry, namespace string) {
@@ -41,14 +42,14 @@ func (s *Store) count(e *entry, namespace string) {
 // countOwner adds the file of an owner to what its namespace takes, and the entry unless it is counted already. Callers hold the lock.
 func (s *Store) countOwner(e *entry, namespace string) {
 	s.count(e, namespace)
-	s.shares[namespace].cost += ownerSize
-	s.size += ownerSize
+	s.shares[namespace].cost += s.share() / ownersPerEntry
+	s.owners++
 }
 
 // discountOwner is the reverse of countOwner for the file. Callers hold the lock.
 func (s *Store) discountOwner(namespace string) {
-	s.shares[namespace].cost -= ownerSize
-	s.size -= ownerSize
+	s.shares[namespace].cost -= s.share() / ownersPerEntry
+	s.owners--
 }
 
 // discount is the reverse of count. Callers hold the lock.
@@ -65,7 +66,8 @@ func (s *Store) discount(e *entry, namespace string) {
 // used for a day, then what the namespace that takes most used least recently. Callers hold the lock.
 func (s *Store) evict(room int64) {
 	isFull := func() bool {
-		return s.size+room > s.options.MaxStoreSize || int64(len(s.entries))+min(room, 1) > int64(s.options.MaxStored)
+		return s.size+room > s.options.MaxStoreSize || int64(len(s.entries))+min(room, 1) > int64(s.options.MaxStored) ||
+			s.owners > ownersPerEntry*s.options.MaxStored
 	}
 	for isFull() {
 		if err := s.evictOne(); err != nil {

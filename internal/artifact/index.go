@@ -23,8 +23,9 @@ const (
 	ownerPrefix = "for-"
 	// maxOwners is how many owners of one entry are remembered. One that is forgotten has it fetched again.
 	maxOwners = 4096
-	// ownerSize is what the file of an owner takes of the disk, in bytes.
-	ownerSize = 4 << 10
+	// ownersPerEntry is how many owners there are for each entry that a full store has, on average. The file of an owner is small, but takes a
+	// block of the disk and an inode.
+	ownersPerEntry = 8
 )
 
 // openDirectory prepares the directory, removes what was not accepted when an earlier process ended, and takes in what

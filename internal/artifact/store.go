@@ -77,6 +77,8 @@ type Store struct {
 	// shares has what each namespace takes, as long as that is something.
 	shares map[string]*share
 	size   int64
+	// owners is how many owners the entries have together.
+	owners int
 }
 
 // entry is an artifact on disk. Its fields are guarded by Store.mu.

@@ -1,12 +1,15 @@
 package git_test
 
 import (
+	"bytes"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/asn1"
+	"encoding/binary"
 	"encoding/pem"
 	"math/big"
 	"strings"
@@ -14,6 +17,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/stack-controller/stack-controller/internal/git"
 )
@@ -64,6 +68,21 @@ func certificateFor(t *testing.T, public any) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
+// withRounds is a private key for ssh, with a number of rounds that it was not encrypted with.
+func withRounds(t *testing.T, rounds uint32) []byte {
+	t.Helper()
+	g := NewWithT(t)
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	g.Expect(err).NotTo(HaveOccurred())
+	block, err := ssh.MarshalPrivateKeyWithPassphrase(key, "", []byte("passphrase"))
+	g.Expect(err).NotTo(HaveOccurred())
+	// The options are a salt of 16 bytes, and the number.
+	_, after, found := bytes.Cut(block.Bytes, []byte("\x00\x00\x00\x06bcrypt\x00\x00\x00\x18\x00\x00\x00\x10"))
+	g.Expect(found).To(BeTrue())
+	binary.BigEndian.PutUint32(after[16:], rounds)
+	return pem.EncodeToMemory(block)
+}
+
 // Arithmetic with a key cannot be interrupted: with the largest that a Secret has room for, it goes on for days.
 func TestKeysThatWouldTakeHoursAreRefused(t *testing.T) {
 	const bits, bytes = "more than 8192 bits", "more than 16384 bytes"
@@ -88,6 +107,14 @@ func TestKeysThatWouldTakeHoursAreRefused(t *testing.T) {
 		"huge key of a client":      {git.Remote{URL: https, ClientCert: certificateFor(t, &private.PublicKey), ClientKey: huge}, bytes},
 		"large key of a CA": {git.Remote{URL: https, CA: certificateFor(t, &rsa.PublicKey{
 			N: new(big.Int).SetBit(big.NewInt(1), 17_000, 1), E: 65537})}, "more than 16384 bits"},
+		"key for ssh whose passphrase is hashed very often": {git.Remote{URL: ssh, Auth: git.Auth{
+			PrivateKey: withRounds(t, 201), Passphrase: []byte("passphrase")}}, "more than 200 rounds"},
+		"known hosts with a pattern that takes long": {git.Remote{URL: ssh, Auth: git.Auth{Password: "password"},
+			KnownHosts: []byte(strings.Repeat("*a", 20) + "b ssh-ed25519 AAAA")}, "more than 3 asterisks"},
+		"known hosts with a marker and such a pattern": {git.Remote{URL: ssh, Auth: git.Auth{Password: "password"},
+			KnownHosts: []byte("@cert-authority\thost," + strings.Repeat("*a", 20) + "b ssh-ed25519 AAAA")}, "more than 3 asterisks"},
+		"known hosts with many patterns": {git.Remote{URL: ssh, Auth: git.Auth{Password: "password"},
+			KnownHosts: []byte(strings.Repeat("*a*b*c ssh-ed25519 AAAA\n", 67))}, "more than 200 asterisks"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -170,7 +170,7 @@ func (p *pack) apply(ctx context.Context, base []byte, n int32) ([]byte, error) 
 		return nil, fmt.Errorf("%w: the base of a delta has more than %d bytes", errPackTooLarge, maxInMemory)
 	}
 	if p.made += object.size; p.made > p.maxMade {
-		return nil, fmt.Errorf("%w: the deltas take too much work", errPackTooLarge)
+		return nil, fmt.Errorf("%w: it takes too much work to read", errPackTooLarge)
 	}
 	stored, err := p.inflate(n)
 	if err != nil {

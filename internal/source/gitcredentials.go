@@ -53,7 +53,7 @@ var (
 // readRemote reads the Secrets and ConfigMaps that the repository is reached with, as they are now. Its errors are of type
 // *gitFailure. What it returns is not kept longer than one poll or checkout takes.
 func readRemote(ctx context.Context, live client.Reader, repo gitRepository) (git.Remote, error) {
-	remote := git.Remote{URL: repo.url, Namespace: repo.namespace, RecurseSubmodules: repo.submodules}
+	remote := git.Remote{URL: repo.url, RecurseSubmodules: repo.submodules}
 	if repo.auth == nil {
 		return remote, nil
 	}

@@ -175,6 +175,7 @@ func (g *Git) ask(ctx context.Context, p *poll) (result pollResult) {
 	if p.same != "" && p.same == key {
 		return pollResult{remoteKey: key, unchanged: true}
 	}
+	remote.Namespace = p.holder
 	revision, err := g.client.Resolve(ctx, remote, p.ref)
 	return pollResult{revision: revision, failure: gitFailureOf(err, p.repo), remoteKey: key}
 }

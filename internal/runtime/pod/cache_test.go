@@ -12,15 +12,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
 func TestCacheKeepsLittleOfObjectsThatSomebodyElseLabelled(t *testing.T) {
 	const payload = 200 << 10
 	meta := metav1.ObjectMeta{
 		Name: "app-workspace", Namespace: "team",
-		Labels:        map[string]string{autov1alpha1.ComponentLabel: autov1alpha1.ComponentWorkspace, "example.com/x": strings.Repeat("x", 63)},
-		Annotations:   map[string]string{"example.com/large": strings.Repeat("x", payload), appliedHashAnnotation: "0a1b"},
-		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: strings.Repeat("x", payload)}},
+		Labels:          map[string]string{autov1alpha1.ComponentLabel: autov1alpha1.ComponentWorkspace, "example.com/x": strings.Repeat("x", 63)},
+		Annotations:     map[string]string{"example.com/large": strings.Repeat("x", payload), appliedHashAnnotation: "0a1b", podspec.WorkspaceNameAnnotation: strings.Repeat("x", payload)},
+		OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: strings.Repeat("x", payload), Controller: new(true)}, {Kind: strings.Repeat("x", payload)}},
+		Finalizers:      []string{strings.Repeat("x", payload)},
+		ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: strings.Repeat("x", payload)}},
 	}
 	containers := []corev1.Container{{Name: "x", Env: []corev1.EnvVar{{Name: "X", Value: strings.Repeat("x", payload)}}}}
 	service := serviceMetadata()
