@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
+	"github.com/opencontainers/go-digest"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8stypes "k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -88,6 +90,8 @@ func TestReferenceThatCannotBeFetchedIsRefusedAtOnce(t *testing.T) {
 	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), 0)
 	for range 2 {
 		_, err := fetcher.Request(artifact.Reference{URL: "http://host/a", Digest: "latest"}, waiterNamed("a"))
+		g.Expect(err).To(HaveKind(artifact.Unusable))
+		_, err = fetcher.Request(artifact.Reference{URL: "http://host/" + strings.Repeat("a", 4<<10), Digest: digest.FromString("a").String()}, waiterNamed("a"))
 		g.Expect(err).To(HaveKind(artifact.Unusable))
 	}
 	g.Consistently(fetcher.Events(), "50ms").ShouldNot(Receive())

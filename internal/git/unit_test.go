@@ -6,12 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-git/go-git/v5/plumbing"
 	. "github.com/onsi/gomega"
+
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
 
 func TestURLIsOneOfARemoteRepository(t *testing.T) {
@@ -334,4 +339,22 @@ func TestPanicOfAnExchangeForATokenIsAnErrorLikeAnother(t *testing.T) {
 	g.Expect(errors.As(err, &failed)).To(BeTrue(), "%v", err)
 	g.Expect(failed.Message).To(ContainSubstring("an internal error"))
 	g.Expect(token).To(BeEmpty())
+}
+
+func TestPackIsNotReadAgainWithoutEnd(t *testing.T) {
+	g := NewWithT(t)
+	file, err := os.Create(filepath.Join(t.TempDir(), "pack"))
+	g.Expect(err).NotTo(HaveOccurred())
+	defer file.Close()
+	content := strings.Repeat("x", 200)
+	_, err = file.Write(packScript(append([]byte{byte(plumbing.BlobObject), 0, 0, byte(len(content))}, content...)))
+	g.Expect(err).NotTo(HaveOccurred())
+	limits := packLimits{objects: 1, objectSize: 200, totalSize: 200}
+	p, err := openPack(t.Context(), file, limits, newMemory(archive.Limits{}.WithDefaults()))
+	g.Expect(err).NotTo(HaveOccurred())
+	for range maxMadeFactor {
+		g.Expect(p.read(t.Context(), 0)).To(HaveLen(200))
+	}
+	_, err = p.read(t.Context(), 0)
+	g.Expect(err).To(MatchError(errPackTooLarge))
 }

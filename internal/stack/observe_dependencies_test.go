@@ -265,6 +265,39 @@ func TestStackMayHaveAHundredExpressions(t *testing.T) {
 	g.Expect((&Reconciler{}).checkDependencies(&pulumiv1.Stack{}, list).message).To(ContainSubstring("100 dependencies"))
 }
 
+func TestStackMayHaveABoundedNumberOfDependencies(t *testing.T) {
+	g := NewWithT(t)
+	stack := &pulumiv1.Stack{}
+	for i := range maxDependencies {
+		stack.Spec.DependsOn = append(stack.Spec.DependsOn, meta.DependencyReference{Name: fmt.Sprint(i)})
+		stack.Spec.SecretEnvs = append(stack.Spec.SecretEnvs, fmt.Sprint(i), fmt.Sprint("more", i))
+	}
+	g.Expect((&Reconciler{}).checkDependencies(stack, namedDependencies(stack))).To(BeNil())
+	requires("one more")(stack)
+	problem := (&Reconciler{}).checkDependencies(stack, namedDependencies(stack))
+	g.Expect(problem.permanent).To(BeTrue())
+	g.Expect(problem.message).To(ContainSubstring("256 prerequisites and dependencies, and this one has 257"))
+	for name, values := range stackIndexes {
+		g.Expect(len(values(stack))).To(BeNumerically("<=", maxIndexed), name)
+	}
+}
+
+func TestDependentOfWhichTheCacheHasLittleIsFound(t *testing.T) {
+	s := newStage(t)
+	stack := s.deployedStack(func(stack *pulumiv1.Stack) { stack.Spec.DestroyAfterDependents = true })
+	large := s.dependent("large", dependsOn("app", ""), func(stack *pulumiv1.Stack) {
+		stack.Spec.Suspend = true
+		for i := range maxDependencies - 1 {
+			stack.Spec.DependsOn = append([]meta.DependencyReference{{Name: strings.Repeat("x", 240) + fmt.Sprint(i)}}, stack.Spec.DependsOn...)
+		}
+	})
+	s.Expect(s.client.Delete(t.Context(), stack)).To(Succeed())
+	s.await(stack, notUpdated(pulumiv1.DependentsExistReason, s.namespace+"/large;"))
+	s.Expect(s.client.Delete(t.Context(), large)).To(Succeed())
+	s.endDestroy(stack)
+	s.awaitGone(stack)
+}
+
 // knownStacks are read from memory.
 type knownStacks struct {
 	client.Client

@@ -38,6 +38,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	gitclient "github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/metrics"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -134,7 +135,10 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 		Scheme:  scheme,
 		Logger:  logr.Discard(),
 		Metrics: metricsserver.Options{BindAddress: "0"},
-		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}},
+		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}, ByObject: map[client.Object]cache.ByObject{
+			&pulumiv1.Stack{}: {Transform: informercache.Transform(source.CacheTransform)},
+		}},
+		NewClient: informercache.NewClient,
 		// Every test has a controller of that name.
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})

@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -69,4 +70,36 @@ func TestValuesOfAnOperationAreBounded(t *testing.T) {
 			g.Expect(after.TotalAlloc - before.TotalAlloc).To(BeNumerically("<", maxOperationMemory))
 		})
 	}
+}
+
+// noObjects counts the requests for objects that do not exist.
+type noObjects struct {
+	ctrlclient.Reader
+	requests int
+}
+
+func (n *noObjects) Get(_ context.Context, key ctrlclient.ObjectKey, _ ctrlclient.Object, _ ...ctrlclient.GetOption) error {
+	n.requests++
+	return apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
+}
+
+func TestOperationAsksForABoundedNumberOfObjectsAndForEachOnce(t *testing.T) {
+	g := NewWithT(t)
+	read := func(distinct int) (int, error) {
+		var list []corev1.EnvVar
+		for i := range 10 * maxObjects {
+			source := secretKey(fmt.Sprint("secret-", i%distinct), "key")
+			source.SecretKeyRef.Optional = new(true)
+			list = append(list, corev1.EnvVar{Name: fmt.Sprint("S", i), ValueFrom: source})
+		}
+		none := &noObjects{}
+		_, err := (&inputReader{reader: none, namespace: "team"}).environment(t.Context(), &autov1alpha1.Workspace{Spec: autov1alpha1.WorkspaceSpec{Env: list}})
+		return none.requests, err
+	}
+	requests, err := read(maxObjects)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(requests).To(Equal(maxObjects))
+	requests, err = read(10 * maxObjects)
+	g.Expect(err).To(MatchError(ContainSubstring("more than 1000 Secrets and ConfigMaps")))
+	g.Expect(requests).To(Equal(maxObjects))
 }

@@ -148,8 +148,8 @@ var sizeAttacks = []attack{
 		},
 	},
 	{
-		name: "dependencies-by-the-thousand", promise: "sizes", in: crowdName,
-		does: "makes twenty Stacks depend on a thousand others each, in a cycle",
+		name: "dependencies-by-the-hundred", promise: "sizes", in: crowdName,
+		does: "makes twenty Stacks depend on 250 others each, in a cycle",
 		sees: "`DependencyCycle` or `DependencyNotReady`, with a short message",
 		run: func(a *attacker) {
 			a.newProgram()
@@ -157,7 +157,7 @@ var sizeAttacks = []attack{
 			for i := range 20 {
 				stack := a.newStack(fromProgram(a.name))
 				stack.Name += fmt.Sprint("-", i)
-				for j := range 1000 {
+				for j := range 250 {
 					stack.Spec.DependsOn = append(stack.Spec.DependsOn, meta.DependencyReference{Name: fmt.Sprintf("%s-%d", a.name, (i+j+1)%1000)})
 				}
 				a.create(stack)
@@ -170,8 +170,44 @@ var sizeAttacks = []attack{
 		},
 	},
 	{
+		name: "dependencies-by-the-thousand", promise: "sizes",
+		does: "makes a Stack depend on ten thousand Stacks that do not exist",
+		sees: "`SpecInvalid`, Stalled: a Stack can have 256 dependencies.",
+		run: func(a *attacker) {
+			a.newProgram()
+			stack := a.newStack(fromProgram(a.name))
+			for j := range 10_000 {
+				stack.Spec.DependsOn = append(stack.Spec.DependsOn, meta.DependencyReference{Name: fmt.Sprint(a.name, "-", j)})
+			}
+			a.create(stack)
+			a.expectState(stack, refusal{reasons: []string{pulumiv1.SpecInvalidReason}, says: "256 prerequisites and dependencies", stalled: true})
+		},
+	},
+	{
+		name: "secrets-by-the-thousand", promise: "sizes", in: crowdName,
+		does: "lets twenty Stacks use nine thousand Secrets each that do not exist, by names of four letters",
+		sees: "`NotReadyInProgress`: the index of the controller has 256 of them.",
+		run: func(a *attacker) {
+			a.newProgram()
+			var stacks []*pulumiv1.Stack
+			for i := range 20 {
+				stack := a.newStack(fromProgram(a.name))
+				stack.Name += fmt.Sprint("-", i)
+				for j := range 9000 {
+					stack.Spec.SecretEnvs = append(stack.Spec.SecretEnvs, fmt.Sprintf("%04x", j))
+				}
+				a.create(stack)
+				stacks = append(stacks, stack)
+			}
+			for _, stack := range stacks {
+				a.expectState(stack, refusal{reasons: []string{meta.ProgressingReason, pulumiv1.NotReadyInProgressReason, pulumiv1.StackProcessingReason,
+					pulumiv1.SecretNotFoundReason, pulumiv1.WorkspaceNotReadyReason, pulumiv1.WorkspaceFailedReason}})
+			}
+		},
+	},
+	{
 		name: "events-without-an-end", promise: "sizes",
-		does: "creates two hundred Events of 100 KiB for the StatefulSet of a workspace that does not become ready",
+		does: "creates two hundred Events of 1 MiB for the StatefulSet of a workspace that does not become ready",
 		sees: "`ServiceAccountNotFound` or `PodCreationFailed`. The condition quotes an event, shortened to 1 KiB.",
 		run: func(a *attacker) {
 			workspace := a.newWorkspace(func(spec *autov1alpha1.WorkspaceSpec) { spec.ServiceAccountName = "none" })
@@ -184,7 +220,7 @@ var sizeAttacks = []attack{
 				a.create(&corev1.Event{
 					ObjectMeta:     inNamespace(attackerName, fmt.Sprint(a.name, "-", i)),
 					InvolvedObject: corev1.ObjectReference{Kind: "StatefulSet", Namespace: attackerName, Name: set.Name, UID: set.UID},
-					Type:           corev1.EventTypeWarning, Reason: "FailedCreate", Message: strings.Repeat("x", 100<<10), LastTimestamp: metav1.Now(),
+					Type:           corev1.EventTypeWarning, Reason: "FailedCreate", Message: strings.Repeat("x", 1<<20), LastTimestamp: metav1.Now(),
 				})
 			}
 			check := func(g Gomega) {

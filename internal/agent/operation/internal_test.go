@@ -20,6 +20,16 @@ func TestAShortPassphraseDoesNotMakeAMessageUnreadable(t *testing.T) {
 		Equal("error: could not find latest version of [secret] in https://get.example.com/releases/latest; passphrase: [secret]"))
 }
 
+func TestSecretOfShortLinesIsMaskedInWhatTheCLIPrinted(t *testing.T) {
+	o := &operation{redactor: redact.New("ab:\n  cd\nef"), inputs: inputs{dir: "/program"}}
+	for printed, want := range map[string]string{
+		"it is\nab:\n  cd\nef\n":       "it is; [secret]",
+		"error: it is ab:\n  cd\nef\n": "it is [secret]",
+	} {
+		NewWithT(t).Expect(o.readable(classify(cli.Result{Code: 1, Stderr: printed}, &summary{}).message)).To(Equal(want))
+	}
+}
+
 func TestConflictsOfEveryBackendAreRead(t *testing.T) {
 	const stackLocked = "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file " +
 		"with `pulumi cancel`.\n  "

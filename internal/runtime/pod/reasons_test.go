@@ -1,10 +1,13 @@
 package pod
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -136,4 +139,24 @@ func TestTemplateThatMakesNoPodIsToldUntilItIsEdited(t *testing.T) {
 	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) { spec.PodTemplate = nil })
 	s.run(s.pod(workspace), newAddress())
 	s.Eventually(s.status(workspace)).Should(beReady())
+}
+
+func TestLittleIsReadOfEventsHoweverLargeTheyAre(t *testing.T) {
+	s := startStage(t)
+	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
+	for range 20 {
+		s.Expect(s.client.Create(t.Context(), &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Namespace: s.namespace, GenerateName: "large-"},
+			InvolvedObject: corev1.ObjectReference{Kind: "StatefulSet", Namespace: s.namespace, Name: "app-workspace", UID: "set"},
+			Type:           corev1.EventTypeWarning, Reason: "FailedCreate", Message: strings.Repeat("x", 1<<20), LastTimestamp: metav1.Now(),
+		})).To(Succeed())
+	}
+	o := &observation{now: time.Now(), statefulSet: &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{UID: "set"}}}
+	s.Expect(needsEvents(o)).To(BeEquivalentTo("set"))
+	events, err := s.runtime.readEvents(t.Context(), workspace, o)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(len(events)).To(And(BeNumerically(">=", eventsPerPage), BeNumerically("<=", 2*eventsPerPage)))
+	for i := range events {
+		s.Expect(events[i].Size()).To(BeNumerically("<", 2*maxEventText))
+	}
 }
