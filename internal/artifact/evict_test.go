@@ -16,8 +16,14 @@ import (
 // storeContent has the content made on behalf of the namespace.
 func storeContent(t *testing.T, store *artifact.Store, namespace, name string) artifact.Reference {
 	t.Helper()
+	return storeContentOf(t, store, namespace, name, name)
+}
+
+// storeContentOf has it made for one of several sources.
+func storeContentOf(t *testing.T, store *artifact.Store, namespace, source, name string) artifact.Reference {
+	t.Helper()
 	content := program(name)
-	_, ref := makerOf(namespace+"/"+name, content)
+	_, ref := makerOf(namespace+"/"+source, content)
 	ref.Namespace, ref.Digest = namespace, digest.FromBytes(content).String()
 	NewWithT(t).Expect(store.Fetch(t.Context(), ref)).To(Succeed())
 	return ref
@@ -91,4 +97,19 @@ func TestContentThatNobodyUsedForADayIsEvictedFirst(t *testing.T) {
 	busy = append(busy, storeContent(t, store, "busy", "4"))
 	g.Expect(store.Stored(unused)).To(BeEmpty())
 	g.Expect(storedOf(store, busy)).To(Equal(5))
+}
+
+func TestOwnersOfContentAreBoundedHoweverManySourcesPublishIt(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	store := newStore(t, artifact.Options{Dir: dir, MaxStored: 10})
+	victim := storeContent(t, store, "victim", "victim")
+	for i := range 300 {
+		storeContentOf(t, store, "evil", fmt.Sprint("source ", i), fmt.Sprint("evil ", i%5))
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "sha256", "*", "for-*"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(files).NotTo(BeEmpty())
+	g.Expect(len(files)).To(BeNumerically("<=", 8*10))
+	g.Expect(store.Stored(victim)).To(Equal(victim.Digest))
 }

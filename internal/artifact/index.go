@@ -125,7 +125,9 @@ func (s *Store) accept(received incoming, by owner, namespace string) error {
 	known := s.entries[d]
 	if known != nil && known.verified.Load() {
 		s.used(known)
-		return s.addOwner(known, by, namespace)
+		err := s.addOwner(known, by, namespace)
+		s.evict(0)
+		return err
 	}
 	if known != nil {
 		s.drop(known)

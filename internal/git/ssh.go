@@ -248,17 +248,12 @@ func (r *repository) parseKnownHosts(list []byte) (*knownhosts.HostKeyDB, error)
 	return parsed, nil
 }
 
-// countWildcards returns how many asterisks a pattern of the known hosts has at most, and how many all of them have.
+// countWildcards returns how many asterisks a pattern of the known hosts has at most, and how many all of them have. Keys have none.
 func countWildcards(list []byte) (most, all int) {
 	for line := range bytes.Lines(list) {
-		hosts, _, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
-		if bytes.HasPrefix(hosts, []byte("#")) {
+		if bytes.HasPrefix(bytes.TrimSpace(line), []byte("#")) {
 			continue
 		}
-		if !bytes.HasPrefix(hosts, []byte("@")) && bytes.IndexByte(hosts, '\t') < 0 {
-			line = hosts
-		}
-		// A line that begins with a marker is counted whole, with what else is in it.
 		for pattern := range bytes.SplitSeq(line, []byte(",")) {
 			count := bytes.Count(pattern, []byte("*"))
 			most, all = max(most, count), all+count

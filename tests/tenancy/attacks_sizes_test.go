@@ -153,20 +153,12 @@ var sizeAttacks = []attack{
 		sees: "`DependencyCycle` or `DependencyNotReady`, with a short message",
 		run: func(a *attacker) {
 			a.newProgram()
-			var stacks []*pulumiv1.Stack
-			for i := range 20 {
-				stack := a.newStack(fromProgram(a.name))
-				stack.Name += fmt.Sprint("-", i)
+			want := refusal{reasons: []string{pulumiv1.DependencyCycleReason, pulumiv1.DependencyNotReadyReason}}
+			a.twentyStacks(want, func(i int, spec *pulumiv1.StackSpec) {
 				for j := range 250 {
-					stack.Spec.DependsOn = append(stack.Spec.DependsOn, meta.DependencyReference{Name: fmt.Sprintf("%s-%d", a.name, (i+j+1)%1000)})
+					spec.DependsOn = append(spec.DependsOn, meta.DependencyReference{Name: fmt.Sprintf("%s-%d", a.name, (i+j+1)%1000)})
 				}
-				a.create(stack)
-				stacks = append(stacks, stack)
-			}
-			// The namespace has a thousand more, and each gets its turn.
-			for _, stack := range stacks {
-				a.expectState(stack, refusal{reasons: []string{pulumiv1.DependencyCycleReason, pulumiv1.DependencyNotReadyReason}})
-			}
+			})
 		},
 	},
 	{
@@ -189,20 +181,13 @@ var sizeAttacks = []attack{
 		sees: "`NotReadyInProgress`: the index of the controller has 256 of them.",
 		run: func(a *attacker) {
 			a.newProgram()
-			var stacks []*pulumiv1.Stack
-			for i := range 20 {
-				stack := a.newStack(fromProgram(a.name))
-				stack.Name += fmt.Sprint("-", i)
+			want := refusal{reasons: []string{meta.ProgressingReason, pulumiv1.NotReadyInProgressReason, pulumiv1.StackProcessingReason,
+				pulumiv1.SecretNotFoundReason, pulumiv1.WorkspaceNotReadyReason, pulumiv1.WorkspaceFailedReason}}
+			a.twentyStacks(want, func(_ int, spec *pulumiv1.StackSpec) {
 				for j := range 9000 {
-					stack.Spec.SecretEnvs = append(stack.Spec.SecretEnvs, fmt.Sprintf("%04x", j))
+					spec.SecretEnvs = append(spec.SecretEnvs, fmt.Sprintf("%04x", j))
 				}
-				a.create(stack)
-				stacks = append(stacks, stack)
-			}
-			for _, stack := range stacks {
-				a.expectState(stack, refusal{reasons: []string{meta.ProgressingReason, pulumiv1.NotReadyInProgressReason, pulumiv1.StackProcessingReason,
-					pulumiv1.SecretNotFoundReason, pulumiv1.WorkspaceNotReadyReason, pulumiv1.WorkspaceFailedReason}})
-			}
+			})
 		},
 	},
 	{
@@ -233,6 +218,23 @@ var sizeAttacks = []attack{
 			a.Consistently(check).WithContext(a.ctx).WithTimeout(settleTime).WithPolling(settleTime / 3).Should(Succeed())
 		},
 	},
+}
+
+// twentyStacks creates Stacks of the program, and waits until each of them is in the state. The namespace has a thousand more, and each gets its
+// turn.
+func (a *attacker) twentyStacks(want refusal, change func(i int, spec *pulumiv1.StackSpec)) {
+	a.t.Helper()
+	var stacks []*pulumiv1.Stack
+	for i := range 20 {
+		stack := a.newStack(fromProgram(a.name))
+		stack.Name += fmt.Sprint("-", i)
+		change(i, &stack.Spec)
+		a.create(stack)
+		stacks = append(stacks, stack)
+	}
+	for _, stack := range stacks {
+		a.expectState(stack, want)
+	}
 }
 
 // expectProgram waits until the Program says, with one of the reasons, whether it can be run.
