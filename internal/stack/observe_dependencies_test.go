@@ -20,6 +20,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
 // dependent creates the named Stack after the changes, and does not wait for anything.
@@ -283,10 +284,12 @@ func TestStackMayHaveABoundedNumberOfDependencies(t *testing.T) {
 }
 
 func TestDependentOfWhichTheCacheHasLittleIsFound(t *testing.T) {
-	s := newStage(t)
+	// Its end wakes nobody: what the cache has of it does not name the Stack.
+	s := newStage(t, func(r *Reconciler) { r.WaitInterval = time.Second })
 	stack := s.deployedStack(func(stack *pulumiv1.Stack) { stack.Spec.DestroyAfterDependents = true })
 	large := s.dependent("large", dependsOn("app", ""), func(stack *pulumiv1.Stack) {
 		stack.Spec.Suspend = true
+		stack.Annotations = map[string]string{"example.com/large": strings.Repeat("x", informercache.MaxSize)}
 		for i := range maxDependencies - 1 {
 			stack.Spec.DependsOn = append([]meta.DependencyReference{{Name: strings.Repeat("x", 240) + fmt.Sprint(i)}}, stack.Spec.DependsOn...)
 		}
