@@ -82,6 +82,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		if err := benchRollouts(ctx, s, limits, out); err != nil {
 			return err
 		}
+		if err := benchFleet(ctx, s, limits, out); err != nil {
+			return err
+		}
 		if err := benchFetches(ctx, s, limits, out); err != nil {
 			return err
 		}

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -23,8 +22,6 @@ import (
 )
 
 const (
-	// versionTimeout bounds `pulumi version`. It is a matter of 0.2 s, on a busy node of seconds.
-	versionTimeout = time.Minute
 	// outputSize is how much of stdout and of stderr is kept for a message and for classifying a failure, in bytes.
 	outputSize = 64 << 10
 	// outputDelay is how long the output of a process that ended is waited for: a descendant that outlives it may hold the pipe open.
@@ -84,23 +81,6 @@ func New(options Options) (*CLI, error) {
 		return nil, fmt.Errorf("become the subreaper of pulumi's descendants: %w", err)
 	}
 	return c, nil
-}
-
-// ReadVersion runs `pulumi version`. Whether operations can run with a CLI of that version is for the caller to judge, with Problem.
-func (c *CLI) ReadVersion(ctx context.Context, dir string, env Environment) error {
-	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
-	defer cancel()
-	result, err := c.Run(ctx, &Invocation{Args: []string{"version"}, Dir: dir, Env: env})
-	if err != nil {
-		return fmt.Errorf("run `%s version`: %w", c.Path, err)
-	}
-	if result.Code != 0 {
-		return fmt.Errorf("run `%s version`: exit code %d: %s", c.Path, result.Code, strings.ReplaceAll(LastLines(result.Stderr, 3), "\n", "; "))
-	}
-	if c.Version, err = semver.ParseTolerant(strings.TrimSpace(result.Stdout)); err != nil {
-		return fmt.Errorf("the pulumi CLI %s has no usable version: %w", c.Path, err)
-	}
-	return nil
 }
 
 // EndBy makes all processes end before the time, whatever grace they have: those that run, asked to stop or not, and those that start

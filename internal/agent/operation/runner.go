@@ -87,7 +87,7 @@ type Runner struct {
 	outputSecrets sync.Map
 }
 
-// New returns a Runner for the CLI. It runs `pulumi version` once. Whether operations can run with a CLI of that version is for the caller
+// New returns a Runner for the CLI. It runs `pulumi version`, unless an earlier Runner with the same home directory did. Whether operations can run with a CLI of that version is for the caller
 // to judge, with cli.Problem.
 func New(ctx context.Context, options Options) (*Runner, error) {
 	home, err := filepath.Abs(options.Home)
@@ -109,7 +109,7 @@ func New(ctx context.Context, options Options) (*Runner, error) {
 			return nil, fmt.Errorf("create the home directory: %w", err)
 		}
 	}
-	return r, r.cli.ReadVersion(ctx, home, r.baseEnvironment())
+	return r, r.cli.ReadVersion(ctx, r.dir("version.json"), home, r.baseEnvironment())
 }
 
 // Version is the version of the CLI, for example "v3.250.0".
