@@ -29,6 +29,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/metrics"
 	"github.com/stack-controller/stack-controller/internal/program"
 	"github.com/stack-controller/stack-controller/internal/references"
@@ -65,6 +66,9 @@ type parts struct {
 
 // addControllers adds the controllers, and what they work with, to the manager. All of it runs in the leader only.
 func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecorder, observers []metrics.Observer, o *options) error {
+	if err := informercache.AddIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
 	shared, err := newParts(ctx, mgr, recorder, o)
 	if err != nil {
 		return err
@@ -83,7 +87,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	if o.workspace.runtime == runtimePod {
 		workspaces.IdleTimeout = o.workspace.idleTimeout
 	}
-	if err := workspaces.SetupWithManager(ctx, mgr, controllerOptions(o)); err != nil {
+	if err := workspaces.SetupWithManager(mgr, controllerOptions(o)); err != nil {
 		return err
 	}
 	counted, err := metrics.NewPrograms(ctrlmetrics.Registry)

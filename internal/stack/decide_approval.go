@@ -31,8 +31,7 @@ func decideOnApproval(o observation, d decision) decision {
 	}
 	makePlan := d
 	makePlan.plans = true
-	switch {
-	case plan == nil, plan.Operation != plannedOperation(d), o.planGone, isVoid(o, plan):
+	if plan == nil || plan.Operation != plannedOperation(d) || o.planGone || isVoid(o, plan) {
 		return makePlan
 	}
 	switch plan.State {

@@ -224,11 +224,13 @@ func (r *Reconciler) updateIn(
 ) (string, error) {
 	var list autov1alpha1.UpdateList
 	// Nothing is changed in the objects, and there may be many.
-	if err := r.List(ctx, &list, client.InNamespace(workspace.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+	err := r.List(ctx, &list, client.InNamespace(workspace.Namespace), client.MatchingFields{informercache.UpdatesByWorkspace: workspace.Name},
+		client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return "", fmt.Errorf("list the updates of the workspace: %w", err)
 	}
 	for i := range list.Items {
-		if update := &list.Items[i]; update.Spec.WorkspaceName == workspace.Name && chosen(update) {
+		if update := &list.Items[i]; chosen(update) {
 			return update.Name, nil
 		}
 	}

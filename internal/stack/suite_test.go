@@ -173,6 +173,7 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 	for _, change := range changes {
 		change(reconciler)
 	}
+	s.Expect(informercache.AddIndexes(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())
 	s.Expect(reconciler.SetupWithManager(s.t.Context(), mgr, fairqueue.ControllerOptions(4, controller.Options{}))).To(Succeed())
 
 	ctx, cancel := context.WithCancel(context.Background())

@@ -24,6 +24,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/metrics"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/runtime"
@@ -94,10 +95,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	if r.ProgressInterval == 0 {
 		r.ProgressInterval = defaultProgressInterval
 	}
-	for field, index := range map[string]ctrlclient.IndexerFunc{workspaceNameIndex: indexByWorkspace, waitingIndex: indexWaiting} {
-		if err := mgr.GetFieldIndexer().IndexField(ctx, &autov1alpha1.Update{}, field, index); err != nil {
-			return fmt.Errorf("index updates by %s: %w", field, err)
-		}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &autov1alpha1.Update{}, waitingIndex, indexWaiting); err != nil {
+		return fmt.Errorf("index the updates that wait: %w", err)
 	}
 	if err := mgr.Add(r.background); err != nil {
 		return fmt.Errorf("add the background work of updates: %w", err)
@@ -163,20 +162,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Result, error) {
 	d := decide(o)
 	ctrl.LoggerFrom(ctx).V(1).Info("decided",
-		"action", d.action, "reason", d.reason, "message", d.message, "wake", d.wake, "after", d.after.String())
+		"action", d.action, "reason", d.reason, "message", d.message, "waker", d.wake, "after", d.after.String())
 	return r.act(ctx, o, d)
 }
 
-// Indexes of Updates: by their Workspace, and those that have not started, under the value notStarted.
+// waitingIndex finds the Updates that have not started, under the value notStarted.
 const (
-	workspaceNameIndex = "spec.workspaceName"
-	waitingIndex       = "status.startTime"
-	notStarted         = "none"
+	waitingIndex = "status.startTime"
+	notStarted   = "none"
 )
-
-func indexByWorkspace(object ctrlclient.Object) []string {
-	return []string{object.(*autov1alpha1.Update).Spec.WorkspaceName}
-}
 
 func indexWaiting(object ctrlclient.Object) []string {
 	if update := object.(*autov1alpha1.Update); update.HasStarted() || update.IsComplete() {
@@ -203,7 +197,7 @@ func (r *Reconciler) updatesOfWorkspace(ctx context.Context, object ctrlclient.O
 	if update, ok := object.(*autov1alpha1.Update); ok {
 		name = update.Spec.WorkspaceName
 	}
-	return r.requests(ctx, object.GetNamespace(), ctrlclient.MatchingFields{workspaceNameIndex: name})
+	return r.requests(ctx, object.GetNamespace(), ctrlclient.MatchingFields{informercache.UpdatesByWorkspace: name})
 }
 
 // updatesOfReference returns the Updates that may wait for the Secret or ConfigMap. Those whose status does not say so yet count too:

@@ -8,7 +8,7 @@ package update
 //     reconciled when one completes or is gone, see SetupWithManager.
 //  3. An operation is started only for what the API server knows right now, never for what a cache says: claim.
 //  4. The agent runs one operation at a time. The id of an operation is the UID of its Update, so starting it again does nothing
-//     (internal/agent/server.engine.start). An operation that may run anywhere is asked for before anything is started: askAgent.
+//     (internal/agent/server.executor.start). An operation that may run anywhere is asked for before anything is started: askAgent.
 //     The controller of another shard follows an operation that runs, and starts none in a Workspace that is not its own: waitForShard.
 //  5. A directory with the files of a workspace has one agent (internal/agent/server.Lock).
 //  6. Pulumi locks the stack in its backend. The agent removes a lock only when its owner is proven dead
@@ -24,6 +24,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
 // updateAhead returns the name of the oldest Update of the same Workspace that was created earlier and is not complete; empty when it
@@ -48,7 +49,7 @@ func (r *Reconciler) updateAhead(ctx context.Context, update *autov1alpha1.Updat
 // updatesOf returns all Updates of a Workspace.
 func (r *Reconciler) updatesOf(ctx context.Context, namespace, workspace string) ([]autov1alpha1.Update, error) {
 	list := &autov1alpha1.UpdateList{}
-	if err := r.List(ctx, list, ctrlclient.InNamespace(namespace), ctrlclient.MatchingFields{workspaceNameIndex: workspace}); err != nil {
+	if err := r.List(ctx, list, ctrlclient.InNamespace(namespace), ctrlclient.MatchingFields{informercache.UpdatesByWorkspace: workspace}); err != nil {
 		return nil, fmt.Errorf("list the updates of workspace %q: %w", workspace, err)
 	}
 	return list.Items, nil

@@ -32,6 +32,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	gitclient "github.com/stack-controller/stack-controller/internal/git"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
@@ -145,6 +146,7 @@ func (s *stage) startController() (stop func()) {
 	git := source.NewGit(source.GitOptions{Live: mgr.GetAPIReader(), Options: gitclient.Options{AllowLocalAddresses: true, Dir: s.t.TempDir()}})
 	s.Expect(mgr.Add(git)).To(Succeed())
 	repositories := git.NewSubscriber()
+	s.Expect(informercache.AddIndexes(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())
 	s.Expect((&Reconciler{
 		Client:        mgr.GetClient(),
 		Live:          mgr.GetAPIReader(),

@@ -13,14 +13,12 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
 // The Pulumi Kubernetes Operator installs dependencies and selects the stack while it makes a Workspace ready, so its users expect such
 // problems in the status of the Workspace. Here both are a part of each operation. So the Workspace shows the problem of the last
 // operation, and accepts operations all the same.
-
-// updatesIndex finds the Updates of a Workspace.
-const updatesIndex = "workspace.spec.workspaceName"
 
 // workspaceReasons are the reasons of a Workspace by the reasons of Updates whose preparation failed.
 var workspaceReasons = map[string]string{
@@ -39,7 +37,7 @@ type failure struct {
 // historyOf reads the Updates of the Workspace.
 func (r *Reconciler) historyOf(ctx context.Context, workspace *autov1alpha1.Workspace) (found history, err error) {
 	list := &autov1alpha1.UpdateList{}
-	err = r.List(ctx, list, ctrlclient.InNamespace(workspace.Namespace), ctrlclient.MatchingFields{updatesIndex: workspace.Name},
+	err = r.List(ctx, list, ctrlclient.InNamespace(workspace.Namespace), ctrlclient.MatchingFields{informercache.UpdatesByWorkspace: workspace.Name},
 		ctrlclient.UnsafeDisableDeepCopy)
 	if err != nil {
 		return history{}, fmt.Errorf("list the updates of the workspace: %w", err)

@@ -66,12 +66,7 @@ type ignorer interface {
 }
 
 // SetupWithManager adds the controller to the manager.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &autov1alpha1.Update{}, updatesIndex, func(object ctrlclient.Object) []string {
-		return []string{object.(*autov1alpha1.Update).Spec.WorkspaceName}
-	}); err != nil {
-		return fmt.Errorf("index the Updates by Workspace: %w", err)
-	}
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&autov1alpha1.Workspace{}, builder.WithPredicates(
 			predicate.Or[ctrlclient.Object](predicate.GenerationChangedPredicate{}, shownChanged))).

@@ -28,6 +28,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 	"github.com/stack-controller/stack-controller/internal/runtime/process"
 	"github.com/stack-controller/stack-controller/tests/controlplane"
@@ -142,11 +143,12 @@ func (s *stage) startControllerOf(agents runtime.Runtime) (stop func()) {
 	if runnable, ok := agents.(manager.Runnable); ok {
 		s.Expect(mgr.Add(runnable)).To(Succeed())
 	}
+	s.Expect(informercache.AddIndexes(s.t.Context(), mgr.GetFieldIndexer())).To(Succeed())
 	s.Expect((&Reconciler{
 		Client:        mgr.GetClient(),
 		EventRecorder: mgr.GetEventRecorderFor("stack-controller"),
 		Runtime:       agents,
-	}).SetupWithManager(s.t.Context(), mgr, controller.Options{MaxConcurrentReconciles: 4})).To(Succeed())
+	}).SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 4})).To(Succeed())
 
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

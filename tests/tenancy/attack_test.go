@@ -106,7 +106,7 @@ func TestTenants(t *testing.T) {
 		for _, attack := range attacks() {
 			t.Run(attack.name, func(t *testing.T) {
 				t.Parallel()
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				ctx, cancel := context.WithTimeout(t.Context(), patience())
 				defer cancel()
 				a := &attacker{WithT: NewWithT(t), t: t, ctx: ctx, tenant: tenant, victim: victim, means: means, name: attack.name,
 					seen: map[string]bool{}}
@@ -251,7 +251,7 @@ func (a *attacker) newProgram() *pulumiv1.Program {
 // eventually retries the assertions until they hold.
 func (a *attacker) eventually(assertions func(g Gomega)) {
 	a.t.Helper()
-	a.Eventually(assertions).WithContext(a.ctx).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
+	a.Eventually(assertions).WithContext(a.ctx).WithTimeout(patience()).WithPolling(pollInterval).Should(Succeed())
 }
 
 // await waits until the assertions hold for the object as the attacker sees it.

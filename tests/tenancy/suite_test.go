@@ -48,8 +48,6 @@ import (
 )
 
 const (
-	// patience bounds what a test waits for on a machine that is busy with all attacks at once.
-	patience = 3 * time.Minute
 	// pollInterval is how often a test looks.
 	pollInterval = 200 * time.Millisecond
 	// atOnce is how many attacks go on at the same time. They wait most of the time.
@@ -58,6 +56,9 @@ const (
 
 // manyStacks is how many Stacks one of the attacks creates.
 var manyStacks = flag.Int("stacks", 1000, "how many Stacks the tenant creates who has too many")
+
+// patience bounds what a test waits for on a machine that is busy with all attacks at once. Ten times as many Stacks take ten times as long.
+func patience() time.Duration { return time.Duration(max(1, *manyStacks/1000)) * 3 * time.Minute }
 
 // system is the running system.
 var system *podstage.Stage
@@ -132,7 +133,7 @@ func (t *tenant) expectRights(ctx context.Context, g *WithT, others ...string) {
 		{"patch", "source.toolkit.fluxcd.io", "gitrepositories", "status", own}, {"get", "", "secrets", "", own}, {"create", "", "pods", "", own},
 		{"create", "", "serviceaccounts", "token", own}, {"create", "rbac.authorization.k8s.io", "rolebindings", "", own},
 	} {
-		g.Eventually(func() (bool, error) { return t.may(ctx, may) }).WithContext(ctx).WithTimeout(patience).WithPolling(pollInterval).
+		g.Eventually(func() (bool, error) { return t.may(ctx, may) }).WithContext(ctx).WithTimeout(patience()).WithPolling(pollInterval).
 			Should(BeTrue(), fmt.Sprint(may)) // roles are aggregated by a controller
 	}
 	not := []right{
@@ -229,7 +230,7 @@ func (v *victim) commit(ctx context.Context, g *WithT, number int) {
 		g.Expect(system.Client.Get(ctx, v.app.Key(), stack)).To(Succeed())
 		g.Expect(string(stack.Status.Outputs["commit"].Raw)).To(Equal(strconv.Itoa(number)), "%+v", stack.Status.Conditions)
 		g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded))
-	}).WithContext(ctx).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
+	}).WithContext(ctx).WithTimeout(patience()).WithPolling(pollInterval).Should(Succeed())
 }
 
 // read returns the objects of the victim that nobody else may change, with the part that a deployment does not change.
@@ -312,7 +313,7 @@ func serveFromTenant(ctx context.Context, g *WithT, means *pressure.Tenant) {
 		g.Expect(means.Client.Get(ctx, client.ObjectKey{Namespace: attackerName, Name: "web"}, pod)).To(Succeed())
 		g.Expect(pod.Status.ContainerStatuses).To(HaveLen(1))
 		g.Expect(pod.Status.ContainerStatuses[0].Ready).To(BeTrue(), "%+v", pod.Status)
-	}).WithContext(ctx).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
+	}).WithContext(ctx).WithTimeout(patience()).WithPolling(pollInterval).Should(Succeed())
 }
 
 // lines returns what follows the word in the lines that a container has logged and that begin with it.

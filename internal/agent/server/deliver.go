@@ -53,9 +53,9 @@ func (s *Server) replaceSource(ctx context.Context, digest string, bring func() 
 		return nil
 	}
 	// Asked before the bytes travel; what counts is sources.use, once they are here.
-	s.engine.mu.Lock()
-	err := s.engine.occupied()
-	s.engine.mu.Unlock()
+	s.executor.mu.Lock()
+	err := s.executor.occupied()
+	s.executor.mu.Unlock()
 	if err != nil {
 		return err
 	}

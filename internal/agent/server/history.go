@@ -16,7 +16,7 @@ import (
 
 // restore returns the operation as the records have it. One that was not done when its agent ended is Interrupted from
 // now on. It returns nil when the start was never recorded, so that nobody was told about it.
-func (e *engine) restore(id string) *proto.Operation {
+func (e *executor) restore(id string) *proto.Operation {
 	recorded, err := e.records.read(id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -59,7 +59,7 @@ func interruption(state proto.OperationState) string {
 }
 
 // find returns the operation; the error is NOT_FOUND.
-func (e *engine) find(id string) (*trackedOperation, error) {
+func (e *executor) find(id string) (*trackedOperation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if known := e.operations[id]; known != nil {
@@ -69,7 +69,7 @@ func (e *engine) find(id string) (*trackedOperation, error) {
 }
 
 // get returns the operation, with its outputs when it is done.
-func (e *engine) get(id string) (*proto.Operation, error) {
+func (e *executor) get(id string) (*proto.Operation, error) {
 	known, err := e.find(id)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (e *engine) get(id string) (*proto.Operation, error) {
 }
 
 // forget removes a final operation.
-func (e *engine) forget(id string) error {
+func (e *executor) forget(id string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	known := e.operations[id]
@@ -123,7 +123,7 @@ func shortened(operation *proto.Operation) *proto.Operation {
 }
 
 // list returns the operations that were not forgotten, oldest first.
-func (e *engine) list() []*proto.Operation {
+func (e *executor) list() []*proto.Operation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	all := make([]*proto.Operation, 0, len(e.operations))
@@ -137,7 +137,7 @@ func (e *engine) list() []*proto.Operation {
 }
 
 // prune removes the oldest of too many final operations. e.mu is held.
-func (e *engine) prune() {
+func (e *executor) prune() {
 	var finished []*proto.Operation
 	for _, known := range e.operations {
 		if current := known.snapshot(); current.GetState().Final() {
@@ -157,7 +157,7 @@ func (e *engine) prune() {
 }
 
 // removeRecord removes what nobody asks for any more; what remains of it is tried again by the next agent.
-func (e *engine) removeRecord(id string) {
+func (e *executor) removeRecord(id string) {
 	if err := e.records.remove(id); err != nil {
 		e.log.Error("cannot remove an operation", "operation", id, "error", err.Error())
 	}

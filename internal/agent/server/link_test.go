@@ -34,7 +34,7 @@ func (a *agent) runToEnd(request *proto.StartOperationRequest) (project, message
 
 // ended is closed when the operation is over.
 func (a *agent) ended(id string) <-chan struct{} {
-	known, err := a.server.engine.find(id)
+	known, err := a.server.executor.find(id)
 	NewWithT(a.t).Expect(err).NotTo(HaveOccurred())
 	return known.ended
 }

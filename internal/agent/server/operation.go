@@ -98,7 +98,7 @@ const watchInterval = 200 * time.Millisecond
 // WatchOperation implements the call of the protocol. A watcher holds no lock and no queue: it takes what the operation is
 // when it can send, so a slow one only sees fewer of the changes.
 func (s *Server) WatchOperation(request *proto.WatchOperationRequest, stream grpc.ServerStreamingServer[proto.Operation]) error {
-	watched, err := s.engine.find(request.GetId())
+	watched, err := s.executor.find(request.GetId())
 	if err != nil {
 		return err
 	}

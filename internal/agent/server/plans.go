@@ -115,7 +115,7 @@ func (s *sources) pathsOf(request *proto.StartOperationRequest, project string) 
 
 // GetPlan implements the call of the protocol.
 func (s *Server) GetPlan(request *proto.GetPlanRequest, stream grpc.ServerStreamingServer[proto.PlanPart]) error {
-	known, err := s.engine.find(request.GetId())
+	known, err := s.executor.find(request.GetId())
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	if grace := s.options.TerminationGrace; grace > 0 && outcome == nil {
 		s.terminate(time.Now().Add(grace), grace)
 	} else {
-		s.engine.shutdown(time.Time{})
+		s.executor.shutdown(time.Time{})
 	}
 	stop(server)
 	return outcome
@@ -85,7 +85,7 @@ func (s *Server) grpcOptions() []grpc.ServerOption {
 func (s *Server) endWhenIdle(ctx context.Context, cancel context.CancelCauseFunc) {
 	timeout := s.options.IdleTimeout
 	for {
-		idle := min(s.activity.idle(), s.engine.idle())
+		idle := min(s.activity.idle(), s.executor.idle())
 		if idle >= timeout {
 			cancel(ErrIdle)
 			return
@@ -110,8 +110,8 @@ func stop(server *grpc.Server) {
 func (s *Server) terminate(killed time.Time, grace time.Duration) {
 	// Of a short grace, half of it.
 	reserve := min(terminationReserve, grace/2)
-	s.engine.shutdown(killed.Add(-reserve))
+	s.executor.shutdown(killed.Add(-reserve))
 	timer := time.NewTimer(min(lingerTimeout, time.Until(killed.Add(-reserve/2))))
 	defer timer.Stop()
-	s.engine.awaitForgotten(timer.C)
+	s.executor.awaitForgotten(timer.C)
 }

@@ -36,7 +36,7 @@ func TestAnAgentThatNobodyNeedsEnds(t *testing.T) {
 		}
 
 		g.Expect(after(59 * time.Second)).To(Succeed())
-		_, err = server.engine.start(request("a"))
+		_, err = server.executor.start(request("a"))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(after(time.Hour+30*time.Second)).To(Succeed(), "an operation keeps it, although nobody calls")
 		runner.end <- &proto.Operation{State: succeeded}

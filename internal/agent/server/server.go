@@ -1,4 +1,4 @@
-// Package server is the agent of a workspace: the gRPC service, the engine that owns the operations, and the source
+// Package server is the agent of a workspace: the gRPC service, the executor that owns the operations, and the source
 // that they run.
 //
 // The directory of the agent holds all that survives it: operations/<id>/ with the state and the result of operations,
@@ -58,7 +58,7 @@ type Server struct {
 	records  *records
 	sources  *sources
 	plans    *plans
-	engine   *engine
+	executor *executor
 	activity *activity
 }
 
@@ -87,7 +87,7 @@ func (s *Server) open() (err error) {
 		return err
 	}
 	s.plans = &plans{root: s.root}
-	s.engine, err = newEngine(s.log, s.options.Runner, s.records, s.sources, s.plans)
+	s.executor, err = newExecutor(s.log, s.options.Runner, s.records, s.sources, s.plans)
 	return err
 }
 
@@ -103,7 +103,7 @@ func (s *Server) GetInfo(context.Context, *proto.GetInfoRequest) (*proto.Info, e
 		AgentVersion:  s.options.Version,
 		PulumiVersion: s.options.Runner.Version(),
 		SourceDigest:  s.sources.digest(),
-		Operations:    s.engine.list(),
+		Operations:    s.executor.list(),
 	}, nil
 }
 
@@ -115,20 +115,20 @@ func (s *Server) StartOperation(_ context.Context, request *proto.StartOperation
 	if problem := cli.Problem(s.options.Runner.Version(), false); problem != "" {
 		return nil, proto.Refuse(proto.ReasonPulumiUnsupported, problem)
 	}
-	return s.engine.start(request)
+	return s.executor.start(request)
 }
 
 // GetOperation implements the call of the protocol.
 func (s *Server) GetOperation(_ context.Context, request *proto.GetOperationRequest) (*proto.Operation, error) {
-	return s.engine.get(request.GetId())
+	return s.executor.get(request.GetId())
 }
 
 // CancelOperation implements the call of the protocol.
 func (s *Server) CancelOperation(_ context.Context, request *proto.CancelOperationRequest) (*proto.Operation, error) {
-	return s.engine.cancelOperation(request.GetId())
+	return s.executor.cancelOperation(request.GetId())
 }
 
 // ForgetOperation implements the call of the protocol.
 func (s *Server) ForgetOperation(_ context.Context, request *proto.ForgetOperationRequest) (*proto.ForgetOperationResponse, error) {
-	return &proto.ForgetOperationResponse{}, s.engine.forget(request.GetId())
+	return &proto.ForgetOperationResponse{}, s.executor.forget(request.GetId())
 }

@@ -30,7 +30,7 @@ func TestProgressIsToldAtIntervalsAndTheEndAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		watched := track(&proto.Operation{Id: "a", State: running}, func(error) {})
-		server := &Server{engine: &engine{operations: map[string]*trackedOperation{"a": watched}}}
+		server := &Server{executor: &executor{operations: map[string]*trackedOperation{"a": watched}}}
 		stream := &watchStream{ctx: t.Context(), sent: make(chan *proto.Operation, 100)}
 		ended := make(chan error, 1)
 		start := time.Now()

@@ -32,8 +32,8 @@ type Runner interface {
 	EndBy(end time.Time)
 }
 
-// engine owns the operations: it runs one at a time, and knows those that were not forgotten.
-type engine struct {
+// executor owns the operations: it runs one at a time, and knows those that were not forgotten.
+type executor struct {
 	log     *slog.Logger
 	runner  Runner
 	records *records
@@ -44,7 +44,7 @@ type engine struct {
 	operations map[string]*trackedOperation
 	// current is the operation that is not final; nil when there is none.
 	current *trackedOperation
-	// ended is when the last operation ended, or the engine was made.
+	// ended is when the last operation ended, or the executor was made.
 	ended   time.Time
 	closing bool
 	// running waits for the current operation.
@@ -53,9 +53,9 @@ type engine struct {
 	forgotten chan struct{}
 }
 
-// newEngine restores the operations that an earlier agent left in the records.
-func newEngine(log *slog.Logger, runner Runner, records *records, sources *sources, plans *plans) (*engine, error) {
-	e := &engine{log: log, runner: runner, records: records, sources: sources, plans: plans, operations: map[string]*trackedOperation{}, ended: time.Now(), forgotten: make(chan struct{}, 1)}
+// newExecutor restores the operations that an earlier agent left in the records.
+func newExecutor(log *slog.Logger, runner Runner, records *records, sources *sources, plans *plans) (*executor, error) {
+	e := &executor{log: log, runner: runner, records: records, sources: sources, plans: plans, operations: map[string]*trackedOperation{}, ended: time.Now(), forgotten: make(chan struct{}, 1)}
 	ids, err := records.ids()
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func newEngine(log *slog.Logger, runner Runner, records *records, sources *sourc
 }
 
 // start runs the operation of a valid request, unless its id is known.
-func (e *engine) start(request *proto.StartOperationRequest) (*proto.Operation, error) {
+func (e *executor) start(request *proto.StartOperationRequest) (*proto.Operation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if known := e.operations[request.GetId()]; known != nil {
@@ -99,7 +99,7 @@ func (e *engine) start(request *proto.StartOperationRequest) (*proto.Operation, 
 }
 
 // queue records the operation, whose artifact and plan have to be here, as one that begins.
-func (e *engine) queue(request *proto.StartOperationRequest) (*proto.Operation, error) {
+func (e *executor) queue(request *proto.StartOperationRequest) (*proto.Operation, error) {
 	if artifact := request.GetArtifact(); artifact != nil && artifact.GetDigest() != e.sources.digest() {
 		return nil, proto.Refuse(proto.ReasonSourceMissing, "artifact "+artifact.GetDigest()+" is not here")
 	}
@@ -121,7 +121,7 @@ func (e *engine) queue(request *proto.StartOperationRequest) (*proto.Operation, 
 }
 
 // run runs the operation to its end and records the result.
-func (e *engine) run(ctx context.Context, o *trackedOperation, request *proto.StartOperationRequest) {
+func (e *executor) run(ctx context.Context, o *trackedOperation, request *proto.StartOperationRequest) {
 	defer o.cancel(nil)
 	if timeout := request.GetTimeout().AsDuration(); timeout > 0 {
 		limited, stop := context.WithTimeoutCause(ctx, timeout, operation.ErrTimeout)
@@ -135,7 +135,7 @@ func (e *engine) run(ctx context.Context, o *trackedOperation, request *proto.St
 }
 
 // execute returns the outcome of the operation.
-func (e *engine) execute(ctx context.Context, o *trackedOperation, request *proto.StartOperationRequest) (result *proto.Operation) {
+func (e *executor) execute(ctx context.Context, o *trackedOperation, request *proto.StartOperationRequest) (result *proto.Operation) {
 	project, err := e.sources.project(request)
 	if err != nil {
 		return &proto.Operation{
@@ -157,7 +157,7 @@ func (e *engine) execute(ctx context.Context, o *trackedOperation, request *prot
 }
 
 // progress publishes what the runner reported, and records it when the state changed.
-func (e *engine) progress(o *trackedOperation, progress *proto.Operation) {
+func (e *executor) progress(o *trackedOperation, progress *proto.Operation) {
 	before := o.snapshot()
 	next := advanced(before, progress)
 	if next.GetState() != before.GetState() {
@@ -170,7 +170,7 @@ func (e *engine) progress(o *trackedOperation, progress *proto.Operation) {
 }
 
 // finish records the result, and only then tells those who watch.
-func (e *engine) finish(o *trackedOperation, result *proto.Operation) {
+func (e *executor) finish(o *trackedOperation, result *proto.Operation) {
 	before := o.snapshot()
 	if !result.GetState().Final() {
 		result = &proto.Operation{
@@ -196,7 +196,7 @@ func (e *engine) finish(o *trackedOperation, result *proto.Operation) {
 }
 
 // cancelOperation asks the operation to end gracefully.
-func (e *engine) cancelOperation(id string) (*proto.Operation, error) {
+func (e *executor) cancelOperation(id string) (*proto.Operation, error) {
 	known, err := e.find(id)
 	if err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func (e *engine) cancelOperation(id string) (*proto.Operation, error) {
 }
 
 // occupied says why neither an operation nor a source can be taken now, nil when they can. e.mu is held.
-func (e *engine) occupied() error {
+func (e *executor) occupied() error {
 	switch {
 	case e.closing:
 		return status.Error(codes.Unavailable, "the agent is stopping")
@@ -220,7 +220,7 @@ func (e *engine) occupied() error {
 }
 
 // idle returns for how long there was no operation; 0 while there is one.
-func (e *engine) idle() time.Duration {
+func (e *executor) idle() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.current != nil {
@@ -231,7 +231,7 @@ func (e *engine) idle() time.Duration {
 
 // shutdown refuses new operations, asks the current one to stop gracefully, and waits for its end, which is before the given
 // time unless that is zero.
-func (e *engine) shutdown(end time.Time) {
+func (e *executor) shutdown(end time.Time) {
 	if !end.IsZero() {
 		e.runner.EndBy(end)
 	}
@@ -245,7 +245,7 @@ func (e *engine) shutdown(end time.Time) {
 }
 
 // awaitForgotten waits until no operation is left that the controller has not told us to forget, or done is closed.
-func (e *engine) awaitForgotten(done <-chan time.Time) {
+func (e *executor) awaitForgotten(done <-chan time.Time) {
 	for len(e.list()) > 0 {
 		select {
 		case <-e.forgotten:
