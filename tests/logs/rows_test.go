@@ -105,6 +105,7 @@ var meanings = map[string]string{
 	"cannot use the shared plugins":                                                          "Plugins are downloaded instead. Look at the volume, see [provider plugins](plugins.md).",
 	"the logins of the operation were not removed":                                           "The token of a state backend is left in the pod, until it ends.",
 	"the stack was not created, perhaps because it exists":                                   "Usually nothing to do: the operation uses the stack.",
+	"the next agent has to run pulumi for its version":                                       "The version could not be noted on the disk of the workspace, and `pulumi version` runs once more.",
 	"the stack is not selected, for commands by hand":                                        "After `kubectl exec`, use `pulumi --stack`.",
 	"there is no link to the stack's configuration, for commands by hand: use --config-file": "After `kubectl exec`, use `--config-file` with this file.",
 	"the workspace has files of its own, it does not lead to the program":                    "After `kubectl exec`, go to the directory `program`.",
