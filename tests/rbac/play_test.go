@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -84,12 +83,6 @@ func (p *play) newStack() { p.stack(func(*pulumiv1.StackSpec) {}) }
 
 func (p *play) newReclaimedStack() {
 	p.stack(func(spec *pulumiv1.StackSpec) { spec.WorkspaceReclaimPolicy = pulumiv1.WorkspaceReclaimDelete })
-}
-
-func (p *play) newDependent() {
-	p.stack(func(spec *pulumiv1.StackSpec) {
-		spec.DependsOn = []meta.DependencyReference{{Name: "missing"}}
-	})
 }
 
 func (p *play) newProgramStack() {

@@ -32,8 +32,8 @@ var (
 	read = []string{"list", "watch"}
 	rows = []row{
 		{clusterRole, pulumiGroup, "stacks", read, "To cache Stacks.", "The caches do not synchronize, and nothing is reconciled.", nil, nil, ""},
-		{clusterRole, pulumiGroup, "stacks", []string{"get"}, "To read a Stack in `dependsOn` that another shard manages, and to check whether a Stack has recorded an Update before the Update is deleted.",
-			"The Stack reports that it cannot read the other Stack.", nil, (*play).newDependent, "may not look into its namespace"},
+		{clusterRole, pulumiGroup, "stacks", []string{"get"}, "To check what a Stack has recorded before an Approval counts and before an Update is deleted, and to read a Stack in `dependsOn` that another shard manages.",
+			"Approvals are not accepted, plans wait, and expired Updates stay.", (*play).newStack, (*play).newApproval, ""},
 		{clusterRole, pulumiGroup, "stacks", []string{"patch"}, "To set and remove the finalizer, and to request an update of a prerequisite.",
 			"Nothing is deployed, because without the finalizer a deleted Stack would leave resources behind.", nil, (*play).newStack, ""},
 		{clusterRole, pulumiGroup, "stacks/status", []string{"patch"}, "To write the status.",
