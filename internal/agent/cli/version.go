@@ -3,9 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,19 +92,16 @@ func readNote(path, program string) semver.Version {
 	return version
 }
 
-// writeNote leaves the note, or none of a program without an identity.
+// writeNote leaves the note. One about a program without an identity would never be read.
 func writeNote(path string, note versionNote) error {
 	if note.Program == "" {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the note about pulumi's version: %w", err)
-		}
 		return nil
 	}
 	content, err := json.Marshal(note)
-	if err != nil {
-		return fmt.Errorf("note pulumi's version: %w", err)
+	if err == nil {
+		err = file.Write(path, content)
 	}
-	if err := file.Write(path, content); err != nil {
+	if err != nil {
 		return fmt.Errorf("note pulumi's version: %w", err)
 	}
 	return nil

@@ -52,6 +52,7 @@ func TestTheVersionIsReadOnceForEachProgram(t *testing.T) {
 	g.Expect(os.Chtimes(program, time.Now(), time.Now())).To(Succeed())
 	g.Expect(version(program)).To(Equal(own), "the program is another one now")
 
+	g.Expect(os.Remove(note)).To(Succeed())
 	for _, path := range []string{script, shim} {
 		g.Expect(version(path)).To(Equal(own), path)
 		g.Expect(note).NotTo(BeAnExistingFile(), "what %s starts can change without a sign", path)
