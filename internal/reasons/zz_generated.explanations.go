@@ -12,8 +12,8 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Stack", Reason: "NotReadyInProgress", State: "in progress",
-			Means: "An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress.",
-			Wakes: "the download, the Update or Workspace",
+			Means: "An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress. A Stack that was deleted in the foreground waits for the garbage collector.",
+			Wakes: "an edit, the download, the Update or Workspace; every 30 s while the garbage collector works",
 			Todo:  "If it takes long, look at the Workspace and the Update.",
 		},
 		{

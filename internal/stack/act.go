@@ -39,7 +39,11 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 	case actionAwaitApproval:
 		return r.awaitApproval(o, d), nil
 	case actionWait:
-		markWaiting(o.stack, d.reason, d.message)
+		if d.reason == "" {
+			markProgressing(o.stack, d.message)
+		} else {
+			markWaiting(o.stack, d.reason, d.message)
+		}
 	case actionFetch:
 		if !d.quiet {
 			markProgressing(o.stack, d.message)
@@ -122,10 +126,6 @@ func (r *Reconciler) supersede(ctx context.Context, o *observation, d decision) 
 	return outcome{}, nil
 }
 
-func cancelRequested(object metav1.Object) bool {
-	return object.GetAnnotations()[pulumiv1.CancelUpdateAnnotation] == "true"
-}
-
 // cancel hands the request on to the Update, whose end wakes the Stack. It is not deleted: its result has to be recorded.
 func (r *Reconciler) cancel(ctx context.Context, o *observation, d decision) (outcome, error) {
 	before := o.update.DeepCopy()
@@ -143,9 +143,9 @@ func (r *Reconciler) cancel(ctx context.Context, o *observation, d decision) (ou
 }
 
 // follow shows how the current Update stands; its changes wake the Stack. A Workspace that disappeared is created again, or the Update
-// would wait for it without an end. One that failed gets what the Stack asks for now, which may help.
+// would wait for it without an end, unless it is deleted, too. One that failed gets what the Stack asks for now, which may help.
 func (r *Reconciler) follow(ctx context.Context, o *observation) (outcome, error) {
-	missing := o.workspace == nil && !o.update.HasStarted()
+	missing := o.workspace == nil && !o.update.HasStarted() && o.update.DeletionTimestamp.IsZero()
 	if o.desired != nil && (missing || workspaceHasFailed(o.workspace)) {
 		if err := r.applyWorkspace(ctx, o, o.update.Spec.Source != nil); err != nil {
 			return r.refused(o, err)

@@ -102,7 +102,7 @@ const (
 	actionCancel action = "cancel"
 	// actionFollow shows how the current Update stands.
 	actionFollow action = "follow"
-	// actionWait shows what is missing.
+	// actionWait shows what is missing or, without a reason, what is on its way.
 	actionWait action = "wait"
 	// actionRequestDependency requests an update of a prerequisite, and waits for it.
 	actionRequestDependency action = "request dependency"
@@ -124,7 +124,7 @@ const (
 type waker string
 
 const (
-	// byEdit is the watch on the Stack itself: its spec, a request, the orphan annotation.
+	// byEdit is the watch on the Stack itself: its spec, a request, the orphan annotation, the end of a foreground deletion.
 	byEdit waker = "edit"
 	// bySource is the watch on the source, or an answer of a git server.
 	bySource waker = "source"
@@ -264,5 +264,5 @@ func isApproved(o observation) bool {
 // cancels reports whether the running Update has to be cancelled. That needs a suspended Stack: any other one would start the same
 // update again.
 func cancels(o observation) bool {
-	return o.stack.Spec.Suspend && cancelRequested(o.stack) && o.update.HasStarted() && !cancelRequested(o.update)
+	return o.stack.Spec.Suspend && pulumiv1.CancelRequested(o.stack) && o.update.HasStarted() && !pulumiv1.CancelRequested(o.update)
 }

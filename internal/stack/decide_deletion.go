@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
@@ -37,6 +40,10 @@ func decideOnDeletion(o observation) decision {
 	case len(o.dependents) > 0:
 		return decision{action: actionWait, wake: byDependents, reason: pulumiv1.DependentsExistReason, after: o.waitInterval,
 			message: describeDependents(o.dependents) + ", or " + orphanHint}
+	case isCollected(o.stack):
+		return decision{action: actionWait, wake: byEdit, after: o.waitInterval,
+			message: "the stack was deleted in the foreground: Kubernetes deletes its workspace and updates first, and the resources are " +
+				"destroyed after that, or " + orphanHint}
 	}
 	due, fresh := destroyDue(o)
 	if left := untilDue(o.stack, due, o.now); left > 0 {
@@ -76,6 +83,12 @@ func nothingToDestroy(stack *pulumiv1.Stack) string {
 		return "the resources were destroyed"
 	}
 	return ""
+}
+
+// isCollected reports whether the garbage collector deletes all that the Stack owns, as in "kubectl delete --cascade=foreground". A destroy that
+// started meanwhile would be deleted, too.
+func isCollected(stack *pulumiv1.Stack) bool {
+	return controllerutil.ContainsFinalizer(stack, metav1.FinalizerDeleteDependents)
 }
 
 func wasDestroyed(last *pulumiv1.StackUpdateStatus) bool {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -30,6 +31,9 @@ var withoutSource = noSource(&source.Problem{Reason: pulumiv1.SourceNotFoundReas
 func needed(o *observation) {
 	o.dependents = []dependent{{name: types.NamespacedName{Namespace: "team", Name: "web"}}}
 }
+
+// inForeground is a Stack whose dependents are deleted first.
+func inForeground(o *observation) { o.stack.Finalizers = []string{metav1.FinalizerDeleteDependents} }
 
 // destroyFailed is a Stack that is being deleted and whose destroys failed so often, the last one just now.
 func destroyFailed(failures int64) *observation {
@@ -87,6 +91,9 @@ func TestDeletionGoesOnOrSaysHow(t *testing.T) {
 		{name: "the source is gone, and its program has to run", given: with(deleting(), withoutSource, knownProject, runsProgram), action: actionWait, wake: bySource,
 			reason: pulumiv1.SourceNotFoundReason, says: []string{"it is gone", "runProgram to false", pulumiv1.OrphanAnnotation}},
 		{name: "the source is forbidden", given: with(deleting(), noSource(&source.Problem{Reason: pulumiv1.AccessDeniedReason, Message: "no", Permanent: true})), action: actionStall, wake: byEdit, reason: pulumiv1.AccessDeniedReason, says: []string{pulumiv1.OrphanAnnotation}},
+		{name: "in the foreground", given: with(deleting(), inForeground), action: actionWait, wake: byEdit,
+			says: []string{"Kubernetes deletes its workspace and updates first", pulumiv1.OrphanAnnotation + "=true"}},
+		{name: "in the foreground, and nothing to destroy", given: with(deleting(), inForeground, leavesResources), action: actionRelease, wake: byNothing},
 		{name: "others depend on it", given: with(deleting(), needed), action: actionWait, wake: byDependents, reason: pulumiv1.DependentsExistReason,
 			says: []string{"team/web", "destroyAfterDependents to false", pulumiv1.OrphanAnnotation}},
 		{name: "others depend on it, after a destroy failed", given: with(destroyFailed(1), needed), action: actionWait, wake: byDependents},

@@ -45,7 +45,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &pulumiv1.Stack{})
 	setup := ctrl.NewControllerManagedBy(mgr).
 		For(&pulumiv1.Stack{}, builder.WithPredicates(predicate.Or[client.Object](
-			predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, updated(requestChanged)))).
+			predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, updated(requestChanged), updated(collected)))).
 		Owns(&autov1alpha1.Workspace{}, builder.WithPredicates(workspaceChanged)).
 		Watches(&autov1alpha1.Update{}, owner, builder.WithPredicates(updated(updateChanged))).
 		Watches(&autov1alpha1.Approval{}, handler.EnqueueRequestsFromMapFunc(r.requestsForApproval)).
@@ -191,6 +191,9 @@ func requestChanged(before, after client.Object) bool {
 		pulumiv1.CreateMissingStackAnnotation, pulumiv1.CancelUpdateAnnotation, pulumiv1.DriftCheckAnnotation,
 	}, func(name string) bool { return before.GetAnnotations()[name] != after.GetAnnotations()[name] })
 }
+
+// collected reports whether the garbage collector has deleted all that the Stack owned.
+func collected(before, after *pulumiv1.Stack) bool { return isCollected(before) && !isCollected(after) }
 
 // updateChanged reports whether what a Stack shows of its Update has changed; progress counts do not wake it.
 func updateChanged(before, after *autov1alpha1.Update) bool {

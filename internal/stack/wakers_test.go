@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -54,6 +55,8 @@ func (w wakers) addDecision(d decision) {
 		reason = pulumiv1.ProcessingCompletedReason
 	case actionFetch, actionFollow, actionSupersede, actionUpdate:
 		reason = pulumiv1.NotReadyInProgressReason
+	case actionWait:
+		reason = cmp.Or(reason, pulumiv1.NotReadyInProgressReason)
 	}
 	w.add(reason, d.wake)
 	if d.action == actionStall || d.action == actionAwaitApproval {

@@ -103,7 +103,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	}
 	// Its own writes do not wake an Update; a deletion and an edit change the generation.
 	changed := predicate.Or[ctrlclient.Object](predicate.GenerationChangedPredicate{}, onChange(false, func(before, after *autov1alpha1.Update) bool {
-		return !cancelRequested(before) && cancelRequested(after)
+		return !pulumiv1.CancelRequested(before) && pulumiv1.CancelRequested(after)
 	}))
 	planChanged := onChange(false, func(before, after *pulumiv1.Stack) bool { return planIdentity(before) != planIdentity(after) })
 	completed := onChange(true, func(before, after *autov1alpha1.Update) bool { return !before.IsComplete() && after.IsComplete() })

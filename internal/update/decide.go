@@ -157,11 +157,6 @@ func decide(o *observation) decision {
 	return decideOnStart(o)
 }
 
-// cancelRequested reports whether somebody asked for the end of the operation. Its Update stays.
-func cancelRequested(update *autov1alpha1.Update) bool {
-	return update.Annotations[pulumiv1.CancelUpdateAnnotation] == "true"
-}
-
 // isAbandoned reports whether the Update was started by the Pulumi Kubernetes Operator, whose operations end with it. This controller
 // writes when an operation started; that one wrote it at the end only.
 func isAbandoned(update *autov1alpha1.Update) bool {
@@ -218,7 +213,7 @@ func decideOnOperation(o *observation) decision {
 		return decideOnStorage(o)
 	case o.agent.operation.GetState().Final():
 		return decision{action: actionRecord, wake: byNothing}
-	case cancelRequested(o.update):
+	case pulumiv1.CancelRequested(o.update):
 		return decision{action: actionCancel, wake: byObserver, after: reconnectInterval}
 	}
 	return decision{action: actionFollow, wake: byObserver, after: followInterval}
@@ -227,13 +222,13 @@ func decideOnOperation(o *observation) decision {
 // mayRepeat reports whether an operation that was lost is run once more: it changes nothing, so that it does not matter how far it came. How
 // often that of a Stack is repeated after that is decided by the Stack, with waits in between.
 func mayRepeat(o *observation) bool {
-	return o.update.ChangesNothing() && !wasRepeated(o.update) && !cancelRequested(o.update) && o.workspace.DeletionTimestamp.IsZero()
+	return o.update.ChangesNothing() && !wasRepeated(o.update) && !pulumiv1.CancelRequested(o.update) && o.workspace.DeletionTimestamp.IsZero()
 }
 
 // decideOnStart starts an operation when all that it needs is there, and otherwise says what is missing.
 func decideOnStart(o *observation) decision {
 	switch {
-	case cancelRequested(o.update) && (o.agent.err == nil || agentGone(o)):
+	case pulumiv1.CancelRequested(o.update) && (o.agent.err == nil || agentGone(o)):
 		return finish(autov1alpha1.CanceledReason, "the update was cancelled before its operation started")
 	case o.workspace == nil:
 		return waitOn(autov1alpha1.UpdateWorkspaceNotFoundReason, fmt.Sprintf("workspace %q does not exist", o.update.Spec.WorkspaceName), byWorkspace)

@@ -91,7 +91,7 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 		return nil, err
 	}
 	// An operation is asked for wherever it may be. One that was never started can only be with an agent that is ready.
-	mayHaveStarted := !update.DeletionTimestamp.IsZero() || update.HasStarted() || cancelRequested(update)
+	mayHaveStarted := !update.DeletionTimestamp.IsZero() || update.HasStarted() || pulumiv1.CancelRequested(update)
 	o.inOtherShard = o.workspace != nil && !r.Shard.Has(o.workspace) && !update.HasStarted()
 	if o.workspace != nil && !o.inOtherShard && !mayHaveStarted {
 		if err := r.observeApproval(ctx, o); err != nil || o.approval.problem != "" {

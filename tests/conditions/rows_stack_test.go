@@ -9,9 +9,10 @@ var stackRows = []row{
 	},
 	{
 		reason: "NotReadyInProgress", state: working,
-		means: "An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress.",
+		means: "An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress. A Stack that was deleted in the foreground waits for the garbage collector.",
+		when:  "every 30 s while the garbage collector works",
 		todo:  "If it takes long, look at the Workspace and the Update.",
-		tests: []string{"e2e.TestConditionsOfEveryKindFromTheBeginningToTheEnd"},
+		tests: []string{"e2e.TestConditionsOfEveryKindFromTheBeginningToTheEnd", "e2e.TestStackThatIsDeletedInTheForegroundIsDestroyedOnce"},
 	},
 	{
 		reason: "StackProcessing", state: working,

@@ -13,9 +13,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -160,6 +162,39 @@ func TestWorkspaceThatIsDeletedDuringTheDestroyIsMadeAgain(t *testing.T) {
 	p.awaitRuns("destroy", 2)
 	release()
 	p.awaitDestroyed()
+}
+
+// TestStackThatIsDeletedInTheForegroundIsDestroyedOnce deletes as Argo CD does: the garbage collector deletes all that the Stack owns, and
+// what is created meanwhile.
+func TestStackThatIsDeletedInTheForegroundIsDestroyedOnce(t *testing.T) {
+	t.Parallel()
+	for name, updates := range map[string]bool{"deleted-foreground": false, "deleted-foreground-updating": true} {
+		t.Run(name, func(t *testing.T) {
+			p := begin(t, name)
+			stack, _ := p.deployed(destroyed)
+			release := p.hold()
+			if updates {
+				p.Change(scene.Annotate(pulumiv1.ReconcileRequestAnnotation, "once more"))
+				p.awaitHeld()
+			}
+			// The garbage collector has work as long as this one has a finalizer.
+			slow := &corev1.ConfigMap{ObjectMeta: p.Meta("slow")}
+			slow.Finalizers = []string{"example.com/slow"}
+			slow.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(stack, pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))}
+			p.Create(slow)
+			p.Expect(system.Client.Delete(p.Context(), stack, client.PropagationPolicy(metav1.DeletePropagationForeground))).To(Succeed())
+			p.Await(func(s *pulumiv1.Stack) bool {
+				return conditions.GetReason(s, meta.ReadyCondition) == pulumiv1.NotReadyInProgressReason &&
+					strings.Contains(statuscheck.Message(s), "deleted in the foreground")
+			})
+			p.awaitUpdates(0)
+			p.Expect(p.runs("destroy")).To(BeZero())
+			release()
+			p.Expect(system.Client.Patch(p.Context(), slow, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+			p.awaitDestroyed()
+			p.Expect(p.runs("destroy")).To(Equal(1))
+		})
+	}
 }
 
 func TestUpdateByHandIsNotEndedByTheDeletionOfTheStack(t *testing.T) {

@@ -68,7 +68,7 @@ func (a *Apps) announce(app *App) func(context.Context) error {
 func (a *Apps) rollouts(ctx context.Context, app *App, files gitserver.Files, announce func(context.Context) error, stacks ...string) ([]*Rollout, error) {
 	watchCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	sightings, err := a.watch(watchCtx, app.Namespace)
+	snapshots, err := a.watch(watchCtx, app.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (a *Apps) rollouts(ctx context.Context, app *App, files gitserver.Files, an
 		case <-ctx.Done():
 			explanation := a.Explain(context.WithoutCancel(ctx), app)
 			return nil, fmt.Errorf("follow commit %s of GitRepository %s: %w\n%s", sha, app.Key(), context.Cause(ctx), explanation)
-		case seen := <-sightings:
+		case seen := <-snapshots:
 			rollouts, err := noteAll(followers, seen)
 			if rollouts != nil || err != nil {
 				return rollouts, err
@@ -98,7 +98,7 @@ func (a *Apps) rollouts(ctx context.Context, app *App, files gitserver.Files, an
 }
 
 // noteAll tells all followers, and returns their rollouts once all have succeeded.
-func noteAll(followers []*follower, seen sighting) ([]*Rollout, error) {
+func noteAll(followers []*follower, seen snapshot) ([]*Rollout, error) {
 	rollouts := make([]*Rollout, 0, len(followers))
 	for _, f := range followers {
 		f.note(seen)
@@ -116,30 +116,30 @@ func noteAll(followers []*follower, seen sighting) ([]*Rollout, error) {
 	return rollouts, nil
 }
 
-// sighting is an object as it was at a moment.
-type sighting struct {
+// snapshot is an object as it was at a moment.
+type snapshot struct {
 	at     time.Time
 	object any
 }
 
 // watch reports every version of the GitRepositories, Updates and Stacks of a namespace until the context ends.
-func (a *Apps) watch(ctx context.Context, namespace string) (<-chan sighting, error) {
-	sightings := make(chan sighting)
+func (a *Apps) watch(ctx context.Context, namespace string) (<-chan snapshot, error) {
+	snapshots := make(chan snapshot)
 	for _, list := range []client.ObjectList{&sourcev1.GitRepositoryList{}, &autov1alpha1.UpdateList{}, &pulumiv1.StackList{}} {
 		watcher, err := a.Client.Watch(ctx, list, client.InNamespace(namespace))
 		if err != nil {
 			return nil, fmt.Errorf("watch %T: %w", list, err)
 		}
-		go forward(ctx, watcher, sightings)
+		go forward(ctx, watcher, snapshots)
 	}
-	return sightings, nil
+	return snapshots, nil
 }
 
-func forward(ctx context.Context, watcher watch.Interface, sightings chan<- sighting) {
+func forward(ctx context.Context, watcher watch.Interface, snapshots chan<- snapshot) {
 	defer watcher.Stop()
 	for event := range watcher.ResultChan() {
 		select {
-		case sightings <- sighting{at: time.Now(), object: event.Object}:
+		case snapshots <- snapshot{at: time.Now(), object: event.Object}:
 		case <-ctx.Done():
 			return
 		}
@@ -175,7 +175,7 @@ func newFollower(source, stack, sha string) *follower {
 	}
 }
 
-func (f *follower) note(seen sighting) {
+func (f *follower) note(seen snapshot) {
 	switch object := seen.object.(type) {
 	case *sourcev1.GitRepository:
 		artifact := object.Status.Artifact

@@ -49,10 +49,10 @@ func TestFollowerTakesEachStepOfItsCommitInWhateverOrderTheyAreSeen(t *testing.T
 		update("sha256:new", autov1alpha1.UpdateStateRunning),
 		stackAfter(pulumiv1.StackUpdateStatus{State: pulumiv1.StackUpdateSucceeded, LastSuccessfulCommit: "sha256:new"}),
 	} {
-		f.note(sighting{at: start.Add(time.Duration(second) * time.Second), object: object})
+		f.note(snapshot{at: start.Add(time.Duration(second) * time.Second), object: object})
 		g.Expect(f.result()).To(BeNil(), "after event %d", second)
 	}
-	f.note(sighting{at: start.Add(8 * time.Second), object: update("sha256:new", autov1alpha1.UpdateStateSucceeded)})
+	f.note(snapshot{at: start.Add(8 * time.Second), object: update("sha256:new", autov1alpha1.UpdateStateSucceeded)})
 
 	rollout, err := f.result()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -68,12 +68,12 @@ func TestFollowerTakesEachStepOfItsCommitInWhateverOrderTheyAreSeen(t *testing.T
 func TestFollowerReportsAFailedUpdateOfItsCommitOnly(t *testing.T) {
 	g := NewWithT(t)
 	f := newFollower("app", "stack", "abc")
-	f.note(sighting{object: stackAfter(pulumiv1.StackUpdateStatus{
+	f.note(snapshot{object: stackAfter(pulumiv1.StackUpdateStatus{
 		State: pulumiv1.StackUpdateFailed, LastAttemptedCommit: "sha256:old", Message: "an older one"})})
-	f.note(sighting{object: source("main@sha1:abc", "sha256:new")})
+	f.note(snapshot{object: source("main@sha1:abc", "sha256:new")})
 	g.Expect(f.result()).To(BeNil())
 
-	f.note(sighting{object: stackAfter(pulumiv1.StackUpdateStatus{
+	f.note(snapshot{object: stackAfter(pulumiv1.StackUpdateStatus{
 		State: pulumiv1.StackUpdateFailed, LastAttemptedCommit: "sha256:new", Message: "no such resource"})})
 	_, err := f.result()
 	g.Expect(err).To(MatchError(ContainSubstring("no such resource")))

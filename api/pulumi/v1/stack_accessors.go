@@ -30,6 +30,11 @@ func (in *Stack) SetConditions(conditions []metav1.Condition) {
 	in.Status.Conditions = conditions
 }
 
+// CancelRequested reports whether the annotation of a Stack or an Update asks for the end of the operation.
+func CancelRequested(object metav1.Object) bool {
+	return object.GetAnnotations()[CancelUpdateAnnotation] == "true"
+}
+
 // OwningStack returns the first Stack among the owners of the object, nil when none is.
 func OwningStack(object metav1.Object) *metav1.OwnerReference {
 	for _, owner := range object.GetOwnerReferences() {

@@ -6,7 +6,7 @@ package v1
 const (
 	// ProcessingCompletedReason (ready): The last update succeeded, and no other one is due.
 	ProcessingCompletedReason = "ProcessingCompleted"
-	// NotReadyInProgressReason (in progress): An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress.
+	// NotReadyInProgressReason (in progress): An operation is running or about to start. `Reconciling` has the reason `StackProcessing`, and the message describes the progress. A Stack that was deleted in the foreground waits for the garbage collector.
 	NotReadyInProgressReason = "NotReadyInProgress"
 	// StackProcessingReason (in progress): The reason of `Reconciling` while `Ready` has the reason `NotReadyInProgress`.
 	StackProcessingReason = "StackProcessing"
