@@ -113,7 +113,7 @@ func (c *controllerProcess) errorLines(g Gomega) (lines []string) {
 	return lines
 }
 
-func TestControllerServesProbesMetricsAndProfilesAndStopsWhenTold(t *testing.T) {
+func TestControllerServesProbesMetricsAndProfilesAndStopsWhenAsked(t *testing.T) {
 	g := NewWithT(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	g.Expect(err).NotTo(HaveOccurred())

@@ -129,7 +129,7 @@ func TestContentWithoutPathsIsTheArtifactItself(t *testing.T) {
 	g.Expect(contents.Request(artifact.Reference{Digest: "sha256:whatever"}, selection, waiterNamed("a"))).To(Equal(&artifact.Content{Digest: "sha256:whatever"}))
 }
 
-func TestPathsThatMatchNothingAreTold(t *testing.T) {
+func TestPathsThatMatchNothingAreReported(t *testing.T) {
 	store := newStore(t, artifact.Options{})
 	stored := putFiles(t, store, packedFile{name: "app/Pulumi.yaml"})
 	found := contentOf(t, startContents(t, store), stored, "elsewhere", "app", "lib/**", "*.json")

@@ -27,7 +27,7 @@ func HaveKind(kind artifact.Kind) types.GomegaMatcher {
 	}, Equal(kind))
 }
 
-func TestFetchErrorTellsWhatToDo(t *testing.T) {
+func TestFetchErrorShowsWhatToDo(t *testing.T) {
 	status := func(code int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 	}

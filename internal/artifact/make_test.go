@@ -44,7 +44,7 @@ func makerBy(key string, do func(context.Context, io.Writer) error) (*maker, art
 	return m, artifact.Reference{Maker: m, Revision: "main@sha1:5a1f"}
 }
 
-func TestRequestTellsTheDigestOfWhatWasMade(t *testing.T) {
+func TestRequestShowsTheDigestOfWhatWasMade(t *testing.T) {
 	g := NewWithT(t)
 	content := program("name: demo")
 	made, ref := makerOf("one", content)

@@ -28,7 +28,7 @@ stack_controller_artifact_store_requests_total{result="miss"} 1
 `
 )
 
-func TestMetricsTellWhatWasFetchedAndWhatTheStoreSaved(t *testing.T) {
+func TestMetricsShowWhatWasFetchedAndWhatTheStoreSaved(t *testing.T) {
 	g := NewWithT(t)
 	registry := prometheus.NewRegistry()
 	measured, err := metrics.NewArtifacts(registry)

@@ -39,33 +39,33 @@ func NewTurns(slots int, mayTake func(held, free int) bool, wake func(types.Name
 func (t *Turns) Ask(key types.NamespacedName, urgent bool) (place int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	asks := t.turns[key]
-	if asks == nil {
-		asks = &turn{key: key, urgent: urgent}
-		t.turns[key] = asks
-		asks.place = t.shares.pushAfter(key.Namespace, asks, func(other *turn) bool { return !urgent || other.urgent })
+	own := t.turns[key]
+	if own == nil {
+		own = &turn{key: key, urgent: urgent}
+		t.turns[key] = own
+		own.place = t.shares.pushAfter(key.Namespace, own, func(other *turn) bool { return !urgent || other.urgent })
 		t.grant(key)
 	}
-	if asks.place == nil {
+	if own.place == nil {
 		return 0
 	}
-	return t.shares.before(key.Namespace, asks.place) + 1
+	return t.shares.before(key.Namespace, own.place) + 1
 }
 
 // Hold gives the object a slot, even when none is free: it works already.
 func (t *Turns) Hold(key types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	holds := t.turns[key]
+	own := t.turns[key]
 	switch {
-	case holds == nil:
-		holds = &turn{key: key}
-		t.turns[key] = holds
-	case holds.place == nil:
+	case own == nil:
+		own = &turn{key: key}
+		t.turns[key] = own
+	case own.place == nil:
 		return
 	default:
-		t.shares.remove(key.Namespace, holds.place)
-		holds.place = nil
+		t.shares.remove(key.Namespace, own.place)
+		own.place = nil
 	}
 	t.shares.hold(key.Namespace)
 }
@@ -74,13 +74,13 @@ func (t *Turns) Hold(key types.NamespacedName) {
 func (t *Turns) Leave(key types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	leaves := t.turns[key]
-	if leaves == nil {
+	own := t.turns[key]
+	if own == nil {
 		return
 	}
 	delete(t.turns, key)
-	if leaves.place != nil {
-		t.shares.remove(key.Namespace, leaves.place)
+	if own.place != nil {
+		t.shares.remove(key.Namespace, own.place)
 		return
 	}
 	t.shares.release(key.Namespace)

@@ -55,7 +55,7 @@ func TestURLIsOneOfARemoteRepository(t *testing.T) {
 	}
 }
 
-func TestKeyTellsEverySettingApart(t *testing.T) {
+func TestKeyDistinguishesEverySetting(t *testing.T) {
 	g := NewWithT(t)
 	app := &GitHubApp{AppID: "1", InstallationID: "2", PrivateKey: []byte("canary-key")}
 	remotes := []Remote{

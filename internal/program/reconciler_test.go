@@ -56,7 +56,7 @@ func TestEditOfAProgramIsANewRevision(t *testing.T) {
 	s.Expect(third.Status.Artifact.Digest).To(Equal(first.Status.Artifact.Digest), "what is taken back is what it was")
 }
 
-func TestProgramThatCannotBeRenderedIsToldAndHealsWhenItIsMended(t *testing.T) {
+func TestProgramThatCannotBeRenderedIsReportedAndRecoversWhenItIsMended(t *testing.T) {
 	s := newStage(t)
 	s.startController(nil)
 	s.apply("app", "{outputs: {x: 1}}")

@@ -129,7 +129,7 @@ func TestFieldsThatTheControllerDoesNotKnowReachPulumi(t *testing.T) {
 	g.Expect(unpacked(g, tarball)).To(And(ContainSubstring("zebra:\n  x: 1\n"), ContainSubstring("newOption: true"), ContainSubstring(`o: "${no end"`)))
 }
 
-func TestWhatCannotBeRenderedIsToldWithItsPathAndWithoutItsValue(t *testing.T) {
+func TestWhatCannotBeRenderedIsReportedWithItsPathAndWithoutItsValue(t *testing.T) {
 	const secret = "canary-3f9a"
 	for _, test := range []struct{ name, body, says string }{
 		{"a", `{"name": "` + secret + `"}`, "program.name: cannot be set: the name of the project is that of the Program"},

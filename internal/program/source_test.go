@@ -36,7 +36,7 @@ func (s *stage) problem(g Gomega, program string) *source.Problem {
 	return problem
 }
 
-func TestStackIsToldWhyItHasNoProgram(t *testing.T) {
+func TestStackSaysWhyItHasNoProgram(t *testing.T) {
 	s := newStage(t)
 	stop := s.startController(nil)
 	s.Expect(*s.problem(s, "app")).To(Equal(source.Problem{

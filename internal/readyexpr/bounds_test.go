@@ -227,7 +227,7 @@ func TestProgramIsMadeOnceForAllWhoUseIt(t *testing.T) {
 	g.Expect(compile(expression)).To(BeIdenticalTo(first))
 }
 
-func TestMistakesInAReadyExprAreToldBriefly(t *testing.T) {
+func TestMistakesInAReadyExprAreReportedBriefly(t *testing.T) {
 	g := NewWithT(t)
 	_, err := compile(strings.Repeat("a && ", 90) + "true")
 	g.Expect(err).To(MatchError(ContainSubstring("undeclared reference")), "the first of them")

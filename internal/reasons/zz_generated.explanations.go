@@ -294,7 +294,7 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Stack", Reason: "DriftComesBack", State: "ready",
-			Means: "The reason of `Drifted`: the same drift came back after three corrections within an hour, and is left alone.",
+			Means: "The reason of `Drifted`: the same drift came back after three corrections within an hour, and is not corrected any more.",
 			Wakes: "the next check",
 			Todo:  "Find out who changes the resources. Then set the annotation `pulumi.com/drift-check` to a new value, or ignore the drift with `spec.drift.ignore`.",
 		},

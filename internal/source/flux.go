@@ -75,7 +75,7 @@ func (k fluxKey) isFlux(kinds ...string) bool {
 func (f *Flux) IsUsedBy(stack *pulumiv1.Stack) bool { return stack.Spec.FluxSource != nil }
 
 // Made implements Source.
-func (f *Flux) Made(from *autov1alpha1.UpdateSource) bool { return from.SourceRef != nil }
+func (f *Flux) Handles(from *autov1alpha1.UpdateSource) bool { return from.SourceRef != nil }
 
 // Forget implements Source.
 func (f *Flux) Forget(types.NamespacedName) {}

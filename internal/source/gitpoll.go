@@ -123,7 +123,7 @@ func (g *Git) begin() (begun []*poll, wait time.Duration) {
 			}
 			continue
 		}
-		g.queue.now(p, false)
+		g.queue.enqueue(p, false)
 	}
 	begun = g.queue.begin(g.concurrent, min(maxPerHost, g.concurrent))
 	for _, p := range begun {
@@ -198,7 +198,7 @@ func (g *Git) finish(p *poll, result pollResult) {
 	switch {
 	case len(p.subscriptions) == 0:
 	case p.again && !p.answer.isLimited():
-		g.queue.now(p, true)
+		g.queue.enqueue(p, true)
 	default:
 		g.plan(p, now)
 	}
@@ -232,7 +232,7 @@ func (g *Git) record(p *poll, result pollResult, now time.Time) {
 func (g *Git) plan(p *poll, now time.Time) {
 	if p.answer.final {
 		// Only to see whether anybody is still interested.
-		g.queue.at(p, now.Add(idleGrace))
+		g.queue.schedule(p, now.Add(idleGrace))
 		return
 	}
 	p.interval = 0
@@ -248,7 +248,7 @@ func (g *Git) plan(p *poll, now time.Time) {
 	} else {
 		wait = g.jittered(wait)
 	}
-	g.queue.at(p, p.ended.Add(wait))
+	g.queue.schedule(p, p.ended.Add(wait))
 }
 
 // jittered returns a time that is up to Jitter of it longer or shorter.

@@ -31,15 +31,15 @@ func newPollQueue() pollQueue {
 	return pollQueue{ready: map[string]map[string][]*poll{}, running: map[slots]int{}}
 }
 
-// at has the poll polled then, instead of when it was to be.
-func (q *pollQueue) at(p *poll, due time.Time) {
+// schedule has the poll polled at the time, and at no other.
+func (q *pollQueue) schedule(p *poll, due time.Time) {
 	q.remove(p)
 	p.state, p.due = pollTimed, due
 	heap.Push(&q.timed, p)
 }
 
-// now has the poll polled as soon as there is a slot; first puts it before the others that wait for one.
-func (q *pollQueue) now(p *poll, first bool) {
+// enqueue has the poll polled as soon as there is a slot; first puts it before the others that wait for one.
+func (q *pollQueue) enqueue(p *poll, first bool) {
 	q.remove(p)
 	p.state = pollReady
 	for sub := range p.subscriptions {

@@ -158,7 +158,7 @@ func (s *gitStage) change(name, content string) string {
 	return sha
 }
 
-func TestServerTellsOneCheckoutPerCommit(t *testing.T) {
+func TestServerReportsOneCheckoutPerCommit(t *testing.T) {
 	s := newGitStage(t)
 	found, err := s.subscribe(s.query("a"))
 	s.Expect(s.commits(found, err)).To(Equal(s.first))

@@ -212,7 +212,7 @@ func (s *GitSubscriber) Watch(cache.Cache, func(context.Context, string) []recon
 }
 
 // Made implements Source.
-func (s *GitSubscriber) Made(from *autov1alpha1.UpdateSource) bool { return from.Git != nil }
+func (s *GitSubscriber) Handles(from *autov1alpha1.UpdateSource) bool { return from.Git != nil }
 
 // Reference implements Source. The ref of the git source is the full hash of the commit; the digest may be unknown.
 func (s *GitSubscriber) Reference(namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error) {

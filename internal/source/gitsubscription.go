@@ -117,7 +117,7 @@ func (g *Git) join(sub *subscription, key repositoryKey, repo gitRepository, ref
 	sub.poll, sub.needs = p, 0
 	switch {
 	case len(p.subscriptions) == 1:
-		g.queue.now(p, false)
+		g.queue.enqueue(p, false)
 		g.wakeUp()
 	case p.state == pollReady:
 		g.queue.waitIn(sub.key.waiter.Namespace, p, false)
@@ -168,7 +168,7 @@ func (g *Git) pollNow(p *poll) {
 		p.rounds++
 		p.decided = p.rounds
 	default:
-		g.queue.now(p, true)
+		g.queue.enqueue(p, true)
 		g.wakeUp()
 	}
 }
@@ -194,7 +194,7 @@ func (g *Git) pollWithin(p *poll, interval time.Duration) {
 // moveForward has a timed poll due at the time, unless it is due earlier.
 func (g *Git) moveForward(p *poll, due time.Time) {
 	if p.due.After(due) {
-		g.queue.at(p, due)
+		g.queue.schedule(p, due)
 		g.wakeUp()
 	}
 }
@@ -219,7 +219,7 @@ func (g *Git) ReferencesChanged(key references.Key) {
 			if now := g.clock.Now(); due.Before(now) {
 				due = now
 			}
-			g.queue.at(p, due)
+			g.queue.schedule(p, due)
 			g.wakeUp()
 		}
 	}

@@ -44,7 +44,7 @@ var _ Source = &Programs{}
 func (p *Programs) IsUsedBy(stack *pulumiv1.Stack) bool { return stack.Spec.ProgramRef != nil }
 
 // Made implements Source.
-func (p *Programs) Made(from *autov1alpha1.UpdateSource) bool { return from.Program != nil }
+func (p *Programs) Handles(from *autov1alpha1.UpdateSource) bool { return from.Program != nil }
 
 // Forget implements Source.
 func (p *Programs) Forget(types.NamespacedName) {}

@@ -34,8 +34,8 @@ type Source interface {
 	// Watch returns what wakes the Stacks of a source that has changed. stacksOf returns those whose Key it is.
 	Watch(objects cache.Cache, stacksOf func(ctx context.Context, key string) []reconcile.Request) ctrlsource.Source
 
-	// Made reports whether an artifact of this kind is what the Update runs.
-	Made(from *autov1alpha1.UpdateSource) bool
+	// Handles reports whether an artifact of this kind is what the Update runs.
+	Handles(from *autov1alpha1.UpdateSource) bool
 	// Reference returns what the artifact is stored under, on behalf of a source that the namespace may use. Nothing is read for it.
 	Reference(namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error)
 	// Locate is Reference with what is needed to get an artifact that is not stored.
@@ -155,7 +155,7 @@ func (s *Set) Watches(objects cache.Cache, stacksOf func(ctx context.Context, ke
 // OfUpdate returns the kind of source whose artifact the Update runs; nil when there is none.
 func (s *Set) OfUpdate(from *autov1alpha1.UpdateSource) Source {
 	for _, kind := range s.Sources {
-		if from != nil && kind.Made(from) {
+		if from != nil && kind.Handles(from) {
 			return kind
 		}
 	}

@@ -78,7 +78,7 @@ func (r *Reconciler) stall(stack *pulumiv1.Stack, d decision) outcome {
 
 // retry shows a failure. After several of them the Stack is also stalled, though attempts go on.
 func retry(o *observation, d decision) {
-	recordInputs(o)
+	acceptInputs(o)
 	if d.reason == pulumiv1.UpdateFailedReason ||
 		d.reason == pulumiv1.UpdateConflictReason && lockedUntilStalled(o.stack.Status.LastUpdate, o.now) == 0 {
 		markStalled(o.stack, d.reason, d.message)
@@ -107,7 +107,7 @@ func (r *Reconciler) requestDependency(ctx context.Context, o *observation, d de
 
 // showReady shows that the Stack is up to date. A new revision with the content that is deployed already needs no update.
 func (r *Reconciler) showReady(ctx context.Context, o *observation, d decision) (outcome, error) {
-	recordInputs(o)
+	acceptInputs(o)
 	markReady(o.stack)
 	inUse, err := r.reclaimWorkspace(ctx, o)
 	if inUse {
@@ -148,7 +148,7 @@ func (r *Reconciler) follow(ctx context.Context, o *observation) (outcome, error
 	missing := o.workspace == nil && !o.update.HasStarted() && o.update.DeletionTimestamp.IsZero()
 	if o.desired != nil && (missing || workspaceHasFailed(o.workspace)) {
 		if err := r.applyWorkspace(ctx, o, o.update.Spec.Source != nil); err != nil {
-			return r.refused(o, err)
+			return r.handleRejection(o, err)
 		}
 	}
 	shown := r.showProgress(o, o.update)

@@ -209,7 +209,7 @@ func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
 		kind = corev1.EventTypeWarning
 	}
 	metadata := planMetadata(plan)
-	result.tell(func() { r.AnnotatedEventf(stack, metadata, kind, d.reason, "%s", d.message) })
+	result.addEvent(func() { r.AnnotatedEventf(stack, metadata, kind, d.reason, "%s", d.message) })
 	return result
 }
 

@@ -49,7 +49,7 @@ func (r *Reconciler) actOnDrift(ctx context.Context, o *observation, d driftDeci
 	case driftRecord:
 		result.after = soonest(result.after, outdatedInterval)
 		if event := recordDrift(o); event != nil {
-			result.tell(func() { event(r) })
+			result.addEvent(func() { event(r) })
 		}
 		// Only once the status says what it found.
 		check := o.driftCheck
@@ -162,13 +162,13 @@ func recordDrift(o *observation) func(*Reconciler) {
 	switch correct := stack.Spec.Drift.Mode == pulumiv1.DriftModeCorrect && !stack.Spec.Preview; {
 	case correct && comesBack(drift):
 		reason = pulumiv1.DriftComesBackReason
-		message += fmt.Sprintf(". It came back after %d corrections and is left alone: somebody else changes these resources. "+
-			"Stop them, change the program, or ignore it with spec.drift.ignore; a new value of the annotation %s starts again",
+		message += fmt.Sprintf(". It came back after %d corrections and is not corrected any more: something else changes these resources. "+
+			"Stop that, change the program, or ignore the drift with spec.drift.ignore; a new value of the annotation %s starts again",
 			drift.Correction.Count, pulumiv1.DriftCheckAnnotation)
 	case correct:
 		message += ". An update corrects it"
 	default:
-		message += ". Undo it, or correct it with an update that refreshes"
+		message += ". Revert it, or correct it with an update that refreshes"
 	}
 	isNew = isNew || conditions.GetReason(stack, pulumiv1.DriftedCondition) != reason
 	conditions.MarkTrue(stack, pulumiv1.DriftedCondition, reason, "%s", message)

@@ -36,11 +36,11 @@ func (r *Reconciler) startUpdate(ctx context.Context, o *observation, d decision
 		o.artifact = nil
 	}
 	if err := r.applyWorkspace(ctx, o, o.artifact != nil); err != nil {
-		return r.refused(o, err)
+		return r.handleRejection(o, err)
 	}
 	update, err := r.createUpdate(ctx, o, d)
 	if err != nil {
-		return r.refused(o, err)
+		return r.handleRejection(o, err)
 	}
 	recordPlanStart(o, d)
 	recordStart(o.stack, d, update)
@@ -117,8 +117,8 @@ func recordStart(stack *pulumiv1.Stack, d decision, update *autov1alpha1.Update)
 	}
 }
 
-// refused shows what the API server did not accept. A namespace that is being deleted accepts nothing any more.
-func (r *Reconciler) refused(o *observation, err error) (outcome, error) {
+// handleRejection shows what the API server did not accept. A namespace that is being deleted accepts nothing any more.
+func (r *Reconciler) handleRejection(o *observation, err error) (outcome, error) {
 	switch {
 	case apierrors.IsConflict(err), errors.Is(err, errOutdated):
 		return outcome{after: outdatedInterval}, nil

@@ -51,8 +51,8 @@ type observation struct {
 	// workspace is the Stack's Workspace; nil when there is none. noWorkspace says that the API server was asked, and knows of none.
 	workspace   *autov1alpha1.Workspace
 	noWorkspace bool
-	// elsewhere is set as long as the Workspace and the Updates are those of another shard.
-	elsewhere *elsewhere
+	// otherShard is set as long as the Workspace and the Updates are those of another shard.
+	otherShard *otherShard
 	// update is the Stack's Update that is not finished, or finished but not recorded in the status yet; nil when there is none. If there
 	// is one, the status names it.
 	update *autov1alpha1.Update

@@ -43,7 +43,7 @@ func decideOnDeletion(o observation) decision {
 	case isCollected(o.stack):
 		return decision{action: actionWait, wake: byEdit, after: o.waitInterval,
 			message: "the stack was deleted in the foreground: Kubernetes deletes its workspace and updates first, and the resources are " +
-				"destroyed after that, or " + orphanHint}
+				"destroyed after that; to keep them, " + orphanHint}
 	}
 	due, fresh := destroyDue(o)
 	if left := untilDue(o.stack, due, o.now); left > 0 {

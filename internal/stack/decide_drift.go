@@ -47,8 +47,8 @@ const (
 type driftStep string
 
 const (
-	// driftRest does nothing: no check is due, or one is on its way.
-	driftRest driftStep = "rest"
+	// driftNone does nothing: no check is due, or one is on its way.
+	driftNone driftStep = "none"
 	// driftStart starts a check.
 	driftStart driftStep = "check"
 	// driftRecord takes the result of a check into the status.
@@ -72,49 +72,49 @@ type driftDecision struct {
 func decideOnDrift(o observation, d decision) driftDecision {
 	spec, check := o.stack.Spec.Drift, o.driftCheck
 	switch {
-	case o.elsewhere != nil:
-		return driftDecision{step: driftRest}
+	case o.otherShard != nil:
+		return driftDecision{step: driftNone}
 	case spec == nil && check == nil:
-		return driftDecision{step: driftRest, forget: true}
+		return driftDecision{step: driftNone, forget: true}
 	case spec == nil, !o.stack.DeletionTimestamp.IsZero(), o.stack.Spec.Suspend, o.update != nil, d.action == actionUpdate:
 		return driftDecision{step: discardIf(check), forget: spec == nil}
 	case check != nil && !check.DeletionTimestamp.IsZero():
 		// Its end wakes the Stack.
-		return driftDecision{step: driftRest}
+		return driftDecision{step: driftNone}
 	case check != nil && isOutdatedCheck(o.stack, check):
 		return driftDecision{step: driftDiscard}
-	case check != nil && (check.IsComplete() || waitsInVain(check, o.now)):
+	case check != nil && (check.IsComplete() || startTimedOut(check, o.now)):
 		return driftDecision{step: driftRecord}
 	case check != nil && o.workspace == nil && !check.HasStarted() && o.now.Sub(check.CreationTimestamp.Time) > checkWorkspaceTimeout:
 		// Somebody deleted the Workspace. The next check makes another one.
 		return driftDecision{step: driftDiscard}
 	case check != nil:
-		return driftDecision{step: driftRest, after: o.waitInterval}
+		return driftDecision{step: driftNone, after: o.waitInterval}
 	case d.action != actionReady && (d.action != actionAwaitApproval || d.cause != pulumiv1.PlanForDrift), !canDrift(o.stack):
-		return driftDecision{step: driftRest}
+		return driftDecision{step: driftNone}
 	}
 	if o.stack.Status.Drift == nil && !driftCheckRequested(o.stack) {
-		return driftDecision{step: driftRest, begin: true, after: firstCheckAfter(o.stack)}
+		return driftDecision{step: driftNone, begin: true, after: firstCheckAfter(o.stack)}
 	}
 	if left := driftDue(o.stack, o.jitter).Sub(o.now); left > 0 {
-		return driftDecision{step: driftRest, after: left}
+		return driftDecision{step: driftNone, after: left}
 	}
 	return driftDecision{step: driftStart}
 }
 
-// waitsInVain reports whether the check was not started for too long.
-func waitsInVain(check *autov1alpha1.Update, now time.Time) bool {
+// startTimedOut reports whether the check was not started for too long.
+func startTimedOut(check *autov1alpha1.Update, now time.Time) bool {
 	return !check.HasStarted() && now.Sub(check.CreationTimestamp.Time) > checkStartTimeout
 }
 
 func discardIf(check *autov1alpha1.Update) driftStep {
 	if check == nil || !check.DeletionTimestamp.IsZero() {
-		return driftRest
+		return driftNone
 	}
 	return driftDiscard
 }
 
-// canDrift reports whether there is a settled state with which resources can be compared.
+// canDrift reports whether there is a known state with which resources can be compared.
 func canDrift(stack *pulumiv1.Stack) bool {
 	last := stack.Status.LastUpdate
 	return stack.Status.Deployed && stack.Status.ProjectInfo != nil && last != nil && last.State == pulumiv1.StackUpdateSucceeded && !last.PendingOperations

@@ -73,24 +73,24 @@ func TestDriftIsLookedForWhenNothingElseIsToDo(t *testing.T) {
 		step  driftStep
 		waits bool
 	}{
-		"not without being asked for":            {given: upToDate(), step: driftRest},
-		"at some time in the first interval":     {given: watchful(""), step: driftRest, waits: true},
+		"not without being asked for":            {given: upToDate(), step: driftNone},
+		"at some time in the first interval":     {given: watchful(""), step: driftNone, waits: true},
 		"when its time has come":                 {given: with(watchful(""), overdue), step: driftStart},
 		"on request":                             {given: with(watchful(""), requested), step: driftStart},
-		"not while one is on its way":            {given: with(watchful(""), overdue, func(o *observation) { o.driftCheck = running }), step: driftRest, waits: true},
-		"one that waits for a Workspace is left": {given: with(watchful(""), created(5*time.Second)), step: driftRest, waits: true},
+		"not while one is on its way":            {given: with(watchful(""), overdue, func(o *observation) { o.driftCheck = running }), step: driftNone, waits: true},
+		"one that waits for a Workspace is left": {given: with(watchful(""), created(5*time.Second)), step: driftNone, waits: true},
 		"but not for one that was deleted":       {given: with(watchful(""), created(time.Minute)), step: driftDiscard},
 		"one that waits for something else is left": {given: with(watchful(""), created(10*time.Minute), func(o *observation) {
 			o.workspace = &autov1alpha1.Workspace{}
-		}), step: driftRest, waits: true},
+		}), step: driftNone, waits: true},
 		"but not without an end": {given: with(watchful(""), created(16*time.Minute), func(o *observation) {
 			o.workspace = &autov1alpha1.Workspace{}
 		}), step: driftRecord},
-		"not while it is suspended":        {given: with(watchful(""), overdue, func(o *observation) { o.stack.Spec.Suspend = true }), step: driftRest},
+		"not while it is suspended":        {given: with(watchful(""), overdue, func(o *observation) { o.stack.Spec.Suspend = true }), step: driftNone},
 		"nor is one that runs left":        {given: with(watchful(""), func(o *observation) { o.stack.Spec.Suspend, o.driftCheck = true, running }), step: driftDiscard},
-		"not after a failure":              {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.LastUpdate.State = pulumiv1.StackUpdateFailed }), step: driftRest},
-		"not before anything was deployed": {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.Deployed = false }), step: driftRest},
-		"not with half a state":            {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.LastUpdate.PendingOperations = true }), step: driftRest},
+		"not after a failure":              {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.LastUpdate.State = pulumiv1.StackUpdateFailed }), step: driftNone},
+		"not before anything was deployed": {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.Deployed = false }), step: driftNone},
+		"not with half a state":            {given: with(watchful(""), overdue, func(o *observation) { o.stack.Status.LastUpdate.PendingOperations = true }), step: driftNone},
 		"it makes way for an update":       {given: with(watchful(""), func(o *observation) { o.stack.Generation, o.driftCheck = 3, running }), step: driftDiscard},
 		"and for one that waits": {given: with(watchful(""), func(o *observation) {
 			o.update, o.driftCheck, o.stack.Status.CurrentUpdate = &autov1alpha1.Update{}, waiting, new(pulumiv1.CurrentStackUpdate)
@@ -111,7 +111,7 @@ func TestDriftIsLookedForWhenNothingElseIsToDo(t *testing.T) {
 			conditions.MarkTrue(o.driftCheck, autov1alpha1.UpdateFailed, autov1alpha1.CanceledReason, "cancelled")
 		}), step: driftDiscard},
 		"again after the interval": {given: with(watchful(""), func(o *observation) { o.sees(2 * time.Hour) }), step: driftStart},
-		"not before":               {given: with(watchful(""), func(o *observation) { o.sees(30 * time.Minute) }), step: driftRest, waits: true},
+		"not before":               {given: with(watchful(""), func(o *observation) { o.sees(30 * time.Minute) }), step: driftNone, waits: true},
 		"soon, to confirm":         {given: with(watchful(""), func(o *observation) { o.sees(confirmDelay, gone("a:b:C", "x")) }), step: driftStart},
 		"at once after an update of a Stack with drift": {given: with(watchful(""), func(o *observation) {
 			o.sees(time.Minute, gone("a:b:C", "x"))
@@ -121,7 +121,7 @@ func TestDriftIsLookedForWhenNothingElseIsToDo(t *testing.T) {
 		"later and later after failures": {given: with(watchful(""), func(o *observation) {
 			o.sees(2 * time.Minute)
 			o.stack.Status.Drift.Failures = 3
-		}), step: driftRest, waits: true},
+		}), step: driftNone, waits: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -133,7 +133,7 @@ func TestDriftIsLookedForWhenNothingElseIsToDo(t *testing.T) {
 	}
 }
 
-func TestDriftIsToldWhenTwoChecksSeeTheSame(t *testing.T) {
+func TestDriftIsReportedWhenTwoChecksSeeTheSame(t *testing.T) {
 	g := NewWithT(t)
 	o := watchful("")
 	shown := func() *metav1.Condition { return conditions.Get(o.stack, pulumiv1.DriftedCondition) }

@@ -306,8 +306,8 @@ func decideToRetry(o observation, left time.Duration) decision {
 	last := o.stack.Status.LastUpdate
 	d := decision{action: actionRetry, wake: byTime, reason: retryReason(last), after: left,
 		message: fmt.Sprintf("%s, next attempt in %s: %s", describeFailure(last), left.Round(time.Second), last.Message)}
-	if patience := lockedUntilStalled(last, o.now); last.Conflicts > 0 && patience > 0 {
-		d.after = min(left, patience)
+	if stalls := lockedUntilStalled(last, o.now); last.Conflicts > 0 && stalls > 0 {
+		d.after = min(left, stalls)
 	}
 	return d
 }

@@ -106,7 +106,7 @@ func (r *Reconciler) announceStart(o *observation, d decision, update *autov1alp
 // warn returns an outcome that records the event once the status is written, unless that problem is known.
 func (r *Reconciler) warn(stack *pulumiv1.Stack, known bool, reason, message string) (result outcome) {
 	if !known {
-		result.tell(func() { r.Event(stack, corev1.EventTypeWarning, reason, message) })
+		result.addEvent(func() { r.Event(stack, corev1.EventTypeWarning, reason, message) })
 	}
 	return result
 }

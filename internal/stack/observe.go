@@ -37,8 +37,8 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 	var updates []autov1alpha1.Update
 	var err error
-	if o.elsewhere != nil {
-		updates = o.elsewhere.updates
+	if o.otherShard != nil {
+		updates = o.otherShard.updates
 	} else if updates, err = r.updatesOf(ctx, o.stack); err != nil {
 		return err
 	}
@@ -196,8 +196,8 @@ func needsSource(stack *pulumiv1.Stack) bool {
 }
 
 func (r *Reconciler) observeWorkspace(ctx context.Context, o *observation) error {
-	if o.elsewhere != nil {
-		o.workspace = o.elsewhere.workspace
+	if o.otherShard != nil {
+		o.workspace = o.otherShard.workspace
 		return nil
 	}
 	workspace := &autov1alpha1.Workspace{}

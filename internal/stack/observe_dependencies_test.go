@@ -101,7 +101,7 @@ func inCycle(path ...string) func(*pulumiv1.Stack) bool {
 
 func working(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil }
 
-func TestCycleIsToldOnEachOfItsStacksAndHealsWithAnyOfThem(t *testing.T) {
+func TestCycleIsReportedOnEachOfItsStacksAndRecoversWithAnyOfThem(t *testing.T) {
 	for _, mended := range []string{"one", "two", "three"} {
 		t.Run(mended, func(t *testing.T) {
 			s := newStage(t)
@@ -126,7 +126,7 @@ func TestCycleIsToldOnEachOfItsStacksAndHealsWithAnyOfThem(t *testing.T) {
 	}
 }
 
-func TestSmallCyclesAreTold(t *testing.T) {
+func TestSmallCyclesAreReported(t *testing.T) {
 	s := newStage(t)
 	self := s.dependent("self", dependsOn("self", "true"))
 	s.await(self, inCycle("self", "self"))
@@ -140,7 +140,7 @@ func TestSmallCyclesAreTold(t *testing.T) {
 	s.await(left, notUpdated(pulumiv1.PrerequisiteNotSatisfiedReason, "right does not exist"))
 }
 
-func TestReadyStacksAreToldOfTheCycleThatAnEditCloses(t *testing.T) {
+func TestReadyStacksShowTheCycleThatAnEditCloses(t *testing.T) {
 	s := newStage(t)
 	base := s.dependent("base")
 	s.succeed(base, time.Now())

@@ -26,8 +26,8 @@ func (r *Reconciler) showProgress(o *observation, update *autov1alpha1.Update) o
 		known := reason == autov1alpha1.UpdateTransientFailureReason || conditions.GetReason(o.stack, meta.ReadyCondition) == reason
 		markWaiting(o.stack, reason, message)
 		return r.warn(o.stack, known, reason, message)
-	case mayMeetLockAgain(o.stack, update, o.now) > 0:
-		return outcome{after: mayMeetLockAgain(o.stack, update, o.now)}
+	case conflictShownFor(o.stack, update, o.now) > 0:
+		return outcome{after: conflictShownFor(o.stack, update, o.now)}
 	case keepsReady(o.stack):
 	case failsRepeatedly(o.stack):
 		last := o.stack.Status.LastUpdate

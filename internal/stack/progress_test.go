@@ -171,7 +171,7 @@ func TestStackThatFailedOftenIsStalledAlsoWhenTheNextAttemptStartsAtOnce(t *test
 	}
 }
 
-func TestProblemThatAnUpdateWaitsForIsToldOnce(t *testing.T) {
+func TestProblemThatAnUpdateWaitsForIsReportedOnce(t *testing.T) {
 	s := newStage(t)
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	for _, problem := range []struct{ reason, message string }{

@@ -90,7 +90,7 @@ type Reconciler struct {
 
 	// evaluate evaluates a readyExpr, in place of the package for that if it is set.
 	evaluate func(ctx context.Context, expression string, self, dep *pulumiv1.Stack) (bool, error)
-	// evaluated has what the expressions of a Stack came to that took so long that their rest follows, by the name of the Stack.
+	// evaluated has the results of a Stack's expressions, by its name, while others of the Stack are left for the next reconcile.
 	evaluated sync.Map
 	// paging is held while there is a page of listLive.
 	paging sync.Mutex
@@ -148,8 +148,8 @@ type outcome struct {
 	hiddenFor time.Duration
 }
 
-// tell adds a step that records an event.
-func (o *outcome) tell(event func()) {
+// addEvent adds a step that records an event.
+func (o *outcome) addEvent(event func()) {
 	o.then = append(o.then, func(context.Context) error {
 		event()
 		return nil
@@ -178,13 +178,13 @@ func soonest(a, b time.Duration) time.Duration {
 // looked up only for a decision that depends on it.
 func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (result outcome, err error) {
 	o := &observation{now: time.Now(), stack: stack, waitInterval: r.WaitInterval, jitter: r.Jitter, shownPlan: shownPlan(stack)}
-	if moved, err := r.takeOver(ctx, o); err != nil || moved {
+	if moved, err := r.adoptFromShard(ctx, o); err != nil || moved {
 		return outcome{after: outdatedInterval}, err
 	}
 	if err := r.observeUpdates(ctx, o); err != nil {
 		return outcome{}, err
 	}
-	if o.elsewhere != nil && o.update == nil {
+	if o.otherShard != nil && o.update == nil {
 		// It ended just now.
 		return outcome{after: outdatedInterval}, nil
 	}
@@ -218,7 +218,7 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (resu
 	if err == nil {
 		r.actOnDrift(ctx, o, drift, &result)
 	}
-	if o.elsewhere != nil {
+	if o.otherShard != nil {
 		// What happens to it wakes the other controller.
 		result.after = r.WaitInterval
 	}

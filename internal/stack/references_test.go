@@ -48,11 +48,11 @@ func TestTriggerNamesWhatChanged(t *testing.T) {
 func TestStackWhoseSecretsWereNotWatchedRecordsThem(t *testing.T) {
 	g := NewWithT(t)
 	o := using(upToDate(), "", "a-1")
-	recordInputs(o)
+	acceptInputs(o)
 	g.Expect(decide(*o).action).To(Equal(actionReady))
 	o.references = versionsOf("a-2")
 	g.Expect(decide(*o).action).To(Equal(actionUpdate))
-	recordInputs(o)
+	acceptInputs(o)
 	g.Expect(decide(*o).action).To(Equal(actionUpdate), "what is recorded is not replaced")
 }
 

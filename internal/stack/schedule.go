@@ -112,9 +112,9 @@ func lockedUntilStalled(last *pulumiv1.StackUpdateStatus, now time.Time) time.Du
 	return max(last.ConflictsSince.Add(stalledAfterConflict).Sub(now), 0)
 }
 
-// mayMeetLockAgain returns for how long an attempt that follows a conflict on the same inputs may still end with a conflict. Until then the
+// conflictShownFor returns for how long an attempt that follows a conflict on the same inputs may still end with a conflict. Until then the
 // Stack goes on to show who holds the lock.
-func mayMeetLockAgain(stack *pulumiv1.Stack, update *autov1alpha1.Update, now time.Time) (left time.Duration) {
+func conflictShownFor(stack *pulumiv1.Stack, update *autov1alpha1.Update, now time.Time) (left time.Duration) {
 	last := stack.Status.LastUpdate
 	if last == nil || last.Conflicts == 0 || !repeats(stack) ||
 		conditions.GetReason(stack, meta.ReadyCondition) != pulumiv1.UpdateConflictReason {

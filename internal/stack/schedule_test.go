@@ -159,12 +159,12 @@ func TestStackSaysWhoHoldsTheLockWhileItTriesAgain(t *testing.T) {
 	retry(o, decide(*o))
 	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2", Generation: 2, Commit: "sha256:a"}
 	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Hour)}}
-	g.Expect(mayMeetLockAgain(o.stack, update, now)).To(BeZero(), "it waits for something else")
+	g.Expect(conflictShownFor(o.stack, update, now)).To(BeZero(), "it waits for something else")
 	update.Status.StartTime = new(ago(5 * time.Second))
-	g.Expect(mayMeetLockAgain(o.stack, update, now)).To(Equal(10 * time.Second))
+	g.Expect(conflictShownFor(o.stack, update, now)).To(Equal(10 * time.Second))
 	update.Status.StartTime = new(ago(15 * time.Second))
-	g.Expect(mayMeetLockAgain(o.stack, update, now)).To(BeZero(), "it has the lock")
+	g.Expect(conflictShownFor(o.stack, update, now)).To(BeZero(), "it has the lock")
 	update.Status.StartTime = new(ago(0))
 	o.stack.Status.CurrentUpdate.Commit = "sha256:b"
-	g.Expect(mayMeetLockAgain(o.stack, update, now)).To(BeZero(), "it is another one")
+	g.Expect(conflictShownFor(o.stack, update, now)).To(BeZero(), "it is another one")
 }

@@ -106,9 +106,9 @@ func repeats(stack *pulumiv1.Stack) bool {
 		current.RequestedAt == "" && current.LastUpdateRequest == ""
 }
 
-// recordInputs notes that the last attempt stands for the present inputs, too: what the Stack is made of is the same in the source's
-// revision, and Secrets that were not watched during the attempt have the versions from which the next change is told.
-func recordInputs(o *observation) {
+// acceptInputs records that the last attempt covers the current inputs, too: the content is the same in the current revision, and Secrets that
+// were not watched during the attempt have the versions that later ones are compared with.
+func acceptInputs(o *observation) {
 	status := &o.stack.Status
 	if last := status.LastUpdate; last != nil && last.ReferencesDigest == "" {
 		last.ReferencesDigest = references.Digest(o.references)

@@ -22,15 +22,15 @@ import (
 // errOutdated says that something is not any more what it was when it was observed.
 var errOutdated = errors.New("the objects changed since they were observed")
 
-// elsewhere are a Workspace with an operation that only the controller of another shard can follow, and the Stack's Updates.
-type elsewhere struct {
+// otherShard are a Workspace with an operation that only the controller of another shard can follow, and the Stack's Updates.
+type otherShard struct {
 	workspace *autov1alpha1.Workspace
 	updates   []autov1alpha1.Update
 }
 
-// takeOver makes the Workspace and the Updates of a Stack those of this shard, if they are not. It returns true when they were not: the
+// adoptFromShard makes the Workspace and the Updates of a Stack those of this shard, if they are not. It returns true when they were not: the
 // Stack is to be observed again when the cache has them. If they cannot be taken over yet, they are in the observation.
-func (r *Reconciler) takeOver(ctx context.Context, o *observation) (moved bool, err error) {
+func (r *Reconciler) adoptFromShard(ctx context.Context, o *observation) (moved bool, err error) {
 	if r.Shard == nil {
 		return false, nil
 	}
@@ -55,7 +55,7 @@ func (r *Reconciler) takeOver(ctx context.Context, o *observation) (moved bool, 
 		return false, err
 	}
 	if !r.reachAll(ctx, workspace, own) {
-		o.elsewhere = &elsewhere{workspace: workspace, updates: own}
+		o.otherShard = &otherShard{workspace: workspace, updates: own}
 		return false, nil
 	}
 	for i := range own {

@@ -158,7 +158,7 @@ func findRefusals(t *testing.T, found wakers) {
 		pulumiv1.NamespaceTerminatingReason: terminating,
 		pulumiv1.WorkspaceFailedReason:      apierrors.NewInvalid(schema.GroupKind{Kind: "Workspace"}, "app", nil),
 	} {
-		outcome, err := (&Reconciler{WaitInterval: time.Second}).refused(&observation{stack: &pulumiv1.Stack{}}, refusal)
+		outcome, err := (&Reconciler{WaitInterval: time.Second}).handleRejection(&observation{stack: &pulumiv1.Stack{}}, refusal)
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		NewWithT(t).Expect(outcome.after).To(BeNumerically(">", 0))
 		found.add(reason, byTime)

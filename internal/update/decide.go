@@ -250,7 +250,7 @@ func decideOnStart(o *observation) decision {
 	case o.artifact.err != nil:
 		return decideOnFetchError(o)
 	case !o.artifact.ready:
-		return onTheWay(o, actionWait, autov1alpha1.ArtifactPendingReason, "the artifact is being fetched", byFetch)
+		return waitForArtifact(o, actionWait, autov1alpha1.ArtifactPendingReason, "the artifact is being fetched", byFetch)
 	case o.turn.place > 0:
 		return decision{action: actionWait, reason: autov1alpha1.QueuedReason, message: o.turn.String(), wake: byTurn, after: o.turn.again, brief: true}
 	case o.plan.problem != nil:

@@ -31,7 +31,7 @@ func decideOnFetchError(o *observation) decision {
 		}
 		return artifactProblem(o, reason, o.artifact.err)
 	case problem.Pending:
-		return onTheWay(o, actionWait, autov1alpha1.ArtifactPendingReason, problem.Message, bySource)
+		return waitForArtifact(o, actionWait, autov1alpha1.ArtifactPendingReason, problem.Message, bySource)
 	case problem.Permanent:
 		return finish(autov1alpha1.ConfigInvalidReason, problem.Message)
 	}
@@ -67,7 +67,7 @@ func deliverTo(o *observation, action action, what, digest string, timeout time.
 	case err == nil && o.delivery.digest != "" && o.delivery.digest == digest:
 		return transient(o, fmt.Errorf("the agent took the %s and says that it does not have it", what), transientInterval)
 	case err == nil:
-		d := onTheWay(o, action, autov1alpha1.SourceDeliveryReason, "the "+what+" is being delivered to the agent", byDelivery)
+		d := waitForArtifact(o, action, autov1alpha1.SourceDeliveryReason, "the "+what+" is being delivered to the agent", byDelivery)
 		d.after = 2 * timeout
 		return d
 	case errors.Is(err, client.ErrBusy):
@@ -81,9 +81,9 @@ func artifactProblem(o *observation, reason string, err error) decision {
 	return retryAfter(reason, err.Error(), retryDelay(o, reason, artifactRetryInterval, artifactRetryLimit))
 }
 
-// onTheWay waits for an artifact that is being fetched or delivered. It leaves the problem of the last attempt in the status
+// waitForArtifact waits for an artifact that is being fetched or delivered. It leaves the problem of the last attempt in the status
 // meanwhile. Otherwise the status would change twice per attempt, and whoever looks would mostly see that all is well.
-func onTheWay(o *observation, action action, reason, message string, wake waker) decision {
+func waitForArtifact(o *observation, action action, reason, message string, wake waker) decision {
 	d := decision{action: action, reason: reason, message: message, wake: wake, brief: true}
 	if shown, why := o.update.WaitingProblem(); shown != "" && shown != autov1alpha1.UpdateTransientFailureReason {
 		d.reason, d.message = shown, why

@@ -52,7 +52,7 @@ func TestDeletionWhileNobodyWatchedCancelsTheOperation(t *testing.T) {
 	s.Expect(s.agents.count("CancelOperation")).To(BeNumerically(">", 0))
 }
 
-func TestDeletionOfAWaitingUpdateNeedsNobody(t *testing.T) {
+func TestDeletionOfAWaitingUpdateNeedsNoAgent(t *testing.T) {
 	s := newStage(t)
 	s.startController()
 	update := s.newUpdate("up", withFinalizer)

@@ -22,7 +22,7 @@ func (s *stage) touch(workspace *autov1alpha1.Workspace) {
 	s.setReady(workspace, true, workspace.Status.Conditions[0].Message+" still")
 }
 
-func TestArtifactWithAWrongDigestIsNotRunAndHeals(t *testing.T) {
+func TestArtifactWithAWrongDigestIsNotRunAndRecovers(t *testing.T) {
 	s := newStage(t)
 	workspace := s.newReadyWorkspace("app")
 	source := s.publish("name: p")

@@ -147,7 +147,7 @@ func TestSecretOfAnyOutputsIsAccepted(t *testing.T) {
 	}
 }
 
-func TestOutputsThatDoNotFitAreTold(t *testing.T) {
+func TestOutputsThatDoNotFitAreReported(t *testing.T) {
 	s := newStage(t)
 	s.newReadyWorkspace("app")
 	s.agents.script.returns(&proto.Operation{

@@ -8,7 +8,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-func TestRevisionTellsTheCommit(t *testing.T) {
+func TestRevisionShowsTheCommit(t *testing.T) {
 	for revision, want := range map[string]map[string]string{
 		"":                                nil,
 		"main@sha1:5a1f":                  {"PULUMI_GIT_HEAD": "5a1f", "PULUMI_GIT_HEAD_NAME": "refs/heads/main"},
@@ -26,7 +26,7 @@ func TestRevisionTellsTheCommit(t *testing.T) {
 	}
 }
 
-func TestSourceTellsTheCommitInDetail(t *testing.T) {
+func TestSourceShowsTheCommitInDetail(t *testing.T) {
 	g := NewWithT(t)
 	source := &autov1alpha1.UpdateSource{Revision: "main@sha1:5a1f", Dir: "infra/network", Commit: &autov1alpha1.CommitInfo{
 		SHA: "5a1f", Ref: "refs/heads/main", Author: "Ada", AuthorEmail: "ada@example.com", Message: "Widen the zone",

@@ -150,9 +150,9 @@ func showChanges(update *autov1alpha1.Update, operation *proto.Operation) {
 
 // describeMissing says what it means that a stack that must be there is not, and what there is to do.
 func describeMissing(stack string) string {
-	return fmt.Sprintf("stack %q was deployed before, and the backend does not have it any more in this project, so nothing was run: look "+
-		"whether it is the right backend, whether all of its state is there and whether the project has the name that it had; the "+
-		"annotation %s=true on the Stack lets the stack be created again, empty and without any of the resources that it had", stack, pulumiv1.CreateMissingStackAnnotation)
+	return fmt.Sprintf("stack %q was deployed before, and the backend no longer has it in this project, so nothing was run: check the URL "+
+		"of the backend, its state, and the name of the project; to create the stack again, empty and without any of the resources that "+
+		"it had, set the annotation %s=true on the Stack", stack, pulumiv1.CreateMissingStackAnnotation)
 }
 
 // failureReason returns why the operation ended without success. A newer agent may know causes that this controller does not.

@@ -78,7 +78,7 @@ func TestUpdateRunsWhatItsSourcePublishedWhenItIsStored(t *testing.T) {
 	s.Expect(s.finished(update)).To(haveSucceeded(), "it was fetched for this source when that published it")
 }
 
-func TestDigestOfWhatAURLHasIsNotTold(t *testing.T) {
+func TestDigestOfWhatAURLHasIsNotRevealed(t *testing.T) {
 	s := newStage(t)
 	s.startController()
 	victim := s.sources.serve("name: victim")

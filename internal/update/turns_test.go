@@ -89,7 +89,7 @@ func TestOperationsThatRunAreCountedEvenIfTheyCannotBeListedAtFirst(t *testing.T
 	g.Expect(reader.asked).To(Equal(2))
 }
 
-func TestPlaceIsShownAnewAfterATimeThatDependsOnIt(t *testing.T) {
+func TestPlaceIsShownAgainAfterATimeThatDependsOnIt(t *testing.T) {
 	g := NewWithT(t)
 	turns, key := newTurns(1, false, nil), types.NamespacedName{Namespace: "ns", Name: "update"}
 	begin := time.Now()

@@ -62,7 +62,7 @@ func TestWatchedSecretThatAppearsStartsTheUpdateAtOnce(t *testing.T) {
 	}
 }
 
-func TestUpdateTellsWhichVersionsItRead(t *testing.T) {
+func TestUpdateShowsWhichVersionsItRead(t *testing.T) {
 	s := newStage(t)
 	first := s.newWatchedSecret("first", map[string]string{"k": "1"})
 	s.newSecret("unwatched", map[string]string{"k": "1"})

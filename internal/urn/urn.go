@@ -1,4 +1,4 @@
-// Package urn reads names of Pulumi resources that programs, states and agents say, and that may be none.
+// Package urn parses the URNs of Pulumi resources that programs, states and agents name, and accepts invalid ones.
 package urn
 
 import "github.com/pulumi/pulumi/sdk/v3/go/common/resource/urn"

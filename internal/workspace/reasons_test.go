@@ -37,7 +37,7 @@ func (u *unreachable) Delete(context.Context, types.NamespacedName) error { retu
 
 func (u *unreachable) Events() <-chan event.GenericEvent { return u.events }
 
-func TestAgentThatCannotBeReachedOrRefusesIsTold(t *testing.T) {
+func TestAgentThatCannotBeReachedOrRefusesIsReported(t *testing.T) {
 	s := newStage(t)
 	reasons := map[string]string{
 		"away":     autov1alpha1.ConnectionFailedReason,

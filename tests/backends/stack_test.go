@@ -186,7 +186,7 @@ func (b backend) killed(t *testing.T, name string) {
 }
 
 // It runs before the parallel tests, which stop the servers.
-func TestKilledUpdateHealsWithItsLock(t *testing.T) {
+func TestKilledUpdateRecoversWithItsLock(t *testing.T) {
 	for name, start := range map[string]func(*testing.T, string) backend{"file": inDirectory, "s3": inObjectStore, "postgres": inDatabase} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -184,30 +184,30 @@ type milestone struct {
 	reached func(object any) bool
 }
 
-// sighting is an object as it was at a moment.
-type sighting struct {
+// change is an object as it was at a moment.
+type change struct {
 	at     time.Time
 	object any
 }
 
 // watchAll reports every version of the objects in the namespace until the context ends.
-func watchAll(ctx context.Context, c client.WithWatch, namespace string, lists ...client.ObjectList) (<-chan sighting, error) {
-	sightings := make(chan sighting)
+func watchAll(ctx context.Context, c client.WithWatch, namespace string, lists ...client.ObjectList) (<-chan change, error) {
+	changes := make(chan change)
 	for _, list := range lists {
 		watcher, err := c.Watch(ctx, list, client.InNamespace(namespace))
 		if err != nil {
 			return nil, fmt.Errorf("watch %T: %w", list, err)
 		}
-		go forward(ctx, watcher, sightings)
+		go forward(ctx, watcher, changes)
 	}
-	return sightings, nil
+	return changes, nil
 }
 
-func forward(ctx context.Context, watcher watch.Interface, sightings chan<- sighting) {
+func forward(ctx context.Context, watcher watch.Interface, changes chan<- change) {
 	defer watcher.Stop()
 	for event := range watcher.ResultChan() {
 		select {
-		case sightings <- sighting{at: time.Now(), object: event.Object}:
+		case changes <- change{at: time.Now(), object: event.Object}:
 		case <-ctx.Done():
 			return
 		}
@@ -218,7 +218,7 @@ func forward(ctx context.Context, watcher watch.Interface, sightings chan<- sigh
 func follow(ctx context.Context, c client.WithWatch, object client.Object, milestones []milestone, lists ...client.ObjectList) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podPatience)
 	defer cancel()
-	sightings, err := watchAll(ctx, c, object.GetNamespace(), lists...)
+	changes, err := watchAll(ctx, c, object.GetNamespace(), lists...)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func follow(ctx context.Context, c client.WithWatch, object client.Object, miles
 		case <-ctx.Done():
 			missing := slices.Index(times, 0)
 			return nil, fmt.Errorf("wait for %q of %T %s: %w", milestones[missing].name, object, object.GetName(), context.Cause(ctx))
-		case seen := <-sightings:
+		case seen := <-changes:
 			for i, m := range milestones {
 				if times[i] == 0 && m.reached(seen.object) {
 					times[i] = seen.at.Sub(begin)

@@ -158,7 +158,7 @@ func TestTreeShowsWhatBelongsTogether(t *testing.T) {
 	golden(t, "tree-dependencies", 0, "tree", "stack", "portal", "-n", recorded)
 }
 
-func TestWhatHappenedToAStackIsToldUntilItIsFixed(t *testing.T) {
+func TestWhatHappenedToAStackIsReportedUntilItIsFixed(t *testing.T) {
 	p := begin(t, "explained")
 	p.commit(scene.Program(p.Name, "outputs:", "  x: ${nothing}"))
 	p.says(3, "reconcile stack explained --with-source")
@@ -220,7 +220,7 @@ func TestListsThatAreReadPageByPageAreWhole(t *testing.T) {
 	g.Expect(pages.out).To(And(Equal(whole.out), ContainSubstring("name: portal")))
 }
 
-func TestMistakesOfTheCommandLineAreToldWithTheirCode(t *testing.T) {
+func TestMistakesOfTheCommandLineAreReportedWithTheirCode(t *testing.T) {
 	for name, row := range map[string]struct {
 		code       int
 		args, says string

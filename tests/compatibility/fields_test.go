@@ -102,8 +102,8 @@ func namespaceFor(kind, test string) string {
 	return strings.Trim(name[:min(len(name), 63)], "-")
 }
 
-// settles expects that a Stack stays as it is for longer than the controller needs to look at it again.
-func (s *play) settles(name string, is func(*pulumiv1.Stack) bool) {
+// staysSo expects that a Stack stays as it is for longer than the controller needs to look at it again.
+func (s *play) staysSo(name string, is func(*pulumiv1.Stack) bool) {
 	stack := &pulumiv1.Stack{}
 	s.Consistently(func(g Gomega) {
 		g.Expect(system.Client.Get(s.Context(), s.Key(name), stack)).To(Succeed())
@@ -139,7 +139,7 @@ func isEncrypted(key, value string) func(*play, *pulumiv1.Stack) {
 	}
 }
 
-func TestMisusedConfigurationFieldsAreExplainedAndHeal(t *testing.T) {
+func TestMisusedConfigurationFieldsAreExplainedAndRecover(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	const missing, invalid, failed = pulumiv1.SecretNotFoundReason, pulumiv1.SpecInvalidReason, pulumiv1.RetryingAfterFailureReason
 	testMisuses(t, []misuse{
@@ -204,7 +204,7 @@ func TestIdentityFieldsWork(t *testing.T) {
 	})
 }
 
-func TestMisusedIdentityFieldsAreExplainedAndHeal(t *testing.T) {
+func TestMisusedIdentityFieldsAreExplainedAndRecover(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	const missing, invalid, failed = pulumiv1.SecretNotFoundReason, pulumiv1.SpecInvalidReason, pulumiv1.RetryingAfterFailureReason
 	huge := strings.Repeat("x", 600)
@@ -275,7 +275,7 @@ func TestSourceFieldsWork(t *testing.T) {
 	})
 }
 
-func TestMisusedSourceFieldsAreExplainedAndHeal(t *testing.T) {
+func TestMisusedSourceFieldsAreExplainedAndRecover(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	const failed = pulumiv1.RetryingAfterFailureReason
 	testMisuses(t, []misuse{

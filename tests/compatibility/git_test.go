@@ -48,7 +48,7 @@ func TestGitFieldsWork(t *testing.T) {
 	})
 }
 
-func TestMisusedGitFieldsAreExplainedAndHeal(t *testing.T) {
+func TestMisusedGitFieldsAreExplainedAndRecover(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	const (
 		invalid, failed = pulumiv1.SpecInvalidReason, pulumiv1.RetryingAfterFailureReason
@@ -149,7 +149,7 @@ func isAt(commit string) func(*pulumiv1.Stack) bool {
 // keeps expects that what was deployed is still known.
 func (s *play) keeps(stack *pulumiv1.Stack, commit string) {
 	s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(commit))
-	s.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), "a source in trouble is no failed update")
+	s.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), "a source that fails is no failed update")
 	s.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 }
 

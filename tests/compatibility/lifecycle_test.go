@@ -101,7 +101,7 @@ func TestLifecycleFieldsWork(t *testing.T) {
 	})
 }
 
-func TestMisusedLifecycleFieldsAreExplainedAndHeal(t *testing.T) {
+func TestMisusedLifecycleFieldsAreExplainedAndRecover(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	const failed, waits = pulumiv1.RetryingAfterFailureReason, pulumiv1.PrerequisiteNotSatisfiedReason
 	testMisuses(t, []misuse{
@@ -151,11 +151,11 @@ func TestOddCombinationsOfLifecycleFieldsAreHarmless(t *testing.T) {
 			wrote()(s, stack)
 		}},
 		{field: "resyncFrequencySeconds (less than a minute)", manifest: "plain", patch: "{spec: {continueResyncOnCommitMatch: true, resyncFrequencySeconds: 1}}", shows: func(s *play, stack *pulumiv1.Stack) {
-			s.settles("plain", func(now *pulumiv1.Stack) bool { return now.Status.LastUpdate.Name == stack.Status.LastUpdate.Name })
+			s.staysSo("plain", func(now *pulumiv1.Stack) bool { return now.Status.LastUpdate.Name == stack.Status.LastUpdate.Name })
 			s.Expect(s.Updates()).To(HaveLen(1))
 		}},
 		{field: "resyncFrequencySeconds (negative)", manifest: "plain", patch: "{spec: {continueResyncOnCommitMatch: true, resyncFrequencySeconds: -1}}", shows: func(s *play, stack *pulumiv1.Stack) {
-			s.settles("plain", func(now *pulumiv1.Stack) bool { return now.Status.LastUpdate.Name == stack.Status.LastUpdate.Name })
+			s.staysSo("plain", func(now *pulumiv1.Stack) bool { return now.Status.LastUpdate.Name == stack.Status.LastUpdate.Name })
 			s.Expect(s.Updates()).To(HaveLen(1))
 		}},
 		{field: "updateTemplate (an operation of its own)", manifest: "plain", patch: "{spec: {updateTemplate: {spec: {type: carrot}}}}", shows: func(s *play, stack *pulumiv1.Stack) {
@@ -163,7 +163,7 @@ func TestOddCombinationsOfLifecycleFieldsAreHarmless(t *testing.T) {
 		}},
 		{field: "updateTemplate (a negative lifetime)", manifest: "plain", patch: "{spec: {updateTemplate: {spec: {ttlAfterCompleted: -1h}}}}", shows: func(s *play, stack *pulumiv1.Stack) {
 			s.Eventually(s.Updates).Should(BeEmpty())
-			s.settles("plain", isReady)
+			s.staysSo("plain", isReady)
 		}},
 		{field: "workspaceTemplate (a name and a status of its own)", manifest: "plain",
 			patch: "{spec: {workspaceTemplate: {metadata: {name: other}, status: {address: nowhere}}}}", shows: func(s *play, stack *pulumiv1.Stack) {
@@ -184,7 +184,7 @@ func TestFailuresAreRepeatedAfterTheLongestBackoffAtMost(t *testing.T) {
 	s.awaitReady("plain")
 }
 
-func TestPrerequisitesInACircleWaitAndHealWhenItIsBroken(t *testing.T) {
+func TestPrerequisitesInACircleWaitAndRecoverWhenItIsBroken(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "misuse-prerequisites-circle")

@@ -95,7 +95,7 @@ func (s *play) mergeProgram(objects []*unstructured.Unstructured, change string)
 	}
 }
 
-func TestMisusedProgramFieldsAreExplainedAndHeal(t *testing.T) {
+func TestMisusedProgramFieldsAreExplainedAndRecover(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	huge := strings.Repeat("x", 2_000_000)
@@ -142,7 +142,7 @@ func TestMisusedProgramFieldsAreExplainedAndHeal(t *testing.T) {
 	}
 }
 
-func TestMisusedProgramRefIsExplainedAndHeals(t *testing.T) {
+func TestMisusedProgramRefIsExplainedAndRecovers(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	testMisuses(t, []misuse{
 		{field: "programRef (missing)", manifest: "program", patch: "{spec: {programRef: {name: nobody}}}", reason: pulumiv1.SourceNotFoundReason, says: "nobody"},
@@ -160,8 +160,8 @@ func (s *play) awaitReason(object, condition, reason string) {
 	}
 }
 
-// TestWorkspaceTellsWhatKeptItsOperationFromItsWork has what the operator finds out when it makes a Workspace ready.
-func TestWorkspaceTellsWhatKeptItsOperationFromItsWork(t *testing.T) {
+// TestWorkspaceShowsWhatKeptItsOperationFromRunning has what the operator finds out when it makes a Workspace ready.
+func TestWorkspaceShowsWhatKeptItsOperationFromRunning(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	for _, test := range []struct{ reason, patch string }{
@@ -203,5 +203,5 @@ func TestUpdateByHandThatDescribesNoOperationIsAborted(t *testing.T) {
 	}
 	s.Expect(s.applyAll(s.parse("{apiVersion: auto.pulumi.com/v1alpha1, kind: Update, metadata: {name: nowhere}}"))).To(Succeed())
 	s.awaitReason("update/nowhere", "Progressing", "WorkspaceNotFound")
-	s.settles("plain", isReady)
+	s.staysSo("plain", isReady)
 }

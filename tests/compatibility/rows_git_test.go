@@ -73,9 +73,9 @@ var gitRows = []row{
 	same("gitAuth.githubApp.privateKey", "Required.", "source.TestCredentialsAreReadFromWhereTheyAreKept",
 		"source.TestWhatIsMissingIsNamed", typed),
 	same("programRef", "A Program in the namespace of the Stack.", "compatibility.TestProgramFieldsWork",
-		"compatibility.TestMisusedProgramRefIsExplainedAndHeals/programRef (missing)", sourceUse+"programRef (below a Flux source)"),
+		"compatibility.TestMisusedProgramRefIsExplainedAndRecovers/programRef (missing)", sourceUse+"programRef (below a Flux source)"),
 	{
 		field: "programRef.name", operator: "Required.", uses: []string{"compatibility.TestProgramFieldsWork"},
-		misuses: []string{"compatibility.TestMisusedProgramRefIsExplainedAndHeals/programRef.name (absent)", "compatibility.TestMisusedProgramRefIsExplainedAndHeals/programRef.name (another namespace)"},
+		misuses: []string{"compatibility.TestMisusedProgramRefIsExplainedAndRecovers/programRef.name (absent)", "compatibility.TestMisusedProgramRefIsExplainedAndRecovers/programRef.name (another namespace)"},
 	},
 }

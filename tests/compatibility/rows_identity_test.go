@@ -20,13 +20,13 @@ var identityRows = []row{
 	}, {
 		field: "secretsProvider", operator: "The secrets provider of a new stack. Ignored if the stack exists.",
 		uses:       []string{identityUse + "secretsProvider", "e2e.TestSecretsProviderOfAStackFollowsItsSpec", "backends.TestSecretsAreEncryptedByKeyManagementService"},
-		misuses:    []string{identityMisuse + "secretsProvider (unknown)", "e2e.TestChangedPassphraseIsReportedAndHealsWhenItIsRestored"},
+		misuses:    []string{identityMisuse + "secretsProvider (unknown)", "e2e.TestChangedPassphraseIsReportedAndRecoversWhenItIsRestored"},
 		difference: "An existing stack with another provider is re-encrypted.", why: "The description of the field in the operator's CRD promises it.",
 	},
 	{
 		field: "serviceAccountName", operator: "The service account of the pod. It must be bound to `system:auth-delegator`.",
 		uses:       []string{"pods.TestWalkthrough"},
-		misuses:    []string{"pods.TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause/account-missing", typed},
+		misuses:    []string{"pods.TestProblemWithTheCreationOfThePodIsShownAndEndsWithItsCause/account-missing", typed},
 		difference: "The binding to `system:auth-delegator` is optional.", why: "Tenants cannot create such bindings. The agent verifies its caller with and without it.",
 	}, {
 		field: "envs", operator: "Deprecated. All keys of these ConfigMaps become environment variables.",

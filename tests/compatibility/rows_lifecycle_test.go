@@ -13,7 +13,7 @@ var lifecycleRows = []row{
 		field: "prerequisites", operator: "Stacks of the same namespace that must have succeeded. Cycles are not detected.",
 		difference: "Stacks that wait for each other are Stalled with `DependencyCycle`.", why: "They would wait forever.",
 		uses:    []string{"e2e.TestStackWaitsForItsPrerequisites"},
-		misuses: []string{lifecycleMisuse + "prerequisites (missing)", lifecycleMisuse + "prerequisites (itself)", "compatibility.TestPrerequisitesInACircleWaitAndHealWhenItIsBroken"},
+		misuses: []string{lifecycleMisuse + "prerequisites (missing)", lifecycleMisuse + "prerequisites (itself)", "compatibility.TestPrerequisitesInACircleWaitAndRecoverWhenItIsBroken"},
 	}, {
 		field: "prerequisites[].name", operator: "Required.", uses: []string{"e2e.TestStackWaitsForItsPrerequisites"}, misuses: []string{lifecycleMisuse + "prerequisites (missing)", typed},
 	},
@@ -84,7 +84,7 @@ var lifecycleRows = []row{
 	}, {
 		field: "workspaceTemplate", operator: "Is merged into the Workspace. A name in its metadata breaks the Stack.",
 		uses:       []string{lifecycleUse + "workspaceTemplate", "pods.TestCustomisedStackBecomesReadyAndItsPodIsAsItSays"},
-		misuses:    []string{lifecycleMisuse + "workspaceTemplate (refused by the API server)", lifecycleMisuse + "workspaceTemplate (unknown field)", lifecycleOdd + "workspaceTemplate (a name and a status of its own)", "pods.TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause/template-invalid"},
+		misuses:    []string{lifecycleMisuse + "workspaceTemplate (refused by the API server)", lifecycleMisuse + "workspaceTemplate (unknown field)", lifecycleOdd + "workspaceTemplate (a name and a status of its own)", "pods.TestProblemWithTheCreationOfThePodIsShownAndEndsWithItsCause/template-invalid"},
 		difference: "Only the labels and annotations of its metadata are used.", why: "The controller owns the other metadata.",
 	},
 	same("updateTemplate", "Is merged into the Updates.", lifecycleUse+"updateTemplate",

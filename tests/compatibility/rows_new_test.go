@@ -16,7 +16,7 @@ var newRows = []row{
 	{
 		field: "dependsOn", operator: "None.",
 		uses:       []string{"e2e.TestStackWaitsForItsPrerequisites", "stack.TestReadyExprDecidesWhenADependencyIsReady"},
-		misuses:    []string{"stack.TestReadyExprThatIsNoneStalls", "stack.TestCycleIsToldOnEachOfItsStacksAndHealsWithAnyOfThem", typed},
+		misuses:    []string{"stack.TestReadyExprThatIsNoneStalls", "stack.TestCycleIsReportedOnEachOfItsStacksAndRecoversWithAnyOfThem", typed},
 		difference: "New.", why: asFlux,
 	},
 	{

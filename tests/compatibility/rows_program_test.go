@@ -11,9 +11,9 @@ import (
 const (
 	wholeProgram   = "program.TestRenderedProgramsKeepTheirDigests"
 	readAgain      = "program.TestRenderedProgramIsReadAsItWasWritten"
-	wrongProgram   = "e2e.TestWhatOnlyPulumiCanFindWrongIsToldByTheStack"
+	wrongProgram   = "e2e.TestWhatOnlyPulumiCanFindWrongIsReportedByTheStack"
 	unknownField   = "program.TestFieldsThatTheControllerDoesNotKnowReachPulumi"
-	invalidProgram = "program.TestProgramThatCannotBeRenderedIsToldAndHealsWhenItIsMended"
+	invalidProgram = "program.TestProgramThatCannotBeRenderedIsReportedAndRecoversWhenItIsMended"
 )
 
 var programRows = []row{

@@ -2,8 +2,8 @@ package compatibility_test
 
 // Tests that several rows have.
 const (
-	toldBy      = "compatibility.TestWorkspaceTellsWhatKeptItsOperationFromItsWork/"
-	refusedBy   = "workspace.TestAgentThatCannotBeReachedOrRefusesIsTold"
+	toldBy      = "compatibility.TestWorkspaceShowsWhatKeptItsOperationFromRunning/"
+	refusedBy   = "workspace.TestAgentThatCannotBeReachedOrRefusesIsReported"
 	everyCause  = "update.TestEveryCauseOfAFailureIsAReason"
 	startsToEnd = "e2e.TestConditionsOfEveryKindFromTheBeginningToTheEnd"
 )
@@ -17,7 +17,7 @@ var workspaceReasonRows = []row{
 		misuses: []string{"pods.TestEditedWorkspaceKeepsItsPodUntilItsUpdateEnds"}},
 	{field: "WaitingForReplicas", operator: "`Ready=False` until the pod runs, whatever the problem is.",
 		uses:       []string{"pod.TestStatusSaysInPlainWordsWhatIsWrong"},
-		misuses:    []string{"pods.TestTroubleWithTheImageIsShownAndEndsWithItsCause"},
+		misuses:    []string{"pods.TestProblemWithTheImageIsShownAndEndsWithItsCause"},
 		difference: "A problem with the pod has its own reason.", why: "A reason such as `ImagePullFailed` or `Unschedulable` tells you what to do."},
 	{field: "ConnectionFailed", operator: "`Ready=False`: the agent does not answer.", uses: []string{refusedBy}, misuses: []string{refusedBy}},
 	{field: "Unauthenticated", operator: "`Ready=False`: the agent rejects its caller, or the backend rejects the credentials. Retried without limit, and no operation starts.",
@@ -28,7 +28,7 @@ var workspaceReasonRows = []row{
 		uses: []string{startsToEnd}, misuses: []string{toldBy + "InstallationFailed"},
 		difference: "Not used. The Workspace stays Ready, and the state of the Update is `Preparing`.", why: "The installation is a part of each operation, and usually takes no time."},
 	{field: "InstallationFailed", operator: "`Ready=False` and `Stalled=True` until the Workspace is edited.", uses: []string{toldBy + "InstallationFailed"},
-		misuses: []string{"e2e.TestCauseThatGoesAwayNeedsNobody"}, difference: "Operations are retried.", why: "The next operation succeeds when, for example, the package registry is available again."},
+		misuses: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway"}, difference: "Operations are retried.", why: "The next operation succeeds when, for example, the package registry is available again."},
 	{field: "Initializing", operator: "`Ready=False` while the stack is selected and configured.", uses: []string{"workspace.TestAgentThatStartsIsNoFailure"},
 		misuses: []string{toldBy + "InitializationFailed"}, difference: "`Ready=False` while the agent starts.", why: "The operation selects the stack."},
 	{field: "InitializationFailed", operator: "`Ready=False` and `Stalled=True` until the Workspace is edited: the stack cannot be selected or configured.",
@@ -54,7 +54,7 @@ var updateReasonRows = []row{
 		misuses: []string{"update.TestUpdateThatDescribesNoOperationIsAborted"}, difference: "Not used after a restart of the controller.", why: "The agent owns the operation, and the next controller finds it. A lost operation is `Interrupted`."},
 	{field: "Canceled", operator: "`Failed=True`: the Update was deleted, or has no owner reference with `controller: true`.", uses: []string{"update.TestUpdateThatIsDeletedSaysThatItWasCanceled"},
 		misuses: []string{"e2e.TestSuspendedStackEndsItsUpdateWhenItIsAskedTo"}, difference: "The Update needs no owner reference.", why: "It names its Workspace."},
-	{field: "UpdateFailed", operator: "`Failed=True`: Pulumi failed.", uses: []string{everyCause}, misuses: []string{"e2e.TestCauseThatGoesAwayNeedsNobody"}},
+	{field: "UpdateFailed", operator: "`Failed=True`: Pulumi failed.", uses: []string{everyCause}, misuses: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway"}},
 	{field: "Unknown", operator: "`Failed=True`: any failure without its own reason.", uses: []string{everyCause}, misuses: []string{everyCause},
 		difference: "Most failures have their own reason.", why: "What to do depends on the cause."},
 	{field: "UpdateConflict", operator: "`Failed=True`: another update of the stack is running. Only with Pulumi Cloud.", uses: []string{"backends.TestUpdateThatPulumiCloudRefusesBesideAnotherIsAConflict"},

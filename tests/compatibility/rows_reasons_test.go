@@ -30,7 +30,7 @@ func newReasonRows() []row {
 		name          string
 		uses, misuses []string
 	}{
-		{"SourceNotFound", []string{sourceMisuse + "fluxSource.sourceRef.name (missing)"}, []string{"compatibility.TestMisusedProgramRefIsExplainedAndHeals/programRef (missing)"}},
+		{"SourceNotFound", []string{sourceMisuse + "fluxSource.sourceRef.name (missing)"}, []string{"compatibility.TestMisusedProgramRefIsExplainedAndRecovers/programRef (missing)"}},
 		{"SourceNotReady", []string{"compatibility.TestPublishedManifestsGoAsFarAsTheyCan/flux-source"}, []string{programMisuse + "program (runtime)"}},
 		{"ArtifactNotFound", []string{"e2e.TestStackRunsAsSoonAsItsSourceAppears"}, []string{"e2e.TestStackSaysWhatIsWrongWithItsSource/without-artifact"}},
 		{"SourceKindNotInstalled", []string{sourceMisuse + "fluxSource.sourceRef.kind (unknown)"}, []string{"e2e.TestStackSaysWhatIsWrongWithItsSource/unknown-kind"}},
@@ -43,17 +43,17 @@ func newReasonRows() []row {
 		{"SourceNotVerified", []string{"sources.TestStackThatRequiresItRunsNothingButWhatFluxHasVerified"}, []string{"source.TestSourcesWithoutVerificationAreRefusedForGood"}},
 		{"AccessDenied", []string{"e2e.TestStackSaysWhatIsWrongWithItsSource/forbidden-kind"}, []string{"e2e.TestStackSaysWhatIsWrongWithItsSource/other-namespace"}},
 		{"ArtifactFetchFailed", []string{"e2e.TestArtifactThatVanishedIsWaitedFor"}, []string{"e2e.TestArtifactThatVanishedIsWaitedFor"}},
-		{"ArtifactDigestMismatch", []string{"e2e.TestWrongDigestIsReportedAndHeals"}, []string{"e2e.TestWrongDigestIsReportedAndHeals"}},
+		{"ArtifactDigestMismatch", []string{"e2e.TestWrongDigestIsReportedAndRecovers"}, []string{"e2e.TestWrongDigestIsReportedAndRecovers"}},
 		{"ArtifactTooLarge", []string{"e2e.TestHostileArtifactNeverRunsAndIsExplained/too-large"}, []string{"e2e.TestHostileArtifactNeverRunsAndIsExplained/bomb"}},
 		{"ArtifactUnusable", []string{"e2e.TestHostileArtifactNeverRunsAndIsExplained/garbage"}, []string{"e2e.TestHostileArtifactNeverRunsAndIsExplained/parent-path"}},
 		{"SecretNotFound", []string{"e2e.TestMissingSecretKeyIsWaitedForAndIsNoFailure"}, []string{identityMisuse + "accessTokenSecret (missing)"}},
 		{"UpdateInterrupted", []string{"e2e.TestInterruptionsInARowAreNoHotLoop"}, []string{"e2e.TestInterruptedUpdateIsRepeatedAtOnceAndIsNoFailure"}},
-		{"WorkspaceNotReady", []string{"e2e.TestStackTellsTheTroubleOfItsWorkspaceAndHealsWithIt"}, []string{"pods.TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause"}},
-		{"StackLost", []string{"e2e.TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack"}, []string{"e2e.TestDestroyOfALostStackIsNoProof"}},
+		{"WorkspaceNotReady", []string{"e2e.TestStackShowsTheFailureOfItsWorkspaceAndRecoversWithIt"}, []string{"pods.TestProblemWithTheCreationOfThePodIsShownAndEndsWithItsCause"}},
+		{"StackLost", []string{"e2e.TestLostStackIsNotCreatedAgainAndRecoversWhenItIsBack"}, []string{"e2e.TestDestroyOfALostStackIsNoProof"}},
 		{"UpdateConflict", []string{"e2e.TestLockOfAnotherIsShownAndWaitedFor/locked"}, []string{"backends.TestUpdateThatPulumiCloudRefusesBesideAnotherIsAConflict"}},
 		{"DependentsExist", []string{"e2e.TestStacksThatAreDeletedTogetherAreDestroyedInReverseOrder"}, []string{"e2e.TestStackIsKeptAsLongAsOthersDependOnItThatNobodyDeletes"}},
 		{"WorkspaceInUse", []string{"e2e.TestUpdateByHandIsNotEndedByTheDeletionOfTheStack"}, []string{"stack.TestDeletionGoesOnOrSaysHow"}},
-		{"ProgramInvalid", []string{"e2e.TestInvalidProgramIsToldByProgramAndStackAndHeals"}, []string{programMisuse + "program (runtime)"}},
+		{"ProgramInvalid", []string{"e2e.TestInvalidProgramIsReportedByProgramAndStackAndRecovers"}, []string{programMisuse + "program (runtime)"}},
 	} {
 		rows = append(rows, row{field: reason.name, operator: "None.", uses: reason.uses, misuses: reason.misuses, difference: isNew, why: precise})
 	}

@@ -4,7 +4,7 @@ var sourceRows = append([]row{
 	{
 		field: "fluxSource", operator: "A source in the namespace of the Stack. Each pod downloads its artifact.",
 		uses:       []string{sourceUse + "fluxSource", "e2e.TestStackFollowsEveryKindOfSourceWhateverVersionItNames"},
-		misuses:    []string{sourceMisuse + "fluxSource (beside a git repository)", "e2e.TestHostileArtifactNeverRunsAndIsExplained", "e2e.TestWrongDigestIsReportedAndHeals"},
+		misuses:    []string{sourceMisuse + "fluxSource (beside a git repository)", "e2e.TestHostileArtifactNeverRunsAndIsExplained", "e2e.TestWrongDigestIsReportedAndRecovers"},
 		difference: "The controller downloads the artifact once and sends it to the pods. The commit is the digest of the artifact.", why: "Pods need no network access to source-controller, and a commit that does not change the content causes no update.",
 	}, {
 		field: "fluxSource.sourceRef", operator: "Required.", uses: []string{sourceUse + "fluxSource"}, misuses: []string{typed},

@@ -5,28 +5,28 @@ const (
 	typed = "compatibility.TestFieldsOfAnotherTypeAreRefusedByName"
 
 	identityUse    = "compatibility.TestIdentityFieldsWork/"
-	identityMisuse = "compatibility.TestMisusedIdentityFieldsAreExplainedAndHeal/"
+	identityMisuse = "compatibility.TestMisusedIdentityFieldsAreExplainedAndRecover/"
 
 	configUse    = "compatibility.TestConfigurationFieldsWork/"
-	configMisuse = "compatibility.TestMisusedConfigurationFieldsAreExplainedAndHeal/"
+	configMisuse = "compatibility.TestMisusedConfigurationFieldsAreExplainedAndRecover/"
 
 	sourceUse    = "compatibility.TestSourceFieldsWork/"
-	sourceMisuse = "compatibility.TestMisusedSourceFieldsAreExplainedAndHeal/"
+	sourceMisuse = "compatibility.TestMisusedSourceFieldsAreExplainedAndRecover/"
 
 	gitUse    = "compatibility.TestGitFieldsWork/"
-	gitMisuse = "compatibility.TestMisusedGitFieldsAreExplainedAndHeal/"
+	gitMisuse = "compatibility.TestMisusedGitFieldsAreExplainedAndRecover/"
 
 	lifecycleUse    = "compatibility.TestLifecycleFieldsWork/"
-	lifecycleMisuse = "compatibility.TestMisusedLifecycleFieldsAreExplainedAndHeal/"
+	lifecycleMisuse = "compatibility.TestMisusedLifecycleFieldsAreExplainedAndRecover/"
 	lifecycleOdd    = "compatibility.TestOddCombinationsOfLifecycleFieldsAreHarmless/"
 
-	statusUse    = "compatibility.TestStatusFieldsTellWhatWasDone"
-	statusFailed = "compatibility.TestStatusFieldsTellWhatWentWrong"
+	statusUse    = "compatibility.TestStatusFieldsShowWhatWasDone"
+	statusFailed = "compatibility.TestStatusFieldsShowWhatWentWrong"
 	statusEdited = "compatibility.TestStatusThatSomebodyEditedIsPutRight/"
 	statusTyped  = "compatibility.TestStatusOfAnotherTypeIsRefused"
 
 	programUse    = "compatibility.TestProgramFieldsWork/"
-	programMisuse = "compatibility.TestMisusedProgramFieldsAreExplainedAndHeal/"
+	programMisuse = "compatibility.TestMisusedProgramFieldsAreExplainedAndRecover/"
 )
 
 // same is the row of a field that does what it does with the operator, with a test that uses it.

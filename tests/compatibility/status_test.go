@@ -21,7 +21,7 @@ import (
 // shown is a field of the status and its value, as kubectl's JSONPath prints it. %s stands for anything.
 type shown struct{ path, value string }
 
-func TestStatusFieldsTellWhatWasDone(t *testing.T) {
+func TestStatusFieldsShowWhatWasDone(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "use-status")
@@ -63,7 +63,7 @@ func (s *play) statusField(name, path string) string {
 	return output
 }
 
-func TestStatusFieldsTellWhatWentWrong(t *testing.T) {
+func TestStatusFieldsShowWhatWentWrong(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "use-status-failed")
@@ -196,7 +196,7 @@ func TestPrerequisiteThatSucceededTooLongAgoIsRunFirst(t *testing.T) {
 	s.Expect(dependent.Status.LastUpdate.LastResyncTime.Time).To(BeTemporally(">=", base.Status.LastUpdate.LastResyncTime.Time))
 }
 
-func TestPreviewThatFailsSaysSoAndHeals(t *testing.T) {
+func TestPreviewThatFailsSaysSoAndRecovers(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "misuse-preview")

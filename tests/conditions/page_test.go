@@ -30,7 +30,7 @@ const updateCommand = "go test ./tests/conditions -update-docs"
 type state string
 
 const (
-	settled          state = "ready"
+	upToDate         state = "ready"
 	working          state = "in progress"
 	waiting          state = "waiting"
 	transient        state = "transient"

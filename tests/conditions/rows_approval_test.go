@@ -2,7 +2,7 @@ package conditions_test
 
 var approvalRows = []row{
 	{
-		reason: "ApprovalCounts", state: settled,
+		reason: "ApprovalCounts", state: upToDate,
 		means: "The Approval is about the plan of the Stack, with exactly its digest.",
 		tests: []string{"approval.TestApprovalIsJudgedByThePlanThatItNames"},
 	},

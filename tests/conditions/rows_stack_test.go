@@ -2,7 +2,7 @@ package conditions_test
 
 var stackRows = []row{
 	{
-		reason: "ProcessingCompleted", state: settled,
+		reason: "ProcessingCompleted", state: upToDate,
 		means: "The last update succeeded, and no other one is due.",
 		when:  "the next resync; a new artifact, spec or request",
 		tests: []string{"e2e.TestConditionsOfEveryKindFromTheBeginningToTheEnd"},
@@ -24,7 +24,7 @@ var stackRows = []row{
 		means: "The reason of `Reconciling` if something is missing or has failed. `Ready` has the specific reason.",
 		when:  "as for the reason of `Ready`",
 		todo:  "See the reason of `Ready`.",
-		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/config-missing"},
+		tests: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway/config-missing"},
 	},
 	{
 		reason: "SourceNotFound", state: waiting,
@@ -38,7 +38,7 @@ var stackRows = []row{
 		means: "The source failed and has no artifact, or the Program is invalid. The message is that of the source.",
 		when:  "every 30 s until the kind is watched",
 		todo:  "Fix the source. Run `flux get sources all`, or see the [Program](#program). If the source has an older artifact, that one is used.",
-		tests: []string{"e2e.TestInvalidProgramIsToldByProgramAndStackAndHeals"},
+		tests: []string{"e2e.TestInvalidProgramIsReportedByProgramAndStackAndRecovers"},
 	},
 	{
 		reason: "ArtifactNotFound", state: waiting,
@@ -73,14 +73,14 @@ var stackRows = []row{
 		means: "The git server cannot be used, because of DNS, the connection, a timeout, a certificate or an error of the server. A deployed Stack reports it only after a second failure in a row.",
 		when:  "a check after 10 s, 20 s … 5 min",
 		todo:  "See [network](guides/troubleshooting.md#network). For a certificate of your own CA, set `gitAuth.certSecretRef`.",
-		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/git-failing"},
+		tests: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway/git-failing"},
 	},
 	{
 		reason: "AuthenticationFailed", state: waiting,
 		means: "The git server rejects the credentials, or requires some.",
 		when:  "a check after `resyncFrequencySeconds`, at most 5 min; at once when a [watched](spec/v1/stacks.md#changed-secrets-and-configmaps) Secret changes",
 		todo:  "Correct the Secret that the message names. Common causes are an expired token, a missing permission to read, and a key that is not registered.",
-		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/git-refusing"},
+		tests: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway/git-refusing"},
 	},
 	{
 		reason: "HostKeyUnknown", state: waiting,
@@ -94,7 +94,7 @@ var stackRows = []row{
 		means: "The repository does not exist, or is not visible with these credentials. Many git servers do not distinguish the two.",
 		when:  "a check after 10 s, 20 s … 5 min",
 		todo:  "Check `projectRepo`, and the permissions of the credentials.",
-		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/git-without-repository"},
+		tests: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway/git-without-repository"},
 	},
 	{
 		reason: "RevisionNotFound", state: waiting,
@@ -108,7 +108,7 @@ var stackRows = []row{
 		means: "The git server limits the rate of requests.",
 		when:  "the time that the server sets, up to an hour",
 		todo:  "Use credentials, which increase the limit of most servers, or increase `resyncFrequencySeconds`.",
-		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/git-limiting"},
+		tests: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway/git-limiting"},
 	},
 	{
 		reason: "LFSPointers", state: waiting,
@@ -122,14 +122,14 @@ var stackRows = []row{
 		means: "The artifact cannot be downloaded.",
 		when:  "at growing intervals from 3 s to 30 s",
 		todo:  "See [network](guides/troubleshooting.md#network).",
-		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/artifact-missing"},
+		tests: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway/artifact-missing"},
 	},
 	{
 		reason: "ArtifactDigestMismatch", state: waiting,
 		means: "The downloaded artifact does not match its digest. Nothing was run.",
 		when:  "at growing intervals from 3 s to 30 s",
 		todo:  "If it persists, check the network and the storage of source-controller: something changes the files.",
-		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/artifact-garbled"},
+		tests: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway/artifact-garbled"},
 	},
 	{
 		reason: "ArtifactTooLarge", state: waitingOrStalled,
@@ -177,7 +177,7 @@ var stackRows = []row{
 		means: "Stacks depend on each other through `prerequisites` or `dependsOn`. The message shows the cycle.",
 		when:  "every 30 s, or an edit of any of them",
 		todo:  "Remove one of the dependencies.",
-		tests: []string{"stack.TestCycleIsToldOnEachOfItsStacksAndHealsWithAnyOfThem"},
+		tests: []string{"stack.TestCycleIsReportedOnEachOfItsStacksAndRecoversWithAnyOfThem"},
 	},
 	{
 		reason: "Suspended", state: stalled,
@@ -204,13 +204,13 @@ var stackRows = []row{
 		means: "A Secret, a ConfigMap or a key of one does not exist. The message names it and what needs it.",
 		when:  "every 2 to 30 s; at once if it is [watched](spec/v1/stacks.md#changed-secrets-and-configmaps)",
 		todo:  "Create it. The Stack then continues.",
-		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/config-missing"},
+		tests: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway/config-missing"},
 	},
 	{
 		reason: "WorkspaceNotReady", state: waiting,
 		means: "The Workspace has a problem that can resolve itself. The message has its reason in parentheses. This does not count as a failed attempt.",
 		todo:  "See [Workspace](#workspace).",
-		tests: []string{"e2e.TestStackTellsTheTroubleOfItsWorkspaceAndHealsWithIt"},
+		tests: []string{"e2e.TestStackShowsTheFailureOfItsWorkspaceAndRecoversWithIt"},
 	},
 	{
 		reason: "PulumiVersionTooLow", state: stalled,
@@ -230,7 +230,7 @@ var stackRows = []row{
 		means: "An Update cannot be started. Usually the agent or the API server cannot be reached.",
 		when:  "the Update retries at growing intervals, up to 1 min",
 		todo:  "See the Update.",
-		tests: []string{"stack.TestProblemThatAnUpdateWaitsForIsToldOnce"},
+		tests: []string{"stack.TestProblemThatAnUpdateWaitsForIsReportedOnce"},
 	},
 	{
 		reason: "NamespaceTerminating", state: stalled,
@@ -244,21 +244,21 @@ var stackRows = []row{
 		means: "An attempt failed. The message has its number, the error, and the time of the next attempt.",
 		when:  "after 10 s, 30 s, 90 s … or `retryInterval`",
 		todo:  "Fix the cause. A new revision, an edit or a request starts the next attempt at once.",
-		tests: []string{"e2e.TestCauseThatGoesAwayNeedsNobody/provider"},
+		tests: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway/provider"},
 	},
 	{
 		reason: "StackLost", state: failing,
 		means: "The stack was deployed before, and its backend no longer has it. Nothing was run.",
 		when:  "after 10 s, 30 s, 90 s … or `retryInterval`",
 		todo:  "Check that the backend is the right one and has all of its state. Common causes are a volume that is not mounted, another bucket or `PULUMI_BACKEND_URL`, and another project name. If the state is gone for good, see [a stack that is gone](spec/v1/stacks.md#a-stack-that-is-gone).",
-		tests: []string{"e2e.TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack"},
+		tests: []string{"e2e.TestLostStackIsNotCreatedAgainAndRecoversWhenItIsBack"},
 	},
 	{
 		reason: "PreviewFailed", state: failing,
 		means: "An attempt to run a preview failed.",
 		when:  "after 10 s, 30 s, 90 s … or `retryInterval`",
 		todo:  "Fix the cause. A new revision, an edit or a request starts the next attempt at once.",
-		tests: []string{"compatibility.TestPreviewThatFailsSaysSoAndHeals"},
+		tests: []string{"compatibility.TestPreviewThatFailsSaysSoAndRecovers"},
 	},
 	{
 		reason: "UpdateFailed", state: failingOften,
@@ -317,27 +317,27 @@ var stackRows = []row{
 		tests: []string{"stack.TestReasonsOfPlansAreThoseOfTheStack"},
 	},
 	{
-		reason: "NoDrift", state: settled,
+		reason: "NoDrift", state: upToDate,
 		means: "The reason of `Drifted`: no resource was changed outside of Pulumi.",
 		when:  "the next check",
 		tests: []string{"e2e.TestDriftIsReportedWhenTwoChecksSeeTheSame"},
 	},
 	{
-		reason: "DriftDetected", state: settled,
+		reason: "DriftDetected", state: upToDate,
 		means: "The reason of `Drifted`: resources were changed or removed outside of Pulumi. `Ready` does not change.",
 		when:  "the next check",
 		todo:  "Undo the changes, add them to the program, or correct them with an update that refreshes. See [drift](spec/v1/stacks.md#drift).",
 		tests: []string{"e2e.TestDriftIsReportedWhenTwoChecksSeeTheSame"},
 	},
 	{
-		reason: "DriftComesBack", state: settled,
-		means: "The reason of `Drifted`: the same drift came back after three corrections within an hour, and is left alone.",
+		reason: "DriftComesBack", state: upToDate,
+		means: "The reason of `Drifted`: the same drift came back after three corrections within an hour, and is not corrected any more.",
 		when:  "the next check",
 		todo:  "Find out who changes the resources. Then set the annotation `pulumi.com/drift-check` to a new value, or ignore the drift with `spec.drift.ignore`.",
 		tests: []string{"stack.TestDriftThatComesBackIsLeftAlone"},
 	},
 	{
-		reason: "DriftCheckFailed", state: settled,
+		reason: "DriftCheckFailed", state: upToDate,
 		means: "The reason of `Drifted`: the last check failed, and the message says why. `Ready` does not change.",
 		when:  "after 1 min, 2 min, 4 min … up to the interval",
 		todo:  "Follow the message.",

@@ -409,7 +409,7 @@ func TestSecretsProviderOfAStackFollowsItsSpec(t *testing.T) {
 	p.Expect(changes).To(HaveLen(2))
 }
 
-func TestChangedPassphraseIsReportedAndHealsWhenItIsRestored(t *testing.T) {
+func TestChangedPassphraseIsReportedAndRecoversWhenItIsRestored(t *testing.T) {
 	suite.Long(t, "each change of a secrets provider")
 	p := begin(t, "repassphrased")
 	_, artifact := p.deployed(usesPassword, func(s *pulumiv1.Stack) { s.Spec.RetryMaxBackoffDurationSeconds = 1 })

@@ -282,7 +282,7 @@ func (p *play) forgetUpdates() {
 	p.Expect(p.Updates()).To(BeEmpty())
 }
 
-func TestStackWhoseStatusWasClearedIsNotLetGoWithoutADestroy(t *testing.T) {
+func TestStackWhoseStatusWasClearedIsNotRemovedWithoutADestroy(t *testing.T) {
 	suite.Long(t, "deletions after a lost status")
 	p := alone(t, "deleted-statusless")
 	stack, _ := p.deployed(destroyed)
@@ -430,7 +430,7 @@ func TestStackWhoseNamespaceGoesBeforeItSucceededSaysWhatToDo(t *testing.T) {
 	p.awaitNamespaceGone()
 }
 
-func TestDestroyThatRunsWhenItsNamespaceGoesIsEndedAndTold(t *testing.T) {
+func TestDestroyThatRunsWhenItsNamespaceGoesIsEndedAndReported(t *testing.T) {
 	suite.Long(t, "deletions with a namespace")
 	p := begin(t, "deleted-namespace-running")
 	p.deployed(destroyed)

@@ -115,7 +115,7 @@ func TestTimeoutEndsAnUpdateGracefullyAndIsAFailure(t *testing.T) {
 	r.Expect(r.deeds("slow")).To(Equal(slices.Concat(aborted, created)))
 }
 
-func TestCreationThatWasCutOffIsNotRepeatedAlthoughAllThatToldOfItIsGone(t *testing.T) {
+func TestCreationThatWasCutOffIsNotRepeatedAlthoughAllRecordsOfItAreGone(t *testing.T) {
 	r := inTheMiddle(begin(t, "cut-off"))
 	r.Change(suspended)
 	r.KillPulumi()
@@ -140,7 +140,7 @@ func TestCreationThatWasCutOffIsNotRepeatedAlthoughAllThatToldOfItIsGone(t *test
 	r.Expect(r.deeds("slow")).To(Equal(created[:1]))
 }
 
-func TestStackWhoseCreationWasCutOffIsNotLetGoUntilSomebodyLooked(t *testing.T) {
+func TestStackWhoseCreationWasCutOffIsNotRemovedUntilSomebodyLooked(t *testing.T) {
 	suite.Long(t, "further ways in which an update ends")
 	r := inTheMiddle(begin(t, "cut-off-deleted"), destroyed)
 	r.Change(suspended)
@@ -334,7 +334,7 @@ func retriedSoon(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Du
 // allowed lets a Stack create what is missing.
 var allowed = scene.Annotate(pulumiv1.CreateMissingStackAnnotation, "true")
 
-func TestLostStackIsNotCreatedAgainAndHealsWhenItIsBack(t *testing.T) {
+func TestLostStackIsNotCreatedAgainAndRecoversWhenItIsBack(t *testing.T) {
 	p := begin(t, "lost")
 	stack, _ := p.deployed(retriedSoon)
 	p.Expect(stack.Status.DeployedStack).To(Equal("dev"))

@@ -103,7 +103,7 @@ func TestStackFollowsTheBranchOfARepositoryDirectly(t *testing.T) {
 	p.Expect(p.Updates()).To(HaveLen(2), "the request was answered with the commit that it found, at once")
 }
 
-func TestHistoryOfTheStackTellsTheCommit(t *testing.T) {
+func TestHistoryOfTheStackShowsTheCommit(t *testing.T) {
 	suite.Long(t, "further kinds of git references")
 	p := begin(t, "git-history")
 	files := gitserver.Files{"app/Pulumi.yaml": p.returning(1)["Pulumi.yaml"]}

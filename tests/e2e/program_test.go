@@ -104,7 +104,7 @@ func TestStackRunsItsProgramAndFollowsItsEdits(t *testing.T) {
 	}
 }
 
-func TestInvalidProgramIsToldByProgramAndStackAndHeals(t *testing.T) {
+func TestInvalidProgramIsReportedByProgramAndStackAndRecovers(t *testing.T) {
 	suite.Long(t, "further states of a Program")
 	p := begin(t, "inline-broken")
 	p.deployedProgram("{outputs: {x: 1}}")
@@ -130,7 +130,7 @@ func TestInvalidProgramIsToldByProgramAndStackAndHeals(t *testing.T) {
 	p.Expect(scene.Output(stack, "x")).To(Equal("2"))
 }
 
-func TestWhatOnlyPulumiCanFindWrongIsToldByTheStack(t *testing.T) {
+func TestWhatOnlyPulumiCanFindWrongIsReportedByTheStack(t *testing.T) {
 	suite.Long(t, "further states of a Program")
 	p := begin(t, "inline-undefined")
 	p.enter(p.programStack())

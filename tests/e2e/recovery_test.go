@@ -35,7 +35,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// recovery is a cause of trouble that comes and goes outside of the Stack.
+// recovery is a cause of a failure that comes and goes outside of the Stack.
 type recovery struct {
 	name string
 	// program is the Stack's; one that returns a number when it is nil.
@@ -82,22 +82,22 @@ func newPatient(t *testing.T, name string) *patient {
 	return &patient{play: begin(t, name), dir: t.TempDir(), server: newServer(t)}
 }
 
-// TestCauseThatGoesAwayNeedsNobody breaks what a Stack needs, and mends it again without touching the Stack: no edit, no request, no
+// TestStackRecoversWhenTheCauseGoesAway breaks what a Stack needs, and mends it again without touching the Stack: no edit, no request, no
 // restart, no new revision. The version of pulumi is another such cause, see TestPulumiThatIsTooOldIsToldAndHealsWithIt.
-func TestCauseThatGoesAwayNeedsNobody(t *testing.T) {
+func TestStackRecoversWhenTheCauseGoesAway(t *testing.T) {
 	suite.Long(t, "each cause that can go away")
 	t.Parallel()
 	for _, test := range slices.Concat(sourceRecoveries(), gitRecoveries(), referenceRecoveries(), pulumiRecoveries(), backendRecoveries()) {
 		t.Run(test.name, func(t *testing.T) {
 			p := newPatient(t, "recovery-"+test.name)
-			p.fallIll(test)
+			p.fail(test)
 			p.recover(test)
 		})
 	}
 }
 
-// fallIll brings the Stack into the trouble.
-func (p *patient) fallIll(test recovery) {
+// fail makes the Stack fail.
+func (p *patient) fail(test recovery) {
 	program := p.returning(1)
 	if test.program != nil {
 		program = test.program(p)

@@ -76,7 +76,7 @@ func TestStackDeletedDuringAnUpdateIsDestroyedAfterIt(t *testing.T) {
 	p.awaitDestroyed()
 }
 
-func TestRestartWritesNothingAboutSettledStacks(t *testing.T) {
+func TestRestartWritesNothingAboutReadyStacks(t *testing.T) {
 	for name, end := range restarts() {
 		t.Run(name, func(t *testing.T) {
 			p := alone(t, "rests-"+name)

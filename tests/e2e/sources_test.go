@@ -82,7 +82,7 @@ func TestHostileArtifactNeverRunsAndIsExplained(t *testing.T) {
 	}
 }
 
-func TestWrongDigestIsReportedAndHeals(t *testing.T) {
+func TestWrongDigestIsReportedAndRecovers(t *testing.T) {
 	p := begin(t, "wrong-digest")
 	artifact := p.put(p.returning(1))
 	wrong := artifact.DeepCopy()

@@ -163,8 +163,8 @@ func (p *play) formerUpdate(name string, progressing metav1.ConditionStatus, pro
 	return update
 }
 
-// awaitRetired waits until nothing keeps the Update from being deleted.
-func (p *play) awaitRetired(update *autov1alpha1.Update) {
+// awaitFinalized waits until nothing keeps the Update from being deleted.
+func (p *play) awaitFinalized(update *autov1alpha1.Update) {
 	p.Helper()
 	p.awaitUpdate(update, func(u *autov1alpha1.Update) bool { return len(u.Finalizers) == 0 })
 }
@@ -200,7 +200,7 @@ func TestStackOfTheFormerControllerIsTakenOver(t *testing.T) {
 	controller.deployed()
 	for p := range plays {
 		p.Expect(p.Updates()).To(HaveLen(2), "nothing runs because the controller changed")
-		p.awaitRetired(recorded[p])
+		p.awaitFinalized(recorded[p])
 		next := p.publish(p.returning(2))
 		p.Await(ready(next.Digest))
 		workspace := p.Workspace()
@@ -230,7 +230,7 @@ func TestUpdateThatTheFormerControllerLeftRunningIsRepeated(t *testing.T) {
 	stack := p.Await(ready(artifact.Digest))
 	p.Expect(stack.Status.LastUpdate.Name).NotTo(Equal(running.Name))
 	p.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
-	p.awaitRetired(running)
+	p.awaitFinalized(running)
 	p.Expect(running.WasInterrupted()).To(BeTrue())
 	p.Expect(running.Status.Message).To(ContainSubstring("a controller that is gone"))
 }

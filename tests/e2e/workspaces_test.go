@@ -20,16 +20,16 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-func TestStackTellsTheTroubleOfItsWorkspaceAndHealsWithIt(t *testing.T) {
+func TestStackShowsTheFailureOfItsWorkspaceAndRecoversWithIt(t *testing.T) {
 	suite.Long(t, "further states of a Workspace")
-	p := begin(t, "troubled")
+	p := begin(t, "failing")
 	// A file where the workspace's directory has to be: nothing can start there.
 	p.Expect(os.MkdirAll(filepath.Dir(p.Directory(p.Name)), 0o700)).To(Succeed())
 	p.Expect(os.WriteFile(p.Directory(p.Name), nil, 0o600)).To(Succeed())
 	artifact := p.put(p.returning(1))
 	p.start(artifact)
 	stack := p.Await(notReady(pulumiv1.WorkspaceNotReadyReason))
-	p.Expect(statuscheck.Message(stack)).To(HavePrefix(`workspace "troubled" is not ready (`))
+	p.Expect(statuscheck.Message(stack)).To(HavePrefix(`workspace "failing" is not ready (`))
 	p.Eventually(p.events).WithArguments(pulumiv1.WorkspaceNotReadyReason).Should(HaveLen(1))
 
 	p.Expect(os.Remove(p.Directory(p.Name))).To(Succeed())

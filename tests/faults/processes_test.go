@@ -196,7 +196,7 @@ func leaveProcess(t *testing.T) *supervise.Process {
 	return process
 }
 
-// A Stack that says more than is true, and an Update that did not end, are not settled. The controller is stopped meanwhile: it would
+// A Stack that says more than is true, and an Update that did not end, are not converged. The controller is stopped meanwhile: it would
 // put it right.
 func TestAnUpdateLeftOverAndAnOldCommitAreSeen(t *testing.T) {
 	g := NewWithT(t)
@@ -212,63 +212,63 @@ func TestAnUpdateLeftOverAndAnOldCommitAreSeen(t *testing.T) {
 		Spec:       autov1alpha1.UpdateSpec{WorkspaceName: a.Name, StackName: "dev", Type: autov1alpha1.UpdateTypeUp},
 	}
 	g.Expect(world.Client.Create(ctx, update)).To(Succeed())
-	g.Expect(world.CheckSettled(ctx, apps)).To(MatchError(ContainSubstring("Update left-over is")))
+	g.Expect(world.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("Update left-over is")))
 	g.Expect(world.Client.Delete(ctx, update)).To(Succeed())
-	g.Expect(world.CheckSettled(ctx, apps)).To(Succeed())
+	g.Expect(world.CheckConverged(ctx, apps)).To(Succeed())
 
 	stack := &pulumiv1.Stack{}
 	g.Expect(world.Client.Get(ctx, a.Key(), stack)).To(Succeed())
 	digest := stack.Status.LastUpdate.LastSuccessfulCommit
 	stack.Status.LastUpdate.LastSuccessfulCommit = "sha256:old"
 	g.Expect(world.Client.Status().Update(ctx, stack)).To(Succeed())
-	g.Expect(world.CheckSettled(ctx, apps)).To(MatchError(ContainSubstring("with another update than that of the last change")))
+	g.Expect(world.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("with another update than that of the last change")))
 	stack.Status.LastUpdate.LastSuccessfulCommit = digest
 	g.Expect(world.Client.Status().Update(ctx, stack)).To(Succeed())
-	g.Expect(world.CheckSettled(ctx, apps)).To(Succeed())
+	g.Expect(world.CheckConverged(ctx, apps)).To(Succeed())
 
 	a.Expect("unheard")
-	g.Expect(world.CheckSettled(ctx, apps)).To(MatchError(ContainSubstring("the request is not handled")))
+	g.Expect(world.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("the request is not handled")))
 	a.Expect("")
 	g.Expect(a.Push(func() {})).To(Succeed())
-	g.Expect(world.CheckSettled(ctx, apps)).To(MatchError(ContainSubstring("there is no artifact of commit")))
+	g.Expect(world.CheckConverged(ctx, apps)).To(MatchError(ContainSubstring("there is no artifact of commit")))
 
 	before := world.main.started()
 	world.main.start(world.ctx)
 	g.Expect(world.main.awaitStart(context.WithoutCancel(ctx), before)).To(Succeed())
 	g.Expect(a.Remove(ctx)).To(Succeed())
-	g.Expect(world.Settle(ctx, apps)).To(Succeed())
+	g.Expect(world.AwaitConvergence(ctx, apps)).To(Succeed())
 }
 
-// What is left behind is not settled, whoever left it.
+// What is left behind is not converged, whoever left it.
 func TestLeftoversAreSeen(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
-	g.Expect(world.CheckSettled(ctx, nil)).To(Succeed())
+	g.Expect(world.CheckConverged(ctx, nil)).To(Succeed())
 
 	lock := filepath.Join(world.backend(), ".pulumi", "locks", "organization", "nobody", "dev", "1.json")
 	g.Expect(os.MkdirAll(filepath.Dir(lock), 0o700)).To(Succeed())
 	g.Expect(os.WriteFile(lock, nil, 0o600)).To(Succeed())
-	g.Expect(world.CheckSettled(ctx, nil)).To(MatchError(ContainSubstring("locks in the backend")))
+	g.Expect(world.CheckConverged(ctx, nil)).To(MatchError(ContainSubstring("locks in the backend")))
 	g.Expect(os.Remove(lock)).To(Succeed())
 
 	process := leaveProcess(t)
 	// The kernel tells a parent that a program was started before the process has the program's name and environment.
-	check := func() error { return world.CheckSettled(ctx, nil) }
+	check := func() error { return world.CheckConverged(ctx, nil) }
 	g.Eventually(check).Should(MatchError(And(ContainSubstring("processes"), ContainSubstring("pulumi-left"))))
 	g.Expect(process.Stop(0)).To(Succeed())
-	g.Expect(world.CheckSettled(ctx, nil)).To(Succeed())
+	g.Expect(world.CheckConverged(ctx, nil)).To(Succeed())
 }
 
-// Unsettled has nothing to add: a Stack whose agent is a process needs no Workspace that is ready.
-func (s *scene) Unsettled(context.Context, *campaign.App, bool) error { return nil }
+// Unconverged has nothing to add: a Stack whose agent is a process needs no Workspace that is ready.
+func (s *scene) Unconverged(context.Context, *campaign.App, bool) error { return nil }
 
 // LeftBehind tells of locks in the backend and of processes of pulumi, but for those of runs that failed.
 func (s *scene) LeftBehind([]*campaign.App) error {
 	if locks := s.locks(); len(locks) > 0 {
-		return campaign.NotSettled("locks in the backend: %v", locks)
+		return campaign.NotConverged("locks in the backend: %v", locks)
 	}
 	if left := s.processes(); len(left) > 0 {
-		return campaign.NotSettled("processes: %v", left)
+		return campaign.NotConverged("processes: %v", left)
 	}
 	return nil
 }

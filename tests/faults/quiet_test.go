@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	// settledStacks were deployed before the controller ends.
-	settledStacks = 200
+	// readyStacks were deployed before the controller ends.
+	readyStacks = 200
 	// quietTime is how long nothing may be written after all of them were reconciled.
 	quietTime = 5 * time.Second
 )
 
 // One Stack is deployed; the others get its status and its annotations, as if they had been restored from a backup. That a first start of the
 // controller leaves them alone is part of what is tested.
-func TestRestartWithManySettledStacksIsQuiet(t *testing.T) {
+func TestRestartWithManyReadyStacksIsQuiet(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
 	const name = "quiet"
@@ -47,7 +47,7 @@ func TestRestartWithManySettledStacksIsQuiet(t *testing.T) {
 			world.main.start(world.ctx)
 		}
 	}()
-	for i := 1; i < settledStacks; i++ {
+	for i := 1; i < readyStacks; i++ {
 		stack := template.DeepCopy()
 		stack.Name = fmt.Sprintf("%s-%d", name, i)
 		stack.Spec.Stack = stack.Name
@@ -67,7 +67,7 @@ func TestRestartWithManySettledStacksIsQuiet(t *testing.T) {
 		_, metrics := world.main.current()
 		g.Eventually(func(g Gomega) {
 			done, waiting := reconciles(ctx, g, metrics)
-			g.Expect(done).To(BeNumerically(">=", settledStacks))
+			g.Expect(done).To(BeNumerically(">=", readyStacks))
 			g.Expect(waiting).To(BeZero())
 		}).WithContext(ctx).WithTimeout(patience).WithPolling(campaign.PollInterval).Should(Succeed())
 		took := time.Since(start)
@@ -79,7 +79,7 @@ func TestRestartWithManySettledStacksIsQuiet(t *testing.T) {
 				t.Logf("%s was written", object)
 			}
 		}
-		t.Logf("start %d: %d Stacks were reconciled within %.1f s, %d objects were written", attempt+1, settledStacks, took.Seconds(), writes)
+		t.Logf("start %d: %d Stacks were reconciled within %.1f s, %d objects were written", attempt+1, readyStacks, took.Seconds(), writes)
 		g.Expect(writes).To(BeZero())
 		g.Expect(took).To(BeNumerically("<", time.Minute))
 		if attempt < 2 {

@@ -21,8 +21,8 @@ import (
 const (
 	// patience is how long nothing may happen at all before a wait is given up.
 	patience = 150 * time.Second
-	// maxSettle bounds the wait even while something happens.
-	maxSettle = 8 * time.Minute
+	// maxConvergence bounds the wait even while something happens.
+	maxConvergence = 8 * time.Minute
 	// work is how long a resource takes to be created or updated.
 	work = 400 * time.Millisecond
 	// passphrase is that of the Secret that the stage makes.
@@ -65,7 +65,7 @@ func newScene(ctx context.Context, number int, system *stage.Stage, cli string) 
 	journals := filepath.Join(system.Dir, "journals")
 	s.World = &campaign.World{
 		Apps: system.Apps, System: s, Number: number, Journals: journals, JournalsInside: journals, Work: work,
-		Patience: patience, MaxSettle: maxSettle,
+		Patience: patience, MaxConvergence: maxConvergence,
 	}
 	cp := system.ControlPlane
 	var err error

@@ -92,8 +92,8 @@ func stashes(project string, names ...string) gitserver.Files {
 	return scene.Program(project, lines...)
 }
 
-// TestPullRequestIsToldWhatItWouldChange applies what the guide has, with another repository and backend.
-func TestPullRequestIsToldWhatItWouldChange(t *testing.T) {
+// TestPullRequestShowsWhatItWouldChange applies what the guide has, with another repository and backend.
+func TestPullRequestShowsWhatItWouldChange(t *testing.T) {
 	p := begin(t, "reviewed")
 	end := openPullRequest(t)
 	repository, _, err := system.Git.Create(p.Name, stashes(p.Name, "logs"))

@@ -322,7 +322,7 @@ spec:
   eventSources: [{kind: Stack, name: alerted}]
 `
 
-func TestAlertsTellWebhooksChatsAndGitServersOfEachUpdate(t *testing.T) {
+func TestAlertsNotifyWebhooksChatsAndGitServersOfEachUpdate(t *testing.T) {
 	p := begin(t, "alerted")
 	end := receive(t)
 	manifests, _ := p.guide("alerts.md", strings.NewReplacer("namespace: default", "namespace: "+p.Name,

@@ -25,7 +25,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-func TestTagsTellThePinnedVersions(t *testing.T) {
+func TestTagsShowThePinnedVersions(t *testing.T) {
 	for _, test := range []struct{ directory, module, version string }{
 		{"pulumi", "github.com/pulumi/pulumi/pkg/v3", pulumiVersion},
 		{"source-controller", "github.com/fluxcd/source-controller", sourceControllerVersion},

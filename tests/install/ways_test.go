@@ -206,7 +206,7 @@ func (c *realCluster) shell(t *testing.T, commands string) (string, error) {
 	return string(output), err
 }
 
-func TestHelmTakesOverWhatKubectlInstalledWhenItIsTold(t *testing.T) {
+func TestHelmTakesOverWhatKubectlInstalledWhenItIsAsked(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	cp := flux(t)

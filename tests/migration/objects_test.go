@@ -170,7 +170,7 @@ func (w *walk) leave(in phase, kind string, spec pulumiv1.StackSpec, commit stri
 	stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "app", Runtime: "yaml"}
 	operator.MarkResult(stack)
 	w.Expect(w.operator.SaveStatus(w.ctx, stack)).To(Succeed())
-	w.Expect(w.operator.RetireUpdate(w.ctx, update)).To(Succeed())
+	w.Expect(w.operator.FinalizeUpdate(w.ctx, update)).To(Succeed())
 	switch in {
 	case ready:
 		w.recorded[name] = update.Name

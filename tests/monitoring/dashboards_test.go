@@ -162,7 +162,7 @@ func TestGuideListsEveryMetricThatTheControllerHas(t *testing.T) {
 	}
 }
 
-func TestMetricsTellWhatHappened(t *testing.T) {
+func TestMetricsShowWhatHappened(t *testing.T) {
 	suite.Long(t, "needs Prometheus")
 	awaitFailure(t)
 	const phases = "stack_controller_update_phase_duration_seconds"

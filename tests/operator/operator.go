@@ -191,8 +191,8 @@ func (o Operator) CreateUpdate(ctx context.Context, stack *pulumiv1.Stack, works
 	return update, o.applyFinalizers(ctx, update, pulumiv1.Finalizer)
 }
 
-// RetireUpdate removes the finalizer that the operator applied.
-func (o Operator) RetireUpdate(ctx context.Context, update *autov1alpha1.Update) error {
+// FinalizeUpdate removes the finalizer that the operator applied.
+func (o Operator) FinalizeUpdate(ctx context.Context, update *autov1alpha1.Update) error {
 	return o.applyFinalizers(ctx, update)
 }
 

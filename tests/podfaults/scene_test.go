@@ -31,9 +31,9 @@ import (
 const (
 	// patience bounds the wait until a fault is healed.
 	patience = 2 * time.Minute
-	// maxSettle bounds how long it may take until everything is as wanted: a container that was killed again and again starts after
+	// maxConvergence bounds how long it may take until everything is as wanted: a container that was killed again and again starts after
 	// some minutes.
-	maxSettle = 4 * time.Minute
+	maxConvergence = 4 * time.Minute
 	// work is how long a resource takes to be created or updated: as long as all the rest of an update.
 	work = 2 * time.Second
 )
@@ -53,7 +53,7 @@ func newScene(system *podstage.Stage) *scene {
 	group := fmt.Sprintf("/stack-controller-%d/", system.Cluster.Supervisor().PID())
 	s := &scene{system: system, observer: &observer{group: group}, phases: phases{begun: map[types.UID]int{}, lost: map[string]int{}}}
 	s.World = &campaign.World{
-		Apps: system.Apps, System: s, Number: 1, Work: work, Patience: maxSettle, MaxSettle: maxSettle,
+		Apps: system.Apps, System: s, Number: 1, Work: work, Patience: maxConvergence, MaxConvergence: maxConvergence,
 		Journals: filepath.Join(system.StateDir(), "journals"), JournalsInside: "/state/journals",
 	}
 	return s
@@ -153,8 +153,8 @@ func (s *scene) Prepare(ctx context.Context, apps []*campaign.App) error {
 	return s.system.AwaitController(ctx)
 }
 
-// Unsettled expects a Workspace that is ready, with a pod, or nothing of it when the Stack is gone.
-func (s *scene) Unsettled(ctx context.Context, a *campaign.App, gone bool) error {
+// Unconverged expects a Workspace that is ready, with a pod, or nothing of it when the Stack is gone.
+func (s *scene) Unconverged(ctx context.Context, a *campaign.App, gone bool) error {
 	workspace, pod := &autov1alpha1.Workspace{}, s.pod(ctx, a)
 	err := s.Client.Get(ctx, a.Key(), workspace)
 	if gone {
@@ -163,7 +163,7 @@ func (s *scene) Unsettled(ctx context.Context, a *campaign.App, gone bool) error
 			return err
 		}
 		if !apierrors.IsNotFound(err) || pod != nil || len(updates.Items) > 0 {
-			return campaign.NotSettled("Workspace (%v), pod (%t) or Updates (%d) are left", err, pod != nil, len(updates.Items))
+			return campaign.NotConverged("Workspace (%v), pod (%t) or Updates (%d) are left", err, pod != nil, len(updates.Items))
 		}
 		return nil
 	}
@@ -173,9 +173,9 @@ func (s *scene) Unsettled(ctx context.Context, a *campaign.App, gone bool) error
 	case err != nil:
 		return fmt.Errorf("its pod is there: %t: %w", pod != nil, err)
 	case !conditions.IsReady(workspace) || workspace.Status.ObservedGeneration != workspace.Generation || workspace.DeletionTimestamp != nil:
-		return campaign.NotSettled("the workspace is not ready: %v", workspace.Status.Conditions)
+		return campaign.NotConverged("the workspace is not ready: %v", workspace.Status.Conditions)
 	case pod == nil || pod.DeletionTimestamp != nil:
-		return campaign.NotSettled("the workspace has no pod")
+		return campaign.NotConverged("the workspace has no pod")
 	}
 	return nil
 }
@@ -185,10 +185,10 @@ func (s *scene) LeftBehind(apps []*campaign.App) error {
 	for _, a := range apps {
 		locks, _ := filepath.Glob(filepath.Join(s.system.StateDir(), ".pulumi", "locks", "*", a.Name, "*", "*")) // the pattern is fine
 		if len(locks) > 0 {
-			return campaign.NotSettled("locks in the backend: %v", locks)
+			return campaign.NotConverged("locks in the backend: %v", locks)
 		}
 		if left := s.observer.leftOver(podName(a)); len(left) > 0 {
-			return campaign.NotSettled("processes of %s: %v", a.Name, left)
+			return campaign.NotConverged("processes of %s: %v", a.Name, left)
 		}
 	}
 	return nil

@@ -30,7 +30,7 @@ import (
 // The tests of this file replace the controller, or are about the only node: until they let others run, they are alone. Their order
 // counts: what one leaves to be checked later, the next ones do not disturb.
 
-// A Secret that is gone, a pod that goes and troubles that last are what the controller finds when it is back.
+// A Secret that is gone, a pod that goes and problems that last are what the controller finds when it is back.
 func TestControllerThatWasAwayGoesOn(t *testing.T) {
 	suite.Long(t, "stops the node or the controller")
 	g := NewWithT(t)
@@ -39,7 +39,7 @@ func TestControllerThatWasAwayGoesOn(t *testing.T) {
 	a := deploySleeping(t, "both-gone", "")
 	plays := []*play{
 		begin(t, g, "restart-quota", exceeded(corev1.ResourcePods, "0", "1")),
-		begin(t, g, "restart-volume", trouble{provoke: mountLateVolume, reason: autov1alpha1.VolumeMountFailedReason, heal: createConfigMap}),
+		begin(t, g, "restart-volume", problem{provoke: mountLateVolume, reason: autov1alpha1.VolumeMountFailedReason, heal: createConfigMap}),
 	}
 	for _, p := range plays {
 		t.Run(p.app.Name+" is shown", p.expectShown)
@@ -50,7 +50,7 @@ func TestControllerThatWasAwayGoesOn(t *testing.T) {
 		last := statuses
 		statuses = statusesOf(ctx, g, plays)
 		return reflect.DeepEqual(last, statuses)
-	}).WithContext(ctx).WithTimeout(patience).WithPolling(2*time.Second).Should(BeTrue(), "the troubles do not settle")
+	}).WithContext(ctx).WithTimeout(patience).WithPolling(2*time.Second).Should(BeTrue(), "the problems do not settle")
 
 	pod, controller, before := a.pod(), &corev1.Pod{}, leader(ctx, g)
 	g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: cluster.FluxNamespace, Name: podOfLeader(before)}, controller)).To(Succeed())
@@ -94,7 +94,7 @@ func TestControllerThatWasAwayGoesOn(t *testing.T) {
 	})
 }
 
-func TestNodeThatIsLostIsShownAndItsReturnHeals(t *testing.T) {
+func TestNodeThatIsLostIsShownAndItsReturnRecovers(t *testing.T) {
 	suite.Long(t, "stops the node or the controller")
 	g := NewWithT(t)
 	const name = "node-lost"
@@ -206,7 +206,7 @@ func TestOtherAgentComesToIdlePodsAtOnceAndToBusyOnesAfterTheirOperation(t *test
 	goBack()
 }
 
-func TestTaintOfTheNodeIsShownAndItsEndHeals(t *testing.T) {
+func TestTaintOfTheNodeIsShownAndItsEndRecovers(t *testing.T) {
 	suite.Long(t, "stops the node or the controller")
 	g := NewWithT(t)
 	taint := func(ctx context.Context, taint string) {
@@ -216,7 +216,7 @@ func TestTaintOfTheNodeIsShownAndItsEndHeals(t *testing.T) {
 	t.Cleanup(func() {
 		_, _ = kubectl(context.WithoutCancel(t.Context()), "taint", "nodes", "--all", "example.com/taken-")
 	})
-	p := begin(t, g, "node-tainted", trouble{
+	p := begin(t, g, "node-tainted", problem{
 		provoke: func(ctx context.Context, _ *WithT, _ *pulumiv1.Stack) { taint(ctx, "example.com/taken=yes:NoSchedule") },
 		reason:  autov1alpha1.UnschedulableReason,
 		says:    []string{"pod node-tainted-workspace-0 cannot be scheduled", "untolerated taint"},

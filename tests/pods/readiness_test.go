@@ -21,10 +21,10 @@ import (
 // late is a ConfigMap or Secret that comes later than the pod that refers to it.
 const late = "late"
 
-func TestTroubleWithContainersIsShownAndEndsWithItsCause(t *testing.T) {
+func TestProblemWithContainersIsShownAndEndsWithItsCause(t *testing.T) {
 	suite.Long(t, "a further state of a pod")
 	t.Parallel()
-	playTroubles(t, map[string]trouble{
+	playProblems(t, map[string]problem{
 		"init-container-crashes": {
 			provoke: func(_ context.Context, _ *WithT, stack *pulumiv1.Stack) {
 				pod := podSpecOf(stack)
@@ -89,10 +89,10 @@ func createConfigMap(ctx context.Context, g *WithT, key client.ObjectKey) {
 	g.Expect(system.Client.Create(ctx, configMap)).To(Succeed())
 }
 
-func TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause(t *testing.T) {
+func TestProblemWithTheCreationOfThePodIsShownAndEndsWithItsCause(t *testing.T) {
 	suite.Long(t, "a further state of a pod")
 	t.Parallel()
-	playTroubles(t, map[string]trouble{
+	playProblems(t, map[string]problem{
 		"quota-exceeded":        exceeded(corev1.ResourcePods, "0", "1", "the pod cannot be created"),
 		"set-quota-exceeded":    exceeded("count/statefulsets.apps", "0", "1", "the API server refuses, trying again", "count/statefulsets.apps=1"),
 		"secret-quota-exceeded": exceeded("count/secrets", "1", "2", "the API server refuses, trying again", "count/secrets=1"), // that of the passphrase is the first one
@@ -158,9 +158,9 @@ func TestTroubleWithTheCreationOfThePodIsShownAndEndsWithItsCause(t *testing.T) 
 	})
 }
 
-// exceeded is the trouble that a quota allows too few objects until it allows more.
-func exceeded(what corev1.ResourceName, few, enough string, says ...string) trouble {
-	return trouble{
+// exceeded is the problem that a quota allows too few objects until it allows more.
+func exceeded(what corev1.ResourceName, few, enough string, says ...string) problem {
+	return problem{
 		provoke: func(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
 			g.Expect(system.Client.Create(ctx, quota(stack.Namespace, what, few))).To(Succeed())
 		},
@@ -199,10 +199,10 @@ func memoryLimits(namespace string) *corev1.LimitRange {
 // lateImage is an image that the node gets later than the pod.
 const lateImage = "stack-controller.test/pulumi:late"
 
-func TestTroubleWithTheImageIsShownAndEndsWithItsCause(t *testing.T) {
+func TestProblemWithTheImageIsShownAndEndsWithItsCause(t *testing.T) {
 	suite.Long(t, "a further state of a pod")
 	t.Parallel()
-	playTroubles(t, map[string]trouble{
+	playProblems(t, map[string]problem{
 		"image-missing": {
 			provoke: func(_ context.Context, _ *WithT, stack *pulumiv1.Stack) {
 				stack.Spec.WorkspaceTemplate.Spec.Image = lateImage
@@ -267,14 +267,14 @@ func podSpecOf(stack *pulumiv1.Stack) *corev1.PodSpec {
 // lateLabel is a label that the node gets later than the pod asks for it.
 const lateLabel = "example.com/late"
 
-func TestTroubleWithTheNodeIsShownAndEndsWithItsCause(t *testing.T) {
+func TestProblemWithTheNodeIsShownAndEndsWithItsCause(t *testing.T) {
 	suite.Long(t, "a further state of a pod")
 	t.Parallel()
 	t.Cleanup(func() {
 		_, err := kubectl(context.WithoutCancel(t.Context()), "label", "nodes", "--all", lateLabel+"-")
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	})
-	playTroubles(t, map[string]trouble{
+	playProblems(t, map[string]problem{
 		"no-such-node": {
 			provoke: func(_ context.Context, _ *WithT, stack *pulumiv1.Stack) {
 				podSpecOf(stack).NodeSelector = map[string]string{lateLabel: "true"}

@@ -41,7 +41,7 @@ func TestFileIsThereFromCreateToDelete(t *testing.T) {
 	}
 }
 
-func TestReadTellsWhatBecameOfTheFile(t *testing.T) {
+func TestReadShowsWhatBecameOfTheFile(t *testing.T) {
 	g := NewWithT(t)
 	path := filepath.Join(t.TempDir(), "file")
 	inputs, err := structpb.NewStruct(map[string]any{"file": path, "content": "ours"})

@@ -43,7 +43,7 @@ controller.`,
 		proofs: []string{
 			"artifact.TestKnowingADigestGivesNobodyTheContentOfAnotherSource", "artifact.TestDigestOfContentThatWasRefusedIsInTheLogOnly",
 			"artifact.TestRedirectToAnotherHostIsRefusedBeforeAByteIsSent", "source.TestSourceIsBelievedForItsOwnArtifactsOnly",
-			"update.TestUpdateThatKnowsADigestDoesNotGetTheArtifactOfAnotherSource", "update.TestDigestOfWhatAURLHasIsNotTold",
+			"update.TestUpdateThatKnowsADigestDoesNotGetTheArtifactOfAnotherSource", "update.TestDigestOfWhatAURLHasIsNotRevealed",
 		},
 	},
 	{
@@ -146,7 +146,7 @@ says so.`,
 default and served only on a loopback address. In a pod, programs run as child processes of the controller only if a
 flag allows it.`,
 		proofs: []string{
-			"rbac.TestEveryRightIsNeeded", "rbac.TestEveryRightHasARow", "app.TestControllerServesProbesMetricsAndProfilesAndStopsWhenTold",
+			"rbac.TestEveryRightIsNeeded", "rbac.TestEveryRightHasARow", "app.TestControllerServesProbesMetricsAndProfilesAndStopsWhenAsked",
 			"app.TestInAPodProgramsRunAsTheControllerOnlyWhenAFlagSaysSo", "install.TestControllerOfOneNamespaceDeploysAStackThereAndHasNoRightsElsewhere",
 		},
 	},

@@ -152,7 +152,7 @@ func TestStackRunsSelectedLayerExtractedOrCopied(t *testing.T) {
 	}
 }
 
-func TestCopiedLayerThatIsNoTarballIsExplainedAndHeals(t *testing.T) {
+func TestCopiedLayerThatIsNoTarballIsExplainedAndRecovers(t *testing.T) {
 	p := begin(t, "oci-plain")
 	artifact := pushed(p.Name, 1)
 	artifact.Layers[0].Content = []byte("this is no tarball")

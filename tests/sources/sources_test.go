@@ -89,7 +89,7 @@ func TestStackRunsPartOfBucketBelowPrefix(t *testing.T) {
 	b.Await(scene.Showing("1"))
 }
 
-func TestBucketThatRefusesCredentialsIsExplainedAndHeals(t *testing.T) {
+func TestBucketThatRefusesCredentialsIsExplainedAndRecovers(t *testing.T) {
 	b := newBucket(t, "bucket-refused")
 	b.put("", scene.Returning(b.Name, 1))
 	b.follow(sourcev1.BucketKind, b.source, b.credentials("not-the-secret-key"))

@@ -41,8 +41,8 @@ const (
 	hangingName = "attacker-hanging"
 )
 
-// settleTime is how long a refusal has to last.
-const settleTime = 3 * time.Second
+// quietTime is how long a refusal has to last.
+const quietTime = 3 * time.Second
 
 // attack is something that a tenant tries. The page docs/security.md is made of these, so all but run are plain strings.
 type attack struct {
@@ -295,7 +295,7 @@ func (a *attacker) expectRefused(stack *pulumiv1.Stack, want refusal) string {
 		reason, message = ready.Reason, ready.Message
 	})
 	a.sawRefusal(reason, want)
-	a.Consistently(notRun).WithContext(a.ctx).WithTimeout(settleTime).WithPolling(settleTime / 3).Should(Succeed())
+	a.Consistently(notRun).WithContext(a.ctx).WithTimeout(quietTime).WithPolling(quietTime / 3).Should(Succeed())
 	a.Expect(len(message)).To(BeNumerically("<=", 4<<10), "a message is bounded")
 	return message
 }
@@ -329,7 +329,7 @@ func (a *attacker) expectUpdateRefused(update *autov1alpha1.Update, reasons ...s
 		reason = condition.Reason
 	})
 	a.saw(reason)
-	a.Consistently(check).WithContext(a.ctx).WithTimeout(settleTime).WithPolling(settleTime / 3).Should(Succeed())
+	a.Consistently(check).WithContext(a.ctx).WithTimeout(quietTime).WithPolling(quietTime / 3).Should(Succeed())
 	return fmt.Sprintf("%+v", update.Status)
 }
 

@@ -159,7 +159,7 @@ func fakeAgent(mode string, reasons []string, methods ...string) func(*attacker)
 			a.saw(ready.Reason)
 		}
 		a.eventually(check)
-		a.Consistently(check).WithContext(a.ctx).WithTimeout(4 * settleTime).WithPolling(settleTime / 3).Should(Succeed())
+		a.Consistently(check).WithContext(a.ctx).WithTimeout(4 * quietTime).WithPolling(quietTime / 3).Should(Succeed())
 		// It goes on until all attacks have ended: the next ones are to be tried beside it.
 	}
 }

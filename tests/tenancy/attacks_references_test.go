@@ -289,7 +289,7 @@ var nameAttacks = []attack{
 					g.Expect(object.GetOwnerReferences()).To(BeEmpty())
 				}
 			}
-			a.Consistently(check).WithContext(a.ctx).WithTimeout(settleTime).WithPolling(settleTime / 3).Should(Succeed())
+			a.Consistently(check).WithContext(a.ctx).WithTimeout(quietTime).WithPolling(quietTime / 3).Should(Succeed())
 			a.saw("ownerReferences")
 			a.victim.expectUnharmed(a.ctx, a.WithT)
 		},

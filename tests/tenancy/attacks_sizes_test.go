@@ -215,7 +215,7 @@ var sizeAttacks = []attack{
 				g.Expect(len(message)).To(BeNumerically("<", 2<<10))
 			}
 			a.eventually(check)
-			a.Consistently(check).WithContext(a.ctx).WithTimeout(settleTime).WithPolling(settleTime / 3).Should(Succeed())
+			a.Consistently(check).WithContext(a.ctx).WithTimeout(quietTime).WithPolling(quietTime / 3).Should(Succeed())
 		},
 	},
 }

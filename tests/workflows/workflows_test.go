@@ -236,7 +236,7 @@ esac
 	return string(printed), string(noted), err
 }
 
-func TestAPulumiThatHasNotBeenTriedIsToldAndTried(t *testing.T) {
+func TestAPulumiThatHasNotBeenTriedIsReportedAndTried(t *testing.T) {
 	g := NewWithT(t)
 	output, calls, err := newestPulumi(t, "v3.250.0", "v3.260.1")
 	g.Expect(err).NotTo(HaveOccurred())

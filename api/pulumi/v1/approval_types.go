@@ -52,8 +52,8 @@ type ApprovalPolicy struct {
 	// +optional
 	Operations []ApprovedOperation `json:"operations,omitempty"`
 
-	// ExpiresAfter is how long a plan can be approved and carried out, at least 1m, for example "24h". Then it is made anew, and nobody has
-	// approved that one.
+	// ExpiresAfter is how long a plan can be approved and carried out, at least 1m, for example "24h". After
+	// that, a new plan is made, which needs approvals of its own.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m')",message="expiresAfter must be a duration of at least 1m"

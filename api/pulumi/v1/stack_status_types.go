@@ -51,12 +51,12 @@ type StackStatus struct {
 	CurrentUpdate *CurrentStackUpdate `json:"currentUpdate,omitempty"`
 
 	// Deployed is true once an operation that may have created resources was started for this Stack, and until a destroy
-	// succeeded. While it is true, a Stack with destroyOnFinalize is not let go without a destroy.
+	// succeeded. While it is true, the finalizer of a Stack with destroyOnFinalize is removed only after a destroy.
 	// +optional
 	Deployed bool `json:"deployed,omitempty"`
 
 	// DeployedStack is the name of the Pulumi stack that an operation of this Stack deployed to, until a destroy succeeded. As long as
-	// spec.stack is this one, it is not created anew when the backend does not have it any more.
+	// spec.stack is this one, it is not created again when the backend no longer has it.
 	// +optional
 	DeployedStack string `json:"deployedStack,omitempty"`
 

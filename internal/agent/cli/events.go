@@ -98,7 +98,7 @@ func eachEvent(from io.Reader, receive func([]byte)) {
 func (l *eventFile) Read(p []byte) (int, error) {
 	for {
 		over := l.over()
-		if l.kept && !over && l.begunAnew() {
+		if l.kept && !over && l.wasTruncated() {
 			// What was read of a line is no part of the next one.
 			return copy(p, "\n"), nil
 		}
@@ -128,8 +128,8 @@ func (l *eventFile) Read(p []byte) (int, error) {
 	}
 }
 
-// begunAnew reports whether the CLI began the file anew, as far as its size tells, and goes to its start.
-func (l *eventFile) begunAnew() bool {
+// wasTruncated reports whether the CLI started the file again, as its size shows, and goes to its start.
+func (l *eventFile) wasTruncated() bool {
 	info, err := l.file.Stat()
 	if err != nil || info.Size() >= l.consumed {
 		return false

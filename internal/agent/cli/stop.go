@@ -45,12 +45,12 @@ func (c *CLI) stop(ctx context.Context, process *os.Process, marker string, grac
 	if grace <= 0 {
 		grace = helperGrace
 	}
-	for signal, patience := range []time.Duration{grace, c.terminateGrace} {
+	for signal, timeout := range []time.Duration{grace, c.terminateGrace} {
 		if err := process.Signal(syscall.SIGINT); err != nil && signal == 0 {
 			// It has ended by itself.
 			return stopOutcome{}
 		}
-		if c.deadline.ends(ended, patience, signal) {
+		if c.deadline.ends(ended, timeout, signal) {
 			return stopOutcome{stopped: true, twice: signal > 0}
 		}
 	}
@@ -61,7 +61,7 @@ func (c *CLI) stop(ctx context.Context, process *os.Process, marker string, grac
 	return stopOutcome{stopped: true, twice: true, killed: true}
 }
 
-// deadline cuts the patience with processes, from the moment on that it is set.
+// deadline shortens the time that processes have to end, once it is set.
 type deadline struct {
 	once sync.Once
 	// over are closed when the first SIGINT and when the second one has had its time.
@@ -83,12 +83,12 @@ func (d *deadline) set(end time.Time, terminate time.Duration) {
 	})
 }
 
-// ends waits until the process ended; false when the patience, or the time for this signal, the first or the second, is over.
-func (d *deadline) ends(ended <-chan struct{}, patience time.Duration, signal int) bool {
+// ends waits until the process has ended; false when the timeout, or the time for this signal, the first or the second, is over.
+func (d *deadline) ends(ended <-chan struct{}, timeout time.Duration, signal int) bool {
 	select {
 	case <-ended:
 		return true
-	case <-time.After(patience):
+	case <-time.After(timeout):
 	case <-d.over[signal]:
 	}
 	return false

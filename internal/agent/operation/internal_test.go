@@ -93,7 +93,7 @@ func TestWordsOfAProgramAreNotTakenForThoseOfTheCLI(t *testing.T) {
 	NewWithT(t).Expect(f.reason).To(Equal(agentproto.FailureReason_FAILURE_REASON_UPDATE_FAILED))
 }
 
-func TestWhatAProgramPrintedIsToldWhereNothingElseSaysWhyItFailed(t *testing.T) {
+func TestWhatAProgramPrintedIsReportedWhereNothingElseSaysWhyItFailed(t *testing.T) {
 	g := NewWithT(t)
 	const warning = "warning: using pulumi-language-yaml from $PATH\n"
 	sum := &summary{redactor: redact.New()}
@@ -108,7 +108,7 @@ func TestWhatAProgramPrintedIsToldWhereNothingElseSaysWhyItFailed(t *testing.T) 
 	g.Expect(errorText(warning, sum)).To(Equal("the engine knows why"))
 }
 
-func TestCrashOfTheCLIIsToldWithoutItsTrace(t *testing.T) {
+func TestCrashOfTheCLIIsReportedWithoutItsTrace(t *testing.T) {
 	const trace = "goroutine 1 [running]:\nmain.main()\n\t/src/main.go:65 +0x1d\n"
 	for printed, want := range map[string]string{
 		"=====\nThe Pulumi CLI encountered a fatal error. This is a bug!\nGo Version:       go1\nPanic:            runtime error: index out of range\n\n" + trace: "pulumi crashed: runtime error: index out of range",
@@ -152,7 +152,7 @@ func TestMessagesAreBoundedAndReadable(t *testing.T) {
 	g.Expect(proto.Marshal(&agentproto.Operation{Message: cut})).NotTo(BeEmpty())
 }
 
-func TestAStubProjectSaysWhatItWasTold(t *testing.T) {
+func TestAStubProjectSaysWhatItWasAskedFor(t *testing.T) {
 	for _, name := range []string{"demo", "odd\nname: \"x\"", "1.0"} {
 		g := NewWithT(t)
 		stub, err := (&project{projectFile: projectFile{Name: name}, runtime: "yaml"}).stub()

@@ -51,7 +51,7 @@ func TestOldestCLIDoesAllThatMatters(t *testing.T) {
 		"killed CLI":                    TestKilledCLIIsInterruptedAndLeavesNoProcess,
 		"lock of a killed CLI":          TestDestroyReleasesTheLockOfAKilledUpdate,
 		"lock of another":               TestLockOfAnotherIsReportedAndLeftAlone,
-		"pending operations":            TestPendingUpdatesAndDeletionsAreTold,
+		"pending operations":            TestPendingUpdatesAndDeletionsAreReported,
 		"plan":                          TestPlanIsSavedAndCarriedOut,
 		"violated plan":                 TestWhatIsNotInThePlanIsRefusedBeforeAnythingIsChanged,
 		"missing flags":                 flagsThatTheOldestDoesNotHave,

@@ -67,7 +67,7 @@ func TestDestroyAfterAPendingCreateIsNoProofThatNothingIsLeft(t *testing.T) {
 	f.Expect(f.processes()).To(ContainElement(HavePrefix("stack rm ")))
 }
 
-func TestPendingUpdatesAndDeletionsAreTold(t *testing.T) {
+func TestPendingUpdatesAndDeletionsAreReported(t *testing.T) {
 	suite.Long(t, "further things that an earlier operation leaves")
 	f := sleeper(t, "seconds: 0, deleteSeconds: 1000")
 	f.succeed(up)

@@ -44,7 +44,7 @@ func TestDestroyThatDestroysNothingHasToProveThatNothingIsLeft(t *testing.T) {
 }
 
 // Pulumi ends successfully when it is asked to stop just before it has found out what to do.
-func TestDestroyThatIsStoppedAtAnyMomentTellsTheTruth(t *testing.T) {
+func TestDestroyThatIsStoppedAtAnyMomentReportsTheTruth(t *testing.T) {
 	suite.Long(t, "further moments in which an operation is stopped")
 	f := newFixture(t)
 	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())

@@ -80,15 +80,15 @@ func embeddedBase64(value string) []string {
 func lines(value string) []string {
 	var hidden []string
 	for line := range strings.Lines(value) {
-		if line = strings.TrimSpace(line); line != value && isTelling(line) {
+		if line = strings.TrimSpace(line); line != value && mayRevealSecret(line) {
 			hidden = append(hidden, line)
 		}
 	}
 	return hidden
 }
 
-// isTelling reports whether there is something to hide in the line. The frame of a key and the name of a setting are ordinary text.
-func isTelling(line string) bool {
+// mayRevealSecret reports whether there is something to hide in the line. The frame of a key and the name of a setting are ordinary text.
+func mayRevealSecret(line string) bool {
 	if strings.HasPrefix(line, pemFrame) && strings.HasSuffix(line, pemFrame) || strings.TrimRight(line, ":{[(,") != line {
 		return false
 	}

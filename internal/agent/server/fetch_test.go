@@ -36,7 +36,7 @@ func TestASourceIsFetchedFromAURL(t *testing.T) {
 	a.Expect(a.FetchSource(t.Context(), other, server.URL)).To(MatchError(client.ErrBusy))
 }
 
-func TestWhyASourceCannotBeFetchedIsTold(t *testing.T) {
+func TestWhyASourceCannotBeFetchedIsReported(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	source := pack(t, map[string]string{"Pulumi.yaml": projectYAML})
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(source.content) }))

@@ -26,7 +26,7 @@ func (s *watchStream) Send(operation *proto.Operation) error {
 	return nil
 }
 
-func TestProgressIsToldAtIntervalsAndTheEndAtOnce(t *testing.T) {
+func TestProgressIsReportedAtIntervalsAndTheEndAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		watched := track(&proto.Operation{Id: "a", State: running}, func(error) {})

@@ -113,7 +113,7 @@ func decideWithoutPod(o *observation) decision {
 // decideOnIdle has the pod of a Workspace go that had nothing to do for long, as soon as its agent agrees.
 func decideOnIdle(o *observation) decision {
 	idle := runtime.Status{
-		Ready: true, Resting: true, Reason: autov1alpha1.IdleReason, Message: "there was nothing to do, so that no pod runs; the next update starts one",
+		Ready: true, Resting: true, Reason: autov1alpha1.IdleReason, Message: "the workspace is idle and has no pod; the next update starts one",
 	}
 	switch {
 	case isScaledDown(o.statefulSet):

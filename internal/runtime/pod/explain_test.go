@@ -134,7 +134,7 @@ func TestQuotesAreBoundedAndValid(t *testing.T) {
 	g.Expect(strings.ToValidUTF8(long, "?")).To(Equal(long))
 }
 
-func TestEventsAreReadOnlyWhenTheyMayTellSomething(t *testing.T) {
+func TestEventsAreReadOnlyWhenTheyMayExplainSomething(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*observation)

@@ -88,7 +88,7 @@ func (r *Runtime) certificate(ctx context.Context, workspace *autov1alpha1.Works
 	}
 	certificate := secret.Data[corev1.TLSCertKey]
 	if _, err := credentials.Pinned(certificate); err != nil {
-		return nil, &conflictError{message: fmt.Sprintf("the Secret %s has no usable certificate (%v); delete it, and it is made anew", key.Name, err)}
+		return nil, &conflictError{message: fmt.Sprintf("the Secret %s has no usable certificate (%v); delete it, and the controller creates it again", key.Name, err)}
 	}
 	return certificate, nil
 }
@@ -126,7 +126,7 @@ func refusalStatus(err error) *runtime.Status {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		status.Stalled = true
 		if strings.Contains(err.Error(), immutable) {
-			status.Message += "; delete the StatefulSet when no operation runs, and it is made anew"
+			status.Message += "; delete the StatefulSet when no operation runs, and the controller creates it again"
 		}
 	default:
 		return nil

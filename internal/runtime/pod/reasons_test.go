@@ -17,7 +17,7 @@ import (
 )
 
 // What only a node can do to a pod is told as the kubelet tells it.
-func TestWhatANodeDoesToAPodIsToldAndEndsWithIt(t *testing.T) {
+func TestWhatANodeDoesToAPodIsReportedAndEndsWithIt(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
 		happens         func(s *stage, pod *corev1.Pod)
@@ -64,7 +64,7 @@ func TestWhatANodeDoesToAPodIsToldAndEndsWithIt(t *testing.T) {
 	}
 }
 
-func TestPodThatFailedAsAWholeIsToldUntilTheNextOneRuns(t *testing.T) {
+func TestPodThatFailedAsAWholeIsReportedUntilTheNextOneRuns(t *testing.T) {
 	s := startStage(t)
 	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
 	pod := s.pod(workspace)
@@ -109,7 +109,7 @@ func (s *stage) keepPods() (allow func()) {
 	}
 }
 
-func TestNamespaceThatGoesIsToldByItsWorkspaces(t *testing.T) {
+func TestNamespaceThatGoesIsReportedByItsWorkspaces(t *testing.T) {
 	s := newStage(t)
 	// A namespace with something in it that does not go stays.
 	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "held", Finalizers: []string{"example.com/held"}}}
@@ -129,7 +129,7 @@ func TestNamespaceThatGoesIsToldByItsWorkspaces(t *testing.T) {
 		To(Succeed())
 }
 
-func TestTemplateThatMakesNoPodIsToldUntilItIsEdited(t *testing.T) {
+func TestTemplateThatMakesNoPodIsReportedUntilItIsEdited(t *testing.T) {
 	s := startStage(t)
 	template := &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
 		Containers: []corev1.Container{{Name: "of-no-image"}},

@@ -126,7 +126,7 @@ func (r *rollout) count() int {
 	return len(r.rolling)
 }
 
-func TestSecretThatWasDeletedIsMadeAnewAndThePodReplaced(t *testing.T) {
+func TestSecretThatWasDeletedIsMadeAgainAndThePodReplaced(t *testing.T) {
 	s, workspace, pod, agent := startReady(t)
 	connection, err := s.runtime.Connect(t.Context(), workspace)
 	s.Expect(err).NotTo(HaveOccurred())

@@ -23,7 +23,7 @@ func realAgent(t *testing.T, g *WithT) Options {
 	return Options{Dir: newDir(t), AgentPath: agent, PulumiPath: pulumi}
 }
 
-func TestRealAgentIsStartedFoundAgainHealedAndRemoved(t *testing.T) {
+func TestRealAgentIsStartedFoundAgainRecoveredAndRemoved(t *testing.T) {
 	g := NewWithT(t)
 	options := realAgent(t, g)
 	first := newRuntime(t, options)

@@ -121,7 +121,7 @@ func TestAgentThatNeverListensIsKilled(t *testing.T) {
 	g.Expect(recorded(g, r, workspace).Agent.Running()).To(BeFalse())
 }
 
-func TestAgentProgramThatIsGoneIsTold(t *testing.T) {
+func TestAgentProgramThatIsGoneIsReported(t *testing.T) {
 	g := NewWithT(t)
 	r := newRuntime(t, Options{Dir: newDir(t)})
 	r.options.AgentPath = "/none/agent"

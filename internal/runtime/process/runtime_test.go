@@ -195,7 +195,7 @@ func TestDirectoryThatIsTooLongForASocketIsRefused(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("1 bytes too long")))
 }
 
-func TestMissingProgramsAreToldAtTheStart(t *testing.T) {
+func TestMissingProgramsAreReportedAtTheStart(t *testing.T) {
 	g := NewWithT(t)
 	_, err := New(Options{Dir: t.TempDir(), AgentPath: "/none/agent", PulumiPath: "true"})
 	g.Expect(err).To(And(MatchError(os.ErrNotExist), MatchError(ContainSubstring("find the agent"))))

@@ -144,7 +144,7 @@ func (c *campaign) succeed(w *World, o *Outcome, events []*Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.outcomes = append(c.outcomes, o)
-	c.t.Logf("run %d in world %d: with help in %d cases, settled %.1f s after the last of:\n%s",
+	c.t.Logf("run %d in world %d: with help in %d cases, converged %.1f s after the last of:\n%s",
 		o.Run, w.Number, o.Forgotten, o.Recovery.Seconds(), list(events))
 }
 
@@ -353,11 +353,11 @@ func list(events []*Event) string {
 type Outcome struct {
 	Run       int
 	Faults    []*Event
-	Recovery  time.Duration // from the last change, and the end of the last fault, until all was settled
+	Recovery  time.Duration // from the last change, and the end of the last fault, until all was converged
 	Forgotten int           // how often a person had to help
 }
 
-// play does what the schedule says, waits until all is settled and judges.
+// play does what the schedule says, waits until all is converged and judges.
 func (w *World) play(ctx context.Context, run int, apps []*App, events []*Event) (*Outcome, error) {
 	o := &Outcome{Run: run}
 	helped := helps(apps)
@@ -365,7 +365,7 @@ func (w *World) play(ctx context.Context, run int, apps []*App, events []*Event)
 		return o, err
 	}
 	since := time.Now()
-	if err := w.Settle(ctx, apps); err != nil {
+	if err := w.AwaitConvergence(ctx, apps); err != nil {
 		return o, err
 	}
 	o.Recovery = time.Since(since)
@@ -438,7 +438,7 @@ func (w *World) happen(ctx context.Context, apps []*App, e *Event) error {
 	return err
 }
 
-// Renew deploys a Stack wherever there is none, and waits until all are settled.
+// Renew deploys a Stack wherever there is none, and waits until all are converged.
 func (w *World) Renew(ctx context.Context, apps []*App, prefix string) error {
 	if err := w.System.Prepare(ctx, apps); err != nil {
 		return err
@@ -452,5 +452,5 @@ func (w *World) Renew(ctx context.Context, apps []*App, prefix string) error {
 			return err
 		}
 	}
-	return w.Settle(ctx, apps)
+	return w.AwaitConvergence(ctx, apps)
 }

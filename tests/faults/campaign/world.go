@@ -26,8 +26,8 @@ const (
 
 // System is what worlds differ in.
 type System interface {
-	// Unsettled tells what else of a Stack is not yet as it has to be in the end; gone says that it was deleted and is gone.
-	Unsettled(ctx context.Context, a *App, gone bool) error
+	// Unconverged tells what else of a Stack is not yet as it has to be in the end; gone says that it was deleted and is gone.
+	Unconverged(ctx context.Context, a *App, gone bool) error
 	// LeftBehind tells what was left behind that should not be there: locks and processes.
 	LeftBehind(apps []*App) error
 	// Works reports whether a process of pulumi works for the Stack.
@@ -53,9 +53,9 @@ type World struct {
 	Journals, JournalsInside string
 	// Work is how long a resource takes to be created or updated.
 	Work time.Duration
-	// Patience is how long nothing may happen at all before a wait is given up, and MaxSettle bounds it while something happens:
+	// Patience is how long nothing may happen at all before a wait is given up, and MaxConvergence bounds it while something happens:
 	// nothing takes so long unless it goes round in circles.
-	Patience, MaxSettle time.Duration
+	Patience, MaxConvergence time.Duration
 
 	watcher *watcher
 	gate    *gate

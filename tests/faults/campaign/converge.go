@@ -20,21 +20,21 @@ import (
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
-// ErrNotSettled says that something is not yet as it has to be in the end.
-var ErrNotSettled = errors.New("it is not settled")
+// ErrNotConverged says that something is not yet as it has to be in the end.
+var ErrNotConverged = errors.New("it is not converged")
 
-// NotSettled is an error that wraps ErrNotSettled.
-func NotSettled(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", ErrNotSettled, fmt.Errorf(format, args...))
+// NotConverged is an error that wraps ErrNotConverged.
+func NotConverged(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrNotConverged, fmt.Errorf(format, args...))
 }
 
-// Settle waits until every app is as wanted and nothing is left behind, as long as something happens meanwhile.
-func (w *World) Settle(ctx context.Context, apps []*App) error {
-	ctx, cancel := context.WithTimeout(ctx, w.MaxSettle)
+// AwaitConvergence waits until every app is as wanted and nothing is left behind, as long as something happens meanwhile.
+func (w *World) AwaitConvergence(ctx context.Context, apps []*App) error {
+	ctx, cancel := context.WithTimeout(ctx, w.MaxConvergence)
 	defer cancel()
 	last, since := "", time.Now()
 	for {
-		err := w.CheckSettled(ctx, apps)
+		err := w.CheckConverged(ctx, apps)
 		if err == nil {
 			return nil
 		}
@@ -47,58 +47,58 @@ func (w *World) Settle(ctx context.Context, apps []*App) error {
 	}
 }
 
-// CheckSettled tells what is not yet as it has to be in the end.
-func (w *World) CheckSettled(ctx context.Context, apps []*App) error {
+// CheckConverged tells what is not yet as it has to be in the end.
+func (w *World) CheckConverged(ctx context.Context, apps []*App) error {
 	for _, a := range apps {
-		if err := a.unsettled(ctx); err != nil {
+		if err := a.unconverged(ctx); err != nil {
 			return fmt.Errorf("%s: %w", a.Name, err)
 		}
 	}
 	return w.System.LeftBehind(apps)
 }
 
-func (a *App) unsettled(ctx context.Context) error {
+func (a *App) unconverged(ctx context.Context) error {
 	a.mu.Lock()
 	deleted, sha, request := a.deleted, a.sha, a.request
 	a.mu.Unlock()
 	stack := &pulumiv1.Stack{}
 	switch err := a.world.get(ctx, a.Key(), stack); {
 	case apierrors.IsNotFound(err) && deleted:
-		return a.world.System.Unsettled(ctx, a, true)
+		return a.world.System.Unconverged(ctx, a, true)
 	case err != nil:
-		return NotSettled("%w", err)
+		return NotConverged("%w", err)
 	}
 	if err := errors.Join(a.help(ctx, stack), a.helpEvicted(ctx, stack)); err != nil {
 		return err
 	}
 	if deleted {
-		return NotSettled("it is not deleted: %s", statuscheck.Message(stack))
+		return NotConverged("it is not deleted: %s", statuscheck.Message(stack))
 	}
 	source := &sourcev1.GitRepository{}
 	if err := a.world.get(ctx, a.Key(), source); err != nil {
-		return NotSettled("%w", err)
+		return NotConverged("%w", err)
 	}
 	if source.Status.Artifact == nil || !strings.HasSuffix(source.Status.Artifact.Revision, sha) {
-		return NotSettled("there is no artifact of commit %s yet", sha)
+		return NotConverged("there is no artifact of commit %s yet", sha)
 	}
 	switch last := stack.Status.LastUpdate; {
 	case !statuscheck.Ready("")(stack):
-		return NotSettled("%v", conditions.Get(stack, meta.ReadyCondition))
+		return NotConverged("%v", conditions.Get(stack, meta.ReadyCondition))
 	case last == nil || last.LastSuccessfulCommit != source.Status.Artifact.Digest || last.Generation != stack.Generation:
-		return NotSettled("it is Ready with another update than that of the last change: %+v", last)
+		return NotConverged("it is Ready with another update than that of the last change: %+v", last)
 	case request != "" && stack.Status.LastHandledReconcileAt != request:
-		return NotSettled("the request is not handled")
+		return NotConverged("the request is not handled")
 	}
 	updates := &autov1alpha1.UpdateList{}
 	if err := a.world.list(ctx, updates, client.InNamespace(a.Namespace)); err != nil {
-		return NotSettled("%w", err)
+		return NotConverged("%w", err)
 	}
 	for _, update := range updates.Items {
 		if !update.IsComplete() || !update.DeletionTimestamp.IsZero() {
-			return NotSettled("Update %s is %s", update.Name, update.Status.State)
+			return NotConverged("Update %s is %s", update.Name, update.Status.State)
 		}
 	}
-	return a.world.System.Unsettled(ctx, a, false)
+	return a.world.System.Unconverged(ctx, a, false)
 }
 
 // help does what the documentation asks a person to do when pulumi was killed while it created a resource: it forgets the
@@ -139,7 +139,7 @@ func (a *App) helpEvicted(ctx context.Context, stack *pulumiv1.Stack) error {
 		return nil
 	}
 	if !strings.Contains(statuscheck.Message(stack), pulumiv1.OrphanAnnotation) {
-		return NotSettled("the Stack does not say what to do: %s", statuscheck.Message(stack))
+		return NotConverged("the Stack does not say what to do: %s", statuscheck.Message(stack))
 	}
 	if a.world.System.Works(a) {
 		return nil // whose end comes first
@@ -167,7 +167,7 @@ func (a *App) helpEvicted(ctx context.Context, stack *pulumiv1.Stack) error {
 	return a.Tolerate(a.annotate(ctx, pulumiv1.OrphanAnnotation, "true"))
 }
 
-// Audit checks, once all is settled, what must hold then.
+// Audit checks, once all is converged, what must hold then.
 func (w *World) Audit(apps []*App) error {
 	problems := w.System.Judge()
 	if _, err := w.watcher.take(); err != nil {

@@ -29,16 +29,16 @@ import (
 )
 
 const (
-	// quietTime is for how long a trouble is left alone to see that it is not written about again and again.
+	// quietTime is for how long a problem is left alone to see that it is not written about again and again.
 	quietTime = 30 * time.Second
 	// maxWrites is how often an object may be written in that time: attempts are made, and kubelet and scheduler tell news.
 	maxWrites = 8
-	// healingPatience bounds the time from the end of a cause to that of the trouble. The kubelet has waits of its own.
+	// healingPatience bounds the time from the end of a cause to that of the problem. The kubelet has waits of its own.
 	healingPatience = 6 * time.Minute
 )
 
-// trouble is why the pod of a workspace is not there, or not ready.
-type trouble struct {
+// problem is why the pod of a workspace is not there, or not ready.
+type problem struct {
 	// provoke changes the Stack, which is about to be created, and its namespace, which is there already.
 	provoke func(ctx context.Context, g *WithT, stack *pulumiv1.Stack)
 	// reason is that of the Workspace, and says is what its message has to contain.
@@ -52,22 +52,22 @@ type trouble struct {
 	then func(g *WithT, pod *corev1.Pod)
 }
 
-// play is a trouble from its begin to its end, in a namespace of its own.
+// play is a problem from its begin to its end, in a namespace of its own.
 type play struct {
-	trouble
+	problem
 	app      *stage.App
 	recorder *recorder
-	// begun, shown and healed are when the Stack was created, when it showed the trouble and when the cause was taken away.
+	// begun, shown and healed are when the Stack was created, when it showed the problem and when the cause was taken away.
 	begun, shown, healed time.Time
 }
 
-// playTroubles provokes the troubles, each in a namespace of its name, and expects of each of them that Workspace and Stack say
+// playProblems provokes the problems, each in a namespace of its name, and expects of each of them that Workspace and Stack say
 // what it is, that nobody writes about it over and over again, and that it ends with its cause.
-func playTroubles(t *testing.T, troubles map[string]trouble) {
+func playProblems(t *testing.T, problems map[string]problem) {
 	g := NewWithT(t)
 	var plays []*play
-	for _, name := range slices.Sorted(maps.Keys(troubles)) {
-		plays = append(plays, begin(t, g, name, troubles[name]))
+	for _, name := range slices.Sorted(maps.Keys(problems)) {
+		plays = append(plays, begin(t, g, name, problems[name]))
 	}
 	for _, p := range plays {
 		t.Run(p.app.Name+" is shown", p.expectShown)
@@ -81,24 +81,24 @@ func playTroubles(t *testing.T, troubles map[string]trouble) {
 	}
 }
 
-// begin creates a Stack with the trouble.
-func begin(t *testing.T, g *WithT, name string, what trouble) *play {
+// begin creates a Stack with the problem.
+func begin(t *testing.T, g *WithT, name string, what problem) *play {
 	removeNamespaceAtEnd(t, g, name)
 	checkStatuses(t, name)
-	p := &play{trouble: what, recorder: record(t, g, name), begun: time.Now()}
+	p := &play{problem: what, recorder: record(t, g, name), begun: time.Now()}
 	var err error
 	p.app, err = system.Deploy(t.Context(), name, programWith(name, "one"), func(stack *pulumiv1.Stack) { what.provoke(t.Context(), g, stack) })
 	g.Expect(err).NotTo(HaveOccurred())
 	return p
 }
 
-// expectShown waits until the trouble is shown by the Workspace, and by the Stack in the same words.
+// expectShown waits until the problem is shown by the Workspace, and by the Stack in the same words.
 func (p *play) expectShown(t *testing.T) {
 	g := NewWithT(t)
 	var workspace *autov1alpha1.Workspace
 	eventually(t.Context(), g, func(g Gomega) {
 		workspace = workspaceOf(t.Context(), g, p.app)
-		p.expectTrouble(g, workspace)
+		p.expectProblem(g, workspace)
 	})
 	stack := awaitStack(t.Context(), g, p.app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
 		ready := conditions.Get(stack, meta.ReadyCondition)
@@ -115,8 +115,8 @@ func (p *play) expectShown(t *testing.T) {
 	t.Logf("%s: shown after %s, %s: %s", p.app.Name, p.shown.Sub(p.begun).Round(100*time.Millisecond), p.stackReason(), conditions.GetMessage(stack, meta.ReadyCondition))
 }
 
-// expectTrouble expects the Workspace to say what the trouble is.
-func (p *play) expectTrouble(g Gomega, workspace *autov1alpha1.Workspace) {
+// expectProblem expects the Workspace to say what the problem is.
+func (p *play) expectProblem(g Gomega, workspace *autov1alpha1.Workspace) {
 	ready := conditions.Get(workspace, autov1alpha1.WorkspaceReady)
 	g.Expect(ready).To(HaveField("Reason", p.reason))
 	g.Expect(ready.Status).To(BeEquivalentTo("False"))
@@ -136,13 +136,13 @@ func (p *play) stackReason() string {
 	return pulumiv1.WorkspaceNotReadyReason
 }
 
-// end takes the cause of the trouble away.
+// end takes the cause of the problem away.
 func (p *play) end(t *testing.T, g *WithT) {
 	p.healed = time.Now()
 	p.heal(t.Context(), g, p.app.Key())
 }
 
-// expectHealed waits until the Stack is ready, and expects that the trouble was told once.
+// expectHealed waits until the Stack is ready, and expects that the problem was told once.
 func (p *play) expectHealed(t *testing.T) {
 	g := NewWithT(t)
 	ctx, cancel := context.WithTimeout(t.Context(), healingPatience)
@@ -152,9 +152,9 @@ func (p *play) expectHealed(t *testing.T) {
 	g.Eventually(func() time.Time { return p.recorder.readySince(p.healed) }).WithContext(ctx).ShouldNot(BeZero())
 	t.Logf("%s: healed in %s; the workspace was %s", p.app.Name, p.recorder.readySince(p.healed).Sub(p.healed).Round(100*time.Millisecond),
 		strings.Join(p.recorder.reasons(autov1alpha1.WorkspaceKind, p.begun), ", "))
-	g.Expect(p.recorder.when(autov1alpha1.WorkspaceKind, "True", p.begun)).To(BeTemporally(">", p.healed), "ready despite the trouble")
+	g.Expect(p.recorder.when(autov1alpha1.WorkspaceKind, "True", p.begun)).To(BeTemporally(">", p.healed), "ready despite the problem")
 	ofStack, ofWorkspace := HavePrefix("Stack "+p.stackReason()+" x1: "), HavePrefix("Workspace "+p.reason+" x1: ")
-	// A busy kubelet may have two wordings for a trouble, each of which is told once.
+	// A busy kubelet may have two wordings for a problem, each of which is told once.
 	found := warnings(ctx, g, p.app.Namespace, p.stackReason(), p.reason)
 	g.Expect(found).To(And(ContainElements(ofStack, ofWorkspace), HaveEach(Or(ofStack, ofWorkspace))))
 	g.Expect(len(found)).To(BeNumerically("<=", 4), "%q", found)
@@ -177,7 +177,7 @@ func warnings(ctx context.Context, g Gomega, namespace string, reasons ...string
 	return found
 }
 
-// expectQuiet expects that few writes and few reconciles happen while the troubles last.
+// expectQuiet expects that few writes and few reconciles happen while the problems last.
 func expectQuiet(t *testing.T, g *WithT, plays []*play) {
 	before := reconciles(t.Context(), g)
 	begin := time.Now()
@@ -196,7 +196,7 @@ func expectQuiet(t *testing.T, g *WithT, plays []*play) {
 	}
 	for controller, count := range reconciles(t.Context(), g) {
 		rate := (count - before[controller]) / time.Since(begin).Seconds()
-		t.Logf("reconciles of the controller of %s: %.1f/s, of %d troubles and of other tests", controller, rate, len(plays))
+		t.Logf("reconciles of the controller of %s: %.1f/s, of %d problems and of other tests", controller, rate, len(plays))
 		g.Expect(rate).To(BeNumerically("<", 50), controller)
 	}
 }
