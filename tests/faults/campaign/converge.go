@@ -109,16 +109,16 @@ func (a *App) help(ctx context.Context, stack *pulumiv1.Stack) error {
 		a.seenHelp == last.Name {
 		return nil
 	}
-	a.seenHelp = last.Name
 	if err := a.forgetCreations(ctx); err != nil {
-		return err
+		// The next attempt has the lock, or its pod is being replaced. A person tries again.
+		return NotConverged("%w", err)
 	}
+	a.seenHelp = last.Name
 	a.note(func() { a.forgotten++ })
 	return a.annotate(ctx, pulumiv1.ReconcileRequestAnnotation, fmt.Sprint("helped-", a.forgotten))
 }
 
 func (a *App) forgetCreations(ctx context.Context) error {
-	_ = a.world.System.Pulumi(ctx, a, "cancel", "--yes", "--stack", "dev") // there may be nothing to cancel
 	return a.world.System.Pulumi(ctx, a, "refresh", "--clear-pending-creates", "--yes", "--skip-preview", "--stack", "dev")
 }
 
@@ -148,12 +148,11 @@ func (a *App) helpEvicted(ctx context.Context, stack *pulumiv1.Stack) error {
 	if err != nil {
 		return err
 	}
+	_ = a.world.System.Pulumi(ctx, a, "cancel", "--yes", "--stack", "dev") // there may be nothing to cancel
 	if pending > 0 {
 		if err := a.forgetCreations(ctx); err != nil {
 			return err
 		}
-	} else {
-		_ = a.world.System.Pulumi(ctx, a, "cancel", "--yes", "--stack", "dev") // there may be nothing to cancel
 	}
 	if err := a.world.System.Pulumi(ctx, a, "destroy", "--yes", "--skip-preview", "--stack", "dev"); err != nil {
 		return err
