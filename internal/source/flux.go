@@ -74,7 +74,7 @@ func (k fluxKey) isFlux(kinds ...string) bool {
 // IsUsedBy implements Source.
 func (f *Flux) IsUsedBy(stack *pulumiv1.Stack) bool { return stack.Spec.FluxSource != nil }
 
-// Made implements Source.
+// Handles implements Source.
 func (f *Flux) Handles(from *autov1alpha1.UpdateSource) bool { return from.SourceRef != nil }
 
 // Forget implements Source.

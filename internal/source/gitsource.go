@@ -211,7 +211,7 @@ func (s *GitSubscriber) Watch(cache.Cache, func(context.Context, string) []recon
 	return ctrlsource.Channel(s.Events(), &handler.EnqueueRequestForObject{})
 }
 
-// Made implements Source.
+// Handles implements Source.
 func (s *GitSubscriber) Handles(from *autov1alpha1.UpdateSource) bool { return from.Git != nil }
 
 // Reference implements Source. The ref of the git source is the full hash of the commit; the digest may be unknown.

@@ -43,7 +43,7 @@ var _ Source = &Programs{}
 // IsUsedBy implements Source.
 func (p *Programs) IsUsedBy(stack *pulumiv1.Stack) bool { return stack.Spec.ProgramRef != nil }
 
-// Made implements Source.
+// Handles implements Source.
 func (p *Programs) Handles(from *autov1alpha1.UpdateSource) bool { return from.Program != nil }
 
 // Forget implements Source.
