@@ -6,7 +6,6 @@ package informercache
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"maps"
 	"reflect"
 	"slices"
@@ -18,12 +17,18 @@ import (
 )
 
 const (
-	// MaxSize is how large an object may be, in bytes of JSON, that is kept whole.
+	// MaxSize is how much memory an object may take that is kept whole, in bytes.
 	MaxSize = 64 << 10
-	// maxPart bounds what is kept of each of metadata, spec and status of a larger one, in bytes of JSON. None of them can displace another.
-	maxPart = MaxSize / 4
-	// shortenedAnnotation marks what is kept of a larger object. It is never written to the API server.
+	// MaxMemory is how much memory an object may take that somebody works with, in bytes: a reconcile has several copies of parts of it.
+	// JSON of an object takes at most 1.5 MiB.
+	MaxMemory = 4 << 20
+	// maxPart bounds what is kept of each of metadata, spec and status of a larger one. None of them can displace another. When what is kept
+	// takes more memory than that, less of it is kept, and nothing below minPart.
+	maxPart, minPart = MaxSize / 4, 1 << 10
+	// shortenedAnnotation marks what is kept of a larger object, and with tooLarge one that takes more than MaxMemory. It is never written to
+	// the API server.
 	shortenedAnnotation = "informercache.pulumi.com/shortened"
+	tooLarge            = "too large"
 )
 
 // Transform returns a function for an informer that keeps small objects as they are, and of others their small fields, after what next leaves
@@ -44,39 +49,52 @@ func Transform(next toolscache.TransformFunc) toolscache.TransformFunc {
 
 // Shortened returns a small object as it is, and of another one its small fields. It never fails: an informer would lose its other objects, too.
 func Shortened(object client.Object) client.Object {
-	if encoded, err := json.Marshal(object); err == nil && len(encoded) <= MaxSize {
+	size := memoryOf(object, MaxMemory)
+	switch {
+	case size <= MaxSize:
 		return object
+	case size > MaxMemory:
+		return marked(identityOf(object), tooLarge)
 	}
-	short, err := smallFields(object)
-	if err != nil {
-		// The client reads it, and whoever uses it then says what is wrong with it.
-		short = newLike(object)
-		short.SetName(object.GetName())
-		short.SetNamespace(object.GetNamespace())
-		short.SetUID(object.GetUID())
-		short.SetResourceVersion(object.GetResourceVersion())
-		short.SetGeneration(object.GetGeneration())
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	for part := maxPart; err == nil && part >= minPart; part /= 2 {
+		short := newLike(object)
+		if err = runtime.DefaultUnstructuredConverter.FromUnstructured(smallFields(content, part), short); err == nil && memoryOf(short, MaxSize) <= MaxSize {
+			return marked(short, "true")
+		}
 	}
+	// The client reads it, and whoever uses it then says what is wrong with it.
+	return marked(identityOf(object), "true")
+}
+
+func marked(short client.Object, mark string) client.Object {
 	annotations := short.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[shortenedAnnotation] = "true"
+	annotations[shortenedAnnotation] = mark
 	short.SetAnnotations(annotations)
 	return short
 }
 
-func smallFields(object client.Object) (client.Object, error) {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	if err != nil {
-		return nil, err
-	}
-	for name, part := range content {
-		left := maxPart
-		content[name] = smallest(part, &left)
-	}
+// identityOf is an object of which only its name and its version are known.
+func identityOf(object client.Object) client.Object {
 	short := newLike(object)
-	return short, runtime.DefaultUnstructuredConverter.FromUnstructured(content, short)
+	short.SetName(object.GetName())
+	short.SetNamespace(object.GetNamespace())
+	short.SetUID(object.GetUID())
+	short.SetResourceVersion(object.GetResourceVersion())
+	short.SetGeneration(object.GetGeneration())
+	return short
+}
+
+func smallFields(content map[string]any, limit int) map[string]any {
+	kept := make(map[string]any, len(content))
+	for name, part := range content {
+		left := limit
+		kept[name] = smallest(part, &left)
+	}
+	return kept
 }
 
 func newLike(object client.Object) client.Object {
@@ -90,6 +108,9 @@ func smallest(value any, left *int) any {
 	if size <= *left {
 		*left -= size
 		return value
+	}
+	if *left -= valueSize; *left <= 0 {
+		return nil
 	}
 	switch value := value.(type) {
 	case map[string]any:
@@ -121,9 +142,12 @@ func smallest(value any, left *int) any {
 	return nil
 }
 
+// valueSize is what a value takes that has no text, such as an empty list or a number, in bytes.
+const valueSize = 16
+
 // sizeOf returns about what a JSON value costs, in bytes.
 func sizeOf(value any) int {
-	size := 16 // an entry of a list or a map, or a number
+	size := valueSize
 	switch value := value.(type) {
 	case string:
 		size += len(value)
@@ -156,7 +180,7 @@ func NewClient(config *rest.Config, options client.Options) (client.Client, erro
 	if err != nil {
 		return nil, err
 	}
-	return &wholeClient{cached, live}, nil
+	return &wholeClient{cached, NewReader(live)}, nil
 }
 
 type wholeClient struct {
@@ -164,12 +188,24 @@ type wholeClient struct {
 	live client.Reader
 }
 
-// Get implements client.Reader.
+// Get implements client.Reader. Its error is a *TooLargeError for an object that takes more than MaxMemory.
 func (c *wholeClient) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	if err := c.Client.Get(ctx, key, object, options...); err != nil || !IsShortened(object) {
 		return err
 	}
+	if object.GetAnnotations()[shortenedAnnotation] == tooLarge {
+		return refuse(object)
+	}
 	// It may share its maps with the cache.
 	reflect.ValueOf(object).Elem().SetZero()
 	return c.live.Get(ctx, key, object)
+}
+
+// Cached returns a reader of what the cache has, which may be the small fields only, without a request to the API server: for handlers of
+// events, which those of all objects wait for.
+func Cached(c client.Client) client.Reader {
+	if whole, ok := c.(*wholeClient); ok {
+		return whole.Client
+	}
+	return c
 }

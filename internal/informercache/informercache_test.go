@@ -125,3 +125,47 @@ func TestObjectsOfEveryShapeAreShortened(t *testing.T) {
 		g.Expect(sizeInJSON(g, transformed(g, workspace))).To(BeNumerically("<=", MaxSize))
 	}
 }
+
+// tolerating is a Stack with so many items of three bytes each.
+func tolerating(items int) *pulumiv1.Stack {
+	stack := namedStack()
+	pod := &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{Tolerations: make([]corev1.Toleration, items)}}
+	stack.Spec.WorkspaceTemplate = &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{
+		PodTemplate: &autov1alpha1.EmbeddedPodTemplateSpec{Spec: pod}}}
+	return stack
+}
+
+func TestManySmallPartsCountAsTheMemoryThatTheyTake(t *testing.T) {
+	g := NewWithT(t)
+	stack := tolerating(20_000)
+	g.Expect(sizeInJSON(g, stack)).To(BeNumerically("<", MaxSize), "is small on the wire")
+	kept := transformed(g, stack)
+	g.Expect(IsShortened(kept)).To(BeTrue())
+	g.Expect(memoryOf(kept, MaxMemory)).To(BeNumerically("<=", MaxSize))
+	g.Expect(kept.Spec.FluxSource).To(Equal(stack.Spec.FluxSource))
+}
+
+func TestObjectThatTakesTooMuchMemoryIsKeptByItsNameOnly(t *testing.T) {
+	for name, stack := range map[string]*pulumiv1.Stack{
+		"items":  tolerating(460_000),
+		"values": {Spec: pulumiv1.StackSpec{Config: map[string]apiextensionsv1.JSON{"a": {Raw: []byte("[" + strings.Repeat("{},", 400_000) + "{}]")}}}},
+		"labels": {ObjectMeta: metav1.ObjectMeta{Labels: manyLabels(100_000)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			stack.Name, stack.Generation = "app", 3
+			kept := transformed(g, stack)
+			g.Expect(kept.Annotations).To(HaveKeyWithValue(shortenedAnnotation, tooLarge))
+			g.Expect(memoryOf(kept, MaxMemory)).To(BeNumerically("<", 8<<10))
+			g.Expect(refuse(kept)).To(MatchError(ContainSubstring("more than 4 MiB")))
+		})
+	}
+}
+
+func manyLabels(count int) map[string]string {
+	labels := make(map[string]string, count)
+	for i := range count {
+		labels[fmt.Sprint(i)] = ""
+	}
+	return labels
+}

@@ -27,6 +27,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/metrics"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
@@ -61,7 +62,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&pulumiv1.Program{}, builder.WithPredicates(predicate.And(r.selected(), changed))).
 		WithOptions(options).
-		Complete(r)
+		Complete(informercache.ShowingTooLarge(r, r.Client, r.EventRecorder, &pulumiv1.Program{},
+			metav1.Condition{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: pulumiv1.ProgramInvalidReason},
+			metav1.Condition{Type: meta.StalledCondition, Status: metav1.ConditionTrue, Reason: pulumiv1.ProgramInvalidReason}))
 	if err != nil {
 		return fmt.Errorf("build the Program controller: %w", err)
 	}

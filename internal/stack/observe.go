@@ -60,7 +60,7 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 		}
 		o.deployed = o.deployed || !update.ChangesNothing() && !isRecorded(o.stack, update)
 		if o.update == nil && (!update.IsComplete() || update.Name == updateName(o.stack)) {
-			o.update = update
+			o.update = update.DeepCopy()
 		}
 	}
 	if o.update != nil && informercache.IsShortened(o.update) {
@@ -75,7 +75,7 @@ func (r *Reconciler) observeDriftCheck(ctx context.Context, o *observation, upda
 	if i < 0 {
 		return nil
 	}
-	if o.driftCheck = &updates[i]; o.driftCheck.IsComplete() {
+	if o.driftCheck = updates[i].DeepCopy(); o.driftCheck.IsComplete() {
 		o.driftCheck, err = r.liveUpdate(ctx, client.ObjectKeyFromObject(o.driftCheck))
 	}
 	return err
@@ -139,10 +139,11 @@ func (r *Reconciler) listPage(ctx context.Context, page client.ObjectList, visit
 	return nil
 }
 
-// updatesOf returns the Stack's Updates, oldest first.
+// updatesOf returns the Stack's Updates, oldest first, to read only: they are those of the cache, and there may be many.
 func (r *Reconciler) updatesOf(ctx context.Context, stack *pulumiv1.Stack) ([]autov1alpha1.Update, error) {
 	var list autov1alpha1.UpdateList
-	err := r.List(ctx, &list, client.InNamespace(stack.Namespace), client.MatchingFields{updateOwnerIndex: string(stack.UID)})
+	err := r.List(ctx, &list, client.InNamespace(stack.Namespace), client.MatchingFields{updateOwnerIndex: string(stack.UID)},
+		client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("list the updates: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=approvals,verbs=list;watch
@@ -49,7 +50,7 @@ func isAccepted(approval *autov1alpha1.Approval) bool {
 func (r *Reconciler) requestsForApproval(ctx context.Context, object client.Object) []reconcile.Request {
 	update := &autov1alpha1.Update{}
 	key := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.(*autov1alpha1.Approval).Spec.Update}
-	if err := r.Get(ctx, key, update); err != nil {
+	if err := informercache.Cached(r.Client).Get(ctx, key, update, client.UnsafeDisableDeepCopy); err != nil {
 		if client.IgnoreNotFound(err) != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "cannot read the update that an approval names", "update", key)
 		}

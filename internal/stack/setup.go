@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +22,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
@@ -63,7 +65,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	for _, watch := range r.Sources.Watches(mgr.GetCache(), stacksOf) {
 		setup = setup.WatchesRawSource(watch)
 	}
-	if err := setup.Complete(r); err != nil {
+	large := informercache.ShowingTooLarge(r, r.Client, r.EventRecorder, &pulumiv1.Stack{},
+		metav1.Condition{Type: meta.ReadyCondition, Status: metav1.ConditionFalse, Reason: pulumiv1.SpecInvalidReason},
+		metav1.Condition{Type: meta.StalledCondition, Status: metav1.ConditionTrue, Reason: pulumiv1.SpecInvalidReason})
+	if err := setup.Complete(large); err != nil {
 		return fmt.Errorf("build the Stack controller: %w", err)
 	}
 	return nil
@@ -157,11 +162,11 @@ func (r *Reconciler) requestsForDependencies(ctx context.Context, object client.
 	var requests []reconcile.Request
 	for _, item := range namedDependencies(object.(*pulumiv1.Stack)) {
 		named := &pulumiv1.Stack{}
-		err := r.Get(ctx, item.name, named, client.UnsafeDisableDeepCopy)
+		err := informercache.Cached(r.Client).Get(ctx, item.name, named, client.UnsafeDisableDeepCopy)
 		if client.IgnoreNotFound(err) != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "cannot read a stack that may have to be woken", "stack", item.name)
 		}
-		if err == nil && destroysAfterDependents(named) {
+		if err == nil && (informercache.IsShortened(named) || destroysAfterDependents(named)) {
 			requests = append(requests, reconcile.Request{NamespacedName: item.name})
 		}
 	}

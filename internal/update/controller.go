@@ -10,6 +10,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -119,7 +120,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		WatchesRawSource(ctrlsource.Channel(r.Git.Events(), &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(r.References.Source(r.updatesOfReference)).
 		WithOptions(options).
-		Complete(r)
+		Complete(informercache.ShowingTooLarge(r, r.Client, r.EventRecorder, &autov1alpha1.Update{},
+			metav1.Condition{Type: autov1alpha1.UpdateFailed, Status: metav1.ConditionTrue, Reason: autov1alpha1.ConfigInvalidReason},
+			metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue, Reason: autov1alpha1.UpdateEndedFailedReason},
+			metav1.Condition{Type: autov1alpha1.UpdateProgressing, Status: metav1.ConditionFalse, Reason: autov1alpha1.UpdateEndedFailedReason}))
 	if err != nil {
 		return fmt.Errorf("set up the update controller: %w", err)
 	}

@@ -46,10 +46,12 @@ func (r *Reconciler) updateAhead(ctx context.Context, update *autov1alpha1.Updat
 	return first.Name, nil
 }
 
-// updatesOf returns all Updates of a Workspace.
+// updatesOf returns all Updates of a Workspace, to read only: they are those of the cache, and there may be many.
 func (r *Reconciler) updatesOf(ctx context.Context, namespace, workspace string) ([]autov1alpha1.Update, error) {
 	list := &autov1alpha1.UpdateList{}
-	if err := r.List(ctx, list, ctrlclient.InNamespace(namespace), ctrlclient.MatchingFields{informercache.UpdatesByWorkspace: workspace}); err != nil {
+	err := r.List(ctx, list, ctrlclient.InNamespace(namespace), ctrlclient.MatchingFields{informercache.UpdatesByWorkspace: workspace},
+		ctrlclient.UnsafeDisableDeepCopy)
+	if err != nil {
 		return nil, fmt.Errorf("list the updates of workspace %q: %w", workspace, err)
 	}
 	return list.Items, nil

@@ -274,7 +274,7 @@ func (r *Reconciler) inheritedSource(ctx context.Context, workspace *autov1alpha
 			latest = other
 		}
 	}
-	return latest.Spec.Source, err
+	return latest.Spec.Source.DeepCopy(), err
 }
 
 // requestArtifact asks the store for the artifact of the operation, and starts to fetch or make it when it is not there. What a URL

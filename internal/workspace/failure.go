@@ -94,7 +94,7 @@ func (r *Reconciler) requestsForUpdate(ctx context.Context, object ctrlclient.Ob
 	update := object.(*autov1alpha1.Update)
 	key := ctrlclient.ObjectKey{Namespace: update.Namespace, Name: update.Spec.WorkspaceName}
 	workspace := &autov1alpha1.Workspace{}
-	if err := r.Get(ctx, key, workspace); err != nil {
+	if err := informercache.Cached(r.Client).Get(ctx, key, workspace, ctrlclient.UnsafeDisableDeepCopy); err != nil {
 		if ctrlclient.IgnoreNotFound(err) != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "cannot find the workspace of an update", "update", update.Name)
 		}

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -28,6 +29,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
 	"github.com/stack-controller/stack-controller/internal/backoff"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
@@ -73,7 +75,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestsFromMapFunc(r.requestsForUpdate), builder.WithPredicates(updateCameOrEnded)).
 		WatchesRawSource(source.Channel(r.Runtime.Events(), &handler.EnqueueRequestForObject{})).
 		WithOptions(options).
-		Complete(r)
+		Complete(informercache.ShowingTooLarge(r, r.Client, r.EventRecorder, &autov1alpha1.Workspace{},
+			metav1.Condition{Type: autov1alpha1.WorkspaceReady, Status: metav1.ConditionFalse, Reason: autov1alpha1.PodTemplateInvalidReason},
+			metav1.Condition{Type: autov1alpha1.WorkspaceStalled, Status: metav1.ConditionTrue, Reason: autov1alpha1.PodTemplateInvalidReason}))
 	if err != nil {
 		return fmt.Errorf("build the Workspace controller: %w", err)
 	}

@@ -1,0 +1,86 @@
+package informercache
+
+import (
+	"reflect"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+const (
+	// mapCost and entryCost are what a map takes, and each of its entries beside the key and the value, in bytes.
+	mapCost, entryCost = 48, 16
+	// tokenCost is what a value takes when it is decoded from JSON, in bytes, beside its text: part of a list or of a map.
+	tokenCost = 32
+)
+
+var rawJSON = reflect.TypeFor[apiextensionsv1.JSON]()
+
+// memoryOf returns about how much memory a value takes, in bytes, with all that it points to. It counts no further than the limit. What
+// the API server accepts as 3 bytes of JSON, an empty item of a list, may be hundreds of bytes as a value of a Go type.
+func memoryOf(value any, limit int) int {
+	left := limit
+	count(reflect.ValueOf(value), &left)
+	return limit - left
+}
+
+// count takes what a value points to off what is left, until nothing is.
+func count(value reflect.Value, left *int) {
+	if *left < 0 || !value.IsValid() {
+		return
+	}
+	switch value.Kind() {
+	case reflect.String:
+		*left -= value.Len()
+	case reflect.Pointer, reflect.Interface:
+		if !value.IsNil() {
+			*left -= int(value.Elem().Type().Size())
+			count(value.Elem(), left)
+		}
+	case reflect.Struct:
+		if value.Type() == rawJSON {
+			*left -= decodedSize(value.Field(0).Bytes())
+			return
+		}
+		for i := range value.NumField() {
+			count(value.Field(i), left)
+		}
+	case reflect.Slice:
+		*left -= value.Len() * int(value.Type().Elem().Size())
+		if holdsMore(value.Type().Elem()) {
+			for i := 0; i < value.Len() && *left >= 0; i++ {
+				count(value.Index(i), left)
+			}
+		}
+	case reflect.Map:
+		if value.IsNil() {
+			return
+		}
+		entry := entryCost + int(value.Type().Key().Size()+value.Type().Elem().Size())
+		*left -= mapCost + value.Len()*entry
+		for entries := value.MapRange(); entries.Next() && *left >= 0; {
+			count(entries.Key(), left)
+			count(entries.Value(), left)
+		}
+	}
+}
+
+// holdsMore reports whether a value of the type may point to something.
+func holdsMore(kind reflect.Type) bool {
+	switch kind.Kind() {
+	case reflect.String, reflect.Pointer, reflect.Interface, reflect.Struct, reflect.Slice, reflect.Map, reflect.Array:
+		return true
+	}
+	return false
+}
+
+// decodedSize is what JSON takes as text and, when somebody looks into it, decoded.
+func decodedSize(text []byte) int {
+	size := len(text)
+	for _, char := range text {
+		switch char {
+		case '{', '[', ',', ':':
+			size += tokenCost
+		}
+	}
+	return size
+}

@@ -1,0 +1,97 @@
+package informercache
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/stack-controller/stack-controller/internal/patch"
+)
+
+// TooLargeError says that an object takes so much memory that nobody works with it.
+type TooLargeError struct {
+	// Name is that of the object, and Type its Go type.
+	Name, Type string
+	UID        types.UID
+	Generation int64
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("%s takes more than %d MiB of memory, as objects do that have very many small parts; make it smaller", e.Name, MaxMemory>>20)
+}
+
+func refuse(object client.Object) error {
+	return &TooLargeError{Name: object.GetName(), Type: fmt.Sprintf("%T", object), UID: object.GetUID(), Generation: object.GetGeneration()}
+}
+
+// ShowingTooLarge returns a reconciler that does what next does, and gives an object of the example's kind that is too large for it these
+// conditions, with a message. Only an edit brings such an object back. The object itself is not read for that.
+func ShowingTooLarge(
+	next reconcile.Reconciler, c client.Client, recorder record.EventRecorder, example client.Object, conditions ...metav1.Condition,
+) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+		result, err := next.Reconcile(ctx, request)
+		large, ok := errors.AsType[*TooLargeError](err)
+		if !ok || large.Type != fmt.Sprintf("%T", example) || large.Name != request.Name {
+			return result, err
+		}
+		shown, err := showTooLarge(ctx, c, example, request, large, conditions)
+		if client.IgnoreNotFound(err) != nil {
+			return ctrl.Result{}, fmt.Errorf("show that the object is too large: %w", err)
+		}
+		if err == nil {
+			recorder.Event(shown, corev1.EventTypeWarning, conditions[0].Reason, large.Error())
+		}
+		return ctrl.Result{}, nil
+	})
+}
+
+func showTooLarge(
+	ctx context.Context, c client.Client, example client.Object, request ctrl.Request, large *TooLargeError, conditions []metav1.Condition,
+) (*metav1.PartialObjectMetadata, error) {
+	shown := make([]metav1.Condition, len(conditions))
+	for i, condition := range conditions {
+		condition.Message, condition.ObservedGeneration, condition.LastTransitionTime = large.Error(), large.Generation, metav1.Now()
+		shown[i] = condition
+	}
+	change, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": large.UID},
+		"status":   map[string]any{"observedGeneration": large.Generation, "conditions": shown},
+	})
+	if err != nil {
+		return nil, err
+	}
+	kind, err := c.GroupVersionKindFor(example)
+	if err != nil {
+		return nil, err
+	}
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kind)
+	object.Namespace, object.Name = request.Namespace, request.Name
+	return object, c.Status().Patch(ctx, object, client.RawPatch(types.MergePatchType, change), patch.FieldOwner)
+}
+
+// NewReader makes a reader of the API server whose Get refuses what NewClient's does.
+func NewReader(live client.Reader) client.Reader { return &boundedReader{live} }
+
+type boundedReader struct{ client.Reader }
+
+// Get implements client.Reader.
+func (r *boundedReader) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if err := r.Reader.Get(ctx, key, object, options...); err != nil {
+		return err
+	}
+	if memoryOf(object, MaxMemory) > MaxMemory {
+		return refuse(object)
+	}
+	return nil
+}
