@@ -167,13 +167,14 @@ the number and names of entries, links, and anything that is not a file or a dir
 		name: "sizes", title: "Limits apply to each tenant separately",
 		text: `The API server accepts objects of one to two megabytes, with up to 256 KiB of annotations. The controller keeps only
 the fields that it reads of sources, Programs, Updates and objects in the cluster that tenants can label. Of a Stack, Workspace,
-Update or Approval with more than 64 KiB it keeps the small fields, and reads the object again when it reconciles it. Everything
-that it derives from them, such as variables, programs, patterns and messages, has its own limits. The controller runs with
+Update or Approval that takes more than 64 KiB of memory it keeps the small fields, and reads the object again when it reconciles
+it. One that takes more than 4 MiB, because it has very many small parts, is refused. Everything that it derives from them, such as variables, programs, patterns and messages, has its own limits. The controller runs with
 512 MiB.`,
 		proofs: []string{
 			"update.TestValuesOfAnOperationAreBounded", "artifact.TestThereAreNotMoreArtifactsThanAllowedHoweverSmallTheyAre", "app.TestMemoryLimitLeavesRoomForTheKernel",
 			"source.TestCacheHoldsLittleOfASourceWhoseOwnerWritesMuch", "source.TestCacheHoldsNothingOfWhatAProgramRuns", "pod.TestCacheKeepsLittleOfObjectsThatSomebodyElseLabelled",
 			"informercache.TestSmallFieldsOfALargeObjectAreKept", "informercache.TestObjectsOfEveryShapeAreShortened",
+			"informercache.TestManySmallPartsCountAsTheMemoryThatTheyTake", "stack.TestStackOfVeryManySmallPartsIsRefusedAndRecovers",
 			"git.TestHostileRepositoriesFitTheContainer", "git.TestHostileTreesAreRefused",
 			"git.TestHostilePacksAreRefused", "git.TestHostileAnswersAreBounded",
 		},
