@@ -2,6 +2,7 @@ package informercache
 
 import (
 	"reflect"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
@@ -13,7 +14,11 @@ const (
 	tokenCost = 32
 )
 
-var rawJSON = reflect.TypeFor[apiextensionsv1.JSON]()
+var (
+	rawJSON = reflect.TypeFor[apiextensionsv1.JSON]()
+	// instant points to the zone of the process, which all share, and which may be about to be read from its file.
+	instant = reflect.TypeFor[time.Time]()
+)
 
 // memoryOf returns about how much memory a value takes, in bytes, with all that it points to. It counts no further than the limit. What
 // the API server accepts as 3 bytes of JSON, an empty item of a list, may be hundreds of bytes as a value of a Go type.
@@ -37,8 +42,11 @@ func count(value reflect.Value, left *int) {
 			count(value.Elem(), left)
 		}
 	case reflect.Struct:
-		if value.Type() == rawJSON {
+		switch value.Type() {
+		case rawJSON:
 			*left -= decodedSize(value.Field(0).Bytes())
+			return
+		case instant:
 			return
 		}
 		for i := range value.NumField() {
