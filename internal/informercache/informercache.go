@@ -77,7 +77,7 @@ func marked(short client.Object, mark string) client.Object {
 	return short
 }
 
-// identityOf is an object of which only its name and its version are known.
+// identityOf is an object of which only its name and version are known, whether it is deleted, and its labels unless they are many.
 func identityOf(object client.Object) client.Object {
 	short := newLike(object)
 	short.SetName(object.GetName())
@@ -85,6 +85,10 @@ func identityOf(object client.Object) client.Object {
 	short.SetUID(object.GetUID())
 	short.SetResourceVersion(object.GetResourceVersion())
 	short.SetGeneration(object.GetGeneration())
+	short.SetDeletionTimestamp(object.GetDeletionTimestamp())
+	if labels := object.GetLabels(); memoryOf(labels, maxPart) <= maxPart {
+		short.SetLabels(labels)
+	}
 	return short
 }
 

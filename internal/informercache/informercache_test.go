@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -153,13 +155,27 @@ func TestObjectThatTakesTooMuchMemoryIsKeptByItsNameOnly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			stack.Name, stack.Generation = "app", 3
+			deleted := metav1.Now()
+			stack.Name, stack.Generation, stack.DeletionTimestamp = "app", 3, &deleted
 			kept := transformed(g, stack)
+			g.Expect(kept.DeletionTimestamp).To(Equal(&deleted))
+			if name == "items" {
+				g.Expect(kept.Labels).To(Equal(stack.Labels), "by which the shards are told apart")
+			}
 			g.Expect(kept.Annotations).To(HaveKeyWithValue(shortenedAnnotation, tooLarge))
 			g.Expect(memoryOf(kept, MaxMemory)).To(BeNumerically("<", 8<<10))
 			g.Expect(refuse(kept)).To(MatchError(ContainSubstring("more than 4 MiB")))
 		})
 	}
+}
+
+// The zone that a time points to is the process's, and others may be reading it in for the first time.
+func TestTimeTakesNoMoreThanItself(t *testing.T) {
+	g := NewWithT(t)
+	zone := time.FixedZone(largeText(), 3600)
+	g.Expect(memoryOf(metav1.Time{Time: time.Now().In(zone)}, MaxMemory)).To(BeZero())
+	when := metav1.NewTime(time.Now().In(zone))
+	g.Expect(memoryOf(&when, MaxMemory)).To(BeEquivalentTo(reflect.TypeFor[time.Time]().Size()))
 }
 
 func manyLabels(count int) map[string]string {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,19 +20,23 @@ import (
 
 // TooLargeError says that an object takes so much memory that nobody works with it.
 type TooLargeError struct {
-	// Name is that of the object, and Type its Go type.
-	Name, Type string
+	// Name is that of the object, and Kind its kind.
+	Name, Kind string
 	UID        types.UID
 	Generation int64
 }
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("%s takes more than %d MiB of memory, as objects do that have very many small parts; make it smaller", e.Name, MaxMemory>>20)
+	return fmt.Sprintf("%s %s takes more than %d MiB of memory, as objects do that have very many small parts; "+
+		"make it smaller: until then nothing is done with it, and it is not finalized", e.Kind, e.Name, MaxMemory>>20)
 }
 
 func refuse(object client.Object) error {
-	return &TooLargeError{Name: object.GetName(), Type: fmt.Sprintf("%T", object), UID: object.GetUID(), Generation: object.GetGeneration()}
+	return &TooLargeError{Name: object.GetName(), Kind: kindOf(object), UID: object.GetUID(), Generation: object.GetGeneration()}
 }
+
+// kindOf is the name of the object's Go type, which is that of its kind.
+func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().Name() }
 
 // ShowingTooLarge returns a reconciler that does what next does, and gives an object of the example's kind that is too large for it these
 // conditions, with a message. Only an edit brings such an object back. The object itself is not read for that.
@@ -41,7 +46,7 @@ func ShowingTooLarge(
 	return reconcile.Func(func(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 		result, err := next.Reconcile(ctx, request)
 		large, ok := errors.AsType[*TooLargeError](err)
-		if !ok || large.Type != fmt.Sprintf("%T", example) || large.Name != request.Name {
+		if !ok || large.Kind != kindOf(example) || large.Name != request.Name {
 			return result, err
 		}
 		shown, err := showTooLarge(ctx, c, example, request, large, conditions)

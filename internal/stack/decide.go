@@ -26,7 +26,7 @@ type observation struct {
 	waitInterval time.Duration
 	// jitter is the largest fraction by which an interval is lengthened.
 	jitter float64
-	// desired is the Workspace that the spec asks for; nil when specProblem says why the spec is unusable.
+	// desired is the Workspace that the spec asks for. When specProblem says why the spec, or the Workspace, is unusable, it may be nil.
 	desired     *desired
 	specProblem error
 	// artifact is what the source offers; nil for a Stack without source, and when sourceProblem says why there is none.

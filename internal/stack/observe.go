@@ -111,9 +111,9 @@ func readUpdate(ctx context.Context, key types.NamespacedName, readers ...client
 	return nil, nil
 }
 
-// pageSize is how many objects one answer of the API server has at most. Each may be as large as the API server admits: 1.5 MiB, and several
-// times that in memory while it is decoded.
-const pageSize = 10
+// pageSize is how many objects one answer of the API server has at most. Each may be as large as the API server admits: 1.5 MiB of JSON, and
+// 33 MB in memory when it has very many small parts.
+const pageSize = 3
 
 // listLive reads a list from the API server in pages, which visit gets one by one, in a list that nobody else uses. In all of the controller
 // there is one page at a time.
@@ -203,6 +203,10 @@ func (r *Reconciler) observeWorkspace(ctx context.Context, o *observation) error
 	}
 	workspace := &autov1alpha1.Workspace{}
 	err := r.Get(ctx, client.ObjectKeyFromObject(o.stack), workspace)
+	if large, ok := errors.AsType[*informercache.TooLargeError](err); ok {
+		o.specProblem = large
+		return nil
+	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read the workspace: %w", err)
 	}
