@@ -5,11 +5,14 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 
+	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 	"github.com/stack-controller/stack-controller/internal/git"
 )
 
@@ -86,4 +89,52 @@ func TestPackingEndsWithItsContext(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(rest).To(BeNumerically("<", 1<<20), "bytes after the end")
 	g.Expect(errors.Is(<-packed, context.Canceled)).To(BeTrue())
+}
+
+// One commit takes all of the memory here. Of those that another namespace waits with, few are before it.
+func TestCheckoutIsNotBehindAllThoseOfAnotherNamespace(t *testing.T) {
+	g := NewWithT(t)
+	root := t.TempDir()
+	origin := newOrigin(t, root, "repo")
+	origin.write("file", "content")
+	sha := origin.commit("first")
+	requests, repositories := atomic.Int64{}, backend(t, root)
+	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		repositories.ServeHTTP(w, request)
+		requests.Add(1)
+	}))
+	client := newClient(t, git.Options{Limits: archive.Limits{MaxEntries: 1_000_000}})
+	var running sync.WaitGroup
+	const flood = 24
+	ended := make(chan string, flood+1)
+	checkout := func(namespace string) {
+		_, err := client.Archive(t.Context(), git.Remote{URL: server.URL + "/repo", Namespace: namespace}, sha, io.Discard)
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- namespace
+	}
+	checkout("alone")
+	<-ended
+	each := requests.Load()
+	release, err := client.TakeMemory(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	waiting := func(checkouts int64) {
+		g.Eventually(requests.Load, "30s").Should(Equal((1 + checkouts) * each))
+		time.Sleep(300 * time.Millisecond) // until the last one waits for memory, too
+	}
+	for range flood {
+		running.Go(func() { checkout("flood") })
+	}
+	waiting(flood)
+	running.Go(func() { checkout("team") })
+	waiting(flood + 1)
+	release()
+	running.Wait()
+	close(ended)
+	var order []string
+	for namespace := range ended {
+		order = append(order, namespace)
+	}
+	g.Expect(order[:10]).To(ContainElement("team"), "%v", order)
 }

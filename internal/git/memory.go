@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
+	"github.com/stack-controller/stack-controller/internal/fairqueue"
 )
 
 // What all checkouts of the process may have in memory together. The container of the controller may have as little as 512 MiB:
@@ -36,6 +37,9 @@ const (
 
 	// concurrentSearches is how many histories are downloaded at the same time to find what an abbreviated SHA stands for.
 	concurrentSearches = 4
+
+	// concurrentClaims is how many checkouts have memory, or are next to have some, at the same time.
+	concurrentClaims = 4
 )
 
 // errBusy is for who waits in vain for memory, or for others that do the same.
@@ -44,16 +48,17 @@ var errBusy = errors.New("the controller was busy with other checkouts for too l
 // memory is the budget of the process. A claim is made at once, and for what needs no network: a server that is slow takes nothing
 // from others. Who has working memory waits for nobody else's memory: it is claimed second. So nobody waits in a circle.
 //
-// Claims are served in the order in which they came. They end with their checkout, which Options.CheckoutTimeout bounds. How many of
-// them one namespace has at the same time is up to the callers, who know the namespaces.
+// Claims need a turn, which namespaces get one after the other, and are then served in the order in which they came. They end with their
+// checkout, which Options.CheckoutTimeout bounds. So the checkouts of other namespaces, however many there are, are behind a few of one.
 type memory struct {
+	turns         *fairqueue.Pool
 	held, working *semaphore.Weighted
 }
 
 // newMemory makes room for one commit at least, as large as the limits allow.
 func newMemory(limits archive.Limits) *memory {
 	largest := weight(historyFactor*maxObjects(limits), limits.MaxEntries)
-	return &memory{held: semaphore.NewWeighted(max(heldMemory, largest)), working: semaphore.NewWeighted(workingMemory)}
+	return &memory{turns: fairqueue.NewPool(concurrentClaims), held: semaphore.NewWeighted(max(heldMemory, largest)), working: semaphore.NewWeighted(workingMemory)}
 }
 
 // weight is what a checkout of so many objects and entries holds, in bytes.
@@ -63,11 +68,15 @@ func weight(objects, entries int) int64 {
 
 // claim is what one checkout has of the budget, with its submodules. It is for one goroutine.
 type claim struct {
-	memory *memory
-	bytes  int64
+	memory    *memory
+	namespace string
+	bytes     int64
+	// leave gives back the turn; nil without one.
+	leave func()
 }
 
-func (m *memory) claim() *claim { return &claim{memory: m} }
+// claim is on behalf of the namespace.
+func (m *memory) claim(namespace string) *claim { return &claim{memory: m, namespace: namespace} }
 
 // holdPacks waits for the memory of the objects of the files, which are bounded together as each of them is, and of so many entries.
 func (c *claim) holdPacks(ctx context.Context, entries int, files ...packFile) error {
@@ -87,11 +96,16 @@ func (c *claim) holdPacks(ctx context.Context, entries int, files ...packFile) e
 
 // hold waits for the memory of so many objects and entries. The claim must have nothing. Errors are errBusy.
 func (c *claim) hold(ctx context.Context, objects, entries int) error {
-	bytes := weight(objects, entries)
-	if c.memory.held.Acquire(ctx, bytes) != nil {
+	leave, err := c.memory.turns.Acquire(ctx, c.namespace)
+	if err != nil {
 		return errBusy
 	}
-	c.bytes = bytes
+	bytes := weight(objects, entries)
+	if c.memory.held.Acquire(ctx, bytes) != nil {
+		leave()
+		return errBusy
+	}
+	c.bytes, c.leave = bytes, leave
 	return nil
 }
 
@@ -104,8 +118,12 @@ func (c *claim) shrink(objects, entries int) {
 }
 
 func (c *claim) release() {
+	if c.leave == nil {
+		return
+	}
 	c.memory.held.Release(c.bytes)
-	c.bytes = 0
+	c.leave()
+	c.bytes, c.leave = 0, nil
 }
 
 // work waits for working memory, and returns what has to be called to release it. Errors are errBusy.

@@ -80,9 +80,9 @@ func TestVictimOfHostileRepositories(t *testing.T) {
 		})
 	}
 	for kind, sha := range strings.Split(os.Getenv(attackedSHA), ",") {
-		for range []int{8, 2, 2}[kind] {
+		for n := range []int{8, 2, 2}[kind] {
 			running.Go(func() {
-				_, err := client.Archive(t.Context(), git.Remote{URL: url + "/" + sha}, sha, io.Discard)
+				_, err := client.Archive(t.Context(), git.Remote{URL: url + "/" + sha, Namespace: fmt.Sprint("team-", n)}, sha, io.Discard)
 				t.Logf("checkout of kind %d: %v", kind, err)
 			})
 		}

@@ -14,9 +14,11 @@ import (
 
 // gitCommit makes the artifact of one commit. It holds no credentials: they are read when it is made.
 type gitCommit struct {
-	git  *Git
-	repo gitRepository
-	sha  string
+	git *Git
+	// namespace is that of who asks first.
+	namespace string
+	repo      gitRepository
+	sha       string
 }
 
 // Key identifies the commit and with which rights the repository is read. It does not depend on the values of credentials: one
@@ -46,6 +48,7 @@ func (c *gitCommit) pack(ctx context.Context, to io.Writer) error {
 	if err != nil {
 		return err
 	}
+	remote.Namespace = c.namespace
 	commit, err := c.git.client.Archive(ctx, remote, c.sha, to)
 	if err == nil {
 		c.git.keepDescription(c.repo, c.sha, commit)

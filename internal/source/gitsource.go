@@ -156,7 +156,7 @@ func (s *GitSubscriber) Subscribe(query GitQuery) (*Artifact, error) {
 	commit := query.Source.DeepCopy()
 	commit.Ref, commit.Dir = found.revision.SHA, ""
 	return &Artifact{
-		Reference: artifact.Reference{Namespace: query.Waiter.Namespace, Revision: found.revision.String(), Maker: &gitCommit{s.git, repo, found.revision.SHA}},
+		Reference: artifact.Reference{Namespace: query.Waiter.Namespace, Revision: found.revision.String(), Maker: &gitCommit{s.git, query.Waiter.Namespace, repo, found.revision.SHA}},
 		Published: found.since,
 		Origin:    autov1alpha1.UpdateSource{Git: commit, Commit: s.git.describe(repo, found.revision)},
 		Verification: Verification{Impossible: true,
@@ -222,7 +222,7 @@ func (s *GitSubscriber) Reference(namespace string, from *autov1alpha1.UpdateSou
 	if !fullHash.MatchString(from.Git.Ref) {
 		return artifact.Reference{}, invalidSource("the commit %q of the git source is not a full hash", from.Git.Ref)
 	}
-	return artifact.Reference{Namespace: namespace, Maker: &gitCommit{s.git, repositoryOf(namespace, from.Git), from.Git.Ref}, Digest: from.Digest}, nil
+	return artifact.Reference{Namespace: namespace, Maker: &gitCommit{s.git, namespace, repositoryOf(namespace, from.Git), from.Git.Ref}, Digest: from.Digest}, nil
 }
 
 // Locate implements Source. It reads the Secrets of the repository, and fails when one is missing.
