@@ -96,11 +96,11 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	}
 	// The cache has all Programs, because the Stacks of a shard may use any; only those that the selector matches are this instance's to
 	// write to.
-	programs := &program.Reconciler{Client: mgr.GetClient(), Live: informercache.NewReader(mgr.GetAPIReader()), EventRecorder: recorder, Selector: o.selector, Metrics: counted}
+	programs := &program.Reconciler{Client: mgr.GetClient(), Live: liveReader(mgr), EventRecorder: recorder, Selector: o.selector, Metrics: counted}
 	if err := programs.SetupWithManager(mgr, controllerOptions(o)); err != nil {
 		return err
 	}
-	approvals := &approval.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Live: informercache.NewReader(mgr.GetAPIReader()), Shard: shard.New(o.selector)}
+	approvals := &approval.Reconciler{Client: mgr.GetClient(), EventRecorder: recorder, Live: liveReader(mgr), Shard: shard.New(o.selector)}
 	if err := approvals.SetupWithManager(mgr, controllerOptions(o)); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	sources, git := shared.sourceSet(o)
 	return (&update.Reconciler{
 		Client:        mgr.GetClient(),
-		Live:          informercache.NewReader(mgr.GetAPIReader()),
+		Live:          liveReader(mgr),
 		EventRecorder: recorder,
 		Runtime:       shared.agents,
 		Store:         shared.store,
@@ -158,7 +158,7 @@ func newParts(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecord
 				Limits:              artifactLimits(o.artifacts),
 				AllowLocalAddresses: o.git.allowLocal,
 			},
-			Live:   informercache.NewReader(mgr.GetAPIReader()),
+			Live:   liveReader(mgr),
 			Jitter: float64(o.jitter.Percentage) / 100,
 			Log:    ctrl.Log.WithName("git"),
 		}),
@@ -186,14 +186,14 @@ func newParts(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecord
 func newSources(mgr ctrl.Manager, o *options) []source.Source {
 	return []source.Source{
 		&source.Flux{
-			Live:                    informercache.NewReader(mgr.GetAPIReader()),
+			Live:                    liveReader(mgr),
 			Mapper:                  mgr.GetRESTMapper(),
 			AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
 			DisableExternalArtifact: !o.externalArtifact,
 			// With the process runtime everything is on one machine, and has one owner.
 			CheckLocations: o.workspace.runtime == runtimePod,
 		},
-		&source.Programs{Client: mgr.GetClient(), Live: informercache.NewReader(mgr.GetAPIReader())},
+		&source.Programs{Client: mgr.GetClient(), Live: liveReader(mgr)},
 	}
 }
 
@@ -220,7 +220,7 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *parts, ar
 		Client:                  mgr.GetClient(),
 		EventRecorder:           shared.recorder,
 		Metrics:                 runtimectrl.NewMetrics(mgr, durations, pulumiv1.Finalizer),
-		Live:                    informercache.NewReader(mgr.GetAPIReader()),
+		Live:                    liveReader(mgr),
 		Sources:                 sources,
 		DefaultServiceAccount:   o.workspace.defaultServiceAccount,
 		AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
@@ -307,7 +307,7 @@ func newRuntime(ctx context.Context, mgr ctrl.Manager, o *options) (agentRuntime
 	if o.workspace.runtime == runtimePod {
 		return pod.New(ctx, pod.Options{
 			Client:                mgr.GetClient(),
-			Live:                  informercache.NewReader(mgr.GetAPIReader()),
+			Live:                  liveReader(mgr),
 			Cache:                 mgr.GetCache(),
 			Config:                mgr.GetConfig(),
 			AgentImage:            o.workspace.agentImage,
@@ -322,7 +322,7 @@ func newRuntime(ctx context.Context, mgr ctrl.Manager, o *options) (agentRuntime
 	log.Info("warning: " + process.IdentityWarning)
 	var moved func(context.Context, types.NamespacedName) (bool, error)
 	if shard.New(o.selector) != nil {
-		moved = workspaceMoved(informercache.NewReader(mgr.GetAPIReader()))
+		moved = workspaceMoved(liveReader(mgr))
 	}
 	own, err := os.Executable()
 	if err != nil {
@@ -336,7 +336,7 @@ func newRuntime(ctx context.Context, mgr ctrl.Manager, o *options) (agentRuntime
 		Environ:     passedOn,
 		IdleTimeout: o.workspace.idleTimeout,
 		MaxAgents:   agentsPerOperation * maxOperations(o),
-		Exists:      workspaceExists(mgr.GetClient(), informercache.NewReader(mgr.GetAPIReader())),
+		Exists:      workspaceExists(mgr.GetClient(), liveReader(mgr)),
 		Moved:       moved,
 		Log:         log,
 	})
@@ -372,3 +372,6 @@ func workspaceUID(ctx context.Context, live client.Reader, key types.NamespacedN
 	}
 	return workspace.UID, nil
 }
+
+// liveReader reads from the API server, and refuses what takes too much memory.
+func liveReader(mgr ctrl.Manager) client.Reader { return informercache.NewReader(mgr.GetAPIReader()) }

@@ -90,6 +90,33 @@ var sizeAttacks = []attack{
 		},
 	},
 	{
+		name: "objects-of-many-small-parts", promise: "sizes", in: crowdName,
+		does: "creates four Stacks and four Workspaces with 400,000 empty tolerations each, which are three bytes on the wire and 72 in memory",
+		sees: "`SpecInvalid`, and the Workspaces are refused as well: an object may take 4 MiB of the controller's memory.",
+		run: func(a *attacker) {
+			pod := &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{
+				PodSpec: corev1.PodSpec{Tolerations: make([]corev1.Toleration, 400_000)}}}
+			for i := range 4 {
+				stack := a.newStack(fromProgram("none"))
+				stack.Name += fmt.Sprint("-", i)
+				stack.Spec.WorkspaceTemplate = &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{PodTemplate: pod}}
+				workspace := &autov1alpha1.Workspace{ObjectMeta: a.meta(), Spec: autov1alpha1.WorkspaceSpec{PodTemplate: pod}}
+				workspace.Name += fmt.Sprint("-alone-", i)
+				a.create(stack)
+				a.create(workspace)
+				a.expectState(stack, refusal{reasons: []string{pulumiv1.SpecInvalidReason}})
+				a.Eventually(func() string {
+					a.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(workspace), workspace)).To(Succeed())
+					ready := apimeta.FindStatusCondition(workspace.Status.Conditions, autov1alpha1.WorkspaceReady)
+					if ready == nil {
+						return ""
+					}
+					return ready.Reason
+				}).WithContext(a.ctx).Should(Equal(autov1alpha1.PodTemplateInvalidReason))
+			}
+		},
+	},
+	{
 		name: "program-at-its-limit", promise: "sizes", in: crowdName,
 		does: "writes a Program of 1 MiB, and a Program that is nested a hundred levels deep",
 		sees: "`Succeeded` or `ProgramInvalid`, in a short time",
