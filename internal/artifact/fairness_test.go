@@ -34,15 +34,18 @@ func newTarpit(t *testing.T) (tarpit *server, stuck *atomic.Int32) {
 	return tarpit, stuck
 }
 
+// perNamespace is how many downloads of one namespace run at the same time in these tests.
+const perNamespace = 4
+
 func TestTarpitsOfOneNamespaceDoNotDelayDownloadsOfAnother(t *testing.T) {
 	g := NewWithT(t)
 	tarpit, stuck := newTarpit(t)
-	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), 0)
+	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), perNamespace)
 	for i := range 50 {
 		waiter := k8stypes.NamespacedName{Namespace: "evil", Name: fmt.Sprint(i)}
 		g.Expect(fetcher.Request(tarpit.publish(fmt.Sprint("tarpit ", i)), waiter)).To(BeEmpty())
 	}
-	g.Eventually(stuck.Load).Should(BeEquivalentTo(artifact.DefaultConcurrency))
+	g.Eventually(stuck.Load).Should(BeEquivalentTo(perNamespace))
 
 	server := newServer(t)
 	for i := range 20 {
@@ -51,7 +54,7 @@ func TestTarpitsOfOneNamespaceDoNotDelayDownloadsOfAnother(t *testing.T) {
 		g.Eventually(fetcher.Events()).Should(Receive(ForWaiter(waiter)))
 		g.Expect(fetcher.Request(ref, waiter)).To(Equal(ref.Digest))
 	}
-	g.Expect(stuck.Load()).To(BeEquivalentTo(artifact.DefaultConcurrency), "the attacker still has all that it may have")
+	g.Expect(stuck.Load()).To(BeEquivalentTo(perNamespace), "the attacker still has all that it may have")
 }
 
 func TestArtifactIsNotBehindWhatAnotherNamespaceRequestedBeforeIt(t *testing.T) {
@@ -59,12 +62,12 @@ func TestArtifactIsNotBehindWhatAnotherNamespaceRequestedBeforeIt(t *testing.T) 
 	tarpit, stuck := newTarpit(t)
 	server := newServer(t)
 	ref := server.publish("name: shared")
-	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), 0)
+	fetcher, _ := startFetcher(t, newStore(t, artifact.Options{}), perNamespace)
 	for i := range 50 {
 		waiter := k8stypes.NamespacedName{Namespace: "evil", Name: fmt.Sprint(i)}
 		g.Expect(fetcher.Request(tarpit.publish(fmt.Sprint("tarpit ", i)), waiter)).To(BeEmpty())
 	}
-	g.Eventually(stuck.Load).Should(BeEquivalentTo(artifact.DefaultConcurrency))
+	g.Eventually(stuck.Load).Should(BeEquivalentTo(perNamespace))
 	// The attacker wants it too, behind its own tarpits.
 	g.Expect(fetcher.Request(ref, k8stypes.NamespacedName{Namespace: "evil", Name: "shared"})).To(BeEmpty())
 	waiter := waiterNamed("app")

@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
-// DefaultConcurrency is how many downloads and makings for one namespace run at the same time.
-const DefaultConcurrency = 4
+// defaultConcurrency is how many downloads and makings for one namespace run at the same time.
+const defaultConcurrency = 4
 
 // Fetcher is the face of a Store for reconcilers, which must not wait: it downloads in the background and notifies them when a download
 // has ended. The making of an artifact by its Maker counts as a download. It is a manager.Runnable.
@@ -28,10 +28,10 @@ type requestKey struct {
 }
 
 // NewFetcher makes a Fetcher that runs at most so many downloads for one namespace at the same time, and twice as many in all; zero means
-// DefaultConcurrency. Requests are taken at once; downloads begin when it is started.
+// 4. Requests are taken at once; downloads begin when it is started.
 func NewFetcher(store *Store, concurrency int) *Fetcher {
 	if concurrency <= 0 {
-		concurrency = DefaultConcurrency
+		concurrency = defaultConcurrency
 	}
 	return &Fetcher{store, newBackground[requestKey, Reference](concurrency, func(key requestKey) string { return key.namespace })}
 }

@@ -1,5 +1,5 @@
 // Package bytecache keeps what was used last within a number of bytes. A number of entries is no bound when tenants decide how large they
-// are.
+// are. golang-lru bounds entries by their number; around container/list, a bound in bytes is as short as around that.
 package bytecache
 
 import "container/list"

@@ -19,9 +19,8 @@ import (
 // cluster is not for whoever wrote the name.
 var ErrRefused = errors.New("the host has a loopback, link-local, multicast or metadata address, which the controller does not connect to")
 
-// Control refuses a connection to an address that Check refuses. It is for net.Dialer.Control, which is called for each address that a
-// name was resolved to.
-func Control(_, address string, _ syscall.RawConn) error {
+// control refuses a connection to an address that Check refuses. net.Dialer calls it for each address that a name was resolved to.
+func control(_, address string, _ syscall.RawConn) error {
 	parsed, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return fmt.Errorf("%w: not an address", ErrRefused)
@@ -29,7 +28,7 @@ func Control(_, address string, _ syscall.RawConn) error {
 	return Check(parsed.Addr())
 }
 
-// CheckHost refuses a host that is an address, in any form that a dialer takes for one, and that Check refuses. Names are for Control: it
+// CheckHost refuses a host that is an address, in any form that a dialer takes for one, and that Check refuses. Names are for Dialer: it
 // is meant for hosts that a proxy connects to.
 func CheckHost(host string) error {
 	address, err := netip.ParseAddr(host)
@@ -39,10 +38,10 @@ func CheckHost(host string) error {
 	return Check(address)
 }
 
-// Dialer is the dialer with Control, unless local addresses are allowed.
+// Dialer is the dialer, which refuses to connect to an address that Check refuses unless local addresses are allowed.
 func Dialer(dialer net.Dialer, allowLocal bool) *net.Dialer {
 	if !allowLocal {
-		dialer.Control = Control
+		dialer.Control = control
 	}
 	return &dialer
 }

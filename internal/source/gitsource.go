@@ -176,7 +176,7 @@ func (s *GitSubscriber) IsUsedBy(stack *pulumiv1.Stack) bool { return stack.HasG
 // may not be when the commit cannot be had. Events tells when it is not.
 func (s *GitSubscriber) Resolve(_ context.Context, stack *pulumiv1.Stack, live bool) (*Artifact, error) {
 	waiter := client.ObjectKeyFromObject(stack)
-	from, err := GitSourceOf(stack)
+	from, err := gitSourceOf(stack)
 	if err != nil {
 		s.Forget(waiter)
 		return nil, err

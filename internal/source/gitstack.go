@@ -12,9 +12,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/git"
 )
 
-// GitSourceOf returns the git source that the fields of a Stack describe. Its error is a permanent *Problem that names the field
+// gitSourceOf returns the git source that the fields of a Stack describe. Its error is a permanent *Problem that names the field
 // that cannot be used.
-func GitSourceOf(stack *pulumiv1.Stack) (*autov1alpha1.GitSource, error) {
+func gitSourceOf(stack *pulumiv1.Stack) (*autov1alpha1.GitSource, error) {
 	spec := &stack.Spec.GitSource
 	switch {
 	case spec.ProjectRepo == "":

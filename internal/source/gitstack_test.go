@@ -59,7 +59,7 @@ func TestGitFieldsOfAStackBecomeASource(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
 			test.spec.ProjectRepo, test.want.URL = testURL, testURL
-			found, err := GitSourceOf(gitStack(test.spec))
+			found, err := gitSourceOf(gitStack(test.spec))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(found).To(Equal(&test.want))
 		})
@@ -92,7 +92,7 @@ func TestGitFieldThatCannotBeUsedIsNamed(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
-			_, err := GitSourceOf(gitStack(test.spec))
+			_, err := gitSourceOf(gitStack(test.spec))
 			problem := problemIn(g, err)
 			g.Expect(problem.Reason).To(Equal("SpecInvalid"))
 			g.Expect(problem.Permanent).To(BeTrue())

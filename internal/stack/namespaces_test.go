@@ -78,7 +78,7 @@ func refusal(t *testing.T, stack *pulumiv1.Stack) string {
 	}
 	if stack.Spec.GitAuth != nil {
 		stack.Spec.ProjectRepo, stack.Spec.Branch = "https://git.example.com/a.git", "main"
-		_, err := source.GitSourceOf(stack)
+		_, err := source.NewGit(source.GitOptions{}).NewSubscriber().Resolve(t.Context(), stack, false)
 		said = append(said, text(err))
 	}
 	if problem := (&Reconciler{}).checkDependencies(stack, dependenciesOf(stack)); problem != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
 
-// engineEvent is what we read of an event of the engine; apitype.EngineEvent has the whole of it.
+// engineEvent is what we read of an event of the engine. apitype.EngineEvent would also decode all inputs and outputs of each resource, which may
+// be large and secret.
 type engineEvent struct {
 	Diagnostic  *diagnostic `json:"diagnosticEvent"`
 	ResourcePre *stepEvent  `json:"resourcePreEvent"`

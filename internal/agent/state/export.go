@@ -24,7 +24,8 @@ type Facts struct {
 	PendingOthers []string
 }
 
-// ReadFacts reads an exported state as a stream: a state can be much larger than what matters here.
+// ReadFacts reads an exported state as a stream: a state can be much larger than what matters here. The types of the SDK's apitype hold all of it
+// at once.
 func ReadFacts(path string) (*Facts, error) {
 	file, err := os.Open(path)
 	if err != nil {
