@@ -149,7 +149,7 @@ func followApprovals(o *observation) {
 	case plan.State != pulumiv1.PlanPending && plan.State != pulumiv1.PlanApproved && plan.State != pulumiv1.PlanRejected:
 		return
 	case o.update != nil && o.update.HasStarted():
-		// But no later plan takes over the approvals of one that was rejected meanwhile.
+		// But no later plan gets the approvals of one that was rejected meanwhile.
 		for i := range o.approvals {
 			if o.approvals[i].Spec.Decision == autov1alpha1.ApprovalReject {
 				takeApproval(plan, &o.approvals[i])

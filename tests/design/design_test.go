@@ -274,7 +274,7 @@ func anchorsOf(t *testing.T, page string) map[string]bool {
 }
 
 // controllers are the packages whose files keep to what their names say: observe*.go reads, decide*.go chooses, act*.go acts.
-var controllers = []string{"internal/stack", "internal/update", "internal/workspace"}
+var controllers = []string{"internal/stack", "internal/update", "internal/workspace", "internal/approval", "internal/program", "internal/runtime/pod"}
 
 // phases are the rules, by how the names of the files begin.
 var phases = map[string]struct {

@@ -60,7 +60,7 @@ type sources struct {
 	present atomic.Value
 }
 
-// openSources takes over the source that an earlier agent left in the directory of the agent.
+// openSources keeps the source that an earlier agent left in the directory of the agent.
 func openSources(root *os.Root, options *Options) (*sources, error) {
 	dir, err := filepath.Abs(root.Name())
 	if err != nil {

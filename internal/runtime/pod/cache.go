@@ -127,7 +127,7 @@ func changed(before, after any) bool {
 // requeue reports the workspace of the object.
 func (r *Runtime) requeue(object any) {
 	if !r.active.Load() {
-		// Another controller leads. When this one takes over it reconciles every Workspace.
+		// Another controller leads. When this one becomes the leader it reconciles every Workspace.
 		return
 	}
 	if meta, ok := object.(metav1.Object); ok {
