@@ -173,6 +173,11 @@ func IsShortened(object client.Object) bool {
 	return shortened
 }
 
+// IsTooLarge reports whether Get refuses the object, of which the cache has its name and little else.
+func IsTooLarge(object client.Object) bool {
+	return object.GetAnnotations()[shortenedAnnotation] == tooLarge
+}
+
 // NewClient makes a client that reads from the cache of the options, and with Get what that has shortened from the API server.
 func NewClient(config *rest.Config, options client.Options) (client.Client, error) {
 	cached, err := client.New(config, options)
@@ -197,7 +202,7 @@ func (c *wholeClient) Get(ctx context.Context, key client.ObjectKey, object clie
 	if err := c.Client.Get(ctx, key, object, options...); err != nil || !IsShortened(object) {
 		return err
 	}
-	if object.GetAnnotations()[shortenedAnnotation] == tooLarge {
+	if IsTooLarge(object) {
 		return refuse(object)
 	}
 	// It may share its maps with the cache.

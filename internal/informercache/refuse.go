@@ -20,19 +20,19 @@ import (
 
 // TooLargeError says that an object takes so much memory that nobody works with it.
 type TooLargeError struct {
-	// Name is that of the object, and Kind its kind.
-	Name, Kind string
+	Kind string
+	types.NamespacedName
 	UID        types.UID
 	Generation int64
 }
 
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("%s %s takes more than %d MiB of memory, as objects do that have very many small parts; "+
-		"make it smaller: until then nothing is done with it, and it is not finalized", e.Kind, e.Name, MaxMemory>>20)
+		"make it smaller: until then nothing is done with it, and it is not finalized", e.Kind, e.NamespacedName, MaxMemory>>20)
 }
 
 func refuse(object client.Object) error {
-	return &TooLargeError{Name: object.GetName(), Kind: kindOf(object), UID: object.GetUID(), Generation: object.GetGeneration()}
+	return &TooLargeError{Kind: kindOf(object), NamespacedName: client.ObjectKeyFromObject(object), UID: object.GetUID(), Generation: object.GetGeneration()}
 }
 
 // kindOf is the name of the object's Go type, which is that of its kind.
@@ -46,7 +46,7 @@ func ShowingTooLarge(
 	return reconcile.Func(func(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 		result, err := next.Reconcile(ctx, request)
 		large, ok := errors.AsType[*TooLargeError](err)
-		if !ok || large.Kind != kindOf(example) || large.Name != request.Name {
+		if !ok || large.Kind != kindOf(example) || large.NamespacedName != request.NamespacedName {
 			return result, err
 		}
 		shown, err := showTooLarge(ctx, c, example, request, large, conditions)

@@ -29,7 +29,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 	case actionCancel:
 		return r.cancel(ctx, o, d)
 	case actionFollow:
-		return r.follow(ctx, o)
+		return r.follow(ctx, o, d)
 	case actionReady:
 		return r.showReady(ctx, o, d)
 	case actionRelease:
@@ -76,11 +76,10 @@ func (r *Reconciler) stall(stack *pulumiv1.Stack, d decision) outcome {
 	return result
 }
 
-// retry shows a failure. After several of them the Stack is also stalled, though attempts go on.
+// retry shows a failure.
 func retry(o *observation, d decision) {
 	acceptInputs(o)
-	if d.reason == pulumiv1.UpdateFailedReason ||
-		d.reason == pulumiv1.UpdateConflictReason && lockedUntilStalled(o.stack.Status.LastUpdate, o.now) == 0 {
+	if d.stalls {
 		markStalled(o.stack, d.reason, d.message)
 		return
 	}
@@ -142,11 +141,9 @@ func (r *Reconciler) cancel(ctx context.Context, o *observation, d decision) (ou
 	return outcome{}, nil
 }
 
-// follow shows how the current Update stands; its changes wake the Stack. A Workspace that disappeared is created again, or the Update
-// would wait for it without an end, unless it is deleted, too. One that failed gets what the Stack asks for now, which may help.
-func (r *Reconciler) follow(ctx context.Context, o *observation) (outcome, error) {
-	missing := o.workspace == nil && !o.update.HasStarted() && o.update.DeletionTimestamp.IsZero()
-	if o.desired != nil && (missing || workspaceHasFailed(o.workspace)) {
+// follow shows how the current Update stands.
+func (r *Reconciler) follow(ctx context.Context, o *observation, d decision) (outcome, error) {
+	if d.appliesWorkspace {
 		if err := r.applyWorkspace(ctx, o, o.update.Spec.Source != nil); err != nil {
 			return r.handleRejection(o, err)
 		}

@@ -26,7 +26,7 @@ type observation struct {
 	waitInterval time.Duration
 	// jitter is the largest fraction by which an interval is lengthened.
 	jitter float64
-	// desired is the Workspace that the spec asks for. When specProblem says why the spec, or the Workspace, is unusable, it may be nil.
+	// desired is the Workspace that the spec asks for; nil when specProblem says why the spec is unusable.
 	desired     *desired
 	specProblem error
 	// artifact is what the source offers; nil for a Stack without source, and when sourceProblem says why there is none.
@@ -162,6 +162,10 @@ type decision struct {
 	// quiet leaves the conditions as they are. With actionFetch: either it is not known yet whether there is anything to do, or it ends soon.
 	// With actionAwaitApproval: nobody asked for the plan.
 	quiet bool
+	// appliesWorkspace says, with actionFollow, that the Workspace is applied first.
+	appliesWorkspace bool
+	// stalls says, with actionRetry, that the Stack is Stalled though attempts go on.
+	stalls bool
 	// fresh is true when the inputs differ from the last attempt's: earlier failures do not count any more.
 	fresh bool
 	// withoutSource is true for a destroy from the state alone, because the artifact cannot be fetched.
@@ -200,7 +204,7 @@ func decideOnUpdate(o observation) decision {
 	switch {
 	case !o.update.DeletionTimestamp.IsZero() && o.update.Status.StartTime == nil:
 		// It never ran and has no result. Its deletion leads to a new decision.
-		return decision{action: actionFollow, wake: byUpdate}
+		return decideToFollow(o)
 	case o.update.IsComplete():
 		return decision{action: actionRecord, wake: byNothing}
 	case deleting && nothingToDestroy(o.stack) != "" && isGivenUp(o):
@@ -214,7 +218,14 @@ func decideOnUpdate(o observation) decision {
 		return decision{action: actionCancel, wake: byUpdate, reason: pulumiv1.StackProcessingReason,
 			message: fmt.Sprintf("%s by update %s is being cancelled", o.update.Spec.Type, o.update.Name)}
 	}
-	return decision{action: actionFollow, wake: byUpdate}
+	return decideToFollow(o)
+}
+
+// decideToFollow waits for the Update, whose changes wake the Stack. A Workspace that disappeared is created again, or the Update would wait
+// for it without an end, unless it is deleted, too. One that failed gets what the Stack asks for now, which may help.
+func decideToFollow(o observation) decision {
+	missing := o.workspace == nil && !o.update.HasStarted() && o.update.DeletionTimestamp.IsZero()
+	return decision{action: actionFollow, wake: byUpdate, appliesWorkspace: o.desired != nil && (missing || workspaceHasFailed(o.workspace))}
 }
 
 // isGivenUp reports whether a deleted Stack that leaves its resources need not wait for its Update. An Update that has started may still run

@@ -306,8 +306,13 @@ func decideToRetry(o observation, left time.Duration) decision {
 	last := o.stack.Status.LastUpdate
 	d := decision{action: actionRetry, wake: byTime, reason: retryReason(last), after: left,
 		message: fmt.Sprintf("%s, next attempt in %s: %s", describeFailure(last), left.Round(time.Second), last.Message)}
-	if stalls := lockedUntilStalled(last, o.now); last.Conflicts > 0 && stalls > 0 {
-		d.after = min(left, stalls)
+	d.stalls = d.reason == pulumiv1.UpdateFailedReason
+	if last.Conflicts > 0 {
+		untilStalled := lockedUntilStalled(last, o.now)
+		d.stalls = untilStalled == 0
+		if !d.stalls {
+			d.after = min(left, untilStalled)
+		}
 	}
 	return d
 }

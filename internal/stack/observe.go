@@ -203,10 +203,6 @@ func (r *Reconciler) observeWorkspace(ctx context.Context, o *observation) error
 	}
 	workspace := &autov1alpha1.Workspace{}
 	err := r.Get(ctx, client.ObjectKeyFromObject(o.stack), workspace)
-	if large, ok := errors.AsType[*informercache.TooLargeError](err); ok {
-		o.specProblem = large
-		return nil
-	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read the workspace: %w", err)
 	}

@@ -216,14 +216,18 @@ func (r *Reconciler) getStack(ctx context.Context, name types.NamespacedName) (*
 		return nil, nil // The API server admits the empty name, and refuses to look for it.
 	}
 	stack := &pulumiv1.Stack{}
-	switch err := r.Get(ctx, name, stack, client.UnsafeDisableDeepCopy); {
+	err := r.Get(ctx, name, stack, client.UnsafeDisableDeepCopy)
+	large, isLarge := errors.AsType[*informercache.TooLargeError](err)
+	switch {
 	case err == nil:
 		return stack, nil
+	case isLarge:
+		return nil, large
 	case apierrors.IsNotFound(err) && r.Shard == nil:
 		return nil, nil // The watch on it wakes the Stack.
 	}
 	stack = &pulumiv1.Stack{}
-	err := r.Live.Get(ctx, name, stack)
+	err = r.Live.Get(ctx, name, stack)
 	switch {
 	case err == nil:
 		return stack, nil

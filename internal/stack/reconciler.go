@@ -25,6 +25,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/metrics"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/references"
@@ -122,6 +123,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 
 	before := stack.DeepCopy()
 	outcome, err := r.reconcile(ctx, stack)
+	if large, ok := errors.AsType[*informercache.TooLargeError](err); ok {
+		// Its Workspace, an Update, or a Stack that it depends on or that depends on it.
+		outcome, err = r.stall(stack, decision{reason: pulumiv1.SpecInvalidReason, message: large.Error(), after: r.WaitInterval}), nil
+	}
 	if err == nil && outcome.hiddenFor > 0 && len(outcome.then) == 0 && r.onlyStarted(ctx, before, stack) {
 		return ctrl.Result{RequeueAfter: soonest(outcome.hiddenFor, outcome.after)}, nil
 	}

@@ -211,7 +211,8 @@ func updateChanged(before, after *autov1alpha1.Update) bool {
 
 // workspaceChanged passes the end of a Workspace, and what its Stack shows of it.
 var workspaceChanged = updatedOrDeleted(func(before, after *autov1alpha1.Workspace) bool {
-	return workspaceFailureOf(before) != workspaceFailureOf(after) || !before.DeletionTimestamp.Equal(after.DeletionTimestamp)
+	return workspaceFailureOf(before) != workspaceFailureOf(after) || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
+		informercache.IsTooLarge(before) != informercache.IsTooLarge(after)
 })
 
 // dependentChanged passes a Stack that is gone, is being deleted, or depends on others than before.

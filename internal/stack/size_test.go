@@ -5,6 +5,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -20,23 +21,10 @@ func manySmallParts() *autov1alpha1.EmbeddedPodTemplateSpec {
 		Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{Tolerations: make([]corev1.Toleration, 400_000)}}}
 }
 
-// edit changes the object as it is on the API server.
-func edit[T client.Object](s *stage, named T, change func(T)) {
-	s.t.Helper()
-	s.Eventually(func() error {
-		now := named.DeepCopyObject().(T)
-		if err := s.client.Get(s.t.Context(), client.ObjectKeyFromObject(named), now); err != nil {
-			return err
-		}
-		change(now)
-		return s.client.Update(s.t.Context(), now)
-	}).Should(Succeed())
-}
-
 func TestStackOfVeryManySmallPartsIsRefusedAndRecovers(t *testing.T) {
 	s := newStage(t)
 	stack := s.deployedStack(func(*pulumiv1.Stack) {})
-	edit(s, stack, func(stack *pulumiv1.Stack) {
+	s.edit(stack, func(stack *pulumiv1.Stack) {
 		stack.Spec.WorkspaceTemplate = &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{PodTemplate: manySmallParts()}}
 	})
 	s.await(stack, reasonIs(meta.ReadyCondition, pulumiv1.SpecInvalidReason))
@@ -44,7 +32,7 @@ func TestStackOfVeryManySmallPartsIsRefusedAndRecovers(t *testing.T) {
 	s.Expect(conditions.GetMessage(stack, meta.StalledCondition)).To(ContainSubstring("takes more than 4 MiB of memory"))
 	s.Expect(stack.Status.ObservedGeneration).To(Equal(stack.Generation))
 	s.Expect(stack.Status.LastUpdate).NotTo(BeNil(), "the rest of the status stays")
-	edit(s, stack, func(stack *pulumiv1.Stack) { stack.Spec.WorkspaceTemplate = nil })
+	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Spec.WorkspaceTemplate = nil })
 	s.Eventually(func() bool {
 		s.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
 		return !conditions.IsStalled(stack)
@@ -54,10 +42,28 @@ func TestStackOfVeryManySmallPartsIsRefusedAndRecovers(t *testing.T) {
 func TestStackShowsThatItsWorkspaceIsTooLarge(t *testing.T) {
 	s := newStage(t)
 	stack := s.deployedStack(func(*pulumiv1.Stack) {})
-	workspace := s.workspace()
-	edit(s, workspace, func(workspace *autov1alpha1.Workspace) { workspace.Spec.PodTemplate = manySmallParts() })
+	setPod := func(pod *autov1alpha1.EmbeddedPodTemplateSpec) {
+		workspace := s.workspace()
+		before := workspace.DeepCopy()
+		workspace.Spec.PodTemplate = pod
+		s.Expect(s.client.Patch(t.Context(), workspace, client.MergeFrom(before))).To(Succeed())
+	}
+	setPod(manySmallParts())
 	s.await(stack, reasonIs(meta.StalledCondition, pulumiv1.SpecInvalidReason))
-	s.Expect(conditions.GetMessage(stack, meta.StalledCondition)).To(HavePrefix("Workspace app takes more than 4 MiB of memory"))
-	edit(s, workspace, func(workspace *autov1alpha1.Workspace) { workspace.Spec.PodTemplate = nil })
+	s.Expect(conditions.GetMessage(stack, meta.StalledCondition)).To(HavePrefix("Workspace " + s.namespace + "/app takes more than 4 MiB of memory"))
+	setPod(nil)
 	s.await(stack, func(stack *pulumiv1.Stack) bool { return !conditions.IsStalled(stack) })
+}
+
+func TestStackShowsThatWhatItDependsOnIsTooLarge(t *testing.T) {
+	s := newStage(t)
+	stack := s.deployedStack(func(*pulumiv1.Stack) {})
+	large := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "large"}}
+	large.Spec.Stack, large.Spec.WorkspaceTemplate = "large", &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{PodTemplate: manySmallParts()}}
+	s.Expect(s.client.Create(t.Context(), large)).To(Succeed())
+	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Spec.DependsOn = []meta.DependencyReference{{Name: "large"}} })
+	s.await(stack, reasonIs(meta.StalledCondition, pulumiv1.SpecInvalidReason))
+	s.Expect(conditions.GetMessage(stack, meta.StalledCondition)).To(HavePrefix("Stack " + s.namespace + "/large takes more than 4 MiB of memory"))
+	s.Expect(s.client.Delete(t.Context(), large)).To(Succeed())
+	s.await(stack, reasonIs(meta.ReadyCondition, pulumiv1.DependencyNotReadyReason))
 }

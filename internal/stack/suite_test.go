@@ -136,7 +136,8 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 		Logger:  logr.Discard(),
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{s.namespace: {}}, ByObject: map[client.Object]cache.ByObject{
-			&pulumiv1.Stack{}: {Transform: informercache.Transform(source.CacheTransform)},
+			&pulumiv1.Stack{}:         {Transform: informercache.Transform(source.CacheTransform)},
+			&autov1alpha1.Workspace{}: {Transform: informercache.Transform(source.CacheTransform)},
 		}},
 		NewClient: informercache.NewClient,
 		// Every test has a controller of that name.
