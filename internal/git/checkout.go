@@ -88,7 +88,7 @@ func (c *Client) Archive(ctx context.Context, remote Remote, sha string, w io.Wr
 	case !isObjectName(sha):
 		return Commit{}, r.fail(RevisionNotFound, "%q is not the full SHA of a commit", plaintext.Cut(sha, maxShown))
 	}
-	b := &checkout{client: c, claim: c.memory.claim(remote.Namespace), files: map[string]packFile{}, remaining: c.options.Limits.MaxDownloadSize}
+	b := &checkout{client: c, claim: c.memory.newClaim(remote.Namespace), files: map[string]packFile{}, remaining: c.options.Limits.MaxDownloadSize}
 	defer func() { err = errors.Join(err, b.close()) }()
 	if err := b.build(ctx, &part{repository: r, sha: sha}); err != nil {
 		return Commit{}, err

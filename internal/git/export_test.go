@@ -12,7 +12,7 @@ func (c *Client) TakeMemory(ctx context.Context) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	held := c.memory.claim("")
+	held := c.memory.newClaim("")
 	if err := held.hold(ctx, heldMemory/objectMemory, 0); err != nil {
 		working()
 		return nil, err

@@ -203,7 +203,7 @@ func (c *Client) searchHistory(ctx context.Context, r *repository, digits string
 		return nil, err
 	}
 	defer file.Close()
-	claim := c.memory.claim(r.remote.Namespace)
+	claim := c.memory.newClaim(r.remote.Namespace)
 	defer claim.release()
 	if err := claim.holdPacks(ctx, 0, file); err != nil {
 		return nil, r.failure(ctx, attempt, err)

@@ -13,7 +13,8 @@ import (
 
 // What all checkouts of the process may have in memory together. The container of the controller may have as little as 512 MiB:
 //
-//	128 MiB  heldMemory: the objects of packs and the names of files, until their checkouts are closed
+//	128 MiB  heldMemory: the objects of packs and the names of files, until their checkouts are closed; more if the limits of artifacts
+//	         allow a commit that takes more
 //	100 MiB  workingMemory: the content of objects while deltas are applied, trees are read, and files are archived
 //	 10 MiB  16 requests for refs and 4 downloads at the same time, which have no more than buffers and up to maxTips hashes each
 //	 -------
@@ -42,14 +43,14 @@ const (
 	concurrentClaims = 4
 )
 
-// errBusy is for who waits in vain for memory, or for others that do the same.
+// errBusy ends a checkout that waited too long for memory, and a search that waited too long for other searches.
 var errBusy = errors.New("the controller was busy with other checkouts for too long")
 
 // memory is the budget of the process. A claim is made at once, and for what needs no network: a server that is slow takes nothing
 // from others. Who has working memory waits for nobody else's memory: it is claimed second. So nobody waits in a circle.
 //
-// Claims need a turn, which namespaces get one after the other, and are then served in the order in which they came. They end with their
-// checkout, which Options.CheckoutTimeout bounds. So the checkouts of other namespaces, however many there are, are behind a few of one.
+// A claim needs a turn first, of which a namespace has two at most; then claims are served in the order in which they came. They end with
+// their checkout, which Options.CheckoutTimeout bounds. So a namespace waits for few checkouts of another one, however many it has.
 type memory struct {
 	turns         *fairqueue.Pool
 	held, working *semaphore.Weighted
@@ -75,8 +76,8 @@ type claim struct {
 	leave func()
 }
 
-// claim is on behalf of the namespace.
-func (m *memory) claim(namespace string) *claim { return &claim{memory: m, namespace: namespace} }
+// newClaim is on behalf of the namespace, and has nothing yet.
+func (m *memory) newClaim(namespace string) *claim { return &claim{memory: m, namespace: namespace} }
 
 // holdPacks waits for the memory of the objects of the files, which are bounded together as each of them is, and of so many entries.
 func (c *claim) holdPacks(ctx context.Context, entries int, files ...packFile) error {

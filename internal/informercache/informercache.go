@@ -77,7 +77,7 @@ func marked(short client.Object, mark string) client.Object {
 	return short
 }
 
-// identityOf is an object of which only its name and version are known, whether it is deleted, and its labels unless they are many.
+// identityOf is an object of which only its name and version are known, whether it is deleted, and its labels and owners unless they are many.
 func identityOf(object client.Object) client.Object {
 	short := newLike(object)
 	short.SetName(object.GetName())
@@ -88,6 +88,9 @@ func identityOf(object client.Object) client.Object {
 	short.SetDeletionTimestamp(object.GetDeletionTimestamp())
 	if labels := object.GetLabels(); memoryOf(labels, maxPart) <= maxPart {
 		short.SetLabels(labels)
+	}
+	if owners := object.GetOwnerReferences(); memoryOf(owners, maxPart) <= maxPart {
+		short.SetOwnerReferences(owners)
 	}
 	return short
 }

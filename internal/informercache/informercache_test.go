@@ -3,6 +3,7 @@ package informercache
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -157,7 +158,9 @@ func TestObjectThatTakesTooMuchMemoryIsKeptByItsNameOnly(t *testing.T) {
 			g := NewWithT(t)
 			deleted := metav1.Now()
 			stack.Name, stack.Generation, stack.DeletionTimestamp = "app", 3, &deleted
+			stack.OwnerReferences = []metav1.OwnerReference{{Kind: "Stack", Name: "parent", UID: "2"}}
 			kept := transformed(g, stack)
+			g.Expect(kept.OwnerReferences).To(Equal(stack.OwnerReferences))
 			g.Expect(kept.DeletionTimestamp).To(Equal(&deleted))
 			if name == "items" {
 				g.Expect(kept.Labels).To(Equal(stack.Labels), "by which the shards are told apart")
@@ -168,6 +171,27 @@ func TestObjectThatTakesTooMuchMemoryIsKeptByItsNameOnly(t *testing.T) {
 		})
 	}
 }
+
+func TestMapTakesRoomForEntriesThatItDoesNotHave(t *testing.T) {
+	g := NewWithT(t)
+	for _, entries := range []int{1, 8, 9, 14, 15, 1000} {
+		value := map[string]string{}
+		for i := range entries {
+			value[fmt.Sprint(i)] = ""
+		}
+		measured := memoryOf(value, MaxMemory)
+		taken := testing.Benchmark(func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				cloned = maps.Clone(value)
+			}
+		}).AllocedBytesPerOp()
+		g.Expect(measured).To(And(BeNumerically(">", taken*2/3), BeNumerically("<", taken*2)), "%d entries: %d of %d", entries, measured, taken)
+	}
+}
+
+// cloned keeps the compiler from leaving it out.
+var cloned map[string]string
 
 // The zone that a time points to is the process's, and others may be reading it in for the first time.
 func TestTimeTakesNoMoreThanItself(t *testing.T) {

@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	// mapCost and entryCost are what a map takes, and each of its entries beside the key and the value, in bytes.
-	mapCost, entryCost = 48, 16
+	// mapCost is what a map takes beside its entries, in bytes, and entryCost what it notes of each. Room for entries comes in powers of two, and
+	// for fewEntries at least, even if there is one.
+	mapCost, entryCost, fewEntries = 48, 1, 8
 	// tokenCost is what a value takes when it is decoded from JSON, in bytes, beside its text: part of a list or of a map.
 	tokenCost = 32
 )
@@ -64,12 +65,24 @@ func count(value reflect.Value, left *int) {
 			return
 		}
 		entry := entryCost + int(value.Type().Key().Size()+value.Type().Elem().Size())
-		*left -= mapCost + value.Len()*entry
+		*left -= mapCost + roomFor(value.Len())*entry
 		for entries := value.MapRange(); entries.Next() && *left >= 0; {
 			count(entries.Key(), left)
 			count(entries.Value(), left)
 		}
 	}
+}
+
+// roomFor returns for how many entries a map has room that has so many. A table of more than fewEntries is never full: one in eight is free.
+func roomFor(entries int) int {
+	if entries == 0 {
+		return 0
+	}
+	room := fewEntries
+	for entries > fewEntries && room*7/8 < entries {
+		room *= 2
+	}
+	return room
 }
 
 // holdsMore reports whether a value of the type may point to something.

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/stack-controller/stack-controller/internal/fairqueue"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
@@ -85,13 +86,35 @@ func showTooLarge(
 	return object, c.Status().Patch(ctx, object, client.RawPatch(types.MergePatchType, change), patch.FieldOwner)
 }
 
-// NewReader makes a reader of the API server whose Get refuses what NewClient's does.
+// concurrentReads is how many answers of the API server the process decodes at the same time, beside those of watches. It has to decode an
+// object to know what it takes, which may be 60 MB.
+const concurrentReads = 3
+
+var reads = fairqueue.NewPool(concurrentReads)
+
+// NewReader makes a reader of the API server whose Get refuses what NewClient's does. The namespaces share the readers of a process in turn.
 func NewReader(live client.Reader) client.Reader { return &boundedReader{live} }
 
 type boundedReader struct{ client.Reader }
 
+// List implements client.Reader. Its lists are to be short.
+func (r *boundedReader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	namespace := (&client.ListOptions{}).ApplyOptions(options).Namespace
+	done, err := reads.Acquire(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return r.Reader.List(ctx, list, options...)
+}
+
 // Get implements client.Reader.
 func (r *boundedReader) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	done, err := reads.Acquire(ctx, key.Namespace)
+	if err != nil {
+		return err
+	}
+	defer done()
 	if err := r.Reader.Get(ctx, key, object, options...); err != nil {
 		return err
 	}

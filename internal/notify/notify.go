@@ -69,7 +69,7 @@ func (n *Notifier) Deliver(ctx context.Context) {
 	}
 }
 
-// Events is the channel with the workspaces. The objects carry name and namespace only.
+// Events is the channel with the objects that are to be reconciled. They have a name and a namespace only.
 func (n *Notifier) Events() <-chan event.GenericEvent {
 	return n.out
 }

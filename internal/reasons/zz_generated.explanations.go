@@ -132,9 +132,9 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Stack", Reason: "SpecInvalid", State: "Stalled",
-			Means: "The spec is invalid. The message names the field. Examples are an invalid URL of a git repository, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact.",
-			Wakes: "an edit",
-			Todo:  "Edit the spec.",
+			Means: "The spec is invalid. The message names the field. Examples are an invalid URL of a git repository, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact. Or the Stack, its Workspace, or a Stack that it depends on takes too much memory.",
+			Wakes: "an edit; every 30 s if another object is too large",
+			Todo:  "Edit the spec, or the object that the message names.",
 		},
 		{
 			Kind: "Stack", Reason: "PrerequisiteNotSatisfied", State: "waiting",

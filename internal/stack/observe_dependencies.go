@@ -375,7 +375,7 @@ func destroysAfterDependents(stack *pulumiv1.Stack) bool {
 func (r *Reconciler) findDependents(ctx context.Context, stack *pulumiv1.Stack) ([]dependent, error) {
 	self := client.ObjectKeyFromObject(stack)
 	var known pulumiv1.StackList
-	if err := r.List(ctx, &known, client.MatchingFields{prerequisiteIndex: self.String()}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.List(ctx, &known, client.MatchingFields{dependencyIndex: self.String()}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the stacks that depend on this one: %w", err)
 	}
 	if found := r.dependentsAmong(known.Items, self); len(found) > 0 {

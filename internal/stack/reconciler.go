@@ -268,7 +268,7 @@ func (r *Reconciler) record(ctx context.Context, o *observation, finished *autov
 // so itself, so nothing is lost when that is written later, see observeUpdates. Stacks that wait for this one have to know at once.
 func (r *Reconciler) onlyStarted(ctx context.Context, before, stack *pulumiv1.Stack) bool {
 	was, is := before.Status.DeepCopy(), stack.Status.DeepCopy()
-	if is.CurrentUpdate == nil || len(r.findStacks(ctx, prerequisiteIndex, client.ObjectKeyFromObject(stack).String())) > 0 {
+	if is.CurrentUpdate == nil || len(r.findStacks(ctx, dependencyIndex, client.ObjectKeyFromObject(stack).String())) > 0 {
 		return false
 	}
 	for _, status := range []*pulumiv1.StackStatus{was, is} {

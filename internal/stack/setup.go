@@ -28,12 +28,12 @@ import (
 
 // Indexes of the cache.
 const (
-	sourceIndex       = "spec.source"
-	prerequisiteIndex = "spec.prerequisites"
-	readyExprIndex    = "spec.dependsOn.readyExpr"
-	referencesIndex   = "spec.references"
-	updateOwnerIndex  = "metadata.ownerReferences.stack"
-	approvalIndex     = "spec.update"
+	sourceIndex      = "spec.source"
+	dependencyIndex  = "spec.prerequisites"
+	readyExprIndex   = "spec.dependsOn.readyExpr"
+	referencesIndex  = "spec.references"
+	updateOwnerIndex = "metadata.ownerReferences.stack"
+	approvalIndex    = "spec.update"
 )
 
 // maxIndexed bounds the values of an index that a Stack has: each takes 600 bytes of memory, and a name of four letters one of them.
@@ -51,7 +51,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Owns(&autov1alpha1.Workspace{}, builder.WithPredicates(workspaceChanged)).
 		Watches(&autov1alpha1.Update{}, owner, builder.WithPredicates(updated(updateChanged))).
 		Watches(&autov1alpha1.Approval{}, handler.EnqueueRequestsFromMapFunc(r.requestsForApproval)).
-		Watches(&pulumiv1.Stack{}, r.requestsFor(prerequisiteIndex), builder.WithPredicates(dependencyChanged)).
+		Watches(&pulumiv1.Stack{}, r.requestsFor(dependencyIndex), builder.WithPredicates(dependencyChanged)).
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.requestsForDependencies), builder.WithPredicates(dependentChanged)).
 		// An expression may look at anything.
 		Watches(&pulumiv1.Stack{}, r.requestsFor(readyExprIndex), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
@@ -76,7 +76,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 
 // stackIndexes are the values under which the cache finds a Stack.
 var stackIndexes = map[string]func(*pulumiv1.Stack) []string{
-	prerequisiteIndex: func(stack *pulumiv1.Stack) []string {
+	dependencyIndex: func(stack *pulumiv1.Stack) []string {
 		return namesOf(namedDependencies(stack), func(dependency) bool { return true })
 	},
 	readyExprIndex: func(stack *pulumiv1.Stack) []string {
@@ -217,7 +217,7 @@ var workspaceChanged = updatedOrDeleted(func(before, after *autov1alpha1.Workspa
 
 // dependentChanged passes a Stack that is gone, is being deleted, or depends on others than before.
 var dependentChanged = updatedOrDeleted(func(before, after *pulumiv1.Stack) bool {
-	names := stackIndexes[prerequisiteIndex]
+	names := stackIndexes[dependencyIndex]
 	return before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || !slices.Equal(names(before), names(after))
 })
 

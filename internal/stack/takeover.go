@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -101,9 +103,17 @@ func (r *Reconciler) adopt(ctx context.Context, stack *pulumiv1.Stack, object cl
 	if r.Shard.Has(object) {
 		return nil
 	}
-	before := object.DeepCopyObject().(client.Object)
-	object.SetLabels(r.Shard.Follow(object.GetLabels(), stack))
-	if err := r.Patch(ctx, object, client.MergeFrom(before), patch.FieldOwner); client.IgnoreNotFound(err) != nil {
+	kind, err := r.GroupVersionKindFor(object)
+	if err != nil {
+		return err
+	}
+	// The answer has all of the object, and the observation may have many, which take little memory.
+	metadata := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: object.GetNamespace(), Name: object.GetName(), Labels: maps.Clone(object.GetLabels())}}
+	metadata.SetGroupVersionKind(kind)
+	before := metadata.DeepCopy()
+	metadata.SetLabels(r.Shard.Follow(metadata.Labels, stack))
+	if err := r.Patch(ctx, metadata, client.MergeFrom(before), patch.FieldOwner); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("take over %T %s from another shard: %w", object, object.GetName(), err)
 	}
 	return nil

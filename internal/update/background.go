@@ -180,7 +180,7 @@ func (b *background) ending(update *autov1alpha1.Update) *proto.Operation {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ended := b.taskOf(update).ended
-	if ended == nil || keepsOutputs(ended) || savesPlan(update, ended) {
+	if ended == nil || mayHaveOutputs(ended) || savesPlan(update, ended) {
 		return nil
 	}
 	return ended

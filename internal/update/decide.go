@@ -201,7 +201,7 @@ func decideOnOperation(o *observation) decision {
 	case o.workspace == nil:
 		return interrupted("the workspace was deleted while the operation ran; its outcome is not known")
 	case o.agent.err != nil:
-		// The agent, or the way to it, is being replaced. The operation is on its disk.
+		// The agent, or the way to it, is being replaced. If its disk survives, so does what it knows of the operation.
 		return decision{action: actionReconnect, wake: byObserver, after: reconnectInterval,
 			message: "the agent does not answer, trying again: " + o.agent.err.Error()}
 	case o.agent.operation == nil && mayRepeat(o):

@@ -43,16 +43,16 @@ const (
 // errLeftoverOutputs says that the Secret of an earlier Update of the same name is still there.
 var errLeftoverOutputs = errors.New("the outputs of an earlier update of the same name are not removed yet")
 
-// keepsOutputs reports whether the outputs of the operation are kept, if it has any. A preview has none that came true, a destroyed stack
+// mayHaveOutputs reports whether the outputs of the operation are kept, if it has any. A preview has none that came true, a destroyed stack
 // has none any more.
-func keepsOutputs(operation *proto.Operation) bool {
+func mayHaveOutputs(operation *proto.Operation) bool {
 	kind := operation.GetKind().Unplanned()
 	return operation.GetState() == proto.OperationState_OPERATION_STATE_SUCCEEDED &&
 		(kind == proto.OperationKind_OPERATION_KIND_UP || kind == proto.OperationKind_OPERATION_KIND_REFRESH)
 }
 
 func hasOutputs(operation *proto.Operation) bool {
-	return keepsOutputs(operation) && len(operation.GetOutputs()) > 0
+	return mayHaveOutputs(operation) && len(operation.GetOutputs()) > 0
 }
 
 // storeOutputs puts the outputs into the Secret of the Update, as many as it holds, and returns its name. What the API server will never

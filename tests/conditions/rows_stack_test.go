@@ -147,8 +147,9 @@ var stackRows = []row{
 	},
 	{
 		reason: "SpecInvalid", state: stalled,
-		means: "The spec is invalid. The message names the field. Examples are an invalid URL of a git repository, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact.",
-		todo:  "Edit the spec.",
+		means: "The spec is invalid. The message names the field. Examples are an invalid URL of a git repository, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact. Or the Stack, its Workspace, or a Stack that it depends on takes too much memory.",
+		when:  "every 30 s if another object is too large",
+		todo:  "Edit the spec, or the object that the message names.",
 		tests: []string{"e2e.TestKeyThatIsSetTwiceIsRefusedWithBothPlaces"},
 	},
 	{

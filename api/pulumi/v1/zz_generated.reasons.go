@@ -46,7 +46,7 @@ const (
 	ArtifactTooLargeReason = "ArtifactTooLarge"
 	// ArtifactUnusableReason (waiting or Stalled): The artifact is not a gzip-compressed tarball, or contains paths outside of its root. Stalled or waiting, as with `ArtifactTooLarge`.
 	ArtifactUnusableReason = "ArtifactUnusable"
-	// SpecInvalidReason (Stalled): The spec is invalid. The message names the field. Examples are an invalid URL of a git repository, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact.
+	// SpecInvalidReason (Stalled): The spec is invalid. The message names the field. Examples are an invalid URL of a git repository, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact. Or the Stack, its Workspace, or a Stack that it depends on takes too much memory.
 	SpecInvalidReason = "SpecInvalid"
 	// PrerequisiteNotSatisfiedReason (waiting): A Stack in `prerequisites` does not exist, is not Ready, has not succeeded, or succeeded too long ago.
 	PrerequisiteNotSatisfiedReason = "PrerequisiteNotSatisfied"

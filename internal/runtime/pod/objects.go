@@ -28,8 +28,8 @@ const (
 	rejectedInterval = time.Minute
 	// conflictInterval is how often an object is read that is in the way.
 	conflictInterval = 5 * time.Second
-	// immutable is what the API server says about a change to a StatefulSet that it can never make.
-	immutable = "updates to statefulset spec for fields other than"
+	// immutableMessage is in what the API server says about a change to a StatefulSet that it can never make.
+	immutableMessage = "updates to statefulset spec for fields other than"
 )
 
 // conflictError says that an object cannot be used because of whose it is.
@@ -125,7 +125,7 @@ func refusalStatus(err error) *runtime.Status {
 		}
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		status.Stalled = true
-		if strings.Contains(err.Error(), immutable) {
+		if strings.Contains(err.Error(), immutableMessage) {
 			status.Message += "; delete the StatefulSet when no operation runs, and the controller creates it again"
 		}
 	default:
