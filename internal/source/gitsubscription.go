@@ -157,17 +157,17 @@ func (g *Git) forget(key subscriptionKey) {
 
 // pollNow has the next round begin now, as far as the server allows it.
 func (g *Git) pollNow(p *poll) {
-	p.unlessSame = false
 	switch {
 	case p.state == pollRunning:
-		p.again = true
+		p.unlessSame, p.again = false, true
 	case p.answer.isLimited():
-		// The round that is planned is the earliest.
+		// The round that is planned is the earliest; one that is only for changed credentials remains so.
 	case p.answer.final && p.answer.problem != nil:
 		// Nothing else can be found: what is known is as new as it can be.
 		p.rounds++
 		p.decided = p.rounds
 	default:
+		p.unlessSame = false
 		g.queue.enqueue(p, true)
 		g.wakeUp()
 	}

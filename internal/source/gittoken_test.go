@@ -96,3 +96,21 @@ func TestDoubtfulAnswerIsPolledAgainSoonButNotForEver(t *testing.T) {
 	d.Expect(d.questions()).To(Equal(1))
 	d.Expect(d.notified()).To(BeEmpty(), "the answer is the same")
 }
+
+func TestRequestDoesNotAskALimitedServerEarlyWhenASecretIsLookedAt(t *testing.T) {
+	d := newDriver(t, GitOptions{}, secretOf("git", map[string]string{"accessToken": "one"}))
+	query := queryOf("a", withSecret())
+	limited := gitError(git.RateLimited)
+	limited.RetryAfter = 10 * time.Minute
+	d.servers.err = limited
+	_, _ = d.stacks.Subscribe(query)
+	d.pass(time.Minute)
+	d.Expect(d.questions()).To(Equal(1))
+	d.secretChanged("team")
+	query.Token = "now"
+	_, _ = d.stacks.Subscribe(query)
+	d.pass(time.Minute)
+	d.Expect(d.questions()).To(BeZero(), "the Secret is as it was")
+	d.pass(10 * time.Minute)
+	d.Expect(d.questions()).To(Equal(1))
+}
