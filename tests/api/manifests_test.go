@@ -89,6 +89,16 @@ func programObject(g Gomega, body string) *unstructured.Unstructured {
 	return object
 }
 
+func TestEveryTypeOfConfigurationIsAccepted(t *testing.T) {
+	g := NewWithT(t)
+	for _, name := range []string{
+		"String", "string", "Number", "Integer", "int", "Int", "Boolean", "bool", "Object", "List<Number>", "List<String>", "list<boolean>",
+		"List<Object>", "list< int >", "array",
+	} {
+		g.Expect(stored(t, g, programObject(g, "{configuration: {a: {type: '"+name+"'}}}"))).NotTo(BeNil(), name)
+	}
+}
+
 // stored returns what the API server makes of the Program, decoded as the controller does it.
 func stored(t *testing.T, g Gomega, object *unstructured.Unstructured) *pulumiv1.Program {
 	g.Expect(apiServer.Create(t.Context(), object, client.DryRunAll, client.FieldValidation("Strict"))).To(Succeed())

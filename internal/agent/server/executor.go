@@ -15,6 +15,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/operation"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
 // maxFinishedOperations is how many final operations are kept for a controller that does not tell us to forget them.
@@ -141,7 +142,7 @@ func (e *executor) execute(ctx context.Context, o *trackedOperation, request *pr
 		return &proto.Operation{
 			State:   proto.OperationState_OPERATION_STATE_FAILED,
 			Failure: proto.FailureReason_FAILURE_REASON_PROJECT_INVALID,
-			Message: err.Error(),
+			Message: plaintext.Cut(err.Error(), proto.MaxText), // it quotes the directory, which may be long
 		}
 	}
 	e.sources.show(request, project)

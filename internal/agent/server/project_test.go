@@ -3,6 +3,7 @@ package server
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -81,11 +82,12 @@ func TestAProgramThatCannotBeFoundIsAFailureOfTheOperation(t *testing.T) {
 		"root":    {"", "no Pulumi.yaml there"},
 		"outside": {"../..", "outside of the artifact"},
 		"missing": {"infra", "does not exist"},
+		"long":    {strings.Repeat("x", 40<<10), `directory "xxx`},
 	} {
 		a.accept(update(id, source.digest, tt.dir))
 		a.Expect(a.wait(id)).To(And(
 			HaveField("State", failed), HaveField("Failure", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID),
-			HaveField("Message", ContainSubstring(tt.message))))
+			HaveField("Message", And(ContainSubstring(tt.message), WithTransform(func(message string) int { return len(message) }, BeNumerically("<=", proto.MaxText))))))
 	}
 	a.Expect(a.runner.calls).To(BeEmpty())
 }
