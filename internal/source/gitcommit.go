@@ -15,16 +15,19 @@ import (
 // gitCommit makes the artifact of one commit. It holds no credentials: they are read when it is made.
 type gitCommit struct {
 	git *Git
-	// namespace is that of who asks first.
+	// namespace is the one that it is made for.
 	namespace string
 	repo      gitRepository
 	sha       string
 }
 
-// Key identifies the commit and with which rights the repository is read. It does not depend on the values of credentials: one
-// that is renewed does not lead to another checkout of a commit that is there.
+// Key identifies the commit, who it is for, and with which rights the repository is read. Namespaces do not share checkouts: one would wait
+// in the queue of another. It does not depend on the values of credentials: one that is renewed does not lead to another checkout of a commit
+// that is there.
 func (c *gitCommit) Key() string {
-	key := c.repo.key("commit", c.sha)
+	repo := c.repo
+	repo.namespace = c.namespace
+	key := repo.key("commit", c.sha)
 	return "git:" + hex.EncodeToString(key[:])
 }
 

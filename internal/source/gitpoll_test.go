@@ -269,7 +269,7 @@ func TestSubscriberThatIsSilentIsAskedAndThenForgotten(t *testing.T) {
 	d.Expect(d.polls).To(BeEmpty())
 }
 
-func TestNamespacesShareOnlyWhatEverybodyMayRead(t *testing.T) {
+func TestNamespacesShareOnlyPollsOfWhatEverybodyMayRead(t *testing.T) {
 	data := map[string]string{"accessToken": canary}
 	other := secretOf("git", data)
 	other.Namespace = "other"
@@ -290,7 +290,7 @@ func TestNamespacesShareOnlyWhatEverybodyMayRead(t *testing.T) {
 		}
 	}
 	d.Expect(d.questions()).To(Equal(3))
-	d.Expect(artifacts).To(HaveLen(3))
+	d.Expect(artifacts).To(HaveLen(4), "each namespace has its own checkouts")
 }
 
 func TestPanicOfAPollIsAProblemLikeAnother(t *testing.T) {

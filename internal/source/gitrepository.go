@@ -21,7 +21,7 @@ var fullHash = regexp.MustCompile(`^(?:[0-9a-fA-F]{40}|[0-9a-fA-F]{64})$`)
 // gitRepository is a git repository as the objects of a namespace see it: two that are equal have the same rights in it, whatever
 // their Secrets contain.
 type gitRepository struct {
-	// namespace has the Secrets. It is empty when none is needed, so that all namespaces share what everybody may read.
+	// namespace has the Secrets. It is empty when none is needed, so that all namespaces share the polls of what everybody may read.
 	namespace  string
 	url        string
 	auth       *autov1alpha1.GitAuth
