@@ -368,7 +368,7 @@ func TestStackOfAProjectWithAnotherNameIsNotCreatedUntilSomebodyAllowsIt(t *test
 	p.deployed()
 	next := p.publish(scene.Returning(renamed, 2))
 	lost := p.Await(notReady(pulumiv1.StackLostReason))
-	p.Expect(statuscheck.Message(lost)).To(ContainSubstring("whether the project has the name that it had"))
+	p.Expect(statuscheck.Message(lost)).To(ContainSubstring("and the name of the project;"))
 	p.Expect(p.HasState(renamed, "dev")).To(BeFalse())
 	p.Change(allowed)
 	p.Await(ready(next.Digest))
