@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -143,17 +144,26 @@ func (f *fixture) readFiles(dir string) fstest.MapFS {
 	return files
 }
 
+// writeCLI makes the content the CLI. A process that another test starts meanwhile would have the file open for writing for a moment, and it
+// could not be run: nobody starts one while it is written.
+func (f *fixture) writeCLI(content []byte) {
+	f.t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	f.Expect(os.WriteFile(f.options.Pulumi, content, 0o755)).To(Succeed())
+}
+
 // replaceCLI makes the CLI a script; %q in it is the journal.
 func (f *fixture) replaceCLI(script string) {
 	f.t.Helper()
-	f.Expect(os.WriteFile(f.options.Pulumi, fmt.Appendf(nil, "#!/bin/sh\n"+script, f.journal()), 0o755)).To(Succeed())
+	f.writeCLI(fmt.Appendf(nil, "#!/bin/sh\n"+script, f.journal()))
 }
 
 // restoreCLI takes back what replaceCLI did.
 func (f *fixture) restoreCLI() {
 	f.t.Helper()
 	content := fmt.Appendf(nil, wrapper, f.commands, tool(f.t, "pulumi"), versions[cliOf(f.t)]())
-	f.Expect(os.WriteFile(f.options.Pulumi, content, 0o755)).To(Succeed())
+	f.writeCLI(content)
 }
 
 // restart replaces the Runner, as a restart of the agent does.

@@ -82,7 +82,7 @@ func TestFailedInstallIsReportedAndRepeated(t *testing.T) {
 func TestVanishedDependenciesAreInstalledAgain(t *testing.T) {
 	f := newFixture(t)
 	// There is no Node.js here: a CLI that does what `pulumi install` does to the directory stands in for it.
-	f.Expect(os.WriteFile(f.options.Pulumi, fmt.Appendf(nil, "#!/bin/sh\necho $@ >> %q\nmkdir -p node_modules\n", f.commands), 0o755)).To(Succeed())
+	f.writeCLI(fmt.Appendf(nil, "#!/bin/sh\necho $@ >> %q\nmkdir -p node_modules\n", f.commands))
 	f.write("Pulumi.yaml", "name: demo\nruntime: nodejs\n")
 	f.write("package.json", `{"dependencies": {}}`)
 	f.write("index.ts", "// 1")

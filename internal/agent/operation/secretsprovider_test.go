@@ -153,13 +153,13 @@ func TestChangeOfTheSecretsProviderCanBeCutOffAnywhere(t *testing.T) {
 	// After the state was replaced, before anybody has noted it.
 	real, err := os.ReadFile(f.options.Pulumi)
 	f.Expect(err).NotTo(HaveOccurred())
-	f.Expect(os.WriteFile(f.options.Pulumi, fmt.Appendf(nil,
+	f.writeCLI(fmt.Appendf(nil,
 		"#!/bin/sh\ncase \"$*\" in *change-secrets-provider*) %q \"$@\"; kill -9 $$;; esac\nexec %q \"$@\"\n",
-		tool(t, "pulumi"), tool(t, "pulumi")), 0o755)).To(Succeed())
+		tool(t, "pulumi"), tool(t, "pulumi")))
 	operation = f.run(up, service.provider("hashivault://one"), withSecret)
 	f.Expect(operation.GetState()).To(Equal(interrupted), operation.GetMessage())
 	f.expectProvider("cloud", "hashivault://one")
-	f.Expect(os.WriteFile(f.options.Pulumi, real, 0o755)).To(Succeed())
+	f.writeCLI(real)
 	f.processes()
 	operation = f.succeed(up, service.provider("hashivault://one"), withSecret)
 	f.Expect(string(operation.GetOutputs()["password"].GetValue())).To(ContainSubstring("canary-value"))

@@ -205,7 +205,7 @@ func TestCLIThatDoesNotStopIsKilledWithAllItsDescendants(t *testing.T) {
 	// A CLI that ignores signals, with a child of another process group and an orphan.
 	sleep := f.sleepAs("sleep")
 	stubborn := fmt.Sprintf("#!/bin/sh\ntrap '' INT TERM\nsetsid %[1]q 1001 &\n(%[1]q 1002 &)\ntouch %[2]q\nwhile :; do %[1]q 1003; done\n", sleep, f.journal())
-	f.Expect(os.WriteFile(f.options.Pulumi, []byte(stubborn), 0o755)).To(Succeed())
+	f.writeCLI([]byte(stubborn))
 	cancel, result := f.beginUntil("", up, withGrace(time.Second))
 	sleepers := func() []int { return processesOf(sleep + " 100") }
 	f.Eventually(sleepers).WithTimeout(long).Should(HaveLen(3))
@@ -235,7 +235,7 @@ func TestPluginsDoNotOutliveTheirCLI(t *testing.T) {
 	script := fmt.Sprintf("#!/bin/sh\n(setsid %[1]q 1101 >/dev/null 2>&1 &)\n(setsid %[2]q 1102 >/dev/null 2>&1 &)\n"+
 		"for it in 'lef[t]' 'othe[r]'; do until grep -qs \"%[3]s/.*$it\" /proc/[0-9]*/cmdline; do sleep 0.1; done; done\n",
 		plugin, other, filepath.Dir(f.options.Pulumi))
-	f.Expect(os.WriteFile(f.options.Pulumi, []byte(script), 0o755)).To(Succeed())
+	f.writeCLI([]byte(script))
 	f.run(up)
 	f.Expect(processesOf(plugin + " 1101")).To(BeEmpty())
 	stays := processesOf(other + " 1102")
