@@ -13,7 +13,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/auth"
 )
 
-// access is the part of the command line that says who may call the agent.
+// access has the flags that determine who may call the agent.
 type access struct {
 	certificateFile, keyFile string
 	authorizer               auth.Options
@@ -36,7 +36,7 @@ func (a *access) wanted() bool {
 	return len(a.missing()) < len(a.values())
 }
 
-// values are the flags with what they were given.
+// values returns the flags with their values.
 func (a *access) values() [][2]string {
 	return [][2]string{
 		{"--tls-cert-file", a.certificateFile}, {"--tls-key-file", a.keyFile},
@@ -56,7 +56,7 @@ func (a *access) missing() []string {
 	return names
 }
 
-// validate refuses an address that others can reach when not every call to it is encrypted and authorised.
+// validate returns an error if other machines can reach the address and not every call to it is encrypted and authorised.
 func (a *access) validate(address string) error {
 	private, err := isPrivate(address)
 	if err != nil {
@@ -92,7 +92,7 @@ func isPrivate(address string) (bool, error) {
 	return host == "localhost" || ip != nil && ip.IsLoopback(), nil
 }
 
-// options make the gRPC server encrypt and authorise every call, when the command line asks for it.
+// options returns the options with which the gRPC server encrypts and authorises every call, if the command line asks for it.
 func (a *access) options(log *slog.Logger) ([]grpc.ServerOption, error) {
 	if !a.wanted() {
 		return nil, nil

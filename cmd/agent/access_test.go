@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// accessFlags are all that an agent needs that others can reach.
+// accessFlags returns the flags that an agent needs if other machines can reach it.
 func accessFlags() []string {
 	return []string{
 		"--tls-cert-file=tls.crt", "--tls-key-file=tls.key", "--workspace-namespace=team", "--workspace-name=demo",
@@ -28,7 +28,7 @@ func TestNobodyCanReachAnAgentThatDoesNotAskWhoCalls(t *testing.T) {
 	g := NewWithT(t)
 	for _, listen := range slices.Concat(open, private) {
 		g.Expect(parse(listen, accessFlags())).To(Succeed(), listen)
-		// Half of it is a mistake everywhere.
+		// Only some of the flags is a mistake for every address.
 		for i, flag := range accessFlags() {
 			name, _, _ := strings.Cut(flag, "=")
 			g.Expect(parse(listen, slices.Delete(accessFlags(), i, i+1))).To(MatchError(ContainSubstring(name+" missing")), listen)

@@ -19,7 +19,7 @@ import (
 
 // These tests run the agent in a process of its own, with the real pulumi CLI.
 
-// program is a program whose output is the revision.
+// program returns a program whose output is the revision.
 func program(revision int) string {
 	return fmt.Sprintf("name: demo\nruntime: yaml\noutputs:\n  revision: %d\n  token: {fn::secret: canary-output-%d}\n", revision, revision)
 }
@@ -41,7 +41,7 @@ func TestAnArtifactBecomesASucceededUpdate(t *testing.T) {
 	b.expectNoSecrets()
 }
 
-// expectNoSecrets looks for the canaries in all that the agent wrote.
+// expectNoSecrets checks that nothing that the agent wrote contains a canary.
 func (b *bench) expectNoSecrets() {
 	b.t.Helper()
 	b.Expect(b.log.String()).NotTo(ContainSubstring("canary"))
@@ -115,7 +115,7 @@ func TestAnAgentThatIsStoppedLetsPulumiStop(t *testing.T) {
 
 func TestOnlyASIGINTEndsTheAgentAtOnce(t *testing.T) {
 	b := newBench(t)
-	deaf := filepath.Join(t.TempDir(), "deaf") // once it does not hear signals any more
+	deaf := filepath.Join(t.TempDir(), "deaf") // exists once pulumi ignores signals
 	stubborn := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *' version '*) exec %q \"$@\";; esac\ntrap '' INT TERM\n: > %q\nwhile [ -e %q ]; do sleep 0.05; done\n",
 		b.cli, deaf, b.gate)
 	b.cli = b.script("pulumi", stubborn)
@@ -126,7 +126,7 @@ func TestOnlyASIGINTEndsTheAgentAtOnce(t *testing.T) {
 	b.Eventually(deaf).WithTimeout(patience).Should(BeAnExistingFile())
 	for range 3 {
 		b.Expect(a.process.Signal(syscall.SIGTERM)).To(Succeed())
-		// It waits for pulumi, and says so to those who ask.
+		// The agent waits for pulumi, and refuses new operations.
 		b.Eventually(func() error {
 			_, err := a.StartOperation(t.Context(), b.update("b", digest))
 			return err

@@ -18,19 +18,19 @@ import (
 const (
 	// maxEnvironmentFile bounds the file of environment variables, in bytes.
 	maxEnvironmentFile = 1 << 20
-	// maxStatement is how many lines one variable of a malformed file is taken to have at most.
+	// maxStatement is how many lines one variable of a malformed file may have at most.
 	maxStatement = 100
-	// minSecret is the length in bytes from which a value of the file is taken for a secret. Shorter ones ("true", a region)
-	// would blot out ordinary text.
+	// minSecret is the length in bytes from which a value of the file counts as a secret. Hiding shorter values ("true", a region) would make
+	// ordinary text unreadable.
 	minSecret = 12
-	// memoryLimit is the variable with the soft memory limit of the agent in bytes, leastMemory the lowest that is heeded:
-	// with less the agent would do nothing but collect garbage.
+	// memoryLimit is the variable with the soft memory limit of the agent in bytes. leastMemory is the lowest limit that is used: with less
+	// memory, the agent would only collect garbage.
 	memoryLimit, leastMemory = "AGENT_MEMLIMIT", 32 << 20
 )
 
-// loadEnvironment sets the variables of the file that are not set yet: lines KEY=VALUE, with quotes, comments and export as
-// in a shell. A file that does not exist has none. Errors name variables and lines, never a value; then nothing is set.
-// It returns the values that may be secret: credentials are what such a file is mostly for.
+// loadEnvironment sets the variables in the file that are not set yet. The file has lines KEY=VALUE, with quotes, comments and export as in
+// a shell. A file that does not exist has no variables. Errors name variables and lines, never a value; after an error in the format of the
+// file, nothing is set. loadEnvironment returns the values that may be secret, because such a file mostly contains credentials.
 func loadEnvironment(path string) (secrets []string, err error) {
 	content, err := file.Read(path, maxEnvironmentFile)
 	switch {
@@ -46,7 +46,7 @@ func loadEnvironment(path string) (secrets []string, err error) {
 	}
 	variables, err := parseEnvironment(content)
 	if err != nil {
-		// The parser's own error quotes what it does not understand.
+		// The parser's own error quotes the text that it cannot parse.
 		return nil, fmt.Errorf("the file of environment variables %s is malformed from line %d on: want lines KEY=VALUE", path, malformedLine(content))
 	}
 	for name, value := range variables {
@@ -74,7 +74,7 @@ func parseEnvironment(content []byte) (map[string]string, error) {
 	return variables, nil
 }
 
-// malformedLine returns the line, counted from 1, at which the first variable begins that cannot be parsed.
+// malformedLine returns the line, counted from 1, at which the first variable that cannot be parsed begins.
 func malformedLine(content []byte) int {
 	lines := bytes.SplitAfter(content, []byte("\n"))
 	for start := 0; start < len(lines); {
@@ -87,7 +87,7 @@ func malformedLine(content []byte) int {
 	return len(lines)
 }
 
-// statementLength returns how many lines the first variable takes, 0 when no number of them makes sense.
+// statementLength returns how many lines the first variable takes; 0 if no number of lines can be parsed.
 func statementLength(lines [][]byte) int {
 	for length := 1; length <= min(len(lines), maxStatement); length++ {
 		if _, err := parseEnvironment(slices.Concat(lines[:length]...)); err == nil {
@@ -97,7 +97,7 @@ func statementLength(lines [][]byte) int {
 	return 0
 }
 
-// limitMemory sets the soft memory limit of the agent to what its container was promised.
+// limitMemory sets the soft memory limit of the agent to the memory that its container requests.
 func limitMemory() error {
 	value := os.Getenv(memoryLimit)
 	if value == "" {

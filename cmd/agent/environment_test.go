@@ -13,7 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// load loads a file with the content. Variables that it may set are unset at the end of the test.
+// load loads a file with the content. The variables with the names are unset before, and restored at the end of the test.
 func load(t *testing.T, content string, names ...string) error {
 	t.Helper()
 	for _, name := range names {

@@ -22,10 +22,10 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// patience is how long a test waits for what has to happen. A busy machine takes its time to start pulumi.
+// patience is how long a test waits for something that has to happen. A busy machine starts pulumi slowly.
 const patience = 90 * time.Second
 
-// actAsAgent makes the test binary the agent, so that tests run the real one in a process of its own.
+// actAsAgent is the variable that makes the test binary the agent, so that tests run the real agent in a process of its own.
 const actAsAgent = "TEST_ACT_AS_AGENT"
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// languageHost lets programs wait at a gate, which is a file, before the real host runs them.
+// languageHost is a script that makes programs wait as long as the gate, which is a file, exists. Then it runs the real host.
 const languageHost = `#!/bin/sh
 while [ -e %[1]q ]; do sleep 0.05; done
 exec %[2]q "$@"
@@ -79,7 +79,7 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
-// script puts a program on the PATH of the agent.
+// script writes a script into a directory on the PATH of the agent, and returns its path.
 func (b *bench) script(name, content string) string {
 	b.t.Helper()
 	path := filepath.Join(b.bin, name)
@@ -100,7 +100,7 @@ func (b *bench) closeGate() (open func()) {
 type agent struct {
 	*client.Client
 	process *os.Process
-	// exit has the exit code, -1 after a signal, once the process has ended.
+	// exit receives the exit code once the process has ended, -1 after a signal.
 	exit chan int
 }
 
@@ -133,7 +133,7 @@ func (b *bench) start(flags ...string) *agent {
 	return a
 }
 
-// signal sends the signal and returns how the agent ended.
+// signal sends the signal and returns the exit code of the agent.
 func (b *bench) signal(a *agent, signal syscall.Signal) int {
 	b.t.Helper()
 	b.Expect(a.process.Signal(signal)).To(Succeed())
@@ -142,10 +142,10 @@ func (b *bench) signal(a *agent, signal syscall.Signal) int {
 	return code
 }
 
-// passphrase is that of every stack in these tests; it must not show anywhere.
+// passphrase is the passphrase of every stack in these tests. It must not appear anywhere.
 const passphrase = "canary-passphrase-41c8"
 
-// update asks for an update from the artifact with the backend of the bench.
+// update returns the request for an update from the artifact, with the backend of the bench.
 func (b *bench) update(id, digest string) *proto.StartOperationRequest {
 	variable := func(name, value string, secret bool) *proto.EnvironmentVariable {
 		return &proto.EnvironmentVariable{Name: name, Secret: secret, Value: &proto.EnvironmentVariable_Text{Text: value}}
@@ -186,7 +186,7 @@ func (b *bench) startUpdate(a *agent, request *proto.StartOperationRequest) {
 	}).WithTimeout(patience).Should(Equal(proto.OperationState_OPERATION_STATE_RUNNING))
 }
 
-// startGated runs an agent with an update, named a, whose program waits until open is called.
+// startGated runs an agent and starts an update with the id "a", whose program waits until open is called.
 func (b *bench) startGated() (a *agent, digest string, open func()) {
 	b.t.Helper()
 	a = b.start()

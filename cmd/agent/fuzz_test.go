@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// FuzzEnvironmentFile checks that a file that cannot be parsed is told by its line, in time, and without its content.
+// FuzzEnvironmentFile checks that the error for a file that cannot be parsed names the line, is found in time, and does not contain the
+// content of the file.
 func FuzzEnvironmentFile(f *testing.F) {
 	for _, seed := range []string{
 		"TEST_A=1\nexport TEST_B='two\nlines'\n", "TEST_A=\"unfinished canary-s3cr3t-value\nTEST_B=1\n", "canary-s3cr3t-value", "=canary-s3cr3t-value", "TEST_A='a\n" + strings.Repeat("x\n", 300),

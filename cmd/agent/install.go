@@ -17,8 +17,8 @@ import (
 // get the group of the volume, where it has one.
 const workspaceMode = 0o777 | os.ModeSetgid
 
-// install copies the program that runs to a volume, from where the container with the user's image starts it, and
-// creates the directory of programs that are not delivered. It may run again over what it left. It writes nowhere else.
+// install copies this program to a volume, from which the container with the user's image starts it, and creates the directory for programs
+// that are not delivered. It may run again over its earlier results. It writes nowhere else.
 func install(args []string, out io.Writer) error {
 	var to, workspace string
 	flags := flag.NewFlagSet("agent install", flag.ContinueOnError)
@@ -46,7 +46,7 @@ func install(args []string, out io.Writer) error {
 	return err
 }
 
-// copySelf puts a copy of the running program in the place of the file, in one step: a program that runs from it goes on.
+// copySelf replaces the file by a copy of the running program, in one step: a program that runs from the file continues.
 func copySelf(to string) (err error) {
 	source, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -67,14 +67,14 @@ func copySelf(to string) (err error) {
 		}
 	}()
 	_, err = io.Copy(target, source)
-	// Whatever the umask is.
+	// Chmod sets the mode independently of the umask.
 	if err = errors.Join(err, target.Chmod(0o755), target.Close()); err != nil {
 		return err
 	}
 	return os.Rename(partial, to)
 }
 
-// makeWorkspace creates the directory. What is there already stays: another user's directory, or the agent's link.
+// makeWorkspace creates the directory. It leaves another user's directory, or the agent's link, as it is.
 func makeWorkspace(path string) error {
 	err := os.Mkdir(path, 0o777)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -96,14 +96,14 @@ func makeWorkspace(path string) error {
 	return os.Chmod(path, workspaceMode)
 }
 
-// takeWorkspace creates the directory when no init container did. A container runtime that found no working directory has made one that
-// only root may write to.
+// takeWorkspace creates the directory if no init container did. A container runtime that finds no working directory creates one that only
+// root may write to.
 func takeWorkspace(path string) error {
 	if unix.Access(path, unix.W_OK) == nil {
 		return nil
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil // somebody's files are there, or the directory is: operations say what they cannot do
+		return nil // the directory has files, or cannot be removed: operations report what they cannot do
 	}
 	return makeWorkspace(path)
 }

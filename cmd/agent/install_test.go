@@ -18,7 +18,7 @@ func TestTheAgentInstallsItself(t *testing.T) {
 	previous := syscall.Umask(0o077)
 	defer syscall.Umask(previous)
 	g.Expect(os.WriteFile(to+".part", []byte("left by an earlier attempt"), 0o400)).To(Succeed())
-	// The second time is that of a pod whose sandbox was made anew.
+	// The second run is that of a pod whose sandbox was created again.
 	for range 2 {
 		var out bytes.Buffer
 		g.Expect(run(t.Context(), args, &out)).To(Succeed())

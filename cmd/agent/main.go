@@ -1,4 +1,4 @@
-// Command agent runs pulumi for one workspace and serves the controller that asks for it.
+// Command agent runs pulumi for one workspace, as the controller requests.
 package main
 
 import (
@@ -28,17 +28,18 @@ func main() {
 	}
 }
 
-// leaveWord tells Kubernetes why the container ended. Its log would do that too, but what programs print is in there.
+// leaveWord writes why the container ends to the file that Kubernetes reads. The log of the container would contain the reason too, but
+// also what programs print.
 func leaveWord(reason error) {
 	file, err := os.OpenFile("/dev/termination-log", os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return // not in a container of Kubernetes
 	}
-	_, _ = fmt.Fprintln(file, "error:", reason) // nobody is left who could be told
+	_, _ = fmt.Fprintln(file, "error:", reason) // an error cannot be reported any more
 	_ = file.Close()
 }
 
-// run executes the command line until it is done or ctx ends. Usage and logs go to out.
+// run executes the command line until it is done or ctx is done. Usage and logs go to out.
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) > 0 {
 		switch args[0] {

@@ -60,7 +60,7 @@ func TestAnAgentOnLoopbackServesUntilItsContextEnds(t *testing.T) {
 	g := NewWithT(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	// Also when the context ends before it was ready.
+	// The context ends even before the agent is ready.
 	err := run(ctx, []string{"serve", "--listen=127.0.0.1:0", "--dir=" + t.TempDir(), "--pulumi=" + tool(t, "pulumi")}, &bytes.Buffer{})
 	g.Expect(err).To(Or(Succeed(), MatchError(ContainSubstring("context canceled"))))
 }

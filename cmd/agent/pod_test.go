@@ -48,7 +48,7 @@ func TestAnAgentAsInAPodServesTheControllerAndNobodyElse(t *testing.T) {
 	b.Expect(b.log.String()).NotTo(ContainSubstring("canary"))
 }
 
-// pod is an agent that is started as in a pod, beside a real API server.
+// pod is an agent that is started as in a pod, with a real API server.
 type pod struct {
 	*bench
 	audience, address string
@@ -75,7 +75,7 @@ func (b *bench) newPod() *pod {
 	pair, err := credentials.NewKeyPair()
 	b.Expect(err).NotTo(HaveOccurred())
 	p := &pod{bench: b, audience: credentials.Audience("default", "demo"), certificate: pair[corev1.TLSCertKey]}
-	// The controller's right to tokens of itself is not what is tested here.
+	// The controller's right to request its own tokens is not tested here.
 	p.tokens, err = credentials.NewTokens(cluster.UserConfig("system:serviceaccount:default:controller", "system:masters"))
 	b.Expect(err).NotTo(HaveOccurred())
 	volume := b.t.TempDir()

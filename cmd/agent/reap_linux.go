@@ -13,14 +13,13 @@ func init() {
 	runtime.LockOSThread()
 }
 
-// reapOrphans waits for the children that were not started by this process but came to it when their parent ended, until
-// done is closed. In a container the agent is process 1, which every orphan goes to: those of pulumi, also when no
-// operation runs any more, and those of a kubectl exec.
+// reapOrphans waits for children that this process did not start but adopted when their parent ended, until done is closed. In a container
+// the agent is process 1, which adopts every orphan: those of pulumi, even when no operation runs any more, and those of a kubectl exec.
 //
-// A child that os/exec started must be left to it, because the exit status can be had only once. The kernel tells them
-// apart: a child belongs to the thread that started it, and an orphan is given to the first thread of its new parent,
-// which is the main thread. There only the main goroutine runs, it starts nothing, and __WNOTHREAD waits for the
-// children of this very thread. So it has to be called from the main goroutine.
+// A child that os/exec started must be left to os/exec, because its exit status can be read only once. The kernel distinguishes them: a
+// child belongs to the thread that started it, and an orphan belongs to the first thread of its new parent, which is the main thread. Only
+// the main goroutine runs there, it starts no process, and __WNOTHREAD waits only for the children of the calling thread. Therefore
+// reapOrphans has to be called from the main goroutine.
 func reapOrphans(done <-chan struct{}) {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
@@ -36,7 +35,7 @@ func reapOrphans(done <-chan struct{}) {
 	}
 }
 
-// reapOne reports whether there was one that had ended.
+// reapOne waits for one orphan that has ended, and reports whether there was one.
 func reapOne() bool {
 	for {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG|unix.WALL|unix.WNOTHREAD, nil)

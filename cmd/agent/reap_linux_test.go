@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// actAsParent makes the test binary the process that parentOfOrphans describes.
+// actAsParent is the variable that makes the test binary run parentOfOrphans.
 const actAsParent = "TEST_ACT_AS_PARENT"
 
 func TestOrphansAreReapedAndTheChildrenOfTheAgentAreNot(t *testing.T) {
@@ -25,8 +25,8 @@ func TestOrphansAreReapedAndTheChildrenOfTheAgentAreNot(t *testing.T) {
 	NewWithT(t).Expect(err).NotTo(HaveOccurred(), string(output))
 }
 
-// parentOfOrphans gets orphans all the time, while it starts children of its own, each of which ends with a status of its
-// own. It returns 0 when it saw every status and no orphan is left.
+// parentOfOrphans adopts orphans all the time while it starts children of its own, each of which ends with another exit code. It returns 0
+// if it read every exit code and no orphan is left.
 func parentOfOrphans() int {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fmt.Println(err)
@@ -46,7 +46,7 @@ func parentOfOrphans() int {
 	return 0
 }
 
-// startChildren starts children in several threads at a time; each leaves two orphans, one of which ends at once.
+// startChildren starts children in several goroutines at the same time. Each child leaves two orphans, one of which ends at once.
 func startChildren() error {
 	var (
 		mu       sync.Mutex
@@ -93,7 +93,7 @@ func children() []string {
 		return []string{err.Error()}
 	}
 	for _, task := range tasks {
-		// Without this file, the kernel's configuration lacks it, the parent of every process says the same.
+		// If the kernel is configured without this file, the parent of every process gives the same result.
 		content, err := os.ReadFile("/proc/self/task/" + task.Name() + "/children")
 		if err != nil {
 			return childrenByParent()

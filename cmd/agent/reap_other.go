@@ -2,7 +2,7 @@
 
 package main
 
-// reapOrphans waits until done is closed. Only Linux gives the agent orphans to look after.
+// reapOrphans waits until done is closed. The agent adopts orphans only on Linux.
 func reapOrphans(done <-chan struct{}) {
 	<-done
 }

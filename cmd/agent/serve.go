@@ -18,7 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
 
-// lockTimeout is how long the agent waits for an earlier one of the same directory to end.
+// lockTimeout is how long the agent waits until an earlier agent of the same directory has ended.
 const lockTimeout = 15 * time.Second
 
 // config is the command line of agent serve.
@@ -34,7 +34,7 @@ type config struct {
 	limits           archive.Limits
 	operation        operation.Options
 	access           access
-	// environmentFile has variables to set, empty for none.
+	// environmentFile is the path of a file with environment variables to set; empty for none.
 	environmentFile string
 }
 
@@ -83,8 +83,8 @@ func (c *config) validate(flags *flag.FlagSet) error {
 	return c.access.validate(c.listen)
 }
 
-// prepare sets the process up and returns what guards the agent's address. The API server is looked up before the
-// variables of the file are set, which programs of the user may have written.
+// prepare sets up the process and returns the options that protect the agent's address. It reads the address of the API server before it
+// sets the variables of the file, which programs of the user may have written.
 func prepare(c *config, log *slog.Logger) ([]grpc.ServerOption, error) {
 	access, err := c.access.options(log)
 	if err != nil {
@@ -100,7 +100,7 @@ func prepare(c *config, log *slog.Logger) ([]grpc.ServerOption, error) {
 	return access, err
 }
 
-// serve runs the agent until ctx ends or nobody needs it.
+// serve runs the agent until ctx is done or the agent is idle.
 func serve(ctx context.Context, c config, out io.Writer) error {
 	ctx, release := untilSignal(ctx)
 	defer release()
@@ -115,7 +115,7 @@ func serve(ctx context.Context, c config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// Last of all: the socket must not be removed under an agent that comes after this one.
+	// Unlocking comes last: the socket must not be removed while the next agent already uses it.
 	defer unlock()
 	c.operation.Home = server.Home(c.dir)
 	if server.Shared(c.dir, c.workspace) {
@@ -129,7 +129,8 @@ func serve(ctx context.Context, c config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// Who connects gets an answer: a pod is ready when its port is open, and what comes before this takes seconds, or fails.
+	// Listening comes last, so that a client that connects gets an answer: a pod is ready when its port is open, and the steps before take
+	// seconds, or fail.
 	listener, err := server.Listen(c.listen)
 	if err != nil {
 		return err
@@ -143,7 +144,7 @@ func serve(ctx context.Context, c config, out io.Writer) error {
 		return err
 	}
 	defer agent.Close()
-	// Starting leaves garbage that an idle agent would keep for minutes.
+	// The start leaves garbage that an idle agent would keep for minutes.
 	debug.FreeOSMemory()
 	log.Info("agent serves", "address", c.listen, "version", version, "pulumi", runner.Version())
 	if err := agent.Serve(ctx, listener); err != nil && !errors.Is(err, server.ErrIdle) {

@@ -7,11 +7,12 @@ import (
 	"syscall"
 )
 
-// exitForced is the exit code after a signal that did not want to wait.
+// exitForced is the exit code after a second signal that ends the agent at once.
 const exitForced = 130
 
-// untilSignal returns a context that SIGTERM or SIGINT ends. A running operation then stops in order, which may take minutes;
-// a SIGINT after that does not wait. Another SIGTERM changes nothing: those who send it kill what takes too long, and may send it twice.
+// untilSignal returns a context that SIGTERM or SIGINT cancels. A running operation then stops gracefully, which may take minutes. A SIGINT
+// after that ends the process at once. Another SIGTERM has no effect: programs that send SIGTERM kill a process that takes too long anyway,
+// and may send it twice.
 func untilSignal(parent context.Context) (ctx context.Context, release func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)

@@ -15,7 +15,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// sleeper is a program with a resource that takes its time to be created.
+// sleeper is a program with a resource that takes 1000 seconds to be created.
 const sleeper = `
 name: demo
 runtime: yaml

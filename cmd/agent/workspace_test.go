@@ -26,7 +26,7 @@ func TestPeopleInAPodWorkWithTheProgramOfTheStack(t *testing.T) {
 	}
 	b.succeed(a, request)
 
-	// As in kubectl exec: cd /share/workspace, and the variables of the container.
+	// This is as in kubectl exec: in /share/workspace, with the variables of the container.
 	byHand := func(args string) string {
 		cmd := exec.CommandContext(t.Context(), b.cli, append(strings.Fields(args), "--non-interactive")...)
 		cmd.Dir = workspace

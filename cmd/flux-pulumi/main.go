@@ -1,4 +1,5 @@
-// flux-pulumi is a command line for Stacks. Flux finds it as the plugin "pulumi", and kubectl too when it is called kubectl-pulumi.
+// flux-pulumi is a command line for Stacks. Flux finds it as the plugin "pulumi". kubectl finds it, too, when the program is called
+// kubectl-pulumi.
 package main
 
 import (

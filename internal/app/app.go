@@ -17,7 +17,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/tracing"
 )
 
-// controllerName is how the controller calls itself in events, leases and field managers.
+// controllerName is the name of the controller in events, leases and field managers.
 const controllerName = "stack-controller"
 
 // Exit codes.
@@ -47,7 +47,7 @@ func exitCode(err error, stderr io.Writer) int {
 	}
 }
 
-// run is the controller: it returns when the context ends, or when it cannot go on. With a command it does that instead.
+// run runs the controller, or the command that args begin with. It returns when the context ends, or when the controller cannot go on.
 func run(ctx context.Context, version string, args []string, stdout io.Writer) (err error) {
 	if len(args) > 0 && args[0] == handBackCommand {
 		return handBack(ctx, args[1:], stdout)
@@ -91,9 +91,9 @@ func run(ctx context.Context, version string, args []string, stdout io.Writer) (
 	return startManager(ctx, mgr, recorder)
 }
 
-// limitMemory leaves a tenth of the memory limit that the environment variable GOMEMLIMIT sets to what Go does not count: the buffers
-// of the kernel and the pages of the executable. The variable is the limit of the container, as in Flux's controllers, at which the
-// kernel ends the process; Go's limit is a soft one, up to which it fills the memory with garbage.
+// limitMemory leaves a tenth of the memory limit in the environment variable GOMEMLIMIT to memory that Go does not count: the buffers of
+// the kernel and the pages of the executable. As in Flux's controllers, the variable is the memory limit of the container, at which the
+// kernel kills the process. Go's limit is a soft one: Go lets garbage fill the memory up to it.
 func limitMemory() {
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		debug.SetMemoryLimit(limit / 10 * 9)

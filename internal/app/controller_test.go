@@ -25,17 +25,18 @@ const (
 	pollInterval = 100 * time.Millisecond
 )
 
-// controllerProcess is a controller of its own process, with the rights that the manifests give it.
+// controllerProcess is a controller that runs in its own process, with the rights that the manifests grant.
 type controllerProcess struct {
 	*supervise.Process
 	metrics, health string // host:port
 	log             string // path
 }
 
-// started counts the controllers.
+// started counts the controllers that were started.
 var started atomic.Int64
 
-// startController returns when the controller is ready. It is killed with the test at the latest.
+// startController starts a controller and returns when the controller is ready. The controller is killed at the end of the test at the
+// latest.
 func startController(t *testing.T, cp *controlplane.ControlPlane, args ...string) *controllerProcess {
 	t.Helper()
 	g := NewWithT(t)
@@ -58,7 +59,7 @@ func startController(t *testing.T, cp *controlplane.ControlPlane, args ...string
 				"--metrics-addr=" + metrics,
 				"--health-addr=" + health,
 				"--storage-path=" + filepath.Join(cp.Dir, name),
-				// Neither is run: these tests have no Stacks that could be updated.
+				// Neither program runs: these tests have no Stacks that could be updated.
 				"--agent-path=" + self,
 				"--pulumi=" + self,
 				"--workspace-runtime=process",
@@ -75,7 +76,7 @@ func startController(t *testing.T, cp *controlplane.ControlPlane, args ...string
 			t.Log(controlplane.Tail(c.log, 50))
 		}
 	})
-	// The metrics are served a moment after the probes.
+	// The metrics endpoint starts a moment after the probes.
 	g.Eventually(func(g Gomega) { get(g, "http://"+c.metrics+"/metrics") }, timeout, pollInterval).Should(Succeed())
 	return c
 }
@@ -103,7 +104,7 @@ func (c *controllerProcess) logged(g Gomega) string {
 	return string(content)
 }
 
-// errorLines are what the controller logged as errors.
+// errorLines returns the lines that the controller logged as errors.
 func (c *controllerProcess) errorLines(g Gomega) (lines []string) {
 	for line := range strings.Lines(c.logged(g)) {
 		if strings.Contains(line, `"level":"error"`) {
@@ -134,7 +135,7 @@ func TestControllerServesProbesMetricsAndProfilesAndStopsWhenAsked(t *testing.T)
 		ContainSubstring(`stack_controller_notifications_total{outcome="sent"} 0`),
 	))
 	g.Eventually(c.logged, timeout, pollInterval).Should(ContainSubstring("child processes of the controller"))
-	// One that is told to stop while it starts logs that as an error.
+	// A controller that is stopped while it starts logs that as an error.
 	for _, name := range []string{"approval", "program", "stack", "update", "workspace"} {
 		g.Eventually(c.logged, timeout, pollInterval).Should(ContainSubstring(`"msg":"Starting workers","controller":"` + name + `"`))
 	}
@@ -144,7 +145,7 @@ func TestControllerServesProbesMetricsAndProfilesAndStopsWhenAsked(t *testing.T)
 	g.Eventually(c.Done(), timeout).Should(BeClosed())
 	g.Expect(time.Since(begin)).To(BeNumerically("<", 10*time.Second))
 	g.Expect(c.Status()).To(Equal("exit status 0"))
-	// Everything was watched with no more rights than the role gives.
+	// The rights of the role were enough for all watches.
 	g.Expect(c.logged(g)).NotTo(ContainSubstring("forbidden"))
 	g.Expect(c.errorLines(g)).To(BeEmpty())
 }
@@ -173,7 +174,7 @@ func TestPodRuntimeNeedsNoMoreThanTheManifestsGiveAndNoProgramOfItsOwn(t *testin
 	g.Expect(c.errorLines(g)).To(BeEmpty())
 }
 
-// podWorkspace is a Workspace in a namespace of its own, whose name it takes.
+// podWorkspace is a format for a Workspace in its own namespace; the argument is the name of the namespace.
 const podWorkspace = `
 apiVersion: v1
 kind: Namespace

@@ -46,8 +46,7 @@ import (
 // agentName is the file name of the workspace agent's executable.
 const agentName = "agent"
 
-// passedOn are the variables of the controller's environment that programs need as well: how to reach the world, and whom to
-// trust there.
+// passedOn are the environment variables of the controller that are passed on to the programs: proxies and trusted certificates.
 var passedOn = []string{
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
 }
@@ -59,12 +58,12 @@ type parts struct {
 	store         *artifact.Store
 	contents      *artifact.Contents
 	git           *source.Git
-	sources       []source.Source     // beside git, of which each controller has its own subscriber
+	sources       []source.Source     // all but git; each controller has its own git subscriber
 	watcher       *references.Watcher // nil when no Secrets and ConfigMaps are watched
 	recentOutputs *update.RecentOutputs
 }
 
-// addControllers adds the controllers, and what they work with, to the manager. All of it runs in the leader only.
+// addControllers adds the controllers, and everything that they share, to the manager. All of it runs in the leader only.
 func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecorder, observers []metrics.Observer, o *options) error {
 	if err := informercache.AddIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
@@ -73,7 +72,8 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	if err != nil {
 		return err
 	}
-	// Two controllers fetch, and have their own objects woken; the store makes one download of what both ask for.
+	// Two controllers fetch artifacts, and each fetcher wakes the objects of its own controller. When both ask for the same artifact, the
+	// store downloads it once.
 	forStacks, forUpdates := artifact.NewFetcher(shared.store, o.concurrent), artifact.NewFetcher(shared.store, o.concurrent)
 	for _, runnable := range []manager.Runnable{shared.agents, shared.git, shared.contents, forStacks, forUpdates} {
 		if err := mgr.Add(runnable); err != nil {
@@ -94,8 +94,8 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	if err != nil {
 		return err
 	}
-	// The cache has all Programs, because the Stacks of a shard may use any; only those that the selector matches are this instance's to
-	// write to.
+	// The cache has all Programs, because the Stacks of a shard may use any of them. This instance writes only to the Programs that the
+	// selector matches.
 	programs := &program.Reconciler{Client: mgr.GetClient(), Live: liveReader(mgr), EventRecorder: recorder, Selector: o.selector, Metrics: counted}
 	if err := programs.SetupWithManager(mgr, controllerOptions(o)); err != nil {
 		return err
@@ -128,14 +128,16 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 }
 
 const (
-	// operationsPerProcessor is how many operations run for each processor in the process runtime: they wait a lot, for clouds.
+	// operationsPerProcessor is how many operations run for each processor in the process runtime. An operation mostly waits for the APIs
+	// of clouds.
 	operationsPerProcessor = 4
-	// operationMemory is what an operation in the process runtime takes at least, and controllerMemory what is left for the rest, in bytes.
+	// operationMemory is the least memory that an operation takes in the process runtime, and controllerMemory is what is left for
+	// everything else, in bytes.
 	operationMemory, controllerMemory = 150 << 20, 256 << 20
 )
 
-// agentsPerOperation is how many agents the process runtime keeps for each operation that may run: most Stacks that worked will soon work
-// again, and an agent takes a fifteenth of the memory of an operation.
+// agentsPerOperation is how many agents the process runtime keeps for each operation that may run: most Stacks that have worked work again
+// soon, and an agent takes a fifteenth of the memory of an operation.
 const agentsPerOperation = 4
 
 // maxOperations returns how many operations may run at the same time, 0 for any number.
@@ -182,7 +184,7 @@ func newParts(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecord
 	return shared, nil
 }
 
-// newSources returns the kinds of sources beside git, in the order in which they count. Each kind is registered here.
+// newSources returns all kinds of sources except git, in their order of precedence. Each kind is registered here.
 func newSources(mgr ctrl.Manager, o *options) []source.Source {
 	return []source.Source{
 		&source.Flux{
@@ -190,14 +192,14 @@ func newSources(mgr ctrl.Manager, o *options) []source.Source {
 			Mapper:                  mgr.GetRESTMapper(),
 			AllowCrossNamespaceRefs: !o.acl.NoCrossNamespaceRefs,
 			DisableExternalArtifact: !o.externalArtifact,
-			// With the process runtime everything is on one machine, and has one owner.
+			// With the process runtime, everything runs on one machine and has one owner.
 			CheckLocations: o.workspace.runtime == runtimePod,
 		},
 		&source.Programs{Client: mgr.GetClient(), Live: liveReader(mgr)},
 	}
 }
 
-// sourceSet returns the kinds of sources for one controller, and its subscriber to git repositories.
+// sourceSet returns the sources for one controller, and the controller's subscriber to git repositories.
 func (p *parts) sourceSet(o *options) (*source.Set, *source.GitSubscriber) {
 	git := p.git.NewSubscriber()
 	return &source.Set{Sources: append([]source.Source{git}, p.sources...), RequireVerified: o.requireVerified}, git
@@ -208,7 +210,7 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *parts, ar
 	if err != nil {
 		return err
 	}
-	// The metrics that all of Flux's controllers have.
+	// These are the metrics that all of Flux's controllers have.
 	durations := gotkmetrics.NewRecorder()
 	for _, collector := range durations.Collectors() {
 		if err := ctrlmetrics.Registry.Register(collector); err != nil {
@@ -242,7 +244,7 @@ func addStackController(ctx context.Context, mgr ctrl.Manager, shared *parts, ar
 }
 
 // knowsOperation returns a function that reports whether the agent that this controller finds for a Workspace knows the operation of the
-// Update. Another controller may have started it in an agent of its own, on another machine.
+// Update. Another controller may have started the operation in its own agent, on another machine.
 func knowsOperation(agents runtime.Runtime) func(context.Context, *autov1alpha1.Workspace, *autov1alpha1.Update) bool {
 	return func(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bool {
 		agent, err := agents.Connect(ctx, workspace)
@@ -253,7 +255,8 @@ func knowsOperation(agents runtime.Runtime) func(context.Context, *autov1alpha1.
 	}
 }
 
-// controllerOptions returns options for one controller: each has its own record of failures.
+// controllerOptions returns the options for one controller. Each controller has its own rate limiter, so that it counts only its own
+// failures.
 func controllerOptions(o *options) controller.Options {
 	return fairqueue.ControllerOptions(o.concurrent, controller.Options{RateLimiter: runtimectrl.GetRateLimiter(o.rateLimiter)})
 }
@@ -287,18 +290,18 @@ func artifactLimits(o artifactOptions) artifact.Limits {
 	return artifact.Limits{MaxDownloadSize: o.maxSize.Value(), MaxUnpackedSize: o.maxUnpackedSize.Value(), MaxEntries: o.maxEntries}
 }
 
-// agentRuntime is a runtime that the manager runs.
+// agentRuntime is a runtime that can be added to the manager.
 type agentRuntime interface {
 	runtime.Runtime
 	manager.Runnable
-	// Agents returns, at once, how many agents run.
+	// Agents returns how many agents run. It does not block.
 	Agents() int
 }
 
 // newRuntime builds the runtime that --workspace-runtime names.
 func newRuntime(ctx context.Context, mgr ctrl.Manager, o *options) (agentRuntime, error) {
 	log := ctrl.Log.WithName("runtime")
-	// What the store takes, agents take.
+	// Agents have the same limits as the store.
 	limits := []string{
 		"--max-source-size=" + strconv.FormatInt(o.artifacts.maxSize.Value(), 10),
 		"--max-unpacked-size=" + strconv.FormatInt(o.artifacts.maxUnpackedSize.Value(), 10),
@@ -342,8 +345,9 @@ func newRuntime(ctx context.Context, mgr ctrl.Manager, o *options) (agentRuntime
 	})
 }
 
-// workspaceExists reports whether a directory that is found at the start still has its Workspace. When the cache does not have it, the
-// API server is asked: a cache that lags would cost the state of an operation.
+// workspaceExists returns a function that reports whether the Workspace of a directory that was found at the start still exists. When the
+// cache does not have the Workspace, the function asks the API server: removing the directory because the cache lags would lose the state
+// of an operation.
 func workspaceExists(cached, live client.Reader) func(context.Context, types.NamespacedName, types.UID) (bool, error) {
 	return func(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
 		known := &autov1alpha1.Workspace{}
@@ -355,7 +359,7 @@ func workspaceExists(cached, live client.Reader) func(context.Context, types.Nam
 	}
 }
 
-// workspaceMoved reports whether a Workspace that the cache does not have any more is still there, with other labels.
+// workspaceMoved returns a function that reports whether a Workspace that is no longer in the cache still exists, with other labels.
 func workspaceMoved(live client.Reader) func(context.Context, types.NamespacedName) (bool, error) {
 	return func(ctx context.Context, key types.NamespacedName) (bool, error) {
 		present, err := workspaceUID(ctx, live, key)
@@ -373,5 +377,5 @@ func workspaceUID(ctx context.Context, live client.Reader, key types.NamespacedN
 	return workspace.UID, nil
 }
 
-// liveReader reads from the API server, and refuses what takes too much memory.
+// liveReader returns a reader of the API server that rejects objects that take too much memory.
 func liveReader(mgr ctrl.Manager) client.Reader { return informercache.NewReader(mgr.GetAPIReader()) }

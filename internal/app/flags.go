@@ -47,9 +47,9 @@ type options struct {
 
 	// tracing sends traces of updates.
 	tracing bool
-	// requireVerified runs only sources that Flux has verified.
+	// requireVerified allows only sources that Flux has verified.
 	requireVerified bool
-	// externalArtifact is the state of the feature gate.
+	// externalArtifact is the state of the feature gate ExternalArtifact.
 	externalArtifact bool
 
 	artifacts artifactOptions
@@ -60,8 +60,8 @@ type options struct {
 	runtimeNamespace string
 }
 
-// clientOptions limit the requests to the API server, unless the server itself limits them. Those of fluxcd/pkg/runtime/client would bring
-// 145 packages along, kubectl's printers among them.
+// clientOptions limit the requests to the API server, unless the server itself limits them. The options of fluxcd/pkg/runtime/client would
+// add 145 packages as dependencies, among them kubectl's printers.
 type clientOptions struct {
 	qps   float32 // requests per second
 	burst int
@@ -76,23 +76,23 @@ type artifactOptions struct {
 	maxEntries                             int
 }
 
-// gitOptions say how git servers are asked.
+// gitOptions configure the requests to git servers.
 type gitOptions struct {
 	timeout, checkoutTimeout time.Duration
 	knownHostsFile           string
-	knownHosts               []byte // of knownHostsFile
+	knownHosts               []byte // the content of knownHostsFile
 	allowLocal               bool
 }
 
-// workspaceOptions say where and how pulumi runs.
+// workspaceOptions configure where and how pulumi runs.
 type workspaceOptions struct {
 	runtime string
 	// allowProcessInCluster permits the process runtime in a pod.
 	allowProcessInCluster bool
-	// defaultServiceAccount is that of workspace pods for which none is named.
+	// defaultServiceAccount is the ServiceAccount of workspace pods whose Stack or Workspace names none.
 	defaultServiceAccount string
 
-	// For the process runtime.
+	// agentPath and pulumiPath are for the process runtime, idleTimeout is for both runtimes, and agentVolume is for the pod runtime.
 	agentPath, pulumiPath string
 	idleTimeout           time.Duration
 	agentVolume           bool
@@ -107,8 +107,8 @@ const (
 	runtimePod     = "pod"
 )
 
-// featureGates returns all gates with their default states, which are those of Flux's controllers. ExternalArtifact lets Stacks use
-// sources of that kind, which any controller may publish.
+// featureGates returns all gates with their default states, which are those of Flux's controllers. ExternalArtifact lets Stacks use sources
+// of the kind ExternalArtifact, which any controller may publish.
 func featureGates() map[string]bool {
 	return map[string]bool{runtimectrl.FeatureGateExternalArtifact: false}
 }
@@ -119,7 +119,7 @@ type usageError struct{ err error }
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// errHelp is returned after the help was printed, because it was asked for.
+// errHelp is returned after the help was printed on request.
 var errHelp = pflag.ErrHelp
 
 // parseOptions reads the command line and the environment. Mistakes are usage errors.
@@ -127,7 +127,7 @@ func parseOptions(args []string, stdout io.Writer) (*options, error) {
 	o := &options{runtimeNamespace: os.Getenv(runtimectrl.EnvRuntimeNamespace)}
 	flags := o.flagSet()
 	return o, parseFlags(flags, args, stdout, func() error {
-		// These are easier to set as variables in a Deployment that is generated.
+		// In a generated Deployment, these settings are easier to set as environment variables.
 		for name, variable := range map[string]string{"agent-image": "AGENT_IMAGE", "agent-image-pull-policy": "AGENT_IMAGE_PULL_POLICY"} {
 			if value := os.Getenv(variable); value != "" && !flags.Changed(name) {
 				if err := flags.Set(name, value); err != nil {
@@ -155,7 +155,7 @@ func parseFlags(flags *pflag.FlagSet, args []string, stdout io.Writer, validate 
 	return err
 }
 
-// newFlagSet returns a set without flags, which prints its help after the synopsis.
+// newFlagSet returns an empty set of flags. Its help begins with the synopsis and the description.
 func newFlagSet(name, description string) *pflag.FlagSet {
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	fs.Usage = func() {
@@ -164,8 +164,8 @@ func newFlagSet(name, description string) *pflag.FlagSet {
 	return fs
 }
 
-// flagSet declares all flags. Those that Flux's controllers have too have their names, defaults and meaning, except
-// --no-cross-namespace-refs, which is on unless it is switched off.
+// flagSet declares all flags. A flag that Flux's controllers also have keeps their name, default and meaning, except for
+// --no-cross-namespace-refs, whose default here is true.
 func (o *options) flagSet() *pflag.FlagSet {
 	fs := newFlagSet(controllerName, "")
 	fs.BoolVar(&o.version, "version", false, "Print the version and exit.")

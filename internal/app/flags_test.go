@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// fluxFlags are the flags and defaults of Flux 2.9's kustomize-controller; --http-timeout and
-// --graceful-shutdown-timeout those of its helm-controller.
+// fluxFlags are the flags and defaults of Flux 2.9's kustomize-controller. --http-timeout and --graceful-shutdown-timeout are those of its
+// helm-controller; --max-operations is no flag of Flux.
 var fluxFlags = map[string]string{
 	"concurrent":                        "4",
 	"max-operations":                    "0",
@@ -44,7 +44,7 @@ var fluxFlags = map[string]string{
 	"watch-label-selector":              "",
 }
 
-// ownFlags are those that Flux does not have, or, as --no-cross-namespace-refs, with another default.
+// ownFlags are the flags that Flux does not have. Flux has --no-cross-namespace-refs, but with another default.
 var ownFlags = map[string]string{
 	"allow-process-runtime-in-cluster": "false",
 	"agent-image":                      "",
@@ -169,7 +169,7 @@ func TestMistakesInFlagsAreNamed(t *testing.T) {
 func TestInAPodProgramsRunAsTheControllerOnlyWhenAFlagSaysSo(t *testing.T) {
 	g := NewWithT(t)
 	t.Setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-	// A kubeconfig makes no difference: the pod has its own identity as well.
+	// A kubeconfig makes no difference: programs can use the identity of the pod as well.
 	t.Setenv("KUBECONFIG", "/elsewhere")
 	_, err := parseOptions([]string{"--workspace-runtime=process"}, io.Discard)
 	g.Expect(err).To(MatchError(And(ContainSubstring("with the controller's ServiceAccount"),

@@ -23,9 +23,9 @@ const (
 	handBackCommand = "hand-back"
 	// handBackRequestTimeout bounds each request to the API server.
 	handBackRequestTimeout = 30 * time.Second
-	// handBackPollInterval is the time between two looks at what is being deleted.
+	// handBackPollInterval is the time between two checks of the objects that are being deleted.
 	handBackPollInterval = time.Second
-	// fluxNamespace is where the controller is installed, unless its environment says otherwise.
+	// fluxNamespace is the namespace of the controller when the environment does not name another one.
 	fluxNamespace = "flux-system"
 )
 

@@ -34,8 +34,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/update"
 )
 
-// continueAfterPanics has informers skip the event whose handler, predicate or index function panicked, instead of ending the process
-// for all tenants; reconciles and work in the background continue, too. What one panicked with may be anything, so the log has the stack only.
+// continueAfterPanics makes informers skip an event whose handler, predicate or index function panicked: by default the process would end,
+// for all tenants. Reconciles and work in the background also continue after a panic. The value of a panic can contain anything, so only
+// the stack is logged.
 func continueAfterPanics() {
 	utilruntime.ReallyCrash = false
 	utilruntime.PanicHandlers = []func(context.Context, any){func(ctx context.Context, _ any) {
@@ -45,7 +46,7 @@ func continueAfterPanics() {
 
 var errPanicked = errors.New("an internal error")
 
-// newManager builds the manager with its caches, probes and metrics endpoint, and without controllers.
+// newManager builds the manager with its caches, probes and metrics endpoint, but without controllers.
 func newManager(ctx context.Context, o *options) (ctrl.Manager, error) {
 	scheme, err := newScheme()
 	if err != nil {
@@ -80,15 +81,15 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// newRESTConfig finds the API server: $KUBECONFIG, the cluster that the controller runs in, or ~/.kube/config. The
-// client limits its own rate only when the server does not do so.
+// newRESTConfig returns the configuration for the API server: from $KUBECONFIG, else from the cluster that the controller runs in, else
+// from ~/.kube/config. The client limits its own rate only when the server does not limit rates.
 func newRESTConfig(ctx context.Context, o clientOptions) (*rest.Config, error) {
 	restConfig, err := ctrl.GetConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find the Kubernetes API server: %w", err)
 	}
 	restConfig.QPS, restConfig.Burst = o.qps, o.burst
-	// The API server warns at each write about the finalizer's name, which existing objects carry.
+	// At each write, the API server warns about the name of the finalizer. The name cannot change, because existing objects have it.
 	restConfig.WarningHandler = rest.NoWarnings{}
 	if enabled, err := flowcontrol.IsEnabled(ctx, restConfig); err == nil && enabled {
 		restConfig.QPS, restConfig.Burst = -1, -1
@@ -96,6 +97,9 @@ func newRESTConfig(ctx context.Context, o clientOptions) (*rest.Config, error) {
 	return restConfig, nil
 }
 
+// managerOptions returns the options of the manager. A controller that loses its lease ends at once, without the graceful shutdown. The
+// operations that it started go on in their agents, and the new leader finds each of them by the UID of its Update
+// (internal/update.Reconciler.askAgent); with the process runtime, the new leader has to run on the same machine.
 func managerOptions(o *options, scheme *runtime.Scheme) ctrl.Options {
 	return ctrl.Options{
 		Scheme:                        scheme,
@@ -122,9 +126,9 @@ func managerOptions(o *options, scheme *runtime.Scheme) ctrl.Options {
 	}
 }
 
-// cacheOptions limit the caches to what this controller looks after, and sources to what is read of them.
-// The Workspaces and Updates of a Stack have its labels, so that a shard never works on those of another one. A Program has no
-// Stack, and Stacks of any shard may use it: all of them are cached.
+// cacheOptions limit the caches to the objects of this controller, and sources to the fields that the controller reads. The Workspaces and
+// Updates of a Stack have its labels, so that a shard never works on those of another shard. A Program belongs to no Stack, and Stacks of
+// any shard may use it, so all Programs are cached.
 func cacheOptions(o *options) cache.Options {
 	selected := cache.ByObject{Label: o.selector, Transform: informercache.Transform(source.CacheTransform)}
 	options := cache.Options{
@@ -146,8 +150,8 @@ func cacheOptions(o *options) cache.Options {
 	return options
 }
 
-// newReferencesWatcher watches the Secrets and ConfigMaps that Stacks may use; it is nil when none are to be watched. It has a cache of
-// its own: no other one may hold them.
+// newReferencesWatcher returns the watcher of the Secrets and ConfigMaps that Stacks may use, or nil when the flags turn it off. The
+// watcher has a cache of its own, because no other cache may hold these objects.
 func newReferencesWatcher(ctx context.Context, mgr ctrl.Manager, o *options) (*references.Watcher, error) {
 	if o.configs == nil {
 		return nil, nil
@@ -188,8 +192,8 @@ func newRecorder(mgr ctrl.Manager, o *options) (*events.Recorder, error) {
 	return recorder, nil
 }
 
-// startManager runs the manager until the context ends. The recorder runs a little longer, because the last events are
-// those of controllers that stop.
+// startManager runs the manager until the context ends. The recorder runs a little longer, because controllers that stop send the last
+// events.
 func startManager(ctx context.Context, mgr ctrl.Manager, recorder *events.Recorder) error {
 	recorderCtx, stopRecorder := context.WithCancel(context.WithoutCancel(ctx))
 	recorderEnded := make(chan error, 1)

@@ -21,7 +21,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
 
-// install applies config/default, once, into a namespace in which only restricted pods may run.
+// install applies config/default once, into a namespace that admits only restricted pods.
 var install = sync.OnceValue(func() error {
 	ctx := context.Background()
 	cp, err := startCluster()
@@ -43,7 +43,7 @@ var install = sync.OnceValue(func() error {
 	return err
 })
 
-// installed returns the control plane with the controller's manifests.
+// installed returns the control plane with the manifests of the controller applied.
 func installed(t *testing.T) *controlplane.ControlPlane {
 	t.Helper()
 	cp := cluster(t)
@@ -84,7 +84,7 @@ func TestManifestsInstallAControllerThatMayRun(t *testing.T) {
 	}
 	g.Expect(ports).To(Equal(map[string]string{"http-prom": o.metricsAddr, "healthz": o.healthAddr}))
 
-	// Pod security admission has the last word on the pod.
+	// The dry run lets the Pod Security admission check the pod.
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 	pod.Namespace, pod.Name = "flux-system", "stack-controller-probe"
 	g.Expect(c.Create(t.Context(), pod, client.DryRunAll)).To(Succeed())

@@ -35,7 +35,7 @@ const (
 	metricsEnd   = "<!-- end of metrics -->\n"
 )
 
-// metricMeanings are what there is to know of a metric beside its help text.
+// metricMeanings are what the documentation says about a metric in addition to its help text.
 var metricMeanings = map[string]string{
 	"stack_controller_notifications_total": "`sent`; `duplicate`: notification-controller has received the same event recently; `rejected`; " +
 		"`expired`: it was unavailable for five minutes; `overflow`: more than 8 MiB were queued; `abandoned`: the controller stopped first.",
@@ -64,7 +64,7 @@ func TestDocumentationListsEveryMetric(t *testing.T) {
 	g.Expect(table).To(Equal(want), "run: go test ./internal/app -run TestDocumentationListsEveryMetric -update-docs")
 }
 
-// metricTable has all metrics but those of controller-runtime and Go.
+// metricTable returns the table of all metrics except those of controller-runtime and Go.
 func metricTable(g Gomega) string {
 	families, err := ownMetrics(g).Gather()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -87,7 +87,7 @@ func metricTable(g Gomega) string {
 	return table + "\n"
 }
 
-// ownMetrics are all that newParts and addControllers register, with a sample of each.
+// ownMetrics returns a registry with all metrics that newParts and addControllers register, and a sample of each.
 func ownMetrics(g Gomega) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	stacks, err := metrics.NewStacks(registry)

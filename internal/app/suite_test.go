@@ -13,7 +13,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
 
-// actAsController in the environment makes the test binary the controller.
+// actAsController is an environment variable that makes the test binary run as the controller.
 const actAsController = "STACK_CONTROLLER_TEST_RUN"
 
 // startCluster starts the control plane when the first test needs it.

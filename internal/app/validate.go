@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// noConfigs as the value of --watch-configs-label-selector stands for no Secrets and ConfigMaps at all.
+	// noConfigs as the value of --watch-configs-label-selector means that no Secrets and ConfigMaps are watched.
 	noConfigs = "none"
 	// maxKnownHosts bounds the file of known hosts, in bytes. It has room for ten thousand servers.
 	maxKnownHosts = 4 << 20
 )
 
-// validate returns an error for what cannot work, so that a controller never starts with a setting that it would have to ignore. It parses
-// and reads what the flags name.
+// validate returns an error for settings that cannot work, so that the controller never starts with a setting that it would have to ignore.
+// It also parses the selectors and reads the files that the flags name.
 func (o *options) validate() (err error) {
 	if o.version {
 		return nil
@@ -97,7 +97,8 @@ func (o *options) validateRanges() error {
 	return nil
 }
 
-// validateNames refuses what is none of the values of a flag, which Flux's logger would silently replace by its default.
+// validateNames rejects unknown values of flags that have a fixed set of values. Flux's logger would silently replace such a value by its
+// default.
 func (o *options) validateNames() error {
 	for _, setting := range []struct {
 		flag, value, names string
@@ -116,7 +117,7 @@ func (o *options) validateNames() error {
 	return nil
 }
 
-// validatePprof keeps profiles on this machine: they show memory, and with it Secrets.
+// validatePprof rejects addresses that other machines can reach: profiles contain memory, and so may contain Secrets.
 func (o *options) validatePprof() error {
 	if o.pprofAddr == "" {
 		return nil
@@ -131,8 +132,9 @@ func (o *options) validatePprof() error {
 	return nil
 }
 
-// validateProcess refuses to run programs with the identity of a pod unless that is what somebody wants. This is a pod when there is the
-// variable that the kubelet sets in each. A kubeconfig makes no difference: the pod's own identity is there for programs as well.
+// validateProcess rejects the process runtime in a pod, where programs get the identity of the pod, unless a flag allows it. The controller
+// runs in a pod when the variable is set that the kubelet sets in every pod. A kubeconfig makes no difference: programs can use the
+// identity of the pod as well.
 func (o *workspaceOptions) validateProcess() error {
 	switch {
 	case os.Getenv("KUBERNETES_SERVICE_HOST") != "" && !o.allowProcessInCluster:

@@ -1,4 +1,5 @@
-// Package approval is the controller of Approvals: it says of each whether it counts. What follows from that is up to the controller of Stacks.
+// Package approval is the controller of Approvals: it decides whether an Approval counts. The Stack controller decides what follows from
+// that.
 package approval
 
 import (
@@ -25,16 +26,16 @@ import (
 	"github.com/stack-controller/stack-controller/internal/shard"
 )
 
-// laterInterval is when an Approval is looked at again whose Stack has not seen its plan yet.
+// laterInterval is the time to the next reconcile of an Approval whose Stack has not seen its plan yet.
 const laterInterval = 500 * time.Millisecond
 
 // Reconciler reconciles Approvals. Its fields are set before SetupWithManager, and do not change.
 type Reconciler struct {
 	client.Client
 	record.EventRecorder
-	// Live reads from the API server: what is said about an Approval is final, and the cache may be behind.
+	// Live reads from the API server, because the decision on an Approval is final and the cache may be behind.
 	Live client.Reader
-	// Shard has the Stacks that are this controller's; nil when all are.
+	// Shard has the Stacks of this controller; nil when it has all.
 	Shard *shard.Shard
 }
 
@@ -57,7 +58,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 	return nil
 }
 
-// Reconcile says of an Approval whether it counts. It does so once.
+// Reconcile decides once whether an Approval counts.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	approval := &autov1alpha1.Approval{}
 	if err := r.Get(ctx, request.NamespacedName, approval); err != nil {
@@ -71,7 +72,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	if o.stack != nil && !r.Shard.Has(o.stack) {
-		// The controller that has the Stack judges.
+		// The controller of the Stack's shard decides.
 		return ctrl.Result{}, nil
 	}
 	said := decide(o)
@@ -111,8 +112,8 @@ func described(err error, format string, args ...any) error {
 	return nil
 }
 
-// say writes what is said into the status, and records an event where somebody else should know. The Approval goes with the plan that it is
-// about.
+// say writes the verdict into the status, and records events about it for the Approval and its Stack. It makes the Update of the plan the
+// owner of the Approval, so that the Approval is deleted with its plan.
 func (r *Reconciler) say(ctx context.Context, o *observation, said verdict) error {
 	approval := o.approval
 	before := approval.DeepCopy()

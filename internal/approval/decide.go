@@ -8,25 +8,26 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// observation is everything that is known about an Approval.
+// observation is everything that a decision is made from.
 type observation struct {
 	now      time.Time
 	approval *autov1alpha1.Approval
-	// update is the one that the Approval names; nil when there is none.
+	// update is the Update that the Approval names; nil when there is none.
 	update *autov1alpha1.Update
 	// stack is the Stack whose plan that Update made; nil when there is none.
 	stack *pulumiv1.Stack
 }
 
-// verdict is what is said about an Approval, once and for all.
+// verdict is the final decision on an Approval.
 type verdict struct {
 	accepted        bool
 	reason, message string
-	// later says that it is too early to tell.
+	// later is true when it is too early for a decision.
 	later bool
 }
 
-// decide judges an Approval. It was made by somebody who saw the plan, so the plan has to be older, and the digest that of the plan.
+// decide decides on an Approval. The Approval was created by a user who saw the plan, so the plan has to be older and the digest has to be
+// that of the plan.
 func decide(o observation) verdict {
 	spec := &o.approval.Spec
 	refuse := func(reason, format string, args ...any) verdict {
@@ -49,7 +50,7 @@ func decide(o observation) verdict {
 	plan := o.stack.Status.Plan
 	switch current := o.stack.Status.CurrentUpdate; {
 	case current != nil && current.Name == spec.Update, plan == nil && current == nil:
-		// The Stack has not seen yet that its plan is there.
+		// The Stack has not seen its finished plan yet.
 		return verdict{later: true}
 	case plan == nil, plan.Name != spec.Update:
 		return refuse(autov1alpha1.PlanSupersededReason, "plan %q is not that of Stack %q any more", spec.Update, o.stack.Name)

@@ -15,7 +15,7 @@ import (
 
 var now = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// planned is an Approval of the plan of a Stack that waits for it.
+// planned is an Approval of a plan for which its Stack waits.
 func planned() *observation {
 	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: "app-plan", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
 	update.Spec.Type, update.Spec.SavePlan = autov1alpha1.UpdateTypePreview, new(true)

@@ -13,11 +13,11 @@ import (
 	"github.com/stack-controller/stack-controller/internal/notify"
 )
 
-// reportPeriod is how long an error is kept for a waiter that does not ask any more.
+// reportPeriod is how long an error is kept for a waiter that makes no request.
 const reportPeriod = 10 * time.Minute
 
-// background does work for reconcilers, which must not wait. What has the same key is done once however many wait for it; each of them
-// is notified of its end, and gets its error once. Workers are shared between the namespaces of the keys.
+// background does work for reconcilers, which must not wait. Work with the same key is done once, however many waiters it has. Each waiter
+// is notified when the work has ended, and gets its error once. Workers are shared between the namespaces of the keys.
 type background[K comparable, W any] struct {
 	workers int
 	queue   *fairqueue.Queue[K]
@@ -26,11 +26,11 @@ type background[K comparable, W any] struct {
 	mu sync.Mutex
 	// pending has the work that is queued or done now.
 	pending map[K]pendingWork[W]
-	// failures has the errors that no request has returned yet: for each waiter the last one, however often it asks for something else.
+	// failures has the errors that no request has returned yet. Each waiter has at most one, its last.
 	failures map[types.NamespacedName]failure[K]
 }
 
-// pendingWork is work, and who wants to hear of its end.
+// pendingWork is work, and the waiters that are notified when it has ended.
 type pendingWork[W any] struct {
 	work    W
 	waiters map[types.NamespacedName]struct{}
@@ -52,12 +52,12 @@ func newBackground[K comparable, W any](perNamespace int, namespaceOf func(K) st
 	}
 }
 
-// Events sends the waiter of a request, as an object that has only its namespace and name, when the work that it waited for has ended. It
-// is never closed.
+// Events returns a channel that receives the waiter of a request when the work that it waited for has ended. The waiter is an object with
+// only a namespace and a name. The channel is never closed.
 func (b *background[K, W]) Events() <-chan event.GenericEvent { return b.notices.Events() }
 
-// request has the work done for the waiter. It returns the error that the waiter has not heard of yet instead, unless somebody else has
-// the work done again: that result counts.
+// request queues the work for the waiter. If the last work of the waiter had the same key and failed, request returns that error once
+// instead. But if the same work is already pending again for another waiter, its new result counts.
 func (b *background[K, W]) request(key K, work W, waiter types.NamespacedName) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,14 +74,14 @@ func (b *background[K, W]) request(key K, work W, waiter types.NamespacedName) e
 	return nil
 }
 
-// forget drops the waiter's error, which is of no interest any more.
+// forget drops the waiter's error, which is not needed any more.
 func (b *background[K, W]) forget(waiter types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.failures, waiter)
 }
 
-// run does what is requested until ctx ends, which also ends what is done then.
+// run does the requested work until ctx ends, which also ends the work that is running.
 func (b *background[K, W]) run(ctx context.Context, do func(context.Context, K, W) error) {
 	var running sync.WaitGroup
 	for range b.workers {

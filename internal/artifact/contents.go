@@ -26,27 +26,28 @@ const (
 	maxManifestSize = 32 << 20
 	// maxManifests bounds the memory of all manifests that are kept, in bytes.
 	maxManifests = 2 * maxManifestSize
-	// fileOverhead is what a file costs in memory beside its name: its sum, and the header of its name, twice for growth.
+	// fileOverhead is the memory of a file besides its name, in bytes: its sum and the header of its name, twice because slices grow in
+	// steps.
 	fileOverhead = 2 * (sha256.Size + 16)
-	// maxContents bounds the memory of what was found out about parts of artifacts, in bytes.
+	// maxContents bounds the memory of the results for parts of artifacts, in bytes.
 	maxContents = 8 << 20
 )
 
-// Content is what an artifact has of a Selection.
+// Content describes the part of an artifact that a Selection selects.
 type Content struct {
-	// Digest, "sha256:…", is the same for two artifacts when all selected files are. It is that of the whole artifact when that has too
-	// many files to compare them one by one.
+	// Digest, "sha256:…", is the same for two artifacts if all selected files are the same. It is the digest of the whole artifact if the
+	// artifact has too many files to compare them one by one.
 	Digest string
 	// Unmatched are the selected paths that match no file.
 	Unmatched []string
 }
 
-// Contents compares parts of stored artifacts. It reads each artifact once, in the background, and matches it once with each
-// selection, however many ask. What it found it keeps in bounded memory. It is a manager.Runnable.
+// Contents compares parts of stored artifacts. It reads each artifact once, in the background, and matches it once with each selection,
+// however many callers request it. It keeps the results in bounded memory. It is a manager.Runnable.
 type Contents struct {
 	store *Store
 	work  *background[contentKey, *Selection]
-	// reading lets those share a manifest who need it at the same time.
+	// reading lets concurrent callers share one reading of a manifest.
 	reading singleflight.Group
 
 	mu        sync.Mutex
@@ -60,21 +61,21 @@ type contentPart struct {
 	selection [sha256.Size]byte
 }
 
-// contentKey is a part for a namespace: each has a place of its own in the queue.
+// contentKey is a part that is requested for a namespace. Each namespace has its own place in the queue.
 type contentKey struct {
 	namespace string
 	contentPart
 }
 
-// foundContent is a Content for all selections with its key; they may be written in different ways.
+// foundContent is the Content for all selections with the same key, which may be written in different ways.
 type foundContent struct {
 	digest    string
 	unmatched []int
-	// err is of a kind that stays.
+	// err is an error that another attempt would not change.
 	err error
 }
 
-// NewContents returns the Contents of a Store. Requests are taken at once; reading begins when it is started.
+// NewContents returns the Contents of a Store. Requests are queued at once; reading begins when it is started.
 func NewContents(store *Store) *Contents {
 	return &Contents{
 		store:     store,
@@ -84,14 +85,14 @@ func NewContents(store *Store) *Contents {
 	}
 }
 
-// Events sends the waiter of a Request, as an object that has only its namespace and name, when the part was found out about. It is
-// never closed.
+// Events returns a channel that receives the waiter of a Request when the result for its part is there. The waiter is an object with only a
+// namespace and a name. The channel is never closed.
 func (c *Contents) Events() <-chan event.GenericEvent { return c.work.Events() }
 
-// Request returns what the stored artifact, whose digest the reference has, has of the selection; all of it without one. It does not wait:
-// nil without an error means that the artifact is being read or matched, and that Events will send the waiter. The error wraps ErrNotStored
-// when the artifact has to be fetched first; each waiter gets it, and other errors, once, and its next request tries again.
-// ErrSelectionTooComplex stays.
+// Request returns the Content of the stored artifact for the selection; without a selection, that of the whole artifact. The reference must
+// have a digest. Request does not wait: nil without an error means that the artifact is being read or matched, and that Events will send
+// the waiter. The error wraps ErrNotStored if the artifact has to be fetched first. Each waiter gets this and other errors once, and its
+// next request tries again. Only ErrSelectionTooComplex is returned every time.
 func (c *Contents) Request(ref Reference, selection *Selection, waiter types.NamespacedName) (*Content, error) {
 	switch {
 	case selection == nil:
@@ -139,7 +140,7 @@ func (c *Contents) find(ctx context.Context, key contentKey, selection *Selectio
 		}
 	}()
 	if _, ok := c.lookup(key.contentPart); ok {
-		return nil // It was found out about for another namespace.
+		return nil // It was found for another namespace meanwhile.
 	}
 	files, err := c.manifestOf(ctx, key.artifact)
 	if err != nil {
@@ -155,7 +156,7 @@ func (c *Contents) find(ctx context.Context, key contentKey, selection *Selectio
 	return nil
 }
 
-// manifestOf returns the manifest of the stored artifact, which it reads when it is not kept.
+// manifestOf returns the manifest of the stored artifact, which it reads if it is not in the cache.
 func (c *Contents) manifestOf(ctx context.Context, artifact string) (*manifest, error) {
 	found, err, _ := c.reading.Do(artifact, func() (any, error) {
 		c.mu.Lock()
@@ -182,10 +183,10 @@ func (c *Contents) manifestOf(ctx context.Context, artifact string) (*manifest, 
 // errManyFiles ends the reading of an archive whose manifest would be too large.
 var errManyFiles = errors.New("the manifest is too large")
 
-// manifest knows the files of an artifact.
+// manifest lists the files of an artifact.
 type manifest struct {
-	// files are in the order of their names, each name once. Nil when there are too many: then the artifact is known as a
-	// whole only.
+	// files are sorted by name, each name once. If there are too many, files is nil and whole is set: then only the digest of the whole
+	// artifact is compared.
 	files []archive.File
 	whole bool
 	// size is about what the manifest costs in memory, in bytes.
@@ -217,10 +218,10 @@ func readManifest(ctx context.Context, store *Store, digest digest.Digest) (_ *m
 	return m, nil
 }
 
-// sort brings the files into the order of their names and leaves out those that were replaced.
+// sort sorts the files by name, and leaves out those that were replaced.
 func (m *manifest) sort() {
 	slices.Reverse(m.files)
 	slices.SortStableFunc(m.files, func(a, b archive.File) int { return strings.Compare(a.Name, b.Name) })
-	// Of each name the first is kept, which was the last.
+	// The first file of each name is kept, which was the last one in the archive.
 	m.files = slices.Clip(slices.CompactFunc(m.files, func(a, b archive.File) bool { return a.Name == b.Name }))
 }

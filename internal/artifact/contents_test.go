@@ -42,7 +42,7 @@ func putFiles(t *testing.T, store *artifact.Store, files ...packedFile) artifact
 	return put(t, store, out.Bytes())
 }
 
-// put has the content made and stored, and returns a reference to it.
+// put stores the content with a Maker, and returns a reference to it.
 func put(t *testing.T, store *artifact.Store, content []byte) artifact.Reference {
 	t.Helper()
 	g := NewWithT(t)
@@ -66,7 +66,7 @@ func startContents(t *testing.T, store *artifact.Store) *artifact.Contents {
 	return contents
 }
 
-// contentOf waits for what the artifact has of the directory and the paths.
+// contentOf waits for the Content of the artifact for the directory and the paths.
 func contentOf(t *testing.T, contents *artifact.Contents, stored artifact.Reference, dir string, paths ...string) *artifact.Content {
 	t.Helper()
 	g := NewWithT(t)
@@ -149,7 +149,7 @@ func TestContentOfAnArtifactThatIsNotStoredForTheSourceIsAnError(t *testing.T) {
 
 	stored := putFiles(t, store, file)
 	g.Expect(contentOf(t, contents, stored, "app", "lib").Digest).NotTo(BeEmpty())
-	// Whoever only knows the digest learns nothing of names, although they are known here.
+	// A source that only knows the digest learns nothing about the names, although Contents has them.
 	_, err = contents.Request(artifact.Reference{Source: "GitRepository/evil/x", Digest: stored.Digest}, selection, waiterNamed("a"))
 	g.Expect(err).To(MatchError(artifact.ErrNotStored))
 }
@@ -161,7 +161,7 @@ func TestArtifactIsReadOnceForAllWhoAsk(t *testing.T) {
 	contents := startContents(t, store)
 	stored := putFiles(t, store, packedFile{name: "a/x"}, packedFile{name: "b/x"})
 	contentOf(t, contents, stored, "a", "lib")
-	// Without its file there is nothing to read any more.
+	// Without its file the artifact cannot be read again.
 	g.Expect(os.Remove(filepath.Join(dir, "sha256", digest.Digest(stored.Digest).Encoded(), "content"))).To(Succeed())
 	for i := range 100 {
 		contentOf(t, contents, stored, "b", fmt.Sprintf("lib-%d", i))

@@ -12,16 +12,17 @@ var ErrNotStored = errors.New("artifact is not stored")
 type Kind string
 
 const (
-	// NotFound means that the server has no such file. Sources remove an artifact soon after a newer one replaced it:
-	// the source should be read again first.
+	// NotFound means that the server has no such file, or that a Maker cannot find what it makes the artifact from. Sources remove an
+	// artifact soon after a newer one replaced it, so the Stack controller reads the source again when it gets this kind: see
+	// observeContent in internal/stack/observe.go.
 	NotFound Kind = "NotFound"
 	// Integrity means that the content does not have the digest that the source published. It must not be used.
 	Integrity Kind = "Integrity"
 	// TooLarge means that the artifact exceeds a limit of this store, packed, unpacked or in its number of entries.
 	TooLarge Kind = "TooLarge"
-	// Unavailable means that the server, the network or this store's disk failed; it may be well at the next attempt.
+	// Unavailable means that the server, the network or this store's disk failed; the next attempt may succeed.
 	Unavailable Kind = "Unavailable"
-	// Unusable means that the reference or the archive is not acceptable and will not be at the next attempt either.
+	// Unusable means that the reference or the archive is not acceptable, and the next attempt would fail, too.
 	Unusable Kind = "Unusable"
 )
 
@@ -35,7 +36,7 @@ type FetchError struct {
 	err error
 }
 
-// NewMakeError is how a Maker says of which kind its error is. An error of another type counts as Unavailable.
+// NewMakeError returns the error of a Maker with its kind. An error of another type counts as Unavailable.
 func NewMakeError(kind Kind, err error) *FetchError {
 	return &FetchError{Kind: kind, err: err}
 }

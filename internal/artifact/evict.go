@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// unusedAfter is when content that nobody used is given up before all other, whoever has it.
+// unusedAfter is how long content can be unused before it is evicted first, whichever namespace has it.
 const unusedAfter = 24 * time.Hour
 
-// share is what a namespace takes of the store. What several namespaces have counts for each of them.
+// share is what a namespace takes of the store. Content that several namespaces have counts for each of them.
 type share struct {
 	// recent orders the entries, most recently used first.
 	recent *list.List
 	cost   int64
 }
 
-// cost is the size of the entry and what it takes beside that, without its owners.
+// cost returns the size of the entry plus a fixed amount for the memory and inodes that each entry takes. It does not include the owners.
 func (s *Store) cost(e *entry) int64 { return e.size + s.share() }
 
-// share is what an entry of a full store has of it, on average.
+// share returns how many bytes of a full store there are for each entry, on average.
 func (s *Store) share() int64 { return s.options.MaxStoreSize / int64(s.options.MaxStored) }
 
 // count adds the entry to what the namespace takes. Callers hold the lock.
@@ -62,8 +62,9 @@ func (s *Store) discount(e *entry, namespace string) {
 	}
 }
 
-// evict removes content that is not open until there is room for another artifact of that size, or for none when it is 0: first what nobody
-// used for a day, then what the namespace that takes most used least recently. Callers hold the lock.
+// evict removes content that is not open until there is room for an artifact of that size; with 0, until the store is within its bounds. It
+// first removes content that was not used for a day. Then it removes the least recently used content of the namespace that takes the most
+// room. Callers hold the lock.
 func (s *Store) evict(room int64) {
 	isFull := func() bool {
 		return s.size+room > s.options.MaxStoreSize || int64(len(s.entries))+min(room, 1) > int64(s.options.MaxStored) ||
@@ -110,7 +111,7 @@ func leastRecent(entries *list.List) *entry {
 	return nil
 }
 
-// removeFrom takes the content from the sources of the namespace, and removes it when no other namespace has it.
+// removeFrom removes the sources of the namespace from the owners of the content. It removes the content if no other namespace has it.
 func (s *Store) removeFrom(e *entry, namespace string) error {
 	if len(e.shared) == 1 {
 		return s.remove(e)

@@ -13,13 +13,13 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact"
 )
 
-// storeContent has the content made on behalf of the namespace.
+// storeContent stores content for the namespace.
 func storeContent(t *testing.T, store *artifact.Store, namespace, name string) artifact.Reference {
 	t.Helper()
 	return storeContentOf(t, store, namespace, name, name)
 }
 
-// storeContentOf has it made for one of several sources.
+// storeContentOf stores content for one of several sources of the namespace.
 func storeContentOf(t *testing.T, store *artifact.Store, namespace, source, name string) artifact.Reference {
 	t.Helper()
 	content := program(name)

@@ -13,7 +13,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact"
 )
 
-// newTarpit is a server that accepts every request, and answers with a byte now and then until the client goes away.
+// newTarpit returns a server that accepts every request, and sends one byte every 100 ms until the client closes the connection. stuck is
+// the number of such requests.
 func newTarpit(t *testing.T) (tarpit *server, stuck *atomic.Int32) {
 	tarpit, stuck = newServer(t), &atomic.Int32{}
 	tarpit.answerWith(func(w http.ResponseWriter, r *http.Request) {
@@ -68,7 +69,7 @@ func TestArtifactIsNotBehindWhatAnotherNamespaceRequestedBeforeIt(t *testing.T) 
 		g.Expect(fetcher.Request(tarpit.publish(fmt.Sprint("tarpit ", i)), waiter)).To(BeEmpty())
 	}
 	g.Eventually(stuck.Load).Should(BeEquivalentTo(perNamespace))
-	// The attacker wants it too, behind its own tarpits.
+	// The attacker requests the same artifact, and waits behind its own tarpits.
 	g.Expect(fetcher.Request(ref, k8stypes.NamespacedName{Namespace: "evil", Name: "shared"})).To(BeEmpty())
 	waiter := waiterNamed("app")
 	g.Expect(fetcher.Request(ref, waiter)).To(BeEmpty())

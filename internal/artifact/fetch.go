@@ -20,11 +20,11 @@ import (
 // makeTimeout ends a Maker that has no bound of its own, so that it cannot keep a slot for ever.
 const makeTimeout = 15 * time.Minute
 
-// Fetch downloads the artifact, or has its Maker make it, verifies and stores it, unless it is stored. Whoever asks for the
-// same artifact at the same time shares one download or making, which ends with the context of the first: all that ask are ended
-// together, with the controller. An error is of type *FetchError. Stored returns the digest afterwards.
+// Fetch downloads the artifact, or calls its Maker, and verifies and stores it, unless it is stored already. Concurrent callers for the
+// same artifact share one download or call of the Maker. It ends with the context of the first caller; that is enough, because the contexts
+// of all callers end together, with the controller. An error is of type *FetchError. Stored returns the digest afterwards.
 //
-// Nothing is remembered of a failure: the next call tries again.
+// Failures are not kept: the next call tries again.
 func (s *Store) Fetch(ctx context.Context, ref Reference) error {
 	from, err := s.locate(ref)
 	if err != nil {
@@ -44,14 +44,14 @@ func (s *Store) Fetch(ctx context.Context, ref Reference) error {
 	return err
 }
 
-// incoming is content on disk that nobody can see yet.
+// incoming is content on disk that is not visible in the store yet.
 type incoming struct {
 	path   string
 	digest digest.Digest
 	size   int64
 }
 
-// origin is how the content comes here.
+// origin returns how the store gets the content.
 func (l location) origin() metrics.Origin {
 	if l.maker != nil {
 		return metrics.Made
@@ -59,8 +59,9 @@ func (l location) origin() metrics.Origin {
 	return metrics.Downloaded
 }
 
-// bring downloads or makes the content, checks the archive, and makes the content visible for the owner. It returns what it stored: of
-// what was made that has its own digest, whatever digest is wanted; who waits compares. Its errors are of type *FetchError.
+// bring downloads or makes the content, checks the archive, and makes the content visible for the owner. It returns what it stored. For
+// made content, the result has the digest of the content, whatever digest is wanted; callers compare both. Its errors are of type
+// *FetchError.
 func (s *Store) bring(ctx context.Context, from location) (brought incoming, err error) {
 	defer func() {
 		if recover() != nil {
@@ -103,7 +104,7 @@ func (s *Store) bring(ctx context.Context, from location) (brought incoming, err
 	return received, nil
 }
 
-// download brings the content to disk and verifies its digest.
+// download downloads the content to disk and verifies its digest.
 func (s *Store) download(ctx context.Context, from location, dir string) (incoming, error) {
 	path, err := s.downloads.Fetch(ctx, from.key.url, from.digest, dir)
 	var info os.FileInfo
@@ -123,7 +124,7 @@ func (s *Store) download(ctx context.Context, from location, dir string) (incomi
 	return incoming{}, from.fail(Unavailable, err)
 }
 
-// make has the content made on disk and computes its digest. What the Maker said stays in the chain of an error.
+// make lets the Maker write the content to disk, and computes its digest. The error of the Maker stays in the chain of an error.
 func (s *Store) make(ctx context.Context, from location, dir string) (made incoming, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, makeTimeout, fmt.Errorf("not complete after %s: %w", makeTimeout, context.DeadlineExceeded))
 	defer cancel()
@@ -136,7 +137,7 @@ func (s *Store) make(ctx context.Context, from location, dir string) (made incom
 	err = errors.Join(s.makeInto(ctx, from.maker, to), file.Close())
 	var known *FetchError
 	switch cause := context.Cause(ctx); {
-	// What ended the writing counts, whatever the Maker makes of it.
+	// If a write failed, its error counts and not that of the Maker.
 	case errors.Is(to.err, errTooLarge):
 		return incoming{}, from.fail(TooLarge, to.err)
 	case to.err != nil:
@@ -151,11 +152,11 @@ func (s *Store) make(ctx context.Context, from location, dir string) (made incom
 	return incoming{}, from.fail(Unavailable, err)
 }
 
-// errPanicked is what a panic becomes, which strange content may cause, and which would end the process for all tenants. What it panicked with
-// may be anything, so that neither users nor the log see it.
+// errPanicked replaces a panic. Unusual content may cause a panic, which would end the process for all tenants. The value of a panic may
+// contain anything, so neither users nor the log see it.
 var errPanicked = errors.New("an internal error, which the log of the controller has")
 
-// makeInto returns a panic of the Maker as an error.
+// makeInto calls the Maker, and returns a panic of it as an error.
 func (s *Store) makeInto(ctx context.Context, maker Maker, to io.Writer) (err error) {
 	defer func() {
 		if recover() != nil {
@@ -169,7 +170,7 @@ func (s *Store) makeInto(ctx context.Context, maker Maker, to io.Writer) (err er
 // errTooLarge is returned for content with more bytes than the limit.
 var errTooLarge = errors.New("too large")
 
-// boundedWriter writes until its context ends or more bytes come than the limit, and remembers what ended it.
+// boundedWriter writes until its context ends or more bytes come than the limit, and keeps the error that ended it.
 type boundedWriter struct {
 	ctx         context.Context
 	to          io.Writer

@@ -63,7 +63,7 @@ func TestFetchErrorShowsWhatToDo(t *testing.T) {
 			_, _ = w.Write(large)
 		}, kind: artifact.TooLarge, message: "more than the limit of 1000 bytes", requests: 1},
 		{name: "content beyond the limit", answer: func(w http.ResponseWriter, _ *http.Request) {
-			w.(http.Flusher).Flush() // which leaves the length open
+			w.(http.Flusher).Flush() // so that no length is declared
 			_, _ = w.Write(large)
 		}, kind: artifact.TooLarge, message: "more than the limit of 1000 bytes", requests: 1},
 		{name: "not an archive", content: []byte("<html>"), kind: artifact.Unusable, message: "archive is not acceptable", requests: 1},

@@ -140,7 +140,7 @@ func modeOf(path string) (fs.FileMode, error) {
 	return info.Mode(), nil
 }
 
-// filesBelow gives the names of all files in the directory, apart from the hidden ones.
+// filesBelow returns the names of all files in the directory, apart from the hidden ones.
 func filesBelow(dir string) ([]string, error) {
 	var found []string
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

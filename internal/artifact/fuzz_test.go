@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzReference checks that what is shown of the place of an artifact has neither credentials nor a query, and that a digest that is accepted is one.
+// FuzzReference checks that the shown URL of an artifact has neither credentials nor a query, and that every accepted digest is valid.
 func FuzzReference(f *testing.F) {
 	sum := "sha256:" + strings.Repeat("a1", 32)
 	f.Add("http://source-controller.flux-system.svc/gitrepository/a/b/c.tar.gz", sum)

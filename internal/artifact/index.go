@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// incomingDirectory is where content is written before it is accepted. It is on the same file system as the rest, so
-	// that content appears under its digest at once and complete.
+	// incomingDirectory is where content is written before it is accepted. It is on the same file system as the rest, so that content is
+	// moved to its final place in one step.
 	incomingDirectory = "incoming"
-	// contentFile is the content in the directory of an entry. Beside it is a file per owner, ownerPrefix and its hash, with the
-	// namespace that the content is counted for.
+	// contentFile is the content in the directory of an entry. Beside it is a file for each owner, named ownerPrefix and the owner. It
+	// contains the namespace that the content is counted for.
 	contentFile = "content"
 	ownerPrefix = "for-"
-	// maxOwners is how many owners of one entry are remembered. One that is forgotten has it fetched again.
+	// maxOwners is how many owners one entry can have. When an owner is dropped, its next request fetches the content again.
 	maxOwners = 4096
-	// ownersPerEntry is how many owners there are for each entry that a full store has, on average. The file of an owner is small, but takes a
-	// block of the disk and an inode.
+	// ownersPerEntry is how many owners the entries of a full store can have, on average. The file of an owner is small, but takes a block
+	// of the disk and an inode.
 	ownersPerEntry = 8
 )
 
-// openDirectory prepares the directory, removes what was not accepted when an earlier process ended, and takes in what
-// was.
+// openDirectory prepares the directory, removes content that an earlier process did not accept before it ended, and indexes the content
+// that it accepted.
 func (s *Store) openDirectory() error {
 	incoming := filepath.Join(s.options.Dir, incomingDirectory)
 	if err := os.RemoveAll(incoming); err != nil {
@@ -69,8 +69,8 @@ func (s *Store) openDirectory() error {
 	return nil
 }
 
-// findEntry reads what an earlier process left of an entry. It removes one that is not complete, and
-// content that an earlier version stored without its owners, and returns nil then.
+// findEntry reads an entry that an earlier process left. If the entry is not complete, or an earlier version stored its content without
+// owners, findEntry removes it and returns nil.
 func (s *Store) findEntry(d digest.Digest) (*entry, error) {
 	content, err := os.Lstat(s.contentPath(d))
 	if err != nil || !content.Mode().IsRegular() {
@@ -93,7 +93,7 @@ func (s *Store) findEntry(d digest.Digest) (*entry, error) {
 	return found, nil
 }
 
-// insert adds an entry as the most recently used one. Callers hold the lock, or nobody else knows the store.
+// insert adds an entry as the most recently used one. Callers hold the lock, unless nothing else uses the store yet.
 func (s *Store) insert(e *entry) {
 	e.element = s.recent.PushFront(e)
 	s.entries[e.digest] = e
@@ -104,7 +104,7 @@ func (s *Store) insert(e *entry) {
 	}
 }
 
-// drop takes the entry out of the index. Callers hold the lock.
+// drop removes the entry from the index. Callers hold the lock.
 func (s *Store) drop(e *entry) {
 	s.recent.Remove(e.element)
 	delete(s.entries, e.digest)
@@ -117,7 +117,8 @@ func (s *Store) drop(e *entry) {
 	}
 }
 
-// accept makes the incoming content visible under its digest for the owner, counts it for the namespace, and removes others that have to make room for it.
+// accept makes the incoming content visible under its digest for the owner, counts it for the namespace, and evicts other content to make
+// room for it.
 func (s *Store) accept(received incoming, by owner, namespace string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +137,8 @@ func (s *Store) accept(received incoming, by owner, namespace string) error {
 	if err := os.MkdirAll(s.path(d), 0o700); err != nil {
 		return err
 	}
-	// Not synced to disk: what a crash of the machine damages is found when it is opened next, and fetched again.
+	// The file is not synced to disk. Damage from a crash of the machine is found when the content is opened next; then the content is
+	// fetched again.
 	if err := os.Rename(received.path, s.contentPath(d)); err != nil {
 		return err
 	}
@@ -150,7 +152,7 @@ func (s *Store) accept(received incoming, by owner, namespace string) error {
 	return s.addOwner(e, by, namespace)
 }
 
-// addOwner notes on whose behalf the content was fetched, for this process and the next. Callers hold the lock.
+// addOwner records the owner for which the content was fetched, for this process and the next. Callers hold the lock.
 func (s *Store) addOwner(e *entry, by owner, namespace string) error {
 	if _, known := e.owners[by]; known {
 		return nil
@@ -171,7 +173,7 @@ func (s *Store) addOwner(e *entry, by owner, namespace string) error {
 	return nil
 }
 
-// removeOwner lets the owner have the content fetched again. Callers hold the lock.
+// removeOwner removes an owner of the content. The next request of that owner fetches the content again. Callers hold the lock.
 func (s *Store) removeOwner(e *entry, by owner) error {
 	if err := os.Remove(s.ownerPath(e.digest, by)); err != nil {
 		return err
@@ -208,7 +210,8 @@ func (s *Store) used(e *entry) {
 	for namespace, element := range e.shared {
 		s.shares[namespace].recent.MoveToFront(element)
 	}
-	// Only a hint, so that an error does not matter. Our clock, because that of the file system is coarser.
+	// The time is only a hint, so an error does not matter. It is set from the clock of this process, because that of the file system is
+	// coarser.
 	_ = os.Chtimes(s.contentPath(e.digest), time.Time{}, e.last)
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact"
 )
 
-// maker makes a program, and counts how often.
+// maker is a Maker that counts its calls.
 type maker struct {
 	key   string
 	makes atomic.Int32
@@ -72,7 +72,7 @@ func TestManyWhoWaitForOneKeyShareOneMaking(t *testing.T) {
 	known := ref
 	known.Digest = digest.FromBytes(content).String()
 	store := newStore(t, artifact.Options{})
-	// Two controllers have a fetcher each, and some who wait know the digest.
+	// Two controllers have a fetcher each, and some of the waiters know the digest.
 	first, _ := startFetcher(t, store, 0)
 	second, _ := startFetcher(t, store, 0)
 	for i := range 500 {

@@ -21,11 +21,11 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// matchesSimply is what a pattern means: it tries all that ** can stand for.
+// matchesSimply defines what a pattern matches. It tries everything that ** can stand for.
 func matchesSimply(pattern, name []string) bool {
 	switch {
 	case len(pattern) == 0:
-		return true // What is in a directory belongs to it.
+		return true // A directory that matches includes everything in it.
 	case pattern[0] == anyDirectories:
 		for i := range len(name) + 1 {
 			if matchesSimply(pattern[1:], name[i:]) {
@@ -40,7 +40,7 @@ func matchesSimply(pattern, name []string) bool {
 	return ok && matchesSimply(pattern[1:], name[1:])
 }
 
-// contentSimply is the digest, and what is unmatched, from the definition of both.
+// contentSimply computes the digest and the unmatched patterns directly from their definitions.
 func contentSimply(m *manifest, selection *Selection) (string, []int) {
 	sum := sha256.New()
 	matched := make([]bool, len(selection.patterns))
@@ -69,7 +69,7 @@ func contentSimply(m *manifest, selection *Selection) (string, []int) {
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), unmatched
 }
 
-// manifestOf has files of these names.
+// manifestOf returns a manifest with files of these names.
 func manifestOf(names ...string) *manifest {
 	m := &manifest{}
 	for _, name := range names {
@@ -107,7 +107,7 @@ func FuzzPatternsMatchWhatTheyMean(f *testing.F) {
 	})
 }
 
-// manyFiles are as many as an archive can have, about, in the shapes that are worst for patterns.
+// manyFiles returns a manifest with nearly as many files as an archive can have. Callers choose names that are bad cases for the matcher.
 func manyFiles(name func(int) string) *manifest {
 	names := make([]string, 90_000)
 	for i := range names {

@@ -9,8 +9,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// The workers are not reconcilers, whose panics are caught: a panic here would end the process for all tenants. The parts that are missing
-// here stand for whatever strange content may lead to.
+// controller-runtime recovers panics of reconcilers, but not of these workers: a panic would end the process for all tenants. Here the code
+// panics because fields are nil, which stands for any panic that unusual content may cause.
 func TestPanicInTheBackgroundIsAnErrorLikeAnother(t *testing.T) {
 	g := NewWithT(t)
 	store, err := NewStore(Options{Dir: t.TempDir(), Log: logr.Discard()})

@@ -15,34 +15,35 @@ import (
 type Reference struct {
 	// URL is where the tarball is served, over http or https.
 	URL string
-	// Source identifies the object that publishes the artifact, with its namespace. What was fetched on behalf of one source is
-	// handed out for no other. A Maker stands for itself.
+	// Source identifies the object that publishes the artifact, with its namespace. Content that was fetched for one source is not returned
+	// for another one. With a Maker, the key of the Maker takes the place of Source.
 	Source string
-	// Namespace is the one that the room which the content takes in a Store is counted for: that of the source.
+	// Namespace is the namespace of the source. The room that the content takes in a Store is counted for this namespace.
 	Namespace string
 	// Digest is "algorithm:hex" of the tarball. Algorithms are sha256, sha384, sha512 and blake3.
 	Digest string
 	// Revision is what a human calls the artifact, for example "main@sha1:…".
 	Revision string
-	// Size of the tarball in bytes, nil when the source does not tell.
+	// Size of the tarball in bytes, nil when the source does not publish it.
 	Size *int64
-	// Maker makes the tarball where nobody serves it; URL is not used then, and Digest may be empty: it is known when the
-	// tarball was made. Nil for an artifact that is downloaded.
+	// Maker makes a tarball that no server has. Then URL is not used, and Digest may be empty: it is known after the tarball was made.
+	// Maker is nil for an artifact that is downloaded.
 	Maker Maker
 }
 
 // Maker makes the tarball of an artifact on this machine: from a git commit, or from a Program. The same Key always stands for
 // the same content.
 type Maker interface {
-	// Key identifies what is made, and from where. It has no credentials in clear: requests with one key share one making.
+	// Key identifies what is made, and from where. It contains no credentials in clear text. Concurrent requests with the same key share
+	// one call of Make.
 	Key() string
-	// Make writes the tarball, the same bytes each time. It ends with ctx, and with the first write that fails: one beyond the limit of
-	// the size does. Its errors are shown to users.
+	// Make writes the tarball, the same bytes each time. It ends with ctx, and with the first write that fails, for example because the
+	// tarball exceeds the size limit. Its errors are shown to users.
 	Make(ctx context.Context, to io.Writer) error
 }
 
-// owner is the SHA-256, in hexadecimal, of what the content was fetched on behalf of: a source, or the key of a Maker. What
-// is kept about it is small however long its name is.
+// owner is the SHA-256, in hexadecimal, of the source or of the key of the Maker that the content was fetched for. A hash is small, however
+// long their names are.
 type owner string
 
 func (r Reference) owner() owner {
@@ -52,8 +53,8 @@ func (r Reference) owner() owner {
 	return owner(digest.FromString("source/" + r.Source).Encoded())
 }
 
-// flightKey identifies a download or a making. That of a making has no digest: what is made for one key is the same for all who ask, and
-// each compares it with what it expects.
+// flightKey identifies a download, or a call of a Maker. For a Maker it has no digest: all callers with the same key share the result, and
+// each compares its digest with the one that it expects.
 type flightKey struct {
 	digest digest.Digest
 	url    string
@@ -62,14 +63,14 @@ type flightKey struct {
 
 func (k flightKey) String() string { return fmt.Sprintf("%s %s %s", k.digest, k.url, k.owner) }
 
-// location is a Reference that was found to be well-formed.
+// location is a Reference that was checked by locate.
 type location struct {
 	key flightKey
-	// digest is the wanted one. It is empty for an artifact that is made and whose digest is not known yet.
+	// digest is the wanted digest. It is empty for an artifact that is made and whose digest is not known yet.
 	digest digest.Digest
 	// maker is nil for an artifact that is downloaded.
 	maker Maker
-	// namespace is the one that the room is counted for.
+	// namespace is the namespace that the room is counted for.
 	namespace string
 	// shown is the published URL as it may appear in a message.
 	shown string
@@ -105,7 +106,7 @@ func (s *Store) locate(ref Reference) (location, error) {
 	return l, nil
 }
 
-// maxURL bounds a URL in bytes: those that are being fetched, or could not be, are remembered.
+// maxURL bounds a URL in bytes, because the URLs of running and failed downloads are kept in memory.
 const maxURL = 4 << 10
 
 // parseURL returns the URL and how it may be shown. Its errors do not quote the URL.

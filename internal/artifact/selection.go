@@ -16,28 +16,28 @@ import (
 // anyDirectories is the element of a pattern that stands for any number of directories, none included.
 const anyDirectories = "**"
 
-// Selection is the part of an artifact that somebody is interested in: a directory, and what matches some patterns. A nil
-// Selection is all of it.
+// Selection selects a part of an artifact: a directory, and what matches some patterns. A nil Selection selects everything.
 type Selection struct {
 	patterns []pattern
 	// key is the same for two selections of the same patterns in the same order, however they are written.
 	key [sha256.Size]byte
 }
 
-// pattern is the name of files and directories with the wildcards of a shell; a directory stands for all that is in it.
+// pattern is a name of files and directories with the wildcards of a shell. A directory that matches is selected with everything in it.
 //
-// doublestar is not used. It matches one pattern with one name, which takes 0.1 to 2 µs: the patterns of the test with 90,000 files take
-// more than 14 s of CPU and 1.2 s here, where what a directory matches is found out once for all that is in it. Its braces are
-// exponential (20 pairs take 0.6 s for one name), and nothing bounds it. The matcher of go-git for .gitignore gives names without a
-// slash a meaning of their own, and does not look further when the first place where ** could end is the wrong one.
+// The library doublestar is not used. It matches one pattern with one name, which takes 0.1 to 2 µs: for the patterns of the test with
+// 90,000 files it takes more than 14 s of CPU. The matcher of this file takes 1.2 s, because it finds out once per directory what the
+// patterns match there. The time for braces is exponential in doublestar (20 pairs take 0.6 s for one name), and nothing bounds it. The
+// matcher of go-git for .gitignore gives names without a slash another meaning, and does not look further when the first place where **
+// could end is the wrong one.
 type pattern struct {
 	text string
 	// elements of the whole name.
 	elements []element
 }
 
-// element is what of a pattern is between two slashes: the prefix before the first wildcard, the suffix after the last one, and what is
-// between them, empty when there is none.
+// element is the part of a pattern between two slashes. prefix is what comes before the first wildcard, suffix what comes after the last
+// one, and middle everything from the first to the last wildcard. middle is empty if there is no wildcard.
 type element struct{ text, prefix, middle, suffix string }
 
 func newElement(text string) element {
@@ -63,7 +63,7 @@ func NewSelection(dir string, paths []string) (*Selection, error) {
 			return nil, err
 		}
 		if i == 0 {
-			parsed.text = "" // It is not one of those that are looked for.
+			parsed.text = "" // The directory is not reported as unmatched.
 		}
 		selection.patterns = append(selection.patterns, parsed)
 		for _, part := range parsed.elements {
@@ -104,20 +104,21 @@ func parsePattern(text string) (pattern, error) {
 }
 
 const (
-	// maxMatchSteps bounds the matching of one selection with one artifact. A step, which is one element of a pattern against one name, takes
-	// some 20 ns, so this is a second or two. 256 patterns such as **/*.json against 90,000 files take three quarters of them.
+	// maxMatchSteps bounds the matching of one selection with one artifact. A step is one element of a pattern against one name. It takes
+	// about 20 ns, so all steps take one or two seconds. 256 patterns such as **/*.json against 90,000 files take three quarters of the
+	// steps.
 	maxMatchSteps = 60_000_000
 	// stepBytes is how many comparisons of path.Match count as a step.
 	stepBytes = 8
-	// maxPositions bounds what is remembered of the directories of a name: 8 MiB.
+	// maxPositions bounds the memory for the directories around a name, in possible elements: about 8 MiB.
 	maxPositions = 1 << 20
 )
 
-// ErrSelectionTooComplex says that matching the paths with the names in the artifact takes too long. Nothing but another selection, or an
-// artifact with fewer files, helps.
+// ErrSelectionTooComplex says that matching the paths with the names in the artifact takes too long. Only another selection, or an artifact
+// with fewer files, can help.
 var ErrSelectionTooComplex = errors.New("the patterns take too long to be matched with all files; use fewer of them, or fewer wildcards")
 
-// content is what the artifact, of which this is the manifest, has of the selection. Its error is that of the context.
+// content returns the content of the artifact of this manifest for the selection. The only error is that of the context.
 func (m *manifest) content(ctx context.Context, artifact string, selection *Selection) (foundContent, error) {
 	if m.whole {
 		return foundContent{digest: artifact}, nil
@@ -129,8 +130,8 @@ func (m *manifest) content(ctx context.Context, artifact string, selection *Sele
 	return foundContent{digest: digest, unmatched: unmatched}, err
 }
 
-// match identifies the selected files: their names, their contents, and which of them can be executed. It also returns which patterns of the
-// selection match nothing, by their numbers.
+// match identifies the selected files: their names, their contents, and which of them can be executed. It also returns the indices of the
+// patterns of the selection that match nothing.
 func (m *manifest) match(ctx context.Context, selection *Selection, steps int) (digest string, unmatched []int, err error) {
 	matcher := &matcher{ctx: ctx, sum: sha256.New(), matched: make([]bool, len(selection.patterns)), steps: steps}
 	if err := matcher.root(m.files, selection.patterns); err != nil {
@@ -144,25 +145,26 @@ func (m *manifest) match(ctx context.Context, selection *Selection, steps int) (
 	return "sha256:" + hex.EncodeToString(matcher.sum.Sum(nil)), unmatched, nil
 }
 
-// matcher goes through the sorted names of an artifact once, with all patterns of a selection. What a directory has matched of the patterns
-// is found out once for all that is in it, so that a name costs what its last element does with the patterns that are possible there.
+// matcher goes through the sorted names of an artifact once, with all patterns of a selection. What the patterns match of a directory is
+// found out once for everything in it. So for each name only its last element is compared, and only with the pattern elements that are
+// possible in that directory.
 type matcher struct {
 	ctx context.Context
-	// sum is of the selected files.
+	// sum is the hash of the selected files.
 	sum hash.Hash
-	// elements are those of all patterns, each pattern with an end after its last one. What is possible in a directory are the elements,
-	// by their index, that come next.
+	// elements are the elements of all patterns, with an end after the last one of each pattern. The possible elements in a directory are
+	// those, by their index, that the next name is compared with.
 	elements []patternElement
 	// matched says which patterns have matched a file.
 	matched []bool
-	// selected says that a pattern matches what was entered last, or a directory that it is in.
+	// selected says that a pattern matches the entry that was entered last, or a directory that contains it.
 	selected bool
 	// seen has, for each element, the last round in which it was reached.
 	seen  []int
 	round int
-	// positions is how many elements the directories around a name have; steps are left.
+	// positions is how many possible elements the directories around a name have together. steps is how many steps are left.
 	positions, steps int
-	// scratch is what comes next in a file: nothing does, but the elements are reached all the same.
+	// scratch is a buffer for the possible elements in a file. Nothing is compared with them, but enter computes them all the same.
 	scratch []int32
 }
 
@@ -194,7 +196,7 @@ func (m *matcher) root(files []archive.File, patterns []pattern) error {
 	return m.directory(files, 0, possible)
 }
 
-// directory matches the files of a directory, whose name has so many bytes.
+// directory matches the files of a directory. length is the length of its name in bytes, including the slash at the end.
 func (m *matcher) directory(files []archive.File, length int, possible []int32) error {
 	selected := m.selected
 	if m.positions += len(possible); m.positions > maxPositions {
@@ -221,7 +223,7 @@ func (m *matcher) directory(files []archive.File, length int, possible []int32) 
 				return err
 			}
 		case m.selected:
-			// The length keeps apart what would otherwise read the same; the sum has a fixed one.
+			// The length of the name makes the hashed text unambiguous; that of the sum is fixed.
 			fmt.Fprintf(m.sum, "%d:%s", len(files[0].Name), files[0].Name)
 			_, _ = m.sum.Write(files[0].Sum[:])
 		}
@@ -234,7 +236,7 @@ func (m *matcher) directory(files []archive.File, length int, possible []int32) 
 	return nil
 }
 
-// enter appends what is possible in an entry of a directory, in which there is at least one file, or which is one.
+// enter appends the possible elements in an entry of a directory to next. The entry is a file, or a directory with at least one file.
 func (m *matcher) enter(possible []int32, name string, selected bool, next []int32) []int32 {
 	m.round++
 	m.selected = selected
@@ -245,7 +247,7 @@ func (m *matcher) enter(possible []int32, name string, selected bool, next []int
 		case m.steps < 0:
 			return next
 		case m.selected && m.matched[wanted.pattern]:
-			// It cannot add anything.
+			// The pattern cannot add anything.
 		case wanted.text == anyDirectories:
 			next = m.reach(next, at)
 		case m.matches(&wanted.element, name):
@@ -255,7 +257,8 @@ func (m *matcher) enter(possible []int32, name string, selected bool, next []int
 	return next
 }
 
-// reach appends the element to what comes next, once, and what comes after ** that stands for no directory.
+// reach appends the element to next, once. After ** it also appends the following element, because ** may stand for no directory. At the
+// end of a pattern it records that the pattern has matched.
 func (m *matcher) reach(next []int32, at int32) []int32 {
 	reached := &m.elements[at]
 	switch {
@@ -272,7 +275,8 @@ func (m *matcher) reach(next []int32, at int32) []int32 {
 	return next
 }
 
-// matches compares one element. What needs path.Match takes the product of the lengths at most.
+// matches reports whether the element matches the name. A call of path.Match takes at most time proportional to the product of both
+// lengths, which is counted in steps.
 func (m *matcher) matches(wanted *element, name string) bool {
 	switch {
 	case wanted.middle == "":

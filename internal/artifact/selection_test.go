@@ -7,7 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// selects matches one pattern with one name.
+// selects reports whether one pattern matches one name.
 func (p pattern) selects(name string) bool {
 	p.text = "looked for"
 	_, unmatched, err := manifestOf(name).match(context.Background(), &Selection{patterns: []pattern{p}}, maxMatchSteps)

@@ -50,7 +50,7 @@ func newServer(t *testing.T) *server {
 	return s
 }
 
-// answerWith has every request answered by the function, or by the files again when it is nil.
+// answerWith makes the function answer every request. With nil, the server serves its files again.
 func (s *server) answerWith(answer http.HandlerFunc) {
 	if answer == nil {
 		s.answer.Store(nil)
@@ -87,7 +87,7 @@ func (s *server) reference(name string) artifact.Reference {
 	return artifact.Reference{URL: url, Digest: digest.FromBytes(content).String(), Revision: "main@sha1:5a1f", Size: &size}
 }
 
-// content of what is published under the reference.
+// content returns the bytes that are published under the reference.
 func (s *server) content(ref artifact.Reference) []byte {
 	s.t.Helper()
 	content, err := os.ReadFile(filepath.Join(s.Root(), filepath.Base(ref.URL)))
@@ -105,7 +105,7 @@ func newStore(t *testing.T, options artifact.Options) *artifact.Store {
 	return store
 }
 
-// tarball gives a gzip-compressed tarball with one entry.
+// tarball returns a gzip-compressed tarball with one entry.
 func tarball(header tar.Header, content []byte) []byte {
 	var out bytes.Buffer
 	zip := gzip.NewWriter(&out)
@@ -124,7 +124,7 @@ func write(w *tar.Writer, content []byte) error {
 	return err
 }
 
-// program gives a tarball whose Pulumi.yaml has the text.
+// program returns a tarball whose Pulumi.yaml has the text.
 func program(text string) []byte {
 	return tarball(tar.Header{Name: "Pulumi.yaml", Mode: 0o600, Typeflag: tar.TypeReg}, []byte(text))
 }

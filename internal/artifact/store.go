@@ -1,9 +1,10 @@
 // Package artifact keeps the content of artifacts, the tarballs that sources publish, in one store on the local disk.
 //
-// An artifact is known by its digest, and by the sources on whose behalf it was fetched: knowing a digest gives nobody the
-// content. It is downloaded once per source however many ask for it, its digest is verified and its archive checked before it
-// can be seen, and it stays until the room is needed for others: for those of the same namespace, when that takes the most. Everything is bounded:
-// the size of a download, its time, what it unpacks to, and the size of the store. What nobody serves is made by a Maker instead, under the same rules.
+// An artifact is identified by its digest, and by the sources that it was fetched for: knowing a digest is not enough to get the content.
+// An artifact is downloaded once per source, however many callers request it. Its digest is verified and its archive is checked before it
+// is visible. It stays until its room is needed; the namespace that takes the most room loses artifacts first. Everything is bounded: the
+// size of a download, its time, its unpacked size, and the size of the store. An artifact that no server has is made by a Maker, under the
+// same rules.
 package artifact
 
 import (
@@ -29,7 +30,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/metrics"
 )
 
-// maxMade is how many digests of made artifacts are remembered, about 200 bytes each. What is forgotten is made again.
+// maxMade is how many digests of made artifacts are kept in memory, about 200 bytes each. An artifact whose digest is dropped is made
+// again.
 const maxMade = 16384
 
 // Limits bounds one artifact.
@@ -37,26 +39,26 @@ type Limits = archive.Limits
 
 // Options of a Store. Fields other than Dir have a default.
 type Options struct {
-	// Dir holds the content, as <algorithm>/<hex>/content, and beside it whom it was fetched for. It is made when missing, and
-	// belongs to one store at a time.
+	// Dir holds the content, as <algorithm>/<hex>/content, and beside it a file for each source that it was fetched for. It is created if
+	// it is missing, and belongs to one store at a time.
 	Dir string
 	// Limits bounds each artifact.
 	Limits Limits
-	// MaxStoreSize is the size in bytes of all artifacts together; default 1 GiB, at least MaxDownloadSize. It is
-	// exceeded while artifacts that are open leave no room. Downloads in progress come on top.
+	// MaxStoreSize is the size in bytes of all artifacts together; default 1 GiB, at least MaxDownloadSize. It is exceeded while open
+	// artifacts, which are not evicted, leave no room. Downloads in progress are not counted.
 	MaxStoreSize int64
-	// MaxStored is how many artifacts there are at most, of which each takes memory and inodes however small it is; default 32768.
+	// MaxStored is the maximum number of artifacts, because each takes memory and inodes however small it is; default 32768.
 	MaxStored int
 	// HTTPRetries is how often a download is tried again, within about a second, when the server or the connection
 	// fails; default 2, negative for never.
 	HTTPRetries int
 	// HTTPTimeout bounds a download with all its tries; default 1 minute.
 	HTTPTimeout time.Duration
-	// Untrusted says that URLs may be written by somebody who must not learn about the network of this process, or use it.
+	// Untrusted says that URLs may come from tenants, who must not learn about the network of this process, or use it.
 	Untrusted bool
-	// Metrics are those about artifacts; nil measures nothing.
+	// Metrics are the metrics about artifacts; nil measures nothing.
 	Metrics *metrics.Artifacts
-	// Log is told about content that had to be removed; default is silence.
+	// Log receives messages about content that had to be removed. By default nothing is logged.
 	Log logr.Logger
 }
 
@@ -64,17 +66,18 @@ type Options struct {
 type Store struct {
 	options   Options
 	downloads *download.Downloader
-	// flights has a download per source, digest and URL, and a making per key of a Maker. Two sources that publish the same digest
-	// do not share one: a source may have what it serves itself, and a server that is stuck holds up its own users only.
+	// flights has the running downloads, one per source, digest and URL, and the running Makers, one per key. Two sources that publish the
+	// same digest do not share a download: a source gets only what its own server sends, and a server that is stuck delays only its own
+	// users.
 	flights singleflight.Group
-	// made has the digests of what was made, by owner, the most recently used ones.
+	// made has the digests of the most recently used artifacts that were made, by owner.
 	made *lru.Cache
 
 	mu      sync.Mutex
 	entries map[digest.Digest]*entry
 	// recent orders the entries, most recently used first.
 	recent *list.List
-	// shares has what each namespace takes, as long as that is something.
+	// shares has what each namespace takes of the store; a namespace that takes nothing is not in it.
 	shares map[string]*share
 	size   int64
 	// owners is how many owners the entries have together.
@@ -149,9 +152,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Stored returns the digest under which the artifact is stored on behalf of its source, empty when it is not. Content of an
-// earlier process counts before it is verified. An artifact that is made here and whose digest the reference does not have is
-// found for as long as its making is remembered.
+// Stored returns the digest under which the artifact is stored on behalf of its source, empty when it is not. Content of an earlier process
+// counts as stored before it is verified. If the reference has a Maker and no digest, the artifact is found as long as the store keeps its
+// digest, see maxMade.
 func (s *Store) Stored(ref Reference) string {
 	wanted := digest.Digest(ref.Digest)
 	if known, ok := s.made.Get(ref.owner()); ok && wanted == "" && ref.Maker != nil {
@@ -199,7 +202,7 @@ func (s *Store) Size() int64 {
 	return s.size
 }
 
-// open is Open for callers who know that the content may be used.
+// open is like Open, for callers that have already checked who may use the content.
 func (s *Store) open(stored digest.Digest) (*File, error) {
 	e := s.pin(stored)
 	if e == nil {

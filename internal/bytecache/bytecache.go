@@ -1,10 +1,11 @@
-// Package bytecache keeps what was used last within a number of bytes. A number of entries is no bound when tenants decide how large they
-// are. golang-lru bounds entries by their number; around container/list, a bound in bytes is as short as around that.
+// Package bytecache is a cache of the most recently used values with a limit in bytes. A limit on the number of entries is not enough when
+// tenants decide how large the entries are. golang-lru limits only their number, and to add a limit in bytes around it would take as much
+// code as this implementation with container/list.
 package bytecache
 
 import "container/list"
 
-// entryOverhead is what an entry takes beside its content, in bytes.
+// entryOverhead is the memory that an entry takes besides its content, in bytes.
 const entryOverhead = 256
 
 // Cache keeps values by their keys. It has no lock of its own.
@@ -21,7 +22,7 @@ type entry[K comparable, V any] struct {
 	size  int64
 }
 
-// New returns a Cache for so many bytes.
+// New returns a Cache of at most limit bytes.
 func New[K comparable, V any](limit int64) *Cache[K, V] {
 	return &Cache[K, V]{limit: limit, elements: map[K]*list.Element{}, recent: list.New()}
 }
@@ -36,8 +37,8 @@ func (c *Cache[K, V]) Get(key K) (value V, ok bool) {
 	return element.Value.(entry[K, V]).value, true
 }
 
-// Add keeps the value, which takes about so many bytes, in place of an earlier one of the key. The least recently used ones make room for
-// it; one that is larger than the cache is not kept.
+// Add keeps the value, which takes about size bytes, instead of an earlier value of the key. It removes the least recently used values to
+// make room. A value that is larger than the cache is not kept.
 func (c *Cache[K, V]) Add(key K, value V, size int64) {
 	if element, ok := c.elements[key]; ok {
 		c.remove(element)
@@ -58,5 +59,5 @@ func (c *Cache[K, V]) remove(element *list.Element) {
 // Len is the number of values.
 func (c *Cache[K, V]) Len() int { return c.recent.Len() }
 
-// Size is about how much memory they take, in bytes.
+// Size is about how much memory the values take, in bytes.
 func (c *Cache[K, V]) Size() int64 { return c.size }

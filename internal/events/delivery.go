@@ -16,7 +16,7 @@ import (
 const (
 	// attemptTimeout bounds one request; notification-controller works on an event for up to 15 s itself.
 	attemptTimeout = 20 * time.Second
-	// maxResponseSize is what is read of an answer, in bytes, so that the connection can be used again.
+	// maxResponseSize is how much of a response is read, in bytes, so that the connection can be used again.
 	maxResponseSize = 64 << 10
 	// The wait between two attempts grows from the shortest to the longest.
 	shortestWait = 500 * time.Millisecond
@@ -29,7 +29,7 @@ type outcome string
 const (
 	sent      outcome = "sent"
 	duplicate outcome = "duplicate" // notification-controller had it within its rate limit interval
-	rejected  outcome = "rejected"  // the receiver will not take it, however often it is sent
+	rejected  outcome = "rejected"  // the receiver does not accept it, however often it is sent
 	expired   outcome = "expired"   // the receiver was unavailable for too long
 	overflow  outcome = "overflow"  // the queue was full
 	abandoned outcome = "abandoned" // the controller ended before it could be delivered
@@ -37,7 +37,7 @@ const (
 
 var outcomes = []outcome{sent, duplicate, rejected, expired, overflow, abandoned}
 
-// checkAddress returns an error for an address that nothing can be posted to.
+// checkAddress returns an error for an address to which nothing can be posted.
 func checkAddress(address string) error {
 	parsed, err := url.Parse(address)
 	if err != nil {
@@ -58,7 +58,7 @@ func (r *Recorder) deliver(ctx context.Context, item notification) (outcome, err
 		RetryWaitMin: shortestWait,
 		RetryWaitMax: longestWait,
 		RetryMax:     math.MaxInt32,
-		// Without the response: a Retry-After of an hour would hold up what everybody else waits to have delivered.
+		// The response is left out: a Retry-After of an hour would delay the notifications of all other objects.
 		Backoff: func(shortest, longest time.Duration, attempt int, _ *http.Response) time.Duration {
 			return retryablehttp.DefaultBackoff(shortest, longest, attempt, nil)
 		},
@@ -78,7 +78,7 @@ func (r *Recorder) deliver(ctx context.Context, item notification) (outcome, err
 	case err != nil:
 		return expired, fmt.Errorf("send the event: %w", err)
 	}
-	// The answer is in the status. Reading the body on lets the connection be used again; failing to does no harm.
+	// The status code is the answer. The body is read to its end so that the connection can be used again; an error there does no harm.
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxResponseSize))
 	_ = response.Body.Close()
 	switch status := response.StatusCode; {

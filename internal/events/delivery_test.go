@@ -19,7 +19,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/events"
 )
 
-// receiver stands where notification-controller stands: a real HTTP server.
+// receiver takes the place of notification-controller: a real HTTP server.
 type receiver struct {
 	*httptest.Server
 	events      chan eventv1.Event // those that were accepted

@@ -11,8 +11,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
-// write logs the event with the keys of Flux's controllers, so that the log has a line for each decision that changed something. Like
-// Flux's, a failure is an error without a stack trace. Of the annotations, the last parts of the names are the keys: revision, token.
+// write logs the event with the keys of Flux's controllers, so that the log has a line for each decision that changed something. As in
+// Flux, a failure is logged as an error without a stack trace. The keys of the annotations are the last parts of their names: revision,
+// originRevision, token.
 func (r *Recorder) write(about *corev1.ObjectReference, annotations map[string]string, eventType, reason, message string) {
 	severity := eventv1.EventSeverityInfo
 	if eventType == corev1.EventTypeWarning {

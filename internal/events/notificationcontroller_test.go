@@ -17,7 +17,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
 
-// An Alert takes only kinds of Flux unless its definition is patched, so this test reports a GitRepository.
+// An Alert accepts only kinds of Flux unless its definition is patched, so this test reports a GitRepository.
 const alert = `
 apiVersion: notification.toolkit.fluxcd.io/v1beta3
 kind: Provider
@@ -54,7 +54,7 @@ func TestEventsReachTheReceiverOfAnAlertThroughNotificationController(t *testing
 		"source.toolkit.fluxcd.io/token":    "1",
 		"unrelated":                         "x",
 	}
-	// notification-controller may not have seen the Alert yet; another token makes it another event.
+	// notification-controller may not have seen the Alert yet. Another token makes it another event.
 	attempt := 0
 	var event eventv1.Event
 	g.Eventually(func(g Gomega) {

@@ -15,19 +15,19 @@ type notification struct {
 	expires   time.Time
 }
 
-// queue holds notifications up to a number of bytes: the oldest of a namespace first, and by turns of the namespaces, so that the events
-// of one do not wait for those of another one. It makes room by dropping the oldest of the namespace that has the most, because the
-// newest say what state things are in now.
+// queue holds notifications up to a number of bytes. It returns the oldest of each namespace first, and the namespaces take turns, so that
+// the events of one namespace do not wait for those of another. To make room, it drops the oldest of the namespace that has the most bytes,
+// because the newest show the current state.
 type queue struct {
 	limit int // bytes of all bodies together
 
 	mu       sync.Mutex
-	backlogs []*backlog // of the namespaces that have any, the one whose turn it is first
+	backlogs []*backlog // of the namespaces that have notifications, in the order of their turns
 	bytes    int
-	added    chan struct{} // holds a token while an addition was not noticed yet
+	added    chan struct{} // holds a token while pop has not noticed an addition yet
 }
 
-// backlog is what a namespace has in the queue.
+// backlog has the notifications of one namespace in the queue.
 type backlog struct {
 	namespace string
 	items     []notification
@@ -62,7 +62,7 @@ func (q *queue) push(item notification) (dropped int) {
 	return dropped
 }
 
-// pop removes the next notification. While there is none it waits, until the context ends.
+// pop removes and returns the next notification. If there is none, it waits for one until the context ends.
 func (q *queue) pop(ctx context.Context) (notification, bool) {
 	for {
 		if item, ok := q.tryPop(); ok {
@@ -90,7 +90,7 @@ func (q *queue) tryPop() (notification, bool) {
 
 func (q *queue) removeFirst(b *backlog) notification {
 	item := b.items[0]
-	b.items[0] = notification{} // its body is not kept
+	b.items[0] = notification{} // release the body
 	b.items = b.items[1:]
 	b.bytes -= len(item.body)
 	q.bytes -= len(item.body)

@@ -7,7 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// bodies pops all that is queued.
+// bodies pops everything that is queued.
 func bodies(q *queue) (popped []string) {
 	for item, ok := q.tryPop(); ok; item, ok = q.tryPop() {
 		popped = append(popped, string(item.body))

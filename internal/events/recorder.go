@@ -1,6 +1,6 @@
-// Package events records what happens to objects: as Kubernetes events, and as notifications to Flux's
-// notification-controller. The recorder of fluxcd/pkg makes both. It would also wait for notification-controller, in the reconcile
-// that records the event, so what it posts goes into a bounded queue: recording never waits.
+// Package events records what happens to objects: as Kubernetes events, and as notifications to Flux's notification-controller. The
+// recorder of fluxcd/pkg does both, but it would wait for notification-controller in the reconcile that records the event. So what it posts
+// goes into a bounded queue: recording never waits.
 package events
 
 import (
@@ -28,7 +28,7 @@ import (
 const (
 	// maxKubernetesMessage is the limit of the events.k8s.io API, in bytes.
 	maxKubernetesMessage = 1024
-	// maxNotificationMessage is the limit of Flux's event API, which counts characters; in bytes.
+	// maxNotificationMessage is the limit of Flux's event API, which counts characters. Here it is applied to bytes.
 	maxNotificationMessage = 39000
 
 	defaultQueueSize    = 8 << 20
@@ -41,10 +41,9 @@ const (
 type Options struct {
 	// Scheme knows the kinds of the objects that events are about.
 	Scheme *runtime.Scheme
-	// Kubernetes records the Kubernetes events. The recorder of a controller-runtime manager does so from a bounded
-	// queue of its own and never waits.
+	// Kubernetes records the Kubernetes events. The recorder of a controller-runtime manager uses a bounded queue of its own and never waits.
 	Kubernetes record.EventRecorder
-	// Address is the URL of notification-controller; empty means that nobody is notified.
+	// Address is the URL of notification-controller; empty means that no notifications are sent.
 	Address string
 	// Controller is the name under which the events are reported.
 	Controller string
@@ -95,7 +94,7 @@ func NewRecorder(options Options) (*Recorder, error) {
 		queue:   newQueue(options.QueueSize),
 		client: &http.Client{
 			Timeout: attemptTimeout,
-			// A redirected POST becomes a GET: it would look delivered.
+			// A redirected POST would become a GET, and the notification would seem to be delivered.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		metrics: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -142,7 +141,7 @@ func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 	r.flux.AnnotatedEventf(object, annotations, eventType, reason, "%s", message)
 }
 
-// shortening is a recorder of Kubernetes events that keeps to the limit of their messages.
+// shortening is a recorder of Kubernetes events that cuts messages to their limit.
 type shortening struct{ record.EventRecorder }
 
 func (s shortening) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventType, reason, format string, args ...any) {
@@ -150,12 +149,12 @@ func (s shortening) AnnotatedEventf(object runtime.Object, annotations map[strin
 	s.EventRecorder.AnnotatedEventf(object, annotations, eventType, reason, "%s", message)
 }
 
-// transport is an http.RoundTripper.
+// transport is a function that implements http.RoundTripper.
 type transport func(*http.Request) (*http.Response, error)
 
 func (t transport) RoundTrip(request *http.Request) (*http.Response, error) { return t(request) }
 
-// enqueue takes what Flux's recorder posts, and answers at once.
+// enqueue puts what Flux's recorder posts into the queue, and answers at once.
 func (r *Recorder) enqueue(request *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(request.Body)
 	if err != nil {
@@ -172,8 +171,8 @@ func (r *Recorder) enqueue(request *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusAccepted, Body: http.NoBody, Request: request}, nil
 }
 
-// Start delivers notifications until the context ends, and then for a few seconds more what is queued. A manager ends its runnables
-// together, so Start runs around it: the last events are those of controllers that stop.
+// Start delivers notifications until the context ends, and after that what is still queued, for at most DrainTimeout. A manager stops all
+// its runnables together, so Start has to run around the manager: the last events come from controllers that stop.
 func (r *Recorder) Start(ctx context.Context) error {
 	delivery, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -189,7 +188,7 @@ func (r *Recorder) Start(ctx context.Context) error {
 	}
 }
 
-// record counts the outcome, and logs its cause when it was a loss.
+// record counts the outcome, and logs the cause when notifications were lost.
 func (r *Recorder) record(result outcome, count int, err error) {
 	r.metrics.WithLabelValues(string(result)).Add(float64(count))
 	if err != nil {

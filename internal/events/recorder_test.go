@@ -31,7 +31,7 @@ func subject() *appsv1.Deployment {
 	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "web"}}
 }
 
-// fixture is a running Recorder with what Kubernetes got from it.
+// fixture is a running Recorder with what it sent to Kubernetes.
 type fixture struct {
 	*events.Recorder
 	kubernetes chan *corev1.Event

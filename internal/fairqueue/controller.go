@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// wakeBurst is how many times an object can be reconciled without a wait in between; then there are wakeInterval between two times.
-	// An update from its commit to its result takes about eight reconciles of a Stack, and as many of an Update; whoever pushes one commit
-	// after another must not be slowed down.
+	// wakeBurst is how many times an object can be reconciled without a wait in between. After that, there is a wakeInterval between two
+	// reconciles. An update from its commit to its result takes about eight reconciles of a Stack, and as many of an Update. A user who
+	// pushes one commit after another must not be slowed down.
 	wakeBurst    = 100
 	wakeInterval = 500 * time.Millisecond
 )
 
-// ControllerOptions sets the workers and the queue of a controller: so many objects of one namespace are reconciled at the same time, and
-// twice as many in all. Whatever wakes an object, it is reconciled at most 100 times at once and then twice per second; wakes
-// in between become one. The queue also takes the place of controller-runtime's priority queue, which can lock itself up when it is shut
-// down: it hands an item, with its lock held, to a worker that has gone. The controller would not end, nor give its lease to the next one,
-// before the graceful shutdown times out.
+// ControllerOptions sets the workers and the queue of a controller: perNamespace objects of one namespace are reconciled at the same time,
+// and twice as many in all. An object is reconciled at most 100 times in a row without a wait, and then twice per second, however often it
+// is woken; all wakes during a wait cause one reconcile. The queue also replaces the priority queue of controller-runtime, which can
+// deadlock at shutdown: it hands an item, with its lock held, to a worker that has gone. Then the controller would neither end nor release
+// its lease before the graceful shutdown times out.
 func ControllerOptions(perNamespace int, options controller.Options) controller.Options {
 	slots := Slots(perNamespace)
 	options.MaxConcurrentReconciles = slots
@@ -38,14 +38,14 @@ func ControllerOptions(perNamespace int, options controller.Options) controller.
 	return options
 }
 
-// paced is a queue that hands out each item only so often. What is added too early waits, once for all that is added meanwhile, and is
-// never lost.
+// paced is a queue that limits how often each item is handed out. An item that is added too early waits and is never lost; if it is added
+// again meanwhile, it is still handed out once.
 type paced[T comparable] struct {
 	workqueue.TypedDelayingInterface[T]
 
 	mu sync.Mutex
-	// rested is when an item has its whole burst again: one interval after another, for each time that it was handed out. Those for which it
-	// is past are forgotten when there are twice as many as were left the last time.
+	// rested is when an item has its whole burst again. Each time that the item is handed out moves it by one interval. When there are
+	// twice as many items as were left the last time, those whose time has passed are removed.
 	rested map[T]time.Time
 	sweep  int
 }
@@ -54,7 +54,7 @@ func newPaced[T comparable](queue workqueue.TypedDelayingInterface[T]) *paced[T]
 	return &paced[T]{TypedDelayingInterface: queue, rested: map[T]time.Time{}, sweep: minSweep}
 }
 
-// minSweep is how many items are remembered before the first are looked through.
+// minSweep is how many items are kept before they are checked for removal the first time.
 const minSweep = 1024
 
 // Add queues the item as soon as it may be handed out again.
@@ -71,7 +71,7 @@ func (p *paced[T]) AddAfter(item T, after time.Duration) {
 	p.TypedDelayingInterface.AddAfter(item, max(after, p.wait(item)))
 }
 
-// Get hands out an item and counts it. What was added counts only here, because what is queued twice is handed out once.
+// Get hands out an item and counts it. Items are counted here and not in Add, because an item that is added twice may be handed out once.
 func (p *paced[T]) Get() (item T, shutdown bool) {
 	item, shutdown = p.TypedDelayingInterface.Get()
 	if !shutdown {

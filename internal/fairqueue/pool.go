@@ -12,12 +12,12 @@ type Pool struct {
 	shares *shares[chan struct{}]
 }
 
-// NewPool returns a Pool with so many slots.
+// NewPool returns a Pool with that number of slots.
 func NewPool(slots int) *Pool {
 	return &Pool{shares: newShares[chan struct{}](slots, MayTake)}
 }
 
-// Acquire waits for a slot for the namespace until ctx ends, which is its only error. The slot is held until release is called.
+// Acquire waits for a slot for the namespace until ctx ends; its only error is that of ctx. The slot is held until release is called.
 func (p *Pool) Acquire(ctx context.Context, namespace string) (release func(), err error) {
 	granted := make(chan struct{})
 	p.mu.Lock()
@@ -33,7 +33,7 @@ func (p *Pool) Acquire(ctx context.Context, namespace string) (release func(), e
 	}
 }
 
-// leave gives up the place in the queue, or the slot that was granted meanwhile.
+// leave gives up the place in the queue, or the slot if it was granted meanwhile.
 func (p *Pool) leave(namespace string, place *list.Element) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,7 +53,7 @@ func (p *Pool) release(namespace string) {
 	p.grant()
 }
 
-// grant hands out what is free. Callers hold the lock.
+// grant hands out the free slots. Callers hold the lock.
 func (p *Pool) grant() {
 	for granted, ok := p.shares.take(); ok; granted, ok = p.shares.take() {
 		close(granted)

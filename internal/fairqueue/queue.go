@@ -6,19 +6,19 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Queue is a work queue whose workers are shared between namespaces. It hands out no more items at a time than it has slots, however many
-// workers ask. That an item is queued once, is worked on by one worker at a time, and is counted in the metrics, is the work of client-go's queue
-// within.
+// Queue is a work queue whose workers are shared between namespaces. It hands out at most as many items at the same time as it has slots,
+// however many workers call Get. The queue of client-go that it contains ensures that an item is queued once, is processed by one worker at
+// a time, and is counted in the metrics.
 type Queue[T comparable] struct {
 	work *workqueue.Typed[T]
 
 	mu sync.Mutex
-	// changed is sent to when an item may have become one that can be handed out.
+	// changed is signalled when another item may be ready to be handed out.
 	changed sync.Cond
 	items   *items[T]
 }
 
-// items is the order of the queue within. The lock of Queue guards it.
+// items keeps the order of the items for the queue of client-go. It is guarded by the lock of Queue.
 type items[T comparable] struct {
 	*shares[T]
 	namespaceOf func(T) string
@@ -26,7 +26,7 @@ type items[T comparable] struct {
 
 var _ workqueue.TypedInterface[string] = &Queue[string]{}
 
-// New returns a Queue with so many slots. The name is that in the metrics of work queues; without one there are none.
+// New returns a Queue with that number of slots. The name is used in the metrics of work queues; without a name there are none.
 func New[T comparable](name string, slots int, namespaceOf func(T) string) *Queue[T] {
 	q := &Queue[T]{items: &items[T]{newShares[T](slots, MayTake), namespaceOf}}
 	q.changed.L = &q.mu
@@ -34,7 +34,7 @@ func New[T comparable](name string, slots int, namespaceOf func(T) string) *Queu
 	return q
 }
 
-// Add queues the item, unless it is queued already. One that is worked on is queued when that is done.
+// Add queues the item, unless it is queued already. An item that is being processed is queued when Done is called for it.
 func (q *Queue[T]) Add(item T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -42,7 +42,7 @@ func (q *Queue[T]) Add(item T) {
 	q.changed.Signal()
 }
 
-// Get waits for an item that may be worked on. After the shutdown it returns those that are left, and then true.
+// Get waits for an item that may be processed. After the shutdown it returns the remaining items, and then shutdown is true.
 func (q *Queue[T]) Get() (item T, shutdown bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -52,7 +52,7 @@ func (q *Queue[T]) Get() (item T, shutdown bool) {
 	return q.work.Get() // which does not wait now
 }
 
-// Done gives the slot of the item back. The slot may be what several namespaces have waited for.
+// Done gives the slot of the item back. It wakes all workers, because items of several namespaces may be ready now.
 func (q *Queue[T]) Done(item T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -68,13 +68,13 @@ func (q *Queue[T]) Len() int {
 	return q.items.len
 }
 
-// ShutDown has Get return, and new items ignored.
+// ShutDown makes the queue ignore new items, and makes Get return.
 func (q *Queue[T]) ShutDown() {
 	q.work.ShutDown()
 	q.wakeAll()
 }
 
-// ShutDownWithDrain is ShutDown, and waits for the workers.
+// ShutDownWithDrain is like ShutDown, but also waits for the items that are being processed.
 func (q *Queue[T]) ShutDownWithDrain() {
 	q.work.ShutDownWithDrain()
 	q.wakeAll()

@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// before is the namespace of an item "namespace/name".
+// before returns the namespace of an item "namespace/name".
 func before(item string) string {
 	namespace, _, _ := strings.Cut(item, "/")
 	return namespace

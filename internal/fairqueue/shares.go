@@ -1,22 +1,23 @@
-// Package fairqueue shares what is scarce between namespaces: workers, downloads, deliveries. Within a namespace the first comes first;
-// between namespaces it goes round. A namespace gets another slot only while it holds fewer than are free: alone it reaches half of
-// them, a second one half of what the first leaves, and so on. What one namespace has waiting or hanging, however much and however
-// long, therefore never takes the slot of another one: sixteen slots are full when five namespaces hang, and eight when four do.
+// Package fairqueue shares slots, such as workers, downloads or deliveries, between namespaces. Within a namespace, items are served in the
+// order in which they came; the namespaces take turns. A namespace gets another slot only while it holds fewer slots than are free. So the
+// first namespace can hold half of the slots, the second half of what the first leaves, and so on. However many items of one namespace wait
+// or hang, and for however long, some slots are left for others: it takes five namespaces with hanging items to fill sixteen slots, and
+// four to fill eight.
 package fairqueue
 
 import "container/list"
 
-// Slots is how many slots there have to be for one namespace to reach so many.
+// Slots returns how many slots are needed in all so that one namespace can hold perNamespace of them.
 func Slots(perNamespace int) int { return 2 * perNamespace }
 
-// MayTake reports whether a namespace that holds so many slots may have another one of those that are free.
+// MayTake reports whether a namespace that holds that many slots may take another one of the free slots.
 func MayTake(held, free int) bool { return held < free }
 
-// shares are the items that wait for a slot, and who holds the slots. It is not safe for concurrent use. All its operations take a time
-// that depends on the number of slots at most, not on that of items or namespaces.
+// shares has the items that wait for a slot, and the number of slots that each namespace holds. It is not safe for concurrent use. The time
+// of an operation depends at most on the number of slots, not on the number of items or namespaces, except for pushAfter and before.
 type shares[T any] struct {
 	free int
-	// mayTake reports whether a namespace that holds so many slots may have another one of those that are free.
+	// mayTake is MayTake or another rule with the same parameters.
 	mayTake func(held, free int) bool
 	held    map[string]int
 	// waiting has the items of each namespace that has any, the oldest first; turns has these namespaces, the next one first.
@@ -35,12 +36,12 @@ func newShares[T any](slots int, mayTake func(held, free int) bool) *shares[T] {
 	return &shares[T]{free: max(slots, 1), mayTake: mayTake, held: map[string]int{}, waiting: map[string]*queued{}}
 }
 
-// push appends the item to those of its namespace. What it returns is for remove.
+// push appends the item to those of its namespace. The result is for remove.
 func (s *shares[T]) push(namespace string, item T) *list.Element {
 	return s.pushAfter(namespace, item, func(T) bool { return true })
 }
 
-// pushAfter puts the item behind the last one of its namespace that comes before it.
+// pushAfter inserts the item after the last item of its namespace for which before returns true.
 func (s *shares[T]) pushAfter(namespace string, item T, before func(T) bool) *list.Element {
 	q := s.waiting[namespace]
 	if q == nil {
@@ -56,8 +57,8 @@ func (s *shares[T]) pushAfter(namespace string, item T, before func(T) bool) *li
 	return q.items.PushFront(item)
 }
 
-// before returns how many items get a slot before the one in its namespace, if nobody else comes. It takes a time that depends on the number
-// of namespaces, and of items of this one.
+// before returns how many items get a slot before this item, if no other item is pushed. Its time depends on the number of namespaces, and
+// on the number of items of this namespace.
 func (s *shares[T]) before(namespace string, element *list.Element) int {
 	own := 0
 	for other := element.Prev(); other != nil; other = other.Prev() {
@@ -85,7 +86,7 @@ func (s *shares[T]) remove(namespace string, element *list.Element) {
 	}
 }
 
-// next returns the namespace whose turn it is. Only a namespace that holds a slot may be passed over, so that few are.
+// next returns the namespace whose turn it is. It passes over only namespaces that hold a slot, so only a few.
 func (s *shares[T]) next() (namespace string, ok bool) {
 	if s.free <= 0 {
 		return "", false
@@ -98,7 +99,7 @@ func (s *shares[T]) next() (namespace string, ok bool) {
 	return "", false
 }
 
-// take hands a slot to the next item; false when no item may have one.
+// take gives a slot to the next item and returns it; ok is false if no item may have a slot.
 func (s *shares[T]) take() (item T, ok bool) {
 	namespace, ok := s.next()
 	if !ok {

@@ -50,7 +50,8 @@ func TestNamespacesTakeTurnsAndEachIsInOrder(t *testing.T) {
 	g.Expect(s.turns.Len()).To(BeZero())
 }
 
-// FuzzSharesAreLikeTheirModel plays pushes, takes, releases and removals, and compares with what the package promises.
+// FuzzSharesAreLikeTheirModel plays pushes, takes, releases and removals, and compares the results with a simple model of the rules of the
+// package.
 func FuzzSharesAreLikeTheirModel(f *testing.F) {
 	f.Add(uint8(4), []byte("aabbccTTTTraTrbTxaT"))
 	f.Add(uint8(1), []byte("abcTTraTxbTrcT"))

@@ -7,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Turns are slots for objects that do not wait for them in a goroutine: who asks is told its place in the queue, and is woken when it has a
-// slot. Within a namespace the first comes first, and what is urgent before the rest; between namespaces
-// it goes round.
+// Turns are slots for objects that do not wait in a goroutine: Ask returns the place of the object in the queue, and the object is woken
+// when it has a slot. Within a namespace, urgent objects come first, and otherwise objects are served in the order in which they came. The
+// namespaces take turns.
 type Turns struct {
 	wake func(types.NamespacedName)
 
@@ -18,7 +18,7 @@ type Turns struct {
 	turns  map[types.NamespacedName]*turn
 }
 
-// turn is that of one object, which either holds a slot or waits for it.
+// turn is an object that holds a slot or waits for one.
 type turn struct {
 	key    types.NamespacedName
 	urgent bool
@@ -26,16 +26,17 @@ type turn struct {
 	place *list.Element
 }
 
-// AllSlots lets one namespace have all slots that are free, where all namespaces have one owner; MayTake is for others.
+// AllSlots lets one namespace take all free slots, for clusters where all namespaces have one owner. For other clusters use MayTake.
 func AllSlots(_, _ int) bool { return true }
 
-// NewTurns returns so many slots, of which a namespace gets another one only as mayTake says. It calls wake for an object that got a slot
-// which it had to wait for.
+// NewTurns returns Turns with that number of slots. A namespace gets another slot only if mayTake allows it. When an object gets a slot
+// after waiting, wake is called for it.
 func NewTurns(slots int, mayTake func(held, free int) bool, wake func(types.NamespacedName)) *Turns {
 	return &Turns{wake: wake, shares: newShares[*turn](slots, mayTake), turns: map[types.NamespacedName]*turn{}}
 }
 
-// Ask returns zero when the object has a slot, from now on until it leaves. Else it returns its place in the queue; 1 is the next one.
+// Ask returns zero if the object has a slot, which it holds until Leave. Otherwise it returns the place of the object in the queue; 1 is
+// the next one.
 func (t *Turns) Ask(key types.NamespacedName, urgent bool) (place int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,7 +53,7 @@ func (t *Turns) Ask(key types.NamespacedName, urgent bool) (place int) {
 	return t.shares.before(key.Namespace, own.place) + 1
 }
 
-// Hold gives the object a slot, even when none is free: it works already.
+// Hold gives the object a slot even if none is free, because it is working already.
 func (t *Turns) Hold(key types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,7 +71,7 @@ func (t *Turns) Hold(key types.NamespacedName) {
 	t.shares.hold(key.Namespace)
 }
 
-// Leave gives back the slot of the object, or its place. One that has neither may leave, too.
+// Leave gives back the slot of the object, or its place in the queue. It does nothing if the object has neither.
 func (t *Turns) Leave(key types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,7 +88,7 @@ func (t *Turns) Leave(key types.NamespacedName) {
 	t.grant(types.NamespacedName{})
 }
 
-// grant hands out what is free, and wakes who gets it, but for the one that asks. Callers hold the lock.
+// grant hands out the free slots, and wakes the objects that get them, except the object that asks. Callers hold the lock.
 func (t *Turns) grant(asks types.NamespacedName) {
 	for granted, ok := t.shares.take(); ok; granted, ok = t.shares.take() {
 		granted.place = nil

@@ -50,7 +50,7 @@ func TestWorkThatGoesOnCountsAlsoBeyondTheSlots(t *testing.T) {
 	g.Expect(turns.Ask(object("a2"), false)).To(BeZero())
 }
 
-// TestTurnsNeverExceedTheSlotsNorForgetAnybody plays many objects that ask, work and leave in any order.
+// TestTurnsNeverExceedTheSlotsNorForgetAnybody lets many objects ask, work and leave in random order.
 func TestTurnsNeverExceedTheSlotsNorForgetAnybody(t *testing.T) {
 	for seed := range uint64(200) {
 		g, random := NewWithT(t), rand.New(rand.NewPCG(seed, 1))

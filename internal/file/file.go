@@ -1,4 +1,4 @@
-// Package file reads files that may be anything, and writes files that are there as a whole or not at all.
+// Package file reads untrusted files within bounds, and writes files completely or not at all.
 package file
 
 import (
@@ -15,9 +15,9 @@ import (
 const TemporarySuffix = ".new"
 
 var (
-	// ErrTooLarge says that there is more than the limit.
+	// ErrTooLarge means that the content has more bytes than the limit.
 	ErrTooLarge = errors.New("too large")
-	// ErrNotRegular says that there is something that is not a regular file.
+	// ErrNotRegular means that the path is not a regular file.
 	ErrNotRegular = errors.New("not a regular file")
 )
 
@@ -35,7 +35,7 @@ func NewReader(source io.Reader, limit int64, exceeded error) io.Reader {
 
 // Read implements io.Reader.
 func (r *boundedReader) Read(p []byte) (int, error) {
-	// One byte more than remains, to tell a source that ends exactly at the limit from one that goes on.
+	// It reads one byte more than remains, to distinguish a source that ends exactly at the limit from one that goes on.
 	if int64(len(p))-1 > r.remaining {
 		p = p[:r.remaining+1]
 	}
@@ -57,7 +57,7 @@ func Read(path string, limit int64) ([]byte, error) {
 	return read(os.OpenFile, path, limit)
 }
 
-// ReadIn is Read for a file in a directory that somebody else may write: no symbolic link leads out of the root.
+// ReadIn is like Read, for a file in a directory that others may write to: it follows no symbolic link out of the root.
 func ReadIn(root *os.Root, name string, limit int64) ([]byte, error) {
 	return read(root.OpenFile, name, limit)
 }
@@ -82,8 +82,8 @@ func read(open func(name string, flag int, mode fs.FileMode) (*os.File, error), 
 	return content, err
 }
 
-// Write replaces the file in one step, so that a crash leaves the old content or the new one. Only the owner may read it. There must be
-// one writer at a time.
+// Write replaces the file in one step, so that a crash leaves the old content or the new one. Only the owner may read it. Only one writer
+// may write the file at a time.
 func Write(path string, content []byte) error {
 	root, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
@@ -93,8 +93,8 @@ func Write(path string, content []byte) error {
 	return WriteIn(root, filepath.Base(path), content, false)
 }
 
-// WriteIn is Write for a file in a directory that somebody else may write: no symbolic link leads out of the root. With durable it
-// returns when the file is on the disk.
+// WriteIn is like Write, for a file in a directory that others may write to: it follows no symbolic link out of the root. With durable it
+// returns after the file is synced to disk.
 func WriteIn(root *os.Root, name string, content []byte, durable bool) error {
 	temporary := name + TemporarySuffix
 	if err := root.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +130,7 @@ func sync(root *os.Root, directory string) error {
 	return opened.Sync()
 }
 
-// WithoutPath returns the error of an operation on a file without its path: where a program keeps its files tells a user nothing.
+// WithoutPath returns the error of a file operation without the path, because the paths of the program's own files do not help a user.
 func WithoutPath(err error) error {
 	if inner := (*fs.PathError)(nil); errors.As(err, &inner) {
 		return inner.Err

@@ -16,8 +16,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/git"
 )
 
-// azure is a front of git's own server that behaves as Azure DevOps does: version 0 of the protocol, multi_ack without its detailed
-// form, allow-tip-sha1-in-want and no more, and status 400 for a request without multi_ack. It counts the bytes of packfiles.
+// azure makes git's own server behave like Azure DevOps: it speaks version 0 of the protocol, has multi_ack but not its detailed form, has
+// allow-tip-sha1-in-want but not the capability for reachable commits, and answers a request without multi_ack with status 400. It counts
+// the bytes of packfiles.
 type azure struct {
 	next     http.Handler
 	packed   atomic.Int64
@@ -70,7 +71,7 @@ func TestCommitAloneIsFetchedFromAzureDevOps(t *testing.T) {
 		o.commit("more")
 	}
 	hidden := o.git("rev-parse", "HEAD")
-	// A commit that is wanted is at the tip of a ref that the server does not show, so only its SHA can be asked for.
+	// The wanted commit is at the tip of a ref that the server does not show, so it can be requested only by its SHA.
 	o.git("push", "--quiet", "origin", "HEAD:refs/internal/1")
 	o.git("reset", "--quiet", "--hard", "HEAD~2")
 	o.commit("the tip of main")

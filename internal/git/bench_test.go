@@ -16,8 +16,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/git"
 )
 
-// BenchmarkCheckout checks out and packs a large repository, the sources of Go's standard library: about 10,000 files of 100 MB, of
-// which the server sends many as deltas.
+// BenchmarkCheckout checks out and packs a large repository, the sources of Go's standard library: about 10,000 files of 100 MB in all. The
+// server sends many of them as deltas.
 func BenchmarkCheckout(b *testing.B) {
 	g := NewWithT(b)
 	o, url := repository(b)
@@ -44,7 +44,7 @@ func BenchmarkCheckout(b *testing.B) {
 	b.ReportMetric(float64((cpuTime()-before).Milliseconds())/float64(loops), "cpu-ms/op")
 }
 
-// cpuTime is what this process has had of the processors, which the git program that serves the repository is no part of.
+// cpuTime returns the processor time of this process. The git program that serves the repository is another process and is not included.
 func cpuTime() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

@@ -31,13 +31,14 @@ func TestCheckoutWaitsForMemoryWithItsContext(t *testing.T) {
 	release()
 
 	checkedOut(t, client, git.Remote{URL: url}, sha)
-	// Everything was given back: all of it can be had at once.
+	// The checkout gave all memory back, so the whole budget can be taken at once.
 	release, err = client.TakeMemory(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	release()
 }
 
-// A server that is slow takes no memory from others: neither before a packfile is there, nor while that of a submodule is not.
+// A checkout holds no memory while its server is slow, neither before the first packfile is downloaded nor while the packfile of a
+// submodule is missing.
 func TestSlowServerHoldsNoMemory(t *testing.T) {
 	g := NewWithT(t)
 	root := t.TempDir()
@@ -91,7 +92,8 @@ func TestPackingEndsWithItsContext(t *testing.T) {
 	g.Expect(errors.Is(<-packed, context.Canceled)).To(BeTrue())
 }
 
-// One commit takes all of the memory here. Of those that another namespace waits with, few are before it.
+// With these limits one checkout takes all of the memory. Of the checkouts with which another namespace waits, only a few come before this
+// one.
 func TestCheckoutIsNotBehindAllThoseOfAnotherNamespace(t *testing.T) {
 	g := NewWithT(t)
 	root := t.TempDir()

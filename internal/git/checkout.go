@@ -51,31 +51,31 @@ type Commit struct {
 type checkout struct {
 	client *Client
 	claim  *claim
-	files  map[string]packFile // by where they belong
+	files  map[string]packFile // by the path of their part
 	commit Commit
 	// remaining is how many bytes may still be downloaded.
 	remaining int64
 
-	// These are of the last time that the files were put together. missing are the submodules that were not there, modules counts all.
+	// These fields belong to the last pass of build. missing are the submodules that were not downloaded yet; modules counts all.
 	packs   []*pack
 	listing listing
 	missing []*part
 	modules int
 }
 
-// Archive fetches the commit, given by its full SHA, checks it against the limits, and writes its work tree as a gzip-compressed tarball,
-// as the archive package accepts it: regular files and directories by name, without git's own directory and symbolic links, owned by
-// nobody in particular, from the beginning of time, with the modes 0644 and 0755. Submodules that were not asked for are empty directories.
-// Servers that allow it send just that commit, others the history.
+// Archive fetches the commit, given by its full SHA, checks it against the limits, and writes its work tree as a gzip-compressed tarball
+// that the archive package accepts. The tarball has regular files and directories, sorted by name, without git's own directory and without
+// symbolic links. Their owners and times are zero, and their modes 0644 or 0755. Submodules are empty directories unless RecurseSubmodules
+// is set. Servers that allow it send only the commit; others send the history.
 //
-// The same tree gives the same bytes, on every machine and with every version of Go: the digest of what is written identifies the
-// content. It changes only with the version of the compressor in go.mod, for which a test knows the digest.
+// The same tree gives the same bytes, on every machine and with every version of Go, so the digest of the tarball identifies the content.
+// The digest changes only with the version of the compressor in go.mod; a test checks a known digest.
 //
-// The download and the writing take at most the client's CheckoutTimeout each, with the time in which they wait for their part of the
-// memory that all checkouts share.
+// The download and the writing take at most the client's CheckoutTimeout each, including the time that they wait for the memory that all
+// checkouts share.
 //
-// Errors are of type *Error, except for what comes from w, from the disk, or from a context that its owner has cancelled. A SHA that the
-// repository does not have, or no longer after a forced push, is RevisionNotFound.
+// Errors are of type *Error, except for errors while the tarball is written or packfiles are closed, and for that of a context that the
+// caller has cancelled. A SHA that the repository does not have, for example because of a forced push, is RevisionNotFound.
 func (c *Client) Archive(ctx context.Context, remote Remote, sha string, w io.Writer) (commit Commit, err error) {
 	r, err := c.open(remote)
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *Client) Archive(ctx context.Context, remote Remote, sha string, w io.Wr
 	return b.commit, nil
 }
 
-// close drops the files and gives the memory back.
+// close closes the packfiles, which also removes them, and gives the memory back.
 func (b *checkout) close() error {
 	var all error
 	for _, file := range b.files {
@@ -113,7 +113,7 @@ func (b *checkout) close() error {
 type part struct {
 	*repository
 	sha string
-	// path is where it belongs, parent what it is a submodule of; "" and nil for the repository itself.
+	// path is its place in the checkout, parent the part that it is a submodule of; they are "" and nil for the repository itself.
 	path   string
 	parent *part
 	depth  int
@@ -121,8 +121,8 @@ type part struct {
 
 func (p *part) attempt() string { return "check out commit " + p.sha }
 
-// build downloads first and reads then, and again when there are submodules, until nothing is missing. So nothing is in memory, and
-// no memory is claimed, while it waits for a server.
+// build downloads first and then reads, and does both again when it finds submodules, until nothing is missing. So it has nothing in
+// memory, and claims no memory, while it waits for a server.
 func (b *checkout) build(ctx context.Context, root *part) error {
 	ctx, cancel := context.WithTimeout(ctx, b.client.options.CheckoutTimeout)
 	defer cancel()
@@ -174,7 +174,7 @@ func (b *checkout) fetch(ctx context.Context, p *part) error {
 	return nil
 }
 
-// read adds the files of the part and of its submodules, as far as they are there.
+// read adds the files of the part and of its submodules, as far as they are downloaded.
 func (b *checkout) read(ctx context.Context, p *part) error {
 	modules, err := b.readPack(ctx, p)
 	if err != nil {
@@ -194,7 +194,7 @@ func (b *checkout) read(ctx context.Context, p *part) error {
 	return nil
 }
 
-// readPack adds the files of the part, and returns the submodules that are wanted.
+// readPack adds the files of the part, and returns its submodules if the checkout includes them.
 func (b *checkout) readPack(ctx context.Context, part *part) ([]module, error) {
 	file := b.files[part.path]
 	p, err := openPack(ctx, file.File, file.limits, b.client.memory)
@@ -225,7 +225,7 @@ func (b *checkout) readPack(ctx context.Context, part *part) ([]module, error) {
 	return modules, b.listing.readURLs(ctx, p, part.path, modules)
 }
 
-// readCommit returns the commit. The name of a tag stands for the commit that it tags.
+// readCommit returns the commit. If the hash is that of an annotated tag, readCommit returns the commit that the tag leads to.
 func (p *pack) readCommit(ctx context.Context, hash plumbing.Hash) (*object.Commit, error) {
 	for range maxTagDepth {
 		n, found := p.find(hash)
@@ -257,13 +257,13 @@ func (p *pack) readCommit(ctx context.Context, hash plumbing.Hash) (*object.Comm
 	return nil, fmt.Errorf("%w: a tag of more than %d tags", errNotCommit, maxTagDepth)
 }
 
-// firstLine is the first line of a commit's message that has something in it.
+// firstLine returns the first line of a commit's message that is not empty.
 func firstLine(message string) string {
 	line, _, _ := strings.Cut(strings.TrimLeft(message, " \t\r\n"), "\n")
 	return plaintext.Cut(plain(line), maxSubject)
 }
 
-// pack writes the files.
+// pack writes the tarball.
 func (b *checkout) pack(ctx context.Context, w io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, b.client.options.CheckoutTimeout)
 	defer cancel()

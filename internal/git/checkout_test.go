@@ -13,8 +13,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/git"
 )
 
-// golden are the digests of what Pack writes for the commit of goldenCommit, compressed and not. They must never change: digests of
-// checkouts are recorded in the cluster.
+// These are the digests of what Archive writes for the commit of goldenCommit, compressed and uncompressed. They must never change: digests
+// of checkouts are recorded in the cluster.
 const (
 	goldenPacked  = "7ea0a38c1af64cbd0ed42dd73a270b7c0873c83218489d1396c870cf4a469357"
 	goldenTarball = "56ddaa400e21dcdaac0d4bf499936b61263dcc14951e38fae1134cf64c234029"
@@ -55,7 +55,7 @@ func TestSameTreeGivesTheSameBytesForEver(t *testing.T) {
 	g.Expect(tarball).To(Equal(goldenTarball))
 	g.Expect(packed).To(Equal(goldenPacked))
 
-	// Another commit, server-side packing and a whole clone instead of one commit; the same tree.
+	// This is another commit with the same tree, sent with the whole history and packed in another way by the server.
 	other := o.commit("again")
 	g.Expect(other).NotTo(Equal(sha))
 	gitIn(t, o.bare, "repack", "-a", "-d", "-f", "--depth=50", "--window=50", "--quiet")
@@ -83,7 +83,7 @@ func TestCheckoutHasTheFilesOfTheCommit(t *testing.T) {
 	g.Expect(files).NotTo(HaveKey(".git"))
 }
 
-// TestCheckoutWorksWithWhateverTheServerAllows goes through the ways to get a commit.
+// TestCheckoutWorksWithWhateverTheServerAllows tries each way to get a commit.
 func TestCheckoutWorksWithWhateverTheServerAllows(t *testing.T) {
 	o, url := repository(t)
 	first := o.git("rev-parse", "HEAD")

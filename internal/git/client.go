@@ -1,23 +1,25 @@
-// Package git resolves references of remote git repositories and checks out their commits, for content that tenants name and servers
-// that nobody vouches for: everything is bounded in time, bytes and entries, nothing on the machine (files, agents, configuration,
-// environment other than the proxy variables) takes part, and errors are typed and free of credentials. A server that sends less than
-// throughput.Minimum is left after two minutes of that, whatever the timeouts are.
+// Package git resolves the refs of remote git repositories and checks out commits. Tenants choose the repositories, and the servers are not
+// trusted. So everything is bounded in time, bytes and entries. The files, the ssh agent and the git configuration of the machine have no
+// influence, and of the environment only the proxy variables have. Errors are typed and free of credentials. The client gives up on a
+// server that was slower than throughput.Minimum for two minutes in all, however long the timeouts are.
 //
-// It exists because go-git 5, on which fluxcd/pkg/git stands, holds each object of a repository in memory: to check out one file of
-// 100 MiB took 317 MB there and takes 23 MB here, and a packfile of 2 MB, with one file of 2 GiB of zeros, took 8.5 GB there, which would
-// be the end of a controller that all tenants share. It also has no bound on what a server sends, and reads the known hosts and agents
-// of the user. go-git 6 is an alpha. When it is released and bounded, it replaces the protocol, packfiles and trees of this package.
+// The package exists because go-git 5, on which fluxcd/pkg/git is built, holds each object of a repository in memory. To check out one file
+// of 100 MiB takes 317 MB with go-git and 23 MB with this package. A packfile of 2 MB, with one file of 2 GiB of zeros, took 8.5 GB with
+// go-git, which would kill a controller that all tenants share. go-git also has no bound on what a server sends, and reads the known hosts
+// and the ssh agent of the user. go-git 6 is an alpha release. When it is released and bounded, it replaces the protocol, packfiles and
+// trees of this package.
 //
-// What is bounded in go-git 5 is used: its scanner of packfiles, hashes, the decoding of commits, tags and .gitmodules. Not used are
+// This package uses the parts of go-git 5 that are bounded: the scanner of packfiles, the hashes, and the decoders of commits, tags and
+// .gitmodules. It does not use
 //
 //   - pkt-line: it does not know the delimiter packet of version 2 of the protocol;
-//   - side-band: it reports what the server says in the error band, and unknown bands, as text without a type;
-//   - the advertisement of refs: it keeps all that a server has, in several maps;
+//   - side-band: it reports messages of the error band, and unknown bands, as errors without a type;
+//   - the advertisement of refs: it keeps all refs of a server, in several maps;
 //   - the parser of packfiles and PatchDelta: see pack and applyDelta;
-//   - the decoding of trees: it takes unknown modes for those of files, and has no bound on the number of entries;
-//   - the ssh and http transports: they read the machine's configuration, and do not tell why a host key is refused.
+//   - the decoding of trees: it treats entries with unknown modes as files, and has no bound on the number of entries;
+//   - the ssh and http transports: they read the machine's configuration, and do not report why a host key is refused.
 //
-// It knows nothing of Kubernetes.
+// The package does not depend on Kubernetes.
 package git
 
 import (
@@ -49,18 +51,19 @@ type Options struct {
 	// Timeout bounds everything that Resolve does. Zero is DefaultTimeout.
 	Timeout time.Duration
 
-	// CheckoutTimeout bounds the download of a commit, submodules included, the writing of its files, and the search for an abbreviated
-	// SHA, each. Zero is DefaultCheckoutTimeout.
+	// CheckoutTimeout bounds each of these steps: the download of a commit with its submodules, the writing of its files, and the search
+	// for an abbreviated SHA. Zero is DefaultCheckoutTimeout.
 	CheckoutTimeout time.Duration
 
-	// KnownHosts are the controller's own known hosts, in the format of OpenSSH. A Remote's count first.
+	// KnownHosts are the controller's own known hosts, in the format of OpenSSH. The known hosts of a Remote take precedence.
 	KnownHosts []byte
 
-	// Limits bound what one commit may consist of: MaxDownloadSize the bytes that a server sends, MaxUnpackedSize the sum
-	// in bytes of the files, MaxEntries the files and directories. Zero fields are the defaults of the archive package.
+	// Limits bound one commit: MaxDownloadSize bounds the bytes that a server sends, MaxUnpackedSize the bytes of the uncompressed tarball,
+	// MaxEntries the number of files and directories. Zero fields are the defaults of the archive package.
 	Limits archive.Limits
 
-	// Dir is where packfiles are kept while they are needed, without names: what ends the process leaves none. It must exist; "" is the system's directory for temporary files.
+	// Dir is the directory for packfiles while they are needed. The files have no names, so none is left however the process ends. Dir must
+	// exist; "" is the system's directory for temporary files.
 	Dir string
 
 	// AllowLocalAddresses allows repositories at addresses that netguard refuses, such as those of this machine.
@@ -74,13 +77,13 @@ type Client struct {
 	proxies   *httpproxy.Config
 	apps      *appTokens
 	memory    *memory
-	// searches bounds the downloads of histories at the same time.
+	// searches bounds how many histories are downloaded at the same time.
 	searches *fairqueue.Pool
 	// window and preparation are throughput.Window and preparationTime outside of tests.
 	window, preparation time.Duration
 }
 
-// NewClient creates a client. The proxy variables of the environment are read now.
+// NewClient creates a client. It reads the proxy variables of the environment; later changes have no effect.
 func NewClient(options Options) *Client {
 	options.Timeout = cmp.Or(max(options.Timeout, 0), DefaultTimeout)
 	options.CheckoutTimeout = cmp.Or(max(options.CheckoutTimeout, 0), DefaultCheckoutTimeout)
@@ -97,7 +100,7 @@ type Remote struct {
 	// used when Auth has none.
 	URL string
 
-	// Namespace is on whose behalf the repository is read: those who do so share what there is little of.
+	// Namespace is the namespace for which the repository is read. Namespaces share memory and searches fairly.
 	Namespace string
 
 	// Auth are the credentials.
@@ -112,17 +115,17 @@ type Remote struct {
 	// ClientCert and ClientKey are the PEM certificate and key to show over https; both or none.
 	ClientCert, ClientKey []byte
 
-	// Proxy is the proxy to use instead of what the environment says.
+	// Proxy is used instead of the proxy that the environment names.
 	Proxy Proxy
 
 	// RecurseSubmodules makes a checkout include the submodules.
 	RecurseSubmodules bool
 }
 
-// Auth are credentials. Of several the first that the URL's scheme can carry counts, in this order: private key (ssh only), token,
-// bearer token, GitHub App (http and https only), basic. When there are some, and the scheme can carry none, that is an error.
+// Auth are credentials. If there are several, the first that the URL's scheme supports is used, in this order: private key (ssh only),
+// token, bearer token, GitHub App (http and https only), basic authentication. Credentials of which the scheme supports none are an error.
 type Auth struct {
-	// PrivateKey is a key for ssh in the PEM or the OpenSSH format, Passphrase what it is encrypted with.
+	// PrivateKey is a key for ssh in the PEM or the OpenSSH format, Passphrase is the passphrase that it is encrypted with.
 	PrivateKey, Passphrase []byte
 
 	// Token is a personal, project or installation access token.
@@ -144,8 +147,8 @@ type GitHubApp struct { //nolint:revive // the name of the product, not of this 
 	// organization or a user, is looked up.
 	AppID, InstallationID, InstallationOwner string
 
-	// BaseURL is the address of the API, for example https://github.example.com/api/v3. "" is where
-	// GitHub documents it for the host of the repository.
+	// BaseURL is the address of the API, for example https://github.example.com/api/v3. "" is the address that GitHub documents for the
+	// host of the repository.
 	BaseURL string
 
 	// PrivateKey is the App's RSA key, PEM with PKCS#1 or PKCS#8 inside.
@@ -157,19 +160,19 @@ type Proxy struct {
 	// Address is a URL such as http://proxy:3128. "" is no explicit proxy.
 	Address string
 
-	// Username and Password are what the proxy wants; they may be in the address, too.
+	// Username and Password are the credentials for the proxy. They may also be in the address.
 	Username, Password string
 }
 
-// Key identifies the repository together with the credentials and settings: two Remotes with one key can share answers, others
-// must not. It is the SHA-256 of everything, in hexadecimal digits, so no value can be read from it. It is for maps, not for people:
-// who guesses a short password could check the guess.
+// Key identifies the repository together with the credentials and settings, but not the namespace. Remotes with the same key can share
+// answers; Remotes with different keys must not. The key is the SHA-256 of all these values, in hexadecimal digits, so no value can be read
+// from it. It is for maps and must not be shown: with the key, a guess of a short password can be verified.
 func (r Remote) Key() string {
 	app := []any{}
 	if a := r.Auth.GitHubApp; a != nil {
 		app = []any{a.AppID, a.InstallationID, a.InstallationOwner, a.BaseURL, a.PrivateKey}
 	}
-	// In quotes no two lists of values look the same.
+	// With quoted values, two different lists never give the same text.
 	digest := sha256.Sum256(fmt.Appendf(nil, "%q", []any{r.URL, r.Auth.PrivateKey, r.Auth.Passphrase, r.Auth.Token, r.Auth.BearerToken, r.Auth.Username,
 		r.Auth.Password, app, r.KnownHosts, r.CA, r.ClientCert, r.ClientKey, r.Proxy.Address, r.Proxy.Username, r.Proxy.Password, r.RecurseSubmodules}))
 	return hex.EncodeToString(digest[:])
@@ -184,27 +187,27 @@ func (r Remote) String() string {
 	return "git repository " + e.display()
 }
 
-// GoString is as String.
+// GoString returns the same text as String.
 func (r Remote) GoString() string { return r.String() }
 
 // String keeps the credentials out of logs.
 func (a Auth) String() string { return redacted }
 
-// GoString is as String.
+// GoString returns the same text as String.
 func (a Auth) GoString() string { return redacted }
 
-// repository is a remote repository that a call of Client is about.
+// repository is the remote repository of one call of Client.
 type repository struct {
 	client   *Client
 	remote   Remote
 	endpoint endpoint
 	secrets  *secrets
-	// limits are what is left of the client's: a checkout with submodules shares them.
+	// limits are what is left of the client's limits, which a repository and its submodules share.
 	limits archive.Limits
 }
 
-// open checks the URL, and that the credentials are of use: over another transport than that of the URL they are a mistake of the user
-// that no server would explain.
+// open checks the URL, and that the credentials fit its transport. If they do not, the user has made a mistake that no server would
+// explain.
 func (c *Client) open(remote Remote) (*repository, error) {
 	e, err := parseEndpoint(remote.URL)
 	if err != nil {

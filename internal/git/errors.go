@@ -21,14 +21,14 @@ import (
 	"github.com/stack-controller/stack-controller/internal/throughput"
 )
 
-// Kind says what went wrong, and so who has to do what about it.
+// Kind is the kind of a failure. It determines who has to act, and how.
 type Kind string
 
 // The kinds of errors.
 const (
 	// AuthenticationFailed: the server does not accept the credentials, or wants some.
 	AuthenticationFailed Kind = "AuthenticationFailed"
-	// HostKeyUnknown: the server's ssh host key is not among the known hosts, or another one is.
+	// HostKeyUnknown: the known hosts have no ssh host key of the server, or another one than it presents.
 	HostKeyUnknown Kind = "HostKeyUnknown"
 	// RepositoryNotFound: the server has no such repository, or does not show it with these credentials.
 	RepositoryNotFound Kind = "RepositoryNotFound"
@@ -36,13 +36,13 @@ const (
 	RevisionNotFound Kind = "RevisionNotFound"
 	// RateLimited: the server wants fewer requests. RetryAfter says when to ask again.
 	RateLimited Kind = "RateLimited"
-	// Timeout: no complete answer in time, or one that comes too slowly.
+	// Timeout: the server sends no complete answer in time, or sends too slowly.
 	Timeout Kind = "Timeout"
-	// Unreachable: no connection, or it broke, or the server has a failure of its own.
+	// Unreachable: there is no connection, it broke, or the server failed.
 	Unreachable Kind = "Unreachable"
 	// AddressRefused: the host has an address that the client does not connect to.
 	AddressRefused Kind = "AddressRefused"
-	// CertificateInvalid: the server's certificate is not trusted, or it does not accept the client's.
+	// CertificateInvalid: the server's certificate is not trusted, or the server does not accept the client's certificate.
 	CertificateInvalid Kind = "CertificateInvalid"
 	// LFSPointers: files are pointers to Git LFS objects instead of content.
 	LFSPointers Kind = "LFSPointers"
@@ -59,28 +59,28 @@ const (
 )
 
 const (
-	// maxRetryAfter bounds what a server can ask for with RateLimited.
+	// maxRetryAfter bounds how long a server can ask clients to wait.
 	maxRetryAfter = time.Hour
 
-	// maxMessage is the most bytes that a message of an Error has, maxForeign how many of them are a server's own words, and maxShown
-	// how many the name of a repository or a ref.
+	// maxMessage bounds the message of an Error in bytes, maxForeign the text of a server in it, and maxShown the name of a repository or a
+	// ref.
 	maxMessage = 500
 	maxForeign = 200
 	maxShown   = 150
 
-	// minRedactable is the length in bytes from which a secret can be found in foreign text without destroying it. When there is a
-	// shorter one, foreign text is left out altogether.
+	// minRedactable is the shortest secret, in bytes, that is replaced in foreign text. To replace a shorter one would destroy the text, so
+	// foreign text is left out altogether when there is a shorter secret.
 	minRedactable = 4
 
 	redacted = "***"
 )
 
-// Error is every error of this package, except one for a context that its owner has cancelled.
+// Error is the type of the errors of this package. Each function documents its exceptions.
 type Error struct {
 	// Kind says what went wrong.
 	Kind Kind
 
-	// RetryAfter is how long the server wants to be left alone, between zero (it does not say) and maxRetryAfter.
+	// RetryAfter is how long the server asks clients to wait, at most maxRetryAfter; zero if it does not say.
 	RetryAfter time.Duration
 
 	// Message is for the user. It names the host and the repository, holds no credential and at most maxMessage bytes.
@@ -91,10 +91,10 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap is the Error of the submodule, or why the context ended.
+// Unwrap returns the Error of the submodule, or the reason why the context ended.
 func (e *Error) Unwrap() error { return e.cause }
 
-// knownError is a failure whose kind is known, wherever it happens.
+// knownError is a failure whose kind does not depend on where it happens.
 type knownError struct {
 	kind Kind
 	text string
@@ -102,12 +102,12 @@ type knownError struct {
 
 func (e *knownError) Error() string { return e.text }
 
-// serverError is what a server says about why it does not answer.
+// serverError is a server's own text about why it does not answer.
 type serverError string
 
 func (e serverError) Error() string { return string(e) }
 
-// fail makes an Error about the repository. Arguments that come from a server must have gone through secrets.foreign.
+// fail returns an Error about the repository. Arguments that come from a server must have been passed through secrets.foreign.
 func (r *repository) fail(kind Kind, format string, args ...any) *Error {
 	return &Error{Kind: kind, Message: plaintext.Cut(r.name()+": "+plain(r.secrets.redact(fmt.Sprintf(format, args...))), maxMessage)}
 }
@@ -116,7 +116,8 @@ func (r *repository) name() string {
 	return "git repository " + plaintext.Cut(plain(r.secrets.redact(r.endpoint.display())), maxShown)
 }
 
-// failure makes an Error of what a network, a server's answer, the content of a commit or a library reports, unless it is one already.
+// failure turns an error of the network, of a server's answer, of the content of a commit or of a library into an Error, unless it is one
+// already. The error of a cancelled context is only wrapped.
 func (r *repository) failure(ctx context.Context, attempt string, err error) error {
 	var typed *Error
 	var known *knownError
@@ -146,7 +147,7 @@ func (r *repository) failure(ctx context.Context, attempt string, err error) err
 	}
 	kind, hint := kindOf(err)
 	text := innermost(err)
-	// An error of net/http may quote the answer, which is not for whoever chose the server.
+	// An error of net/http may quote the answer, which the tenant who chose the server must not read.
 	for _, quote := range []string{"malformed ", "Content-Length", "Location header", "nsupported transfer encoding"} {
 		if strings.Contains(text, quote) {
 			text = "the server does not speak HTTP as it should"
@@ -155,7 +156,7 @@ func (r *repository) failure(ctx context.Context, attempt string, err error) err
 	return r.fail(kind, "%s: %s", attempt, strings.Trim(r.secrets.foreign(text)+"; "+hint, "; "))
 }
 
-// innermost is the text of the error without what url.Error and the like add, which quotes addresses.
+// innermost returns the text of the innermost error: url.Error and other errors around it quote addresses.
 func innermost(err error) string {
 	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
 		err = next
@@ -163,7 +164,7 @@ func innermost(err error) string {
 	return err.Error()
 }
 
-// kindOf classifies errors of connections, with a hint for those that say little by themselves.
+// kindOf classifies errors of connections, and adds a hint to those whose text explains little.
 func kindOf(err error) (kind Kind, hint string) {
 	var verification *tls.CertificateVerificationError
 	var timeout net.Error
@@ -184,7 +185,7 @@ func kindOf(err error) (kind Kind, hint string) {
 	}
 }
 
-// kindOfText classifies what servers say in words, over ssh and in the middle of a conversation.
+// kindOfText classifies errors that servers report as text only, over ssh and in the middle of a conversation.
 func kindOfText(text string) Kind {
 	text = strings.ToLower(text)
 	for _, known := range []struct {
@@ -206,11 +207,11 @@ func kindOfText(text string) Kind {
 // secrets are the values that must not be in any message.
 type secrets struct {
 	values []string
-	// silent leaves foreign text out.
+	// silent says that foreign text is left out, see minRedactable.
 	silent bool
 }
 
-// secretsOf are the credentials of the remote in the forms in which a server might send them back.
+// secretsOf returns the credentials of the remote in the forms in which a server might send them back.
 func secretsOf(remote Remote, e endpoint) *secrets {
 	s, auth := &secrets{}, remote.Auth
 	s.add(auth.Token, auth.BearerToken, auth.Password, string(auth.Passphrase), e.password, remote.Proxy.Password)
@@ -237,7 +238,7 @@ func secretsOf(remote Remote, e endpoint) *secrets {
 	return s
 }
 
-// add adds values; empty ones are none.
+// add adds the values that are not empty.
 func (s *secrets) add(values ...string) {
 	for _, value := range values {
 		switch value = strings.TrimSpace(value); {
@@ -253,7 +254,7 @@ func (s *secrets) add(values ...string) {
 	slices.SortFunc(s.values, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 }
 
-// foreign makes text that comes from a server, or from a library that may quote one, fit for a message.
+// foreign prepares text of a server, or of a library that may quote a server, for a message: without secrets, on one line, and cut.
 func (s *secrets) foreign(message string) string {
 	if s.silent {
 		return ""
@@ -268,7 +269,7 @@ func (s *secrets) redact(text string) string {
 	return text
 }
 
-// plain is the text as one line of valid UTF-8 without control characters.
+// plain returns the text as one line of valid UTF-8 without control characters.
 func plain(text string) string {
 	text = strings.Map(func(r rune) rune {
 		switch {

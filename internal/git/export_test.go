@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TakeMemory takes the whole budget of the client, as other checkouts might, until it is given back.
+// TakeMemory takes the whole memory budget of the client, as other checkouts might, until release is called.
 func (c *Client) TakeMemory(ctx context.Context) (release func(), err error) {
 	working, err := c.memory.work(ctx, workingMemory)
 	if err != nil {
@@ -20,7 +20,7 @@ func (c *Client) TakeMemory(ctx context.Context) (release func(), err error) {
 	return func() { held.release(); working() }, nil
 }
 
-// Expect sets how soon a slow server is left.
+// Expect sets after which window and preparation time the client gives up on a slow server.
 func (c *Client) Expect(window, preparation time.Duration) {
 	c.window, c.preparation = window, preparation
 }

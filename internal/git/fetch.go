@@ -14,10 +14,10 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
 
-// historyFactor is how many times the limits of one commit a whole history may have without compression.
+// historyFactor is how many times as many objects and uncompressed bytes a whole history may have as one commit.
 const historyFactor = 3
 
-// want is what to ask a server for.
+// want is a request for a packfile.
 type want struct {
 	objects []string
 	shallow bool
@@ -25,7 +25,7 @@ type want struct {
 	commitsOnly bool
 }
 
-// encode is the request: of version 0 as gitprotocol-pack describes it, of version 2 the command fetch.
+// encode returns the request: in version 0 as gitprotocol-pack describes it, in version 2 the command fetch.
 func (w want) encode(c *capabilities) []byte {
 	var lines []string
 	for _, object := range w.objects {
@@ -42,8 +42,8 @@ func (w want) encode(c *capabilities) []byte {
 		return c.command("fetch", append(lines, "ofs-delta", "no-progress", "done")...)
 	}
 	lines[0] += " agent=stack-controller"
-	// Some servers, such as Azure DevOps, answer only clients that can negotiate in detail. Without a "have" there is nothing to
-	// negotiate.
+	// Some servers, such as Azure DevOps, answer only clients that can negotiate in detail. There is no negotiation in fact, because the
+	// request has no "have".
 	for _, alternatives := range [][]string{{"side-band-64k"}, {"ofs-delta"}, {"no-progress"}, {"multi_ack_detailed", "multi_ack"}} {
 		if n := slices.IndexFunc(alternatives, c.can); n >= 0 {
 			lines[0] += " " + alternatives[n]
@@ -55,14 +55,14 @@ func (w want) encode(c *capabilities) []byte {
 	return []byte(packets(lines...) + flushPacket + packets("done"))
 }
 
-// packFile is a packfile that was downloaded, and what bounds its content. It has no name any more: it is gone when it is closed, or when
-// the process ends in any way.
+// packFile is a downloaded packfile and the limits of its content. The file has no name any more: it is gone when it is closed, or when the
+// process ends in any way.
 type packFile struct {
 	*os.File
 	limits packLimits
 }
 
-// newPackFile creates an empty one.
+// newPackFile creates an empty packFile.
 func (r *repository) newPackFile(limits packLimits) (packFile, error) {
 	file, err := os.CreateTemp(r.client.options.Dir, "pack-")
 	if err != nil {
@@ -74,10 +74,11 @@ func (r *repository) newPackFile(limits packLimits) (packFile, error) {
 	return packFile{file, limits}, nil
 }
 
-// fetch downloads the commit: alone if the server allows that, otherwise with everything that the server shows.
+// fetch downloads the commit: alone if the server allows that, otherwise with the history of all branches and tags.
 //
-// Servers of version 2 send any commit that they have. Others send what a ref stands for, and with a capability what a ref leads to.
-// Without it most do the same over HTTP, such as Azure DevOps and git itself, and some refuse.
+// Servers with version 2 of the protocol send any commit that they have. Other servers send commits that refs point to, and with the
+// capability allow-reachable-sha1-in-want also the commits that refs lead to. Without the capability, most servers, such as Azure DevOps
+// and git itself, still send those over HTTP, and some refuse.
 func (r *repository) fetch(ctx context.Context, sha string) (packFile, error) {
 	attempt := "fetch commit " + sha
 	server, err := r.uploadPack(ctx)
@@ -108,7 +109,7 @@ func (r *repository) fetch(ctx context.Context, sha string) (packFile, error) {
 	return file, err
 }
 
-// fetchHistory downloads everything that branches and tags lead to.
+// fetchHistory downloads everything that HEAD, branches and tags lead to.
 func (r *repository) fetchHistory(ctx context.Context, attempt string, commitsOnly bool) (packFile, error) {
 	server, err := r.uploadPack(ctx)
 	if err != nil {
@@ -154,12 +155,13 @@ func (u *uploadPack) download(w want, attempt string) (packFile, error) {
 	return file, nil
 }
 
-// maxObjects is how many objects one commit may have: a directory may have as many files as directories.
+// maxObjects is how many objects the packfile of one commit may have. A commit needs one object for each file and directory, and one for
+// itself; a server may send some that are not needed.
 func maxObjects(limits archive.Limits) int { return 2*limits.MaxEntries + 10 }
 
 func (u *uploadPack) store(body io.Reader, file io.Writer) error {
 	most := u.limits.MaxDownloadSize
-	// What carries the packfile takes less than a hundredth; the rest is for progress, which nobody asked for.
+	// The packets add less than a hundredth to the packfile. The rest is for progress messages, which the client does not ask for.
 	packets := u.reader(body, most+most/64+1<<20)
 	if err := readToPackfile(packets); err != nil {
 		return err
@@ -172,7 +174,8 @@ func (u *uploadPack) store(body io.Reader, file io.Writer) error {
 	return err
 }
 
-// readToPackfile reads what comes before the packfile: where the history is cut off, and in version 0 that there is nothing in common.
+// readToPackfile reads the lines before the packfile: where the history is cut off, and in version 0 the line NAK, which says that client
+// and server have no commit in common.
 func readToPackfile(packets *packetReader) error {
 	for {
 		line, end, err := packets.line()
@@ -187,12 +190,12 @@ func readToPackfile(packets *packetReader) error {
 	}
 }
 
-// searchHistory finds the commits that start with the digits in everything that the server shows.
+// searchHistory returns at most two commits that start with the digits, from the history of all branches and tags.
 func (c *Client) searchHistory(ctx context.Context, r *repository, digits string) ([]string, error) {
 	attempt := "search for commit " + digits
 	ctx, cancel := context.WithTimeout(ctx, c.options.CheckoutTimeout)
 	defer cancel()
-	// A download takes space on the disk, and there are many more requests for refs than checkouts at the same time.
+	// A history takes space on the disk, and many more requests for refs than checkouts run at the same time.
 	done, err := c.searches.Acquire(ctx, r.remote.Namespace)
 	if err != nil {
 		return nil, r.failure(ctx, attempt, errBusy)

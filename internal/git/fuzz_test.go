@@ -23,7 +23,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
 
-// FuzzFetchAnswer checks that what carries a packfile means the same in whatever pieces it arrives, and fails in a way that is known.
+// FuzzFetchAnswer checks that an answer with a packfile is read the same in whatever pieces it arrives, and fails only with known errors.
 func FuzzFetchAnswer(f *testing.F) {
 	sha := strings.Repeat("a1", 20)
 	f.Add([]byte(packets("NAK", "\x01PACK", "\x02counting", "\x01more") + flushPacket))
@@ -55,8 +55,8 @@ func FuzzFetchAnswer(f *testing.F) {
 	})
 }
 
-// packScript makes a packfile from a script, so that what is tried are objects and differences and not the checksums around them.
-// An object begins with its type, how much its header lies about its size, how far its base is away, and the size of its content.
+// packScript makes a packfile from a script, so that the fuzzer varies objects and deltas and not the checksums around them. An object
+// begins with its type, how much its header lies about its size, how far its base is away, and the size of its content.
 func packScript(script []byte) []byte {
 	pack := binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), 0)
 	var offsets []int
@@ -98,7 +98,7 @@ func packScript(script []byte) []byte {
 	return pack
 }
 
-// FuzzPack checks that every object of a packfile that is accepted can be read, is what its name says, and keeps to the limits.
+// FuzzPack checks that every object of an accepted packfile can be read, has the hash that is its name, and keeps to the limits.
 func FuzzPack(f *testing.F) {
 	object := func(kind plumbing.ObjectType, lie, distance byte, content string) string {
 		return string([]byte{byte(kind), lie, distance, byte(len(content))}) + content
@@ -198,7 +198,7 @@ func FuzzModules(f *testing.F) {
 	})
 }
 
-// FuzzKnownHosts checks that a server is trusted for a key that is in the list only.
+// FuzzKnownHosts checks that a server is trusted only if its key is in the list.
 func FuzzKnownHosts(f *testing.F) {
 	public, err := ssh.NewPublicKey(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)).Public())
 	if err != nil {
@@ -238,7 +238,7 @@ func FuzzKnownHosts(f *testing.F) {
 	})
 }
 
-// FuzzHTTPAnswer checks that whatever a server answers is told briefly, without secrets, and makes nobody wait too long.
+// FuzzHTTPAnswer checks that for any answer of a server the error is short and without secrets, and RetryAfter is bounded.
 func FuzzHTTPAnswer(f *testing.F) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	f.Add(429, "120", "0", "", "text/plain", []byte("slow down, canary-password"))

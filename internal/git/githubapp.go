@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// tokenMargin is how long before its end a token is not used any more. GitHub's are valid for an hour.
+	// tokenMargin is how long before its expiry a token is not used any more. The tokens of GitHub are valid for an hour.
 	tokenMargin = 5 * time.Minute
 
 	// assertionLife is how long the proof of the App's identity is valid; GitHub accepts ten minutes at most.
@@ -36,8 +36,8 @@ const (
 	attemptToken = "get a token for the GitHub App"
 )
 
-// gitHubAPI is the address of the API that gives tokens for the repository. Without a BaseURL it is where GitHub documents it for the host:
-// github.com, an enterprise with data residency (NAME.ghe.com), or a GitHub Enterprise Server.
+// gitHubAPI returns the address of the API that issues tokens for the repository. Without a BaseURL it is the address that GitHub documents
+// for the host: github.com, an enterprise with data residency (NAME.ghe.com), or a GitHub Enterprise Server.
 func (r *repository) gitHubAPI() string {
 	app, host := r.remote.Auth.GitHubApp, r.endpoint.host
 	switch {
@@ -52,13 +52,13 @@ func (r *repository) gitHubAPI() string {
 	}
 }
 
-// appTokens exchanges GitHub Apps for tokens and keeps those until shortly before their end.
+// appTokens gets tokens for GitHub Apps, and keeps them until shortly before they expire.
 type appTokens struct {
 	exchanges singleflight.Group
 	kept      *lru.Cache
 }
 
-// appToken is a token as the API has it.
+// appToken is a token as the API returns it.
 type appToken struct {
 	Value     string    `json:"token"`
 	ExpiresAt time.Time `json:"expires_at"`
@@ -66,7 +66,8 @@ type appToken struct {
 
 func newAppTokens() *appTokens { return &appTokens{kept: lru.New(maxCachedTokens)} }
 
-// appKey identifies the token of an App. The whole Remote counts, so that a token never leaves the trust it was obtained with.
+// appKey identifies the token of an App. It includes all credentials and trust settings of the Remote but known hosts, so that a token is
+// used only with those that it was obtained with.
 func (r *repository) appKey() string {
 	remote := r.remote
 	remote.URL, remote.RecurseSubmodules, remote.KnownHosts = r.gitHubAPI(), false, nil
@@ -76,7 +77,7 @@ func (r *repository) appKey() string {
 // invalidate drops the token, which the server did not accept.
 func (a *appTokens) invalidate(r *repository) { a.kept.Remove(r.appKey()) }
 
-// token returns a token that is valid for some minutes at least. Callers at the same time share one exchange.
+// token returns a token that is valid for some minutes at least. Concurrent callers with the same key share one exchange.
 func (a *appTokens) token(ctx context.Context, r *repository, transport http.RoundTripper) (string, error) {
 	key := r.appKey()
 	known, _ := a.kept.Get(key)
@@ -85,7 +86,7 @@ func (a *appTokens) token(ctx context.Context, r *repository, transport http.Rou
 	}
 	exchange := a.exchanges.DoChan(key, func() (value any, err error) {
 		defer func() {
-			if recover() != nil { // in this goroutine it would end the process
+			if recover() != nil { // a panic in this goroutine would end the process
 				value, err = "", r.fail(Other, "%s: an internal error", attemptToken)
 			}
 		}()
@@ -118,7 +119,7 @@ func (r *repository) exchange(ctx context.Context, transport http.RoundTripper) 
 		var answer struct {
 			ID uint64 `json:"id"`
 		}
-		// An organization or a user.
+		// The owner is an organization or a user.
 		status, err := r.askAPI(ctx, transport, assertion, http.MethodGet, "/orgs/"+url.PathEscape(owner)+"/installation", &answer)
 		if status == http.StatusNotFound {
 			_, err = r.askAPI(ctx, transport, assertion, http.MethodGet, "/users/"+url.PathEscape(owner)+"/installation", &answer)
@@ -141,7 +142,8 @@ func (r *repository) exchange(ctx context.Context, transport http.RoundTripper) 
 	return token, nil
 }
 
-// assertion is the signed proof of the App's identity. Its key is PEM with PKCS#1 inside, as GitHub hands it out, or PKCS#8.
+// assertion returns the signed proof of the App's identity. The key of the App is PEM with PKCS#1 inside, as GitHub hands it out, or
+// PKCS#8.
 func (r *repository) assertion(app *GitHubApp) (string, error) {
 	if err := r.checkKeySize(app.PrivateKey); err != nil {
 		return "", err
@@ -173,8 +175,8 @@ func (r *repository) assertion(app *GitHubApp) (string, error) {
 	return assertion, nil
 }
 
-// askAPI sends a request to GitHub's API as the App, and decodes the answer. The address may be anybody's: it has to be one that a
-// repository could have, redirects are not followed, and of what it answers only the status is for the message.
+// askAPI sends a request to GitHub's API as the App, and decodes the answer. A tenant may choose any address. So it has to be one that a
+// repository could have, redirects are not followed, and the message shows only the status of the answer.
 func (r *repository) askAPI(ctx context.Context, transport http.RoundTripper, assertion, method, path string, answer any) (status int, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, r.gitHubAPI()+path, nil)
 	if err != nil || request.URL.Scheme != "https" && request.URL.Scheme != "http" {

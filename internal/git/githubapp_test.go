@@ -21,7 +21,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/git"
 )
 
-// gitHub is a stand-in for GitHub's API: the one part of this that cannot be made here.
+// gitHub is a stand-in for GitHub's API, the only server of these tests that cannot run here itself.
 type gitHub struct {
 	t         *testing.T
 	key       *rsa.PublicKey
@@ -62,7 +62,8 @@ func appKey(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(private)})
 }
 
-// Whoever names any address as that of the API must not read through the controller what is there, nor have the App's proof sent elsewhere.
+// A tenant can name any address as that of the API. The tenant must not read through the controller what is there, and a redirect must not
+// send the proof of the App elsewhere.
 func TestOfAnswersToGitHubAppsOnlyTheStatusIsShown(t *testing.T) {
 	const internal = "internal-words"
 	key, other := appKey(t), "http://127.0.0.1:"+untouched(t)

@@ -16,13 +16,13 @@ import (
 	"github.com/stack-controller/stack-controller/internal/git"
 )
 
-// guarded is a client as the controller has it.
+// guarded returns a client that refuses local addresses, as in the controller.
 func guarded(t *testing.T) *git.Client {
 	t.Helper()
 	return git.NewClient(git.Options{Dir: t.TempDir(), Timeout: 20 * time.Second})
 }
 
-// untouched is a server on this machine that nobody may connect to.
+// untouched starts a server on this machine. The test fails if anything connects to it.
 func untouched(t *testing.T) (port string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -67,7 +67,7 @@ func TestLocalAddressesAreRefused(t *testing.T) {
 	}
 }
 
-// The API of a GitHub App is where a tenant says that it is.
+// A tenant chooses the address of the API of a GitHub App.
 func TestGitHubAppsWithLocalAddressesAreRefused(t *testing.T) {
 	port := untouched(t)
 	for _, proxy := range []string{"", "http://127.0.0.1:" + port} {
@@ -135,8 +135,8 @@ func TestRedirectsAndSubmodulesToLocalAddressesAreRefused(t *testing.T) {
 	}
 }
 
-// What a server answers is shown to those whose credentials it got. Otherwise a URL, or a redirect, would read what it names through
-// the controller.
+// The answer of a server is shown only if the server received the credentials. Otherwise a tenant could read the answers of any server
+// through the controller, with a URL or a redirect.
 func TestAnswersOfHostsWithoutCredentialsAreNotShown(t *testing.T) {
 	const internal = "internal-words"
 	answers := serve(t, http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {

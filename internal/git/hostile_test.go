@@ -23,7 +23,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// plant makes a commit of a tree that git itself would refuse to write, as the branch main.
+// plant commits a tree that git itself would refuse to write, to the branch main.
 func (o *origin) plant(tree []byte) string {
 	o.t.Helper()
 	hash := gitWith(o.t, o.bare, tree, "hash-object", "-w", "--literally", "-t", "tree", "--stdin")
@@ -263,7 +263,7 @@ func TestNothingOnTheMachineCanBeRead(t *testing.T) {
 		resolveFails(t, client, git.Remote{URL: url}, "main", git.InvalidURL)
 		checkoutFails(t, client, git.Remote{URL: url}, strings.Repeat("1", 40), git.InvalidURL)
 	}
-	// Neither configuration nor keys of a user: HOME has some that would change the result.
+	// The client uses neither the configuration nor the keys of a user: those in HOME would change the result.
 	home := t.TempDir()
 	t.Setenv("HOME", home)
 	g.Expect(os.WriteFile(filepath.Join(home, ".gitconfig"), []byte("[url \"file://"+o.bare+"\"]\n\tinsteadOf = https://example.invalid/\n"), 0o600)).To(Succeed())

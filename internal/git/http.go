@@ -55,11 +55,11 @@ func (r *repository) connectHTTP(ctx context.Context) (session, error) {
 		CheckRedirect: r.checkRedirect, Transport: &authorizer{transport, r, authorization}}}, nil
 }
 
-// authorizer sends the credentials to the host that they are for, and to no other that a server redirects to.
+// authorizer sends the credentials to the host that they are for, and not to another host that a server redirects to.
 //
-// They are also sent over plain HTTP when the URL says so. Flux asks for an explicit permission; the manifests that this
-// product must keep working have none, and who writes http:// into a manifest has decided. What is never done is to follow a
-// redirect from https to http.
+// The credentials are also sent over plain HTTP when the URL says so. Flux requires an explicit permission for that. The manifests that
+// must keep working have no such permission, and a user who writes http:// into a manifest has decided. A redirect from https to http is
+// never followed.
 type authorizer struct {
 	base       http.RoundTripper
 	repository *repository
@@ -80,7 +80,8 @@ func (a *authorizer) RoundTrip(request *http.Request) (*http.Response, error) {
 	return a.base.RoundTrip(request)
 }
 
-// checkHost refuses a host that is a local address before a proxy is asked to connect to it. What a name stands for, the proxy knows.
+// checkHost refuses a host that is a local address before a proxy is asked to connect to it. Only the proxy knows the address of a host
+// name.
 func (r *repository) checkHost(host string) error {
 	if r.client.options.AllowLocalAddresses {
 		return nil
@@ -88,8 +89,8 @@ func (r *repository) checkHost(host string) error {
 	return netguard.CheckHost(host)
 }
 
-// checkRedirect follows a few redirects, never to a weaker transport, and none with a client certificate to another host. Only the
-// first request of a conversation is redirected, as git does.
+// checkRedirect allows up to maxRedirects redirects, but none to a weaker transport, and none to another host with a client certificate. As
+// in git, only the first request of a conversation is redirected.
 func (r *repository) checkRedirect(request *http.Request, via []*http.Request) error {
 	to := endpointOf(request.URL)
 	switch {
@@ -167,11 +168,11 @@ func (s *httpSession) close() {
 	s.release()
 }
 
-// authorization returns what to authenticate with over HTTP.
+// authorization returns the value of the header Authorization, "" without credentials.
 //
-// A token goes where all of GitHub, GitLab, Gitea and Azure DevOps look for it, into the password of basic authentication; the
-// user name is of no importance to them. Bitbucket wants x-token-auth there for its access tokens. A user name that is given
-// with the token, or in the URL, is used instead.
+// A token is sent as the password of basic authentication, where GitHub, GitLab, Gitea and Azure DevOps all expect it. They ignore the user
+// name. Bitbucket requires the user name x-token-auth for its access tokens. A user name that is given with the token, or in the URL, takes
+// precedence.
 func (r *repository) authorization(ctx context.Context, transport http.RoundTripper) (string, error) {
 	auth := r.remote.Auth
 	username, password := cmp.Or(auth.Username, r.endpoint.user), r.endpoint.password
@@ -236,13 +237,13 @@ func (r *repository) statusError(response *http.Response, now time.Time) error {
 	return failed
 }
 
-// quoteBody is the text of the answer, which git shows to its users, too. Only a host that got the credentials may have it shown: whoever
-// names another host, or redirects to it, would read through the controller what it answers.
+// quoteBody returns the text of the answer, which git shows to its users, too. The text may be shown only if the host received the
+// credentials. Otherwise a tenant could name any host, or redirect to it, and read its answers through the controller.
 func (r *repository) quoteBody(response *http.Response) string {
 	if response.Request.Response != nil || !strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain") {
 		return ""
 	}
-	text, _ := io.ReadAll(io.LimitReader(response.Body, maxErrorBody)) // what came is good for the message
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxErrorBody)) // on an error, the part that was read is shown
 	if shown := r.secrets.foreign(string(text)); shown != "" {
 		return ": " + shown
 	}
@@ -258,13 +259,13 @@ func rateLimit(response *http.Response, now time.Time) (wait time.Duration, limi
 	}
 	wait = retryAfter(response, now)
 	if reset, err := strconv.ParseInt(response.Header.Get("X-Ratelimit-Reset"), 10, 64); err == nil && wait == 0 && exhausted {
-		// Bounded before it is subtracted: a lie could overflow.
+		// The time is bounded before the subtraction, because a false value could overflow.
 		wait = max(time.Unix(min(reset, now.Add(maxRetryAfter).Unix()), 0).Sub(now), 0)
 	}
 	return wait, true
 }
 
-// retryAfter reads the header of that name: seconds or a date. It is between zero and maxRetryAfter.
+// retryAfter reads the header Retry-After, which has seconds or a date. The result is between zero and maxRetryAfter.
 func retryAfter(response *http.Response, now time.Time) time.Duration {
 	header, wait := response.Header.Get("Retry-After"), time.Duration(0)
 	if seconds, err := strconv.ParseInt(header, 10, 64); err == nil {
@@ -275,8 +276,8 @@ func retryAfter(response *http.Response, now time.Time) time.Duration {
 	return min(max(wait, 0), maxRetryAfter)
 }
 
-// newTransport is what connections over HTTP have in common. They follow HTTP_PROXY, HTTPS_PROXY and NO_PROXY as they are when the client
-// is made. Those proxies may be at any address: they are the operator's choice.
+// newTransport returns a transport for HTTP. It uses HTTP_PROXY, HTTPS_PROXY and NO_PROXY as they were when the client was created. These
+// proxies may have any address, because the operator of the controller chooses them.
 func newTransport(allowLocal bool, environment *httpproxy.Config) *http.Transport {
 	dialer := net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
 	guarded := netguard.Dialer(dialer, allowLocal)
@@ -305,8 +306,8 @@ func newTransport(allowLocal bool, environment *httpproxy.Config) *http.Transpor
 	}
 }
 
-// transport returns the transport for the repository and what to call after its use. Remotes with settings of their own get one of
-// their own: a connection must not outlive the trust that it was made with.
+// transport returns the transport for the repository, and a function to call after its use. A Remote with a CA, a client certificate or a
+// proxy gets a transport of its own, because a connection must not outlive the trust that it was made with.
 func (r *repository) transport() (*http.Transport, func(), error) {
 	remote, c := r.remote, r.client
 	if len(remote.CA) == 0 && len(remote.ClientCert) == 0 && len(remote.ClientKey) == 0 && remote.Proxy.Address == "" {
@@ -338,7 +339,7 @@ func (r *repository) transport() (*http.Transport, func(), error) {
 	return transport, transport.CloseIdleConnections, nil
 }
 
-// proxyURL is the explicit proxy.
+// proxyURL returns the URL of the explicit proxy.
 func (r *repository) proxyURL() (*url.URL, error) {
 	address, err := url.Parse(r.remote.Proxy.Address)
 	if err != nil || address.Host == "" {

@@ -55,7 +55,7 @@ func protected(username, password string, next http.Handler) http.Handler {
 	return authorized("Basic "+base64.StdEncoding.EncodeToString([]byte(username+":"+password)), next)
 }
 
-// authorized lets pass what has the header, and says to others what they sent.
+// authorized accepts requests that have the header, and answers others with what they sent.
 func authorized(header string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		if sent := request.Header.Get("Authorization"); sent != header {

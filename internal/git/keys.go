@@ -10,27 +10,28 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// A tenant chooses the keys, and nothing can interrupt arithmetic with them. A signature with an RSA key takes eight times as long when the
+// Tenants choose the keys, and nothing can interrupt arithmetic with a key. A signature with an RSA key takes eight times as long when the
 // key has twice as many bits: 0.1 s with 8,192 bits, an hour with 262,144. So larger keys are refused before they are used. The standard
-// library bounds the keys of certificates that a server shows in the same way, and no other ones.
+// library bounds only the keys of certificates that a server presents, in the same way.
 const (
-	// maxKeySize bounds the text of a private key in bytes, because a large one takes long to be parsed, too. Twice a key with maxKeyBits fits.
+	// maxKeySize bounds the text of a private key in bytes, because it takes long to parse a large one, too. There is room for twice the
+	// size of a key with maxKeyBits.
 	maxKeySize = 16 << 10
-	// maxRounds bounds how often the passphrase of a private key is hashed: 5 ms each time. ssh-keygen does it 24 times unless it is told otherwise.
+	// maxRounds bounds how often the passphrase of a private key is hashed, which takes 5 ms each time. The default of ssh-keygen is 24.
 	maxRounds = 200
 	// maxKeyBits bounds an RSA key that signs.
 	maxKeyBits = 8192
-	// maxCABits bounds an RSA key that signatures are verified with, which takes less.
+	// maxCABits bounds an RSA key that verifies signatures, which takes less time than signing.
 	maxCABits = 16384
 )
 
-// isLarger reports whether it is a public RSA key of more bits.
+// isLarger reports whether the key is a public RSA key with more bits.
 func isLarger(key any, bits int) bool {
 	public, ok := key.(*rsa.PublicKey)
 	return ok && public.N.BitLen() > bits
 }
 
-// checkKeySize is for the text of a private key that was not parsed yet.
+// checkKeySize checks the text of a private key before it is parsed.
 func (r *repository) checkKeySize(key []byte) error {
 	if len(key) > maxKeySize {
 		return r.fail(InvalidCredentials, "the private key has more than %d bytes", maxKeySize)
@@ -38,11 +39,11 @@ func (r *repository) checkKeySize(key []byte) error {
 	return nil
 }
 
-// checkRounds is for the text of a private key that is encrypted. Only the format of OpenSSH has a number of rounds.
+// checkRounds checks the text of an encrypted private key. Only the format of OpenSSH has a number of rounds.
 func (r *repository) checkRounds(key []byte) error {
 	block, _ := pem.Decode(key)
 	if block == nil {
-		return nil // It is refused when it is parsed.
+		return nil // The key is refused when it is parsed.
 	}
 	encoded, isOpenSSH := bytes.CutPrefix(block.Bytes, []byte("openssh-key-v1\x00"))
 	var header struct {
@@ -62,7 +63,7 @@ func (r *repository) checkRounds(key []byte) error {
 	return nil
 }
 
-// checkKeyBits is for the public part of a private key.
+// checkKeyBits checks the public part of a private key.
 func (r *repository) checkKeyBits(public any) error {
 	if isLarger(public, maxKeyBits) {
 		return r.fail(InvalidCredentials, "the private key has more than %d bits: use a smaller one, or one of type Ed25519 or ECDSA", maxKeyBits)
@@ -70,7 +71,7 @@ func (r *repository) checkKeyBits(public any) error {
 	return nil
 }
 
-// checkSigner is for a key that was parsed for ssh.
+// checkSigner checks a key that was parsed for ssh.
 func (r *repository) checkSigner(signer ssh.Signer) error {
 	public, ok := signer.PublicKey().(ssh.CryptoPublicKey)
 	if !ok {
@@ -79,7 +80,7 @@ func (r *repository) checkSigner(signer ssh.Signer) error {
 	return r.checkKeyBits(public.CryptoPublicKey())
 }
 
-// clientCertificate is the one of the remote, with its key.
+// clientCertificate returns the client certificate of the remote, with its key.
 func (r *repository) clientCertificate() (tls.Certificate, error) {
 	if err := r.checkKeySize(r.remote.ClientKey); err != nil {
 		return tls.Certificate{}, err
@@ -92,14 +93,14 @@ func (r *repository) clientCertificate() (tls.Certificate, error) {
 	return certificate, r.checkKeyBits(certificate.Leaf.PublicKey)
 }
 
-// certificateAuthorities are the ones that the remote trusts.
+// certificateAuthorities returns the authorities that the remote trusts.
 func (r *repository) certificateAuthorities() (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(r.remote.CA) {
 		return nil, r.fail(InvalidCredentials, "the CA has no certificate in the PEM format")
 	}
 	for block, rest := pem.Decode(r.remote.CA); block != nil; block, rest = pem.Decode(rest) {
-		// What is no certificate is not in the pool.
+		// A block that is not a certificate is not in the pool.
 		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && isLarger(certificate.PublicKey, maxCABits) {
 			return nil, r.fail(InvalidCredentials, "the CA has a certificate whose key has more than %d bits", maxCABits)
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/git"
 )
 
-// hugeKey is a key in the PEM format that parses, with numbers of the size that they would have. They need not be primes.
+// hugeKey returns a key in the PEM format that can be parsed. Its numbers have the right sizes, but are not necessarily primes.
 func hugeKey(t *testing.T, bits int) []byte {
 	t.Helper()
 	g := NewWithT(t)
@@ -68,7 +68,7 @@ func certificateFor(t *testing.T, public any) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// withRounds is a private key for ssh, with a number of rounds that it was not encrypted with.
+// withRounds returns a private key for ssh that names another number of rounds than it was encrypted with.
 func withRounds(t *testing.T, rounds uint32) []byte {
 	t.Helper()
 	g := NewWithT(t)
@@ -83,7 +83,7 @@ func withRounds(t *testing.T, rounds uint32) []byte {
 	return pem.EncodeToMemory(block)
 }
 
-// Arithmetic with a key cannot be interrupted: with the largest that a Secret has room for, it goes on for days.
+// Arithmetic with a key cannot be interrupted: with the largest key that a Secret has room for, it takes days.
 func TestKeysThatWouldTakeHoursAreRefused(t *testing.T) {
 	const bits, bytes = "more than 8192 bits", "more than 16384 bytes"
 	large, huge := hugeKey(t, 9000), hugeKey(t, 100_000)

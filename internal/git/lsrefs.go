@@ -15,7 +15,7 @@ const (
 	// minAbbreviation is the fewest digits that stand for a commit.
 	minAbbreviation = 7
 
-	// maxTips bounds the refs whose history is asked for when a server does not send a commit alone.
+	// maxTips bounds how many different tips a history is requested for, if a server does not send a commit alone.
 	maxTips = 10_000
 
 	// maxRefLength bounds the name of a ref in bytes.
@@ -38,8 +38,8 @@ type Revision struct {
 	Ref string
 }
 
-// String is the revision as Flux writes it: main@sha1:… for a branch, v1@sha1:… for a tag, the full name for any other
-// reference (refs/pull/1/head@sha1:…), and sha1:… for a bare SHA. SHA-256 repositories have sha256 instead.
+// String returns the revision as Flux writes it: main@sha1:… for a branch, v1@sha1:… for a tag, the full name for any other reference
+// (refs/pull/1/head@sha1:…), and sha1:… for a bare SHA. SHA-256 repositories have sha256 instead.
 func (r Revision) String() string {
 	algorithm := "sha1:"
 	if len(r.SHA) == sha256Length {
@@ -57,15 +57,14 @@ func (r Revision) String() string {
 
 // Resolve finds the commit that the ref names in the remote repository.
 //
-// The ref is "" or HEAD (the default branch), a full name (refs/pull/1/head), a name without refs/ (heads/main, tags/v1), the
-// short name of a branch or a tag, or a SHA, full or of at least seven digits. Of a branch and a tag of one short name the
-// branch counts, as for git clone --branch; and both count before a SHA that is abbreviated to the same text. An annotated tag
-// gives its commit.
+// The ref is "" or HEAD (the default branch), a full name (refs/pull/1/head), a name without refs/ (heads/main, tags/v1), the short name of
+// a branch or a tag, or a SHA, full or of at least seven digits. If a branch and a tag have the same short name, the branch is used, as
+// with git clone --branch. Both take precedence over a SHA that is abbreviated to the same text. An annotated tag resolves to its commit.
 //
-// A full SHA is returned as it is, without a request. An abbreviated one is searched among the tips first; if it is none,
-// the history is downloaded, which takes as long and as much as a checkout at most. Callers should keep the answer.
+// A full SHA is returned in lower case, without a request. An abbreviated SHA is looked up among the tips first. If it is not there, the
+// history is downloaded, which takes as long and as much as a checkout at most. Callers should keep the answer.
 //
-// Errors are of type *Error.
+// Errors are of type *Error, except for that of a context that the caller has cancelled.
 func (c *Client) Resolve(ctx context.Context, remote Remote, ref string) (Revision, error) {
 	r, err := c.open(remote)
 	if err != nil {
@@ -112,7 +111,7 @@ func (c *Client) list(ctx context.Context, r *repository, query refQuery) (*refs
 	return server.refs(query)
 }
 
-// candidates are the full names that a ref can stand for, in the order in which they count.
+// candidates returns the full names that a ref can stand for, in order of precedence.
 func candidates(ref string) []string {
 	switch {
 	case ref == "" || ref == headRef:
@@ -147,17 +146,17 @@ func (c *Client) expand(ctx context.Context, r *repository, list *refs) (Revisio
 
 // refQuery says which refs of a repository are asked for. No others are kept, however many the server has.
 type refQuery struct {
-	// names are full names; prefixes are what else a server of version 2 is to list, nothing for all.
+	// names are full names of refs. prefixes are the prefixes of the refs that a server of version 2 lists; nil for all refs.
 	names, prefixes []string
-	// digits are the first of the name of a commit, "" for none.
+	// digits are the first digits of the SHA of a commit, "" for none.
 	digits string
-	// sha is an object of which a ref is asked for, "" for none.
+	// sha is an object that a ref is searched for, "" for none.
 	sha string
 	// tips asks for the objects of HEAD, branches and tags.
 	tips bool
 }
 
-// encode is the command ls-refs.
+// encode returns the command ls-refs.
 func (q refQuery) encode(c *capabilities) []byte {
 	arguments := []string{"peel", "symrefs"}
 	for _, prefix := range q.prefixes {
@@ -166,18 +165,18 @@ func (q refQuery) encode(c *capabilities) []byte {
 	return c.command("ls-refs", arguments...)
 }
 
-// refs is what a server has of a query. Its size is bounded by the query, and by maxTips.
+// refs is the result of a query. Its size is bounded by the query, and by maxTips.
 type refs struct {
 	query refQuery
-	// any says that there was a ref at all.
+	// any reports that the server has at least one ref.
 	any bool
 	// head is the full name of the branch that HEAD points to, "" if the server does not say.
 	head string
-	// named has the commits of the names.
+	// named has the commit of each name that was found.
 	named map[string]string
-	// commits start with the digits: two of them, when there are more.
+	// commits are the commits that start with the digits, at most two.
 	commits []string
-	// object is what a ref names that stands for the sha: the sha, or an annotated tag of it.
+	// object is the object of a ref that leads to the sha: the sha itself, or an annotated tag of it.
 	object string
 	// tips are distinct. When there are more than maxTips, tooMany is set.
 	tips    map[plumbing.Hash]struct{}
@@ -187,7 +186,7 @@ type refs struct {
 // ref is a ref that a server has.
 type ref struct {
 	name string
-	// object is what the ref names; for an annotated tag the tag, with the commit at its end in peeled.
+	// object is the object that the ref points to. For an annotated tag that is the tag, and peeled is the commit that the tag leads to.
 	object, peeled string
 	// target is the name of the ref that a symbolic one points to.
 	target string
@@ -242,7 +241,7 @@ func parseRef(line string) (ref, error) {
 	return parsed, nil
 }
 
-// add keeps what the query asks for. Refs whose names are not acceptable are left out: a server cannot make one of those match.
+// add keeps what the query asks for. It leaves out refs with invalid names, so that a server cannot make one of them match.
 func (f *refs) add(found ref) {
 	if found.name != headRef && !validRefName(found.name) {
 		return
@@ -274,7 +273,7 @@ func (f *refs) add(found ref) {
 	}
 }
 
-// match returns the first of the names that there is.
+// match returns the commit of the first name that was found.
 func (f *refs) match() (Revision, bool) {
 	for _, name := range f.query.names {
 		if sha, found := f.named[name]; found {

@@ -11,7 +11,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 )
 
-// What all checkouts of the process may have in memory together. The container of the controller may have as little as 512 MiB:
+// These constants bound what all checkouts of the process have in memory together. The container of the controller may have as little as
+// 512 MiB:
 //
 //	128 MiB  heldMemory: the objects of packs and the names of files, until their checkouts are closed; more if the limits of artifacts
 //	         allow a commit that takes more
@@ -20,15 +21,17 @@ import (
 //	 -------
 //	238 MiB  and the rest for everything else
 //
-// With Go's garbage, which GOMEMLIMIT bounds, that stays below the limit.
+// With the garbage of Go's runtime, which GOMEMLIMIT bounds, the sum stays below that limit.
 const (
 	heldMemory = 128 << 20
 
-	// objectMemory is what an object of a pack takes while the pack is indexed, entryMemory a file or directory with its name.
+	// objectMemory is how many bytes an object of a pack takes while the pack is indexed, entryMemory how many a file or directory takes
+	// with its name.
 	objectMemory = 128
 	entryMemory  = 96 + 2*namesPerEntry
 
-	// namesPerEntry bounds the paths in a commit: so many bytes for each of the files and directories that a commit may have.
+	// namesPerEntry bounds the total length of the paths in a commit, in bytes for each of the files and directories that a commit may
+	// have.
 	namesPerEntry = 112
 
 	workingMemory = 2*maxInMemory + baseCacheSize + workingBuffers
@@ -39,35 +42,37 @@ const (
 	// concurrentSearches is how many histories are downloaded at the same time to find what an abbreviated SHA stands for.
 	concurrentSearches = 4
 
-	// concurrentClaims is how many checkouts have memory, or are next to have some, at the same time.
+	// concurrentClaims is how many checkouts at the same time have memory, or have a turn and wait for memory.
 	concurrentClaims = 4
 )
 
 // errBusy ends a checkout that waited too long for memory, and a search that waited too long for other searches.
 var errBusy = errors.New("the controller was busy with other checkouts for too long")
 
-// memory is the budget of the process. A claim is made at once, and for what needs no network: a server that is slow takes nothing
-// from others. Who has working memory waits for nobody else's memory: it is claimed second. So nobody waits in a circle.
+// memory is the budget of the process. A checkout claims all memory that it holds at once, and only for work that needs no network, so a
+// slow server takes no memory from others. Working memory is claimed second, and a checkout that has working memory does not wait for any
+// other memory. So there is no deadlock.
 //
-// A claim needs a turn first, of which a namespace has two at most; then claims are served in the order in which they came. They end with
-// their checkout, which Options.CheckoutTimeout bounds. So a namespace waits for few checkouts of another one, however many it has.
+// A claim needs a turn first, of which a namespace has two at most. Claims with a turn are served in the order in which they came. They end
+// with their checkout, which Options.CheckoutTimeout bounds. So a checkout waits for few checkouts of another namespace, however many that
+// namespace has.
 type memory struct {
 	turns         *fairqueue.Pool
 	held, working *semaphore.Weighted
 }
 
-// newMemory makes room for one commit at least, as large as the limits allow.
+// newMemory returns a budget with room for at least one commit, as large as the limits allow.
 func newMemory(limits archive.Limits) *memory {
 	largest := weight(historyFactor*maxObjects(limits), limits.MaxEntries)
 	return &memory{turns: fairqueue.NewPool(concurrentClaims), held: semaphore.NewWeighted(max(heldMemory, largest)), working: semaphore.NewWeighted(workingMemory)}
 }
 
-// weight is what a checkout of so many objects and entries holds, in bytes.
+// weight returns how many bytes a checkout with these numbers of objects and entries holds.
 func weight(objects, entries int) int64 {
 	return int64(objects)*objectMemory + int64(entries)*entryMemory
 }
 
-// claim is what one checkout has of the budget, with its submodules. It is for one goroutine.
+// claim is the part of the budget that one checkout has, submodules included. It is for one goroutine.
 type claim struct {
 	memory    *memory
 	namespace string
@@ -76,10 +81,11 @@ type claim struct {
 	leave func()
 }
 
-// newClaim is on behalf of the namespace, and has nothing yet.
+// newClaim returns a claim for the namespace that has no memory yet.
 func (m *memory) newClaim(namespace string) *claim { return &claim{memory: m, namespace: namespace} }
 
-// holdPacks waits for the memory of the objects of the files, which are bounded together as each of them is, and of so many entries.
+// holdPacks waits for the memory for the entries and for the objects of the files. All files together may have no more objects than one of
+// them may have.
 func (c *claim) holdPacks(ctx context.Context, entries int, files ...packFile) error {
 	total, most := int64(0), 0
 	for _, file := range files {
@@ -95,7 +101,7 @@ func (c *claim) holdPacks(ctx context.Context, entries int, files ...packFile) e
 	return c.hold(ctx, int(total), entries)
 }
 
-// hold waits for the memory of so many objects and entries. The claim must have nothing. Errors are errBusy.
+// hold waits for the memory for these numbers of objects and entries. The claim must have no memory yet. The only error is errBusy.
 func (c *claim) hold(ctx context.Context, objects, entries int) error {
 	leave, err := c.memory.turns.Acquire(ctx, c.namespace)
 	if err != nil {
@@ -110,7 +116,7 @@ func (c *claim) hold(ctx context.Context, objects, entries int) error {
 	return nil
 }
 
-// shrink gives back what is more than is needed for the objects and entries.
+// shrink gives back the memory that the objects and entries do not need.
 func (c *claim) shrink(objects, entries int) {
 	if needed := weight(objects, entries); needed < c.bytes {
 		c.memory.held.Release(c.bytes - needed)
@@ -127,7 +133,7 @@ func (c *claim) release() {
 	c.bytes, c.leave = 0, nil
 }
 
-// work waits for working memory, and returns what has to be called to release it. Errors are errBusy.
+// work waits for working memory. The caller calls release to give it back. The only error is errBusy.
 func (m *memory) work(ctx context.Context, bytes int64) (release func(), err error) {
 	bytes = min(bytes, workingMemory)
 	if m.working.Acquire(ctx, bytes) != nil {

@@ -25,10 +25,10 @@ import (
 )
 
 const (
-	// containerLimit is the memory limit of the controller's container that must be enough, in MiB.
+	// containerLimit is the memory limit of the controller's container that has to be enough, in MiB.
 	containerLimit = 512
 
-	// restOfTheController is what everything else may have in use meanwhile, in MiB.
+	// restOfTheController is how much memory everything else in the controller may use meanwhile, in MiB.
 	restOfTheController = 240
 
 	attackedURL = "ATTACKED_URL"
@@ -38,8 +38,8 @@ const (
 // productionLimits are the defaults of the controller's flags.
 var productionLimits = archive.Limits{MaxDownloadSize: 256 << 20, MaxUnpackedSize: 1 << 30, MaxEntries: 100_000}
 
-// TestHostileRepositoriesFitTheContainer has more checkouts, and as many looks, as the controller has at the same time, each of a
-// repository that takes as much memory as it can, in a process with the controller's limits.
+// TestHostileRepositoriesFitTheContainer runs more checkouts than the controller at the same time, and as many requests for refs. Each
+// repository takes as much memory as it can. They run in a process with the memory limit of the controller.
 func TestHostileRepositoriesFitTheContainer(t *testing.T) {
 	suite.WithoutRaceDetector(t)
 	suite.Long(t, "takes as much memory as it may")
@@ -94,7 +94,7 @@ func TestVictimOfHostileRepositories(t *testing.T) {
 	}
 }
 
-// hostileRepositories has each packfile at the path of its SHA, and at /refs more branches than anybody can keep.
+// hostileRepositories serves each packfile at the path of its SHA, and at /refs more branches than a client can keep.
 func hostileRepositories(packs map[string][]byte) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		sha, _, _ := strings.Cut(strings.TrimPrefix(request.URL.Path, "/"), "/")
@@ -124,12 +124,12 @@ func hostileRepositories(packs map[string][]byte) http.Handler {
 	})
 }
 
-// largeDifferences has objects of 32 MiB that differ from each other.
+// largeDifferences returns a packfile with objects of 32 MiB that are stored as deltas.
 func largeDifferences() (string, []byte) {
 	const size = 32 << 20
 	b := &packBuilder{}
 	base := b.write(3, size, nil, make([]byte, size))
-	// Copies all of the base but for its last byte, twice 16 MiB at most.
+	// The delta copies all of the base except its last byte, in pieces of less than 16 MiB.
 	differs := func(from int, last byte) int {
 		delta := binary.AppendUvarint(binary.AppendUvarint(nil, size), size)
 		for offset := 0; offset < size-1; {
@@ -147,7 +147,7 @@ func largeDifferences() (string, []byte) {
 	return b.commit(b.object(2, nil), "large differences")
 }
 
-// distance is how far away a base is, as packfiles have it.
+// distance encodes how far away a base is, as in a packfile.
 func distance(away int) []byte {
 	encoded := []byte{byte(away & 0x7f)}
 	for away >>= 7; away > 0; away >>= 7 {
@@ -157,7 +157,8 @@ func distance(away int) []byte {
 	return encoded
 }
 
-// manyObjects has as many objects as the limits allow, most of them differences that wait for an object that comes last.
+// manyObjects returns a packfile with nearly as many objects as the limits allow. Most of them are deltas of an object that comes after
+// them.
 func manyObjects() (string, []byte) {
 	b := &packBuilder{}
 	last := []byte("the last")
@@ -170,7 +171,7 @@ func manyObjects() (string, []byte) {
 	return b.commit(b.object(2, nil), "many objects")
 }
 
-// longNames has directories in each other that are as large as they can be, with names as long as they can be.
+// longNames returns a packfile with 30 nested directories of 3,000 files with long names.
 func longNames() (string, []byte) {
 	b := &packBuilder{}
 	blob := b.object(3, []byte("content"))

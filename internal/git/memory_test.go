@@ -33,7 +33,7 @@ func TestMemoryDoesNotGrowWithTheRepository(t *testing.T) {
 	sha := o.commit("40 MiB")
 	client := newClient(t, git.Options{Limits: archive.Limits{MaxDownloadSize: 200 << 20}})
 	debug.FreeOSMemory()
-	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // forgets the peak; not on every system
+	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // resets the peak, on some systems only
 	start := residentPeak()
 	before, peak, stop := heap(), atomic.Uint64{}, make(chan struct{})
 	go func() {

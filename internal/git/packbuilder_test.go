@@ -34,7 +34,7 @@ func (b *packBuilder) write(kind byte, size int, prefix, content []byte) (offset
 	return offset
 }
 
-// object adds an object and gives its name.
+// object adds an object and returns its name.
 func (b *packBuilder) object(kind byte, content []byte) []byte {
 	b.write(kind, len(content), nil, content)
 	name := map[byte]string{1: "commit", 2: "tree", 3: "blob"}[kind]
@@ -42,7 +42,7 @@ func (b *packBuilder) object(kind byte, content []byte) []byte {
 	return sum[:]
 }
 
-// commit adds a commit of the tree, and gives its SHA and the packfile.
+// commit adds a commit of the tree, and returns its SHA and the packfile.
 func (b *packBuilder) commit(tree []byte, message string) (sha string, pack []byte) {
 	commit := fmt.Appendf(nil, "tree %x\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\n\n%s\n", tree, message)
 	sha = fmt.Sprintf("%x", b.object(1, commit))

@@ -18,24 +18,25 @@ import (
 )
 
 const (
-	// maxInMemory bounds in bytes an object that is stored as a delta, or that is the base of one: those have to be in memory.
-	// Everything else is streamed. Git itself stores no deltas of what is larger than 512 MiB.
+	// maxInMemory bounds in bytes an object that is stored as a delta, or that is the base of one. Such objects have to be in memory; all
+	// others are streamed. Git itself stores no deltas of objects that are larger than 512 MiB.
 	maxInMemory = 32 << 20
 
 	// maxDeltaDepth is the longest chain of deltas, which is git's own limit.
 	maxDeltaDepth = 4095
 
-	// baseCacheSize bounds in bytes what is kept of bases.
+	// baseCacheSize bounds in bytes the cache of bases.
 	baseCacheSize = 32 << 20
 
-	// maxMadeFactor is how many times what all objects of a pack may have in bytes is made while it is read. An object is made again when it is
-	// read, and so are its bases when they are not in the cache any more: a hostile pack has that happen for each of its objects.
+	// maxMadeFactor bounds how many bytes of objects are made while a pack is read, as a multiple of the limit for the bytes of all its
+	// objects. An object is made again each time it is read, and so are its bases when they are not in the cache any more. A hostile pack
+	// makes that happen for each of its objects.
 	maxMadeFactor = 4
 
-	// treeFactor is how many times its size a tree takes while it is read.
+	// treeFactor is the memory that a tree takes while it is read, as a multiple of its size.
 	treeFactor = 4
 
-	// packHeader is the size of the header of a packfile in bytes, deltaHeader the most that the sizes at the start of a delta take.
+	// packHeader is the size of the header of a packfile in bytes, deltaHeader the largest size of the two numbers at the start of a delta.
 	packHeader  = 12
 	deltaHeader = 2 * binary.MaxVarintLen64
 )
@@ -47,23 +48,23 @@ var (
 	errNoObject     = &knownError{Unreachable, "the server did not send an object that belongs to the commit"}
 )
 
-// pack is a packfile on disk with an index in memory, see objectMemory. go-git's scanner reads the file; its parser is not used because
-// it has every object in memory once, so that one large file takes the whole process down.
+// pack is a packfile on disk with an index in memory, see objectMemory. go-git's scanner reads the file. go-git's parser is not used: at
+// some time it has every object in memory, so one large file would take the whole process down.
 type pack struct {
 	scanner *packfile.Scanner
 	objects []packedObject // by offset
 	byName  []int32        // by hash; indices of objects
 	bases   *bytecache.Cache[int32, []byte]
 
-	// largestDelta is the size of the largest object that is stored as a delta or is the base of one, largestTree that of the largest
-	// tree, commit or tag, deltas the sum of the sizes of deltas' objects and bases.
+	// largestDelta is the size of the largest object that is stored as a delta or is the base of one, largestTree the size of the largest
+	// tree, commit or tag, and deltas the total size of the objects that are stored as deltas and of their bases.
 	largestDelta, largestTree, deltas int64
 
-	// made is how many bytes of objects were made so far, and maxMade how many may be.
+	// made is how many bytes of objects were made so far, maxMade how many may be made: see maxMadeFactor.
 	made, maxMade int64
 }
 
-// packedObject is where an object is, and what its deltas make of it.
+// packedObject is the place of an object in the pack, and the hash, size and type that it has after deltas are applied.
 type packedObject struct {
 	hash   plumbing.Hash
 	base   int32 // index of the base of a delta, -1 for none
@@ -73,12 +74,12 @@ type packedObject struct {
 	isBase bool
 }
 
-// workingMemory is what it takes to read any object, in bytes.
+// workingMemory returns how much memory it takes to read any object, in bytes.
 func (p *pack) workingMemory() int64 {
 	return max(2*p.largestDelta, treeFactor*p.largestTree) + min(p.deltas, baseCacheSize) + workingBuffers
 }
 
-// work waits for the memory that it takes to read objects, and returns what has to be called after that.
+// work waits for the memory that it takes to read objects. The caller calls release after that.
 func (p *pack) work(ctx context.Context, budget *memory) (release func(), err error) {
 	done, err := budget.work(ctx, p.workingMemory())
 	return func() {
@@ -122,7 +123,7 @@ func (p *pack) open(ctx context.Context, n int32) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(content)), err
 }
 
-// inflate streams what is stored of the n-th object: its content or a delta.
+// inflate streams what is stored for the n-th object: its content or a delta.
 func (p *pack) inflate(n int32) (io.ReadCloser, error) {
 	if _, err := p.scanner.SeekObjectHeader(p.objects[n].offset); err != nil {
 		return nil, fmt.Errorf("%w: %w", errPack, err)
@@ -134,7 +135,7 @@ func (p *pack) inflate(n int32) (io.ReadCloser, error) {
 	return stored, nil
 }
 
-// read returns the whole object, for which the deltas down its chain are applied. The caller has working memory.
+// read returns the whole object, with all deltas of its chain applied. The caller must have working memory, see work.
 func (p *pack) read(ctx context.Context, n int32) ([]byte, error) {
 	if p.bases == nil {
 		p.bases = bytecache.New[int32, []byte](baseCacheSize)
@@ -191,7 +192,7 @@ func (p *pack) apply(ctx context.Context, base []byte, n int32) ([]byte, error) 
 	return content, nil
 }
 
-// applyDelta makes the object from its base and the delta, which is read piece by piece (gitformat-pack, Deltified representation):
+// applyDelta makes the object from its base and the delta (gitformat-pack, Deltified representation). The delta is read as a stream.
 // go-git's PatchDelta would have the delta in memory, too, and the object up to three times.
 func applyDelta(object, base []byte, delta *bufio.Reader) error {
 	baseSize, size, err := deltaSizes(delta)
@@ -208,7 +209,7 @@ func applyDelta(object, base []byte, delta *bufio.Reader) error {
 		case instruction == 0:
 			return errDelta
 		}
-		length := int64(instruction) // so many bytes follow
+		length := int64(instruction) // the number of bytes that follow
 		var copied []byte
 		if instruction&0x80 != 0 {
 			var offset int64
@@ -232,7 +233,8 @@ func applyDelta(object, base []byte, delta *bufio.Reader) error {
 	}
 }
 
-// copyInstruction reads which bytes of the base are copied. The bits of the instruction say which bytes of both numbers follow.
+// copyInstruction reads the offset and the length of the bytes that are copied from the base. The bits of the instruction say which bytes
+// of both numbers follow.
 func copyInstruction(instruction byte, delta io.ByteReader) (offset, length int64, err error) {
 	var numbers uint64
 	for bit := range 7 {

@@ -16,13 +16,14 @@ import (
 
 // packLimits bound the content of a packfile.
 type packLimits struct {
-	// objects is the number of objects, objectSize the bytes of one without compression, totalSize the sum of those.
+	// objects is the largest number of objects, objectSize the largest uncompressed size of one object, and totalSize that of all objects
+	// together, in bytes.
 	objects    int
 	objectSize int64
 	totalSize  int64
 }
 
-// countObjects reads how many objects the packfile says that it has.
+// countObjects reads the number of objects from the header of the packfile.
 func countObjects(file io.ReaderAt) (int64, error) {
 	var header [packHeader]byte
 	if _, err := file.ReadAt(header[:], 0); err != nil || string(header[:4]) != "PACK" {
@@ -34,8 +35,8 @@ func countObjects(file io.ReaderAt) (int64, error) {
 	return int64(binary.BigEndian.Uint32(header[8:])), nil
 }
 
-// openPack indexes the file, which must hold a self-contained packfile, and checks the hash of every object. The caller holds the memory
-// of its objects, see memory, and closes the file.
+// openPack indexes the file, which must hold a self-contained packfile, and checks the hash of every object. The caller must hold the
+// memory for its objects, see memory, and closes the file.
 func openPack(ctx context.Context, file *os.File, limits packLimits, budget *memory) (*pack, error) {
 	count, err := countObjects(file)
 	switch {
@@ -79,19 +80,20 @@ type indexer struct {
 	limits packLimits
 	total  int64
 
-	// first has, by the index of an object, the first delta with that base, siblings the next one of the same base; -1 is none.
+	// first has, by the index of an object, the first delta with that object as its base. siblings has, by the index of a delta, the next
+	// delta with the same base. -1 is none.
 	first, siblings []int32
-	// named are the deltas that name their base by its hash, in the order of those after the scan.
+	// named are the deltas that name their base by its hash; after the scan they are sorted by that hash.
 	named []namedDelta
 }
 
-// namedDelta is a delta of the object with the hash. It has no index any more when that is among the deltas.
+// namedDelta is a delta that names its base by a hash. n is the index of the delta, or -1 when adopt has found its base.
 type namedDelta struct {
 	base plumbing.Hash
 	n    int32
 }
 
-// scan reads the next object. It is never inflated beyond the size that its header declares.
+// scan reads the next object. The object is never inflated beyond the size that its header declares.
 func (i *indexer) scan(ctx context.Context) error {
 	header, err := i.scanner.NextObjectHeader()
 	if err != nil {
@@ -153,7 +155,7 @@ func (i *indexer) account(size int64) error {
 	return nil
 }
 
-// deltaSize returns the size of the object that the delta makes.
+// deltaSize returns the size of the object that the delta makes, and checks it.
 func (i *indexer) deltaSize(start []byte) (int64, error) {
 	base, size, err := deltaSizes(bytes.NewReader(start))
 	switch {
@@ -185,8 +187,8 @@ func (i *indexer) resolveAll(ctx context.Context) error {
 	return nil
 }
 
-// resolve resolves the deltas of the n-th object, and theirs. It goes down first, and on the way has no more in memory than one base and
-// one object: what it comes back to is in the cache of bases, or is read again.
+// resolve resolves the deltas of the n-th object, and the deltas of those in turn. It goes depth first, and has no more in memory than one
+// base and one object on the way. A base that it returns to is in the cache of bases, or is read again.
 func (i *indexer) resolve(ctx context.Context, n int32, content []byte, depth int) error {
 	for child := i.first[n]; child >= 0; child = i.siblings[child] {
 		if depth == maxDeltaDepth {
@@ -219,7 +221,8 @@ func (i *indexer) resolve(ctx context.Context, n int32, content []byte, depth in
 	return nil
 }
 
-// adopt finds the deltas that name the n-th object as their base by its hash. Of several objects with one hash the first has them all.
+// adopt finds the deltas that name the n-th object as their base by its hash. If several objects have the same hash, the first one gets all
+// these deltas.
 func (i *indexer) adopt(n int32) {
 	hash := i.objects[n].hash
 	at, _ := slices.BinarySearchFunc(i.named, hash, func(d namedDelta, hash plumbing.Hash) int { return bytes.Compare(d.base[:], hash[:]) })

@@ -73,7 +73,7 @@ func tunnel(w http.ResponseWriter, host string) {
 	_ = conn.Close()
 }
 
-// socksProxy is a SOCKS5 proxy (RFC 1928, RFC 1929) that remembers who asked it to go where.
+// socksProxy starts a SOCKS5 proxy (RFC 1928, RFC 1929) that records the credentials and the address of each request.
 func socksProxy(t *testing.T) (address string, asked func() []string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -142,7 +142,7 @@ func newClient(t testing.TB, options git.Options) *git.Client {
 	if options.Dir == "" {
 		options.Dir = t.TempDir()
 	}
-	// What a call leaves behind is a leak of the controller's disk.
+	// A file that a call leaves behind would fill the controller's disk.
 	t.Cleanup(func() {
 		if left, err := os.ReadDir(options.Dir); err != nil || len(left) > 0 {
 			t.Errorf("left in the directory: %v %v", left, err)
@@ -152,7 +152,7 @@ func newClient(t testing.TB, options git.Options) *git.Client {
 	return git.NewClient(options)
 }
 
-// failure is what a test looks at of an error.
+// failure has the fields of an error that tests check.
 type failure struct {
 	Message    string
 	RetryAfter time.Duration

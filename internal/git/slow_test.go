@@ -22,7 +22,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/throughput"
 )
 
-// pipes is a network without sockets, which synctest could not see through.
+// pipes is a network without sockets, because synctest cannot handle sockets.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -41,7 +41,7 @@ func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// drip sends the bytes in pieces of that size, one per second, and then forever what it began with.
+// drip sends the content in pieces of that size, one per second. With forever, it starts again at the end.
 func drip(w http.ResponseWriter, content []byte, size int, forever bool) {
 	controller := http.NewResponseController(w)
 	for rest := content; len(rest) > 0 || forever; {
@@ -58,10 +58,10 @@ func drip(w http.ResponseWriter, content []byte, size int, forever bool) {
 	}
 }
 
-// packet is the start of a packet that is as long as it can be.
+// packet is the start of a packet that declares the largest length.
 var packet = []byte("fff0" + strings.Repeat("x", 60_000))
 
-// A server may take its time before it sends, but no more than that, whatever it sent before and however long the timeouts are.
+// A server may be slow for the preparation time in all and no longer, whatever it sent before and however long the timeouts are.
 func TestServerThatIsSlowForLongIsLeft(t *testing.T) {
 	b := &packBuilder{}
 	content := make([]byte, 8<<20)

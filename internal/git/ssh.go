@@ -28,12 +28,12 @@ const (
 	// maxKnownHosts bounds a list of known hosts in bytes.
 	maxKnownHosts = 1 << 20
 
-	// maxWildcards bounds the asterisks in a pattern of the known hosts, maxAllWildcards those in the list. The library tries every text for
-	// each: the time that takes has the number of asterisks in the exponent, and nothing interrupts it.
+	// maxWildcards bounds the asterisks in one pattern of the known hosts, maxAllWildcards those in the whole list. The library tries every
+	// text for each asterisk: its time is exponential in their number, and nothing interrupts it.
 	maxWildcards, maxAllWildcards = 3, 200
 )
 
-// sshSession runs git-upload-pack over ssh. Nothing on this machine takes part: no agent, no configuration, no default keys.
+// sshSession runs git-upload-pack over ssh. It uses nothing of this machine: no ssh agent, no configuration, no default keys.
 type sshSession struct {
 	path    string
 	client  *ssh.Client
@@ -75,8 +75,8 @@ func (r *repository) connectSSH(ctx context.Context) (session, error) {
 	return s, nil
 }
 
-// dial connects to the host of the repository, through the explicit proxy if there is one. The proxy variables of the environment are
-// not about ssh.
+// dial connects to the host of the repository, through the explicit proxy if there is one. The proxy variables of the environment do not
+// apply to ssh.
 func (r *repository) dial(ctx context.Context) (net.Conn, error) {
 	if err := r.checkHost(r.endpoint.host); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (r *repository) dial(ctx context.Context) (net.Conn, error) {
 	return through.(proxy.ContextDialer).DialContext(ctx, "tcp", r.endpoint.address())
 }
 
-// handshakeFailure explains what the library reports as text. What the check of the host key has found is an Error already.
+// handshakeFailure explains errors that the library reports as text only. An error of the host key check is an Error already.
 func (r *repository) handshakeFailure(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil && strings.Contains(err.Error(), "no common algorithm for host key"):
@@ -163,7 +163,7 @@ func (s *sshSession) advertise(context.Context) (io.Reader, error) {
 		return nil, err
 	}
 	s.session.Stderr = &s.stderr
-	// As ssh does it for git, without waiting for an answer: many servers refuse or ignore it.
+	// As ssh does for git, the session does not wait for an answer: many servers refuse or ignore the variable.
 	variable := ssh.Marshal(struct{ Name, Value string }{"GIT_PROTOCOL", protocolVersion2})
 	if _, err := s.session.SendRequest("env", false, variable); err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func (s *sshSession) explain(err error) error {
 	if !errors.Is(err, errEndOfMessages) && !errors.Is(err, io.EOF) {
 		return err
 	}
-	// The messages are complete when the command has ended, which it has when its output has.
+	// The messages are complete when the command has ended. It has ended if its output has.
 	_ = s.session.Wait()
 	if text := bytes.TrimSpace(s.stderr); len(text) > 0 {
 		return serverError(text)
@@ -204,8 +204,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// hostKeys decides whether to trust an ssh server. The remote's own list counts if it has the host, otherwise the controller's.
-// There is no way to trust a host that neither has.
+// hostKeys decides whether to trust an ssh server. The remote's own list is used if it has the host, otherwise the controller's list. A
+// host that is in neither list is never trusted.
 type hostKeys struct {
 	repository *repository
 	lists      []*knownhosts.HostKeyDB
@@ -223,7 +223,7 @@ func (r *repository) hostKeys() (*hostKeys, error) {
 	return keys, nil
 }
 
-// parseKnownHosts goes through a file, because the library reads nothing else.
+// parseKnownHosts writes the list to a temporary file, because the library reads only files.
 func (r *repository) parseKnownHosts(list []byte) (*knownhosts.HostKeyDB, error) {
 	if len(list) > maxKnownHosts {
 		return nil, r.fail(InvalidCredentials, "the known hosts have more than %d bytes", maxKnownHosts)
@@ -248,7 +248,8 @@ func (r *repository) parseKnownHosts(list []byte) (*knownhosts.HostKeyDB, error)
 	return parsed, nil
 }
 
-// countWildcards returns how many asterisks a pattern of the known hosts has at most, and how many all of them have. Keys have none.
+// countWildcards returns the largest number of asterisks in one pattern of the known hosts, and the number in all patterns. Keys have no
+// asterisks.
 func countWildcards(list []byte) (most, all int) {
 	for line := range bytes.Lines(list) {
 		if bytes.HasPrefix(bytes.TrimSpace(line), []byte("#")) {
@@ -262,8 +263,8 @@ func countWildcards(list []byte) (most, all int) {
 	return most, all
 }
 
-// algorithms are those of the keys that are known, so that the server shows one of them and not a key of another type. Without
-// any, the server's choice is good for the message.
+// algorithms returns the algorithms of the known keys, so that the server presents one of these keys and not a key of another type. If no
+// key is known, the server chooses, and the error shows the key that it presents.
 func (k *hostKeys) algorithms() []string {
 	for _, list := range k.lists {
 		if algorithms := list.HostKeyAlgorithms(k.repository.endpoint.address()); len(algorithms) > 0 {
@@ -276,7 +277,7 @@ func (k *hostKeys) algorithms() []string {
 // check is an ssh.HostKeyCallback.
 func (k *hostKeys) check(address string, _ net.Addr, key ssh.PublicKey) error {
 	shown, host := key.Type()+" "+ssh.FingerprintSHA256(key), plain(address)
-	// The address of the connection is of no importance, and behind a proxy it is the proxy's.
+	// The address of the connection does not matter; behind a proxy it is that of the proxy.
 	remote := &net.TCPAddr{IP: net.IPv4zero}
 	for _, list := range k.lists {
 		err := list.HostKeyCallback()(address, remote, key)

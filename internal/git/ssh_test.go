@@ -21,7 +21,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/git"
 )
 
-// sshKey is a new key, as PEM and for use.
+// sshKey returns a new key, as PEM and as a signer.
 func sshKey(t *testing.T, passphrase string) ([]byte, ssh.Signer) {
 	t.Helper()
 	_, private, err := ed25519.GenerateKey(rand.Reader)
@@ -39,8 +39,8 @@ func sshKey(t *testing.T, passphrase string) ([]byte, ssh.Signer) {
 	return pem.EncodeToMemory(block), signer
 }
 
-// sshServer runs git's own upload-pack below root for the one key, and for the password canary, of the user git. The server of
-// fluxcd/pkg/gittestserver is not used here: it lets everybody in, and has host keys of its own.
+// sshServer runs git's own upload-pack for the repositories below root. It accepts the user git with the client's key or the password
+// canary. The server of fluxcd/pkg/gittestserver is not used here: it lets everybody in, and has host keys of its own.
 func sshServer(t *testing.T, root string, host, client ssh.Signer) (address string) {
 	t.Helper()
 	return sshServerThat(t, host, client, func(channel ssh.Channel, command string) {

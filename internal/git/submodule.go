@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxSubmodules bounds the submodules of a checkout, at all depths together; maxSubmoduleDepth how deep they are in each other.
+	// maxSubmodules bounds the submodules of a checkout, at all depths together; maxSubmoduleDepth how deep they are nested.
 	maxSubmodules     = 50
 	maxSubmoduleDepth = 5
 
@@ -26,7 +26,7 @@ const (
 
 var errModules = &knownError{Submodule, "the file .gitmodules cannot be used"}
 
-// readURLs adds the URLs of the submodules, which the .gitmodules file of the tree has that was walked. The tree belongs at the path.
+// readURLs sets the URLs of the submodules from the .gitmodules file of the tree at the path, which was walked before.
 func (l *listing) readURLs(ctx context.Context, p *pack, at string, modules []module) error {
 	name := path.Join(at, modulesName)
 	found := slices.IndexFunc(l.entries, func(e entry) bool { return e.path == name && e.pack == p })
@@ -44,7 +44,7 @@ func (l *listing) readURLs(ctx context.Context, p *pack, at string, modules []mo
 	return err
 }
 
-// parseModules returns the URLs in a .gitmodules file by the paths. Of several submodules with one path the last counts, as for git.
+// parseModules returns the URLs in a .gitmodules file, by path. If several submodules have the same path, the last one is used, as in git.
 func parseModules(file []byte) (map[string]string, error) {
 	modules := config.New()
 	if err := config.NewDecoder(bytes.NewReader(bytes.TrimPrefix(file, []byte("\xef\xbb\xbf")))).Decode(modules); err != nil {
@@ -57,7 +57,7 @@ func parseModules(file []byte) (map[string]string, error) {
 	return urls, nil
 }
 
-// submodule returns the part that belongs there. Its errors are those of the parent.
+// submodule returns the part for the module. Its errors are errors of the parent.
 func (b *checkout) submodule(parent *part, m module) (*part, error) {
 	b.modules++
 	child := &part{sha: m.sha, path: m.path, parent: parent, depth: parent.depth + 1}
@@ -79,13 +79,13 @@ func (b *checkout) submodule(parent *part, m module) (*part, error) {
 	if err != nil {
 		return nil, child.wrapOnce(err)
 	}
-	// What the parent's server may not learn, or may have echoed, is not for the submodule's messages either.
+	// The secrets of the parent, which its server may have echoed, must not be in the messages of the submodule either.
 	child.secrets.values = append(child.secrets.values, parent.secrets.values...)
 	child.secrets.silent = child.secrets.silent || parent.secrets.silent
 	return child, nil
 }
 
-// wrap says which submodule it is that fails, and which it is in.
+// wrap adds to the error the submodule that failed, and the submodules that contain it.
 func (p *part) wrap(err error) error {
 	for ; p.parent != nil; p = p.parent {
 		err = p.wrapOnce(err)
@@ -93,7 +93,8 @@ func (p *part) wrap(err error) error {
 	return err
 }
 
-// wrapOnce makes an error of the parent of what fails. Kinds of failures that may be over at the next attempt, and TooLarge, are kept.
+// wrapOnce turns the error of a submodule into an error of its parent. TooLarge, and kinds of failures that may be over at the next
+// attempt, are kept; all others become Submodule.
 func (p *part) wrapOnce(err error) error {
 	own := (*Error)(nil)
 	if !errors.As(err, &own) {
@@ -109,8 +110,9 @@ func (p *part) wrapOnce(err error) error {
 	return failed
 }
 
-// submoduleRemote is how to reach a submodule. The URL comes from the repository, so whoever writes there chooses the host: the
-// credentials and the client certificate go only to the host that they are for. Trust and proxy stay.
+// submoduleRemote returns the Remote of a submodule. The URL comes from the repository, so anybody who can write to the repository chooses
+// the host. So the credentials and the client certificate are sent only to the host that they are for. Known hosts, CA and proxy are those
+// of the parent.
 func (r *repository) submoduleRemote(url string) (Remote, error) {
 	if strings.HasPrefix(url, "./") || strings.HasPrefix(url, "../") {
 		joined, err := r.endpoint.join(url)

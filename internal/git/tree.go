@@ -29,8 +29,8 @@ const (
 	// tarBlock is the unit of a tarball in bytes.
 	tarBlock = 512
 
-	// maxPointer is the size in bytes below which a file can be a pointer of Git LFS, by its specification, maxNamedPointers how many
-	// of them an error names, and maxAttributes bounds what is read of a .gitattributes file.
+	// maxPointer is the size in bytes below which a file can be a pointer of Git LFS, by the specification of LFS. maxNamedPointers is how
+	// many pointers an error names. maxAttributes bounds in bytes what is read of a .gitattributes file.
 	maxPointer       = 1024
 	maxNamedPointers = 3
 	maxAttributes    = 1 << 20
@@ -43,7 +43,7 @@ var (
 	errCommitTooLarge = &knownError{TooLarge, "the commit is too large"}
 )
 
-// entry is a file or directory of a checkout. Only names and places are in memory, no content.
+// entry is a file or directory of a checkout. Its name and its place in the pack are in memory, its content is not.
 type entry struct {
 	path string
 	size int64
@@ -57,23 +57,24 @@ type entry struct {
 type listing struct {
 	limits  archive.Limits
 	entries []entry
-	// size is that of the tarball, names that of the paths, in bytes.
+	// size is the size of the tarball, names the total length of the paths, in bytes.
 	size, names int64
 
-	// symbolicLinks counts what is left out.
+	// symbolicLinks counts the symbolic links, which are left out.
 	symbolicLinks int
 
-	// usesLFS says that a .gitattributes gives files to LFS. pointerCount counts what may be pointers; pointers are the first of them.
+	// usesLFS says that a .gitattributes file uses the filter lfs. pointerCount counts the files that may be pointers of LFS; pointers are
+	// the names of the first of them.
 	usesLFS      bool
 	pointers     []string
 	pointerCount int
 }
 
-// module is a place where a submodule belongs.
+// module is a submodule: its place, its commit and its URL.
 type module struct{ path, sha, url string }
 
-// walk adds the tree, which belongs at the path, and returns the places of submodules in it. What it has in memory beside the entries
-// are the directories that it has to read yet, which are entries too.
+// walk adds the tree at the path, and returns the submodules in it. Besides the entries, walk keeps in memory only the directories that it
+// still has to read, which are entries too.
 func (l *listing) walk(ctx context.Context, p *pack, root plumbing.Hash, at string) ([]module, error) {
 	var modules []module
 	type tree struct {
@@ -144,7 +145,7 @@ func (l *listing) add(added entry) error {
 	if l.names += int64(len(added.path)); l.names > int64(l.limits.MaxEntries)*namesPerEntry {
 		return fmt.Errorf("%w: paths of more than %d bytes together", errCommitTooLarge, l.limits.MaxEntries*namesPerEntry)
 	}
-	// As it will be in the tarball: with a header and padding.
+	// The size in the tarball: with a header and padding.
 	l.size += tarBlock + (added.size+tarBlock-1)/tarBlock*tarBlock
 	if len(added.path) >= 100 {
 		l.size += 3 * tarBlock // a longer header
@@ -156,7 +157,7 @@ func (l *listing) add(added entry) error {
 	return nil
 }
 
-// addFile adds a file, and notes what it says about LFS.
+// addFile adds a file, and records what it says about LFS.
 func (l *listing) addFile(ctx context.Context, p *pack, file object.TreeEntry, path string) error {
 	n, found := p.find(file.Hash)
 	if !found || p.objects[n].kind != plumbing.BlobObject {
@@ -189,8 +190,8 @@ func (l *listing) addFile(ctx context.Context, p *pack, file object.TreeEntry, p
 	return nil
 }
 
-// parseTree reads a tree object with at most so many entries, of modes that git has. It refuses names that could do harm on any system, whether or not they
-// would on this one.
+// parseTree reads a tree object. It refuses more entries than most, modes that git does not have, and names that could do harm on any
+// system, even if they are harmless on this one.
 func parseTree(content []byte, most int) ([]object.TreeEntry, error) {
 	var entries []object.TreeEntry
 	for len(content) > 0 {
@@ -223,7 +224,7 @@ func parseTree(content []byte, most int) ([]object.TreeEntry, error) {
 	return entries, nil
 }
 
-// checkName refuses what is not the name of a file, and everything that some system takes for .git.
+// checkName refuses text that is not the name of a file, and every name that some system treats as .git.
 func checkName(name string) error {
 	refuse := func(reason string) error { return fmt.Errorf("%w: %s %s", errTree, shownPath(name), reason) }
 	switch {
@@ -253,14 +254,14 @@ func isDotGit(name string) bool {
 	return name == ".git" || name == "git~1"
 }
 
-// shownPath is a path for a message.
+// shownPath returns the path for a message, quoted and cut.
 func shownPath(path string) string { return plaintext.Cut(strconv.QuoteToASCII(path), maxAuthor) }
 
-// isPointer reports whether the content is a pointer of Git LFS: its first line is the version, and the hash and the size follow. Part of
-// the version is the address of the specification, of which there are an old and a new one.
+// isPointer reports whether the content is a pointer of Git LFS: its first line is the version, and the hash and the size follow. The
+// version contains the address of the specification, which has changed over time.
 //
-// A pointer counts only in a repository with a .gitattributes that uses the filter lfs. Without one git itself would check out the
-// pointer as it is, for example as the test data of a program about LFS.
+// A pointer is an error only in a repository with a .gitattributes file that uses the filter lfs. Without such a file, git itself checks
+// out the pointer as it is, for example as test data of a program about LFS.
 func isPointer(content []byte) bool {
 	version, rest, _ := strings.Cut(string(content), "\n")
 	switch strings.TrimSuffix(version, "\r") {
@@ -270,7 +271,7 @@ func isPointer(content []byte) bool {
 	return false
 }
 
-// usesLFS reports whether a .gitattributes file gives some files to the filter lfs.
+// usesLFS reports whether a .gitattributes file uses the filter lfs for any files.
 func usesLFS(attributes []byte) bool {
 	for line := range strings.Lines(string(attributes)) {
 		fields := strings.Fields(line)

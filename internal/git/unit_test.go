@@ -124,7 +124,7 @@ func TestLastOfSubmodulesWithOnePathCounts(t *testing.T) {
 	file := "[submodule \"a\"]\n\tpath = lib\n\turl = https://a.invalid/first\n" +
 		"[submodule \"b\"]\n\tpath = lib\n\turl = https://b.invalid/second\n" +
 		"[submodule \"c\"]\n\tpath = lib2\n\turl = https://c.invalid/one\n\turl = https://c.invalid/two\n"
-	for range 50 { // nothing random decides
+	for range 50 { // the result must not depend on chance
 		urls, err := parseModules([]byte(file))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(urls).To(Equal(map[string]string{"lib": "https://b.invalid/second", "lib2": "https://c.invalid/two"}), "as git submodule init has it")
@@ -242,7 +242,7 @@ func FuzzURL(f *testing.F) {
 		if len(message) > maxMessage || !utf8.ValidString(message) || strings.ContainsAny(message, "\n\x00\x1b") {
 			t.Fatalf("%q", message)
 		}
-		// The text that surrounds the password does not have eight digits.
+		// A password of less than eight bytes may also be a part of the message around it.
 		if len(e.password) >= 8 && !strings.ContainsAny(e.password, " *…") && strings.Contains(message, e.password) {
 			t.Fatalf("%q shows the password of %q", message, raw)
 		}
@@ -327,12 +327,12 @@ func TestAmbiguousAbbreviationIsRefused(t *testing.T) {
 	g.Expect(typed.Message).To(ContainSubstring("more than one commit"))
 }
 
-// The exchange has a goroutine of its own, in which a panic would end the process for all tenants.
+// The exchange runs in its own goroutine, where a panic would end the process for all tenants.
 func TestPanicOfAnExchangeForATokenIsAnErrorLikeAnother(t *testing.T) {
 	g := NewWithT(t)
 	endpoint, err := parseEndpoint("https://git.invalid/repo")
 	g.Expect(err).NotTo(HaveOccurred())
-	// Without an App, which stands for whatever a strange key may lead to.
+	// The exchange panics without an App. That stands for any panic that an unusual key may cause.
 	r := &repository{client: NewClient(Options{}), endpoint: endpoint, secrets: &secrets{}}
 	token, err := r.client.apps.token(t.Context(), r, nil)
 	var failed *Error

@@ -17,19 +17,19 @@ import (
 const (
 	uploadPackCommand = "git-upload-pack"
 
-	// protocolVersion2 asks for that version, in a header of HTTP or in the variable GIT_PROTOCOL over ssh. Servers that do not know it
+	// protocolVersion2 requests version 2, in a header over HTTP or in the variable GIT_PROTOCOL over ssh. Servers that do not know it
 	// answer in version 0.
 	protocolVersion2 = "version=2"
 
-	// maxAdvertisement bounds in bytes what a server may say about its refs, about a million of them. It is read as it comes: what
-	// nobody asked for is not kept.
+	// maxAdvertisement bounds in bytes what a server may send about its refs, which is enough for about a million. The answer is read as a
+	// stream, and refs that nobody asked for are not kept.
 	maxAdvertisement = 64 << 20
 
-	// preparationTime is for how long in all a server may be slower than throughput.Minimum in one conversation: to answer, or to prepare
-	// a large packfile.
+	// preparationTime is how long in all a server may be slower than throughput.Minimum in one conversation, for example to prepare a large
+	// packfile.
 	preparationTime = 2 * time.Minute
 
-	// maxPacket is the longest packet of git's protocol in bytes, with the four of its length.
+	// maxPacket is the longest packet of git's protocol in bytes, including the four bytes of its length.
 	maxPacket = 65520
 
 	flushPacket     = "0000"
@@ -47,11 +47,11 @@ var (
 
 // session carries the requests of a conversation with a server, over HTTP or ssh.
 type session interface {
-	// advertise asks for version 2 of the protocol, and returns what the server says first.
+	// advertise requests version 2 of the protocol, and returns the first message of the server.
 	advertise(ctx context.Context) (io.Reader, error)
-	// request sends what the client wants in the version that the server speaks, and returns the answer. It comes after advertise.
+	// request sends a request in the version that the server speaks, and returns the answer. It is called after advertise.
 	request(ctx context.Context, version int, body []byte) (io.Reader, error)
-	// explain returns why an answer ended too early, if the server has said so by another way. Otherwise it returns the error.
+	// explain returns why an answer ended too early, if the server has reported that in another way. Otherwise it returns err.
 	explain(err error) error
 	// close ends the conversation.
 	close()
@@ -62,12 +62,13 @@ type session interface {
 type uploadPack struct {
 	*repository
 	session
-	// ctx is that of the conversation, which also ends, by stop, when the server is too slow; received counts what it has sent.
+	// ctx is the context of the conversation. It ends when the server is too slow, or with stop. received counts the bytes that the server
+	// has sent.
 	ctx          context.Context
 	stop         func()
 	received     throughput.Counter
 	capabilities *capabilities
-	// advertised are the refs in version 0, after the first.
+	// advertised has the refs in version 0, after the first one.
 	advertised *packetReader
 }
 
@@ -101,7 +102,7 @@ func (u *uploadPack) close() {
 	u.stop()
 }
 
-// reader reads what the server sends, which is so many bytes at most.
+// reader returns a reader of the packets that the server sends. It fails after most bytes.
 func (u *uploadPack) reader(body io.Reader, most int64) *packetReader {
 	return &packetReader{source: bounded(io.TeeReader(body, &u.received), most)}
 }
@@ -123,7 +124,7 @@ func (u *uploadPack) refs(query refQuery) (*refs, error) {
 	return found, nil
 }
 
-// failure is as that of the repository, for what happens in the middle of the conversation.
+// failure is like repository.failure, for errors in the middle of the conversation.
 func (u *uploadPack) failure(attempt string, err error) error {
 	if u.ctx.Err() == nil {
 		err = u.explain(err)
@@ -131,21 +132,21 @@ func (u *uploadPack) failure(attempt string, err error) error {
 	return u.repository.failure(u.ctx, attempt, err)
 }
 
-// capabilities are how a server can be spoken to.
+// capabilities are the version of the protocol and the features that a server supports.
 type capabilities struct {
-	// version is 2, or 0 for what is before.
+	// version is 2, or 0 for all earlier versions.
 	version int
-	// values are those of the capabilities that this package knows of.
+	// values are the values of the capabilities in knownCapabilities, by name.
 	values map[string]string
 	// firstRef is the first line about a ref, in version 0; it is "" when there is none.
 	firstRef string
 }
 
-// knownCapabilities are those that are of use here, of both versions. Others are not kept.
+// knownCapabilities are the capabilities of both versions that this package uses. Others are not kept.
 var knownCapabilities = []string{"shallow", "filter", "side-band-64k", "ofs-delta", "no-progress", "multi_ack", "multi_ack_detailed",
 	"allow-reachable-sha1-in-want", "object-format", "symref", "fetch", "agent"}
 
-// readCapabilities reads up to the refs (gitprotocol-http, gitprotocol-v2). A session over HTTP names the service first.
+// readCapabilities reads the answer up to the refs (gitprotocol-http, gitprotocol-v2). A session over HTTP names the service first.
 func readCapabilities(packets *packetReader) (*capabilities, error) {
 	c := &capabilities{values: map[string]string{}}
 	line, end, err := packets.line()
@@ -180,7 +181,7 @@ func readCapabilities(packets *packetReader) (*capabilities, error) {
 func (c *capabilities) add(capability string) {
 	name, value, _ := strings.Cut(strings.Clone(capability), "=")
 	if name == "symref" {
-		// Version 0 has one of these for each symbolic ref.
+		// In version 0 there is one symref for each symbolic ref.
 		from, to, _ := strings.Cut(value, ":")
 		if from != headRef || !validRefName(to) {
 			return
@@ -192,7 +193,7 @@ func (c *capabilities) add(capability string) {
 	}
 }
 
-// can reports whether the server can do it when it sends a packfile: in version 2 it is a feature of the command fetch.
+// can reports whether the server has the feature for requests of a packfile. In version 2 it is a feature of the command fetch.
 func (c *capabilities) can(feature string) bool {
 	if c.version == 2 {
 		return slices.Contains(strings.Fields(c.values["fetch"]), feature)
@@ -201,7 +202,7 @@ func (c *capabilities) can(feature string) bool {
 	return found
 }
 
-// command is a command of version 2.
+// command returns a command of version 2.
 func (c *capabilities) command(name string, arguments ...string) []byte {
 	header := []string{"command=" + name}
 	for _, capability := range []string{"agent=stack-controller", "object-format=sha1"} {
@@ -213,7 +214,7 @@ func (c *capabilities) command(name string, arguments ...string) []byte {
 	return []byte(packets(header...) + delimiterPacket + packets(arguments...) + flushPacket)
 }
 
-// packets are the lines as packets.
+// packets returns the lines as packets.
 func packets(lines ...string) string {
 	var text strings.Builder
 	for _, line := range lines {
@@ -228,8 +229,8 @@ type packetReader struct {
 	buffer [maxPacket]byte
 }
 
-// next returns the content of the next packet, which is valid until the call after. A flush packet or a delimiter, which both end a
-// list, has end set.
+// next returns the content of the next packet, which is valid until the next call. end is true for a flush packet and for a delimiter
+// packet, which both end a list.
 func (p *packetReader) next() (content []byte, end bool, err error) {
 	read := func(content []byte) error {
 		_, err := io.ReadFull(p.source, content)
@@ -252,7 +253,7 @@ func (p *packetReader) next() (content []byte, end bool, err error) {
 	return content, false, read(content)
 }
 
-// line is next for packets of text, without the line feed. It turns a packet ERR into a serverError.
+// line is like next, for packets of text. It removes the line feed, and returns a serverError for a packet ERR.
 func (p *packetReader) line() (text string, end bool, err error) {
 	content, end, err := p.next()
 	if err != nil {
@@ -265,7 +266,7 @@ func (p *packetReader) line() (text string, end bool, err error) {
 	return text, end, nil
 }
 
-// sideband reads the packfile out of packets that also carry progress and errors.
+// sideband reads the packfile from packets that also carry progress and errors.
 type sideband struct {
 	packets *packetReader
 	rest    []byte
@@ -293,7 +294,7 @@ func (s *sideband) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// bounded fails after a number of bytes.
+// bounded returns a reader that fails if the source has more than most bytes.
 func bounded(source io.Reader, most int64) io.Reader {
 	return file.NewReader(source, most, errBodyTooLarge)
 }

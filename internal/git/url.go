@@ -28,19 +28,19 @@ type endpoint struct {
 	user     string
 	password string
 	host     string // without brackets
-	port     string // "" for the scheme's own
-	path     string // for ssh as the server shall see it; for http without a slash at the end
+	port     string // "" for the default port of the scheme
+	path     string // for ssh as it is sent to the server; for http without a slash at the end
 	scp      bool   // the URL has the form user@host:path
 }
 
-// CheckURL returns an *Error of kind InvalidURL for what cannot be the URL of a repository. It asks nobody.
+// CheckURL returns an *Error of kind InvalidURL if raw cannot be the URL of a repository. It sends no request.
 func CheckURL(raw string) error {
 	_, err := parseEndpoint(raw)
 	return err
 }
 
-// parseEndpoint accepts http, https, ssh and the form user@host:path. Everything else is an InvalidURL: file URLs and paths
-// would let a tenant read the controller's disk, and the git protocol proves neither the server nor the content.
+// parseEndpoint accepts http, https, ssh and the form user@host:path. Everything else is an InvalidURL: file URLs and paths would let a
+// tenant read the controller's disk, and the git protocol authenticates neither the server nor the content.
 func parseEndpoint(raw string) (endpoint, error) {
 	switch {
 	case raw == "":
@@ -100,7 +100,7 @@ func endpointOf(u *url.URL) endpoint {
 	return endpoint{scheme: scheme(strings.ToLower(u.Scheme)), host: strings.ToLower(u.Hostname()), port: u.Port(), path: u.Path}
 }
 
-// parseSCP parses user@host:path. Without a user it is what the server calls git.
+// parseSCP parses user@host:path. The user may be missing; sshUser has the default.
 func parseSCP(raw string) (endpoint, error) {
 	e := endpoint{scheme: schemeSSH, scp: true}
 	rest := raw
@@ -111,7 +111,7 @@ func parseSCP(raw string) (endpoint, error) {
 	if after, bracketed := strings.CutPrefix(rest, "["); bracketed {
 		host, repository, found = strings.Cut(after, "]:")
 	} else if len(host) < 2 || strings.ContainsAny(host, `/\`) {
-		found = false // one letter is a drive of Windows, a slash before the colon is a path
+		found = false // one letter is a drive of Windows; with a slash before the colon it is a path
 	}
 	e.host, e.path = strings.ToLower(host), repository
 	switch e.host {
@@ -165,7 +165,8 @@ func (e endpoint) url() *url.URL {
 	return &url.URL{Scheme: string(e.scheme), Host: e.hostPort(), Path: e.path}
 }
 
-// sameHost reports whether credentials for e may be used for the other: the same host over a transport that is no worse.
+// sameHost reports whether credentials for e may be used for the other endpoint: it has the same host and port, or it has https instead of
+// http, each on its default port.
 func (e endpoint) sameHost(other endpoint) bool {
 	if e.host != other.host {
 		return false
@@ -176,13 +177,13 @@ func (e endpoint) sameHost(other endpoint) bool {
 	return e.scheme == schemeHTTP && other.scheme == schemeHTTPS && e.ownPort() && other.ownPort()
 }
 
-// sharesCredentials reports whether a submodule may have the credentials of the repository it is in: on the same host, also when one
-// of the two is reached over ssh and the other over https, each on its own port.
+// sharesCredentials reports whether a submodule may have the credentials of the repository it is in: sameHost is true, or both are on the
+// same host, one over ssh and the other over https, each on its default port.
 func (e endpoint) sharesCredentials(other endpoint) bool {
 	return e.sameHost(other) || e.host == other.host && e.scheme != schemeHTTP && other.scheme != schemeHTTP && e.ownPort() && other.ownPort()
 }
 
-// ownPort reports whether the port is that of the scheme.
+// ownPort reports whether the port is the default port of the scheme.
 func (e endpoint) ownPort() bool {
 	withoutPort := e
 	withoutPort.port = ""

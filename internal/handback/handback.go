@@ -1,8 +1,9 @@
-// Package handback makes the objects of this controller what the Pulumi Kubernetes Operator expects of them: for users who go back.
+// Package handback changes the objects of this controller into what the Pulumi Kubernetes Operator expects, for users who go back to the
+// operator.
 //
-// The operator writes its statuses by server-side apply. It can neither change nor remove entries that it never applied: a condition of
-// this controller would stay for ever. So afterwards every status is one that the operator could have written, and belongs to its field
-// manager.
+// The operator writes its statuses by server-side apply. It can neither change nor remove entries that it never applied, so a condition of
+// this controller would stay for ever. Therefore handback replaces every status by one that the operator could have written, with the
+// operator's field manager as its owner.
 package handback
 
 import (
@@ -32,9 +33,9 @@ import (
 const (
 	// pageSize is how many objects are read at once.
 	pageSize = 100
-	// maxErrors bounds how many failures the error tells.
+	// maxErrors bounds how many failures the error lists.
 	maxErrors = 10
-	// maxListings bounds how often a list is begun anew because the API server forgot it while it was read.
+	// maxListings bounds how often a list is started again because it expired on the API server while it was read.
 	maxListings = 5
 )
 
@@ -42,15 +43,15 @@ const (
 type Options struct {
 	// Client reads from the API server, not from a cache.
 	Client client.Client
-	// Namespace is the one whose objects are handed back; empty means all.
+	// Namespace is the namespace whose objects are handed back; empty means all.
 	Namespace string
 	// ControllerNamespace is where the controllers run, and hold their leases.
 	ControllerNamespace string
-	// DryRun only says what would be done. The API server checks it, and keeps none of it.
+	// DryRun only reports what would be done. The API server checks the requests, but stores nothing.
 	DryRun bool
 	// Out gets a line for each object.
 	Out io.Writer
-	// PollInterval is the time between two looks at what is being deleted.
+	// PollInterval is how often the Workspaces that are being deleted are read.
 	PollInterval time.Duration
 }
 
@@ -59,13 +60,13 @@ type handBack struct {
 	Options
 	// leaving are the Workspaces that are being deleted.
 	leaving []*autov1alpha1.Workspace
-	// failures are the errors about single objects, of which failed is the number.
+	// failures are the first errors about single objects, at most maxErrors; failed counts all of them.
 	failures []error
 	failed   int
 }
 
-// Run hands all objects back. What is handed back already is left as it is, so that it may be called again. It changes nothing while
-// the controller runs, or while an operation does. A failure with one object does not keep the others back.
+// Run hands all objects back. It does not change objects that are handed back already, so it can be run again. It changes nothing while the
+// controller or an operation runs. If one object fails, the others are still handed back.
 func Run(ctx context.Context, options Options) error {
 	h := &handBack{Options: options}
 	if h.DryRun {
@@ -90,8 +91,7 @@ func Run(ctx context.Context, options Options) error {
 	return errors.Join(h.failures...)
 }
 
-// requireStoppedController fails while a controller holds its lease, that of a shard included: it would take back at once what is handed
-// back.
+// requireStoppedController fails while a controller, also one of a shard, holds its lease: it would take the objects back at once.
 func (h *handBack) requireStoppedController(ctx context.Context) error {
 	leases := &coordinationv1.LeaseList{}
 	if err := h.Client.List(ctx, leases, client.InNamespace(h.ControllerNamespace)); err != nil {
@@ -103,7 +103,7 @@ func (h *handBack) requireStoppedController(ctx context.Context) error {
 	return nil
 }
 
-// requireNoOperation fails when an Update was started and its result is not recorded: the operator would count it as failed, and
+// requireNoOperation fails if an Update was started and its result is not recorded. The operator would count this Update as failed, and
 // start another one beside it.
 func (h *handBack) requireNoOperation(ctx context.Context) error {
 	running := 0
@@ -125,8 +125,8 @@ func isRunning(update *autov1alpha1.Update) bool {
 		(update.HasStarted() || apimeta.IsStatusConditionTrue(update.Status.Conditions, autov1alpha1.UpdateProgressing))
 }
 
-// each calls do for every object of the kind. When somebody else changed an object meanwhile, it is read again and do is called again.
-// What goes wrong with one object is remembered. A list is begun anew when the API server forgot it while it was read.
+// each calls do for every object of the kind. If an object was changed meanwhile, it is read again and do is called again. The error of an
+// object is kept, and the next object follows. A list that expired on the API server while it was read is started again.
 func (h *handBack) each(ctx context.Context, list client.ObjectList, do func(context.Context, client.Object) error) error {
 	pages := pager.New(func(ctx context.Context, page metav1.ListOptions) (runtime.Object, error) {
 		into := list.DeepCopyObject().(client.ObjectList)
@@ -143,7 +143,8 @@ func (h *handBack) each(ctx context.Context, list client.ObjectList, do func(con
 	})
 }
 
-// doLatest calls do until the object is not changed by others meanwhile. One that is gone needs nothing.
+// doLatest calls do again, with the latest object, as long as it fails with a conflict. For an object that does not exist any more, there
+// is nothing to do.
 func (h *handBack) doLatest(ctx context.Context, object client.Object, do func(context.Context, client.Object) error) error {
 	known := true
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -164,12 +165,12 @@ func (h *handBack) fail(err error) {
 	}
 }
 
-// say prints a line about the object. Nothing of its content is in it.
+// say prints a line about the object. The line must not contain the object's content.
 func (h *handBack) say(object client.Object, format string, args ...any) {
 	fmt.Fprintf(h.Out, "%s: %s\n", h.describe(object), fmt.Sprintf(format, args...))
 }
 
-// sayNotes says what the operator does differently with the object because it does not know a field.
+// sayNotes prints what the operator does differently with the object because it does not know a field.
 func (h *handBack) sayNotes(object client.Object, definition string) error {
 	content, err := json.Marshal(object)
 	if err != nil {
@@ -187,7 +188,7 @@ func (h *handBack) sayNotes(object client.Object, definition string) error {
 	return nil
 }
 
-// did is say for what is done, or would be.
+// did prints what was done to the object, or in a dry run what would be done.
 func (h *handBack) did(object client.Object, format string, args ...any) {
 	if h.DryRun {
 		format = "would be " + format

@@ -51,7 +51,7 @@ func TestObjectsOfEveryPageAreHandedBack(t *testing.T) {
 	}
 }
 
-// blind cannot read the objects of a name.
+// blind is a client that fails to read the objects with a name.
 type blind struct {
 	client.Client
 	name string

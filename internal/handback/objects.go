@@ -22,7 +22,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
-// objectKinds are those of the objects that a Workspace has, under the same names with both controllers.
+// objectKinds are the kinds of the objects that a Workspace has. Both controllers give these objects the same names.
 var objectKinds = []schema.GroupVersionKind{
 	appsv1.SchemeGroupVersion.WithKind("StatefulSet"),
 	corev1.SchemeGroupVersion.WithKind("Service"),
@@ -31,8 +31,9 @@ var objectKinds = []schema.GroupVersionKind{
 // nothing is the status of an object that no controller has reconciled yet.
 var nothing = struct{}{}
 
-// handBackWorkspaces deletes the Workspaces of Stacks, which hold nothing that is not in the backend: the operator applies its own without
-// force, and fails on fields of somebody else. A Workspace that a user made stays, and what it is made of becomes the operator's.
+// handBackWorkspaces deletes the Workspaces of Stacks: everything in them is also in the backend, and the operator could not take them
+// over, because it applies its own Workspaces without force and fails on fields with another owner. A Workspace that a user created stays,
+// and the operator becomes the owner of its objects.
 func (h *handBack) handBackWorkspaces(ctx context.Context) error {
 	return h.each(ctx, &autov1alpha1.WorkspaceList{}, func(ctx context.Context, object client.Object) error {
 		workspace := object.(*autov1alpha1.Workspace)
@@ -42,7 +43,7 @@ func (h *handBack) handBackWorkspaces(ctx context.Context) error {
 		case !isOfStack(workspace):
 			return h.handBackWorkspace(ctx, workspace)
 		}
-		// It stays until all that it owns is gone, its pod included.
+		// The Workspace stays until all objects that it owns are gone, its pod included.
 		err := h.Client.Delete(ctx, workspace, client.PropagationPolicy(metav1.DeletePropagationForeground), client.Preconditions{UID: &workspace.UID})
 		if err != nil {
 			return fmt.Errorf("delete: %w", err)
@@ -56,13 +57,13 @@ func (h *handBack) handBackWorkspaces(ctx context.Context) error {
 	})
 }
 
-// isOfStack reports whether a Stack made the Workspace or Update.
+// isOfStack reports whether the Workspace or Update was created for a Stack.
 func isOfStack(object client.Object) bool {
 	return object.GetLabels()[pulumiv1.ComponentLabel] == pulumiv1.ComponentStack ||
 		slices.ContainsFunc(object.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return owner.Kind == pulumiv1.StackKind })
 }
 
-// handBackWorkspace hands a Workspace back that a user made.
+// handBackWorkspace hands back a Workspace that a user created.
 func (h *handBack) handBackWorkspace(ctx context.Context, workspace *autov1alpha1.Workspace) error {
 	h.did(workspace, "handed back, its pod is replaced by the operator")
 	if err := h.sayNotes(workspace, newfields.Workspaces); err != nil {
@@ -85,7 +86,7 @@ func (h *handBack) handBackWorkspace(ctx context.Context, workspace *autov1alpha
 	return h.clearStatus(ctx, workspace)
 }
 
-// clearStatus leaves no status, so that the operator writes its own.
+// clearStatus removes the status, so that the operator writes its own.
 func (h *handBack) clearStatus(ctx context.Context, object client.Object) error {
 	if err := h.replaceStatus(ctx, object, nothing); err != nil {
 		return err
@@ -93,7 +94,8 @@ func (h *handBack) clearStatus(ctx context.Context, object client.Object) error 
 	return h.disownStatus(ctx, object)
 }
 
-// awaitWorkspaces waits until nothing is left of the Workspaces that were deleted. An operation that nobody knew of has ended then.
+// awaitWorkspaces waits until the deleted Workspaces and their objects are gone. By then any operation that requireNoOperation did not find
+// has ended, too.
 func (h *handBack) awaitWorkspaces(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, h.PollInterval, true, func(ctx context.Context) (bool, error) {
 		for len(h.leaving) > 0 {
@@ -113,9 +115,10 @@ func (h *handBack) awaitWorkspaces(ctx context.Context) error {
 	return err
 }
 
-// handBackUpdates removes the finalizer of finished Updates, which the operator could not: it is another owner's. An Update that waits to
-// be started goes when its Stack made it; the operator makes its own. One that a user made starts from the beginning, unless it changes
-// nothing, or nothing but what its plan has: the operator does not know previewOnly, savePlan and plan, and would change anything.
+// handBackUpdates removes the finalizer of Updates, because the operator could not: another field manager owns it. An Update that was not
+// started is deleted if a Stack created it; the operator creates its own. One that a user created is kept, and the operator runs it. But it
+// is deleted if it has previewOnly, savePlan or plan: the operator does not know these fields, so it would change resources although only a
+// preview or a saved plan was wanted.
 func (h *handBack) handBackUpdates(ctx context.Context) error {
 	return h.each(ctx, &autov1alpha1.UpdateList{}, func(ctx context.Context, object client.Object) error {
 		update := object.(*autov1alpha1.Update)
@@ -156,8 +159,8 @@ func (h *handBack) releaseUpdate(ctx context.Context, update *autov1alpha1.Updat
 	return nil
 }
 
-// handBackPrograms clears the status of Programs: its artifact has an address that nobody serves, and the operator would run it. Those of the
-// operator have no conditions.
+// handBackPrograms clears the status of Programs, because the operator would try to use the artifact in it, whose URL no server has. A
+// Program that the operator wrote has no conditions and is left as it is.
 func (h *handBack) handBackPrograms(ctx context.Context) error {
 	return h.each(ctx, &pulumiv1.ProgramList{}, func(ctx context.Context, object client.Object) error {
 		program := object.(*pulumiv1.Program)

@@ -113,7 +113,7 @@ func (s *scene) workspace(stack *pulumiv1.Stack, name string) *autov1alpha1.Work
 	return workspace
 }
 
-// apply applies the object without what only the API server writes.
+// apply applies the object without the fields that only the API server writes.
 func (s *scene) apply(kind schema.GroupVersionKind, object client.Object, owner string, options ...client.ApplyOption) error {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -228,7 +228,8 @@ func TestWorkspaceOfAUserBecomesTheOperators(t *testing.T) {
 	s.Expect(waiting.Finalizers).To(BeEmpty())
 }
 
-// TestUpdatesThatTheOperatorWouldMakeMoreOfAreNotLeftToIt has some that nobody has seen yet.
+// TestUpdatesThatTheOperatorWouldMakeMoreOfAreNotLeftToIt uses Updates that no controller has written to yet. The operator would run them
+// without previewOnly, savePlan and plan.
 func TestUpdatesThatTheOperatorWouldMakeMoreOfAreNotLeftToIt(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -357,7 +358,7 @@ func TestDryRunAndASecondRunChangeNothing(t *testing.T) {
 	s.Expect(s.versions()).To(Equal(after))
 }
 
-// versions are those of all objects that could be changed.
+// versions returns the resource versions of all objects that could be changed.
 func (s *scene) versions() map[string]string {
 	s.t.Helper()
 	versions := map[string]string{}

@@ -17,20 +17,20 @@ import (
 const (
 	// operatorOwner is the field manager of the Pulumi Kubernetes Operator.
 	operatorOwner = "pulumi-kubernetes-operator"
-	// operatorStackOwner is its field manager of the status of Stacks.
+	// operatorStackOwner is the operator's field manager for the status of Stacks.
 	operatorStackOwner = operatorOwner + "/stack-status"
 
 	statusSubresource = "status"
 )
 
-// operation is one of a JSON patch.
+// operation is an operation of a JSON patch.
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// forVersion is a patch that fails with a conflict when the object is not any more what it was when it was read.
+// forVersion returns a patch that fails with a conflict if the object has changed since it was read.
 func forVersion(object client.Object, path string, value any) (client.Patch, error) {
 	content, err := json.Marshal([]operation{
 		{"replace", "/metadata/resourceVersion", object.GetResourceVersion()},
@@ -42,15 +42,15 @@ func forVersion(object client.Object, path string, value any) (client.Patch, err
 	return client.RawPatch(types.JSONPatchType, content), nil
 }
 
-// isOurs reports whether this controller has written the object's status. Once that is handed back it has not, so that nothing is done
-// twice.
+// isOurs reports whether this controller has written the object's status. After the status is handed back, it returns false, so that
+// nothing is done twice.
 func isOurs(object client.Object) bool {
 	return slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
 		return isOurManager(entry) && entry.Subresource == statusSubresource
 	})
 }
 
-// isWrittenByUs reports whether this controller has written anything of the object.
+// isWrittenByUs reports whether this controller has written any field of the object.
 func isWrittenByUs(object client.Object) bool {
 	return slices.ContainsFunc(object.GetManagedFields(), isOurManager)
 }
@@ -59,7 +59,8 @@ func isOurManager(entry metav1.ManagedFieldsEntry) bool {
 	return entry.Manager == string(patch.FieldOwner)
 }
 
-// replaceStatus replaces the whole status: conditions and fields that the operator does not know are gone then, whoever owned them.
+// replaceStatus replaces the whole status. This also removes conditions and fields that the operator does not know, whatever field manager
+// owned them.
 func (h *handBack) replaceStatus(ctx context.Context, object client.Object, status any) error {
 	change, err := forVersion(object, "/status", status)
 	if err == nil {
@@ -89,8 +90,8 @@ func (h *handBack) applyStatus(ctx context.Context, stack *pulumiv1.Stack, statu
 	return nil
 }
 
-// disownStatus removes every owner of the status but the operator: what somebody else owns too stays when the operator removes it.
-// It comes last: see isOurs.
+// disownStatus removes every owner of the status except the operator, because a field with another owner would stay when the operator
+// removes it. This must be the last step for an object: see isOurs.
 func (h *handBack) disownStatus(ctx context.Context, object client.Object) error {
 	return h.setManagers(ctx, object, slices.DeleteFunc(slices.Clone(object.GetManagedFields()), func(entry metav1.ManagedFieldsEntry) bool {
 		isOperator := entry.Manager == operatorStackOwner && entry.Operation == metav1.ManagedFieldsOperationApply
@@ -98,8 +99,8 @@ func (h *handBack) disownStatus(ctx context.Context, object client.Object) error
 	}))
 }
 
-// assign makes what this controller applied to the object the operator's, so that an apply of the operator meets no conflict and removes
-// what it does not ask for.
+// assign makes the operator the owner of the fields that this controller applied to the object. So an apply by the operator has no
+// conflicts, and removes the fields that it does not contain.
 func (h *handBack) assign(ctx context.Context, object client.Object) error {
 	var entries []metav1.ManagedFieldsEntry
 	found := false
@@ -110,7 +111,7 @@ func (h *handBack) assign(ctx context.Context, object client.Object) error {
 		case ours && applied:
 			entry.Manager = operatorOwner
 		case ours, applied && entry.Manager == operatorOwner && entry.Subresource == "":
-			continue // what the operator applied before is replaced
+			continue // replaces what the operator applied before
 		}
 		entries = append(entries, entry)
 	}
@@ -120,7 +121,7 @@ func (h *handBack) assign(ctx context.Context, object client.Object) error {
 	return h.setManagers(ctx, object, entries)
 }
 
-// setManagers replaces the field managers. The status subresource would ignore what is sent of the metadata.
+// setManagers replaces the field managers. It does not use the status subresource, which ignores changes of the metadata.
 func (h *handBack) setManagers(ctx context.Context, object client.Object, entries []metav1.ManagedFieldsEntry) error {
 	change, err := forVersion(object, "/metadata/managedFields", entries)
 	if err == nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/stack-controller/stack-controller/internal/handback/newfields"
 )
 
-// stalledAfterFailures is when the operator gives up.
+// stalledAfterFailures is after how many failures the operator gives up.
 const stalledAfterFailures = 3
 
-// handBackStacks makes the status of every Stack one of the operator. The finalizer stays: both have the same.
+// handBackStacks replaces the status of every Stack by one of the operator. The finalizer stays, because both controllers use the same one.
 func (h *handBack) handBackStacks(ctx context.Context) error {
 	return h.each(ctx, &pulumiv1.StackList{}, func(ctx context.Context, object client.Object) error {
 		stack := object.(*pulumiv1.Stack)
@@ -48,7 +48,7 @@ func (h *handBack) handBackStacks(ctx context.Context) error {
 	})
 }
 
-// isCurrentUpdateComplete reports whether the Stack has an Update whose result it has not recorded. The operator can do that.
+// isCurrentUpdateComplete reports whether the Stack has a complete Update whose result is not recorded yet. The operator can record it.
 func (h *handBack) isCurrentUpdateComplete(ctx context.Context, stack *pulumiv1.Stack) (bool, error) {
 	current := stack.Status.CurrentUpdate
 	if current == nil {
@@ -62,8 +62,8 @@ func (h *handBack) isCurrentUpdateComplete(ctx context.Context, stack *pulumiv1.
 	return err == nil && update.IsComplete(), nil
 }
 
-// operatorStatus is the status that the operator would have written. The operator waits for ever for a current Update that does not
-// exist, so only a finished one is kept.
+// operatorStatus returns the status that the operator would have written. The operator waits for ever for a current Update that does not
+// exist, so the current Update is kept only if it is finished.
 func operatorStatus(stack *pulumiv1.Stack, finished bool) pulumiv1.StackStatus {
 	from := &stack.Status
 	status := pulumiv1.StackStatus{
@@ -89,7 +89,7 @@ func operatorStatus(stack *pulumiv1.Stack, finished bool) pulumiv1.StackStatus {
 	return status
 }
 
-// operatorLastUpdate is the last update with the fields that the operator knows.
+// operatorLastUpdate returns the last update with the fields that the operator knows.
 func operatorLastUpdate(stack *pulumiv1.Stack) *pulumiv1.StackUpdateStatus {
 	last := stack.Status.LastUpdate
 	if last == nil {
@@ -111,7 +111,7 @@ func operatorLastUpdate(stack *pulumiv1.Stack) *pulumiv1.StackUpdateStatus {
 		Permalink:            last.Permalink, LastResyncTime: last.LastResyncTime, Failures: last.Failures,
 	}
 	if isUpToDate(stack) {
-		// What was found to need no update needs none from the operator either.
+		// This controller found that the Stack needs no update, so the operator must not start one.
 		result.Generation = stack.Generation
 		result.ReconcileRequest = stack.Annotations[pulumiv1.ReconcileRequestAnnotation]
 	}
@@ -128,8 +128,8 @@ func isUpToDate(stack *pulumiv1.Stack) bool {
 		apimeta.IsStatusConditionTrue(status.Conditions, meta.ReadyCondition)
 }
 
-// operatorCommit is what the operator calls the commit: the revision of a Flux source or a Program, of which this controller records the
-// digest as the commit, and the hash of a git commit.
+// operatorCommit returns what the operator records as the commit. For a git repository both controllers record the hash. For a Flux source
+// or a Program the operator records the revision, and this controller the digest.
 func operatorCommit(commit, revision string) string {
 	if revision != "" && strings.Contains(commit, ":") {
 		return revision
@@ -137,7 +137,8 @@ func operatorCommit(commit, revision string) string {
 	return commit
 }
 
-// operatorConditions are those that the operator shows for such a status, before it looks at the Stack again.
+// operatorConditions returns the conditions that the operator would set for such a status. They stay until the operator reconciles the
+// Stack.
 func operatorConditions(status *pulumiv1.StackStatus) []metav1.Condition {
 	ready := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: meta.ReadyCondition, Status: status, Reason: reason, Message: message}
@@ -166,10 +167,10 @@ func operatorConditions(status *pulumiv1.StackStatus) []metav1.Condition {
 	return inProgress(pulumiv1.RetryingAfterFailureReason, fmt.Sprintf("%d update failure(s)", last.Failures))
 }
 
-// notReadyStalledReason is the reason of Ready=False of a Stack that the operator gave up.
+// notReadyStalledReason is the reason of Ready=False on a Stack that the operator has stopped retrying.
 const notReadyStalledReason = "NotReadyStalled"
 
-// describeStatus says how the operator finds the Stack.
+// describeStatus describes the last condition of the new status, for the output.
 func describeStatus(status pulumiv1.StackStatus) string {
 	condition := status.Conditions[len(status.Conditions)-1]
 	return fmt.Sprintf("%s=%s %s", condition.Type, condition.Status, condition.Reason)

@@ -26,7 +26,7 @@ const (
 	sha    = "2a63bbfc4a1d5e3ff6e0b2e7a4a1a6f1e2c9d3b4"
 )
 
-// kind of source, with what each of both controllers calls its commit.
+// kind is a kind of source, with what each of the two controllers records as its commit.
 type kind struct {
 	name                             string
 	set                              func(*pulumiv1.StackSpec)
@@ -43,7 +43,7 @@ var kinds = []kind{
 	{"program", func(s *pulumiv1.StackSpec) { s.ProgramRef = &pulumiv1.ProgramReference{Name: "app"} }, digest, "3", "3"},
 }
 
-// succeeded is the status after an update, with all that this controller writes.
+// succeeded sets the status after a successful update, with all fields that this controller writes.
 func succeeded(stack *pulumiv1.Stack, k kind) {
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	status := &stack.Status
@@ -62,7 +62,7 @@ func succeeded(stack *pulumiv1.Stack, k kind) {
 	conditions.MarkTrue(stack, meta.ReadyCondition, pulumiv1.ProcessingCompletedReason, "applied revision %s", k.revision)
 }
 
-// failed is the status after failures.
+// failed sets the status after that many failures.
 func failed(stack *pulumiv1.Stack, k kind, failures int64) {
 	succeeded(stack, k)
 	last := stack.Status.LastUpdate
@@ -171,7 +171,7 @@ func TestEveryPhaseIsHandedBack(t *testing.T) {
 	}
 }
 
-// operatorGoesOn lets the operator write one status after the other, and finds no more and no less than it wrote.
+// operatorGoesOn lets the operator write several statuses, and checks that each one is exactly what the operator wrote.
 func (s *scene) operatorGoesOn(stack *pulumiv1.Stack) {
 	s.t.Helper()
 	for _, step := range []struct {
@@ -206,7 +206,7 @@ func (s *scene) operatorGoesOn(stack *pulumiv1.Stack) {
 	}
 }
 
-// shown are the types and reasons of the conditions.
+// shown returns the types and reasons of the conditions.
 func shown(stack *pulumiv1.Stack) (shown []string) {
 	for _, condition := range stack.Status.Conditions {
 		shown = append(shown, condition.Type+"="+condition.Reason)

@@ -121,7 +121,7 @@ func newScene(t *testing.T) *scene {
 // run hands the namespace back, and returns what is printed.
 func (s *scene) run(changes ...func(*Options)) (string, error) { return s.runFor(patience, changes...) }
 
-// runFor is run with a limit of time.
+// runFor is like run, with a time limit.
 func (s *scene) runFor(limit time.Duration, changes ...func(*Options)) (string, error) {
 	var out strings.Builder
 	options := Options{
@@ -139,7 +139,7 @@ func (s *scene) runFor(limit time.Duration, changes ...func(*Options)) (string, 
 
 func dryRun(options *Options) { options.DryRun = true }
 
-// stack creates a Stack with a status of the operator, and then makes it one of this controller.
+// stack creates a Stack with a status of the operator, and then replaces it by a status of this controller.
 func (s *scene) stack(name string, source func(*pulumiv1.StackSpec), status func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	s.t.Helper()
 	stack := &pulumiv1.Stack{

@@ -9,7 +9,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// UpdatesByWorkspace is the field by which a cache finds the Updates of a Workspace, in the same namespace. AddIndexes makes it known.
+// UpdatesByWorkspace is the field by which a cache finds the Updates of a Workspace in the same namespace. AddIndexes adds the index.
 const UpdatesByWorkspace = "spec.workspaceName"
 
 // AddIndexes adds the indexes that several controllers use; an index can be added only once.

@@ -1,6 +1,6 @@
-// Package informercache bounds what an informer keeps of each object. Who may create objects may create hundreds of a megabyte, all of which
-// the controller would hold in memory. Of a large object the informer keeps its small fields, by which it is found and with which lists
-// are searched; the client reads the object itself from the API server when it is needed.
+// Package informercache bounds what an informer keeps of each object. A tenant who may create objects may create hundreds of them with a
+// megabyte each, and the controller would hold all of them in memory. Of a large object, the informer keeps only the small fields, by which
+// the object is found and which searches of lists use. The client reads the object itself from the API server when it is needed.
 package informercache
 
 import (
@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// MaxSize is how much memory an object may take that is kept whole, in bytes.
+	// MaxSize is how much memory an object may take to be kept whole, in bytes.
 	MaxSize = 64 << 10
-	// MaxMemory is how much memory an object may take that somebody works with, in bytes: a reconcile has several copies of parts of it.
-	// JSON of an object takes at most 1.5 MiB.
+	// MaxMemory is how much memory an object may take to be used at all, in bytes: a reconcile has several copies of parts of it. The JSON
+	// of an object takes at most 1.5 MiB.
 	MaxMemory = 4 << 20
-	// maxPart bounds what is kept of each of metadata, spec and status of a larger one. None of them can displace another. When what is kept
-	// takes more memory than that, less of it is kept, and nothing below minPart.
+	// maxPart bounds what is kept of each part of a larger object: metadata, spec and status each have their own bound, so that none can
+	// displace another. When the result takes more memory than MaxSize, the bound is halved, down to minPart.
 	maxPart, minPart = MaxSize / 4, 1 << 10
-	// shortenedAnnotation marks what is kept of a larger object, and with tooLarge one that takes more than MaxMemory. It is never written to
-	// the API server.
+	// shortenedAnnotation marks what is kept of a larger object; its value is tooLarge for an object that takes more than MaxMemory. It is
+	// never written to the API server.
 	shortenedAnnotation = "informercache.pulumi.com/shortened"
 	tooLarge            = "too large"
 )
 
-// Transform returns a function for an informer that keeps small objects as they are, and of others their small fields, after what next leaves
-// of them. Objects are pointers to types that marshal as the API server's JSON.
+// Transform returns a transform function for an informer. The function applies next, and then keeps a small object as it is and only the
+// small fields of a larger one. Objects are pointers to types whose JSON is that of the API server.
 func Transform(next toolscache.TransformFunc) toolscache.TransformFunc {
 	return func(object any) (any, error) {
 		object, err := next(object)
@@ -47,7 +47,8 @@ func Transform(next toolscache.TransformFunc) toolscache.TransformFunc {
 	}
 }
 
-// Shortened returns a small object as it is, and of another one its small fields. It never fails: an informer would lose its other objects, too.
+// Shortened returns a small object as it is, and only the small fields of a larger one. It never fails, because with an error the informer
+// would lose its other objects, too.
 func Shortened(object client.Object) client.Object {
 	size := memoryOf(object, MaxMemory)
 	switch {
@@ -63,7 +64,7 @@ func Shortened(object client.Object) client.Object {
 			return marked(short, "true")
 		}
 	}
-	// The client reads it, and whoever uses it then says what is wrong with it.
+	// The client then reads the object from the API server, and the caller reports what is wrong with it.
 	return marked(identityOf(object), "true")
 }
 
@@ -77,7 +78,8 @@ func marked(short client.Object, mark string) client.Object {
 	return short
 }
 
-// identityOf is an object of which only its name and version are known, whether it is deleted, and its labels and owners unless they are many.
+// identityOf returns an object with only the names, versions and deletion timestamp of the original, and with its labels and owners if they
+// are small.
 func identityOf(object client.Object) client.Object {
 	short := newLike(object)
 	short.SetName(object.GetName())
@@ -108,8 +110,8 @@ func newLike(object client.Object) client.Object {
 	return reflect.New(reflect.TypeOf(object).Elem()).Interface().(client.Object)
 }
 
-// smallest returns a value without what does not fit: of a map the largest entries, of a list the last ones. A text is kept whole or not at
-// all, so that no name becomes another one. It takes what it keeps off what is left.
+// smallest returns the value without the parts that do not fit: it leaves out the largest entries of a map and the last items of a list. A
+// text is kept whole or not at all, so that no name becomes another one. smallest subtracts what it keeps from left.
 func smallest(value any, left *int) any {
 	size := sizeOf(value)
 	if size <= *left {
@@ -149,10 +151,10 @@ func smallest(value any, left *int) any {
 	return nil
 }
 
-// valueSize is what a value takes that has no text, such as an empty list or a number, in bytes.
+// valueSize is what a value without text takes, such as an empty list or a number, in bytes.
 const valueSize = 16
 
-// sizeOf returns about what a JSON value costs, in bytes.
+// sizeOf returns about how much a JSON value takes, in bytes.
 func sizeOf(value any) int {
 	size := valueSize
 	switch value := value.(type) {
@@ -170,18 +172,20 @@ func sizeOf(value any) int {
 	return size
 }
 
-// IsShortened reports whether the object has only the small fields of the one on the API server. Get never returns such an object; List does.
+// IsShortened reports whether the object has only the small fields of the object on the API server. Get never returns such an object, but
+// List does.
 func IsShortened(object client.Object) bool {
 	_, shortened := object.GetAnnotations()[shortenedAnnotation]
 	return shortened
 }
 
-// IsTooLarge reports whether Get refuses the object, of which the cache has its name and little else.
+// IsTooLarge reports whether Get refuses the object. The cache has its name and little else.
 func IsTooLarge(object client.Object) bool {
 	return object.GetAnnotations()[shortenedAnnotation] == tooLarge
 }
 
-// NewClient makes a client that reads from the cache of the options, and with Get what that has shortened from the API server.
+// NewClient returns a client that reads from the cache of the options. When the cache has shortened an object, Get reads it from the API
+// server.
 func NewClient(config *rest.Config, options client.Options) (client.Client, error) {
 	cached, err := client.New(config, options)
 	if err != nil {
@@ -208,13 +212,13 @@ func (c *wholeClient) Get(ctx context.Context, key client.ObjectKey, object clie
 	if IsTooLarge(object) {
 		return refuse(object)
 	}
-	// It may share its maps with the cache.
+	// The object may share its maps with the cache, so it is cleared first.
 	reflect.ValueOf(object).Elem().SetZero()
 	return c.live.Get(ctx, key, object)
 }
 
-// Cached returns a reader of what the cache has, which may be the small fields only, without a request to the API server: for handlers of
-// events, which those of all objects wait for.
+// Cached returns a reader of the cache that never sends a request to the API server, but may return only the small fields of an object. It
+// is for handlers of events: all objects wait for the handlers.
 func Cached(c client.Client) client.Reader {
 	if whole, ok := c.(*wholeClient); ok {
 		return whole.Client

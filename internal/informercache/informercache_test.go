@@ -130,7 +130,7 @@ func TestObjectsOfEveryShapeAreShortened(t *testing.T) {
 	}
 }
 
-// tolerating is a Stack with so many items of three bytes each.
+// tolerating returns a Stack with the given number of items, each of which is three bytes of JSON.
 func tolerating(items int) *pulumiv1.Stack {
 	stack := namedStack()
 	pod := &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{Tolerations: make([]corev1.Toleration, items)}}
@@ -193,10 +193,11 @@ func TestMapTakesRoomForEntriesThatItDoesNotHave(t *testing.T) {
 	}
 }
 
-// cloned keeps the compiler from leaving it out.
+// cloned is a package variable so that the compiler does not optimize the copies away.
 var cloned map[string]string
 
-// The zone that a time points to is the process's, and others may be reading it in for the first time.
+// A time points to the time zone of the process. memoryOf must not follow the pointer: another goroutine may be loading the zone for the
+// first time.
 func TestTimeTakesNoMoreThanItself(t *testing.T) {
 	g := NewWithT(t)
 	zone := time.FixedZone(largeText(), 3600)

@@ -8,28 +8,29 @@ import (
 )
 
 const (
-	// mapCost is what a map takes beside its entries, in bytes, and entryCost what it notes of each. Room for entries comes in powers of two, and
-	// for fewEntries at least, even if there is one.
+	// mapCost is what a map takes without its entries, and entryCost what it records for each entry, in bytes. A map has room for a power
+	// of two of entries, and for at least fewEntries.
 	mapCost, entryCost, fewEntries = 48, 1, 8
-	// tokenCost is what a value takes when it is decoded from JSON, in bytes, beside its text: part of a list or of a map.
+	// tokenCost is what a value takes when it is decoded from JSON, as part of a list or of a map and without its text, in bytes.
 	tokenCost = 32
 )
 
 var (
 	rawJSON = reflect.TypeFor[apiextensionsv1.JSON]()
-	// instant points to the zone of the process, which all share, and which may be about to be read from its file.
+	// instant is the type of times. A time points to the time zone of the process, which all times share, and which another goroutine may
+	// be loading from its file.
 	instant = reflect.TypeFor[time.Time]()
 )
 
-// memoryOf returns about how much memory a value takes, in bytes, with all that it points to. It counts no further than the limit. What
-// the API server accepts as 3 bytes of JSON, an empty item of a list, may be hundreds of bytes as a value of a Go type.
+// memoryOf returns about how much memory a value takes, in bytes, with everything that it points to. It stops counting at the limit. An
+// empty item of a list is 3 bytes of JSON for the API server, but may be hundreds of bytes as a value of a Go type.
 func memoryOf(value any, limit int) int {
 	left := limit
 	count(reflect.ValueOf(value), &left)
 	return limit - left
 }
 
-// count takes what a value points to off what is left, until nothing is.
+// count subtracts the memory that the value points to from left, and stops when left is below zero.
 func count(value reflect.Value, left *int) {
 	if *left < 0 || !value.IsValid() {
 		return
@@ -73,7 +74,8 @@ func count(value reflect.Value, left *int) {
 	}
 }
 
-// roomFor returns for how many entries a map has room that has so many. A table of more than fewEntries is never full: one in eight is free.
+// roomFor returns how many entries a map with this number of entries has room for. A table of more than fewEntries is never full: one in
+// eight is free.
 func roomFor(entries int) int {
 	if entries == 0 {
 		return 0
@@ -94,7 +96,7 @@ func holdsMore(kind reflect.Type) bool {
 	return false
 }
 
-// decodedSize is what JSON takes as text and, when somebody looks into it, decoded.
+// decodedSize returns the size of JSON as text plus its size when it is decoded, in bytes.
 func decodedSize(text []byte) int {
 	size := len(text)
 	for _, char := range text {

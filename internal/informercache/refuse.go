@@ -19,7 +19,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
-// TooLargeError says that an object takes so much memory that nobody works with it.
+// TooLargeError reports that an object takes more memory than MaxMemory, so that the controller does not work with it.
 type TooLargeError struct {
 	Kind string
 	types.NamespacedName
@@ -36,11 +36,12 @@ func refuse(object client.Object) error {
 	return &TooLargeError{Kind: kindOf(object), NamespacedName: client.ObjectKeyFromObject(object), UID: object.GetUID(), Generation: object.GetGeneration()}
 }
 
-// kindOf is the name of the object's Go type, which is that of its kind.
+// kindOf returns the name of the object's Go type, which is also the name of its kind.
 func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().Name() }
 
-// ShowingTooLarge returns a reconciler that does what next does, and gives an object of the example's kind that is too large for it these
-// conditions, with a message. Only an edit brings such an object back. The object itself is not read for that.
+// ShowingTooLarge returns a reconciler that calls next. When next fails because an object of the example's kind is too large, the
+// reconciler sets these conditions on the object, with a message, without reading the object. Such an object is reconciled again only when
+// it is edited.
 func ShowingTooLarge(
 	next reconcile.Reconciler, c client.Client, recorder record.EventRecorder, example client.Object, conditions ...metav1.Condition,
 ) reconcile.Reconciler {
@@ -86,18 +87,19 @@ func showTooLarge(
 	return object, c.Status().Patch(ctx, object, client.RawPatch(types.MergePatchType, change), patch.FieldOwner)
 }
 
-// concurrentReads is how many answers of the API server the process decodes at the same time, beside those of watches. It has to decode an
-// object to know what it takes, which may be 60 MB.
+// concurrentReads is how many responses of the API server the process decodes at the same time, in addition to those of watches. The
+// process has to decode an object to find out how much memory it takes, which may be 60 MB.
 const concurrentReads = 3
 
 var reads = fairqueue.NewPool(concurrentReads)
 
-// NewReader makes a reader of the API server whose Get refuses what NewClient's does. The namespaces share the readers of a process in turn.
+// NewReader returns a reader of the API server whose Get refuses the same objects as the Get of NewClient. All readers of a process share a
+// few slots for requests, and the namespaces take turns.
 func NewReader(live client.Reader) client.Reader { return &boundedReader{live} }
 
 type boundedReader struct{ client.Reader }
 
-// List implements client.Reader. Its lists are to be short.
+// List implements client.Reader. It does not check sizes: callers request short lists only.
 func (r *boundedReader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	namespace := (&client.ListOptions{}).ApplyOptions(options).Namespace
 	done, err := reads.Acquire(ctx, namespace)

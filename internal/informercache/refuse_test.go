@@ -12,7 +12,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// slowReader answers when it is told to.
+// slowReader blocks each request until the test lets it answer.
 type slowReader struct {
 	client.Reader
 	reading, most atomic.Int64

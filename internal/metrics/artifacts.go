@@ -8,9 +8,9 @@ import (
 type Origin string
 
 const (
-	// Downloaded is what a source serves.
+	// Downloaded is an artifact that a source serves.
 	Downloaded Origin = "download"
-	// Made is what the controller packs itself: a checkout of a git repository, a Program.
+	// Made is an artifact that the controller packs itself: a checkout of a git repository, or a Program.
 	Made Origin = "make"
 )
 

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// RegisterAgents registers the gauge of the agents that run now, in the runtime of the name. count must not wait.
+// RegisterAgents registers the gauge of the agents that run now in the named runtime. count must not wait.
 func RegisterAgents(registerer prometheus.Registerer, runtime string, count func() int) error {
 	return register(registerer, "agents", prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "stack_controller_agents",

@@ -7,8 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Programs is the gauge of the Programs that there are. It follows from the reconciled objects, as Stacks do. All methods of nil do
-// nothing.
+// Programs is the gauge of the Programs that exist. It depends only on the reconciled objects, see Stacks. All methods of nil do nothing.
 type Programs struct {
 	active prometheus.Gauge
 
@@ -39,7 +38,7 @@ func (p *Programs) Observe(key types.NamespacedName) {
 	p.active.Set(float64(len(p.known)))
 }
 
-// Forget no longer counts a Program that is gone, or that another controller looks after.
+// Forget stops counting a Program that does not exist any more or belongs to another controller.
 func (p *Programs) Forget(key types.NamespacedName) {
 	if p == nil {
 		return

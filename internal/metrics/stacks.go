@@ -13,8 +13,8 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// Stacks are the gauges about Stacks: how many there are and since when, which fail, which are being reconciled. They follow from
-// the reconciled objects alone, so they are right again as soon as a restarted controller has seen every Stack.
+// Stacks are the gauges about Stacks: how many there are and since when, which ones fail, and which ones are being reconciled. They depend
+// only on the reconciled objects, so they are right again as soon as a restarted controller has seen every Stack.
 type Stacks struct {
 	active      prometheus.Gauge
 	failing     *prometheus.GaugeVec
@@ -75,7 +75,7 @@ func (s *Stacks) Observe(stack *pulumiv1.Stack) {
 	}
 }
 
-// Forget removes the series of a Stack that is gone.
+// Forget removes the series of a Stack that does not exist any more.
 func (s *Stacks) Forget(key types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,7 @@ func stackNamed(name string) *pulumiv1.Stack {
 	return &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, CreationTimestamp: metav1.Unix(1700000000, 0)}}
 }
 
-// expectSeries compares all series about Stacks with the exposition format, without its comments.
+// expectSeries compares all series about Stacks with want, which is in the exposition format without comments.
 func expectSeries(g Gomega, registry *prometheus.Registry, want string) {
 	families, err := registry.Gather()
 	g.Expect(err).NotTo(HaveOccurred())

@@ -13,30 +13,31 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// Phase is a part of the way of an Update.
+// Phase names what an Update waits for, or what it does.
 type Phase string
 
 const (
-	// PhaseWorkspace waits for the Workspace and its agent.
+	// PhaseWorkspace is the wait for the Workspace and its agent.
 	PhaseWorkspace Phase = "workspace"
-	// PhaseQueue waits for an earlier Update of the Workspace, or for a turn when the number of operations is limited.
+	// PhaseQueue is the wait for an earlier Update of the Workspace, or for a turn when the number of operations is limited.
 	PhaseQueue Phase = "queue"
-	// PhaseFetch brings the artifact into the store.
+	// PhaseFetch is the fetch of the artifact into the store.
 	PhaseFetch Phase = "fetch"
-	// PhaseDelivery brings the artifact to the agent.
+	// PhaseDelivery is the delivery of the artifact to the agent.
 	PhaseDelivery Phase = "delivery"
-	// PhaseOther waits for something else, for example a Secret.
+	// PhaseOther is the wait for something else, for example a Secret.
 	PhaseOther Phase = "other"
 	// phasePrepare is what the agent does before it runs pulumi: it installs dependencies and configures the stack.
 	phasePrepare Phase = "prepare"
-	// phaseRun is pulumi at work. Of an operation that has not ended nobody knows where it is, so that it counts as phaseRun.
+	// phaseRun is the time in which pulumi runs. The controller does not know the phase of an operation that has not ended, so that counts as
+	// phaseRun.
 	phaseRun Phase = "run"
 )
 
 // waits are the phases before the operation starts, in the usual order.
 var waits = []Phase{PhaseWorkspace, PhaseQueue, PhaseFetch, PhaseDelivery, PhaseOther}
 
-// kinds and results are the values of labels. What the API server should have refused has the kind "unknown".
+// kinds and results are the values of labels. An unknown type, which the API server should have rejected, gets the kind "unknown".
 var (
 	kinds = []autov1alpha1.UpdateType{
 		autov1alpha1.UpdateTypePreview, autov1alpha1.UpdateTypeUp, autov1alpha1.UpdateTypeRefresh, autov1alpha1.UpdateTypeDestroy,
@@ -60,27 +61,28 @@ type Updates struct {
 	known map[types.NamespacedName]*way
 }
 
-// way is how far an Update has come.
+// way records the phases of an Update so far.
 type way struct {
 	uid   types.UID
 	phase Phase
 	since time.Time
-	// segments are the phases before this one, without those that a controller before this one saw.
+	// segments are the phases before the current one, without those that an earlier controller process saw.
 	segments []Segment
-	// waited is how long it was in the phases before this one. Nil when a controller before this one saw the beginning.
+	// waited is how long the Update was in each phase before the current one; nil when an earlier controller process saw its beginning, and
+	// after the start.
 	waited map[Phase]time.Duration
 }
 
-// Segment is a time that an Update was in a phase.
+// Segment is a period in which an Update was in one phase.
 type Segment struct {
 	Phase      Phase
 	Start, End time.Time
 }
 
-// maxSegments is how many segments are kept of an Update: one may wait in turn for this and that.
+// maxSegments is how many segments are kept of an Update, which may alternate between waits.
 const maxSegments = 32
 
-// Observer is told of each Update that ended, and where its time went.
+// Observer receives each Update that ended, with the time spent in each phase.
 type Observer interface {
 	Ended(update *autov1alpha1.Update, phases []Segment)
 }
@@ -112,15 +114,15 @@ func NewUpdates(registerer prometheus.Registerer, observers ...Observer) (*Updat
 	return u, register(registerer, "Updates", u.ended, u.durations, u)
 }
 
-// Waiting notes that the Update waits in a phase before its start. since is when it began to, as far as a controller before this one
-// has recorded it; zero means now.
+// Waiting records that the Update waits in a phase before its start. since is when the wait began, if an earlier controller process has
+// recorded that; zero means now.
 func (u *Updates) Waiting(update *autov1alpha1.Update, phase Phase, since time.Time) {
 	if u != nil {
 		u.enter(update, phase, since)
 	}
 }
 
-// Started notes that the agent has accepted the operation, and observes what came before.
+// Started records that the agent has accepted the operation, and observes the durations of the phases before.
 func (u *Updates) Started(update *autov1alpha1.Update) {
 	if u == nil {
 		return
@@ -130,14 +132,14 @@ func (u *Updates) Started(update *autov1alpha1.Update) {
 	}
 }
 
-// Running notes that the operation runs, since the start in the status, which may have been recorded by a controller before this one.
+// Running records that the operation runs since the start in the status, which an earlier controller process may have recorded.
 func (u *Updates) Running(update *autov1alpha1.Update) {
 	if u != nil && update.Status.StartTime != nil {
 		u.enter(update, phaseRun, update.Status.StartTime.Time)
 	}
 }
 
-// enter notes the phase. It returns how long an Update that starts was in each phase before; nothing when that is not known.
+// enter records the phase. When the operation starts, it returns how long the Update was in each phase before; nil when that is not known.
 func (u *Updates) enter(update *autov1alpha1.Update, phase Phase, since time.Time) map[Phase]time.Duration {
 	now := time.Now()
 	key := types.NamespacedName{Namespace: update.Namespace, Name: update.Name}
@@ -169,11 +171,12 @@ func (u *Updates) enter(update *autov1alpha1.Update, phase Phase, since time.Tim
 		return nil
 	}
 	waited := current.waited
-	current.waited = nil // once
+	current.waited = nil // they are returned only once
 	return waited
 }
 
-// Took is how long an operation took, in all and pulumi alone. They are zero when there was none, or when pulumi did not run.
+// Took is how long an operation took, in total, and pulumi alone. Both are zero when there was no operation, and Run is zero when pulumi
+// did not run.
 type Took struct{ Total, Run time.Duration }
 
 // Ended counts a complete Update by its state, and observes how long its operation took.
@@ -188,7 +191,7 @@ func (u *Updates) Ended(update *autov1alpha1.Update, took Took) {
 	u.mu.Unlock()
 	kind := kindLabel(update)
 	u.ended.WithLabelValues(kind, resultLabel(update.Status.State)).Inc()
-	// What agents say counts within bounds.
+	// The durations come from the agent, which may report anything.
 	run := min(max(took.Run, 0), max(took.Total, 0))
 	if took.Total > 0 {
 		u.durations.WithLabelValues(kind, string(phasePrepare)).Observe((took.Total - run).Seconds())
@@ -201,7 +204,7 @@ func (u *Updates) Ended(update *autov1alpha1.Update, took Took) {
 	}
 }
 
-// phases are those of an Update that ends now, whose operation took so long in all and in pulumi.
+// phases returns the segments of an Update that ends now. total is the duration of its operation, and run that of pulumi.
 func (w *way) phases(update *autov1alpha1.Update, total, run time.Duration) (segments []Segment) {
 	if w != nil && w.uid == update.UID {
 		segments = w.segments
@@ -209,7 +212,7 @@ func (w *way) phases(update *autov1alpha1.Update, total, run time.Duration) (seg
 	if total == 0 || update.Status.StartTime == nil {
 		return segments
 	}
-	// The status has seconds. The operation began when the last wait was over.
+	// The start in the status is known only to the second. The operation began when the last wait was over.
 	start := update.Status.StartTime.Time
 	if len(segments) > 0 {
 		start = segments[len(segments)-1].End
@@ -224,7 +227,7 @@ func (w *way) phases(update *autov1alpha1.Update, total, run time.Duration) (seg
 	return segments
 }
 
-// Forget drops what is known of an Update that is gone.
+// Forget drops what is known of an Update that does not exist any more.
 func (u *Updates) Forget(key types.NamespacedName) {
 	if u == nil {
 		return

@@ -16,7 +16,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/metrics"
 )
 
-// values returns the values of the series of a metric by those of their labels, joined by a slash. That of a histogram is its count.
+// values returns the values of the series of a metric. The key is the values of the labels, joined by a slash. The value of a histogram is
+// its count.
 func values(g Gomega, registry *prometheus.Registry, name string) map[string]float64 {
 	families, err := registry.Gather()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -37,7 +38,7 @@ func values(g Gomega, registry *prometheus.Registry, name string) map[string]flo
 	return series
 }
 
-// nonZero leaves out the series that were there before something was counted.
+// nonZero leaves out the series that are zero, because they exist before anything is counted.
 func nonZero(series map[string]float64) map[string]float64 {
 	maps.DeleteFunc(series, func(_ string, value float64) bool { return value == 0 })
 	return series

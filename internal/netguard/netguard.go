@@ -1,10 +1,10 @@
-// Package netguard keeps connections that tenants cause away from addresses that only the controller itself may reach: what listens on
-// its own loopback interface, what is on its node's link, and the metadata services of clouds, which hand out the node's credentials.
+// Package netguard refuses connections that tenants cause to addresses that only the controller itself may reach: services on its own
+// loopback interface, on the local link of its node, and the metadata services of clouds, which hand out the credentials of the node.
 //
-// The address is checked when the connection is made, after the name was resolved. So it does not matter what a name stood for before,
-// who redirected to it, or how an address is written.
+// The address is checked when the connection is made, after the name was resolved. So it does not matter what the name resolved to before,
+// which server redirected to it, or how an address is written.
 //
-// Private networks are not refused: that is where the git servers and sources of most clusters are. NetworkPolicies decide about those.
+// Private networks are not refused, because the git servers and sources of most clusters are there. Use NetworkPolicies to restrict them.
 package netguard
 
 import (
@@ -15,8 +15,8 @@ import (
 	"syscall"
 )
 
-// ErrRefused is in the chain of the errors of refused connections. Its text has no address in it: what a name stands for inside the
-// cluster is not for whoever wrote the name.
+// ErrRefused is in the chain of the errors of refused connections. Its text does not contain the address, because the tenant who wrote the
+// name must not learn what it resolves to inside the cluster.
 var ErrRefused = errors.New("the host has a loopback, link-local, multicast or metadata address, which the controller does not connect to")
 
 // control refuses a connection to an address that Check refuses. net.Dialer calls it for each address that a name was resolved to.
@@ -28,8 +28,8 @@ func control(_, address string, _ syscall.RawConn) error {
 	return Check(parsed.Addr())
 }
 
-// CheckHost refuses a host that is an address, in any form that a dialer takes for one, and that Check refuses. Names are for Dialer: it
-// is meant for hosts that a proxy connects to.
+// CheckHost returns ErrRefused if the host is an IP address that Check refuses. It accepts every name, because it resolves none: it is
+// meant for hosts that a proxy connects to. Dialer checks names.
 func CheckHost(host string) error {
 	address, err := netip.ParseAddr(host)
 	if err != nil {
@@ -38,7 +38,7 @@ func CheckHost(host string) error {
 	return Check(address)
 }
 
-// Dialer is the dialer, which refuses to connect to an address that Check refuses unless local addresses are allowed.
+// Dialer returns a copy of the dialer that does not connect to an address that Check refuses, unless local addresses are allowed.
 func Dialer(dialer net.Dialer, allowLocal bool) *net.Dialer {
 	if !allowLocal {
 		dialer.Control = control
@@ -46,8 +46,8 @@ func Dialer(dialer net.Dialer, allowLocal bool) *net.Dialer {
 	return &dialer
 }
 
-// Check returns ErrRefused for what is not the address of another machine: loopback, link-local, multicast, unspecified and broadcast
-// addresses, and metadata services, also where an IPv6 address has one of these in it.
+// Check returns ErrRefused for addresses that are not those of another machine (loopback, link-local, multicast, unspecified and
+// broadcast), and for those of metadata services, also if the address is embedded in an IPv6 address.
 func Check(address netip.Addr) error {
 	address = address.WithZone("").Unmap()
 	if !address.IsValid() || address.IsLoopback() || address.IsUnspecified() || address.IsMulticast() || address.IsLinkLocalUnicast() {
@@ -80,7 +80,8 @@ var (
 		netip.MustParsePrefix("fec0::/10"),          // site-local, deprecated
 	}
 
-	// embedding are the forms of IPv6 with an address of IPv4 in them, and where it is. What netip unmaps is not among them.
+	// embedding are the prefixes of IPv6 addresses that contain an IPv4 address, and the index of its first byte. IPv4-mapped addresses,
+	// which netip unmaps, are not among them.
 	embedding = []struct {
 		prefix netip.Prefix
 		at     int

@@ -12,7 +12,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/netguard"
 )
 
-// connect is what a dialer asks before it connects.
+// connect is the function that a dialer calls before it connects.
 var connect = netguard.Dialer(net.Dialer{}, false).Control
 
 func TestAddressesOfThisMachineAndOfCloudsAreRefused(t *testing.T) {
@@ -42,7 +42,7 @@ func TestAddressesOfOtherMachinesAreAllowed(t *testing.T) {
 	NewWithT(t).Expect(netguard.CheckHost("git.example.com")).To(Succeed())
 }
 
-// A name, and the forms of an address that a resolver accepts, count by what they are resolved to.
+// Names, and other forms of an address that a resolver accepts, are checked by the address that they resolve to.
 func TestConnectionIsRefusedAfterTheNameWasResolved(t *testing.T) {
 	g := NewWithT(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,5 +1,5 @@
-// Package notify wakes reconcilers: whoever finds something out adds the objects that wait for it, and a controller's channel source
-// reads them.
+// Package notify wakes reconcilers: work in the background adds the objects that wait for it, and the channel source of a controller reads
+// them.
 package notify
 
 import (
@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
-// Notifier hands objects, of which it has only namespace and name, to whoever reads the channel. Adding never waits; an object that
-// is added again before it was read is read once, so that what is kept is bounded by the number of objects.
+// Notifier passes objects, which have only a namespace and a name, to the reader of a channel. Adding never waits. An object that is added
+// again before it is read is read once, so the number of objects bounds the memory.
 type Notifier struct {
 	out  chan event.GenericEvent
 	wake chan struct{}
@@ -30,7 +30,7 @@ func New() *Notifier {
 	}
 }
 
-// Add has the object handed over.
+// Add adds an object for the reader of Events.
 func (n *Notifier) Add(key types.NamespacedName) {
 	n.mu.Lock()
 	n.pending[key] = struct{}{}
@@ -41,7 +41,7 @@ func (n *Notifier) Add(key types.NamespacedName) {
 	}
 }
 
-// Take removes and returns all that was not handed over yet.
+// Take removes and returns all objects that were not passed on yet.
 func (n *Notifier) Take() map[types.NamespacedName]struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -50,7 +50,7 @@ func (n *Notifier) Take() map[types.NamespacedName]struct{} {
 	return taken
 }
 
-// Deliver hands over what is added until ctx is done.
+// Deliver passes on what is added until ctx is done.
 func (n *Notifier) Deliver(ctx context.Context) {
 	for {
 		select {
@@ -69,7 +69,7 @@ func (n *Notifier) Deliver(ctx context.Context) {
 	}
 }
 
-// Events is the channel with the objects that are to be reconciled. They have a name and a namespace only.
+// Events returns the channel with the objects that have to be reconciled. They have only a namespace and a name.
 func (n *Notifier) Events() <-chan event.GenericEvent {
 	return n.out
 }

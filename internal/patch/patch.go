@@ -1,4 +1,4 @@
-// Package patch writes what the controller decided to the API server.
+// Package patch writes the decisions of the controller to the API server.
 package patch
 
 import (
@@ -10,17 +10,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// FieldOwner is the field manager of all that the controller writes.
+// FieldOwner is the field manager of everything that the controller writes.
 const FieldOwner = client.FieldOwner("stack-controller")
 
-// Object writes what differs between before and the object, except for the status. It fails with a conflict if the object has changed since
-// before was read.
+// Object writes the differences between before and the object, except for the status. It fails with a conflict if the object has changed
+// since before was read.
 func Object(ctx context.Context, c client.Writer, before, object client.Object) error {
 	return c.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), FieldOwner)
 }
 
-// Status writes the status of the object in one request if it differs from that of before, so that whoever sees a condition also
-// sees what it is about. (The patch helper of fluxcd/pkg/runtime writes the conditions in a request of their own.) It fails with a
+// Status writes the status of the object in one request if it differs from that of before, so that a client that sees a condition also sees
+// what the condition is about. (The patch helper of fluxcd/pkg/runtime writes the conditions in a separate request.) It fails with a
 // conflict if the object has changed since before was read: a decision from an old cache has no effect.
 func Status(ctx context.Context, c client.StatusClient, before, object client.Object) error {
 	if equality.Semantic.DeepEqual(statusOf(before), statusOf(object)) {

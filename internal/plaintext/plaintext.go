@@ -1,4 +1,4 @@
-// Package plaintext makes what somebody else wrote fit for a message: bounded, valid UTF-8, without what only terminals understand.
+// Package plaintext makes text from elsewhere fit for a message: bounded, valid UTF-8, and without escape sequences for terminals.
 package plaintext
 
 import (
@@ -10,8 +10,8 @@ import (
 
 const ellipsis = "…"
 
-// Cut returns at most size bytes of the text as valid UTF-8. If something is missing, it ends with an ellipsis, for which size has to
-// have room (3 bytes).
+// Cut returns at most size bytes of the text as valid UTF-8. A text that was cut ends with an ellipsis, for which size must have room (3
+// bytes).
 func Cut(text string, size int) string {
 	text = strings.ToValidUTF8(text, string(utf8.RuneError))
 	if len(text) <= size {
@@ -20,7 +20,7 @@ func Cut(text string, size int) string {
 	return Start(text, size-len(ellipsis)) + ellipsis
 }
 
-// Start returns at most size bytes from the start of the text, which is valid UTF-8, and cuts no character in two.
+// Start returns at most size bytes from the start of the text, which must be valid UTF-8. It cuts no character in two.
 func Start(text string, size int) string {
 	if len(text) <= size {
 		return text
@@ -31,7 +31,7 @@ func Start(text string, size int) string {
 	return text[:size]
 }
 
-// escapeSequence is what terminals understand: colours, and links around text.
+// escapeSequence matches sequences for terminals, such as those for colours and links.
 var escapeSequence = regexp.MustCompile("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\-_])")
 
 // Strip returns the text without escape sequences and control characters other than newline and tab.

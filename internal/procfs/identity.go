@@ -1,8 +1,8 @@
-// Package procfs finds out about processes: which one it is that was recorded by its id, and what /proc says of it.
+// Package procfs identifies processes that were recorded, and reads what /proc contains about processes.
 //
-// An id is given to another process, or to a thread of one, once its process has ended and was waited for. The kernel takes the id of a
-// thread for that of its process in many places: kill(2) ends the whole process, and /proc/ID can be read. What is recorded is
-// therefore an Identity, and whoever wants to know about a process or to signal it goes through this package.
+// The id of a process is used again, for another process or for a thread, once the process has ended and its parent has waited for it. In
+// many places the kernel accepts the id of a thread instead of the id of its process: kill(2) ends the whole process, and /proc/ID can be
+// read. What is recorded is therefore an Identity, and code that reads or signals a process uses this package.
 package procfs
 
 import (
@@ -16,20 +16,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotRunning says that a process ended, or never was.
+// ErrNotRunning means that a process has ended, or never existed.
 var ErrNotRunning = errors.New("the process does not run")
 
-// Identity names a process for ever.
+// Identity identifies a process uniquely, also after its id was used again.
 type Identity struct {
 	// PID is the process id.
 	PID int `json:"pid"`
-	// StartTime is when the process started, in clock ticks since the machine started.
+	// StartTime is when the process started, in clock ticks since the machine was booted.
 	StartTime uint64 `json:"startTime"`
-	// Boot is the id of the machine's start that StartTime counts from.
+	// Boot is the id of the boot of the machine from which StartTime counts.
 	Boot string `json:"boot"`
 }
 
-// BootID returns the id of the current start of the machine.
+// BootID returns the id of the current boot of the machine.
 var BootID = sync.OnceValues(func() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -38,8 +38,8 @@ var BootID = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(id)), nil
 })
 
-// Identify returns the identity of the process that has the id now, which may have ended when nobody has waited for it. The error is
-// ErrNotRunning when there is none.
+// Identify returns the identity of the process that has the id now. The process may have ended, if its parent has not waited for it. The
+// error is ErrNotRunning if there is no such process.
 func Identify(pid int) (Identity, error) {
 	boot, err := BootID()
 	if err != nil {
@@ -52,7 +52,7 @@ func Identify(pid int) (Identity, error) {
 	return Identity{PID: pid, StartTime: stat.StartTime, Boot: boot}, nil
 }
 
-// Running reports whether the process still runs. One that ended and waits for its parent does not.
+// Running reports whether the process still runs. A process that has ended does not run, even if its parent has not waited for it.
 func (i Identity) Running() (bool, error) {
 	if current, err := i.OfThisBoot(); err != nil || !current {
 		return false, err
@@ -64,20 +64,20 @@ func (i Identity) Running() (bool, error) {
 	return err == nil && !stat.Ended() && stat.StartTime == i.StartTime, err
 }
 
-// OfThisBoot reports whether the process was started since the machine was.
+// OfThisBoot reports whether the process was started since the machine was booted.
 func (i Identity) OfThisBoot() (bool, error) {
 	boot, err := BootID()
 	return err == nil && i.PID > 0 && i.Boot == boot, err
 }
 
-// Open returns a pidfd of the process, which refers to it also after its id was given away. The error is ErrNotRunning when it has ended.
+// Open returns a pidfd, which refers to the process even after its id was used again. The error is ErrNotRunning if the process has ended.
 func (i Identity) Open() (*os.File, error) {
 	pidfd, err := OpenPID(i.PID)
 	if err != nil {
 		return nil, err
 	}
-	// The descriptor was opened by process id. That it is the right process shows only now: had the id changed hands
-	// before, the start time would differ.
+	// The descriptor was opened by process id. Only now it is certain that it refers to the right process: if another process had the id by
+	// then, the start time would differ.
 	running, err := i.Running()
 	if err == nil && !running {
 		err = ErrNotRunning
@@ -89,13 +89,13 @@ func (i Identity) Open() (*os.File, error) {
 	return pidfd, nil
 }
 
-// OpenPID returns a pidfd of the process that has the id now; it may have ended already when it is a child that nobody has waited for. The
-// error is ErrNotRunning when no process has it.
+// OpenPID returns a pidfd of the process that has the id now. The process may have ended already, if it is a child that its parent has not
+// waited for. The error is ErrNotRunning if no process has the id.
 func OpenPID(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
 	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL):
-		// When a thread has the id, it is ENOENT, and EINVAL on older kernels.
+		// If a thread has the id, the error is ENOENT, and EINVAL on older kernels.
 		return nil, ErrNotRunning
 	case err != nil:
 		return nil, fmt.Errorf("open process %d: %w", pid, err)
@@ -107,7 +107,7 @@ func OpenPID(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// Signal sends the signal to this process and to no other. The error is ErrNotRunning when it has ended.
+// Signal sends the signal to this process and to no other. The error is ErrNotRunning if the process has ended.
 func (i Identity) Signal(signal syscall.Signal) error {
 	pidfd, err := i.Open()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
-// patience is how long tests wait for what takes milliseconds on a quiet machine.
+// patience is how long tests wait for something that takes milliseconds on a quiet machine.
 const patience = 20 * time.Second
 
 // thread returns the id of a thread of this process that is not its first one. The runtime of Go has some that never end.

@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// Stat is what /proc/PID/stat says of a process, see proc_pid_stat(5).
+// Stat has fields of /proc/PID/stat, see proc_pid_stat(5).
 type Stat struct {
-	// Name is the name of the program, of which the kernel keeps 15 bytes.
+	// Name is the name of the program, cut to 15 bytes by the kernel.
 	Name string
 	// State is a letter: R, S, D, T, Z …
 	State                  byte
@@ -28,7 +28,7 @@ func (s Stat) Ended() bool {
 // ReadStat reads /proc/PID/stat; the error is ErrNotRunning when no process has the id.
 func ReadStat(pid int) (Stat, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// A process that ends while its file is read gives ESRCH.
+	// If a process ends while its file is read, the error is ESRCH.
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 		return Stat{}, ErrNotRunning
 	}
@@ -38,9 +38,9 @@ func ReadStat(pid int) (Stat, error) {
 	return parseStat(content)
 }
 
-// parseStat parses the content of /proc/PID/stat. (prometheus/procfs leaves out field 38: threads would have to be told from processes
-// by a second file, and the id may be given away between the two reads.) The name of the program, in parentheses, may itself hold
-// spaces and parentheses.
+// parseStat parses the content of /proc/PID/stat. (prometheus/procfs leaves out field 38: distinguishing threads from processes would need
+// a second file, and the id may be used again between the two reads.) The name of the program, in parentheses, may itself contain spaces
+// and parentheses.
 func parseStat(content []byte) (Stat, error) {
 	open, closed := bytes.IndexByte(content, '('), bytes.LastIndexByte(content, ')')
 	fields := bytes.Fields(content[closed+1:])
@@ -49,7 +49,8 @@ func parseStat(content []byte) (Stat, error) {
 	if open < 0 || closed < open || len(fields) <= exitSignal {
 		return Stat{}, fmt.Errorf("process stat has %d fields after the name, want more than %d", len(fields), exitSignal)
 	}
-	// What distinguishes a thread from its process, in the kernel, too: only the end of a process is announced by a signal, which may be 0.
+	// The exit signal distinguishes a thread from a process, as in the kernel: it is -1 for a thread. Only the end of a process is announced
+	// by a signal, which may be 0.
 	if fields[exitSignal][0] == '-' {
 		return Stat{}, ErrNotRunning
 	}
@@ -61,7 +62,7 @@ func parseStat(content []byte) (Stat, error) {
 	return stat, nil
 }
 
-// IDs lists the ids of all processes that are visible.
+// IDs returns the ids of all visible processes.
 func IDs() ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// after is what follows the name of a program in /proc/PID/stat, up to the signal that its end gives.
+// after is the content of /proc/PID/stat from the name of the program to the exit signal, without both.
 const after = " S 1 2 3 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 4711 2998272 423 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 "
 
 func TestNameOfAProgramDoesNotConfuseItsState(t *testing.T) {
@@ -28,7 +28,7 @@ func TestProcessWhoseEndGivesNoSignalIsNoThread(t *testing.T) {
 	g.Expect(parseStat([]byte("42 (agent)" + after + "-1"))).Error().To(MatchError(ErrNotRunning))
 }
 
-// FuzzStat checks that the name of a program cannot pass for the numbers that identify its process.
+// FuzzStat checks that the name of a program cannot be mistaken for the numbers that identify its process.
 func FuzzStat(f *testing.F) {
 	f.Add("agent")
 	f.Add("a) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 0 0 0 0 99 (b")
@@ -38,7 +38,7 @@ func FuzzStat(f *testing.F) {
 		if err != nil || stat != (Stat{Name: name, State: 'S', Parent: 1, Group: 2, Session: 3, StartTime: 4711}) {
 			t.Fatalf("%q: %+v, %v", name, stat, err)
 		}
-		// Whatever it is instead, it does not crash.
+		// Parsing any other content must not panic.
 		_, _ = parseStat([]byte(name))
 	})
 }

@@ -1,4 +1,4 @@
-// Package program is the controller of Programs: it says whether a Program can be rendered, and packs it as an artifact that Stacks
+// Package program is the controller of Programs: it reports whether a Program can be rendered, and describes it as an artifact that Stacks
 // use like any other.
 package program
 
@@ -32,27 +32,26 @@ import (
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
-// eventNewArtifact is the reason of the event about a new artifact, as Flux's sources have it.
+// eventNewArtifact is the reason of the event about a new artifact, as in Flux sources.
 const eventNewArtifact = "NewArtifact"
 
-// conflictInterval is when to look again at a Program that was not what it seemed: its latest version is on its way.
+// conflictInterval is the time until a Program is reconciled again whose status could not be written because the Program had changed.
 const conflictInterval = 500 * time.Millisecond
 
 // +kubebuilder:rbac:groups=pulumi.com,resources=programs,verbs=get;list;watch
 // +kubebuilder:rbac:groups=pulumi.com,resources=programs/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
-// Reconciler reconciles Programs. Nothing is kept of a Program outside of its object, so that there is nothing to do when it is
-// deleted.
+// Reconciler reconciles Programs. It keeps nothing of a Program outside of the object, except metrics, so a deletion needs no finalizer.
 type Reconciler struct {
 	client.Client
 	record.EventRecorder
-	// Live reads Programs from the API server: the cache need not have what is in them.
+	// Live reads Programs from the API server, because the cache does not keep the programs themselves.
 	Live client.Reader
-	// Selector picks the Programs whose status this controller writes; nil means all of them. The cache has the other ones too,
-	// because Stacks read Programs whatever labels these have.
+	// Selector picks the Programs whose status this controller writes; nil means all of them. The cache also has the other Programs,
+	// because a Stack may use a Program with any labels.
 	Selector labels.Selector
-	// Metrics counts the Programs; nil does not.
+	// Metrics counts the Programs; nil counts nothing.
 	Metrics *metrics.Programs
 }
 
@@ -71,7 +70,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 	return nil
 }
 
-// selected passes what happens to the Programs of this controller, and that one of them becomes one of another.
+// selected lets events of the Programs of this controller pass, including an update after which the Selector does not select the Program
+// any more.
 func (r *Reconciler) selected() predicate.Predicate {
 	selected := predicate.NewPredicateFuncs(r.selects)
 	selected.UpdateFunc = func(e event.UpdateEvent) bool { return r.selects(e.ObjectOld) || r.selects(e.ObjectNew) }
@@ -82,8 +82,8 @@ func (r *Reconciler) selects(object client.Object) bool {
 	return r.Selector == nil || r.Selector.Matches(labels.Set(object.GetLabels()))
 }
 
-// Reconcile renders the Program and writes its status when that changed. What it says depends on the Program alone, so that only
-// a change of the Program wakes it.
+// Reconcile renders the Program, and writes its status if it has changed. The status depends only on the Program, so only a change of the
+// Program causes a reconcile.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	program := &pulumiv1.Program{}
 	if err := r.Live.Get(ctx, request.NamespacedName, program); apierrors.IsNotFound(err) {
@@ -109,7 +109,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	} else {
 		markReady(program, digest.FromBytes(tarball), int64(len(tarball)), time.Now())
 	}
-	// A Program that is gone needs no status, and one that is not any more what was rendered gets another.
+	// A Program that was deleted needs no status. A Program that changed meanwhile is reconciled again.
 	if err := client.IgnoreNotFound(patch.Status(ctx, r.Client, before, program)); apierrors.IsConflict(err) {
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	} else if err != nil {
@@ -119,13 +119,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{}, nil
 }
 
-// markReady says that the Program is rendered, and how it is packed.
+// markReady sets the status of a Program that can be rendered, with the artifact.
 func markReady(program *pulumiv1.Program, packed digest.Digest, size int64, now time.Time) {
 	revision := strconv.FormatInt(program.Generation, 10)
 	path := fmt.Sprintf("%s/%s/%s", program.Namespace, program.Name, revision)
 	artifact := &meta.Artifact{
 		Path: path,
-		// Nobody serves it: the controller renders the Program when a Stack needs it, and pushes it to the agent.
+		// No server has this URL: the controller renders the Program when a Stack needs it, and pushes it to the agent.
 		URL:            "program://" + path,
 		Revision:       revision,
 		Digest:         packed.String(),
@@ -142,8 +142,8 @@ func markReady(program *pulumiv1.Program, packed digest.Digest, size int64, now 
 	conditions.MarkTrue(program, meta.ReadyCondition, meta.SucceededReason, "the program can be run, revision %s", revision)
 }
 
-// markInvalid says what is wrong with the Program. It has no artifact then: the one of an earlier generation cannot be made any
-// more, so that it would be one in name only.
+// markInvalid sets the status of a Program that cannot be rendered. It removes the artifact, because that of an earlier generation cannot
+// be made any more.
 func markInvalid(program *pulumiv1.Program, invalid *InvalidError) {
 	program.Status.Artifact = nil
 	program.Status.ObservedGeneration = program.Generation
@@ -152,8 +152,8 @@ func markInvalid(program *pulumiv1.Program, invalid *InvalidError) {
 	conditions.MarkFalse(program, meta.ReadyCondition, pulumiv1.ProgramInvalidReason, "%s", invalid.Error())
 }
 
-// announce records an event about a new artifact, and about each edit that leaves or makes the program invalid. It is called with
-// the Program as it was, once the status is written.
+// announce records an event about a new artifact, and about each edit that leaves or makes the program invalid. It is called after the
+// status is written; before is the Program as it was read.
 func (r *Reconciler) announce(before, program *pulumiv1.Program) {
 	was, is := before.Status.Artifact, program.Status.Artifact
 	switch {

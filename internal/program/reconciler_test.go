@@ -17,7 +17,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/program"
 )
 
-// secretCanary stands for a secret that somebody wrote into a program.
+// secretCanary stands for a secret that a user wrote into a program.
 const secretCanary = "canary-3f9a"
 
 func TestProgramThatNoStackUsesGetsItsArtifact(t *testing.T) {
@@ -89,7 +89,7 @@ func TestStatusIsWrittenOnceForEachChange(t *testing.T) {
 	before := s.await("app")
 	stop()
 
-	// Another instance finds that there is nothing to do; "later" shows that it has looked.
+	// A second controller has nothing to do for "app". The status of "later" shows that it has reconciled.
 	s.startController(nil)
 	s.apply("later", "{}")
 	s.await("later")

@@ -19,16 +19,17 @@ const (
 	// maxName is how long the name of a Pulumi project may be.
 	maxName = 100
 
-	// maxRendered is how large a Pulumi.yaml may become, in bytes. An object in the cluster has less than 2 MiB; indentation makes
-	// more of it.
+	// maxRendered is how large a Pulumi.yaml may become, in bytes. An object in the cluster has less than 2 MiB, but indentation makes the
+	// file larger.
 	maxRendered = 4 << 20
 
-	// maxDepth is how deep objects and lists may be nested. Real programs stay below 20; indentation grows with the square of it.
+	// maxDepth is how deep objects and lists may be nested. Real programs stay below 20. The bytes of indentation grow with the square of
+	// the depth.
 	maxDepth = 100
 )
 
-// InvalidError says why a program cannot be rendered. Somebody has to edit it. It never has a value of the program in it, which may be
-// a secret.
+// InvalidError says why a program cannot be rendered. A user has to edit the Program. The error never contains a value of the program,
+// which may be a secret.
 type InvalidError struct {
 	// Path of the field in the Program, for example program.runtime.
 	Path string
@@ -39,10 +40,10 @@ type InvalidError struct {
 // Error implements error.
 func (e *InvalidError) Error() string { return e.Path + ": " + e.Message }
 
-// Render returns the program as a tarball (tar.gz) with the one file Pulumi.yaml: a project of the Program's name with the runtime
-// yaml. The same content always gives the same bytes, whatever the generation, the labels or the order of keys are. A program
-// that cannot be rendered gives an *InvalidError. Whether Pulumi can run it is for Pulumi to say, whose version is that of the
-// workspace: a list of fields here would refuse what a newer language host knows.
+// Render returns the program as a tarball (tar.gz) with the single file Pulumi.yaml: a project with the name of the Program and the runtime
+// yaml. The same content always gives the same bytes, whatever the generation, the labels or the order of keys are. If a program cannot be
+// rendered, the error is an *InvalidError. Render does not check whether Pulumi can run the program: this depends on the version of Pulumi
+// in the workspace, and a list of fields here would refuse fields that a newer language host knows.
 func Render(program *pulumiv1.Program) (tarball []byte, err error) {
 	body, err := decode(program)
 	if err != nil {
@@ -52,7 +53,7 @@ func Render(program *pulumiv1.Program) (tarball []byte, err error) {
 		return nil, &InvalidError{"metadata.name",
 			fmt.Sprintf("must not be longer than %d characters: it is the name of the Pulumi project", maxName)}
 	}
-	// The keys that are written here must not come twice.
+	// The keys that Render writes itself must not occur twice.
 	if _, found := body["name"]; found {
 		return nil, &InvalidError{"program.name", "cannot be set: the name of the project is that of the Program"}
 	}
@@ -87,8 +88,8 @@ func decode(program *pulumiv1.Program) (map[string]any, error) {
 	return body, nil
 }
 
-// pack makes the tarball. It is not compressed: the bytes that a compressor writes may change with its version, and with them
-// the digest of every Program and an update of every Stack.
+// pack makes the tarball. It is not compressed: the output of a compressor may change with its version. That would change the digest of
+// every Program, and update every Stack with one.
 func pack(file []byte) ([]byte, error) {
 	var out bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&out, gzip.NoCompression)

@@ -42,8 +42,8 @@ func unpacked(g Gomega, tarball []byte) string {
 
 const wholeLanguage = "testdata/whole_language.json"
 
-// An update of every Stack with a Program would follow from another digest. Change these only when that is meant, and say so in
-// the changelog.
+// Another digest causes an update of every Stack with a Program. Change these digests only if that is intended, and mention it in the
+// changelog.
 func TestRenderedProgramsKeepTheirDigests(t *testing.T) {
 	for _, golden := range []struct{ body, want string }{
 		{`{}`, "sha256:24b09728de17bfc3450dbf1aaaba9482ce40c483640db24e10c019e499c04922"},
@@ -154,7 +154,7 @@ func TestWhatCannotBeRenderedIsReportedWithItsPathAndWithoutItsValue(t *testing.
 	}
 }
 
-// FuzzRender: what a YAML parser reads is the JSON that was rendered, whatever keys and strings it has.
+// FuzzRender checks that a YAML parser reads the JSON that was rendered, whatever keys and strings it has.
 func FuzzRender(f *testing.F) {
 	for _, seed := range []string{
 		`{"a": "b"}`, `{"<<": {"<<": "&a", "*a": "!!str"}}`, `{"": [null, [], {}, "", " ", "\t", "\r\n", "~", "-", "? ", ": ", "#"]}`,
@@ -199,7 +199,7 @@ func FuzzRender(f *testing.F) {
 	})
 }
 
-// numbersAsFloats gives the numbers of a YAML value the type that those of a JSON value have.
+// numbersAsFloats converts the numbers of a YAML value to the type that numbers of a JSON value have.
 func numbersAsFloats(value any) any {
 	switch value := value.(type) {
 	case int:

@@ -27,7 +27,7 @@ func stackOf(namespace, program string) *pulumiv1.Stack {
 	}
 }
 
-// problem returns why the Stack has no artifact, as the cache has it.
+// problem returns why a Stack with the Program has no artifact, according to the cache.
 func (s *stage) problem(g Gomega, program string) *source.Problem {
 	_, err := s.programs.Resolve(s.t.Context(), stackOf(s.namespace, program), false)
 	var problem *source.Problem

@@ -66,7 +66,7 @@ type stage struct {
 	namespace string
 	programs  *source.Programs
 	logged    *synced
-	// metrics are those of the controller that was started last.
+	// metrics are the metrics of the controller that was started last.
 	metrics *prometheus.Registry
 }
 
@@ -145,7 +145,7 @@ func (s *stage) startController(selector labels.Selector, also ...func(ctrl.Mana
 	return stop
 }
 
-// apply writes a Program as a client does that does not know its fields, and that does not ask for strict validation.
+// apply writes a Program like a client that does not know its fields and does not request strict validation.
 func (s *stage) apply(name, body string, labels ...string) {
 	s.t.Helper()
 	content := map[string]any{}
@@ -175,7 +175,7 @@ func (s *stage) get(name string) *pulumiv1.Program {
 	return found
 }
 
-// await returns the Program once the controller has looked at its last generation.
+// await returns the Program once the controller has reconciled its last generation.
 func (s *stage) await(name string) *pulumiv1.Program {
 	s.t.Helper()
 	var found *pulumiv1.Program
@@ -187,7 +187,7 @@ func (s *stage) await(name string) *pulumiv1.Program {
 	return found
 }
 
-// expectCounted waits until the controller says that it looks after so many Programs.
+// expectCounted waits until the metric counts that many Programs.
 func (s *stage) expectCounted(count int) {
 	s.t.Helper()
 	want := fmt.Sprintf("# HELP programs_active Number of Programs that this controller looks after.\n# TYPE programs_active gauge\nprograms_active %d\n", count)

@@ -10,22 +10,21 @@ import (
 	"strings"
 )
 
-// maxSimpleKey is how long a key may be, in bytes as it is written, without the mark of a complex key. YAML's limit is 1024
-// characters.
+// maxSimpleKey is how long a written key may be, in bytes, without the mark of a complex key ("? "). YAML's limit is 1024 characters.
 const maxSimpleKey = 1000
 
 // plainKey matches keys that need no quotes, unless they are reserved.
 var plainKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)
 
-// reservedWords are those that YAML, in any of its versions, reads as something else than a string, whatever their case.
+// reservedWords are words, in any case, that some version of YAML does not read as a string.
 var reservedWords = []string{"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
-// yamlWriter writes a JSON value as YAML in block style. It is not a YAML library, whose next version may write the same value
-// differently: what is written decides the digest. Strings are always quoted, so that none is taken for a number, a date or a
-// boolean; numbers keep their digits; keys are sorted.
+// yamlWriter writes a JSON value as YAML in block style. It replaces a YAML library, whose next version may write the same value
+// differently and so change the digest. Strings are always quoted, so that none is read as a number, a date or a boolean; numbers keep
+// their digits; keys are sorted.
 type yamlWriter struct {
 	out bytes.Buffer
-	// failure says why nothing more is written: the value is too large, or nested too deep.
+	// failure says why nothing more is written: the value is too large, or nested too deeply.
 	failure string
 }
 
@@ -69,7 +68,7 @@ func (w *yamlWriter) entry(key string, value any, indent int) {
 	w.value(value, indent+2)
 }
 
-// value writes a value and ends its last line. The writer is at the column of the indent of what has lines of its own.
+// value writes a value and ends its last line. If the value has lines of its own, the writer is at the column of their indent.
 func (w *yamlWriter) value(value any, indent int) {
 	switch {
 	case w.failure != "":
@@ -105,7 +104,7 @@ func isBlock(value any) bool {
 	return false
 }
 
-// scalar writes what fits on a line, and ends the line.
+// scalar writes a value that fits on the line, and ends the line.
 func (w *yamlWriter) scalar(value any) {
 	switch value := value.(type) {
 	case nil:
@@ -127,7 +126,7 @@ func (w *yamlWriter) indent(columns int) {
 	w.write(strings.Repeat(" ", columns))
 }
 
-// quote writes a string in double quotes. What people can read stays as it is, and all else is escaped.
+// quote returns the string in double quotes. Readable characters stay as they are, and all others are escaped.
 func quote(text string) string {
 	var out strings.Builder
 	out.WriteByte('"')

@@ -7,25 +7,27 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// The cost of an expression and its timeout are looked at between steps. They do not help against one step that makes a text of
-// gigabytes out of a short one, or compares lists that are made of each other many times over. So each value that an expression makes has a
-// bound, and each step takes what it may allocate off an allowance before it is done.
+// CEL checks the cost of an expression and its timeout between steps. That does not help against a single step that makes a text of
+// gigabytes from a short one, or compares lists that contain each other many times. So each value that an expression makes has a bound, and
+// each step subtracts what it may allocate from an allowance before it runs.
 const (
-	// maxAllocated is the allowance of one evaluation, in bytes. What CEL itself takes for steps is not in it, see expressionCost.
+	// maxAllocated is the allowance of one evaluation, in bytes. It does not include what CEL itself allocates for steps, see
+	// expressionCost.
 	maxAllocated = 400 << 10
-	// maxWeight bounds a value that an expression makes: five hundred elements, or a text of 64 kB.
+	// maxWeight bounds the weight of a value that an expression makes: five hundred elements, or a text of 64 kB.
 	maxWeight = 500
-	// weightBytes is how much text weighs as much as an element, in bytes.
+	// weightBytes is the length of a text that weighs as much as one element, in bytes.
 	weightBytes = 128
-	// stepSize is what any step may allocate, elementSize what it may allocate for an element that it compares or lists, in bytes.
+	// stepSize is what any step may allocate, and elementSize what a step may allocate for each element that it compares or lists, in
+	// bytes.
 	stepSize, elementSize = 64, 64
-	// textFactor is how many bytes a function may allocate for each byte of a text: most make a list of its characters first.
+	// textFactor is how many bytes a function may allocate for each byte of a text: most functions first make a list of the characters.
 	textFactor = 8
-	// readBytes is how much text a function that allocates nothing reads in the time in which others allocate a byte.
+	// readBytes is how many bytes of text a function that allocates nothing reads in the time in which other functions allocate one byte.
 	readBytes = 16
 )
 
-// allowanceVariable is the name of the allowance among the variables. No expression can spell it.
+// allowanceVariable is the name of the allowance among the variables. It is not a valid identifier in an expression.
 const allowanceVariable = "@allowance"
 
 // allowance is what an evaluation may still allocate, in bytes.
@@ -33,14 +35,16 @@ type allowance struct{ left int }
 
 func newAllowance() *allowance { return &allowance{left: maxAllocated} }
 
-// use ends the evaluation when so much is not left. An error value would not: the operators || and && go on after one.
+// use subtracts bytes from the allowance, and ends the evaluation when the allowance is used up. An error value would not end it: the
+// operators
+// and && go on after an error.
 func (a *allowance) use(bytes int) {
 	if a.left -= bytes; a.left < 0 || bytes < 0 {
 		end("it allocates too much")
 	}
 }
 
-// end ends the evaluation in the way in which CEL itself does it.
+// end ends the evaluation in the same way as CEL does.
 func end(message string) {
 	panic(interpreter.EvalCancelledError{Message: message, Cause: interpreter.CostLimitExceeded})
 }
@@ -50,7 +54,7 @@ func allowanceOf(variables interpreter.Activation) *allowance {
 	return value.(*allowance)
 }
 
-// boundSteps makes the steps of an expression keep to the bounds.
+// boundSteps is a decorator that makes the steps of an expression keep to the bounds.
 func (e *environment) boundSteps(step interpreter.Interpretable) (interpreter.Interpretable, error) {
 	switch step := step.(type) {
 	case interpreter.InterpretableCall:
@@ -63,7 +67,7 @@ func (e *environment) boundSteps(step interpreter.Interpretable) (interpreter.In
 	return step, nil
 }
 
-// boundedAttribute is a value of a variable. Every turn of a comprehension has at least one, or a call.
+// boundedAttribute is the value of a variable. Every iteration of a comprehension has at least one boundedAttribute or boundedCall.
 type boundedAttribute struct {
 	interpreter.InterpretableAttribute
 }
@@ -77,7 +81,7 @@ func (a *boundedAttribute) Eval(variables interpreter.Activation) ref.Val {
 	return value
 }
 
-// useKeys takes off what it costs to go through a map: a list of its keys is made for that.
+// useKeys subtracts the cost of an iteration over a map from the allowance: the iteration makes a list of the keys.
 func useKeys(left *allowance, value ref.Val) {
 	if entries, isMap := value.(traits.Mapper); isMap {
 		size, _ := entries.Size().(types.Int)
@@ -99,7 +103,7 @@ func (c *boundedConstructor) Eval(variables interpreter.Activation) ref.Val {
 	return value
 }
 
-// bound ends the evaluation when the value weighs too much, and returns what it weighs.
+// bound returns the weight of the value, and ends the evaluation when the value weighs too much.
 func bound(value ref.Val) int {
 	left := maxWeight
 	weight := weigh(value, &left)
@@ -109,7 +113,7 @@ func bound(value ref.Val) int {
 	return weight
 }
 
-// weigh returns what the value weighs, and takes it off what is left. It looks no further when that is less than nothing.
+// weigh returns the weight of the value, and subtracts it from left. It stops as soon as left is below zero.
 func weigh(value ref.Val, left *int) int {
 	before := *left
 	*left--

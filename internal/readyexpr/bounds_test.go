@@ -44,7 +44,7 @@ func TestReadyExprWorksWithTextsAndLists(t *testing.T) {
 // mostUsed is what a Stack can make the controller allocate in one evaluation, in bytes.
 const mostUsed = 1 << 20
 
-// nastyExpressions pass the compiler, and try to make much of little.
+// nastyExpressions returns expressions that compile, and that try to allocate much from little.
 func nastyExpressions() map[string]string {
 	long := func(text string) string { return "'" + strings.Repeat(text, 600) + "'" }
 	numbers := "[" + strings.Repeat("1,", 59) + "1]"
@@ -107,7 +107,7 @@ func TestReadyExprAllocatesAtMostAMegabyte(t *testing.T) {
 	}
 }
 
-// largestStacks are as large as the API server lets a Stack be, in different ways: of long texts, and of many small parts.
+// largestStacks returns the largest Stacks that the API server accepts: some with long texts, and some with many small parts.
 func largestStacks() (texts, entries [2]*pulumiv1.Stack) {
 	raw := func(value any) apiextensionsv1.JSON {
 		encoded, _ := json.Marshal(value)
@@ -135,7 +135,7 @@ func largestStacks() (texts, entries [2]*pulumiv1.Stack) {
 	return texts, entries
 }
 
-// evaluateWithoutTimeout returns what stopped the evaluation, and how many bytes it allocated until then.
+// evaluateWithoutTimeout returns the error that stopped the evaluation, and how many bytes the evaluation allocated until then.
 func evaluateWithoutTimeout(t *testing.T, expression string, self, dep *pulumiv1.Stack) (allocated uint64, err error) {
 	program, err := compile(expression)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred(), expression)
@@ -143,7 +143,7 @@ func evaluateWithoutTimeout(t *testing.T, expression string, self, dep *pulumiv1
 	return allocated, err
 }
 
-// bombs are expressions that take far too much when they are compiled, and so must not be.
+// bombs returns expressions that would take far too much when they are compiled, and therefore must not be compiled.
 func bombs() map[string]string {
 	return map[string]string{
 		"repeated text":      `self.metadata.name.matches("(?:` + strings.Repeat("a", 1900) + `){1000}")`,
@@ -170,7 +170,8 @@ func bombs() map[string]string {
 	}
 }
 
-// mostCompiled is what the compilation of one expression may allocate, in bytes, most of it in the parser. There is one at a time.
+// mostCompiled is how much the compilation of one expression may allocate, in bytes. The parser allocates most of it. Only one expression
+// is compiled at a time.
 const mostCompiled = 8 << 20
 
 func TestReadyExprThatIsABombIsRefused(t *testing.T) {
@@ -234,7 +235,7 @@ func TestMistakesInAReadyExprAreReportedBriefly(t *testing.T) {
 	g.Expect(len(err.Error())).To(BeNumerically("<", 2*maxQuoted))
 }
 
-// BenchmarkReadyExprCost relates the cost of CEL to time: each of these uses up expressionCost or the allowance.
+// BenchmarkReadyExprCost relates the cost units of CEL to time: each of these expressions uses up expressionCost or the allowance.
 func BenchmarkReadyExprCost(b *testing.B) {
 	texts, entries := largestStacks()
 	for name, expression := range nastyExpressions() {

@@ -13,13 +13,13 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// boundedCall is a call that takes what it may allocate off the allowance before it is made, and whose result keeps to the bound.
+// boundedCall is a call that subtracts what it may allocate from the allowance before it runs, and whose result keeps to the bound.
 type boundedCall struct {
 	interpreter.InterpretableCall
 	invoke functions.FunctionOp
-	// estimate returns what the call may allocate, in bytes, or something that takes as long.
+	// estimate returns how many bytes the call may allocate, or a number of bytes whose allocation takes as long as the call.
 	estimate func(args []ref.Val) int
-	// passes says that the result is an argument, or a part of one.
+	// passes reports whether the result is an argument, or a part of an argument.
 	passes bool
 }
 
@@ -27,7 +27,7 @@ func (e *environment) boundCall(call interpreter.InterpretableCall) (interpreter
 	bounded := &boundedCall{InterpretableCall: call, passes: passing[call.Function()]}
 	switch call.Function() {
 	case operators.NotStrictlyFalse:
-		return call, nil // It gets errors, too, and makes nothing.
+		return call, nil // It also receives errors, and allocates nothing.
 	case operators.Equals:
 		bounded.invoke = func(args ...ref.Val) ref.Val { return types.Equal(args[0], args[1]) }
 	case operators.NotEquals:
@@ -45,7 +45,7 @@ func (e *environment) boundCall(call interpreter.InterpretableCall) (interpreter
 	return bounded, nil
 }
 
-// boundMatch compiles the regular expression, which inspect has let pass.
+// boundMatch compiles the regular expression, which inspect has accepted.
 func boundMatch(call *boundedCall) (interpreter.Interpretable, error) {
 	literal, isConst := call.Args()[1].(interpreter.InterpretableConst)
 	if !isConst {
@@ -71,7 +71,7 @@ func boundMatch(call *boundedCall) (interpreter.Interpretable, error) {
 	return call, nil
 }
 
-// implementation finds the function that a call stands for, as the planner of CEL does.
+// implementation returns the function that implements the call, chosen as the planner of CEL does.
 func (e *environment) implementation(call interpreter.InterpretableCall) (functions.FunctionOp, error) {
 	overload, found := e.functions.FindOverload(call.OverloadID())
 	if !found {
@@ -83,7 +83,7 @@ func (e *environment) implementation(call interpreter.InterpretableCall) (functi
 	return operation(overload), nil
 }
 
-// operation is the function of an overload, which expects its first argument to have a trait.
+// operation returns the function of an overload, which may require a trait of its first argument.
 func operation(overload *functions.Overload) functions.FunctionOp {
 	return func(args ...ref.Val) ref.Val {
 		switch {
@@ -120,17 +120,17 @@ func (c *boundedCall) Eval(variables interpreter.Activation) ref.Val {
 	return result
 }
 
-// passing are the functions that make nothing of their own.
+// passing are the functions that make no value of their own.
 var passing = map[string]bool{"value": true, "orValue": true, "or": true, "optional.of": true, "optional.ofNonZeroValue": true, "dyn": true}
 
-// estimateOf returns the estimate of a function.
+// estimateOf returns the function that estimates the calls of a function.
 func estimateOf(function string) func(args []ref.Val) int {
 	switch function {
 	case "value", "hasValue", "orValue", "or", "optional.of", "optional.none", "optional.ofNonZeroValue",
 		"dyn", "type", operators.LogicalNot:
 		return func([]ref.Val) int { return 0 }
 	case operators.Add:
-		// A list is not copied when another one is added to it.
+		// Adding a list to another one copies neither.
 		return textSize
 	case operators.Equals, operators.NotEquals, operators.In,
 		operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
@@ -160,7 +160,8 @@ func estimateOf(function string) func(args []ref.Val) int {
 	return func(args []ref.Val) int { return textSize(args)*textFactor + weightOf(args)*elementSize }
 }
 
-// estimateFormat refuses a precision: a format says with it how long a number gets. It allows 512 bytes for any other one.
+// estimateFormat rejects a precision, with which the format sets the length of a number. For each value without a precision it allows 512
+// bytes.
 func estimateFormat(args []ref.Val) int {
 	if strings.Contains(textOf(args[0]), "%.") {
 		return maxAllocated + 1
@@ -173,7 +174,7 @@ func textOf(value ref.Val) string {
 	return string(text)
 }
 
-// textSize is the length of those values that are text, in bytes.
+// textSize returns the total length of the values that are text, in bytes.
 func textSize(values []ref.Val) int {
 	size := 0
 	for _, value := range values {
@@ -187,7 +188,8 @@ func textSize(values []ref.Val) int {
 	return size
 }
 
-// weightOf is what the values weigh that are no text, or more than an evaluation may allocate.
+// weightOf returns the weight of the values that are neither text nor numbers nor booleans; maxAllocated+1 when they weigh more than an
+// evaluation may allocate.
 func weightOf(values []ref.Val) int {
 	left := maxAllocated / elementSize
 	total := 0

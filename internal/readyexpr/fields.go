@@ -16,17 +16,17 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// Bounds of what an expression is given of a Stack. The controller stays far below them; whoever may write a status does not have to.
+// Bounds of the parts of a Stack that an expression can read. The controller stays far below them, but other writers of a status need not.
 const (
 	maxExposedEntries    = 1000
 	maxExposedConditions = 50
-	// outputOverhead is what an element of an output takes in memory beside its text, in bytes.
+	// outputOverhead is what an element of an output takes in memory in addition to its text, in bytes.
 	outputOverhead = 64
 )
 
-// exposedFields are the fields of a Stack that a readyExpr may read: nothing that can have a secret in it, also for a dependency in another
-// namespace. So neither the message of a condition, which may quote the output of a program, nor annotations, templates and URLs are here.
-// A field without a value is not there. The documentation lists them, and a test compares it.
+// exposedFields are the fields of a Stack that a readyExpr may read, also for a dependency in another namespace. None of them can contain a
+// secret. So the message of a condition, which may quote the output of a program, is not exposed, and neither are annotations, templates
+// and URLs. A field without a value is missing. The documentation lists the fields, and a test compares both lists.
 var exposedFields = map[string]func(*pulumiv1.Stack) any{
 	"apiVersion": func(*pulumiv1.Stack) any { return pulumiv1.GroupVersion.String() },
 	"kind":       func(*pulumiv1.Stack) any { return pulumiv1.StackKind },
@@ -70,13 +70,14 @@ var exposedFields = map[string]func(*pulumiv1.Stack) any{
 	"status.lastUpdate.failures":             ofLast(func(u *pulumiv1.StackUpdateStatus) any { return u.Failures }),
 }
 
-// Fields that are not in exposedFields: the annotations only self has, the outputs need the allowance of the evaluation.
+// Fields that are not in exposedFields: only self has the annotations, and the outputs need the allowance of the evaluation.
 const (
 	annotationsField = "metadata.annotations"
 	outputsField     = "status.outputs"
 )
 
-// readable refuses a path, such as "dep.spec.secrets", that is not exposed. The parts of an exposed field are, and so is what has some.
+// readable returns an error for a path that is not exposed, such as "dep.spec.secrets". The parts of an exposed field may be read, and so
+// may a path that contains an exposed field.
 func readable(path string) error {
 	variable, field, _ := strings.Cut(path, ".")
 	if field == "" || related(field, outputsField) || variable == "self" && related(field, annotationsField) {
@@ -90,12 +91,12 @@ func readable(path string) error {
 	return fmt.Errorf("%s is not a field that it may read; see the list in %s", Shorten(path), readyExprDocs)
 }
 
-// related reports whether one of the paths is the other, or is in it.
+// related reports whether the paths are the same, or one of them is inside the other.
 func related(a, b string) bool {
 	return strings.HasPrefix(a+".", b+".") || strings.HasPrefix(b+".", a+".")
 }
 
-// exposed is the Stack as an expression sees it in the variable.
+// exposed returns the Stack as an expression sees it in the variable.
 func exposed(variable string, stack *pulumiv1.Stack, left *allowance) map[string]any {
 	content := map[string]any{}
 	for path, value := range exposedFields {
@@ -135,7 +136,7 @@ func expose(content map[string]any, path string, value any) {
 	content[parts[len(parts)-1]] = value
 }
 
-// shown is a value of a field as an expression sees it; nil is none.
+// shown returns the value of a field as an expression sees it, or nil when there is no value.
 func shown(value any) any {
 	switch value := value.(type) {
 	case string:
@@ -193,14 +194,14 @@ func ofCurrent(value func(*pulumiv1.CurrentStackUpdate) any) func(*pulumiv1.Stac
 	}
 }
 
-// exposedOutput is one output of a Stack. It is decoded when it is read.
+// exposedOutput is one output of a Stack. It is decoded when an expression reads it.
 type exposedOutput struct {
 	raw   []byte
 	left  *allowance
 	value ref.Val
 }
 
-// decode takes what the value costs off the allowance of the evaluation first.
+// decode decodes the output. It first subtracts the cost of the value from the allowance of the evaluation.
 func (o *exposedOutput) decode() ref.Val {
 	if o.value != nil {
 		return o.value
@@ -220,7 +221,7 @@ func (o *exposedOutput) decode() ref.Val {
 	return o.value
 }
 
-// exposedAdapter makes values of CEL of what exposed returns.
+// exposedAdapter converts what exposed returns into CEL values.
 type exposedAdapter struct{}
 
 // NativeToValue implements types.Adapter.

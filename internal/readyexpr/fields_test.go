@@ -59,15 +59,15 @@ func fill(value reflect.Value, depth int) {
 	}
 }
 
-// filled is a Stack that has the canary everywhere.
+// filled returns a Stack that has the canary everywhere.
 func filled() *pulumiv1.Stack {
 	stack := &pulumiv1.Stack{}
 	fill(reflect.ValueOf(stack).Elem(), 0)
-	stack.ManagedFields = nil // They have names only.
+	stack.ManagedFields = nil // They contain only names of fields.
 	return stack
 }
 
-// fieldsOf lists the fields of what was decoded from JSON, lists and maps of the user as one.
+// fieldsOf returns the fields of content that was decoded from JSON. A list, or a map with keys of the user, counts as one field.
 func fieldsOf(prefix string, content any) []string {
 	object, isObject := content.(map[string]any)
 	if !isObject || object[canary] != nil {
@@ -88,7 +88,7 @@ func decoded(t *testing.T, value any) any {
 	return content
 }
 
-// documented are the fields that the documentation lists.
+// documented returns the fields that the documentation lists.
 func documented(t *testing.T) []string {
 	text, err := os.ReadFile("../../docs/spec/v1/stacks.md")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -117,7 +117,7 @@ func TestReadyExprReadsTheDocumentedFieldsAndNoOthers(t *testing.T) {
 	g.Expect(slices.Compact(paths)).To(Equal(slices.Compact(listed)))
 }
 
-// pathsIn lists the fields that are exposed.
+// pathsIn returns the paths of the fields that are exposed.
 func pathsIn(path string, value any) []string {
 	inner, isMap := value.(map[string]any)
 	if !isMap || path == outputsField {
@@ -146,7 +146,7 @@ func TestReadyExprCannotReadWhatIsNotListed(t *testing.T) {
 			_, err := compile(expression)
 			g.Expect(err).To(MatchError(And(ContainSubstring("may read"), ContainSubstring(readyExprDocs))), expression)
 		}
-		// The checks of the expression are for the message only: who gets past them finds nothing.
+		// The check of the expression is there only for the message: an expression that gets past it finds no value.
 		parts := strings.Split(field, ".")
 		for _, variable := range []string{"[dep][0]", "dyn(dep)", "{'a': dep}.a"} {
 			expression := fmt.Sprintf("string(%s['%s']).contains('canary') || true", variable, strings.Join(parts, "']['"))

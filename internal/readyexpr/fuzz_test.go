@@ -11,7 +11,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/allocation"
 )
 
-// FuzzReadyExpr checks that an expression takes little memory, whatever it is, and ends with an error that is short and shows no value.
+// FuzzReadyExpr checks that any expression takes little memory, and that its error is short and quotes no value.
 func FuzzReadyExpr(f *testing.F) {
 	numbers := "[1,2,3,4,5,6,7,8,9,0]"
 	for _, seed := range []string{

@@ -14,14 +14,15 @@ import (
 
 // Bounds of a parsed expression.
 const (
-	// maxNodes is how many nodes it may have, those that macros make included.
+	// maxNodes is how many nodes the expression may have, including those that macros make.
 	maxNodes = 600
-	// maxGeneric is how many of the nodes may be of an open type, such as [] and ==. The checker compares each with all others.
+	// maxGeneric is how many of the nodes may be of an open type, such as [] and ==. The type checker compares each of them with all
+	// others.
 	maxGeneric = 100
-	// maxPattern is the length of all its regular expressions, in bytes, and maxInstructions that of their programs.
+	// maxPattern is the length of all regular expressions together, in bytes, and maxInstructions the length of their programs.
 	maxPattern, maxInstructions = 512, 500
 
-	// What a program takes in memory, about, in bytes: in any case, for a node, and for an instruction of a regular expression.
+	// About how much memory a program takes, in bytes: in any case, for each node, and for each instruction of a regular expression.
 	programOverhead, nodeSize, instructionSize = 16 << 10, 256, 128
 )
 
@@ -34,8 +35,8 @@ type inspection struct {
 	err                                   error
 }
 
-// inspect refuses an expression that would take too much memory or time to be checked, compiled or kept, and one that reads fields that it
-// must not. It returns about how much memory its program takes, in bytes.
+// inspect returns an error for an expression that would take too much memory or time to be checked, compiled or kept, and for one that
+// reads fields that it must not read. For other expressions it returns about how much memory the program takes, in bytes.
 func inspect(expression ast.Expr) (size int64, err error) {
 	found := &inspection{}
 	ast.PreOrderVisit(expression, ast.NewExprVisitor(found.visit))
@@ -98,7 +99,7 @@ func (i *inspection) visitCall(node ast.Expr) {
 	}
 }
 
-// refuse keeps the first mistake.
+// refuse records the first mistake.
 func (i *inspection) refuse(err error) {
 	if i.err == nil {
 		i.err = err
@@ -116,7 +117,7 @@ func textLiteral(node ast.Expr) *string {
 	return (*string)(&text)
 }
 
-// pathOf returns the field that the node reads, such as "dep.status.conditions", and nothing when it is none of a variable.
+// pathOf returns the path that the node reads, such as "dep.status.conditions", and "" when the node does not read a field of a variable.
 func pathOf(node ast.Expr) string {
 	operand, field := "", ""
 	switch node.Kind() {
@@ -141,8 +142,8 @@ func pathOf(node ast.Expr) string {
 	return operand + "." + field
 }
 
-// instructionsOf returns how many instructions the regular expression has at most when it is compiled, without doing that. Of Unicode it
-// has none: its classes take kilobytes for three bytes of a pattern, and a range in (?i) takes milliseconds.
+// instructionsOf returns how many instructions the compiled regular expression has at most, without compiling it. It rejects Unicode: a
+// Unicode class takes kilobytes for three bytes of a pattern, and a range in (?i) takes milliseconds.
 func instructionsOf(pattern string) (int, error) {
 	for _, char := range []byte(pattern) {
 		if char >= 0x80 {
@@ -170,6 +171,6 @@ func instructionsIn(parsed *syntax.Regexp) int {
 	if parsed.Op == syntax.OpRepeat {
 		count *= max(parsed.Min, parsed.Max, 1) + 1
 	}
-	// More than anybody may have, and far from an overflow.
+	// The cap is above every bound, and keeps the multiplication far from an overflow.
 	return min(count, 1<<20)
 }

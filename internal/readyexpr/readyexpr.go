@@ -1,10 +1,11 @@
-// Package readyexpr evaluates the CEL expressions of spec.dependsOn[].readyExpr. Anybody who may write Stacks may write one, so everything
-// that an expression can cost is bounded: its compilation, its program in memory, and each evaluation.
+// Package readyexpr evaluates the CEL expressions of spec.dependsOn[].readyExpr. Anybody who may write Stacks may write such an expression,
+// so its cost is bounded everywhere: its compilation, its program in memory, and each evaluation.
 //
-// It has the functions of github.com/fluxcd/pkg/runtime/cel and is not built on that package, which has no bounds, and whose macros optMap
-// and optFlatMap make a billion nodes of 400 bytes. The limits of cel-go alone are not enough. Its cost limit is compared after each
-// step: with a field of 1 MB, [a].map(a, a + a) ten times in a row allocates 2 GB before it meets the limit. Its validators look at an
-// expression that was checked already, and the check compares each open type with all others.
+// Expressions have the functions of github.com/fluxcd/pkg/runtime/cel. The package does not use that one, which has no bounds, and whose
+// macros optMap and optFlatMap make a billion nodes from an expression of 400 bytes. The limits of cel-go alone are not enough. cel-go
+// compares the cost with the limit only after each step: with a field of 1 MB, ten times [a].map(a, a + a) in a row allocate 2 GB before
+// they reach the limit. The validators of cel-go get an expression whose types were checked already, and that check compares each open type
+// with all others.
 package readyexpr
 
 import (
@@ -26,28 +27,29 @@ import (
 
 // Bounds of a readyExpr, which anybody who may write Stacks may write.
 const (
-	// maxExpression is its length in bytes. The parser takes about 2 kB of memory for each of them.
+	// maxExpression is the maximum length of an expression in bytes. The parser takes about 2 kB of memory for each byte.
 	maxExpression = 2 << 10
-	// maxQuoted bounds, in bytes, what a message quotes of an expression or of the mistakes in it.
+	// maxQuoted bounds how many bytes a message quotes of an expression or of the mistakes in it.
 	maxQuoted = 1 << 10
-	// expressionCost bounds the steps of one evaluation, in units of CEL. BenchmarkReadyExprCost relates it to time: of the expressions that try
-	// to take much, the slowest takes 8 ms with the largest Stacks, which is 1.6 µs for a unit.
+	// expressionCost bounds the steps of one evaluation, in units of CEL. BenchmarkReadyExprCost relates the units to time: the slowest of
+	// the expressions that try to take much takes 8 ms with the largest Stacks, which is 1.6 µs per unit.
 	expressionCost = 5000
-	// expressionTimeout bounds one evaluation, whatever its cost is said to be.
+	// expressionTimeout bounds one evaluation, whatever its cost in units is.
 	expressionTimeout = 100 * time.Millisecond
 )
 
-// readyExprDocs is where the documentation lists what an expression may read.
+// readyExprDocs is where the documentation lists the fields that an expression may read.
 const readyExprDocs = "docs/spec/v1/stacks.md#prerequisites-and-dependencies"
 
-// compiler makes programs of expressions, one at a time because of the memory that it takes, and keeps those that were used last.
+// compiler compiles expressions into programs, one at a time because of the memory that a compilation takes. It keeps the programs that
+// were used last.
 type compiler struct {
-	// compiling is held by who makes a program, mu only while the known ones are looked at.
+	// compiling is locked while a program is compiled, and mu only while known is read or written.
 	compiling, mu sync.Mutex
 	known         *bytecache.Cache[string, compiled]
 }
 
-// compiled is the program of an expression, or why there is none.
+// compiled is the program of an expression, or the error that explains why there is none.
 type compiled struct {
 	program cel.Program
 	err     error
@@ -56,15 +58,16 @@ type compiled struct {
 // maxCachedPrograms bounds the memory of all programs that are kept, in bytes: some hundreds of usual ones.
 const maxCachedPrograms = 16 << 20
 
-// expressions is shared by all Stacks, so that a program is kept once however many use it.
+// expressions is shared by all Stacks, so that Stacks with the same expression share one program.
 var expressions = newCompiler(maxCachedPrograms)
 
 func newCompiler(limit int64) *compiler {
 	return &compiler{known: bytecache.New[string, compiled](limit)}
 }
 
-// environment is what an expression can use: the functions and variables that Flux's controllers give to a readyExpr, except for the macros
-// optMap and optFlatMap: each of them doubles its target, so that 30 in a row, in 400 bytes, would be a billion nodes before any limit applies.
+// environment is what an expression can use: the functions and variables that Flux's controllers offer to a readyExpr, except for the
+// macros optMap and optFlatMap. Each of these doubles its target, so that 30 of them in a row, in 400 bytes, would be a billion nodes
+// before any limit applies.
 type environment struct {
 	*cel.Env
 	// functions has the implementation of each overload.
@@ -99,13 +102,13 @@ var newEnvironment = sync.OnceValues(func() (*environment, error) {
 	return &environment{env, dispatcher}, nil
 })
 
-// Check returns an error for the user when the expression cannot be used.
+// Check returns an error that explains to the user why the expression cannot be used, or nil.
 func Check(expression string) error {
 	_, err := compile(expression)
 	return err
 }
 
-// compile returns the program of an expression, and an error for the user when it is none.
+// compile returns the program of an expression, or an error for the user when the expression is not valid.
 func compile(expression string) (cel.Program, error) {
 	if len(expression) > maxExpression {
 		return nil, fmt.Errorf("it is longer than %d bytes", maxExpression)
@@ -144,8 +147,8 @@ func Shorten(text string) string {
 	return plaintext.Cut(text, maxQuoted)
 }
 
-// newProgram also returns about how much memory the program takes, in bytes. It looks at the parsed expression before the two steps that
-// can make much of little: the checking of types, and the compilation of regular expressions.
+// newProgram also returns about how much memory the program takes, in bytes. It inspects the parsed expression before the two steps that
+// can make much from little: the check of types, and the compilation of regular expressions.
 func newProgram(expression string) (_ cel.Program, size int64, err error) {
 	env, err := newEnvironment()
 	if err != nil {
@@ -165,13 +168,14 @@ func newProgram(expression string) (_ cel.Program, size int64, err error) {
 	if checked.OutputType() != cel.BoolType {
 		return nil, 0, fmt.Errorf("its result is a %s and not a bool", checked.OutputType())
 	}
-	// Without the optimizations of CEL: the values and regular expressions that they make would not pass the bounds of an evaluation.
+	// The optimizations of CEL stay off: the values and regular expressions that they make would bypass the bounds of an evaluation.
 	program, err := env.Program(checked,
 		cel.InterruptCheckFrequency(100), cel.CostLimit(expressionCost), cel.CustomDecorator(env.boundSteps))
 	return program, size, err
 }
 
-// mistakes lists the first of them. The text that Issues.Err makes takes megabytes: it quotes the whole line for each.
+// mistakes returns an error with the first three mistakes. The text of Issues.Err takes megabytes, because it quotes the whole line for
+// each mistake.
 func mistakes(issues *cel.Issues) error {
 	var told []string
 	for _, mistake := range issues.Errors() {
@@ -183,12 +187,12 @@ func mistakes(issues *cel.Issues) error {
 	return errors.New(strings.Join(told, "; "))
 }
 
-// ErrEvaluation stands for errors of an evaluation, whose text could quote what the expression has read.
+// ErrEvaluation replaces errors of an evaluation, whose text could quote values that the expression has read.
 var ErrEvaluation = errors.New("it cannot be evaluated: a value may be missing (use has()), of another type, too large or not among the " +
 	"fields listed in " + readyExprDocs + ", or the expression takes too many steps")
 
-// Evaluate reports whether the Stack "dep" is ready for the Stack "self", which it only reads. No value of theirs is in its error, which is
-// ErrEvaluation or says why the expression cannot be used.
+// Evaluate reports whether the Stack "dep" is ready for the Stack "self". It does not change the Stacks. Its error contains no value of the
+// Stacks: it is ErrEvaluation, or explains why the expression cannot be used.
 func Evaluate(ctx context.Context, expression string, self, dep *pulumiv1.Stack) (bool, error) {
 	program, err := compile(expression)
 	if err != nil {
@@ -204,7 +208,8 @@ func Evaluate(ctx context.Context, expression string, self, dep *pulumiv1.Stack)
 	return ready && ok, nil
 }
 
-// evaluationVariables are those of one evaluation, with what it may use. The Stacks are only looked at when the expression names them.
+// evaluationVariables returns the variables of one evaluation, including its allowance. The Stacks are read only when the expression names
+// them.
 func evaluationVariables(self, dep *pulumiv1.Stack) map[string]any {
 	left := newAllowance()
 	return map[string]any{

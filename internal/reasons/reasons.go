@@ -1,17 +1,18 @@
-// Package reasons explains the reasons of conditions: the rows of docs/conditions.md, for programs.
+// Package reasons explains the reasons of conditions. It has the rows of docs/conditions.md as Go values.
 package reasons
 
 // Explanation says what a reason of a condition means.
 type Explanation struct {
 	// Kind of the object, and the reason.
 	Kind, Reason string
-	// State is what an object with the reason is doing, and whether that counts as a failure.
+	// State is what an object with the reason does, and whether that counts as a failure.
 	State string
-	// Means is the meaning, Wakes what brings the object back, and Todo what a user can do. The last two may be empty.
+	// Means is the meaning, Wakes what brings the object back to its controller, and Todo what a user can do. The last two may be empty.
 	Means, Wakes, Todo string
 }
 
-// Find returns the explanation of a reason. An Update waits for some of the reasons of its Stack too, which are explained as those.
+// Find returns the explanation of a reason. Some reasons of an Update that waits are also reasons of its Stack. They are explained under
+// the kind Stack.
 func Find(kind, reason string) (Explanation, bool) {
 	for _, explanation := range explanations() {
 		if explanation.Kind == kind && explanation.Reason == reason {

@@ -1,4 +1,4 @@
-// Package references knows which Secrets and ConfigMaps a Stack uses, and watches them without ever holding what is in them.
+// Package references finds the Secrets and ConfigMaps that a Stack uses, and watches them without ever reading their contents.
 package references
 
 import (
@@ -33,20 +33,20 @@ type Key struct {
 	Namespace, Name string
 }
 
-// String returns the key as it stands in indexes: kind, namespace and name.
+// String returns the key in the form that indexes use: kind, namespace and name.
 func (k Key) String() string { return string(k.Kind) + "/" + k.Namespace + "/" + k.Name }
 
-// OfWorkspace returns the objects whose values an operation on the stack reads in the Workspace, sorted and without duplicates: those
-// of env, of envFrom and of the configuration of that stack. Volumes of the pod do not count: the kubelet mounts them, and refreshes
-// them by itself. Credentials of git do not count either: they fetch the program and are no input of it.
+// OfWorkspace returns the objects whose values an operation on the stack reads in the Workspace, sorted and without duplicates: the objects
+// in env, in envFrom and in the configuration of that stack. Volumes of the pod do not count, because the kubelet mounts and refreshes
+// them. Credentials of git do not count either: they are used to fetch the program and are not an input of it.
 func OfWorkspace(workspace *autov1alpha1.Workspace, stackName string) []Key {
 	c := collector{namespace: workspace.Namespace}
 	c.addSpec(&workspace.Spec, func(stack *autov1alpha1.WorkspaceStack) bool { return stack.Name == stackName })
 	return c.sorted()
 }
 
-// OfStack returns the objects that the Stack may use: at least those of the Workspace that it asks for, and at most also some that its
-// workspaceTemplate replaces. It costs no more than a walk over the spec, and does not mind a spec that cannot be used.
+// OfStack returns the objects that the Stack may use: all those of the Workspace that the Stack asks for, and possibly some that its
+// workspaceTemplate replaces. It only walks over the spec, and accepts an invalid one.
 func OfStack(stack *pulumiv1.Stack) []Key {
 	c := collector{namespace: stack.Namespace}
 	c.add(Secret, stack.Spec.AccessTokenSecret)
@@ -58,7 +58,7 @@ func OfStack(stack *pulumiv1.Stack) []Key {
 	}
 	for _, refs := range []map[string]pulumiv1.ResourceRef{stack.Spec.EnvRefs, stack.Spec.SecretRefs} {
 		for _, ref := range refs {
-			// Nothing can refer to another namespace.
+			// References to other namespaces are not allowed.
 			if from := ref.SecretRef; ref.Type == pulumiv1.ResourceRefSecret && from != nil && (from.Namespace == "" || from.Namespace == c.namespace) {
 				c.add(Secret, from.Name)
 			}
@@ -73,7 +73,7 @@ func OfStack(stack *pulumiv1.Stack) []Key {
 	return c.sorted()
 }
 
-// collector gathers the keys of one namespace.
+// collector collects the keys of one namespace.
 type collector struct {
 	namespace string
 	keys      []Key
@@ -84,7 +84,7 @@ func (c *collector) sorted() []Key {
 	return slices.Compact(c.keys)
 }
 
-// add adds an object that has a name.
+// add adds an object, unless the name is empty.
 func (c *collector) add(kind Kind, name string) {
 	if name != "" {
 		c.keys = append(c.keys, Key{Kind: kind, Namespace: c.namespace, Name: name})
@@ -113,15 +113,15 @@ func (c *collector) addSpec(spec *autov1alpha1.WorkspaceSpec, used func(*autov1a
 	}
 }
 
-// versionLength is how many hexadecimal digits stand for a version. A change is overlooked when a new version looks like one that was
-// used before: one in 2^48 for each object.
+// versionLength is how many hexadecimal digits identify a version. A change is missed when a new version has the same digits as one that
+// was used before, which happens once in 2^48 for each object.
 const versionLength = 12
 
 // Version is one version of one object.
 type Version struct {
 	Key
-	// ID stands for the version. It is made of the object's name, UID and resource version, and of nothing that is in it: a hash of a
-	// secret value in a status could be compared with those of guessed values by everybody who may read the status.
+	// ID identifies the version. It is a hash of the object's name, UID and resource version, and never of its contents: everybody who may
+	// read a status could compare a hash of a secret value in it with the hashes of guessed values.
 	ID string
 }
 
@@ -137,11 +137,11 @@ func VersionOf(kind Kind, object metav1.Object) Version {
 	}
 }
 
-// separator stands between the versions in a digest.
+// separator separates the versions in a digest.
 const separator = ","
 
-// Digest returns what a status says about versions: one ID for each, sorted. Because each can be told from the others, a version that
-// nobody has used yet differs from one that is merely gone; see NotIn.
+// Digest returns the form in which a status records versions: one ID for each, sorted. The IDs stay separate, so that a version that was
+// never used can be distinguished from one that is merely gone; see NotIn.
 func Digest(versions []Version) string {
 	ids := sets.New[string]()
 	for _, version := range versions {

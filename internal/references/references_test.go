@@ -115,7 +115,7 @@ func TestVersionDiffersWithEverythingThatMakesAnObjectAnother(t *testing.T) {
 	}
 	seen[VersionOf(ConfigMap, &base).ID] = true
 	g.Expect(seen).To(HaveLen(7))
-	// The cache of a controller has no labels; what an Update reads has.
+	// The Watcher keeps no labels; the object that an Update reads has them.
 	unlabelled := base
 	unlabelled.Labels = nil
 	g.Expect(VersionOf(Secret, &unlabelled)).To(Equal(VersionOf(Secret, &base)))

@@ -33,17 +33,18 @@ type Options struct {
 	Scheme     *runtime.Scheme
 	// Selector selects the objects by their labels. The API server sends no others.
 	Selector labels.Selector
-	// Namespace is the only one whose objects are watched; all when it is empty.
+	// Namespace is the only namespace whose objects are watched; all namespaces when it is empty.
 	Namespace string
-	// Log gets why objects cannot be watched.
+	// Log receives the reasons why objects cannot be watched.
 	Log logr.Logger
 }
 
-// Watcher watches the metadata of Secrets and ConfigMaps: the API server never sends what is in them. What it keeps of each is its name,
-// UID and resource version. It is a manager.Runnable. A nil Watcher is valid and watches nothing.
+// Watcher watches the metadata of Secrets and ConfigMaps: the API server never sends their contents. Of each object it keeps the name, UID
+// and resource version. It is a manager.Runnable. A nil Watcher is valid and watches nothing.
 //
-// WatchesMetadata of controller-runtime is not used: it takes the cache of the manager, which every controller waits for, and without
-// the right to list Secrets none would start. This cache may never know anything, and its objects are announced when it knows all.
+// The Watcher does not use WatchesMetadata of controller-runtime, which takes the cache of the manager. Every controller waits for that
+// cache, and none would start without the right to list Secrets. The cache of the Watcher may stay empty forever; its objects are announced
+// once it has all of them.
 type Watcher struct {
 	cache     cache.Cache
 	selector  labels.Selector
@@ -53,7 +54,7 @@ type Watcher struct {
 
 // NewWatcher returns a Watcher that starts to watch when it is started.
 func NewWatcher(ctx context.Context, o Options) (*Watcher, error) {
-	shared := true // what the cache hands out is only read
+	shared := true // callers only read the objects from the cache
 	options := cache.Options{
 		HTTPClient:                   o.HTTPClient,
 		Mapper:                       o.Mapper,
@@ -79,15 +80,16 @@ func NewWatcher(ctx context.Context, o Options) (*Watcher, error) {
 	return w, nil
 }
 
-// Notify makes the Watcher call the function for each object that it finds, and whenever one changed or is gone. It must be called before
-// Start, and the function must not block.
+// Notify makes the Watcher call the function for each object that it finds, and whenever an object changed or is gone. Notify must be
+// called before Start, and the function must not block.
 func (w *Watcher) Notify(changed func(Key)) {
 	if w != nil {
 		w.listeners = append(w.listeners, changed)
 	}
 }
 
-// Start watches until the context ends. Nothing waits for it: as long as the API server does not let objects be watched, none are.
+// Start watches until the context ends. No controller waits for it: as long as the API server does not allow the watches, nothing is
+// watched.
 func (w *Watcher) Start(ctx context.Context) error {
 	for _, listener := range w.listeners {
 		go w.listen(ctx, listener, true)
@@ -95,8 +97,9 @@ func (w *Watcher) Start(ctx context.Context) error {
 	return w.cache.Start(ctx)
 }
 
-// Source returns a source for a controller: it enqueues what the function returns for each object that the Watcher finds, and for
-// each that changed. That one is gone wakes nobody: it brings no new value. The controller does not wait for the objects to be known.
+// Source returns a source for a controller: it enqueues what mapFunc returns for each object that the Watcher finds, and for each object
+// that changed. An object that is gone enqueues nothing, because it brings no new value. The controller does not wait until the objects are
+// known.
 func (w *Watcher) Source(mapFunc func(context.Context, Key) []reconcile.Request) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		if w == nil {
@@ -111,8 +114,8 @@ func (w *Watcher) Source(mapFunc func(context.Context, Key) []reconcile.Request)
 	})
 }
 
-// Versions returns the versions of those of the objects that exist and are watched, in the order of the keys. There are none before all
-// objects are known; each is then told to everybody who watches.
+// Versions returns the versions of the objects that exist and are watched, in the order of the keys. It returns none until the Watcher
+// knows all objects; the Watcher then notifies all listeners about each of them.
 func (w *Watcher) Versions(ctx context.Context, keys []Key) ([]Version, error) {
 	if w == nil || !w.informers[Secret].HasSynced() || !w.informers[ConfigMap].HasSynced() {
 		return nil, nil
@@ -137,7 +140,7 @@ func (w *Watcher) Watches(object metav1.Object) bool {
 	return w != nil && w.selector.Matches(labels.Set(object.GetLabels()))
 }
 
-// listen calls the function for every object there is as soon as all are known, and for every change from then on.
+// listen calls the function for every object as soon as all objects are known, and for every change from then on.
 func (w *Watcher) listen(ctx context.Context, changed func(Key), deletions bool) {
 	if !w.cache.WaitForCacheSync(ctx) {
 		return
@@ -170,8 +173,8 @@ func metadataOf(kind Kind) *metav1.PartialObjectMetadata {
 	return object
 }
 
-// keepVersion drops everything from an object but its version. Annotations of Secrets can hold secret values: kubectl
-// apply leaves a copy of the whole object in one.
+// keepVersion drops everything from an object but its name, UID and resource version. Annotations of Secrets can hold secret values:
+// kubectl apply leaves a copy of the whole object in one.
 func keepVersion(object any) (any, error) {
 	full, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
@@ -182,7 +185,7 @@ func keepVersion(object any) (any, error) {
 	}}, nil
 }
 
-// errorHandler says what to do when the controller may not watch, and leaves the rest to the default.
+// errorHandler logs what to do when the controller may not watch, and leaves all other errors to the default handler.
 func errorHandler(log logr.Logger) toolscache.WatchErrorHandlerWithContext {
 	return func(ctx context.Context, reflector *toolscache.Reflector, err error) {
 		if apierrors.IsForbidden(err) {

@@ -26,7 +26,7 @@ const (
 	poll     = 20 * time.Millisecond
 )
 
-// journal is what a Watcher told, and what it logged.
+// journal is a list of lines: the objects that a Watcher announced, or what it logged.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
@@ -44,7 +44,7 @@ func (j *journal) read() []string {
 	return append([]string{}, j.lines...)
 }
 
-// watch runs a Watcher with the account until the test ends.
+// watch runs a Watcher with the configuration until the test ends.
 func watch(t *testing.T, g *WithT, config *rest.Config, in string) (w *Watcher, told, logged *journal) {
 	t.Helper()
 	http, err := rest.HTTPClientFor(config)
@@ -110,7 +110,7 @@ func TestWatcherOnARealAPIServer(t *testing.T) {
 		g.Expect(NotIn(after, Digest(before))).To(Equal([]Version{VersionOf(Secret, changed)}))
 		g.Expect(w.Watches(changed)).To(BeTrue())
 
-		// To lose the label is to be gone.
+		// An object that loses the label counts as gone.
 		changed.Labels = nil
 		g.Expect(c.Update(t.Context(), changed)).To(Succeed())
 		g.Eventually(told.read).WithTimeout(patience).Should(HaveLen(4))

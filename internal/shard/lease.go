@@ -17,7 +17,7 @@ const lease = "stack-controller-leader-election"
 // leases matches the names of the leases of all shards.
 var leases = regexp.MustCompile("^" + lease + "(-[0-9a-f]{8})?$")
 
-// Lease is the name of the lease that the leader holds among the replicas with this label selector: each shard has one of its own.
+// Lease returns the name of the lease that the leader of the replicas with this label selector holds. Each shard has its own lease.
 func Lease(labelSelector string) string {
 	if labelSelector == "" {
 		return lease
@@ -25,8 +25,8 @@ func Lease(labelSelector string) string {
 	return leaderelection.GenerateID(lease, labelSelector)
 }
 
-// Holders tells, for people, who holds which lease of a controller of any shard, and until when. A controller that ended gave its lease up,
-// and one that was killed does not renew it. Other leases of the namespace do not matter.
+// Holders returns a text for each lease of a controller of any shard that is held: who holds it, and until when. A controller that ended
+// has released its lease, and one that was killed does not renew it. Other leases of the namespace do not count.
 func Holders(of []coordinationv1.Lease, now time.Time) (holders []string) {
 	for i := range of {
 		holder, renewed, lasts := of[i].Spec.HolderIdentity, of[i].Spec.RenewTime, of[i].Spec.LeaseDurationSeconds

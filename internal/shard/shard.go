@@ -1,4 +1,4 @@
-// Package shard says which objects are those of a controller where several share a cluster by a label.
+// Package shard selects the objects of a controller when several controllers share a cluster by a label.
 package shard
 
 import (
@@ -9,11 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Shard is the part of a cluster that a controller with --watch-label-selector looks after: the Stacks that the selector matches. Their
+// Shard is the part of a cluster that a controller with --watch-label-selector reconciles: the Stacks that the selector matches. Their
 // Workspaces and Updates carry the same labels, and the cache of the controller has no others. Nil is the whole cluster.
 type Shard struct {
 	selector labels.Selector
-	// keys are the labels that the selector looks at.
+	// keys are the keys of the labels that the selector uses.
 	keys []string
 }
 
@@ -32,12 +32,12 @@ func New(selector labels.Selector) *Shard {
 	return s
 }
 
-// Has reports whether the object is one of the shard.
+// Has reports whether the object belongs to the shard.
 func (s *Shard) Has(object metav1.Object) bool {
 	return s == nil || s.selector.Matches(labels.Set(object.GetLabels()))
 }
 
-// Follow returns the labels with those that decide on the shard as the other object has them: set, changed or removed.
+// Follow returns own with the labels that decide on the shard set, changed or removed, so that they are those of the other object.
 func (s *Shard) Follow(own map[string]string, other metav1.Object) map[string]string {
 	if s == nil {
 		return own

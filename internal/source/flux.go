@@ -31,13 +31,13 @@ import (
 type Flux struct {
 	// Live reads from the API server.
 	Live client.Reader
-	// Mapper finds the served version of a kind, whatever version the Stack names.
+	// Mapper finds the version of a kind that the API server serves, whatever version the Stack names.
 	Mapper apimeta.RESTMapper
 	// AllowCrossNamespaceRefs permits a source in another namespace than the Stack's.
 	AllowCrossNamespaceRefs bool
 	// DisableExternalArtifact refuses sources of kind ExternalArtifact.
 	DisableExternalArtifact bool
-	// CheckLocations refuses artifacts that are not where the source can have published them.
+	// CheckLocations refuses artifacts whose URL is not one where the source can have published them.
 	CheckLocations bool
 
 	kinds fluxKinds
@@ -94,7 +94,7 @@ func (f *Flux) Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*
 	return f.resolve(ctx, stack.Namespace, key, live)
 }
 
-// Reference implements Source. It does not say where the artifact can be had.
+// Reference implements Source. The result has no URL.
 func (f *Flux) Reference(namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error) {
 	key, err := f.check("spec.source.sourceRef", namespace, *from.SourceRef)
 	if err != nil {
@@ -135,7 +135,7 @@ func (f *Flux) Verification(ctx context.Context, namespace string, from *autov1a
 		return Verification{}, err
 	}
 	if found.Digest != from.Digest {
-		// It has moved on since: only what is remembered counts.
+		// The source has another artifact now: only the digest that was recorded as verified is accepted.
 		found.Verification.Verified = false
 	}
 	return found.Verification, nil
@@ -159,8 +159,8 @@ func (f *Flux) check(field, namespace string, ref meta.NamespacedObjectKindRefer
 	return key, nil
 }
 
-// checkKind refuses what can never be a source before anything of it is read. The controller may list Secrets and more for its own
-// purposes, and nobody who may create a Stack shall make it read or watch them.
+// checkKind refuses kinds that can never be a source, before anything of them is read. The controller may list Secrets and other objects
+// for its own purposes, and a tenant who may create a Stack must not make it read or watch them.
 func checkKind(field, apiVersion string, key fluxKey) error {
 	if _, err := schema.ParseGroupVersion(apiVersion); err != nil {
 		return invalidSource("%s.apiVersion: %q is not of the form group/version", field, apiVersion)
@@ -179,13 +179,14 @@ func checkKind(field, apiVersion string, key fluxKey) error {
 	return nil
 }
 
-// isBuiltIn reports whether the group is one of Kubernetes itself. Those of custom resources have a dot in their name, and
-// the ends k8s.io and kubernetes.io are kept for Kubernetes.
+// isBuiltIn reports whether the group is one of Kubernetes itself. Groups of custom resources have a dot in their name, and the suffixes
+// k8s.io and kubernetes.io are reserved for Kubernetes.
 func isBuiltIn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix("."+group, ".k8s.io") || strings.HasSuffix(group, ".kubernetes.io")
 }
 
-// resolve returns the artifact that the source offers now, to those who may use it. The namespace is that of the object which names it.
+// resolve returns the artifact that the source offers now. The namespace is that of the object that names the source. The caller has
+// checked that the object may use the source.
 func (f *Flux) resolve(ctx context.Context, namespace string, key fluxKey, live bool) (*Artifact, error) {
 	// Discovery decides on the version, because Flux retires API versions that manifests still name.
 	mapping, err := f.kinds.mapping(f.Mapper, namespace, key)
@@ -215,8 +216,8 @@ func (f *Flux) resolve(ctx context.Context, namespace string, key fluxKey, live 
 	return found, nil
 }
 
-// get reads the source from the cache when its kind is watched and synchronised, otherwise from the API server. A kind is
-// watched once the API server has answered for it: a watch that is forbidden would be tried again for ever.
+// get reads the source from the cache when its kind is watched and synchronised, otherwise from the API server. get starts to watch a kind
+// only after a read from the API server was allowed: a forbidden watch would be retried for ever.
 func (f *Flux) get(
 	ctx context.Context, gvk schema.GroupVersionKind, name types.NamespacedName, live bool,
 ) (object *unstructured.Unstructured, watched bool, err error) {
@@ -249,28 +250,29 @@ func (f *Flux) get(
 	return nil, watched, fmt.Errorf("read %s %s: %w", gvk.Kind, name, err)
 }
 
-// storedKinds are those whose artifacts are at /KIND/NAMESPACE/NAME/FILE, wherever source-controller or another controller that uses
-// its storage serves them.
+// storedKinds are the kinds whose artifacts have the path /KIND/NAMESPACE/NAME/FILE on source-controller, or on another controller that
+// uses the same storage code.
 var storedKinds = []string{
 	sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.HelmChartKind, sourcev1.HelmRepositoryKind,
 	sourcev1.ExternalArtifactKind,
 }
 
 // checkLocation refuses the URL of an artifact that the source cannot have published. Flux's edit role lets tenants write the status of
-// their sources: with a URL there they choose what the controller fetches with its own network, and whose artifact they get.
+// their sources: with a URL of their choice they could make the controller fetch something in its own network, or get the artifact of
+// another tenant.
 func checkLocation(key fluxKey, raw string) error {
-	// A URL that is none is refused when it is fetched.
+	// An invalid URL is refused when it is fetched.
 	parsed, err := url.Parse(raw)
 	if err != nil {
 		return nil
 	}
-	// Names are resolved when the artifact is fetched; this one always leads to the controller itself.
+	// Host names are checked when the artifact is fetched. The name localhost always leads to the controller itself, so it is refused here.
 	host := parsed.Hostname()
 	local := strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") || netguard.CheckHost(host) != nil
 	trimmed := "/" + strings.TrimSuffix(strings.TrimPrefix(parsed.Path, "/"), "/")
 	segments := strings.Split(trimmed[1:], "/")
 	stored := len(segments) == 4 && slices.ContainsFunc(storedKinds, func(kind string) bool { return strings.EqualFold(kind, segments[0]) })
-	// Servers take a path with empty elements, "." or ".." for another one.
+	// Servers may treat a path with empty elements, "." or ".." as another path.
 	clean := path.Clean(trimmed) == trimmed
 	own := stored && strings.EqualFold(segments[0], key.Kind) && segments[1] == key.Namespace && segments[2] == key.Name
 	// An ExternalArtifact may be served anywhere.

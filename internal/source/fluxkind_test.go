@@ -41,7 +41,7 @@ func TestKindThatCannotBeASourceIsRefusedUnread(t *testing.T) {
 	} {
 		t.Run(test.apiVersion+" "+test.kind, func(t *testing.T) {
 			g := NewWithT(t)
-			// A Flux that asked anybody would crash: it has nobody to ask.
+			// This Flux has no client, so it would panic if it read anything.
 			_, err := (&Flux{AllowCrossNamespaceRefs: true}).Resolve(t.Context(), fluxStack(test.apiVersion, test.kind), false)
 			problem := problemIn(g, err)
 			g.Expect(problem.Reason).To(Equal(pulumiv1.SpecInvalidReason))
@@ -101,7 +101,7 @@ func TestCacheHoldsNothingOfASourceButWhatIsReadOfIt(t *testing.T) {
 	g.Expect(stripped(kept)).To(Equal(kept), "once more changes nothing")
 	g.Expect(stripped(&unstructured.Unstructured{Object: map[string]any{"spec": canary, "status": []any{canary}}}).Object).To(BeEmpty())
 
-	// What is read of a source is all there.
+	// All fields that are read of a source are kept.
 	source := repository("main@sha1:"+firstSHA, "sha256:a", "http://x")
 	source.SetKind("GitRepository")
 	source.Object["spec"] = map[string]any{"url": testURL, "ref": map[string]any{"tag": "main"}, "secretRef": map[string]any{"name": canary}}
@@ -114,7 +114,7 @@ func TestCacheHoldsNothingOfASourceButWhatIsReadOfIt(t *testing.T) {
 	failing := repository("", "", "why")
 	g.Expect(withoutArtifact(stripped(failing), true)).To(Equal(withoutArtifact(failing, true)))
 
-	// Objects of other kinds lose the bookkeeping of field managers and of kubectl only.
+	// Objects of other kinds lose only the managed fields and the last-applied annotation of kubectl.
 	typed := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
 		Name: "x", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
 		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: canary, "a": "b"},

@@ -12,27 +12,27 @@ import (
 )
 
 const (
-	// discoveryInterval is how often a namespace may have the API server asked for a kind that may not be served, after discoveryBurst
-	// times at once.
+	// discoveryInterval is how often a namespace may cause a request to the API server for a kind that may not be served. discoveryBurst is
+	// how many such requests it may cause at once before that.
 	discoveryInterval = 10 * time.Second
 	discoveryBurst    = 10
-	// maxAsking is how many namespaces are remembered that have asked. One that is forgotten may ask anew.
+	// maxAsking is how many namespaces have a recorded limiter. A namespace whose limiter is dropped starts with a full burst again.
 	maxAsking = 1024
 )
 
 // fluxKinds finds the served versions of kinds. Its zero value is ready for use.
 //
-// For a kind that it does not know, a mapper asks the API server for all that there are, under a lock that everybody waits for. Anybody who
-// may create Stacks can name kinds that there are not. So each namespace may ask for few others than Flux's own; until it may ask again,
-// such a kind is taken not to be served.
+// For an unknown kind, a mapper asks the API server for all kinds, under a lock that all callers wait for. Anybody who may create Stacks
+// can name kinds that do not exist. So each namespace may ask for only a few kinds other than Flux's own. Until it may ask again, a kind
+// that is not known to be served counts as not served.
 type fluxKinds struct {
 	mu     sync.Mutex
 	served sets.Set[schema.GroupKind]
 	asking *lru.Cache // *rate.Limiter by namespace
 }
 
-// mapping returns the mapping of the kind of the source, or a NoMatchError. The namespace that asks is not that of the source, which
-// anybody may name.
+// mapping returns the mapping of the kind of the source, or a NoMatchError. namespace is that of the object that names the source, because
+// anybody may name a source of any namespace.
 func (k *fluxKinds) mapping(mapper apimeta.RESTMapper, namespace string, source fluxKey) (*apimeta.RESTMapping, error) {
 	if !source.isFlux(storedKinds...) && !k.mayAsk(namespace, source) {
 		return nil, &apimeta.NoKindMatchError{GroupKind: source.GroupKind}

@@ -15,7 +15,7 @@ import (
 // servedGroup is a group that the cluster serves.
 const servedGroup = "served.example.com"
 
-// countingMapper knows that group and Flux's Buckets, and counts what it is asked.
+// countingMapper knows servedGroup and Flux's Buckets, and counts the requests.
 type countingMapper struct {
 	apimeta.RESTMapper
 	asked int
@@ -48,7 +48,8 @@ func TestKindsThatThereAreNotCauseFewQuestionsAndHideNoOthers(t *testing.T) {
 	}
 	g.Expect(mapper.asked).To(BeNumerically("<=", discoveryBurst+5))
 
-	// Flux's own kinds always are asked for, also first after a restart, and others for whoever has not asked too often.
+	// The mapper is always asked for Flux's own kinds, also first after a restart, and for other kinds if the namespace has not asked too
+	// often.
 	for _, source := range []fluxKey{
 		sourceIn("attacker", sourcev1.GroupVersion.Group, sourcev1.BucketKind), sourceIn("victim", servedGroup, "Bundle"), sourceIn("attacker", servedGroup, "Bundle"),
 	} {

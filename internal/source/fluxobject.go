@@ -19,13 +19,14 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact"
 )
 
-// Keys of the metadata of an OCI artifact: the commit and the repository that it was made from.
+// These keys in the metadata of an OCI artifact name the commit and the repository that it was made from.
 const (
 	originRevisionAnnotation = "org.opencontainers.image.revision"
 	originSourceAnnotation   = "org.opencontainers.image.source"
 )
 
-// commitRevision matches a revision that names a commit, as Flux writes it ("main@sha1:…", "sha1:…") and wrote it ("main/…").
+// commitRevision matches a revision that names a commit, as Flux writes it ("main@sha1:…", "sha1:…") and as earlier versions wrote it
+// ("main/…").
 var commitRevision = regexp.MustCompile(`^(?:(.+)[@/])?(?:sha1:|sha256:)?([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // artifactOf reads status.artifact, which has one shape in every Flux source kind.
@@ -71,7 +72,7 @@ func describe(object *unstructured.Unstructured) string {
 	return fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName())
 }
 
-// fluxChanged reports whether a source offers something else than before, or has nothing to offer for another reason.
+// fluxChanged reports whether a source offers another artifact than before, or offers none for another reason.
 func fluxChanged(before, after *unstructured.Unstructured) bool {
 	was, wasErr := artifactOf(before)
 	is, isErr := artifactOf(after)
@@ -84,7 +85,8 @@ func fluxChanged(before, after *unstructured.Unstructured) bool {
 	return was.Revision != is.Revision || was.Digest != is.Digest || was.URL != is.URL || was.Verification != is.Verification
 }
 
-// withoutArtifact tells a source that failed from one that has not produced anything yet.
+// withoutArtifact returns the Problem of a source without an artifact. It distinguishes a source that failed from one that has not produced
+// an artifact yet.
 func withoutArtifact(object *unstructured.Unstructured, watched bool) *Problem {
 	problem := waiting(pulumiv1.ArtifactNotFoundReason, "%s has no artifact yet", describe(object))
 	status, _ := fluxStatusOf(object)
@@ -95,7 +97,7 @@ func withoutArtifact(object *unstructured.Unstructured, watched bool) *Problem {
 	return problem
 }
 
-// fluxStatus is what all kinds of sources have in their status beside the artifact.
+// fluxStatus has the fields, besides the artifact, that all kinds of sources have in their status.
 type fluxStatus struct {
 	ObservedGeneration int64              `json:"observedGeneration"`
 	Conditions         []metav1.Condition `json:"conditions"`
@@ -109,11 +111,11 @@ func fluxStatusOf(object *unstructured.Unstructured) (status fluxStatus, err err
 	return status, err
 }
 
-// verificationOf reads the verification of the artifact of the source.
+// verificationOf reads from the source whether its artifact is verified.
 //
-// source-controller sets SourceVerified for a new revision while the old artifact still stands, and does not renew the observed
-// generation of that condition when nothing changed. So the condition alone proves nothing: the artifact is the verified one only
-// when the same read shows a source that is Ready for its current generation.
+// source-controller sets SourceVerified for a new revision while status.artifact is still the old one, and does not update the observed
+// generation of that condition when nothing changed. So the condition alone proves nothing. The artifact is verified only if the same read
+// shows a source that is Ready for its current generation.
 func verificationOf(object *unstructured.Unstructured) Verification {
 	verifiable := keyOfObject(object).isFlux(sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind)
 	verify, found, _ := unstructured.NestedMap(object.Object, "spec", "verify")
@@ -153,17 +155,17 @@ func verificationOf(object *unstructured.Unstructured) Verification {
 	return v
 }
 
-// fluxCommitInfo describes the commit that the artifact of a Flux source comes from: the one of a GitRepository, or the one that
-// the metadata of another artifact names. It returns nil when nothing is known of it.
+// fluxCommitInfo describes the commit that the artifact of a Flux source comes from: the one of a GitRepository, or the one that the
+// metadata of another artifact names. It returns nil when the commit is not known.
 func fluxCommitInfo(object *unstructured.Unstructured, revision string, metadata map[string]string) *autov1alpha1.CommitInfo {
-	// Whoever pushed another artifact does not tell a branch from a tag.
+	// The metadata of other artifacts do not say whether a ref is a branch or a tag.
 	address, revisionOf, ref := metadata[originSourceAnnotation], metadata[originRevisionAnnotation], map[string]any(nil)
 	if keyOfObject(object).isFlux(sourcev1.GitRepositoryKind) {
 		address, _, _ = unstructured.NestedString(object.Object, "spec", "url")
 		revisionOf = revision
 		var found bool
 		if ref, found, _ = unstructured.NestedMap(object.Object, "spec", "ref"); !found {
-			ref = map[string]any{"branch": "master"} // which it follows then
+			ref = map[string]any{"branch": "master"} // the default of Flux
 		}
 	}
 	name, sha := splitRevision(revisionOf)
@@ -173,7 +175,7 @@ func fluxCommitInfo(object *unstructured.Unstructured, revision string, metadata
 	return &autov1alpha1.CommitInfo{SHA: sha, Ref: fullRef(name, ref), Repository: shownRepository(address)}
 }
 
-// splitRevision returns the name and the hash of a revision that names a commit, and nothing for others.
+// splitRevision returns the name and the hash of a revision that names a commit, and empty strings for other revisions.
 func splitRevision(revision string) (name, sha string) {
 	parts := commitRevision.FindStringSubmatch(revision)
 	if parts == nil {
@@ -182,8 +184,8 @@ func splitRevision(revision string) (name, sha string) {
 	return parts[1], parts[2]
 }
 
-// fullRef returns the full name of a ref, empty when nothing says which of branch and tag it is. Flux looks at name, semver,
-// tag and branch in this order.
+// fullRef returns the full name of a ref, empty if it is not known whether it is a branch or a tag. In Flux the fields name, semver, tag
+// and branch take precedence in this order.
 func fullRef(name string, ref map[string]any) string {
 	isSet := func(field string) bool {
 		value, _ := ref[field].(string)
@@ -200,7 +202,7 @@ func fullRef(name string, ref map[string]any) string {
 	return ""
 }
 
-// shownRepository is the URL without credentials, empty for what is no URL of a repository.
+// shownRepository returns the URL without credentials, or an empty string if the address is not the URL of a repository.
 func shownRepository(address string) string {
 	if parseGitURL(address) == nil {
 		return ""

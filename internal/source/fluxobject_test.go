@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// repository is a source with an artifact of these properties, or, without a digest, with a Ready condition that is false
-// for the reason that url gives.
+// repository returns a source with an artifact of these properties. Without a digest, it returns a source that is not Ready, with url as
+// the message.
 func repository(revision, digest, url string) *unstructured.Unstructured {
 	status := map[string]any{"artifact": map[string]any{
 		"revision": revision, "digest": digest, "url": url, "path": "p", "lastUpdateTime": "2026-11-21T00:00:00Z", "size": int64(5),

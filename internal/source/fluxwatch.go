@@ -23,19 +23,19 @@ import (
 )
 
 const (
-	// maxCachedText bounds a text of a source that a cache keeps, in bytes; URLs, revisions and messages are shorter.
+	// maxCachedText bounds each text that a cache keeps of a source, in bytes. URLs, revisions and messages are shorter.
 	maxCachedText = 4 << 10
-	// maxCached bounds all that a cache keeps of a source, in bytes. With Flux's edit role a tenant writes its status, too.
+	// maxCached bounds all that a cache keeps of a source, in bytes. Tenants with Flux's edit role can write the status of a source, too.
 	maxCached = 64 << 10
 )
 
-// fluxWatches watches each kind of source from the moment that the first Stack names it. The controller needs no Flux to start, and
-// any kind that publishes an artifact can be a source. It is a source of events of controller-runtime.
+// fluxWatches watches each kind of source from the moment that the first Stack names it. So the controller starts without Flux, and any
+// kind that publishes an artifact can be a source. fluxWatches implements source.Source of controller-runtime.
 type fluxWatches struct {
 	mu      sync.Mutex
 	objects cache.Cache
 	handler handler.EventHandler
-	// start adds a source of events to the controller; nil before that has started.
+	// start adds a source of events to the controller; nil before the controller has started.
 	start     func(ctrlsource.Source) error
 	informers map[schema.GroupKind]cache.Informer
 }
@@ -78,7 +78,7 @@ func (w *fluxWatches) add(ctx context.Context, gvk schema.GroupVersionKind) erro
 	return nil
 }
 
-// reader returns a reader for objects of the kind, nil while it is not watched and synchronised.
+// reader returns a reader for objects of the kind, nil while the kind is not watched or its cache is not synchronised.
 func (w *fluxWatches) reader(kind schema.GroupKind) client.Reader {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +89,7 @@ func (w *fluxWatches) reader(kind schema.GroupKind) client.Reader {
 	return w.objects
 }
 
-// artifactChanged passes a source whose artifact differs in revision, digest or place, or that has none for another reason.
+// artifactChanged lets an update of a source pass if fluxChanged reports a change.
 var artifactChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*unstructured.Unstructured)
@@ -98,7 +98,7 @@ var artifactChanged = predicate.Funcs{
 	},
 }
 
-// cachedFields are what this package reads of a source.
+// cachedFields are the fields of a source that this package reads.
 var cachedFields = []string{
 	"apiVersion", "kind",
 	"metadata/namespace", "metadata/name", "metadata/uid", "metadata/resourceVersion", "metadata/generation",
@@ -108,9 +108,10 @@ var cachedFields = []string{
 	"status/observedGeneration", "status/conditions",
 }
 
-// CacheTransform leaves of an object what a cache may keep. Sources are the only unstructured objects in it: of those it is what
-// this package reads, within bounds, so that one which is no source keeps nothing that was in it. Of others it is all but the
-// bookkeeping of field managers and of kubectl, which has up to the size of the object each.
+// CacheTransform removes from an object what a cache must not keep. Sources are the only unstructured objects in the cache: only the fields
+// that this package reads are kept of them, within bounds. So nothing else of an object is kept, even if the object is not a source at all.
+// Of other objects everything is kept but the managed fields and the last-applied annotation of kubectl, each of which may be as large as
+// the object.
 func CacheTransform(object any) (any, error) {
 	full, ok := object.(*unstructured.Unstructured)
 	if !ok {
@@ -129,15 +130,15 @@ func CacheTransform(object any) (any, error) {
 		if err != nil || !found {
 			continue
 		}
-		// It fails only where a part of the path is no object, which the paths above have none of.
+		// SetNestedField fails only if a part of the path is not an object, which none of these paths has.
 		_ = unstructured.SetNestedField(kept.Object, bounded(value, &left), path...)
 	}
 	return kept, nil
 }
 
-// bounded is a copy of a JSON value without what is too long. It takes what it keeps off what is left.
+// bounded returns a copy of a JSON value, cut to the bounds. It subtracts the size of the copy from left.
 func bounded(value any, left *int) any {
-	const item = 16 // what a number, or an entry of a list or a map, costs about
+	const item = 16 // about the size of a number, or of an entry of a list or a map
 	*left -= item
 	switch value := value.(type) {
 	case string:

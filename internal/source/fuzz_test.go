@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzCommitRevision checks that the hash in a revision is one, and that what is shown of the address of a repository has no credentials.
+// FuzzCommitRevision checks that the hash that is read from a revision is a hash, and that the shown address of a repository has no
+// credentials.
 func FuzzCommitRevision(f *testing.F) {
 	sha := strings.Repeat("a1", 20)
 	f.Add("main@sha1:"+sha, "https://user:canary-password@github.com/org/app")

@@ -12,18 +12,18 @@ import (
 	"github.com/stack-controller/stack-controller/internal/git"
 )
 
-// gitCommit makes the artifact of one commit. It holds no credentials: they are read when it is made.
+// gitCommit makes the artifact of one commit. It holds no credentials: Make reads them.
 type gitCommit struct {
 	git *Git
-	// namespace is the one that it is made for.
+	// namespace is the namespace for which the artifact is made.
 	namespace string
 	repo      gitRepository
 	sha       string
 }
 
-// Key identifies the commit, who it is for, and with which rights the repository is read. Namespaces do not share checkouts: one would wait
-// in the queue of another. It does not depend on the values of credentials: one that is renewed does not lead to another checkout of a commit
-// that is there.
+// Key identifies the commit, the namespace, and the rights with which the repository is read. Namespaces do not share checkouts, because
+// one would wait in the queue of another. The key does not depend on the values of credentials, so that renewed credentials do not cause
+// another checkout of a stored commit.
 func (c *gitCommit) Key() string {
 	repo := c.repo
 	repo.namespace = c.namespace
@@ -31,7 +31,7 @@ func (c *gitCommit) Key() string {
 	return "git:" + hex.EncodeToString(key[:])
 }
 
-// Make checks the commit out and packs it. Its errors have a *Problem in their chain.
+// Make checks out the commit and packs it. Its errors have a *Problem in their chain, except when ctx was cancelled.
 func (c *gitCommit) Make(ctx context.Context, to io.Writer) error {
 	err := c.pack(ctx, to)
 	if err == nil {
@@ -59,7 +59,7 @@ func (c *gitCommit) pack(ctx context.Context, to io.Writer) error {
 	return err
 }
 
-// keepDescription remembers what a checkout told about its commit, for those who have the same rights in the repository.
+// keepDescription keeps the description of a commit that was checked out, for objects with the same rights in the repository.
 func (g *Git) keepDescription(repo gitRepository, sha string, commit git.Commit) {
 	g.descriptions.Add(repo.key("commit", sha), &autov1alpha1.CommitInfo{
 		SHA:         sha,
@@ -70,7 +70,7 @@ func (g *Git) keepDescription(repo gitRepository, sha string, commit git.Commit)
 	})
 }
 
-// describe returns what is known of the revision to those who may read the repository.
+// describe returns what is known about the revision from checkouts with the same rights in the repository.
 func (g *Git) describe(repo gitRepository, revision git.Revision) *autov1alpha1.CommitInfo {
 	info := &autov1alpha1.CommitInfo{SHA: revision.SHA, Repository: repo.shown()}
 	if known, ok := g.descriptions.Get(repo.key("commit", revision.SHA)); ok {

@@ -33,7 +33,7 @@ const (
 	sshPrivateKeyKey = "sshPrivateKey"
 	accessTokenKey   = "accessToken"
 
-	// These are Flux's.
+	// These are the keys that Flux uses.
 	identityKey        = "identity"
 	bearerTokenKey     = "bearerToken"
 	appIDKey           = "githubAppID"
@@ -43,15 +43,15 @@ const (
 	appBaseURLKey      = "githubAppBaseURL"
 )
 
-// Keys of certificates, the usual name first, then the one that Flux had before.
+// These are the keys of certificates: the usual name first, then the one that earlier versions of Flux used.
 var (
 	caKeys          = []string{"ca.crt", "caFile"}
 	certificateKeys = []string{"tls.crt", "certFile"}
 	privateKeyKeys  = []string{"tls.key", "keyFile"}
 )
 
-// readRemote reads the Secrets and ConfigMaps that the repository is reached with, as they are now. Its errors are of type
-// *gitFailure. What it returns is not kept longer than one poll or checkout takes.
+// readRemote reads the Secrets and ConfigMaps with the credentials and settings of the repository, from the API server. Its errors are of
+// type *gitFailure. Callers keep the result only for one poll or checkout.
 func readRemote(ctx context.Context, live client.Reader, repo gitRepository) (git.Remote, error) {
 	remote := git.Remote{URL: repo.url, RecurseSubmodules: repo.submodules}
 	if repo.auth == nil {
@@ -66,7 +66,7 @@ func readRemote(ctx context.Context, live client.Reader, repo gitRepository) (gi
 	return remote, nil
 }
 
-// secrets reads Secrets and ConfigMaps of one namespace, each once. The first failure ends it: what is asked for then is empty.
+// secrets reads Secrets and ConfigMaps of one namespace, each once. After the first failure it reads nothing more and returns empty values.
 type secrets struct {
 	ctx       context.Context
 	live      client.Reader
@@ -133,7 +133,7 @@ func (s *secrets) required(kind references.Kind, name, key string) []byte {
 	return value
 }
 
-// selected returns the value that the selector names, and false when it names none, or one that is optional and not there.
+// selected returns the value that the selector names. ok is false if there is no selector, or if the value is optional and does not exist.
 func (s *secrets) selected(selector *corev1.SecretKeySelector) (value []byte, ok bool) {
 	if selector == nil || s.failure != nil {
 		return nil, false
@@ -149,7 +149,7 @@ func (s *secrets) selected(selector *corev1.SecretKeySelector) (value []byte, ok
 	return value, ok
 }
 
-// readCredentials takes the first of private key, token, GitHub App, user name and password, and Secret that there is.
+// readCredentials uses the first of these that is set: private key, token, GitHub App, user name and password, Secret.
 func (s *secrets) readCredentials(auth *autov1alpha1.GitAuth, remote *git.Remote) {
 	if key, ok := s.selected(auth.SSHPrivateKey); ok {
 		passphrase, _ := s.selected(auth.Password)
@@ -180,8 +180,9 @@ func (s *secrets) readCredentials(auth *autov1alpha1.GitAuth, remote *git.Remote
 	}
 }
 
-// readSecret takes the credentials, known hosts and certificates out of a Secret with the keys of the deprecated gitAuthSecret,
-// or with those that Flux gives them. A private key counts for ssh only, so that a Secret may serve URLs of both schemes.
+// readSecret reads the credentials, known hosts and certificates from a Secret with the keys of the deprecated gitAuthSecret, or with the
+// keys of Flux. If a Secret also has other credentials, its private key is used for ssh only, so that one Secret works for ssh and https
+// URLs.
 func (s *secrets) readSecret(name string, remote *git.Remote) {
 	data := s.data(references.Secret, name)
 	remote.KnownHosts = data[knownHostsKey]
@@ -254,8 +255,8 @@ func firstOf(data map[string][]byte, keys ...string) []byte {
 	return nil
 }
 
-// word is a value that has no blanks; Secrets that were made from files often end with a line break.
+// word returns a value without blanks around it. The values of Secrets that were made from files often end with a line break.
 func word(value []byte) string { return strings.TrimSpace(string(value)) }
 
-// line is a value without the line break at its end.
+// line returns a value without the line break at its end.
 func line(value []byte) string { return strings.TrimRight(string(value), "\r\n") }

@@ -36,7 +36,7 @@ func secretRef(name string) *meta.LocalObjectReference {
 	return &meta.LocalObjectReference{Name: name}
 }
 
-// readAuth reads what the credentials name, with these values in the Secret "git" and beside it a few other objects.
+// readAuth reads the credentials. The cluster has the Secret "git" with these values, and a few other objects.
 func readAuth(t *testing.T, url string, auth *autov1alpha1.GitAuth, data map[string]string) (git.Remote, error) {
 	t.Helper()
 	live := fake.NewClientBuilder().WithObjects(
@@ -148,7 +148,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
-// secretChanged says that the Secret "git" of the namespace has changed.
+// secretChanged notifies the Git that the Secret "git" of the namespace has changed.
 func (d *driver) secretChanged(namespace string) {
 	d.ReferencesChanged(references.Key{Kind: references.Secret, Namespace: namespace, Name: "git"})
 }

@@ -27,11 +27,11 @@ const (
 	secondSHA = "2222222222222222222222222222222222222222"
 )
 
-// gitServers plays all servers: it answers every question in the same way, and keeps what it was asked.
+// gitServers stands in for all servers. It gives the same answer to every request, and records the requests.
 type gitServers struct {
 	revision git.Revision
 	err      error
-	// during is called while a question is asked.
+	// during is called during a request.
 	during func()
 	asked  []git.Remote
 	times  []time.Time
@@ -55,7 +55,7 @@ func (s *gitServers) Archive(context.Context, git.Remote, string, io.Writer) (gi
 	return git.Commit{}, errors.New("nothing to check out")
 }
 
-// driver plays the loop of a Git, one step after the other, on a clock of its own.
+// driver runs the loop of a Git step by step, with its own clock.
 type driver struct {
 	*WithT
 	*Git
@@ -79,7 +79,7 @@ func newDriver(t *testing.T, options GitOptions, objects ...client.Object) *driv
 	return d
 }
 
-// pollAll polls all that is due.
+// pollAll runs all polls that are due.
 func (d *driver) pollAll() {
 	d.t.Helper()
 	for {
@@ -93,7 +93,7 @@ func (d *driver) pollAll() {
 	}
 }
 
-// pass lets the time pass, with the polls that are due in it.
+// pass lets the time pass, and runs the polls that become due.
 func (d *driver) pass(duration time.Duration) {
 	d.t.Helper()
 	end := d.time.Now().Add(duration)
@@ -105,7 +105,7 @@ func (d *driver) pass(duration time.Duration) {
 	d.time.SetTime(end)
 }
 
-// notified returns who was sent an event since it was called last.
+// notified returns the names of the objects that were sent an event since the last call.
 func (d *driver) notified() []string {
 	notified := []string{}
 	for waiter := range d.stacks.notices.Take() {
@@ -115,7 +115,7 @@ func (d *driver) notified() []string {
 	return notified
 }
 
-// questions returns how often servers were asked since it was called last.
+// questions returns the number of requests to servers since the last call.
 func (d *driver) questions() int {
 	count := len(d.servers.asked)
 	d.servers.asked, d.servers.times = nil, nil
@@ -135,7 +135,7 @@ func (d *driver) resolve(name string) (*Artifact, error) {
 	return d.stacks.Subscribe(queryOf(name, branch("main")))
 }
 
-// commit is the hash of the artifact that the query is answered with.
+// commit returns the hash of the commit that answers the query.
 func (d *driver) commit(query GitQuery) string {
 	d.t.Helper()
 	found, err := d.stacks.Subscribe(query)
@@ -143,7 +143,7 @@ func (d *driver) commit(query GitQuery) string {
 	return found.Commit()
 }
 
-// problem is the one that the query is answered with.
+// problem returns the Problem that answers the query.
 func (d *driver) problem(query GitQuery) *Problem {
 	d.t.Helper()
 	found, err := d.stacks.Subscribe(query)

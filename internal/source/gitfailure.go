@@ -17,35 +17,35 @@ import (
 type failureClass int
 
 const (
-	// transientFailure may be over at the next poll: nobody has to do anything.
+	// transientFailure may be over at the next poll, without any action.
 	transientFailure failureClass = iota
-	// absentFailure is something that the server does not have, and that may be pushed or created any time.
+	// absentFailure is something that the server does not have (yet), and that a user may push or create at any time.
 	absentFailure
-	// credentialFailure is something that somebody has to correct where credentials and known hosts are kept. Servers lock out who
-	// tries wrong ones often.
+	// credentialFailure is something that a user has to correct in the Secrets or settings of the repository. Servers may lock out a client
+	// that tries wrong credentials often.
 	credentialFailure
 	// referenceFailure is a Secret or ConfigMap that does not exist yet, or lacks a key.
 	referenceFailure
-	// rateFailure is a server that wants fewer requests.
+	// rateFailure means that the server asks for fewer requests.
 	rateFailure
 	// finalFailure only goes away when the object is edited.
 	finalFailure
 )
 
-// gitFailure is why a poll of a repository, or a checkout, failed. As an error it has its Problem in the chain.
+// gitFailure is why a poll of a repository, or a checkout, failed. It is an error with its Problem in the chain.
 type gitFailure struct {
 	Problem
 	class failureClass
-	// retryAfter is how long the server asked to be left alone; zero when it did not.
+	// retryAfter is how long the server asked the client to wait; zero if it did not ask.
 	retryAfter time.Duration
-	// kind is that of the error of a checkout.
+	// kind is the kind of the error that Make returns.
 	kind artifact.Kind
 }
 
 // Unwrap returns the *Problem.
 func (f *gitFailure) Unwrap() error { return &f.Problem }
 
-// gitFailures has what follows from the kind of an error, and the advice that its message ends with.
+// gitFailures has, for each kind of error, the reason, the class and the kind of the failure, and the advice at the end of its message.
 var gitFailures = map[git.Kind]struct {
 	reason string
 	class  failureClass
@@ -73,7 +73,7 @@ var gitFailures = map[git.Kind]struct {
 	git.InvalidURL: {pulumiv1.SpecInvalidReason, finalFailure, artifact.Unusable, "correct the URL of the repository"},
 }
 
-// gitFailureOf finds out what an error of a poll or a checkout means for the object. A nil error is no failure.
+// gitFailureOf translates an error of a poll or a checkout. It returns nil for a nil error.
 func gitFailureOf(err error, repo gitRepository) *gitFailure {
 	var known *gitFailure
 	var gitError *git.Error
@@ -87,7 +87,7 @@ func gitFailureOf(err error, repo gitRepository) *gitFailure {
 	case errors.Is(err, context.DeadlineExceeded):
 		return unavailable("%s does not answer in time", repo.shown())
 	}
-	// The text of an error that nobody vouches for may contain anything.
+	// The text of an unknown error may contain secrets, so it is not shown.
 	return unavailable("%s cannot be read; the log of the controller may tell more", repo.shown())
 }
 
@@ -106,7 +106,7 @@ func failureOfGit(err *git.Error, repo gitRepository) *gitFailure {
 	return failure
 }
 
-// credentialAdvice says where the credentials are that were not accepted.
+// credentialAdvice names the Secret of the credentials that were not accepted.
 func credentialAdvice(auth *autov1alpha1.GitAuth) string {
 	for _, reference := range referencesOf("", auth) {
 		if reference.Kind == references.Secret {

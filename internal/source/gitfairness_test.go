@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// subscribeFrom subscribes an object of the namespace to a branch at a server. None is polled before the next begin.
+// subscribeFrom subscribes an object of the namespace to a branch on a server. Nothing is polled before the next begin.
 func (d *driver) subscribeFrom(namespace, host, ref string) {
 	d.t.Helper()
 	source := branch(ref)
@@ -41,7 +41,7 @@ func TestServersOfOneNamespaceThatHangDoNotDelayPollsOfAnother(t *testing.T) {
 		d.Expect(begun).To(HaveLen(1), "the poll %d begins at once", i)
 		d.poll(t.Context(), begun[0])
 	}
-	// Several attackers share what one leaves.
+	// Several attackers share the slots that the first one leaves.
 	for i := range 3 {
 		for repo := range 20 {
 			d.subscribeFrom(fmt.Sprint("evil-", i), fmt.Sprintf("tarpit-%d-%d.example", i, repo), "main")
@@ -76,7 +76,7 @@ func TestRefThatAnotherNamespaceHasFirstIsNotBehindWhatThatHas(t *testing.T) {
 	d.Expect(d.queue.ready["evil"]).NotTo(HaveKey("git.example"), "it is polled once for both")
 }
 
-// FuzzPollQueueKeepsItsCounts plays what happens to polls, and compares what the queue has with what the polls say.
+// FuzzPollQueueKeepsItsCounts plays random events, and compares the counts of the queue with the states of the polls.
 func FuzzPollQueueKeepsItsCounts(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 250, 250, 251, 251, 0, 1, 252, 7, 253, 3, 250, 251})
 	f.Fuzz(func(t *testing.T, script []byte) {

@@ -15,30 +15,31 @@ import (
 )
 
 const (
-	// pollTimeout bounds one poll with all that it takes: reading Secrets, getting a token, asking the server. What a part of a
-	// hash stands for takes longest.
+	// pollTimeout bounds one poll with all its steps: reading Secrets, getting a token, asking the server. Finding the commit of an
+	// abbreviated hash takes longest.
 	pollTimeout = 3 * time.Minute
 	// sleepTime is how long the loop sleeps when nothing is due.
 	sleepTime = time.Hour
 
-	// firstRetry is the wait after the first failure; each further wait is twice as long, up to the interval of the poll and at
-	// most maxRetry. Ten seconds leave a server that restarts in peace; five minutes are short enough that nobody who repaired it
-	// asks for an earlier one, however long the interval is.
+	// firstRetry is the wait after the first failure; each further wait is twice as long, up to the interval of the poll and at most
+	// maxRetry. Ten seconds are enough not to disturb a server that restarts. Five minutes are short enough that nobody has to request a
+	// poll after a repair, however long the interval is.
 	firstRetry = 10 * time.Second
 	maxRetry   = 5 * time.Minute
 
-	// firstReferenceRetry and maxReferenceRetry are the same for a Secret that does not exist: looking costs one read.
+	// firstReferenceRetry and maxReferenceRetry are the same for a Secret that does not exist: such a poll costs only one read.
 	firstReferenceRetry = 2 * time.Second
 	maxReferenceRetry   = 30 * time.Second
 
-	// minRateRetry and maxRateRetry bound the time that a server asks to be left alone.
+	// minRateRetry and maxRateRetry bound how long a server can ask the controller to wait.
 	minRateRetry = time.Minute
 	maxRateRetry = time.Hour
 )
 
 var errPanic = errors.New("an internal error, which the log of the controller has")
 
-// poll asks for one ref of one repository, round after round. Its fields are guarded by Git.mu, apart from those of its identity.
+// poll asks for one ref of one repository, in rounds. Its fields are guarded by Git.mu, except the first ones, which identify it and never
+// change.
 type poll struct {
 	key        repositoryKey
 	repo       gitRepository
@@ -52,19 +53,20 @@ type poll struct {
 	state pollState
 	due   time.Time // while it is timed
 	index int       // in the heap, while it is timed
-	// waitsIn has the namespaces that it waits for a slot of, while it is ready; holder is the one whose slot it has, while it runs.
+	// waitsIn has the namespaces for whose slots the poll waits, while it is ready. holder is the namespace whose slot it has, while it
+	// runs.
 	waitsIn []string
 	holder  string
-	// interval is the shortest one of the subscriptions when the next round was planned.
+	// interval is the shortest interval of the subscriptions when the next round was planned.
 	interval time.Duration
-	// ended is when the last round that asked the server did.
+	// ended is when the last round ended in which the server was asked.
 	ended time.Time
-	// rounds counts the rounds that began; decided is the number of the last one that found an answer to show.
+	// rounds counts the rounds that have begun. decided is the number of the last round that led to an answer for subscribers.
 	rounds, decided int64
-	// again is set to ask again right after the running round.
+	// again is set to poll again right after the running round.
 	again bool
-	// unlessSame is set when the next round is only for the case that credentials have changed. remoteKey identifies those of the
-	// last round; same those that make the running round unnecessary, and is not guarded while it runs.
+	// unlessSame is set when the next round is needed only if credentials or settings have changed. remoteKey identifies those of the last
+	// round. same identifies those with which the running round is not needed; it is not guarded during the round.
 	unlessSame      bool
 	remoteKey, same string
 }
@@ -103,7 +105,7 @@ func (g *Git) Start(ctx context.Context) error {
 	return nil
 }
 
-// wakeUp has the loop check the queue.
+// wakeUp makes the loop check the queue.
 func (g *Git) wakeUp() {
 	select {
 	case g.wake <- struct{}{}:
@@ -144,18 +146,19 @@ func (g *Git) begin() (begun []*poll, wait time.Duration) {
 type pollResult struct {
 	revision git.Revision
 	failure  *gitFailure
-	// remoteKey identifies the credentials; unchanged says that they are the same, and that the server was not asked.
+	// remoteKey identifies the credentials and settings. unchanged says that they are the same as before, and that the server was not
+	// asked.
 	remoteKey string
 	unchanged bool
 }
 
-// poll asks the server, and has the objects notified.
+// poll runs one round, and records its result.
 func (g *Git) poll(ctx context.Context, p *poll) {
 	asking, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	result := g.ask(asking, p)
 	if ctx.Err() != nil {
-		return // What failed because everything ends is no answer.
+		return // A failure because of the shutdown is not an answer.
 	}
 	g.finish(p, result)
 }
@@ -180,7 +183,7 @@ func (g *Git) ask(ctx context.Context, p *poll) (result pollResult) {
 	return pollResult{revision: revision, failure: gitFailureOf(err, p.repo), remoteKey: key}
 }
 
-// finish keeps the result, notifies the objects when it changes something for them, and plans the next round.
+// finish records the result, notifies the objects for which it changes something, and plans the next round.
 func (g *Git) finish(p *poll, result pollResult) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -209,7 +212,7 @@ func (g *Git) record(p *poll, result pollResult, now time.Time) {
 	var decided bool
 	p.answer, decided = before.after(result, now)
 	if result.failure == nil && result.revision.Ref == "" && strings.HasPrefix(result.revision.SHA, strings.ToLower(p.ref)) {
-		// A commit that was found by a part of its hash stays what it is.
+		// The commit of an abbreviated hash does not change.
 		p.answer.final = true
 	}
 	p.ended = now
@@ -231,7 +234,7 @@ func (g *Git) record(p *poll, result pollResult, now time.Time) {
 // plan sets the time of the next round, counted from the last one that asked the server.
 func (g *Git) plan(p *poll, now time.Time) {
 	if p.answer.final {
-		// Only to see whether anybody is still interested.
+		// The round only checks whether objects are still subscribed, see dropIdle.
 		g.queue.schedule(p, now.Add(idleGrace))
 		return
 	}
@@ -243,7 +246,7 @@ func (g *Git) plan(p *poll, now time.Time) {
 	}
 	wait := p.answer.wait(p.interval)
 	if p.answer.isLimited() {
-		// Not earlier than the server wants.
+		// The jitter only adds to the wait, so that the server is not asked earlier than it allows.
 		wait += time.Duration(g.options.Jitter * rand.Float64() * float64(wait))
 	} else {
 		wait = g.jittered(wait)
@@ -251,27 +254,27 @@ func (g *Git) plan(p *poll, now time.Time) {
 	g.queue.schedule(p, p.ended.Add(wait))
 }
 
-// jittered returns a time that is up to Jitter of it longer or shorter.
+// jittered returns the wait, made longer or shorter by a random part of it, up to Jitter.
 func (g *Git) jittered(wait time.Duration) time.Duration {
 	return wait + time.Duration(g.options.Jitter*(2*rand.Float64()-1)*float64(wait))
 }
 
-// answer is what the rounds of a poll have found out.
+// answer is the result of the rounds of a poll so far.
 type answer struct {
-	// revision is the last one that was found, at the time since; its SHA is empty before.
+	// revision is the last revision that was found, first at the time since. Its SHA is empty before the first one.
 	revision git.Revision
 	since    time.Time
 	// problem is why there is no artifact now, nil when the revision is current.
 	problem *Problem
 	// final says that another round cannot find anything else.
 	final bool
-	// failure is why the last round failed, nil when it did not; failures counts those in a row for a cause of the same class.
+	// failure is why the last round failed, nil if it did not. failures counts the failures in a row of the same class.
 	failure  *gitFailure
 	failures int64
 }
 
-// after returns the answer after one more round, and whether the round decided anything: a failure that may well be over at the
-// next one changes nothing the first time.
+// after returns the answer after one more round, and whether the round decided anything. The first failure that may be over at the next
+// round changes nothing for subscribers if they have an answer already.
 func (a answer) after(result pollResult, now time.Time) (next answer, decided bool) {
 	next = a
 	next.failure = result.failure
@@ -296,7 +299,7 @@ func (a answer) after(result pollResult, now time.Time) (next answer, decided bo
 	return next, true
 }
 
-// isLimited reports whether the server asked to be left alone.
+// isLimited reports whether the server asked the controller to wait.
 func (a answer) isLimited() bool {
 	return a.failure != nil && a.failure.class == rateFailure
 }
@@ -309,7 +312,7 @@ func (a answer) shows(b answer) bool {
 	return *a.problem == *b.problem
 }
 
-// wait returns the time until the next round, without jitter, for subscriptions of which the most impatient wants one every interval.
+// wait returns the time until the next round, without jitter, for subscriptions whose shortest interval is given.
 func (a answer) wait(interval time.Duration) time.Duration {
 	if a.failure == nil {
 		return interval

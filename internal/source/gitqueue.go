@@ -8,21 +8,22 @@ import (
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 )
 
-// pollQueue orders the polls: those that are due at some time, and those that are due and wait for a slot. The latter go round the
-// namespaces of their subscriptions: however many repositories one of them has, and however many servers it has that do not answer,
-// the polls of the others go on.
+// pollQueue orders the polls. Some are due at a later time; others are due now and wait for a slot. The slots are given to the namespaces
+// of the subscriptions in turn. So if one namespace has many repositories, or many servers that do not answer, the polls of the others go
+// on.
 type pollQueue struct {
 	timed timedPolls
-	// ready has the polls that wait for a slot by namespace and by server; one that several namespaces subscribe to waits in each of them.
+	// ready has the polls that wait for a slot, by namespace and by server. A poll to which several namespaces subscribe waits in each of
+	// them.
 	ready map[string]map[string][]*poll
 	// turns has the namespaces in ready, the next one first.
 	turns []string
-	// running counts the slots that a namespace holds, that are for a server, and that a namespace holds for a server.
+	// running counts the slots in use: per namespace, per server, and per namespace and server.
 	running map[slots]int
 	total   int
 }
 
-// slots are those of a namespace, of a server, or both.
+// slots is the key of a count of slots: a namespace, a server, or both.
 type slots struct {
 	namespace, host string
 }
@@ -31,14 +32,14 @@ func newPollQueue() pollQueue {
 	return pollQueue{ready: map[string]map[string][]*poll{}, running: map[slots]int{}}
 }
 
-// schedule has the poll polled at the time, and at no other.
+// schedule plans the poll for that time, instead of any other time.
 func (q *pollQueue) schedule(p *poll, due time.Time) {
 	q.remove(p)
 	p.state, p.due = pollTimed, due
 	heap.Push(&q.timed, p)
 }
 
-// enqueue has the poll polled as soon as there is a slot; first puts it before the others that wait for one.
+// enqueue queues the poll for the next free slot. With first, it comes before the other polls that wait for one.
 func (q *pollQueue) enqueue(p *poll, first bool) {
 	q.remove(p)
 	p.state = pollReady
@@ -47,7 +48,7 @@ func (q *pollQueue) enqueue(p *poll, first bool) {
 	}
 }
 
-// waitIn has a poll that waits for a slot wait for one of this namespace too.
+// waitIn makes a poll that waits for a slot also wait for a slot of this namespace.
 func (q *pollQueue) waitIn(namespace string, p *poll, first bool) {
 	if slices.Contains(p.waitsIn, namespace) {
 		return
@@ -122,9 +123,9 @@ func (q *pollQueue) begin(concurrent, perHost int) []*poll {
 	return begun
 }
 
-// pick returns the next poll that may have a slot, and the turn of the namespace that gets it; nil when there is none. One slot of each
-// server is for another namespace: a server may be slow only with what this one asks for. The servers of a namespace are served in no
-// particular order, so that none is always the last.
+// pick returns the next poll that may have a slot, and the turn of the namespace that gets the slot; nil if there is none. One slot of each
+// server is reserved for other namespaces, because a server may be slow only for the requests of this namespace. The servers of a namespace
+// are served in random order, so that none is always the last.
 func (q *pollQueue) pick(concurrent, perHost int) (turn int, p *poll) {
 	for turn, namespace := range q.turns {
 		if !fairqueue.MayTake(q.running[slots{namespace: namespace}], concurrent-q.total) {

@@ -18,10 +18,11 @@ import (
 // fullHash matches the full name of a commit, of either hash function that git has.
 var fullHash = regexp.MustCompile(`^(?:[0-9a-fA-F]{40}|[0-9a-fA-F]{64})$`)
 
-// gitRepository is a git repository as the objects of a namespace see it: two that are equal have the same rights in it, whatever
-// their Secrets contain.
+// gitRepository is a git repository as the objects of a namespace see it. Objects with equal values have the same rights in the repository,
+// whatever their Secrets contain.
 type gitRepository struct {
-	// namespace has the Secrets. It is empty when none is needed, so that all namespaces share the polls of what everybody may read.
+	// namespace is the namespace of the Secrets. It is empty when none is needed, so that all namespaces share the polls of public
+	// repositories.
 	namespace  string
 	url        string
 	auth       *autov1alpha1.GitAuth
@@ -36,7 +37,7 @@ func repositoryOf(namespace string, source *autov1alpha1.GitSource) gitRepositor
 	return r
 }
 
-// repositoryKey identifies something in a repository. It is a digest, because a URL can have credentials in it.
+// repositoryKey identifies something in a repository. It is a digest, because a URL can contain credentials.
 type repositoryKey [sha256.Size]byte
 
 // key identifies the ref, or the commit, in the repository.
@@ -46,7 +47,7 @@ func (r gitRepository) key(purpose, ref string) repositoryKey {
 	return sha256.Sum256(parts)
 }
 
-// host is the server of the repository, in lower case; empty when the URL does not tell.
+// host returns the server of the repository, in lower case; empty if the URL cannot be parsed.
 func (r gitRepository) host() string {
 	if parsed := parseGitURL(r.url); parsed != nil {
 		return strings.ToLower(parsed.Host)
@@ -54,7 +55,7 @@ func (r gitRepository) host() string {
 	return ""
 }
 
-// shown is the URL without anything that may be secret: user and password, other than the user of ssh, and the query.
+// shown returns the URL without anything that may be secret: user and password (except the user of ssh), and the query.
 func (r gitRepository) shown() string {
 	parsed := parseGitURL(r.url)
 	if parsed == nil {
@@ -67,7 +68,7 @@ func (r gitRepository) shown() string {
 	return shown.String()
 }
 
-// parseGitURL parses a URL, or the short form user@host:path of one for ssh. It returns nil for what is neither.
+// parseGitURL parses a URL, or the short form user@host:path of one for ssh. It returns nil for any other text.
 func parseGitURL(raw string) *url.URL {
 	if !strings.Contains(raw, "://") {
 		address, path, ok := strings.Cut(raw, ":")
@@ -83,7 +84,7 @@ func parseGitURL(raw string) *url.URL {
 	return parsed
 }
 
-// checkGitSource finds what can be found without asking anybody.
+// checkGitSource returns the problems that can be found without a request.
 func checkGitSource(source *autov1alpha1.GitSource) error {
 	switch {
 	case source == nil || source.URL == "":
@@ -94,7 +95,7 @@ func checkGitSource(source *autov1alpha1.GitSource) error {
 	return nil
 }
 
-// referencesOf returns what may have to be read for the credentials, each once, those with credentials first.
+// referencesOf returns the Secrets and ConfigMaps that may have to be read for the repository, each once, those with credentials first.
 func referencesOf(namespace string, auth *autov1alpha1.GitAuth) []references.Key {
 	if auth == nil {
 		return nil

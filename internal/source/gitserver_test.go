@@ -30,7 +30,7 @@ import (
 // patience is how long tests wait for what takes milliseconds on a quiet machine.
 const patience = 30 * time.Second
 
-// gitStage is a real git server behind a front that counts what it is asked, and a Git that runs.
+// gitStage is a real git server behind a proxy that counts the requests, and a running Git.
 type gitStage struct {
 	*WithT
 	t          *testing.T
@@ -39,7 +39,7 @@ type gitStage struct {
 	repository *gitserver.Repository
 	first      string // commit
 	front      *httptest.Server
-	// lists counts the questions for refs, packs those for commits.
+	// lists counts the requests for refs, packs those for commits.
 	lists, packs atomic.Int32
 	// gate keeps the server from answering while it is locked.
 	gate sync.RWMutex
@@ -84,7 +84,7 @@ func newGitStage(t *testing.T) *gitStage {
 	return s
 }
 
-// restart runs a new Git, which knows nothing of the one before.
+// restart runs a new Git without the state of the one before.
 func (s *gitStage) restart() {
 	s.git = NewGit(GitOptions{Live: s.client, Options: git.Options{AllowLocalAddresses: true, Timeout: 5 * time.Second, Dir: s.t.TempDir()}})
 	s.stacks = s.git.NewSubscriber()
@@ -221,7 +221,8 @@ func TestSubscriberSeesWhatHappensToItsServer(t *testing.T) {
 	s.answerWith(nil)
 	s.Expect(s.commits(s.next(query))).To(Equal(s.first))
 
-	// Whoever knows a commit is told of the second refusal, a minute later; who asks for the first time, at once.
+	// A waiter that has a commit gets the error after the second refusal, a minute later. A waiter that asks for the first time gets it at
+	// once.
 	s.answerWith(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "2")
 		w.WriteHeader(http.StatusTooManyRequests)
@@ -244,7 +245,7 @@ func TestNewGitKnowsNothingAndAsksOnce(t *testing.T) {
 	s.Expect(s.lists.Load() - asked).To(BeEquivalentTo(1))
 }
 
-// wants has the server ask for the user and the password.
+// wants makes the server require the user and the password.
 func (s *gitStage) wants(username, password string) {
 	behind, err := url.Parse(s.origin.URL(""))
 	s.Expect(err).NotTo(HaveOccurred())
@@ -264,7 +265,7 @@ func TestCredentialsThatArriveBreakAndAreRenewedAreNoticed(t *testing.T) {
 	s.wants("user", canary+"-1")
 	query := s.query("a")
 	query.Source.Auth = &autov1alpha1.GitAuth{SecretRef: secretRef("git")}
-	// A Secret that is missing is looked for all the time.
+	// The controller looks for a missing Secret again and again.
 	s.Expect(s.reasonOf(s.subscribe(query))).To(Equal("SecretNotFound"))
 	s.Expect(s.lists.Load()).To(BeZero(), "no server is asked without credentials")
 	secret := secretOf("git", map[string]string{"username": "user", "password": canary + "-1"})
@@ -295,7 +296,7 @@ func TestCredentialsThatArriveBreakAndAreRenewedAreNoticed(t *testing.T) {
 	s.Expect(s.reasonOf(s.next(query))).To(Equal("SecretNotFound"))
 }
 
-// reading makes the artifact in a store of its own.
+// reading fetches the artifact into a store of its own.
 func (s *gitStage) reading(found *Artifact) error {
 	s.t.Helper()
 	store, err := artifact.NewStore(artifact.Options{Dir: s.t.TempDir()})

@@ -32,22 +32,22 @@ import (
 const (
 	// gitConcurrency is how many polls run at the same time; at most half of them for the same namespace.
 	gitConcurrency = 16
-	// maxPerHost is how many of them ask the same server; at most all but one of them for the same namespace.
+	// maxPerHost is how many of these polls ask the same server; at most all but one of them for the same namespace.
 	maxPerHost = 4
 
-	// maxDescriptions bounds what is remembered of commits, about 500 bytes each.
+	// maxDescriptions is how many descriptions of commits are kept, of about 500 bytes each.
 	maxDescriptions = 4096
 )
 
-// GitOptions are what a Git needs. Fields other than Live have a default.
+// GitOptions are the options of a Git. Fields other than Live have a default.
 type GitOptions struct {
-	// Options are those of the client.
+	// Options are the options of the git client.
 	git.Options
 	// Live reads Secrets and ConfigMaps from the API server.
 	Live client.Reader
 	// Jitter spreads the polls: each interval is longer or shorter by up to this part of it, between 0 and 1.
 	Jitter float64
-	// Log is told of problems with repositories; default is silence.
+	// Log receives problems with repositories. By default nothing is logged.
 	Log logr.Logger
 }
 
@@ -57,9 +57,8 @@ type gitClient interface {
 	Archive(ctx context.Context, remote git.Remote, sha string, w io.Writer) (git.Commit, error)
 }
 
-// Git finds the commits that refs of git repositories name, and makes artifacts of them. It polls a ref once per interval,
-// however many objects subscribe to it, and remembers what it saw in memory only: after a restart everything is polled once. It is a
-// manager.Runnable.
+// Git finds the commits that refs of git repositories name, and makes artifacts of them. It polls a ref once per interval, however many
+// objects subscribe to it. It keeps the results only in memory, so after a restart every ref is polled once. It is a manager.Runnable.
 type Git struct {
 	options     GitOptions
 	client      gitClient
@@ -68,7 +67,7 @@ type Git struct {
 	subscribers []*GitSubscriber
 	// descriptions has a CommitInfo by the key of the commit in its repository.
 	descriptions *lru.Cache
-	// wake is sent to when something is to be done earlier than the loop expects.
+	// wake wakes the loop when something is due earlier than the loop expects.
 	wake chan struct{}
 
 	mu            sync.Mutex
@@ -79,7 +78,7 @@ type Git struct {
 	queue   pollQueue
 }
 
-// NewGit makes a Git. It polls nothing before it is started.
+// NewGit returns a Git. It polls nothing before it is started.
 func NewGit(options GitOptions) *Git {
 	return newGit(options, git.NewClient(options.Options), clock.RealClock{})
 }
@@ -99,7 +98,8 @@ func newGit(options GitOptions, with gitClient, clock clock.WithTicker) *Git {
 	}
 }
 
-// NewSubscriber returns what one controller asks, and is notified, by. It has to be called before Start.
+// NewSubscriber returns the subscriber for one controller, which subscribes to refs and is notified through it. It has to be called before
+// Start.
 func (g *Git) NewSubscriber() *GitSubscriber {
 	s := &GitSubscriber{git: g, notices: notify.New()}
 	g.subscribers = append(g.subscribers, s)
@@ -127,16 +127,16 @@ type GitQuery struct {
 	Token string
 }
 
-// Events sends the waiter of a query, as an object that has only its namespace and name, when its answer has changed, or came
-// after it was pending. A waiter that has not asked for a long time is sent once, too, to see whether it is still there. The
-// channel is never closed.
+// Events returns the channel of notifications. An event has the waiter of a query, as an object with only a namespace and a name. It is
+// sent when the answer has changed, or has come after it was pending. A waiter that has not asked for a long time is also notified once, to
+// find out whether it still exists. The channel is never closed.
 func (s *GitSubscriber) Events() <-chan event.GenericEvent {
 	return s.notices.Events()
 }
 
-// Subscribe returns the artifact of the commit that the ref names, as it was seen last. It never waits for a server, and subscribes the
-// waiter to the ref: Events tells of the next answer. The digest is empty; the Reference has a Maker. A *Problem says why there is
-// no artifact.
+// Subscribe returns the artifact of the commit that the ref named at the last poll. It never waits for a server. It subscribes the waiter
+// to the ref, so Events notifies the waiter of the next answer. The digest is empty; the Reference has a Maker. A *Problem says why there
+// is no artifact.
 func (s *GitSubscriber) Subscribe(query GitQuery) (*Artifact, error) {
 	if err := checkGitSource(query.Source); err != nil {
 		s.Forget(query.Waiter)
@@ -172,8 +172,8 @@ func (s *GitSubscriber) Forget(waiter types.NamespacedName) {
 // IsUsedBy implements Source.
 func (s *GitSubscriber) IsUsedBy(stack *pulumiv1.Stack) bool { return stack.HasGitSource() }
 
-// Resolve implements Source. A live answer is not waited for: the server is asked soon whether the last one is still right, which it
-// may not be when the commit cannot be had. Events tells when it is not.
+// Resolve implements Source. With live, Resolve does not wait for the server either: the ref is polled soon, because the last answer may be
+// outdated if its commit could not be fetched. Events notifies the Stack if the answer has changed.
 func (s *GitSubscriber) Resolve(_ context.Context, stack *pulumiv1.Stack, live bool) (*Artifact, error) {
 	waiter := client.ObjectKeyFromObject(stack)
 	from, err := gitSourceOf(stack)
@@ -188,7 +188,7 @@ func (s *GitSubscriber) Resolve(_ context.Context, stack *pulumiv1.Stack, live b
 	return found, err
 }
 
-// requestToken is what the annotations ask for that the status does not say is handled; empty when that is nothing.
+// requestToken returns the requests in the annotations that are not recorded as handled in the status; empty if there are none.
 func requestToken(stack *pulumiv1.Stack) string {
 	var tokens []string
 	for _, request := range [][2]string{
@@ -203,7 +203,7 @@ func requestToken(stack *pulumiv1.Stack) string {
 	return strings.Join(tokens, "\n")
 }
 
-// Key implements Source: Events are sent to the Stacks themselves.
+// Key implements Source. It is empty, because Events name the Stacks themselves.
 func (s *GitSubscriber) Key(*pulumiv1.Stack) string { return "" }
 
 // Watch implements Source.

@@ -25,7 +25,7 @@ func gitSourceOf(stack *pulumiv1.Stack) (*autov1alpha1.GitSource, error) {
 		return nil, invalidSource("neither spec.branch nor spec.commit is set: name the branch to follow, or the commit to run")
 	}
 	if err := git.CheckURL(strings.TrimSpace(spec.ProjectRepo)); err != nil {
-		// Messages of that package have no secrets in them.
+		// Messages of package git have no secrets in them.
 		return nil, invalidSource("spec.projectRepo: %s", err)
 	}
 	source := &autov1alpha1.GitSource{
@@ -42,8 +42,8 @@ func gitSourceOf(stack *pulumiv1.Stack) (*autov1alpha1.GitSource, error) {
 	return source, nil
 }
 
-// gitAuthOf translates spec.gitAuth, or the older spec.gitAuthSecret. Where a Stack has credentials of several kinds, the first counts of
-// SSH key, access token, GitHub App and basic authentication.
+// gitAuthOf translates spec.gitAuth, or the older spec.gitAuthSecret. If a Stack has credentials of several kinds, the first of these is
+// used: SSH key, access token, GitHub App, basic authentication.
 func gitAuthOf(stack *pulumiv1.Stack) (*autov1alpha1.GitAuth, *Problem) {
 	spec := &stack.Spec.GitSource
 	if spec.GitAuth == nil {

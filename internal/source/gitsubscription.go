@@ -15,9 +15,9 @@ const (
 	// minGitInterval is the shortest time between two polls that nobody asked for.
 	minGitInterval = time.Second
 
-	// A subscription whose object has not asked for idleIntervals of its own, and for idleTime, is notified, and ended when the object
-	// has not asked idleGrace later. Nobody has to ask often, because events tell what changes; this is for objects that end without
-	// a Forget.
+	// An object that has not asked for idleIntervals of its own intervals, and for at least idleTime, is notified. If it does not ask
+	// within idleGrace after that, its subscription ends. An object does not have to ask often, because events report changes. This rule is
+	// for objects that end without a call of Forget.
 	idleIntervals = 3
 	idleTime      = time.Hour
 	idleGrace     = 10 * time.Minute
@@ -34,11 +34,11 @@ type subscription struct {
 	poll     *poll
 	interval time.Duration
 	token    string
-	// needs is the number of the round whose answer is asked for.
+	// needs is the number of the first round whose answer is new enough for the object.
 	needs int64
-	// waits is set while the object was told that its answer is pending.
+	// waits is set while the last answer to the object was that the result is pending.
 	waits bool
-	// seen is when the object asked last, asked is when it was notified because that was long ago.
+	// seen is when the object asked last. asked is when the object was notified because it had not asked for long.
 	seen, asked time.Time
 }
 
@@ -56,7 +56,7 @@ func (g *Git) subscribe(s *GitSubscriber, repo gitRepository, query GitQuery) (a
 	sub.seen, sub.asked = g.clock.Now(), time.Time{}
 	requested := query.Token != "" && query.Token != sub.token
 	if key := repo.key("ref", query.Source.Ref); sub.poll == nil || sub.poll.key != key {
-		// What it asked for and did not get yet, it wants to have of the other ref.
+		// A request that was not answered yet applies to the new ref.
 		requested = requested || sub.poll != nil && sub.poll.decided < sub.needs
 		g.leave(sub)
 		g.join(sub, key, repo, query.Source.Ref)
@@ -72,7 +72,7 @@ func (g *Git) subscribe(s *GitSubscriber, repo gitRepository, query GitQuery) (a
 	return sub.answer()
 }
 
-// answer is what the object may know. It remembers when that is nothing yet.
+// answer returns the answer for the object. If there is none yet, answer sets waits.
 func (sub *subscription) answer() (answer, *Problem) {
 	p := sub.poll
 	switch {
@@ -83,7 +83,7 @@ func (sub *subscription) answer() (answer, *Problem) {
 		}
 		return p.answer, nil
 	case p.answer.isLimited():
-		// It may take an hour, which is worth to be told.
+		// The wait may take an hour, so the object gets the reason.
 		sub.waits = true
 		return answer{}, &p.answer.failure.Problem
 	}
@@ -96,7 +96,7 @@ func (sub *subscription) answer() (answer, *Problem) {
 	}
 }
 
-// join adds the subscription to the poll of the ref, which begins with it when there is none.
+// join adds the subscription to the poll of the ref, and creates the poll if there is none.
 func (g *Git) join(sub *subscription, key repositoryKey, repo gitRepository, ref string) {
 	p := g.polls[key]
 	if p == nil {
@@ -125,7 +125,7 @@ func (g *Git) join(sub *subscription, key repositoryKey, repo gitRepository, ref
 	}
 }
 
-// leave takes the subscription from its poll, which ends with the last one.
+// leave removes the subscription from its poll, and ends the poll if no subscription is left.
 func (g *Git) leave(sub *subscription) {
 	p := sub.poll
 	if p == nil {
@@ -155,15 +155,16 @@ func (g *Git) forget(key subscriptionKey) {
 	}
 }
 
-// pollNow has the next round begin now, as far as the server allows it.
+// pollNow makes the next round begin now, unless the server has asked the controller to wait.
 func (g *Git) pollNow(p *poll) {
 	switch {
 	case p.state == pollRunning:
 		p.unlessSame, p.again = false, true
 	case p.answer.isLimited():
-		// The round that is planned is the earliest; one that is only for changed credentials remains so.
+		// The planned round is the earliest one that the server allows. If it is planned only in case that credentials have changed, it
+		// stays so.
 	case p.answer.final && p.answer.problem != nil:
-		// Nothing else can be found: what is known is as new as it can be.
+		// Another round cannot find anything else, so the known answer counts as new.
 		p.rounds++
 		p.decided = p.rounds
 	default:
@@ -173,7 +174,7 @@ func (g *Git) pollNow(p *poll) {
 	}
 }
 
-// pollSoon moves the next round forward for an object that doubts the answer, though not sooner than after a failure.
+// pollSoon moves the next round forward for an object whose answer may be outdated, but leaves at least firstRetry after the last round.
 func (g *Git) pollSoon(key subscriptionKey) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -182,7 +183,7 @@ func (g *Git) pollSoon(key subscriptionKey) {
 	}
 }
 
-// pollWithin moves the next round forward for an object with a shorter interval than the others.
+// pollWithin moves the next round forward if the interval of an object is shorter than those of the others.
 func (g *Git) pollWithin(p *poll, interval time.Duration) {
 	if p.state != pollTimed || p.answer.final || p.answer.failure != nil || interval >= p.interval {
 		return
@@ -191,7 +192,7 @@ func (g *Git) pollWithin(p *poll, interval time.Duration) {
 	g.moveForward(p, p.ended.Add(g.jittered(interval)))
 }
 
-// moveForward has a timed poll due at the time, unless it is due earlier.
+// moveForward makes a timed poll due at the time, unless it is due earlier.
 func (g *Git) moveForward(p *poll, due time.Time) {
 	if p.due.After(due) {
 		g.queue.schedule(p, due)
@@ -199,8 +200,8 @@ func (g *Git) moveForward(p *poll, due time.Time) {
 	}
 }
 
-// ReferencesChanged is told that a Secret or ConfigMap appeared, changed or is gone. Repositories that are read with it are polled
-// again at once, unless what they are read with is still the same.
+// ReferencesChanged is called when a Secret or ConfigMap was created, changed or deleted. Repositories that are read with it are polled
+// again, at the earliest minGitInterval after their last poll, unless their credentials and settings are still the same.
 func (g *Git) ReferencesChanged(key references.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -225,7 +226,7 @@ func (g *Git) ReferencesChanged(key references.Key) {
 	}
 }
 
-// dropIdle notifies objects that have not asked for long, and ends the subscriptions of those that do not ask then.
+// dropIdle notifies objects that have not asked for a long time, and ends their subscriptions if they still do not ask.
 func (g *Git) dropIdle(p *poll, now time.Time) {
 	for sub := range p.subscriptions {
 		idle := now.Sub(sub.seen) > max(idleIntervals*sub.interval, idleTime)
@@ -241,7 +242,7 @@ func (g *Git) dropIdle(p *poll, now time.Time) {
 	}
 }
 
-// notify wakes the object. What it waited for, it asks for then.
+// notify wakes the object, which then asks for its answer.
 func (sub *subscription) notify() {
 	sub.waits = false
 	sub.key.subscriber.notices.Add(sub.key.waiter)

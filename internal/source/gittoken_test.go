@@ -13,7 +13,7 @@ func TestTokenAsksForAPollThatBeginsLater(t *testing.T) {
 	d := newDriver(t, GitOptions{})
 	query := queryOf("a", branch("main"))
 	_, _ = d.stacks.Subscribe(query)
-	// The first poll is under way when the token comes; it may not have seen what was pushed before.
+	// The first poll is running when the token comes. It may have missed a commit that was pushed before the token.
 	d.servers.during = func() {
 		d.servers.during = nil
 		d.servers.revision.SHA = secondSHA

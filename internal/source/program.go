@@ -27,11 +27,11 @@ import (
 	"github.com/stack-controller/stack-controller/internal/program"
 )
 
-// programTimeout bounds the reading of a Program that is to be rendered.
+// programTimeout bounds how long it may take to read a Program that is rendered.
 const programTimeout = 30 * time.Second
 
-// Programs resolves Programs. Their controller says in the status which artifact a Program is; the artifact itself is rendered
-// when somebody needs it.
+// Programs resolves Programs. The Program controller writes the digest of the artifact to the status of a Program. The artifact itself is
+// rendered when it is needed.
 type Programs struct {
 	// Client reads from a cache that has all Programs, Live from the API server.
 	Client client.Reader
@@ -58,8 +58,8 @@ func programKey(name types.NamespacedName) string {
 	return fluxKey{pulumiv1.GroupVersion.WithKind(pulumiv1.ProgramKind).GroupKind(), name}.String()
 }
 
-// ProgramCacheTransform leaves of a Program what a cache may keep: not what it runs, which is rendered from what the API server has. Anybody who
-// may create Programs may make thousands of a megabyte.
+// ProgramCacheTransform removes from a Program what a cache must not keep, such as the program itself: it is rendered from an object that
+// is read from the API server. Anybody who may create Programs can create thousands of one megabyte each.
 func ProgramCacheTransform(object any) (any, error) {
 	if found, ok := object.(*pulumiv1.Program); ok {
 		found.Program = pulumiv1.ProgramSpec{}
@@ -78,7 +78,7 @@ func (p *Programs) Watch(objects cache.Cache, stacksOf func(ctx context.Context,
 		}})
 }
 
-// programChanged reports whether a Program offers something else, or nothing for another reason.
+// programChanged reports whether a Program offers another artifact, or none for another reason.
 func programChanged(before, after *pulumiv1.Program) bool {
 	was, is := before.Status.Artifact, after.Status.Artifact
 	if (was == nil) != (is == nil) || is != nil && (was.Revision != is.Revision || was.Digest != is.Digest) {
@@ -104,7 +104,7 @@ func (p *Programs) Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool
 	published := found.Status.Artifact
 	switch {
 	case found.Status.ObservedGeneration != found.Generation || !conditions.Has(found, meta.ReadyCondition):
-		// The Pulumi Kubernetes Operator observed Programs too, and left no condition.
+		// The Pulumi Kubernetes Operator sets observedGeneration of Programs too, but no condition.
 		problem := programNotReady("Program %s has not been reconciled yet", key)
 		problem.Pending = true
 		return nil, problem
@@ -133,8 +133,8 @@ func programNotReady(format string, args ...any) *Problem {
 	return problem
 }
 
-// Reference implements Source: the artifact with the digest that the Program is, or was. Making it fails with the kind NotFound when the
-// Program is gone or has become another one.
+// Reference implements Source. The artifact may be that of an earlier generation of the Program: then, or if the Program is deleted, its
+// Maker fails with the kind NotFound.
 func (p *Programs) Reference(namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error) {
 	key := types.NamespacedName{Namespace: namespace, Name: from.Program.Name}
 	return artifact.Reference{Namespace: namespace, Digest: from.Digest, Maker: &programMaker{p.Live, key, from.Digest}}, nil
@@ -145,7 +145,7 @@ func (p *Programs) Locate(_ context.Context, namespace string, from *autov1alpha
 	return p.Reference(namespace, from)
 }
 
-// programMaker renders a Program as it is when the artifact is needed.
+// programMaker renders a Program, which it reads when the artifact is needed.
 type programMaker struct {
 	live    client.Reader
 	program types.NamespacedName

@@ -1,5 +1,5 @@
-// Package source finds the artifact that a Stack names. Whatever its kind, a source ends as one thing: a revision, a
-// digest, and a place to get a tarball from.
+// Package source finds the artifact that a Stack names. A source of any kind becomes an artifact: a revision, a digest, and a place to get
+// a tarball from.
 //
 // Each kind of source implements Source in a file of its own: GitSubscriber, Flux and Programs. Controllers use a Set of them and
 // do not know the kinds. CONTRIBUTING.md has the steps to add one.
@@ -21,30 +21,32 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact"
 )
 
-// Source is a kind of source. Errors of type *Problem say why there is no artifact; any other error is a failure to ask.
+// Source is a kind of source. An error of type *Problem says why there is no artifact. Any other error means that the source could not be
+// read.
 type Source interface {
 	// IsUsedBy reports whether the Stack takes its program from a source of this kind.
 	IsUsedBy(stack *pulumiv1.Stack) bool
 	// Resolve returns the artifact that the source of the Stack offers now, from a cache unless live is set.
 	Resolve(ctx context.Context, stack *pulumiv1.Stack, live bool) (*Artifact, error)
-	// Forget is told that the Stack does not need a source of this kind (any more).
+	// Forget is called when the Stack does not need a source of this kind, or does not need it any more.
 	Forget(stack types.NamespacedName)
 	// Key identifies the source of the Stack in an index; empty when Watch does not need the index.
 	Key(stack *pulumiv1.Stack) string
-	// Watch returns what wakes the Stacks of a source that has changed. stacksOf returns those whose Key it is.
+	// Watch returns a source of events that wakes the Stacks of a source that has changed. stacksOf returns the Stacks with that Key.
 	Watch(objects cache.Cache, stacksOf func(ctx context.Context, key string) []reconcile.Request) ctrlsource.Source
 
-	// Handles reports whether an artifact of this kind is what the Update runs.
+	// Handles reports whether the Update runs an artifact of this kind of source.
 	Handles(from *autov1alpha1.UpdateSource) bool
-	// Reference returns what the artifact is stored under, on behalf of a source that the namespace may use. Nothing is read for it.
+	// Reference returns the reference by which the artifact is found in the store. The namespace must be allowed to use the source.
+	// Reference reads nothing from the cluster or from a server.
 	Reference(namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error)
-	// Locate is Reference with what is needed to get an artifact that is not stored.
+	// Locate returns a Reference that also has what is needed to get an artifact that is not stored.
 	Locate(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource) (artifact.Reference, error)
 }
 
 // verifier is a Source whose artifacts Flux can verify.
 type verifier interface {
-	// Verification returns what the source says now about the artifact that the Update in the namespace runs.
+	// Verification returns what the source reports now about the artifact that the Update in the namespace runs.
 	Verification(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource) (Verification, error)
 }
 
@@ -59,19 +61,20 @@ type Artifact struct {
 	Verification Verification
 }
 
-// UpdateSource is how an Update names the artifact, with the project in the directory.
+// UpdateSource returns the source of an Update that runs the artifact, with the project in the directory.
 func (a *Artifact) UpdateSource(dir string) *autov1alpha1.UpdateSource {
 	from := a.Origin.DeepCopy()
 	from.Digest, from.Revision, from.Size, from.Dir = a.Digest, a.Revision, a.Size, dir
 	return from
 }
 
-// Commit is what a Stack's status records as its commit.
+// Commit returns what the status of a Stack records as its commit.
 func (a *Artifact) Commit() string {
 	return CommitOf(a.UpdateSource(""))
 }
 
-// CommitOf is what a Stack's status records as the commit of an Update: the hash of a git commit, and the digest for all other sources.
+// CommitOf returns what the status of a Stack records as the commit of an Update: the hash of a git commit, and the digest for all other
+// sources.
 func CommitOf(from *autov1alpha1.UpdateSource) string {
 	if from.Git != nil {
 		return from.Git.Ref
@@ -81,20 +84,20 @@ func CommitOf(from *autov1alpha1.UpdateSource) string {
 
 // Set has the kinds of sources that a controller uses.
 type Set struct {
-	// Sources are the kinds. Where a Stack has several, the first one counts.
+	// Sources are the kinds. If a Stack names sources of several kinds, the first one is used.
 	Sources []Source
-	// RequireVerified has every Stack run nothing but what Flux has verified.
+	// RequireVerified allows every Stack to run only artifacts that Flux has verified.
 	RequireVerified bool
 }
 
-// Resolve returns the artifact that the stack's source offers now, and nil for a stack that has none. A *Problem says why the
-// source offers none, or none that the stack may run; any other error is a failure to ask.
+// Resolve returns the artifact that the source of the stack offers now, or nil for a stack without a source. A *Problem says why the source
+// offers no artifact, or none that the stack may run. Any other error means that the source could not be read.
 func (s *Set) Resolve(ctx context.Context, stack *pulumiv1.Stack) (*Artifact, error) {
 	return s.resolve(ctx, stack, false)
 }
 
-// Refresh is Resolve with what the API server says instead of a cache: a download that was answered with "not found" means first of
-// all that the cache may be behind. A git server is asked soon, but not waited for.
+// Refresh is like Resolve, but reads from the API server instead of a cache: when the download of an artifact fails with "not found", the
+// cache may be behind. A git server is polled soon, but Refresh does not wait for it.
 func (s *Set) Refresh(ctx context.Context, stack *pulumiv1.Stack) (*Artifact, error) {
 	return s.resolve(ctx, stack, true)
 }
@@ -128,14 +131,14 @@ func (s *Set) of(stack *pulumiv1.Stack) Source {
 	return nil
 }
 
-// Forget is told that a stack does not need its source any more, because it is deleted or suspended.
+// Forget is called when a stack does not need its source any more, because it is deleted or suspended.
 func (s *Set) Forget(stack types.NamespacedName) {
 	for _, kind := range s.Sources {
 		kind.Forget(stack)
 	}
 }
 
-// Key identifies the source of the Stack in an index; empty when there is none that has to be found in it.
+// Key identifies the source of the Stack in an index; empty when the index does not need the source.
 func (s *Set) Key(stack *pulumiv1.Stack) string {
 	if used := s.of(stack); used != nil {
 		return used.Key(stack)
@@ -143,7 +146,7 @@ func (s *Set) Key(stack *pulumiv1.Stack) string {
 	return ""
 }
 
-// Watches returns what wakes the Stacks whose source has changed. stacksOf returns those with a Key.
+// Watches returns the sources of events that wake the Stacks whose source has changed. stacksOf returns the Stacks with a Key.
 func (s *Set) Watches(objects cache.Cache, stacksOf func(ctx context.Context, key string) []reconcile.Request) []ctrlsource.Source {
 	var watches []ctrlsource.Source
 	for _, kind := range s.Sources {
@@ -162,7 +165,7 @@ func (s *Set) OfUpdate(from *autov1alpha1.UpdateSource) Source {
 	return nil
 }
 
-// Verification is what one read of a source says about the signature of its artifact.
+// Verification is what a source reported, in one read, about the signature of its artifact.
 type Verification struct {
 	// Verified says that Flux has verified the artifact.
 	Verified bool
@@ -174,8 +177,8 @@ type Verification struct {
 	Problem string
 }
 
-// check returns a *Problem unless Flux has verified the artifact with the digest, or had verified the digest that is remembered. What
-// was verified stays so while its source is looking at the next revision.
+// check returns a *Problem unless Flux has verified the artifact with the digest, or the digest is the one that was recorded as verified.
+// So a verified artifact may still run while its source is getting the next revision.
 func (v Verification) check(digest, remembered string) error {
 	if v.Verified || v.Configured && digest != "" && digest == remembered {
 		return nil
@@ -189,12 +192,13 @@ func notVerified(permanently bool, format string, args ...any) *Problem {
 	return problem
 }
 
-// RequiresVerified reports whether the Stack runs nothing but what Flux has verified.
+// RequiresVerified reports whether the Stack may run only artifacts that Flux has verified.
 func (s *Set) RequiresVerified(stack *pulumiv1.Stack) bool {
 	return s.RequireVerified || stack.Spec.RequireVerified
 }
 
-// CheckUnsourced returns a *Problem when the stack must not run a program that comes with its workspace: nobody has verified it.
+// CheckUnsourced returns a *Problem if the stack must not run the program that comes with its workspace, because Flux does not verify such
+// a program.
 func (s *Set) CheckUnsourced(stack *pulumiv1.Stack) error {
 	if !s.RequiresVerified(stack) {
 		return nil
@@ -202,8 +206,8 @@ func (s *Set) CheckUnsourced(stack *pulumiv1.Stack) error {
 	return notVerified(true, "the program comes with the workspace, and is not verified: name a GitRepository or an OCIRepository of Flux with spec.verify in spec.fluxSource")
 }
 
-// CheckVerified returns a *Problem unless Flux has verified the artifact that an Update in the namespace runs, now or when its digest
-// was remembered.
+// CheckVerified returns a *Problem unless Flux has verified the artifact that an Update in the namespace runs, now or when its digest was
+// recorded (remembered).
 func (s *Set) CheckVerified(ctx context.Context, namespace string, from *autov1alpha1.UpdateSource, remembered string) error {
 	kind, ok := s.OfUpdate(from).(verifier)
 	if !ok {
@@ -216,19 +220,19 @@ func (s *Set) CheckVerified(ctx context.Context, namespace string, from *autov1a
 	return verification.check(from.Digest, remembered)
 }
 
-// Problem says why a Stack has no artifact to run. It is not a failure of the Stack's program: waiting for a source
-// never consumes an attempt. Whoever gets one does not change it.
+// Problem says why a Stack has no artifact to run. It is not a failure of the Stack's program: waiting for a source never consumes an
+// attempt. Callers must not modify it.
 type Problem struct {
 	// Reason is the condition reason, one of the source reasons of the Stack API.
 	Reason string
 	// Message is for the user: it names the object and what is wrong with it.
 	Message string
-	// Permanent is true when only an edit by a human can help.
+	// Permanent is true when only an edit by a human can solve the problem.
 	Permanent bool
-	// Watched is true when a change of the source wakes the Stack; otherwise the caller has to come back in time.
+	// Watched is true when a change of the source wakes the Stack; otherwise the caller has to resolve the source again after some time.
 	Watched bool
-	// Pending is true when the source is being polled for the first time, or because somebody asked for it: the answer is on its
-	// way, and there is nothing to complain of.
+	// Pending is true when the answer is not there yet and nothing is wrong: the source is being polled for the first time or on request,
+	// or a Program was not reconciled yet.
 	Pending bool
 }
 

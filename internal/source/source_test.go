@@ -16,7 +16,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// signedRepository is a GitRepository whose artifact Flux has verified, with changes.
+// signedRepository returns a GitRepository whose artifact Flux has verified, with the changes applied.
 func signedRepository(changes ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	object := repository("main@sha1:1", "sha256:a", "http://x")
 	object.SetKind("GitRepository")
@@ -26,7 +26,7 @@ func signedRepository(changes ...func(*unstructured.Unstructured)) *unstructured
 	status["observedGeneration"] = int64(3)
 	status["conditions"] = []any{
 		map[string]any{"type": "Ready", "status": "True", "observedGeneration": int64(3)},
-		// source-controller does not renew the observed generation of this one when nothing changed.
+		// source-controller does not update the observed generation of this condition when nothing changed.
 		map[string]any{"type": "SourceVerified", "status": "True", "observedGeneration": int64(1), "message": "signed by somebody"},
 	}
 	for _, change := range changes {

@@ -62,7 +62,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 	return outcome{after: d.after}, nil
 }
 
-// stall shows what a human has to mend, and records an event about it once.
+// stall marks the Stack as Stalled with what a human has to fix. It records an event when the problem is new or the Stack was edited.
 func (r *Reconciler) stall(stack *pulumiv1.Stack, d decision) outcome {
 	shown, reason := conditions.Get(stack, meta.StalledCondition), d.reason
 	known := shown != nil && shown.Reason == reason && shown.Message == d.message && shown.ObservedGeneration == stack.Generation
@@ -76,7 +76,7 @@ func (r *Reconciler) stall(stack *pulumiv1.Stack, d decision) outcome {
 	return result
 }
 
-// retry shows a failure.
+// retry shows the failure of the last attempt in the conditions.
 func retry(o *observation, d decision) {
 	acceptInputs(o)
 	if d.stalls {
@@ -95,7 +95,7 @@ func (r *Reconciler) requestDependency(ctx context.Context, o *observation, d de
 	err := r.Patch(ctx, required, client.RawPatch(types.MergePatchType, []byte(change)), patch.FieldOwner)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		// It has changed: the next decision may be another one.
+		// The prerequisite has changed or is gone: the next decision may differ.
 		return outcome{after: outdatedInterval}, nil
 	case err != nil:
 		return outcome{}, fmt.Errorf("ask for an update of the prerequisite %s: %w", o.stale.name, err)
@@ -115,7 +115,7 @@ func (r *Reconciler) showReady(ctx context.Context, o *observation, d decision) 
 	return outcome{after: d.after}, err
 }
 
-// supersede removes an Update that never ran. Its deletion wakes the Stack, which then makes one for the new inputs.
+// supersede deletes an Update that never ran. Its deletion wakes the Stack, and the next reconcile creates an Update for the new inputs.
 func (r *Reconciler) supersede(ctx context.Context, o *observation, d decision) (outcome, error) {
 	err := r.Delete(ctx, o.update, client.Preconditions{UID: &o.update.UID, ResourceVersion: &o.update.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
@@ -125,14 +125,15 @@ func (r *Reconciler) supersede(ctx context.Context, o *observation, d decision) 
 	return outcome{}, nil
 }
 
-// cancel hands the request on to the Update, whose end wakes the Stack. It is not deleted: its result has to be recorded.
+// cancel copies the cancel annotation to the Update. The end of the Update wakes the Stack. The Update is not deleted, because its result
+// has to be recorded.
 func (r *Reconciler) cancel(ctx context.Context, o *observation, d decision) (outcome, error) {
 	before := o.update.DeepCopy()
 	metav1.SetMetaDataAnnotation(&o.update.ObjectMeta, pulumiv1.CancelUpdateAnnotation, "true")
 	err := patch.Object(ctx, r.Client, before, o.update)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		// It goes on, or has ended meanwhile.
+		// The Update made progress, ended or was deleted meanwhile.
 		return outcome{after: outdatedInterval}, nil
 	case err != nil:
 		return outcome{}, fmt.Errorf("cancel the update %s: %w", o.update.Name, err)
@@ -141,7 +142,7 @@ func (r *Reconciler) cancel(ctx context.Context, o *observation, d decision) (ou
 	return outcome{}, nil
 }
 
-// follow shows how the current Update stands.
+// follow shows the progress of the current Update. It applies the Workspace first if the decision says so.
 func (r *Reconciler) follow(ctx context.Context, o *observation, d decision) (outcome, error) {
 	if d.appliesWorkspace {
 		if err := r.applyWorkspace(ctx, o, o.update.Spec.Source != nil); err != nil {
@@ -164,8 +165,8 @@ func (r *Reconciler) release(ctx context.Context, stack *pulumiv1.Stack, proof s
 	return nil
 }
 
-// reclaimWorkspace deletes the Workspace of a Stack that is up to date, when the policy asks for it. It is not deleted while it is in use
-// by an Update, which somebody else made for it.
+// reclaimWorkspace deletes the Workspace of a Stack that is up to date, if spec.workspaceReclaimPolicy says so. It keeps the Workspace and
+// returns inUse while an Update that is not complete uses it: a check for drift, or an Update that somebody else created.
 func (r *Reconciler) reclaimWorkspace(ctx context.Context, o *observation) (inUse bool, err error) {
 	if o.stack.GetWorkspaceReclaimPolicy() != pulumiv1.WorkspaceReclaimDelete || o.workspace == nil {
 		return false, nil

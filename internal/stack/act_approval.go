@@ -18,7 +18,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// planUpdate makes of the Update of a change the one that plans it.
+// planUpdate turns the Update of a change into one that only makes a plan of the change.
 func planUpdate(update *autov1alpha1.Update, stack *pulumiv1.Stack, d decision) {
 	if update.Spec.Type == autov1alpha1.UpdateTypeDestroy {
 		update.Spec.PreviewOnly = new(true)
@@ -26,12 +26,13 @@ func planUpdate(update *autov1alpha1.Update, stack *pulumiv1.Stack, d decision) 
 		update.Spec.Type = autov1alpha1.UpdateTypePreview
 	}
 	update.Spec.SavePlan, update.Spec.PlanEnforcement = new(true), enforcement(stack)
-	// It is kept as long as its plan may be carried out. Afterwards it goes with the history.
+	// The Update is kept as long as its plan may be carried out. After that it is removed like any old Update.
 	update.Spec.TTLAfterCompleted = nil
 	metav1.SetMetaDataAnnotation(&update.ObjectMeta, pulumiv1.PlanCauseAnnotation, string(d.cause))
 }
 
-// applyPlan makes the Update of a change one that carries out the plan of the Stack. What a request asked for when the plan was made counts.
+// applyPlan turns the Update of a change into one that carries out the plan in the status. The options that were requested when the plan
+// was made apply, not those that are requested now.
 func (r *Reconciler) applyPlan(ctx context.Context, update *autov1alpha1.Update, stack *pulumiv1.Stack) error {
 	plan := stack.Status.Plan
 	planned, err := r.getUpdate(ctx, types.NamespacedName{Namespace: stack.Namespace, Name: plan.Name})
@@ -45,21 +46,22 @@ func (r *Reconciler) applyPlan(ctx context.Context, update *autov1alpha1.Update,
 	return nil
 }
 
-// constrainToPlan makes the Update carry out the plan, with the options and the source that it was made with.
+// constrainToPlan makes the Update carry out the plan, with the options and the source that the plan was made with.
 func constrainToPlan(update *autov1alpha1.Update, plan *pulumiv1.PlanStatus, planned *autov1alpha1.Update) {
 	spec := &update.Spec
 	spec.Refresh, spec.ExpectNoRefreshChanges, spec.Source = planned.Spec.Refresh, planned.Spec.ExpectNoRefreshChanges, planned.Spec.Source
 	spec.Plan = &autov1alpha1.PlanReference{Name: plan.Name, Digest: plan.Digest, Enforce: plan.Enforce}
 }
 
-// followContent makes the plan one of the revision that the source has now, with the same content.
+// followContent sets the commit of the plan to the one that the source has now. The plan is not void, so the content of both is the same.
 func followContent(o *observation) {
 	if o.artifact != nil && o.stack.DeletionTimestamp.IsZero() {
 		o.stack.Status.Plan.Commit = commitOf(o.artifact)
 	}
 }
 
-// recordPlanStart notes that a plan is being made, which takes the place of the one before, or that one is being carried out.
+// recordPlanStart records that a plan is being made, which supersedes the plan in the status, or that the plan in the status is being
+// carried out.
 func recordPlanStart(o *observation, d decision) {
 	switch plan := o.stack.Status.Plan; {
 	case plan == nil:
@@ -70,14 +72,14 @@ func recordPlanStart(o *observation, d decision) {
 	}
 }
 
-// recordPlan takes the end of an Update that made a plan, or carried one out, into the status. Unless it reports done, the end is the result
-// of an update like any other.
+// recordPlan records in the status the end of an Update that made a plan or carried one out. If it returns false, the caller records the
+// end as the result of an ordinary update, too.
 func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *autov1alpha1.Update) (done bool, err error) {
 	stack := o.stack
 	plan := stack.Status.Plan
 	switch {
 	case update.WasStale():
-		// Nothing was changed, and it is no failure. Another plan is made.
+		// The Update changed nothing, and this is not a failure. Another plan is made.
 		recordStale(stack, update, o.now)
 		stack.Status.CurrentUpdate = nil
 		return true, nil
@@ -91,7 +93,7 @@ func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *aut
 	case update.SavesPlan():
 		plan.State = pulumiv1.PlanFailed
 	case update.Spec.Plan == nil || update.Spec.Plan.Name != plan.Name:
-		// It was made without a plan, before the Stack had spec.approval or after it lost that.
+		// The Update does not carry out this plan: it was created before spec.approval was set, or after it was removed.
 		plan.State, plan.Update = pulumiv1.PlanFailed, update.Name
 		if !update.HasFailed() {
 			stack.Status.Plan = nil
@@ -106,8 +108,8 @@ func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *aut
 	return false, nil
 }
 
-// recordStale notes that a plan was out of date, when it was to be carried out or as soon as it was made. Its approvals stay, for a plan with
-// equal changes.
+// recordStale records that a plan was out of date when it was to be carried out, or as soon as it was made. The approvals stay in the
+// status, so that a plan with equal changes can take them over, see carryOver.
 func recordStale(stack *pulumiv1.Stack, update *autov1alpha1.Update, now time.Time) {
 	plan := stack.Status.Plan
 	if plan == nil {
@@ -119,7 +121,7 @@ func recordStale(stack *pulumiv1.Stack, update *autov1alpha1.Update, now time.Ti
 	plan.StaleSince = new(metav1.NewTime(now).Rfc3339Copy())
 }
 
-// newPlan is what the status says about the plan of an Update, as far as it does not depend on what the plan says.
+// newPlan returns the status of the plan that an Update makes, without what depends on the content of the plan.
 func newPlan(stack *pulumiv1.Stack, update *autov1alpha1.Update) *pulumiv1.PlanStatus {
 	current := currentOf(update)
 	plan := &pulumiv1.PlanStatus{
@@ -140,7 +142,7 @@ func newPlan(stack *pulumiv1.Stack, update *autov1alpha1.Update) *pulumiv1.PlanS
 		plan.Trigger = *update.Spec.Message
 	}
 	if known := stack.Status.CurrentUpdate; known != nil && known.Name == update.Name {
-		// An edit that says nothing new may have come meanwhile.
+		// An edit that changes nothing in the specification may have come meanwhile, see followGeneration.
 		plan.Generation = known.Generation
 	}
 	return plan
@@ -154,7 +156,7 @@ func planExpiry(stack *pulumiv1.Stack) time.Duration {
 	return pulumiv1.DefaultApprovalExpiry
 }
 
-// recordSavedPlan takes a plan into the status, with the approvals of an earlier one that said the same.
+// recordSavedPlan records a new plan in the status. The plan takes over the approvals of the plan before it where carryOver permits that.
 func (r *Reconciler) recordSavedPlan(ctx context.Context, o *observation, update *autov1alpha1.Update) error {
 	plan, saved := newPlan(o.stack, update), update.Status.Plan
 	if saved == nil {
@@ -180,7 +182,8 @@ func (r *Reconciler) recordSavedPlan(ctx context.Context, o *observation, update
 	return nil
 }
 
-// allChanges returns what a plan would change; nil when that is not known, or not all of it. The cache does not have it.
+// allChanges returns what a plan would change; nil when that is not known, or not completely. It reads the API server, because the cache
+// leaves the changes out.
 func (r *Reconciler) allChanges(ctx context.Context, stack *pulumiv1.Stack, name string) ([]autov1alpha1.ResourceChange, error) {
 	update, err := r.liveUpdate(ctx, types.NamespacedName{Namespace: stack.Namespace, Name: name})
 	if err != nil || update == nil || update.Status.OmittedChanges > 0 {
@@ -189,7 +192,7 @@ func (r *Reconciler) allChanges(ctx context.Context, stack *pulumiv1.Stack, name
 	return update.Status.Changes, nil
 }
 
-// awaitApproval shows a plan that waits. A plan that nobody asked for leaves the Stack ready.
+// awaitApproval shows a plan that waits for approval or was rejected. A plan that nobody asked for leaves the Stack ready.
 func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
 	stack, plan := o.stack, o.stack.Status.Plan
 	followContent(o)
@@ -213,7 +216,7 @@ func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
 	return result
 }
 
-// shownPlan identifies what the status says about the plan.
+// shownPlan returns the name and the state of the plan in the status; empty when there is none.
 func shownPlan(stack *pulumiv1.Stack) string {
 	if plan := stack.Status.Plan; plan != nil {
 		return plan.Name + " " + string(plan.State)
@@ -221,7 +224,7 @@ func shownPlan(stack *pulumiv1.Stack) string {
 	return ""
 }
 
-// planMetadata is what an event about a plan has for whoever hands it on.
+// planMetadata returns the metadata of an event about a plan, which notification-controller forwards.
 func planMetadata(plan *pulumiv1.PlanStatus) map[string]string {
 	group := pulumiv1.GroupVersion.Group
 	metadata := map[string]string{group + "/plan": plan.Name, group + "/plan-digest": plan.Digest, group + "/plan-summary": plan.Summary}
@@ -231,7 +234,7 @@ func planMetadata(plan *pulumiv1.PlanStatus) map[string]string {
 	return metadata
 }
 
-// describeApprovers names who approved the plan.
+// describeApprovers names the users who approved the plan, or says why it needs no approval.
 func describeApprovers(plan *pulumiv1.PlanStatus, policy *pulumiv1.ApprovalPolicy) string {
 	if len(plan.Approvals) == 0 {
 		return "without approval: " + needsNoApproval(policy, plan)

@@ -24,7 +24,7 @@ import (
 const (
 	// maxNamedResources is how many drifted resources a message names, and how many of the properties of each.
 	maxNamedResources = 5
-	// maxDriftText bounds that, in bytes.
+	// maxDriftText bounds such a message, in bytes.
 	maxDriftText = 2 << 10
 )
 
@@ -33,7 +33,7 @@ func isDriftCheck(update *autov1alpha1.Update) bool {
 	return update.Labels[pulumiv1.ComponentLabel] == pulumiv1.ComponentDriftCheck
 }
 
-// actOnDrift carries out what was decided about drift. What fails is tried again without an effect on anything else.
+// actOnDrift carries out what was decided about drift. A step that fails is tried again later and affects nothing else.
 func (r *Reconciler) actOnDrift(ctx context.Context, o *observation, d driftDecision, result *outcome) {
 	if d.forget {
 		o.stack.Status.Drift = nil
@@ -51,7 +51,7 @@ func (r *Reconciler) actOnDrift(ctx context.Context, o *observation, d driftDeci
 		if event := recordDrift(o); event != nil {
 			result.addEvent(func() { event(r) })
 		}
-		// Only once the status says what it found.
+		// The check is deleted only after its result is written to the status.
 		check := o.driftCheck
 		result.then = append(result.then, func(ctx context.Context) error { return r.deleteDriftCheck(ctx, check) })
 	case driftDiscard:
@@ -65,7 +65,7 @@ func (r *Reconciler) actOnDrift(ctx context.Context, o *observation, d driftDeci
 	result.after = soonest(result.after, d.after)
 }
 
-// showCheckProblem shows why there is no check, if that needs somebody.
+// showCheckProblem shows why the controller cannot check for drift, if a human has to fix that.
 func showCheckProblem(stack *pulumiv1.Stack, err error) {
 	if errors.As(err, new(*notOwnedError)) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
 		conditions.MarkUnknown(stack, pulumiv1.DriftedCondition, pulumiv1.DriftCheckFailedReason,
@@ -73,7 +73,7 @@ func showCheckProblem(stack *pulumiv1.Stack, err error) {
 	}
 }
 
-// createDriftCheck creates the Update that looks for drift. It has the Workspace of the Stack, and works from the state alone.
+// createDriftCheck creates the Update that looks for drift. The Update uses the Workspace of the Stack and works from the state alone.
 func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error {
 	if err := r.applyWorkspace(ctx, o, o.artifact != nil); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 		},
 	}
 	if check.Spec.Timeout == nil {
-		// Nobody waits for it, so nobody would notice that it hangs.
+		// Nobody waits for the check, so nobody would notice that it hangs.
 		check.Spec.Timeout = &metav1.Duration{Duration: driftInterval(stack)}
 	}
 	check.Labels[pulumiv1.ComponentLabel] = pulumiv1.ComponentDriftCheck
@@ -111,7 +111,7 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 	return err
 }
 
-// deleteDriftCheck removes the Update that looks for drift. One that runs is cancelled.
+// deleteDriftCheck deletes the Update that looks for drift. A check that runs is cancelled.
 func (r *Reconciler) deleteDriftCheck(ctx context.Context, check *autov1alpha1.Update) error {
 	err := r.Delete(ctx, check, client.Preconditions{UID: &check.UID})
 	if client.IgnoreNotFound(err) != nil {
@@ -120,7 +120,8 @@ func (r *Reconciler) deleteDriftCheck(ctx context.Context, check *autov1alpha1.U
 	return nil
 }
 
-// recordDrift takes the result of a check into the status, and returns the event about it, nil for none.
+// recordDrift records the result of a check in the status. It returns a function that records the event about the result; nil when there is
+// no event.
 func recordDrift(o *observation) func(*Reconciler) {
 	stack, check := o.stack, o.driftCheck
 	if stack.Status.Drift == nil {
@@ -129,7 +130,7 @@ func recordDrift(o *observation) func(*Reconciler) {
 	drift := stack.Status.Drift
 	drift.FirstCheckTime, drift.LastCheckTime, drift.CheckedUpdate = nil, new(checkEnd(o)), check.Annotations[pulumiv1.DriftUpdateAnnotation]
 	if request := check.Annotations[pulumiv1.DriftCheckAnnotation]; request != drift.LastHandledCheckAt {
-		// Whoever asks may have done something about it.
+		// The user who requested the check may have removed the cause of the drift, so corrections are counted from zero.
 		drift.LastHandledCheckAt, drift.Correction = request, nil
 	}
 	if check.HasFailed() || !check.IsComplete() {
@@ -175,7 +176,7 @@ func recordDrift(o *observation) func(*Reconciler) {
 	return driftEvent(stack, isNew, corev1.EventTypeWarning, reason, message)
 }
 
-// checkEnd is when the check ended, or was given up.
+// checkEnd returns when the check ended; for a check that was not started in time, the current time.
 func checkEnd(o *observation) metav1.Time {
 	if !o.driftCheck.IsComplete() {
 		return metav1.NewTime(o.now).Rfc3339Copy()
@@ -183,7 +184,7 @@ func checkEnd(o *observation) metav1.Time {
 	return endOf(o.driftCheck)
 }
 
-// driftEvent returns what records the event, nil when it is not new.
+// driftEvent returns a function that records the event; nil when the event is not new.
 func driftEvent(stack *pulumiv1.Stack, isNew bool, kind, reason, message string) func(*Reconciler) {
 	if !isNew {
 		return nil
@@ -191,7 +192,7 @@ func driftEvent(stack *pulumiv1.Stack, isNew bool, kind, reason, message string)
 	return func(r *Reconciler) { r.Event(stack, kind, reason, message) }
 }
 
-// describeDrift names some of what drifted.
+// describeDrift returns a message that names some of the drifted resources.
 func describeDrift(drift *pulumiv1.DriftStatus) string {
 	count := int64(len(drift.Resources)) + drift.OmittedResources
 	text := fmt.Sprintf("%d resources were changed outside of Pulumi: ", count)

@@ -47,13 +47,14 @@ func (r *Reconciler) startUpdate(ctx context.Context, o *observation, d decision
 	shown := r.showProgress(o, update)
 	shown.hiddenFor = r.hiddenFor(o, update)
 	if update.IsComplete() {
-		// An earlier reconcile created it and could not write the status. Its end may not wake the Stack any more.
+		// An earlier reconcile created the Update and could not write the status. The Update has ended, and perhaps no watch wakes the Stack any
+		// more.
 		shown.after = outdatedInterval
 	}
 	return shown, nil
 }
 
-// hiddenFor is for how much longer the status needs not say that the update is on its way.
+// hiddenFor returns for how much longer the status may leave out that the update is in progress, see ShowAfter.
 func (r *Reconciler) hiddenFor(o *observation, update *autov1alpha1.Update) time.Duration {
 	if update.IsComplete() {
 		return 0
@@ -65,8 +66,8 @@ func (r *Reconciler) hiddenFor(o *observation, update *autov1alpha1.Update) time
 	return backoff.Left(r.ShowAfter, since, o.now)
 }
 
-// createUpdate creates the Update, or finds the one that was created after the last one before, perhaps for other inputs. That one comes
-// first: it is replaced if it waits, and recorded if it has run.
+// createUpdate creates the Update. If an Update that follows the last recorded one exists already, perhaps with other inputs, createUpdate
+// returns that one: it has to be replaced, if it waits, or recorded, if it has run, before there can be another one. See updateName.
 func (r *Reconciler) createUpdate(ctx context.Context, o *observation, d decision) (*autov1alpha1.Update, error) {
 	update, err := desiredUpdate(o, d)
 	if err != nil {
@@ -99,11 +100,11 @@ func (r *Reconciler) createUpdate(ctx context.Context, o *observation, d decisio
 	case !o.stack.Owns(existing):
 		return nil, &notOwnedError{kind: autov1alpha1.UpdateKind, name: existing.Name}
 	}
-	// The controller of another shard may have made it in the moment in which the Stack moved.
+	// The controller of another shard may have created the Update at the moment when the Stack moved to this shard.
 	return existing, r.adopt(ctx, o.stack, existing)
 }
 
-// recordStart puts the Update into the status.
+// recordStart records in the status that the Update is in progress.
 func recordStart(stack *pulumiv1.Stack, d decision, update *autov1alpha1.Update) {
 	setCurrent(stack, update)
 	if revision := stack.Status.CurrentUpdate.Revision; revision != "" {
@@ -117,7 +118,7 @@ func recordStart(stack *pulumiv1.Stack, d decision, update *autov1alpha1.Update)
 	}
 }
 
-// handleRejection shows what the API server did not accept. A namespace that is being deleted accepts nothing any more.
+// handleRejection shows why the API server rejected an object. A namespace that is being deleted accepts no new objects.
 func (r *Reconciler) handleRejection(o *observation, err error) (outcome, error) {
 	switch {
 	case apierrors.IsConflict(err), errors.Is(err, errOutdated):
@@ -132,7 +133,7 @@ func (r *Reconciler) handleRejection(o *observation, err error) (outcome, error)
 	return outcome{after: r.WaitInterval}, nil
 }
 
-// setCurrent makes the Update the current one, and notes the requests that it answers.
+// setCurrent makes the Update the current one in the status, and records the requests that it answers.
 func setCurrent(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	current := currentOf(update)
 	stack.Status.CurrentUpdate = current
@@ -147,7 +148,7 @@ func setCurrent(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	}
 }
 
-// desiredUpdate is the Update for what was decided.
+// desiredUpdate returns the Update that the decision asks for.
 func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 	stack := o.stack
 	update, err := template.Update(&autov1alpha1.Update{Spec: updateSpec(o, d)}, stack.Spec.UpdateTemplate)
@@ -155,10 +156,10 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 		return nil, fmt.Errorf("spec.updateTemplate: %w", err)
 	}
 	if d.kind == autov1alpha1.UpdateTypeDestroy {
-		// A destroy of a part proves nothing about the rest, and a preview destroys nothing.
+		// A destroy of some resources does not prove that the others are gone.
 		update.Spec.Target, update.Spec.TargetDependents = nil, nil
 	}
-	// Nothing that the Stack does is done by a preview, or without its program.
+	// spec.updateTemplate must not turn an update into a preview, which changes nothing, or into a run without the program.
 	update.Spec.PreviewOnly, update.Spec.ProjectInfo = nil, nil
 	update.Spec.SavePlan, update.Spec.PlanEnforcement, update.Spec.Plan = nil, "", nil
 	if d.plans {
@@ -200,7 +201,8 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 	return update, nil
 }
 
-// ownersOfUpdate are the Workspace, which is the controller of the Update, and the Stack: the history outlives the Workspace.
+// ownersOfUpdate returns the owners of an Update: the Workspace, which is its controller, and the Stack, so that the history outlives the
+// Workspace.
 func ownersOfUpdate(o *observation) []metav1.OwnerReference {
 	return []metav1.OwnerReference{
 		*metav1.NewControllerRef(o.workspace, autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind)),
@@ -212,8 +214,8 @@ func ownersOfUpdate(o *observation) []metav1.OwnerReference {
 func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
 	stack, last := o.stack, o.stack.Status.LastUpdate
 	message := d.message
-	// The first line of the commit message follows where an update runs the commit for the first time. It is how the history of the
-	// stack shows it: see the documentation of Stacks.
+	// An update that is the first to run a commit also has the first line of the commit message in its message. The history of the stack shows
+	// it: see the documentation of Stacks.
 	if d.kind != autov1alpha1.UpdateTypeDestroy && o.artifact != nil &&
 		o.artifact.Origin.Commit != nil && o.artifact.Origin.Commit.Message != "" &&
 		(last == nil || last.LastAttemptedCommit != commitOf(o.artifact)) {
@@ -229,7 +231,7 @@ func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
 		Message:           &message,
 		TTLAfterCompleted: &metav1.Duration{Duration: defaultUpdateTTL},
 		Timeout:           stack.Spec.Timeout,
-		// A forced update finds what was changed or removed without Pulumi, and brings it back.
+		// A forced update refreshes, so that it finds and restores what was changed or removed outside of Pulumi.
 		Refresh:           optional(stack.Spec.Refresh || forceRequested(stack)),
 		AfterInterruption: optional(mayHavePendingOperations(stack)),
 	}
@@ -249,7 +251,8 @@ func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
 	return spec
 }
 
-// correctDrift makes the update one of the resources that drifted. When not all are known, it is one of all resources.
+// correctDrift limits the update to the resources that drifted. It does not when the status does not list all of them, or when the Stack
+// has targets of its own.
 func correctDrift(spec *autov1alpha1.UpdateSpec, drift *pulumiv1.DriftStatus) {
 	spec.Refresh, spec.ExpectNoRefreshChanges = new(true), nil
 	if drift.OmittedResources > 0 || len(spec.Target) > 0 {
@@ -260,9 +263,10 @@ func correctDrift(spec *autov1alpha1.UpdateSpec, drift *pulumiv1.DriftStatus) {
 	}
 }
 
-// updateName is a hash of the Stack and of the Update that was recorded last, as an update or as a plan, so that only one Update can follow. A controller that has
-// crashed, has an old cache, or is not the leader any more finds the Update that exists. With a name made of the inputs it would create
-// a second one, which would run after the first one with older inputs.
+// updateName returns a name with a hash of the Stack's UID and of the name of the Update that was recorded last, as an update or as a plan,
+// so that only one Update can follow. A controller that has crashed, has an old cache, or is not the leader any more finds the Update that
+// exists. With a name made of the inputs, such a controller would create a second Update, which would run after the first one with older
+// inputs.
 func updateName(stack *pulumiv1.Stack) string {
 	previous := ""
 	if last := stack.Status.LastUpdate; last != nil {
@@ -275,7 +279,7 @@ func updateName(stack *pulumiv1.Stack) string {
 	return stack.Name + "-" + hex.EncodeToString(hash[:])[:10]
 }
 
-// currentOf reads from an Update what the Stack's status says about it.
+// currentOf returns what the status of the Stack says about the Update while that is the current one. It reads this from the Update itself.
 func currentOf(update *autov1alpha1.Update) *pulumiv1.CurrentStackUpdate {
 	// An annotation that is not a number counts as no generation, so that the next reconcile starts a new update.
 	generation, _ := strconv.ParseInt(update.Annotations[pulumiv1.StackGenerationAnnotation], 10, 64)
@@ -295,7 +299,7 @@ func currentOf(update *autov1alpha1.Update) *pulumiv1.CurrentStackUpdate {
 	return current
 }
 
-// optional leaves out what is the default.
+// optional returns nil for false, which is the default, so that the field is left out.
 func optional(value bool) *bool {
 	if !value {
 		return nil

@@ -24,7 +24,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// conflicts answers writes of a Stack's status with a conflict as long as it is on.
+// conflicts answers each write of a Stack's status with a conflict while on is set.
 type conflicts struct {
 	http.RoundTripper
 	on *atomic.Bool
@@ -47,7 +47,7 @@ func (c conflicts) RoundTrip(request *http.Request) (*http.Response, error) {
 	return answer.Result(), nil
 }
 
-// Here only watches wake a Stack, and that of the Update told of its end when nothing could be written.
+// Only watches wake a Stack in these tests. The watch on the Update has reported its end while the status could not be written.
 func TestUpdateThatEndedBeforeAStatusCouldNameItIsRecorded(t *testing.T) {
 	s := newStage(t)
 	s.conflicting.Store(true)
@@ -124,7 +124,8 @@ func TestRequestIsAnsweredByAnUpdateThatNoStatusNamed(t *testing.T) {
 	s.Consistently(s.updates, "1s").Should(HaveLen(2))
 }
 
-// A controller that was frozen does not know at once that another one leads, and what it knows of the Stack and of its source is old.
+// A controller that was frozen does not know at once that another one is the leader, and what it has read of the Stack and of its source is
+// old.
 func TestControllerThatKnowsLessDoesNotCreateASecondUpdate(t *testing.T) {
 	s := newStage(t)
 	stack := s.newStack(func(*pulumiv1.Stack) {})
@@ -176,7 +177,7 @@ func (s *stage) updates() []autov1alpha1.Update {
 	return list.Items
 }
 
-// awaitUnnamed returns the Update that has not ended yet.
+// awaitUnnamed waits for an Update that has not ended, and returns it.
 func (s *stage) awaitUnnamed() (found *autov1alpha1.Update) {
 	s.t.Helper()
 	s.Eventually(func() *autov1alpha1.Update {
@@ -267,7 +268,7 @@ func (s *stage) shown(stack *pulumiv1.Stack) func() string {
 	}
 }
 
-// A preview of a destroy would prove that nothing is left.
+// The controller would take a preview of a destroy for a destroy, that is, for the proof that nothing is left.
 func TestTemplateCannotMakeAPreviewOfAnUpdate(t *testing.T) {
 	g := NewWithT(t)
 	o := upToDate()

@@ -13,16 +13,16 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
-// The policy of the Stack controller is in these files: this one has what is decided on an Update that exists, decide_trigger.go whether
-// there is to be a new one, schedule.go when, decide_approval.go whether it first has to be approved, decide_drift.go when to look for
-// drift, and decide_deletion.go what happens to a Stack that is being deleted. The functions in them are pure: they have no client and no
+// The policy of the Stack controller is in these files: this one decides on an Update that exists, decide_trigger.go whether there has to
+// be a new one, schedule.go when, decide_approval.go whether it first has to be approved, decide_drift.go when to look for drift, and
+// decide_deletion.go what happens to a Stack that is being deleted. The functions in these files are pure: they have no client and no
 // context.
 
-// observation is everything that a decision is made from. It is complete: decide asks nobody.
+// observation is everything that a decision is made from. It is complete: decide reads nothing else.
 type observation struct {
 	now   time.Time
 	stack *pulumiv1.Stack
-	// waitInterval is when to come back for something that no watch covers.
+	// waitInterval is the time to the next reconcile when no watch covers what is missing.
 	waitInterval time.Duration
 	// jitter is the largest fraction by which an interval is lengthened.
 	jitter float64
@@ -42,47 +42,49 @@ type observation struct {
 	dependency *dependencyProblem
 	// behind is a dependency with the same source that has to deploy the artifact first; nil when there is none.
 	behind *dependencyProblem
-	// dependents are the Stacks that have to go before this one's resources are destroyed.
+	// dependents are the Stacks that have to be deleted before this Stack's resources are destroyed.
 	dependents []dependent
-	// unownedUpdate is the name of an Update of somebody else that runs in the Workspace of a Stack that is being deleted, or empty.
+	// unownedUpdate is the name of an Update that this Stack did not create and that runs in its Workspace; empty when there is none. It is
+	// read only for a Stack that is being deleted.
 	unownedUpdate string
-	// stale is a prerequisite that has to run again before there is an update; nil when there is none.
+	// stale is a prerequisite that has to run again before this Stack is updated; nil when there is none.
 	stale *staleDependency
-	// workspace is the Stack's Workspace; nil when there is none. noWorkspace says that the API server was asked, and knows of none.
+	// workspace is the Stack's Workspace; nil when there is none. noWorkspace is true when the API server has confirmed that there is none.
 	workspace   *autov1alpha1.Workspace
 	noWorkspace bool
-	// otherShard is set as long as the Workspace and the Updates are those of another shard.
+	// otherShard is set as long as the Workspace and the Updates belong to another shard.
 	otherShard *otherShard
-	// update is the Stack's Update that is not finished, or finished but not recorded in the status yet; nil when there is none. If there
-	// is one, the status names it.
+	// update is the Stack's Update that is not finished, or finished but not recorded in the status yet; nil when there is none. If there is
+	// one, the status names it, see restoreStatus.
 	update *autov1alpha1.Update
 	// driftCheck is the Update that looks for drift; nil when there is none.
 	driftCheck *autov1alpha1.Update
-	// approvals are those that name the plan in the status. planGone says that the Update which made that plan does not exist any more.
+	// approvals are the Approvals that name the plan in the status. planGone is true when the Update that made the plan is being deleted or
+	// does not exist any more.
 	approvals []autov1alpha1.Approval
 	planGone  bool
 	// shownPlan is what the status said about the plan before this reconcile.
 	shownPlan string
 	// updateRemoved says that the Update that the status names does not exist any more.
 	updateRemoved bool
-	// deployed says that there is an Update which changed resources and is not recorded in the status.
+	// deployed is true when an Update that may have changed resources is not recorded in the status.
 	deployed bool
 }
 
-// isUpdating reports whether there is an Update that has not ended: no other one can start.
+// isUpdating reports whether there is an Update that has not ended. No other Update can start then.
 func (o *observation) isUpdating() bool {
 	return o.update != nil && !o.update.IsComplete()
 }
 
-// content is what is known of the files in an artifact. The zero value means that nobody has asked for them.
+// content is what is known of the files in an artifact. The zero value means that the files were not requested.
 type content struct {
-	// requested says that the artifact was asked for, and stored that it is in the store.
+	// requested is true when the artifact was requested, and stored when it is in the store.
 	requested, stored bool
 	// digest identifies the files that the Stack is made of; empty while they are being read.
 	digest string
 	// unmatched are the paths of the spec that the source does not have.
 	unmatched []string
-	// problem is why the artifact, or its content, is not there.
+	// problem is why the artifact or its content cannot be read.
 	problem error
 }
 
@@ -90,7 +92,7 @@ type content struct {
 type action string
 
 const (
-	// actionRecord takes the result of a finished Update into the status; afterwards a new decision is due.
+	// actionRecord records the result of a finished Update in the status. A new decision follows at once.
 	actionRecord action = "record"
 	// actionUpdate starts a preview, an up or a destroy.
 	actionUpdate action = "update"
@@ -98,11 +100,11 @@ const (
 	actionFetch action = "fetch"
 	// actionSupersede removes an Update that has not started and whose inputs are out of date.
 	actionSupersede action = "supersede"
-	// actionCancel asks for the end of the current Update.
+	// actionCancel requests that the current Update is cancelled.
 	actionCancel action = "cancel"
-	// actionFollow shows how the current Update stands.
+	// actionFollow shows the progress of the current Update.
 	actionFollow action = "follow"
-	// actionWait shows what is missing or, without a reason, what is on its way.
+	// actionWait shows what is missing or, if the decision has no reason, what is in progress.
 	actionWait action = "wait"
 	// actionRequestDependency requests an update of a prerequisite, and waits for it.
 	actionRequestDependency action = "request dependency"
@@ -120,7 +122,7 @@ const (
 	actionRelease action = "release"
 )
 
-// waker names what brings a Stack back, beside the time in the decision.
+// waker names what brings a Stack back to the controller, besides the time in the decision.
 type waker string
 
 const (
@@ -136,9 +138,9 @@ const (
 	byDependencies waker = "dependencies"
 	// byDependents is the watch on the Stacks that depend on the Stack.
 	byDependents waker = "dependents"
-	// byApproval is the watch on Approvals. The time is that of the end of the plan.
+	// byApproval is the watch on Approvals. The time in the decision is when the plan expires.
 	byApproval waker = "approval"
-	// byTime is only the time in the decision. An edit wakes the Stack, too, as always.
+	// byTime is only the time in the decision. An edit also wakes the Stack, as always.
 	byTime waker = "time"
 	// byNothing says that nothing is left to do, or that the next decision follows at once.
 	byNothing waker = "nothing"
@@ -155,16 +157,16 @@ type decision struct {
 	kind autov1alpha1.UpdateType
 	// driftDigest identifies the drift that the update corrects; empty for any other update.
 	driftDigest string
-	// plans says that the Update makes a plan of it and changes nothing; applies that it carries out the plan in the status.
+	// plans is true when the Update only makes a plan of the change, applies when it carries out the plan in the status.
 	plans, applies bool
 	// cause is why there is an update.
 	cause pulumiv1.PlanCause
-	// quiet leaves the conditions as they are. With actionFetch: either it is not known yet whether there is anything to do, or it ends soon.
-	// With actionAwaitApproval: nobody asked for the plan.
+	// quiet leaves the conditions as they are. With actionFetch, it is not known yet whether there is anything to do, or awaitContent gives
+	// the reason. With actionAwaitApproval, nobody asked for the plan.
 	quiet bool
 	// appliesWorkspace says, with actionFollow, that the Workspace is applied first.
 	appliesWorkspace bool
-	// stalls says, with actionRetry, that the Stack is Stalled though attempts go on.
+	// stalls is true, with actionRetry, when the Stack is Stalled although attempts go on.
 	stalls bool
 	// fresh is true when the inputs differ from the last attempt's: earlier failures do not count any more.
 	fresh bool
@@ -174,7 +176,7 @@ type decision struct {
 	after time.Duration
 }
 
-// keysAndValues are what is logged about the decision. The waker is one of those that docs/conditions.md lists for a reason.
+// keysAndValues returns what is logged about the decision. docs/conditions.md lists the possible wakers of each reason.
 func (d decision) keysAndValues() []any {
 	return []any{"action", d.action, "waker", d.wake, "after", d.after.String(), "reason", d.reason, "message", d.message}
 }
@@ -197,13 +199,14 @@ func (d decision) needsContent(o *observation) bool {
 	return d.action == actionFetch && d.wake == byFetch && !o.content.requested
 }
 
-// decideOnUpdate handles an Update that exists. A result is recorded first. An outdated Update that has not started is replaced. A
-// running one is left alone, unless its Workspace failed and nothing of a deleted Stack has to be destroyed.
+// decideOnUpdate handles an Update that exists. A result is recorded first. An outdated Update that has not started is replaced. A running
+// Update is left alone, with two exceptions: a deleted Stack is released when its Workspace failed and nothing has to be destroyed
+// (isGivenUp), and the Update of a suspended Stack that has the cancel annotation is cancelled (cancels).
 func decideOnUpdate(o observation) decision {
 	deleting := !o.stack.DeletionTimestamp.IsZero()
 	switch {
 	case !o.update.DeletionTimestamp.IsZero() && o.update.Status.StartTime == nil:
-		// It never ran and has no result. Its deletion leads to a new decision.
+		// The Update never ran and has no result. The end of its deletion leads to a new decision.
 		return decideToFollow(o)
 	case o.update.IsComplete():
 		return decision{action: actionRecord, wake: byNothing}
@@ -211,7 +214,8 @@ func decideOnUpdate(o observation) decision {
 		// Nobody needs the result of the Update.
 		return decision{action: actionRelease, wake: byNothing, message: nothingToDestroy(o.stack)}
 	case !o.update.HasStarted() && !conditions.IsTrue(o.update, autov1alpha1.UpdateProgressing) && outdated(o):
-		// One that progresses and has no start time was left by another controller. It ends as interrupted.
+		// An Update that is Progressing and has no start time was started by the Pulumi Kubernetes Operator. It is not replaced: it ends as
+		// interrupted.
 		return decision{action: actionSupersede, wake: byUpdate, reason: pulumiv1.StackProcessingReason,
 			message: "the inputs of the waiting update changed"}
 	case cancels(o):
@@ -221,15 +225,17 @@ func decideOnUpdate(o observation) decision {
 	return decideToFollow(o)
 }
 
-// decideToFollow waits for the Update, whose changes wake the Stack. A Workspace that disappeared is created again, or the Update would wait
-// for it without an end, unless it is deleted, too. One that failed gets what the Stack asks for now, which may help.
+// decideToFollow waits for the Update, whose changes wake the Stack. A Workspace that does not exist is created again, because an Update
+// that has not started would wait for it without an end; an Update that is being deleted needs none. A Workspace that failed is updated to
+// what the Stack asks for now, which may help.
 func decideToFollow(o observation) decision {
 	missing := o.workspace == nil && !o.update.HasStarted() && o.update.DeletionTimestamp.IsZero()
 	return decision{action: actionFollow, wake: byUpdate, appliesWorkspace: o.desired != nil && (missing || workspaceHasFailed(o.workspace))}
 }
 
-// isGivenUp reports whether a deleted Stack that leaves its resources need not wait for its Update. An Update that has started may still run
-// although the controller cannot talk to its agent, so it is waited for unless somebody asks to orphan the resources.
+// isGivenUp reports whether a deleted Stack that leaves its resources need not wait for its Update, because the Workspace failed. An Update
+// that has started may still run although the controller cannot talk to its agent. Such an Update is waited for unless the Stack has the
+// orphan annotation.
 func isGivenUp(o observation) bool {
 	if !workspaceHasFailed(o.workspace) {
 		return false
@@ -255,10 +261,11 @@ func outdated(o observation) bool {
 		return o.update.Spec.Type != autov1alpha1.UpdateTypeDestroy || nothingToDestroy(o.stack) != ""
 	}
 	if plan := o.stack.Status.Plan; o.update.Spec.Plan != nil && plan != nil && o.artifact != nil {
-		// It runs what was planned, which may be of an earlier revision with the same content.
+		// The Update carries out a plan. Its source may be an earlier revision with the same content, so the commit of the plan counts, see
+		// followContent.
 		return plan.Commit != o.artifact.Commit()
 	}
-	// This controller makes no Update without a source for a Stack that has one.
+	// This controller creates no Update without a source for a Stack that has one.
 	return o.artifact != nil && (current.Commit != o.artifact.Commit() || o.update.Spec.Source == nil)
 }
 
@@ -272,8 +279,8 @@ func isApproved(o observation) bool {
 	return plan != nil && wanted != nil && plan.State == pulumiv1.PlanApproved && plan.Name == wanted.Name && plan.Digest == wanted.Digest
 }
 
-// cancels reports whether the running Update has to be cancelled. That needs a suspended Stack: any other one would start the same
-// update again.
+// cancels reports whether the running Update has to be cancelled. Only the Update of a suspended Stack is: any other Stack would start the
+// same update again.
 func cancels(o observation) bool {
 	return o.stack.Spec.Suspend && pulumiv1.CancelRequested(o.stack) && o.update.HasStarted() && !pulumiv1.CancelRequested(o.update)
 }

@@ -12,14 +12,15 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// A Stack with spec.approval makes a plan of each change, with an Update that changes nothing. The plan is in status.plan, and what it was
-// made for: it is void when the Stack asks for something else. What needs no approval, such as a plan without changes, is carried out in the
-// same manner, so that the controller of Updates has one rule: in the Workspace of such a Stack, only its approved plan runs.
+// For a Stack with spec.approval, the controller makes a plan of each change, with an Update that changes nothing. status.plan has the plan
+// and the inputs that it was made for. The plan is void when the Stack has other inputs now. A plan that needs no approval, for example
+// because it changes nothing, is carried out in the same way, so that the Update controller has one rule: in the Workspace of such a Stack,
+// only the approved plan runs.
 
 const (
 	// maxApprovals bounds the approvals in the status.
 	maxApprovals = 10
-	// freeStalePlans is how many plans in a row, with the same changes, may be out of date before there is a wait.
+	// freeStalePlans is how many plans in a row, with the same changes, may be out of date before the next plan has to wait.
 	freeStalePlans = 1
 )
 
@@ -52,7 +53,8 @@ func decideOnApproval(o observation, d decision) decision {
 	return makePlan
 }
 
-// awaitApproval leaves the Stack ready while a plan waits that nobody asked for.
+// awaitApproval waits for Approvals, or until the plan expires. The Stack stays ready if nobody asked for the plan: it is one of a resync
+// or of a correction of drift.
 func awaitApproval(o observation, d decision, plan *pulumiv1.PlanStatus, reason, message string) decision {
 	wait := decision{action: actionAwaitApproval, wake: byApproval, reason: reason, message: message, driftDigest: d.driftDigest, cause: d.cause}
 	wait.quiet = plan.Cause == pulumiv1.PlanForResync || plan.Cause == pulumiv1.PlanForDrift
@@ -62,7 +64,7 @@ func awaitApproval(o observation, d decision, plan *pulumiv1.PlanStatus, reason,
 	return wait
 }
 
-// plannedOperation is what a plan is called that the decision asks for.
+// plannedOperation returns the operation of a plan for the decision.
 func plannedOperation(d decision) pulumiv1.ApprovedOperation {
 	switch {
 	case d.kind == autov1alpha1.UpdateTypeDestroy:
@@ -73,8 +75,8 @@ func plannedOperation(d decision) pulumiv1.ApprovedOperation {
 	return pulumiv1.ApprovedUp
 }
 
-// openPlan returns the plan that is still to be carried out, or to be made again; nil when there is none. It is a reason for an update of its
-// own: the request that it was made for counts as handled.
+// openPlan returns the plan that still has to be carried out or made again; nil when there is none. An open plan is a reason for an update
+// by itself, because the request that led to it counts as handled.
 func openPlan(o observation) *pulumiv1.PlanStatus {
 	plan, drift := o.stack.Status.Plan, o.stack.Status.Drift
 	switch {
@@ -94,14 +96,15 @@ func isConcluded(plan *pulumiv1.PlanStatus) bool {
 	return plan.State == pulumiv1.PlanApplied || plan.State == pulumiv1.PlanFailed
 }
 
-// failedOnLock reports whether the plan was about to be carried out, and another process had the lock of the stack. When that
-// is tried again is decided as for any other update.
+// failedOnLock reports whether the plan could not be carried out because another process had the lock of the stack. The next attempt is due
+// when it would be for any other update.
 func failedOnLock(o observation, plan *pulumiv1.PlanStatus) bool {
 	last := o.stack.Status.LastUpdate
 	return last != nil && last.Conflicts > 0 && plan.Update != "" && last.Name == plan.Update
 }
 
-// isVoid reports whether the plan was made for other inputs than the Stack has now, or will be carried out in another manner.
+// isVoid reports whether the plan is concluded or superseded, was made for other inputs than the Stack has now, or was made with another
+// spec.approval.enforce.
 func isVoid(o observation, plan *pulumiv1.PlanStatus) bool {
 	stack := *o.stack
 	stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{
@@ -125,7 +128,7 @@ func enforcement(stack *pulumiv1.Stack) autov1alpha1.PlanEnforcement {
 	return cmp.Or(stack.Spec.Approval.Enforce, autov1alpha1.EnforcePlan)
 }
 
-// needsNoApproval says why the plan may be carried out without an approval; empty when it needs one.
+// needsNoApproval returns why the plan may be carried out without an approval; empty when it needs one.
 func needsNoApproval(policy *pulumiv1.ApprovalPolicy, plan *pulumiv1.PlanStatus) string {
 	switch {
 	case policy == nil:
@@ -140,7 +143,8 @@ func needsNoApproval(policy *pulumiv1.ApprovalPolicy, plan *pulumiv1.PlanStatus)
 	return ""
 }
 
-// followApprovals takes what people decided about the plan into the status, before anything else is decided. What has started stays as it is.
+// followApprovals records in the plan what approvers decided about it, before anything else is decided. It does not change the state of the
+// plan while an Update of the Stack has started.
 func followApprovals(o *observation) {
 	plan := o.stack.Status.Plan
 	switch {
@@ -149,7 +153,7 @@ func followApprovals(o *observation) {
 	case plan.State != pulumiv1.PlanPending && plan.State != pulumiv1.PlanApproved && plan.State != pulumiv1.PlanRejected:
 		return
 	case o.update != nil && o.update.HasStarted():
-		// But no later plan gets the approvals of one that was rejected meanwhile.
+		// Only rejections are recorded, so that no later plan takes over the approvals of a rejected one.
 		for i := range o.approvals {
 			if o.approvals[i].Spec.Decision == autov1alpha1.ApprovalReject {
 				takeApproval(plan, &o.approvals[i])
@@ -179,13 +183,13 @@ func followApprovals(o *observation) {
 	}
 }
 
-// mayExpire reports whether the plan is made again in the end. One that was rejected is not, when it is for what somebody asked for: it would
-// be shown again and again.
+// mayExpire reports whether the plan can expire, so that another one is made. A rejected plan cannot if somebody asked for the change: the
+// same plan would be shown again and again.
 func mayExpire(plan *pulumiv1.PlanStatus) bool {
 	return plan.RejectedBy == "" || plan.Cause != pulumiv1.PlanForChange
 }
 
-// takeApproval adds one decision to the plan, if it is about exactly that.
+// takeApproval records the decision of an Approval in the plan, if the Approval is accepted and is about exactly this plan.
 func takeApproval(plan *pulumiv1.PlanStatus, approval *autov1alpha1.Approval) {
 	switch known := slices.ContainsFunc(plan.Approvals, func(item pulumiv1.PlanApproval) bool { return item.By == approval.Spec.By }); {
 	case approval.Spec.Update != plan.Name, approval.Spec.Digest != plan.Digest, plan.Digest == "", !isAccepted(approval):
@@ -198,7 +202,7 @@ func takeApproval(plan *pulumiv1.PlanStatus, approval *autov1alpha1.Approval) {
 	}
 }
 
-// staleDue is when a plan may be made again after one that was out of date: at once the first time.
+// staleDue returns when a plan may be made again after one that was out of date: at once the first time.
 func staleDue(plan *pulumiv1.PlanStatus) time.Time {
 	if plan.Stale <= freeStalePlans || plan.StaleSince == nil {
 		return time.Time{}
@@ -206,9 +210,9 @@ func staleDue(plan *pulumiv1.PlanStatus) time.Time {
 	return plan.StaleSince.Add(failureBackoff(plan.Stale-freeStalePlans, longestConflictWait))
 }
 
-// carryOver keeps the approvals of an earlier plan for one that was made again: when it has equal inputs and changes, or when an update of
-// equal inputs failed half-way and only a part of what was approved is left. changes are those of the earlier plan and of this one; either is
-// incomplete when it is nil.
+// carryOver copies the approvals of an earlier plan to a plan that was made again, in two cases: both plans have equal inputs and changes,
+// or the update of the earlier plan failed half-way, the inputs are equal, and the new plan has only a part of the approved changes.
+// earlierChanges and changes are those of the earlier and of the new plan. nil means that they are not known completely.
 func carryOver(plan, earlier *pulumiv1.PlanStatus, earlierChanges, changes []autov1alpha1.ResourceChange, now time.Time) {
 	if earlier == nil || earlier.RejectedBy != "" || earlier.State == pulumiv1.PlanApplied || earlier.Operation != plan.Operation {
 		return
@@ -237,13 +241,14 @@ func isPart(changes, approved []autov1alpha1.ResourceChange) bool {
 	})
 }
 
-// harmless are the operations of Pulumi that neither delete nor replace a resource, and those among them that change none.
+// harmless are the operations of Pulumi that neither delete nor replace a resource. unchanging are the harmless ones that change no
+// resource.
 var (
 	unchanging = []string{"same", "read", "refresh"}
 	harmless   = append([]string{"create", "update", "import"}, unchanging...)
 )
 
-// countChanges counts what a plan does. What is not known counts as destructive.
+// countChanges counts what a plan does. An unknown operation counts as destructive.
 func countChanges(counts map[string]int64) (summary string, changes, destructive int64) {
 	var replaced, others int64
 	for _, kind := range slices.Sorted(maps.Keys(counts)) {
@@ -280,7 +285,7 @@ func describeRejected(stack *pulumiv1.Stack, plan *pulumiv1.PlanStatus) string {
 		plan.Name, plan.Summary, plan.RejectedBy, stack.Name, stack.Namespace, deletionHint(stack))
 }
 
-// deletionHint is what helps with a deletion that waits.
+// deletionHint returns what a message about a plan adds when the Stack is being deleted.
 func deletionHint(stack *pulumiv1.Stack) string {
 	if stack.DeletionTimestamp.IsZero() {
 		return ""

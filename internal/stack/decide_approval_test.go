@@ -20,7 +20,7 @@ import (
 
 const planDigest = "sha256:plan"
 
-// guarded is a Stack with spec.approval that was edited since it was deployed, and whose plan of that stands as told.
+// guarded is a Stack with spec.approval that was edited after it was deployed. The plan of the edit has the given state.
 func guarded(state pulumiv1.PlanState, changes ...func(*observation)) *observation {
 	o := upToDate()
 	o.stack.Generation = 3
@@ -254,7 +254,7 @@ func TestReasonsOfPlansAreThoseOfTheStack(t *testing.T) {
 	}
 }
 
-// planCases are plans as the status may have them, with what people said about them.
+// planCases are plans as the status may have them, each with the Approvals about it.
 func planCases() map[string]func(*observation) {
 	cases := map[string]func(*observation){"none": func(*observation) {}}
 	states := []pulumiv1.PlanState{pulumiv1.PlanPending, pulumiv1.PlanApproved, pulumiv1.PlanRejected, pulumiv1.PlanExpired, pulumiv1.PlanStale,
@@ -289,7 +289,7 @@ func planCases() map[string]func(*observation) {
 	return cases
 }
 
-// TestNothingIsCarriedOutThatWasNotApproved goes through the states of the model, each with every plan.
+// TestNothingIsCarriedOutThatWasNotApproved combines the states of the model with every plan.
 func TestNothingIsCarriedOutThatWasNotApproved(t *testing.T) {
 	suite.WithoutRaceDetector(t)
 	wrong, states, applied, cases := map[string]int{}, 0, 0, planCases()
@@ -338,7 +338,7 @@ func TestNothingIsCarriedOutThatWasNotApproved(t *testing.T) {
 	t.Logf("%d states, %d carried out", states, applied)
 }
 
-// hasRun reports whether there is an Update whose operation started: what people say then comes too late.
+// hasRun reports whether there is an Update whose operation has started. An approval or rejection after that is too late.
 func (s *modelState) hasRun() bool {
 	return s.update != "none" && !strings.HasPrefix(s.update, "waits")
 }

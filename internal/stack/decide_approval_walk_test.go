@@ -25,20 +25,21 @@ import (
 )
 
 // walk is a Stack with spec.approval, its Updates and Approvals, and the world that they change. Its steps are those of the controllers, of
-// people and of chance, in any order.
+// users, and random faults, in any order.
 type walk struct {
 	random  *rand.Rand
 	stack   *pulumiv1.Stack
 	updates map[string]*autov1alpha1.Update
-	// approvals are all that were made, also of other digests.
+	// approvals are all Approvals that were created, also those with other digests.
 	approvals []autov1alpha1.Approval
-	// content is that of the source, and state that of the Pulumi stack.
+	// content identifies the content of the source, and state the state of the Pulumi stack.
 	content, state int
-	// made are the digests of the plans by their names, carried the plans whose approvals they took over, and applied counts what was carried out.
+	// made has the digests of the plans by their names. carried has, by the name of a plan, the plan whose approvals it took over. applied
+	// counts the plans that were carried out.
 	made, carried map[string]string
 	applied       int
 	wrong         []string
-	// decided is what the last reconcile decided, and calm says that nothing fails any more.
+	// decided is what the last reconcile decided. calm is true when no more faults happen.
 	decided decision
 	calm    bool
 }
@@ -50,7 +51,7 @@ func newWalk(seed uint64) *walk {
 	return &walk{random: rand.New(rand.NewPCG(seed, 1)), stack: o.stack, updates: map[string]*autov1alpha1.Update{}, made: map[string]string{}, carried: map[string]string{}}
 }
 
-// Get and List make a walk the API server.
+// Get and List make the walk an API server.
 func (w *walk) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	update, found := w.updates[key.Name]
 	if !found {
@@ -62,7 +63,7 @@ func (w *walk) Get(_ context.Context, key client.ObjectKey, into client.Object, 
 
 func (w *walk) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
 
-// current is the Update that is on its way, nil when there is none.
+// current returns the Update that is in progress, nil when there is none.
 func (w *walk) current() *autov1alpha1.Update {
 	if current := w.stack.Status.CurrentUpdate; current != nil {
 		return w.updates[current.Name]
@@ -70,7 +71,7 @@ func (w *walk) current() *autov1alpha1.Update {
 	return nil
 }
 
-// reconcile is one of the Stack. When it is cut off, all but the Update that it created is lost.
+// reconcile is one reconcile of the Stack. When it is cut off, everything is lost except the Update that it created.
 func (w *walk) reconcile(cutOff bool) {
 	before := w.stack.DeepCopy()
 	o := &observation{now: time.Now(), waitInterval: time.Second, stack: w.stack, workspace: &autov1alpha1.Workspace{}, desired: &desired{}}
@@ -133,7 +134,7 @@ func (w *walk) act(o *observation, d decision) {
 	}
 }
 
-// start is that of the current Update: the controller of Updates starts what the status of the Stack says is approved, and nothing else.
+// start starts the current Update. Like the Update controller, it starts only what is approved in the status of the Stack.
 func (w *walk) start() {
 	update := w.current()
 	if update == nil || update.HasStarted() {
@@ -149,7 +150,7 @@ func (w *walk) start() {
 	update.Status.StartTime = &metav1.Time{Time: time.Now()}
 }
 
-// check is that what starts was approved: the plan with exactly this digest, or one that it takes over from.
+// check checks that the Update that starts was approved: its plan with exactly this digest, or a plan whose approvals its plan took over.
 func (w *walk) check(update *autov1alpha1.Update) {
 	w.applied++
 	wanted, plan := update.Spec.Plan, w.stack.Status.Plan
@@ -175,7 +176,7 @@ func (w *walk) check(update *autov1alpha1.Update) {
 	}
 }
 
-// end is that of the current Update, with any result.
+// end ends the current Update, with any result.
 func (w *walk) end() {
 	update := w.current()
 	if update == nil || !update.HasStarted() || update.IsComplete() {
@@ -207,7 +208,7 @@ func (w *walk) end() {
 	w.made[update.Name] = digest
 }
 
-// digest is that of a plan of what the Update runs, now.
+// digest returns the digest that a plan of what the Update runs would have now.
 func (w *walk) digest(update *autov1alpha1.Update) string {
 	if update == nil {
 		return ""
@@ -215,7 +216,7 @@ func (w *walk) digest(update *autov1alpha1.Update) string {
 	return fmt.Sprintf("sha256:%s-%s-%d-%s", update.Spec.Type, update.Spec.Source.Digest, w.state, update.Annotations[pulumiv1.SpecDigestAnnotation])
 }
 
-// say makes an Approval, of a plan and a digest that may be any.
+// say creates an Approval or a rejection of any plan, with any digest.
 func (w *walk) say() {
 	names := []string{"app-nothing"}
 	for name := range w.made {
@@ -239,14 +240,15 @@ func (w *walk) say() {
 	w.approvals = append(w.approvals, approval)
 }
 
-// isJudgable reports whether the controller of Approvals accepts what is said about the plan: it is that of the Stack, and not superseded.
+// isJudgable reports whether the Approval controller accepts an Approval of the plan: the plan is the one of the Stack, has not expired,
+// and is not superseded.
 func (w *walk) isJudgable(name string) bool {
 	plan := w.stack.Status.Plan
 	return plan != nil && plan.Name == name && (plan.ExpiresAt == nil || time.Now().Before(plan.ExpiresAt.Time)) &&
 		slices.Contains([]pulumiv1.PlanState{pulumiv1.PlanPending, pulumiv1.PlanApproved, pulumiv1.PlanRejected}, plan.State)
 }
 
-// step is one thing that happens.
+// step makes one random thing happen.
 func (w *walk) step() {
 	switch n := w.random.IntN(40); {
 	case n < 14:
@@ -275,8 +277,8 @@ func (w *walk) step() {
 	}
 }
 
-// settle is what follows when nothing happens by chance any more: the controllers act, somebody approves each plan that waits, and asks for
-// another one instead of one that was rejected. Each plan that is approved then has to be carried out before any other, and the Stack to become ready.
+// settle runs the controllers without any further faults. A user approves each plan that waits, and requests another one in place of a
+// rejected one. Each approved plan has to be carried out before any other, and the Stack has to become ready.
 func (w *walk) settle() {
 	w.calm = true
 	for range 30 {
@@ -294,7 +296,7 @@ func (w *walk) settle() {
 			}
 			return
 		case d.action == actionAwaitApproval && w.updates[updateName(w.stack)] != nil:
-			// The status was lost, and the next reconcile takes the Update that followed into it.
+			// The status was lost. The next reconcile restores it from the Update that followed.
 		case d.action == actionAwaitApproval && plan.State == pulumiv1.PlanRejected:
 			w.stack.Generation++
 			w.stack.Spec.Refresh = !w.stack.Spec.Refresh
@@ -311,15 +313,16 @@ func (w *walk) settle() {
 	w.wrong = append(w.wrong, fmt.Sprintf("not settled: %s, %s", w.decided.action, w.decided.reason))
 }
 
-// approve makes an Approval of exactly this plan, which counts.
+// approve creates an accepted Approval of exactly this plan.
 func (w *walk) approve(name string) {
 	approval := autov1alpha1.Approval{Spec: autov1alpha1.ApprovalSpec{Update: name, Digest: w.made[name], By: "carol", Decision: autov1alpha1.ApprovalApprove}}
 	approval.Status.Conditions = []metav1.Condition{{Type: autov1alpha1.ApprovalAccepted, Status: metav1.ConditionTrue}}
 	w.approvals = append(w.approvals, approval)
 }
 
-// TestNothingIsCarriedOutUnapprovedWhateverHappens lets things happen in random order, very often. Then it lets them settle: what is approved is
-// carried out. Its clock is its own: on the machine's, all plans would have expired as soon as they were recorded.
+// TestNothingIsCarriedOutUnapprovedWhateverHappens runs many random steps, very often. Then it calls settle, which checks that what is
+// approved is carried out. The test has a clock of its own: with the clock of the machine, all plans would have expired as soon as they
+// were recorded.
 func TestNothingIsCarriedOutUnapprovedWhateverHappens(t *testing.T) {
 	suite.WithoutRaceDetector(t)
 	g, byChance, settling := NewWithT(t), 0, 0

@@ -15,15 +15,17 @@ import (
 )
 
 const (
-	// orphanHint is what helps in every deletion that cannot go on.
+	// orphanHint is the advice in every message about a deletion that cannot go on.
 	orphanHint = "set the annotation " + pulumiv1.OrphanAnnotation + "=true to delete the stack and keep its resources"
-	// unownedUpdateInterval is when to come back for an Update of somebody else, which does not wake the Stack.
+	// unownedUpdateInterval is the time to the next reconcile while an Update that the Stack did not create runs in its Workspace. Such an
+	// Update does not wake the Stack.
 	unownedUpdateInterval = 5 * time.Second
-	// maxShownDependents is how many of the Stacks that have to go first are named.
+	// maxShownDependents is how many dependents a message names.
 	maxShownDependents = 5
 )
 
-// decideOnDeletion removes the finalizer only with proof that no resource is left behind that should have been destroyed.
+// decideOnDeletion removes the finalizer only with proof that no resource is left behind that should have been destroyed. It is not reached
+// while an Update of the Stack exists: see decide.
 func decideOnDeletion(o observation) decision {
 	proof := nothingToDestroy(o.stack)
 	switch {
@@ -69,7 +71,7 @@ func decideOnDeletion(o observation) decision {
 	return decideOnApproval(o, d)
 }
 
-// nothingToDestroy returns the proof with which the finalizer may be removed, or an empty string.
+// nothingToDestroy returns the proof that permits to remove the finalizer; empty when resources may have to be destroyed.
 func nothingToDestroy(stack *pulumiv1.Stack) string {
 	last := stack.Status.LastUpdate
 	switch {
@@ -85,8 +87,8 @@ func nothingToDestroy(stack *pulumiv1.Stack) string {
 	return ""
 }
 
-// isCollected reports whether the garbage collector deletes all that the Stack owns, as in "kubectl delete --cascade=foreground". A destroy that
-// started meanwhile would be deleted, too.
+// isCollected reports whether the garbage collector deletes everything that the Stack owns, as after "kubectl delete --cascade=foreground".
+// It would delete an Update that destroys the resources, too.
 func isCollected(stack *pulumiv1.Stack) bool {
 	return controllerutil.ContainsFinalizer(stack, metav1.FinalizerDeleteDependents)
 }
@@ -95,7 +97,8 @@ func wasDestroyed(last *pulumiv1.StackUpdateStatus) bool {
 	return last != nil && last.Type == autov1alpha1.UpdateTypeDestroy && last.State == pulumiv1.StackUpdateSucceeded
 }
 
-// destroyDue is when the next destroy may start; zero is now. It is fresh if it is the first one or has other inputs than the last one.
+// destroyDue returns when the next destroy may start; the zero time means now. fresh is true when the destroy is the first one or has other
+// inputs than the last one.
 func destroyDue(o observation) (due time.Time, fresh bool) {
 	last := o.stack.Status.LastUpdate
 	switch {
@@ -141,15 +144,16 @@ func destroyableFromState(stack *pulumiv1.Stack) bool {
 	return stack.Status.ProjectInfo != nil && !stack.Spec.RunProgram
 }
 
-// inTerminatingNamespace says what to do if the namespace accepts no new object that could destroy the resources. Missing objects such
-// as Secrets cannot be created again, either.
+// inTerminatingNamespace says what to do if the namespace accepts no new objects, so that the resources cannot be destroyed. Missing
+// objects such as Secrets cannot be created again, either.
 func inTerminatingNamespace(stack *pulumiv1.Stack) string {
 	return fmt.Sprintf("the namespace is being deleted, and nothing can be created in it any more, so the resources cannot be destroyed "+
 		"from here: to destroy them, create the same Stack in another namespace, where it takes over the stack %q, and delete it there; "+
 		"then here, or %s", stack.Spec.Stack, orphanHint)
 }
 
-// describeDependents names some of the Stacks that have to go first, and says what to do. Those that nobody has deleted come first.
+// describeDependents names some of the Stacks that have to be deleted first, and says what to do. Stacks that are not being deleted yet
+// come first.
 func describeDependents(list []dependent) string {
 	list = slices.SortedFunc(slices.Values(list), func(a, b dependent) int {
 		if a.deleting != b.deleting {

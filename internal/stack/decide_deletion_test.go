@@ -24,7 +24,7 @@ func knownProject(o *observation) {
 
 func runsProgram(o *observation) { o.stack.Spec.RunProgram = true }
 
-// withoutSource is a Stack whose source is gone.
+// withoutSource is a Stack whose source does not exist any more.
 var withoutSource = noSource(&source.Problem{Reason: pulumiv1.SourceNotFoundReason, Message: "it is gone", Watched: true})
 
 // needed is a Stack that others depend on.
@@ -35,7 +35,7 @@ func needed(o *observation) {
 // inForeground is a Stack whose dependents are deleted first.
 func inForeground(o *observation) { o.stack.Finalizers = []string{metav1.FinalizerDeleteDependents} }
 
-// destroyFailed is a Stack that is being deleted and whose destroys failed so often, the last one just now.
+// destroyFailed is a Stack that is being deleted and whose last destroys failed: so many of them, the last one just now.
 func destroyFailed(failures int64) *observation {
 	o := deleting()
 	last := o.stack.Status.LastUpdate

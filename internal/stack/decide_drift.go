@@ -20,20 +20,23 @@ import (
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
 
-// Drift is what was changed or removed outside of Pulumi. A Stack looks for it only while it has nothing else to do, with an Update that
-// changes nothing and that goes when there is something to do. It is reported when two checks in a row see the same.
+// Drift is what was changed or removed outside of Pulumi. The controller looks for the drift of a Stack only while the Stack has nothing
+// else to do, with an Update that changes nothing and that is deleted as soon as there is something to do. Drift is reported when two
+// checks in a row find the same.
 
 const (
 	// confirmDelay is the time from a check that sees new drift to the one that confirms it: resources may be about to change, and a
 	// provider may not see its own changes at once.
 	confirmDelay = 10 * time.Second
-	// checkStartTimeout is how long a check may wait to be started, and checkWorkspaceTimeout how long one may wait for a Workspace that is not there.
+	// checkStartTimeout is how long a check may wait to be started, and checkWorkspaceTimeout how long it may wait for a Workspace that does
+	// not exist.
 	checkStartTimeout     = 15 * time.Minute
 	checkWorkspaceTimeout = 10 * time.Second
 	// firstDriftBackoff is the wait after a check that failed. Each further one doubles it, up to the interval.
 	firstDriftBackoff  = time.Minute
 	driftBackoffFactor = 2
-	// maxCorrections is how many updates correct the same drift within correctionPeriod. Somebody else wants something else then.
+	// maxCorrections is how many updates correct the same drift within correctionPeriod. Drift that still comes back is caused by something
+	// else that changes the same resources.
 	maxCorrections   = 3
 	correctionPeriod = time.Hour
 	// maxDriftedResources bounds what the status lists, and maxDriftedSize its URNs and paths together, in bytes.
@@ -43,11 +46,11 @@ const (
 	maxListedPaths = 20
 )
 
-// driftStep is what one reconcile does about drift, beside its action.
+// driftStep is what one reconcile does about drift, besides its action.
 type driftStep string
 
 const (
-	// driftNone does nothing: no check is due, or one is on its way.
+	// driftNone does nothing: no check is due, or one is in progress.
 	driftNone driftStep = "none"
 	// driftStart starts a check.
 	driftStart driftStep = "check"
@@ -68,7 +71,7 @@ type driftDecision struct {
 	forget bool
 }
 
-// decideOnDrift chooses what happens about drift, beside the action that was decided on.
+// decideOnDrift chooses what to do about drift, besides the action of the decision.
 func decideOnDrift(o observation, d decision) driftDecision {
 	spec, check := o.stack.Spec.Drift, o.driftCheck
 	switch {
@@ -79,14 +82,14 @@ func decideOnDrift(o observation, d decision) driftDecision {
 	case spec == nil, !o.stack.DeletionTimestamp.IsZero(), o.stack.Spec.Suspend, o.update != nil, d.action == actionUpdate:
 		return driftDecision{step: discardIf(check), forget: spec == nil}
 	case check != nil && !check.DeletionTimestamp.IsZero():
-		// Its end wakes the Stack.
+		// The end of its deletion wakes the Stack.
 		return driftDecision{step: driftNone}
 	case check != nil && isOutdatedCheck(o.stack, check):
 		return driftDecision{step: driftDiscard}
 	case check != nil && (check.IsComplete() || startTimedOut(check, o.now)):
 		return driftDecision{step: driftRecord}
 	case check != nil && o.workspace == nil && !check.HasStarted() && o.now.Sub(check.CreationTimestamp.Time) > checkWorkspaceTimeout:
-		// Somebody deleted the Workspace. The next check makes another one.
+		// Somebody deleted the Workspace. The next check creates another one.
 		return driftDecision{step: driftDiscard}
 	case check != nil:
 		return driftDecision{step: driftNone, after: o.waitInterval}
@@ -102,7 +105,7 @@ func decideOnDrift(o observation, d decision) driftDecision {
 	return driftDecision{step: driftStart}
 }
 
-// startTimedOut reports whether the check was not started for too long.
+// startTimedOut reports whether the check was not started within checkStartTimeout.
 func startTimedOut(check *autov1alpha1.Update, now time.Time) bool {
 	return !check.HasStarted() && now.Sub(check.CreationTimestamp.Time) > checkStartTimeout
 }
@@ -120,8 +123,8 @@ func canDrift(stack *pulumiv1.Stack) bool {
 	return stack.Status.Deployed && stack.Status.ProjectInfo != nil && last != nil && last.State == pulumiv1.StackUpdateSucceeded && !last.PendingOperations
 }
 
-// isOutdatedCheck reports whether the check says nothing about what the Stack is now: an update has ended since it began, somebody cancelled it,
-// or its result is in the status already.
+// isOutdatedCheck reports whether the result of the check does not count: an update has ended since the check began, somebody cancelled the
+// check, or its result is in the status already.
 func isOutdatedCheck(stack *pulumiv1.Stack, check *autov1alpha1.Update) bool {
 	last, drift := stack.Status.LastUpdate, stack.Status.Drift
 	recorded := check.IsComplete() && drift != nil && drift.LastCheckTime != nil && drift.LastCheckTime.Time.Equal(endOf(check).Time)
@@ -129,8 +132,8 @@ func isOutdatedCheck(stack *pulumiv1.Stack, check *autov1alpha1.Update) bool {
 	return last == nil || last.Name != check.Annotations[pulumiv1.DriftUpdateAnnotation] || recorded || cancelled
 }
 
-// firstCheckAfter is the time until the first check: anywhere in the first interval, so that Stacks which were created together are looked at one
-// after the other.
+// firstCheckAfter returns the time until the first check. It lies anywhere within the first interval, so that Stacks that were created
+// together are not all checked at once.
 func firstCheckAfter(stack *pulumiv1.Stack) time.Duration {
 	return time.Duration(spreadOf(string(stack.UID)) * float64(driftInterval(stack)))
 }
@@ -150,7 +153,7 @@ func driftDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	case drift.Unconfirmed != "":
 		return drift.LastCheckTime.Add(confirmDelay)
 	case drift.Digest != "" && drift.CheckedUpdate != stack.Status.LastUpdate.Name:
-		// The update may have corrected it.
+		// An update ended after the check, and may have corrected the drift.
 		return time.Time{}
 	}
 	return drift.LastCheckTime.Add(time.Duration(float64(interval) * (1 + jitter*spreadOf(string(stack.UID)))))
@@ -169,20 +172,20 @@ func driftCheckRequested(stack *pulumiv1.Stack) bool {
 	return requested != "" && requested != handled
 }
 
-// correctsDrift reports whether drift that was reported is to be corrected by an update now. The check has to be newer than the last update.
+// correctsDrift reports whether an update has to correct the reported drift now. The check has to be newer than the last update.
 func correctsDrift(o observation) bool {
 	spec, drift := o.stack.Spec.Drift, o.stack.Status.Drift
 	return spec != nil && spec.Mode == pulumiv1.DriftModeCorrect && drift != nil && drift.Digest != "" && drift.Unconfirmed == "" &&
 		drift.CheckedUpdate == o.stack.Status.LastUpdate.Name && canDrift(o.stack) && !o.stack.Spec.Preview && !comesBack(drift)
 }
 
-// comesBack reports whether the drift was corrected so often that it is left alone: until it is another one, or somebody asks for a check.
+// comesBack reports whether the drift was corrected so often that it is left alone, until it changes or somebody requests a check.
 func comesBack(drift *pulumiv1.DriftStatus) bool {
 	correction := drift.Correction
 	return correction != nil && correction.Digest == drift.Digest && correction.Count >= maxCorrections
 }
 
-// countCorrection returns the record of corrections with one more.
+// countCorrection returns the record of corrections with one more correction of the drift.
 func countCorrection(drift *pulumiv1.DriftStatus, digest string, now time.Time) *pulumiv1.DriftCorrection {
 	if before := drift.Correction; before != nil && before.Digest == digest && now.Sub(before.Since.Time) < correctionPeriod {
 		return &pulumiv1.DriftCorrection{Digest: digest, Count: before.Count + 1, Since: before.Since}
@@ -190,8 +193,8 @@ func countCorrection(drift *pulumiv1.DriftStatus, digest string, now time.Time) 
 	return &pulumiv1.DriftCorrection{Digest: digest, Count: 1, Since: metav1.NewTime(now).Rfc3339Copy()}
 }
 
-// driftOf returns what a check found that is not ignored, in the order of the URNs, with what identifies it. omitted is how many changes are
-// not listed.
+// driftOf returns the drifted resources that a check found and that are not ignored, sorted by URN, and a digest that identifies them.
+// omitted is how many changes are not listed.
 func driftOf(check *autov1alpha1.Update, ignore []pulumiv1.DriftIgnore) (resources []pulumiv1.DriftedResource, omitted int64, digest string) {
 	rules := make([]ignoreRule, len(ignore))
 	for i := range ignore {
@@ -213,7 +216,7 @@ func driftOf(check *autov1alpha1.Update, ignore []pulumiv1.DriftIgnore) (resourc
 	if len(resources) == 0 && omitted == 0 {
 		return nil, 0, ""
 	}
-	// What was decoded can be encoded.
+	// This cannot fail: the values were decoded from JSON.
 	content, _ := json.Marshal([]any{resources, omitted})
 	sum := sha256.Sum256(content)
 	digest = "sha256:" + hex.EncodeToString(sum[:])
@@ -221,7 +224,7 @@ func driftOf(check *autov1alpha1.Update, ignore []pulumiv1.DriftIgnore) (resourc
 	return resources[:listed], omitted + int64(len(resources)-listed), digest
 }
 
-// listable is how many of the resources the status has room for.
+// listable returns how many of the resources fit into the status.
 func listable(resources []pulumiv1.DriftedResource) int {
 	size := 0
 	for i, drifted := range resources {
@@ -243,8 +246,9 @@ func newIgnoreRule(ignore *pulumiv1.DriftIgnore) ignoreRule {
 	return ignoreRule{target: ptr.Deref(ignore.Target, pulumiv1.DriftTarget{}), paths: ignore.Paths}
 }
 
-// matches reports whether the whole text matches the pattern, in which * stands for any text; an empty pattern matches all. It goes through the
-// text once, however many * there are: tenants choose both. (doublestar and path.Match let no * stand for a slash, which types have.)
+// matches reports whether the whole text matches the pattern, in which * stands for any text. An empty pattern matches everything. It reads
+// the text once, however many * there are, because tenants choose both. (In doublestar and path.Match, a * does not match a slash, and
+// types contain slashes.)
 func matches(pattern, text string) bool {
 	parts := strings.Split(pattern, "*")
 	if pattern == "" || len(parts) == 1 {
@@ -259,8 +263,8 @@ func matches(pattern, text string) bool {
 	return found && strings.HasSuffix(rest, parts[len(parts)-1])
 }
 
-// counts takes the paths that are ignored out of the resource, and reports whether there is any drift left. Of one with more paths than are
-// listed, not all is known.
+// counts removes the ignored paths from the resource, and reports whether any drift is left. A resource with maxListedPaths paths may have
+// more that are not listed, so it counts unless the rule ignores it as a whole.
 func (r ignoreRule) counts(drifted *pulumiv1.DriftedResource) bool {
 	switch {
 	case !matches(r.target.Type, urn.Type(drifted.URN)), !matches(r.target.Name, urn.Name(drifted.URN)):

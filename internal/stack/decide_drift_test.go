@@ -26,7 +26,7 @@ func watchful(mode pulumiv1.DriftMode) *observation {
 	return o
 }
 
-// checked is a check at the Stack's last update that ended so long ago, and found these changes.
+// checked is a check of what the Stack's last update deployed. The check ended the given time ago and found these changes.
 func checked(since time.Duration, changes ...autov1alpha1.ResourceChange) *autov1alpha1.Update {
 	check := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{
 		Name: "app-drift", Labels: map[string]string{pulumiv1.ComponentLabel: pulumiv1.ComponentDriftCheck},
@@ -47,7 +47,7 @@ func gone(kind, name string) autov1alpha1.ResourceChange {
 	return autov1alpha1.ResourceChange{Operation: "delete", URN: urnOf(kind, name)}
 }
 
-// sees records a check into the status, as if it had ended so long ago.
+// sees records a check in the status, as if it had ended the given time ago.
 func (o *observation) sees(since time.Duration, changes ...autov1alpha1.ResourceChange) {
 	o.driftCheck = checked(since, changes...)
 	recordDrift(o)
@@ -154,7 +154,7 @@ func TestDriftIsReportedWhenTwoChecksSeeTheSame(t *testing.T) {
 	o.sees(40*time.Minute, gone("a:b:C", "y"), changed("a:b:C", "x", "tags.owner"))
 	g.Expect(o.stack.Status.Drift.Since).To(Equal(since))
 
-	// A check that fails says nothing about drift, and later ones go on from where the last good one was.
+	// A check that fails does not change what is known about drift. Later checks continue from the last one that succeeded.
 	o.driftCheck = checked(30 * time.Minute)
 	conditions.MarkTrue(o.driftCheck, autov1alpha1.UpdateFailed, autov1alpha1.UpdateFailedReason, "no credentials")
 	o.driftCheck.Status.Message = "no credentials"
@@ -259,7 +259,7 @@ func TestDriftIsCorrectedOnce(t *testing.T) {
 	g.Expect(update.Spec.Target).To(HaveExactElements(urnOf("a:b:C", "x")))
 	g.Expect(update.Spec.Refresh).To(HaveValue(BeTrue()))
 
-	// After it, another check decides.
+	// After the update, another check decides.
 	o.stack.Status.LastUpdate.Name = "app-2"
 	g.Expect(decide(*o).action).To(Equal(actionReady))
 	g.Expect(decideOnDrift(*o, decide(*o)).step).To(Equal(driftStart))
@@ -286,7 +286,7 @@ func TestDriftThatComesBackIsLeftAlone(t *testing.T) {
 	g.Expect(conditions.GetReason(o.stack, pulumiv1.DriftedCondition)).To(Equal(pulumiv1.DriftComesBackReason))
 	g.Expect(decide(*o).action).To(Equal(actionReady))
 
-	// Another drift is corrected, and so is this one when somebody asks.
+	// Different drift is corrected, and so is the same drift when somebody requests a check.
 	other := *o
 	other.stack = o.stack.DeepCopy()
 	other.sees(2*time.Minute, change, gone("a:b:C", "y"))
@@ -300,7 +300,7 @@ func TestDriftThatComesBackIsLeftAlone(t *testing.T) {
 	o.driftCheck = nil
 	g.Expect(decide(*o).action).To(Equal(actionUpdate))
 
-	// Corrections that are more than an hour apart are no quarrel.
+	// Corrections that are more than an hour apart do not count as drift that comes back.
 	long := &pulumiv1.DriftStatus{Correction: &pulumiv1.DriftCorrection{Digest: "d", Count: 2, Since: ago(2 * time.Hour)}}
 	g.Expect(countCorrection(long, "d", now).Count).To(BeEquivalentTo(1))
 }
@@ -317,7 +317,7 @@ func TestFirstChecksAreSpreadOverTheInterval(t *testing.T) {
 	}
 	g.Expect(quarters).To(HaveEach(BeNumerically("~", 100, 40)))
 
-	// Once it is set, no update puts it off.
+	// Once the time of the first check is set, no update delays it.
 	o := watchful("")
 	o.stack.Status.Drift = &pulumiv1.DriftStatus{FirstCheckTime: new(ago(time.Second))}
 	o.stack.Status.LastUpdate.LastResyncTime = ago(0)
@@ -335,7 +335,7 @@ func TestDriftCheckThatIsNeverStartedIsAFailure(t *testing.T) {
 	g.Expect(o.stack.Status.Drift.LastCheckTime.Time).To(BeTemporally("~", now, time.Second))
 }
 
-// TestDriftChecksNeverStandInTheWay goes through the states of the model, each with every kind of check.
+// TestDriftChecksNeverStandInTheWay combines the states of the model with every kind of check.
 func TestDriftChecksNeverStandInTheWay(t *testing.T) {
 	suite.WithoutRaceDetector(t)
 	running := checked(0)

@@ -17,7 +17,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// The values of what a decision is made from, as far as they make a difference.
+// The values of what a decision is made from, as far as they differ in their effect.
 var (
 	modelUpdates = []string{"none", "waits", "waits for another generation", "runs", "runs, asked to end", "of another controller, runs", "succeeded", "failed",
 		"interrupted", "removed before it ran", "removed after it ran"}
@@ -38,7 +38,7 @@ type modelState struct {
 	deleting, suspended, destroyOnFinalize, orphan               bool
 	preview, deployed, badSpec, request, edited, workspaceFailed bool
 	dependents, busy, collected                                  bool
-	rewritten                                                    bool // an edit that says what the specification said before
+	rewritten                                                    bool // an edit that changed nothing in the specification
 }
 
 var both = []bool{false, true}
@@ -51,8 +51,8 @@ func each[Value any](values []Value, field *Value, next func()) {
 	}
 }
 
-// modelSpaces enumerates the states in which there is an Update, in which there is none, and in which the Stack is being deleted. Within
-// each of them all that can matter is combined with all the rest.
+// modelSpaces enumerates the states in which there is an Update, in which there is none, and in which the Stack is being deleted. In each
+// of the three, it combines all values that can matter.
 func modelSpaces(visit func(*modelState)) {
 	s := &modelState{kind: autov1alpha1.UpdateTypeUp}
 	lasts := func(next func()) {
@@ -82,7 +82,7 @@ func modelSpaces(visit func(*modelState)) {
 			})
 		})
 	})
-	// Nobody waits for others in order to go.
+	// A Stack that is being deleted does not wait for its dependencies.
 	*s = modelState{update: "none", resync: "off", deleting: true, dependency: "unmet"}
 	triggers := func(next func()) {
 		each(both, &s.badSpec, func() {
@@ -104,7 +104,7 @@ func modelSpaces(visit func(*modelState)) {
 	})
 }
 
-// observe makes the observation of a state.
+// observe returns the observation of the state.
 func (s *modelState) observe() observation {
 	o := observation{now: now, waitInterval: 30 * time.Second, jitter: 0.1, stack: &pulumiv1.Stack{}}
 	stack := o.stack
@@ -261,14 +261,14 @@ func (s *modelState) observeUpdate(o *observation) {
 	}
 }
 
-// proven reports whether nothing is left behind when the Stack goes.
+// proven reports whether no resource is left behind when the finalizer is removed.
 func (s *modelState) proven() bool {
 	neverDeployed := !s.deployed && (s.last == "none" || s.lastKind == autov1alpha1.UpdateTypePreview)
 	gone := s.last == "succeeded" && s.lastKind == autov1alpha1.UpdateTypeDestroy
 	return s.orphan || !s.destroyOnFinalize || neverDeployed || gone
 }
 
-// wakes reports whether what the decision names really brings the Stack back.
+// wakes reports whether the waker that the decision names really wakes the Stack.
 func (s *modelState) wakes(d decision) bool {
 	switch d.wake {
 	case byEdit:
@@ -291,7 +291,7 @@ func (s *modelState) wakes(d decision) bool {
 	return false
 }
 
-// broken names the promises that the decision breaks.
+// broken returns the promises that the decision breaks.
 func (s *modelState) broken(d decision) (promises []string) {
 	promise := func(kept bool, name string) {
 		if !kept {
@@ -345,7 +345,7 @@ func (s *modelState) hasFiles() bool {
 	return slices.Contains([]string{"none", "same", "new", "new, same content"}, s.source)
 }
 
-// fetches reports whether the files are on their way.
+// fetches reports whether the files are being fetched or read.
 func (s *modelState) fetches() bool {
 	return s.source == "same, not asked for" || s.source == "new, content unknown"
 }
@@ -360,7 +360,7 @@ func (s *modelState) startable(d decision) bool {
 	return d.kind == autov1alpha1.UpdateTypeUp && s.hasFiles() && s.dependency == "met"
 }
 
-// TestEveryStateHasADecisionThatKeepsThePromises goes through all combinations of what a decision is made from.
+// TestEveryStateHasADecisionThatKeepsThePromises checks all combinations of what a decision is made from.
 func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)
@@ -393,7 +393,7 @@ func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 	t.Logf("%d states in %s: %v", states, time.Since(start).Round(time.Millisecond), reached)
 }
 
-// triedAgain lets the time pass that the decision names.
+// triedAgain reports whether the next attempt is made when the time in the decision has passed.
 func triedAgain(o observation, d decision) bool {
 	for range 3 {
 		if d.action != actionRetry {

@@ -47,7 +47,7 @@ func upToDate() *observation {
 	}
 }
 
-// failed is a Stack whose last attempts on the present inputs failed, the last one so long ago.
+// failed is a Stack whose last attempts on the current inputs failed: so many of them, the last one the given time ago.
 func failed(failures int64, since time.Duration) *observation {
 	o := upToDate()
 	o.stack.Status.LastUpdate.State = pulumiv1.StackUpdateFailed
@@ -56,7 +56,7 @@ func failed(failures int64, since time.Duration) *observation {
 	return o
 }
 
-// interrupted is a Stack whose last attempts on the present inputs were ended from outside, the last one so long ago.
+// interrupted is a Stack whose last attempts on the current inputs were interrupted: so many of them, the last one the given time ago.
 func interrupted(interruptions int64, since time.Duration) *observation {
 	o := failed(2, since)
 	o.stack.Status.LastUpdate.Interruptions = interruptions
@@ -68,7 +68,7 @@ func deleting() *observation {
 	return with(upToDate(), toDestroy)
 }
 
-// updating is a Stack whose current Update stands as told.
+// updating is a Stack whose current Update has the given conditions.
 func updating(conditions ...metav1.Condition) *observation {
 	o := upToDate()
 	o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2", Generation: 2, Commit: "sha256:a"}
@@ -80,7 +80,7 @@ func updating(conditions ...metav1.Condition) *observation {
 	return o
 }
 
-// destroying is a Stack that is being deleted and whose destroy waits.
+// destroying is a Stack that is being deleted and whose destroy has not started.
 func destroying() *observation {
 	o := with(updating(), toDestroy)
 	o.update.Spec.Type = autov1alpha1.UpdateTypeDestroy
@@ -94,7 +94,7 @@ func with(o *observation, changes ...func(*observation)) *observation {
 	return o
 }
 
-// Changes of a state that tables name.
+// The following functions are changes of a state, for use in tables.
 
 // toDestroy is a Stack that is being deleted and has to destroy its resources.
 func toDestroy(o *observation) {
@@ -144,18 +144,18 @@ func waitsFor(reason string) func(*observation) {
 // complete is the condition of an Update that has ended.
 var complete = metav1.Condition{Type: autov1alpha1.UpdateComplete, Status: metav1.ConditionTrue}
 
-// decisionCase is a state and what is decided on it.
+// decisionCase is a state and the decision that is expected for it.
 type decisionCase struct {
 	name   string
 	given  *observation
 	action action
-	// kind is that of the update; empty stands for a destroy of a Stack that is being deleted, and for an up.
+	// kind is the type of the update. Empty stands for a destroy if the Stack is being deleted, and for an up otherwise.
 	kind   autov1alpha1.UpdateType
 	reason string
 	// says are parts of the message.
 	says         []string
 	fresh, quiet bool
-	// wake is what wakes the Stack. Where it is left out, wakes says whether it is a time.
+	// wake is what wakes the Stack. If it is empty, wakes says whether the decision has a time.
 	wake  waker
 	wakes bool
 }

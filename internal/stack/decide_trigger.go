@@ -22,8 +22,8 @@ import (
 const (
 	// firstFetchWait is the time from a fetch that failed to the next one. It grows with the time for which the problem has been shown.
 	firstFetchWait = 3 * time.Second
-	// briefFetch is the age of an artifact, to the second, from which a Stack shows that it is being fetched. Most fetches end sooner, and
-	// each write of a status costs everybody who watches.
+	// briefFetch is the age of an artifact from which the status shows that the artifact is being fetched. The age is known to the second.
+	// Most fetches end sooner, and each write of a status is work for every client that watches Stacks.
 	briefFetch = 2 * time.Second
 	// namedReferences is how many changed objects a trigger names at most.
 	namedReferences = 3
@@ -94,7 +94,7 @@ func blockedByDependency(o observation, problem *dependencyProblem) *decision {
 	return d
 }
 
-// decideOnStale keeps an update back until a prerequisite has run again.
+// decideOnStale delays an update until a prerequisite has run again.
 func decideOnStale(o observation) decision {
 	d := decision{action: actionWait, wake: byDependencies, reason: pulumiv1.PrerequisiteNotSatisfiedReason, message: o.stale.message,
 		after: o.waitInterval}
@@ -148,7 +148,7 @@ func decideOnInputs(o observation) decision {
 	return start
 }
 
-// inputsChanged says why the Stack has to be updated whatever the schedule says; empty when its inputs are those of the last attempt.
+// inputsChanged returns why the Stack has to be updated regardless of the schedule; empty when its inputs are those of the last attempt.
 func inputsChanged(o observation) (trigger string) {
 	last := o.stack.Status.LastUpdate
 	switch {
@@ -166,8 +166,8 @@ func inputsChanged(o observation) (trigger string) {
 	return referencesChanged(o)
 }
 
-// newContent reports whether the source offers something else than the last attempt ran. It does not know of content that was not
-// observed yet: see contentMatters.
+// newContent reports whether the source offers something else than the last attempt ran. If that depends on content that was not observed
+// yet, it returns false: see contentMatters.
 func newContent(o observation) bool {
 	last := o.stack.Status.LastUpdate
 	if contentMatters(o) {
@@ -178,15 +178,16 @@ func newContent(o observation) bool {
 	return newRevision || last.LastAttemptedCommit != commitOf(o.artifact)
 }
 
-// contentMatters reports whether there is a new revision whose content decides on an update. A Stack that did not record the content of
-// its last update is updated in any case, and so is one that asks for it with every revision.
+// contentMatters reports whether there is a new revision whose content decides whether there is an update. It returns false for a Stack
+// whose last update did not record its content, and for one that uses the whole artifact (usesWholeArtifact): a new revision updates such a
+// Stack in any case.
 func contentMatters(o observation) bool {
 	last := o.stack.Status.LastUpdate
 	return o.artifact != nil && last.ContentDigest != "" && last.LastAttemptedCommit != commitOf(o.artifact) && !usesWholeArtifact(o.stack)
 }
 
-// usesWholeArtifact reports whether any change of the artifact is one of the Stack. A Program is one file, and a Stack may ask for an
-// update with every revision.
+// usesWholeArtifact reports whether every change of the artifact is a change of the Stack. A Program is one file, and a Stack may ask for
+// an update with every revision.
 func usesWholeArtifact(stack *pulumiv1.Stack) bool {
 	ofProgram := stack.Spec.ProgramRef != nil && stack.Spec.FluxSource == nil && !stack.HasGitSource()
 	return ofProgram || stack.Spec.UpdateOn == pulumiv1.UpdateOnRevision
@@ -209,8 +210,9 @@ func awaitContent(o observation) *decision {
 	default:
 		return nil
 	}
-	// Not shown: an artifact that was published just now, what is a detail of a periodic run, and one more attempt after a problem, which
-	// stays in the status. Otherwise the status would change twice per attempt, and would not know any more how long it was waited.
+	// The status does not show the fetch in three cases: the artifact was published just now; the fetch is a detail of a periodic run; the
+	// fetch is another attempt after a problem, which stays in the status. Otherwise the status would change twice for each attempt, and would
+	// lose how long the Stack has waited.
 	last := o.stack.Status.LastUpdate
 	if left := briefFetch - o.now.Sub(o.artifact.Published); left > 0 {
 		d.quiet, d.after = true, min(left, briefFetch)
@@ -222,13 +224,16 @@ func awaitContent(o observation) *decision {
 	return d
 }
 
-// fetchReasons are the reasons of an artifact that the store did not get.
+// fetchReasons are the reasons that a Stack shows when the store could not get its artifact.
 var fetchReasons = []string{
 	pulumiv1.ArtifactFetchFailedReason, pulumiv1.ArtifactDigestMismatchReason, pulumiv1.ArtifactTooLargeReason, pulumiv1.ArtifactUnusableReason,
 }
 
-// fetchProblem waits for a problem that another artifact may solve, and stalls for one that needs a human. Either is tried again: a file
-// may be published again under the same digest, and a checkout may succeed with other credentials.
+// fetchProblem returns the decision on an artifact that cannot be fetched: wait for a problem that another artifact may solve, and stall
+// for one that a human has to fix. The fetch is tried again in both cases: a file may be published again under the same digest, and a
+// checkout may succeed with other credentials. Only a selection that is too complex is not tried again before an edit. That an artifact is
+// missing (artifact.NotFound) was already handled in observeContent, which reads the source again; here it is a failed fetch like any
+// other.
 func fetchProblem(o observation, err error) *decision {
 	if problem := (*source.Problem)(nil); errors.As(err, &problem) {
 		d := blockedBySource(o, problem)
@@ -262,9 +267,9 @@ func fetchErrorKind(err error) artifact.Kind {
 	return ""
 }
 
-// referencesChanged names the Secrets and ConfigMaps that have a version which the last attempt did not use; empty if none has. An object
-// that was deleted is no change: what was deployed stays as it is. If no version is recorded, objects were not watched during the last
-// attempt, and it is no change that they are watched now.
+// referencesChanged returns a message that names the Secrets and ConfigMaps with a version that the last attempt did not use; empty if
+// there are none. A deleted object is not a change: what was deployed stays as it is. If the last attempt recorded no version, nothing was
+// watched then, and it is not a change that objects are watched now.
 func referencesChanged(o observation) string {
 	recorded := o.stack.Status.LastUpdate.ReferencesDigest
 	if recorded == "" {
@@ -284,7 +289,7 @@ func referencesChanged(o observation) string {
 	return "Referenced Secret or ConfigMap changed: " + strings.Join(names, ", ")
 }
 
-// decideOnFailure retries with backoff, without an end: a failure whose cause went away must heal without a human.
+// decideOnFailure retries with backoff, without an end: when the cause of a failure goes away, the Stack has to recover without a human.
 func decideOnFailure(o observation, start decision) decision {
 	last := o.stack.Status.LastUpdate
 	if left := untilDue(o.stack, retryDue(o.stack, o.jitter), o.now); left > 0 {
@@ -317,7 +322,8 @@ func decideToRetry(o observation, left time.Duration) decision {
 	return d
 }
 
-// retryReason is the reason to show between two attempts. One failure, many failures and interruptions have different ones.
+// retryReason returns the reason to show between two attempts. Single failures, repeated failures, interruptions and conflicts have
+// different reasons.
 func retryReason(last *pulumiv1.StackUpdateStatus) string {
 	switch {
 	case last.Conflicts > 0:
@@ -350,9 +356,9 @@ func describeFailure(last *pulumiv1.StackUpdateStatus) string {
 	return fmt.Sprintf("%s failed (attempt %d)", last.Type, last.Failures)
 }
 
-// mustExist reports whether the Pulumi stack has to be in the backend. One that was deployed may be missing because a volume is not
-// mounted, the bucket is another one, or somebody removed the state. To create it again would create every resource a second time, and
-// to destroy it would prove nothing. So neither is done unless the user allows it.
+// mustExist reports whether the Pulumi stack has to be in the backend. A stack that was deployed may be missing because a volume is not
+// mounted, the bucket is the wrong one, or somebody removed the state. Creating it again would create every resource a second time, and
+// destroying it would prove nothing. The controller does neither unless the user permits it.
 func mustExist(stack *pulumiv1.Stack) bool {
 	mayCreate := stack.Annotations[pulumiv1.CreateMissingStackAnnotation] == "true"
 	return stack.Status.DeployedStack != "" && stack.Status.DeployedStack == stack.Spec.Stack && !mayCreate

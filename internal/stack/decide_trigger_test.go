@@ -17,7 +17,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
-// commit is what a git source offers before it was checked out.
+// commit is what a git source offers before the commit is checked out.
 func commit(sha string) *source.Artifact {
 	return &source.Artifact{
 		Reference: artifact.Reference{Revision: "main@sha1:" + sha},
@@ -25,7 +25,7 @@ func commit(sha string) *source.Artifact {
 	}
 }
 
-// following is a Stack that runs the first commit of a git repository, whose branch is at the given one.
+// following is a Stack that runs commit "1" of a git repository. The branch is at the given commit.
 func following(sha string) *observation {
 	o := upToDate()
 	o.artifact = commit(sha)
@@ -38,7 +38,7 @@ func following(sha string) *observation {
 	return o
 }
 
-// followingFailed is the same after so many failures, the last one so long ago.
+// followingFailed is the same Stack after failed attempts: so many of them, the last one the given time ago.
 func followingFailed(sha string, failures int64, since time.Duration) *observation {
 	o := following(sha)
 	last := o.stack.Status.LastUpdate
@@ -113,7 +113,7 @@ func TestOnlyNewContentRunsAnUpdate(t *testing.T) {
 	})
 }
 
-// looking is the Stack while its git server has not answered for the first time.
+// looking is the Stack before its git server has answered for the first time.
 func looking(o *observation) *observation {
 	o.artifact, o.sourceProblem = nil, &source.Problem{Pending: true, Watched: true, Reason: pulumiv1.SourceNotReadyReason}
 	return o

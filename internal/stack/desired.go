@@ -26,7 +26,7 @@ type desired struct {
 	selection *artifact.Selection
 }
 
-// desire translates the spec. Its error is for the user: only an edit of the spec can mend it.
+// desire translates the spec. Its error is for the user: only an edit of the spec can fix it.
 func desire(stack *pulumiv1.Stack) (*desired, error) {
 	if stack.Spec.Stack == "" {
 		return nil, errors.New("spec.stack must not be empty")
@@ -65,7 +65,7 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	if workspace, err = template.Workspace(workspace, stack.Spec.WorkspaceTemplate); err != nil {
 		return nil, fmt.Errorf("spec.workspaceTemplate: %w", err)
 	}
-	// After the template, so that it cannot take them away: the deprecated envs and envSecrets.
+	// The deprecated envs and envSecrets are added after the template, so that the template cannot remove them.
 	for _, name := range stack.Spec.Envs {
 		from := corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
 		workspace.Spec.EnvFrom = append(workspace.Spec.EnvFrom, from)
@@ -84,12 +84,12 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	return d, nil
 }
 
-// desire adds what the controller's settings determine where the spec says nothing. The Workspace names it, so that everybody sees it
-// there, and an earlier default does not stay.
+// desire adds the defaults of the controller's flags where the spec says nothing. The Workspace contains them, so that users see them there
+// and an earlier default does not stay.
 func (r *Reconciler) desire(stack *pulumiv1.Stack) (*desired, error) {
 	d, err := desire(stack)
 	if err == nil {
-		// After the template: a Workspace of another shard would be out of sight.
+		// The labels are set after the template: this controller would not see a Workspace of another shard.
 		d.workspace.Labels = r.Shard.Follow(d.workspace.Labels, stack)
 	}
 	if err == nil && d.workspace.Spec.ServiceAccountName == "" {
@@ -114,8 +114,8 @@ func hasSource(stack *pulumiv1.Stack) bool {
 	return stack.HasGitSource() || stack.Spec.FluxSource != nil || stack.Spec.ProgramRef != nil
 }
 
-// labelsOf gives the Stack's objects its labels, so that a label selector finds them together with it, and the ones by
-// which they are known.
+// labelsOf returns the labels of the objects that are created for the Stack: the labels of the Stack, so that a label selector finds all of
+// them together, and the labels by which the controller knows these objects.
 func labelsOf(stack *pulumiv1.Stack) map[string]string {
 	labels := map[string]string{}
 	maps.Copy(labels, stack.Labels)
@@ -154,8 +154,8 @@ func secretVariable(name, secret, key string) corev1.EnvVar {
 	}}}
 }
 
-// checkRef refuses references that name nothing, or something that a tenant must not reach: Env and FS meant the
-// environment and the files of the controller itself.
+// checkRef rejects a reference that names nothing, or something that a tenant must not reach: Env and FS meant the environment and the
+// files of the controller itself.
 func checkRef(stack *pulumiv1.Stack, ref *pulumiv1.ResourceRef) error {
 	switch ref.Type {
 	case pulumiv1.ResourceRefLiteral:
@@ -178,8 +178,8 @@ func checkRef(stack *pulumiv1.Stack, ref *pulumiv1.ResourceRef) error {
 	return nil
 }
 
-// configOf translates config, configRef, secrets and secretsRef, each sorted by key. A key that stands in two of them has
-// no defined value, so it is refused with both places named.
+// configOf translates config, configRef, secrets and secretsRef, each sorted by key. A key that is in two of them has no defined value:
+// configOf returns an error that names both fields.
 func configOf(stack *pulumiv1.Stack) ([]autov1alpha1.ConfigItem, error) {
 	c := &config{place: map[string]string{}}
 	for _, err := range []error{
@@ -214,7 +214,7 @@ func secretText(text string) (autov1alpha1.ConfigItem, error) {
 	return autov1alpha1.ConfigItem{Value: &apiextensionsv1.JSON{Raw: raw}, Secret: new(true)}, err
 }
 
-// config is what was translated so far, and the field that each key stands in.
+// config has what was translated so far, and the field of each key.
 type config struct {
 	items []autov1alpha1.ConfigItem
 	place map[string]string

@@ -14,18 +14,19 @@ import (
 )
 
 const (
-	// maxEvaluationTime is after how long no further readyExpr is evaluated in a reconcile of the Stack: others need the worker, too. The rest
-	// follows evaluationPause later.
+	// maxEvaluationTime is the time after which a reconcile of a Stack evaluates no further readyExpr, because other Stacks need the worker,
+	// too. The remaining expressions are evaluated after evaluationPause.
 	maxEvaluationTime = 500 * time.Millisecond
 	evaluationPause   = time.Second
 )
 
-// evaluations are those of one reconcile.
+// evaluations evaluates the readyExprs of a Stack in one reconcile.
 type evaluations struct {
 	evaluate func(ctx context.Context, expression string, self, dep *pulumiv1.Stack) (bool, error)
-	// left is for how long there may be more of them.
+	// left is how much of maxEvaluationTime is left.
 	left time.Duration
-	// ready has the digests of what was found to be ready, and before what the last reconcile found, if it did not get to the end.
+	// ready has the keys of the expressions that were true in this reconcile, see isReady. before has those of the last reconcile, if it did
+	// not evaluate all expressions.
 	ready, before map[[sha256.Size]byte]bool
 }
 
@@ -41,7 +42,8 @@ func (r *Reconciler) evaluating(stack types.NamespacedName) *evaluations {
 	return e
 }
 
-// keepEvaluated keeps what was found to be ready for the next reconcile of the Stack, if that is to go on from there.
+// keepEvaluated keeps the expressions that were true for the next reconcile of the Stack if that one has to evaluate the rest (goesOn), and
+// drops them otherwise.
 func (r *Reconciler) keepEvaluated(stack types.NamespacedName, e *evaluations, goesOn bool) {
 	if goesOn {
 		r.evaluated.Store(stack, e.ready)
@@ -50,7 +52,7 @@ func (r *Reconciler) keepEvaluated(stack types.NamespacedName, e *evaluations, g
 	r.evaluated.Delete(stack)
 }
 
-// errEvaluationTime says that the expressions of a Stack took so long that the rest has to follow later.
+// errEvaluationTime is returned when the expressions of a Stack took so long that the rest has to follow later.
 var errEvaluationTime = fmt.Errorf("the readyExprs of the dependencies take more than %s together: the rest follows in %s", maxEvaluationTime, evaluationPause)
 
 // isReady evaluates the expression of a dependency, unless that was done for the same versions of both Stacks.

@@ -35,23 +35,24 @@ const (
 )
 
 const (
-	// maxToldChanges and maxToldText bound what an event lists of a preview, in resources and in bytes. An event of Kubernetes has 1,024 bytes.
+	// maxToldChanges and maxToldText bound the changes that an event lists for a preview, in resources and in bytes. The message of a
+	// Kubernetes event has at most 1,024 bytes.
 	maxToldChanges = 20
 	maxToldText    = 700
 )
 
-// announceResult tells how an Update ended.
+// announceResult records an event about how an Update ended.
 func (r *Reconciler) announceResult(ctx context.Context, stack *pulumiv1.Stack, last *pulumiv1.StackUpdateStatus, update *autov1alpha1.Update) {
 	metadata := eventMetadata(last.Revision, last.LastAttemptedCommit, update)
-	// Flux's git providers set a commit status for an event that names a commit. The other way to ask for one, the key commit_status, would
-	// keep the event from every chat.
+	// Flux's git providers set a commit status for an event that names a commit. The other way to get a commit status, the key commit_status,
+	// would keep the event away from every chat.
 	if commit := commitRevision(commitOfUpdate(update)); commit != "" {
 		metadata[eventv1.Group+"/"+eventv1.MetaCommitKey] = commit
 	}
 	kind, reason, message := corev1.EventTypeWarning, eventUpdateFailure, "failed: "+last.Message
 	switch {
 	case last.Conflicts > 1:
-		return // The first one was told.
+		return // There was an event about the first one.
 	case last.Conflicts == 1:
 		reason, message = eventUpdateConflict, "waits for the lock of the stack: "+last.Message
 	case update.WasInterrupted():
@@ -63,7 +64,8 @@ func (r *Reconciler) announceResult(ctx context.Context, stack *pulumiv1.Stack, 
 	r.AnnotatedEventf(stack, metadata, kind, reason, "%s %s", last.Type, message)
 }
 
-// describeRepetition says what follows an interrupted update. That of a Stack that was deleted meanwhile is followed by what its deletion asks for.
+// describeRepetition returns what a message about an interrupted update adds about its repetition. The update of a Stack that was deleted
+// meanwhile is not repeated: the deletion decides what follows.
 func describeRepetition(stack *pulumiv1.Stack) string {
 	if stack.DeletionTimestamp.IsZero() {
 		return " and will be repeated"
@@ -71,8 +73,8 @@ func describeRepetition(stack *pulumiv1.Stack) string {
 	return ""
 }
 
-// announcePlan tells that a plan is out of date, or that one is carried out which needs no approval. That one waits for approval is told by
-// awaitApproval.
+// announcePlan records an event when a plan is out of date, or when a plan is carried out without waiting, because it needs no approval or
+// has those of an earlier plan. awaitApproval records the event about a plan that waits for approval.
 func (r *Reconciler) announcePlan(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	plan := stack.Status.Plan
 	switch {
@@ -86,8 +88,8 @@ func (r *Reconciler) announcePlan(stack *pulumiv1.Stack, update *autov1alpha1.Up
 	}
 }
 
-// announceStart tells why an Update starts, and which paths of the spec the source does not have. The latter is not an error, because they
-// may come later, and often it is a mistake.
+// announceStart records an event about why an Update starts, and a warning about paths of the spec that the source does not have. Such
+// paths are not an error, because the files may be added later, but often they are a mistake.
 func (r *Reconciler) announceStart(o *observation, d decision, update *autov1alpha1.Update) {
 	revision, digest := "", ""
 	if o.artifact != nil {
@@ -111,7 +113,7 @@ func (r *Reconciler) warn(stack *pulumiv1.Stack, known bool, reason, message str
 	return result
 }
 
-// eventMetadata names the revision and the operation, under the keys that notification-controller hands on.
+// eventMetadata returns the revision and the operation, under the keys that notification-controller forwards.
 func eventMetadata(revision, digest string, update *autov1alpha1.Update) map[string]string {
 	group := pulumiv1.GroupVersion.Group + "/"
 	metadata := map[string]string{
@@ -122,7 +124,7 @@ func eventMetadata(revision, digest string, update *autov1alpha1.Update) map[str
 	return metadata
 }
 
-// commitRevision is the git commit, as Flux writes one in a revision; empty when none is known.
+// commitRevision returns the git commit in the form that Flux uses in revisions; empty when the commit is not known.
 func commitRevision(commit *autov1alpha1.CommitInfo) string {
 	switch {
 	case commit == nil || commit.SHA == "":
@@ -133,8 +135,8 @@ func commitRevision(commit *autov1alpha1.CommitInfo) string {
 	return "sha1:" + commit.SHA
 }
 
-// originRevision is the git commit that an artifact of the revision was made from, when the revision does not name it, as those of other
-// sources than git repositories do not.
+// originRevision returns the git commit that the artifact of the revision was made from; empty when the revision names the commit itself,
+// as the revisions of git repositories do.
 func originRevision(revision string, commit *autov1alpha1.CommitInfo) string {
 	if origin := commitRevision(commit); !strings.HasSuffix(revision, origin) {
 		return origin
@@ -156,8 +158,8 @@ func describeApplied(last *pulumiv1.StackUpdateStatus) string {
 	return ", revision " + last.Revision
 }
 
-// previewedResources lists what a preview would change, in a line for each resource: whoever reviews a pull request reads the event as a
-// comment. The cache does not have it.
+// previewedResources lists what a preview would change, one resource in each line: reviewers of a pull request read the event as a comment.
+// It reads the changes from the API server, because the cache leaves them out.
 func (r *Reconciler) previewedResources(ctx context.Context, update *autov1alpha1.Update) string {
 	if update.Spec.Type != autov1alpha1.UpdateTypePreview {
 		return ""
@@ -172,7 +174,7 @@ func (r *Reconciler) previewedResources(ctx context.Context, update *autov1alpha
 	return describeResources(live.Status.Changes, live.Status.OmittedChanges)
 }
 
-// describeResources lists changes of resources, each in a line of its own.
+// describeResources lists changes of resources, one in each line.
 func describeResources(changes []autov1alpha1.ResourceChange, omitted int64) string {
 	text := &strings.Builder{}
 	for i, change := range changes {

@@ -15,8 +15,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
-// otherNamespace is what is in another namespace where a Stack names the field: what the spec looks like, and what the controller says. It
-// says nothing where the field has no effect.
+// otherNamespace has the fields in which a Stack can name another namespace, each with a spec that does so and with what the controller
+// says about it. The text is empty for a field that has no effect.
 var otherNamespace = map[string]struct{ spec, says string }{
 	// These are allowed by --no-cross-namespace-refs=false.
 	"fluxSource.sourceRef.namespace": {`fluxSource: {sourceRef: {kind: GitRepository, name: a, namespace: other}}`,
@@ -63,7 +63,7 @@ func TestNoReferenceLeavesTheNamespaceOfTheStack(t *testing.T) {
 	}
 }
 
-// refusal is what the controller says about the references of the Stack.
+// refusal returns what the controller says about the references of the Stack.
 func refusal(t *testing.T, stack *pulumiv1.Stack) string {
 	t.Helper()
 	var said []string
@@ -97,15 +97,15 @@ func text(err error) string {
 	return ""
 }
 
-// A field that is not in the table is new: it needs a check first.
+// A field that is not in the table is new, and needs a check first.
 func TestEveryFieldThatNamesANamespaceIsChecked(t *testing.T) {
 	found := map[string]bool{}
 	findNamespaces(reflect.TypeFor[pulumiv1.StackSpec](), "", found)
 	NewWithT(t).Expect(slices.Sorted(maps.Keys(found))).To(Equal(slices.Sorted(maps.Keys(otherNamespace))))
 }
 
-// findNamespaces notes the paths of the fields of this API, and of Flux's, that are called namespace. Pods have some of their own, which
-// the API server looks after.
+// findNamespaces records the paths of the fields named namespace in this API and in Flux's. Pods have some, too, which the API server
+// checks.
 func findNamespaces(of reflect.Type, path string, found map[string]bool) {
 	switch of.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:

@@ -18,8 +18,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
-// observe reads what a decision is made from. The Updates are read before it, and the content of the artifact only for decisions that
-// depend on it.
+// observe reads what a decision is made from, except for the Updates, which observeUpdates reads before, and the content of the artifact,
+// which observeContent reads only for decisions that depend on it.
 func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 	o.desired, o.specProblem = r.desire(o.stack)
 	for _, read := range []func(context.Context, *observation) error{
@@ -32,8 +32,8 @@ func (r *Reconciler) observe(ctx context.Context, o *observation) error {
 	return nil
 }
 
-// observeUpdates finds the Update that matters now: the one that the status names, or the one that was created since and did not reach the
-// status yet, because it is a short one or because the controller crashed. It may be complete by now.
+// observeUpdates finds the Update that matters now: the one that the status names, or one that was created since and is not in the status
+// yet, because it is short or because the controller crashed. It may be complete already.
 func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 	var updates []autov1alpha1.Update
 	var err error
@@ -69,7 +69,8 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 	return err
 }
 
-// observeDriftCheck finds the Update that looks for drift. What one that ended has found is not in the cache.
+// observeDriftCheck finds the Update that looks for drift. The cache leaves out what a check has found, so a check that has ended is read
+// from the API server.
 func (r *Reconciler) observeDriftCheck(ctx context.Context, o *observation, updates []autov1alpha1.Update) (err error) {
 	i := slices.IndexFunc(updates, func(update autov1alpha1.Update) bool { return isDriftCheck(&update) })
 	if i < 0 {
@@ -81,7 +82,7 @@ func (r *Reconciler) observeDriftCheck(ctx context.Context, o *observation, upda
 	return err
 }
 
-// isRecorded reports whether the Update's result is in the status, or is older than the one that is.
+// isRecorded reports whether the result of the Update is in the status, or the Update is older than the one whose result is there.
 func isRecorded(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 	last := stack.Status.LastUpdate
 	return last != nil && (last.Name == update.Name || !last.LastResyncTime.Time.Before(update.CreationTimestamp.Time))
@@ -111,12 +112,12 @@ func readUpdate(ctx context.Context, key types.NamespacedName, readers ...client
 	return nil, nil
 }
 
-// pageSize is how many objects one answer of the API server has at most. Each may be as large as the API server admits: 1.5 MiB of JSON, and
-// 33 MB in memory when it has very many small parts.
+// pageSize is how many objects one response of the API server has at most. Each may be as large as the API server admits: 1.5 MiB of JSON,
+// and 33 MB in memory when it has very many small parts.
 const pageSize = 3
 
-// listLive reads a list from the API server in pages, which visit gets one by one, in a list that nobody else uses. In all of the controller
-// there is one page at a time.
+// listLive reads a list from the API server in pages, and calls visit with each page. No other code uses the list that visit gets. The
+// controller holds only one such page at any time, see paging.
 func (r *Reconciler) listLive(ctx context.Context, newList func() client.ObjectList, visit func(client.ObjectList), options ...client.ListOption) error {
 	for token := ""; ; {
 		page := newList()
@@ -139,7 +140,8 @@ func (r *Reconciler) listPage(ctx context.Context, page client.ObjectList, visit
 	return nil
 }
 
-// updatesOf returns the Stack's Updates, oldest first, to read only: they are those of the cache, and there may be many.
+// updatesOf returns the Stack's Updates, oldest first. The caller must not change them: they are the objects of the cache, and there may be
+// many.
 func (r *Reconciler) updatesOf(ctx context.Context, stack *pulumiv1.Stack) ([]autov1alpha1.Update, error) {
 	var list autov1alpha1.UpdateList
 	err := r.List(ctx, &list, client.InNamespace(stack.Namespace), client.MatchingFields{updateOwnerIndex: string(stack.UID)},
@@ -219,12 +221,12 @@ func (r *Reconciler) observeWorkspace(ctx context.Context, o *observation) error
 	return err
 }
 
-// updateIn returns the name of a chosen Update that names the Workspace, or nothing.
+// updateIn returns the name of an Update of the Workspace for which chosen returns true; empty when there is none.
 func (r *Reconciler) updateIn(
 	ctx context.Context, workspace *autov1alpha1.Workspace, chosen func(*autov1alpha1.Update) bool,
 ) (string, error) {
 	var list autov1alpha1.UpdateList
-	// Nothing is changed in the objects, and there may be many.
+	// The objects are only read, and there may be many.
 	err := r.List(ctx, &list, client.InNamespace(workspace.Namespace), client.MatchingFields{informercache.UpdatesByWorkspace: workspace.Name},
 		client.UnsafeDisableDeepCopy)
 	if err != nil {
@@ -238,9 +240,9 @@ func (r *Reconciler) updateIn(
 	return "", nil
 }
 
-// isOwn reports whether the Stack may write and delete the Workspace: it owns it, or the Workspace has no owner and has the labels that
-// the Workspaces of Stacks have, also those of the Pulumi Kubernetes Operator. Who can write the labels can edit the Workspace anyway. Who
-// can only create Stacks cannot get hold of the Workspaces of others.
+// isOwn reports whether the Stack may write and delete the Workspace: the Stack owns it, or the Workspace has no owner and has the labels
+// of a Workspace of this Stack, as those of the Pulumi Kubernetes Operator also have. A user who can write these labels can edit the
+// Workspace anyway. A user who can only create Stacks cannot get hold of the Workspaces of others.
 func isOwn(stack *pulumiv1.Stack, workspace metav1.Object) bool {
 	if owner := metav1.GetControllerOf(workspace); owner != nil {
 		return owner.UID == stack.UID
@@ -249,14 +251,14 @@ func isOwn(stack *pulumiv1.Stack, workspace metav1.Object) bool {
 	return labels[pulumiv1.ComponentLabel] == pulumiv1.ComponentStack && labels[pulumiv1.StackNameLabel] == stack.Name
 }
 
-// observeContent asks for the artifact and, unless the Stack is to be destroyed, for the content that the Stack is made of. The end of
-// a download, a checkout or a comparison wakes the Stack.
+// observeContent requests the artifact and, unless the Stack is to be destroyed, the content that the Stack is made of. The end of a
+// download, a checkout or a comparison wakes the Stack.
 func (r *Reconciler) observeContent(ctx context.Context, o *observation) error {
 	o.content = content{requested: true}
 	waiter := client.ObjectKeyFromObject(o.stack)
 	stored, err := r.Artifacts.Request(o.artifact.Reference, waiter)
 	if fetchErrorKind(err) == artifact.NotFound {
-		// The artifact was replaced while it waited: what the source says now counts.
+		// The artifact was replaced before it was fetched. The source is read again, see source.Set.Refresh.
 		found, refreshErr := r.Sources.Refresh(ctx, o.stack)
 		if refreshErr == nil && found != nil && found.Digest != o.artifact.Digest {
 			o.artifact = found
@@ -267,7 +269,7 @@ func (r *Reconciler) observeContent(ctx context.Context, o *observation) error {
 		o.content.problem = err
 		return nil
 	}
-	// The observed one may be shared.
+	// The observed artifact may be shared, so it is copied.
 	made := *o.artifact
 	made.Digest = stored
 	o.artifact, o.content.stored = &made, true

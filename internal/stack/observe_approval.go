@@ -17,8 +17,8 @@ import (
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=approvals,verbs=list;watch
 
-// observeApprovals finds what people decided about the plan in the status, and whether the Update that made it still exists. Who removes
-// that takes the plan back.
+// observeApprovals finds what approvers decided about the plan in the status, and whether the Update that made the plan still exists. A
+// user who deletes that Update withdraws the plan.
 func (r *Reconciler) observeApprovals(ctx context.Context, o *observation) error {
 	plan := o.stack.Status.Plan
 	if plan == nil || o.stack.Spec.Approval == nil || isConcluded(plan) {
@@ -37,7 +37,8 @@ func (r *Reconciler) observeApprovals(ctx context.Context, o *observation) error
 	return nil
 }
 
-// isAccepted reports whether an Approval counts, as its controller has found. A rejection counts before that: it must not be too late.
+// isAccepted reports whether an Approval counts. An approval counts once the Approval controller has accepted it. A rejection counts until
+// the Approval controller refuses it, so that it is not too late.
 func isAccepted(approval *autov1alpha1.Approval) bool {
 	conditions := approval.Status.Conditions
 	if approval.Spec.Decision == autov1alpha1.ApprovalReject {
@@ -46,7 +47,7 @@ func isAccepted(approval *autov1alpha1.Approval) bool {
 	return meta.IsStatusConditionTrue(conditions, autov1alpha1.ApprovalAccepted)
 }
 
-// requestsForApproval wakes the Stack whose plan the Approval is about.
+// requestsForApproval returns the Stack whose plan the Approval is about.
 func (r *Reconciler) requestsForApproval(ctx context.Context, object client.Object) []reconcile.Request {
 	update := &autov1alpha1.Update{}
 	key := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.(*autov1alpha1.Approval).Spec.Update}

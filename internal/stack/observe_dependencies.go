@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// shortestWindow replaces a succeededWithinDuration that is shorter. An update takes longer to end and to be noticed, so the
-	// prerequisite would run without an end and its dependent never.
+	// shortestWindow replaces a succeededWithinDuration that is shorter. It takes longer than that until an update has ended and its dependent
+	// has noticed, so the prerequisite would run again and again, and the dependent never.
 	shortestWindow = 10 * time.Second
 	// maxExpressions is how many dependencies with a readyExpr a Stack may have.
 	maxExpressions = 100
-	// maxWalk is how many Stacks are looked at in search of a cycle.
+	// maxWalk is how many Stacks the search for a cycle visits at most.
 	maxWalk = 1000
 	// maxShownPath is how many Stacks of a cycle are named.
 	maxShownPath = 20
@@ -33,15 +33,15 @@ const (
 	maxDependencies = maxIndexed
 )
 
-// dependsOnField is how messages call a Stack in spec.dependsOn.
+// dependsOnField is the word for a Stack in spec.dependsOn in messages.
 const dependsOnField = "dependency"
 
-// dependency is one Stack that another one waits for, in either field.
+// dependency is a Stack that another Stack waits for, from spec.prerequisites or spec.dependsOn.
 type dependency struct {
 	name types.NamespacedName
 	// field is "prerequisite" or dependsOnField.
 	field string
-	// reason is that of a dependency that is not ready.
+	// reason is the reason to show when the dependency is not ready.
 	reason string
 	// window is how long ago the last success may be; nil stands for any time.
 	window *time.Duration
@@ -55,16 +55,17 @@ type dependencyProblem struct {
 	reason, message string
 	// permanent says that nothing but an edit helps.
 	permanent bool
-	// after is when to look again; zero leaves it to the usual time.
+	// after is the time to the next reconcile; zero stands for waitInterval.
 	after time.Duration
 }
 
 // staleDependency is a prerequisite that is ready and succeeded too long ago. It matters only when there is something to update.
 type staleDependency struct {
 	name types.NamespacedName
-	// version is that of the prerequisite.
+	// version is the resourceVersion of the prerequisite.
 	version string
-	// request is what has to be written into the annotation that asks for an update; empty when it is there, or must not be.
+	// request is the value to write into the annotation that requests an update; empty when it is there already, or when the prerequisite
+	// cannot run.
 	request string
 	message string
 }
@@ -75,7 +76,7 @@ type dependent struct {
 	deleting bool
 }
 
-// dependenciesOf returns what the Stack waits for. One that is being deleted waits for nobody.
+// dependenciesOf returns the dependencies that the Stack waits for. A Stack that is being deleted waits for none.
 func dependenciesOf(stack *pulumiv1.Stack) []dependency {
 	if !stack.DeletionTimestamp.IsZero() {
 		return nil
@@ -109,7 +110,7 @@ func namedDependencies(stack *pulumiv1.Stack) []dependency {
 	return list[:min(len(list), maxDependencies)]
 }
 
-// observeDependencies finds the first problem with what the Stack waits for. Problems that need an edit come first.
+// observeDependencies finds the first problem with the dependencies of the Stack. Problems that need an edit come first.
 func (r *Reconciler) observeDependencies(ctx context.Context, o *observation) error {
 	list := dependenciesOf(o.stack)
 	if len(list) == 0 || o.stack.Spec.Suspend || o.isUpdating() {
@@ -137,7 +138,7 @@ func (r *Reconciler) observeDependencies(ctx context.Context, o *observation) er
 	return err
 }
 
-// checkDependencies finds what is wrong with the fields themselves, whatever the other Stacks are like.
+// checkDependencies returns the first problem with the fields themselves, which does not depend on the other Stacks.
 func (r *Reconciler) checkDependencies(stack *pulumiv1.Stack, list []dependency) *dependencyProblem {
 	if count := len(stack.Spec.Prerequisites) + len(stack.Spec.DependsOn); count > maxDependencies {
 		return &dependencyProblem{reason: pulumiv1.SpecInvalidReason, permanent: true,
@@ -174,7 +175,8 @@ func (r *Reconciler) observeDependency(ctx context.Context, o *observation, item
 		return err
 	default:
 		if problem, err = unmet(ctx, item, o.stack, required, evaluating); err != nil {
-			// It does not say how far it came: with another message, this Stack would be another version, and all would begin again.
+			// The message does not contain the progress: another message in the status would be another version of this Stack, and all expressions
+			// would be evaluated again.
 			o.dependency = &dependencyProblem{reason: item.reason, after: evaluationPause, message: err.Error()}
 			return nil
 		}
@@ -196,9 +198,9 @@ func (r *Reconciler) observeDependency(ctx context.Context, o *observation, item
 // what is required, and prerequisites are those of the Pulumi Kubernetes Operator, which has no such rule.
 func (d dependency) followsRevision() bool { return d.field == dependsOnField && d.expression == "" }
 
-// behindRevision returns what to wait for if the dependency has not deployed the artifact of the source that both Stacks use; nil if it has.
-// It matters only when there is something to update. A suspended one would never follow, and Stacks that follow a git repository by
-// themselves look at it at different times.
+// behindRevision returns what to wait for if the dependency has not deployed the artifact of the source that both Stacks use; nil if it
+// has. The result matters only when there is something to update. A suspended dependency would never follow, so nothing waits for it.
+// Stacks that poll a git repository themselves have no common source, because each polls at its own time.
 func (r *Reconciler) behindRevision(o *observation, item dependency, required *pulumiv1.Stack) *dependencyProblem {
 	shared := r.Sources.Key(o.stack)
 	if o.artifact == nil || required.Spec.Suspend || shared == "" || shared != r.Sources.Key(required) ||
@@ -209,11 +211,11 @@ func (r *Reconciler) behindRevision(o *observation, item dependency, required *p
 		message: fmt.Sprintf("%s %s has not deployed %s of the common source yet", item.field, item.name, describeRevision(o.artifact))}
 }
 
-// getStack returns nil for a Stack that does not exist. What it returns must not be changed. The cache does not have the Stacks of other
+// getStack returns the named Stack; nil when it does not exist. The caller must not change it. The cache does not have the Stacks of other
 // shards and of namespaces that this controller does not watch: these are read from the API server.
 func (r *Reconciler) getStack(ctx context.Context, name types.NamespacedName) (*pulumiv1.Stack, error) {
 	if name.Name == "" {
-		return nil, nil // The API server admits the empty name, and refuses to look for it.
+		return nil, nil // The API server admits an empty name in a reference, but not in a request.
 	}
 	stack := &pulumiv1.Stack{}
 	err := r.Get(ctx, name, stack, client.UnsafeDisableDeepCopy)
@@ -237,7 +239,7 @@ func (r *Reconciler) getStack(ctx context.Context, name types.NamespacedName) (*
 	return nil, fmt.Errorf("read the stack %s: %w", name, err)
 }
 
-// unmet says why the dependency is not ready; empty when it is ready. The error is errEvaluationTime.
+// unmet returns why the dependency is not ready; empty when it is ready. The only error that it returns is errEvaluationTime.
 func unmet(ctx context.Context, item dependency, self, required *pulumiv1.Stack, evaluating *evaluations) (problem string, err error) {
 	if item.expression == "" || required == nil {
 		return notReady(required), nil
@@ -295,8 +297,8 @@ func staleness(required *pulumiv1.Stack, item dependency, now time.Time) *staleD
 	return stale
 }
 
-// walk is a breadth-first search from the Stack through its dependencies, as list returns them. It returns the predecessor of each Stack
-// that it found, which may be the first one again. It costs one read per Stack, of maxWalk Stacks at most.
+// walk searches breadth-first from the Stack through its dependencies, as list returns them. It returns the predecessor of each Stack that
+// it found. If the first Stack is in a cycle, it is one of them. The search costs one read for each Stack, of at most maxWalk Stacks.
 func (r *Reconciler) walk(
 	ctx context.Context, stack *pulumiv1.Stack, list func(*pulumiv1.Stack) []dependency,
 ) (cameFrom map[types.NamespacedName]types.NamespacedName, err error) {
@@ -319,7 +321,8 @@ func (r *Reconciler) walk(
 	}
 }
 
-// allowedDependencies returns the dependencies of a Stack that count: those that are not allowed keep it waiting by themselves.
+// allowedDependencies returns the dependencies of the Stack that are allowed. A Stack with a dependency that is not allowed waits in any
+// case, see checkDependencies.
 func (r *Reconciler) allowedDependencies(stack *pulumiv1.Stack, list func(*pulumiv1.Stack) []dependency) []dependency {
 	if stack == nil {
 		return nil
@@ -344,8 +347,8 @@ func cycleProblem(self types.NamespacedName, cameFrom map[types.NamespacedName]t
 		message: "the stacks wait for each other, remove one of these dependencies: " + strings.Join(names, " → ")}
 }
 
-// observeDependents finds the Stacks that have to go first. Those that this one depends on itself, directly or not, do not count: in
-// a cycle nobody waits.
+// observeDependents finds the Stacks that have to be deleted before this one. A dependent that this Stack itself depends on, directly or
+// not, does not count, so that the Stacks of a cycle do not wait for each other.
 func (r *Reconciler) observeDependents(ctx context.Context, o *observation) error {
 	if !destroysAfterDependents(o.stack) || o.isUpdating() {
 		return nil
@@ -365,13 +368,13 @@ func (r *Reconciler) observeDependents(ctx context.Context, o *observation) erro
 	return nil
 }
 
-// destroysAfterDependents reports whether others may have to go before the Stack's resources are destroyed.
+// destroysAfterDependents reports whether other Stacks may have to be deleted before the Stack's resources are destroyed.
 func destroysAfterDependents(stack *pulumiv1.Stack) bool {
 	return !stack.DeletionTimestamp.IsZero() && stack.Spec.DestroyAfterDependents && !stack.Spec.Suspend
 }
 
-// findDependents returns the Stacks that name this one. The cache may lack those of other shards and namespaces, so that then only the API
-// server can say that there are none.
+// findDependents returns the Stacks that name this one as a dependency. The cache may lack the Stacks of other shards and namespaces. If
+// there may be such Stacks and the cache has no dependent, only the API server can confirm that there is none.
 func (r *Reconciler) findDependents(ctx context.Context, stack *pulumiv1.Stack) ([]dependent, error) {
 	self := client.ObjectKeyFromObject(stack)
 	var known pulumiv1.StackList
@@ -393,7 +396,8 @@ func (r *Reconciler) findDependents(ctx context.Context, stack *pulumiv1.Stack) 
 	return r.shortenedDependents(ctx, self)
 }
 
-// shortenedDependents returns those of the namespace of which the cache has too little for the index.
+// shortenedDependents returns the dependents in the namespace that the index lacks, because the cache keeps only a part of them
+// (informercache.IsShortened).
 func (r *Reconciler) shortenedDependents(ctx context.Context, self types.NamespacedName) (found []dependent, err error) {
 	var known pulumiv1.StackList
 	if err := r.List(ctx, &known, client.InNamespace(self.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -414,7 +418,7 @@ func (r *Reconciler) shortenedDependents(ctx context.Context, self types.Namespa
 	return found, nil
 }
 
-// listDependents asks the API server for them.
+// listDependents reads the dependents from the API server.
 func (r *Reconciler) listDependents(ctx context.Context, self types.NamespacedName, among ...client.ListOption) (found []dependent, err error) {
 	err = r.listLive(ctx, func() client.ObjectList { return &pulumiv1.StackList{} }, func(page client.ObjectList) {
 		found = append(found, r.dependentsAmong(page.(*pulumiv1.StackList).Items, self)...)
@@ -425,7 +429,7 @@ func (r *Reconciler) listDependents(ctx context.Context, self types.NamespacedNa
 	return found, nil
 }
 
-// dependentsAmong returns those of the Stacks that name the Stack, and may.
+// dependentsAmong returns those of the given Stacks that name the Stack self as a dependency and are allowed to.
 func (r *Reconciler) dependentsAmong(stacks []pulumiv1.Stack, self types.NamespacedName) []dependent {
 	var found []dependent
 	for i := range stacks {

@@ -23,7 +23,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
-// dependent creates the named Stack after the changes, and does not wait for anything.
+// dependent creates the named Stack with the changes, and does not wait for anything.
 func (s *stage) dependent(name string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	s.t.Helper()
 	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}, Spec: pulumiv1.StackSpec{Stack: name}}
@@ -66,7 +66,7 @@ func (s *stage) edit(stack *pulumiv1.Stack, change func(*pulumiv1.Stack)) {
 	s.Expect(s.client.Patch(s.t.Context(), stack, client.MergeFrom(before))).To(Succeed())
 }
 
-// succeed plays the Update controller: the update that is on its way succeeded at that time.
+// succeed plays the Update controller: the update that is in progress succeeds, with the given end time.
 func (s *stage) succeed(stack *pulumiv1.Stack, end time.Time) *pulumiv1.Stack {
 	s.t.Helper()
 	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
@@ -80,7 +80,7 @@ func (s *stage) succeed(stack *pulumiv1.Stack, end time.Time) *pulumiv1.Stack {
 	})
 }
 
-// notUpdated is a Stack that says why, and did not start anything.
+// notUpdated matches a Stack that shows the reason and the message, and has started no update.
 func notUpdated(reason, message string) func(*pulumiv1.Stack) bool {
 	return func(stack *pulumiv1.Stack) bool {
 		return conditions.GetReason(stack, meta.ReadyCondition) == reason && stack.Status.CurrentUpdate == nil &&
@@ -149,7 +149,7 @@ func TestReadyStacksShowTheCycleThatAnEditCloses(t *testing.T) {
 	s.edit(base, requires("top"))
 	s.await(base, inCycle("base", "top", "base"))
 	s.await(top, inCycle("top", "base", "top"))
-	// The edit is taken back, and nothing has to run.
+	// The edit is reverted, and nothing has to run.
 	s.edit(base, requires())
 	s.await(base, func(stack *pulumiv1.Stack) bool {
 		return conditions.IsReady(stack) && stack.Status.LastUpdate.Generation == stack.Generation
@@ -284,7 +284,7 @@ func TestStackMayHaveABoundedNumberOfDependencies(t *testing.T) {
 }
 
 func TestDependentOfWhichTheCacheHasLittleIsFound(t *testing.T) {
-	// Its end wakes nobody: what the cache has of it does not name the Stack.
+	// No watch reports the deletion of the dependent: what the cache has of it does not name the Stack.
 	s := newStage(t, func(r *Reconciler) { r.WaitInterval = time.Second })
 	stack := s.deployedStack(func(stack *pulumiv1.Stack) { stack.Spec.DestroyAfterDependents = true })
 	large := s.dependent("large", dependsOn("app", ""), func(stack *pulumiv1.Stack) {
@@ -301,7 +301,7 @@ func TestDependentOfWhichTheCacheHasLittleIsFound(t *testing.T) {
 	s.awaitGone(stack)
 }
 
-// knownStacks are read from memory.
+// knownStacks is a client that reads Stacks from memory.
 type knownStacks struct {
 	client.Client
 	stacks map[types.NamespacedName]*pulumiv1.Stack
@@ -344,7 +344,7 @@ func TestExpressionsThatTakeLongAreEvaluatedInSeveralReconciles(t *testing.T) {
 		g.Expect(problem.message).To(Equal("the readyExprs of the dependencies take more than 500ms together: the rest follows in 1s"))
 		g.Expect(evaluations).To(Equal(5))
 		written := problem.message
-		// One that changed is evaluated again.
+		// The expression of a dependency that changed is evaluated again.
 		known.stacks[types.NamespacedName{Namespace: "team", Name: "dep-0"}].ResourceVersion = "2"
 		problem, evaluations = observe()
 		g.Expect(problem.message).To(Equal(written), "another message would be another version of this Stack, and all would begin again")
@@ -353,7 +353,7 @@ func TestExpressionsThatTakeLongAreEvaluatedInSeveralReconciles(t *testing.T) {
 		g.Expect(problem).To(BeNil())
 		g.Expect(evaluations).To(Equal(3))
 
-		// What came to an end is not kept.
+		// The results are dropped once all expressions were evaluated.
 		_, found := r.evaluated.Load(client.ObjectKeyFromObject(stack))
 		g.Expect(found).To(BeFalse())
 		ready = false
@@ -448,7 +448,7 @@ func (s *stage) endDestroy(stack *pulumiv1.Stack) {
 	})
 }
 
-// Here only watches wake a Stack.
+// Only watches wake a Stack in this test.
 func TestStackIsDestroyedOnceItsLastDependentIsGone(t *testing.T) {
 	s := newStage(t)
 	stack := s.deployedStack(func(stack *pulumiv1.Stack) { stack.Spec.DestroyAfterDependents = true })

@@ -22,7 +22,7 @@ func (r *Reconciler) showProgress(o *observation, update *autov1alpha1.Update) o
 		if update.Spec.Type == autov1alpha1.UpdateTypeDestroy {
 			message += "; " + orphanHint
 		}
-		// The event is recorded once for each reason, and only where somebody may have to help.
+		// The event is recorded once for each reason, and only for a problem that a human may have to fix.
 		known := reason == autov1alpha1.UpdateTransientFailureReason || conditions.GetReason(o.stack, meta.ReadyCondition) == reason
 		markWaiting(o.stack, reason, message)
 		return r.warn(o.stack, known, reason, message)
@@ -39,7 +39,7 @@ func (r *Reconciler) showProgress(o *observation, update *autov1alpha1.Update) o
 	return outcome{}
 }
 
-// whileDeleted adds to the progress of an Update what it means for a Stack that is deleted.
+// whileDeleted adds to a message about the progress of an Update what happens after it, if the Stack is being deleted.
 func whileDeleted(stack *pulumiv1.Stack, update *autov1alpha1.Update, message string) string {
 	switch {
 	case stack.DeletionTimestamp.IsZero():
@@ -51,8 +51,8 @@ func whileDeleted(stack *pulumiv1.Stack, update *autov1alpha1.Update, message st
 	return message
 }
 
-// describeProgress is one line about an Update that is on its way. If the workspace is ready, an Update that its controller has not seen yet
-// is described as it will be a moment later.
+// describeProgress returns one line about an Update that has not ended. If the Workspace is ready, an Update that the Update controller has
+// not seen yet is described as if it had started, as it will have a moment later.
 func describeProgress(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) string {
 	unseen := workspace != nil && workspace.CanRunOperations() && len(update.Status.Conditions) == 0
 	if update.HasStarted() || unseen {
@@ -68,18 +68,18 @@ func describeProgress(workspace *autov1alpha1.Workspace, update *autov1alpha1.Up
 	return message
 }
 
-// workspaceFailure is why operations cannot run in a Workspace, where it is something that somebody may have to mend.
+// workspaceFailure is why operations cannot run in a Workspace, if a human may have to fix that.
 type workspaceFailure struct {
 	// reason goes into the Stack's conditions.
 	reason string
-	// stalled says that the Workspace sees no way out by itself.
+	// stalled is true when the Workspace is Stalled.
 	stalled bool
 	// prefix names the Workspace's own reason. The detail that follows it may differ from one reconcile to the next.
 	prefix, detail string
 }
 
-// workspaceFailureOf returns the failure of the Workspace; the zero value when there is none, when it is merely on its way, or when what
-// the status says is about an earlier specification.
+// workspaceFailureOf returns the failure of the Workspace. It returns the zero value when there is none, when the Workspace is only
+// starting, or when its status is about an earlier generation.
 func workspaceFailureOf(workspace *autov1alpha1.Workspace) workspaceFailure {
 	if workspace == nil || !workspace.DeletionTimestamp.IsZero() {
 		return workspaceFailure{}
@@ -105,8 +105,8 @@ func workspaceHasFailed(workspace *autov1alpha1.Workspace) bool {
 	return workspaceFailureOf(workspace) != workspaceFailure{}
 }
 
-// showWorkspaceFailure shows the failure of the Workspace that an update needs. It uses up no attempt, and goes with its cause: the
-// watch on Workspaces wakes the Stack. The event is recorded once for each reason.
+// showWorkspaceFailure shows the failure of the Workspace that an update needs. The failure does not count as an attempt, and it disappears
+// with its cause: the watch on Workspaces wakes the Stack. The event is recorded once for each reason.
 func (r *Reconciler) showWorkspaceFailure(stack *pulumiv1.Stack, failure workspaceFailure) outcome {
 	known := conditions.GetReason(stack, meta.ReadyCondition) == failure.reason &&
 		strings.HasPrefix(conditions.GetMessage(stack, meta.ReadyCondition), failure.prefix)

@@ -16,7 +16,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
-// workspaceThat is a Workspace whose conditions say as told.
+// workspaceThat is a Workspace with the conditions that mark sets.
 func workspaceThat(mark func(*autov1alpha1.Workspace)) *autov1alpha1.Workspace {
 	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "app", Generation: 3}}
 	mark(workspace)
@@ -157,7 +157,7 @@ func TestStackThatFailedOftenIsStalledAlsoWhenTheNextAttemptStartsAtOnce(t *test
 			o.stack.Status.LastUpdate.State, o.stack.Status.LastUpdate.Message = pulumiv1.StackUpdateFailed, "no such file"
 			o.stack.Status.LastUpdate.Failures = stalledAfterFailures
 			test.change(o)
-			// The attempt that failed was shown as being on its way, and its failure was not shown yet.
+			// The status showed that the failed attempt was in progress, and did not show its failure yet.
 			markProgressing(o.stack, "stack is being processed")
 			(&Reconciler{}).showProgress(o, o.update)
 			lint(t, g, o.stack)

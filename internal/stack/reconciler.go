@@ -36,7 +36,7 @@ import (
 // DefaultShowAfter is how long an update runs before the status of its Stack shows it.
 const DefaultShowAfter = 2 * time.Second
 
-// outdatedInterval is when a Stack is reconciled again that was decided on from what is not up to date any more.
+// outdatedInterval is the time to the next reconcile of a Stack when the decision was made from objects that have changed since.
 const outdatedInterval = 100 * time.Millisecond
 
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get;list;watch;patch
@@ -66,14 +66,14 @@ type Reconciler struct {
 	Sources *source.Set
 	// Artifacts fetches artifacts into the store without blocking.
 	Artifacts *artifact.Fetcher
-	// References watches the Secrets and ConfigMaps that Stacks use; nil when nobody does.
+	// References watches the Secrets and ConfigMaps that Stacks use; nil when they are not watched.
 	References *references.Watcher
-	// WaitInterval is when to come back for something that is missing and that no watch covers.
+	// WaitInterval is the time to the next reconcile when something is missing that no watch covers.
 	WaitInterval time.Duration
-	// ShowAfter is how long an update may run before the status shows that it does; of a shorter one it shows only the result. To write each
-	// step down costs the API server, and everybody who watches, more than the step itself.
+	// ShowAfter is how long an update may run before the status shows that it runs. Of a shorter update, the status shows only the result.
+	// Writing each step costs the API server, and every client that watches, more than the step itself.
 	ShowAfter time.Duration
-	// Traced notes what only traces of updates need.
+	// Traced is true when updates are traced: Updates then record what only traces need.
 	Traced bool
 	// Jitter is the fraction by which the intervals between attempts and between resyncs are lengthened at most.
 	Jitter float64
@@ -83,17 +83,18 @@ type Reconciler struct {
 	}
 	// Stacks are the metrics about Stacks.
 	Stacks *metrics.Stacks
-	// Shard has the Stacks that are this controller's; nil when all are.
+	// Shard has the Stacks of this controller; nil when it has all.
 	Shard *shard.Shard
-	// Reaches reports whether this controller can follow the operation of an Update that another controller began with; nil when it always
+	// Reaches reports whether this controller can follow the operation of an Update that another controller has started; nil when it always
 	// can, because agents run where every controller reaches them.
 	Reaches func(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bool
 
-	// evaluate evaluates a readyExpr, in place of the package for that if it is set.
+	// evaluate evaluates a readyExpr, if it is set; otherwise readyexpr.Evaluate does.
 	evaluate func(ctx context.Context, expression string, self, dep *pulumiv1.Stack) (bool, error)
-	// evaluated has the results of a Stack's expressions, by its name, while others of the Stack are left for the next reconcile.
+	// evaluated has the expressions of a Stack that were true, by the name of the Stack, while others of the Stack are left for the next
+	// reconcile.
 	evaluated sync.Map
-	// paging is held while there is a page of listLive.
+	// paging is held while listLive has a page in memory.
 	paging sync.Mutex
 }
 
@@ -124,7 +125,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 	before := stack.DeepCopy()
 	outcome, err := r.reconcile(ctx, stack)
 	if large, ok := errors.AsType[*informercache.TooLargeError](err); ok {
-		// Its Workspace, an Update, or a Stack that it depends on or that depends on it.
+		// The object is the Workspace, an Update, a Stack that this one depends on, or a Stack that depends on this one.
 		outcome, err = r.stall(stack, decision{reason: pulumiv1.SpecInvalidReason, message: large.Error(), after: r.WaitInterval}), nil
 	}
 	if err == nil && outcome.hiddenFor > 0 && len(outcome.then) == 0 && r.onlyStarted(ctx, before, stack) {
@@ -135,8 +136,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 	} else if writeErr != nil {
 		return ctrl.Result{}, writeErr
 	}
-	// Only now: an event must not be repeated, and what is deleted may be the only other record of what the status says. Also if what
-	// followed the result of an Update failed: the status has the result now, so nobody would come back to this.
+	// These steps follow only when the status is written: an event must not be repeated, and an object that they delete may be the only other
+	// record of what the status says. They also follow when the action after the result of an Update failed: the status has the result now, so
+	// no later reconcile would take them.
 	if err := errors.Join(err, outcome.finish(ctx)); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -147,9 +149,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 type outcome struct {
 	// after is when to come back; zero leaves it to the watches.
 	after time.Duration
-	// then are the steps that follow when the status was written, each if those before it succeeded.
+	// then are the steps that follow after the status is written, each if those before it succeeded.
 	then []func(context.Context) error
-	// hiddenFor is for how much longer the status needs not say that an update is on its way.
+	// hiddenFor is for how much longer the status may leave out that an update is in progress.
 	hiddenFor time.Duration
 }
 
@@ -161,7 +163,7 @@ func (o *outcome) addEvent(event func()) {
 	})
 }
 
-// finish takes the steps that follow when the status was written.
+// finish takes the steps that follow after the status is written.
 func (o *outcome) finish(ctx context.Context) error {
 	for _, step := range o.then {
 		if err := step(ctx); err != nil {
@@ -190,7 +192,7 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (resu
 		return outcome{}, err
 	}
 	if o.otherShard != nil && o.update == nil {
-		// It ended just now.
+		// The operation in the other shard ended just now.
 		return outcome{after: outdatedInterval}, nil
 	}
 	restoreStatus(o)
@@ -224,7 +226,7 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (resu
 		r.actOnDrift(ctx, o, drift, &result)
 	}
 	if o.otherShard != nil {
-		// What happens to it wakes the other controller.
+		// Changes of the Update wake only the other controller.
 		result.after = r.WaitInterval
 	}
 	if recorded {
@@ -240,15 +242,16 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (resu
 	return result, err
 }
 
-// forgetDuration ends the metric of a Stack that is gone. Flux's library does so in the last reconcile before that, which there is none of when
-// somebody else removes the finalizer.
+// forgetDuration deletes the duration metric of a Stack that does not exist any more. Flux's library does this in the last reconcile of a
+// Stack, but there is none when somebody else removes the finalizer.
 func (r *Reconciler) forgetDuration(stack types.NamespacedName) {
 	if r.MetricsRecorder != nil {
 		r.MetricsRecorder.DeleteDuration(corev1.ObjectReference{Kind: pulumiv1.StackKind, Namespace: stack.Namespace, Name: stack.Name})
 	}
 }
 
-// record takes the end of the current Update into the status. It reports whether that was about a plan, and is no result of an update.
+// record records the end of the current Update in the status. planned is true when the end concerns only a plan and is not the result of an
+// update.
 func (r *Reconciler) record(ctx context.Context, o *observation, finished *autov1alpha1.Update) (planned bool, err error) {
 	if planned, err = r.recordPlan(ctx, o, finished); err != nil {
 		return false, err
@@ -264,8 +267,9 @@ func (r *Reconciler) record(ctx context.Context, o *observation, finished *autov
 	return planned, nil
 }
 
-// onlyStarted reports whether all that the reconcile changed is that an update is on its way, or that its operation began. The Update says
-// so itself, so nothing is lost when that is written later, see observeUpdates. Stacks that wait for this one have to know at once.
+// onlyStarted reports whether the reconcile changed nothing but that an update is in progress, or that its operation began. The Update
+// itself shows this, so nothing is lost when the status is written later, see observeUpdates. If other Stacks depend on this one,
+// onlyStarted returns false, because they have to know at once.
 func (r *Reconciler) onlyStarted(ctx context.Context, before, stack *pulumiv1.Stack) bool {
 	was, is := before.Status.DeepCopy(), stack.Status.DeepCopy()
 	if is.CurrentUpdate == nil || len(r.findStacks(ctx, dependencyIndex, client.ObjectKeyFromObject(stack).String())) > 0 {
@@ -292,8 +296,8 @@ func (r *Reconciler) ensureFinalizer(ctx context.Context, stack *pulumiv1.Stack)
 	return nil
 }
 
-// write writes what the reconcile changed: first the annotation that has to outlive the status, and then the status. Either fails with a
-// conflict when the Stack is not any more what the decision was made from. A Stack that was released needs none.
+// write writes what the reconcile changed: first the annotation that has to outlive the status, and then the status. Both fail with a
+// conflict when the Stack has changed since the decision. After the Stack was released, it may not exist any more, which is not an error.
 func (r *Reconciler) write(ctx context.Context, before, stack *pulumiv1.Stack) error {
 	if err := r.annotateDeployed(ctx, before, stack); err != nil {
 		return client.IgnoreNotFound(err)
@@ -301,8 +305,8 @@ func (r *Reconciler) write(ctx context.Context, before, stack *pulumiv1.Stack) e
 	return client.IgnoreNotFound(patch.Status(ctx, r.Client, before, stack))
 }
 
-// annotateDeployed also notes in an annotation that the Stack has deployed something, because a status can be lost: backups leave it out,
-// and it can be edited. See restoreDeployed. Before the first result, the Update says so.
+// annotateDeployed also records in an annotation that the Stack has deployed something, because a status can be lost: backups leave it out,
+// and it can be edited. See restoreDeployed. Before there is a first result, the Update is the record.
 func (r *Reconciler) annotateDeployed(ctx context.Context, before, stack *pulumiv1.Stack) error {
 	deployed, known := stack.Annotations[pulumiv1.DeployedStackAnnotation]
 	if !stack.Status.Deployed || stack.Status.LastUpdate == nil || known && deployed == stack.Status.DeployedStack {

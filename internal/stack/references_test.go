@@ -29,7 +29,7 @@ func versionsOf(words string) []references.Version {
 	return versions
 }
 
-// using is the observation with versions that the last attempt used, and those that there are.
+// using returns the observation with the versions that the last attempt used, and the versions that are present.
 func using(o *observation, used, present string) *observation {
 	o.stack.Status.LastUpdate.ReferencesDigest = references.Digest(versionsOf(used))
 	o.references = versionsOf(present)
@@ -59,8 +59,8 @@ func TestStackWhoseSecretsWereNotWatchedRecordsThem(t *testing.T) {
 func TestUpdateUsesWhatItReadAndWhatTheStackSaw(t *testing.T) {
 	for _, test := range []struct {
 		name          string
-		created, read string // what there was when the Update was created, and what it read as it started
-		present       string // what there is when it has ended
+		created, read string // the versions when the Update was created, and those that it read when it started
+		present       string // the versions when it has ended
 		again         bool
 	}{
 		{"nothing changed", "a-1", "a-1", "a-1", false},
@@ -189,7 +189,7 @@ func TestChangedSecretWakesItsStackAndNoOther(t *testing.T) {
 	s.Expect(stack.Status.CurrentUpdate.ReferencesDigest).NotTo(Equal(stack.Status.LastUpdate.ReferencesDigest))
 	s.Expect(s.await(other, isReady).Status.CurrentUpdate).To(BeNil())
 
-	// One that is gone, and one of the same name that comes back.
+	// The Secret is deleted, and another one with the same name is created.
 	s.setUpdate(user, succeeded)
 	s.await(user, isReady)
 	s.Expect(s.client.Delete(t.Context(), watched)).To(Succeed())

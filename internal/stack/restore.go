@@ -16,20 +16,21 @@ import (
 // A status may have been written by another controller, or lost: backups leave it out, and it can be edited. It is corrected here, in
 // memory, before anything is decided.
 
-// restoreStatus restores what the Stack and its Updates know better than its status.
+// restoreStatus corrects the status where the annotations of the Stack, or its Updates, show that it is wrong or incomplete.
 func restoreStatus(o *observation) {
 	status := &o.stack.Status
 	restoreDeployed(o.stack)
 	keepLaterCondition(o.stack)
 	if o.updateRemoved {
-		// Somebody removed it, perhaps while it ran.
+		// Somebody deleted the Update, perhaps while it ran.
 		status.CurrentUpdate = nil
 		if status.LastUpdate != nil {
 			status.LastUpdate.PendingOperations = true
 		}
 	}
 	if o.update != nil && (status.CurrentUpdate == nil || madeForOthers(status.CurrentUpdate, o.update)) {
-		// The controller that created it could not write so, or needs not yet. The conditions are what they would be.
+		// The controller that created the Update could not write the status, or did not have to yet. The conditions become what they would have
+		// been.
 		setCurrent(o.stack, o.update)
 		if !keepsReady(o.stack) && !failsRepeatedly(o.stack) {
 			markProgressing(o.stack, describeProgress(nil, o.update))
@@ -38,13 +39,13 @@ func restoreStatus(o *observation) {
 	status.Deployed = status.Deployed || o.deployed
 }
 
-// madeForOthers reports whether the Update was made for other inputs than the status says. One that takes the place of another has its
-// name. An Update of the Pulumi Kubernetes Operator does not say what it was made for.
+// madeForOthers reports whether the Update was made for other inputs than the status says. An Update that takes the place of another one
+// has the same name. An Update of the Pulumi Kubernetes Operator does not record its inputs.
 func madeForOthers(current *pulumiv1.CurrentStackUpdate, update *autov1alpha1.Update) bool {
 	return update.Annotations[pulumiv1.SpecDigestAnnotation] != "" && !equality.Semantic.DeepEqual(current, currentOf(update))
 }
 
-// restoreDeployed restores from the annotation that the Stack has deployed something: without that its finalizer would go without a
+// restoreDeployed restores from the annotation that the Stack has deployed something: otherwise its finalizer would be removed without a
 // destroy.
 func restoreDeployed(stack *pulumiv1.Stack) {
 	status := &stack.Status
@@ -58,8 +59,8 @@ func restoreDeployed(stack *pulumiv1.Stack) {
 	}
 }
 
-// keepLaterCondition keeps one of Reconciling and Stalled, which exclude each other, where both are there: a controller that applies its
-// own conditions leaves those of others.
+// keepLaterCondition keeps the later of the conditions Reconciling and Stalled when both are true. They exclude each other, but a
+// controller that applies its own conditions leaves those of others.
 func keepLaterCondition(stack *pulumiv1.Stack) {
 	reconciling, stalled := conditions.Get(stack, meta.ReconcilingCondition), conditions.Get(stack, meta.StalledCondition)
 	switch {
@@ -71,8 +72,8 @@ func keepLaterCondition(stack *pulumiv1.Stack) {
 	}
 }
 
-// adoptOperatorStatus makes a status that the Pulumi Kubernetes Operator wrote one of this controller, so that nothing runs merely because
-// the controller is another one. It knows that status by what it lacks: this controller never records an update without history.
+// adoptOperatorStatus turns a status that the Pulumi Kubernetes Operator wrote into one of this controller, so that nothing runs merely
+// because the controller changed. Such a status has no history: this controller never records an update without one.
 func adoptOperatorStatus(o *observation) {
 	status := &o.stack.Status
 	translateCommits(o)
@@ -102,7 +103,8 @@ func adoptOperatorStatus(o *observation) {
 	}
 }
 
-// translateCommits replaces a revision by the digest of the artifact that has it: what this controller records as the commit.
+// translateCommits replaces a revision in the status by the digest of the artifact with this revision, because this controller records the
+// digest as the commit.
 func translateCommits(o *observation) {
 	if o.artifact == nil || o.artifact.Revision == "" {
 		return
@@ -124,15 +126,16 @@ func translateCommits(o *observation) {
 const (
 	// maxMessage bounds the message of an update, in bytes.
 	maxMessage = 4 << 10
-	// maxSummary bounds the part of it that its first line has, when more is left out.
+	// maxSummary bounds the first line of a message of which a part is left out, in bytes.
 	maxSummary = 256
 	// leftOut stands for lines that a message leaves out.
 	leftOut = "; …; "
 )
 
-// readableMessage makes one line of a bounded size of the message of the Pulumi Kubernetes Operator, which is all that the CLI printed, with
-// escape sequences. Why an update failed is at the end: of a long one, the first line is kept, and what follows the last line that says
-// "error:", or the end when that is near it. The result is its own readable message.
+// readableMessage turns the message of the Pulumi Kubernetes Operator, which is everything that the CLI printed, with escape sequences,
+// into one line of a bounded size. The reason of a failure is at the end. Of a long message, readableMessage therefore keeps the first
+// line, and the part from the last line that begins with "error:"; if that line is near the end, it keeps as much of the end as there is
+// room for. A message that was made readable stays as it is.
 func readableMessage(message string) string {
 	var lines []string
 	for line := range strings.Lines(plaintext.Strip(strings.ToValidUTF8(message, "\uFFFD"))) {

@@ -52,7 +52,7 @@ func TestAnnotationRestoresWhatALostStatusSaid(t *testing.T) {
 	}
 }
 
-// former is an up-to-date Stack as the Pulumi Kubernetes Operator leaves it, with what it recorded as the commit.
+// former is an up-to-date Stack as the Pulumi Kubernetes Operator leaves it, with the commit that the operator recorded.
 func former(commit string) *observation {
 	o := upToDate()
 	o.stack.Spec.FluxSource = &pulumiv1.FluxSource{}
@@ -74,7 +74,7 @@ func TestStackOfTheFormerControllerIsNotUpdatedForThat(t *testing.T) {
 			g.Expect(o.stack.Status.Deployed).To(BeTrue())
 			g.Expect(o.stack.Status.History).To(HaveLen(1))
 
-			// From here on it is like any other.
+			// From now on the Stack is like any other.
 			o.stack.Annotations[meta.ReconcileRequestAnnotation] = "now"
 			adoptOperatorStatus(o)
 			g.Expect(decide(*o).action).To(Equal(actionUpdate))
@@ -114,7 +114,8 @@ func TestProgramStackOfTheFormerControllerIsNotUpdatedForThat(t *testing.T) {
 	g.Expect(o.stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal("sha256:a"))
 }
 
-// statusOf1x is what the Pulumi Kubernetes Operator wrote before 2.0: nothing says which generation, and what kind of operation, it was.
+// statusOf1x is a status that the Pulumi Kubernetes Operator wrote before 2.0. It contains neither the generation nor the type of the
+// operation.
 const statusOf1x = `{
 	"observedGeneration": 1,
 	"conditions": [{"type": "Ready", "status": "True", "reason": "ProcessingCompleted", "message": "the stack has been processed and is up to date",
@@ -197,7 +198,8 @@ func TestConditionsOfTwoControllersBecomeThoseOfOne(t *testing.T) {
 	}
 }
 
-// formerFailure is what the Pulumi Kubernetes Operator records of a failed update: more than 100 KB, with colours, and why at its end.
+// formerFailure is the message that the Pulumi Kubernetes Operator records for a failed update: more than 100 KB, with colours, and with
+// the reason at the end.
 var formerFailure = "failed to run update: exit status 255\ncode: 255\nstdout: Updating (dev):\n" +
 	strings.Repeat("\x1b[0m\x1b[38;5;13m+  aws:s3:Bucket bücket \x1b[1mcreating\x1b[0m\r\n", 2000) +
 	"Diagnostics:\n  \x1b[1maws:s3:Bucket (logs):\x1b[0m\n    \x1b[38;5;9merror: \x1b[0mBucketAlreadyExists: the bucket is somebody else's\n\n" +

@@ -25,7 +25,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
-// recordResult takes the result of a finished Update into the status. Doing it twice changes nothing.
+// recordResult records the result of a finished Update in the status. If an old cache makes the controller record it again, the status is
+// the same.
 func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update) error {
 	current, previous := stack.Status.CurrentUpdate, stack.Status.LastUpdate
 	if previous == nil {
@@ -42,8 +43,9 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 		LastSuccessfulCommit: current.Commit,
 		Revision:             current.Revision,
 		ContentDigest:        current.ContentDigest,
-		// Both what the Update read when it started and what there was when it was created: the cache may be behind the API server or,
-		// if somebody edited the Workspace, know of other objects. So a change causes one update too many at most.
+		// The versions that the Update read when it started, and those that were observed when it was created. The observed ones alone may be
+		// wrong: the cache may be behind the API server or, if somebody edited the Workspace, be about other objects. So a change causes at most
+		// one unnecessary update.
 		ReferencesDigest:  references.Union(current.ReferencesDigest, update.Status.ReferencesDigest),
 		Permalink:         update.Status.Permalink,
 		LastResyncTime:    endedBy(update, metav1.Now()),
@@ -62,8 +64,8 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 	return nil
 }
 
-// recordFailure counts a failure. An attempt that did not get the lock, or that somebody cancelled in order to go on later, is none; what
-// came before it still counts.
+// recordFailure counts a failure. An interruption and a conflict are counted separately. An update that was cancelled while the Stack is
+// suspended is not counted, because it is to go on later. Earlier failures still count in all three cases.
 func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	last.State = pulumiv1.StackUpdateFailed
 	last.Message = update.Status.Message
@@ -84,7 +86,7 @@ func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.S
 	}
 }
 
-// recordSuccess keeps what only a success brings.
+// recordSuccess records what only a successful update has: the project, the outputs and the applied revision.
 func (r *Reconciler) recordSuccess(
 	ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update, current *pulumiv1.CurrentStackUpdate,
 ) (err error) {
@@ -107,7 +109,8 @@ func (r *Reconciler) recordSuccess(
 	return nil
 }
 
-// recordDeployedStack remembers which stack there is now. One of which resources were looked at exists, whatever came of it.
+// recordDeployedStack records which Pulumi stack exists now. If an update got as far as a resource, the stack exists, even if the update
+// failed.
 func recordDeployedStack(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	succeeded := !update.HasFailed()
 	switch {
@@ -121,16 +124,16 @@ func recordDeployedStack(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	}
 }
 
-// recordCorrection counts an update that was to correct drift, however it went.
+// recordCorrection counts an update that was made to correct drift, whether it succeeded or not.
 func recordCorrection(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	if digest := update.Annotations[pulumiv1.DriftUpdateAnnotation]; digest != "" && stack.Status.Drift != nil {
 		stack.Status.Drift.Correction = countCorrection(stack.Status.Drift, digest, endOf(update).Time)
 	}
 }
 
-// leavesPendingOperations reports whether pending operations may be in the state after the Update. One that was cut off can leave some. A
-// new agent does not know of it, and the lock may have been removed or have expired. So the Stack remembers it until an operation
-// succeeds.
+// leavesPendingOperations reports whether pending operations may be in the state after the Update. An operation that was cut off can leave
+// some. A new agent does not know that, and the lock may have been removed or have expired. So the status of the Stack records it until an
+// operation succeeds.
 func leavesPendingOperations(update *autov1alpha1.Update, previous *pulumiv1.StackUpdateStatus) bool {
 	switch {
 	case update.ChangesNothing():
@@ -147,15 +150,16 @@ func leavesPendingOperations(update *autov1alpha1.Update, previous *pulumiv1.Sta
 	return previous.PendingOperations
 }
 
-// mayHavePendingOperations reports whether pending operations may be in the state now. An Update that somebody removed while it ran has no
-// result.
+// mayHavePendingOperations reports whether pending operations may be in the state now. A Stack that has deployed something and has no
+// result may have had an Update that somebody removed while it ran.
 func mayHavePendingOperations(stack *pulumiv1.Stack) bool {
 	last := stack.Status.LastUpdate
 	return last != nil && last.PendingOperations || last == nil && stack.Status.Deployed
 }
 
-// pruneUpdates deletes the oldest finished Updates beyond the limit, and all that merely met a lock. The one that was recorded last, and the
-// one that made the plan in the status, always stay here; their ttlAfterCompleted may end before, see internal/update/finalize.go.
+// pruneUpdates deletes the oldest finished Updates beyond the limit, and all finished Updates that ended with a conflict. It always keeps
+// the Update that was recorded last and the one that made the plan in the status. The Update controller may delete them before, when their
+// ttlAfterCompleted ends, see internal/update/finalize.go.
 func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack, recorded string) error {
 	updates, err := r.updatesOf(ctx, stack)
 	if err != nil {
@@ -183,7 +187,8 @@ func isPlanOf(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 	return stack.Status.Plan != nil && stack.Status.Plan.Name == update.Name
 }
 
-// endedBy is when the update ended. Its agent's clock may be ahead of this one, by which the next attempt is due.
+// endedBy returns when the update ended, or now if that is earlier: the clock of the agent may be ahead of the controller's, which decides
+// when the next attempt is due.
 func endedBy(update *autov1alpha1.Update, now metav1.Time) metav1.Time {
 	if end := endOf(update); end.Before(&now) {
 		return end
@@ -198,10 +203,10 @@ func endOf(update *autov1alpha1.Update) metav1.Time {
 	return metav1.Now()
 }
 
-// historyConflict is the status of attempts that met a lock.
+// historyConflict is the status in the history of attempts that ended with a conflict.
 const historyConflict = "conflict"
 
-// recordHistory adds the result to the history. The entry about conflicts of the same digest goes when there is a result.
+// recordHistory adds the result to the history. A result other than a conflict replaces the entry about conflicts of the same digest.
 func recordHistory(stack *pulumiv1.Stack, last *pulumiv1.StackUpdateStatus, update *autov1alpha1.Update) {
 	history, digest := &stack.Status.History, historyDigest(last.LastAttemptedCommit)
 	if last.Conflicts == 0 {
@@ -240,8 +245,8 @@ func historyMetadata(revision string) map[string]string {
 const (
 	// maskedOutput stands for the value of a secret output in the Stack's status, as JSON.
 	maskedOutput = `"` + pulumiv1.SecretOutputMask + `"`
-	// maxStatusOutputs bounds the outputs in the Stack's status, in bytes: etcd does not take an object of more than 1.5 MB, and
-	// everybody who watches Stacks gets them. Beyond it there are notes, for which there is maxStatusNotes of room.
+	// maxStatusOutputs bounds the outputs in the Stack's status, in bytes: etcd does not accept an object of more than 1.5 MB, and every
+	// client that watches Stacks receives them. Outputs beyond the bound are replaced by notes, which have maxStatusNotes bytes.
 	maxStatusOutputs = 256 << 10
 	maxStatusNotes   = 64 << 10
 )
@@ -301,7 +306,7 @@ func shownOutputs(secret *corev1.Secret) (map[string]apiextensionsv1.JSON, error
 			name = original
 		}
 		if limit == maxStatusOutputs && size+len(name)+len(value) > limit {
-			// From here on all are as large, or larger.
+			// All outputs from here on are as large as this one, or larger.
 			limit += maxStatusNotes
 		}
 		if limit > maxStatusOutputs {

@@ -17,7 +17,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
-// oneStack is an API server that answers with the same Stack, whatever it is asked for.
+// oneStack is an API server that always answers with the same Stack.
 type oneStack struct {
 	client.Client
 	stack *pulumiv1.Stack

@@ -14,18 +14,18 @@ import (
 	"github.com/stack-controller/stack-controller/internal/backoff"
 )
 
-// A conflict is an attempt that Pulumi refused because another process holds the lock of the stack. No watch tells when the lock is
-// released, so the Stack tries again from time to time.
+// A conflict is an attempt that Pulumi refused because another process holds the lock of the stack. No watch reports that the lock is
+// released, so the controller tries again from time to time.
 
 const (
 	// firstBackoff is the wait after the first failure; each further failure waits backoffFactor times as long.
 	firstBackoff  = 10 * time.Second
 	backoffFactor = 3
-	// stalledAfterFailures is the number of failed attempts on the same inputs after which the Stack is also Stalled, so
-	// that whoever waits for it fails fast. Attempts go on.
+	// stalledAfterFailures is the number of failed attempts on the same inputs after which the Stack is also Stalled, so that a client that
+	// waits for it fails fast. Attempts go on.
 	stalledAfterFailures = 3
-	// freeInterruptions is the number of interruptions in a row after which the operation is repeated at once. A node that is
-	// drained needs one. Something that ends every operation, such as a memory limit, must not become a hot loop.
+	// freeInterruptions is the number of interruptions in a row after which the operation is repeated at once. Draining a node causes one.
+	// Something that interrupts every operation, such as a memory limit, must not lead to a hot loop.
 	freeInterruptions = 3
 
 	// eagerConflictWait is the wait between attempts of a Stack with retryOnUpdateConflict; up to half as much is added.
@@ -33,11 +33,11 @@ const (
 	// longestConflictWait bounds the growing wait of any other Stack: an attempt costs one short process, and a lock that was
 	// released should not keep anybody waiting for hours.
 	longestConflictWait = 10 * time.Minute
-	// stalledAfterConflict is how long a Stack waits for a lock until it is also Stalled, so that whoever waits for it fails fast.
-	// Most updates take less, and the lock of a self-managed backend never ends by itself. Attempts go on.
+	// stalledAfterConflict is how long a Stack waits for a lock until it is also Stalled, so that a client that waits for it fails fast. Most
+	// updates take less, and the lock of a self-managed backend never ends by itself. Attempts go on.
 	stalledAfterConflict = 10 * time.Minute
-	// briefAttempt is how long an attempt after a conflict may run, counted from the Update's start, until it is taken for one that
-	// got the lock: one that did not ends sooner.
+	// briefAttempt is how long an attempt after a conflict may run, counted from the start of the Update, before the controller assumes that
+	// it got the lock. An attempt that did not get the lock ends sooner.
 	briefAttempt = 15 * time.Second
 )
 
@@ -47,7 +47,7 @@ func retryDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	var wait time.Duration
 	switch {
 	case stackWasMissing(last) && !mustExist(stack):
-		// The user has allowed to create it.
+		// The user has permitted to create the stack again.
 		return last.LastResyncTime.Time
 	case last.Conflicts > 0 && stack.Spec.RetryOnUpdateConflict:
 		wait, jitter = eagerConflictWait, 0.5
@@ -63,8 +63,8 @@ func retryDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	return last.LastResyncTime.Add(lengthened(wait, jitter, stack))
 }
 
-// untilDue is the time until an attempt that follows the last one is due. If the last one ended in the future, a clock was wrong: to wait
-// could take years, and the next attempt corrects it.
+// untilDue returns the time until the attempt after the last one is due. If the last one ended in the future, a clock was wrong: waiting
+// could take years, and the next attempt corrects the time.
 func untilDue(stack *pulumiv1.Stack, due, now time.Time) time.Duration {
 	if last := stack.Status.LastUpdate; last != nil && last.LastResyncTime.After(now) {
 		return 0
@@ -72,7 +72,7 @@ func untilDue(stack *pulumiv1.Stack, due, now time.Time) time.Duration {
 	return due.Sub(now)
 }
 
-// interruptionBackoff is the wait after so many interruptions in a row: none at first, then as after failures.
+// interruptionBackoff returns the wait after a number of interruptions in a row: none at first, then as after failures.
 func interruptionBackoff(interruptions int64, longest time.Duration) time.Duration {
 	if interruptions <= freeInterruptions {
 		return 0
@@ -90,21 +90,21 @@ func resyncDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	return stack.Status.LastUpdate.LastResyncTime.Add(lengthened(stack.GetResyncInterval(), jitter, stack))
 }
 
-// lengthened adds a part of a fraction of the wait to it. The part is stable from one reconcile to the next, so that a restart does not
-// move the schedule, and different for every Stack and every attempt.
+// lengthened adds up to the given fraction of the wait to it. What it adds is stable from one reconcile to the next, so that a restart does
+// not move the schedule, and differs between Stacks and between attempts.
 func lengthened(wait time.Duration, fraction float64, stack *pulumiv1.Stack) time.Duration {
 	spread := spreadOf(string(stack.UID) + strconv.FormatInt(stack.Status.LastUpdate.LastResyncTime.Unix(), 10))
 	return time.Duration(float64(wait) * (1 + fraction*spread))
 }
 
-// spreadOf is a number from 0 to 1 that is different for every text.
+// spreadOf returns a number from 0 to 1 that is made from a hash of the text.
 func spreadOf(text string) float64 {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(text))
 	return float64(hash.Sum32()) / math.MaxUint32
 }
 
-// lockedUntilStalled is how long the Stack goes on waiting for the lock before it is also Stalled; zero when it is by now.
+// lockedUntilStalled returns how long the Stack still waits for the lock before it is also Stalled; zero when that time is over.
 func lockedUntilStalled(last *pulumiv1.StackUpdateStatus, now time.Time) time.Duration {
 	if last.ConflictsSince == nil {
 		return stalledAfterConflict
@@ -113,7 +113,7 @@ func lockedUntilStalled(last *pulumiv1.StackUpdateStatus, now time.Time) time.Du
 }
 
 // conflictShownFor returns for how long an attempt that follows a conflict on the same inputs may still end with a conflict. Until then the
-// Stack goes on to show who holds the lock.
+// status still shows who holds the lock.
 func conflictShownFor(stack *pulumiv1.Stack, update *autov1alpha1.Update, now time.Time) (left time.Duration) {
 	last := stack.Status.LastUpdate
 	if last == nil || last.Conflicts == 0 || !repeats(stack) ||

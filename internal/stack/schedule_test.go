@@ -14,7 +14,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// A clock that was wrong leaves a time that is far from now.
+// A clock that was wrong leaves a time in the status that is far from now.
 func TestAClockThatWasWrongKeepsNoStackWaiting(t *testing.T) {
 	const century = 100 * 365 * 24 * time.Hour
 	for name, since := range map[string]time.Duration{"a century ahead": -century, "an hour ahead": -time.Hour, "a century behind": century} {
@@ -52,7 +52,7 @@ func TestAnAttemptThatFailedJustNowIsNotRepeatedAtOnce(t *testing.T) {
 	NewWithT(t).Expect(untilDue(&pulumiv1.Stack{}, now.Add(time.Second), now)).To(Equal(time.Second))
 }
 
-// lockedOut is a Stack whose last attempts met a lock: so many, the first of them and the last of them so long ago.
+// lockedOut is a Stack whose last attempts ended with a conflict: so many of them, the first and the last one the given times ago.
 func lockedOut(conflicts int64, first, last time.Duration) *observation {
 	o := failed(2, last)
 	o.stack.Status.LastUpdate.Message = "the stack is locked by alice@laptop (pid 7)"

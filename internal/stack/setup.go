@@ -36,7 +36,8 @@ const (
 	approvalIndex    = "spec.update"
 )
 
-// maxIndexed bounds the values of an index that a Stack has: each takes 600 bytes of memory, and a name of four letters one of them.
+// maxIndexed bounds the values that a Stack has in an index. Each value takes 600 bytes of memory, and a name of four letters is enough for
+// one.
 const maxIndexed = 256
 
 // SetupWithManager adds the controller to the manager.
@@ -53,7 +54,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&autov1alpha1.Approval{}, handler.EnqueueRequestsFromMapFunc(r.requestsForApproval)).
 		Watches(&pulumiv1.Stack{}, r.requestsFor(dependencyIndex), builder.WithPredicates(dependencyChanged)).
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.requestsForDependencies), builder.WithPredicates(dependentChanged)).
-		// An expression may look at anything.
+		// An expression may read any field.
 		Watches(&pulumiv1.Stack{}, r.requestsFor(readyExprIndex), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(ctrlsource.Channel(r.Artifacts.Events(), &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(ctrlsource.Channel(r.Contents.Events(), &handler.EnqueueRequestForObject{})).
@@ -145,7 +146,7 @@ func (r *Reconciler) requestsFor(index string) handler.EventHandler {
 
 func (r *Reconciler) findStacks(ctx context.Context, index, value string) []reconcile.Request {
 	var stacks pulumiv1.StackList
-	// Nothing is changed in the objects, and there may be many.
+	// The objects are only read, and there may be many.
 	if err := r.List(ctx, &stacks, client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "cannot list the Stacks to wake")
 		return nil
@@ -157,7 +158,7 @@ func (r *Reconciler) findStacks(ctx context.Context, index, value string) []reco
 	return requests
 }
 
-// requestsForDependencies returns the Stacks that the Stack names and that may wait for its end.
+// requestsForDependencies returns the dependencies of the Stack that may wait for the Stack to be deleted.
 func (r *Reconciler) requestsForDependencies(ctx context.Context, object client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, item := range namedDependencies(object.(*pulumiv1.Stack)) {
@@ -173,7 +174,7 @@ func (r *Reconciler) requestsForDependencies(ctx context.Context, object client.
 	return requests
 }
 
-// updated passes updates between whose objects there is a difference, and all other events.
+// updated passes updates for which differ returns true, and all other events.
 func updated[Object client.Object](differ func(before, after Object) bool) predicate.Funcs {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(Object)
@@ -182,14 +183,15 @@ func updated[Object client.Object](differ func(before, after Object) bool) predi
 	}}
 }
 
-// updatedOrDeleted passes updates between whose objects there is a difference, and deletions.
+// updatedOrDeleted passes updates for which differ returns true, and deletions, but no creations.
 func updatedOrDeleted[Object client.Object](differ func(before, after Object) bool) predicate.Funcs {
 	passes := updated(differ)
 	passes.CreateFunc = func(event.CreateEvent) bool { return false }
 	return passes
 }
 
-// requestChanged reports whether an annotation of a Stack that asks for something has another value.
+// requestChanged reports whether an annotation of a Stack that asks for something has another value. It leaves out Flux's request
+// annotation, which predicates.ReconcileRequestedPredicate handles, see SetupWithManager.
 func requestChanged(before, after client.Object) bool {
 	return slices.ContainsFunc([]string{
 		pulumiv1.ReconcileRequestAnnotation, pulumiv1.LastUpdateAnnotation, pulumiv1.OrphanAnnotation,
@@ -197,10 +199,10 @@ func requestChanged(before, after client.Object) bool {
 	}, func(name string) bool { return before.GetAnnotations()[name] != after.GetAnnotations()[name] })
 }
 
-// collected reports whether the garbage collector has deleted all that the Stack owned.
+// collected reports whether the garbage collector has deleted everything that the Stack owned.
 func collected(before, after *pulumiv1.Stack) bool { return isCollected(before) && !isCollected(after) }
 
-// updateChanged reports whether what a Stack shows of its Update has changed; progress counts do not wake it.
+// updateChanged reports whether something changed in an Update that its Stack shows. Progress counts do not wake the Stack.
 func updateChanged(before, after *autov1alpha1.Update) bool {
 	oldReason, oldMessage := before.WaitingProblem()
 	newReason, newMessage := after.WaitingProblem()
@@ -209,25 +211,25 @@ func updateChanged(before, after *autov1alpha1.Update) bool {
 		!after.HasStarted() && describeProgress(nil, before) != describeProgress(nil, after)
 }
 
-// workspaceChanged passes the end of a Workspace, and what its Stack shows of it.
+// workspaceChanged passes the deletion of a Workspace, and changes that its Stack shows.
 var workspaceChanged = updatedOrDeleted(func(before, after *autov1alpha1.Workspace) bool {
 	return workspaceFailureOf(before) != workspaceFailureOf(after) || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
 		informercache.IsTooLarge(before) != informercache.IsTooLarge(after)
 })
 
-// dependentChanged passes a Stack that is gone, is being deleted, or depends on others than before.
+// dependentChanged passes a Stack that was deleted, is being deleted, or has other dependencies than before.
 var dependentChanged = updatedOrDeleted(func(before, after *pulumiv1.Stack) bool {
 	names := stackIndexes[dependencyIndex]
 	return before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || !slices.Equal(names(before), names(after))
 })
 
-// dependencyChanged passes what dependents wait for. That a Stack is in a cycle, or is not any more, makes its way along the cycle in
-// this manner, and so does an edit that closes or breaks one.
+// dependencyChanged passes the changes that dependents wait for. When a Stack enters or leaves a cycle, this predicate passes the change on
+// from Stack to Stack along the cycle. It does the same for an edit that closes or breaks a cycle.
 var dependencyChanged = updatedOrDeleted(func(before, after *pulumiv1.Stack) bool {
 	return seenByDependents(before) != seenByDependents(after)
 })
 
-// seenByDependents identifies what those who depend on a Stack see of it.
+// seenByDependents returns a text with everything that dependents see of a Stack.
 func seenByDependents(stack *pulumiv1.Stack) string {
 	update, commit := "", ""
 	if last := stack.Status.LastUpdate; last != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
-// markReady says that the Stack is what its inputs ask for.
+// markReady marks the Stack as Ready: it is what its inputs ask for.
 func markReady(stack *pulumiv1.Stack) {
 	message := "the stack has been processed and is up to date"
 	if revision := stack.Status.LastAppliedRevision; revision != "" {
@@ -25,17 +25,18 @@ func markReady(stack *pulumiv1.Stack) {
 	conditions.Delete(stack, meta.StalledCondition)
 	stack.Status.ObservedGeneration = stack.Generation
 	conditions.MarkTrue(stack, meta.ReadyCondition, pulumiv1.ProcessingCompletedReason, "%s", message)
-	// What drifted is a fact about the resources, whatever the specification says by now.
+	// Drift is a fact about the resources and does not depend on the specification, so the condition gets the current generation.
 	conditions.Set(stack, conditions.Get(stack, pulumiv1.DriftedCondition))
 }
 
-// markProgressing says that an operation is on its way. The outcome is open, so Ready is Unknown.
+// markProgressing marks the Stack as Reconciling because an operation is in progress. The outcome is open, so Ready is Unknown.
 func markProgressing(stack *pulumiv1.Stack, message string) {
 	conditions.MarkReconciling(stack, pulumiv1.StackProcessingReason, "%s", message)
 	conditions.MarkUnknown(stack, meta.ReadyCondition, pulumiv1.NotReadyInProgressReason, "%s", message)
 }
 
-// reconcilingReasons are those that the condition Reconciling has, too; for others it only tells that there is a retry.
+// reconcilingReasons are the reasons of Ready that the Reconciling condition has, too. For all others, Reconciling has the reason
+// ProgressingWithRetry.
 var reconcilingReasons = []string{
 	pulumiv1.PrerequisiteNotSatisfiedReason,
 	pulumiv1.RetryingAfterFailureReason,
@@ -44,7 +45,7 @@ var reconcilingReasons = []string{
 	pulumiv1.UpdateConflictReason,
 }
 
-// markWaiting says what is missing. It is not a failure, and what is missing may appear at any time.
+// markWaiting shows what is missing. This is not a failure, and what is missing may appear at any time.
 func markWaiting(stack *pulumiv1.Stack, reason, message string) {
 	reconciling := pulumiv1.ProgressingWithRetryReason
 	if slices.Contains(reconcilingReasons, reason) {
@@ -54,15 +55,16 @@ func markWaiting(stack *pulumiv1.Stack, reason, message string) {
 	conditions.MarkFalse(stack, meta.ReadyCondition, reason, "%s", message)
 }
 
-// markStalled says that only a human, or a cause from outside that goes away, can help. The generation counts as observed:
-// whoever waits for the Stack fails fast.
+// markStalled marks the Stack as Stalled: it cannot go on before a human fixes something, or a cause outside of the controller goes away.
+// The generation counts as observed, so that a client that waits for the Stack fails fast.
 func markStalled(stack *pulumiv1.Stack, reason, message string) {
 	conditions.MarkStalled(stack, reason, "%s", message)
 	conditions.MarkFalse(stack, meta.ReadyCondition, reason, "%s", message)
 	stack.Status.ObservedGeneration = stack.Generation
 }
 
-// markSuspended takes back that an update is on its way, when none is any more and none will follow.
+// markSuspended corrects the conditions of a suspended Stack that still say that an update is in progress, when there is none any more and
+// none will follow.
 func markSuspended(stack *pulumiv1.Stack) {
 	if conditions.GetReason(stack, meta.ReconcilingCondition) != pulumiv1.StackProcessingReason {
 		return
@@ -84,8 +86,8 @@ func keepsReady(stack *pulumiv1.Stack) bool {
 	return repeats(stack) && (conditions.IsReady(stack) || conditions.GetReason(stack, meta.StalledCondition) == pulumiv1.UpdateFailedReason)
 }
 
-// failsRepeatedly reports whether the running update follows as many failures with the same inputs as stall a Stack. It may have
-// started before the last of them was shown.
+// failsRepeatedly reports whether the running update follows so many failures with the same inputs that the Stack is Stalled. The update
+// may have started before the status showed the last of them.
 func failsRepeatedly(stack *pulumiv1.Stack) bool {
 	last := stack.Status.LastUpdate
 	return repeats(stack) && last.State == pulumiv1.StackUpdateFailed && retryReason(last) == pulumiv1.UpdateFailedReason
@@ -106,8 +108,8 @@ func repeats(stack *pulumiv1.Stack) bool {
 		current.RequestedAt == "" && current.LastUpdateRequest == ""
 }
 
-// acceptInputs records that the last attempt covers the current inputs, too: the content is the same in the current revision, and Secrets that
-// were not watched during the attempt have the versions that later ones are compared with.
+// acceptInputs records that the last attempt covers the current inputs, too. The current revision has the same content, and the current
+// versions of Secrets that were not watched during the attempt are those that later versions are compared with.
 func acceptInputs(o *observation) {
 	status := &o.stack.Status
 	if last := status.LastUpdate; last != nil && last.ReferencesDigest == "" {
@@ -125,25 +127,26 @@ func acceptInputs(o *observation) {
 	}
 }
 
-// A new generation does not mean that the specification says something else. The Pulumi Kubernetes Operator drops the fields that are
-// false, zero or empty when it adds its finalizer, and the next apply of the manifest brings them back.
+// A new generation does not always mean that the specification has changed. The Pulumi Kubernetes Operator drops the fields that are false,
+// zero or empty when it adds its finalizer, and the next apply of the manifest brings them back.
 
-// specDigest identifies what the specification says. Fields that are false, zero or empty count as absent where the API does not tell one
-// from the other; configuration is the user's own data and counts as it is. How drift is looked for, and what is approved, do not: they need no update.
+// specDigest identifies what the specification says. Fields that are false, zero or empty count as absent where the API does not
+// distinguish them from absent ones; configuration is the user's own data and counts as it is. spec.drift and spec.approval do not count,
+// because a change of them needs no update.
 func specDigest(stack *pulumiv1.Stack) string {
 	spec := stack.Spec
 	spec.Drift, spec.Approval = nil, nil
 	content, err := json.Marshal(spec)
 	if err != nil {
-		// What was decoded can be encoded. Nothing is the same as no digest.
+		// This cannot happen: the specification was decoded from JSON. An empty digest counts as none.
 		return ""
 	}
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:8])
 }
 
-// followGeneration makes an update that was for the same specification one for the generation that the Stack has now. The deletion is
-// a new generation, too, and asks for something else.
+// followGeneration sets the generation of the updates and the plan that were made for an equal specification to the generation that the
+// Stack has now. A deletion also increases the generation, but it asks for something else.
 func followGeneration(stack *pulumiv1.Stack) {
 	if !stack.DeletionTimestamp.IsZero() || stack.Spec.Suspend {
 		return
@@ -164,7 +167,7 @@ func followGeneration(stack *pulumiv1.Stack) {
 	}
 }
 
-// dropSpecDigest makes a Stack that is resumed run once, whatever its specification says then: it may be behind what it asks for.
+// dropSpecDigest makes a Stack run once after it is resumed, even if its specification is the same then: the resources may be behind it.
 func dropSpecDigest(stack *pulumiv1.Stack) {
 	if last := stack.Status.LastUpdate; last != nil {
 		last.SpecDigest = ""
@@ -202,7 +205,7 @@ func unhandledRequest(stack *pulumiv1.Stack) string {
 	return ""
 }
 
-// handleRequests notes that the requests in the annotations were seen.
+// handleRequests records that the requests in the annotations were seen.
 func handleRequests(stack *pulumiv1.Stack) {
 	handleFluxRequest(stack)
 	stack.Status.ObservedReconcileRequest = reconcileRequest(stack)
@@ -219,7 +222,7 @@ func forceRequested(stack *pulumiv1.Stack) bool {
 }
 
 func handleFluxRequest(stack *pulumiv1.Stack) {
-	// It counts as handled even if it came without a plain request, as in Flux. What it asked for is in the Update.
+	// A force request counts as handled even if it came without a plain request, as in Flux. What it asked for is in the Update.
 	meta.ShouldHandleForceRequest(stack)
 	if token := requestedAt(stack); token != "" {
 		stack.Status.LastHandledReconcileAt = token

@@ -73,7 +73,7 @@ func TestGenerationIsFollowedWhenItSaysTheSame(t *testing.T) {
 	}
 }
 
-// rewrite writes the specification anew. What was recorded for another one stays so.
+// rewrite increases the generation of the Stack without changing its specification. What was recorded for another generation stays.
 func (s *modelState) rewrite(stack *pulumiv1.Stack) {
 	digest := specDigest(stack)
 	last, current := stack.Status.LastUpdate, stack.Status.CurrentUpdate
@@ -87,7 +87,7 @@ func (s *modelState) rewrite(stack *pulumiv1.Stack) {
 	followGeneration(stack)
 }
 
-// sameForRewritten reports whether the decision is that for the same state with a specification that was written anew.
+// sameForRewritten reports whether the decision stays the same when the generation increases and the specification does not change.
 func sameForRewritten(s modelState, d decision) bool {
 	s.rewritten = true
 	return decide(s.observe()) == d
@@ -169,7 +169,7 @@ func TestSuspendedStackSaysHowTheUpdateEndedThatRan(t *testing.T) {
 			g.Expect(conditions.GetReason(stack, meta.StalledCondition)).To(Equal(pulumiv1.SuspendedReason))
 			g.Expect(conditions.IsReconciling(stack)).To(BeFalse())
 
-			// One that was up to date stays so.
+			// A Stack that was up to date stays Ready.
 			markReady(stack)
 			markSuspended(stack)
 			g.Expect(conditions.IsReady(stack)).To(BeTrue())

@@ -74,7 +74,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// stage is a namespace of a real API server in which the Stack controller runs, and no other: the test plays them.
+// stage is a namespace of a real API server in which only the Stack controller runs. The test plays the other controllers.
 type stage struct {
 	*WithT
 	t         *testing.T
@@ -85,7 +85,7 @@ type stage struct {
 	conflicting atomic.Bool
 }
 
-// secretsRead returns the requests of the controller for Secrets with what is in them.
+// secretsRead returns the requests in which the controller read the content of Secrets.
 func (s *stage) secretsRead() []string {
 	s.requests.mu.Lock()
 	defer s.requests.mu.Unlock()
@@ -186,7 +186,7 @@ func (s *stage) startController(cluster *controlplane.ControlPlane, scheme *k8sr
 	})
 }
 
-// requestLog notes which Secrets a client asks an API server for with what is in them.
+// requestLog records the requests of a client for the content of Secrets, as opposed to their metadata.
 type requestLog struct {
 	http.RoundTripper
 	mu   *sync.Mutex

@@ -16,22 +16,24 @@ import (
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
-// A Stack moves to another shard when its labels change. Its Workspace and Updates have the labels of before, so that the new controller
-// does not see them, and the old one goes on with them. The new one gives them the labels of the Stack, upon which they are gone for the
-// old one. The Workspace is the last: a controller that has it has all. An operation that runs goes on in its agent meanwhile, and its new
-// controller follows it. Where that one cannot reach the agent, the old one follows the operation to its end.
+// A Stack moves to another shard when its labels change. Its Workspace and Updates still have the old labels: the controller of the new
+// shard does not see them, and the controller of the old shard continues to reconcile them. The new controller then gives them the labels
+// of the Stack, and the old one does not see them any more. It changes the Workspace last, so that a controller that sees the Workspace
+// also sees all Updates. A running operation goes on in its agent meanwhile, and the new controller follows it. If the new controller
+// cannot reach the agent, the old one follows the operation to its end.
 
-// errOutdated says that something is not any more what it was when it was observed.
+// errOutdated is returned when an object is not any more what it was when it was observed.
 var errOutdated = errors.New("the objects changed since they were observed")
 
-// otherShard are a Workspace with an operation that only the controller of another shard can follow, and the Stack's Updates.
+// otherShard has a Workspace with an operation that only the controller of another shard can follow, and the Stack's Updates.
 type otherShard struct {
 	workspace *autov1alpha1.Workspace
 	updates   []autov1alpha1.Update
 }
 
-// adoptFromShard makes the Workspace and the Updates of a Stack those of this shard, if they are not. It returns true when they were not: the
-// Stack is to be observed again when the cache has them. If they cannot be taken over yet, they are in the observation.
+// adoptFromShard takes over the Workspace and the Updates of a Stack that still belong to another shard. moved is true when they did, or
+// when the cache does not have the Workspace yet: the Stack has to be observed again when the cache has all of them. If they cannot be
+// taken over yet, adoptFromShard puts them into the observation.
 func (r *Reconciler) adoptFromShard(ctx context.Context, o *observation) (moved bool, err error) {
 	if r.Shard == nil {
 		return false, nil
@@ -51,7 +53,7 @@ func (r *Reconciler) adoptFromShard(ctx context.Context, o *observation) (moved 
 	if r.Shard.Has(workspace) {
 		return true, nil
 	}
-	// Those of others keep their labels: whoever made them says which controller runs them.
+	// Updates that the Stack does not own keep their labels: their creator decides which controller runs them.
 	own, err := r.listUpdates(ctx, o.stack)
 	if err != nil {
 		return false, err
@@ -68,10 +70,10 @@ func (r *Reconciler) adoptFromShard(ctx context.Context, o *observation) (moved 
 	return true, r.adopt(ctx, o.stack, workspace)
 }
 
-// maxUpdates bounds how many Updates of a Stack are taken over. Everybody who may create Updates can say that they are the Stack's.
+// maxUpdates bounds how many Updates of a Stack are taken over. Any user who may create Updates can claim that they belong to the Stack.
 const maxUpdates = 1000
 
-// listUpdates asks the API server for the Stack's Updates, of which it returns as much as the cache would have, oldest first.
+// listUpdates reads the Stack's Updates from the API server, and returns them oldest first, with as much as the cache would have of them.
 func (r *Reconciler) listUpdates(ctx context.Context, stack *pulumiv1.Stack) (own []autov1alpha1.Update, err error) {
 	err = r.listLive(ctx, func() client.ObjectList { return &autov1alpha1.UpdateList{} }, func(page client.ObjectList) {
 		for _, update := range page.(*autov1alpha1.UpdateList).Items {
@@ -87,7 +89,7 @@ func (r *Reconciler) listUpdates(ctx context.Context, stack *pulumiv1.Stack) (ow
 	return own, nil
 }
 
-// reachAll reports whether all operations that are under way in the Workspace can be followed from here.
+// reachAll reports whether this controller can follow all operations that are in progress in the Workspace.
 func (r *Reconciler) reachAll(ctx context.Context, workspace *autov1alpha1.Workspace, updates []autov1alpha1.Update) bool {
 	for i := range updates {
 		update := &updates[i]
@@ -98,7 +100,7 @@ func (r *Reconciler) reachAll(ctx context.Context, workspace *autov1alpha1.Works
 	return true
 }
 
-// adopt gives the object the labels of the Stack that decide on its shard.
+// adopt gives the object those labels of the Stack that decide on its shard.
 func (r *Reconciler) adopt(ctx context.Context, stack *pulumiv1.Stack, object client.Object) error {
 	if r.Shard.Has(object) {
 		return nil
@@ -107,7 +109,8 @@ func (r *Reconciler) adopt(ctx context.Context, stack *pulumiv1.Stack, object cl
 	if err != nil {
 		return err
 	}
-	// The answer has all of the object, and the observation may have many, which take little memory.
+	// Only the metadata is sent and returned. The response to a patch of the object itself would have all of it, and the observation may have
+	// many objects, which take little memory as they are.
 	metadata := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: object.GetNamespace(), Name: object.GetName(), Labels: maps.Clone(object.GetLabels())}}
 	metadata.SetGroupVersionKind(kind)

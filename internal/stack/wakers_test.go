@@ -25,7 +25,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// wakersFile has what brings a Stack back, for each reason that it can show. The page docs/conditions.md is made from it.
+// wakersFile has the wakers of each reason that a Stack can show. The page docs/conditions.md is made from it.
 const wakersFile = "testdata/wakers.json"
 
 var updateWakers = flag.Bool("update-wakers", false, "write "+wakersFile)
@@ -42,7 +42,7 @@ func (w wakers) add(reason string, all ...waker) {
 	}
 }
 
-// stalledReasons is the entry with the reasons that make a Stack Stalled.
+// stalledReasons is the key of the entry with the reasons that make a Stack Stalled.
 const stalledReasons = "Stalled"
 
 // addDecision adds what a decision leaves in the conditions.
@@ -67,7 +67,7 @@ func (w wakers) addDecision(d decision) {
 	}
 }
 
-// sourceProblems are the problems that package source has: those of an object or a Program are watched as far as its kind is.
+// sourceProblems are the problems that package source returns. A problem of a Flux source or a Program is watched if its kind is.
 func sourceProblems() (problems []*source.Problem) {
 	for _, reason := range []string{pulumiv1.SourceNotFoundReason, pulumiv1.SourceNotReadyReason, pulumiv1.ArtifactNotFoundReason} {
 		problems = append(problems, &source.Problem{Reason: reason}, &source.Problem{Reason: reason, Watched: true})
@@ -83,7 +83,7 @@ func sourceProblems() (problems []*source.Problem) {
 		&source.Problem{Reason: pulumiv1.AccessDeniedReason, Permanent: true}, &source.Problem{Reason: pulumiv1.SpecInvalidReason, Permanent: true})
 }
 
-// findWakers makes every decision that shows a reason.
+// findWakers makes every decision that shows a reason, and collects their wakers.
 func findWakers(t *testing.T) wakers {
 	found := wakers{}
 	modelSpaces(func(s *modelState) {
@@ -107,7 +107,7 @@ func findWakers(t *testing.T) wakers {
 		found.addDecision(*fetchProblem(o, &artifact.FetchError{Kind: kind}))
 	}
 	found.addDecision(*blockedByDependency(o, &dependencyProblem{reason: pulumiv1.InvalidCELExpressionReason, permanent: true}))
-	// What an Update waits for is shown, and its watch tells of the end.
+	// The Stack shows what its Update waits for, and the watch on the Update reports the end of the wait.
 	for _, reason := range problemsOfUpdates(t) {
 		found.add(reason, byUpdate)
 	}
@@ -129,7 +129,7 @@ func findWakers(t *testing.T) wakers {
 	return found
 }
 
-// problemsOfUpdates are the reasons of Updates that wait, without those that are steps on their way.
+// problemsOfUpdates are the reasons of Updates that wait, without those of steps that end by themselves.
 func problemsOfUpdates(t *testing.T) (reasons []string) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("..", "update", "testdata", "wakers.json"))
@@ -150,7 +150,7 @@ func problemsOfUpdates(t *testing.T) (reasons []string) {
 	return reasons
 }
 
-// findRefusals has the API server refuse what the Stack needs.
+// findRefusals adds the wakers when the API server rejects what the Stack needs.
 func findRefusals(t *testing.T, found wakers) {
 	terminating := apierrors.NewForbidden(schema.GroupResource{Resource: "updates"}, "app", errors.New("the namespace goes"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
@@ -165,7 +165,7 @@ func findRefusals(t *testing.T, found wakers) {
 	}
 }
 
-// TestWakersOfEachReasonAreWrittenDown finds out what brings a Stack back from each reason, and that nothing else is documented.
+// TestWakersOfEachReasonAreWrittenDown checks that wakersFile has the wakers of each reason, and no others.
 func TestWakersOfEachReasonAreWrittenDown(t *testing.T) {
 	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)

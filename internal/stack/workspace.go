@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// appliedHashAnnotation on a Workspace identifies the spec that was applied, so that a field which is not asked for any
-	// more is noticed.
+	// appliedHashAnnotation on a Workspace identifies the spec that was applied, so that the controller notices when a field is not asked for
+	// any more.
 	appliedHashAnnotation = "pulumi.com/applied-hash"
 	// operatorFieldManager is the field manager of the Pulumi Kubernetes Operator, whose Workspaces this controller adopts.
 	operatorFieldManager = "pulumi-kubernetes-operator"
@@ -55,7 +55,7 @@ func (r *Reconciler) applyWorkspace(ctx context.Context, o *observation, withSou
 		err = r.checkWorkspaceOwner(ctx, o)
 	} else if err = r.adoptFields(ctx, o.workspace); err == nil {
 		err = r.removeFields(ctx, o.workspace, object)
-		// A controller with an old cache must not take back what another one wrote.
+		// A controller with an old cache must not revert what another one wrote.
 		object.SetResourceVersion(o.workspace.ResourceVersion)
 	}
 	if err != nil {
@@ -78,7 +78,7 @@ func isApplied(present, wanted *autov1alpha1.Workspace) bool {
 		equality.Semantic.DeepDerivative(wanted.Spec, present.Spec)
 }
 
-// applyConfiguration is the Workspace without the fields that only the API server writes.
+// applyConfiguration returns the Workspace without the fields that only the API server writes.
 func applyConfiguration(workspace *autov1alpha1.Workspace) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(workspace)
 	if err != nil {
@@ -91,7 +91,7 @@ func applyConfiguration(workspace *autov1alpha1.Workspace) (*unstructured.Unstru
 	return object, nil
 }
 
-// notOwnedError says that an object which the Stack needs exists already, and is not the Stack's. Somebody has to remove it.
+// notOwnedError means that an object which the Stack needs exists already, and does not belong to the Stack. A human has to remove it.
 type notOwnedError struct{ kind, name string }
 
 func (e *notOwnedError) Error() string {
@@ -100,7 +100,7 @@ func (e *notOwnedError) Error() string {
 }
 
 // checkWorkspaceOwner returns a *notOwnedError when there is a Workspace with the Stack's name that must not be written. It asks the API
-// server, unless that was done: the cache does not have the Workspaces of other shards.
+// server, unless adoptFromShard did: the cache does not have the Workspaces of other shards.
 func (r *Reconciler) checkWorkspaceOwner(ctx context.Context, o *observation) error {
 	if o.noWorkspace {
 		return nil
@@ -128,7 +128,7 @@ type jsonPatch struct {
 	Value     any    `json:"value,omitempty"`
 }
 
-// patchVersion applies the steps to the Workspace if it still has that version, and notes its next one.
+// patchVersion applies the steps to the Workspace if the Workspace still has the version, and sets its new resourceVersion.
 func (r *Reconciler) patchVersion(ctx context.Context, workspace *autov1alpha1.Workspace, version string, steps ...jsonPatch) error {
 	content, err := json.Marshal(append([]jsonPatch{{"replace", "/metadata/resourceVersion", version}}, steps...))
 	if err != nil {
@@ -142,14 +142,14 @@ func (r *Reconciler) patchVersion(ctx context.Context, workspace *autov1alpha1.W
 	return nil
 }
 
-// adoptFields makes the fields that the Pulumi Kubernetes Operator applied to the Workspace those of this controller. Otherwise a value
-// that the Stack does not ask for any more would stay for ever, as somebody else's. (csaupgrade of client-go does so for updates only, not
-// for what another manager applied; fluxcd/pkg/ssa does, and brings kustomize and cli-utils with it.)
+// adoptFields makes this controller the owner of the fields that the Pulumi Kubernetes Operator applied to the Workspace. Otherwise a value
+// that the Stack does not ask for any more would stay forever, because it belongs to another field manager. (csaupgrade of client-go does
+// this for updates only, not for what another manager applied; fluxcd/pkg/ssa does, and brings kustomize and cli-utils with it.)
 func (r *Reconciler) adoptFields(ctx context.Context, workspace *autov1alpha1.Workspace) error {
 	if workspace.Annotations[appliedHashAnnotation] != "" {
 		return nil
 	}
-	// The cache leaves out who owns which field.
+	// The cache leaves out managedFields.
 	live := &autov1alpha1.Workspace{}
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(workspace), live); err != nil {
 		return client.IgnoreNotFound(err)
@@ -171,8 +171,8 @@ func (r *Reconciler) adoptFields(ctx context.Context, workspace *autov1alpha1.Wo
 	return nil
 }
 
-// removeFields removes objects that must have no fields and have some in the Workspace. A server-side apply would make them null, which the
-// schema refuses. If they are not there, it writes them as empty objects.
+// removeFields removes from the Workspace the objects that have fields there and must have none. A server-side apply would set these
+// objects to null, which the schema rejects. After they are removed, it writes them as empty objects.
 func (r *Reconciler) removeFields(ctx context.Context, present *autov1alpha1.Workspace, wanted *unstructured.Unstructured) error {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(present)
 	if err != nil {
@@ -218,10 +218,10 @@ func objectsToEmpty(wanted, present any, path string) (paths []string) {
 	return paths
 }
 
-// pointerEscapes are those of JSON pointers.
+// pointerEscapes escapes a key for a JSON pointer.
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
 
-// nameOf returns the name of an item of a list, or nothing.
+// nameOf returns the name of an item of a list; empty when it has none.
 func nameOf(item any) string {
 	fields, _ := item.(map[string]any)
 	name, _ := fields["name"].(string)

@@ -21,7 +21,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// newStack creates the Stack "app", whose program its image has, and waits until it has a Workspace and an Update.
+// newStack creates the Stack "app", whose program is in its image, and waits until it has a Workspace and an Update.
 func (s *stage) newStack(change func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	s.t.Helper()
 	stack := &pulumiv1.Stack{
@@ -41,7 +41,7 @@ func withImage(image string) func(*pulumiv1.Stack) {
 	}
 }
 
-// await returns the Stack once it is as asked, with a status that follows the rules.
+// await waits until is returns true for the Stack, checks the rules for its conditions, and returns the Stack.
 func (s *stage) await(stack *pulumiv1.Stack, is func(*pulumiv1.Stack) bool) *pulumiv1.Stack {
 	s.t.Helper()
 	s.Eventually(func(g Gomega) {
@@ -75,7 +75,7 @@ func (s *stage) workspace() *autov1alpha1.Workspace {
 	return workspace
 }
 
-// setWorkspace is what the Workspace controller would write.
+// setWorkspace writes the status of the Workspace, as the Workspace controller would.
 func (s *stage) setWorkspace(mark func(*autov1alpha1.Workspace)) {
 	s.t.Helper()
 	workspace := s.workspace()
@@ -85,7 +85,7 @@ func (s *stage) setWorkspace(mark func(*autov1alpha1.Workspace)) {
 	s.Expect(s.client.Status().Patch(s.t.Context(), workspace, client.MergeFrom(before))).To(Succeed())
 }
 
-// setUpdate is what the Update controller would write.
+// setUpdate writes the status of the current Update, as the Update controller would.
 func (s *stage) setUpdate(stack *pulumiv1.Stack, mark func(*autov1alpha1.Update)) {
 	s.t.Helper()
 	update := &autov1alpha1.Update{}
@@ -187,7 +187,7 @@ func TestInterruptedUpdateIsFollowedByAnotherOneAtOnce(t *testing.T) {
 	s.Expect(stack.Status.LastUpdate.Interruptions).To(BeEquivalentTo(freeInterruptions + 1))
 }
 
-// withoutUpdates is a client that cannot create Updates while it is on.
+// withoutUpdates is a client that cannot create Updates while on is set.
 type withoutUpdates struct {
 	client.Client
 	on atomic.Bool
@@ -200,7 +200,7 @@ func (c *withoutUpdates) Create(ctx context.Context, object client.Object, opts 
 	return c.Client.Create(ctx, object, opts...)
 }
 
-// The status has the result when the next Update cannot be created, so nobody would come back to announce it.
+// The status has the result when the next Update cannot be created, so no later reconcile would announce it.
 func TestResultIsAnnouncedThoughWhatFollowsItFails(t *testing.T) {
 	broken := &withoutUpdates{}
 	s := newStage(t, func(r *Reconciler) { broken.Client, r.Client = r.Client, broken })
@@ -251,7 +251,7 @@ func TestFieldsThatAreNotAskedForAnyMoreGoFromWhatStays(t *testing.T) {
 	}).Should(Succeed(), "nobody holds on to what was emptied")
 }
 
-// Who may only create Stacks must not get hold of a Workspace of somebody else by its name: neither what it is, nor its end.
+// A user who may only create Stacks must not get hold of a Workspace of somebody else by its name: neither change nor delete it.
 func TestWorkspaceThatIsNotTheStacksIsLeftAlone(t *testing.T) {
 	s := newStage(t)
 	foreign := &autov1alpha1.Workspace{
@@ -287,7 +287,7 @@ func TestWorkspaceWithTheStacksLabelsIsAdopted(t *testing.T) {
 	s.Expect(metav1.IsControlledBy(s.workspace(), stack)).To(BeTrue())
 }
 
-// The name of the next Update can be known. One that somebody else created under it is neither followed nor recorded.
+// The name of the next Update can be predicted. An Update that somebody else created with this name is neither followed nor recorded.
 func TestUpdateThatIsNotTheStacksIsNotFollowed(t *testing.T) {
 	s := newStage(t)
 	stack := &pulumiv1.Stack{

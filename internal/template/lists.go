@@ -28,7 +28,7 @@ func MergeByKey[Item any](base, overlay []Item, key func(Item) string, merge fun
 	return merged
 }
 
-// Replace is the merge of items that are one value: a variable has a value or a source for it, not a mixture of two.
+// Replace is a merge function for items that are replaced as a whole: a variable has a value or a source for it, not a mixture of two.
 func Replace[Item any](_, overlay Item) Item { return overlay }
 
 func nameOfStack(stack autov1alpha1.WorkspaceStack) string { return stack.Name }

@@ -6,10 +6,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// Merge returns base with overlay applied to it as a strategic merge patch: fields that overlay does not set stay, lists
-// with a key are merged by that key, with the new items first, and others are replaced. A field that is set in both to what
-// only one of them may have, such as two kinds of volume, ends up with both. Spec is a struct of the Kubernetes API; neither
-// argument is changed. The error is an overlay that does not fit.
+// Merge returns base with overlay applied to it as a strategic merge patch: fields that overlay does not set stay, lists with a key are
+// merged by that key, with the new items first, and other lists are replaced. If base and overlay set fields of which an object may have
+// only one, such as two kinds of volume, the result has both. Spec is a struct of the Kubernetes API. Neither argument is changed. The
+// error means that overlay does not fit.
 func Merge[Spec any](base Spec, overlay *Spec) (Spec, error) {
 	var merged Spec
 	original, err := json.Marshal(base)
@@ -27,8 +27,8 @@ func Merge[Spec any](base Spec, overlay *Spec) (Spec, error) {
 	return merged, json.Unmarshal(content, &merged)
 }
 
-// patchOf returns the patch that sets what overlay sets. A null in the JSON of a typed value is a field that nobody set but
-// that has no omitempty, such as the containers of a PodSpec; in a patch it would delete.
+// patchOf returns the patch that sets what overlay sets. A null in the JSON of a typed value is a field that is not set and has no
+// omitempty, such as the containers of a PodSpec. In a patch, a null would delete the field.
 func patchOf(overlay any) ([]byte, error) {
 	content, err := json.Marshal(overlay)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package template merges the templates of a Stack over the objects that are made for it.
 //
-// A template adds labels and annotations, and its spec is a strategic merge patch: fields that it does not set stay, lists
-// with a key are merged by that key, others replaced. It can neither change what an object is called, where it is and to whom it
-// belongs, nor what it is for.
+// A template adds labels and annotations, and its spec is a strategic merge patch: fields that it does not set stay, lists with a key are
+// merged by that key, others replaced. It can change neither the name, the namespace and the owners of an object, nor what the object is
+// for.
 package template
 
 import (
@@ -14,8 +14,8 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// Workspace returns the Workspace with the template merged over it. Neither argument is changed. The error is a template that
-// does not fit the Workspace; only an edit of the template helps.
+// Workspace returns the Workspace with the template merged over it. Neither argument is changed. The error means that the template does not
+// fit the Workspace; only an edit of the template helps.
 func Workspace(base *autov1alpha1.Workspace, template *pulumiv1.WorkspaceTemplate) (*autov1alpha1.Workspace, error) {
 	merged := base.DeepCopy()
 	if template == nil {
@@ -26,7 +26,7 @@ func Workspace(base *autov1alpha1.Workspace, template *pulumiv1.WorkspaceTemplat
 		return merged, nil
 	}
 	overlay := template.Spec.DeepCopy()
-	// These are merged here: a configuration value is the user's own data, in which a null is a null and "$patch" a key.
+	// These two are merged without a patch: a configuration value is the user's own data, in which a null is a null and "$patch" is a key.
 	stacks := MergeByKey(merged.Spec.Stacks, overlay.Stacks, nameOfStack, mergeStack)
 	env := MergeByKey(merged.Spec.Env, overlay.Env, nameOfVariable, Replace)
 	merged.Spec.Stacks, overlay.Stacks, merged.Spec.Env, overlay.Env = nil, nil, nil, nil
@@ -39,8 +39,8 @@ func Workspace(base *autov1alpha1.Workspace, template *pulumiv1.WorkspaceTemplat
 	return merged, nil
 }
 
-// Update returns the Update with the template merged over it. Neither argument is changed. What the Update is for stays:
-// its workspace, stack, type and source. The error is a template that does not fit the Update; only an edit of the template helps.
+// Update returns the Update with the template merged over it. Neither argument is changed. What the Update is for stays: its workspace,
+// stack, type and source. The error means that the template does not fit the Update; only an edit of the template helps.
 func Update(base *autov1alpha1.Update, template *pulumiv1.UpdateTemplate) (*autov1alpha1.Update, error) {
 	merged := base.DeepCopy()
 	if template == nil {
@@ -60,7 +60,7 @@ func Update(base *autov1alpha1.Update, template *pulumiv1.UpdateTemplate) (*auto
 	return merged, nil
 }
 
-// mergeMetadata adds labels and annotations. Those that the object has already win: they say what it is, and objects are
+// mergeMetadata adds labels and annotations. Those that the object has already stay, because they say what the object is, and objects are
 // found by them.
 func mergeMetadata(object *metav1.ObjectMeta, template *pulumiv1.TemplateMetadata) {
 	if template == nil {

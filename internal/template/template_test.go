@@ -174,7 +174,7 @@ spec:
 	}
 }
 
-// decode reads YAML documents, each over what the ones before it say; lists are replaced.
+// decode reads YAML documents and merges each over the ones before it; lists are replaced.
 func decode[Object any](g *WithT, documents ...string) *Object {
 	merged := map[string]any{}
 	for _, document := range documents {

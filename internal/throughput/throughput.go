@@ -1,5 +1,6 @@
-// Package throughput ends transfers that are kept alive and hardly move: a server that sends a byte per second, an agent that takes
-// one. Without a minimum such a transfer would hold its slot until its deadline, which has to suit the largest transfer.
+// Package throughput ends transfers that are alive but make hardly any progress, for example when a server sends, or an agent accepts, one
+// byte per second. Without a minimum such a transfer would hold its slot until its deadline, which has to be long enough for the largest
+// transfer.
 package throughput
 
 import (
@@ -11,18 +12,18 @@ import (
 )
 
 const (
-	// Minimum is how many bytes per second a transfer has to make in each Window, on average.
+	// Minimum is how many bytes per second a transfer has to move in each Window, on average.
 	Minimum = 64 << 10
-	// Window is how long a transfer may be slow. One that stops at a bad moment is ended within two of them.
+	// Window is how long a transfer may be slow. A transfer that stops is ended within two windows.
 	Window = 30 * time.Second
 )
 
-// Error is why a transfer was ended. It is transient: the next attempt may find a better line.
+// Error is why a transfer was ended. It is transient: the next attempt may have a better connection.
 type Error struct {
 	// Transferred is how many bytes passed in the last Window.
 	Transferred int64
 	Window      time.Duration
-	// Allowance is for how long in all it could be slower.
+	// Allowance is how long in all the transfer was allowed to be slower.
 	Allowance time.Duration
 }
 
@@ -35,13 +36,14 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Require returns a context that is cancelled, with an *Error as its cause, when fewer than Minimum bytes per second pass in a
-// window, which is Window outside of tests. The allowance is how long they need not: time to prepare what is sent, of which each window
-// takes what it lacks. A transfer that was fast earns none: it could be slow for as long as it likes afterwards.
+// Require returns a context that is cancelled, with an *Error as its cause, when fewer than Minimum bytes per second pass in a window,
+// which is Window outside of tests. The allowance is how long in all a transfer may be slower, for example while the content is prepared.
+// Each window takes from it the time that the window was short of bytes. A fast transfer does not earn more allowance, because it could
+// then be slow for a long time afterwards.
 //
-// The function returns how many bytes have passed since the beginning: the count of a Reader or a Counter, or the size of a file that grows.
-// What is not a transfer any more, the verification of what was sent for example, is over when it returns a negative number: from
-// then on only the deadline of ctx counts. The caller has to call stop when the transfer has ended.
+// The function transferred returns how many bytes have passed since the beginning: the count of a Reader or a Counter, or the size of a
+// file that grows. When it returns a negative number, the transfer is over, and from then on only the deadline of ctx counts, for example
+// while the content is verified. The caller has to call stop when the transfer has ended.
 func Require(ctx context.Context, window, allowance time.Duration, transferred func() int64) (guarded context.Context, stop func()) {
 	guarded, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -77,7 +79,7 @@ type Reader struct {
 	ended atomic.Bool
 }
 
-// NewReader returns a Reader of what can be read from the other one.
+// NewReader returns a Reader that reads from the other reader.
 func NewReader(from io.Reader) *Reader { return &Reader{from: from} }
 
 // Read implements io.Reader.
@@ -90,7 +92,7 @@ func (r *Reader) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Transferred is what Require asks for: how many bytes were read, or -1 when all were.
+// Transferred is a function for Require. It returns how many bytes were read, or -1 after the end or an error.
 func (r *Reader) Transferred() int64 {
 	if r.ended.Load() {
 		return -1
@@ -107,5 +109,5 @@ func (c *Counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Transferred is what Require asks for: how many bytes were written.
+// Transferred is a function for Require. It returns how many bytes were written.
 func (c *Counter) Transferred() int64 { return c.count.Load() }

@@ -12,7 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// endless is data that comes in pieces of some size, one per second.
+// endless is a reader that returns a piece of that size every second.
 type endless int
 
 func (e endless) Read(p []byte) (int, error) {
@@ -20,7 +20,7 @@ func (e endless) Read(p []byte) (int, error) {
 	return min(int(e), len(p)), nil
 }
 
-// copied reads from the Reader for at most ten minutes, and returns how long it could and why it ended.
+// copied reads from the Reader for at most ten minutes, and returns how long it read and why it ended.
 func copied(t *testing.T, allowance time.Duration, from *Reader) (lasted time.Duration, cause error) {
 	t.Helper()
 	start := time.Now()
@@ -56,7 +56,7 @@ func TestTransferThatStopsIsEndedWithinTwoWindows(t *testing.T) {
 	})
 }
 
-// What a server sent quickly before gives it no right to be slow.
+// A server that was quick at first is not allowed to be slow for longer than others.
 func TestTransferIsSlowForItsAllowanceAndNoLonger(t *testing.T) {
 	for name, tt := range map[string]struct {
 		quick int64
@@ -104,7 +104,7 @@ func TestStopLeavesNothingRunning(t *testing.T) {
 		g := NewWithT(t)
 		ctx, stop := Require(t.Context(), Window, 0, func() int64 { return 0 })
 		stop()
-		synctest.Wait() // and the bubble ends only when nothing runs
+		synctest.Wait() // the test ends only when no goroutine runs
 		g.Expect(context.Cause(ctx)).To(MatchError(context.Canceled))
 	})
 }

@@ -1,5 +1,6 @@
 // Package tracing sends a trace of each Update to an OpenTelemetry collector when the Update has ended: a span from the change of the
-// source to the result, with a span for each phase in it. Nothing is passed along on the way, so that a restart loses at most phases.
+// source to the result, which contains a span for each phase. No trace context is passed along during an Update, so a restart loses at most
+// phases.
 package tracing
 
 import (
@@ -32,23 +33,23 @@ import (
 )
 
 const (
-	// logInterval is how often failures to send are logged.
+	// logInterval is how often a failure to send is logged at most.
 	logInterval = time.Minute
 	// stopTimeout bounds the delivery of what is queued at the end.
 	stopTimeout = 3 * time.Second
 
-	// phaseSource is between the change of the source and the creation of the Update.
+	// phaseSource is the time between the change of the source and the creation of the Update.
 	phaseSource = "source"
 )
 
-// Tracer sends traces. Its queue is bounded and never waited for: what does not fit is dropped.
+// Tracer sends traces. Its queue is bounded, and nothing waits for it: what does not fit is dropped.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 }
 
-// New returns a Tracer as the standard environment variables of OpenTelemetry say (OTEL_EXPORTER_OTLP_ENDPOINT and others). It does not
-// connect yet. The service is what OTEL_SERVICE_NAME may replace.
+// New returns a Tracer that is configured by the standard environment variables of OpenTelemetry (OTEL_EXPORTER_OTLP_ENDPOINT and others).
+// It does not connect yet. service is the name of the service unless OTEL_SERVICE_NAME is set.
 func New(ctx context.Context, service, version string, log logr.Logger) (*Tracer, error) {
 	exporter, err := newExporter(ctx)
 	if err != nil {
@@ -86,7 +87,7 @@ func newExporter(ctx context.Context) (sdktrace.SpanExporter, error) {
 	return exporter, nil
 }
 
-// Stop sends what is queued, for a few seconds at most.
+// Stop sends what is queued, for at most stopTimeout.
 func (t *Tracer) Stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -96,7 +97,7 @@ func (t *Tracer) Stop() error {
 	return nil
 }
 
-// Ended makes the trace of an Update that has ended, in these phases. It implements metrics.Observer.
+// Ended sends the trace of an Update that has ended, with these phases. It implements metrics.Observer.
 func (t *Tracer) Ended(update *autov1alpha1.Update, phases []metrics.Segment) {
 	created, now := update.CreationTimestamp.Time, time.Now()
 	begin := created
@@ -111,7 +112,7 @@ func (t *Tracer) Ended(update *autov1alpha1.Update, phases []metrics.Segment) {
 		_, span := t.tracer.Start(ctx, string(phase.Phase), trace.WithTimestamp(phase.Start))
 		span.End(trace.WithTimestamp(phase.End))
 	}
-	// Messages may be long, and are in events and the status.
+	// The trace has no message: messages may be long, and are in events and the status.
 	if update.HasFailed() {
 		whole.SetStatus(codes.Error, conditions.GetReason(update, autov1alpha1.UpdateFailed))
 	} else {
@@ -120,8 +121,8 @@ func (t *Tracer) Ended(update *autov1alpha1.Update, phases []metrics.Segment) {
 	whole.End(trace.WithTimestamp(now))
 }
 
-// endOfSource is when the Update was created. The API server notes only the second, the first phase begins right then, if this
-// controller saw it.
+// endOfSource returns when the Update was created. The API server records only the second. The first phase begins at the creation, so its
+// start is more exact, if this controller saw it.
 func endOfSource(created time.Time, phases []metrics.Segment) time.Time {
 	if len(phases) > 0 && phases[0].Start.After(created) && phases[0].Start.Before(created.Add(2*time.Second)) {
 		return phases[0].Start
@@ -129,8 +130,8 @@ func endOfSource(created time.Time, phases []metrics.Segment) time.Time {
 	return created
 }
 
-// inTrace is a context in which the next span begins, or joins, the trace of the Update. All Updates that follow a change of a source to
-// one revision have the same trace, that of the revision. One that has another cause has a trace of its own.
+// inTrace returns a context in which the next span begins, or joins, the trace of the Update. All Updates that follow a change of a source
+// to the same revision share the trace of that revision. An Update with another cause has a trace of its own.
 func inTrace(update *autov1alpha1.Update) context.Context {
 	seed := string(update.UID)
 	if from := update.Spec.Source; from != nil && from.Revision != "" && update.Annotations[pulumiv1.SourceTimeAnnotation] != "" {
@@ -151,7 +152,7 @@ func objectOf(update *autov1alpha1.Update) object {
 	return object{autov1alpha1.UpdateKind, update.Name}
 }
 
-// attributesOf have the keys of notification-controller's traces, as far as it has them.
+// attributesOf returns the attributes of a trace, with the keys that notification-controller's traces use where these have one.
 func attributesOf(update *autov1alpha1.Update, about object) []attribute.KeyValue {
 	attributes := []attribute.KeyValue{
 		attribute.String("object.kind", about.kind),

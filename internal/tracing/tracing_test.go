@@ -32,7 +32,7 @@ func newUpdate(uid, stack, revision string) *autov1alpha1.Update {
 	}
 }
 
-// followed is an Update that follows a change of the source ten seconds before.
+// followed makes the Update one that follows a change of the source ten seconds before its creation.
 func followed(update *autov1alpha1.Update) *autov1alpha1.Update {
 	at := update.CreationTimestamp.Add(-10 * time.Second)
 	update.Annotations = map[string]string{pulumiv1.SourceTimeAnnotation: at.UTC().Format(time.RFC3339)}
@@ -59,9 +59,9 @@ func TestUpdatesThatFollowARevisionAreOneTraceWithTheirPhases(t *testing.T) {
 			updates.Waiting(whole, metrics.PhaseFetch, time.Time{})
 			updates.Started(whole)
 			updates.Ended(whole, metrics.Took{Total: 3 * time.Second, Run: 2 * time.Second})
-			// Of another Stack, and with a controller that saw only the end.
+			// An Update of another Stack, of which the controller saw only the end.
 			updates.Ended(followed(newUpdate("uid-2", "shop", "main@sha1:1")), metrics.Took{Total: time.Second, Run: time.Second})
-			// One that somebody asked for.
+			// An Update that somebody requested.
 			failed := newUpdate("uid-3", "network", "main@sha1:1")
 			failed.Status.State = autov1alpha1.UpdateStateFailed
 			failed.Status.Conditions = []metav1.Condition{

@@ -22,14 +22,15 @@ import (
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
-// Reasons of events. How an Update of a Stack ended is an event of the Stack.
+// Reasons of events. The Stack controller records the event about the end of an Update that belongs to a Stack.
 const (
 	eventSucceeded = "UpdateSucceeded"
 	eventFailed    = "UpdateFailed"
 	eventExpired   = "UpdateExpired"
-	// eventOutputsNotStored warns about an operation that succeeded and whose outputs no Secret holds.
+	// eventOutputsNotStored warns that an operation succeeded but that some or all of its outputs are not in a Secret.
 	eventOutputsNotStored = "OutputsNotStored"
-	// eventPulumiWarning shows at the Stack what pulumi warned of in an operation that succeeded, such as a field that a program misspells.
+	// eventPulumiWarning shows, at the Stack, what pulumi warned about in an operation that succeeded, such as a misspelled field in a
+	// program.
 	eventPulumiWarning = "PulumiWarning"
 )
 
@@ -77,7 +78,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 		r.ensureWatched(o.update)
 	case actionStorePlan:
 		markProgressing(o.update, o.agent.operation)
-		// It has not succeeded before its plan is kept.
+		// The operation does not count as succeeded before its plan is stored.
 		o.update.Status.State, o.update.Status.Message = autov1alpha1.UpdateStateRunning, d.message
 		r.storePlan(o)
 	case actionDeliver, actionDeliverPlan, actionWait:
@@ -96,8 +97,8 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (ctrl.
 	return ctrl.Result{RequeueAfter: time.Duration(float64(d.after) * (0.9 + 0.2*rand.Float64()))}, patch.Status(ctx, r, before, o.update)
 }
 
-// start hands the operation to the agent; that it has it is written down afterwards: when the controller ends in between, the next one
-// finds the operation at the agent. An operation of that id that has ended already is seen as such by its watch.
+// start asks the agent to start the operation, and sets the status afterwards. If the controller ends in between, the next one finds the
+// operation at the agent. If an operation with this id has already ended, its watch reports that.
 func (r *Reconciler) start(ctx context.Context, o *observation) error {
 	agent, err := r.Runtime.Connect(ctx, o.workspace)
 	if err != nil {
@@ -110,7 +111,7 @@ func (r *Reconciler) start(ctx context.Context, o *observation) error {
 	}
 	operation, err := agent.StartOperation(ctx, o.request)
 	if refusal := (*client.Error)(nil); errors.As(err, &refusal) {
-		// An agent that refuses a request may quote it.
+		// The message of an agent that refuses a request may quote the request.
 		refusal.Message = redact.New(secretsOf(o.request)...).String(refusal.Message)
 	}
 	if err != nil {
@@ -142,7 +143,7 @@ func secretsOf(request *proto.StartOperationRequest) []string {
 	return secrets
 }
 
-// cancel asks the agent to end the operation. Its watch reports when it has ended.
+// cancel asks the agent to end the operation. The watch of the operation reports its end.
 func (r *Reconciler) cancel(ctx context.Context, o *observation) error {
 	agent, err := r.Runtime.Connect(ctx, o.workspace)
 	if err == nil {
@@ -156,15 +157,15 @@ func (r *Reconciler) cancel(ctx context.Context, o *observation) error {
 	return nil
 }
 
-// record completes the Update with the result of its operation. Its outputs are stored first: the agent keeps the result
-// until the status has it, so whatever fails here is done again.
+// record completes the Update with the result of its operation. The outputs are stored first. The agent keeps the result until it is in the
+// status, so any step that fails here is repeated.
 func (r *Reconciler) record(ctx context.Context, before *autov1alpha1.Update, o *observation) (ctrl.Result, error) {
 	operation, problem := o.agent.operation, ""
 	if hasOutputs(operation) && o.update.DeletionTimestamp.IsZero() {
 		name, missing, err := r.storeOutputs(ctx, o.update, operation)
 		switch leftover := errors.Is(err, errLeftoverOutputs); {
 		case leftover && o.now.Sub(operation.GetEndTime().AsTime()) < leftoverTimeout:
-			// The garbage collector gives no sign, so only time brings the Update back.
+			// No watch reports what the garbage collector removed, so only time brings the Update back.
 			return ctrl.Result{RequeueAfter: leftoverInterval}, nil
 		case leftover:
 			missing = "the outputs are not stored: " + err.Error()
@@ -205,7 +206,7 @@ func (r *Reconciler) complete(ctx context.Context, before, update *autov1alpha1.
 	switch {
 	case pulumiv1.OwningStack(update) != nil:
 	case !update.DeletionTimestamp.IsZero() && update.Status.StartTime == nil:
-		// It never ran, and whoever deleted it knows.
+		// The operation never ran, and the user who deleted the Update knows that.
 	case update.HasFailed():
 		r.Event(update, corev1.EventTypeWarning, eventFailed, update.Status.Message)
 	default:

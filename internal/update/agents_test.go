@@ -33,14 +33,14 @@ type agents struct {
 
 	mu      sync.Mutex
 	running map[types.NamespacedName]*agent
-	// answer, when it is set, is asked before the agent; its error is the answer.
+	// answer, if set, is called before the agent. If it returns an error, that is the answer.
 	answer func(method string, request any) error
 	calls  map[string]int
-	// connected are the workspaces that were connected to.
+	// connected has the workspaces for which Connect was called.
 	connected sync.Map
 	// held is closed when deliveries may go on; nil when none is held.
 	held atomic.Pointer[chan struct{}]
-	// attack, when it is set, plays streams instead of the agent; it returns false for those that the agent is to play.
+	// attack, if set, handles streams instead of the agent. It returns false for a stream that the agent is to handle.
 	attack atomic.Pointer[func(key types.NamespacedName, method string, stream grpc.ServerStream) bool]
 }
 
@@ -70,7 +70,7 @@ func newAgents(t *testing.T) *agents {
 	return a
 }
 
-// start starts the agent of the workspace, on what an earlier one left.
+// start starts the agent of the workspace, with the files that an earlier agent left.
 func (a *agents) start(key types.NamespacedName) {
 	a.t.Helper()
 	g := NewWithT(a.t)
@@ -110,7 +110,7 @@ func (a *agents) stop(key types.NamespacedName) {
 	stopped.stop()
 }
 
-// wipe removes all that the agent had.
+// wipe removes all files of the agent.
 func (a *agents) wipe(key types.NamespacedName) {
 	NewWithT(a.t).Expect(os.RemoveAll(filepath.Join(a.dir, key.Name))).To(Succeed())
 }
@@ -124,19 +124,19 @@ func (a *agents) agent(key types.NamespacedName) *client.Client {
 	return nil
 }
 
-// answerWith has the function asked before the agent.
+// answerWith sets the function that is called before the agent.
 func (a *agents) answerWith(answer func(method string, request any) error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.answer = answer
 }
 
-// attackWith has the function play streams in the place of agents.
+// attackWith sets the function that handles streams instead of agents.
 func (a *agents) attackWith(attack func(key types.NamespacedName, method string, stream grpc.ServerStream) bool) {
 	a.attack.Store(&attack)
 }
 
-// holdDeliveries keeps every delivery of an artifact from coming to its end until release is called.
+// holdDeliveries keeps every delivery of an artifact from completing until release is called.
 func (a *agents) holdDeliveries() (release func()) {
 	held := make(chan struct{})
 	a.held.Store(&held)
@@ -213,9 +213,9 @@ func (a *agents) Events() <-chan event.GenericEvent {
 type script struct {
 	mu   sync.Mutex
 	runs []*proto.StartOperationRequest
-	// paths are those of the last one.
+	// paths are the paths of the last operation.
 	paths operation.Paths
-	// play is one operation; it returns the result.
+	// play runs one operation and returns its result.
 	play func(ctx context.Context, request *proto.StartOperationRequest, progress func(*proto.Operation)) *proto.Operation
 }
 
@@ -225,15 +225,15 @@ func newScript() *script {
 	return s
 }
 
-// returns has operations end at once with the result.
+// returns makes operations end at once with the result.
 func (s *script) returns(result *proto.Operation) {
 	s.plays(func(context.Context, *proto.StartOperationRequest, func(*proto.Operation)) *proto.Operation {
 		return result
 	})
 }
 
-// blocks has operations run until the returned function is called; then they succeed. A cancelled one ends as Cancelled,
-// one whose agent ends as Interrupted.
+// blocks makes operations run until the returned function is called; then they succeed. A cancelled operation ends as Cancelled, and an
+// operation whose agent ends as Interrupted.
 func (s *script) blocks() (release func()) {
 	released := make(chan struct{})
 	s.plays(func(ctx context.Context, _ *proto.StartOperationRequest, progress func(*proto.Operation)) *proto.Operation {

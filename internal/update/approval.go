@@ -13,25 +13,27 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// In the Workspace of a Stack with spec.approval nothing is changed but by its approved plan, whoever made the Update and whatever its labels
-// and owners say: who may create Updates can write all of that. The status of the Stack counts, which only its controller writes.
+// In the Workspace of a Stack with spec.approval, only the approved plan of the Stack may change anything, whoever created the Update and
+// whatever its labels and owner references are: anybody who may create Updates can set these. What counts is the status of the Stack, which
+// only the Stack controller writes.
 
-// approvalView is how an Update stands to spec.approval.
+// approvalView is whether spec.approval of a Stack lets an Update run.
 type approvalView struct {
-	// problem is why it must not run; empty when it may.
+	// problem is why the Update must not run; empty when it may.
 	problem string
-	// own says that it may be an Update of the Stack, which is about to approve or to remove it.
+	// own is true when the owner references of the Update name the Stack. The Stack controller is about to approve the plan, or to remove the
+	// Update.
 	own bool
 }
 
-// observeApproval finds out whether the Update may run as far as the Stack of its Workspace is concerned. A Stack that requires approvals is
-// read from the API server: a rejection counts until the operation starts.
+// observeApproval finds out whether the Stack of the Workspace lets the Update run. A Stack that requires approvals is read from the API
+// server, so that a rejection counts until the operation starts.
 func (r *Reconciler) observeApproval(ctx context.Context, o *observation) error {
 	owner := pulumiv1.OwningStack(o.workspace)
 	if owner == nil || o.update.ChangesNothing() {
 		return nil
 	}
-	// One that the cache does not have may be of another shard.
+	// A Stack that is not in the cache may belong to another shard.
 	stack, err := readStack(ctx, r, o.workspace.Namespace, owner.Name)
 	if err != nil || stack.Name != "" && stack.Spec.Approval == nil {
 		return err
@@ -43,7 +45,7 @@ func (r *Reconciler) observeApproval(ctx context.Context, o *observation) error 
 	return err
 }
 
-// readStack returns the Stack, an empty one when there is none.
+// readStack returns the Stack, or an empty one when it does not exist.
 func readStack(ctx context.Context, reader ctrlclient.Reader, namespace, name string) (*pulumiv1.Stack, error) {
 	stack := &pulumiv1.Stack{}
 	err := reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, stack)
@@ -53,7 +55,7 @@ func readStack(ctx context.Context, reader ctrlclient.Reader, namespace, name st
 	return stack, nil
 }
 
-// approvalOf says how an Update stands to the Stack whose Workspace it runs in.
+// approvalOf returns whether the Stack whose Workspace the Update runs in lets it run.
 func approvalOf(update *autov1alpha1.Update, stack *pulumiv1.Stack, now time.Time) (view approvalView) {
 	plan, wanted := stack.Status.Plan, update.Spec.Plan
 	if stack.Spec.Approval == nil || update.ChangesNothing() {
@@ -79,8 +81,8 @@ func approvalOf(update *autov1alpha1.Update, stack *pulumiv1.Stack, now time.Tim
 	return view
 }
 
-// decideOnApproval keeps an Update of the Stack itself until that has decided about it, and refuses any other: it would keep those of the
-// Stack from running.
+// decideOnApproval keeps an Update of the Stack itself waiting until the Stack has decided about it. It refuses any other Update, which
+// would keep the Updates of the Stack from running while it waits.
 func decideOnApproval(o *observation) decision {
 	if !o.approval.own {
 		return finish(autov1alpha1.ApprovalRequiredReason,
@@ -91,7 +93,7 @@ func decideOnApproval(o *observation) decision {
 	return d
 }
 
-// planIdentity identifies what a Stack says about its plan.
+// planIdentity identifies the plan in the status of a Stack, with its state; empty when the Stack has none or requires no approval.
 func planIdentity(stack *pulumiv1.Stack) string {
 	plan := stack.Status.Plan
 	if plan == nil || stack.Spec.Approval == nil {

@@ -19,21 +19,21 @@ import (
 	"github.com/stack-controller/stack-controller/internal/throughput"
 )
 
-// maxDeliveries is how many artifacts are on their way to agents at the same time; at most half of them to those of one namespace.
+// maxDeliveries is how many artifacts are delivered to agents at the same time; at most half of them to the agents of one namespace.
 const maxDeliveries = 16
 
-// panicWait is how long an Update rests whose work has panicked: what caused it may still be there.
+// panicWait is the time until an Update is reconciled again whose background work panicked: the cause may still be there.
 const panicWait = time.Minute
 
-// background has the goroutines that work for Updates, at most one for each: it delivers the artifact, later it watches the
-// operation. They only watch and carry; whatever they find out, the reconciler finds out as well when it is woken. It is a
-// manager.Runnable; the goroutines end with it.
+// background runs the goroutines that work for Updates, at most one for each Update: it delivers the artifact or a plan, then watches the
+// operation, then stores the plan that the operation saved. The goroutines only transfer data and watch. They wake the Update, and the
+// reconciler decides what to do. background is a manager.Runnable, and its goroutines end with the manager.
 type background struct {
 	// ctx ends when the manager stops.
 	ctx    context.Context
 	cancel context.CancelFunc
 	queue  workqueue.TypedRateLimitingInterface[reconcile.Request]
-	// slots bounds how many deliveries run at once, and shares them between namespaces: agents belong to tenants, and may take their time.
+	// slots bounds how many deliveries run at the same time, and shares them between namespaces: agents belong to tenants, and may be slow.
 	slots *fairqueue.Pool
 	// plans bounds how many plans are being stored or delivered at once.
 	plans *fairqueue.Pool
@@ -42,27 +42,28 @@ type background struct {
 	waiting sync.WaitGroup
 
 	mu sync.Mutex
-	// tasks has the last one of each Update that is not finalized. It is not bounded by itself: there is one for each of these Updates.
+	// tasks has the latest task of each Update that is not finalized. It needs no bound of its own, because each of these Updates has one
+	// entry.
 	tasks map[types.NamespacedName]*task
 }
 
-// task is the work for an Update, and what it found out.
+// task is the background work for an Update, with the results of the work.
 type task struct {
 	uid     types.UID
 	kind    string
 	running bool
 	cancel  context.CancelFunc
-	// delivery is how the delivery ended, until that is reported.
+	// delivery is how the delivery ended, until takeDelivery returns it.
 	delivery delivery
 	// stored is how the plan of the operation was stored.
 	stored storedPlan
-	// ended is the final operation that the watch saw. An agent whose pod is ended reports how its operation ended, and may be gone, with
-	// all that it knew, before it can be asked again. It is without outputs, which a watch does not carry, and was proto.MaxOperationSize at
-	// most when it was received.
+	// ended is the final operation that the watch saw. When its pod is stopped, an agent reports how its operation ended, and may then be
+	// gone, with all its records, before it can be asked again. ended has no outputs, because a watch does not carry them, and was at most
+	// proto.MaxOperationSize when it was received.
 	ended *proto.Operation
 }
 
-// delivery is how an attempt ended to bring an artifact to the agent: the digest, or the error.
+// delivery is how an attempt to deliver an artifact or a plan ended: its digest, and the error if the attempt failed.
 type delivery struct {
 	digest string
 	err    error
@@ -75,13 +76,13 @@ func newBackground() *background {
 	}
 }
 
-// useQueue is a source of the controller, which hands over its queue before it begins to work.
+// useQueue is a source of the controller: the controller passes its queue to each source before its workers start.
 func (b *background) useQueue(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	b.queue = queue
 	return nil
 }
 
-// Start waits for the end of ctx, and then for that of all goroutines.
+// Start waits until ctx ends, and then until all goroutines have ended.
 func (b *background) Start(ctx context.Context) error {
 	<-ctx.Done()
 	b.mu.Lock()
@@ -91,8 +92,9 @@ func (b *background) Start(ctx context.Context) error {
 	return nil
 }
 
-// ensure runs the work for the Update, unless it is running, and keeps what the work notes in its task until it is ended. Other work for it
-// is ended: an Update that was made again under its old name, or a delivery after the start. The Update is reconciled when the work is done.
+// ensure runs the work for the Update, unless the same work is running already. Other work under the name of the Update is ended: work for
+// a deleted Update that had the same name, or a delivery after the operation started. The work calls note to put its results into the task
+// of the Update, which keeps them until it is ended. The Update is reconciled when the work is done.
 func (b *background) ensure(update *autov1alpha1.Update, kind string, work func(ctx context.Context, note func(change func(*task)))) {
 	key := ctrlclient.ObjectKeyFromObject(update)
 	b.mu.Lock()
@@ -132,8 +134,8 @@ func (b *background) ensure(update *autov1alpha1.Update, kind string, work func(
 
 var errPanicked = errors.New("an internal error")
 
-// doesPanic does the work for the Update and reports whether it panicked, which strange answers of an agent may cause, and which would end
-// the process for all tenants. What it panicked with may be anything, so that the log does not have it.
+// doesPanic does the work for the Update and reports whether the work panicked. An unexpected answer of an agent may cause a panic, which
+// would end the process for all tenants. The log does not have the value of the panic, because that may be anything.
 func doesPanic(update types.NamespacedName, work func()) (panicked bool) {
 	defer func() {
 		if recover() != nil {
@@ -146,7 +148,7 @@ func doesPanic(update types.NamespacedName, work func()) (panicked bool) {
 	return false
 }
 
-// stop ends the work for an Update that needs none any more, and forgets what is known from it.
+// stop ends the work for an Update that needs none any more, and forgets its results.
 func (b *background) stop(key types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -174,8 +176,9 @@ func (b *background) taskOf(update *autov1alpha1.Update) *task {
 	return &task{}
 }
 
-// ending returns how the operation of the Update ended, as its watch saw it. It is nil when no watch of this controller did, and when outputs or
-// a plan belong to it that only the agent had. Without an agent that knows it such an operation counts as lost: see decideOnOperation.
+// ending returns how the operation of the Update ended, as its watch saw it. It returns nil when no watch of this controller saw the end,
+// and when the operation may have outputs or a plan, which only the agent has. If no agent knows such an operation, it counts as lost: see
+// decideOnOperation.
 func (b *background) ending(update *autov1alpha1.Update) *proto.Operation {
 	b.mu.Lock()
 	defer b.mu.Unlock()

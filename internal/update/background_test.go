@@ -12,7 +12,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// The goroutines are not reconcilers, whose panics are caught: one would end the process for all tenants.
+// Unlike a panic in a reconciler, nothing else would catch a panic in these goroutines: it would end the process for all tenants.
 func TestPanicOfWorkForAnUpdateEndsThatWorkOnly(t *testing.T) {
 	g := NewWithT(t)
 	b := newBackground()

@@ -15,7 +15,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// largestSecrets are Secrets of the largest size, under any name.
+// largestSecrets is a reader that returns a Secret of the largest size for any name.
 type largestSecrets struct{ ctrlclient.Reader }
 
 func (largestSecrets) Get(_ context.Context, _ ctrlclient.ObjectKey, object ctrlclient.Object, _ ...ctrlclient.GetOption) error {
@@ -23,7 +23,8 @@ func (largestSecrets) Get(_ context.Context, _ ctrlclient.ObjectKey, object ctrl
 	return nil
 }
 
-// maxOperationMemory is what the values of an operation may take while they are put together: the objects, the values, and a copy.
+// maxOperationMemory is how many bytes may be allocated to put the values of an operation together: for the objects, the values, and a
+// copy.
 const maxOperationMemory = 3 * maxValues
 
 func TestValuesOfAnOperationAreBounded(t *testing.T) {
@@ -72,7 +73,7 @@ func TestValuesOfAnOperationAreBounded(t *testing.T) {
 	}
 }
 
-// noObjects counts the requests for objects that do not exist.
+// noObjects is a reader without objects. It counts the requests.
 type noObjects struct {
 	ctrlclient.Reader
 	requests int

@@ -11,7 +11,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// askToEnd puts the annotation on the Update.
+// askToEnd requests, with the annotation, that the operation of the Update is cancelled.
 func (s *stage) askToEnd(update *autov1alpha1.Update) {
 	s.t.Helper()
 	current, err := s.current(update)()
@@ -34,7 +34,7 @@ func TestUpdateThatIsAskedToEndStaysAsARecord(t *testing.T) {
 	s.Expect(done.Status.State).To(Equal(autov1alpha1.UpdateStateCancelled))
 	s.Expect(done.Status.StartTime).NotTo(BeNil())
 
-	// Nobody has to be there when it is asked.
+	// The request counts even if no controller runs when it is made.
 	next := s.newUpdate("next")
 	s.Eventually(s.current(next)).Should(beProgressing())
 	stop()

@@ -9,8 +9,8 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// commitMetadata returns what is known of the commit that the operation runs: what the source says of it, else what its
-// revision does. Nil when there is none.
+// commitMetadata returns what is known of the commit that the operation runs: the commit of the source, and otherwise what its revision
+// says; nil when there is neither.
 func commitMetadata(source *autov1alpha1.UpdateSource) map[string]string {
 	if source == nil {
 		return nil
@@ -23,8 +23,8 @@ func commitMetadata(source *autov1alpha1.UpdateSource) map[string]string {
 	if metadata == nil {
 		metadata = map[string]string{}
 	}
-	// These are the variables from which pulumi takes the commit when there is no .git directory. The agent leaves the message out when the
-	// Update has one.
+	// pulumi reads the commit from these variables when there is no .git directory. The agent omits the message of the commit when the Update
+	// has a message of its own.
 	values := map[string]string{
 		"PULUMI_GIT_HEAD":           commit.SHA,
 		"PULUMI_GIT_HEAD_NAME":      commit.Ref,
@@ -68,7 +68,7 @@ func revisionMetadata(revision string) map[string]string {
 		name, hash = revision[:at], revision[at+1:]
 	}
 	commit, isCommit := strings.CutPrefix(hash, "sha1:")
-	// What has control characters is no revision of a source that Flux checked, and no value of a variable either.
+	// A text with control characters is not a revision of a source that Flux checked, and cannot be the value of a variable either.
 	if !isCommit || commit == "" || strings.ContainsFunc(revision, unicode.IsControl) {
 		return nil
 	}

@@ -1,6 +1,6 @@
-// Package update is the controller of Updates. An Update is one operation of pulumi: the controller starts it at the agent of
-// its Workspace with all that it needs, watches it, records its result, and never waits for it: the agent owns the operation,
-// so a controller that is replaced meanwhile changes nothing for it.
+// Package update is the controller of Updates. An Update is one operation of pulumi. The controller starts the operation at the agent of
+// its Workspace with everything that it needs, watches it and records its result, but never waits for it. The agent owns the operation, so
+// the operation goes on when the controller is replaced.
 package update
 
 import (
@@ -34,11 +34,11 @@ import (
 )
 
 const (
-	// defaultProgressInterval is how often progress is written at most; the end of an operation is written at once.
+	// defaultProgressInterval is the shortest time between two writes of the progress; the end of an operation is written at once.
 	defaultProgressInterval = 2 * time.Second
-	// conflictInterval is when an Update is reconciled again that was changed while it was decided on.
+	// conflictInterval is the time to the next reconcile of an Update that was changed while the controller decided on it.
 	conflictInterval = 100 * time.Millisecond
-	// notFoundInterval is when an Update is reconciled again after something disappeared while it was acted on.
+	// notFoundInterval is the time to the next reconcile of an Update when an object disappeared while the controller acted on it.
 	notFoundInterval = time.Second
 )
 
@@ -49,29 +49,29 @@ type Reconciler struct {
 	// Live reads from the API server. Secrets and ConfigMaps are never cached.
 	Live ctrlclient.Reader
 	record.EventRecorder
-	// Runtime knows the agents.
+	// Runtime connects to the agents.
 	Runtime runtime.Runtime
 	// Store has the artifacts.
 	Store *artifact.Store
-	// Artifacts fetches into the store. It is this controller's own: its events wake Updates. The caller runs it.
+	// Artifacts fetches into the store. No other controller may use it, because its events wake Updates. The caller runs it.
 	Artifacts *artifact.Fetcher
 	// Sources finds the artifacts that Updates name.
 	Sources *source.Set
 	// Git finds the commits of the repositories that Workspaces name, as long as an Update waits for one.
 	Git *source.GitSubscriber
-	// ProgressInterval is how often the progress of a running operation is written at most; 2 seconds when zero.
+	// ProgressInterval is the shortest time between two writes of the progress of a running operation; 2 seconds when zero.
 	ProgressInterval time.Duration
 	// MaxOperations is how many operations may run at the same time; zero stands for no limit.
 	MaxOperations int
-	// Pods says that agents run in pods of their own. Then the image or an init container may bring the program along, and a
-	// variable may have a value that only its container knows.
+	// Pods is true when agents run in pods of their own. Then the image or an init container may contain the program, and a variable may have
+	// a value that only its container knows.
 	Pods bool
-	// References watches Secrets and ConfigMaps; nil when nobody does. One that appears wakes the Updates that may wait for it.
+	// References watches Secrets and ConfigMaps; nil when they are not watched. An object that appears wakes the Updates that may wait for it.
 	References *references.Watcher
 
-	// Shard has the Updates and Workspaces that are this controller's; nil when all are.
+	// Shard selects the Updates and Workspaces of this controller; nil selects all.
 	Shard *shard.Shard
-	// Metrics are those about Updates; nil measures nothing.
+	// Metrics receives the metrics of Updates; nil measures nothing.
 	Metrics *metrics.Updates
 	// RecentOutputs gets the outputs that were just stored.
 	RecentOutputs *RecentOutputs
@@ -102,7 +102,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	if err := mgr.Add(r.background); err != nil {
 		return fmt.Errorf("add the background work of updates: %w", err)
 	}
-	// Its own writes do not wake an Update; a deletion and an edit change the generation.
+	// An Update is not woken by the controller's own writes, which do not change the generation. A deletion and an edit do.
 	changed := predicate.Or[ctrlclient.Object](predicate.GenerationChangedPredicate{}, onChange(false, func(before, after *autov1alpha1.Update) bool {
 		return !pulumiv1.CancelRequested(before) && pulumiv1.CancelRequested(after)
 	}))
@@ -112,7 +112,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Named("update").
 		For(&autov1alpha1.Update{}, builder.WithPredicates(changed)).
 		Watches(&autov1alpha1.Update{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace), builder.WithPredicates(completed)).
-		// The Workspace of a Stack has its name.
+		// The Workspace of a Stack has the name of the Stack.
 		Watches(&pulumiv1.Stack{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace), builder.WithPredicates(planChanged)).
 		Watches(&autov1alpha1.Workspace{}, handler.EnqueueRequestsFromMapFunc(r.updatesOfWorkspace)).
 		WatchesRawSource(ctrlsource.Func(r.background.useQueue)).
@@ -150,19 +150,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	result, err := r.decideAndAct(ctx, observed)
 	switch {
 	case ctx.Err() != nil:
-		// The manager stops; the next one starts from what the API server and the agents know.
+		// The manager is stopping. The next controller starts from what the API server and the agents know.
 		return ctrl.Result{}, nil
 	case apierrors.IsConflict(err) || errors.Is(err, errStale):
-		// The cache was behind. What it missed may be a change that wakes nobody.
+		// The cache was behind. The change that it missed may be one that wakes nothing.
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	case apierrors.IsNotFound(err):
-		// Most likely the Update was deleted meanwhile, which the cache will know; if not, something else has to be observed again.
+		// Most likely the Update was just deleted, and the cache will show that soon. If not, the Update has to be observed again.
 		return ctrl.Result{RequeueAfter: notFoundInterval}, nil
 	}
 	return result, err
 }
 
-// decideAndAct carries out one decision. That the agent does not start the operation is one more thing to decide on, see act.
+// decideAndAct makes one decision and carries it out. When the agent does not start the operation, act calls it once more.
 func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Result, error) {
 	d := decide(o)
 	ctrl.LoggerFrom(ctx).V(1).Info("decided",
@@ -170,7 +170,7 @@ func (r *Reconciler) decideAndAct(ctx context.Context, o *observation) (ctrl.Res
 	return r.act(ctx, o, d)
 }
 
-// waitingIndex finds the Updates that have not started, under the value notStarted.
+// waitingIndex is the index of the Updates that have not started. Their value is notStarted.
 const (
 	waitingIndex = "status.startTime"
 	notStarted   = "none"
@@ -183,7 +183,7 @@ func indexWaiting(object ctrlclient.Object) []string {
 	return []string{notStarted}
 }
 
-// onChange passes the changes for which the function returns true, and deletions if asked to.
+// onChange returns a predicate for the changes for which passes returns true, and for deletions if deletions is true.
 func onChange[Object ctrlclient.Object](deletions bool, passes func(before, after Object) bool) predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
@@ -195,7 +195,7 @@ func onChange[Object ctrlclient.Object](deletions bool, passes func(before, afte
 	}
 }
 
-// updatesOfWorkspace returns the Updates that may wait for the Workspace, or for another Update of it.
+// updatesOfWorkspace returns the Updates that may wait for the Workspace, for its Stack, or for another Update of it.
 func (r *Reconciler) updatesOfWorkspace(ctx context.Context, object ctrlclient.Object) []reconcile.Request {
 	name := object.GetName()
 	if update, ok := object.(*autov1alpha1.Update); ok {
@@ -204,13 +204,13 @@ func (r *Reconciler) updatesOfWorkspace(ctx context.Context, object ctrlclient.O
 	return r.requests(ctx, object.GetNamespace(), ctrlclient.MatchingFields{informercache.UpdatesByWorkspace: name})
 }
 
-// updatesOfReference returns the Updates that may wait for the Secret or ConfigMap. Those whose status does not say so yet count too:
-// they may just have missed it.
+// updatesOfReference returns the Updates that may wait for the Secret or ConfigMap. An Update whose status does not say so yet counts too,
+// because its reconcile may have just missed the object.
 func (r *Reconciler) updatesOfReference(ctx context.Context, key references.Key) []reconcile.Request {
 	return r.requests(ctx, key.Namespace, ctrlclient.MatchingFields{waitingIndex: notStarted})
 }
 
-// requests are for the selected Updates that are not complete.
+// requests returns a request for each selected Update that is not complete.
 func (r *Reconciler) requests(ctx context.Context, namespace string, selected ctrlclient.MatchingFields) (requests []reconcile.Request) {
 	list := &autov1alpha1.UpdateList{}
 	if err := r.List(ctx, list, ctrlclient.InNamespace(namespace), selected, ctrlclient.UnsafeDisableDeepCopy); err != nil {
@@ -225,8 +225,8 @@ func (r *Reconciler) requests(ctx context.Context, namespace string, selected ct
 	return requests
 }
 
-// CacheTransform leaves of an Update what a cache may keep: not what it would change, which can be large, and which whoever needs it reads from
-// the API server. Nothing writes the status of an Update that has it.
+// CacheTransform removes what the cache must not keep. Of an Update that is status.changes, which can be large; code that needs it reads it
+// from the API server. No code writes the status of an Update that has it. For all objects see source.CacheTransform.
 func CacheTransform(object any) (any, error) {
 	if update, ok := object.(*autov1alpha1.Update); ok {
 		update.Status.Changes = nil

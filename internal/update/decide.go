@@ -15,24 +15,27 @@ import (
 )
 
 const (
-	// cancelTimeout bounds how long the deletion of an Update waits for an agent that cannot be reached. It is longer
-	// than the grace period of a workspace pod, so that a pod which ends in an orderly way is heard.
+	// cancelTimeout bounds how long the deletion of an Update waits for an agent that cannot be reached. It is not the timeout of an
+	// operation, which is spec.timeout. It is longer than the grace period of a workspace pod, so that the agent of a pod that ends in an
+	// orderly way can still report how its operation ended.
 	cancelTimeout = 15 * time.Minute
-	// reconnectInterval is how often an Update looks for the agent of its running operation; its watch does so too.
+	// reconnectInterval is how often an Update is reconciled whose agent does not answer, or has been asked to cancel; its watch reports
+	// earlier.
 	reconnectInterval = 30 * time.Second
 	// transientInterval is the first wait after a failure that usually passes by itself.
 	transientInterval = 5 * time.Second
-	// briefWait is how old an Update may be, to the second, before its status shows a wait that is usually over sooner.
+	// briefWait is for how long the status does not show a wait that usually ends sooner. The age of an Update is known to the second.
 	briefWait = 2 * time.Second
 	// followInterval is how often a running operation is observed even when its watch reports nothing.
 	followInterval = 10 * time.Minute
-	// artifactRetryInterval and artifactRetryLimit are the shortest and the longest time between two attempts to fetch or deliver an
-	// artifact that was refused. A source that replaces it is heard of earlier: the Update is then replaced.
+	// artifactRetryInterval and artifactRetryLimit are the shortest and the longest time between two attempts to fetch or deliver an artifact
+	// that was refused. When the source has another artifact, the Stack learns of it without these waits, and replaces the Update.
 	artifactRetryInterval = 3 * time.Second
 	artifactRetryLimit    = 5 * time.Minute
-	// approvalInterval is how often the Stack is read again of whose plan an Update waits for the approval; a change of its plan is heard of.
+	// approvalInterval is how often an Update that waits for an approval reads the Stack again; the watch reports a change of the plan
+	// earlier.
 	approvalInterval = 2 * time.Second
-	// busyInterval is how often an agent that does something else is asked again.
+	// busyInterval is how often the controller asks an agent again that is busy with something else.
 	busyInterval = 2 * time.Second
 )
 
@@ -40,22 +43,22 @@ const (
 type action string
 
 const (
-	// actionFinalize ends the work for a complete Update: the agent forgets the operation, the finalizer goes, and in the end
-	// the Update itself.
+	// actionFinalize ends the work for a complete Update: the agent forgets the operation, the finalizer is removed, and in the end the Update
+	// is deleted.
 	actionFinalize action = "finalize"
 	// actionFinish completes an Update without a result of the agent.
 	actionFinish action = "finish"
-	// actionRecord takes the result of an operation that ended.
+	// actionRecord records the result of an operation that ended.
 	actionRecord action = "record"
 	// actionFollow shows the progress of an operation and makes sure that it is watched.
 	actionFollow action = "follow"
 	// actionCancel asks the agent to end the operation, and follows it to its end.
 	actionCancel action = "cancel"
-	// actionRepeat takes back the start of an operation that was lost and has changed nothing, so that it is started once more.
+	// actionRepeat resets an operation that was lost and has changed nothing to not started, so that it is started once more.
 	actionRepeat action = "repeat"
-	// actionReconnect makes sure that an operation whose agent does not answer is watched when it answers again.
+	// actionReconnect keeps watching an operation whose agent does not answer, so that it is followed when the agent answers again.
 	actionReconnect action = "reconnect"
-	// actionStart starts the operation. The agent may refuse, which is decided on in turn.
+	// actionStart starts the operation. The agent may refuse, and then the controller decides again.
 	actionStart action = "start"
 	// actionDeliver brings the artifact to the agent.
 	actionDeliver action = "deliver"
@@ -67,7 +70,7 @@ const (
 	actionWait action = "wait"
 )
 
-// waker names what brings an Update back, beside the time in the decision.
+// waker names what brings an Update back, besides the time in the decision.
 type waker string
 
 const (
@@ -100,14 +103,14 @@ type decision struct {
 	reason, message string
 	// wake names the watch that brings the Update back.
 	wake waker
-	// after is when it comes back without one; zero means that the watch is enough.
+	// after is when the Update comes back even if the watch reports nothing; zero means that the watch is enough.
 	after time.Duration
-	// brief says that the wait is a step on the way that usually takes moments.
+	// brief is true for a wait that usually takes moments.
 	brief bool
 }
 
-// hiddenFor is for how much longer a wait that is probably a brief one is kept out of the status of an Update that is new, or whose turn has
-// come: to write each step down costs the API server, and everybody who watches, more than the step itself.
+// hiddenFor returns for how much longer a brief wait stays out of the status of an Update that is new, or whose turn has just come. Writing
+// each of these waits would cost the API server, and everybody who watches, more than the wait itself.
 func (d decision) hiddenFor(o *observation) time.Duration {
 	since := o.turn.granted
 	if len(o.update.Status.Conditions) == 0 {
@@ -136,7 +139,7 @@ func retryAfter(reason, message string, after time.Duration) decision {
 	return decision{action: actionWait, reason: reason, message: message, wake: byTime, after: after}
 }
 
-// transient waits for what usually passes by itself, for shortest at first.
+// transient waits after an error that usually passes by itself. The first wait is shortest.
 func transient(o *observation, err error, shortest time.Duration) decision {
 	const reason = autov1alpha1.UpdateTransientFailureReason
 	return retryAfter(reason, err.Error()+"; it is tried again", retryDelay(o, reason, shortest, time.Minute))
@@ -157,8 +160,8 @@ func decide(o *observation) decision {
 	return decideOnStart(o)
 }
 
-// isAbandoned reports whether the Update was started by the Pulumi Kubernetes Operator, whose operations end with it. This controller
-// writes when an operation started; that one wrote it at the end only.
+// isAbandoned reports whether the Update was started by the Pulumi Kubernetes Operator, whose operations end when the operator does. This
+// controller writes status.startTime when an operation starts; the operator wrote it only at the end.
 func isAbandoned(update *autov1alpha1.Update) bool {
 	return update.Status.StartTime == nil && !update.IsComplete() && conditions.IsTrue(update, autov1alpha1.UpdateProgressing)
 }
@@ -183,8 +186,8 @@ func decideOnDeletion(o *observation) decision {
 		backoff.Proportional(deletedFor, 2*time.Second, time.Minute))
 }
 
-// agentGone reports whether nothing can run the operation any more. That there is no agent right now proves little: a controller
-// that was just started may not have found it yet, and one that crashed comes back.
+// agentGone reports whether no agent can run the operation any more. It is not enough that there is no agent right now: a controller that
+// was just started may not have found the agent yet, and an agent that crashed comes back.
 func agentGone(o *observation) bool {
 	switch {
 	case !errors.Is(o.agent.err, runtime.ErrNoAgent):
@@ -195,13 +198,16 @@ func agentGone(o *observation) bool {
 	return !o.update.HasStarted() && workspaceProblem(o.workspace) != ""
 }
 
-// decideOnOperation follows an operation that was started, in this life of the controller or an earlier one.
+// decideOnOperation follows an operation that was started by this controller or an earlier one. It cancels the operation when an annotation
+// of the Update requests that. Three other functions decide on cancelling an operation: decideOnDeletion when the Update was deleted,
+// internal/stack.cancels when the Stack is suspended and its annotation requests that, and internal/agent/server.executor.run when the
+// operation exceeds its timeout.
 func decideOnOperation(o *observation) decision {
 	switch {
 	case o.workspace == nil:
 		return interrupted("the workspace was deleted while the operation ran; its outcome is not known")
 	case o.agent.err != nil:
-		// The agent, or the way to it, is being replaced. If its disk survives, so does what it knows of the operation.
+		// The agent, or the connection to it, is being replaced. If the agent's disk survives, so does its record of the operation.
 		return decision{action: actionReconnect, wake: byObserver, after: reconnectInterval,
 			message: "the agent does not answer, trying again: " + o.agent.err.Error()}
 	case o.agent.operation == nil && mayRepeat(o):
@@ -219,8 +225,8 @@ func decideOnOperation(o *observation) decision {
 	return decision{action: actionFollow, wake: byObserver, after: followInterval}
 }
 
-// mayRepeat reports whether an operation that was lost is run once more: it changes nothing, so that it does not matter how far it came. How
-// often that of a Stack is repeated after that is decided by the Stack, with waits in between.
+// mayRepeat reports whether an operation that was lost is run once more: it changes nothing, so it does not matter how far it came. After
+// that the Stack decides how often its operation is repeated, with waits in between.
 func mayRepeat(o *observation) bool {
 	return o.update.ChangesNothing() && !wasRepeated(o.update) && !pulumiv1.CancelRequested(o.update) && o.workspace.DeletionTimestamp.IsZero()
 }
@@ -267,7 +273,7 @@ func decideOnStart(o *observation) decision {
 	return decision{action: actionStart, wake: byObserver, after: followInterval}
 }
 
-// incomplete says why an Update describes no operation, which the API server admits; empty when it describes one.
+// incomplete returns why an Update describes no operation although the API server admitted it; empty when it describes one.
 func incomplete(update *autov1alpha1.Update) string {
 	if _, known := operationKinds[update.Spec.Type]; !known {
 		return fmt.Sprintf("spec.type %.64q is not one of preview, up, refresh, destroy; create another update with one of them", update.Spec.Type)
@@ -278,14 +284,14 @@ func incomplete(update *autov1alpha1.Update) string {
 	return ""
 }
 
-// decideOnRequestError separates what may appear by itself from what needs an edit.
+// decideOnRequestError waits for what may appear by itself, and ends an Update that needs an edit.
 func decideOnRequestError(o *observation) decision {
 	var missing *missingError
 	var invalid *invalidError
 	switch {
 	case errors.As(o.requestError, &missing):
 		const reason = pulumiv1.SecretNotFoundReason
-		// Those that are watched wake the Update when they appear. The others have to be looked for.
+		// A watched Secret or ConfigMap wakes the Update when it appears. The controller has to look for the others.
 		return retryAfter(reason, missing.Error(), retryDelay(o, reason, 2*time.Second, 30*time.Second))
 	case errors.As(o.requestError, &invalid):
 		return finish(autov1alpha1.ConfigInvalidReason, invalid.Error())
@@ -293,7 +299,7 @@ func decideOnRequestError(o *observation) decision {
 	return transient(o, o.requestError, transientInterval)
 }
 
-// decideOnStartError handles the agent's refusal to start the operation; client.ErrSourceMissing is not one.
+// decideOnStartError handles an agent that refuses to start the operation. For client.ErrSourceMissing see decideOnDelivery.
 func decideOnStartError(o *observation) decision {
 	switch err := o.startError; {
 	case errors.Is(err, client.ErrBusy):
@@ -301,7 +307,7 @@ func decideOnStartError(o *observation) decision {
 	case errors.Is(err, client.ErrInvalid), errors.Is(err, client.ErrTooLarge):
 		return finish(autov1alpha1.ConfigInvalidReason, err.Error())
 	case errors.Is(err, client.ErrPulumiUnsupported):
-		// The Workspace says so too, or is about to; another image makes it ready.
+		// The status of the Workspace reports this too, or is about to. Another image makes the Workspace ready.
 		d := artifactProblem(o, autov1alpha1.IncompatibleConfigurationReason, err)
 		d.wake = byWorkspace
 		return d
@@ -309,7 +315,7 @@ func decideOnStartError(o *observation) decision {
 	return transient(o, o.startError, transientInterval)
 }
 
-// retryDelay is the time to the next attempt of an Update that waits for a reason since the time in its condition.
+// retryDelay returns the time to the next attempt of an Update, from how long its condition has had the reason.
 func retryDelay(o *observation, reason string, shortest, longest time.Duration) time.Duration {
 	progressing := conditions.Get(o.update, autov1alpha1.UpdateProgressing)
 	if progressing == nil || progressing.Reason != reason {

@@ -12,15 +12,15 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
-// fetchReasons are the reasons of an artifact that the store did not get; ArtifactFetchFailed is that of all others.
+// fetchReasons are the condition reasons for an artifact that the store could not get. All other errors have ArtifactFetchFailed.
 var fetchReasons = map[artifact.Kind]string{
 	artifact.Integrity: pulumiv1.ArtifactDigestMismatchReason,
 	artifact.TooLarge:  pulumiv1.ArtifactTooLargeReason,
 	artifact.Unusable:  pulumiv1.ArtifactUnusableReason,
 }
 
-// decideOnFetchError waits for a source that has nothing to run, as far as anything but an edit can change that, and for an artifact
-// that the store could not get. Nothing is run, and nothing is given up: the file may be right later under the same digest.
+// decideOnFetchError waits for a source that has nothing to run, unless only an edit can change that, and for an artifact that the store
+// could not get. Nothing is run, and the Update does not fail, because the file may be right later under the same digest.
 func decideOnFetchError(o *observation) decision {
 	var problem *source.Problem
 	var failed *artifact.FetchError
@@ -42,7 +42,7 @@ func decideOnFetchError(o *observation) decision {
 	return d
 }
 
-// deliveryReasons are the reasons of an artifact that the agent did not take.
+// deliveryReasons are the condition reasons for an artifact that the agent did not accept.
 var deliveryReasons = map[error]string{
 	client.ErrFetchFailed:    pulumiv1.ArtifactFetchFailedReason,
 	client.ErrDigestMismatch: pulumiv1.ArtifactDigestMismatchReason,
@@ -50,7 +50,8 @@ var deliveryReasons = map[error]string{
 	client.ErrInvalid:        pulumiv1.ArtifactUnusableReason,
 }
 
-// decideOnDelivery brings the artifact to an agent that asks for it. When the last attempt failed, that is shown and waited out first.
+// decideOnDelivery sends the artifact to an agent that asks for it. If the agent refused the last attempt, the status shows why, and the
+// next attempt waits.
 func decideOnDelivery(o *observation) decision {
 	for refusal, reason := range deliveryReasons {
 		if err := o.delivery.err; errors.Is(err, refusal) {
@@ -60,8 +61,8 @@ func decideOnDelivery(o *observation) decision {
 	return deliverTo(o, actionDeliver, "artifact", o.artifact.digest, deliveryTimeout)
 }
 
-// deliverTo brings the agent what it asks for, unless it says that it does not have what it has just taken: without a wait that could go on
-// for ever. An attempt that failed, without being refused for good, is made again.
+// deliverTo sends what the agent asks for. If the agent has just taken it and asks for it again, the next attempt waits, because this could
+// go on for ever. An attempt that failed for a reason that may pass is repeated.
 func deliverTo(o *observation, action action, what, digest string, timeout time.Duration) decision {
 	switch err := o.delivery.err; {
 	case err == nil && o.delivery.digest != "" && o.delivery.digest == digest:
@@ -81,8 +82,8 @@ func artifactProblem(o *observation, reason string, err error) decision {
 	return retryAfter(reason, err.Error(), retryDelay(o, reason, artifactRetryInterval, artifactRetryLimit))
 }
 
-// waitForArtifact waits for an artifact that is being fetched or delivered. It leaves the problem of the last attempt in the status
-// meanwhile. Otherwise the status would change twice per attempt, and whoever looks would mostly see that all is well.
+// waitForArtifact waits for an artifact that is being fetched or delivered. In the meantime the status keeps the problem of the last
+// attempt. Otherwise the status would change twice per attempt, and would show no problem most of the time.
 func waitForArtifact(o *observation, action action, reason, message string, wake waker) decision {
 	d := decision{action: action, reason: reason, message: message, wake: wake, brief: true}
 	if shown, why := o.update.WaitingProblem(); shown != "" && shown != autov1alpha1.UpdateTransientFailureReason {

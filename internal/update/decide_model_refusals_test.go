@@ -9,7 +9,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
-// ends lets time pass after the deletion of an Update, while its agent says the same for ever.
+// ends reports whether an Update that was deleted comes to an end, although its agent gives the same answer each time.
 func ends(o *observation, d decision) bool {
 	patience := *o
 	for looks := 0; d.action == actionWait; looks++ {
@@ -22,7 +22,7 @@ func ends(o *observation, d decision) bool {
 	return slices.Contains([]action{actionFinish, actionRecord, actionFinalize, actionCancel}, d.action)
 }
 
-// refused names the promises that the answers to a refusal of the agent break.
+// refused returns the names of the promises that are broken by the decisions on refusals of the agent.
 func refused(o *observation) (promises []string) {
 	for _, kind := range []error{client.ErrBusy, client.ErrNotFound, client.ErrUnavailable, client.ErrInvalid, client.ErrDigestMismatch, client.ErrTooLarge,
 		client.ErrPulumiUnsupported, client.ErrDenied, client.ErrSourceMissing, runtime.ErrNoAgent, errors.New("disk")} {

@@ -22,7 +22,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// The values of what a decision is made from, as far as they make a difference.
+// The values that the facts of a decision can have, as far as they make a difference.
 var (
 	modelLives      = []string{"new", "started", "preview started", "preview repeated", "of another controller", "succeeded", "failed"}
 	modelDeletions  = []string{"kept", "cancelled", "deleted", "deleted a while ago", "deleted long ago"}
@@ -36,10 +36,10 @@ var (
 	modelAges = []time.Duration{-time.Minute, 0, time.Minute, 100 * time.Hour}
 )
 
-// longestWait is the longest time that anything is left to itself.
+// longestWait is the longest time for which a decision may leave an Update alone.
 const longestWait = 2 * deliveryTimeout
 
-// modelState is one combination.
+// modelState is one combination of these values.
 type modelState struct {
 	life, deletion, workspace, agent string
 	operation                        proto.OperationState
@@ -48,7 +48,7 @@ type modelState struct {
 	age                              time.Duration
 }
 
-// each calls the function for every value.
+// each sets the field to each value, and calls next.
 func each[Value any](values []Value, field *Value, next func()) {
 	for _, value := range values {
 		*field = value
@@ -56,8 +56,8 @@ func each[Value any](values []Value, field *Value, next func()) {
 	}
 }
 
-// modelSpaces enumerates the states: those that observe never leads to are among them, but for an agent without a workspace. What an
-// operation would be made of is told in fewer ways where there is nothing to start.
+// modelSpaces enumerates the states. Except for an agent without a workspace, they include states that observe never produces. When there
+// is nothing to start, the inputs of the operation have fewer values.
 func modelSpaces(visit func(*modelState)) {
 	s := &modelState{}
 	operations := make([]proto.OperationState, 0, len(proto.OperationState_name))
@@ -96,7 +96,7 @@ func modelSpaces(visit func(*modelState)) {
 		each([]bool{false, true}, &s.ahead, func() {
 			artifacts, requests := modelArtifacts, modelRequests
 			if s.deletion != "kept" || s.agent != "knows nothing" {
-				// Whether it is approved is asked before the agent is, and of what may start.
+				// The approval is read before the agent is asked, and only for an operation that may start.
 				requests = requests[:len(requests)-2]
 			}
 			if s.life != "new" || s.hasOperation() {
@@ -129,7 +129,7 @@ func (s *modelState) started() bool {
 
 func (s *modelState) complete() bool { return s.life == "succeeded" || s.life == "failed" }
 
-// modelObjects are the objects that observations share: decide changes none.
+// modelObjects are the objects that all observations share, because decide changes none of them.
 type modelObjects struct {
 	updates    map[modelState]*autov1alpha1.Update
 	workspaces map[string]*autov1alpha1.Workspace
@@ -143,7 +143,7 @@ func newModelObjects() *modelObjects {
 		operations: map[proto.OperationState]*proto.Operation{}, artifacts: map[string]artifactView{}, request: &proto.StartOperationRequest{}}
 }
 
-// once returns what the map has, or makes it.
+// once returns the value of the key, and makes it if there is none.
 func once[Key comparable, Value any](known map[Key]Value, key Key, make func() Value) Value {
 	value, found := known[key]
 	if !found {
@@ -276,7 +276,7 @@ func (s *modelState) observeArtifact() artifactView {
 	return artifactView{err: &artifact.FetchError{Kind: artifact.Kind(s.artifact)}}
 }
 
-// wakes reports whether what the decision names really brings the Update back.
+// wakes reports whether the waker that the decision names can really bring the Update back.
 func (s *modelState) wakes(d decision) bool {
 	switch d.wake {
 	case byWorkspace:
@@ -303,13 +303,13 @@ func (s *modelState) wakes(d decision) bool {
 	return false
 }
 
-// nothingRuns reports whether the operation is known not to run, or there is nobody left to ask.
+// nothingRuns reports whether the operation is known not to run, or no agent is left to ask.
 func (s *modelState) nothingRuns() bool {
 	gone := s.agent == "none" && (strings.HasPrefix(s.workspace, "going") || s.life == "new" && s.workspace != "ready")
 	return s.life == "of another controller" || s.agent == "knows nothing" || s.hasPlan() || s.deletion != "kept" && (gone || s.deletion == "deleted long ago")
 }
 
-// broken names the promises that the decision breaks.
+// broken returns the names of the promises that the decision breaks.
 func (s *modelState) broken(d decision) (promises []string) {
 	promise := func(kept bool, name string) {
 		if !kept {
@@ -347,12 +347,12 @@ func (s *modelState) broken(d decision) (promises []string) {
 	return promises
 }
 
-// startable reports whether nothing but the request can be in the way of a start.
+// startable reports whether nothing but the request can prevent a start.
 func (s *modelState) startable() bool {
 	return s.life == "new" && s.deletion == "kept" && s.workspace == "ready" && s.agent == "knows nothing" && !s.ahead && s.artifact == "ready"
 }
 
-// endings are the reasons that an Update may end with that has no result.
+// endings returns the reasons that an Update without a result may end with.
 func (s *modelState) endings(permanent bool) []string {
 	switch {
 	case s.life == "of another controller":

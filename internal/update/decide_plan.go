@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// planStoreTimeout bounds how long a plan that was made waits until it can be stored. The agent keeps it meanwhile.
+	// planStoreTimeout bounds how long a plan waits until it can be stored. The agent keeps the plan meanwhile.
 	planStoreTimeout = 10 * time.Minute
-	// planRetryInterval and planRetryLimit are the shortest and the longest time between two attempts.
+	// planRetryInterval and planRetryLimit are the shortest and the longest time between two attempts to store a plan.
 	planRetryInterval = 2 * time.Second
 	planRetryLimit    = time.Minute
 )
 
-// savesPlan reports whether the operation, which succeeded, has a plan to store.
+// savesPlan reports whether the operation succeeded and has a plan to store.
 func savesPlan(update *autov1alpha1.Update, operation *proto.Operation) bool {
 	return update.SavesPlan() && operation.GetState() == proto.OperationState_OPERATION_STATE_SUCCEEDED
 }
@@ -51,7 +51,7 @@ func decideOnStorage(o *observation) decision {
 	}
 }
 
-// decideOnPlanDelivery brings the plan to an agent that asks for it. One that is not as it was saved ends the Update.
+// decideOnPlanDelivery sends the plan to an agent that asks for it. A plan that differs from the one that was saved ends the Update.
 func decideOnPlanDelivery(o *observation) decision {
 	problem := (*planProblem)(nil)
 	switch err := o.delivery.err; {

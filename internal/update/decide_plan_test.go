@@ -13,7 +13,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// planDeliveryFails makes the agent ask for a plan that it did not get.
+// planDeliveryFails makes the agent ask for a plan whose last delivery ended with the error.
 func planDeliveryFails(err error) func(*observation) {
 	return func(o *observation) {
 		o.plan.saved = &autov1alpha1.SavedPlan{FileDigest: "sha256:f"}

@@ -49,14 +49,14 @@ func started(o *observation) { o.update.Status.StartTime = &metav1.Time{Time: te
 
 func previews(o *observation) { o.update.Spec.Type = autov1alpha1.UpdateTypePreview }
 
-// repeated makes the Update one whose operation was lost and taken back.
+// repeated makes the Update one whose operation was lost and reset.
 func repeated(o *observation) { markRepeated(o.update, autov1alpha1.QueuedReason, "once more") }
 
 func deleted(ago time.Duration) func(*observation) {
 	return func(o *observation) { o.update.DeletionTimestamp = &metav1.Time{Time: testTime.Add(-ago)} }
 }
 
-// cancelled makes the Update one whose end somebody asks for.
+// cancelled makes the Update one whose cancellation is requested.
 func cancelled(o *observation) {
 	o.update.Annotations = map[string]string{pulumiv1.CancelUpdateAnnotation: "true"}
 }
@@ -94,12 +94,12 @@ func startFails(err error) func(*observation) {
 	return func(o *observation) { o.startError = err }
 }
 
-// deliveryFails is for an agent that asks for an artifact, and that was not given it the last time.
+// deliveryFails makes the agent ask for an artifact whose last delivery ended with the error.
 func deliveryFails(err error) func(*observation) {
 	return func(o *observation) { o.startError, o.delivery = client.ErrSourceMissing, delivery{err: err} }
 }
 
-// with is the observation with changes.
+// with returns a copy of the observation with the changes.
 func with(o *observation, changes ...func(*observation)) *observation {
 	changed := *o
 	for _, change := range changes {
@@ -112,7 +112,7 @@ func requestFails(err error) func(*observation) {
 	return func(o *observation) { o.request, o.requestError = nil, err }
 }
 
-// waiting gives the Update the condition of having waited for that reason.
+// waiting makes the Update one that has waited for the reason for so long.
 func waiting(reason string, since time.Duration) func(*observation) {
 	return func(o *observation) {
 		markWaiting(o.update, reason, "as before")

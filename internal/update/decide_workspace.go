@@ -8,7 +8,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// decideOnWorkspace waits for a workspace in which operations cannot run.
+// decideOnWorkspace waits until operations can run in the Workspace.
 func decideOnWorkspace(workspace *autov1alpha1.Workspace) decision {
 	d := waitOn(autov1alpha1.UpdateWorkspaceNotReadyReason, workspaceProblem(workspace), byWorkspace)
 	if conditions.GetReason(workspace, autov1alpha1.WorkspaceReady) == autov1alpha1.IncompatibleConfigurationReason {
@@ -18,8 +18,8 @@ func decideOnWorkspace(workspace *autov1alpha1.Workspace) decision {
 	return d
 }
 
-// workspaceProblem says why operations cannot run in the workspace; empty when they can. A readiness of an earlier
-// generation does not count: the agent may be about to be replaced.
+// workspaceProblem returns why operations cannot run in the Workspace; empty when they can. A Ready condition of an earlier generation does
+// not count: the agent may be about to be replaced.
 func workspaceProblem(workspace *autov1alpha1.Workspace) string {
 	ready := conditions.Get(workspace, autov1alpha1.WorkspaceReady)
 	switch name := workspace.Name; {
@@ -37,7 +37,7 @@ func workspaceProblem(workspace *autov1alpha1.Workspace) string {
 	return ""
 }
 
-// waitForShard waits for a Workspace that the controller of another shard looks after: two of them would start two agents.
+// waitForShard waits for a Workspace that belongs to the controller of another shard: two controllers would start two agents.
 func waitForShard(workspace *autov1alpha1.Workspace) decision {
 	return waitOn(autov1alpha1.UpdateWorkspaceNotFoundReason, fmt.Sprintf("workspace %q is one of another controller, by its labels and "+
 		"--watch-label-selector; give the update the labels of its workspace", workspace.Name), byWorkspace)

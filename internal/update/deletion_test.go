@@ -13,7 +13,7 @@ import (
 // withFinalizer is how the Stack controller creates Updates.
 func withFinalizer(update *autov1alpha1.Update) { update.Finalizers = []string{pulumiv1.Finalizer} }
 
-// gone returns a function for Eventually.
+// gone returns a function for Eventually that reports whether the Update does not exist any more.
 func (s *stage) gone(update *autov1alpha1.Update) func() bool {
 	return func() bool {
 		_, err := s.current(update)()
@@ -68,7 +68,7 @@ func TestDeletionOfAWaitingUpdateNeedsNoAgent(t *testing.T) {
 	s.Eventually(s.gone(waiting)).Should(BeTrue())
 	s.Expect(s.agents.script.requests()).To(BeEmpty())
 
-	// Nothing has failed. The event of one that ran comes after all that would have been told.
+	// There is no event about a failure. The event about an Update that ran comes after any events about the deleted ones would have come.
 	s.setReady(workspace, true, "")
 	s.agents.start(s.key("app"))
 	ran := s.newUpdate("ran")

@@ -12,25 +12,25 @@ import (
 )
 
 const (
-	// unpackTimeout is how long an agent may take with an artifact in addition to the time in which it has to receive it.
+	// unpackTimeout is how long an agent may take with an artifact in addition to the time for receiving it.
 	unpackTimeout = time.Minute
 	// deliveryTimeout bounds one delivery, verification and unpacking included, however large the artifact is.
 	deliveryTimeout = 5 * time.Minute
 )
 
-// deliver brings the artifact that the agent asked for to it in the background: a large one, or a slow agent, does not hold up a worker.
+// deliver sends the artifact that the agent asked for in the background: a large artifact or a slow agent does not block a worker.
 func (r *Reconciler) deliver(o *observation) {
 	workspace, wanted := o.workspace.DeepCopy(), o.artifact
 	r.background.ensure(o.update, "deliver "+wanted.digest, func(ctx context.Context, note func(func(*task))) {
 		err := r.push(ctx, workspace, wanted)
-		// One that is not stored was evicted since it was observed; the next reconcile fetches it again.
+		// An artifact that is not stored was evicted after it was observed; the next reconcile fetches it again.
 		if !errors.Is(err, artifact.ErrNotStored) {
 			note(func(task *task) { task.delivery = delivery{digest: wanted.digest, err: err} })
 		}
 	})
 }
 
-// push delivers one artifact, when a slot is free, or has the agent fetch it, which needs none.
+// push delivers one artifact when a slot is free. If the artifact has a URL, the agent fetches it, which needs no slot.
 func (r *Reconciler) push(ctx context.Context, workspace *autov1alpha1.Workspace, wanted artifactView) (err error) {
 	if wanted.url != "" {
 		ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)

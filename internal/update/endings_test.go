@@ -22,7 +22,7 @@ func TestEndThatWasSeenIsRecordedThoughTheAgentIsGone(t *testing.T) {
 	update := s.newUpdate("up")
 	s.Eventually(s.current(update)).Should(beProgressing())
 	s.Eventually(func() int { return s.agents.count("WatchOperation") }).Should(BeNumerically(">", 0))
-	// A pod that ends: it tells how the operation ended, and answers no question after that.
+	// The pod is ending: its agent reports how the operation ended, and does not answer any more.
 	s.agents.answerWith(func(method string, _ any) error {
 		if method == "GetOperation" {
 			return status.Error(codes.Unavailable, "the pod is ending")

@@ -21,23 +21,23 @@ import (
 // variable is an environment variable of an operation.
 type variable struct {
 	value string
-	// secret is true for what comes from a Secret, also in part.
+	// secret is true when all or part of the value comes from a Secret.
 	secret bool
-	// live is true for what was read from a Secret or a ConfigMap just now, also in part.
+	// live is true when all or part of the value was just read from a Secret or a ConfigMap.
 	live bool
-	// origin is who knows the value.
+	// origin is where the value is known.
 	origin origin
 }
 
-// origin is who knows the value of a variable.
+// origin is where the value of a variable is known.
 type origin int
 
 const (
-	// fromWorkspace: the value is known here.
+	// fromWorkspace: the controller knows the value.
 	fromWorkspace origin = iota
 	// fromContainer: the value is that of the variable of the same name in the agent's container.
 	fromContainer
-	// fromContainerIfAny: as fromContainer, and there may be no such variable. The operation inherits it when there is one.
+	// fromContainerIfAny: as fromContainer, but the container may not have the variable. If it has, the operation inherits the variable.
 	fromContainerIfAny
 )
 
@@ -169,7 +169,8 @@ func (r *inputReader) keyVariable(ctx context.Context, kind references.Kind, fro
 	return variable{value: value, secret: kind == references.Secret, live: true}, err
 }
 
-// podVariable asks the agent for what only the container can know; without a container, only what the Workspace itself says can be given.
+// podVariable leaves values that only a container knows to the agent. Without a container, only fields of the Workspace itself are
+// supported.
 func (r *inputReader) podVariable(workspace *autov1alpha1.Workspace, env *corev1.EnvVar) (variable, error) {
 	switch from := env.ValueFrom; {
 	case r.pods && from.FileKeyRef != nil && ptr.Deref(from.FileKeyRef.Optional, false):
@@ -188,9 +189,9 @@ func (r *inputReader) podVariable(workspace *autov1alpha1.Workspace, env *corev1
 // variableReference is $(NAME), or $$, which stands for a dollar sign that starts no reference.
 var variableReference = regexp.MustCompile(`\$\$|\$\(([^)]*)\)`)
 
-// expand replaces $(NAME) by the variable, when there is one. What a secret variable goes into is secret, and what only the container knows
-// makes all of it such a value: the container has it. The error is an *invalidError when the result is longer than a variable can be:
-// references to references double it with each one.
+// expand replaces each $(NAME) by the value of the variable, if there is one. If any part of the result is secret, all of it is. If only
+// the container knows any part, the result is the value that the container has. The error is an *invalidError when the inserted values are
+// longer than a variable can be: each variable that refers twice to the one before doubles the length.
 func expand(env *corev1.EnvVar, variables map[string]variable) (variable, error) {
 	result, added := variable{}, 0
 	result.value = variableReference.ReplaceAllStringFunc(env.Value, func(match string) string {

@@ -4,13 +4,13 @@ package update
 //
 //  1. Only one Update can follow another one of the same Stack: its name is made from the Update that was recorded last, so a second
 //     controller, or one with an old cache, finds the Update that exists (internal/stack.updateName, internal/stack.Reconciler.createUpdate).
-//  2. The oldest Update of a Workspace that is not complete goes first: updateAhead. The others wait, see decideOnStart, and are
+//  2. Of the Updates of a Workspace that are not complete, the oldest goes first: updateAhead. The others wait, see decideOnStart, and are
 //     reconciled when one completes or is gone, see SetupWithManager.
 //  3. An operation is started only for what the API server knows right now, never for what a cache says: claim.
 //  4. The agent runs one operation at a time. The id of an operation is the UID of its Update, so starting it again does nothing
-//     (internal/agent/server.executor.start). An operation that may run anywhere is asked for before anything is started: askAgent.
-//     The controller of another shard follows an operation that runs, and starts none in a Workspace that is not its own: waitForShard.
-//  5. A directory with the files of a workspace has one agent (internal/agent/server.Lock).
+//     (internal/agent/server.executor.start). Before an operation is started, the agent is asked whether it knows the operation: askAgent.
+//     A controller follows a running operation in a Workspace of another shard, but starts none there: waitForShard.
+//  5. Only one agent uses a directory with the files of a workspace (internal/agent/server.Lock).
 //  6. Pulumi locks the stack in its backend. The agent removes a lock only when its owner is proven dead
 //     (internal/agent/state.Stack.Abandoned).
 
@@ -46,7 +46,7 @@ func (r *Reconciler) updateAhead(ctx context.Context, update *autov1alpha1.Updat
 	return first.Name, nil
 }
 
-// updatesOf returns all Updates of a Workspace, to read only: they are those of the cache, and there may be many.
+// updatesOf returns all Updates of a Workspace. Callers must not change them: they are those of the cache, and too many to copy.
 func (r *Reconciler) updatesOf(ctx context.Context, namespace, workspace string) ([]autov1alpha1.Update, error) {
 	list := &autov1alpha1.UpdateList{}
 	err := r.List(ctx, list, ctrlclient.InNamespace(namespace), ctrlclient.MatchingFields{informercache.UpdatesByWorkspace: workspace},
@@ -65,15 +65,15 @@ func comesBefore(a, b *autov1alpha1.Update) bool {
 	return a.CreationTimestamp.Before(&b.CreationTimestamp)
 }
 
-// errStale says that the Update was changed since the cache saw it.
+// errStale reports that the Update was changed after it was read from the cache.
 var errStale = errors.New("the update changed since it was read")
 
-// claim makes sure that an operation is started for what the API server knows right now, and puts the finalizer on the
-// Update: from here on its deletion has something to end. An Update that is complete, or was started, must not be started
-// again because a cache is behind.
+// claim makes sure that an operation is started only for what the API server knows right now, and adds the finalizer to the Update, because
+// from here on a deletion has to end the operation. An Update that is complete, or was started, must not be started again because a cache
+// is behind.
 func (r *Reconciler) claim(ctx context.Context, update *autov1alpha1.Update) error {
 	if !controllerutil.ContainsFinalizer(update, pulumiv1.Finalizer) {
-		// The lock makes this fail when the Update is not what the cache says.
+		// The optimistic lock makes this fail when the Update is not what the cache says.
 		return r.patchFinalizers(ctx, update, controllerutil.AddFinalizer)
 	}
 	live := &autov1alpha1.Update{}
@@ -83,8 +83,8 @@ func (r *Reconciler) claim(ctx context.Context, update *autov1alpha1.Update) err
 	if live.UID != update.UID || live.Generation != update.Generation || live.HasStarted() || live.IsComplete() {
 		return errStale
 	}
-	// Whatever else the cache missed does not matter, and must not make the write about the start fail: which versions were read is
-	// known now only.
+	// Other changes that the cache missed do not matter, and must not make the write of the start fail: only this reconcile knows which
+	// versions of Secrets and ConfigMaps it has read.
 	live.DeepCopyInto(update)
 	return nil
 }

@@ -29,7 +29,7 @@ func (s *stage) newNamespace() string {
 	return namespace.Name
 }
 
-// newUpdateOf creates a Workspace with an agent and an Update for it, both of this name, in the namespace.
+// newUpdateOf creates a Workspace with an agent and an Update for it in the namespace, both with this name.
 func (s *stage) newUpdateOf(namespace, name string, source *autov1alpha1.UpdateSource) (*autov1alpha1.Workspace, *autov1alpha1.Update) {
 	s.t.Helper()
 	workspace := s.newReadyWorkspace(name, func(workspace *autov1alpha1.Workspace) { workspace.Namespace = namespace })
@@ -79,7 +79,7 @@ func TestDeliveriesThatHangLeaveSlotsToOtherNamespaces(t *testing.T) {
 func TestAgentThatTakesAlmostNothingIsGivenUp(t *testing.T) {
 	suite.Long(t, "waits until a transfer is too slow")
 	g := NewWithT(t)
-	noise := make([]byte, 8<<20) // more than gRPC and the system have room for on the way
+	noise := make([]byte, 8<<20) // more than fits into the buffers of gRPC and of the system
 	_, _ = rand.Read(noise)
 	published := newSources(t).serve(string(noise))
 	store, err := artifact.NewStore(artifact.Options{Dir: t.TempDir()})

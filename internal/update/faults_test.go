@@ -33,7 +33,7 @@ func TestArtifactWithAWrongDigestIsNotRunAndRecovers(t *testing.T) {
 	s.Eventually(s.current(update)).Should(waitFor("ArtifactDigestMismatch", source.Digest))
 
 	s.sources.answer.Store(nil)
-	// The next attempt is due after half a minute; this makes it due now.
+	// The next attempt is due after artifactRetryInterval or later; this makes it due now.
 	s.touch(workspace)
 	s.Expect(s.finished(update)).To(haveSucceeded())
 	s.Expect(s.agents.script.requests()).To(HaveLen(1))
@@ -137,7 +137,7 @@ func TestOutputsWaitUntilThoseOfAnEarlierUpdateAreRemoved(t *testing.T) {
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(current.IsComplete()).To(BeFalse())
 
-	s.Expect(s.client.Delete(t.Context(), leftover)).To(Succeed()) // which is for the garbage collector
+	s.Expect(s.client.Delete(t.Context(), leftover)).To(Succeed()) // as the garbage collector does
 	s.Expect(s.finished(update).Status.Outputs).To(Equal("up-stack-outputs"))
 	s.Expect(s.agents.script.requests()).To(HaveLen(1))
 }

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// forgetTimeout bounds how long an Update waits until its agent has forgotten the operation. An agent keeps only so many,
-	// so nothing is lost when it does not hear of it.
+	// forgetTimeout bounds how long an Update waits until its agent has forgotten the operation. An agent keeps only a bounded number of
+	// operations, so no harm is done if it is never asked.
 	forgetTimeout = time.Minute
-	// forgetInterval is the time between two attempts.
+	// forgetInterval is the time between two attempts to reach the agent.
 	forgetInterval = 5 * time.Second
-	// awaitedInterval is when an Update whose time is over is reconciled again that its Stack has not recorded.
+	// awaitedInterval is the time to the next reconcile of an Update whose TTL is over, but whose result its Stack has not recorded.
 	awaitedInterval = 2 * time.Second
 )
 
-// finalize ends the work for a complete Update: its agent forgets the operation, the finalizer goes, and when its time is over
-// so does the Update.
+// finalize ends the work for a complete Update: its agent forgets the operation, the finalizer is removed, and when the TTL is over the
+// Update is deleted.
 func (r *Reconciler) finalize(ctx context.Context, update *autov1alpha1.Update) (ctrl.Result, error) {
 	r.background.stop(ctrlclient.ObjectKeyFromObject(update))
 	r.turns.leave(ctrlclient.ObjectKeyFromObject(update))
@@ -50,7 +50,7 @@ func (r *Reconciler) finalize(ctx context.Context, update *autov1alpha1.Update) 
 	return r.expire(ctx, update)
 }
 
-// forgetOperation lets the agent remove what it keeps of the operation. What is kept goes with the Workspace.
+// forgetOperation asks the agent to remove its record of the operation. A record that stays is removed with the Workspace.
 func (r *Reconciler) forgetOperation(ctx context.Context, update *autov1alpha1.Update) error {
 	if update.Status.StartTime == nil {
 		return nil
@@ -66,8 +66,7 @@ func (r *Reconciler) forgetOperation(ctx context.Context, update *autov1alpha1.U
 	return agent.ForgetOperation(ctx, string(update.UID))
 }
 
-// patchFinalizers changes the list of finalizers with the lock of the object's version, because a patch replaces the whole
-// list.
+// patchFinalizers changes the list of finalizers with an optimistic lock, because a patch replaces the whole list.
 func (r *Reconciler) patchFinalizers(ctx context.Context, update *autov1alpha1.Update, change func(ctrlclient.Object, string) bool) error {
 	before := update.DeepCopy()
 	if !change(update, pulumiv1.Finalizer) {
@@ -79,7 +78,7 @@ func (r *Reconciler) patchFinalizers(ctx context.Context, update *autov1alpha1.U
 	return nil
 }
 
-// expire deletes a complete Update whose time is over and whose result is not waited for, or comes back when it is.
+// expire deletes a complete Update whose TTL is over and whose result no Stack waits for. Otherwise it returns when to try again.
 //
 // +kubebuilder:rbac:groups=pulumi.com,resources=stacks,verbs=get
 func (r *Reconciler) expire(ctx context.Context, update *autov1alpha1.Update) (ctrl.Result, error) {
@@ -92,7 +91,7 @@ func (r *Reconciler) expire(ctx context.Context, update *autov1alpha1.Update) (c
 	if awaited, err := r.isAwaited(ctx, update); err != nil || awaited {
 		return ctrl.Result{RequeueAfter: awaitedInterval}, err
 	}
-	// An Update that was made again under this name is not the one that expired.
+	// A new Update that has this name now is not the one that expired.
 	if err := r.Delete(ctx, update, ctrlclient.Preconditions{UID: &update.UID}); err != nil {
 		return ctrl.Result{}, fmt.Errorf("delete the expired update: %w", err)
 	}
@@ -104,8 +103,8 @@ func sinceCompletion(update *autov1alpha1.Update) time.Duration {
 	return time.Since(conditions.Get(update, autov1alpha1.UpdateComplete).LastTransitionTime.Time)
 }
 
-// isAwaited reports whether a Stack has the result of its Update still to record, however short the time is that its template leaves:
-// otherwise the Stack would not know what ran, and run it again.
+// isAwaited reports whether a Stack still has to record the result of its Update. This does not depend on how short the TTL in its template
+// is: without the Update, the Stack would not know what ran, and would run it again.
 func (r *Reconciler) isAwaited(ctx context.Context, update *autov1alpha1.Update) (bool, error) {
 	owner := pulumiv1.OwningStack(update)
 	if owner == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// FuzzCommitMetadata checks that what a source says about its commit can be given to a process, and shows no credentials that are where a URL
-// has them.
+// FuzzCommitMetadata checks that what a source says about its commit can be passed to a process, and contains no credentials from the user
+// part of a URL.
 func FuzzCommitMetadata(f *testing.F) {
 	sha := strings.Repeat("a1", 20)
 	f.Add("main@sha1:"+sha, "https://github.com/org/app.git", "Ada", "first line", "infra")
@@ -48,7 +48,7 @@ func hasPassword(repository string) bool {
 	return strings.Contains(password, "canary-password")
 }
 
-// FuzzConfigLiteral checks that a value of the spec reaches the agent as it was written: text as text, all else digit by digit.
+// FuzzConfigLiteral checks that a value of the spec reaches the agent as it was written: text as text, and anything else unchanged.
 func FuzzConfigLiteral(f *testing.F) {
 	for _, seed := range []string{`"text"`, `"\ud800"`, `12345678901234567890`, `1e400`, `{"a": [1, null, "\u0000"]}`, `null`, ` "x" `, `"unfinished`, "\xff", `{"a":1}{`} {
 		f.Add([]byte(seed))

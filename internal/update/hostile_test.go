@@ -21,10 +21,10 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// liar is an agent that somebody put in the place of ours.
+// liar is an agent that a tenant put in the place of the real one.
 type liar struct {
 	proto.UnimplementedAgentServer
-	// missing says that it never has the artifact that it took.
+	// missing is true for an agent that always reports that it does not have the artifact which it took.
 	missing bool
 	asked   atomic.Int64
 	watched atomic.Int64
@@ -38,7 +38,7 @@ func (l *liar) StartOperation(_ context.Context, request *proto.StartOperationRe
 	return &proto.Operation{Id: request.GetId(), State: proto.OperationState_OPERATION_STATE_RUNNING}, nil
 }
 
-// GetOperation tells something else each time.
+// GetOperation returns something else each time.
 func (l *liar) GetOperation(_ context.Context, request *proto.GetOperationRequest) (*proto.Operation, error) {
 	asked := l.asked.Add(1)
 	if l.missing {
@@ -49,7 +49,7 @@ func (l *liar) GetOperation(_ context.Context, request *proto.GetOperationReques
 	}, nil
 }
 
-// WatchOperation alternates between states and ends, each time.
+// WatchOperation sends all states up to success, and ends, each time it is called.
 func (l *liar) WatchOperation(request *proto.WatchOperationRequest, stream grpc.ServerStreamingServer[proto.Operation]) error {
 	l.watched.Add(1)
 	for state := range proto.OperationState_OPERATION_STATE_SUCCEEDED {
@@ -72,7 +72,7 @@ func (l *liar) PushSource(stream grpc.ClientStreamingServer[proto.PushSourceRequ
 	}
 }
 
-// replace puts the liar in the place of the agent of the workspace. Without one there is a socket that nobody reads from.
+// replace puts the liar in the place of the agent of the workspace. If by is nil, there is a socket that nothing reads from.
 func (a *agents) replace(s *stage, name string, by *liar, group *client.Group) {
 	key := s.key(name)
 	a.stop(key)

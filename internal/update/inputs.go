@@ -17,16 +17,18 @@ import (
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
-// Bounds of the values of one operation. A tenant chooses them, and every worker of the controller may hold them at once.
+// Bounds of the values of one operation. Tenants choose the values, and every worker of the controller may hold such values at the same
+// time.
 const (
-	// maxVariable is how much of a variable, in bytes, Linux lets a program be started with: its name, "=", the value and a NUL.
+	// maxVariable is the largest size of an environment variable, in bytes, with which Linux starts a program: the name, "=" and the value.
+	// Linux allows 128 KiB with the NUL at the end.
 	maxVariable = 128<<10 - 1
 	// maxValues bounds, in bytes, the environment and the configuration together. The largest environment of a program on Linux is
 	// a quarter of that.
 	maxValues = 8 << 20
-	// maxReferenced bounds, in bytes, the Secrets and ConfigMaps that they are read from, which the API server lets have 1 MiB each.
+	// maxReferenced bounds, in bytes, the Secrets and ConfigMaps that these values are read from. The API server admits 1 MiB for each.
 	maxReferenced = 8 << 20
-	// maxObjects bounds how many of them there are, with those that do not exist: each costs a request.
+	// maxObjects bounds the number of these Secrets and ConfigMaps, including those that do not exist: each costs a request.
 	maxObjects = 1000
 )
 
@@ -49,7 +51,7 @@ func (e *missingError) Error() string {
 	return fmt.Sprintf("waiting for %s%s %q, which %s needs: it does not exist", key, strings.ToLower(string(e.kind)), e.name, e.usedBy)
 }
 
-// invalidError is something that needs an edit. It never quotes a value.
+// invalidError reports what only an edit can fix. It never quotes a value.
 type invalidError struct {
 	message string
 }
@@ -62,18 +64,18 @@ func invalidf(format string, args ...any) error {
 
 // inputReader reads the values for one operation from the Secrets and ConfigMaps of a namespace, each object once and as it is now.
 type inputReader struct {
-	// reader must not be a cache: that would hold every Secret of the cluster.
+	// reader must not be a cache, which would hold every Secret of the cluster.
 	reader    ctrlclient.Reader
 	namespace string
-	// pods says that the agent's container has the variables of the Workspace, so that it can be asked for those that only
-	// a container can know.
+	// pods is true when the agent's container has the variables of the Workspace. Then the agent takes values that only a container knows from
+	// there.
 	pods bool
-	// watcher knows which objects are watched; versions are those of these that were read.
+	// watcher knows which objects are watched; versions are the versions of the watched objects that were read.
 	watcher  *references.Watcher
 	versions []references.Version
 
 	objects map[references.Key]map[string]string
-	// used are the bytes of all values so far, held those of the objects that were read.
+	// used is the size in bytes of all values so far, held that of the objects that were read.
 	used, held int
 }
 

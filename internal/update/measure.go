@@ -14,11 +14,12 @@ import (
 	"github.com/stack-controller/stack-controller/internal/metrics"
 )
 
-// measure notes where the Update is after this decision. That an operation started, and that it ended, is noted where that is done.
+// measure reports the phase of the Update after this decision to the metrics. The start and the end of an operation are reported where they
+// happen.
 func (r *Reconciler) measure(o *observation, d decision) {
 	switch d.action {
 	case actionFinalize:
-		// It was counted when it was completed. A cache that was behind may have brought it back since.
+		// The Update was counted when it was completed. A cache that was behind may have added it again since.
 		r.Metrics.Forget(ctrlclient.ObjectKeyFromObject(o.update))
 	case actionFollow, actionCancel, actionReconnect, actionStorePlan:
 		r.Metrics.Running(o.update)
@@ -31,7 +32,7 @@ func (r *Reconciler) measure(o *observation, d decision) {
 	}
 }
 
-// phaseOf returns what an Update waits for that has not started, in the order in which decideOnStart looks.
+// phaseOf returns what an Update that has not started waits for, in the order of decideOnStart.
 func phaseOf(o *observation, d decision) metrics.Phase {
 	switch {
 	case d.reason == autov1alpha1.QueuedReason:
@@ -64,7 +65,7 @@ func tookOf(operation *proto.Operation) metrics.Took {
 		Run:   operation.GetRunTime().AsDuration(),
 	}
 	if operation.GetRunTime() == nil && operation.GetState() == proto.OperationState_OPERATION_STATE_SUCCEEDED {
-		// An agent of an earlier version does not say it. What succeeded ran.
+		// An agent of an earlier version does not report the run time. For an operation that succeeded, all of its time counts.
 		took.Run = took.Total
 	}
 	return took

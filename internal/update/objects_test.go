@@ -29,7 +29,7 @@ import (
 type sources struct {
 	t      *testing.T
 	server *testserver.ArtifactServer
-	// answer, when it is set, answers instead.
+	// answer, if set, answers instead of the server.
 	answer atomic.Pointer[http.HandlerFunc]
 }
 
@@ -55,7 +55,7 @@ func newSources(t *testing.T) *sources {
 	return s
 }
 
-// publish serves a program with the text, and has a GitRepository publish it.
+// publish serves a program with the text, and creates a GitRepository with the program as its artifact.
 func (s *stage) publish(text string) *autov1alpha1.UpdateSource {
 	s.t.Helper()
 	return s.publishIn(s.namespace, text)
@@ -123,7 +123,7 @@ func (s *stage) newReadyWorkspace(name string, changes ...func(*autov1alpha1.Wor
 	return workspace
 }
 
-// setReady is what the Workspace controller would write.
+// setReady writes what the Workspace controller would write.
 func (s *stage) setReady(workspace *autov1alpha1.Workspace, ready bool, message string) {
 	s.t.Helper()
 	before := workspace.DeepCopy()
@@ -161,7 +161,7 @@ func (s *stage) key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.namespace, Name: name}
 }
 
-// current returns a function for Eventually.
+// current returns a function for Eventually that reads the Update.
 func (s *stage) current(update *autov1alpha1.Update) func() (*autov1alpha1.Update, error) {
 	return func() (*autov1alpha1.Update, error) {
 		current := &autov1alpha1.Update{}
@@ -178,7 +178,7 @@ func (s *stage) finished(update *autov1alpha1.Update) *autov1alpha1.Update {
 	return current
 }
 
-// events returns a function that gives reason and message of the events about the Update.
+// events returns a function for Eventually that returns type, reason and message of the events about the Update.
 func (s *stage) events(update *autov1alpha1.Update) func() ([]string, error) {
 	return func() ([]string, error) {
 		list := &corev1.EventList{}
@@ -222,7 +222,7 @@ func haveCondition(kind string, status metav1.ConditionStatus, reason, text stri
 		And(Not(BeNil()), HaveField("Status", status), HaveField("Reason", reason), HaveField("Message", ContainSubstring(text))))
 }
 
-// markStarted is what the Pulumi Kubernetes Operator writes when it starts an operation.
+// markStarted writes what the Pulumi Kubernetes Operator writes when it starts an operation.
 func (s *stage) markStarted(update *autov1alpha1.Update) {
 	s.t.Helper()
 	before := update.DeepCopy()

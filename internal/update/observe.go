@@ -21,29 +21,29 @@ import (
 	"github.com/stack-controller/stack-controller/internal/source"
 )
 
-// observation is everything that a decision is made from. What an earlier fact makes pointless to know is not read: the fields say when.
+// observation is everything that a decision is made from. A fact that an earlier one makes irrelevant is not read; the fields say when.
 type observation struct {
 	now    time.Time
 	update *autov1alpha1.Update
-	// workspace is nil when there is none. Not read when the Update is complete, or abandoned.
+	// workspace is nil when there is none. It is not read when the Update is complete or abandoned.
 	workspace *autov1alpha1.Workspace
-	// inOtherShard says that the Workspace is one of another shard. Nothing more is read, unless the operation was started: then both are about
-	// to move.
+	// inOtherShard is true when the Workspace belongs to another shard and the operation was not started. Then nothing more is read. If the
+	// operation was started, the Update and the Workspace are about to move together, and the field is false.
 	inOtherShard bool
-	// approval is how the Update stands to spec.approval of the Stack of its Workspace. Nothing more is read when it must not run.
+	// approval is whether the Stack of the Workspace lets the Update run. If it does not, nothing more is read.
 	approval approvalView
 	// agent is what the agent knows of the operation.
 	agent agentView
-	// ahead is the name of an older Update of the Workspace that is not complete, or empty. From here on nothing is
-	// read unless an operation can start.
+	// ahead is the name of an older Update of the Workspace that is not complete, or empty. The fields from source to plan are read only if an
+	// operation can start.
 	ahead string
-	// source is the artifact that the operation runs, and where it comes from; nil when its program is elsewhere.
+	// source is the artifact that the operation runs, with its origin; nil when the program comes from elsewhere.
 	source *autov1alpha1.UpdateSource
-	// artifact is how the artifact stands in the store.
+	// artifact is the state of the artifact in the store.
 	artifact artifactView
-	// turn is how the Update stands in the queue for operations. Nothing more is read while it waits there.
+	// turn is the slot of the Update, or its place in the queue for operations. While the Update waits there, nothing more is read.
 	turn turnView
-	// request is the operation; nil when requestError says why it cannot be described.
+	// request is the operation as the agent gets it; nil when requestError is why the operation cannot be described.
 	request      *proto.StartOperationRequest
 	requestError error
 	// references is the digest of the versions of the watched Secrets and ConfigMaps whose values are in the request.
@@ -51,16 +51,16 @@ type observation struct {
 
 	// plan is the plan that the operation carries out, when it has one.
 	plan planView
-	// stored is how the plan of an operation that succeeded was stored, when it saves one.
+	// stored is how the last attempt to store the plan of an operation that succeeded ended, if the operation saves one.
 	stored storedPlan
 
-	// startError is why the agent does not start the operation: because it does not have the artifact, which is known before anything else is
-	// read, or because it refused to. Only then delivery is read: how the last attempt to bring it the artifact ended.
+	// startError is why the agent does not start the operation: it does not have the artifact, which is known before Secrets and ConfigMaps
+	// are read, or it refused the request. Only then delivery is read: how the last attempt to deliver the artifact or the plan ended.
 	startError error
 	delivery   delivery
 }
 
-// agentView is the answer of the agent; it is empty when there was no reason, or nobody, to ask.
+// agentView is the answer of the agent; it is empty when there was no reason to ask, or no agent.
 type agentView struct {
 	// err is why there is no answer: runtime.ErrNoAgent, or an error of the client.
 	err error
@@ -68,14 +68,14 @@ type agentView struct {
 	operation *proto.Operation
 }
 
-// artifactView is how the artifact of an operation stands in the store; an operation without one has it ready.
+// artifactView is the state of the artifact of an operation in the store. If the operation has no artifact, ready is true.
 type artifactView struct {
 	ready bool
-	// digest is the one that it is stored under, or that the agent has to find at the URL.
+	// digest is the one under which the artifact is stored, or which the agent has to find at the URL.
 	digest string
-	// reference opens it in the store.
+	// reference identifies the artifact in the store.
 	reference artifact.Reference
-	// url is where the agent fetches it, empty when the store has it.
+	// url is where the agent fetches the artifact; empty when the controller delivers it from the store.
 	url string
 	err error
 }
@@ -90,7 +90,7 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 	if o.workspace, err = r.workspaceOf(ctx, update); err != nil {
 		return nil, err
 	}
-	// An operation is asked for wherever it may be. One that was never started can only be with an agent that is ready.
+	// If the operation may have been started, its agent is asked in any case. Otherwise only an agent that is ready can have it.
 	mayHaveStarted := !update.DeletionTimestamp.IsZero() || update.HasStarted() || pulumiv1.CancelRequested(update)
 	o.inOtherShard = o.workspace != nil && !r.Shard.Has(o.workspace) && !update.HasStarted()
 	if o.workspace != nil && !o.inOtherShard && !mayHaveStarted {
@@ -115,8 +115,8 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 	if o.turn, err = r.turns.ask(ctx, r, update, o.now); err != nil || o.turn.place > 0 {
 		return o, err
 	}
-	// Not before it is the Update's turn: an agent that rests is started for this. It knows the operation when the controller was cut off
-	// before the status said that it started.
+	// The agent is asked only when it is the Update's turn, because an idle agent is started for this. It knows the operation if the
+	// controller ended before it wrote the start into the status.
 	if o.agent = r.askAgent(ctx, o.workspace, update); o.agent.err != nil || o.agent.operation != nil {
 		o.stored = r.background.storedPlan(update)
 		return o, nil
@@ -140,8 +140,8 @@ func (r *Reconciler) workspaceOf(ctx context.Context, update *autov1alpha1.Updat
 	key := types.NamespacedName{Namespace: update.Namespace, Name: update.Spec.WorkspaceName}
 	err := r.Get(ctx, key, workspace)
 	if err == nil && isBehind(workspace, update) || apierrors.IsNotFound(err) && r.Shard != nil {
-		// The Update got here before the change of the Workspace that it follows on, or before the Workspace when both came from another
-		// shard. Or the Workspace was the first to go there: that it is out of sight does not mean that it was deleted.
+		// The Update arrived before the change of the Workspace that it follows, or before the Workspace when both came from another shard. Or
+		// the Workspace moved to another shard first: then it is not in the cache, but it was not deleted.
 		workspace = &autov1alpha1.Workspace{}
 		err = r.Live.Get(ctx, key, workspace)
 	}
@@ -156,13 +156,13 @@ func (r *Reconciler) workspaceOf(ctx context.Context, update *autov1alpha1.Updat
 
 // isBehind reports whether the Update was created for a later generation of this very Workspace.
 func isBehind(workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) bool {
-	// Somebody else's annotation asks for nothing.
+	// A value that is not a number counts as zero, and no Workspace is behind that.
 	wanted, _ := strconv.ParseInt(update.Annotations[autov1alpha1.WorkspaceGenerationAnnotation], 10, 64)
 	return metav1.IsControlledBy(update, workspace) && workspace.Generation < wanted
 }
 
-// askAgent looks for the operation of the Update. The id is the UID: an Update that was deleted and made again under
-// its old name is another operation. How an operation ended is known from its watch too, when the agent cannot say it any more.
+// askAgent asks the agent for the operation of the Update. The id is the UID, so an Update that was deleted and created again under its old
+// name is another operation. When the agent does not answer, the end that the watch saw counts.
 func (r *Reconciler) askAgent(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) (view agentView) {
 	agent, err := r.Runtime.Connect(ctx, workspace)
 	if err == nil {
@@ -179,8 +179,8 @@ func (r *Reconciler) askAgent(ctx context.Context, workspace *autov1alpha1.Works
 	return view
 }
 
-// agentHasArtifact reports whether the agent has the artifact of the operation, as far as it says. What it does not say it answers when it
-// is to start the operation.
+// agentHasArtifact reports whether the agent has the artifact of the operation. It returns true if the agent does not answer: the agent
+// then reports a missing artifact when it is asked to start the operation.
 func (r *Reconciler) agentHasArtifact(ctx context.Context, o *observation) bool {
 	if o.artifact.digest == "" {
 		return true
@@ -193,12 +193,12 @@ func (r *Reconciler) agentHasArtifact(ctx context.Context, o *observation) bool 
 	return err != nil || info.GetSourceDigest() == o.artifact.digest
 }
 
-// commitInterval is how old the answer of a git server may be while an Update waits. Its Update asked for a fresh one, and is to run what
-// that said.
+// commitInterval is how old the answer of a git server may be while an Update waits. The Update asked for a fresh answer once, and runs the
+// commit in that answer.
 const commitInterval = time.Hour
 
-// observeSource finds out which artifact the operation runs, and has it fetched or made when it is not in the store. The Update names
-// it, else its Workspace does, else it is the one of the Update before. An operation whose program is elsewhere has none.
+// observeSource finds out which artifact the operation runs, and has it fetched or made when it is not in the store. The source is that of
+// the Update, or else that of its Workspace, or else that of the previous Update. An operation whose program comes from elsewhere has none.
 func (r *Reconciler) observeSource(ctx context.Context, o *observation) (err error) {
 	spec := &o.workspace.Spec
 	switch {
@@ -235,7 +235,7 @@ func (r *Reconciler) checkVerified(ctx context.Context, o *observation) error {
 			return err
 		}
 		required = r.Sources.RequiresVerified(stack)
-		if stack.UID == owner.UID { // not one that took its name
+		if stack.UID == owner.UID { // not another Stack with this name
 			remembered = stack.Status.VerifiedDigest
 		}
 	}
@@ -246,8 +246,8 @@ func (r *Reconciler) checkVerified(ctx context.Context, o *observation) error {
 	return r.Sources.CheckVerified(ctx, o.update.Namespace, o.source, remembered)
 }
 
-// commitOf returns the commit that the repository of a Workspace has for the Update. The Update keeps to one that it began with
-// as long as this controller runs: it is resolved once.
+// commitOf returns the commit that the repository of a Workspace has for the Update. It is resolved once: as long as this controller runs,
+// the Update keeps its commit.
 func (r *Reconciler) commitOf(update *autov1alpha1.Update, git *autov1alpha1.GitSource) (*autov1alpha1.UpdateSource, error) {
 	found, err := r.Git.Subscribe(source.GitQuery{
 		Waiter:   ctrlclient.ObjectKeyFromObject(update),
@@ -261,8 +261,8 @@ func (r *Reconciler) commitOf(update *autov1alpha1.Update, git *autov1alpha1.Git
 	return found.UpdateSource(git.Dir), nil
 }
 
-// inheritedSource returns, for an Update that somebody made by hand for the Workspace of a Stack, the source of the Update before it:
-// that Workspace names none, because the Stack says with each Update what it runs. Nil when there is none to inherit.
+// inheritedSource returns the source of the previous Update, for an Update that somebody created by hand in the Workspace of a Stack. Such
+// a Workspace names no source, because the Stack names it in each Update. It returns nil when there is none to inherit.
 func (r *Reconciler) inheritedSource(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) (*autov1alpha1.UpdateSource, error) {
 	if pulumiv1.OwningStack(update) != nil || pulumiv1.OwningStack(workspace) == nil {
 		return nil, nil
@@ -277,8 +277,8 @@ func (r *Reconciler) inheritedSource(ctx context.Context, workspace *autov1alpha
 	return latest.Spec.Source.DeepCopy(), err
 }
 
-// requestArtifact asks the store for the artifact of the operation, and starts to fetch or make it when it is not there. What a URL
-// has that somebody wrote by hand is left to the agent, which fetches it with the rights of its workspace.
+// requestArtifact asks the store for the artifact of the operation, and starts to fetch or make it when it is not there. If somebody wrote
+// a URL by hand, the agent fetches the artifact from there, with the rights of its workspace.
 func (r *Reconciler) requestArtifact(ctx context.Context, o *observation) error {
 	if o.source == nil {
 		o.artifact = artifactView{ready: true}
@@ -290,7 +290,7 @@ func (r *Reconciler) requestArtifact(ctx context.Context, o *observation) error 
 	}
 	kind := r.Sources.OfUpdate(o.source)
 	if kind == nil {
-		// The API server should have refused it.
+		// The API server should have refused such a source.
 		return errors.New("spec.source names neither a source, a URL, a git repository nor a Program")
 	}
 	reference, err := kind.Reference(o.update.Namespace, o.source)

@@ -27,24 +27,24 @@ import (
 )
 
 const (
-	// leftoverTimeout bounds the wait for the garbage collector to remove the outputs of an earlier Update of the same name, which are
-	// looked for in this interval.
+	// leftoverTimeout bounds the wait for the garbage collector to remove the outputs of an earlier Update of the same name; leftoverInterval
+	// is the time between two checks.
 	leftoverTimeout  = 2 * time.Minute
 	leftoverInterval = 2 * time.Second
-	// maxOutputsAnnotations bounds what the annotations say about the outputs that are stored, and maxOmittedAnnotation what they
-	// say about the others, in bytes. An object has at most 256 KiB of annotations.
+	// maxOutputsAnnotations bounds, in bytes, the annotations about the outputs that are stored, and maxOmittedAnnotation the annotation about
+	// the others. An object has at most 256 KiB of annotations.
 	maxOutputsAnnotations = 160 << 10
 	maxOmittedAnnotation  = 32 << 10
-	// namedOutputs is how many of the outputs that are left out a message names, and nameLength how much of each name.
+	// namedOutputs is how many of the omitted outputs a message names, and nameLength how many bytes of each name.
 	namedOutputs = 5
 	nameLength   = 64
 )
 
-// errLeftoverOutputs says that the Secret of an earlier Update of the same name is still there.
+// errLeftoverOutputs reports that the Secret of an earlier Update of the same name still exists.
 var errLeftoverOutputs = errors.New("the outputs of an earlier update of the same name are not removed yet")
 
-// mayHaveOutputs reports whether the outputs of the operation are kept, if it has any. A preview has none that came true, a destroyed stack
-// has none any more.
+// mayHaveOutputs reports whether the outputs of the operation are kept, if it has any. The outputs of a preview are not real, and a stack
+// that was destroyed has none any more.
 func mayHaveOutputs(operation *proto.Operation) bool {
 	kind := operation.GetKind().Unplanned()
 	return operation.GetState() == proto.OperationState_OPERATION_STATE_SUCCEEDED &&
@@ -55,9 +55,9 @@ func hasOutputs(operation *proto.Operation) bool {
 	return mayHaveOutputs(operation) && len(operation.GetOutputs()) > 0
 }
 
-// storeOutputs puts the outputs into the Secret of the Update, as many as it holds, and returns its name. What the API server will never
-// accept does not turn a good operation into a failed one: then nothing is stored. problem says what is missing, and why; it is empty when
-// all is there. Doing it twice changes nothing: the Secret is immutable, so one of this very Update holds the outputs.
+// storeOutputs puts as many outputs as fit into the Secret of the Update, and returns the name of the Secret. If the API server will never
+// accept the Secret, nothing is stored, but the operation still counts as succeeded. problem is what is missing, and why; it is empty when
+// nothing is. Storing twice changes nothing: the Secret is immutable, so a Secret of this very Update has its outputs.
 func (r *Reconciler) storeOutputs(ctx context.Context, update *autov1alpha1.Update, operation *proto.Operation) (name, problem string, err error) {
 	chosen := chooseOutputs(operation.GetOutputs())
 	secret, err := outputsSecret(update, chosen)
@@ -86,13 +86,13 @@ func (r *Reconciler) storeOutputs(ctx context.Context, update *autov1alpha1.Upda
 	return secret.Name, chosen.problem(secret.Name), nil
 }
 
-// ownerOf returns the controller of a Secret that exists. Its metadata is enough, so the outputs are not read.
+// ownerOf returns the controller reference of an existing Secret. It reads only the metadata, and not the outputs.
 func (r *Reconciler) ownerOf(ctx context.Context, namespace, name string) (metav1.OwnerReference, error) {
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 	err := r.Live.Get(ctx, ctrlclient.ObjectKey{Namespace: namespace, Name: name}, existing)
 	if apierrors.IsNotFound(err) {
-		// It was just removed: the place is free at the next attempt.
+		// The Secret was just removed, so the next attempt can create it.
 		return metav1.OwnerReference{}, errLeftoverOutputs
 	}
 	if err != nil {
@@ -117,7 +117,7 @@ func outputsSecret(update *autov1alpha1.Update, chosen *outputChoice) (*corev1.S
 	return secret, nil
 }
 
-// secretOf returns a Secret for what came of the Update, and goes with it.
+// secretOf returns a Secret with data of the Update, which is deleted together with the Update.
 func secretOf(update *autov1alpha1.Update, name string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -134,17 +134,16 @@ func secretOf(update *autov1alpha1.Update, name string, data map[string][]byte) 
 	}
 }
 
-// outputChoice is what a Secret holds of the outputs of a stack.
+// outputChoice is which outputs of a stack a Secret holds.
 type outputChoice struct {
 	outputs map[string]*proto.Output
-	// keys are the keys in the Secret of the outputs that it holds, by their names.
+	// keys maps the name of each output that the Secret holds to its key in the Secret.
 	keys map[string]string
-	// omitted are the names of the others, sorted.
+	// omitted are the names of the other outputs, sorted.
 	omitted []string
 }
 
-// chooseOutputs chooses the outputs that fit into a Secret, the smallest first: so what is left out is little in number, and the
-// same each time.
+// chooseOutputs chooses the outputs that fit into a Secret, the smallest first, so that few outputs are omitted, and the same each time.
 func chooseOutputs(outputs map[string]*proto.Output) *outputChoice {
 	chosen := &outputChoice{outputs: outputs, keys: outputKeys(slices.Collect(maps.Keys(outputs)))}
 	names := slices.SortedFunc(maps.Keys(outputs), func(a, b string) int {
@@ -165,7 +164,7 @@ func chooseOutputs(outputs map[string]*proto.Output) *outputChoice {
 	return chosen
 }
 
-// descriptionSize is at least what the annotations need for an output, in bytes.
+// descriptionSize returns how many bytes the annotations need for an output at most.
 func descriptionSize(name, key string, secret bool) int {
 	const punctuation = len(`"":"",`)
 	size := 0
@@ -173,13 +172,14 @@ func descriptionSize(name, key string, secret bool) int {
 		size += len(key) + punctuation
 	}
 	if name != key {
-		// A character has at most six times its length as JSON.
+		// As JSON, a character has at most six times its length.
 		size += len(key) + 6*len(name) + punctuation
 	}
 	return size
 }
 
-// annotations say what the keys of the Secret do not. Of the outputs that it does not hold they have as many names as an annotation may.
+// annotations describe what the keys of the Secret do not: which outputs are secret, the names that are not valid keys, and the names of
+// the omitted outputs, as far as they fit into maxOmittedAnnotation.
 func (c *outputChoice) annotations() (map[string]string, error) {
 	secret, names, omitted := []string{}, map[string]string{}, []string{}
 	for name, key := range c.keys {
@@ -232,15 +232,14 @@ func (c *outputChoice) problem(secret string) string {
 		len(c.omitted), len(c.outputs), secret, corev1.MaxSecretSize, strings.Join(names, ", "))
 }
 
-// notKeyCharacter is what must not be in a key of a Secret.
+// notKeyCharacter matches a character that a key of a Secret must not have.
 var notKeyCharacter = regexp.MustCompile(`[^-._a-zA-Z0-9]`)
 
-// outputKeys gives every output a key of its own in a Secret. A name that is a valid key stays as it is; another one has its
-// other characters replaced, and ends with a part of its hash where that is somebody else's key already. The result depends
-// on the names only.
+// outputKeys gives each output a key of its own in a Secret. A name that is a valid key is its own key. In any other name, the invalid
+// characters are replaced, and a part of its hash is added if another output has that key. The result depends on the names only.
 func outputKeys(names []string) map[string]string {
 	keys, taken, wanted := map[string]string{}, map[string]bool{}, map[string]int{}
-	// Valid names first, for nobody else may take those. Then names that several outputs would have: none of them gets it.
+	// Valid names come first, because no other output may take them. If several of the other names lead to the same key, none of them gets it.
 	var invalid []string
 	for _, name := range names {
 		if key := cleaned(name); key != name {
@@ -264,7 +263,7 @@ func outputKeys(names []string) map[string]string {
 	return keys
 }
 
-// cleaned makes a valid key of any name; one that is valid stays.
+// cleaned makes a valid key of any name; a valid name stays as it is.
 func cleaned(name string) string {
 	key := notKeyCharacter.ReplaceAllString(name, "_")
 	if rest := strings.TrimLeft(key, "."); rest != key && (rest == "" || strings.HasPrefix(key, "..")) {
@@ -276,8 +275,7 @@ func cleaned(name string) string {
 	return shortened(key, validation.DNS1123SubdomainMaxLength)
 }
 
-// shortened returns text of at most limit characters; what is cut off is replaced by a hash, so that different texts stay
-// different.
+// shortened returns text of at most limit characters. A longer text is cut, and a hash is added, so that different texts stay different.
 func shortened(text string, limit int) string {
 	if len(text) <= limit {
 		return text

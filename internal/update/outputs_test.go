@@ -67,7 +67,7 @@ func TestOutputsSecretNamesItsSecretKeys(t *testing.T) {
 	g.Expect(*secret.Immutable).To(BeTrue())
 	g.Expect(secret.Data).To(Equal(map[string][]byte{"url": []byte(`"http://x"`), "the_token": []byte(`"t0ken"`), "key": []byte(`{"a":1}`)}))
 	g.Expect(secret.Annotations).To(Equal(map[string]string{
-		// The keys of the Secret, so that whoever masks by them misses none.
+		// These are keys of the Secret, so that a tool that masks values by their keys misses none.
 		"pulumi.com/secrets":      `["key","the_token"]`,
 		"pulumi.com/output-names": `{"the_token":"the token"}`,
 	}))
@@ -85,7 +85,7 @@ func TestOutputsSecretOfALongUpdateNameIsValid(t *testing.T) {
 	g.Expect(secret.Annotations).To(Equal(map[string]string{"pulumi.com/secrets": `[]`}))
 }
 
-// large is an output of so many bytes.
+// large returns an output of size bytes.
 func large(size int) *proto.Output {
 	return &proto.Output{Value: []byte(`"` + strings.Repeat("x", size-2) + `"`)}
 }
@@ -166,7 +166,7 @@ func TestOutputsThatDoNotFitAreReported(t *testing.T) {
 	s.Eventually(s.events(update)).Should(ContainElement(HavePrefix("Warning OutputsNotStored: 1 of 2 outputs are not stored")))
 }
 
-// FuzzOutputKeys expects that every output has a valid key of its own, whatever it is called.
+// FuzzOutputKeys checks that every output has a valid key of its own, whatever its name is.
 func FuzzOutputKeys(f *testing.F) {
 	f.Add("a/b", "a:b", "a_b")
 	f.Add("", ".", "..")

@@ -21,15 +21,15 @@ import (
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
 
-// A plan goes through the controller in parts, in the background: it comes from the agent as a stream and is in immutable Secrets before
-// the Update is complete; it goes to the agent that carries it out in the same way. Of each plan that is on its way one Secret is in memory,
-// and the text.
+// A plan passes through the controller in parts, in the background. The agent sends it as a stream, and it is in immutable Secrets before
+// the Update is complete. In the same way it is sent to the agent that carries it out. For each plan in transit, the content of one Secret
+// is in memory, and the text.
 const (
-	// maxPlans is how many plans are on their way at the same time; at most half of them are those of one namespace.
+	// maxPlans is how many plans are in transit at the same time; at most half of them belong to one namespace.
 	maxPlans = 8
-	// planTimeout bounds how long one is on its way, in the queue not included.
+	// planTimeout bounds how long a plan is in transit, not including its time in the queue.
 	planTimeout = 2 * time.Minute
-	// planKeyData is the key of the key in the Secret of a Workspace.
+	// planKeyData is the data key in the Secret that has the key for the digests of plans, see planKey.
 	planKeyData = "key"
 	// digestPrefix begins the digests in a status.
 	digestPrefix = "sha256:"
@@ -42,7 +42,7 @@ type planProblem struct {
 
 func (p *planProblem) Error() string { return p.message }
 
-// stalePlan is the problem of a plan that is not about what is there now.
+// stalePlan returns the problem of a plan that does not match the present state of things any more.
 func stalePlan(format string, args ...any) *planProblem {
 	return &planProblem{reason: autov1alpha1.PlanStaleReason, message: fmt.Sprintf(format, args...) + "; nothing was changed"}
 }
@@ -51,19 +51,19 @@ func stalePlan(format string, args ...any) *planProblem {
 type planView struct {
 	// problem is why it cannot be carried out; nil when it can.
 	problem *planProblem
-	// uid is that of the Update that saved it, and saved what its status has of it.
+	// uid is the UID of the Update that saved the plan, and saved is the plan in the status of that Update.
 	uid   types.UID
 	saved *autov1alpha1.SavedPlan
 }
 
-// storedPlan is how an attempt ended to store a plan.
+// storedPlan is how an attempt to store a plan ended.
 type storedPlan struct {
 	plan *autov1alpha1.SavedPlan
 	err  error
 	at   time.Time
 }
 
-// storedPlan returns how the last attempt ended to store the plan of the Update; it is empty when there was none.
+// storedPlan returns how the last attempt to store the plan of the Update ended; it is empty when there was none, or while one is running.
 func (b *background) storedPlan(update *autov1alpha1.Update) storedPlan {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,14 +73,14 @@ func (b *background) storedPlan(update *autov1alpha1.Update) storedPlan {
 	return storedPlan{}
 }
 
-// planDigest is the digest of a plan: what is approved is for these changes and this state.
+// planDigest returns the digest of a plan. An approval is for these changes and this state.
 func planDigest(changes, state string) string {
 	sum := sha256.Sum256([]byte(changes + "\n" + state))
 	return digestPrefix + hex.EncodeToString(sum[:])
 }
 
-// observePlan reads the plan that the Update carries out. It has to be the one that the Update names, of the same Workspace, stack and kind of
-// operation. What only the agent can compare, it compares.
+// observePlan reads the plan that the Update carries out. It has to be the plan that the Update names, and of the same Workspace, stack and
+// kind of operation. The agent compares what only the agent knows.
 func (r *Reconciler) observePlan(ctx context.Context, update *autov1alpha1.Update) (view planView, err error) {
 	wanted := update.Spec.Plan
 	if wanted == nil {
@@ -97,13 +97,13 @@ func (r *Reconciler) observePlan(ctx context.Context, update *autov1alpha1.Updat
 	return planView{problem: comparePlan(update, from), uid: from.UID, saved: from.Status.Plan}, nil
 }
 
-// planTypes are the types of the Updates that save the plans for the types that carry them out.
+// planTypes maps the type of the Updates that carry out a plan to the type of the Updates that save it.
 var planTypes = map[autov1alpha1.UpdateType]autov1alpha1.UpdateType{
 	autov1alpha1.UpdateTypeUp:      autov1alpha1.UpdateTypePreview,
 	autov1alpha1.UpdateTypeDestroy: autov1alpha1.UpdateTypeDestroy,
 }
 
-// comparePlan says why the Update cannot carry out the plan of the other one; nil when it can.
+// comparePlan returns why update cannot carry out the plan of the Update from; nil when it can.
 func comparePlan(update, from *autov1alpha1.Update) *planProblem {
 	wanted, saved := update.Spec.Plan, from.Status.Plan
 	switch {
@@ -126,12 +126,12 @@ func comparePlan(update, from *autov1alpha1.Update) *planProblem {
 	return nil
 }
 
-// usesPlanFile reports whether Pulumi holds the operation to its file.
+// usesPlanFile reports whether Pulumi checks the operation against its plan file.
 func usesPlanFile(update *autov1alpha1.Update) bool {
 	return update.Spec.Plan != nil && update.Spec.Type == autov1alpha1.UpdateTypeUp && update.Spec.Plan.Enforce != autov1alpha1.EnforceInputs
 }
 
-// planRequest is what the operation does about a plan; nil when it has none. The key comes when it starts.
+// planRequest returns what the operation has to do with a plan; nil when it has none. The key is added when the operation starts.
 func planRequest(o *observation) *proto.PlanRequest {
 	switch update := o.update; {
 	case o.plan.saved != nil:
@@ -149,8 +149,8 @@ func planRequest(o *observation) *proto.PlanRequest {
 	return nil
 }
 
-// planKey returns the key of the digests of all plans of the Workspace, and makes it when there is none: plans can be compared as long as
-// it stays. It belongs to the Stack, when there is one, whose Workspaces may come and go.
+// planKey returns the key for the digests of all plans of the Workspace, and creates it when there is none. Plans can be compared as long
+// as the key stays. If there is a Stack, the key belongs to the Stack, because its Workspaces may come and go.
 func (r *Reconciler) planKey(ctx context.Context, workspace *autov1alpha1.Workspace) ([]byte, error) {
 	name := shortened(workspace.Name, validation.DNS1123SubdomainMaxLength-len(autov1alpha1.PlanKeySuffix)) + autov1alpha1.PlanKeySuffix
 	owner := metav1.OwnerReference{
@@ -164,7 +164,7 @@ func (r *Reconciler) planKey(ctx context.Context, workspace *autov1alpha1.Worksp
 	err := r.Live.Get(ctx, types.NamespacedName{Namespace: workspace.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
 		key := make([]byte, proto.PlanKeySize)
-		// It does not fail.
+		// rand.Read never fails.
 		_, _ = rand.Read(key)
 		secret = &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{

@@ -35,7 +35,7 @@ func (r *Reconciler) storePlan(o *observation) {
 	})
 }
 
-// fetchPlan stores a plan and returns what the status says of it. Doing it again changes nothing.
+// fetchPlan stores a plan and returns its description for the status. Storing it again changes nothing.
 func (r *Reconciler) fetchPlan(ctx context.Context, update *autov1alpha1.Update, workspace *autov1alpha1.Workspace, made *proto.Plan) (*autov1alpha1.SavedPlan, error) {
 	writer, text := &planWriter{file: sha256.New()}, &bytes.Buffer{}
 	err := r.movePlan(ctx, workspace, func(ctx context.Context, agent *client.Client) error {
@@ -68,18 +68,18 @@ func (r *Reconciler) fetchPlan(ctx context.Context, update *autov1alpha1.Update,
 	return saved, nil
 }
 
-// planWriter stores Pulumi's file in parts.
+// planWriter stores Pulumi's plan file in parts.
 type planWriter struct {
 	store func(number int, data map[string][]byte) (name string, err error)
-	// file is the digest of the file so far, size how much there was, in bytes.
+	// file is the hash of the file so far, size its size in bytes so far.
 	file hash.Hash
 	size int64
 	part []byte
-	// names are those of the Secrets so far.
+	// names are the names of the Secrets so far.
 	names []string
 }
 
-// Write implements io.Writer. The last part waits for more, or for the text.
+// Write implements io.Writer. It keeps the last part, which more of the file or the text may follow.
 func (w *planWriter) Write(p []byte) (int, error) {
 	written := len(p)
 	w.file.Write(p)
@@ -97,7 +97,7 @@ func (w *planWriter) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// flush stores the part, and the text with it when there is one.
+// flush stores the part, together with the text if that is not nil.
 func (w *planWriter) flush(text []byte) error {
 	data := map[string][]byte{}
 	if len(w.part) > 0 {
@@ -121,7 +121,8 @@ func (w *planWriter) finish(text []byte) error {
 	return w.flush(text)
 }
 
-// planSecretName is the name of a Secret with a part of the plan. Parts of a plan that was made before and lost may be there, which differ.
+// planSecretName returns the name of the Secret with a part of the plan. It is another one for an operation that was repeated, because
+// Secrets of the plan that was lost, which differ, may exist.
 func planSecretName(update *autov1alpha1.Update, number int) string {
 	suffix := autov1alpha1.PlanSecretInfix + strconv.Itoa(number)
 	if wasRepeated(update) {
@@ -130,7 +131,7 @@ func planSecretName(update *autov1alpha1.Update, number int) string {
 	return shortened(update.Name, validation.DNS1123SubdomainMaxLength-len(suffix)) + suffix
 }
 
-// storePlanPart creates a Secret of a plan. One that is there has to be the same.
+// storePlanPart creates a Secret of a plan. If the Secret exists, it has to be the same.
 func (r *Reconciler) storePlanPart(ctx context.Context, update *autov1alpha1.Update, number int, data map[string][]byte) (string, error) {
 	secret := secretOf(update, planSecretName(update, number), data)
 	err := r.Create(ctx, secret, patch.FieldOwner)
@@ -168,7 +169,7 @@ func (r *Reconciler) pushPlan(ctx context.Context, workspace *autov1alpha1.Works
 	})
 }
 
-// movePlan brings a plan to or from the agent of the Workspace when a slot is free.
+// movePlan connects to the agent of the Workspace when a slot is free, and has move transfer a plan.
 func (r *Reconciler) movePlan(ctx context.Context, workspace *autov1alpha1.Workspace, move func(context.Context, *client.Client) error) error {
 	release, err := r.background.plans.Acquire(ctx, workspace.Namespace)
 	if err != nil {
@@ -184,8 +185,8 @@ func (r *Reconciler) movePlan(ctx context.Context, workspace *autov1alpha1.Works
 	return move(ctx, agent)
 }
 
-// readPlanPart returns the part of Pulumi's file that is in a Secret. The Secret has to be one of the Update that saved the plan; the error is a
-// *planProblem when it is not.
+// readPlanPart returns the part of Pulumi's plan file that is in a Secret. The Secret has to belong to the Update that saved the plan;
+// otherwise the error is a *planProblem.
 func (r *Reconciler) readPlanPart(ctx context.Context, namespace, name string, owner types.UID) ([]byte, error) {
 	secret := &corev1.Secret{}
 	err := r.Live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, secret)
@@ -200,11 +201,11 @@ func (r *Reconciler) readPlanPart(ctx context.Context, namespace, name string, o
 	return secret.Data[autov1alpha1.PlanFileKey], nil
 }
 
-// planReader reads Pulumi's file from its Secrets, one after the other. It fails instead of ending when that is not the file that was saved.
+// planReader reads Pulumi's plan file from its Secrets, one after the other. At the end it fails if that is not the file that was saved.
 type planReader struct {
 	read  func(name string) ([]byte, error)
 	names []string
-	// part is what was read and not passed on.
+	// part is what was read from a Secret and not returned yet.
 	part   []byte
 	digest hash.Hash
 	wanted string

@@ -20,7 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// savesPlans has operations leave a plan with these bytes of a file, and the text.
+// savesPlans makes operations save a plan with this file and text.
 func (s *stage) savesPlans(file []byte, text string) {
 	digest := func(letter string) string { return strings.Repeat(letter, 64) }
 	s.agents.script.plays(func(context.Context, *proto.StartOperationRequest, func(*proto.Operation)) *proto.Operation {
@@ -39,7 +39,7 @@ func (s *stage) savesPlans(file []byte, text string) {
 	})
 }
 
-// randomBytes does not get smaller, as what is compressed does not.
+// randomBytes returns bytes that do not get smaller when they are compressed, such as bytes that are compressed already.
 func randomBytes(size int) []byte {
 	content, source := make([]byte, size), rand.New(rand.NewPCG(1, 2))
 	for i := range content {
@@ -80,7 +80,7 @@ func TestLargePlanIsInSeveralSecretsAndComesBackAsItWas(t *testing.T) {
 	}
 	s.Expect(stored).To(Equal(file))
 
-	// The agent that carries it out gets all of it, and the key that the digests were made with.
+	// The agent that carries out the plan gets all of the file, and the key with which the digests were made.
 	var taken []byte
 	s.agents.script.plays(func(context.Context, *proto.StartOperationRequest, func(*proto.Operation)) *proto.Operation {
 		taken, _ = os.ReadFile(s.agents.script.paths.Plan)
@@ -99,7 +99,7 @@ func TestLargePlanIsInSeveralSecretsAndComesBackAsItWas(t *testing.T) {
 	s.Expect(key.OwnerReferences).To(ConsistOf(HaveField("Kind", autov1alpha1.WorkspaceKind)), "it goes with the Workspace")
 }
 
-// TestPlanThatIsTooLargeIsNotSaved has what the agent says of one, and an agent that does not say it.
+// TestPlanThatIsTooLargeIsNotSaved covers an agent that reports that its plan is too large, and an agent that does not report it.
 func TestPlanThatIsTooLargeIsNotSaved(t *testing.T) {
 	s := newStage(t)
 	s.newReadyWorkspace("app", func(workspace *autov1alpha1.Workspace) { workspace.Spec.Local = &autov1alpha1.LocalSource{} })

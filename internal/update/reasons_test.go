@@ -108,7 +108,7 @@ func TestUpdateThatIsDeletedSaysThatItWasCanceled(t *testing.T) {
 	s.newReadyWorkspace("app")
 	s.agents.script.blocks()
 	s.startController()
-	// Something else holds it, so that its end can be seen.
+	// Another finalizer holds the Update, so that its end can be seen.
 	update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Finalizers = []string{"example.com/held"} })
 	s.Eventually(s.current(update)).Should(beProgressing())
 	s.Expect(s.client.Delete(t.Context(), update)).To(Succeed())
@@ -118,7 +118,7 @@ func TestUpdateThatIsDeletedSaysThatItWasCanceled(t *testing.T) {
 	s.Eventually(s.gone(update)).Should(BeTrue())
 }
 
-// An Update without a type, or with one that is no operation, is one that the API server admits.
+// The API server admits an Update without a type, or with a type that is no operation.
 func TestUpdateThatDescribesNoOperationIsAborted(t *testing.T) {
 	s := newStage(t)
 	s.newReadyWorkspace("app")

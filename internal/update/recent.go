@@ -13,11 +13,11 @@ const (
 	maxRecentSize = 16 << 10
 )
 
-// RecentOutputs are the Secrets with outputs that were just stored, as far as they are small. Their Stacks take them from here a moment
-// later, instead of reading each one again.
+// RecentOutputs are the small ones of the Secrets with outputs that were just stored. Their Stacks take them from here a moment later,
+// instead of reading each of them again.
 type RecentOutputs struct{ secrets *lru.Cache }
 
-// NewRecentOutputs returns one that is empty.
+// NewRecentOutputs returns an empty RecentOutputs.
 func NewRecentOutputs() *RecentOutputs { return &RecentOutputs{secrets: lru.New(maxRecent)} }
 
 func (r *RecentOutputs) add(update *autov1alpha1.Update, secret *corev1.Secret) {
@@ -26,7 +26,7 @@ func (r *RecentOutputs) add(update *autov1alpha1.Update, secret *corev1.Secret) 
 	}
 }
 
-// Take returns the Secret with the outputs of the Update, once; nil when it is not here.
+// Take removes and returns the Secret with the outputs of the Update; nil when it is not here.
 func (r *RecentOutputs) Take(update *autov1alpha1.Update) *corev1.Secret {
 	secret, known := r.secrets.Get(update.UID)
 	if !known {

@@ -106,7 +106,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// checkReferenceError returns true when an error was expected.
+// checkReferenceError checks the error, and reports whether one was expected.
 func checkReferenceError(g *WithT, err error, missing, invalid string) bool {
 	switch {
 	case missing != "":

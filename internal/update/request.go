@@ -10,7 +10,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// operationKinds are the operations by the type of an Update.
+// operationKinds maps the type of an Update to the kind of its operation.
 var operationKinds = map[autov1alpha1.UpdateType]proto.OperationKind{
 	autov1alpha1.UpdateTypePreview: proto.OperationKind_OPERATION_KIND_PREVIEW,
 	autov1alpha1.UpdateTypeUp:      proto.OperationKind_OPERATION_KIND_UP,
@@ -18,7 +18,7 @@ var operationKinds = map[autov1alpha1.UpdateType]proto.OperationKind{
 	autov1alpha1.UpdateTypeDestroy: proto.OperationKind_OPERATION_KIND_DESTROY,
 }
 
-// previewKinds are the operations that show what those of operationKinds would do.
+// previewKinds are the kinds that only show what the operations of operationKinds would do.
 var previewKinds = map[autov1alpha1.UpdateType]proto.OperationKind{
 	autov1alpha1.UpdateTypeRefresh: proto.OperationKind_OPERATION_KIND_REFRESH_PREVIEW,
 	autov1alpha1.UpdateTypeDestroy: proto.OperationKind_OPERATION_KIND_DESTROY_PREVIEW,
@@ -33,7 +33,7 @@ var plannedKinds = map[autov1alpha1.UpdateType]proto.OperationKind{
 // operationKind is the operation that the Update asks for.
 func operationKind(spec *autov1alpha1.UpdateSpec) proto.OperationKind {
 	if spec.Plan != nil {
-		// The API server admits it for these types only. Any other is none that an agent knows.
+		// The API server admits a plan for these types only. For any other type the kind is unspecified, which agents refuse.
 		return plannedKinds[spec.Type]
 	}
 	if preview, can := previewKinds[spec.Type]; can && ptr.Deref(spec.PreviewOnly, false) {
@@ -45,8 +45,8 @@ func operationKind(spec *autov1alpha1.UpdateSpec) proto.OperationKind {
 // maxLogLevel is the highest verbosity of pulumi's log.
 const maxLogLevel = 11
 
-// describeOperation builds the request with all that the operation needs, as it is now: Secrets and ConfigMaps are read at
-// this moment. The errors to decide on are *missingError and *invalidError. A stack that the Workspace does not name has no configuration.
+// describeOperation builds the request with everything that the operation needs. Secrets and ConfigMaps are read now. The errors to decide
+// on are *missingError and *invalidError. A stack that the Workspace does not list has no configuration.
 func describeOperation(ctx context.Context, o *observation, inputs *inputReader) (request *proto.StartOperationRequest, err error) {
 	workspace, update := o.workspace, o.update
 	request = &proto.StartOperationRequest{
@@ -83,8 +83,8 @@ func describeOperation(ctx context.Context, o *observation, inputs *inputReader)
 	return request, err
 }
 
-// setSource says where the program is. In a pod it is in the directory of the workspace when nothing else is said: the image or an
-// init container brought it.
+// setSource sets where the program is. If nothing else names a program, a pod has it in the directory of the workspace: the image or an
+// init container put it there.
 func setSource(request *proto.StartOperationRequest, o *observation, pods bool) error {
 	spec, kind := &o.workspace.Spec, o.update.Spec.Type
 	fromState := kind == autov1alpha1.UpdateTypeDestroy || kind == autov1alpha1.UpdateTypeRefresh

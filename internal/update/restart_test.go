@@ -64,7 +64,7 @@ func TestOperationWhoseStartWasNotRecordedIsFound(t *testing.T) {
 	s.newReadyWorkspace("app")
 	release := s.agents.script.blocks()
 	update := s.newUpdate("up")
-	// What a controller does that ends before it writes the status.
+	// This is what a controller does that ends before it writes the status.
 	_, err := s.agents.agent(s.key("app")).StartOperation(t.Context(), &proto.StartOperationRequest{
 		Id: string(update.UID), Kind: proto.OperationKind_OPERATION_KIND_UP, Stack: "dev",
 		Source: &proto.StartOperationRequest_Local{Local: &proto.LocalSource{}},
@@ -77,7 +77,7 @@ func TestOperationWhoseStartWasNotRecordedIsFound(t *testing.T) {
 	s.Expect(s.agents.script.requests()).To(HaveLen(1))
 }
 
-// tellsNobody makes an agent that ends without a word, as one does that is killed.
+// tellsNobody makes watches fail, so that an agent ends without reporting its operation, as an agent does that is killed.
 func tellsNobody(method string, _ any) error {
 	if method == "WatchOperation" {
 		return status.Error(codes.Unavailable, "no watch")
@@ -176,7 +176,7 @@ func TestStatusOfAnOldStateIsNotWritten(t *testing.T) {
 	markFailed(late, autov1alpha1.InterruptedReason, testTime, "wrong")
 	s.Expect(patch.Status(t.Context(), s.client, before, late)).To(WithTransform(apierrors.IsConflict, BeTrue()))
 
-	// And what has not changed is not written at all.
+	// A status that has not changed is not written at all.
 	version := update.ResourceVersion
 	s.Expect(patch.Status(t.Context(), s.client, update.DeepCopy(), update)).To(Succeed())
 	current, err := s.current(update)()

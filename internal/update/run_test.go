@@ -140,7 +140,7 @@ func TestUpdatesOfAWorkspaceRunOneAfterTheOther(t *testing.T) {
 	first := s.newUpdate("b-first")
 	s.Eventually(s.current(first)).Should(beProgressing())
 	second := s.newUpdate("c-second")
-	// Created in the same second perhaps, so that the name decides.
+	// The Updates may be created in the same second, so that their names decide.
 	third := s.newUpdate("d-third")
 	s.Eventually(s.current(second)).Should(And(waitFor(autov1alpha1.QueuedReason, `"b-first"`), HaveField("Status.State", autov1alpha1.UpdateStateQueued)))
 	s.Eventually(s.current(third)).Should(waitFor(autov1alpha1.QueuedReason, `"b-first"`))
@@ -223,7 +223,7 @@ func TestProgressIsShownWithFewWrites(t *testing.T) {
 	s.Expect(s.finished(update)).To(haveSucceeded())
 }
 
-// writes returns how often the object was written, as far as its resource version tells: other tests do not run meanwhile.
+// writes returns how often the Update was written, judging by its resource version: no other test runs in the meantime.
 func (s *stage) writes(update *autov1alpha1.Update) int {
 	first, err := json.Number(s.createdAt(update)).Int64()
 	s.Expect(err).NotTo(HaveOccurred())
@@ -232,7 +232,7 @@ func (s *stage) writes(update *autov1alpha1.Update) int {
 	return int(last - first)
 }
 
-// createdAt returns the resource version of the Workspace, which was written last before the Update was created.
+// createdAt returns the resource version of the Workspace, whose write was the last one before the Update was created.
 func (s *stage) createdAt(update *autov1alpha1.Update) string {
 	workspace := &autov1alpha1.Workspace{}
 	s.Expect(s.client.Get(s.t.Context(), s.key(update.Spec.WorkspaceName), workspace)).To(Succeed())

@@ -26,7 +26,7 @@ func newRepository(t *testing.T, text string) (url, sha string) {
 	return repository.URL, sha
 }
 
-// inGit makes the Workspace one whose program is in the repository.
+// inGit makes the program of the Workspace come from the repository.
 func inGit(url, ref string) func(*autov1alpha1.Workspace) {
 	return func(workspace *autov1alpha1.Workspace) {
 		workspace.Spec.Local = nil
@@ -103,7 +103,7 @@ func TestUpdateMadeByHandGetsTheSourceOfTheLastOneDelivered(t *testing.T) {
 	})
 	s.Expect(s.finished(first)).To(haveSucceeded())
 	stop()
-	// The agent that comes next has nothing yet.
+	// The next agent has no artifact yet.
 	s.agents.stop(s.key("app"))
 	s.agents.wipe(s.key("app"))
 	s.agents.start(s.key("app"))

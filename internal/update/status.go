@@ -17,7 +17,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// updateStates are the states of an Update by those of its operation.
+// updateStates maps the state of an operation to the state of its Update.
 var updateStates = map[proto.OperationState]autov1alpha1.UpdateState{
 	proto.OperationState_OPERATION_STATE_QUEUED:      autov1alpha1.UpdateStateQueued,
 	proto.OperationState_OPERATION_STATE_PREPARING:   autov1alpha1.UpdateStatePreparing,
@@ -28,7 +28,7 @@ var updateStates = map[proto.OperationState]autov1alpha1.UpdateState{
 	proto.OperationState_OPERATION_STATE_CANCELLED:   autov1alpha1.UpdateStateCancelled,
 }
 
-// updateReasons are the reasons of Failed=True by the cause that the agent names.
+// updateReasons maps the cause that the agent names to the reason of Failed=True.
 var updateReasons = map[proto.FailureReason]string{
 	proto.FailureReason_FAILURE_REASON_UNSPECIFIED:        autov1alpha1.UnknownReason,
 	proto.FailureReason_FAILURE_REASON_UPDATE_FAILED:      autov1alpha1.UpdateFailedReason,
@@ -46,7 +46,7 @@ var updateReasons = map[proto.FailureReason]string{
 	proto.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE:     autov1alpha1.PlanTooLargeReason,
 }
 
-// markWaiting shows why nothing goes on. The conditions of an operation that was started stay until it ended.
+// markWaiting shows why the Update makes no progress. The conditions of an operation that was started stay until it ends.
 func markWaiting(update *autov1alpha1.Update, reason, message string) {
 	update.Status.Message = message
 	if update.HasStarted() {
@@ -76,15 +76,15 @@ func markIncomplete(update *autov1alpha1.Update) {
 	conditions.MarkFalse(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateProgressingReason, "")
 }
 
-// markRepeated makes a started Update, whose operation was lost, one that has not started. It keeps in mind that this was done, because
-// it is done once: what ends every operation must not become a loop.
+// markRepeated turns a started Update, whose operation was lost, into one that has not started. The condition Failed records that, because
+// an operation is repeated only once: if something ends every operation, the repetition must not become a loop.
 func markRepeated(update *autov1alpha1.Update, reason, message string) {
 	update.Status.StartTime, update.Status.ResourceChanges, update.Status.Permalink = nil, nil, ""
 	conditions.MarkFalse(update, autov1alpha1.UpdateFailed, autov1alpha1.InterruptedReason, "the first attempt was interrupted")
 	markWaiting(update, reason, message)
 }
 
-// wasRepeated reports whether the operation of an Update that is not complete was lost before, and started again.
+// wasRepeated reports whether an Update that is not complete lost its operation before, so that the operation was started again.
 func wasRepeated(update *autov1alpha1.Update) bool {
 	return conditions.IsFalse(update, autov1alpha1.UpdateFailed) &&
 		conditions.GetReason(update, autov1alpha1.UpdateFailed) == autov1alpha1.InterruptedReason
@@ -100,7 +100,7 @@ func showOperation(update *autov1alpha1.Update, operation *proto.Operation) {
 	status.Permalink = operation.GetPermalink()
 	status.ResourceChanges = maps.Clone(operation.GetResourceChanges())
 	if update.Spec.Source != nil {
-		// Otherwise it was noted when the operation started.
+		// Otherwise the revision was recorded when the operation started.
 		status.Revision = update.Spec.Source.Revision
 	}
 	if status.StartTime == nil {
@@ -115,8 +115,8 @@ func showOperation(update *autov1alpha1.Update, operation *proto.Operation) {
 	}
 }
 
-// markResult completes the Update with the result of an operation that ended. note, when there is one, says what could
-// not be kept of it.
+// markResult completes the Update with the result of an operation that ended. note says what of the result could not be kept; empty when
+// nothing is missing.
 func markResult(update *autov1alpha1.Update, operation *proto.Operation, note string) {
 	showOperation(update, operation)
 	showChanges(update, operation)
@@ -148,7 +148,7 @@ func showChanges(update *autov1alpha1.Update, operation *proto.Operation) {
 	}
 }
 
-// describeMissing says what it means that a stack that must be there is not, and what there is to do.
+// describeMissing says what it means that a stack which has to exist does not, and what the user can do.
 func describeMissing(stack string) string {
 	return fmt.Sprintf("stack %q was deployed before, and the backend no longer has it in this project, so nothing was run: check the URL "+
 		"of the backend, its state, and the name of the project; to create the stack again, empty and without any of the resources that "+
@@ -166,7 +166,7 @@ func failureReason(operation *proto.Operation) string {
 	return cmp.Or(updateReasons[operation.GetFailure()], autov1alpha1.UnknownReason)
 }
 
-// resultMessage is the message of the agent, and never empty. Who holds the lock of a stack is said in fewer words than the CLI's.
+// resultMessage returns the message of the agent, and never an empty one. It describes the holder of a lock in fewer words than the CLI.
 func resultMessage(operation *proto.Operation) string {
 	if holder := operation.GetLockHolder(); holder != nil && operation.GetFailure() == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT {
 		since := ""
@@ -189,7 +189,7 @@ func markSucceeded(update *autov1alpha1.Update, ended time.Time, message string)
 	markEnded(update, autov1alpha1.UpdateStateSucceeded, ended, message)
 }
 
-// markFailed completes the Update without success; reason is one of Failed=True.
+// markFailed completes the Update without success; reason is a reason of Failed=True.
 func markFailed(update *autov1alpha1.Update, reason string, ended time.Time, message string) {
 	conditions.MarkFalse(update, autov1alpha1.UpdateProgressing, autov1alpha1.UpdateEndedFailedReason, "%s", message)
 	conditions.MarkTrue(update, autov1alpha1.UpdateFailed, reason, "%s", message)

@@ -15,7 +15,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// storedByAnother has the artifact of another namespace's source fetched into the store, by a controller for all namespaces.
+// storedByAnother runs an Update with a source of its own, so that the artifact is in the store, and returns the source.
 func (s *stage) storedByAnother() *autov1alpha1.UpdateSource {
 	s.t.Helper()
 	published := s.publish("name: victim")

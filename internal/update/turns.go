@@ -17,26 +17,26 @@ import (
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 )
 
-// The place in the queue is shown anew after a time that depends on it, between these.
+// The status shows a new place in the queue after a time that depends on the place, between these two.
 const (
 	shortestPlaceInterval = 10 * time.Second
 	longestPlaceInterval  = 5 * time.Minute
 )
 
-// turns bound how many operations run at the same time, each of them a pulumi process with its plugins. It is nil without a limit.
+// turns bounds how many operations run at the same time, each of them a pulumi process with its plugins. It is nil when there is no limit.
 type turns struct {
 	limit int
 	slots *fairqueue.Turns
 
 	mu sync.Mutex
-	// counted says that the operations count that an earlier controller started. The first one that is started here waits for that.
+	// counted is true once the operations that an earlier controller started have slots. The first call of ask gives them these slots.
 	counted bool
-	// shown are the places that are shown.
+	// shown are the places that the statuses show.
 	shown map[types.NamespacedName]shownPlace
 }
 
-// shownPlace is the place in the queue that the status has, and when it was written. It is zero once the operation may run, and at is since
-// when. A place is written again only after a time: in a long queue it changes with each operation that begins.
+// shownPlace is the place in the queue that the status shows, and when it was written. Once the operation may run, place is zero, and at is
+// since when. A place is written again only after a time, because in a long queue it changes with each operation that starts.
 type shownPlace struct {
 	place int
 	at    time.Time
@@ -48,22 +48,22 @@ func newTurns(limit int, pods bool, background *background) *turns {
 	}
 	mayTake := fairqueue.AllSlots
 	if pods {
-		mayTake = fairqueue.MayTake // operations are those of tenants, and may hang
+		mayTake = fairqueue.MayTake // operations belong to tenants, and may hang
 	}
 	return &turns{limit: limit, shown: map[types.NamespacedName]shownPlace{}, slots: fairqueue.NewTurns(limit, mayTake, func(key types.NamespacedName) {
 		background.queue.Add(reconcile.Request{NamespacedName: key})
 	})}
 }
 
-// turnView is how an Update stands in the queue for operations.
+// turnView is the slot of an Update, or its place in the queue for operations.
 type turnView struct {
-	// place is zero when the operation may run, else that in the queue when it was shown first; 1 is the next one.
+	// place is zero when the operation may run, and otherwise the place in the queue that the status shows; 1 is the next one.
 	place int
 	// limit is how many operations may run.
 	limit int
-	// again is when the place is to be shown anew.
+	// again is the time until a new place is shown.
 	again time.Duration
-	// granted is since when an operation that had to wait may run; zero for another one.
+	// granted is since when an operation that had to wait may run; zero for any other operation.
 	granted time.Time
 }
 
@@ -88,7 +88,7 @@ func (t *turns) ask(ctx context.Context, reader ctrlclient.Reader, update *autov
 	return t.show(key, t.slots.Ask(key, isUrgent(update)), now), nil
 }
 
-// countRunning gives slots to the operations that an earlier controller started, once.
+// countRunning gives slots to the operations that an earlier controller started. It does so once.
 func (t *turns) countRunning(ctx context.Context, reader ctrlclient.Reader) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,13 +127,13 @@ func (t *turns) show(key types.NamespacedName, place int, now time.Time) turnVie
 	return turnView{place: shown.place, limit: t.limit, again: interval(shown.place) - now.Sub(shown.at)}
 }
 
-// isUrgent reports whether somebody waits for the operation: one that was asked for, or that frees resources.
+// isUrgent reports whether somebody waits for the operation: it was requested, or it frees resources.
 func isUrgent(update *autov1alpha1.Update) bool {
 	return pulumiv1.OwningStack(update) == nil || update.Spec.Type == autov1alpha1.UpdateTypeDestroy ||
 		update.Annotations[meta.ReconcileRequestAnnotation] != "" || update.Annotations[pulumiv1.LastUpdateAnnotation] != ""
 }
 
-// hold counts an operation that runs.
+// hold gives a slot to an operation that runs, even if none is free.
 func (t *turns) hold(update *autov1alpha1.Update) {
 	if t != nil {
 		t.slots.Hold(ctrlclient.ObjectKeyFromObject(update))

@@ -43,12 +43,12 @@ func TestOperationsBeyondTheLimitWaitForTheirTurns(t *testing.T) {
 	s.Expect(isConnected(first[0])).To(BeTrue())
 	s.Expect(isConnected(third)).To(BeFalse(), "an agent that rests is not started before it has something to do")
 
-	// What runs counts for the next controller, too.
+	// Operations that run count for the next controller, too.
 	stop()
 	s.startController()
 	s.Consistently(s.agents.script.requests, "1s").Should(HaveLen(2))
 
-	// One that waits may be cancelled, or deleted, and those behind it go on.
+	// An Update that waits may be cancelled or deleted, and the Updates behind it go on.
 	s.askToEnd(third)
 	s.Expect(s.finished(third)).To(haveFailed(autov1alpha1.CanceledReason, "before its operation started"))
 	release()
@@ -59,7 +59,7 @@ func TestOperationsBeyondTheLimitWaitForTheirTurns(t *testing.T) {
 	}
 }
 
-// unreadable is a reader that answers only from the second time on.
+// unreadable is a reader that fails the first time.
 type unreadable struct {
 	ctrlclient.Reader
 	asked int

@@ -39,7 +39,7 @@ func (w wakers) add(d decision) {
 	}
 }
 
-// findWakers makes every decision to wait.
+// findWakers makes every decision to wait, and returns the wakers of each reason.
 func findWakers() wakers {
 	found, objects := wakers{}, newModelObjects()
 	modelSpaces(func(s *modelState) { found.add(decide(objects.observe(s))) })
@@ -62,7 +62,7 @@ func findWakers() wakers {
 	return found
 }
 
-// TestWakersOfEachReasonAreWrittenDown finds out what brings an Update back from each reason, and that nothing else is documented.
+// TestWakersOfEachReasonAreWrittenDown checks that the file has what brings an Update back for each reason, and nothing else.
 func TestWakersOfEachReasonAreWrittenDown(t *testing.T) {
 	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)

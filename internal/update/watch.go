@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// An agent sends what changed in its operation at most five times per second. One that sends more is read so slowly, after the first
-	// few: it may belong to somebody who wants to keep the controller busy.
+	// observedPerSecond and observedAtOnce bound how fast the controller reads changes from an agent. An agent sends at most five per second.
+	// After the first few, an agent that sends more is slowed down to that: it may belong to a tenant who wants to keep the controller busy.
 	observedPerSecond = 5
 	observedAtOnce    = 10
 	// urgentInterval is how often the end of a watch may bring its Update back at once, after the first urgentBurst times. What is not urgent
@@ -38,9 +38,9 @@ func (r *Reconciler) ensureWatched(update *autov1alpha1.Update) {
 	})
 }
 
-// watchOperation wakes the Update when its operation changed or has ended. A connection that is lost says nothing about the operation,
-// so it is made again. What an agent reports, and how often it ends its report, is its owner's to say, so neither brings the Update back
-// faster than the limits allow.
+// watchOperation wakes the Update when its operation changed or has ended. A lost connection says nothing about the operation, so the
+// controller connects again. A tenant controls what the agent reports and how often a report ends, so neither brings the Update back faster
+// than the limits allow.
 func (r *Reconciler) watchOperation(ctx context.Context, update *autov1alpha1.Update, ended func(*proto.Operation)) {
 	request := ctrl.Request{NamespacedName: ctrlclient.ObjectKeyFromObject(update)}
 	log := ctrl.Log.WithName("update").WithValues("update", request, "uid", update.UID)
@@ -52,8 +52,8 @@ func (r *Reconciler) watchOperation(ctx context.Context, update *autov1alpha1.Up
 		start, seen := time.Now(), false
 		final, err := r.watchOnce(ctx, update, func(operation *proto.Operation) {
 			seen = true
-			// Progress waits a little, together with what follows it: a busy operation does not become a stream of writes, and of a short
-			// one only the result is written.
+			// Progress waits a little, together with what follows it: a busy operation does not cause a stream of writes, and of a short operation
+			// only the result is written.
 			if !operation.GetState().Final() && pace.Wait(ctx) == nil {
 				r.background.queue.AddAfter(request, r.ProgressInterval)
 			}
@@ -66,7 +66,7 @@ func (r *Reconciler) watchOperation(ctx context.Context, update *autov1alpha1.Up
 		} else {
 			log.V(1).Info("the watch of the operation ended early", "error", err.Error())
 		}
-		// The status should say so when an agent that was seen is gone.
+		// When an agent that answered is gone, the status should show that.
 		if (err == nil || errors.Is(err, client.ErrNotFound) || seen) && urgent.Allow() {
 			r.background.queue.Add(request)
 		} else {
@@ -82,7 +82,7 @@ func (r *Reconciler) watchOperation(ctx context.Context, update *autov1alpha1.Up
 	}
 }
 
-// watchOnce watches the operation to its end, or as long as the connection lasts. The Workspace is read each time: its agent may
+// watchOnce watches the operation to its end, or as long as the connection lasts. It reads the Workspace each time, because its agent may
 // have moved.
 func (r *Reconciler) watchOnce(ctx context.Context, update *autov1alpha1.Update, changed func(*proto.Operation)) (*proto.Operation, error) {
 	workspace, err := r.workspaceOf(ctx, update)

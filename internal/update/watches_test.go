@@ -24,8 +24,8 @@ func (s *stage) newWatchedSecret(name string, data map[string]string) *corev1.Se
 	return secret
 }
 
-// waitingForLong makes the Update wait for a Secret since an hour, so that it looks for it every 30 seconds, and returns when it
-// has just looked.
+// waitingForLong makes the Update wait for a Secret since an hour ago, so that the controller looks for the Secret every 30 seconds. It
+// returns when the controller has just looked.
 func (s *stage) waitingForLong(update *autov1alpha1.Update) {
 	s.t.Helper()
 	s.Eventually(s.current(update)).Should(waitFor("SecretNotFound", ""))

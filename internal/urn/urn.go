@@ -1,9 +1,9 @@
-// Package urn parses the URNs of Pulumi resources that programs, states and agents name, and accepts invalid ones.
+// Package urn parses the URNs of Pulumi resources. They come from programs, states and agents, so invalid ones are accepted.
 package urn
 
 import "github.com/pulumi/pulumi/sdk/v3/go/common/resource/urn"
 
-// Name is the name of the resource in the program. Of what is no URN, it is the text itself.
+// Name returns the name of the resource in the program. For a text that is not a URN, it returns the text.
 func Name(text string) string {
 	parsed, err := urn.Parse(text)
 	if err != nil {
@@ -12,7 +12,7 @@ func Name(text string) string {
 	return parsed.Name()
 }
 
-// Type is the type of the resource, without those of its parents. Of what is no URN, it is "resource".
+// Type returns the type of the resource, without the types of its parents. For a text that is not a URN, it returns "resource".
 func Type(text string) string {
 	parsed, err := urn.Parse(text)
 	if err != nil {

@@ -13,55 +13,56 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
-// observation is all that a decision is made from.
+// observation is everything that a decision is made from.
 type observation struct {
 	// deleting is true for a Workspace that waits for the end of its dependents.
 	deleting bool
-	// agent is what the runtime says about the agent.
+	// agent is the status that the runtime returned for the agent.
 	agent runtime.Status
-	// pulumiVersion is what the agent says, or said last.
+	// pulumiVersion is the version that the agent reported now, or last.
 	pulumiVersion string
-	// last is the failure of the last operation that the Workspace has to show; the zero value if there is none.
+	// last is the failure of the last operation, if the Workspace has to show it; otherwise the zero value.
 	last failure
-	// idleIn is when the Workspace is idle, if no Update comes; zero when it is, or when it will not be.
+	// idleIn is the time until the Workspace is idle, if no Update comes; zero when it is idle already, or will not be.
 	idleIn time.Duration
 	// structured is true when the configuration has values that are not text.
 	structured bool
-	// err is why there is no answer, of the runtime or of the agent.
+	// err is the error of the runtime or of the agent; nil when both answered.
 	err error
 }
 
-// state is how a Workspace stands.
+// state is the state of a Workspace.
 type state int
 
 const (
-	// stateStarting: the agent is on its way. An event of the runtime follows.
+	// stateStarting: the agent is starting. An event of the runtime follows.
 	stateStarting state = iota
 	// stateReady: operations can run.
 	stateReady
-	// stateFailing: there is no agent to talk to, and it is tried again, by the runtime (an event follows) or by retry.
+	// stateFailing: the controller cannot talk to an agent. The runtime tries again (an event follows), or the work queue does
+	// (decision.retry).
 	stateFailing
-	// stateStalled: as failing, and for so long that somebody should do something; or there is one in which operations cannot work.
+	// stateStalled: as stateFailing, but for so long that a human has to do something; or the agent works and operations cannot.
 	stateStalled
-	// stateDeleting: the Workspace waits for its dependents. Its end follows.
+	// stateDeleting: the Workspace waits until its dependents are deleted. Its own deletion follows.
 	stateDeleting
 )
 
-// decision is what the status has to say.
+// decision is what the status has to show.
 type decision struct {
 	state           state
 	reason, message string
 	address         string
 	pulumiVersion   string
-	// failedUpdate is the Update whose failure it is; empty when it is not about an operation.
+	// failedUpdate is the name of the Update whose failure the Workspace shows; empty when it shows no failure of an operation.
 	failedUpdate string
-	// retry is an error to return to the work queue, which tries again with a growing delay; nil where an event follows.
+	// retry is an error to return to the work queue, which tries again with a growing delay; nil when an event follows.
 	retry error
-	// after is when to come back although no event follows; zero where one does.
+	// after is the time to the next reconcile when no event follows; zero when one does.
 	after time.Duration
 }
 
-// decide chooses what the status says.
+// decide chooses what the status shows.
 func decide(o observation) decision {
 	d := decision{address: o.agent.Address, pulumiVersion: o.pulumiVersion, after: o.agent.RetryAfter}
 	switch {
@@ -71,11 +72,11 @@ func decide(o observation) decision {
 		d.state, d.reason, d.retry, d.after = stateFailing, reasonOf(o.err), o.err, 0
 		d.message = fmt.Sprintf("cannot talk to the agent, trying again: %v", o.err)
 	case o.agent.Ready && cli.Problem(o.pulumiVersion, o.structured) != "":
-		// The agent works, and its CLI cannot do what is wanted. Another image is another generation; where the CLI is one of the machine,
-		// the agent rests at times and examines it again when it is asked.
+		// The agent works, but its CLI lacks what the Workspace needs. In a pod, another CLI means another image and thus another generation.
+		// Where the CLI is the one of the machine, the agent rests at times, and askVersion then starts one that examines the CLI again.
 		d.state, d.reason, d.message = stateStalled, autov1alpha1.IncompatibleConfigurationReason, cli.Problem(o.pulumiVersion, o.structured)
 	case o.agent.Ready && o.last != failure{}:
-		// Operations run; the next one that succeeds makes the Workspace ready.
+		// Operations can run, and the next one that succeeds makes the Workspace ready.
 		d.state, d.reason, d.message, d.failedUpdate = stateStalled, o.last.reason, o.last.message, o.last.update
 	case o.agent.Ready && o.agent.Reason == autov1alpha1.IdleReason:
 		d.state, d.reason, d.message = stateReady, o.agent.Reason, o.agent.Message
@@ -94,7 +95,7 @@ func decide(o observation) decision {
 	return d
 }
 
-// reasonOf is the reason for an agent that does not answer, or does not accept the controller.
+// reasonOf returns the reason for an agent that does not answer, or rejects the controller.
 func reasonOf(err error) string {
 	var failed *client.Error
 	if errors.As(err, &failed) {

@@ -52,7 +52,7 @@ func each[Value any](values []Value, field *Value, next func()) {
 	}
 }
 
-// modelSpace enumerates the states, whether a runtime ever says so or not.
+// modelSpace enumerates the states, also those that no runtime ever reports.
 func modelSpace(visit func(*modelState)) {
 	s := &modelState{}
 	agents := func(next func()) {
@@ -90,7 +90,7 @@ func (s *modelState) observe() observation {
 	return o
 }
 
-// workspace is how the status was before the decision.
+// workspace returns the Workspace with its status before the decision.
 func (s *modelState) workspace() *autov1alpha1.Workspace {
 	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Generation: 3}, Status: autov1alpha1.WorkspaceStatus{ObservedGeneration: -1}}
 	earlier := map[string]observation{"starting": {agent: starting}, "ready": {agent: running, pulumiVersion: supportedPulumi}, "failing": {agent: failed},
@@ -104,7 +104,7 @@ func (s *modelState) workspace() *autov1alpha1.Workspace {
 	return workspace
 }
 
-// broken names the promises that the decision, or the status that it leads to, breaks.
+// broken returns the promises that the decision, or the status that it leads to, breaks.
 func (s *modelState) broken(d decision, before, after *autov1alpha1.Workspace) (promises []string) {
 	promise := func(kept bool, name string) {
 		if !kept {
@@ -145,7 +145,7 @@ func (s *modelState) broken(d decision, before, after *autov1alpha1.Workspace) (
 	return promises
 }
 
-// TestEveryStateHasADecisionThatKeepsThePromises goes through all combinations of what a decision is made from.
+// TestEveryStateHasADecisionThatKeepsThePromises checks all combinations of what a decision is made from.
 func TestEveryStateHasADecisionThatKeepsThePromises(t *testing.T) {
 	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
-// linted are the conditions as conditions/check has to know them.
+// linted names the conditions with negative polarity, for conditions/check.
 var linted = &check.Conditions{NegativePolarity: []string{meta.StalledCondition, meta.ReconcilingCondition}}
 
 const address = "unix:/agent.sock"
@@ -42,7 +42,7 @@ func TestStatusSaysWhatWasObserved(t *testing.T) {
 		ready                bool
 		reason               string
 		reconciling, stalled string
-		// ended says that the generation counts as observed.
+		// ended is true when the generation counts as observed.
 		ended   bool
 		address string
 		retry   error

@@ -16,11 +16,11 @@ import (
 	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
-// The Pulumi Kubernetes Operator installs dependencies and selects the stack while it makes a Workspace ready, so its users expect such
-// problems in the status of the Workspace. Here both are a part of each operation. So the Workspace shows the problem of the last
-// operation, and accepts operations all the same.
+// The Pulumi Kubernetes Operator installs dependencies and selects the stack before a Workspace is ready, so its users expect such problems
+// in the status of the Workspace. In this controller, both are a part of each operation. So the Workspace shows the problem of the last
+// operation, and still accepts operations.
 
-// workspaceReasons are the reasons of a Workspace by the reasons of Updates whose preparation failed.
+// workspaceReasons maps the reason of an Update whose preparation failed to the reason that its Workspace shows.
 var workspaceReasons = map[string]string{
 	autov1alpha1.InvalidAccessTokenReason:    autov1alpha1.UnauthenticatedReason,
 	autov1alpha1.InstallFailedReason:         autov1alpha1.InstallationFailedReason,
@@ -29,7 +29,7 @@ var workspaceReasons = map[string]string{
 	autov1alpha1.ConfigInvalidReason:         autov1alpha1.InitializationFailedReason,
 }
 
-// failure is one of the last operation that the Workspace has to show. The zero value is none.
+// failure is a failure of the last operation that the Workspace has to show. The zero value means that there is none.
 type failure struct {
 	update, reason, message string
 }
@@ -45,7 +45,7 @@ func (r *Reconciler) historyOf(ctx context.Context, workspace *autov1alpha1.Work
 	for i := range list.Items {
 		update := &list.Items[i]
 		found.unfinished = found.unfinished || !update.IsComplete()
-		// One that is older belongs to another Workspace of this name.
+		// An older Update belongs to an earlier Workspace of the same name.
 		if hasRun(update) && !update.CreationTimestamp.Before(&workspace.CreationTimestamp) &&
 			(found.last == nil || found.last.Status.EndTime.Before(update.Status.EndTime)) {
 			found.last = update
@@ -78,8 +78,8 @@ var updateCameOrEnded = predicate.Funcs{
 	},
 }
 
-// shownChanged passes a Workspace that shows another failure than before, or that is idle or not any more: an Update that came or ended
-// while that was written was not considered for it.
+// shownChanged passes a Workspace that shows another failure than before, or that became idle or is not idle any more. The reconcile that
+// wrote this did not consider an Update that was created or ended meanwhile.
 var shownChanged = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -88,8 +88,8 @@ var shownChanged = predicate.Funcs{
 	},
 }
 
-// requestsForUpdate returns the Workspace of an Update, if it shows a failure or has to show one, or if it can be idle. All others, which
-// are most of them, are not reconciled, so that their agents get no request.
+// requestsForUpdate returns the Workspace of an Update, if the Workspace shows a failure or has to show one, or if it can become idle. All
+// others, which are most of them, are not reconciled, so that their agents get no request.
 func (r *Reconciler) requestsForUpdate(ctx context.Context, object ctrlclient.Object) []reconcile.Request {
 	update := object.(*autov1alpha1.Update)
 	key := ctrlclient.ObjectKey{Namespace: update.Namespace, Name: update.Spec.WorkspaceName}

@@ -9,18 +9,18 @@ import (
 	"github.com/stack-controller/stack-controller/internal/backoff"
 )
 
-// A Workspace is idle when it could run operations and had none to run for its idle timeout. Then its agent goes. It stays ready: the next
-// Update wakes it, and the Updates of an idle Workspace wait until it is not idle any more.
+// A Workspace is idle when it was ready and had no operation for its idle timeout. Then its agent ends. The Workspace stays ready: the next
+// Update wakes it, and its Updates wait until it is not idle any more.
 
-// history is what the Updates of a Workspace say about it.
+// history is a summary of the Updates of a Workspace.
 type history struct {
 	// last is the last operation that ran; nil when there is none.
 	last *autov1alpha1.Update
-	// unfinished says that there are Updates that are not complete.
+	// unfinished is true when some Updates are not complete.
 	unfinished bool
 }
 
-// idleTimeout is how long the Workspace may have nothing to do; zero when it may for ever.
+// idleTimeout returns how long the Workspace may have nothing to do before it is idle; zero means forever.
 func (r *Reconciler) idleTimeout(workspace *autov1alpha1.Workspace) time.Duration {
 	if timeout := workspace.Spec.IdleTimeout; timeout != nil {
 		return timeout.Duration
@@ -28,13 +28,13 @@ func (r *Reconciler) idleTimeout(workspace *autov1alpha1.Workspace) time.Duratio
 	return r.IdleTimeout
 }
 
-// isIdle reports whether the Workspace says that it is idle.
+// isIdle reports whether the status of the Workspace shows that it is idle.
 func isIdle(workspace *autov1alpha1.Workspace) bool {
 	return conditions.GetReason(workspace, autov1alpha1.WorkspaceReady) == autov1alpha1.IdleReason
 }
 
-// idleIn returns how long it takes until the Workspace is idle, if no Update comes: zero when it is, and false when it will not be. One
-// that cannot run operations is not: what is wrong would be forgotten.
+// idleIn returns the time until the Workspace is idle, if no Update comes: zero when it is idle already, and false when it will not be. A
+// Workspace that cannot run operations does not become idle, because the status would lose what is wrong.
 func idleIn(workspace *autov1alpha1.Workspace, updates history, timeout time.Duration, now time.Time) (time.Duration, bool) {
 	switch {
 	case timeout == 0 || updates.unfinished || !conditions.IsTrue(workspace, autov1alpha1.WorkspaceReady):

@@ -19,7 +19,7 @@ func TestWorkspaceIsIdleWhenItHadNothingToDo(t *testing.T) {
 	for name, test := range map[string]struct {
 		status metav1.ConditionStatus
 		reason string
-		// readyFor is since when the condition is what it is.
+		// readyFor is for how long the condition has had its status.
 		readyFor time.Duration
 		updates  history
 		timeout  time.Duration

@@ -18,8 +18,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
-// unreachable is a runtime whose agents answer with the error of the Workspace's name, and start for ever when there is none. Real
-// agents refuse nobody that a test of one process can be, and are never out of reach of it.
+// unreachable is a runtime whose Ensure returns the error that errors has for the name of the Workspace; without one, the agent starts
+// forever. Real agents cannot show this: they reject no user that a test of one process can be, and are always in reach of it.
 type unreachable struct {
 	errors map[string]error
 	events chan event.GenericEvent

@@ -1,5 +1,5 @@
-// Package workspace is the controller of Workspaces: it keeps an agent for each of them and says in the status whether
-// operations can run there.
+// Package workspace is the controller of Workspaces: it keeps an agent for each of them and shows in the status whether operations can run
+// there.
 package workspace
 
 import (
@@ -34,13 +34,14 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
-// infoTimeout bounds how long an agent, which answers from memory, may hold a worker.
+// infoTimeout bounds how long a worker waits for the agent, which answers from memory.
 const infoTimeout = 5 * time.Second
 
-// outdatedInterval is when a Workspace is reconciled again that was not what it seemed: its latest version is on its way.
+// outdatedInterval is the time to the next reconcile of a Workspace that has changed since it was read. The cache gets its latest version
+// meanwhile.
 const outdatedInterval = 500 * time.Millisecond
 
-// eventIgnored is the reason of the event that says that fields of the spec have no effect.
+// eventIgnored is the reason of the event about fields of the spec that have no effect.
 const eventIgnored = "PodTemplateIgnored"
 
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces,verbs=get;list;watch
@@ -52,16 +53,16 @@ const eventIgnored = "PodTemplateIgnored"
 type Reconciler struct {
 	ctrlclient.Client
 	record.EventRecorder
-	// Runtime is where the agents live. One that also implements ignorer is asked which fields have no effect.
+	// Runtime runs the agents. If it also implements ignorer, it reports which fields have no effect.
 	Runtime runtime.Runtime
-	// IdleTimeout is for how long a Workspace that says nothing else may have nothing to do before its agent goes; zero means for ever.
+	// IdleTimeout is how long a Workspace without an idle timeout of its own may have nothing to do before its agent ends; zero means forever.
 	IdleTimeout time.Duration
 }
 
-// showAfter is for how long a new Workspace may be on its way to ready before its status shows that.
+// showAfter is how long a new Workspace may be starting before its status shows that.
 const showAfter = 2 * time.Second
 
-// ignorer is a Runtime for which some fields of a Workspace mean nothing.
+// ignorer is a Runtime for which some fields of a Workspace have no effect.
 type ignorer interface {
 	// Ignores lists the names of the fields in spec that are set and have no effect.
 	Ignores(workspace *autov1alpha1.Workspace) []string
@@ -85,7 +86,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 }
 
 // Reconcile ensures that there is an agent, decides what to show of it, and writes the status at most once. It does not wait: a change of
-// the agent wakes the Workspace, and where the runtime cannot know of one it says when to come back.
+// the agent wakes the Workspace. Where the runtime cannot notice a change, it returns the time to the next reconcile.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	workspace := &autov1alpha1.Workspace{}
 	err := r.Get(ctx, request.NamespacedName, workspace)
@@ -97,7 +98,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	observed := r.ensureAgent(ctx, workspace)
 	if ctx.Err() != nil {
-		// The manager stops, and the runtime with it; that says nothing about the agent.
+		// The manager and the runtime are stopping, so the error is not about the agent.
 		return ctrl.Result{}, nil
 	}
 	decided := decide(observed)
@@ -117,8 +118,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{RequeueAfter: decided.after}, decided.retry
 }
 
-// hiddenFor is for how much longer the status of a new Workspace needs not say that the agent is on its way. The runtime may have more to
-// look at before.
+// hiddenFor returns for how much longer the status of a new Workspace may leave out that the agent is starting. It is shorter if the
+// runtime asks for an earlier reconcile.
 func (d decision) hiddenFor(workspace *autov1alpha1.Workspace, now time.Time) time.Duration {
 	if d.state != stateStarting || len(workspace.Status.Conditions) > 0 {
 		return 0
@@ -135,7 +136,7 @@ func (r *Reconciler) ensureAgent(ctx context.Context, workspace *autov1alpha1.Wo
 	o := observation{deleting: !workspace.DeletionTimestamp.IsZero(), pulumiVersion: workspace.Status.PulumiVersion,
 		structured: structured(workspace)}
 	if o.deleting {
-		// Its agent ends when the object is gone: until then an operation may be on its way to its end.
+		// The agent ends when the object is gone: until then an operation may still run to its end.
 		return o
 	}
 	updates, err := r.historyOf(ctx, workspace)
@@ -150,7 +151,7 @@ func (r *Reconciler) ensureAgent(ctx context.Context, workspace *autov1alpha1.Wo
 	}
 	o.last, o.idleIn = failureOfUpdate(updates.last), left
 	if o.agent.Resting && o.pulumiVersion != "" && cli.Problem(o.pulumiVersion, o.structured) == "" {
-		// Asking would start it, for nothing.
+		// A call would start the agent, and its version is known.
 		return o
 	}
 	o.pulumiVersion, o.err = r.askVersion(ctx, workspace)
@@ -184,7 +185,7 @@ func structured(workspace *autov1alpha1.Workspace) bool {
 	})
 }
 
-// remove ends the agent of a Workspace that is gone. While that takes its time nothing is to be done: an event follows.
+// remove ends the agent of a Workspace that does not exist any more. While the agent is ending, there is nothing to do: an event follows.
 func (r *Reconciler) remove(ctx context.Context, request ctrl.Request) error {
 	err := r.Runtime.Delete(ctx, request.NamespacedName)
 	if errors.Is(err, runtime.ErrEnding) || ctx.Err() != nil {
@@ -193,7 +194,7 @@ func (r *Reconciler) remove(ctx context.Context, request ctrl.Request) error {
 	return err
 }
 
-// apply changes the status to what was decided.
+// apply changes the status according to the decision.
 func (d decision) apply(workspace *autov1alpha1.Workspace) {
 	switch d.state {
 	case stateReady:
@@ -218,15 +219,15 @@ func (d decision) apply(workspace *autov1alpha1.Workspace) {
 	workspace.Status.PulumiVersion = d.pulumiVersion
 	workspace.Status.FailedUpdate = d.failedUpdate
 	if d.state == stateReady || d.state == stateStalled {
-		// Only what has come to an end counts as observed.
+		// Only a final state counts as observed.
 		workspace.Status.ObservedGeneration = workspace.Generation
 	}
 }
 
-// announce records the events: a failure when it begins, and once per generation that fields have no effect. It is called
-// with the Workspace as it was, once its status is written: a write that fails is repeated, an event must not be.
+// announce records the events: a failure when it begins, and, once for each generation, that fields have no effect. It is called after the
+// status is written, with the Workspace as it was before: a write that fails is repeated, but an event must not be.
 func (r *Reconciler) announce(workspace *autov1alpha1.Workspace, d decision) {
-	// What failed about an operation is told of its Update.
+	// The failure of an operation is reported for its Update.
 	if d.failedUpdate == "" && (d.state == stateFailing || d.state == stateStalled) {
 		if conditions.GetReason(workspace, autov1alpha1.WorkspaceReady) != d.reason {
 			r.Event(workspace, corev1.EventTypeWarning, d.reason, d.message)

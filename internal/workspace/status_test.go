@@ -40,7 +40,7 @@ func TestReadyIsNeverSeenWithoutWhatItSpeaksOf(t *testing.T) {
 	t.Fatal("the watch ended before the workspace was ready")
 }
 
-// interfering is a runtime during whose first answer somebody else writes the Workspace.
+// interfering is a runtime that calls write during its first call, so that somebody else writes the Workspace.
 type interfering struct {
 	runtime.Runtime
 	write func()
@@ -52,7 +52,7 @@ func (r *interfering) Ensure(context.Context, *autov1alpha1.Workspace, bool) (ru
 	return failed, nil
 }
 
-// withoutUpdates has no index of Updates, which needs a cache, and no Updates.
+// withoutUpdates is a client that has no Updates, because the index of Updates needs a cache.
 type withoutUpdates struct{ ctrlclient.Client }
 
 func (withoutUpdates) List(context.Context, ctrlclient.ObjectList, ...ctrlclient.ListOption) error {

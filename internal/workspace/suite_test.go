@@ -67,8 +67,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// agentsIn lists the processes with the text in their command line, which is the path of their executable, their socket or
-// their directory.
+// agentsIn returns the processes with the text in their command line, which is the path of their executable, their socket or their
+// directory.
 func agentsIn(text string) []int {
 	entries, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -208,7 +208,7 @@ func (s *stage) agent() int {
 	return agents[0]
 }
 
-// directories lists what is in the directory of the agents.
+// directories returns the names in the directory of the agents.
 func (s *stage) directories() []string {
 	entries, err := os.ReadDir(s.options.Dir)
 	s.Expect(err).NotTo(HaveOccurred())

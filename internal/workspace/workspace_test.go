@@ -34,7 +34,7 @@ func TestWorkspaceBecomesReadyWithItsAgent(t *testing.T) {
 	}
 }
 
-// betweenAgents is a restart delay for tests that look at what there is between two agents.
+// betweenAgents is a restart delay for tests that check what happens between two agents.
 const betweenAgents = 3 * time.Second
 
 func TestReadyIsLoweredAtOnceWhenTheAgentIsKilledAndRaisedAgain(t *testing.T) {

@@ -73,7 +73,7 @@ func TestConfigurationOfEveryKindReachesTheProgram(t *testing.T) {
 
 func TestLargeStackIsDeployedAndFollowsItsSource(t *testing.T) {
 	p := begin(t, "large")
-	// More than the controller keeps of a Stack in its cache.
+	// This is more than the controller keeps of a Stack in its cache.
 	text := strings.Repeat("x", 100_000)
 	program := func(output string) *meta.Artifact {
 		return p.put(p.yaml("config:", "  policy: {type: string}", "outputs:", "  policy: ${policy}", "  version: "+output))
@@ -101,7 +101,7 @@ func TestKeyThatIsSetTwiceIsRefusedWithBothPlaces(t *testing.T) {
 	stack := p.Await(notReady(pulumiv1.SpecInvalidReason))
 	p.Expect(statuscheck.Message(stack)).To(ContainSubstring(`configuration key "region" is set in spec.config and in spec.secretsRef`))
 
-	// Only the program says what the project is called.
+	// The controller does not know that both are the same key, because only the program has the name of the project.
 	p.Change(func(s *pulumiv1.Stack) {
 		s.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{p.Name + ":region": secretRef()}
 	})
@@ -136,7 +136,7 @@ func TestStackWithAPulumiThatIsTooOldIsStalledUntilItIsNot(t *testing.T) {
 		return waiting
 	}).Should(ConsistOf(autov1alpha1.IncompatibleConfigurationReason))
 
-	// For everything else it is new enough.
+	// For a configuration that is not structured, the version is new enough.
 	configure(`"text"`)
 	stack = p.Await(ready(""))
 	p.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
@@ -200,7 +200,7 @@ func TestOutputsThatAreTooLargeDoNotFailTheUpdate(t *testing.T) {
 
 var watched = map[string]string{meta.LabelKeyWatch: meta.LabelValueWatchEnabled}
 
-// prompt is how soon something happens that a watch tells of; nothing that is polled is told as soon on average.
+// prompt is how soon something happens after an event of a watch. With polling, it would take longer on average.
 const prompt = 10 * time.Second
 
 func (p *play) credentials(value string, labels map[string]string) *corev1.Secret {
@@ -215,13 +215,14 @@ func (p *play) settings(value string, labels map[string]string) *corev1.ConfigMa
 	return settings
 }
 
-// update writes the object.
+// update updates the object on the API server.
 func (p *play) update(object client.Object) {
 	p.Helper()
 	p.Expect(system.Client.Update(p.Context(), object)).To(Succeed())
 }
 
-// configured is a Stack whose program returns a value of a Secret and one of a ConfigMap, both with the labels. It is Ready.
+// configured starts a Stack whose program returns a value from a Secret and one from a ConfigMap, both with the labels, and waits until it
+// is Ready.
 func (p *play) configured(labels map[string]string) *pulumiv1.Stack {
 	p.Helper()
 	artifact := p.put(p.yaml("config:", "  password: {type: string, secret: true}", "  region: {type: string}",
@@ -232,12 +233,13 @@ func (p *play) configured(labels map[string]string) *pulumiv1.Stack {
 	})
 	p.Create(p.credentials("1", labels), p.settings("eu", labels))
 	stack := p.Await(ready(artifact.Digest))
-	// With what appeared while it waited it is up to date.
+	// The Stack has already used the objects that appeared while it waited, so they cause no further update.
 	p.Expect(p.Updates()).To(HaveLen(1))
 	return stack
 }
 
-// awaitPassword waits for the success of an update after the one that the Stack recorded, with this value of the Secret.
+// awaitPassword waits until an update after the one that the Stack recorded has succeeded, and expects that it used this value of the
+// Secret.
 func (p *play) awaitPassword(stack *pulumiv1.Stack, value string) *pulumiv1.Stack {
 	p.Helper()
 	stack = p.awaitNext(stack)
@@ -245,7 +247,7 @@ func (p *play) awaitPassword(stack *pulumiv1.Stack, value string) *pulumiv1.Stac
 	return stack
 }
 
-// expectMessage expects that the Update of the name says why it runs.
+// expectMessage returns the Update of the name, and expects that it has the message, which says why it runs.
 func (p *play) expectMessage(name, message string) *autov1alpha1.Update {
 	p.Helper()
 	update := &autov1alpha1.Update{}
@@ -254,7 +256,7 @@ func (p *play) expectMessage(name, message string) *autov1alpha1.Update {
 	return update
 }
 
-// The two tests that follow run alone, before the parallel ones: they end the controller.
+// The next two tests run alone, before the parallel ones, because they stop the controller.
 
 func TestRestartRunsNoUpdateForSecretsThatDidNotChange(t *testing.T) {
 	suite.Long(t, "further changes of references")
@@ -264,7 +266,7 @@ func TestRestartRunsNoUpdateForSecretsThatDidNotChange(t *testing.T) {
 	p.beside(p.Name + "-later").configured(watched)
 	p.Expect(p.Updates()).To(HaveLen(1))
 
-	// What changes while there is no controller is seen by the next one.
+	// The next controller notices a change that was made while no controller was running.
 	p.Expect(system.KillController()).To(Succeed())
 	p.update(p.credentials("2", watched))
 	p.startController()
@@ -289,7 +291,7 @@ func TestSelectorChoosesWhichSecretsAreWatched(t *testing.T) {
 	none.configured(watched)
 	all.Expect(all.Updates()).To(HaveLen(2))
 
-	// With the default again, what is not labelled is not watched.
+	// With the default selector, objects without the label are not watched.
 	all.restartController()
 	all.beside("selected-later").configured(nil)
 	all.Expect(all.Updates()).To(HaveLen(2))
@@ -301,7 +303,8 @@ func TestChangeOfALabelledSecretOrConfigMapIsDeployed(t *testing.T) {
 	stack := p.configured(watched)
 	digest := stack.Status.LastUpdate.ReferencesDigest
 
-	// Neither a Secret without the label nor a write that changes nothing causes an update; both come before one that does.
+	// A Secret without the label causes no update, and neither does a write that changes nothing. Both are written before the change that
+	// causes one.
 	plain := secret()
 	plain["new"] = "key"
 	p.update(p.Secret(stage.PassphraseSecret, plain))
@@ -325,7 +328,7 @@ func TestSecretThatIsGoneMattersToTheNextUpdate(t *testing.T) {
 	p := begin(t, "reference-gone")
 	stack := p.configured(watched)
 	p.Expect(system.Client.Delete(p.Context(), p.credentials("1", nil))).To(Succeed())
-	// Its deletion is no reason for an update, so the next one is for the ConfigMap.
+	// The deletion of the Secret causes no update, so the next update is caused by the ConfigMap.
 	p.update(p.settings("us", watched))
 	waiting := p.Await(notReady(pulumiv1.SecretNotFoundReason))
 	p.Expect(statuscheck.Message(waiting)).To(ContainSubstring(`secret "credentials", which configuration key "password" needs: it does not exist`))

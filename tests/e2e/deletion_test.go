@@ -36,7 +36,7 @@ func resumed(s *pulumiv1.Stack) { s.Spec.Suspend = false }
 
 var orphan = scene.Annotate(pulumiv1.OrphanAnnotation, "true")
 
-// says is a Stack that is not ready for the reason and tells how its deletion can go on.
+// says matches a Stack that is being deleted and is not ready for the reason, and whose message says how the deletion can continue.
 func says(reason string) func(*pulumiv1.Stack) bool {
 	return func(s *pulumiv1.Stack) bool {
 		return !s.DeletionTimestamp.IsZero() && notReady(reason)(s) &&
@@ -99,8 +99,8 @@ func TestOrphanedStackGoesWhileItsDestroyWaits(t *testing.T) {
 	p.awaitReleased()
 }
 
-// failedOnce starts a Stack whose only update fails after it created something, so that it is not known how to destroy it without its
-// source.
+// failedOnce starts a Stack whose only update fails after it created something. Without its source, the controller does not know how to
+// destroy it.
 func (p *play) failedOnce() (*pulumiv1.Stack, *meta.Artifact) {
 	p.Helper()
 	artifact := p.put(p.returning("${nothing.here}"))
@@ -123,7 +123,7 @@ func TestDeletedStackWhoseSourceIsGoneAndNeverSucceededSaysWhatToDo(t *testing.T
 	p.AwaitGone()
 }
 
-// destroyFails starts a Stack and deletes it with a backend that is not there.
+// destroyFails starts a Stack, and deletes it with a backend that does not exist.
 func (p *play) destroyFails() {
 	p.Helper()
 	p.deployed(destroyed, retriedLate)
@@ -164,8 +164,8 @@ func TestWorkspaceThatIsDeletedDuringTheDestroyIsMadeAgain(t *testing.T) {
 	p.awaitDestroyed()
 }
 
-// TestStackThatIsDeletedInTheForegroundIsDestroyedOnce deletes as Argo CD does: the garbage collector deletes all that the Stack owns, and
-// what is created meanwhile.
+// TestStackThatIsDeletedInTheForegroundIsDestroyedOnce deletes the Stack as Argo CD does: the garbage collector deletes everything that the
+// Stack owns, including objects that are created during the deletion.
 func TestStackThatIsDeletedInTheForegroundIsDestroyedOnce(t *testing.T) {
 	t.Parallel()
 	for name, updates := range map[string]bool{"deleted-foreground": false, "deleted-foreground-updating": true} {
@@ -177,7 +177,7 @@ func TestStackThatIsDeletedInTheForegroundIsDestroyedOnce(t *testing.T) {
 				p.Change(scene.Annotate(pulumiv1.ReconcileRequestAnnotation, "once more"))
 				p.awaitHeld()
 			}
-			// The garbage collector has work as long as this one has a finalizer.
+			// The garbage collector has to wait as long as this ConfigMap has a finalizer.
 			slow := &corev1.ConfigMap{ObjectMeta: p.Meta("slow")}
 			slow.Finalizers = []string{"example.com/slow"}
 			slow.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(stack, pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))}
@@ -270,7 +270,7 @@ func TestDestroyGoesOnWhenTheBackendIsBack(t *testing.T) {
 	p.Expect(string(content)).NotTo(ContainSubstring(`"urn"`), "nothing is left in the state")
 }
 
-// forgetUpdates removes the Updates of the namespace, as time does, and their finalizers.
+// forgetUpdates removes the Updates of the namespace and their finalizers, as if they had expired.
 func (p *play) forgetUpdates() {
 	p.Helper()
 	for _, update := range p.Updates() {
@@ -297,7 +297,7 @@ func TestStackWhoseStatusWasClearedIsNotRemovedWithoutADestroy(t *testing.T) {
 	p.awaitDestroyed()
 }
 
-// restored replaces the Stack by what a backup without statuses and finalizers has of it, while the controller is stopped.
+// restored replaces the Stack by its copy from a backup without statuses and finalizers, while the controller is stopped.
 func (p *play) restored(changes ...func(*pulumiv1.Stack)) {
 	p.Helper()
 	backup := &pulumiv1.Stack{}
@@ -347,7 +347,7 @@ func TestStackThatNeverDeployedAnythingGoesThoughItsStackExists(t *testing.T) {
 	suite.Long(t, "deletions after a lost status")
 	p := begin(t, "deleted-new")
 	first, _ := p.deployed()
-	// Another Stack of the same stack that never ran: what it did not make is not its to destroy.
+	// This is another Stack for the same stack, which never ran. It must not destroy what it did not create.
 	p.layer("second", destroyed, suspended, func(s *pulumiv1.Stack) { s.Spec.Stack = first.Spec.Stack })
 	p.awaitFinalizer("second")
 	p.deleteLayers("second")
@@ -355,13 +355,14 @@ func TestStackThatNeverDeployedAnythingGoesThoughItsStackExists(t *testing.T) {
 	p.Expect(p.resources()).To(BeNumerically(">", 0))
 }
 
-// deleteNamespace does "kubectl delete namespace": everything in it is deleted, in no order, and nothing can be created in it.
+// deleteNamespace does what "kubectl delete namespace" does: everything in the namespace is deleted, in no particular order, and nothing
+// can be created in it.
 func (p *play) deleteNamespace() {
 	p.Helper()
 	p.Expect(system.Client.Delete(p.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Name}})).To(Succeed())
 }
 
-// awaitNamespaceGone waits until the namespace, and thus all that was in it, is gone.
+// awaitNamespaceGone waits until the namespace, and so everything in it, is gone.
 func (p *play) awaitNamespaceGone() {
 	p.Helper()
 	p.Eventually(func() bool {
@@ -369,7 +370,7 @@ func (p *play) awaitNamespaceGone() {
 	}).Should(BeTrue())
 }
 
-// stuck is a Stack whose namespace goes before it was destroyed.
+// stuck waits until the Stack reports that its namespace is being deleted before the Stack was destroyed.
 func (p *play) stuck() *pulumiv1.Stack {
 	p.Helper()
 	stack := p.Await(says(pulumiv1.NamespaceTerminatingReason))
@@ -386,7 +387,7 @@ func TestStackWhoseNamespaceGoesIsKeptAndCanBeDestroyedFromAnother(t *testing.T)
 	p.stuck()
 	p.AwaitAbsent(stage.PassphraseSecret, &corev1.Secret{})
 	p.AwaitAbsent(p.Name, &sourcev1.ExternalArtifact{})
-	// It does not try again and again.
+	// The Stack does not try again and again.
 	stack := p.stuck()
 	version := stack.ResourceVersion
 	p.Consistently(func() string {
@@ -394,7 +395,7 @@ func TestStackWhoseNamespaceGoesIsKeptAndCanBeDestroyedFromAnother(t *testing.T)
 		return stack.ResourceVersion
 	}).WithTimeout(3 * time.Second).Should(Equal(version))
 
-	// The same Stack in another namespace takes over what is deployed, and destroys it.
+	// The same Stack in another namespace takes over the deployed resources, and destroys them.
 	rescue := p.beside("deleted-namespace-rescue")
 	rescue.start(artifact, func(s *pulumiv1.Stack) {
 		s.Spec = *stack.Spec.DeepCopy()

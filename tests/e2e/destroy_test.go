@@ -22,10 +22,10 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// retriedLate leaves it to requests and edits when a failed destroy is tried again.
+// retriedLate makes a failed destroy wait for an hour, so that only a request or an edit repeats it.
 func retriedLate(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Duration: time.Hour} }
 
-// things are resources of the test provider, with a journal and a file each.
+// things is a play with resources of the test provider. Each resource has a journal and a file.
 type things struct {
 	*play
 	dir string
@@ -35,13 +35,13 @@ func (r *things) journal(resource string) string { return filepath.Join(r.dir, r
 
 func (r *things) file(resource string) string { return filepath.Join(r.dir, resource) }
 
-// write gives the file of the resource another content, as somebody does by hand.
+// write replaces the content of the resource's file, as a person would do by hand.
 func (r *things) write(resource, content string) {
 	r.Helper()
 	r.Expect(os.WriteFile(r.file(resource), []byte(content), 0o600)).To(Succeed())
 }
 
-// deeds returns what was done to the resource, in order.
+// deeds returns the entries of the resource's journal, in order.
 func (r *things) deeds(resource string) []string {
 	r.Helper()
 	content, err := os.ReadFile(r.journal(resource))
@@ -49,21 +49,21 @@ func (r *things) deeds(resource string) []string {
 	return strings.Split(strings.TrimSpace(string(content)), "\n")
 }
 
-// The deeds of a resource that is created and of one that is deleted.
+// created and deleted are the entries in the journal of a resource that was created, and of one that was deleted.
 var created, deleted = []string{"create start", "create end"}, []string{"delete start", "delete end"}
 
-// urn is the name of the resource in pulumi's state.
+// urn returns the URN of the resource.
 func (r *things) urn(resource string) string {
 	return "urn:pulumi:dev::" + r.Name + "::test:index:Sleep::" + resource
 }
 
-// sleep are the lines of a program that make a resource with the properties beside the journal, and the options.
+// sleep returns the lines of a program for a resource with the properties, a journal and the options.
 func (r *things) sleep(resource, properties, options string) []string {
 	return []string{"  " + resource + ":", "    type: test:index:Sleep",
 		fmt.Sprintf("    properties: {journal: %s, %s}", r.journal(resource), properties), "    options: {version: 0.1.0" + options + "}"}
 }
 
-// newThings deploys a Stack that can have such resources.
+// newThings deploys a Stack that can have resources of the test provider.
 func newThings(p *play, changes ...func(*pulumiv1.Stack)) *things {
 	p.Helper()
 	p.deployed(append([]func(*pulumiv1.Stack){retriedLate}, changes...)...)
@@ -71,8 +71,8 @@ func newThings(p *play, changes ...func(*pulumiv1.Stack)) *things {
 	return &things{play: p, dir: p.TempDir()}
 }
 
-// deployedThings starts a Stack with the resources "first" and "second", which depends on it, each with these further options, and waits
-// until it is Ready.
+// deployedThings starts a Stack with the resources "first" and "second", each with the further options, and waits until it is Ready.
+// "second" depends on "first".
 func deployedThings(p *play, options string, changes ...func(*pulumiv1.Stack)) *things {
 	p.Helper()
 	r := newThings(p, append([]func(*pulumiv1.Stack){destroyed}, changes...)...)
@@ -92,7 +92,7 @@ func (r *things) retry() {
 
 func TestDestroyThatFailsHalfWayGoesOnWhereItStopped(t *testing.T) {
 	r := deployedThings(begin(t, "deleted-half"), "")
-	// What the provider deletes cannot be deleted: a directory that is not empty is in its place.
+	// The provider cannot delete the resource, because there is a directory that is not empty instead of its file.
 	r.Expect(os.Remove(r.file("first"))).To(Succeed())
 	r.Expect(os.MkdirAll(filepath.Join(r.file("first"), "full"), 0o755)).To(Succeed())
 	r.Delete()
@@ -148,7 +148,7 @@ func TestDestroyRefreshesRunsTheProgramAndRemovesTheStackWhenAsked(t *testing.T)
 		s.Spec.Refresh, s.Spec.RunProgram = true, true
 		s.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Remove: new(true)}}
 	})
-	// Somebody deleted a resource: after a refresh there is nothing to destroy of it.
+	// Someone has deleted the file of a resource. After a refresh, the destroy has nothing to do for that resource.
 	r.Expect(os.Remove(r.file("second"))).To(Succeed())
 	before := len(r.deeds("second"))
 	r.Delete()
@@ -171,17 +171,17 @@ func TestDestroyWithoutRefreshLeavesItToTheProvider(t *testing.T) {
 	r.Expect(r.resources()).To(BeZero())
 }
 
-// inReverse is a Stack that is destroyed after those that depend on it.
+// inReverse makes the Stack be destroyed after the Stacks that depend on it.
 func inReverse(s *pulumiv1.Stack) {
 	s.Spec.DestroyOnFinalize, s.Spec.DestroyAfterDependents = true, true
 }
 
-// needs makes the Stack depend on another one, in another namespace.
+// needs makes the Stack depend on another Stack of its namespace.
 func needs(name string) func(*pulumiv1.Stack) {
 	return func(s *pulumiv1.Stack) { s.Spec.DependsOn = []meta.DependencyReference{{Name: name}} }
 }
 
-// destroys returns the names of the Stacks of the namespace in the order in which their destroys began.
+// destroys returns those of the named Stacks that were destroyed, in the order in which their destroys began.
 func (p *play) destroys(names ...string) (order []string) {
 	for _, call := range p.calls(names...) {
 		for _, name := range names {
@@ -198,7 +198,7 @@ func TestStacksThatAreDeletedTogetherAreDestroyedInReverseOrder(t *testing.T) {
 	journal := filepath.Join(t.TempDir(), "journal")
 	p.enter(&sourcev1.ExternalArtifact{ObjectMeta: p.Meta(p.Name)})
 	artifact := p.publish(p.returning(1))
-	// The names sort in the order in which the Stacks must not go.
+	// The alphabetical order of the names is the order in which the Stacks must not be destroyed.
 	layers := []string{"a-network", "b-database", "c-web"}
 	for i, layered := range layers {
 		changes := []func(*pulumiv1.Stack){inReverse}
@@ -244,7 +244,7 @@ func TestStackIsKeptAsLongAsOthersDependOnItThatNobodyDeletes(t *testing.T) {
 		ContainSubstring("destroyAfterDependents to false")))
 	p.Expect(p.Updates()).To(HaveLen(1), "nothing is destroyed")
 
-	// One after the other they go, or do not depend on it any more.
+	// Some dependents are deleted, one is edited so that it does not depend on the Stack any more.
 	p.deleteLayers(users[:6]...)
 	p.awaitLayers(p.Name, "user-6")
 	p.Await(func(s *pulumiv1.Stack) bool {
@@ -282,12 +282,12 @@ func TestNobodyWaitsForDependentsInACycleOrWithoutAReason(t *testing.T) {
 	}
 }
 
-// TestDependentsOfAnotherShardAreWaitedFor runs alone: it restarts the controller.
+// TestDependentsOfAnotherShardAreWaitedFor runs alone, because it restarts the controller.
 func TestDependentsOfAnotherShardAreWaitedFor(t *testing.T) {
 	suite.Long(t, "further orders of deletion")
 	p := alone(t, "deleted-sharded")
 	p.deployed(inReverse, func(s *pulumiv1.Stack) { s.Labels = map[string]string{"shard": "one"} })
-	// What another shard looks after is not watched.
+	// The objects of another shard are not watched.
 	p.restartController("--watch-label-selector=shard=one", "--requeue-dependency=5s")
 	defer p.restartController()
 	p.layer("user", needs(p.Name))

@@ -18,7 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// resetAnnotation asks Flux's helm-controller to forget earlier failures, together with a plain request of the same value.
+// resetAnnotation makes Flux's helm-controller reset its count of failures. It needs a plain request with the same value.
 const resetAnnotation = "reconcile.fluxcd.io/resetAt"
 
 func TestDriftThatNobodyExpectsIsLeftUntilSomebodyDecides(t *testing.T) {
@@ -42,7 +42,7 @@ func TestDriftThatNobodyExpectsIsLeftUntilSomebodyDecides(t *testing.T) {
 	r.Change(func(s *pulumiv1.Stack) { s.Spec.ExpectNoRefreshChanges = true })
 	r.Await(ready(""))
 
-	// What somebody undoes needs no edit.
+	// Drift that someone reverts needs no edit of the Stack.
 	r.write("first", "theirs")
 	r.retry()
 	r.Await(notReady(pulumiv1.RetryingAfterFailureReason))
@@ -51,7 +51,7 @@ func TestDriftThatNobodyExpectsIsLeftUntilSomebodyDecides(t *testing.T) {
 	r.Expect(r.deeds("first")).NotTo(ContainElement("delete start"))
 }
 
-// TestForcedRequestRevertsDrift has what "flux reconcile --force" and "--reset" annotate.
+// TestForcedRequestRevertsDrift sets the annotations that "flux reconcile --force" and "--reset" set.
 func TestForcedRequestRevertsDrift(t *testing.T) {
 	suite.Long(t, "further ways of drift")
 	r := deployedThings(begin(t, "forced"), "")
@@ -76,7 +76,7 @@ func TestForcedRequestRevertsDrift(t *testing.T) {
 	r.Expect(update.Spec.Refresh).To(HaveValue(BeTrue()))
 	r.Expect(update.Spec.Message).To(HaveValue(ContainSubstring(`Forced sync request: "forced"`)))
 
-	// It is done once, and only together with a plain request.
+	// A forced request is carried out once, and only together with a plain request.
 	r.write("first", "theirs")
 	r.Change(func(s *pulumiv1.Stack) {
 		metav1.SetMetaDataAnnotation(&s.ObjectMeta, meta.ForceRequestAnnotation, "alone")
@@ -85,7 +85,7 @@ func TestForcedRequestRevertsDrift(t *testing.T) {
 	r.Expect(r.read("first")).To(Equal("theirs"))
 	r.Expect(stack.Status.LastHandledForceAt).To(Equal("alone"))
 
-	// Drift that the spec does not expect is not in the way. Failures before a request do not count any more.
+	// A forced request works although the spec does not expect the drift. Failures before a reset request do not count any more.
 	r.Change(func(s *pulumiv1.Stack) {
 		s.Spec.Refresh, s.Spec.ExpectNoRefreshChanges = true, true
 		s.Spec.RetryInterval = &metav1.Duration{Duration: time.Second}
@@ -98,14 +98,14 @@ func TestForcedRequestRevertsDrift(t *testing.T) {
 	r.Expect(r.read("first")).To(Equal("x"))
 }
 
-// checksForDrift makes a check whenever check is called, and otherwise only after hours.
+// checksForDrift makes the Stack check for drift when the test calls check, and otherwise only after a day.
 func checksForDrift(mode pulumiv1.DriftMode) func(*pulumiv1.Stack) {
 	return func(s *pulumiv1.Stack) {
 		s.Spec.Drift = &pulumiv1.DriftSpec{Mode: mode, Interval: metav1.Duration{Duration: 24 * time.Hour}}
 	}
 }
 
-// drifted matches a Stack whose condition Drifted has the reason, after a check that this value of the annotation asked for.
+// drifted matches a Stack whose condition Drifted has the reason, after the check that was requested with the token.
 func drifted(token, reason string) func(*pulumiv1.Stack) bool {
 	return func(s *pulumiv1.Stack) bool {
 		return s.Status.Drift != nil && s.Status.Drift.LastHandledCheckAt == token && conditions.GetReason(s, pulumiv1.DriftedCondition) == reason
@@ -138,7 +138,7 @@ func TestDriftIsReportedWhenTwoChecksSeeTheSame(t *testing.T) {
 	r.Eventually(func() []string { return r.events(pulumiv1.DriftDetectedReason) }).Should(ContainElement(ContainSubstring("2 resources were changed outside of Pulumi: test:index:Sleep first (content), test:index:Sleep second (gone)")))
 	r.Eventually(r.Updates).ShouldNot(ContainElement(HaveField("Name", r.Name+"-drift")), "a check leaves nothing behind")
 
-	// What is ignored is no drift; what cannot be looked at is unknown.
+	// Ignored changes are no drift. When the check fails, the drift is unknown.
 	r.Change(func(s *pulumiv1.Stack) {
 		s.Spec.Drift.Ignore = []pulumiv1.DriftIgnore{
 			{Target: &pulumiv1.DriftTarget{Name: "second"}}, {Target: &pulumiv1.DriftTarget{Type: "test:*"}, Paths: []string{"content"}},
@@ -176,7 +176,7 @@ func TestDriftIsCorrectedOnTheResourcesThatDrifted(t *testing.T) {
 	r.Expect(update.Spec.Message).To(HaveValue(HavePrefix("Correcting drift: 1 resource was changed outside of Pulumi")))
 	r.Expect(stack.Status.Drift.Correction.Count).To(BeEquivalentTo(1))
 
-	// One that is gone is created again.
+	// A resource that is gone is created again.
 	r.Expect(os.Remove(r.file("second"))).To(Succeed())
 	r.check("again")
 	r.Await(func(s *pulumiv1.Stack) bool {

@@ -23,13 +23,14 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// slowly is the program of these tests: a resource "quick", and one "slow" after it, which takes so many seconds.
+// slowly returns the program of these tests: the resource "quick", and after it the resource "slow", which takes the given number of
+// seconds.
 func (r *things) slowly(seconds int) gitserver.Files {
 	lines := append([]string{"resources:"}, r.sleep("quick", "seconds: 0", "")...)
 	return r.yaml(append(lines, r.sleep("slow", fmt.Sprintf("seconds: %d", seconds), ", dependsOn: [\"${quick}\"]")...)...)
 }
 
-// inTheMiddle starts a Stack, and returns once it creates the slow resource, which does not end by itself.
+// inTheMiddle starts a Stack, and returns while the Stack creates the slow resource. The creation does not end by itself.
 func inTheMiddle(p *play, changes ...func(*pulumiv1.Stack)) *things {
 	p.Helper()
 	r := newThings(p, changes...)
@@ -41,10 +42,10 @@ func inTheMiddle(p *play, changes ...func(*pulumiv1.Stack)) *things {
 	return r
 }
 
-// hurries publishes a program whose slow resource is quick.
+// hurries publishes a program whose slow resource takes no time.
 func (r *things) hurries() *meta.Artifact { return r.publish(r.slowly(0)) }
 
-// locks are those that the backend has for the stack.
+// locks returns the files of the locks that the backend has for the stack.
 func (p *play) locks() []string {
 	p.Helper()
 	found, err := filepath.Glob(filepath.Join(p.lockDirectory(), "*.json"))
@@ -52,7 +53,7 @@ func (p *play) locks() []string {
 	return found
 }
 
-// running is how many Updates have not ended.
+// running returns how many Updates have not ended.
 func (p *play) running() (count int) {
 	for _, update := range p.Updates() {
 		if !update.IsComplete() {
@@ -62,13 +63,13 @@ func (p *play) running() (count int) {
 	return count
 }
 
-// What was done to a resource whose creation was aborted.
+// aborted are the entries in the journal of a resource whose creation was aborted.
 var aborted = []string{"create start", "create aborted"}
 
 func TestSuspendedStackEndsItsUpdateWhenItIsAskedTo(t *testing.T) {
 	suite.Long(t, "further ways in which an update ends")
 	r := inTheMiddle(begin(t, "cancelled"))
-	// Neither alone ends anything: a Stack that goes on would start the same again.
+	// Neither the annotation nor the suspension alone ends an update: a Stack that is not suspended would start the same update again.
 	r.Change(scene.Annotate(pulumiv1.CancelUpdateAnnotation, "true"))
 	r.Consistently(r.running).WithTimeout(2 * time.Second).Should(Equal(1))
 	r.Change(func(s *pulumiv1.Stack) { delete(s.Annotations, pulumiv1.CancelUpdateAnnotation); s.Spec.Suspend = true })
@@ -123,7 +124,7 @@ func TestCreationThatWasCutOffIsNotRepeatedAlthoughAllRecordsOfItAreGone(t *test
 	r.Expect(stack.Status.LastUpdate.Reason).To(Equal(autov1alpha1.InterruptedReason))
 	r.Expect(stack.Status.LastUpdate.PendingOperations).To(BeTrue())
 
-	// The agent goes with all that it knew, and somebody removes the lock.
+	// The agent is deleted with all its records, and someone removes the lock.
 	r.deleteWorkspace()
 	r.awaitNoWorkspace()
 	r.Eventually(r.Directory(r.Name)).ShouldNot(BeADirectory())
@@ -244,12 +245,13 @@ func TestWorkspaceIsNotReclaimedUnderAnUpdateOfSomebodyElse(t *testing.T) {
 	p.awaitSuccess(byHand)
 }
 
-// lockDirectory is where the backend has the locks of the stack.
+// lockDirectory returns the directory in which the backend keeps the locks of the stack.
 func (p *play) lockDirectory() string {
 	return filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), ".pulumi", "locks", "organization", p.Name, "dev")
 }
 
-// lock puts the lock of a process on another host into the backend, as pulumi does, and returns what removes it.
+// lock adds a lock of a process on another host to the backend, in the form that pulumi writes, and returns a function that removes the
+// lock.
 func (p *play) lock() (release func()) {
 	p.Helper()
 	path := filepath.Join(p.lockDirectory(), "11111111-2222-3333-4444-555555555555.json")
@@ -259,7 +261,7 @@ func (p *play) lock() (release func()) {
 	return func() { p.Expect(os.Remove(path)).To(Succeed()) }
 }
 
-// conflicts is a Stack that met the lock so often, or more.
+// conflicts matches a Stack that has met the lock at least count times.
 func conflicts(count int64) func(*pulumiv1.Stack) bool {
 	return func(s *pulumiv1.Stack) bool {
 		return s.Status.LastUpdate != nil && s.Status.LastUpdate.Conflicts >= count && s.Status.CurrentUpdate == nil
@@ -272,7 +274,7 @@ func TestLockOfAnotherIsShownAndWaitedFor(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		eager bool
-		// tries is how many attempts are seen to meet the lock.
+		// tries is how many attempts have to meet the lock before it is released.
 		tries int64
 	}{
 		{"locked", false, 2},
@@ -318,7 +320,8 @@ func TestLockOfAnotherIsShownAndWaitedFor(t *testing.T) {
 	}
 }
 
-// lose takes the state of the stack out of the backend, as if it were another backend, and returns what brings it back.
+// lose moves the state of the stack out of the backend, as if the Stack had another backend. It returns a function that moves the state
+// back.
 func (p *play) lose() (bringBack func()) {
 	p.Helper()
 	state := filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), ".pulumi", "stacks", p.Name)
@@ -331,7 +334,7 @@ func (p *play) lose() (bringBack func()) {
 
 func retriedSoon(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Duration: time.Second} }
 
-// allowed lets a Stack create what is missing.
+// allowed lets the Stack create a missing stack again.
 var allowed = scene.Annotate(pulumiv1.CreateMissingStackAnnotation, "true")
 
 func TestLostStackIsNotCreatedAgainAndRecoversWhenItIsBack(t *testing.T) {

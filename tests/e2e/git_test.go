@@ -19,7 +19,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// repository creates one with the name of the Stack, and returns its commit.
+// repository creates a git repository with the name of the Stack, and returns its commit.
 func (p *play) repository(files gitserver.Files) (repository *gitserver.Repository, sha string) {
 	p.Helper()
 	repository, sha, err := system.Git.Create(p.Name, files)
@@ -35,7 +35,7 @@ func (p *play) commit(repository *gitserver.Repository, files gitserver.Files) (
 	return sha
 }
 
-// gitStack is a Stack that follows the main branch of a git repository.
+// gitStack returns a Stack that follows the main branch of a git repository.
 func (p *play) gitStack(url string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	stack := p.newStack()
 	stack.Spec.FluxSource = nil
@@ -46,12 +46,12 @@ func (p *play) gitStack(url string, changes ...func(*pulumiv1.Stack)) *pulumiv1.
 	return stack
 }
 
-// named gives a Stack beside the one of the play its name.
+// named changes the names of a Stack that is created in addition to the Stack of the play.
 func named(name string) func(*pulumiv1.Stack) {
 	return func(s *pulumiv1.Stack) { s.Name, s.Spec.Stack = name, name }
 }
 
-// deployedFromGit creates a repository with the files and a Stack that follows it, changed as told, and waits until it is Ready.
+// deployedFromGit creates a repository with the files, and a Stack that follows it and has the changes, and waits until the Stack is Ready.
 func (p *play) deployedFromGit(files gitserver.Files, changes ...func(*pulumiv1.Stack)) (repository *gitserver.Repository, sha string) {
 	p.Helper()
 	repository, sha = p.repository(files)
@@ -60,19 +60,19 @@ func (p *play) deployedFromGit(files gitserver.Files, changes ...func(*pulumiv1.
 	return repository, sha
 }
 
-// historyEntry is what pulumi keeps of an update.
+// historyEntry is an entry of pulumi's history of updates.
 type historyEntry struct {
 	Message     string
 	Environment map[string]string
 }
 
-// history returns what the backend keeps of the updates of the stack, the oldest first.
+// history returns the entries of the stack's history in the backend, the oldest first.
 func (p *play) history() (entries []historyEntry) {
 	p.Helper()
 	pattern := filepath.Join(strings.TrimPrefix(system.BackendURL, "file://"), ".pulumi", "history", p.Name, "dev", "*.history.json")
 	files, err := filepath.Glob(pattern)
 	p.Succeed(err)
-	slices.Sort(files) // they have the time in their names
+	slices.Sort(files) // their names begin with the time
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		p.Succeed(err)
@@ -169,7 +169,7 @@ func TestGitStackIsDestroyedThoughItsRepositoryIsGone(t *testing.T) {
 	p := begin(t, "git-gone")
 	_, sha := p.deployedFromGit(p.returning(1), destroyed)
 	p.Expect(p.resources()).To(BeNumerically(">", 0))
-	// The repository that the Stack names from now on never existed.
+	// The Stack now names a repository that never existed.
 	p.Change(func(s *pulumiv1.Stack) { s.Spec.ProjectRepo = system.Git.URL("git-gone-for-good") })
 	stack := p.Await(notReady(pulumiv1.RepositoryNotFoundReason))
 	p.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(sha))
@@ -186,7 +186,7 @@ func TestGitStackWithAnInvalidSourceIsStalled(t *testing.T) {
 	p.Expect(stalled.Status.LastUpdate).To(BeNil())
 }
 
-// applied is a Stack that is Ready and shows the commit as what it runs.
+// applied matches a Stack that is Ready and reports the commit as applied.
 func applied(sha string) func(*pulumiv1.Stack) bool {
 	return func(s *pulumiv1.Stack) bool {
 		return ready(sha)(s) && strings.HasSuffix(s.Status.LastAppliedRevision, "@sha1:"+sha) &&
@@ -206,8 +206,8 @@ func TestCommitRunsOnlyTheStacksThatItTouches(t *testing.T) {
 		p.Await(applied(first))
 		p.Expect(p.events("SourcePathUnmatched")).To(ConsistOf(ContainSubstring(`matches ["absent/*.yaml"]`)))
 	}
-	// The branch is polled every minute at most; another spec that means the same would run an update, and so would a request. So the
-	// first Stack asks, and the second one hears of what was found, because both follow the same branch.
+	// The branch is polled once a minute at most. On the second Stack, a request would run an update, and so would an edit without effect.
+	// So the test requests a reconcile of the first Stack. The second Stack is notified of the commit, because both follow the same branch.
 	second := shared.commit(repository, gitserver.Files{"a/Pulumi.yaml": a.returning(2)["Pulumi.yaml"]})
 	b.Await(ready(first))
 	a.Request()
@@ -227,7 +227,7 @@ func TestEveryRevisionRunsWhenTheSpecSaysSo(t *testing.T) {
 	suite.Long(t, "further choices of paths")
 	p := begin(t, "every-revision")
 	repository, _ := p.deployedFromGit(p.returning(1), func(s *pulumiv1.Stack) { s.Spec.UpdateOn = pulumiv1.UpdateOnRevision })
-	// A second Stack of the same branch asks, so that it is not the request that runs an update.
+	// The request is on a second Stack of the same branch, so that it does not run an update of the first Stack itself.
 	p.Create(p.gitStack(repository.URL, named("other")))
 	second := p.commit(repository, gitserver.Files{})
 	p.AwaitStack("other", ready(""))

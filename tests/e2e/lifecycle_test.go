@@ -104,7 +104,7 @@ func TestResyncRunsWhenItIsDueAndKeepsTheStackReady(t *testing.T) {
 	before := stack.DeepCopy()
 	stack.Status.LastUpdate.LastResyncTime = metav1.NewTime(time.Now().Add(-2 * time.Minute))
 	p.Expect(system.Client.Status().Patch(p.Context(), stack, client.MergeFrom(before))).To(Succeed())
-	// An annotation that means nothing here makes the controller look.
+	// This annotation has no effect here, but its change makes the controller reconcile the Stack.
 	p.Change(scene.Annotate(pulumiv1.OrphanAnnotation, "false"))
 	stack = p.awaitNext(stack)
 	p.Expect(readySince(stack)).To(Equal(since))
@@ -128,7 +128,7 @@ func TestStackWaitsForItsPrerequisites(t *testing.T) {
 	p.Expect(stack.Status.LastUpdate.LastResyncTime.Time).To(BeTemporally(">=", base.Status.LastUpdate.LastResyncTime.Time))
 }
 
-// The operation begins, waits for a server of packages that does not answer yet, and succeeds.
+// The operation begins, waits for a package server that does not respond yet, and succeeds.
 func TestConditionsOfEveryKindFromTheBeginningToTheEnd(t *testing.T) {
 	suite.Long(t, "each condition in its order")
 	p := newPatient(t, "conditions")
@@ -154,7 +154,7 @@ func TestConditionsOfEveryKindFromTheBeginningToTheEnd(t *testing.T) {
 	p.Expect(conditions.GetReason(p.Workspace(), autov1alpha1.WorkspaceReady)).To(Equal(autov1alpha1.SucceededReason))
 }
 
-// reasonOf is that of a condition of the Update.
+// reasonOf returns the reason of a condition of the Update.
 func (p *patient) reasonOf(update, condition string) string {
 	found := &autov1alpha1.Update{}
 	if err := system.Client.Get(p.Context(), p.Key(update), found); err != nil {

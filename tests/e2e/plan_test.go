@@ -25,7 +25,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// needsApproval makes each change wait for somebody.
+// needsApproval makes each change wait for an approval.
 func needsApproval(changes ...func(*pulumiv1.ApprovalPolicy)) func(*pulumiv1.Stack) {
 	return func(s *pulumiv1.Stack) {
 		s.Spec.Approval = &pulumiv1.ApprovalPolicy{}
@@ -35,7 +35,7 @@ func needsApproval(changes ...func(*pulumiv1.ApprovalPolicy)) func(*pulumiv1.Sta
 	}
 }
 
-// guardedThings is a Stack that is deployed, and from now on needs an approval.
+// guardedThings deploys a Stack that needs approvals from then on.
 func guardedThings(p *play, changes ...func(*pulumiv1.ApprovalPolicy)) *things {
 	p.Helper()
 	r := newThings(p, destroyed)
@@ -43,12 +43,12 @@ func guardedThings(p *play, changes ...func(*pulumiv1.ApprovalPolicy)) *things {
 	return r
 }
 
-// both matches what both match.
+// both matches a Stack that one and other match.
 func both(one, other func(*pulumiv1.Stack) bool) func(*pulumiv1.Stack) bool {
 	return func(s *pulumiv1.Stack) bool { return one(s) && other(s) }
 }
 
-// with is a program with files of the content.
+// with returns a program with the files, each with the content.
 func (r *things) with(content string, files ...string) gitserver.Files {
 	lines := []string{"resources:"}
 	for _, file := range files {
@@ -62,12 +62,12 @@ func (r *things) read(file string) string {
 	return string(content)
 }
 
-// waits matches a Stack with a plan that waits for its approval.
+// waits matches a Stack with a plan that waits for an approval.
 func waits(stack *pulumiv1.Stack) bool {
 	return conditions.IsStalled(stack) && conditions.GetReason(stack, "Ready") == pulumiv1.ApprovalRequiredReason
 }
 
-// waitsFor waits for another plan than the one before, nil for any.
+// waitsFor waits for a plan other than that of before. Nil stands for any plan.
 func (r *things) waitsFor(before *pulumiv1.Stack) *pulumiv1.Stack {
 	r.Helper()
 	return r.Await(func(s *pulumiv1.Stack) bool {
@@ -75,7 +75,7 @@ func (r *things) waitsFor(before *pulumiv1.Stack) *pulumiv1.Stack {
 	})
 }
 
-// decide makes an Approval of the plan in the status.
+// decide creates an Approval for the plan in the status.
 func (r *things) decide(stack *pulumiv1.Stack, decision autov1alpha1.ApprovalDecision, by string, changes ...func(*autov1alpha1.Approval)) *autov1alpha1.Approval {
 	r.Helper()
 	approval := &autov1alpha1.Approval{
@@ -117,7 +117,7 @@ func TestPlanWaitsForItsApprovalAndIsCarriedOut(t *testing.T) {
 	r.Eventually(func() []string { return r.events(pulumiv1.ApprovalRequiredReason) }).Should(HaveExactElements(ContainSubstring(plan.Digest)))
 	r.Expect(r.file("first")).NotTo(BeAnExistingFile())
 
-	// One of another digest, and one for what is no plan, do not count.
+	// An Approval with another digest does not count.
 	other := r.decide(stack, autov1alpha1.ApprovalApprove, "mallory", func(a *autov1alpha1.Approval) {
 		a.Spec.Digest = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 	})
@@ -131,14 +131,14 @@ func TestPlanWaitsForItsApprovalAndIsCarriedOut(t *testing.T) {
 	r.Expect(update.Spec.Plan).To(HaveValue(HaveField("Digest", plan.Digest)))
 	r.Expect(update.Spec.Message).To(HaveValue(ContainSubstring("approved by alice (CHG-42)")))
 
-	// A new commit takes the place of one that waits. One without changes needs nobody.
+	// A new commit replaces the waiting plan. A plan without changes needs no approval.
 	r.publish(r.with("two", "first"))
 	stack = r.waitsFor(stack)
 	r.Expect(stack.Status.Plan.Summary).To(HaveSuffix("-1"))
 	back := r.publish(r.with("one", "first", "second"))
 	r.Await(both(planIs(pulumiv1.PlanApplied), ready(back.Digest)))
 
-	// Deleted, the destroy is planned, too.
+	// When the Stack is deleted, the destroy is planned, too.
 	r.Delete()
 	stack = r.waitsFor(stack)
 	r.Expect(stack.Status.Plan.Operation).To(Equal(pulumiv1.ApprovedDestroy))
@@ -161,12 +161,12 @@ func TestRejectedPlanIsNotCarriedOut(t *testing.T) {
 	r.decide(stack, autov1alpha1.ApprovalApprove, "alice")
 	r.Consistently(func() string { return r.read("first") }, time.Second).Should(BeEmpty())
 
-	// Somebody asks for another plan.
+	// A request leads to another plan.
 	r.retry()
 	stack = r.waitsFor(stack)
 	r.Expect(stack.Status.Plan.Approvals).To(BeEmpty())
 
-	// An edit between the approval and the update makes another plan.
+	// An edit of the Stack leads to another plan, and an Approval of the earlier plan does not count.
 	r.Change(func(s *pulumiv1.Stack) { s.Spec.Config = map[string]apiextensionsv1.JSON{"x": value(`"y"`)} })
 	again := r.waitsFor(stack)
 	late := r.decide(stack, autov1alpha1.ApprovalApprove, "alice")
@@ -175,7 +175,7 @@ func TestRejectedPlanIsNotCarriedOut(t *testing.T) {
 	r.Await(planIs(pulumiv1.PlanApplied))
 	r.Expect(r.read("first")).To(Equal("one"))
 
-	// Who makes an Update by hand does not get around it.
+	// An Update that is created by hand does not bypass the approval.
 	for _, kind := range []autov1alpha1.UpdateType{autov1alpha1.UpdateTypeUp, autov1alpha1.UpdateTypeDestroy, autov1alpha1.UpdateTypeRefresh} {
 		update := r.handmade(kind, func(update *autov1alpha1.Update) { update.Name = "by-hand-" + string(kind) })
 		r.awaitUpdate(update, (*autov1alpha1.Update).HasFailed)
@@ -208,7 +208,7 @@ func TestApprovalIsKeptWhenOnlyTheStateMoved(t *testing.T) {
 	r.Await(planIs(pulumiv1.PlanApplied))
 	r.publish(r.with("two", "first"))
 	stack := r.waitsFor(nil)
-	// Somebody else changes the state, and nothing that was planned.
+	// Someone changes the state, but nothing that is part of the plan.
 	r.pulumi("config", "set", "other", "value")
 	r.pulumi("state", "protect", r.urn("first"), "--yes")
 	r.approve(stack)
@@ -237,14 +237,14 @@ func TestDriftIsCorrectedOnceThatIsApproved(t *testing.T) {
 	r.Expect(r.read("first")).To(Equal("x"))
 }
 
-// planner is a Workspace whose program makes files, and the Updates that plan and carry out.
+// planner is a Workspace whose program makes files, with the Updates that make plans and carry them out.
 type planner struct {
 	*play
 	dir     string
 	updates int
 }
 
-// planning makes a Workspace with a local program, and with the secret as configuration.
+// planning creates a Workspace with a local program, and with the secret in its configuration.
 func planning(p *play) *planner {
 	p.Helper()
 	r := &planner{play: p, dir: p.TempDir()}
@@ -260,7 +260,7 @@ func planning(p *play) *planner {
 	return r
 }
 
-// program is one with a file of the content, and another one with the secret in it.
+// program returns a program with two files: one has the content, the other one the secret.
 func (r *planner) program(content string) string {
 	program := fmt.Sprintf("name: %s\nruntime: yaml\nconfig:\n  password: {type: string, secret: true}\nresources:\n", r.Name)
 	for name, content := range map[string]string{"plain": content, "secret": "${password}"} {
@@ -276,13 +276,13 @@ func (r *planner) content(name string) string {
 	return string(content)
 }
 
-// bring makes the program the one with that content.
+// bring writes the program with the content into the workspace.
 func (r *planner) bring(content string) {
 	r.Helper()
 	r.Succeed(os.WriteFile(filepath.Join(r.Directory(r.Name), "workspace", "Pulumi.yaml"), []byte(r.program(content)), 0o600))
 }
 
-// run makes an Update and waits for its end.
+// run creates an Update, and waits until it has ended.
 func (r *planner) run(kind autov1alpha1.UpdateType, changes ...func(*autov1alpha1.Update)) *autov1alpha1.Update {
 	r.Helper()
 	r.updates++
@@ -293,7 +293,7 @@ func (r *planner) run(kind autov1alpha1.UpdateType, changes ...func(*autov1alpha
 	return update
 }
 
-// plan saves a plan.
+// plan runs a preview that saves a plan.
 func (r *planner) plan(changes ...func(*autov1alpha1.Update)) *autov1alpha1.Update {
 	r.Helper()
 	update := r.run(autov1alpha1.UpdateTypePreview, append([]func(*autov1alpha1.Update){savesPlan}, changes...)...)
@@ -311,7 +311,7 @@ func of(plan *autov1alpha1.Update, enforce autov1alpha1.PlanEnforcement) func(*a
 	}
 }
 
-// refused expects that the plan was not carried out, for that reason, and that nothing was changed.
+// refused runs an Update, and expects that it did not carry out the plan, for the given reason, and changed nothing.
 func (r *planner) refused(reason string, kind autov1alpha1.UpdateType, changes ...func(*autov1alpha1.Update)) *autov1alpha1.Update {
 	r.Helper()
 	before, file := r.State(r.Name, "dev"), r.content("plain")
@@ -324,7 +324,7 @@ func (r *planner) refused(reason string, kind autov1alpha1.UpdateType, changes .
 	return update
 }
 
-// text is what the last Secret of the plan has for people.
+// text returns the human-readable plan from the last Secret of the plan.
 func (r *planner) text(plan *autov1alpha1.Update) string {
 	r.Helper()
 	secrets := plan.Status.Plan.Secrets
@@ -357,12 +357,12 @@ func TestPlanIsCarriedOutAsItIsOrNotAtAll(t *testing.T) {
 	r.Expect(r.unzipped(secret.Data[autov1alpha1.PlanFileKey])).To(And(ContainSubstring("resourcePlans"), Not(ContainSubstring(secretCanary))))
 	r.Expect(r.file("plain")).NotTo(BeAnExistingFile())
 
-	// A plan that is made again is the same.
+	// The same plan, made again, has the same digest.
 	again := r.plan()
 	r.Expect(again.Status.Plan.Digest).To(Equal(plan.Status.Plan.Digest))
 	r.Expect(again.Status.Plan.ChangesDigest).To(Equal(plan.Status.Plan.ChangesDigest))
 
-	// The agent is another one, and has the plan from its Secret.
+	// The next agent reads the plan from its Secret.
 	r.KillAgent()
 	done := r.run(autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
 	r.Expect(done.HasFailed()).To(BeFalse(), done.Status.Message)
@@ -370,11 +370,11 @@ func TestPlanIsCarriedOutAsItIsOrNotAtAll(t *testing.T) {
 	r.Expect(r.content("secret")).To(Equal(secretCanary))
 	r.Expect(done.Status.Outputs).NotTo(BeNil())
 
-	// PlanStale: the state moved, by the plan itself.
+	// PlanStale: carrying out the plan has changed the state.
 	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
 	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforceInputs))
 
-	// PlanViolated: the program asks for something else, and nothing else tells.
+	// PlanViolated: the program asks for another change, and nothing except the plan shows that.
 	r.bring("two")
 	plan = r.plan()
 	r.Expect(r.text(plan)).To(ContainSubstring(`~ content: "one" => "two"`))
@@ -382,7 +382,7 @@ func TestPlanIsCarriedOutAsItIsOrNotAtAll(t *testing.T) {
 	violated := r.refused(autov1alpha1.PlanViolatedReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
 	r.Expect(violated.Status.Message).To(And(ContainSubstring("::plain (content)"), Not(ContainSubstring("three"))))
 
-	// PlanStale: another commit, other inputs, another digest, a plan that is gone.
+	// PlanStale: another commit, other inputs, another digest, a missing plan, and another operation.
 	artifact := r.put(map[string]string{"Pulumi.yaml": r.program("two")})
 	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan), func(update *autov1alpha1.Update) {
 		update.Spec.Source = &autov1alpha1.UpdateSource{URL: artifact.URL, Digest: artifact.Digest}
@@ -398,7 +398,7 @@ func TestPlanIsCarriedOutAsItIsOrNotAtAll(t *testing.T) {
 	})
 	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeDestroy, of(plan, autov1alpha1.EnforcePlan))
 
-	// PlanStale: a Secret that somebody replaced, with another content or for another owner.
+	// PlanStale: a Secret that someone replaced by one with another content, or with another owner.
 	r.bring("two")
 	r.Get(plan.Status.Plan.Secrets[0], secret)
 	replace := func(change func(*corev1.Secret)) {
@@ -423,11 +423,11 @@ func TestPlanIsCarriedOutAsItIsOrNotAtAll(t *testing.T) {
 	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
 	replace(func(forged *corev1.Secret) { forged.OwnerReferences[0].UID = again.UID })
 	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
-	// The garbage collector may have been here.
+	// The garbage collector may have deleted the Secret already.
 	r.Succeed(client.IgnoreNotFound(system.Client.Delete(r.Context(), &corev1.Secret{ObjectMeta: r.Meta(secret.Name)})))
 	r.refused(autov1alpha1.PlanStaleReason, autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforcePlan))
 
-	// Without Pulumi's file, the inputs and the state count.
+	// EnforceInputs compares only the inputs and the state, without Pulumi's plan file.
 	done = r.run(autov1alpha1.UpdateTypeUp, of(plan, autov1alpha1.EnforceInputs))
 	r.Expect(done.HasFailed()).To(BeFalse(), done.Status.Message)
 	r.Expect(r.content("plain")).To(Equal("two"))

@@ -25,38 +25,38 @@ import (
 
 var ready, notReady = statuscheck.Ready, statuscheck.NotReady
 
-// play is a scene with a Stack that follows an ExternalArtifact of its name, a git repository or a Program.
+// play is a scene with a Stack that follows a git repository, a Program, or an ExternalArtifact of the same name.
 type play struct {
 	*scene.Scene
-	// revisions is how many were put.
+	// revisions is how many revisions were served.
 	revisions int
 }
 
-// begin makes a play for a test that runs beside others.
+// begin makes a play for a test that runs in parallel to others.
 func begin(t *testing.T, name string) *play {
 	t.Helper()
 	t.Parallel()
 	return alone(t, name)
 }
 
-// alone makes a play for a test that runs before the parallel ones, because it stops the controller.
+// alone makes a play for a test that runs before the parallel ones, for example because it stops the controller.
 func alone(t *testing.T, name string) *play {
 	t.Helper()
 	return &play{Scene: scene.New(t, system, name, scene.Patience)}
 }
 
-// beside makes a play of the same test.
+// beside makes a further play for the same test.
 func (p *play) beside(name string) *play { return alone(p.T, name) }
 
-// secretRef refers to the secret that every namespace here has.
+// secretRef refers to the Secret that every namespace of these tests has.
 func secretRef() pulumiv1.ResourceRef { return stage.SecretRef(stage.PassphraseSecret, "canary") }
 
-// usesPassword is a Stack with the secret as configuration.
+// usesPassword makes the secret a part of the Stack's configuration.
 func usesPassword(s *pulumiv1.Stack) {
 	s.Spec.SecretRefs = map[string]pulumiv1.ResourceRef{"password": secretRef()}
 }
 
-// secret is the content of the Secret that every Stack here uses.
+// secret returns the content of the Secret that every Stack of these tests uses.
 func secret() map[string]string {
 	return map[string]string{stage.PassphraseKey: passphraseCanary, "canary": secretCanary}
 }
@@ -71,7 +71,8 @@ func (p *play) enter(objects ...client.Object) {
 	p.Enter(secret(), objects...)
 }
 
-// start creates the namespace, its Secret, the Stack after the changes, and an ExternalArtifact that publishes the artifact unless that is nil.
+// start creates the namespace, its Secret, the Stack with the changes, and an ExternalArtifact, which publishes the artifact unless it is
+// nil.
 func (p *play) start(artifact *meta.Artifact, changes ...func(*pulumiv1.Stack)) {
 	p.Helper()
 	stack := p.newStack()
@@ -98,13 +99,13 @@ func (p *play) publish(files gitserver.Files) *meta.Artifact {
 	return artifact
 }
 
-// yaml is a Pulumi program with the body.
+// yaml returns a Pulumi program with the lines.
 func (p *play) yaml(lines ...string) gitserver.Files { return scene.Program(p.Name, lines...) }
 
-// returning is a Pulumi program whose output "x" has the value.
+// returning returns a Pulumi program whose output "x" has the value.
 func (p *play) returning(value any) gitserver.Files { return scene.Returning(p.Name, value) }
 
-// deployed starts a Stack of a trivial program, changed as told, and waits until it is Ready.
+// deployed starts a Stack with a trivial program and with the changes, and waits until it is Ready.
 func (p *play) deployed(changes ...func(*pulumiv1.Stack)) (*pulumiv1.Stack, *meta.Artifact) {
 	p.Helper()
 	artifact := p.put(p.returning(1))
@@ -118,7 +119,7 @@ func (p *play) resources() int {
 	return len(p.StateResources())
 }
 
-// stateOf returns the resource of the key from the state of the stack; nil when it has none.
+// stateOf returns the resource with the name from the state of the stack, or nil when the state has none.
 func (p *play) stateOf(key string) *scene.StateResource {
 	p.Helper()
 	for _, resource := range p.StateResources() {
@@ -136,14 +137,14 @@ func (p *play) awaitDestroyed() {
 	p.Expect(p.resources()).To(BeZero())
 }
 
-// awaitReleased waits until the Stack is gone, and expects that its resources are left.
+// awaitReleased waits until the Stack is gone, and expects that its resources still exist.
 func (p *play) awaitReleased() {
 	p.Helper()
 	p.AwaitGone()
 	p.Expect(p.resources()).To(BeNumerically(">", 0))
 }
 
-// awaitUpdates waits until so many are left.
+// awaitUpdates waits until the namespace has exactly count Updates.
 func (p *play) awaitUpdates(count int) {
 	p.Helper()
 	p.Eventually(p.Updates).Should(HaveLen(count))
@@ -177,7 +178,7 @@ func (p *play) events(reason string) (messages []string) {
 	return messages
 }
 
-// deleteWorkspace deletes the Workspace as somebody does by hand, and waits until it is gone, or another one is in its place.
+// deleteWorkspace deletes the Workspace, as a user would by hand, and waits until it is gone or replaced.
 func (p *play) deleteWorkspace() {
 	p.Helper()
 	workspace := p.Workspace()
@@ -195,13 +196,13 @@ func (p *play) awaitNoWorkspace() {
 	p.AwaitAbsent(p.Name, &autov1alpha1.Workspace{})
 }
 
-// awaitFinalizer waits until the controller has seen the Stack.
+// awaitFinalizer waits until the Stack has its finalizer, which shows that the controller has reconciled it.
 func (p *play) awaitFinalizer(name string) {
 	p.Helper()
 	p.AwaitStack(name, func(s *pulumiv1.Stack) bool { return slices.Contains(s.Finalizers, pulumiv1.Finalizer) })
 }
 
-// handmade creates an Update as a user writes it.
+// handmade creates an Update as a user would.
 func (p *play) handmade(kind autov1alpha1.UpdateType, changes ...func(*autov1alpha1.Update)) *autov1alpha1.Update {
 	p.Helper()
 	update := &autov1alpha1.Update{
@@ -215,7 +216,7 @@ func (p *play) handmade(kind autov1alpha1.UpdateType, changes ...func(*autov1alp
 	return update
 }
 
-// awaitUpdate returns the Update once it is as asked.
+// awaitUpdate reads the Update until the function reports true for it.
 func (p *play) awaitUpdate(update *autov1alpha1.Update, is func(*autov1alpha1.Update) bool) {
 	p.Helper()
 	p.Eventually(func(g Gomega) {
@@ -224,14 +225,14 @@ func (p *play) awaitUpdate(update *autov1alpha1.Update, is func(*autov1alpha1.Up
 	}).Should(Succeed())
 }
 
-// awaitSuccess waits until the Update has ended, and expects that it did what it had to.
+// awaitSuccess waits until the Update has ended, and expects that it succeeded.
 func (p *play) awaitSuccess(update *autov1alpha1.Update) {
 	p.Helper()
 	p.awaitUpdate(update, (*autov1alpha1.Update).IsComplete)
 	p.Expect(update.HasFailed()).To(BeFalse(), "%s: %s", update.Name, update.Status.Message)
 }
 
-// layer adds a Stack with the name to the namespace. All of them share the source, which is named like the namespace.
+// layer adds a Stack with the name to the namespace. All these Stacks share the source that is named like the namespace.
 func (p *play) layer(name string, changes ...func(*pulumiv1.Stack)) {
 	p.Helper()
 	stack := p.newStack()
@@ -242,7 +243,7 @@ func (p *play) layer(name string, changes ...func(*pulumiv1.Stack)) {
 	p.Create(stack)
 }
 
-// deleteLayers asks for the end of the Stacks of these names.
+// deleteLayers deletes the Stacks with these names.
 func (p *play) deleteLayers(names ...string) {
 	p.Helper()
 	for _, name := range names {
@@ -264,7 +265,7 @@ func (p *play) awaitLayers(left ...string) {
 	}).WithTimeout(2 * p.Patience).Should(Succeed())
 }
 
-// stopController ends the controller. A test that fails before it has started the next one does not take it away from the other tests.
+// stopController stops the controller. If the test fails before it starts the next one, a cleanup does so for the other tests.
 func (p *play) stopController() {
 	p.Helper()
 	p.Expect(system.StopController()).To(Succeed())
@@ -276,13 +277,13 @@ func (p *play) stopController() {
 	})
 }
 
-// startController starts the next one, with further flags.
+// startController starts the next controller, with further flags.
 func (p *play) startController(flags ...string) {
 	p.Helper()
 	p.Expect(system.StartController(p.Context(), flags...)).To(Succeed())
 }
 
-// restartController ends the controller and starts the next one.
+// restartController stops the controller and starts the next one.
 func (p *play) restartController(flags ...string) {
 	p.Helper()
 	p.stopController()

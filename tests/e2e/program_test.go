@@ -24,7 +24,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// programStack is a Stack that runs the Program of its name.
+// programStack returns a Stack that runs the Program with the same name.
 func (p *play) programStack(changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	stack := p.newStack()
 	stack.Spec.FluxSource = nil
@@ -35,7 +35,7 @@ func (p *play) programStack(changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	return stack
 }
 
-// program is a Program as somebody writes it, unknown fields included.
+// program returns a Program as a user would write it, including unknown fields.
 func (p *play) program(name, body string) *unstructured.Unstructured {
 	p.Helper()
 	content := map[string]any{}
@@ -54,7 +54,7 @@ func (p *play) editProgram(body string) {
 	p.Expect(system.Client.Apply(p.Context(), applied, client.FieldOwner("test"), client.ForceOwnership)).To(Succeed())
 }
 
-// deployedProgram starts a Stack with the Program, changed as told, and waits until it is Ready.
+// deployedProgram starts a Stack with the Program and with the changes, and waits until it is Ready.
 func (p *play) deployedProgram(body string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	p.Helper()
 	p.enter(p.programStack(changes...))
@@ -62,7 +62,7 @@ func (p *play) deployedProgram(body string, changes ...func(*pulumiv1.Stack)) *p
 	return p.awaitApplied()
 }
 
-// awaitProgram returns the Program once the controller has looked at it as it is now.
+// awaitProgram waits until the controller has observed the current generation of the Program, and returns the Program.
 func (p *play) awaitProgram() *pulumiv1.Program {
 	p.Helper()
 	found := &pulumiv1.Program{}
@@ -74,7 +74,7 @@ func (p *play) awaitProgram() *pulumiv1.Program {
 	return found
 }
 
-// awaitApplied waits until the Stack has been deployed as its Program is now.
+// awaitApplied waits until the current generation of the Program is deployed.
 func (p *play) awaitApplied() *pulumiv1.Stack {
 	p.Helper()
 	artifact := p.awaitProgram().Status.Artifact
@@ -109,7 +109,7 @@ func TestInvalidProgramIsReportedByProgramAndStackAndRecovers(t *testing.T) {
 	p := begin(t, "inline-broken")
 	p.deployedProgram("{outputs: {x: 1}}")
 
-	// A client that does not ask for strict validation: nobody refuses it.
+	// The client does not ask for strict validation, so the API server accepts the field.
 	wrong := p.program(p.Name, `{runtime: go, outputs: {x: `+secretCanary+`}}`)
 	current := p.awaitProgram()
 	wrong.SetResourceVersion(current.ResourceVersion)
@@ -213,7 +213,7 @@ func TestEditsOfAProgramInARowEndWithTheLastOne(t *testing.T) {
 	p.deployedProgram("{outputs: {x: 0}}")
 	for i := 1; i <= edits; i++ {
 		p.editProgram(fmt.Sprintf("{outputs: {x: %d}}", i))
-		time.Sleep(200 * time.Millisecond) // so that they meet the update before in all its stages
+		time.Sleep(200 * time.Millisecond) // so that the edits meet every phase of the update before
 	}
 	stack := p.awaitApplied()
 	p.Expect(scene.Output(stack, "x")).To(Equal("6"))
@@ -238,7 +238,7 @@ func TestStackWithAProgramOfTheFormerControllerIsTakenOver(t *testing.T) {
 
 	p.Await(func(s *pulumiv1.Stack) bool { return ready(digest)(s) && len(s.Status.History) == 1 })
 	p.Expect(p.awaitProgram().Status.Artifact.URL).To(Equal("program://former-inline/former-inline/1"))
-	p.beside(p.Name + "-later").deployedProgram("{outputs: {x: 1}}") // what comes later is deployed later
+	p.beside(p.Name + "-later").deployedProgram("{outputs: {x: 1}}") // deployed after the reconcile of the one before
 	p.Expect(p.Updates()).To(HaveLen(2), "nothing runs because the controller changed")
 	p.editProgram("{outputs: {x: 2}}")
 	p.awaitApplied()
@@ -297,7 +297,7 @@ func TestMissingSecretKeyIsWaitedForAndIsNoFailure(t *testing.T) {
 	p.Expect(statuscheck.Message(stack)).To(ContainSubstring("later"))
 	p.Expect(stack.Status.LastUpdate).To(BeNil())
 
-	// A new revision takes the place of the one that waits.
+	// A new revision replaces the waiting one.
 	artifact = p.publish(p.returning(2))
 	stack = p.Await(func(s *pulumiv1.Stack) bool {
 		return notReady(pulumiv1.SecretNotFoundReason)(s) && s.Status.CurrentUpdate != nil && s.Status.CurrentUpdate.Commit == artifact.Digest

@@ -35,44 +35,45 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// recovery is a cause of a failure that comes and goes outside of the Stack.
+// recovery is a cause of failure that comes and goes outside of the Stack.
 type recovery struct {
 	name string
-	// program is the Stack's; one that returns a number when it is nil.
+	// program returns the program of the Stack. Nil stands for one that returns a number.
 	program func(*patient) gitserver.Files
-	// before breaks the cause for a Stack that is yet to be made, and change makes the Stack depend on it.
+	// before creates the cause for a Stack that does not exist yet, and change makes the Stack depend on it.
 	before func(*patient)
 	change func(*patient, *pulumiv1.Stack)
-	// prepare runs when the Stack exists. after breaks the cause for a Stack that was deployed; it is nil for one that was not.
+	// prepare runs when the Stack exists. after creates the cause for a Stack that was deployed; nil means that the Stack was never
+	// deployed.
 	prepare, after func(*patient)
-	// reasons are those of Ready one of which is seen, and cause that of the Update's Failed; empty when the Stack waits, which is
-	// no failure.
+	// reasons are the reasons of the condition Ready, one of which the Stack must have, and cause is the reason of the Update's condition
+	// Failed. An empty cause means that the Stack waits, which is not a failure.
 	reasons []string
 	cause   string
 	says    string
 	mend    func(*patient)
-	// within is how soon after that the Stack is Ready.
+	// within is how long after mend the Stack may take to become Ready.
 	within time.Duration
 }
 
 const (
-	// soon is enough for an attempt that comes with the retryInterval of these Stacks, on a machine that is busy.
+	// soon is long enough for an attempt with the retryInterval of these Stacks, on a busy machine.
 	soon = 45 * time.Second
-	// polled is enough where nothing but the interval of --requeue-dependency, 30 seconds, brings the Stack back.
+	// polled is long enough for a Stack that only the interval of --requeue-dependency, 30 seconds, brings back.
 	polled = 75 * time.Second
 	// attemptInterval is the retryInterval of these Stacks.
 	attemptInterval = 2 * time.Second
 )
 
-// failures are the reasons of a Stack whose attempts fail: the first ones, and from the third on.
+// failures are the reasons of a Stack whose attempts fail: first the one, and from the third attempt on the other.
 var failures = []string{pulumiv1.RetryingAfterFailureReason, pulumiv1.UpdateFailedReason}
 
-// patient is a Stack that falls ill.
+// patient is a play with a Stack that fails and recovers.
 type patient struct {
 	*play
-	// dir is a directory of its own.
+	// dir is a directory for this Stack.
 	dir string
-	// artifact is the one that it has to end with.
+	// artifact is the one that the Stack has to have applied in the end.
 	artifact *meta.Artifact
 	server   *server
 }
@@ -82,8 +83,8 @@ func newPatient(t *testing.T, name string) *patient {
 	return &patient{play: begin(t, name), dir: t.TempDir(), server: newServer(t)}
 }
 
-// TestStackRecoversWhenTheCauseGoesAway breaks what a Stack needs, and mends it again without touching the Stack: no edit, no request, no
-// restart, no new revision. The version of pulumi is another such cause, see TestPulumiThatIsTooOldIsToldAndHealsWithIt.
+// TestStackRecoversWhenTheCauseGoesAway breaks what a Stack needs, and repairs it without touching the Stack: no edit, no request, no
+// restart, no new revision. The version of pulumi is another such cause, see TestStackWithAPulumiThatIsTooOldIsStalledUntilItIsNot.
 func TestStackRecoversWhenTheCauseGoesAway(t *testing.T) {
 	suite.Long(t, "each cause that can go away")
 	t.Parallel()
@@ -125,7 +126,7 @@ func (p *patient) fail(test recovery) {
 	p.Expect(statuscheck.Message(stack)).To(ContainSubstring(test.says))
 	p.Logf("%s: %s", conditions.GetReason(stack, meta.ReadyCondition), statuscheck.Message(stack))
 	if test.cause == "" {
-		// Waiting is no failure.
+		// Waiting is not a failure.
 		p.Expect(conditions.GetReason(stack, meta.ReconcilingCondition)).To(Equal(pulumiv1.ProgressingWithRetryReason))
 		p.Expect(stack.Status.LastUpdate == nil || stack.Status.LastUpdate.Failures == 0).To(BeTrue())
 		return
@@ -133,7 +134,7 @@ func (p *patient) fail(test recovery) {
 	p.Expect(causes(p)).To(ContainElement(test.cause))
 }
 
-// causes are the reasons for which Updates of the Stack failed.
+// causes returns the reasons for which Updates of the Stack failed.
 func causes(p *patient) (reasons []string) {
 	found := p.Updates()
 	for i := range found {
@@ -144,7 +145,7 @@ func causes(p *patient) (reasons []string) {
 	return reasons
 }
 
-// recover mends the cause and waits.
+// recover removes the cause, and waits until the Stack is Ready.
 func (p *patient) recover(test recovery) {
 	stack := &pulumiv1.Stack{}
 	p.Get(p.Name, stack)
@@ -159,20 +160,20 @@ func (p *patient) recover(test recovery) {
 	p.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 }
 
-// path is one in the directory of the patient.
+// path returns a path in the directory of the patient.
 func (p *patient) path(names ...string) string {
 	return filepath.Join(append([]string{p.dir}, names...)...)
 }
 
-// withoutAnswer is the status of a server that lets everybody wait.
+// withoutAnswer is the status of a server that never responds.
 const withoutAnswer = 0
 
-// server is one on which programs depend. It answers with the status, and has the content when that is 200.
+// server is a server on which programs depend. It responds with the status, and with the content when the status is 200.
 type server struct {
 	*httptest.Server
 	status  atomic.Int32
 	content []byte
-	// behind, when it is set, answers instead when the status is 200.
+	// behind, if it is set, handles the requests instead while the status is 200.
 	behind http.Handler
 }
 
@@ -191,25 +192,25 @@ func (s *server) ServeHTTP(response http.ResponseWriter, request *http.Request) 
 	status := int(s.status.Load())
 	switch {
 	case status == withoutAnswer:
-		// Nobody waits any more.
+		// The client has stopped waiting.
 	case status != http.StatusOK:
 		response.Header().Set("Retry-After", "3")
 		http.Error(response, http.StatusText(status), status)
 	case s.behind != nil:
 		s.behind.ServeHTTP(response, request)
 	default:
-		// The CLI wants to know beforehand how large a plugin is.
+		// The CLI needs the size of a plugin in advance.
 		response.Header().Set("Content-Length", strconv.Itoa(len(s.content)))
 		_, _ = response.Write(s.content)
 	}
 }
 
-// serve makes the server of the patient answer with the status from now on.
+// serve makes the server of the patient respond with the status from now on.
 func serve(status int) func(*patient) {
 	return func(p *patient) { p.server.status.Store(int32(status)) }
 }
 
-// viaServer has the Stack follow a git repository whose server is that of the patient.
+// viaServer makes the Stack follow a git repository through the server of the patient.
 func viaServer(p *patient, s *pulumiv1.Stack) {
 	repository, sha := p.repository(p.returning(1))
 	address, err := url.Parse(repository.URL)
@@ -220,7 +221,7 @@ func viaServer(p *patient, s *pulumiv1.Stack) {
 	s.Spec.ResyncFrequencySeconds = 60
 }
 
-// gitRecoveries are those of a git server that answers with a status.
+// gitRecoveries returns those with a git server that responds with an error.
 func gitRecoveries() (recoveries []recovery) {
 	for _, test := range []struct {
 		name, reason string
@@ -267,7 +268,7 @@ func (p *patient) object(object client.Object) {
 	}
 }
 
-// region makes a ConfigMap with a value, and a Stack that uses it.
+// region returns a function that writes the ConfigMap with the value.
 func region(value string) func(*patient) {
 	return func(p *patient) {
 		p.object(&corev1.ConfigMap{ObjectMeta: p.Meta("settings"), Data: map[string]string{"region": value}})
@@ -278,7 +279,7 @@ func usesRegion(_ *patient, s *pulumiv1.Stack) {
 	s.Spec.ConfigRef = map[string]pulumiv1.ConfigMapRef{"region": {Name: "settings", Key: "region"}}
 }
 
-// phrase makes a Secret with the passphrase of the Stack.
+// phrase returns a function that writes the Secret with the passphrase of the Stack.
 func phrase(value string, labels map[string]string) func(*patient) {
 	return func(p *patient) {
 		secret := p.Secret("phrase", map[string]string{stage.PassphraseKey: value})
@@ -326,7 +327,7 @@ func referenceRecoveries() []recovery {
 		{
 			name: "passphrase-watched", change: func(p *patient, s *pulumiv1.Stack) {
 				usesPhrase(p, s)
-				// The watch alone brings it back.
+				// Only the watch brings the Stack back.
 				s.Spec.RetryInterval = &metav1.Duration{Duration: attemptInterval * 1000}
 			},
 			prepare: phrase(passphraseCanary, watched), after: phrase("another", watched),
@@ -336,12 +337,12 @@ func referenceRecoveries() []recovery {
 	}
 }
 
-// languageHost puts the language host of the tests beside the pulumi CLI, once.
+// languageHost copies the language host of the tests into the directory of the pulumi CLI, once.
 var languageHost = sync.OnceValue(func() error {
 	return programs.Put(context.Background(), programs.LanguageHost, filepath.Join(filepath.Dir(pulumi.path()), programs.LanguageHost))
 })
 
-// requiring is a program of that language with a dependency that the server of the patient has.
+// requiring returns a program in the language of the tests. Its dependency comes from the server of the patient.
 func requiring(p *patient) gitserver.Files {
 	p.Expect(languageHost()).To(Succeed())
 	return gitserver.Files{
@@ -351,7 +352,7 @@ func requiring(p *patient) gitserver.Files {
 	}
 }
 
-// plugged is a program with a resource whose file is in the directory of the patient. Its server has the provider.
+// plugged returns a program with a resource whose file is in the directory of the patient. The server of the patient serves the provider.
 func plugged(p *patient) gitserver.Files {
 	home := p.TempDir()
 	p.Expect(programs.PutProvider(p.Context(), home)).Error().NotTo(HaveOccurred())
@@ -423,7 +424,7 @@ func pulumiRecoveries() []recovery {
 	}
 }
 
-// usesBackend gives the Stack a backend of its own, which is missing unless the test made it.
+// usesBackend gives the Stack its own backend, which does not exist unless the test creates it.
 func usesBackend(p *patient, s *pulumiv1.Stack) { s.Spec.Backend = "file://" + p.path("backend") }
 
 func backendRecoveries() []recovery {
@@ -438,7 +439,7 @@ func backendRecoveries() []recovery {
 			mend: create, within: soon,
 		},
 		{
-			// Nobody, not even root, can write where a file is in the way.
+			// Nobody, not even root, can create a directory where there is a file.
 			name: "backend-unwritable", change: usesBackend, before: func(p *patient) {
 				p.Expect(os.MkdirAll(p.path("backend", ".pulumi"), 0o700)).To(Succeed())
 				p.Expect(os.WriteFile(p.path("backend", ".pulumi", "stacks"), nil, 0o600)).To(Succeed())

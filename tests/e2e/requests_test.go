@@ -11,18 +11,18 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// annotateAsUsersDo does what users do, with their words.
+// annotateAsUsersDo annotates the Stack with kubectl, as users do.
 func (p *play) annotateAsUsersDo(annotation string) {
 	p.Helper()
 	_, err := system.ControlPlane.Kubectl(p.Context(), "--namespace="+p.Name, "annotate", "stack/"+p.Name, annotation, "--overwrite")
 	p.Succeed(err)
 }
 
-// TestAnnotationOfTutorialsDeploysTheLatestCommit has `kubectl annotate stack/NAME pulumi.com/last-update=$(date +%s) --overwrite`.
+// TestAnnotationOfTutorialsDeploysTheLatestCommit runs `kubectl annotate stack/NAME pulumi.com/last-update=$(date +%s) --overwrite`.
 func TestAnnotationOfTutorialsDeploysTheLatestCommit(t *testing.T) {
 	p := alone(t, "kicked")
 	repository, first := p.deployedFromGit(p.returning(1), func(s *pulumiv1.Stack) {
-		s.Spec.ResyncFrequencySeconds = 3600 // nobody looks by himself
+		s.Spec.ResyncFrequencySeconds = 3600 // the branch is not polled during the test
 		s.Annotations = map[string]string{pulumiv1.LastUpdateAnnotation: "at its creation"}
 	})
 	p.Expect(p.Await(ready(first)).Status.ObservedLastUpdateRequest).To(Equal("at its creation"))
@@ -36,12 +36,12 @@ func TestAnnotationOfTutorialsDeploysTheLatestCommit(t *testing.T) {
 	p.Await(handled(next, "1763799600"))
 	p.Expect(p.Updates()).To(HaveLen(2))
 
-	// It runs what there is already, too.
+	// The annotation also runs the commit that is already deployed.
 	p.annotateAsUsersDo("pulumi.com/last-update=1763799601")
 	p.Await(handled(next, "1763799601"))
 	p.Expect(p.Updates()).To(HaveLen(3))
 
-	// A value is handled once, and other annotations ask for nothing.
+	// Each value is handled once, and other annotations have no effect.
 	p.annotateAsUsersDo("pulumi.com/last-update=1763799601")
 	p.annotateAsUsersDo("example.com/last-update=1763799602")
 	p.restartController()
@@ -51,8 +51,8 @@ func TestAnnotationOfTutorialsDeploysTheLatestCommit(t *testing.T) {
 	p.Expect(p.Updates()).To(HaveLen(4), "only the last request ran something")
 }
 
-// TestManifestThatIsAppliedAgainRunsNothing has what the Pulumi Kubernetes Operator makes of a manifest: the fields that are false are
-// gone from the object, and come back when the manifest is applied.
+// TestManifestThatIsAppliedAgainRunsNothing starts with a Stack as the Pulumi Kubernetes Operator stores it: without the fields whose value
+// is false. The fields come back when the manifest is applied.
 func TestManifestThatIsAppliedAgainRunsNothing(t *testing.T) {
 	p := alone(t, "former-applied")
 	_, artifact := p.deployed()
@@ -74,7 +74,7 @@ func TestManifestThatIsAppliedAgainRunsNothing(t *testing.T) {
 	stack = p.Await(handled)
 	p.Expect(stack.Status.LastUpdate.Name).To(Equal(recorded.Name))
 
-	// What says something new runs, and then the same again does not.
+	// A new value runs an update. The same specification in another form does not.
 	apply(`{"refresh": true}`)
 	ran := p.awaitNext(stack).Status.LastUpdate.Name
 	apply(`{"targetDependents": false}`)

@@ -14,7 +14,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// restarts are the ways in which a controller ends.
+// restarts returns the ways in which a controller ends.
 func restarts() map[string]func() error {
 	return map[string]func() error{"killed": system.KillController, "stopped": system.StopController}
 }
@@ -92,7 +92,7 @@ func TestRestartWritesNothingAboutReadyStacks(t *testing.T) {
 			before := versions()
 			p.Expect(end()).To(Succeed())
 			p.startController()
-			// What is deployed after the restart comes after what was there before it.
+			// The controller deploys this Stack after it has reconciled the Stacks that existed before the restart.
 			p.beside(p.Name + "-later").deployed()
 			p.Expect(versions()).To(Equal(before))
 		})
@@ -105,12 +105,12 @@ func TestRestartOfTheControllerLeavesGitStacksAsTheyAre(t *testing.T) {
 	repository, sha := p.deployedFromGit(p.returning(1))
 	before := p.Await(ready(sha))
 	p.restartController()
-	// A Stack of the same branch is deployed when the answer of the git server has come.
+	// The later Stack of the same branch is deployed as soon as the git server has responded.
 	p.Create(p.gitStack(repository.URL, named("later")))
 	p.AwaitStack("later", ready(sha))
 	p.Expect(p.Await(ready(sha)).ResourceVersion).To(Equal(before.ResourceVersion), "nothing was written")
 
-	// The next one follows all the same.
+	// The restarted controller still follows the branch.
 	next := p.commit(repository, p.returning(2))
 	p.RequestStack("later")
 	p.Await(ready(next))

@@ -1,4 +1,4 @@
-// Package e2e_test runs stack-controller as users do, a process beside real servers, and looks at it from outside.
+// Package e2e_test runs stack-controller as users do, as a process beside real servers, and checks what can be seen from outside.
 package e2e_test
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// What the tests make wrong on purpose is small.
+// The limits are small, so that what exceeds them is small, too.
 const (
 	maxArtifactSize = 1 << 20
 	maxUnpackedSize = 4 << 20
 	maxEntries      = 1000
 )
 
-// Secret values that the tests plant. Whatever the tests made stack-controller write must not contain them.
+// Secret values that the tests use. Nothing that stack-controller writes may contain them.
 const (
 	passphraseCanary = "passphrase-canary-7f3b"
 	secretCanary     = "secret-canary-91ac"
@@ -71,8 +71,8 @@ func run(m *testing.M) int {
 	return suite.Run(m)
 }
 
-// gate is the real pulumi CLI behind a script that notes every call, and holds updates in the workspaces for which there is a file. Where there
-// is a file old-pulumi in the home directory of an agent, it is the oldest version that is tested.
+// gate is the real pulumi CLI behind a script. The script records every call, and holds updates and destroys of the workspaces that have a
+// file held-NAME. If the home directory of an agent has a file old-pulumi, the script runs the oldest tested version of the CLI.
 type gate struct {
 	dir string
 }
@@ -107,7 +107,7 @@ exec %[2]s "$@"
 
 func (g *gate) path() string { return filepath.Join(g.dir, "pulumi") }
 
-// hold keeps every "pulumi up" and "pulumi destroy" of the Stack that starts from now on from running until release is called.
+// hold makes every "pulumi up" and "pulumi destroy" of the Stack that starts from now on wait until release is called.
 func (p *play) hold() (release func()) {
 	p.Helper()
 	file := p.held()
@@ -116,18 +116,18 @@ func (p *play) hold() (release func()) {
 	return func() { _ = os.Remove(file) }
 }
 
-// held is the file that holds them.
+// held returns the file that makes calls wait.
 func (p *play) held() string {
 	return filepath.Join(pulumi.dir, "held-"+filepath.Base(p.Directory(p.Name)))
 }
 
-// awaitHeld waits until one has been held.
+// awaitHeld waits until a call is held.
 func (p *play) awaitHeld() {
 	p.Helper()
 	p.Eventually(p.held() + ".now").Should(BeAnExistingFile())
 }
 
-// calls returns the arguments of every call of pulumi in the workspaces of the names since the beginning, which begin with the directory.
+// calls returns the calls of pulumi in the workspaces of the names, from the beginning. Each one is the directory with the arguments.
 func (p *play) calls(names ...string) []string {
 	content, err := os.ReadFile(filepath.Join(pulumi.dir, "calls"))
 	p.Succeed(err)
@@ -136,7 +136,7 @@ func (p *play) calls(names ...string) []string {
 	})
 }
 
-// runs is how often pulumi was called for the operation.
+// runs returns how often pulumi was called for the operation.
 func (p *play) runs(operation string) (runs int) {
 	for _, call := range p.calls(p.Name) {
 		if strings.Contains(call, " "+operation+" ") {
@@ -146,13 +146,13 @@ func (p *play) runs(operation string) (runs int) {
 	return runs
 }
 
-// awaitRuns waits until pulumi was called so often for the operation.
+// awaitRuns waits until pulumi was called this many times for the operation.
 func (p *play) awaitRuns(operation string, times int) {
 	p.Helper()
 	p.Eventually(func() int { return p.runs(operation) }).Should(Equal(times))
 }
 
-// pulumi runs the CLI on the stack as a person does, who has the passphrase.
+// pulumi runs the CLI on the stack as a user who has the passphrase.
 func (p *play) pulumi(args ...string) {
 	p.Helper()
 	p.Pulumi(p.Name, map[string]string{"PULUMI_BACKEND_URL": system.BackendURL, "PULUMI_CONFIG_PASSPHRASE": passphraseCanary}, append(args, "--stack=dev")...)

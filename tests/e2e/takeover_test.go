@@ -19,8 +19,8 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// TestFailedStackOfTheFormerControllerSaysOneThing has the conditions that the Pulumi Kubernetes Operator leaves on a Stack that failed, and
-// what a way back and over again leaves of both.
+// TestFailedStackOfTheFormerControllerSaysOneThing starts with the conditions that the Pulumi Kubernetes Operator leaves on a failed Stack,
+// and with those that are left after moving back and forth between both controllers.
 func TestFailedStackOfTheFormerControllerSaysOneThing(t *testing.T) {
 	suite.Long(t, "further states of the former operator")
 	type former struct {
@@ -48,11 +48,11 @@ func TestFailedStackOfTheFormerControllerSaysOneThing(t *testing.T) {
 	}
 	controller.startController()
 	for p := range left {
-		p.Await(func(s *pulumiv1.Stack) bool { return len(s.Status.History) == 1 }) // and its conditions do not contradict each other
+		p.Await(func(s *pulumiv1.Stack) bool { return len(s.Status.History) == 1 }) // Await also checks that its conditions agree
 	}
 }
 
-// markFormerFailure makes the status that of an update which failed, with the conditions, and applies it as the operator does.
+// markFormerFailure makes the status that of a failed update with the conditions, and applies it as the operator does.
 func (p *play) markFormerFailure(present map[string]string, ago time.Duration) {
 	p.Helper()
 	now := metav1.Now()
@@ -80,7 +80,7 @@ func (p *play) markFormerFailure(present map[string]string, ago time.Duration) {
 // formerOwner is the field manager of the Pulumi Kubernetes Operator.
 const formerOwner = "pulumi-kubernetes-operator"
 
-// patchStatus changes the status of the Stack, as nobody but its controller does.
+// patchStatus changes the status of the Stack, which otherwise only the controller does.
 func (p *play) patchStatus(edit func(*pulumiv1.Stack)) {
 	p.Helper()
 	stack := &pulumiv1.Stack{}
@@ -90,9 +90,9 @@ func (p *play) patchStatus(edit func(*pulumiv1.Stack)) {
 	p.Expect(system.Client.Status().Patch(p.Context(), stack, client.MergeFrom(before))).To(Succeed())
 }
 
-// leftByTheFormerController makes the objects of a Stack that is deployed what the Pulumi Kubernetes Operator would have left:
-// a Workspace that it applied, with things in it that this controller would not ask for, an Update that it completed, and a
-// status without all that is new here, in which the commit is the one given. Nothing may look at them meanwhile.
+// leftByTheFormerController turns the objects of a deployed Stack into those that the Pulumi Kubernetes Operator would have left: a
+// Workspace that the operator applied, with fields that this controller would not set, an Update that the operator completed, and a status
+// with the given commit and without all newer fields. The controller must be stopped meanwhile.
 func (p *play) leftByTheFormerController(commit string) (recorded *autov1alpha1.Update) {
 	p.Helper()
 	workspace := p.Workspace()
@@ -127,8 +127,8 @@ func (p *play) leftByTheFormerController(commit string) (recorded *autov1alpha1.
 	return recorded
 }
 
-// formerUpdate creates an Update as the Pulumi Kubernetes Operator does, with the conditions Progressing, Failed, which is False, and
-// Complete. The operator puts its finalizer on each of them.
+// formerUpdate creates an Update as the Pulumi Kubernetes Operator does, with the conditions Progressing, Failed (always False) and
+// Complete. The operator adds its finalizer to every Update.
 func (p *play) formerUpdate(name string, progressing metav1.ConditionStatus, progress, failure string, complete metav1.ConditionStatus, completion string,
 ) *autov1alpha1.Update {
 	p.Helper()
@@ -163,14 +163,14 @@ func (p *play) formerUpdate(name string, progressing metav1.ConditionStatus, pro
 	return update
 }
 
-// awaitFinalized waits until nothing keeps the Update from being deleted.
+// awaitFinalized waits until the Update has no finalizer.
 func (p *play) awaitFinalized(update *autov1alpha1.Update) {
 	p.Helper()
 	p.awaitUpdate(update, func(u *autov1alpha1.Update) bool { return len(u.Finalizers) == 0 })
 }
 
 func TestStackOfTheFormerControllerIsTakenOver(t *testing.T) {
-	// What stood in the status as the commit.
+	// The map has, for each play, what the status contains as the commit.
 	plays := map[*play]func(*meta.Artifact) string{
 		alone(t, "former-revision"): func(a *meta.Artifact) string { return a.Revision },
 		alone(t, "former-digest"):   func(a *meta.Artifact) string { return a.Digest },
@@ -196,7 +196,7 @@ func TestStackOfTheFormerControllerIsTakenOver(t *testing.T) {
 		})
 		p.Expect(stack.Status.LastUpdate.Name).To(Equal(recorded[p].Name))
 	}
-	// What comes later is deployed later.
+	// The controller deploys this Stack after it has reconciled those before.
 	controller.deployed()
 	for p := range plays {
 		p.Expect(p.Updates()).To(HaveLen(2), "nothing runs because the controller changed")
@@ -247,7 +247,7 @@ func TestGitStackOfTheFormerControllerIsTakenOver(t *testing.T) {
 	stack := p.Await(func(s *pulumiv1.Stack) bool { return ready(sha)(s) && len(s.Status.History) == 1 && s.Status.Deployed })
 	p.Expect(stack.Status.LastUpdate.Name).To(Equal(recorded.Name))
 	p.Expect(stack.Status.LastUpdate.Revision).To(Equal("main@sha1:" + sha))
-	// What comes later is deployed later.
+	// The controller deploys this Stack after it has reconciled the one before.
 	p.beside(p.Name + "-later").deployed()
 	p.Expect(p.Updates()).To(HaveLen(2), "nothing runs because the controller changed")
 

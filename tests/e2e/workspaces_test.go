@@ -23,7 +23,7 @@ import (
 func TestStackShowsTheFailureOfItsWorkspaceAndRecoversWithIt(t *testing.T) {
 	suite.Long(t, "further states of a Workspace")
 	p := begin(t, "failing")
-	// A file where the workspace's directory has to be: nothing can start there.
+	// With a file in place of the workspace's directory, no agent can start.
 	p.Expect(os.MkdirAll(filepath.Dir(p.Directory(p.Name)), 0o700)).To(Succeed())
 	p.Expect(os.WriteFile(p.Directory(p.Name), nil, 0o600)).To(Succeed())
 	artifact := p.put(p.returning(1))
@@ -50,7 +50,7 @@ func TestReclaimedWorkspaceIsMadeAgainWhenItIsNeeded(t *testing.T) {
 	p.Await(ready(next.Digest))
 	p.Eventually(p.events).WithArguments("WorkspaceDeleted").Should(HaveLen(2))
 
-	// A failure keeps it: the next attempt is due soon.
+	// A failure keeps the Workspace, because the next attempt is due soon.
 	p.publish(p.returning("${none}"))
 	p.Await(notReady(pulumiv1.RetryingAfterFailureReason))
 	p.Workspace()
@@ -64,7 +64,7 @@ func TestReclaimedWorkspaceIsMadeAgainWhenItIsNeeded(t *testing.T) {
 	p.awaitUpdates(0)
 }
 
-// bringProgram does what an image or an init container does: the program is in the directory of the workspace.
+// bringProgram writes the program into the directory of the workspace, as an image or an init container would do.
 func (p *play) bringProgram(value int) {
 	p.Helper()
 	path := filepath.Join(p.Directory(p.Name), "workspace", "Pulumi.yaml")
@@ -78,7 +78,7 @@ func TestStackWithoutSourceRunsTheProgramOfItsWorkspace(t *testing.T) {
 	stack.Spec.FluxSource = nil
 	stack.Spec.WorkspaceTemplate = &pulumiv1.WorkspaceTemplate{Spec: &autov1alpha1.WorkspaceSpec{Local: &autov1alpha1.LocalSource{}}}
 	p.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}, stack)
-	// It waits for its Secret, which gives the time to bring the program.
+	// While the Stack waits for its Secret, the test can write the program.
 	p.Await(notReady(pulumiv1.SecretNotFoundReason))
 	p.bringProgram(1)
 	p.Create(p.Secret(stage.PassphraseSecret, secret()))
@@ -105,7 +105,7 @@ func TestWorkspaceAndUpdatesWorkWithoutAStack(t *testing.T) {
 	}
 	p.Expect(p.resources()).To(BeZero())
 
-	// An Update may belong to its Workspace, and goes with it then; one that does not stays, as history.
+	// An Update may belong to its Workspace, and is then deleted with it. An Update that does not stays as history.
 	owned := p.handmade(autov1alpha1.UpdateTypePreview, func(update *autov1alpha1.Update) {
 		update.Name = "owned"
 		update.OwnerReferences = []metav1.OwnerReference{
@@ -135,7 +135,7 @@ func TestUpdateMadeByHandRunsWhatItsStackRanLast(t *testing.T) {
 	p.Expect(string(outputs.Data["x"])).To(Equal(`"second"`))
 }
 
-// newWorkspace is a Workspace without a Stack.
+// newWorkspace returns a Workspace without a Stack.
 func (p *play) newWorkspace(change func(*autov1alpha1.WorkspaceSpec)) *autov1alpha1.Workspace {
 	workspace := &autov1alpha1.Workspace{
 		ObjectMeta: p.Meta(p.Name),
@@ -148,14 +148,14 @@ func (p *play) newWorkspace(change func(*autov1alpha1.WorkspaceSpec)) *autov1alp
 	return workspace
 }
 
-// inGit is a program in a directory of a branch.
+// inGit gives the Workspace a program in a directory of a branch.
 func inGit(url, ref string) func(*autov1alpha1.WorkspaceSpec) {
 	return func(spec *autov1alpha1.WorkspaceSpec) {
 		spec.Git = &autov1alpha1.GitSource{URL: url, Ref: ref, Dir: "app"}
 	}
 }
 
-// inApp is the program in that directory.
+// inApp returns files with a program in that directory.
 func (p *play) inApp(value int) gitserver.Files {
 	return gitserver.Files{"app/Pulumi.yaml": p.returning(value)["Pulumi.yaml"]}
 }
@@ -174,7 +174,7 @@ func TestUpdateRunsTheCommitThatTheRepositoryOfItsWorkspaceHas(t *testing.T) {
 	p.Expect(entries[0].Message).To(Equal("change"), "an Update without a message has that of the commit")
 	p.Expect(entries[0].Environment).To(HaveKeyWithValue("git.head", first))
 
-	// Each Update asks anew what the branch has.
+	// Each Update asks again which commit the branch has.
 	second := p.commit(repository, p.inApp(2))
 	preview := p.handmade(autov1alpha1.UpdateTypePreview)
 	p.awaitSuccess(preview)

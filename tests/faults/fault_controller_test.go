@@ -19,7 +19,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage"
 )
 
-// What faults hold.
+// The things that faults hold.
 const (
 	theController = "controller" // its processes
 	theAPIServer  = "API server" // and etcd
@@ -28,23 +28,23 @@ const (
 	theBackend    = "backend"
 )
 
-// target is what a fault may hit.
+// target is what a fault can hit.
 type target struct {
 	*campaign.Target
 	*scene
 }
 
-// injection makes a fault.
+// injection starts a fault.
 type injection = func(context.Context, *target) (campaign.Heal, error)
 
-// hitting is the injection for the campaign.
+// hitting adapts an injection to the campaign.
 func hitting(inject injection) func(context.Context, *campaign.Target) (campaign.Heal, error) {
 	return func(ctx context.Context, on *campaign.Target) (campaign.Heal, error) {
 		return inject(ctx, &target{Target: on, scene: on.World.System.(*scene)})
 	}
 }
 
-// catalogue lists all kinds that can be had here, in the order in which the short form takes them.
+// catalogue lists all kinds of faults that are possible here, in the order in which the short form uses them.
 func catalogue() []campaign.Fault {
 	var all []campaign.Fault
 	add := func(holds string, faults []campaign.Fault) {
@@ -96,7 +96,7 @@ func freezeController(_ context.Context, on *target) (campaign.Heal, error) {
 	return func(context.Context) error { return process.Signal(syscall.SIGCONT) }, nil
 }
 
-// upgrade goes on with the build that does not run now: once forwards, once back. Agents that run stay of the old build.
+// upgrade restarts the controller with the other build: the next one, or the first one again. Agents that are running keep the old build.
 func upgrade(ctx context.Context, on *target) (campaign.Heal, error) {
 	next, err := nextBuild(ctx)
 	if err != nil {
@@ -115,13 +115,13 @@ func upgrade(ctx context.Context, on *target) (campaign.Heal, error) {
 	return func(ctx context.Context) error { return on.main.awaitStart(ctx, before) }, err
 }
 
-// election are flags for a leadership that is lost within seconds.
+// election has flags with which a leader loses its lease within seconds.
 var election = []string{
 	"--enable-leader-election=true", "--leader-election-lease-duration=4s",
 	"--leader-election-renew-deadline=3s", "--leader-election-retry-period=1s",
 }
 
-// elect replaces the controller by two that elect a leader, which is the first one. Healing is back to one controller.
+// elect replaces the controller by two that elect a leader. The first one is the leader. Heal goes back to one controller.
 func elect(ctx context.Context, on *target) (heal campaign.Heal, err error) {
 	if err := on.main.stop(); err != nil {
 		return nil, err
@@ -152,7 +152,8 @@ func elect(ctx context.Context, on *target) (heal campaign.Heal, err error) {
 	return heal, second.awaitStart(ctx, 0)
 }
 
-// freezeLeader freezes the leader. The other one takes over; when the first one goes on, it has to notice.
+// freezeLeader freezes the leader, and the other controller takes over. When the first one continues, it has to notice that it is not the
+// leader any more.
 func freezeLeader(ctx context.Context, on *target) (campaign.Heal, error) {
 	heal, err := elect(ctx, on)
 	if err != nil {
@@ -166,12 +167,12 @@ func freezeLeader(ctx context.Context, on *target) (campaign.Heal, error) {
 		if err := process.Signal(syscall.SIGCONT); err != nil {
 			return err
 		}
-		campaign.Wait(ctx, 2*time.Second) // both are awake, and one of them has lost
+		campaign.Wait(ctx, 2*time.Second) // both are running, and one of them has lost the lease
 		return heal(ctx)
 	}, nil
 }
 
-// deleteLease deletes what the leadership is written down in: whoever comes first has it.
+// deleteLease deletes the lease. The controller that creates it first is the next leader.
 func deleteLease(ctx context.Context, on *target) (campaign.Heal, error) {
 	heal, err := elect(ctx, on)
 	if err != nil {
@@ -181,10 +182,10 @@ func deleteLease(ctx context.Context, on *target) (campaign.Heal, error) {
 	return heal, on.Remove(ctx, lease)
 }
 
-// leaseName is what main.go calls the lease.
+// leaseName is the name of the lease without shards, see internal/shard.Lease.
 const leaseName = "stack-controller-leader-election"
 
-// awaitLeader waits until somebody has led since then.
+// awaitLeader waits until a leader has renewed the lease after since.
 func (s *scene) awaitLeader(ctx context.Context, since time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, campaign.Insistence)
 	defer cancel()
@@ -225,7 +226,7 @@ func deleteSecret(ctx context.Context, on *target) (campaign.Heal, error) {
 	}, on.Remove(ctx, secret())
 }
 
-// deleteUpdate deletes an Update that runs, when there is one, which cancels its operation.
+// deleteUpdate deletes an Update that is running, if there is one. That cancels its operation.
 func deleteUpdate(ctx context.Context, on *target) (campaign.Heal, error) {
 	return nil, on.Hunt(ctx, hunt, func(a *campaign.App) (bool, error) {
 		updates := &autov1alpha1.UpdateList{}
@@ -243,13 +244,13 @@ func deleteUpdate(ctx context.Context, on *target) (campaign.Heal, error) {
 	})
 }
 
-// deleteWorkspace ends the agent of a Stack, with what it does.
+// deleteWorkspace deletes the Workspace of a Stack, which ends the agent and its operation.
 func deleteWorkspace(ctx context.Context, on *target) (campaign.Heal, error) {
 	victim := on.Any()
 	return nil, on.Remove(ctx, &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: victim.Namespace, Name: victim.Name}})
 }
 
-// deleteNamespace takes the Stack, its source and its Secret away at the same time.
+// deleteNamespace deletes a namespace, and so the Stack, its source and its Secret at the same time.
 func deleteNamespace(ctx context.Context, on *target) (campaign.Heal, error) {
 	victim := on.Living()
 	if on.Missed = victim == nil; on.Missed {
@@ -261,9 +262,9 @@ func deleteNamespace(ctx context.Context, on *target) (campaign.Heal, error) {
 
 const century = 100 * 365 * 24 * time.Hour
 
-// moveTimes has an update fail, because the resources cannot note what is done to them, and then writes times into the status
-// that are far from now. When the cause is gone the Stack has to be tried again all the same. The clock of the machine is left
-// alone: what counts is what a wrong one leaves in the status.
+// moveTimes makes an update fail, because the resources cannot record what is done to them, and then writes times into the status that are
+// far from now. The Stack has to be retried nevertheless when the cause of the failure is gone. The clock of the machine is not changed:
+// what matters is the times that a wrong clock leaves in the status.
 func moveTimes(ctx context.Context, on *target) (campaign.Heal, error) {
 	victim := on.Living()
 	if on.Missed = victim == nil; on.Missed {
@@ -290,7 +291,7 @@ func moveTimes(ctx context.Context, on *target) (campaign.Heal, error) {
 	return heal, nil
 }
 
-// moveTimes sets the times in the status of a Stack that failed, and reports whether it did.
+// moveTimes sets the times in the status of a failed Stack, and reports whether it did.
 func (s *scene) moveTimes(ctx context.Context, a *campaign.App, to time.Time) (moved bool, err error) {
 	err = s.Insist(ctx, func(ctx context.Context) error {
 		stack := &pulumiv1.Stack{}

@@ -19,7 +19,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/faults/campaign"
 )
 
-// processIDFaults need process ids of the test's own.
+// processIDFaults need a PID namespace of the test.
 var processIDFaults = []campaign.Fault{{
 	Kind: "process id of a killed agent given to a thread", Short: true, Holds: []string{theAgents, theController},
 	Inject: hitting(giveIDToThread),
@@ -33,20 +33,20 @@ var processFaults = []campaign.Fault{
 // hunt is how long a fault looks for a process to kill.
 const hunt = 3 * time.Second
 
-// workspaceDir is where the process runtime keeps what the app's agent works with.
+// workspaceDir returns the directory in which the process runtime keeps the files of the app's agent.
 func (s *scene) workspaceDir(a *campaign.App) string {
 	sum := sha256.Sum256([]byte(a.Key().String()))
 	return filepath.Join(s.system.Dir, "data", "workspaces", hex.EncodeToString(sum[:])[:12])
 }
 
-// agent returns the process of the app's agent as it is recorded, the zero value when none is. The record outlives the agent.
+// agent returns the recorded process of the app's agent, or the zero value when none is recorded. The record outlives the agent.
 func (s *scene) agent(a *campaign.App) procfs.Identity {
 	content, err := os.ReadFile(filepath.Join(s.workspaceDir(a), "workspace.json"))
 	if err != nil {
 		return procfs.Identity{}
 	}
 	var record struct{ Agent procfs.Identity }
-	_ = json.Unmarshal(content, &record) // it may be one that is removed just now
+	_ = json.Unmarshal(content, &record) // the record may be removed at this moment
 	return record.Agent
 }
 
@@ -58,7 +58,7 @@ func running(process procfs.Identity) procfs.Identity {
 	return process
 }
 
-// pulumiProcess returns the process of pulumi that the app's agent runs, the zero value when it runs none.
+// pulumiProcess returns the pulumi process that the app's agent runs, or the zero value when there is none.
 func (s *scene) pulumiProcess(a *campaign.App) procfs.Identity {
 	agent := running(s.agent(a))
 	if agent.PID == 0 {
@@ -71,7 +71,7 @@ func (s *scene) pulumiProcess(a *campaign.App) procfs.Identity {
 	return procfs.Identity{}
 }
 
-// killAgent prefers an agent that works.
+// killAgent kills an agent, preferably one that is running an operation.
 func killAgent(ctx context.Context, on *target) (campaign.Heal, error) {
 	err := on.kill(ctx, func(a *campaign.App) procfs.Identity {
 		if on.pulumiProcess(a).PID == 0 {
@@ -89,7 +89,7 @@ func killPulumi(ctx context.Context, on *target) (campaign.Heal, error) {
 	return nil, on.kill(ctx, on.pulumiProcess)
 }
 
-// kill kills the first process of an app that it finds, if it finds one in time.
+// kill kills the first process that find returns for an app, if it returns one in time.
 func (t *target) kill(ctx context.Context, find func(*campaign.App) procfs.Identity) error {
 	return t.Hunt(ctx, hunt, func(a *campaign.App) (bool, error) {
 		process := find(a)
@@ -102,11 +102,12 @@ func (t *target) kill(ctx context.Context, find func(*campaign.App) procfs.Ident
 }
 
 const (
-	// bystanderVariable makes this executable a program that does nothing, with threads.
+	// bystanderVariable makes this executable a program with threads that does nothing.
 	bystanderVariable = "STACK_CONTROLLER_TEST_BYSTANDER"
-	// maxBystanders is how many stay. The first one goes when there are more: what it was in the way of is done by then.
+	// maxBystanders is how many bystanders are kept. When there are more, the first one is ended: by then, its thread is not needed any
+	// more.
 	maxBystanders = 4
-	// bystanderStart is how long a bystander takes to have its threads.
+	// bystanderStart is how long a bystander may take to start its threads.
 	bystanderStart = 50 * time.Millisecond
 )
 
@@ -117,7 +118,8 @@ func beBystander() {
 	}
 }
 
-// giveIDToThread kills an agent, one that works if possible, and makes its record name a thread of another process.
+// giveIDToThread kills an agent, preferably one that is running an operation, and gives its process id, which is recorded, to a thread of
+// another process.
 func giveIDToThread(ctx context.Context, on *target) (campaign.Heal, error) {
 	victim, agent := on.findAgent(ctx)
 	if on.Missed = true; victim == nil {
@@ -126,14 +128,14 @@ func giveIDToThread(ctx context.Context, on *target) (campaign.Heal, error) {
 	victim.Killed()
 	before := on.main.started()
 	heal := func(ctx context.Context) error { return on.main.awaitStart(ctx, before) }
-	// The controller first: it would start another agent and record that.
+	// The controller is killed first, because it would start another agent and record that.
 	if err := errors.Join(on.main.signal(syscall.SIGKILL), ignoreEnded(agent.Signal(syscall.SIGKILL))); err != nil {
 		return heal, err
 	}
 	return heal, on.main.beforeStart(func() error { return on.occupy(ctx, agent.PID) })
 }
 
-// findAgent waits for an agent that runs pulumi, and takes any other when there is none.
+// findAgent waits for an agent that runs pulumi. When there is none in time, it returns any other agent.
 func (t *target) findAgent(ctx context.Context) (found *campaign.App, agent procfs.Identity) {
 	_ = t.Hunt(ctx, hunt, func(a *campaign.App) (bool, error) {
 		process := running(t.agent(a))
@@ -146,14 +148,14 @@ func (t *target) findAgent(ctx context.Context) (found *campaign.App, agent proc
 	return found, agent
 }
 
-// occupy gives the id to a thread of a bystander. The target is not hit when another is faster.
+// occupy gives the process id to a thread of a bystander. The fault misses when another process gets the id first.
 func (t *target) occupy(ctx context.Context, id int) error {
 	for deadline := time.Now().Add(hunt); time.Now().Before(deadline); {
 		if syscall.Kill(id, 0) == nil {
-			campaign.Wait(ctx, campaign.PollInterval/10) // not waited for yet, or somebody else's
+			campaign.Wait(ctx, campaign.PollInterval/10) // the agent has not been waited for yet, or another process has the id
 			continue
 		}
-		// The ids that follow are for the process and its first threads.
+		// The next ids go to the process and its first threads.
 		if err := setLastID(id - 2 - t.Random.IntN(3)); err != nil {
 			return fmt.Errorf("choose the next process id: %w", err)
 		}
@@ -176,7 +178,7 @@ func (t *target) occupy(ctx context.Context, id int) error {
 	return nil
 }
 
-// keep has the bystander stay for as long as its thread may be in the way.
+// keep keeps the bystander running as long as its thread may matter.
 func (s *scene) keep(bystander *exec.Cmd) {
 	if s.bystanders = append(s.bystanders, bystander); len(s.bystanders) > maxBystanders {
 		end(s.bystanders[0])
@@ -223,7 +225,7 @@ func freezeServer(name string) injection {
 	}
 }
 
-// outage is longer than every lease, lock and timeout of a request.
+// outage is longer than every lease, every lock and every timeout of a request.
 const outage = 300 * time.Second
 
 func stopAPIServer(ctx context.Context, on *target) (campaign.Heal, error) {
@@ -267,7 +269,7 @@ var requestFaults = []campaign.Fault{
 	},
 }
 
-// spoilWrites spoils each write of the controller, each second or each third one.
+// spoilWrites spoils each write of the controller, each second one, or each third one.
 func spoilWrites(how int32) injection {
 	return func(_ context.Context, on *target) (campaign.Heal, error) {
 		before := on.gate.hits.Load()
@@ -311,7 +313,7 @@ var backendFaults = []campaign.Fault{
 	{Kind: "backend away", Short: true, Shortest: time.Second, Longest: 4 * time.Second, Inject: hitting(moveBackend)},
 }
 
-// lockBackend leaves the lock of a process on a machine that nobody knows.
+// lockBackend writes the lock of a process on an unknown machine.
 func lockBackend(_ context.Context, on *target) (campaign.Heal, error) {
 	locks := filepath.Join(on.backend(), ".pulumi", "locks", "organization", on.Any().Name, "dev")
 	lock := filepath.Join(locks, "5f0cbd17-2b8a-4d4e-9a54-6f4a4c4f6a10.json")
@@ -325,8 +327,8 @@ func lockBackend(_ context.Context, on *target) (campaign.Heal, error) {
 	return func(context.Context) error { return os.Remove(lock) }, nil
 }
 
-// moveBackend takes the state away, as a network file system that does not answer. A file in its place keeps pulumi from making an
-// empty one: it would deploy everything once more.
+// moveBackend moves the state away, like a network file system that does not respond. A file in its place keeps pulumi from creating an
+// empty state and deploying everything once more.
 func moveBackend(_ context.Context, on *target) (campaign.Heal, error) {
 	away := on.backend() + ".away"
 	if err := os.Rename(on.backend(), away); err != nil {
@@ -337,8 +339,9 @@ func moveBackend(_ context.Context, on *target) (campaign.Heal, error) {
 	}, os.WriteFile(on.backend(), nil, 0o600)
 }
 
-// emptyBackend leaves an empty directory where the state was, as a volume that is not mounted. For pulumi that is a backend without
-// stacks. It happens between two operations: what one that runs writes into the empty directory is lost, and nobody could know.
+// emptyBackend replaces the state by an empty directory, like a volume that is not mounted. To pulumi, that is a backend without stacks.
+// The fault happens between two operations: the state that a running operation writes into the empty directory would be lost, and nobody
+// could detect that.
 func emptyBackend(ctx context.Context, on *target) (campaign.Heal, error) {
 	process, _ := on.main.current()
 	if err := process.Signal(syscall.SIGSTOP); err != nil {

@@ -20,25 +20,25 @@ import (
 )
 
 const (
-	// isolationVariable in the environment says what the process is: the first one of namespaces of their own, or the test within them.
+	// isolationVariable is the role of the process: the first process in the new namespaces, or the test in them.
 	isolationVariable = "STACK_CONTROLLER_TEST_ISOLATION"
 	firstProcess      = "first process"
 	isolated          = "isolated"
 
-	// firstID and lastID are the process ids that are given out, again and again: few, so that the ids of processes that have ended soon
-	// belong to other processes and their threads. More are used as long as so many are taken.
+	// firstID and lastID bound the process ids that are used again and again. The range is small, so that the ids of ended processes soon
+	// belong to other processes and threads. Higher ids are used only while too many ids in the range are taken.
 	firstID, lastID = 300, 2300
-	// lastIDFile is where the kernel looks from which id on it looks for a free one. It is one per namespace, on every kernel, which the
-	// limit of ids is on new ones only.
+	// lastIDFile has the id after which the kernel looks for a free one. It exists in every namespace and on every kernel, while a limit of
+	// ids per namespace exists on new kernels only.
 	lastIDFile = "/proc/sys/kernel/ns_last_pid"
-	// idInterval is after which time ids begin anew when there were too many. A machine gives some thousands in a second.
+	// idInterval is the time between two checks whether ids have exceeded lastID. A machine can use some thousands of ids in a second.
 	idInterval = 20 * time.Millisecond
-	// endPatience bounds how long supervisors may take to end what is left after the test.
+	// endPatience bounds how long supervisors may take to end the remaining processes after the test.
 	endPatience = 90 * time.Second
 )
 
-// isolate has this executable run anew with mounts and process ids of its own, where it may: they end with the last process in there,
-// whatever ends it, and nothing outside is changed. Otherwise it returns, as it does in the process that is isolated.
+// isolate runs this executable again in new mount and PID namespaces, if it has the permission. The namespaces end with their last process,
+// whatever ends it, and nothing outside is changed. Without the permission, and in the isolated process, isolate returns.
 func isolate() {
 	switch os.Getenv(isolationVariable) {
 	case isolated:
@@ -49,7 +49,7 @@ func isolate() {
 	if os.Geteuid() != 0 {
 		return
 	}
-	runtime.LockOSThread() // the signal at the death of the parent is about the thread that forks
+	runtime.LockOSThread() // Pdeathsig refers to the thread that forks
 	first := exec.Command("/proc/self/exe", os.Args[1:]...)
 	first.Stdin, first.Stdout, first.Stderr = os.Stdin, os.Stdout, os.Stderr
 	first.Env = append(os.Environ(), isolationVariable+"="+firstProcess)
@@ -81,7 +81,7 @@ func exitCode(status syscall.WaitStatus) int {
 	return status.ExitStatus()
 }
 
-// leadNamespaces is the first process: it starts the test, passes signals on, and waits for all that ends without a parent.
+// leadNamespaces runs in the first process of the PID namespace: it starts the test, forwards signals, and waits for orphaned processes.
 func leadNamespaces() int {
 	runtime.LockOSThread()
 	signals := make(chan os.Signal, 8)
@@ -113,7 +113,7 @@ func leadNamespaces() int {
 				_ = syscall.Kill(test, received.(syscall.Signal))
 			}
 		case <-patience:
-			return code // and with this process, all others end
+			return code // all other processes end with this one
 		}
 		ended, status, left := reap(test)
 		if ended {
@@ -125,7 +125,7 @@ func leadNamespaces() int {
 	}
 }
 
-// reap waits for all children that have ended, and reports whether and how the test did, and whether there are any left.
+// reap waits for all children that have ended. It reports whether and how the test ended, and whether any children are left.
 func reap(test int) (ended bool, how syscall.WaitStatus, left bool) {
 	for {
 		var status syscall.WaitStatus
@@ -140,7 +140,7 @@ func reap(test int) (ended bool, how syscall.WaitStatus, left bool) {
 	}
 }
 
-// repeatIDs has process ids begin anew again and again.
+// repeatIDs resets the next process id again and again.
 func repeatIDs() {
 	for range time.Tick(idInterval) {
 		content, err := os.ReadFile(lastIDFile)
@@ -153,19 +153,19 @@ func repeatIDs() {
 	}
 }
 
-// setLastID has the kernel look for a free process id after that one.
+// setLastID makes the kernel look for a free process id after last.
 func setLastID(last int) error {
 	return os.WriteFile(lastIDFile, []byte(strconv.Itoa(last)), 0o600)
 }
 
 func isIsolated() bool { return os.Getenv(isolationVariable) == isolated }
 
-// diskSize is enough for what a few Stacks need, and filled in no time, in bytes.
+// diskSize is enough for a few Stacks, and small enough to be filled quickly, in bytes.
 const diskSize = 256 << 20
 
 func (s *scene) dataDir() string { return filepath.Join(s.system.Dir, "data") }
 
-// mountDisk gives the artifacts and the workspaces a small file system of their own, where that is possible.
+// mountDisk mounts a small file system for the artifacts and the workspaces, where that is possible.
 func (s *scene) mountDisk() error {
 	if !isIsolated() {
 		return nil
@@ -173,19 +173,19 @@ func (s *scene) mountDisk() error {
 	return unix.Mount("tmpfs", s.dataDir(), "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", diskSize))
 }
 
-// unmountDisk lets agents that still run keep what they have open.
+// unmountDisk unmounts lazily: agents that are running keep their open files.
 func (s *scene) unmountDisk() {
 	if isIsolated() {
 		_ = unix.Unmount(s.dataDir(), unix.MNT_DETACH)
 	}
 }
 
-// diskFaults need mounts of the test's own.
+// diskFaults need mounts of the test.
 var diskFaults = []campaign.Fault{{
 	Kind: "disk full", Short: true, Holds: []string{"disk"}, Shortest: time.Second, Longest: 8 * time.Second, Inject: hitting(fillDisk),
 }}
 
-// fillDisk leaves no space where artifacts and workspaces are.
+// fillDisk fills the file system of artifacts and workspaces.
 func fillDisk(_ context.Context, on *target) (campaign.Heal, error) {
 	path := filepath.Join(on.dataDir(), "filler")
 	filler, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
@@ -197,7 +197,7 @@ func fillDisk(_ context.Context, on *target) (campaign.Heal, error) {
 	for err == nil {
 		_, err = filler.Write(block)
 	}
-	// What is less than a block is for those who come first.
+	// Less than a block may remain free.
 	err = errors.Join(ignoreFull(err), filler.Close())
 	return heal, err
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/supervise"
 )
 
-// commandLine is how a process was started.
+// commandLine is the command with which a process was started.
 type commandLine struct {
 	args []string // with the executable first
 	env  []string
@@ -50,7 +50,7 @@ func (c *commandLine) setFlag(prefix, value string) {
 	}
 }
 
-// pids returns the ids of all processes that the test holds for.
+// pids returns the ids of all processes for whose directory in /proc the function returns true.
 func pids(holds func(dir string) bool) []int {
 	dirs, _ := filepath.Glob("/proc/[0-9]*") // only a malformed pattern gives an error
 	var found []int
@@ -90,8 +90,8 @@ func commandLineOf(pid int) (commandLine, error) {
 	return commandLine{args: lists[0], env: lists[1]}, nil
 }
 
-// restartServer kills a server of the control plane, waits for as long as told and starts it as it was, after changes of its
-// arguments.
+// restartServer kills a server of the control plane, calls meanwhile, and starts the server as before, with each argument passed through
+// change.
 func restartServer(
 	ctx context.Context, cp *controlplane.ControlPlane, name string,
 	ready func(context.Context) error, meanwhile func(), change func(arg string) string,
@@ -159,8 +159,7 @@ func childrenNamed(parent int, want string) []int {
 	})
 }
 
-// pulumiProcesses returns the processes of pulumi, its plugins included, in whose environment that directory is, and none of
-// the others.
+// pulumiProcesses returns the pulumi processes, including plugins, whose environment mentions a path in dir and none in the others.
 func pulumiProcesses(dir string, others []string) []string {
 	var found []string
 	pids(func(process string) bool {
@@ -180,7 +179,7 @@ func pulumiProcesses(dir string, others []string) []string {
 	return found
 }
 
-// leaveProcess starts a process that looks like one that pulumi left behind.
+// leaveProcess starts a process that looks as if pulumi had left it behind.
 func leaveProcess(t *testing.T) *supervise.Process {
 	g := NewWithT(t)
 	name := filepath.Join(t.TempDir(), "pulumi-left")
@@ -196,8 +195,8 @@ func leaveProcess(t *testing.T) *supervise.Process {
 	return process
 }
 
-// A Stack that says more than is true, and an Update that did not end, are not converged. The controller is stopped meanwhile: it would
-// put it right.
+// A Stack whose status is ahead of the truth, and an Update that has not ended, do not count as converged. The controller is stopped
+// meanwhile, because it would correct both.
 func TestAnUpdateLeftOverAndAnOldCommitAreSeen(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -239,7 +238,7 @@ func TestAnUpdateLeftOverAndAnOldCommitAreSeen(t *testing.T) {
 	g.Expect(world.AwaitConvergence(ctx, apps)).To(Succeed())
 }
 
-// What is left behind is not converged, whoever left it.
+// A run that leaves anything behind does not count as converged.
 func TestLeftoversAreSeen(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -252,17 +251,17 @@ func TestLeftoversAreSeen(t *testing.T) {
 	g.Expect(os.Remove(lock)).To(Succeed())
 
 	process := leaveProcess(t)
-	// The kernel tells a parent that a program was started before the process has the program's name and environment.
+	// The call that starts a program may return before the process has the name and the environment of the program.
 	check := func() error { return world.CheckConverged(ctx, nil) }
 	g.Eventually(check).Should(MatchError(And(ContainSubstring("processes"), ContainSubstring("pulumi-left"))))
 	g.Expect(process.Stop(0)).To(Succeed())
 	g.Expect(world.CheckConverged(ctx, nil)).To(Succeed())
 }
 
-// Unconverged has nothing to add: a Stack whose agent is a process needs no Workspace that is ready.
+// Unconverged adds no conditions: a Stack whose agent is a process does not need a ready Workspace.
 func (s *scene) Unconverged(context.Context, *campaign.App, bool) error { return nil }
 
-// LeftBehind tells of locks in the backend and of processes of pulumi, but for those of runs that failed.
+// LeftBehind returns an error if there are locks in the backend or pulumi processes, except for those of failed runs.
 func (s *scene) LeftBehind([]*campaign.App) error {
 	if locks := s.locks(); len(locks) > 0 {
 		return campaign.NotConverged("locks in the backend: %v", locks)
@@ -273,13 +272,13 @@ func (s *scene) LeftBehind([]*campaign.App) error {
 	return nil
 }
 
-// Works reports whether pulumi works in the directory of the Stack's agent.
+// Works reports whether a pulumi process uses the directory of the Stack's agent.
 func (s *scene) Works(a *campaign.App) bool { return len(pulumiProcesses(s.workspaceDir(a), nil)) > 0 }
 
-// Prepare has nothing to do: what runs goes on.
+// Prepare has nothing to do: the system is still running.
 func (s *scene) Prepare(context.Context, []*campaign.App) error { return nil }
 
-// Judge has nothing to add.
+// Judge adds no checks.
 func (s *scene) Judge() error { return nil }
 
 // Explain has nothing to add.
@@ -299,7 +298,7 @@ func (s *scene) locks() []string {
 	return found
 }
 
-// processes returns the processes of pulumi, its plugins included, that work for this world.
+// processes returns the pulumi processes of this world, including plugins.
 func (s *scene) processes() []string {
 	var others []string
 	for _, a := range s.Abandoned() {

@@ -88,7 +88,7 @@ func (l *link) remove(connections ...net.Conn) {
 	}
 }
 
-// cut closes all connections; while down, new ones are closed at once.
+// cut closes all connections. While down is true, new connections are closed at once.
 func (l *link) cut(down bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +98,7 @@ func (l *link) cut(down bool) {
 	}
 }
 
-// The ways in which artifacts are served.
+// The modes in which artifacts are served.
 const (
 	servedWell int32 = iota
 	servedTruncated
@@ -106,7 +106,7 @@ const (
 	servedNotAtAll
 )
 
-// mirror stands between source-controller's artifact server and those who download from it.
+// mirror is a proxy between source-controller's artifact server and its clients.
 type mirror struct {
 	*httptest.Server
 	mode atomic.Int32
@@ -149,28 +149,28 @@ func (m *mirror) spoil(response *http.Response) error {
 	_ = response.Body.Close()
 	response.Body = io.NopCloser(bytes.NewReader(content))
 	if mode == servedTruncated {
-		return nil // the length that was announced stays, and the connection ends early
+		return nil // the announced length stays, and the connection ends early
 	}
 	response.ContentLength = int64(len(content))
 	response.Header.Set("Content-Length", strconv.Itoa(len(content)))
 	return nil
 }
 
-// The ways in which writes to the API server go.
+// The modes in which writes to the API server are handled.
 const (
 	writesDone int32 = iota
-	// writesRefused answers that somebody else changed the object meanwhile, without asking the API server.
+	// writesRefused rejects updates as conflicts, without asking the API server.
 	writesRefused
-	// writesUnanswered has the API server do what it is asked, and keeps the answer back.
+	// writesUnanswered forwards writes to the API server, and drops the response.
 	writesUnanswered
 )
 
-// gate is an HTTP proxy between stack-controller and the API server, which knows requests where link knows connections.
+// gate is an HTTP proxy between stack-controller and the API server. It can handle single requests, while link handles connections.
 type gate struct {
 	*httptest.Server
 	mode  atomic.Int32
-	every atomic.Int32 // which writes are spoilt: each, each second one and so on
-	seen  atomic.Int32 // writes while some are spoilt
+	every atomic.Int32 // which writes are spoilt: 1 is each, 2 is each second one, and so on
+	seen  atomic.Int32 // writes since some are spoilt
 	hits  atomic.Int32 // writes that were spoilt
 }
 
@@ -204,18 +204,18 @@ func newGate(to *rest.Config) (*gate, error) {
 	return g, nil
 }
 
-// certificate is what the gate's clients have to trust.
+// certificate returns the certificate that clients of the gate have to trust.
 func (g *gate) certificate() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: g.Certificate().Raw})
 }
 
-// spoil begins to spoil writes in a way.
+// spoil sets the mode, and which writes are spoilt.
 func (g *gate) spoil(mode, every int32) {
 	g.every.Store(every)
 	g.mode.Store(mode)
 }
 
-// spoils reports whether it is the turn of a write to be spoilt.
+// spoils reports whether the current write is to be spoilt.
 func (g *gate) spoils() bool {
 	if g.seen.Add(1)%g.every.Load() != 0 {
 		return false
@@ -224,7 +224,7 @@ func (g *gate) spoils() bool {
 	return true
 }
 
-// writes reports whether the request changes something that is stored.
+// writes reports whether the request changes a stored object.
 func writes(request *http.Request) bool {
 	return request.Method != http.MethodGet && !strings.Contains(request.URL.Path, "reviews")
 }
@@ -233,7 +233,7 @@ func updates(request *http.Request) bool {
 	return request.Method == http.MethodPut || request.Method == http.MethodPatch
 }
 
-// refuse answers as the API server does when the version of the object is not the last one.
+// refuse responds as the API server does to an update of an outdated version.
 func refuse(response http.ResponseWriter) {
 	response.Header().Set("Content-Type", "application/json")
 	response.WriteHeader(http.StatusConflict)

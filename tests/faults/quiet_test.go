@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// readyStacks were deployed before the controller ends.
+	// readyStacks are deployed before the controller is restarted.
 	readyStacks = 200
-	// quietTime is how long nothing may be written after all of them were reconciled.
+	// rareEvery is the number of runs of which one has a rare kind of fault.
 	quietTime = 5 * time.Second
 )
 
-// One Stack is deployed; the others get its status and its annotations, as if they had been restored from a backup. That a first start of the
-// controller leaves them alone is part of what is tested.
+// One Stack is deployed; the others get its status and annotations, as if they had been restored from a backup. The first start of the
+// controller has to leave them unchanged, too.
 func TestRestartWithManyReadyStacksIsQuiet(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -112,7 +112,7 @@ func versions(ctx context.Context, g Gomega, namespace string) map[string]string
 	return found
 }
 
-// reconciles returns how many Stacks the controller has reconciled since its start, and how many wait for that.
+// reconciles returns how many reconciles of Stacks have ended since the start of the controller, and how many Stacks wait in the queue.
 func reconciles(ctx context.Context, g Gomega, metrics string) (done, waiting float64) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, metrics, nil)
 	g.Expect(err).NotTo(HaveOccurred())

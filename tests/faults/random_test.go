@@ -11,7 +11,7 @@ import (
 const (
 	// stacks is how many Stacks a run has.
 	stacks = 3
-	// shortRuns is how many runs the short form has: one for each kind that is in it, after one without faults.
+	// shortRuns is the number of runs of the short form: one without faults, and one for each kind of fault in it.
 	shortRuns = 13
 )
 
@@ -43,7 +43,8 @@ const reportHead = `# Reliability
 
 This page has the results of %[1]d runs with random faults and the seed %[2]d. In each run, %[3]d Stacks change at random: commits, ten
 commits in a row, resources that are added and removed, edits of the spec, requests, checks for drift, and deletion with
-` + "`destroyOnFinalize`" + `. One of them needs an [approval](spec/v1/stacks.md#approval) of each change. Meanwhile one or two faults happen at random moments. Two faults can happen at the same time unless they affect the same component.
+` + "`destroyOnFinalize`" + `. One of them needs an [approval](spec/v1/stacks.md#approval) of each change. Meanwhile one or two faults
+happen at random moments. Two faults can happen at the same time unless they affect the same component.
 
 At the end of each run, a test that observes the system from outside checks that
 

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// restartDelay is what the kubelet takes, at first, to start a container again.
+	// restartDelay is how long the kubelet waits, at first, before it restarts a container.
 	restartDelay = time.Second
 	stopGrace    = 60 * time.Second
 )
 
-// replica is a process of stack-controller that is started again whenever it ends, as a pod's container is.
+// replica is a process of stack-controller that is restarted whenever it ends, like the container of a pod.
 type replica struct {
 	name   string
 	system *stage.Stage
@@ -36,7 +36,7 @@ type replica struct {
 	starts  int
 }
 
-// start begins to keep the controller running; it returns before it is ready.
+// start keeps the controller running from now on. It returns before the controller is ready.
 func (r *replica) start(ctx context.Context, flags ...string) {
 	ctx, r.cancel = context.WithCancel(ctx)
 	r.flags = flags
@@ -84,14 +84,14 @@ func (r *replica) launch(ctx context.Context) (*supervise.Process, error) {
 	return process, nil
 }
 
-// line is how the controller is started next.
+// line returns the command with which the controller is started next.
 func (r *replica) line() commandLine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return commandLine{args: slices.Clone(r.command.args), env: r.command.env}
 }
 
-// signal sends a signal to the process that runs, if one does.
+// signal sends a signal to the current process, if there is one.
 func (r *replica) signal(signal syscall.Signal) error {
 	process, _ := r.current()
 	if process == nil {
@@ -100,21 +100,21 @@ func (r *replica) signal(signal syscall.Signal) error {
 	return process.Signal(signal)
 }
 
-// beforeStart does something while no controller is started.
+// beforeStart calls the function while no controller is being started.
 func (r *replica) beforeStart(do func() error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return do()
 }
 
-// current is the process that was started last, and where its metrics are.
+// current returns the process that was started last, and the URL of its metrics.
 func (r *replica) current() (process *supervise.Process, metrics string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.process, r.metrics
 }
 
-// awaitStart waits until the controller was started more often than that.
+// awaitStart waits until the controller was started more than before times.
 func (r *replica) awaitStart(ctx context.Context, before int) error {
 	for r.started() <= before {
 		if !campaign.Wait(ctx, campaign.PollInterval) {
@@ -130,7 +130,7 @@ func (r *replica) started() int {
 	return r.starts
 }
 
-// stop ends the controller with SIGTERM and does not start it again.
+// stop ends the controller with SIGTERM and does not restart it.
 func (r *replica) stop() error {
 	r.cancel()
 	r.ended.Wait()

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// manyUpdates run at the same time, and so often the controller is restarted meanwhile.
+	// manyUpdates is how many updates run at the same time, and manyRestarts is how often the controller is restarted meanwhile.
 	manyUpdates  = 20
 	manyRestarts = 20
 )
@@ -88,7 +88,7 @@ func TestUpdatesRunOnceHoweverOftenTheControllerRestarts(t *testing.T) {
 	t.Logf("%d updates succeeded, each of them ran once, after %d restarts", len(updates.Items), manyRestarts)
 }
 
-// countRunning returns how many Updates of the namespace run.
+// countRunning returns how many Updates of the namespace have not ended.
 func countRunning(ctx context.Context, g Gomega, namespace string) int {
 	updates := &autov1alpha1.UpdateList{}
 	g.Expect(world.Client.List(ctx, updates, client.InNamespace(namespace))).To(Succeed())

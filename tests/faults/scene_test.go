@@ -19,30 +19,30 @@ import (
 )
 
 const (
-	// patience is how long nothing may happen at all before a wait is given up.
+	// patience is how long nothing may change before a wait is given up.
 	patience = 150 * time.Second
-	// maxConvergence bounds the wait even while something happens.
+	// maxConvergence bounds a wait even while something changes.
 	maxConvergence = 8 * time.Minute
 	// work is how long a resource takes to be created or updated.
 	work = 400 * time.Millisecond
-	// passphrase is that of the Secret that the stage makes.
+	// passphrase is the passphrase in the Secret that the stage creates.
 	passphrase = "correct horse battery staple"
 )
 
-// scene is the running system as the faults need it: with a controller that is started again when it ends, and with proxies
-// before the API server and before the artifacts.
+// scene is the running system with everything that the faults need: a controller that is restarted when it ends, and proxies in front of
+// the API server and the artifacts.
 type scene struct {
 	*campaign.World
 	system  *stage.Stage
 	cli     string // the pulumi CLI that finds the test provider
 	main    *replica
-	present stage.Binaries // what the controller was started with at first
+	present stage.Binaries // the build that the controller was started with at first
 	api     *link
 	gate    *gate // between the link and the API server
 	mirror  *mirror
 	cancel  context.CancelFunc
-	ctx     context.Context // of what runs besides the tests
-	// bystanders have threads with the process ids of agents that were killed.
+	ctx     context.Context // of the processes that run beside the tests
+	// bystanders have threads with the process ids of killed agents.
 	bystanders []*exec.Cmd
 }
 
@@ -111,7 +111,7 @@ func newScene(ctx context.Context, number int, system *stage.Stage, cli string) 
 	return s, s.main.awaitStart(ctx, 0)
 }
 
-// keepBinaries has the command use copies of the executables: those of the repository may be built anew meanwhile.
+// keepBinaries makes the command use copies of the executables, because those of the repository may be built again during the tests.
 func (s *scene) keepBinaries(command *commandLine) error {
 	bin := filepath.Join(s.system.Dir, "bin")
 	if err := os.Mkdir(bin, 0o700); err != nil {
@@ -134,7 +134,7 @@ func (s *scene) keepBinaries(command *commandLine) error {
 	return nil
 }
 
-// throughLink writes a kubeconfig that leads through the proxies, and has the command use it.
+// throughLink writes a kubeconfig that leads through the proxies, and makes the command use it.
 func (s *scene) throughLink(command *commandLine) error {
 	for i, variable := range command.env {
 		path, is := strings.CutPrefix(variable, "KUBECONFIG=")
@@ -156,7 +156,7 @@ func (s *scene) throughLink(command *commandLine) error {
 	return errors.New("stack-controller was started without KUBECONFIG")
 }
 
-// restartSourceController kills source-controller and starts it again.
+// restartSourceController kills source-controller and starts it again, with each argument passed through change.
 func (s *scene) restartSourceController(ctx context.Context, change func(string) string) error {
 	pid, err := serverPID(s.system.ControlPlane, "source-controller")
 	if err != nil {
@@ -176,7 +176,7 @@ func (s *scene) restartSourceController(ctx context.Context, change func(string)
 	return restartServer(ctx, s.system.ControlPlane, "source-controller", ready, nil, change)
 }
 
-// restartAPIServer kills kube-apiserver and starts it again after the time. Its port is kept for it.
+// restartAPIServer kills kube-apiserver and starts it again after the time. A listener keeps its port meanwhile.
 func (s *scene) restartAPIServer(ctx context.Context, away time.Duration) error {
 	cp := s.system.ControlPlane
 	ready := cp.AnswersOK(cp.Config().Host + "/readyz")
@@ -199,7 +199,7 @@ func (s *scene) restartAPIServer(ctx context.Context, away time.Duration) error 
 	}, nil)
 }
 
-// end ends a world, whatever state it is in.
+// end stops a world, whatever state it is in.
 func (s *scene) end() error {
 	s.endBystanders()
 	s.cancel()
@@ -215,10 +215,10 @@ func (s *scene) end() error {
 	return s.system.Stop()
 }
 
-// backend is the directory of the state.
+// backend returns the directory of the state.
 func (s *scene) backend() string { return strings.TrimPrefix(s.system.BackendURL, "file://") }
 
-// KeepLogs copies the logs to where a developer finds them, when asked to.
+// KeepLogs copies the logs to the directory in the environment variable FAULTS_LOGS, if it is set.
 func (s *scene) KeepLogs(occasion string) {
 	target := os.Getenv("FAULTS_LOGS")
 	if target == "" {

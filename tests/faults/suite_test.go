@@ -24,7 +24,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// logLines is how much of stack-controller's log a failed test shows.
+// logLines is how many lines of the controller's log a failed test shows.
 const logLines = 60
 
 var (
@@ -32,16 +32,16 @@ var (
 	worldCount = flag.Int("worlds", 2, "how many worlds play the runs, 1 to 8; each takes about a gigabyte of memory")
 )
 
-// worlds are what the tests play in, each with all that it needs. There is at least one.
+// worlds are the systems that the runs use. There is at least one.
 var worlds []*scene
 
-// world is where the tests play that need only one.
+// world is the system of the tests that need only one.
 var world *scene
 
 func TestMain(m *testing.M) {
 	beBystander()
 	ctrl.SetLogger(logr.Discard())
-	log.SetOutput(io.Discard) // the git server tells every request
+	log.SetOutput(io.Discard) // the git server logs every request
 	options.BindFlags(flag.CommandLine)
 	flag.Parse()
 	if !options.List {
@@ -89,7 +89,8 @@ func play(m *testing.M) (code int) {
 	return m.Run()
 }
 
-// startWorlds starts so many worlds at once. When it fails, worlds has those that run all the same, for their end.
+// startWorlds starts count worlds at the same time. When it fails, worlds contains those that were started nevertheless, so that they can
+// be stopped.
 func startWorlds(ctx context.Context, count int, cli string) error {
 	started := make([]*scene, count)
 	failed := make([]error, count)
@@ -102,7 +103,7 @@ func startWorlds(ctx context.Context, count int, cli string) error {
 	return errors.Join(failed...)
 }
 
-// installPulumi writes a pulumi that finds the test provider wherever it is called.
+// installPulumi writes a script that runs pulumi with the test provider, wherever it is called.
 func installPulumi(ctx context.Context) (path string, err error) {
 	cache, err := tools.CacheDir()
 	if err != nil {
@@ -136,7 +137,7 @@ var (
 	nextBinary *stage.Binaries
 )
 
-// nextBuild returns another build of the product, with another version, which all worlds use.
+// nextBuild returns a build of controller and agent with another version. All worlds share it.
 func nextBuild(ctx context.Context) (stage.Binaries, error) {
 	nextMu.Lock()
 	defer nextMu.Unlock()
@@ -155,7 +156,7 @@ func nextBuild(ctx context.Context) (stage.Binaries, error) {
 	return next, nil
 }
 
-// use has the command start other executables.
+// use replaces the executables of the command.
 func (c *commandLine) use(binaries stage.Binaries) {
 	c.args[0] = binaries.Controller
 	c.setFlag(agentPathFlag, binaries.Agent)

@@ -26,7 +26,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// bootstrapped is what "flux bootstrap" applies.
+// bootstrapped has the objects that "flux bootstrap" applies.
 const bootstrapped = `
 apiVersion: source.toolkit.fluxcd.io/v1
 kind: GitRepository
@@ -43,7 +43,7 @@ spec:
   sourceRef: {kind: GitRepository, name: flux-system}
 `
 
-// fleet returns the files of the example and those of its tenant. Only the variables are other ones.
+// fleet returns the files of the example, and those of its tenant. Only the variables differ from the example.
 func (p *play) fleet(alerts string) (files, tenant gitserver.Files) {
 	p.Helper()
 	all, err := gitserver.FilesFromDir(filepath.Join(tools.RepositoryRoot(), "docs", "examples", "fleet"))
@@ -91,7 +91,7 @@ func TestFleetRepositoryIsAppliedAndACommitRollsThroughIt(t *testing.T) {
 	p.Expect(statuscheck.Ready("")(shop)).To(BeTrue(), "the Kustomization waited for it")
 	p.Expect(scene.Output(shop, "network")).To(Equal(`"10.0.0.0/16"`))
 
-	// A commit that changes both programs.
+	// The first commit changes both programs.
 	edited := gitserver.Files{
 		"programs/network/Pulumi.yaml": strings.Replace(files["programs/network/Pulumi.yaml"], "10.0.0.0/16", "10.1.0.0/16", 1),
 		"programs/shop/Pulumi.yaml":    strings.Replace(files["programs/shop/Pulumi.yaml"], "version: 1", "version: 2", 1),
@@ -113,7 +113,7 @@ func TestFleetRepositoryIsAppliedAndACommitRollsThroughIt(t *testing.T) {
 		}).Should(BeTrue(), "no alert about "+name)
 	}
 
-	// One that changes none.
+	// The second commit changes no program.
 	ran := len(platform.Updates())
 	sha, err = repository.Commit(gitserver.Files{"README.md": "other"})
 	p.Succeed(err)
@@ -125,7 +125,7 @@ func TestFleetRepositoryIsAppliedAndACommitRollsThroughIt(t *testing.T) {
 	p.removeApps(repository, platform)
 }
 
-// tenantStaysInItsNamespace has the tenant's ServiceAccount try what its role does not allow.
+// tenantStaysInItsNamespace checks what the role of the tenant's ServiceAccount allows and does not allow.
 func (p *play) tenantStaysInItsNamespace(team *play) {
 	p.Helper()
 	for object, want := range map[string]string{
@@ -137,7 +137,7 @@ func (p *play) tenantStaysInItsNamespace(team *play) {
 	}
 }
 
-// removeApps removes the applications from the cluster, as a commit does.
+// removeApps removes the applications from the cluster with a commit.
 func (p *play) removeApps(repository *gitserver.Repository, platform *play) {
 	p.Helper()
 	_, err := repository.Remove("clusters/production/apps.yaml")
@@ -148,7 +148,7 @@ func (p *play) removeApps(repository *gitserver.Repository, platform *play) {
 	p.Expect(platform.HasState("shop", "production")).To(BeTrue(), "the stack is empty, and its history stays")
 }
 
-// flux runs Flux's command line in the namespace, and returns what it prints.
+// flux runs Flux's command line in the namespace, and returns its output.
 func (p *play) flux(args ...string) (string, error) {
 	p.Helper()
 	flux, err := tools.Path(p.Context(), "flux", nil)
@@ -159,7 +159,7 @@ func (p *play) flux(args ...string) (string, error) {
 	return string(output), err
 }
 
-// isKnownToFlux has Flux's command line show the Stack of the Kustomization, and deploy a commit of its source.
+// isKnownToFlux shows the Stack of the Kustomization with Flux's command line, and deploys a commit of its source with it.
 func (p *play) isKnownToFlux(source *gitserver.Repository) {
 	p.Helper()
 	for _, args := range [][]string{{"trace", "stack", "network"}, {"trace", "network", "--kind=Stack", "--api-version=pulumi.com/v1"}} {
@@ -173,7 +173,7 @@ func (p *play) isKnownToFlux(source *gitserver.Repository) {
 	p.Expect(err).NotTo(HaveOccurred(), tree)
 	p.Expect(tree).To(MatchRegexp("(?m)^.── Stack/" + p.Name + "/network$"))
 
-	// The kinds that it knows are built in: of the Stack it shows what the Kustomization says.
+	// The command line knows built-in kinds only: it shows the event of the Kustomization about the Stack, but no events of the Stack.
 	events, err := p.flux("events")
 	p.Expect(err).NotTo(HaveOccurred(), events)
 	p.Expect(events).To(ContainSubstring("Stack/" + p.Name + "/network created"))

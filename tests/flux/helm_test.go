@@ -24,7 +24,7 @@ const helmController = "helm-controller"
 
 var helmReleases = schema.GroupVersionKind{Group: "helm.toolkit.fluxcd.io", Version: "v2", Kind: "HelmRelease"}
 
-// startHelmController runs Flux's helm-controller with the rights of the administrator, as Flux installs it.
+// startHelmController runs Flux's helm-controller with the rights of an administrator, as in an installation of Flux.
 func startHelmController(ctx context.Context, cp *controlplane.ControlPlane) error {
 	definitions, err := controlplane.FluxCRDs(ctx, helmController)
 	if err != nil {
@@ -51,7 +51,7 @@ func startHelmController(ctx context.Context, cp *controlplane.ControlPlane) err
 	return err
 }
 
-// chart brings a Stack and the repository of its program.
+// chart is a Helm chart with a Stack and the GitRepository of its program.
 var chart = gitserver.Files{
 	"chart/Chart.yaml": "{apiVersion: v2, name: shop, version: 0.1.0}\n",
 	"chart/templates/stack.yaml": `
@@ -97,7 +97,7 @@ func TestHelmReleaseIsReadyWithItsStackUpgradesItAndEndsWithIt(t *testing.T) {
 	p.Expect(statuscheck.Ready("")(stack)).To(BeTrue(), "the HelmRelease was ready before the Stack: %v", stack.Status.Conditions)
 	p.Expect(scene.Output(stack, "x")).To(Equal(`"small"`))
 
-	// Once it is ready, neither controller writes because of the other.
+	// When the HelmRelease is ready, neither controller writes because of the other one.
 	before := p.stack(p.Name)
 	p.reconcile(helmReleases, p.Name)
 	p.await(helmReleases, p.Name, status.CurrentStatus)
@@ -111,7 +111,7 @@ func TestHelmReleaseIsReadyWithItsStackUpgradesItAndEndsWithIt(t *testing.T) {
 	p.Expect(p.Updates()).To(HaveLen(2))
 	p.Expect(p.stack(p.Name).Generation).To(BeEquivalentTo(2))
 
-	// Helm deletes the GitRepository with the Stack. The destroy works without it.
+	// Helm deletes the GitRepository together with the Stack. The destroy works without the GitRepository.
 	object := p.object(helmReleases, p.Name)
 	p.Expect(system.Client.Delete(p.Context(), object)).To(Succeed())
 	p.Eventually(func() bool {

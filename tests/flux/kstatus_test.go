@@ -27,14 +27,14 @@ import (
 
 var record = flag.Bool("record", false, "record the objects in testdata/kstatus anew; it takes two minutes")
 
-// situation is one in which a Stack can be, and what those who wait for it have to see.
+// situation is a state of a Stack, and how clients that wait for the Stack have to see it.
 type situation struct {
 	name string
-	// want is what Flux's library computes.
+	// want is the status that Flux's library has to compute.
 	want status.Status
-	// ready is the status of the condition, empty when there is none.
+	// ready is the status of the condition Ready, or empty without the condition.
 	ready metav1.ConditionStatus
-	// observed says that the status is about the current generation.
+	// observed means that the status is for the current generation.
 	observed bool
 }
 
@@ -52,12 +52,12 @@ var situations = []situation{
 	{"edited", status.InProgressStatus, metav1.ConditionTrue, false},
 	{"running-at-its-interval", status.CurrentStatus, metav1.ConditionTrue, true},
 	{"failed-later", status.InProgressStatus, metav1.ConditionFalse, true},
-	// As in Flux, the status stays what it was, so it is not about the generation that suspends the Stack.
+	// As in Flux, a suspended object keeps its status, so the status is not for the generation that suspends the Stack.
 	{"suspended", status.InProgressStatus, metav1.ConditionTrue, false},
 	{"deleting", status.TerminatingStatus, metav1.ConditionUnknown, false},
 }
 
-// TestFluxComputesTheRightStatusInEverySituation is about objects that TestRecordSituations recorded.
+// TestFluxComputesTheRightStatusInEverySituation checks the objects that TestRecordSituations recorded.
 func TestFluxComputesTheRightStatusInEverySituation(t *testing.T) {
 	t.Parallel()
 	for _, s := range situations {
@@ -87,10 +87,10 @@ func TestFluxComputesTheRightStatusInEverySituation(t *testing.T) {
 
 func recording(name string) string { return filepath.Join("testdata", "kstatus", name+".yaml") }
 
-// recorder is a scene that writes down the objects.
+// recorder is a play that records objects.
 type recorder struct{ *play }
 
-// keep writes the object into testdata, without what is of this machine.
+// keep writes the object into testdata, without parts that depend on this machine.
 func (r recorder) keep(name string, stack *pulumiv1.Stack) {
 	r.Helper()
 	stack = stack.DeepCopy()
@@ -102,7 +102,7 @@ func (r recorder) keep(name string, stack *pulumiv1.Stack) {
 	r.Succeed(os.WriteFile(recording(name), []byte(strings.ReplaceAll(string(content), system.BackendURL, "file:///state")), 0o644))
 }
 
-// watched keeps the first version of the Stack, from the change on, that is as asked.
+// watched makes the change, and keeps the first version of the Stack after that for which the function reports true.
 func (r recorder) watched(name, stack string, is func(*pulumiv1.Stack) bool, change func()) {
 	r.Helper()
 	watcher, err := system.Client.Watch(r.Context(), &pulumiv1.StackList{}, client.InNamespace(r.Name))
@@ -123,7 +123,7 @@ func (r recorder) watched(name, stack string, is func(*pulumiv1.Stack) bool, cha
 	}
 }
 
-// stacked is a Stack of a GitRepository of the scene, after the changes.
+// stacked returns a Stack with the GitRepository of the scene, and with the changes.
 func (r recorder) stacked(name string, changes ...func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	stack := system.NewStack(r.Name, r.Name, sourcev1.GitRepositoryKind)
 	stack.Name, stack.Spec.Stack = name, name
@@ -138,7 +138,7 @@ func progressing(stack *pulumiv1.Stack) bool {
 	return conditions.IsReconciling(stack) && conditions.IsUnknown(stack, meta.ReadyCondition)
 }
 
-// TestRecordSituations brings a Stack into each situation, with -record.
+// TestRecordSituations brings a Stack into each situation and records it, with the flag -record.
 func TestRecordSituations(t *testing.T) {
 	if !*record {
 		t.Skip("records nothing without -record")
@@ -146,7 +146,7 @@ func TestRecordSituations(t *testing.T) {
 	r := recorder{begin(t, "recorded")}
 	r.Patience = 2 * time.Minute
 	repository := r.repository(r.Name, scene.Returning(r.Name, 1))
-	// A Stack on which another one depends shows each step, however short.
+	// A dependent Stack has each of these states, even if only for a short time.
 	r.Create(r.stacked("waiting-for-dependency", func(s *pulumiv1.Stack) { s.Spec.DependsOn = []meta.DependencyReference{{Name: "main"}} }))
 	r.keep("waiting-for-dependency", r.AwaitStack("waiting-for-dependency", statuscheck.NotReady(pulumiv1.DependencyNotReadyReason)))
 	main := r.stacked("main", func(s *pulumiv1.Stack) { s.Spec.DestroyOnFinalize, s.Spec.ContinueResyncOnCommitMatch = true, true })
@@ -195,7 +195,7 @@ func TestRecordSituations(t *testing.T) {
 	})
 }
 
-// tracingAlert has notification-controller send its traces to the same receiver.
+// tracingAlert makes notification-controller send its traces to the same receiver.
 const tracingAlert = `
 apiVersion: notification.toolkit.fluxcd.io/v1beta3
 kind: Provider
@@ -243,11 +243,11 @@ func TestTraceOfACommitGoesFromItsSourceToTheEndOfTheUpdate(t *testing.T) {
 
 	// The traces of notification-controller have the same revision.
 	p.Eventually(func(g Gomega) {
-		p.Request() // an Alert has no status that says when it is in use
+		p.Request() // an Alert has no status that shows when it is in use
 		g.Expect(spansWith("revision", "main@sha1:"+sha, "object.uid")).NotTo(BeEmpty())
 	}, p.Patience, "1s").Should(Succeed())
 
-	// A request is not a commit: it has a trace of its own.
+	// A request is not a commit, and so has its own trace.
 	p.Eventually(func(g Gomega) {
 		requested := spansWith("revision", "main@sha1:"+sha, "pulumi.operation")
 		g.Expect(len(requested)).To(BeNumerically(">", 1))
@@ -255,7 +255,7 @@ func TestTraceOfACommitGoesFromItsSourceToTheEndOfTheUpdate(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// spansWith returns the spans that have the attribute with the value, and the other attribute.
+// spansWith returns the spans that have the attribute with the value, and also the other attribute.
 func spansWith(key, value, other string) (found []otlpreceiver.Span) {
 	for _, span := range traces.Spans() {
 		if _, has := span.Attributes[other]; has && span.Attributes[key] == value {

@@ -18,7 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
-// delivery is what a Kustomization applies: all that a Stack needs, and the Stack. ${environment} is replaced by the Kustomization.
+// delivery is applied by a Kustomization: a Stack and everything that it needs. The Kustomization replaces ${environment}.
 const delivery = `
 apiVersion: v1
 kind: ServiceAccount
@@ -42,8 +42,8 @@ spec:
   updateTemplate: {spec: {remove: true}}
 `
 
-// dependents is what another Kustomization applies. Of the two Programs, one escapes what is not for the Kustomization, and one is left
-// alone by it.
+// dependents is applied by another Kustomization. One of the Programs escapes the expressions that are not for the Kustomization, and the
+// other one turns the substitution off.
 const dependents = `
 apiVersion: pulumi.com/v1
 kind: Program
@@ -81,7 +81,7 @@ spec:
     PULUMI_CONFIG_PASSPHRASE: {type: Secret, secret: {name: pulumi, key: passphrase}}
 `
 
-// delivered are the two Kustomizations. The timeout is one that the test does not wait for.
+// delivered has the two Kustomizations. The test does not wait as long as their timeout.
 const delivered = `
 apiVersion: kustomize.toolkit.fluxcd.io/v1
 kind: Kustomization
@@ -121,7 +121,7 @@ spec:
 
 func TestKustomizationIsReadyWhenItsStackIsAndFailsAndEndsWithIt(t *testing.T) {
 	p := begin(t, "kustomized")
-	p.Succeed(system.Client.Delete(p.Context(), &corev1.Secret{ObjectMeta: p.Meta("pulumi")})) // the Kustomization brings it
+	p.Succeed(system.Client.Delete(p.Context(), &corev1.Secret{ObjectMeta: p.Meta("pulumi")})) // the Kustomization creates it
 	source, _, err := system.Git.Create("kustomized-network", scene.Returning("network", 1))
 	p.Succeed(err)
 	fleet := p.repository(p.Name, p.filled(gitserver.Files{
@@ -143,7 +143,7 @@ func TestKustomizationIsReadyWhenItsStackIsAndFailsAndEndsWithIt(t *testing.T) {
 		p.Expect(scene.Output(stack, "x")).To(Equal(want))
 	}
 
-	// Neither of the two controllers undoes what the other writes.
+	// Neither of the two controllers reverts what the other one writes.
 	before := p.stack("network")
 	for range 3 {
 		p.reconcile(kustomizations, "delivery")
@@ -167,7 +167,7 @@ func (p *play) stack(name string) *pulumiv1.Stack {
 	return stack
 }
 
-// failsFast breaks the specification of the Stack, and mends it.
+// failsFast breaks the specification of the Stack, and repairs it.
 func (p *play) failsFast(fleet *gitserver.Repository) {
 	p.Helper()
 	broken := strings.Replace(delivery, "name: network-source}}", "name: network-source, namespace: elsewhere}}", 1)
@@ -185,7 +185,7 @@ func (p *play) failsFast(fleet *gitserver.Repository) {
 	p.Expect(statuscheck.Ready("")(p.stack("network"))).To(BeTrue())
 }
 
-// endsWithItsStack deletes the Kustomization. It deletes all objects at once, and waits for the finalizer of the Stack.
+// endsWithItsStack deletes the Kustomization, which deletes all its objects at the same time and waits for the finalizer of the Stack.
 func (p *play) endsWithItsStack() {
 	p.Helper()
 	kustomization := p.object(kustomizations, "delivery")
@@ -203,7 +203,7 @@ func (p *play) endsWithItsStack() {
 	p.Expect(p.HasState("network", "staging")).To(BeFalse(), "it was destroyed")
 }
 
-// shared is a Stack of which others want fields too.
+// shared is a Stack in which other field managers set fields, too.
 const shared = `
 apiVersion: pulumi.com/v1
 kind: Stack
@@ -231,7 +231,7 @@ spec:
   sourceRef: {kind: GitRepository, name: contested}
 `
 
-// others is what another field manager applies: a field that the Kustomization does not have, and perhaps one that it has.
+// others is applied by another field manager: a field that the Kustomization does not have, and in some steps also one that it has.
 const others = `
 apiVersion: pulumi.com/v1
 kind: Stack
@@ -253,17 +253,18 @@ func TestFieldsOfAStackHaveOneOwnerAndAreNotFoughtFor(t *testing.T) {
 			append([]string{"apply", "--server-side", "--field-manager=tenant", "--namespace=" + p.Name, "--filename=-"}, options...)...)
 	}
 
-	// Fields that only the other one has stay. Each change of the specification is one update, see the specification of Stacks.
+	// Fields that only the other field manager has stay. Each change of the specification is one update, see the specification of Stacks.
 	_, err := applied(others)
 	p.Succeed(err)
 	p.same(2, 2)
 
-	// For those of the Kustomization the API server says who has them.
+	// For a field of the Kustomization, the API server reports a conflict with its owner.
 	_, err = applied(others + "  config: {contested:size: large}\n")
 	p.Expect(err).To(MatchError(And(ContainSubstring(`conflict with "kustomize-controller": .spec.config.contested:size`))))
 	p.same(2, 2)
 
-	// By force it gets them until the Kustomization is reconciled: one update there, and one back.
+	// With force, the other field manager gets the field until the Kustomization is reconciled. That is one update for its value, and one
+	// for the value of the Kustomization.
 	_, err = applied(others+"  config: {contested:size: large}\n", "--force-conflicts")
 	p.Succeed(err)
 	p.AwaitStack(p.Name, scene.Showing(`"large"`))
@@ -272,7 +273,7 @@ func TestFieldsOfAStackHaveOneOwnerAndAreNotFoughtFor(t *testing.T) {
 	p.AwaitStack(p.Name, scene.Showing(`"small"`))
 	p.same(4, 4)
 
-	// What kubectl writes is undone, an annotation that asked for an update too. That is not one more request.
+	// The Kustomization reverts what kubectl writes, including an annotation that requested an update. Its removal is not another request.
 	kubectl := func(args ...string) {
 		_, err := system.ControlPlane.Kubectl(p.Context(), append([]string{"--namespace=" + p.Name}, args...)...)
 		p.Succeed(err)
@@ -287,11 +288,11 @@ func TestFieldsOfAStackHaveOneOwnerAndAreNotFoughtFor(t *testing.T) {
 	stack := p.stack(p.Name)
 	p.Expect(stack.Annotations).NotTo(HaveKey(meta.ReconcileRequestAnnotation))
 	p.Expect(stack.Spec.Suspend).To(BeFalse())
-	p.same(6, 6) // that it was suspended is one update more
+	p.same(6, 6) // the suspended generation causes one more update
 	p.Expect(stack.Labels).To(HaveKeyWithValue("team", "network"))
 	p.Expect(stack.Spec.RetryInterval.Minutes()).To(BeEquivalentTo(3))
 
-	// The command line has a field manager of its own, so that a Stack stays suspended. A Kustomization that waits would wait for it.
+	// The command line has its own field manager, so that a Stack stays suspended. A Kustomization with wait would wait for it.
 	p.apply(strings.Replace(sharing, "wait: true", "wait: false", 1))
 	kubectl("patch", "stack", p.Name, "--type=merge", `--patch={"spec": {"suspend": true}}`, "--field-manager=flux-pulumi")
 	p.reconcile(kustomizations, p.Name)
@@ -299,7 +300,7 @@ func TestFieldsOfAStackHaveOneOwnerAndAreNotFoughtFor(t *testing.T) {
 	p.Expect(p.stack(p.Name).Spec.Suspend).To(BeTrue())
 }
 
-// same reconciles the Kustomization, and expects that nobody writes the Stack any more, which has this generation and so many updates.
+// same reconciles the Kustomization, and expects that the Stack does not change and has this generation and this number of updates.
 func (p *play) same(generation, updates int) {
 	p.Helper()
 	p.AwaitStack(p.Name, func(stack *pulumiv1.Stack) bool {

@@ -18,14 +18,14 @@ import (
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
-// comment is one of a pull request.
+// comment is a comment of a pull request.
 type comment struct {
 	ID   int64             `json:"id"`
 	Body string            `json:"body"`
 	User map[string]string `json:"user"`
 }
 
-// pullRequest keeps the comments of pull request 42, as Gitea does.
+// pullRequest serves pull request 42 with its comments, as Gitea does.
 type pullRequest struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -41,7 +41,7 @@ func openPullRequest(t *testing.T) *pullRequest {
 	handle := func(pattern string, answer func(request *http.Request, body string) any) {
 		routes.HandleFunc(pattern, func(response http.ResponseWriter, request *http.Request) {
 			body := comment{}
-			_ = json.NewDecoder(io.LimitReader(request.Body, maxBody)).Decode(&body) // what is no JSON has no text
+			_ = json.NewDecoder(io.LimitReader(request.Body, maxBody)).Decode(&body) // a body that is not JSON has no text
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.requests = append(p.requests, request.Method+" "+request.URL.Path)
@@ -49,7 +49,7 @@ func openPullRequest(t *testing.T) *pullRequest {
 			if request.Method == http.MethodPost {
 				response.WriteHeader(http.StatusCreated)
 			}
-			_ = json.NewEncoder(response).Encode(answer(request, body.Body)) // a client that goes away has no use for it
+			_ = json.NewEncoder(response).Encode(answer(request, body.Body)) // a client that has closed the connection needs no answer
 		})
 	}
 	user := map[string]string{"login": "flux"}
@@ -73,7 +73,7 @@ func openPullRequest(t *testing.T) *pullRequest {
 	return p
 }
 
-// texts are the comments.
+// texts returns the texts of the comments.
 func (p *pullRequest) texts() (texts []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +83,7 @@ func (p *pullRequest) texts() (texts []string) {
 	return texts
 }
 
-// stashes is a program with resources of the names, which need no provider.
+// stashes returns a program with resources of the names, which need no provider.
 func stashes(project string, names ...string) gitserver.Files {
 	lines := []string{"resources:"}
 	for _, name := range names {
@@ -92,13 +92,13 @@ func stashes(project string, names ...string) gitserver.Files {
 	return scene.Program(project, lines...)
 }
 
-// TestPullRequestShowsWhatItWouldChange applies what the guide has, with another repository and backend.
+// TestPullRequestShowsWhatItWouldChange applies the manifests of the guide, with another repository and backend.
 func TestPullRequestShowsWhatItWouldChange(t *testing.T) {
 	p := begin(t, "reviewed")
 	end := openPullRequest(t)
 	repository, _, err := system.Git.Create(p.Name, stashes(p.Name, "logs"))
 	p.Succeed(err)
-	const branch = "deployed" // stays where it is, while the pull request's branch, which is the other one, goes on
+	const branch = "deployed" // stays at its commit, while main, the branch of the pull request, gets commits
 	p.Succeed(repository.NewBranch(branch))
 	main := system.NewStack(p.Name, p.Name, "")
 	main.Spec.FluxSource, main.Spec.ProjectRepo, main.Spec.Branch = nil, repository.URL, branch
@@ -119,7 +119,7 @@ func TestPullRequestShowsWhatItWouldChange(t *testing.T) {
 	p.apply(manifests[0])
 	const preview = "network-pr-42"
 	p.AwaitStack(preview, statuscheck.Ready(""))
-	// notification-controller has no status for an Alert: it may not have seen this one yet.
+	// notification-controller sets no status of an Alert, and may not have seen this one yet.
 	p.Eventually(func() []string {
 		p.RequestStack(preview)
 		return end.texts()

@@ -1,5 +1,5 @@
 // Package flux_test runs stack-controller beside Flux's own source-, kustomize-, helm- and notification-controller: Stacks that
-// Kustomizations and HelmReleases deliver, webhooks, alerts, and a whole fleet repository.
+// Kustomizations and HelmReleases apply, webhooks, alerts, and a whole fleet repository.
 package flux_test
 
 import (
@@ -30,7 +30,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// Secret values that the tests plant. Whatever stack-controller writes must not contain them.
+// Secret values that the tests use. Nothing that stack-controller writes may contain them.
 const (
 	encryptedCanary  = "encrypted-canary-77c1" // in testdata/secret.enc.yaml
 	passphraseCanary = "passphrase-canary-3e8d"
@@ -76,7 +76,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// allowStacks applies the component that lets Alerts and Receivers name Stacks, over the definitions of Flux.
+// allowStacks applies the component that allows Stacks in Alerts and Receivers to Flux's CRDs.
 func allowStacks(ctx context.Context, cp *controlplane.ControlPlane) error {
 	definitions, err := controlplane.FluxCRDs(ctx, "notification-controller")
 	if err != nil {
@@ -107,7 +107,7 @@ func allowStacks(ctx context.Context, cp *controlplane.ControlPlane) error {
 	return err
 }
 
-// play is a scene with objects of Flux.
+// play is a scene that also has objects of Flux.
 type play struct{ *scene.Scene }
 
 func begin(t *testing.T, name string) *play {
@@ -124,8 +124,8 @@ var (
 	receivers      = schema.GroupVersionKind{Group: "notification.toolkit.fluxcd.io", Version: "v1", Kind: "Receiver"}
 )
 
-// apply applies manifests in the namespace, in which NAMESPACE, URL/ and BACKEND stand for those of the scene. It tries again while the
-// API server takes a changed definition into use.
+// apply applies manifests in the namespace. NAMESPACE, URL/ and BACKEND are replaced by those of the scene. It tries again while the API
+// server still uses the earlier version of a changed CRD.
 func (p *play) apply(manifest string) {
 	p.Helper()
 	p.Eventually(func() error {
@@ -138,7 +138,7 @@ func (p *play) fill(text string) string {
 	return strings.NewReplacer("NAMESPACE", p.Name, "URL/", system.Git.URL(""), "BACKEND", system.BackendURL).Replace(text)
 }
 
-// filled fills the placeholders in files of a repository.
+// filled replaces the placeholders in the files of a repository.
 func (p *play) filled(files gitserver.Files) gitserver.Files {
 	result := gitserver.Files{}
 	for name, content := range files {
@@ -147,7 +147,7 @@ func (p *play) filled(files gitserver.Files) gitserver.Files {
 	return result
 }
 
-// testdata is the content of a file.
+// testdata returns the content of a file in testdata.
 func (p *play) testdata(name string) string {
 	p.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", name))
@@ -164,7 +164,8 @@ func (p *play) object(kind schema.GroupVersionKind, name string) *unstructured.U
 	return object
 }
 
-// await returns the object once Flux's library says that it has the status, for its generation and without a request that is not handled.
+// await waits until Flux's library computes the status for the object, and returns the object. A status for an earlier generation does not
+// count.
 func (p *play) await(kind schema.GroupVersionKind, name string, want status.Status) *unstructured.Unstructured {
 	p.Helper()
 	var object *unstructured.Unstructured
@@ -178,7 +179,7 @@ func (p *play) await(kind schema.GroupVersionKind, name string, want status.Stat
 	return object
 }
 
-// ready is the condition of an object.
+// ready returns the condition Ready of an object.
 func ready(object *unstructured.Unstructured) (state, reason, message string) {
 	entries, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, entry := range entries {
@@ -189,7 +190,7 @@ func ready(object *unstructured.Unstructured) (state, reason, message string) {
 	return "", "", ""
 }
 
-// reconcile asks for a reconcile as "flux reconcile" does, and waits until it was handled.
+// reconcile requests a reconcile as "flux reconcile" does, and waits until the request was handled.
 func (p *play) reconcile(kind schema.GroupVersionKind, name string) {
 	p.Helper()
 	token := time.Now().Format(time.RFC3339Nano)
@@ -211,7 +212,7 @@ func (p *play) annotate(kind schema.GroupVersionKind, name string, annotations m
 	p.Expect(system.Client.Patch(p.Context(), object, client.RawPatch("application/merge-patch+json", content))).To(Succeed())
 }
 
-// repository creates a repository on the git server, and a GitRepository of its name in the namespace.
+// repository creates a repository on the git server, and a GitRepository with its name in the namespace.
 func (p *play) repository(name string, files gitserver.Files) *gitserver.Repository {
 	p.Helper()
 	repository, _, err := system.Git.Create(name, files)
@@ -225,7 +226,7 @@ spec: {interval: 1h, url: %s, ref: {branch: main}}
 	return repository
 }
 
-// commit commits, and has source-controller look.
+// commit commits the files, and requests that source-controller fetches the commit.
 func (p *play) commit(repository *gitserver.Repository, name string, files gitserver.Files) (sha string) {
 	p.Helper()
 	sha, err := repository.Commit(files)

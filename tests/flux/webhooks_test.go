@@ -38,7 +38,7 @@ const (
 	push         = `{"ref": "refs/heads/main"}`
 )
 
-// webhookTypes are the headers with which git servers prove who they are.
+// webhookTypes set the headers with which each type of git server authenticates itself.
 var webhookTypes = map[string]func(header http.Header, token, body string){
 	"github": func(header http.Header, token, body string) {
 		header.Set("X-GitHub-Event", "push")
@@ -57,7 +57,7 @@ func signature(token, body string) string {
 	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
 }
 
-// call calls the webhook of the Receiver as a git server does after a push, and returns the status of the answer.
+// call calls the webhook of the Receiver as a git server does after a push, and returns the status code.
 func (p *play) call(receiver, kind, token string) int {
 	p.Helper()
 	path, _, err := unstructured.NestedString(p.await(receivers, receiver, status.CurrentStatus).Object, "status", "webhookPath")
@@ -72,7 +72,7 @@ func (p *play) call(receiver, kind, token string) int {
 	return response.StatusCode
 }
 
-// deployed is a Stack that is Ready with the commit.
+// deployed matches a Stack that is Ready with the commit.
 func deployed(sha string) func(*pulumiv1.Stack) bool {
 	return func(stack *pulumiv1.Stack) bool {
 		return statuscheck.Ready("")(stack) && strings.HasSuffix(stack.Status.LastAppliedRevision, sha)
@@ -107,7 +107,7 @@ spec:
 	p.Expect(p.Updates()).To(HaveLen(1+len(webhookTypes)), "a call without the right token asks for nothing")
 }
 
-// TestGuideOfWebhooksDeploysAPushInEachOfItsWays runs what is written in the guide, with another repository and backend.
+// TestGuideOfWebhooksDeploysAPushInEachOfItsWays runs the manifests and commands of the guide, with another repository and backend.
 func TestGuideOfWebhooksDeploysAPushInEachOfItsWays(t *testing.T) {
 	p := begin(t, "guided")
 	program := func(value int) gitserver.Files {
@@ -155,7 +155,7 @@ func TestGuideOfWebhooksDeploysAPushInEachOfItsWays(t *testing.T) {
 	p.Expect(p.Updates()).To(HaveLen(3))
 }
 
-// TestResyncFrequencyDeploysAPushThatNobodyAnnounces waits for the shortest interval that there is.
+// TestResyncFrequencyDeploysAPushThatNobodyAnnounces waits for the shortest interval that is allowed.
 func TestResyncFrequencyDeploysAPushThatNobodyAnnounces(t *testing.T) {
 	p := begin(t, "polled")
 	p.Patience = 90 * time.Second
@@ -174,7 +174,7 @@ func TestResyncFrequencyDeploysAPushThatNobodyAnnounces(t *testing.T) {
 
 var block = regexp.MustCompile("(?ms)^ *```(ya?ml|sh)\n(.*?)^ *```$")
 
-// guide returns the manifests and the commands of a guide, with replacements.
+// guide returns the manifests and the commands of a guide, after replacements.
 func (p *play) guide(name string, replace *strings.Replacer) (manifests, commands []string) {
 	p.Helper()
 	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "guides", name))
@@ -189,7 +189,7 @@ func (p *play) guide(name string, replace *strings.Replacer) (manifests, command
 	return manifests, commands
 }
 
-// shell runs what a reader types, with the namespace of the scene as the default one.
+// shell runs the commands that a reader would type, with the namespace of the scene as the default.
 func (p *play) shell(command string) string {
 	p.Helper()
 	kubectl, err := tools.Path(p.Context(), "kubectl", nil)
@@ -202,14 +202,14 @@ func (p *play) shell(command string) string {
 	return string(output)
 }
 
-// maxBody bounds what the receiver of a test reads.
+// maxBody bounds how much the servers of the tests read, in bytes.
 const maxBody = 1 << 20
 
-// commitStatus is what a git server is told about a commit.
+// commitStatus is the status of a commit that a git server receives.
 type commitStatus struct{ State, Description, Context string }
 
-// messenger receives what notification-controller sends: events as a webhook of the type generic, messages of a chat, and the statuses of
-// commits as Gitea takes them.
+// messenger receives what notification-controller sends: events for a webhook of the type generic, chat messages, and statuses of commits
+// for Gitea.
 type messenger struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -247,7 +247,7 @@ func (m *messenger) routes() *http.ServeMux {
 			if request.Method == http.MethodPost && strings.Contains(pattern, "statuses") {
 				response.WriteHeader(http.StatusCreated)
 			}
-			_ = json.NewEncoder(response).Encode(answer) // a client that goes away has no use for it
+			_ = json.NewEncoder(response).Encode(answer) // a client that has closed the connection needs no answer
 		})
 	}
 	handle("POST /webhook", func(_ *http.Request, body []byte) (any, error) {
@@ -280,7 +280,7 @@ func (m *messenger) routes() *http.ServeMux {
 	return routes
 }
 
-// seen returns the events about the Stack with the reason and the revision of the commit.
+// seen returns the events with the reason and the revision of the commit.
 func (m *messenger) seen(reason, sha string) []eventv1.Event {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -305,7 +305,7 @@ func (m *messenger) messages() string {
 	return strings.Join(m.chat, "\n")
 }
 
-// notifications are the Providers and Alerts of the guide, for a receiver of the test, and one for a webhook.
+// webhookAlert has a Provider and an Alert for a webhook, in addition to those of the guide.
 const webhookAlert = `
 apiVersion: notification.toolkit.fluxcd.io/v1beta3
 kind: Provider
@@ -337,7 +337,7 @@ func TestAlertsNotifyWebhooksChatsAndGitServersOfEachUpdate(t *testing.T) {
 	stack := system.NewStack(p.Name, p.Name, sourcev1.GitRepositoryKind)
 	p.Create(stack)
 	p.Await(statuscheck.Ready(""))
-	// notification-controller has no status for an Alert. It has seen these when it forwards something.
+	// notification-controller sets no status of an Alert. It uses the Alerts as soon as it forwards a message.
 	p.Eventually(func() string {
 		p.Request()
 		return end.messages()
@@ -375,7 +375,7 @@ func TestAlertsNotifyWebhooksChatsAndGitServersOfEachUpdate(t *testing.T) {
 	p.Expect(end.problems).To(BeEmpty())
 }
 
-// logged returns the lines of the log about the Stack of the name of the scene, with the reason.
+// logged returns the log lines about the Stack of the scene with the reason.
 func (p *play) logged(reason, level string) (lines []map[string]any) {
 	p.Helper()
 	content, err := os.ReadFile(system.ControllerLog())

@@ -15,7 +15,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
-// run starts a process that does nothing, as the change says. The channel is closed when it has ended.
+// run starts a process that does nothing, with the changes. The channel is closed when the process has ended.
 func run(g *WithT, t *testing.T, change func(*exec.Cmd)) (process *os.Process, ended <-chan struct{}) {
 	t.Helper()
 	cmd := exec.Command("sleep", "600")
@@ -28,13 +28,13 @@ func run(g *WithT, t *testing.T, change func(*exec.Cmd)) (process *os.Process, e
 		_ = cmd.Wait() // it is killed
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // unless the test has seen to it
+		_ = cmd.Process.Kill() // unless the test has killed it
 		<-done
 	})
 	return cmd.Process, done
 }
 
-// newCgroup returns the directory of a new cgroup in one hierarchy, or nothing where that cannot be.
+// newCgroup returns the directory of a new cgroup in one hierarchy, or "" where cgroups cannot be created.
 func newCgroup(g *WithT, t *testing.T, name string) string {
 	paths, err := CgroupPaths(name)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -58,7 +58,7 @@ func TestSweepEndsWhatAKilledProcessLeftAndNothingElse(t *testing.T) {
 	cgroupName := fmt.Sprintf("stack-controller-leftovers-%d", os.Getpid())
 	cgroup := newCgroup(g, t, cgroupName)
 	g.Expect(killed.AddCgroup(cgroupName)).To(Succeed())
-	// The id of the killed process belongs to the stranger by now.
+	// The process id of the killed process belongs to the stranger by now.
 	killed.Process, err = procfs.Identify(stranger.Pid)
 	g.Expect(err).NotTo(HaveOccurred())
 	killed.Process.StartTime--
@@ -94,7 +94,7 @@ func TestSweepEndsWhatAKilledProcessLeftAndNothingElse(t *testing.T) {
 	}
 	others := []<-chan struct{}{strangerEnded}
 	for _, change := range []func(*exec.Cmd){
-		func(cmd *exec.Cmd) { cmd.Dir = dir; cmd.Env = append(cmd.Env, "PWD="+dir) }, // somebody looks at what is left
+		func(cmd *exec.Cmd) { cmd.Dir = dir; cmd.Env = append(cmd.Env, "PWD="+dir) }, // a person who looks at the leftovers
 		func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "TMPDIR="+dir+"0", running.Environment()) },
 	} {
 		_, ended := run(g, t, change)

@@ -1,7 +1,8 @@
-// Package leftovers records what a process of the tests has on this machine beside itself, and removes what is left of one that was killed.
+// Package leftovers records what a process of the tests has created on this machine, and removes what is left after a process was killed.
 //
-// A record is a file in the cache of the tools, one for each run of the tests, supervisor, demo and cluster that is left running. It names the
-// process, and the directories and cgroups that it answers for. Who ends as it should removes its own record.
+// A record is a file in the cache of the tools. Every run of the tests, every supervisor and every demo or cluster that keeps running has a
+// record. It names the process, and the directories and cgroups that the process is responsible for. A process that ends regularly removes
+// its record.
 package leftovers
 
 import (
@@ -23,26 +24,26 @@ import (
 )
 
 const (
-	// variable in the environment of a process is the name of the record of whoever answers for it.
+	// variable is an environment variable with the name of the record of the process that is responsible.
 	variable = "STACK_CONTROLLER_TEST_RECORD"
-	// endPatience is how long a process that is asked to end may take.
+	// endPatience is how long a process may take to end after it was asked to.
 	endPatience = time.Minute
 	poll        = 20 * time.Millisecond
 )
 
-// Record is what a process answers for.
+// Record names a process and what the process is responsible for.
 type Record struct {
-	// Process is identified by more than its id, which may belong to another one by now.
+	// Process has more than the process id, which another process may have by now.
 	Process procfs.Identity
-	// Directories are removed with all that is in them.
+	// Directories are removed with their content.
 	Directories []string
-	// Cgroups are names, without slashes: each is a directory in every hierarchy.
+	// Cgroups are names without slashes. Each of them is a directory in every hierarchy.
 	Cgroups []string
 
 	path string
 }
 
-// New records this process. The kind says what it is: all records of a kind can be found.
+// New creates a record for this process. The kind says what the process is, and all records of a kind can be found.
 func New(kind string) (*Record, error) {
 	dir, err := directory()
 	if err != nil {
@@ -59,7 +60,7 @@ func New(kind string) (*Record, error) {
 	return r, r.write()
 }
 
-// directory is where the records are.
+// directory returns the directory of the records.
 func directory() (string, error) {
 	cache, err := tools.CacheDir()
 	if err != nil {
@@ -79,10 +80,10 @@ func (r *Record) write() error {
 	return nil
 }
 
-// Environment returns the variable that the processes have to have that this one starts.
+// Environment returns the environment variable that this process has to set for the processes that it starts.
 func (r *Record) Environment() string { return variable + "=" + filepath.Base(r.path) }
 
-// NewDirectory makes a temporary directory whose name begins with the prefix.
+// NewDirectory creates a temporary directory whose name begins with the prefix, and adds it to the record.
 func (r *Record) NewDirectory(prefix string) (string, error) {
 	dir, err := os.MkdirTemp("", prefix)
 	if err != nil {
@@ -91,7 +92,8 @@ func (r *Record) NewDirectory(prefix string) (string, error) {
 	return dir, r.AddDirectory(dir)
 }
 
-// AddDirectory takes only what cannot be a mistake with consequences.
+// AddDirectory adds a directory. It rejects paths whose removal would be a disaster, such as relative ones and those directly below the
+// root.
 func (r *Record) AddDirectory(dir string) error {
 	if !filepath.IsAbs(dir) || strings.Count(filepath.Clean(dir), "/") < 2 {
 		return fmt.Errorf("%q is not a directory to remove", dir)
@@ -100,7 +102,7 @@ func (r *Record) AddDirectory(dir string) error {
 	return r.write()
 }
 
-// AddCgroup takes no cgroup that others may be in.
+// AddCgroup adds a cgroup. It rejects names of cgroups that other processes may be in.
 func (r *Record) AddCgroup(name string) error {
 	if name != filepath.Base(name) || strings.Trim(name, "./") == "" {
 		return fmt.Errorf("%q is not the name of a cgroup", name)
@@ -109,7 +111,7 @@ func (r *Record) AddCgroup(name string) error {
 	return r.write()
 }
 
-// Remove removes the cgroups, for which their processes have to have ended or to be about to, the directories and then the record.
+// Remove kills the processes in the cgroups, removes the cgroups and the directories, and then the record.
 func (r *Record) Remove() error {
 	var errs []error
 	for _, name := range r.Cgroups {
@@ -127,7 +129,7 @@ func (r *Record) Remove() error {
 	return nil
 }
 
-// End has the process, when it still runs, end everything itself, and waits for that.
+// End asks the process, if it is still running, to end everything itself, and waits until it has ended.
 func (r *Record) End() error {
 	err := r.Process.Signal(syscall.SIGTERM)
 	for deadline := time.Now().Add(endPatience); err == nil; time.Sleep(poll) {
@@ -145,7 +147,8 @@ func (r *Record) End() error {
 	return err
 }
 
-// Records returns the records of the kind, of all when it is empty, of processes that run or that no longer do.
+// Records returns the records of the kind, or of all kinds if it is empty. They are those of running processes, or those of processes that
+// have ended.
 func Records(kind string, running bool) (found []*Record, err error) {
 	dir, err := directory()
 	if err != nil {
@@ -158,7 +161,7 @@ func Records(kind string, running bool) (found []*Record, err error) {
 	for _, path := range paths {
 		r, err := read(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was removed meanwhile
+			continue // another process removed the record in the meantime
 		}
 		if err != nil {
 			return nil, err
@@ -186,7 +189,7 @@ func read(path string) (*Record, error) {
 	return r, nil
 }
 
-// has reports whether the file or directory is one of the record's, or in one.
+// has reports whether the path is one of the record's directories, or is inside one.
 func (r *Record) has(path string) bool {
 	return slices.ContainsFunc(r.Directories, func(dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") })
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
-// grace is how long processes may take to end in their own way: a supervisor ends its servers and removes its files.
+// grace is how long processes may take to end regularly: a supervisor ends its servers and removes its files.
 const grace = 15 * time.Second
 
-// Sweep removes what is left of every process that has a record and no longer runs, and says so. What belongs to processes that run, it
-// leaves alone.
+// Sweep removes what is left of every process that has a record and no longer runs, and reports it. It leaves everything alone that belongs
+// to running processes.
 func Sweep(out io.Writer) error { return sweep(out, grace) }
 
 func sweep(out io.Writer, grace time.Duration) error {
@@ -29,7 +29,7 @@ func sweep(out io.Writer, grace time.Duration) error {
 		if err != nil || len(left) == 0 {
 			return err
 		}
-		// To end what a run left may leave its supervisors' records behind.
+		// Ending the processes of a run may leave the records of its supervisors behind.
 		for _, r := range left {
 			if err := r.sweep(grace); err != nil {
 				return fmt.Errorf("remove what process %d left: %w", r.Process.PID, err)
@@ -54,7 +54,7 @@ func (r *Record) sweep(grace time.Duration) error {
 			return fmt.Errorf("processes that do not end: %v", left)
 		}
 		for _, process := range left {
-			// An error means that it has ended, or that it is another user's, who has to see to it.
+			// An error means that the process has ended, or that it belongs to another user, who has to end it.
 			switch {
 			case late:
 				_ = process.Signal(syscall.SIGKILL)
@@ -66,7 +66,8 @@ func (r *Record) sweep(grace time.Duration) error {
 	}
 }
 
-// processes finds those that the recorded one answered for, but for pods, which their cgroup tells.
+// processes returns the running processes that the recorded process was responsible for, except for those in pods, which are found by their
+// cgroup.
 func (r *Record) processes() (found []procfs.Identity, err error) {
 	pids, err := procfs.IDs()
 	if err != nil {
@@ -85,9 +86,9 @@ func (r *Record) processes() (found []procfs.Identity, err error) {
 	return found, nil
 }
 
-// answersFor reports whether the environment of the process names the record, or whether its output or what it has for its own is in one of
-// the directories: agents get an environment of their own, and so do the programs that they run. Where somebody merely works in one of the
-// directories, nothing is ended.
+// answersFor reports whether the process belongs to the record: its environment names the record, or its output or its HOME, TMPDIR or
+// PULUMI_HOME is in one of the directories. The latter is for agents and the programs that they run, which get an environment of their own.
+// A process that merely works in one of the directories does not belong to the record.
 func (r *Record) answersFor(pid int) bool {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	for _, output := range []string{"1", "2"} {
@@ -95,7 +96,7 @@ func (r *Record) answersFor(pid int) bool {
 			return true
 		}
 	}
-	environment, _ := os.ReadFile(filepath.Join(proc, "environ")) // of a process that has ended, or is another user's, there is none
+	environment, _ := os.ReadFile(filepath.Join(proc, "environ")) // empty for a process that has ended, or that belongs to another user
 	for entry := range strings.SplitSeq(string(environment), "\x00") {
 		if entry == r.Environment() {
 			return true
@@ -126,7 +127,7 @@ func CgroupPaths(name string) ([]string, error) {
 	return paths, nil
 }
 
-// KillCgroup kills every process in the named cgroup and in those below it, in all hierarchies.
+// KillCgroup kills every process in the named cgroup and in the cgroups below it, in all hierarchies.
 func KillCgroup(name string) error {
 	paths, err := CgroupPaths(name)
 	for _, path := range paths {
@@ -135,8 +136,8 @@ func KillCgroup(name string) error {
 	return err
 }
 
-// endCgroup kills the processes in the named cgroup and removes it with those below it. What was killed leaves its cgroup a moment after
-// its end.
+// endCgroup kills the processes in the named cgroup, and removes it with the cgroups below it. A killed process leaves its cgroup a moment
+// after its end.
 func endCgroup(name string) error {
 	paths, err := CgroupPaths(name)
 	if err != nil {
@@ -155,7 +156,7 @@ func endCgroup(name string) error {
 	return nil
 }
 
-// killCgroup kills every process in the directory of a cgroup and in those below it.
+// killCgroup kills every process in the directory of a cgroup, and in those below it.
 func killCgroup(path string) {
 	_ = filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
@@ -174,7 +175,7 @@ func killCgroup(path string) {
 	})
 }
 
-// removeCgroup removes the directory of a cgroup and those below it. It fails as long as there are processes in them.
+// removeCgroup removes the directory of a cgroup and those below it. It returns an error while there are processes in them.
 func removeCgroup(path string) error {
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -185,7 +186,7 @@ func removeCgroup(path string) error {
 	}
 	for _, entry := range entries {
 		if !entry.IsDir() {
-			continue // the kernel's own files, which go with the directory
+			continue // files of the kernel, which go with the directory
 		}
 		if err := removeCgroup(filepath.Join(path, entry.Name())); err != nil {
 			return err

@@ -22,28 +22,28 @@ import (
 )
 
 const (
-	// hunt is how long a fault looks for what it wants to hit.
+	// hunt is how long a fault looks for something that it can hit.
 	hunt = 5 * time.Second
-	// unnoticed and noticed are for how long the node is away: kube-controller-manager takes note after 50 s.
+	// unnoticed and noticed are how long the node is away: kube-controller-manager notices after 50 s.
 	unnoticed = 10 * time.Second
 	noticed   = 60 * time.Second
 )
 
-// What faults hold: two at once would heal each other.
+// The things that faults hold. Two faults at the same time would heal each other.
 var (
 	theNode       = []string{"node"}
 	theController = []string{"controller"}
 )
 
-// target is what a fault may hit.
+// target is what a fault can hit.
 type target struct {
 	*campaign.Target
 	*scene
-	// victim is the app whose operation is in the phase that the fault is for.
+	// victim is the app with an operation in the phase that the fault has to hit.
 	victim *campaign.App
 }
 
-// on is the injection for the campaign, on an app whose operation is in the phase that the event says.
+// on adapts an injection to the campaign. The injection hits an app with an operation in the phase of the event.
 func on(inject func(context.Context, *target) (campaign.Heal, error)) func(context.Context, *campaign.Target) (campaign.Heal, error) {
 	return func(ctx context.Context, of *campaign.Target) (campaign.Heal, error) {
 		t := &target{Target: of, scene: of.World.System.(*scene)}
@@ -60,14 +60,14 @@ func on(inject func(context.Context, *target) (campaign.Heal, error)) func(conte
 	}
 }
 
-// catalogue lists all kinds.
+// catalogue lists all kinds of faults.
 var catalogue = []campaign.Fault{
 	{Kind: "controller killed (SIGKILL)", Short: true, Inject: on(signalController(syscall.SIGKILL))},
 	{Kind: "controller stopped (SIGTERM)", Short: true, Inject: on(signalController(syscall.SIGTERM))},
 	{Kind: "controller's pod deleted", Short: true, Inject: on(deleteController)},
 	{Kind: "controller upgraded", Short: true, Holds: theController, Inject: on(upgradeController)},
 
-	{Kind: "agent's container killed", Short: true, Inject: on(kill(""))}, // the first process, with which all others end
+	{Kind: "agent's container killed", Short: true, Inject: on(kill(""))}, // the first process of the container; all others end with it
 	{Kind: "pulumi killed", Short: true, Inject: on(kill("pulumi"))},
 	{Kind: "workspace pod deleted", Short: true, Inject: on(deletePod)},
 	{Kind: "workspace pod deleted by force", Short: true, Inject: on(forcePod)},
@@ -85,7 +85,7 @@ var catalogue = []campaign.Fault{
 	{Kind: "node cut off, its pods deleted by force", Holds: theNode, Shortest: time.Second, Longest: unnoticed, Inject: on(cutNodeOff)},
 }
 
-// signalController sends a signal to the process. kubelet starts the container again.
+// signalController sends a signal to the controller's process. kubelet restarts the container.
 func signalController(signal syscall.Signal) func(context.Context, *target) (campaign.Heal, error) {
 	return func(ctx context.Context, on *target) (campaign.Heal, error) {
 		pods, err := on.controllerPods(ctx)
@@ -104,9 +104,9 @@ func signalController(signal syscall.Signal) func(context.Context, *target) (cam
 	}
 }
 
-// healController waits until a controller is there again.
+// healController waits until the controller is available again.
 func (t *target) healController(ctx context.Context) error {
-	campaign.Wait(ctx, 5*campaign.PollInterval) // until kubelet has noticed
+	campaign.Wait(ctx, 5*campaign.PollInterval) // for kubelet to notice
 	return t.system.AwaitController(ctx)
 }
 
@@ -123,7 +123,7 @@ func deleteController(ctx context.Context, on *target) (campaign.Heal, error) {
 	return on.healController, nil
 }
 
-// upgradeController rolls the Deployment to another image of the controller and of the agent, or back.
+// upgradeController rolls the Deployment to another image of the controller and of the agent, or back to the first one.
 func upgradeController(ctx context.Context, on *target) (campaign.Heal, error) {
 	controller, agent := on.system.Images.Controller.Reference, on.system.Images.Agent.Reference
 	if !on.next {
@@ -143,7 +143,7 @@ func upgradeController(ctx context.Context, on *target) (campaign.Heal, error) {
 	return on.healController, err
 }
 
-// onVictim does something to the victim again and again, until that returns true or the time is over.
+// onVictim calls the function again and again until it returns true or an error, or until the time is over.
 func (t *target) onVictim(ctx context.Context, do func() (bool, error)) error {
 	of := *t.Target
 	of.Apps = []*campaign.App{t.victim}
@@ -152,7 +152,8 @@ func (t *target) onVictim(ctx context.Context, do func() (bool, error)) error {
 	return err
 }
 
-// kill kills the process of that name in the victim's container as soon as there is one.
+// kill kills the process with the name in the victim's container, as soon as there is one. An empty name stands for the first process of
+// the container.
 func kill(name string) func(context.Context, *target) (campaign.Heal, error) {
 	return func(ctx context.Context, on *target) (campaign.Heal, error) {
 		on.victim.Killed()
@@ -170,7 +171,7 @@ func forcePod(ctx context.Context, on *target) (campaign.Heal, error) {
 	return nil, on.removePod(ctx, &client.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 }
 
-// removePod deletes the pod of the victim as soon as there is one.
+// removePod deletes the pod of the victim as soon as it exists.
 func (t *target) removePod(ctx context.Context, options ...client.DeleteOption) error {
 	return t.onVictim(ctx, func() (bool, error) {
 		pod := t.pod(ctx, t.victim)
@@ -181,7 +182,7 @@ func (t *target) removePod(ctx context.Context, options ...client.DeleteOption) 
 	})
 }
 
-// deleteObject deletes by hand the victim's object of the kind, whose name is that of the victim with the suffix.
+// deleteObject deletes an object of the victim, as a user would by hand. The name of the object is that of the victim with the suffix.
 func deleteObject(kind client.Object, suffix string, options ...client.DeleteOption) func(context.Context, *target) (campaign.Heal, error) {
 	return func(ctx context.Context, on *target) (campaign.Heal, error) {
 		doomed := kind.DeepCopyObject().(client.Object)
@@ -194,7 +195,7 @@ func deleteObject(kind client.Object, suffix string, options ...client.DeleteOpt
 	}
 }
 
-// deleteUpdate deletes the Update of the victim that runs, which cancels its operation.
+// deleteUpdate deletes the running Update of the victim, which cancels its operation.
 func deleteUpdate(ctx context.Context, on *target) (campaign.Heal, error) {
 	return nil, on.onVictim(ctx, func() (bool, error) {
 		updates := &autov1alpha1.UpdateList{}
@@ -210,18 +211,19 @@ func deleteUpdate(ctx context.Context, on *target) (campaign.Heal, error) {
 	})
 }
 
-// crashNode has kubelet stand still and kills everything that runs in pods: workspaces, the controller, Flux.
+// crashNode freezes kubelet and kills everything that runs in pods: workspaces, the controller, Flux.
 func crashNode(_ context.Context, on *target) (campaign.Heal, error) {
 	if err := on.loseNode(); err != nil {
 		return nil, err
 	}
 	for _, p := range on.observer.processes() {
-		_ = syscall.Kill(p.pid, syscall.SIGKILL) // what has ended has ended
+		_ = syscall.Kill(p.pid, syscall.SIGKILL) // an ended process causes an error
 	}
 	return on.findNode, nil
 }
 
-// cutNodeOff has kubelet stand still while what runs goes on, and deletes the pods as people do who believe that the node is gone.
+// cutNodeOff freezes kubelet, but not the processes in pods, and deletes the pods by force, as a person would who believes that the node is
+// gone.
 func cutNodeOff(ctx context.Context, on *target) (campaign.Heal, error) {
 	if err := on.loseNode(); err != nil {
 		return nil, err
@@ -247,7 +249,7 @@ func (t *target) loseNode() error {
 	return t.system.Cluster.LoseNode()
 }
 
-// findNode has the node come back, and waits for the controllers on it.
+// findNode brings the node back, and waits for the controllers on it.
 func (t *target) findNode(ctx context.Context) error {
 	if err := t.system.Cluster.FindNode(ctx); err != nil {
 		return err
@@ -255,25 +257,25 @@ func (t *target) findNode(ctx context.Context) error {
 	return t.healController(ctx)
 }
 
-// How far an operation has come.
+// The phases of an operation.
 const (
-	// idle: there is none.
+	// idle: there is no operation.
 	idle = "none"
-	// queued: something else is wanted, and there is no Update for it, or one that has not begun.
+	// queued: the Stack was changed, but its Update does not exist or has not begun.
 	queued = "queued"
-	// preparing: it has begun, and nothing has been done to a resource.
+	// preparing: the operation has begun, but has not changed any resource.
 	preparing = "preparing"
-	// running: something is being done to a resource.
+	// running: the operation is changing a resource.
 	running = "running"
-	// finishing: all of it is done, and that is not yet known.
+	// finishing: all resources were changed, but the Update does not have the result yet.
 	finishing = "finishing"
 )
 
-// chaseTime is how long a fault waits for the phase that it wants to hit.
+// chaseTime is how long a fault waits for its phase.
 const chaseTime = 8 * time.Second
 
-// chase takes for its victim the first app, from a random one on, with an operation that is in the phase of the event. When there is
-// none in time, it is a random one in whatever phase.
+// chase chooses as the victim the first app with an operation in the phase of the event, beginning with a random app. When no operation
+// reaches the phase in time, the victim is a random app in any phase.
 func (t *target) chase(ctx context.Context) {
 	e, wanted := t.Event, t.Event.Phase
 	_ = t.Hunt(ctx, chaseTime, func(a *campaign.App) (bool, error) {
@@ -283,14 +285,14 @@ func (t *target) chase(ctx context.Context) {
 	t.Missed, e.Victim = false, t.victim.Name
 }
 
-// phases is what is known of operations, from the journals.
+// phases has what the journals show about operations.
 type phases struct {
 	mu    sync.Mutex
-	begun map[types.UID]int // lines "start" in the journals when an Update was seen first
-	lost  map[string]int    // by app, of what was begun before its Update, what never ended
+	begun map[types.UID]int // number of "start" lines in the journals when an Update was seen first
+	lost  map[string]int    // by app: number of steps that were begun before the Update and never ended
 }
 
-// phase tells how far the app's operation has come.
+// phase returns the phase of the app's operation.
 func (s *scene) phase(ctx context.Context, a *campaign.App) string {
 	updates := &autov1alpha1.UpdateList{}
 	if err := s.Client.List(ctx, updates, client.InNamespace(a.Namespace)); err != nil {
@@ -306,7 +308,7 @@ func (s *scene) phase(ctx context.Context, a *campaign.App) string {
 		}
 		a.TakeChange(true)
 		if update.Status.StartTime == nil {
-			// What was killed before will never come to its end.
+			// Steps that were killed before this Update never end.
 			p.begun[update.UID], p.lost[a.Name] = begun, begun-ended
 			return queued
 		}

@@ -29,22 +29,22 @@ import (
 )
 
 const (
-	// patience bounds the wait until a fault is healed.
+	// patience bounds the wait for the end of a fault.
 	patience = 2 * time.Minute
-	// maxConvergence bounds how long it may take until everything is as wanted: a container that was killed again and again starts after
-	// some minutes.
+	// maxConvergence bounds how long it may take until everything is in its expected state. A container that was killed again and again is
+	// restarted only after some minutes.
 	maxConvergence = 4 * time.Minute
-	// work is how long a resource takes to be created or updated: as long as all the rest of an update.
+	// work is how long a resource takes to be created or updated: as long as the rest of an update.
 	work = 2 * time.Second
 )
 
-// scene is the running system with what the faults have made of it.
+// scene is the running system, with the state that the faults need.
 type scene struct {
 	*campaign.World
 	system   *podstage.Stage
 	observer *observer
 	phases   phases
-	// next says that the controller is of the other image.
+	// next means that the controller has the other image.
 	next bool
 }
 
@@ -59,7 +59,7 @@ func newScene(system *podstage.Stage) *scene {
 	return s
 }
 
-// controllerPods returns the pods of stack-controller that are not on their way out.
+// controllerPods returns the pods of stack-controller that are not being deleted.
 func (s *scene) controllerPods(ctx context.Context) ([]corev1.Pod, error) {
 	list := &corev1.PodList{}
 	err := s.Client.List(ctx, list, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podstage.ControllerName})
@@ -97,11 +97,11 @@ func (s *scene) container(ctx context.Context, a *campaign.App) string {
 	return ""
 }
 
-// containerID is the ID in the status of a pod without what is before it.
+// containerID returns the ID in the status of a pod without its prefix.
 func containerID(status string) string { return strings.TrimPrefix(status, "containerd://") }
 
-// signal sends a signal to all processes of the container that have the name; to the first one of the container, the agent or the
-// controller, when that is empty. It returns how many there were.
+// signal sends a signal to all processes of the container with the name. Without a name, it sends the signal to the first process of the
+// container, which is the agent or the controller. It returns the number of processes.
 func (s *scene) signal(id, name string, signal syscall.Signal) (count int) {
 	own := s.observer.in(id)
 	isOwn := map[int]bool{}
@@ -116,8 +116,8 @@ func (s *scene) signal(id, name string, signal syscall.Signal) (count int) {
 	return count
 }
 
-// Prepare removes the namespaces of Stacks that are deleted, and ends what kubelet remembers of the last run: containers that were
-// killed before start again later and later.
+// Prepare removes the namespaces of deleted Stacks. It also replaces pods whose containers were restarted, because kubelet would restart
+// them with a growing delay.
 func (s *scene) Prepare(ctx context.Context, apps []*campaign.App) error {
 	pods, err := s.controllerPods(ctx)
 	if err != nil {
@@ -153,7 +153,8 @@ func (s *scene) Prepare(ctx context.Context, apps []*campaign.App) error {
 	return s.system.AwaitController(ctx)
 }
 
-// Unconverged expects a Workspace that is ready, with a pod, or nothing of it when the Stack is gone.
+// Unconverged expects a Workspace that is Ready and has a pod, or neither. When the Stack is gone, it expects that the Workspace, the pod
+// and all Updates are gone.
 func (s *scene) Unconverged(ctx context.Context, a *campaign.App, gone bool) error {
 	workspace, pod := &autov1alpha1.Workspace{}, s.pod(ctx, a)
 	err := s.Client.Get(ctx, a.Key(), workspace)
@@ -169,7 +170,7 @@ func (s *scene) Unconverged(ctx context.Context, a *campaign.App, gone bool) err
 	}
 	switch {
 	case apierrors.IsNotFound(err) && pod == nil:
-		return nil // it was deleted, and is made again when there is something to do
+		return nil // the Workspace was deleted, and is created again when the Stack needs it
 	case err != nil:
 		return fmt.Errorf("its pod is there: %t: %w", pod != nil, err)
 	case !conditions.IsReady(workspace) || workspace.Status.ObservedGeneration != workspace.Generation || workspace.DeletionTimestamp != nil:
@@ -180,7 +181,7 @@ func (s *scene) Unconverged(ctx context.Context, a *campaign.App, gone bool) err
 	return nil
 }
 
-// LeftBehind tells of locks in the backend and of processes of pulumi.
+// LeftBehind returns an error if there are locks in the backend or pulumi processes.
 func (s *scene) LeftBehind(apps []*campaign.App) error {
 	for _, a := range apps {
 		locks, _ := filepath.Glob(filepath.Join(s.system.StateDir(), ".pulumi", "locks", "*", a.Name, "*", "*")) // the pattern is fine
@@ -194,10 +195,10 @@ func (s *scene) LeftBehind(apps []*campaign.App) error {
 	return nil
 }
 
-// Works reports whether pulumi works in the Stack's pod.
+// Works reports whether a pulumi process runs in the Stack's pod.
 func (s *scene) Works(a *campaign.App) bool { return len(s.observer.leftOver(podName(a))) > 0 }
 
-// Pulumi runs the CLI in the Stack's pod, as the documentation says.
+// Pulumi runs the CLI in the Stack's pod, as the documentation describes.
 func (s *scene) Pulumi(ctx context.Context, a *campaign.App, args ...string) error {
 	script := "export PULUMI_CONFIG_PASSPHRASE='correct horse battery staple'\npulumi " + strings.Join(args, " ") + " --non-interactive"
 	output, err := s.system.Cluster.Kubectl(ctx, "exec", "--namespace="+a.Namespace, podName(a),
@@ -208,16 +209,16 @@ func (s *scene) Pulumi(ctx context.Context, a *campaign.App, args ...string) err
 	return nil
 }
 
-// Judge tells of processes of pulumi that worked on one Stack at once.
+// Judge returns an error if several pulumi processes worked on one Stack at the same time.
 func (s *scene) Judge() error { return s.observer.take() }
 
-// Explain shows the objects.
+// Explain returns the objects of the app as YAML.
 func (s *scene) Explain(ctx context.Context, a *campaign.App) string {
 	objects, err := s.system.Cluster.Kubectl(ctx, "get", "stacks,updates,workspaces,statefulsets,pods", "--output=yaml", "--namespace="+a.Namespace)
 	return fmt.Sprintf("%v\n%s\n", err, objects)
 }
 
-// KeepLogs writes the whole logs to where a developer finds them, when asked to.
+// KeepLogs writes the whole logs to the directory in the environment variable FAULTS_LOGS, if it is set.
 func (s *scene) KeepLogs(occasion string) {
 	dir := os.Getenv("FAULTS_LOGS")
 	if dir == "" {
@@ -234,23 +235,23 @@ func (s *scene) KeepLogs(occasion string) {
 	}
 }
 
-// observer looks at the processes of all pods, from outside.
+// observer reads the processes of all pods from outside.
 type observer struct {
 	group string // part of the path of every cgroup of a pod
 
 	mu       sync.Mutex
-	seen     int // how often one was seen to work
+	seen     int // how often a Stack's pulumi was seen to work
 	problems []error
 }
 
-// process is one in a container.
+// process is a process in a container.
 type process struct {
 	pid, parent int
 	name        string
 	cgroups     string // the content of /proc/PID/cgroup
 }
 
-// processes returns all processes of pods, but for those that have ended and that nobody has waited for.
+// processes returns all processes of pods, except for zombies.
 func (o *observer) processes() []process {
 	pids, _ := procfs.IDs() // none when /proc cannot be read
 	var found []process
@@ -271,11 +272,11 @@ func (o *observer) in(id string) []process {
 	return slices.DeleteFunc(o.processes(), func(p process) bool { return !strings.Contains(p.cgroups, id) })
 }
 
-// providerName is the test provider as the kernel shortens its name.
+// providerName is the name of the test provider as the kernel shortens it.
 const providerName = "pulumi-resource"
 
-// run looks, until the context ends, whether two processes of pulumi work on the resources of one Stack: each of them has a
-// provider then. One that only waits for the other's lock has none.
+// run checks until the context ends whether two pulumi processes work on the resources of one Stack: each of them would have a provider. A
+// process that only waits for the other's lock has no provider.
 func (o *observer) run(ctx context.Context) {
 	for campaign.Wait(ctx, campaign.PollInterval/2) {
 		working := map[string][]int{}
@@ -301,14 +302,14 @@ func (o *observer) run(ctx context.Context) {
 	}
 }
 
-// worked tells how often pulumi was seen to work.
+// worked returns how often pulumi was seen to work.
 func (o *observer) worked() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.seen
 }
 
-// take returns what was seen since it was asked last.
+// take returns the problems that were found since the last call.
 func (o *observer) take() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -320,16 +321,16 @@ func (o *observer) take() error {
 	return errors.Join(problems...)
 }
 
-// maxProblems bounds how many problems of one kind are told.
+// maxProblems bounds how many problems take returns.
 const maxProblems = 5
 
-// hostname is the name of the process's pod, empty when the process has ended.
+// hostname returns the name of the process's pod, or "" when the process has ended.
 func (p process) hostname() string {
 	content, _ := os.ReadFile(fmt.Sprintf("/proc/%d/root/etc/hostname", p.pid)) // it may have ended
 	return strings.TrimSpace(string(content))
 }
 
-// leftOver returns the processes of pulumi and its plugins in pods of that name.
+// leftOver returns the processes of pulumi and its plugins in pods with the name.
 func (o *observer) leftOver(pod string) []string {
 	var found []string
 	for _, p := range o.processes() {

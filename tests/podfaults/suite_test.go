@@ -1,12 +1,12 @@
-// Package podfaults_test injects random faults into a real cluster, at chosen moments of updates, while Stacks change, and judges
-// from outside whether every intended change was made exactly once and whether all that the system says is true. It is what
-// package faults is to workspaces that are processes, for workspaces that are pods.
+// Package podfaults_test injects random faults into a real cluster, at chosen moments of updates, while Stacks change, and judges from
+// outside whether every intended change was made exactly once, and whether every status is true. It does for workspaces in pods what
+// package faults does for workspaces that are processes.
 //
-// The faults hit what all pods share: the controller and the node. That is why the package has a cluster of its own. A short form
-// runs with the other tests; "make pod-faults" runs as many as asked and writes docs/reliability-pods.md. What a run does follows
-// from its seed, except for what the machine's speed makes of it.
+// The package has its own cluster, because the faults hit what all pods share: the controller and the node. A short form runs with the
+// other tests; "make pod-faults" makes any number of runs and writes docs/reliability-pods.md. What happens in a run follows from the seed,
+// apart from the speed of the machine.
 //
-// The state and the journals are in a directory of this machine, which pods have as a volume: they outlive pods and node.
+// The state and the journals are in a directory of this machine, which pods mount as a volume, so that they outlive pods and the node.
 package podfaults_test
 
 import (
@@ -30,12 +30,12 @@ import (
 
 var options campaign.Options
 
-// world is what the tests play in.
+// world is the system of the tests.
 var world *scene
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	log.SetOutput(io.Discard) // the git server tells every request
+	log.SetOutput(io.Discard) // the git server logs every request
 	options.BindFlags(flag.CommandLine)
 	flag.Parse()
 	if !options.List {
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(podstage.RunTests(runner{m}, podstage.Options{}, func(s *podstage.Stage) { world = newScene(s) }))
 }
 
-// runner is a *testing.M that is watched by the observer of processes.
+// runner runs the tests while the observer watches the processes.
 type runner struct{ tests interface{ Run() int } }
 
 func (r runner) Run() int {
@@ -70,13 +70,13 @@ func (r runner) Run() int {
 	return code
 }
 
-// logLines is how much of stack-controller's log a failed run shows.
+// logLines is how many lines of the controller's log a failed run shows.
 const logLines = 60
 
 const (
-	// stacks is how many Stacks a run has.
+	// stacks is the number of Stacks of each run.
 	stacks = 3
-	// shortRuns is how many runs the short form has.
+	// shortRuns is the number of runs of the short form.
 	shortRuns = 3
 )
 

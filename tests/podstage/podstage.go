@@ -1,6 +1,6 @@
-// Package podstage sets up the whole running system on a real cluster: source-controller and stack-controller as pods in
-// flux-system, installed from config/default with images of the source tree, and every workspace in a pod of its own. What
-// Flux's NetworkPolicies would drop is dropped.
+// Package podstage sets up the whole running system on a real cluster: source-controller and stack-controller as pods in flux-system,
+// installed from config/default with images that are built from the source tree. Every workspace has its own pod, and Flux's
+// NetworkPolicies are enforced.
 package podstage
 
 import (
@@ -34,17 +34,17 @@ import (
 // ControllerName is the name of stack-controller's Deployment and ServiceAccount in cluster.FluxNamespace.
 const ControllerName = "stack-controller"
 
-// Options say how the system is set up.
+// Options configure the system.
 type Options struct {
-	// Log gets a line per step; nil discards them.
+	// Log receives a line per step. Nil discards the lines.
 	Log io.Writer
-	// Dir holds everything; see cluster.Options.
+	// Dir holds all files; see cluster.Options.
 	Dir string
 	// ControllerArgs are further flags of stack-controller.
 	ControllerArgs []string
-	// WithNotificationController runs Flux's notification-controller too and sends events to it.
+	// WithNotificationController also runs Flux's notification-controller, and sends events to it.
 	WithNotificationController bool
-	// WithoutController leaves stack-controller and its CRDs out: for those who install it.
+	// WithoutController leaves out stack-controller and its CRDs, for tests that install them.
 	WithoutController bool
 }
 
@@ -53,7 +53,7 @@ type Stage struct {
 	*stage.Apps
 	// Cluster has the API server, the node and Flux.
 	Cluster *cluster.Cluster
-	// Images are those that the node has.
+	// Images are the images on the node.
 	Images Images
 
 	options Options
@@ -62,12 +62,12 @@ type Stage struct {
 // Images are the container images of the system.
 type Images struct {
 	Controller, Agent, Pulumi, Busybox, SourceController images.Image
-	// NotificationController is there when the options ask for it.
+	// NotificationController is set when the options ask for it.
 	NotificationController images.Image
 }
 
-// Start builds the images, starts the cluster and installs everything, and returns when stack-controller is ready. When it
-// fails, it has stopped what it had started.
+// Start builds the images, starts the cluster and installs everything. It returns when stack-controller is ready. When it fails, it stops
+// what it had started.
 func Start(ctx context.Context, options Options) (*Stage, error) {
 	if options.Log == nil {
 		options.Log = io.Discard
@@ -119,9 +119,9 @@ func (s *Stage) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// buildImages makes the images that are not cached yet.
+// buildImages builds the images that are not cached yet.
 func (s *Stage) buildImages(ctx context.Context) error {
-	// One at a time: each of them keeps all processors busy when it has to be compiled.
+	// The images are built one after the other, because a build that compiles uses all processors.
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(1)
 	builds := map[*images.Image]func(context.Context, func(string)) (images.Image, error){
@@ -174,7 +174,7 @@ func (s *Stage) newApps() (*stage.Apps, error) {
 	return apps, apps.Git.Publish(listener)
 }
 
-// Stop ends everything, pods included, and removes all files. It may be called more than once.
+// Stop ends everything, including pods, and removes all files. It may be called more than once.
 func (s *Stage) Stop() error {
 	if s.Apps != nil {
 		s.Git.Stop()
@@ -184,7 +184,7 @@ func (s *Stage) Stop() error {
 
 func (s *Stage) progress(line string) { _, _ = fmt.Fprintln(s.options.Log, line) }
 
-// RunTests is the body of a package's TestMain, as cluster.RunTests is. Each pass of the tests has a stage of its own.
+// RunTests is the body of a package's TestMain, like cluster.RunTests. Each pass of the tests has its own stage.
 func RunTests(m interface{ Run() int }, options Options, setup func(*Stage)) (code int) {
 	if err := cluster.Missing(); err != nil {
 		return cluster.SkipAll(err)
@@ -210,13 +210,13 @@ func pass(m interface{ Run() int }, options Options, setup func(*Stage)) (code i
 	return m.Run()
 }
 
-// InstallController installs stack-controller from config/default, or updates it, and returns when it is ready.
+// InstallController installs or updates stack-controller from config/default, and returns when it is ready.
 func (s *Stage) InstallController(ctx context.Context) error {
 	overlay, err := s.overlay()
 	if err != nil {
 		return err
 	}
-	// On the server's side: as everybody should, for the size of the CRDs.
+	// The apply is server-side, as the size of the CRDs requires.
 	if _, err := s.Cluster.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "--kustomize="+overlay); err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (s *Stage) ControllerLog(ctx context.Context, lines int) (string, error) {
 		"--tail="+strconv.Itoa(lines))
 }
 
-// overlay writes what a user would write: config/default with other images and flags. It returns the directory.
+// overlay writes an overlay as a user would: config/default with other images and flags. It returns the directory.
 func (s *Stage) overlay() (string, error) {
 	dir := filepath.Join(s.Cluster.Dir, "overlay")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -276,23 +276,23 @@ func (s *Stage) overlay() (string, error) {
 	return dir, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), content, 0o600)
 }
 
-// replacement is an entry of kustomize's images.
+// replacement returns an entry for kustomize's images.
 func replacement(name string, image images.Image) map[string]string {
 	at := strings.LastIndex(image.Reference, ":")
 	return map[string]string{"name": name, "newName": image.Reference[:at], "newTag": image.Reference[at+1:]}
 }
 
 const (
-	// stateMount is where workspace pods have the state backend, which all namespaces share.
+	// stateMount is where workspace pods mount the state backend, which all namespaces share.
 	stateMount = "/state"
-	// StateClaim is the name of the PersistentVolumeClaim for it in the namespace of each app.
+	// StateClaim is the name of the PersistentVolumeClaim for the state backend in the namespace of each app.
 	StateClaim = "state"
 )
 
-// StateDir is the directory of the state backend on this machine.
+// StateDir returns the directory of the state backend on this machine.
 func (s *Stage) StateDir() string { return filepath.Join(s.Cluster.Dir, "state") }
 
-// makeStateDir makes a directory that every user of a pod may write.
+// makeStateDir creates a directory that every user of a pod may write to.
 func makeStateDir(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		return fmt.Errorf("create the directory of the state: %w", err)
@@ -303,7 +303,7 @@ func makeStateDir(path string) error {
 	return nil
 }
 
-// prepare creates the claim of the state in the namespace of the Stack, and gives the Stack the image and the state.
+// prepare creates the claim for the state in the namespace of the Stack, and adds the image and the state to the Stack.
 func (s *Stage) prepare(ctx context.Context, stack *pulumiv1.Stack) error {
 	if err := s.ClaimState(ctx, stack.Namespace); err != nil {
 		return err
@@ -312,12 +312,12 @@ func (s *Stage) prepare(ctx context.Context, stack *pulumiv1.Stack) error {
 	return nil
 }
 
-// WorkspaceSpec is a template of Workspaces with the image and the state.
+// WorkspaceSpec returns a template for Workspaces with the image and the state.
 func (s *Stage) WorkspaceSpec() *autov1alpha1.WorkspaceSpec {
 	return &autov1alpha1.WorkspaceSpec{
 		Image:           s.Images.Pulumi.Reference,
 		ImagePullPolicy: corev1.PullIfNotPresent,
-		// Half of the default: the pods of all tests that run at once have to fit on a node of two processors.
+		// This is half of the default: the pods of all tests that run at the same time have to fit on a node with two processors.
 		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}},
 		PodTemplate: &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
 			Volumes: []corev1.Volume{{Name: "state", VolumeSource: corev1.VolumeSource{
@@ -331,7 +331,7 @@ func (s *Stage) WorkspaceSpec() *autov1alpha1.WorkspaceSpec {
 	}
 }
 
-// ClaimState creates a PersistentVolumeClaim for the state in the namespace, and the volume behind it.
+// ClaimState creates a PersistentVolumeClaim for the state in the namespace, and its volume.
 func (s *Stage) ClaimState(ctx context.Context, namespace string) error {
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}

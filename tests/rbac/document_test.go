@@ -58,7 +58,7 @@ func TestTableOfRightsIsUpToDate(t *testing.T) {
 	pages.Keep(t, "docs/rbac.md", page.String(), updateCommand, *updateDocs)
 }
 
-// sentBy says who sends the request in the test when it is not the controller.
+// sentBy returns a note for a row whose request the test sends instead of the controller.
 func sentBy(r row) string {
 	if byHand[r.resource] == "" {
 		return ""
@@ -66,7 +66,7 @@ func sentBy(r row) string {
 	return " The test sends this request itself. " + byHand[r.resource]
 }
 
-// A new right needs a row, and a row a right.
+// Every right needs a row, and every row a right.
 func TestEveryRightHasARow(t *testing.T) {
 	g := NewWithT(t)
 	var given, written []right

@@ -25,18 +25,18 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// play is one row on the scene, in a namespace of its own.
+// play tests one row, in its own namespace.
 type play struct {
 	*WithT
 	*scene
 	t          *testing.T
 	controller *controller
 	namespace  string
-	// lines are what somebody said outside of the log and of a status.
+	// lines are messages that are neither in the log nor in a status.
 	lines []string
 }
 
-// said is all that was said: in the log since it had so many bytes, and in the status of the objects in the namespace.
+// said returns all messages: the log after its first since bytes, the lines, and the statuses of the objects in the namespace.
 func (p *play) said(since int) (string, error) {
 	log, err := p.controller.logged()
 	if err != nil {
@@ -66,7 +66,7 @@ func (p *play) create(objects ...client.Object) {
 	}
 }
 
-// stack creates the Stack "app", whose program its image has.
+// stack creates the Stack "app", whose program is in its image.
 func (p *play) stack(change func(*pulumiv1.StackSpec)) {
 	p.t.Helper()
 	stack := &pulumiv1.Stack{
@@ -90,7 +90,7 @@ func (p *play) newProgramStack() {
 	p.stack(func(spec *pulumiv1.StackSpec) { spec.ProgramRef = &pulumiv1.ProgramReference{Name: "app"} })
 }
 
-// newGitStack has the known hosts of a git server in a ConfigMap.
+// newGitStack creates a Stack whose git server has its known hosts in a ConfigMap.
 func (p *play) newGitStack() {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	p.Expect(err).NotTo(HaveOccurred())
@@ -112,7 +112,7 @@ func fluxStack(kind string) func(*play) {
 	}
 }
 
-// currentUpdate waits until the Stack has an Update that its controller has seen.
+// currentUpdate waits until the Stack has an Update, and returns the Update.
 func (p *play) currentUpdate() *autov1alpha1.Update {
 	p.t.Helper()
 	update := &autov1alpha1.Update{}
@@ -129,7 +129,7 @@ func (p *play) key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.namespace, Name: name}
 }
 
-// completeUpdate ends the Stack's Update as its agent would.
+// completeUpdate marks the Stack's Update as succeeded, as if its agent had ended the operation.
 func (p *play) completeUpdate() {
 	update := p.currentUpdate()
 	p.Eventually(func() error {
@@ -145,12 +145,12 @@ func (p *play) completeUpdate() {
 	}).Should(Succeed())
 }
 
-// deleteUpdate asks for the end of the Stack's Update.
+// deleteUpdate deletes the Stack's Update, and does not wait until it is gone.
 func (p *play) deleteUpdate() {
 	p.Expect(p.client.Delete(p.t.Context(), p.currentUpdate())).To(Succeed())
 }
 
-// newApproval makes an Approval that names the Stack's Update, by who the test is to the API server.
+// newApproval creates an Approval for the Stack's Update, with the name by which the API server knows the test.
 func (p *play) newApproval() {
 	approval := &autov1alpha1.Approval{Spec: autov1alpha1.ApprovalSpec{
 		Update: p.currentUpdate().Name, Digest: "sha256:" + strings.Repeat("0", 64), Decision: autov1alpha1.ApprovalApprove, By: "admin",
@@ -159,14 +159,14 @@ func (p *play) newApproval() {
 	p.create(approval)
 }
 
-// removeUpdate removes the Stack's Update by force.
+// removeUpdate removes the Stack's Update together with its finalizers.
 func (p *play) removeUpdate() {
 	update := p.currentUpdate()
 	p.Expect(p.client.Delete(p.t.Context(), update)).To(Succeed())
 	_ = p.client.Patch(p.t.Context(), update, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
 }
 
-// editStack gives the Stack another image.
+// editStack changes the image of the Stack.
 func (p *play) editStack() {
 	p.currentUpdate()
 	p.patchStack(`{"spec":{"workspaceTemplate":{"spec":{"image":"two"}}}}`)
@@ -178,7 +178,7 @@ func (p *play) patchStack(patch string) {
 	p.Expect(p.client.Patch(p.t.Context(), stack, client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
 }
 
-// newPod makes what the StatefulSet controller would, of a StatefulSet that it has looked at.
+// newPod creates the pod that the StatefulSet controller would create, and sets the status of the StatefulSet to observed.
 func (p *play) newPod() {
 	p.newStack()
 	p.currentUpdate()
@@ -193,7 +193,7 @@ func (p *play) newPod() {
 	p.Expect(p.client.Status().Update(p.t.Context(), set)).To(Succeed())
 }
 
-// createOutputs sends the request with which the outputs of an Update are recorded.
+// createOutputs sends the request that stores the outputs of an Update.
 func (p *play) createOutputs() {
 	p.newStack()
 	update := p.currentUpdate()
@@ -203,7 +203,7 @@ func (p *play) createOutputs() {
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(update, autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind))}}}))
 }
 
-// repeatEvent has the controller say the same of a Stack twice.
+// repeatEvent makes the controller send the same event about a Stack twice.
 func (p *play) repeatEvent() {
 	p.stack(func(spec *pulumiv1.StackSpec) { spec.ProjectRepo, spec.Branch = "file:///app", "main" })
 	p.Eventually(func(g Gomega) {
@@ -214,7 +214,7 @@ func (p *play) repeatEvent() {
 	p.patchStack(`{"spec":{"backend":"file:///tmp"}}`)
 }
 
-// requestToken sends the request for a token that is meant for an agent.
+// requestToken requests a token for an agent.
 func (p *play) requestToken() {
 	clientset, err := kubernetes.NewForConfig(p.config)
 	p.Expect(err).NotTo(HaveOccurred())
@@ -224,7 +224,7 @@ func (p *play) requestToken() {
 	p.say(err)
 }
 
-// askAsAgent asks what the agents ask that may.
+// askAsAgent asks the API server what an agent with system:auth-delegator asks it.
 func (p *play) askAsAgent() {
 	allowed, err := p.allowed(p.t.Context(), right{clusterRole, autoGroup, "workspaces/rpc", "use"})
 	p.Expect(err).NotTo(HaveOccurred())
@@ -237,13 +237,13 @@ func (p *play) say(err error) {
 	}
 }
 
-// newReplica starts a controller for Stacks of its own, with a lease of its own.
+// newReplica starts a controller with its own Stacks and its own lease.
 func (p *play) newReplica() {
 	p.controller = p.startController(p.t, "--enable-leader-election", "--watch-label-selector=rbac="+p.namespace,
 		"--leader-election-retry-period=200ms", "--leader-election-renew-deadline=2s", "--leader-election-lease-duration=3s")
 }
 
-// handBack hands the namespace back, while no controller has a lease that says so.
+// handBack hands the namespace back, while no lease says that a controller is running.
 func (p *play) handBack() {
 	cmd := p.Command(p.t.Context(), p.binary, "hand-back", "--namespace", p.namespace, "--controller-namespace", namespace)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig)

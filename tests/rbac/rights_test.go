@@ -23,7 +23,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// installNamespaced applies config/namespaced to the namespace, and returns the scene with the identity of the controller there.
+// installNamespaced applies config/namespaced to the namespace, and returns the scene with the controller's identity in that namespace.
 func (s *scene) installNamespaced(t *testing.T, namespace string) *scene {
 	t.Helper()
 	g := NewWithT(t)
@@ -42,7 +42,7 @@ func (s *scene) installNamespaced(t *testing.T, namespace string) *scene {
 	return &there
 }
 
-// The controller that config/namespaced installs works in its namespace with its Role, and neither does nor may do anything elsewhere.
+// The controller that config/namespaced installs works in its namespace with its Role. It does nothing elsewhere, and has no rights there.
 func TestControllerOfOneNamespaceNeedsNothingOfTheCluster(t *testing.T) {
 	suite.Long(t, "takes each right away from a running controller")
 	s := newScene(t)
@@ -73,7 +73,7 @@ func TestControllerOfOneNamespaceNeedsNothingOfTheCluster(t *testing.T) {
 	}
 }
 
-// The roles of the controller: the first counts in every namespace, the others in its own.
+// The roles of the controller (the first one applies in every namespace, the others only in the controller's own), and names in the rows.
 const (
 	clusterRole   = "stack-controller"
 	electionRole  = "stack-controller-leader-election"
@@ -87,10 +87,10 @@ const (
 	tokenResource = "serviceaccounts/token"
 )
 
-// right is one verb on one resource.
+// right is one verb on one resource, granted by a role.
 type right struct{ role, group, resource, verb string }
 
-// object returns the role, to be read or written.
+// object returns an empty role, for a read or a write.
 func (r right) object() client.Object {
 	if r.role == clusterRole {
 		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: r.role}}
@@ -98,7 +98,7 @@ func (r right) object() client.Object {
 	return &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: r.role}}
 }
 
-// rulesOf returns the rules of a role, to be read or changed.
+// rulesOf returns the rules of a role, for a read or a change.
 func rulesOf(role client.Object) *[]rbacv1.PolicyRule {
 	if everywhere, ok := role.(*rbacv1.ClusterRole); ok {
 		return &everywhere.Rules
@@ -106,7 +106,7 @@ func rulesOf(role client.Object) *[]rbacv1.PolicyRule {
 	return &role.(*rbacv1.Role).Rules
 }
 
-// single splits rules into such with one group, one resource and one verb.
+// single splits rules into rules with one group, one resource and one verb.
 func single(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	var split []rbacv1.PolicyRule
 	for _, rule := range rules {
@@ -123,7 +123,7 @@ func single(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	return split
 }
 
-// without takes rights of one role away until the test ends, and returns when the API server refuses them.
+// without removes rights from one role until the test ends. It returns when the API server denies them.
 func (s *scene) without(t *testing.T, rights ...right) {
 	t.Helper()
 	g := NewWithT(t)
@@ -146,7 +146,7 @@ func (s *scene) without(t *testing.T, rights ...right) {
 	}
 }
 
-// allowed asks the API server whether the controller has the right, as the agents of Workspaces do.
+// allowed asks the API server whether the controller has the right, as agents do.
 func (s *scene) allowed(ctx context.Context, r right) (bool, error) {
 	where := anyNamespace
 	if r.role != clusterRole {
@@ -167,12 +167,12 @@ func splitResource(path string) (resource, subresource string) {
 	return resource, subresource
 }
 
-// refusal is what the API server says about a right that is not there. A request for a token names the account.
+// refusal is a part of the API server's message about a missing right. For a token, the message also names the account.
 func (r right) refusal() string {
 	return fmt.Sprintf("cannot %s resource %q", r.verb, r.resource)
 }
 
-// TestEveryRightIsNeeded takes the rights of each row away while a controller runs, or before it starts.
+// TestEveryRightIsNeeded removes the rights of each row while a controller is running, or before it starts.
 func TestEveryRightIsNeeded(t *testing.T) {
 	suite.Long(t, "takes each right away from a running controller")
 	s := newScene(t)
@@ -207,7 +207,7 @@ func TestEveryRightIsNeeded(t *testing.T) {
 	}
 }
 
-// enter returns a play in a namespace of its own, whose Stacks nobody looks after when it ends.
+// enter returns a play in a new namespace. The namespace and its Stacks remain after the test.
 func (s *scene) enter(t *testing.T, name string) *play {
 	t.Helper()
 	g := NewWithT(t)
@@ -217,18 +217,18 @@ func (s *scene) enter(t *testing.T, name string) *play {
 	return &play{WithT: g, scene: s, t: t, namespace: name}
 }
 
-// byControllers are the resources whose watches begin with the controllers.
+// byControllers are the resources whose watches are started together with the controllers.
 var byControllers = []string{"programs", "workspaces", "secrets", "configmaps"}
 
-// phases are what is watched from the start of the manager, by controllers once that is there, and for the Stacks that have such a source.
+// phases select the rows of the watches that start with the manager, with the controllers, and with a Stack that has such a source.
 var phases = []func(row) bool{
 	func(r row) bool { return r.group != fluxSources && !slices.Contains(byControllers, r.resource) },
 	func(r row) bool { return slices.Contains(byControllers, r.resource) },
 	func(r row) bool { return r.group == fluxSources },
 }
 
-// TestWithoutTheRightToListOrWatchNothingIsNoticed starts a controller without it for all kinds of a phase, as each of them is watched on its
-// own.
+// TestWithoutTheRightToListOrWatchNothingIsNoticed starts a controller without the right for all kinds of a phase. One controller is enough
+// for all of them, because each kind has its own watch.
 func TestWithoutTheRightToListOrWatchNothingIsNoticed(t *testing.T) {
 	suite.Long(t, "takes each right away from a running controller")
 	s := newScene(t)
@@ -257,7 +257,7 @@ func TestWithoutTheRightToListOrWatchNothingIsNoticed(t *testing.T) {
 	}
 }
 
-// follow creates a Stack of the controller that looks after the namespace, with a source of the resource.
+// follow creates a Stack for the controller of the namespace, with a source of the resource.
 func (p *play) follow(resource string) {
 	kinds := map[string]string{
 		"gitrepositories": "GitRepository", "ocirepositories": "OCIRepository", "buckets": "Bucket", "externalartifacts": "ExternalArtifact",

@@ -1,18 +1,19 @@
 package rbac_test
 
-// row is a right, or a few that are needed together or for the same reason.
+// row is a right, or several rights that are needed together or for the same reason.
 type row struct {
 	role, group, resource string
 	verbs                 []string
-	// why says what the controller does with it, without what fails when it is taken away.
+	// why is what the controller does with the rights, and without is what fails when they are removed.
 	why, without string
-	// before prepares what needs the right itself, and provoke needs the rights; nil for list and watch, which every controller needs.
+	// before prepares objects while the controller still has the rights, and provoke causes a request that needs them. provoke is nil for
+	// list and watch, which every controller needs.
 	before, provoke func(*play)
-	// says is a part of what is said about it, in the log or in a status; empty when that is what the API server says.
+	// says is a part of the expected message in the log or in a status. Empty stands for the message of the API server.
 	says string
 }
 
-// rights are the rights of the row.
+// rights returns the rights of the row.
 func (r row) rights() []right {
 	var all []right
 	for _, verb := range r.verbs {
@@ -21,7 +22,8 @@ func (r row) rights() []right {
 	return all
 }
 
-// byHand are the rights whose request the test sends itself, with the identity of the controller, by the resource: why the controller does not.
+// byHand says, for each resource whose request the test sends itself with the identity of the controller, why the controller does not send
+// it.
 var byHand = map[string]string{
 	"workspaces/rpc":     "The question is asked by agents, and not by the controller.",
 	"updates/finalizers": "Without nodes no operation has outputs.",

@@ -1,5 +1,5 @@
-// Package rbac_test takes each right of the controller away and shows what fails without it, on a real API server. The table of rights in
-// docs/rbac.md is written from the same rows.
+// Package rbac_test removes each right of the controller and shows what fails without it, on a real API server. The table of rights in
+// docs/rbac.md is generated from the same rows.
 package rbac_test
 
 import (
@@ -33,15 +33,15 @@ const (
 	poll     = 100 * time.Millisecond
 )
 
-// scene is a control plane without nodes, on which a controller runs with the rights that the manifests give it.
+// scene is a control plane without nodes, with a controller that has the rights of the manifests.
 type scene struct {
 	*controlplane.ControlPlane
-	// client is the administrator's.
+	// client is the client of the administrator.
 	client client.Client
-	// config is the controller's.
+	// config is the configuration of the controller.
 	config     *rest.Config
 	kubeconfig string
-	// runtimeNamespace is where the controller believes it runs.
+	// runtimeNamespace is the namespace that the controller takes for its own.
 	runtimeNamespace string
 	binary           string
 }
@@ -55,7 +55,7 @@ var startScene = sync.OnceValues(func() (*scene, error) {
 	s := &scene{binary: binaries.Controller, runtimeNamespace: namespace}
 	if s.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{
 		Log: os.Stderr,
-		// As in OpenShift: without it, the rights to finalizers make no difference.
+		// The plugin is enabled as in OpenShift: without it, the rights to finalizers make no difference.
 		AdmissionPlugins: []string{"OwnerReferencesPermissionEnforcement"},
 	}); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ var startScene = sync.OnceValues(func() (*scene, error) {
 	return s, s.install(ctx)
 })
 
-// install applies what the manifests have for the controller's identity.
+// install applies the manifests, and writes the controller's kubeconfig.
 func (s *scene) install(ctx context.Context) (err error) {
 	if s.client, err = stage.NewClient(s.Config()); err != nil {
 		return err
@@ -114,8 +114,8 @@ type controller struct {
 	log string
 }
 
-// startController runs a controller with further flags until the test ends. It returns when it is up, which does not depend on rights. It
-// lists what it watches, as with API servers that cannot stream lists.
+// startController runs a controller with further flags until the test ends. It returns when the controller is up, which does not depend on
+// its rights. The controller lists before it watches, as with API servers that cannot stream lists.
 func (s *scene) startController(t *testing.T, flags ...string) *controller {
 	t.Helper()
 	name := "controller-" + strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-") + fmt.Sprint(time.Now().UnixNano()%1e6)
@@ -144,7 +144,7 @@ func (s *scene) startController(t *testing.T, flags ...string) *controller {
 	return c
 }
 
-// logged is what the controller wrote, with the quotes of its messages as they are.
+// logged returns the log of the controller, with unescaped quotes.
 func (c *controller) logged() (string, error) {
 	content, err := os.ReadFile(c.log)
 	return strings.ReplaceAll(string(content), `\"`, `"`), err

@@ -21,29 +21,29 @@ import (
 )
 
 const (
-	// PassphraseSecret is the name of the Secret that Deploy makes.
+	// PassphraseSecret is the name of the Secret that Deploy creates.
 	PassphraseSecret = "pulumi"
-	// PassphraseKey is the key in it.
+	// PassphraseKey is the key of the passphrase in it.
 	PassphraseKey = "passphrase"
 
 	pollInterval = 50 * time.Millisecond
-	// explainLines is how much of stack-controller's log Explain shows.
+	// explainLines is how many lines of stack-controller's log Explain shows.
 	explainLines = 30
 )
 
-// Apps deploys programs and follows them, wherever it is that stack-controller runs them.
+// Apps deploys programs and follows them, wherever stack-controller runs them.
 type Apps struct {
 	// Git serves repositories.
 	Git *gitserver.Server
-	// Client is the administrator's, without a cache, for all kinds that play a part.
+	// Client is the client of the administrator, without a cache, for all kinds that the tests use.
 	Client client.WithWatch
 	// BackendURL is a state backend for Stacks.
 	BackendURL string
 	// Log returns the last lines that stack-controller logged, for a message about a failure.
 	Log func(ctx context.Context, lines int) string
-	// NamespaceLabels are on every namespace that Deploy creates.
+	// NamespaceLabels are the labels of every namespace that Deploy creates.
 	NamespaceLabels map[string]string
-	// Prepare creates what else is needed in a namespace and changes a Stack so that it can run there. Nil does nothing.
+	// Prepare creates further objects in a namespace, and changes a Stack so that it can run there. Nil does nothing.
 	Prepare func(ctx context.Context, stack *pulumiv1.Stack) error
 }
 
@@ -54,13 +54,13 @@ type App struct {
 	Repository *gitserver.Repository
 }
 
-// Key is the name of the Stack and of the GitRepository.
+// Key returns the namespace and name of the Stack and of the GitRepository.
 func (a *App) Key() client.ObjectKey {
 	return client.ObjectKey{Namespace: a.Namespace, Name: a.Name}
 }
 
-// Deploy creates a git repository with the files, and in a namespace of the app's name a Secret with a passphrase, a
-// GitRepository and a Stack. Each change is applied to the Stack before it is created.
+// Deploy creates a git repository with the files, and in a namespace with the name of the app a Secret with a passphrase, a GitRepository
+// and a Stack. Each change is applied to the Stack before it is created.
 func (a *Apps) Deploy(ctx context.Context, name string, files gitserver.Files, changes ...func(*pulumiv1.Stack)) (*App, error) {
 	app, stack, err := a.Provide(ctx, name, files)
 	if err != nil {
@@ -72,7 +72,7 @@ func (a *Apps) Deploy(ctx context.Context, name string, files gitserver.Files, c
 	return app, a.create(ctx, stack)
 }
 
-// Provide is Deploy without the creation of the Stack, which it returns.
+// Provide does the same as Deploy, but returns the Stack without creating it.
 func (a *Apps) Provide(ctx context.Context, name string, files gitserver.Files) (*App, *pulumiv1.Stack, error) {
 	repository, _, err := a.Git.Create(name, files)
 	if err != nil {
@@ -111,14 +111,14 @@ func gitRepository(app *App) *sourcev1.GitRepository {
 		ObjectMeta: metav1.ObjectMeta{Namespace: app.Namespace, Name: app.Name},
 		Spec: sourcev1.GitRepositorySpec{
 			URL:       app.Repository.URL,
-			Interval:  metav1.Duration{Duration: time.Hour}, // commits are announced by Fetch
+			Interval:  metav1.Duration{Duration: time.Hour}, // Fetch announces commits
 			Reference: &sourcev1.GitRepositoryRef{Branch: gitserver.Branch},
 		},
 	}
 }
 
-// NewStack is a Stack that follows a source of Flux's kind and of its name, with its state in the backend and the passphrase from
-// the Secret that Deploy makes.
+// NewStack returns a Stack that follows a source of the kind with the same name. Its state is in the backend, and its passphrase is in the
+// Secret that Deploy creates.
 func (a *Apps) NewStack(namespace, name, kind string) *pulumiv1.Stack {
 	return &pulumiv1.Stack{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -138,7 +138,7 @@ func SecretRef(name, key string) pulumiv1.ResourceRef {
 	return pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: name, Key: key}}
 }
 
-// Fetch has source-controller look at the repository now, as a Receiver does after a push.
+// Fetch makes source-controller fetch the repository now, as a Receiver does after a push.
 func (a *Apps) Fetch(ctx context.Context, app *App) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		meta.ReconcileRequestAnnotation: time.Now().Format(time.RFC3339Nano),
@@ -153,8 +153,8 @@ func (a *Apps) Fetch(ctx context.Context, app *App) error {
 	return nil
 }
 
-// WaitReady waits, as long as the context allows, until the Stack is Ready for its current specification, and returns
-// it. The error of a Stack that does not become ready ends with what Explain says.
+// WaitReady waits, as long as the context allows, until the Stack is Ready for its current specification, and returns it. When the Stack
+// does not become ready, the error ends with the result of Explain.
 func (a *Apps) WaitReady(ctx context.Context, app *App) (*pulumiv1.Stack, error) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -179,7 +179,7 @@ func isReady(stack *pulumiv1.Stack) bool {
 		apimeta.IsStatusConditionTrue(stack.Status.Conditions, meta.ReadyCondition)
 }
 
-// Explain tells how the app's objects stand, and what stack-controller logged last, for a message about a failure.
+// Explain describes the state of the app's objects, with the last lines of stack-controller's log, for a message about a failure.
 func (a *Apps) Explain(ctx context.Context, app *App) string {
 	var out strings.Builder
 	source := &sourcev1.GitRepository{}

@@ -12,14 +12,14 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// Bare runs the pulumi CLI by hand on a program of its own with a state of its own: what stack-controller is measured by.
+// Bare runs the pulumi CLI by hand, with its own program and its own state. Measurements compare stack-controller with it.
 type Bare struct {
 	program string // its directory
 	pulumi  string
 	env     []string
 }
 
-// NewBare prepares a stack and runs the first update of it, so that the ones that are measured are warm.
+// NewBare prepares a stack and runs its first update, so that later, measured updates find warm caches.
 func (s *Stage) NewBare(ctx context.Context, files gitserver.Files) (*Bare, error) {
 	pulumi, err := tools.Path(ctx, "pulumi", s.progress)
 	if err != nil {
@@ -65,7 +65,7 @@ func (b *Bare) Up(ctx context.Context, files gitserver.Files) (time.Duration, er
 	return wall, err
 }
 
-// Measure is Up, and also returns the processor time, with that of the plugins.
+// Measure does the same as Up, and also returns the processor time, including that of the plugins.
 func (b *Bare) Measure(ctx context.Context, files gitserver.Files) (wall, cpu time.Duration, err error) {
 	if err := b.write(files); err != nil {
 		return 0, 0, err

@@ -21,20 +21,20 @@ import (
 // stopGrace is how long stack-controller may take to end after SIGTERM.
 const stopGrace = 30 * time.Second
 
-// StartController starts stack-controller and returns when it is ready. It is for a controller that was stopped or
-// killed; Start has started the first one. The flags are for this one only.
+// StartController starts stack-controller, and returns when it is ready. It is for a controller that was stopped or killed: Start has
+// started the first one. The flags apply to this process only.
 func (s *Stage) StartController(ctx context.Context, flags ...string) error {
 	process, err := s.run(ctx, controllerName, "data", flags)
 	s.controller = process
 	return err
 }
 
-// StartShard starts one more stack-controller, with a storage of its own, for what the selector matches.
+// StartShard starts a further stack-controller, with its own storage, for the objects that the selector matches.
 func (s *Stage) StartShard(ctx context.Context, name, selector string, flags ...string) (*supervise.Process, error) {
 	return s.run(ctx, controllerName+"-"+name, "data-"+name, append([]string{"--watch-label-selector=" + selector}, flags...))
 }
 
-// ShardLog is the file with what the controller of a shard wrote.
+// ShardLog returns the path of the log of a shard's controller.
 func (s *Stage) ShardLog(name string) string {
 	return s.ControlPlane.LogPath(controllerName + "-" + name)
 }
@@ -61,9 +61,9 @@ func (s *Stage) run(ctx context.Context, name, storage string, flags []string) (
 				"--health-addr=" + health,
 				"--log-level=debug",
 				"--workspace-runtime=process",
-				// Tests run beside each other, and many operations only wait.
+				// Tests run in parallel, and many operations only wait.
 				"--max-operations=200",
-				"--git-allow-local-addresses=true", // where the git servers of tests are
+				"--git-allow-local-addresses=true", // for the git servers of the tests
 				"--storage-path=" + filepath.Join(s.Dir, storage),
 				"--agent-path=" + s.binaries.Agent,
 				"--pulumi=" + pulumi,
@@ -77,22 +77,22 @@ func (s *Stage) run(ctx context.Context, name, storage string, flags []string) (
 	})
 }
 
-// StopController ends stack-controller as Kubernetes does, with SIGTERM.
+// StopController ends stack-controller with SIGTERM, as Kubernetes does.
 func (s *Stage) StopController() error { return s.controller.Stop(stopGrace) }
 
-// KillController ends stack-controller with SIGKILL, as the kernel does when memory runs out. Its agents stay.
+// KillController ends stack-controller with SIGKILL, as the kernel does when memory runs out. Its agents keep running.
 func (s *Stage) KillController() error { return s.controller.Stop(0) }
 
 // ControlWith sets the further flags of the stack-controller that is started next.
 func (s *Stage) ControlWith(args ...string) { s.options.ControllerArgs = args }
 
-// Controller is the process of stack-controller.
+// Controller returns the process of stack-controller.
 func (s *Stage) Controller() *supervise.Process { return s.controller }
 
-// ControllerLog is the file with what stack-controller wrote, over all its restarts.
+// ControllerLog returns the path of stack-controller's log, which all its restarts share.
 func (s *Stage) ControllerLog() string { return s.ControlPlane.LogPath(controllerName) }
 
-// pulumi is the CLI that stack-controller runs.
+// pulumi returns the path of the CLI that stack-controller runs.
 func (s *Stage) pulumi(ctx context.Context) (string, error) {
 	if s.options.Pulumi != "" {
 		return s.options.Pulumi, nil
@@ -100,7 +100,7 @@ func (s *Stage) pulumi(ctx context.Context) (string, error) {
 	return tools.Path(ctx, "pulumi", s.progress)
 }
 
-// programPath is a PATH on which the pulumi CLI finds the YAML language host.
+// programPath returns a PATH on which the pulumi CLI finds the YAML language host.
 func programPath(ctx context.Context) (string, error) {
 	host, err := tools.Path(ctx, "pulumi-language-yaml", nil)
 	if err != nil {
@@ -114,13 +114,13 @@ func (s *Stage) progress(line string) {
 }
 
 const (
-	// Namespace is where stack-controller believes it runs.
+	// Namespace is the namespace that stack-controller takes for its own.
 	Namespace = "flux-system"
 	// controllerName is the name of stack-controller's ServiceAccount and ClusterRole.
 	controllerName = "stack-controller"
 )
 
-// createAccount makes stack-controller's ServiceAccount with the generated ClusterRole and returns a kubeconfig for it.
+// createAccount creates stack-controller's ServiceAccount with the generated ClusterRole, and returns a kubeconfig for it.
 func (s *Stage) createAccount(ctx context.Context) (kubeconfig string, err error) {
 	role := filepath.Join(tools.RepositoryRoot(), "config", "rbac", "role.yaml")
 	if _, err := s.ControlPlane.Kubectl(ctx, "apply", "--filename="+role); err != nil {
@@ -148,7 +148,7 @@ func (s *Stage) createAccount(ctx context.Context) (kubeconfig string, err error
 	return s.ControlPlane.WriteKubeconfig(controllerName, config)
 }
 
-// AllowElection gives stack-controller the rights that electing a leader needs, as its manifests do.
+// AllowElection grants stack-controller the rights for leader election, as its manifests do.
 func (s *Stage) AllowElection(ctx context.Context) error {
 	for _, name := range []string{"leader_election_role.yaml", "leader_election_role_binding.yaml"} {
 		manifest, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "config", "rbac", name))

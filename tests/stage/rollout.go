@@ -15,24 +15,24 @@ import (
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 )
 
-// Rollout is what was seen, from outside and with one clock, of a commit on its way into the Stack's status.
+// Rollout has the times at which the steps of a commit on its way into the Stack's status were seen, from outside and with one clock.
 type Rollout struct {
 	// SHA is the commit.
 	SHA string
-	// Digest of its artifact.
+	// Digest is the digest of its artifact.
 	Digest string
 
 	// Pushed is when the git server had the commit.
 	Pushed time.Time
-	// Artifact is when the GitRepository showed the new artifact.
+	// Artifact is when the GitRepository had the new artifact.
 	Artifact time.Time
-	// UpdateCreated is when the Update for it appeared.
+	// UpdateCreated is when the Update for the artifact appeared.
 	UpdateCreated time.Time
-	// OperationStarted is when the Update said that its operation runs.
+	// OperationStarted is when the Update reported that its operation is being prepared or is running.
 	OperationStarted time.Time
-	// OperationEnded is when the Update said how its operation ended.
+	// OperationEnded is when the Update reported how its operation ended.
 	OperationEnded time.Time
-	// Succeeded is when the Stack's status said so, with this digest.
+	// Succeeded is when the Stack's status reported success with this digest.
 	Succeeded time.Time
 }
 
@@ -45,7 +45,7 @@ func (a *Apps) Rollout(ctx context.Context, app *App, files gitserver.Files) (*R
 	return a.RolloutBy(ctx, app, files, a.announce(app))
 }
 
-// RolloutBy is Rollout with another way to announce the commit.
+// RolloutBy does the same as Rollout, with another way to announce the commit.
 func (a *Apps) RolloutBy(ctx context.Context, app *App, files gitserver.Files, announce func(context.Context) error) (*Rollout, error) {
 	rollouts, err := a.rollouts(ctx, app, files, announce, app.Name)
 	if err != nil {
@@ -54,13 +54,13 @@ func (a *Apps) RolloutBy(ctx context.Context, app *App, files gitserver.Files, a
 	return rollouts[0], nil
 }
 
-// Rollouts is Rollout for the named Stacks in the app's namespace, which all follow its GitRepository. What it returns is in
-// the order of the names.
+// Rollouts does the same as Rollout for the named Stacks in the app's namespace, which all follow its GitRepository. The results are in the
+// order of the names.
 func (a *Apps) Rollouts(ctx context.Context, app *App, files gitserver.Files, stacks ...string) ([]*Rollout, error) {
 	return a.rollouts(ctx, app, files, a.announce(app), stacks...)
 }
 
-// announce has source-controller look at the app's repository.
+// announce returns a function that makes source-controller fetch the app's repository.
 func (a *Apps) announce(app *App) func(context.Context) error {
 	return func(ctx context.Context) error { return a.Fetch(ctx, app) }
 }
@@ -97,7 +97,7 @@ func (a *Apps) rollouts(ctx context.Context, app *App, files gitserver.Files, an
 	}
 }
 
-// noteAll tells all followers, and returns their rollouts once all have succeeded.
+// noteAll passes the snapshot to all followers, and returns their rollouts once all have succeeded.
 func noteAll(followers []*follower, seen snapshot) ([]*Rollout, error) {
 	rollouts := make([]*Rollout, 0, len(followers))
 	for _, f := range followers {
@@ -116,7 +116,7 @@ func noteAll(followers []*follower, seen snapshot) ([]*Rollout, error) {
 	return rollouts, nil
 }
 
-// snapshot is an object as it was at a moment.
+// snapshot is a version of an object, and the time at which it was seen.
 type snapshot struct {
 	at     time.Time
 	object any
@@ -146,8 +146,9 @@ func forward(ctx context.Context, watcher watch.Interface, snapshots chan<- snap
 	}
 }
 
-// follower finds one commit in what is seen. The watches are independent of each other, so an Update may be seen before
-// the artifact that it was made for: what belongs to the commit is decided when its digest is known.
+// follower finds the steps of one commit in snapshots. The watches are independent of each other, so an Update may be seen before the
+// artifact that it was created for. So the follower records everything by digest, and selects what belongs to the commit once the digest of
+// the commit is known.
 type follower struct {
 	source string // name of the GitRepository
 	stack  string // name of the Stack, and of its Workspace
@@ -240,7 +241,7 @@ func (f *follower) result() (*Rollout, error) {
 	}
 	times, known := f.updates[f.digest]
 	if !known || times.ended.IsZero() {
-		return nil, nil // the watch of Updates is behind that of Stacks
+		return nil, nil // the watch of Updates is behind the watch of Stacks
 	}
 	return &Rollout{
 		SHA:              f.sha,

@@ -1,6 +1,6 @@
-// Package stage sets up the whole running system on one machine: control plane, source-controller, a git server, and
-// stack-controller as a process of its own with the process runtime and with no more rights than its ClusterRole gives.
-// The demo, the benchmarks and the end-to-end tests play on it.
+// Package stage sets up the whole running system on one machine: control plane, source-controller, a git server, and stack-controller as a
+// separate process, with the process runtime and only the rights of its ClusterRole. The demo, the benchmarks and the end-to-end tests use
+// it.
 package stage
 
 import (
@@ -26,21 +26,21 @@ import (
 	"github.com/stack-controller/stack-controller/tests/supervise"
 )
 
-// Options say how the system is set up.
+// Options configure the system.
 type Options struct {
-	// Log gets a line per step; nil discards them.
+	// Log receives a line per step. Nil discards the lines.
 	Log io.Writer
-	// Dir holds everything; see controlplane.Options.
+	// Dir holds all files; see controlplane.Options.
 	Dir string
-	// WithNotificationController runs Flux's notification-controller too and sends events to it.
+	// WithNotificationController also runs Flux's notification-controller, and sends events to it.
 	WithNotificationController bool
-	// WithKustomizeController runs Flux's kustomize-controller too.
+	// WithKustomizeController also runs Flux's kustomize-controller.
 	WithKustomizeController bool
 	// ControllerArgs are further flags of stack-controller.
 	ControllerArgs []string
 	// ControllerEnv are further environment variables of stack-controller, as NAME=value.
 	ControllerEnv []string
-	// Pulumi is the CLI that stack-controller runs, for example a wrapper that measures. Empty means the pinned one.
+	// Pulumi is the CLI that stack-controller runs, for example a wrapper for measurements. Empty means the pinned one.
 	Pulumi string
 }
 
@@ -49,9 +49,9 @@ type Stage struct {
 	*Apps
 	// ControlPlane has the API server and Flux.
 	ControlPlane *controlplane.ControlPlane
-	// Dir holds everything and is removed by Stop.
+	// Dir holds all files, and is removed by Stop.
 	Dir string
-	// MetricsAddr is the host and port where the stack-controller that was started last, without a selector, serves its metrics.
+	// MetricsAddr is the host and port of the metrics of the stack-controller that was started last, without those of StartShard.
 	MetricsAddr string
 
 	options    Options
@@ -60,8 +60,8 @@ type Stage struct {
 	controller *supervise.Process
 }
 
-// Start builds stack-controller, starts the servers and then stack-controller, and returns when it is ready.
-// When it fails, it has stopped what it had started.
+// Start builds stack-controller, starts the servers and then stack-controller, and returns when it is ready. When it fails, it stops what
+// it had started.
 func Start(ctx context.Context, options Options) (*Stage, error) {
 	if options.Log == nil {
 		options.Log = io.Discard
@@ -107,7 +107,7 @@ func (s *Stage) start(ctx context.Context) (err error) {
 	return s.StartController(ctx)
 }
 
-// Stop ends everything, agents included, and removes all files. It may be called more than once.
+// Stop ends everything, including agents, and removes all files. It may be called more than once.
 func (s *Stage) Stop() error {
 	if s.Git != nil {
 		s.Git.Stop()
@@ -115,7 +115,7 @@ func (s *Stage) Stop() error {
 	return s.ControlPlane.Stop()
 }
 
-// NewClient returns a client without a cache for all kinds that play a part.
+// NewClient returns a client without a cache for all kinds that the tests use.
 func NewClient(config *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -138,7 +138,7 @@ type Binaries struct {
 	Agent      string
 }
 
-// Build returns the product's executables, and compiles them when that was not done for this run.
+// Build returns the product's executables, and compiles them unless that was done for this run.
 func Build(ctx context.Context, progress func(string)) (b Binaries, err error) {
 	if b.Controller, err = programs.Path(ctx, programs.Controller, progress); err == nil {
 		b.Agent, err = programs.Path(ctx, programs.Agent, progress)

@@ -16,7 +16,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/leftovers"
 )
 
-// roleVariable in the environment makes an executable that links this package the supervisor.
+// roleVariable is an environment variable that makes an executable with this package run as the supervisor.
 const roleVariable = "STACK_CONTROLLER_TEST_SUPERVISOR"
 
 // The supervisor's ends of the pipes, as exec.Cmd.ExtraFiles numbers them.
@@ -39,7 +39,7 @@ type signalRequest struct {
 	Number int
 }
 
-// event is one line from the supervisor to the program: the answer to request ID, or the end of process Exited.
+// event is one line from the supervisor to the program: the response to the request ID, or the end of the process Exited.
 type event struct {
 	ID    int    `json:",omitempty"`
 	PID   int    `json:",omitempty"`
@@ -49,15 +49,15 @@ type event struct {
 	Status string `json:",omitempty"`
 }
 
-// The supervisor is the program's own executable, so that a test needs nothing built or installed beforehand. It takes
-// over before main, because a test binary's main belongs to the testing package.
+// The supervisor is the program's own executable, so that nothing has to be built or installed before a test. It takes over before main,
+// because a test binary's main belongs to the testing package.
 func init() {
 	if os.Getenv(roleVariable) == "" {
 		return
 	}
 	syscall.CloseOnExec(requestsFD)
 	syscall.CloseOnExec(eventsFD)
-	// The next run of the tests finds by this what is left should this process be killed.
+	// If this process is killed, the next run of the tests finds what is left by this record.
 	record, err := leftovers.New("supervisor")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -72,20 +72,20 @@ func init() {
 	os.Exit(0)
 }
 
-// server is the state of the supervisor process. All of it belongs to the goroutine of serve, so a process id is never
-// signalled after it was reaped.
+// server is the state of the supervisor process. Only the goroutine of serve uses it, so a process id is never signalled after it was
+// reaped.
 type server struct {
 	events  *json.Encoder
 	running map[int]bool // started here and not reaped yet
 	record  *leftovers.Record
 }
 
-// serve works until the requests end, which they do when the program ends, or until it is told to terminate.
+// serve works until the requests end, which happens when the program ends, or until it receives a signal to terminate.
 func (s *server) serve(in io.Reader) {
 	// A parent death signal is sent when the thread that forked ends. The main thread, to which an init function can
 	// lock itself, ends with the process.
 	runtime.LockOSThread()
-	// Without the subreaper only direct children would be found at the end.
+	// Without the subreaper, only direct children would be found at the end.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fmt.Fprintln(os.Stderr, "become a child subreaper:", err)
 		return
@@ -145,7 +145,7 @@ func (s *server) handle(r request) {
 	s.tell(e)
 }
 
-// tell may fail because the program has ended; the requests then end too.
+// tell sends the event. An error means that the program has ended; the requests then end, too.
 func (s *server) tell(e event) { _ = s.events.Encode(e) }
 
 func (s *server) start(command *Command) (int, error) {
@@ -163,7 +163,7 @@ func (s *server) start(command *Command) (int, error) {
 	if dir == "" {
 		dir = "/"
 	}
-	// Not os/exec: its Wait and the reaping of adopted processes would compete for the exit status.
+	// os/exec is not used: its Wait and the reaping of adopted processes would compete for the exit status.
 	pid, err := syscall.ForkExec(command.Path, append([]string{command.Path}, command.Args...), &syscall.ProcAttr{
 		Dir:   dir,
 		Env:   append(slices.Clip(command.Env), s.record.Environment()),
@@ -184,7 +184,7 @@ func (s *server) signal(r *signalRequest) error {
 	return syscall.Kill(r.PID, syscall.Signal(r.Number))
 }
 
-// reap collects every child that has ended, adopted ones included. It reports whether there are any left.
+// reap waits for every child that has ended, including adopted ones. It reports whether any children are left.
 func (s *server) reap() (left bool) {
 	for {
 		var status syscall.WaitStatus
@@ -211,8 +211,8 @@ func describe(status syscall.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", status.ExitStatus())
 }
 
-// end kills all descendants and all processes in the cgroups, and removes the cgroups and the directories. Each round makes
-// orphans of the killed ones' children, which the next round finds, because this process adopts them.
+// end kills all descendants and all processes in the cgroups, and removes the cgroups and the directories. The children of a killed process
+// become orphans, which this process adopts, so that the next round finds them.
 func (s *server) end() {
 	deadline := time.Now().Add(closeTimeout / 2)
 	for s.reap() && time.Now().Before(deadline) {

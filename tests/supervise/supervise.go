@@ -1,13 +1,12 @@
-// Package supervise runs the servers of the tests and of the demo so that none of them outlives the program that
-// started them, however that program ends: return, panic, go test's timeout or SIGKILL.
+// Package supervise runs the servers of the tests and of the demo so that none of them outlives the program that started them, however that
+// program ends: return, panic, go test's timeout or SIGKILL.
 //
-// It puts a process of its own, the supervisor, between the program and the servers. The supervisor is the same
-// executable run again (see serve.go), in a session of its own so that Ctrl-C reaches only the program. It is the
-// parent of every server and, as a child subreaper, adopts whatever a server leaves behind, for example the agents that
-// survive their controller on purpose. When the pipe from the program closes it kills all of them and removes the
-// directories it was told to remove.
+// It runs a separate process, the supervisor, between the program and the servers. The supervisor is the same executable run again (see
+// serve.go), in its own session, so that Ctrl-C reaches only the program. It is the parent of every server and, as a child subreaper,
+// adopts the processes that a server leaves behind, for example agents, which survive their controller on purpose. When the pipe from the
+// program closes, the supervisor kills all of them and removes the registered directories.
 //
-// It needs Linux (child subreaper, parent death signal, /proc), no privileges.
+// It needs Linux (child subreaper, parent death signal, /proc), but no privileges.
 package supervise
 
 import (
@@ -24,14 +23,13 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
-// closeTimeout detects a supervisor that hangs. Killing, reaping and removing takes milliseconds, and seconds on a machine with much
-// else to do.
+// closeTimeout detects a supervisor that hangs. Killing, reaping and removing take milliseconds, or seconds on a busy machine.
 const closeTimeout = 2 * time.Minute
 
-// errClosed is what calls get once the supervisor has ended.
+// errClosed is returned by calls after the supervisor has ended.
 var errClosed = errors.New("the supervisor has ended")
 
-// Supervisor is the program's handle on its supervisor process.
+// Supervisor is the program's handle for its supervisor process.
 type Supervisor struct {
 	cmd      *exec.Cmd
 	requests io.WriteCloser
@@ -44,13 +42,13 @@ type Supervisor struct {
 	running map[int]*Process // by pid
 }
 
-// answer is what the supervisor said to one request.
+// answer is the response of the supervisor to one request.
 type answer struct {
 	process *Process
 	err     error
 }
 
-// Start starts the supervisor process. What it has to say about itself, a panic at most, goes to the file logPath.
+// Start starts the supervisor process. Its own output, a panic at most, goes to the file logPath.
 func Start(logPath string) (*Supervisor, error) {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -71,7 +69,7 @@ func Start(logPath string) (*Supervisor, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args[0] = "supervisor"
 	cmd.Dir = "/"
-	// The race detector would hold back the end of the supervisor by a second.
+	// The race detector would delay the end of the supervisor by a second.
 	cmd.Env = append(os.Environ(), roleVariable+"=1", "GORACE=atexit_sleep_ms=0")
 	cmd.Stderr = log
 	cmd.ExtraFiles = []*os.File{theirRequests, theirEvents}
@@ -91,7 +89,7 @@ func Start(logPath string) (*Supervisor, error) {
 	return s, nil
 }
 
-// PID is the process id of the supervisor.
+// PID returns the process id of the supervisor.
 func (s *Supervisor) PID() int { return s.cmd.Process.Pid }
 
 // Run starts a process under the supervisor.
@@ -103,7 +101,7 @@ func (s *Supervisor) Run(command Command) (*Process, error) {
 	return process, nil
 }
 
-// RemoveAtEnd has the supervisor remove the directory, with all that is in it, once it has ended its processes.
+// RemoveAtEnd makes the supervisor remove the directory with its content, after it has ended its processes.
 func (s *Supervisor) RemoveAtEnd(dir string) error {
 	if _, err := s.ask(request{Remove: dir}); err != nil {
 		return fmt.Errorf("register %s for removal: %w", dir, err)
@@ -111,8 +109,8 @@ func (s *Supervisor) RemoveAtEnd(dir string) error {
 	return nil
 }
 
-// EndCgroupAtEnd has the supervisor kill the processes in the named cgroup (a name without slashes), in whatever hierarchy
-// it is, and remove the cgroup with all below it, once it ends.
+// EndCgroupAtEnd makes the supervisor, when it ends, kill the processes in the named cgroup (a name without slashes) in every hierarchy,
+// and remove the cgroup with all cgroups below it.
 func (s *Supervisor) EndCgroupAtEnd(name string) error {
 	if _, err := s.ask(request{Cgroup: name}); err != nil {
 		return fmt.Errorf("register the cgroup %s for removal: %w", name, err)
@@ -120,8 +118,8 @@ func (s *Supervisor) EndCgroupAtEnd(name string) error {
 	return nil
 }
 
-// Close kills every process that is still there, waits for their end and for the supervisor's, and so for the removal
-// of the directories. It may be called more than once.
+// Close kills every process that is still running, and waits until the processes and the supervisor have ended, and so until the
+// directories are removed. It may be called more than once.
 func (s *Supervisor) Close() error {
 	s.mu.Lock()
 	_ = s.requests.Close() // an error means that it is closed already
@@ -154,7 +152,7 @@ func (s *Supervisor) ask(r request) (*Process, error) {
 	}
 }
 
-// listen dispatches what the supervisor says until it ends.
+// listen dispatches the events of the supervisor until it ends.
 func (s *Supervisor) listen(events io.ReadCloser) {
 	decoder := json.NewDecoder(events)
 	for {
@@ -165,7 +163,7 @@ func (s *Supervisor) listen(events io.ReadCloser) {
 		s.dispatch(e)
 	}
 	_ = events.Close()
-	_ = s.cmd.Wait() // the exit status says nothing that the log does not
+	_ = s.cmd.Wait() // the log says everything that the exit status would
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, process := range s.running {
@@ -201,11 +199,11 @@ func (s *Supervisor) dispatch(e event) {
 
 // Command is a process to start.
 type Command struct {
-	// Name is how errors call it.
+	// Name is the name of the process in errors.
 	Name string
 	// Path is the executable.
 	Path string
-	// Args are its arguments, without the program's name.
+	// Args are its arguments, without the name of the program.
 	Args []string
 	// Env is its whole environment.
 	Env []string
@@ -215,7 +213,7 @@ type Command struct {
 	Log string
 }
 
-// Process is a process that a Supervisor started, the leader of a process group of its own.
+// Process is a process that a Supervisor started. It is the leader of its own process group.
 type Process struct {
 	supervisor *Supervisor
 	pid        int
@@ -223,13 +221,13 @@ type Process struct {
 	status     string // valid once done is closed
 }
 
-// PID is the process id.
+// PID returns the process id.
 func (p *Process) PID() int { return p.pid }
 
 // Done is closed when the process has ended and has been reaped.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Status says how the process ended, for example "exit status 1". It is empty while the process runs.
+// Status returns how the process ended, for example "exit status 1". It is empty while the process runs.
 func (p *Process) Status() string {
 	select {
 	case <-p.done:
@@ -239,8 +237,8 @@ func (p *Process) Status() string {
 	}
 }
 
-// Signal sends a signal to the process, and to nothing else: once the process has been reaped this does nothing, even
-// when its id has been given to another one.
+// Signal sends a signal to the process, and never to another one: after the process has been reaped, Signal does nothing, even if another
+// process has the same id.
 func (p *Process) Signal(signal syscall.Signal) error {
 	if _, err := p.supervisor.ask(request{Signal: &signalRequest{PID: p.pid, Number: int(signal)}}); err != nil {
 		return fmt.Errorf("send %s to process %d: %w", signal, p.pid, err)
@@ -282,7 +280,7 @@ func (p *Process) end(status string) {
 func children(parent int) []int {
 	pids, err := procfs.IDs()
 	if err != nil {
-		return nil // as if there were none: whoever asks, asks again
+		return nil // as if there were none: the caller asks again
 	}
 	var found []int
 	for _, pid := range pids {

@@ -44,7 +44,7 @@ func victim(dir string) {
 	select {}
 }
 
-// orphan leaves a process behind in a session of its own, as an agent does, and stays.
+// orphan leaves a process behind in its own session, as an agent does, and keeps running.
 const orphan = `setsid sh -c 'echo $$ > orphan.pid; exec sleep 600' & sleep 600`
 
 func shell(dir, script string) Command {
@@ -81,7 +81,7 @@ func alive(pid int) bool {
 
 func TestWhatAKilledSupervisorLeftIsSwept(t *testing.T) {
 	g := NewWithT(t)
-	// A cache of its own: other supervisors, and what they left, are none of this test's business.
+	// With its own cache, this test does not see other supervisors and their leftovers.
 	t.Setenv("STACK_CONTROLLER_CACHE", t.TempDir())
 	s, dir := startSupervisor(g, t)
 	doomed := filepath.Join(dir, "doomed")
@@ -182,7 +182,7 @@ func TestCloseEndsCgroupsWithAllThatIsInThem(t *testing.T) {
 	g.Expect(s.EndCgroupAtEnd(name)).To(Succeed())
 	below := filepath.Join(paths[0], "below")
 	g.Expect(os.Mkdir(below, 0o755)).To(Succeed())
-	// Not a child of the supervisor: only the cgroup tells that it belongs to it.
+	// The process is not a child of the supervisor: only the cgroup shows that it has to be killed.
 	stranger := exec.Command("sleep", "600")
 	g.Expect(stranger.Start()).To(Succeed())
 	t.Cleanup(func() { _ = stranger.Process.Kill() })

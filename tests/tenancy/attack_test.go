@@ -33,26 +33,28 @@ import (
 // The namespaces of the attacker.
 const (
 	attackerName = "attacker"
-	// crowdName is where the attacker has more objects than anybody needs, and servers that hang: they hold up their own namespace.
+	// crowdName is the namespace with more objects than any tenant needs, and with Stacks whose servers hang. They delay their own
+	// namespace.
 	crowdName = "attacker-crowd"
-	// agentsName is where the attacker has agents of his own.
+	// agentsName is the namespace with the attacker's own agents.
 	agentsName = "attacker-agents"
-	// hangingName is where he has those that hang: they hold up calls to all others of their namespace.
+	// hangingName is the namespace with agents that hang. They delay calls to all other agents of their namespace.
 	hangingName = "attacker-hanging"
 )
 
-// quietTime is how long a refusal has to last.
+// quietTime is how long a refusal has to remain unchanged.
 const quietTime = 3 * time.Second
 
-// attack is something that a tenant tries. The page docs/security.md is made of these, so all but run are plain strings.
+// attack is something that a tenant tries. The page docs/security.md is generated from these, so all fields but run are plain strings.
 type attack struct {
 	name string
-	// promise is that of tests/security which the attack is on.
+	// promise is the promise of tests/security that the attack tries to break.
 	promise string
-	// does is what the attacker does, sees what comes of it. It names each reason, code or field that the attack may show, of which the attack
-	// records what it found with saw: all of them have to be found, or with "or" in it one of them.
+	// does describes what the attacker does, and sees describes the result. sees names every reason, code and field that the attack may
+	// show. The attack records what it found with saw: it has to find everything that sees names, or at least one of them if sees contains
+	// "or".
 	does, sees string
-	// in is the namespace, when it is not attackerName. Who keeps the controller busy holds up his own namespace.
+	// in is the namespace of the attack, if it is not attackerName. An attack that keeps the controller busy delays its own namespace.
 	in  string
 	run func(a *attacker)
 }
@@ -64,17 +66,17 @@ type attacker struct {
 	ctx context.Context
 	*tenant
 	victim *victim
-	// means is what the attacker can do.
+	// means has what the attacker can do.
 	means *pressure.Tenant
-	// name is that of the attack; objects that it creates have it, too.
+	// name is the name of the attack, which is also the name of the objects that it creates.
 	name string
-	// created is how many numbered objects there are.
+	// created is the number of numbered objects.
 	created int
-	// seen is what the attack has shown, in the words of the page.
+	// seen has the results that the attack has shown, in the words of the page.
 	seen map[string]bool
 }
 
-// attacks are all attacks, in the order of the page.
+// attacks returns all attacks, in the order of the page.
 func attacks() []attack {
 	return slices.Concat(sourceAttacks, forgeryAttacks, referenceAttacks, networkAttacks, agentAttacks, identityAttacks, nameAttacks, podAttacks,
 		expressionAttacks, sizeAttacks, archiveAttacks, crowdAttacks)
@@ -137,20 +139,20 @@ func TestEveryAttackHasANameOfItsOwn(t *testing.T) {
 	g.Expect(len(names)).To(BeNumerically(">=", 40))
 }
 
-// stalled is what the page says of a condition Stalled.
+// stalled is the word of the page for a condition Stalled.
 const stalled = "Stalled"
 
-// saw records what anybody sees of the attack: a reason of a condition, a code, a field, or stalled.
+// saw records a result that a tenant can see: a reason of a condition, a code, a field, or stalled.
 func (a *attacker) saw(terms ...string) {
 	for _, term := range terms {
 		a.seen[term] = true
 	}
 }
 
-// term is a word of the page about what is seen.
+// term matches the words of the page that name a result.
 var term = regexp.MustCompile("`([A-Za-z0-9]+)`|" + stalled)
 
-// expectAsWritten checks that the page says what was seen, and that what it says was seen.
+// expectAsWritten checks that the results that the attack has shown are those that the page describes.
 func (a *attacker) expectAsWritten(sees string) {
 	a.t.Helper()
 	a.Expect(a.seen).NotTo(BeEmpty(), "the attack does not show what comes of it")
@@ -166,18 +168,18 @@ func (a *attacker) expectAsWritten(sees string) {
 	}
 }
 
-// meta is the name of the attack in its namespace.
+// meta returns the metadata of an object with the name of the attack, in its namespace.
 func (a *attacker) meta() metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: a.means.Namespace, Name: a.name}
 }
 
-// create creates an object as the attacker, who may do so.
+// create creates an object as the attacker, who has the right to do so.
 func (a *attacker) create(object client.Object) {
 	a.t.Helper()
 	a.Expect(a.client.Create(a.ctx, object)).To(Succeed(), "%T %s", object, object.GetName())
 }
 
-// newStack is a Stack of the attacker without a source, which would run in a pod like everybody's.
+// newStack returns a Stack of the attacker without a source. It would run in a pod, like the Stacks of other tenants.
 func (a *attacker) newStack(changes ...func(*pulumiv1.StackSpec)) *pulumiv1.Stack {
 	stack := a.means.Stack(a.name)
 	stack.Spec.WorkspaceTemplate.Spec.Image = system.Images.Pulumi.Reference
@@ -187,7 +189,7 @@ func (a *attacker) newStack(changes ...func(*pulumiv1.StackSpec)) *pulumiv1.Stac
 	return stack
 }
 
-// createStack creates a Stack as newStack makes it.
+// createStack creates the Stack that newStack returns.
 func (a *attacker) createStack(changes ...func(*pulumiv1.StackSpec)) *pulumiv1.Stack {
 	a.t.Helper()
 	stack := a.newStack(changes...)
@@ -195,7 +197,7 @@ func (a *attacker) createStack(changes ...func(*pulumiv1.StackSpec)) *pulumiv1.S
 	return stack
 }
 
-// numbered creates a Stack under the name of the attack and the next number.
+// numbered creates the Stack with the next number added to its name.
 func (a *attacker) numbered(stack *pulumiv1.Stack) *pulumiv1.Stack {
 	a.t.Helper()
 	stack.Name += fmt.Sprint("-", a.created)
@@ -204,12 +206,12 @@ func (a *attacker) numbered(stack *pulumiv1.Stack) *pulumiv1.Stack {
 	return stack
 }
 
-// refused is an attack with a Stack that is not run.
+// refused returns an attack with a Stack that must not run.
 func refused(want refusal, changes ...func(*pulumiv1.StackSpec)) func(*attacker) {
 	return func(a *attacker) { a.expectRefused(a.createStack(changes...), want) }
 }
 
-// refusedProgram is an attack with a Stack of a Program that is there, which is not run.
+// refusedProgram returns an attack with a Stack that must not run, although its Program exists.
 func refusedProgram(want refusal, change func(*pulumiv1.StackSpec)) func(*attacker) {
 	return func(a *attacker) {
 		a.newProgram()
@@ -240,7 +242,7 @@ func fromGit(url string) func(*pulumiv1.StackSpec) {
 	return func(spec *pulumiv1.StackSpec) { spec.ProjectRepo, spec.Branch = url, "main" }
 }
 
-// newProgram creates a Program that runs in no time, unless there is one.
+// newProgram creates a trivial Program, unless it exists.
 func (a *attacker) newProgram() *pulumiv1.Program {
 	program := &pulumiv1.Program{ObjectMeta: a.meta()}
 	program.Program.Outputs = jsonValues(map[string]any{"x": 1})
@@ -254,7 +256,7 @@ func (a *attacker) eventually(assertions func(g Gomega)) {
 	a.Eventually(assertions).WithContext(a.ctx).WithTimeout(patience()).WithPolling(pollInterval).Should(Succeed())
 }
 
-// await waits until the assertions hold for the object as the attacker sees it.
+// await waits until the assertions hold for the object, as the attacker reads it.
 func await[T client.Object](a *attacker, object T, assertions func(g Gomega, object T)) {
 	a.t.Helper()
 	a.eventually(func(g Gomega) {
@@ -263,17 +265,18 @@ func await[T client.Object](a *attacker, object T, assertions func(g Gomega, obj
 	})
 }
 
-// refusal is what a Stack says that is not run.
+// refusal is how a Stack reports that it is not run.
 type refusal struct {
-	// reasons are those of the condition Ready, of which one is expected. There has to be one: any Stack says something.
+	// reasons are the expected reasons of the condition Ready, one of which has to occur. An empty list is not allowed.
 	reasons []string
-	// says is in its message.
+	// says is a part of the message.
 	says string
-	// stalled says that the condition Stalled is expected.
+	// stalled means that the condition Stalled is expected.
 	stalled bool
 }
 
-// expectRefused waits until the Stack says why it is not run, and checks that it stays so and that it was never run. It returns the message.
+// expectRefused waits until the Stack reports why it is not run, and checks that this does not change and that the Stack was never run. It
+// returns the message.
 func (a *attacker) expectRefused(stack *pulumiv1.Stack, want refusal) string {
 	a.t.Helper()
 	a.Expect(want.reasons).NotTo(BeEmpty(), "a refusal has a reason")
@@ -300,7 +303,7 @@ func (a *attacker) expectRefused(stack *pulumiv1.Stack, want refusal) string {
 	return message
 }
 
-// sawRefusal records the reason of a Stack that is not run.
+// sawRefusal records the reason for which a Stack is not run.
 func (a *attacker) sawRefusal(reason string, want refusal) {
 	a.saw(reason)
 	if want.stalled {
@@ -308,8 +311,8 @@ func (a *attacker) sawRefusal(reason string, want refusal) {
 	}
 }
 
-// expectUpdateRefused waits until the Update says, with one of the reasons, why it is not run, or failed, and checks that it does not
-// run. It returns what it says.
+// expectUpdateRefused waits until the Update reports one of the reasons for which it does not run or has failed, and checks that it does
+// not run. It returns the status.
 func (a *attacker) expectUpdateRefused(update *autov1alpha1.Update, reasons ...string) string {
 	a.t.Helper()
 	check := func(g Gomega) {
@@ -333,7 +336,7 @@ func (a *attacker) expectUpdateRefused(update *autov1alpha1.Update, reasons ...s
 	return fmt.Sprintf("%+v", update.Status)
 }
 
-// expectForbidden checks that the API server refuses what the attacker asks for.
+// expectForbidden checks that the API server rejected the request of the attacker.
 func (a *attacker) expectForbidden(err error) {
 	a.t.Helper()
 	a.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
@@ -343,14 +346,14 @@ func (a *attacker) expectForbidden(err error) {
 // memoryLimit is the memory that the controller has in every installation, in bytes.
 const memoryLimit = 512 << 20
 
-// controllerLimits are what the controller must keep to.
+// controllerLimits checks the limits of the controller's container.
 type controllerLimits struct {
 	t         *testing.T
 	pod       types.UID
 	container cluster.Container
 }
 
-// watchController finds the container of the controller and checks that the kernel enforces the limit of its manifest.
+// watchController finds the container of the controller, and checks that the kernel enforces the memory limit of the manifest.
 func watchController(ctx context.Context, t *testing.T, g *WithT) *controllerLimits {
 	pod := runningController(ctx, g)
 	g.Expect(pod.Spec.Containers[0].Resources.Limits.Memory().Value()).To(BeEquivalentTo(memoryLimit))
@@ -364,7 +367,7 @@ func watchController(ctx context.Context, t *testing.T, g *WithT) *controllerLim
 	return l
 }
 
-// expectKept checks that the controller is the one that it was, was never started again, and had memory left.
+// expectKept checks that the pod of the controller is still the same, that its container was never restarted, and that it had memory left.
 func (l *controllerLimits) expectKept(ctx context.Context, g *WithT) {
 	pod := runningController(ctx, g)
 	g.Expect(pod.UID).To(Equal(l.pod))

@@ -23,10 +23,10 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
 )
 
-// maxStatus is how large, in bytes, the status of an object may get, whatever an agent answers.
+// maxStatus is the maximum size of an object's status, in bytes, whatever an agent answers.
 const maxStatus = 256 << 10
 
-// agentAttacks put another program in the place of the agent.
+// agentAttacks replace the agent by another program.
 var agentAttacks = []attack{
 	{
 		name: "agent-floods-info", promise: "agents", in: agentsName,
@@ -117,7 +117,7 @@ var agentAttacks = []attack{
 	},
 }
 
-// in is what the attacker can do in another of his namespaces.
+// in returns what the attacker can do in another namespace of the attacker.
 func (a *attacker) in(namespace string) *pressure.Tenant {
 	means := *a.means
 	means.Namespace = namespace
@@ -126,16 +126,16 @@ func (a *attacker) in(namespace string) *pressure.Tenant {
 
 // Reasons of a Stack whose agent misbehaves.
 var (
-	// notStarted are those of one whose agent does not tell what it is.
+	// notStarted are the reasons when the agent does not answer GetInfo.
 	notStarted = []string{pulumiv1.NotReadyInProgressReason, pulumiv1.WorkspaceNotReadyReason}
-	// waiting are those of one whose operation does not begin, or does not end.
+	// waiting are the reasons when the operation does not begin, or does not end.
 	waiting = append([]string{autov1alpha1.UpdateTransientFailureReason}, notStarted...)
-	// failing are those of one whose operation fails.
+	// failing are the reasons when the operation fails.
 	failing = append([]string{pulumiv1.UpdateInterruptedReason, pulumiv1.RetryingAfterFailureReason, pulumiv1.UpdateFailedReason}, waiting...)
 )
 
-// fakeAgent runs a Stack with an agent in the mode, and checks that the controller called the methods, that the Stack has one of the
-// reasons, and that its status keeps to the bounds, whatever the agent says.
+// fakeAgent runs a Stack with an agent in the mode. It checks that the controller called the methods, that the Stack has one of the
+// reasons, and that its status keeps to the bounds, whatever the agent answers.
 func fakeAgent(mode string, reasons []string, methods ...string) func(*attacker) {
 	return func(a *attacker) {
 		stack, err := a.means.Agent(a.ctx, a.name, mode)
@@ -160,7 +160,7 @@ func fakeAgent(mode string, reasons []string, methods ...string) func(*attacker)
 		}
 		a.eventually(check)
 		a.Consistently(check).WithContext(a.ctx).WithTimeout(4 * quietTime).WithPolling(quietTime / 3).Should(Succeed())
-		// It goes on until all attacks have ended: the next ones are to be tried beside it.
+		// The agent continues until all attacks have ended, so that the next attacks run beside it.
 	}
 }
 
@@ -169,7 +169,7 @@ func expectBounded(g Gomega, status any) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(len(content)).To(BeNumerically("<", maxStatus))
 	g.Expect(string(content)).NotTo(ContainSubstring(strings.Repeat("x", 8<<10)))
-	// Those of the agent that lies. Names of outputs are as long as they like, within the limit of all outputs.
+	// These are values of the agent that lies. The names of outputs may be long, within the limit for all outputs.
 	for _, name := range []string{"k", "p", "u", "v"} {
 		g.Expect(string(content)).NotTo(ContainSubstring(strings.Repeat(name, 1<<10)))
 	}
@@ -218,7 +218,7 @@ var identityAttacks = []attack{
 	},
 }
 
-// callVictim calls the victim's agent from a pod with the token.
+// callVictim calls the victim's agent from a pod with the token, and returns the results.
 func (a *attacker) callVictim(token *corev1.ServiceAccountTokenProjection) map[string]string {
 	a.t.Helper()
 	pod := a.means.Pod(a.name, "call", a.victim.agent, "/token/token")
@@ -308,7 +308,7 @@ var podAttacks = []attack{
 	},
 }
 
-// withPod customises the pod of a Workspace.
+// withPod changes the pod template of a Workspace.
 func withPod(change func(*corev1.PodSpec)) func(*autov1alpha1.WorkspaceSpec) {
 	return func(spec *autov1alpha1.WorkspaceSpec) {
 		custom := &autov1alpha1.EmbeddedPodSpec{}
@@ -317,8 +317,8 @@ func withPod(change func(*corev1.PodSpec)) func(*autov1alpha1.WorkspaceSpec) {
 	}
 }
 
-// expectNoPod creates a Workspace with such a pod, waits until it says why there is none, and checks that there is none. An empty
-// reason stands for those of a pod that is refused.
+// expectNoPod creates a Workspace with the pod template, waits until the Workspace reports why it has no pod, and checks that there is
+// none. An empty reason stands for all reasons of a rejected pod.
 func (a *attacker) expectNoPod(reason string, change func(*corev1.PodSpec)) {
 	a.t.Helper()
 	reasons := []string{reason}
@@ -331,7 +331,7 @@ func (a *attacker) expectNoPod(reason string, change func(*corev1.PodSpec)) {
 	a.Expect(err).To(HaveOccurred())
 }
 
-// expectReason checks the reason of the condition Ready, which is False, and records it.
+// expectReason checks that the condition Ready is False with one of the reasons, and records the reason.
 func (a *attacker) expectReason(g Gomega, workspace *autov1alpha1.Workspace, reasons ...string) {
 	ready := apimeta.FindStatusCondition(workspace.Status.Conditions, meta.ReadyCondition)
 	g.Expect(ready).NotTo(BeNil())

@@ -21,17 +21,17 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
 )
 
-// pressTime is how long an attack goes on that only costs time. With all other attacks beside it, the API server takes some seven requests
-// per second: the longer it goes on, the more there are beyond mostWakes.
+// pressTime is how long an attack repeats its requests. Beside all other attacks, the API server accepts about seven requests per second.
+// The longer the attack lasts, the more its requests exceed mostWakes.
 const pressTime = time.Minute
 
-// mostWakes is how often a Stack may be reconciled in that time: a hundred times at once, and then twice per second.
+// mostWakes is how often a Stack may be reconciled in pressTime: a hundred times at once, then twice per second, and a few times more.
 const mostWakes = 100 + int(pressTime/(500*time.Millisecond)) + 10
 
-// noSource is what a Stack says whose source does not exist.
+// noSource is the refusal of a Stack whose source does not exist.
 var noSource = refusal{reasons: []string{pulumiv1.SourceNotFoundReason}, says: "does not exist"}
 
-// crowdAttacks want all of the controller for themselves.
+// crowdAttacks try to use the whole controller.
 var crowdAttacks = []attack{
 	{
 		name: "stacks-without-number", promise: "fairness", in: crowdName,
@@ -50,7 +50,7 @@ var crowdAttacks = []attack{
 		run: func(a *attacker) {
 			ctx, cancel := context.WithTimeout(a.ctx, pressTime)
 			defer cancel()
-			// The status of one that is suspended has each request that a reconcile saw.
+			// The status of a suspended Stack has every request that a reconcile has seen.
 			stack := a.createStack(func(spec *pulumiv1.StackSpec) { spec.Suspend = true })
 			handled := a.count(&pulumiv1.StackList{}, stack, func(object client.Object) string {
 				return object.(*pulumiv1.Stack).Status.LastHandledReconcileAt
@@ -60,7 +60,7 @@ var crowdAttacks = []attack{
 			requested, err := strconv.Atoi(stack.Annotations[meta.ReconcileRequestAnnotation])
 			a.Expect(err).NotTo(HaveOccurred())
 			a.Expect(requested).To(BeNumerically(">", mostWakes), "too few to be limited")
-			// The other Stacks of its namespace have their turns in between: there may be a thousand.
+			// The other Stacks of the namespace have their turns in between, and there may be a thousand of them.
 			a.Expect(handled()).To(And(BeNumerically(">=", 1), BeNumerically("<=", mostWakes)), "of %d requests", requested)
 			a.saw("lastHandledReconcileAt")
 		},
@@ -77,7 +77,7 @@ var crowdAttacks = []attack{
 			version := func(object client.Object) string { return object.GetResourceVersion() }
 			published, written := a.count(&sourcev1.ExternalArtifactList{}, source, version), a.count(&pulumiv1.StackList{}, stack, version)
 			a.Expect(a.means.Alternate(ctx, a.name)).To(Succeed())
-			// Beside the status, the finalizer is written once.
+			// The Stack is written once more, for its finalizer.
 			a.Expect(written()).To(And(BeNumerically(">", 1), BeNumerically("<=", mostWakes+1)))
 			a.Expect(published()).To(BeNumerically(">", mostWakes), "too few to be limited")
 			a.expectState(stack, notFetched)
@@ -149,7 +149,7 @@ var crowdAttacks = []attack{
 	},
 }
 
-// count counts how many values something of an object takes, until it is asked.
+// count watches the object, and returns a function that ends the watch and returns how many different values it saw.
 func (a *attacker) count(list client.ObjectList, object client.Object, value func(client.Object) string) (counted func() int) {
 	a.t.Helper()
 	watched, err := a.client.Watch(a.ctx, list, client.InNamespace(object.GetNamespace()), client.MatchingFields{"metadata.name": object.GetName()})
@@ -170,7 +170,7 @@ func (a *attacker) count(list client.ObjectList, object client.Object, value fun
 	}
 }
 
-// expectAny waits until one of the numbered Stacks of the attack is refused: they wait for each other.
+// expectAny waits until one of the numbered Stacks of the attack is refused. The Stacks wait for each other.
 func (a *attacker) expectAny(count int, want refusal) {
 	a.t.Helper()
 	reason := ""
@@ -199,15 +199,15 @@ func (a *attacker) expectAny(count int, want refusal) {
 	a.sawRefusal(reason, want)
 }
 
-// invalidExpression is what a Stack says whose expression is refused when it is compiled.
+// invalidExpression is the refusal of a Stack whose expression is rejected when it is compiled.
 var invalidExpression = refusal{reasons: []string{pulumiv1.InvalidCELExpressionReason}, says: "readyExpr", stalled: true}
 
-// unready is what a Stack says whose expression is refused, or fails when it is evaluated.
+// unready returns the refusal of a Stack whose expression is rejected, or fails when it is evaluated.
 func unready(says string) refusal {
 	return refusal{reasons: []string{pulumiv1.DependencyNotReadyReason, pulumiv1.InvalidCELExpressionReason}, says: says}
 }
 
-// expressionAttacks have the controller evaluate something.
+// expressionAttacks make the controller evaluate expressions.
 var expressionAttacks = []attack{
 	{
 		name: "expression-regex-bomb", promise: "expressions",
@@ -280,7 +280,8 @@ var expressionAttacks = []attack{
 	},
 }
 
-// dependent is a Stack that depends, by the expression, on another one of the attacker, which has what must not be seen.
+// dependent returns a Stack that depends, with the expression, on another Stack of the attacker. That Stack has values that an expression
+// must not read.
 func (a *attacker) dependent(expression string) *pulumiv1.Stack {
 	a.t.Helper()
 	colleague := a.newStack()
@@ -298,7 +299,7 @@ func (a *attacker) dependent(expression string) *pulumiv1.Stack {
 	})
 }
 
-// expectExpressions expects the same of Stacks with these expressions.
+// expectExpressions expects the same refusal for each of the expressions.
 func (a *attacker) expectExpressions(want refusal, expressions ...string) {
 	a.t.Helper()
 	for _, expression := range expressions {
@@ -306,7 +307,8 @@ func (a *attacker) expectExpressions(want refusal, expressions ...string) {
 	}
 }
 
-// expectState is expectRefused without the time that the refusal has to last, and for refusals that may be Stalled or not.
+// expectState is like expectRefused, but does not check that the refusal remains. Unless want.stalled is set, the Stack may be Stalled or
+// not.
 func (a *attacker) expectState(stack *pulumiv1.Stack, want refusal) {
 	a.t.Helper()
 	reason := ""

@@ -21,10 +21,10 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
 )
 
-// denied is what a Stack says that names something which the namespace may not use.
+// denied is the refusal of a Stack that refers to something which its namespace may not use.
 var denied = refusal{reasons: []string{pulumiv1.AccessDeniedReason}, says: "another namespace", stalled: true}
 
-// invalid is what a Stack says that can never work.
+// invalid returns the refusal of a Stack that can never work.
 func invalid(says string) refusal {
 	return refusal{reasons: []string{pulumiv1.SpecInvalidReason}, says: says, stalled: true}
 }
@@ -36,7 +36,7 @@ func secretOfVictim() pulumiv1.ResourceRef {
 	}
 }
 
-// referenceAttacks name objects of other namespaces, and kinds that are none of a tenant's business.
+// referenceAttacks refer to objects of other namespaces, and to kinds that a tenant must not use as a source.
 var referenceAttacks = []attack{
 	{
 		name: "source-of-other-namespace", promise: "references",
@@ -145,7 +145,7 @@ var referenceAttacks = []attack{
 			await(a, stack, func(g Gomega, stack *pulumiv1.Stack) {
 				g.Expect(stack.Status.LastUpdate).NotTo(BeNil(), "%+v", stack.Status)
 				g.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), "%+v", stack.Status.Conditions)
-				// It is the program of the Stack that ran, and not what the variables name.
+				// The outputs are those of the Stack's own program, not of something that the variables name.
 				g.Expect(string(stack.Status.Outputs["x"].Raw)).To(Equal("1"))
 				g.Expect(apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition).Reason).To(Equal(pulumiv1.ProcessingCompletedReason))
 			})
@@ -164,7 +164,7 @@ var referenceAttacks = []attack{
 	},
 }
 
-// nameAttacks take the names that the controller wants, and point to what is not theirs.
+// nameAttacks occupy names that the controller needs, and refer to objects of others.
 var nameAttacks = []attack{
 	{
 		name: "statefulset-in-the-way", promise: "names",
@@ -337,7 +337,7 @@ var nameAttacks = []attack{
 	},
 }
 
-// setsOf are the names of the StatefulSets with the owner.
+// setsOf returns the names of the StatefulSets with the owner.
 func setsOf(list *appsv1.StatefulSetList, owner any) (names []string) {
 	for _, set := range list.Items {
 		for _, reference := range set.OwnerReferences {
@@ -349,7 +349,8 @@ func setsOf(list *appsv1.StatefulSetList, owner any) (names []string) {
 	return names
 }
 
-// expectNameConflict creates a Workspace of the attack's name and waits until it says that its name is taken.
+// expectNameConflict creates a Workspace with the name of the attack, and waits until it reports that the name of one of its objects is
+// taken.
 func (a *attacker) expectNameConflict() {
 	a.t.Helper()
 	workspace := a.newWorkspace()

@@ -23,10 +23,10 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
 )
 
-// maxObject is about the size of the largest object that the API server takes.
+// maxObject is about the size of the largest object that the API server accepts.
 const maxObject = 1 << 20
 
-// sizeAttacks are as large as the API server lets them be.
+// sizeAttacks create objects that are as large as the API server allows.
 var sizeAttacks = []attack{
 	{
 		name: "variables-from-one-secret", promise: "sizes",
@@ -152,7 +152,7 @@ var sizeAttacks = []attack{
 		does: "writes a Stack that is nested ten thousand levels deep",
 		sees: "`BadRequest`: the API server rejects it.",
 		run: func(a *attacker) {
-			// As text: a client that encodes the object has a limit of its own.
+			// The Stack is sent as text, because a client that encodes an object has its own limit.
 			post := func(name string, levels int) error {
 				stack := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":%q},"spec":{"stack":"dev","suspend":true,"config":{"deep":%s}}}`,
 					pulumiv1.GroupVersion, pulumiv1.StackKind, name, nested(levels).Raw)
@@ -208,7 +208,7 @@ var sizeAttacks = []attack{
 		sees: "`DependencyNotReady`: the index of the controller has 256 of the names.",
 		run: func(a *attacker) {
 			a.newProgram()
-			// Pods with so many Secrets would keep the kubelet busy, which all tenants of the node share.
+			// The Stacks wait, because pods with so many Secrets would keep the kubelet busy, which all tenants of the node share.
 			a.twentyStacks(refusal{reasons: []string{pulumiv1.DependencyNotReadyReason}}, func(_ int, spec *pulumiv1.StackSpec) {
 				spec.DependsOn = []meta.DependencyReference{{Name: "none"}}
 				for j := range 9000 {
@@ -247,8 +247,8 @@ var sizeAttacks = []attack{
 	},
 }
 
-// twentyStacks creates Stacks of the program, and waits until each of them is in the state. A crowded namespace has a thousand more, and each gets its
-// turn.
+// twentyStacks creates twenty Stacks of the program, and waits until each of them is in the state. A crowded namespace has a thousand more
+// Stacks, and all of them take turns.
 func (a *attacker) twentyStacks(want refusal, change func(i int, spec *pulumiv1.StackSpec)) {
 	a.t.Helper()
 	var stacks []*pulumiv1.Stack
@@ -264,7 +264,7 @@ func (a *attacker) twentyStacks(want refusal, change func(i int, spec *pulumiv1.
 	}
 }
 
-// expectProgram waits until the Program says, with one of the reasons, whether it can be run.
+// expectProgram waits until the Program has one of the reasons, which say whether it can be run.
 func (a *attacker) expectProgram(program *pulumiv1.Program, reasons ...string) {
 	a.t.Helper()
 	reason := ""
@@ -277,7 +277,7 @@ func (a *attacker) expectProgram(program *pulumiv1.Program, reasons ...string) {
 	a.saw(reason)
 }
 
-// nested is a list in a list, and so on.
+// nested returns a list in a list, and so on.
 func nested(levels int) apiextensionsv1.JSON {
 	return apiextensionsv1.JSON{Raw: json.RawMessage(strings.Repeat("[", levels) + strings.Repeat("]", levels))}
 }
@@ -292,7 +292,7 @@ func (a *attacker) newOperation(change func(*autov1alpha1.WorkspaceSpec)) *autov
 	return a.newUpdate(nil)
 }
 
-// expectOperationRefused waits until the Update says that its values cannot be used.
+// expectOperationRefused waits until the Update reports that its values cannot be used.
 func (a *attacker) expectOperationRefused(update *autov1alpha1.Update, says string) {
 	a.t.Helper()
 	await(a, update, func(g Gomega, update *autov1alpha1.Update) {
@@ -304,13 +304,13 @@ func (a *attacker) expectOperationRefused(update *autov1alpha1.Update, says stri
 	a.saw(autov1alpha1.ConfigInvalidReason)
 }
 
-// Refusals of an archive.
+// The refusals of an archive.
 var (
 	unusable = refusal{reasons: []string{pulumiv1.ArtifactUnusableReason}, stalled: true}
 	tooLarge = refusal{reasons: []string{pulumiv1.ArtifactTooLargeReason}, stalled: true}
 )
 
-// archiveAttacks publish tarballs that no honest source packs.
+// archiveAttacks publish tarballs that no regular source would create.
 var archiveAttacks = []attack{
 	{
 		name: "archive-bomb", promise: "archives",
@@ -394,7 +394,7 @@ func (a *attacker) file(w *tar.Writer, header tar.Header, content io.Reader) {
 	}
 }
 
-// publish publishes a tarball and expects that a Stack of it is refused.
+// publish publishes a tarball, and expects that a Stack with it as source is refused.
 func (a *attacker) publish(write func(*tar.Writer) error, want refusal, changes ...func(*pulumiv1.StackSpec)) {
 	a.t.Helper()
 	content, err := pressure.Tarball(write)

@@ -20,16 +20,16 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tenancy/pressure"
 )
 
-// Refusals of an artifact: nobody gets it from its URL, and it is not the source that publishes it.
+// The refusals of an artifact: its URL gives no access, or is not where the source publishes.
 var (
 	notFetched   = refusal{reasons: []string{pulumiv1.ArtifactFetchFailedReason}}
 	notPublished = refusal{reasons: []string{pulumiv1.SourceNotReadyReason}, says: "is not where its artifacts are published"}
 )
 
-// noDigest is the digest of nothing that exists.
+// noDigest is the digest of no existing content.
 var noDigest = "sha256:" + strings.Repeat("0", 64)
 
-// sourceAttacks want to run, or to learn of, the program of another tenant.
+// sourceAttacks try to run the program of another tenant, or to learn something about it.
 var sourceAttacks = []attack{
 	{
 		name: "artifact-url-in-template", promise: "sources",
@@ -96,7 +96,7 @@ var sourceAttacks = []attack{
 	},
 }
 
-// forgeryAttacks write what only controllers write.
+// forgeryAttacks write what only controllers should write.
 var forgeryAttacks = []attack{
 	{
 		name: "forged-gitrepository", promise: "sources",
@@ -178,20 +178,20 @@ var forgeryAttacks = []attack{
 	},
 }
 
-// inTemplate names an artifact in the template of the Workspace.
+// inTemplate sets an artifact in the template of the Workspace.
 func inTemplate(url, digest string) func(*pulumiv1.StackSpec) {
 	return func(spec *pulumiv1.StackSpec) {
 		spec.WorkspaceTemplate.Spec.Flux = &autov1alpha1.FluxSource{URL: url, Digest: digest}
 	}
 }
 
-// hexOf is the digest without its algorithm.
+// hexOf returns the digest without its algorithm.
 func hexOf(digest string) string {
 	_, encoded, _ := strings.Cut(digest, ":")
 	return encoded
 }
 
-// newWorkspace creates a Workspace that no Stack made.
+// newWorkspace creates a Workspace without a Stack.
 func (a *attacker) newWorkspace(changes ...func(*autov1alpha1.WorkspaceSpec)) *autov1alpha1.Workspace {
 	a.t.Helper()
 	workspace := &autov1alpha1.Workspace{ObjectMeta: a.meta(), Spec: autov1alpha1.WorkspaceSpec{
@@ -215,8 +215,8 @@ func (a *attacker) newUpdate(source *autov1alpha1.UpdateSource) *autov1alpha1.Up
 	return update
 }
 
-// forge creates a source of Flux, writes its status as if source-controller had published an artifact, and expects that a Stack says why it
-// does not run it.
+// forge creates a source of Flux, writes its status as if source-controller had published an artifact, and expects that a Stack with this
+// source is refused.
 func (a *attacker) forge(kind string, source client.Object, url, digest string, want refusal) {
 	a.t.Helper()
 	a.create(source)
@@ -227,7 +227,7 @@ func (a *attacker) forge(kind string, source client.Object, url, digest string, 
 	ready := []metav1.Condition{{
 		Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: meta.SucceededReason, Message: "stored artifact", LastTransitionTime: metav1.Now(),
 	}}
-	// Flux's controllers may write their part of the status meanwhile.
+	// Flux's controllers may write their part of the status at the same time.
 	a.eventually(func(g Gomega) {
 		g.Expect(a.client.Get(a.ctx, client.ObjectKeyFromObject(source), source)).To(Succeed())
 		before := source.DeepCopyObject().(client.Object)
@@ -246,10 +246,10 @@ func (a *attacker) forge(kind string, source client.Object, url, digest string, 
 	a.expectRefused(a.createStack(fromFlux(kind, "", a.name)), want)
 }
 
-// pageCanary is in every page of the attacker's web server.
+// pageCanary is a part of the page that the attacker's web server serves below /page/.
 const pageCanary = "page-canary-55e1"
 
-// networkAttacks have the controller, which reaches what a tenant does not, connect to an address.
+// networkAttacks make the controller connect to addresses that a tenant cannot reach.
 var networkAttacks = []attack{
 	{
 		name: "git-metadata-service", promise: "network",
@@ -258,7 +258,7 @@ var networkAttacks = []attack{
 		run: func(a *attacker) {
 			a.expectURLsRefused(unavailable(addressRefused),
 				"http://169.254.169.254/latest/meta-data", "http://[fd00:ec2::254]/latest", "http://[::ffff:169.254.169.254]/latest")
-			// To the controller these are names, which nobody has.
+			// To the controller, these are host names, which do not exist.
 			a.expectURLsRefused(unavailable(""), "http://0xa9fea9fe/latest", "http://2852039166/latest")
 		},
 	},
@@ -329,18 +329,18 @@ var networkAttacks = []attack{
 	},
 }
 
-// addressRefused is the advice for a server that the controller does not connect to.
+// addressRefused is the advice in the message about an address that the controller does not connect to.
 const addressRefused = "use the address of another machine"
 
-// noRepository is what a Stack says of a server that answers, but not as a git server.
+// noRepository is the refusal of a Stack whose server answers, but not as a git server.
 var noRepository = refusal{reasons: []string{pulumiv1.RepositoryNotFoundReason}}
 
-// unavailable is what a Stack says whose git server cannot be used.
+// unavailable returns the refusal of a Stack whose git server cannot be used.
 func unavailable(says string) refusal {
 	return refusal{reasons: []string{pulumiv1.SourceUnavailableReason}, says: says}
 }
 
-// expectURLsRefused makes a Stack of each URL and checks that it is refused, and that none says what is there.
+// expectURLsRefused creates a Stack for each URL, and checks that it is refused and that its status contains nothing from the server.
 func (a *attacker) expectURLsRefused(want refusal, urls ...string) {
 	a.t.Helper()
 	for _, url := range urls {

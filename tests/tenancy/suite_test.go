@@ -1,8 +1,7 @@
-// Package tenancy_test attacks the running system as a tenant: with the rights of a namespace's administrator, Flux's edit role and
-// nothing else. Another tenant, who shares the cluster and the controller, must not notice.
+// Package tenancy_test attacks the running system as a tenant who has only the rights of a namespace's administrator and Flux's edit role.
+// Another tenant, who shares the cluster and the controller, must not notice.
 //
-// What is promised, and which attack stands for which promise, is in docs/security.md, which tests/security makes from the tables of
-// attacks here.
+// docs/security.md has the promises, and the attacks on each promise. tests/security generates it from the tables of attacks here.
 package tenancy_test
 
 import (
@@ -48,16 +47,16 @@ import (
 )
 
 const (
-	// pollInterval is how often a test looks.
+	// pollInterval is the time between two checks of a wait.
 	pollInterval = 200 * time.Millisecond
-	// atOnce is how many attacks go on at the same time. They wait most of the time.
+	// atOnce is how many attacks run at the same time. They wait most of the time.
 	atOnce = "10"
 )
 
 // manyStacks is how many Stacks one of the attacks creates.
 var manyStacks = flag.Int("stacks", 1000, "how many Stacks the tenant creates who has too many")
 
-// patience bounds what a test waits for on a machine that is busy with all attacks at once. Ten times as many Stacks take ten times as long.
+// patience bounds a wait on a machine that is busy with several attacks. With ten times as many Stacks, a wait may take ten times as long.
 func patience() time.Duration { return time.Duration(max(1, *manyStacks/1000)) * 3 * time.Minute }
 
 // system is the running system.
@@ -71,16 +70,16 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	options := podstage.Options{
-		// On, so that what it opens is attacked as well.
+		// The feature gate is enabled, so that the attacks also cover it.
 		ControllerArgs: []string{"--feature-gates=ExternalArtifact=true"},
 	}
 	os.Exit(podstage.RunTests(m, options, func(s *podstage.Stage) { system = s }))
 }
 
-// tenantAccount is the ServiceAccount that a tenant works as.
+// tenantAccount is the ServiceAccount of a tenant.
 const tenantAccount = "tenant"
 
-// tenant is somebody who administers namespaces.
+// tenant is an administrator of namespaces.
 type tenant struct {
 	namespaces []string
 	config     *rest.Config
@@ -96,8 +95,8 @@ func giveFluxRoles(ctx context.Context, g *WithT) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// newTenant creates the namespaces that do not exist, with the restricted profile, and somebody with a real token who administers them: with
-// the role "admin" and what is aggregated to it.
+// newTenant creates the namespaces that do not exist, with the restricted profile, and a tenant with a real token who administers them:
+// with the role "admin" and the rights that are aggregated to it.
 func newTenant(ctx context.Context, g *WithT, namespaces ...string) *tenant {
 	t := &tenant{namespaces: namespaces}
 	for _, name := range namespaces {
@@ -114,7 +113,7 @@ func newTenant(ctx context.Context, g *WithT, namespaces ...string) *tenant {
 	var err error
 	t.config, err = system.Cluster.ServiceAccountConfig(ctx, namespaces[0], tenantAccount)
 	g.Expect(err).NotTo(HaveOccurred())
-	t.config.QPS, t.config.Burst = 200, 400 // a tenant does not hold back
+	t.config.QPS, t.config.Burst = 200, 400 // a tenant need not limit its requests
 	t.client, err = stage.NewClient(t.config)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.clientset, err = kubernetes.NewForConfig(t.config)
@@ -122,10 +121,10 @@ func newTenant(ctx context.Context, g *WithT, namespaces ...string) *tenant {
 	return t
 }
 
-// right is what somebody may do with a resource, "group/resource" or "group/resource/subresource".
+// right is a permission for a resource or a subresource.
 type right struct{ verb, group, resource, subresource, namespace string }
 
-// expectRights checks what the tenant may do, and what not.
+// expectRights checks which rights the tenant has, and which not.
 func (t *tenant) expectRights(ctx context.Context, g *WithT, others ...string) {
 	own := t.namespaces[0]
 	for _, may := range []right{
@@ -168,7 +167,7 @@ func (t *tenant) may(ctx context.Context, r right) (bool, error) {
 // victimName is the name of the victim's namespace, Stack and GitRepository.
 const victimName = "victim"
 
-// Values that only the victim has. None may be in anything of the attacker, nor in a log of the controller.
+// Values that only the victim has. No object of the attacker and no log of the controller may contain one.
 const (
 	outputCanary     = "output-canary-6e0d"
 	secretCanary     = "secret-canary-91ac"
@@ -176,14 +175,14 @@ const (
 	annotationCanary = "annotation-canary-3f18"
 )
 
-// victim is a tenant who only wants to deploy.
+// victim is a tenant who only deploys a program.
 type victim struct {
 	app *stage.App
-	// url and digest are those of the first artifact.
+	// url and digest are the location and the digest of the first artifact.
 	url, digest string
-	// agent is the address of the agent.
+	// agent is the address of the victim's agent.
 	agent string
-	// objects are those of the victim, by kind and name, as they were before the attacks.
+	// objects has the victim's objects, by kind, as they were before the attacks.
 	objects map[string]string
 }
 
@@ -233,7 +232,7 @@ func (v *victim) commit(ctx context.Context, g *WithT, number int) {
 	}).WithContext(ctx).WithTimeout(patience()).WithPolling(pollInterval).Should(Succeed())
 }
 
-// read returns the objects of the victim that nobody else may change, with the part that a deployment does not change.
+// read returns the victim's objects that no other tenant may change, without the parts that a deployment changes.
 func (v *victim) read(ctx context.Context, g *WithT) map[string]string {
 	objects := map[string]string{}
 	stack, workspace, source := &pulumiv1.Stack{}, &autov1alpha1.Workspace{}, &sourcev1.GitRepository{}
@@ -255,7 +254,7 @@ func (v *victim) read(ctx context.Context, g *WithT) map[string]string {
 	return objects
 }
 
-// expectUnharmed checks that everything of the victim is as it was.
+// expectUnharmed checks that all objects of the victim are unchanged.
 func (v *victim) expectUnharmed(ctx context.Context, g *WithT) {
 	now := v.read(ctx, g)
 	for name, before := range v.objects {
@@ -267,7 +266,7 @@ func (v *victim) expectUnharmed(ctx context.Context, g *WithT) {
 	g.Expect(string(stack.Status.Outputs["canary"].Raw)).To(ContainSubstring(outputCanary))
 }
 
-// canaries are the secrets of the victim, in clear and encoded.
+// canaries returns the secrets of the victim, in clear text and encoded.
 func canaries() []string {
 	var all []string
 	for _, canary := range []string{outputCanary, secretCanary, literalCanary, annotationCanary} {
@@ -276,7 +275,7 @@ func canaries() []string {
 	return all
 }
 
-// expectNoCanaries searches everything that the attacker can read.
+// expectNoCanaries searches everything that the attacker can read, and the log of the controller.
 func expectNoCanaries(ctx context.Context, g *WithT, attacker *tenant) {
 	for _, namespace := range attacker.namespaces {
 		for _, list := range []client.ObjectList{
@@ -298,13 +297,13 @@ func expectNoCanaries(ctx context.Context, g *WithT, attacker *tenant) {
 	}
 }
 
-// webHost is where the attacker's web server is, which is a pod of the attacker.
+// webHost is the address of the attacker's web server, which is a pod of the attacker.
 const webHost = "web." + attackerName + ".svc.cluster.local:8080"
 
-// maxLog bounds what is read of a pod's log, in bytes.
+// maxLog bounds how much of a pod's log is read, in bytes.
 const maxLog = 1 << 20
 
-// serveFromTenant starts the attacker's web server and returns when it answers.
+// serveFromTenant starts the attacker's web server, and returns when it is ready.
 func serveFromTenant(ctx context.Context, g *WithT, means *pressure.Tenant) {
 	g.Expect(means.Serve(ctx)).To(Succeed())
 	g.Expect(means.Web).To(Equal(webHost))
@@ -316,7 +315,7 @@ func serveFromTenant(ctx context.Context, g *WithT, means *pressure.Tenant) {
 	}).WithContext(ctx).WithTimeout(patience()).WithPolling(pollInterval).Should(Succeed())
 }
 
-// lines returns what follows the word in the lines that a container has logged and that begin with it.
+// lines returns the rest of each log line of a container that begins with the word.
 func (a *attacker) lines(g Gomega, namespace, pod, container, word string) (found []string) {
 	stream, err := a.clientset.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container, LimitBytes: ptr.To[int64](maxLog)}).Stream(a.ctx)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -331,7 +330,7 @@ func (a *attacker) lines(g Gomega, namespace, pod, container, word string) (foun
 	return found
 }
 
-// results waits until the log of a container has the results of everything, and returns them.
+// results waits until the log of a container has all results, and returns them.
 func (a *attacker) results(namespace, pod, container string) map[string]string {
 	a.t.Helper()
 	results := map[string]string{}
@@ -352,7 +351,7 @@ func (a *attacker) sawCode(results map[string]string, what, code string) {
 	a.saw(code)
 }
 
-// expectCalled waits until these methods of the agent of the attack were called.
+// expectCalled waits until the methods of the attack's agent were called.
 func (a *attacker) expectCalled(methods ...string) {
 	a.t.Helper()
 	a.eventually(func(g Gomega) {
@@ -361,7 +360,7 @@ func (a *attacker) expectCalled(methods ...string) {
 	})
 }
 
-// expectRequested waits until the attacker's web server was asked for each of these, which are parts of paths.
+// expectRequested waits until the attacker's web server has received a request for each path, or for a path that contains it.
 func (a *attacker) expectRequested(paths ...string) {
 	a.t.Helper()
 	a.eventually(func(g Gomega) {
@@ -372,10 +371,10 @@ func (a *attacker) expectRequested(paths ...string) {
 	})
 }
 
-// agentPod is the name of the pod with the agent of the attack.
+// agentPod returns the name of the pod with the attack's agent.
 func (a *attacker) agentPod() string { return a.name + "-workspace-0" }
 
-// awaitAgent waits until the agent of the attack runs.
+// awaitAgent waits until the container of the attack's agent runs.
 func (a *attacker) awaitAgent(namespace string) {
 	a.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: a.agentPod()}}
@@ -391,14 +390,15 @@ func jsonValues(values map[string]any) map[string]apiextensionsv1.JSON {
 	for key, value := range values {
 		content, err := json.Marshal(value)
 		if err != nil {
-			panic(err) // they are written here
+			panic(err) // the values are written in the tests
 		}
 		encoded[key] = apiextensionsv1.JSON{Raw: content}
 	}
 	return encoded
 }
 
-// visible is everything that the attacker sees of the attack: its objects, those made for them, and the events about them.
+// visible returns everything that the attacker sees of the attack: the status of its objects, and of those that were created for them, and
+// the events about them.
 func (a *attacker) visible() string {
 	a.t.Helper()
 	stacks, workspaces, updates, events := &pulumiv1.StackList{}, &autov1alpha1.WorkspaceList{}, &autov1alpha1.UpdateList{}, &corev1.EventList{}
@@ -431,7 +431,7 @@ func (a *attacker) visible() string {
 	return string(content)
 }
 
-// expectUntold checks that nothing which the attacker sees has one of the texts.
+// expectUntold checks that nothing that the attacker sees contains one of the texts.
 func (a *attacker) expectUntold(texts ...string) {
 	a.t.Helper()
 	seen := a.visible()

@@ -18,16 +18,16 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// controllerLabel is on the Deployment of stack-controller, however it was installed.
+// controllerLabel is a label of the Deployment of stack-controller, however it was installed.
 const controllerLabel = "app.kubernetes.io/name"
 
-// right is one that a user needs, and for what.
+// right is a permission that a user needs, and the commands that need it.
 type right struct {
 	verb, group, resource, subresource string
 	needs                              string
 }
 
-// rights are all that the commands use.
+// rights returns all permissions that the commands use.
 func rights() []right {
 	stacks, auto := pulumiv1.GroupVersion.Group, autov1alpha1.GroupVersion.Group
 	const source = "source.toolkit.fluxcd.io"
@@ -83,7 +83,7 @@ func (s *session) check() *cobra.Command {
 	}
 }
 
-// checkInstallation reports whether the cluster has what Stacks need.
+// checkInstallation reports whether the cluster has everything that Stacks need.
 func (s *session) checkInstallation(ctx context.Context, c *cluster) (bool, error) {
 	server, err := discovery.NewDiscoveryClientForConfig(c.config)
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *session) checkInstallation(ctx context.Context, c *cluster) (bool, erro
 	return s.checkController(ctx, c) && whole, nil
 }
 
-// checkKind reports whether the API server serves a kind. What is not needed by all is no failure.
+// checkKind reports whether the API server serves a kind. A kind that not every installation needs causes a warning only.
 func (s *session) checkKind(c *cluster, kind schema.GroupVersionKind, needed bool) bool {
 	_, err := c.client.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
 	switch {
@@ -122,7 +122,7 @@ func (s *session) checkKind(c *cluster, kind schema.GroupVersionKind, needed boo
 	return false
 }
 
-// checkController reports whether the Deployment of the controller is there and available.
+// checkController reports whether the Deployment of the controller exists and is available.
 func (s *session) checkController(ctx context.Context, c *cluster) bool {
 	found := &appsv1.DeploymentList{}
 	switch err := c.list(ctx, found, client.MatchingLabels{controllerLabel: "stack-controller"}); {
@@ -159,7 +159,7 @@ func imageOf(deployment *appsv1.Deployment) string {
 // replicasOf is how many pods the Deployment is to have.
 func replicasOf(deployment *appsv1.Deployment) int32 { return ptr.Deref(deployment.Spec.Replicas, 1) }
 
-// checkRights says which rights the user does not have.
+// checkRights logs which rights the user does not have.
 func (s *session) checkRights(ctx context.Context, c *cluster) error {
 	missing := 0
 	for _, right := range rights() {

@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	// callTimeout bounds a call of the API server, and completionTimeout all calls for the completion of a word.
+	// callTimeout bounds one call of the API server, and completionTimeout all calls for one shell completion.
 	callTimeout       = 30 * time.Second
 	completionTimeout = 3 * time.Second
-	// defaultChunkSize is how many objects one call lists, as with kubectl.
+	// defaultChunkSize is how many objects one call lists, the same as with kubectl.
 	defaultChunkSize = 500
 )
 
@@ -35,13 +35,13 @@ const (
 type cluster struct {
 	client client.WithWatch
 	config *rest.Config
-	// namespace is that of the command line or of the kubeconfig.
+	// namespace is the namespace of the command line or of the kubeconfig.
 	namespace string
 	// chunkSize is how many objects one call lists.
 	chunkSize int64
 }
 
-// connect reads the kubeconfig. It calls nobody yet.
+// connect reads the kubeconfig. It does not call the API server yet.
 func (s *session) connect() (*cluster, error) {
 	config, err := s.flags.ToRESTConfig()
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *cluster) list(ctx context.Context, into client.ObjectList, options ...c
 	}
 }
 
-// change sends what differs between the object and what it was before. It fails when somebody else changed the object meanwhile.
+// change patches the fields that differ between before and the object. It does not check whether the object was changed in the meantime.
 func (c *cluster) change(ctx context.Context, before, object client.Object) error {
 	return call(ctx, func(ctx context.Context) error {
 		return c.client.Patch(ctx, object, client.MergeFrom(before), client.FieldOwner(fieldOwner))
@@ -124,10 +124,10 @@ func (c *cluster) remove(ctx context.Context, object client.Object) error {
 	}, "delete %s %s", c.kindOf(object), client.ObjectKeyFromObject(object))
 }
 
-// fieldOwner is what the API server notes beside the fields that are written.
+// fieldOwner is the field manager that the API server records for the fields that the commands write.
 const fieldOwner = "flux-pulumi"
 
-// kindOf names the kind of an object, or of those of a list, for a message.
+// kindOf returns the kind of an object, or of the items of a list, for a message.
 func (c *cluster) kindOf(object runtime.Object) string {
 	kind, err := c.client.GroupVersionKindFor(object)
 	if err != nil {
@@ -136,14 +136,14 @@ func (c *cluster) kindOf(object runtime.Object) string {
 	return strings.TrimSuffix(kind.Kind, "List")
 }
 
-// call makes one call of the API server. The format says what it attempts.
+// call makes one call of the API server. The format describes what the call attempts.
 func call(ctx context.Context, do func(context.Context) error, format string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return explained(do(ctx), format, args...)
 }
 
-// explained is the error of a call, if there is one, with what to do about it where that is known.
+// explained returns the error of a call, if there is one, with advice where it is known.
 func explained(err error, format string, args ...any) error {
 	attempted := fmt.Sprintf(format, args...)
 	switch {

@@ -1,5 +1,5 @@
-// Package command has the commands of flux-pulumi. They do what the user may do, with the user's own credentials, and nothing else: what
-// they know is in the objects, and what they change they change as kubectl would.
+// Package command has the commands of flux-pulumi. They use the credentials of the user, and can do only what the user may do: they read
+// everything from objects, and change objects as kubectl does.
 package command
 
 import (
@@ -24,21 +24,21 @@ import (
 // Exit codes, for scripts. Documented in docs/cli.md.
 const (
 	exitDone = 0
-	// exitError is any failure that has no code of its own: an object that does not exist, a right that is missing, no connection.
+	// exitError is any failure without a code of its own, such as an object that does not exist, a missing right or no connection.
 	exitError = 1
 	// exitUsage is an invalid command line.
 	exitUsage = 2
-	// exitNotReady means that the command did its part, and that what it waited for failed.
+	// exitNotReady means that the command did its part, but what it waited for failed.
 	exitNotReady = 3
 	// exitTimeout means that what the command waited for did not happen in time.
 	exitTimeout = 4
-	// exitInterrupted is what shells have for SIGINT.
+	// exitInterrupted is the exit code that shells use for SIGINT.
 	exitInterrupted = 130
 )
 
-// Environment is what a run of the command line has around it.
+// Environment is what a run of the command line gets from outside.
 type Environment struct {
-	// Version of the program, and the name that it was called by.
+	// Version is the version of the program, and Program the name by which it was called.
 	Version, Program string
 	In               io.Reader
 	Out, Err         io.Writer
@@ -54,7 +54,7 @@ type failure struct {
 
 func (f failure) Unwrap() error { return f.error }
 
-// failed is a failure with the code.
+// failed returns a failure with the code.
 func failed(code int, format string, args ...any) error {
 	return failure{error: fmt.Errorf(format, args...), code: code}
 }
@@ -126,13 +126,13 @@ func (s *session) root() *cobra.Command {
 	return root
 }
 
-// isTerminal reports whether somebody can be asked.
+// isTerminal reports whether a user can be asked for input.
 func isTerminal(in io.Reader) bool {
 	file, ok := in.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// confirm asks the question, and fails with what the refusal says unless the answer is yes.
+// confirm asks the question, and returns an error with the refusal unless the answer is yes.
 func (s *session) confirm(question, refusal string) error {
 	fmt.Fprintf(s.log, "%s [y/N] ", question)
 	answer, err := bufio.NewReader(io.LimitReader(s.In, 1024)).ReadString('\n')
@@ -145,12 +145,12 @@ func (s *session) confirm(question, refusal string) error {
 	return nil
 }
 
-// usage is the failure of an invalid command line.
+// usage returns the failure for an invalid command line.
 func usage(cmd *cobra.Command, err error) error {
 	return failed(exitUsage, "%w\nSee '%s --help'.", err, cmd.CommandPath())
 }
 
-// arguments are checked by the function; what it finds is an invalid command line.
+// arguments returns check, with its errors as failures for an invalid command line.
 func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -160,7 +160,7 @@ func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// group is a command that only has others below it.
+// group returns a command that only has subcommands.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short,
@@ -170,7 +170,7 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// onlyBelow is what a command does that only has others below it.
+// onlyBelow runs a command that only has subcommands.
 func onlyBelow(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
@@ -183,7 +183,7 @@ func onlyBelow(cmd *cobra.Command, args []string) error {
 	return usage(cmd, err)
 }
 
-// onCluster makes what a command runs of a function that calls the API server.
+// onCluster turns a function that calls the API server into the RunE of a command.
 func (s *session) onCluster(run func(ctx context.Context, c *cluster, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		c, err := s.connect()
@@ -194,7 +194,7 @@ func (s *session) onCluster(run func(ctx context.Context, c *cluster, args []str
 	}
 }
 
-// onStack makes a command one for the Stack that its argument names.
+// onStack makes cmd run the function for the Stack that its argument names.
 func (s *session) onStack(cmd *cobra.Command, run func(context.Context, *cluster, *pulumiv1.Stack) error) {
 	cmd.Args, cmd.ValidArgsFunction = arguments(cobra.ExactArgs(1)), s.completeNames(stacks())
 	cmd.RunE = s.onCluster(func(ctx context.Context, c *cluster, args []string) error {

@@ -13,7 +13,7 @@ import (
 
 type completion = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective)
 
-// completeNames completes the name of an object of the kind, the first argument. Without a cluster nothing is completed.
+// completeNames completes the first argument to the name of an object of the kind. Without a cluster, it completes nothing.
 func (s *session) completeNames(kind kind) completion {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -35,7 +35,7 @@ func (s *session) completeNamespaces(cmd *cobra.Command, _ []string, begun strin
 	return c.complete(cmd.Context(), &corev1.NamespaceList{}, begun)
 }
 
-// complete lists the names of objects that begin so.
+// complete lists the names of the objects that begin with begun.
 func (c *cluster) complete(
 	ctx context.Context, list client.ObjectList, begun string, options ...client.ListOption,
 ) ([]string, cobra.ShellCompDirective) {

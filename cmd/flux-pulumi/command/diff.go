@@ -24,7 +24,7 @@ import (
 const (
 	// exitChanges means that "diff --exit-code" found changes.
 	exitChanges = 5
-	// previewTTL is how long the Update of a preview is kept when it is not deleted.
+	// previewTTL is how long the Update of a preview is kept if it is not deleted earlier.
 	previewTTL = time.Hour
 )
 
@@ -84,7 +84,8 @@ func (s *session) diffStack(ctx context.Context, c *cluster, stack *pulumiv1.Sta
 	return s.showDiff(preview, options.exitCode)
 }
 
-// previewOf is an Update that previews what the Stack would do with the artifact of a source. Options are those of its last update.
+// previewOf returns an Update that previews what the Stack would do with the artifact of a source. Its options are those of the Stack's
+// last update.
 func (c *cluster) previewOf(ctx context.Context, stack *pulumiv1.Stack, from string) (*autov1alpha1.Update, error) {
 	found, err := c.updatesOf(ctx, stack)
 	if err != nil {
@@ -110,7 +111,7 @@ func (c *cluster) previewOf(ctx context.Context, stack *pulumiv1.Stack, from str
 	}, nil
 }
 
-// artifactOf is what the preview runs: the artifact of the named source, or of that of the Stack, as it is now.
+// artifactOf returns what the preview runs: the current artifact of the named source, or of the Stack's own source.
 func (c *cluster) artifactOf(
 	ctx context.Context, stack *pulumiv1.Stack, last *autov1alpha1.UpdateSource, from string,
 ) (*autov1alpha1.UpdateSource, error) {
@@ -119,7 +120,7 @@ func (c *cluster) artifactOf(
 		if from != "" {
 			return nil, errors.New("--source is for Stacks with a Flux source")
 		}
-		return last, nil // what it ran last: only the configuration and the resources may differ
+		return last, nil // the source of the last update: only the configuration and the resources may differ
 	}
 	if from != "" {
 		kind, name, found := strings.Cut(from, "/")
@@ -163,7 +164,7 @@ func (s *session) showDiff(preview *autov1alpha1.Update, exitCode bool) error {
 	return nil
 }
 
-// showChanges shows a table of the changes of an Update, and how many are not in it, with what to do about that.
+// showChanges shows a table of the changes of an Update. It also shows how many changes are not in the table, followed by todo.
 func (s *session) showChanges(update *autov1alpha1.Update, todo string) {
 	var rows [][]print.Cell
 	for i := range update.Status.Changes {
@@ -175,10 +176,10 @@ func (s *session) showChanges(update *autov1alpha1.Update, todo string) {
 	}
 }
 
-// changeSigns are the signs that Pulumi has for operations.
+// changeSigns are Pulumi's signs for operations.
 var changeSigns = map[string]string{"create": "+", "delete": "-", "update": "~", "replace": "+-", "import": "=", "import-replacement": "=>"}
 
-// changeRow is the line of the table about one resource.
+// changeRow returns the row of the table for one resource.
 func changeRow(change *autov1alpha1.ResourceChange) []print.Cell {
 	sign, text := cmp.Or(changeSigns[change.Operation], "~"), change.Operation
 	if paths := change.Paths; len(paths) > 0 {
@@ -190,7 +191,7 @@ func changeRow(change *autov1alpha1.ResourceChange) []print.Cell {
 	return []print.Cell{{Text: sign, Style: styleOf(sign)}, {Text: urn.Type(change.URN)}, {Text: urn.Name(change.URN)}, {Text: short(text)}}
 }
 
-// styleOf is that of the sign of a change.
+// styleOf returns the style for the sign of a change.
 func styleOf(sign string) print.Style {
 	switch sign[0] {
 	case '+':

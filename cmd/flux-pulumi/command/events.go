@@ -73,7 +73,7 @@ func events() kind {
 	}
 }
 
-// seen is when the event happened last.
+// seen returns when the event happened last.
 func seen(event *corev1.Event) time.Time {
 	switch {
 	case event.Series != nil:
@@ -86,7 +86,8 @@ func seen(event *corev1.Event) time.Time {
 	return event.CreationTimestamp.Time
 }
 
-// isAbout reports whether an event is about what the flag --for names; without it, whether it is about any of our kinds.
+// isAbout returns a function that reports whether an event is about the object of the flag --for; without the flag, whether the event is
+// about any of our kinds.
 func isAbout(about string) (func(client.Object) bool, error) {
 	ours := func(object client.Object) bool {
 		group, _, _ := strings.Cut(object.(*corev1.Event).InvolvedObject.APIVersion, "/")
@@ -100,7 +101,7 @@ func isAbout(about string) (func(client.Object) bool, error) {
 		return nil, errors.New("--for is KIND/NAME, such as stack/network")
 	}
 	isStack := strings.EqualFold(kind, pulumiv1.StackKind)
-	// The name of an Update of a Stack is that of the Stack with a hash.
+	// The name of an Update of a Stack is the name of the Stack and a hash.
 	update := regexp.MustCompile("^" + regexp.QuoteMeta(name) + "-[0-9a-f]{10}$")
 	return func(object client.Object) bool {
 		of := object.(*corev1.Event).InvolvedObject

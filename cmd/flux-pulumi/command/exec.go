@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	// inPod runs pulumi where the agent runs it, with the variables that init containers left.
+	// inPod is a script that runs pulumi as the agent does, with the environment variables that init containers wrote.
 	inPod = `set -a; if [ -f /share/.env ]; then . /share/.env; fi; set +a; exec pulumi "$@"`
-	// maxComplaint is how much of what a failed command prints its error shows, in bytes.
+	// maxComplaint is how much of the output of a failed command its error shows, in bytes.
 	maxComplaint = 4096
 )
 
-// pulumi runs the CLI on the stack of the Stack in the Workspace's pod.
+// pulumi runs the CLI in the Workspace's pod, on the Pulumi stack of the Stack.
 func (c *cluster) pulumi(ctx context.Context, stack *pulumiv1.Stack, in io.Reader, out io.Writer, args ...string) error {
 	workspace := &autov1alpha1.Workspace{}
 	if err := c.read(ctx, client.ObjectKeyFromObject(stack), workspace); err != nil {
@@ -58,7 +58,7 @@ func (c *cluster) pulumi(ctx context.Context, stack *pulumiv1.Stack, in io.Reade
 	return explained(err, "run pulumi in pod %s/%s", stack.Namespace, pod)
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the last bytes that are written to it.
 type tail struct {
 	limit   int
 	content bytes.Buffer

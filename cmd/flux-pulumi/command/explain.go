@@ -29,7 +29,7 @@ func (s *session) explain() *cobra.Command {
 	return group("explain", "Say why something is as it is", cmd)
 }
 
-// explainer says why objects are as they are.
+// explainer explains the state of objects.
 type explainer struct {
 	*session
 	cluster *cluster
@@ -85,7 +85,7 @@ func (e *explainer) reason(kind string, condition *metav1.Condition) {
 	e.out.Fact("What to do", print.Cell{Text: explanation.Todo, Style: print.Strong})
 }
 
-// revisions says what is deployed, and what was tried.
+// revisions shows the deployed revision and, if it differs, the attempted one.
 func (e *explainer) revisions(stack *pulumiv1.Stack) {
 	applied, attempted := short(stack.Status.LastAppliedRevision), short(stack.Status.LastAttemptedRevision)
 	e.out.Fact("Deployed", print.Cell{Text: applied})
@@ -97,7 +97,7 @@ func (e *explainer) revisions(stack *pulumiv1.Stack) {
 	}
 }
 
-// drift says what was changed outside of Pulumi.
+// drift shows what was changed outside of Pulumi.
 func (e *explainer) drift(stack *pulumiv1.Stack) {
 	condition := apimeta.FindStatusCondition(stack.Status.Conditions, pulumiv1.DriftedCondition)
 	if condition == nil {
@@ -110,7 +110,7 @@ func (e *explainer) drift(stack *pulumiv1.Stack) {
 	e.out.Fact("Drift", print.Cell{Text: condition.Reason + ": " + short(condition.Message), Style: style})
 }
 
-// dependencies says which of the Stacks that the Stack depends on are not ready.
+// dependencies shows the Stacks that the Stack depends on, and whether they are ready.
 func (e *explainer) dependencies(ctx context.Context, stack *pulumiv1.Stack) {
 	for _, key := range dependenciesOf(stack) {
 		dependency := &pulumiv1.Stack{}

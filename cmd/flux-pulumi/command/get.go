@@ -79,11 +79,11 @@ type getter struct {
 	cluster *cluster
 	kind    kind
 	options getOptions
-	// named is whether one object was asked for.
+	// named is whether the command names one object.
 	named bool
-	// wanted leaves out all others; nil wants all.
+	// wanted reports whether an object is shown; nil shows all objects.
 	wanted func(client.Object) bool
-	// versions are those of the objects that were shown.
+	// versions are the resource versions of the objects that were shown.
 	versions map[client.ObjectKey]string
 	table    *print.Table
 }
@@ -107,7 +107,7 @@ func (g *getter) run(ctx context.Context, names []string) error {
 	return g.follow(ctx, query, version)
 }
 
-// query is what is asked of the API server.
+// query returns the options for a list or watch on the API server.
 func (g *getter) query(names []string) ([]client.ListOption, error) {
 	var query []client.ListOption
 	if !g.options.everywhere {
@@ -149,7 +149,7 @@ func (g *getter) follow(ctx context.Context, query []client.ListOption, version 
 		if err := g.stream(ctx, query, version); err != nil && ctx.Err() == nil {
 			return err
 		}
-		// The API server ends each watch after a while. What was missed meanwhile is in the list.
+		// The API server ends each watch after a while. The new list contains the changes that were missed in the meantime.
 		objects, newer, err := g.list(ctx, query)
 		if err != nil {
 			return err
@@ -165,7 +165,7 @@ func (g *getter) follow(ctx context.Context, query []client.ListOption, version 
 	return ctx.Err()
 }
 
-// stream shows what one watch reports.
+// stream shows the changes that one watch reports.
 func (g *getter) stream(ctx context.Context, query []client.ListOption, version string) error {
 	options := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}}
 	for _, option := range query {
@@ -195,7 +195,7 @@ func (g *getter) stream(ctx context.Context, query []client.ListOption, version 
 	return nil
 }
 
-// show writes the objects in the format that was asked for.
+// show writes the objects in the requested format.
 func (g *getter) show(objects []client.Object) error {
 	for _, object := range objects {
 		g.versions[client.ObjectKeyFromObject(object)] = object.GetResourceVersion()
@@ -261,7 +261,7 @@ func (g *getter) showEach(objects []client.Object, printer printers.ResourcePrin
 	return nil
 }
 
-// showDocument prints one object, or a list of them, for programs.
+// showDocument prints one object, or a list of objects, for programs.
 func (g *getter) showDocument(objects []client.Object, printer printers.ResourcePrinter) error {
 	if g.named || g.options.watch {
 		return g.showEach(objects, printer)
@@ -279,7 +279,7 @@ func (g *getter) showDocument(objects []client.Object, printer printers.Resource
 	return nil
 }
 
-// complete adds the kind, which lists leave out, and removes what nobody reads.
+// complete adds the kind, which lists leave out, and removes the managed fields, which users do not read.
 func (g *getter) complete(object client.Object) error {
 	known, err := g.cluster.client.GroupVersionKindFor(object)
 	if err != nil {

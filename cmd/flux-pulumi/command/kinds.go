@@ -22,7 +22,7 @@ import (
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
 )
 
-// column is one of the table of a kind.
+// column is a column of the table of a kind.
 type column struct {
 	heading string
 	// wide columns are shown with "-o wide" only.
@@ -30,21 +30,21 @@ type column struct {
 	cell func(client.Object, time.Time) print.Cell
 }
 
-// kind is one that can be asked for.
+// kind is a kind of objects that a command can show.
 type kind struct {
 	name, plural string
 	newList      func() client.ObjectList
 	columns      []column
-	// when sorts by time, the oldest first, instead of by name.
+	// when returns the time to sort by, the oldest first. Nil sorts by name.
 	when func(client.Object) time.Time
 }
 
-// styled makes a column of what is shown of objects of one type.
+// styled returns the cells of a column for objects of one type.
 func styled[T client.Object](show func(object T, now time.Time) print.Cell) func(client.Object, time.Time) print.Cell {
 	return func(object client.Object, now time.Time) print.Cell { return show(object.(T), now) }
 }
 
-// text makes a column of text.
+// text returns the cells of a column of plain text.
 func text[T client.Object](of func(T) string) func(client.Object, time.Time) print.Cell {
 	return styled(func(object T, _ time.Time) print.Cell { return print.Cell{Text: of(object)} })
 }
@@ -142,7 +142,7 @@ func updates() kind {
 	}
 }
 
-// updateMessage says how the Update ended, or what it does or waits for.
+// updateMessage returns how the Update ended, or what it does or waits for.
 func updateMessage(update *autov1alpha1.Update) string {
 	if update.Status.Message != "" {
 		return short(update.Status.Message)
@@ -150,7 +150,7 @@ func updateMessage(update *autov1alpha1.Update) string {
 	return message(update.Status.Conditions, autov1alpha1.UpdateProgressing)
 }
 
-// stateOf is the state of an Update. One that no agent has accepted yet waits.
+// stateOf returns the state of an Update. An Update that no agent has accepted yet is waiting.
 func stateOf(update *autov1alpha1.Update) print.Cell {
 	switch state := update.Status.State; state {
 	case "":
@@ -171,7 +171,7 @@ func revisionOf(update *autov1alpha1.Update) string {
 	return short(update.Status.Revision)
 }
 
-// durationOf is how long the operation took, or takes already.
+// durationOf returns how long the operation took, or has taken so far.
 func durationOf(update *autov1alpha1.Update, now time.Time) string {
 	if update.Status.StartTime == nil {
 		return ""
@@ -183,7 +183,7 @@ func durationOf(update *autov1alpha1.Update, now time.Time) string {
 	return since(update.Status.StartTime.Time, end)
 }
 
-// ready is the status of the condition Ready.
+// ready returns a cell with the status of the condition Ready.
 func ready(conditions []metav1.Condition) print.Cell {
 	condition := apimeta.FindStatusCondition(conditions, meta.ReadyCondition)
 	switch {
@@ -211,10 +211,10 @@ func title(value bool) string {
 	return "False"
 }
 
-// hash is one that nobody reads to its end.
+// hash matches a hash in a revision that is too long to be shown.
 var hash = regexp.MustCompile(`(sha1:|sha256:|^)([0-9a-f]{8})[0-9a-f]{24,}`)
 
-// short is a revision with eight digits of each hash, as Flux shows it.
+// short returns the revision with eight digits of each hash, as Flux shows it.
 func short(revision string) string { return hash.ReplaceAllString(revision, "$1$2") }
 
 func since(start, end time.Time) string {
@@ -224,14 +224,14 @@ func since(start, end time.Time) string {
 	return duration.HumanDuration(max(end.Sub(start), 0))
 }
 
-// signs are those of the kinds of resource changes, in the order in which they are shown.
+// signs returns the signs of the kinds of resource changes, in the order in which they are shown.
 func signs() [][2]string {
 	return [][2]string{
 		{"create", "+"}, {"import", "="}, {"update", "~"}, {"replace", "+-"}, {"delete", "-"}, {"read", ">"}, {"refresh", "↻"}, {"discard", "<"},
 	}
 }
 
-// counts is a short form of numbers of resource changes: "+2 ~1 -1, 4 unchanged".
+// counts returns a short form of the numbers of resource changes: "+2 ~1 -1, 4 unchanged".
 func counts(changes map[string]int64) string {
 	var parts []string
 	left := maps.Clone(changes)

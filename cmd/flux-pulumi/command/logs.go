@@ -27,7 +27,7 @@ const (
 	maxLogLine = 1 << 20
 	// logGrace is how long the log of an Update that has ended may take to arrive.
 	logGrace = 5 * time.Second
-	// operationEnded is what an agent logs last about an operation.
+	// operationEnded is the last message that an agent logs about an operation.
 	operationEnded = "operation ended"
 )
 
@@ -92,7 +92,7 @@ func (s *session) showLogs(ctx context.Context, c *cluster, stack *pulumiv1.Stac
 	return nil
 }
 
-// updateOf is the named Update of the Stack; without a name, the one that runs, or else the last one.
+// updateOf returns the named Update of the Stack; without a name, the running one, or else the last one.
 func (c *cluster) updateOf(ctx context.Context, stack *pulumiv1.Stack, wanted string) (*autov1alpha1.Update, error) {
 	if wanted == "" && stack.Status.CurrentUpdate != nil {
 		wanted = stack.Status.CurrentUpdate.Name
@@ -110,7 +110,7 @@ func (c *cluster) updateOf(ctx context.Context, stack *pulumiv1.Stack, wanted st
 	return update, nil
 }
 
-// endWith ends the log some time after the Update, in case that its end is not in it.
+// endWith ends the reading of the log some time after the Update has ended, in case the log does not contain the end of the operation.
 func (c *cluster) endWith(ctx context.Context, end context.CancelFunc, update *autov1alpha1.Update) {
 	defer end()
 	latest := &autov1alpha1.Update{}
@@ -129,11 +129,11 @@ type logReader struct {
 	*session
 	update  *autov1alpha1.Update
 	options logOptions
-	// lines is how many were shown.
+	// lines is how many lines were shown.
 	lines int
 }
 
-// logLine is one that an agent logs. What Pulumi prints has a stream.
+// logLine is a line of the agent's log. A line that Pulumi printed has a stream.
 type logLine struct {
 	Time      time.Time `json:"time"`
 	Message   string    `json:"msg"`
@@ -142,14 +142,14 @@ type logLine struct {
 	Stream    string    `json:"stream"`
 }
 
-// copy shows the log until it ends, or the operation does.
+// copy shows the log until the log or the operation ends.
 func (r *logReader) copy(log io.Reader) error {
 	scanner := bufio.NewScanner(log)
 	scanner.Buffer(nil, maxLogLine)
 	for scanner.Scan() {
 		var line logLine
 		if json.Unmarshal(scanner.Bytes(), &line) != nil || line.Operation != string(r.update.UID) {
-			continue // what is no line of the agent about this operation
+			continue // not a line of the agent about this operation
 		}
 		if line.Stream != "" || r.options.whole {
 			r.show(line)

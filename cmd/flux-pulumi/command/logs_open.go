@@ -17,10 +17,10 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// podSuffix is what follows the name of a Workspace in that of its pod, the first one of its StatefulSet.
+// podSuffix is what the name of a Workspace's pod has after the name of the Workspace. The pod is the first one of its StatefulSet.
 const podSuffix = autov1alpha1.WorkspaceObjectSuffix + "-0"
 
-// openLog opens the log of the Workspace's agent, from the time on. When it is followed, it ends with the context.
+// openLog opens the log of the Workspace's agent, beginning at the time. A log that is followed ends with the context.
 func (c *cluster) openLog(ctx context.Context, workspace *autov1alpha1.Workspace, since time.Time, follow bool) (io.ReadCloser, error) {
 	if socket, local := strings.CutPrefix(workspace.Status.Address, "unix:"); local {
 		return openLocalLog(ctx, workspace.Name, filepath.Join(filepath.Dir(socket), "agent.log"), follow)
@@ -40,7 +40,7 @@ func (c *cluster) openLog(ctx context.Context, workspace *autov1alpha1.Workspace
 	return log, nil
 }
 
-// openLocalLog opens the log of an agent that is a process beside the controller, which only its machine has.
+// openLocalLog opens the log of an agent that is a process beside the controller. Only the machine of the controller has this log.
 func openLocalLog(ctx context.Context, workspace, path string, follow bool) (io.ReadCloser, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -53,13 +53,13 @@ func openLocalLog(ctx context.Context, workspace, path string, follow bool) (io.
 	return &followed{File: file, ctx: ctx}, nil
 }
 
-// followed is a file that grows.
+// followed is a file to which another process still writes.
 type followed struct {
 	*os.File
 	ctx context.Context
 }
 
-// Read waits at the end of the file for what comes, until the context ends.
+// Read returns what is written to the file. At the end of the file it waits for more, until the context ends.
 func (f *followed) Read(into []byte) (int, error) {
 	ticker := time.NewTicker(pollInterval / 5)
 	defer ticker.Stop()

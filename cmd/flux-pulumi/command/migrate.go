@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// operatorName is in the names of the images of the Pulumi Kubernetes Operator.
+	// operatorName is a part of the names of the images of the Pulumi Kubernetes Operator.
 	operatorName = "pulumi-kubernetes-operator"
-	// handBackInterval is the time between two looks at what is being deleted.
+	// handBackInterval is the time between two checks of the objects that are being deleted.
 	handBackInterval = time.Second
-	// migrateTimeout is how long to wait for running updates, and for pods to end.
+	// migrateTimeout is how long to wait until updates and pods have ended.
 	migrateTimeout = 15 * time.Minute
 )
 
@@ -81,7 +81,7 @@ func (s *session) stopController(ctx context.Context, c *cluster, name string, t
 	return err
 }
 
-// noneRuns is done when no Update of the cluster runs.
+// noneRuns reports the Updates of the cluster that run. It is done when there are none.
 func (c *cluster) noneRuns(ctx context.Context) (progress, error) {
 	running, err := c.running(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func (c *cluster) noneRuns(ctx context.Context) (progress, error) {
 	return progress{state: "updates are running", detail: strings.Join(running, ", "), done: len(running) == 0}, nil
 }
 
-// running names the Updates of the cluster that run, as the operator and this controller mark them.
+// running returns the names of the Updates of the cluster that run. The operator and this controller mark them in the same way.
 func (c *cluster) running(ctx context.Context) (names []string, err error) {
 	list := &autov1alpha1.UpdateList{}
 	if err := c.list(ctx, list); err != nil {

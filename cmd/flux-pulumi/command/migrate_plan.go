@@ -29,13 +29,13 @@ func (s *session) migratePlan() *cobra.Command {
 	}
 }
 
-// planner says what a move means.
+// planner explains what a move means for the cluster.
 type planner struct {
 	*session
 	cluster *cluster
 	// operators are the Deployments of the operator, by namespace and name.
 	operators []string
-	// runs is whether stack-controller runs already.
+	// runs is whether stack-controller is running already.
 	runs bool
 }
 
@@ -60,7 +60,7 @@ func (p *planner) plan(ctx context.Context) error {
 	return nil
 }
 
-// controllers shows which controllers there are, and what keeps them there.
+// controllers shows the controllers in the cluster, and what would restore them after a change.
 func (p *planner) controllers(ctx context.Context) error {
 	found := &appsv1.DeploymentList{}
 	if err := p.cluster.list(ctx, found); err != nil {
@@ -90,7 +90,7 @@ func (p *planner) controllers(ctx context.Context) error {
 	return nil
 }
 
-// keeper names what would restore a Deployment that is changed.
+// keeper returns the name of the object that would restore a Deployment after a change.
 func keeper(object *appsv1.Deployment) string {
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
 	for _, kind := range [][2]string{{"kustomize", "Kustomization"}, {"helm", "HelmRelease"}} {
@@ -105,7 +105,7 @@ func keeper(object *appsv1.Deployment) string {
 	return ""
 }
 
-// stacks shows the Stacks, and what has to be changed in each.
+// stacks shows the Stacks, and what has to be changed in each of them.
 func (p *planner) stacks(found []pulumiv1.Stack) {
 	p.out.Line("")
 	var rows [][]print.Cell
@@ -136,10 +136,10 @@ func sourceKind(stack *pulumiv1.Stack) string {
 	return ""
 }
 
-// sshURL is one of a git server that identifies itself by a host key.
+// sshURL matches the URL of a git server that identifies itself by a host key.
 var sshURL = regexp.MustCompile(`^ssh://|^[^/]+@[^/]+:`)
 
-// needsOf says what has to be changed for a Stack, or what will be different, one sentence for each.
+// needsOf returns what has to be changed for a Stack, or what will be different, as one sentence each.
 func needsOf(stack *pulumiv1.Stack) (needs []string) {
 	if !stack.DeletionTimestamp.IsZero() {
 		needs = append(needs, "it is being deleted: let that end first, or stack-controller goes on with it.")
@@ -161,7 +161,7 @@ func needsOf(stack *pulumiv1.Stack) (needs []string) {
 	return needs
 }
 
-// referencesNeed says what is wrong with references.
+// referencesNeed returns what is wrong with the references.
 func referencesNeed(place, namespace string, references map[string]pulumiv1.ResourceRef) (needs []string) {
 	for _, key := range slices.Sorted(maps.Keys(references)) {
 		switch reference := references[key]; {
@@ -175,7 +175,7 @@ func referencesNeed(place, namespace string, references map[string]pulumiv1.Reso
 	return needs
 }
 
-// steps says what comes next.
+// steps shows the next steps.
 func (p *planner) steps() {
 	self := invocation(p.Program)
 	steps := []string{

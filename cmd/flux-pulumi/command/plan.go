@@ -137,7 +137,8 @@ func planStyle(state pulumiv1.PlanState) print.Style {
 	return print.Busy
 }
 
-// printValues shows the text of the plan, line by line: whoever wrote what is in it, a terminal understands nothing of that.
+// printValues shows the text of the plan, line by line. It removes escape sequences for terminals, because the text contains values from
+// elsewhere.
 func (s *session) printValues(ctx context.Context, c *cluster, update *autov1alpha1.Update) error {
 	if update.Status.Plan == nil || len(update.Status.Plan.Secrets) == 0 {
 		return fmt.Errorf("update %q has no Secret with its plan", update.Name)
@@ -217,7 +218,8 @@ func (s *session) decideOnPlan(
 	return nil
 }
 
-// confirmPlan fails unless the plan of the Stack is the one that is meant: it has the digest, or is shown and confirmed.
+// confirmPlan returns an error unless the plan of the Stack is the intended one: it has the digest, or it was shown and the user confirmed
+// it.
 func (s *session) confirmPlan(
 	ctx context.Context, c *cluster, stack *pulumiv1.Stack, decision autov1alpha1.ApprovalDecision, digest string,
 ) error {
@@ -235,7 +237,7 @@ func (s *session) confirmPlan(
 	return err
 }
 
-// whoAmI is the name of the user as the API server knows it.
+// whoAmI returns the name by which the API server knows the user.
 func (c *cluster) whoAmI(ctx context.Context) (string, error) {
 	review := &authenticationv1.SelfSubjectReview{}
 	err := call(ctx, func(ctx context.Context) error { return c.client.Create(ctx, review) }, "ask who you are")

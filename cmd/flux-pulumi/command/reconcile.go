@@ -54,7 +54,8 @@ func (s *session) reconcileStack(ctx context.Context, c *cluster, stack *pulumiv
 	return s.finish(ctx, c, before, request, options)
 }
 
-// request has the controller of an object reconcile it, and returns what the status repeats once that has seen the request.
+// request asks the controller of an object to reconcile it. It returns the value that the status has as soon as the controller has seen the
+// request.
 func (s *session) request(ctx context.Context, c *cluster, object client.Object) (string, error) {
 	kind, request := c.kindOf(object), s.Now().Format(time.RFC3339Nano)
 	s.log.Step("annotating %s %s in %s namespace", kind, object.GetName(), object.GetNamespace())
@@ -69,7 +70,7 @@ func (s *session) request(ctx context.Context, c *cluster, object client.Object)
 	return request, nil
 }
 
-// finish waits until the Stack has done what the request asks for, and says what came of it.
+// finish waits until the Stack has done what the request asks for, and logs the result.
 func (s *session) finish(ctx context.Context, c *cluster, before *pulumiv1.Stack, request string, options waiting) error {
 	if !options.wait {
 		return nil
@@ -94,7 +95,7 @@ func nameOfLast(stack *pulumiv1.Stack) string {
 	return stack.Status.LastUpdate.Name
 }
 
-// sourceOf is the object that the Stack takes its program from, nil without one. It has no content yet.
+// sourceOf returns the object that the Stack takes its program from, with its name only; nil when there is none.
 func sourceOf(stack *pulumiv1.Stack) *unstructured.Unstructured {
 	source := &unstructured.Unstructured{}
 	source.SetNamespace(stack.Namespace)
@@ -113,7 +114,7 @@ func sourceOf(stack *pulumiv1.Stack) *unstructured.Unstructured {
 	return source
 }
 
-// reconcileSource lets Flux fetch the source of the Stack.
+// reconcileSource makes Flux fetch the source of the Stack.
 func (s *session) reconcileSource(ctx context.Context, c *cluster, stack *pulumiv1.Stack, timeout time.Duration) error {
 	source := sourceOf(stack)
 	if source == nil || stack.Spec.FluxSource == nil {
@@ -146,7 +147,7 @@ func (s *session) reconcileSource(ctx context.Context, c *cluster, stack *pulumi
 	return nil
 }
 
-// fetched reports whether the source has done what the request asks for.
+// fetched returns the progress of the source with the request.
 func fetched(source *unstructured.Unstructured, request string) (progress, error) {
 	handled, _, _ := unstructured.NestedString(source.Object, "status", "lastHandledReconcileAt")
 	if handled != request {

@@ -33,11 +33,11 @@ func (c *cluster) addResources(ctx context.Context, stack *pulumiv1.Stack, node 
 	return nil
 }
 
-// stateResource is what a tree shows of a resource in a state.
+// stateResource is the part of a resource in a state that a tree shows.
 type stateResource struct {
 	URN    string `json:"urn"`
 	Parent string `json:"parent"`
-	// Delete is true for what was replaced and could not be deleted yet.
+	// Delete is true for a resource that was replaced and could not be deleted yet.
 	Delete bool `json:"delete"`
 }
 

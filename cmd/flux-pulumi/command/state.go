@@ -102,7 +102,7 @@ func (s *session) unlock() *cobra.Command {
 	return group("unlock", "Release a lock", cmd)
 }
 
-// refuseRunning fails when an update of the Stack runs: the lock is its own.
+// refuseRunning returns an error when an update of the Stack is running, because that update holds the lock.
 func (c *cluster) refuseRunning(ctx context.Context, stack *pulumiv1.Stack) error {
 	current := stack.Status.CurrentUpdate
 	if current == nil {
@@ -116,7 +116,7 @@ func (c *cluster) refuseRunning(ctx context.Context, stack *pulumiv1.Stack) erro
 	return client.IgnoreNotFound(err)
 }
 
-// confirmUnlock shows who holds the lock, and asks.
+// confirmUnlock shows who holds the lock, and asks for confirmation.
 func (s *session) confirmUnlock(cmd *cobra.Command, stack *pulumiv1.Stack, yes bool) error {
 	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
 	if condition != nil && condition.Reason == pulumiv1.UpdateConflictReason {

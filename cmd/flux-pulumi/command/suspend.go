@@ -15,7 +15,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// chosen reads the Stacks that a command line names, or all of the namespace.
+// chosen reads the Stacks that the command line names, or all Stacks of the namespace.
 func (c *cluster) chosen(ctx context.Context, names []string, all bool) ([]pulumiv1.Stack, error) {
 	if all {
 		list := &pulumiv1.StackList{}
@@ -33,7 +33,7 @@ func (c *cluster) chosen(ctx context.Context, names []string, all bool) ([]pulum
 	return found, nil
 }
 
-// stackCommand is a command for Stacks that are named, or with --all for those of the namespace.
+// stackCommand returns a command for the Stacks that its arguments name, or with --all for all Stacks of the namespace.
 func (s *session) stackCommand(short, long string, run func(context.Context, *cluster, []pulumiv1.Stack) error) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
@@ -169,7 +169,7 @@ func (s *session) cancelUpdate(ctx context.Context, c *cluster, stack *pulumiv1.
 	return s.afterCancel(ctx, c, stack, current.Name)
 }
 
-// afterCancel removes the annotation, so that the Stack can be resumed, and says how the Update ended.
+// afterCancel removes the annotation, so that the Stack can be resumed, and logs how the Update ended.
 func (s *session) afterCancel(ctx context.Context, c *cluster, stack *pulumiv1.Stack, ended string) error {
 	before := stack.DeepCopy()
 	delete(stack.Annotations, pulumiv1.CancelUpdateAnnotation)

@@ -20,7 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
 )
 
-// treeUpdates is how many Updates a tree shows unless it is told otherwise.
+// treeUpdates is how many Updates a tree shows by default.
 const treeUpdates = 5
 
 func (s *session) tree() *cobra.Command {
@@ -70,7 +70,7 @@ func describe(stack *pulumiv1.Stack) string {
 	return fmt.Sprintf("Stack %s/%s (%s)", stack.Namespace, stack.Name, stack.Spec.Stack)
 }
 
-// standing is how a Stack stands: ready with a revision, or the reason why not.
+// standing returns the state of a Stack: ready with a revision, or the reason why it is not ready.
 func standing(stack *pulumiv1.Stack) print.Cell {
 	cell := ready(stack.Status.Conditions)
 	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
@@ -87,7 +87,7 @@ func standing(stack *pulumiv1.Stack) print.Cell {
 	return cell
 }
 
-// source is the node of what the Stack takes its program from.
+// source returns the node of the source of the Stack.
 func (t *treeOf) source(ctx context.Context, stack *pulumiv1.Stack) *print.Node {
 	source := sourceOf(stack)
 	switch {
@@ -101,7 +101,7 @@ func (t *treeOf) source(ctx context.Context, stack *pulumiv1.Stack) *print.Node 
 	return &print.Node{Text: "no source"}
 }
 
-// standingOf is how an object of any kind stands, as kstatus sees it. It reads the object.
+// standingOf reads an object of any kind, and returns its state according to kstatus.
 func (c *cluster) standingOf(ctx context.Context, object *unstructured.Unstructured) print.Cell {
 	if err := c.read(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 		return print.Cell{Text: err.Error(), Style: print.Bad}
@@ -166,7 +166,7 @@ func (t *treeOf) update(update *autov1alpha1.Update, node *print.Node) {
 	node.Add(strings.TrimSpace(fmt.Sprintf("Update %s (%s) %s", update.Name, update.Spec.Type, revisionOf(update))), state)
 }
 
-// updatesOf are the Updates of the Stack, the latest first.
+// updatesOf returns the Updates of the Stack, the latest first.
 func (c *cluster) updatesOf(ctx context.Context, stack *pulumiv1.Stack) ([]autov1alpha1.Update, error) {
 	list := &autov1alpha1.UpdateList{}
 	err := c.list(ctx, list, client.InNamespace(stack.Namespace), client.MatchingLabels{pulumiv1.StackNameLabel: stack.Name})
@@ -176,7 +176,7 @@ func (c *cluster) updatesOf(ctx context.Context, stack *pulumiv1.Stack) ([]autov
 	return list.Items, err
 }
 
-// dependenciesOf are the Stacks that the Stack waits for.
+// dependenciesOf returns the Stacks that the Stack waits for.
 func dependenciesOf(stack *pulumiv1.Stack) (keys []client.ObjectKey) {
 	for _, reference := range stack.Spec.DependsOn {
 		keys = append(keys, client.ObjectKey{Namespace: cmp.Or(reference.Namespace, stack.Namespace), Name: reference.Name})
@@ -187,7 +187,8 @@ func dependenciesOf(stack *pulumiv1.Stack) (keys []client.ObjectKey) {
 	return keys
 }
 
-// dependencies adds what the Stack waits for, and what that waits for. The path has the Stacks above.
+// dependencies adds the Stacks that the Stack waits for, and recursively their dependencies. The path has the Stacks above, to detect
+// cycles.
 func (t *treeOf) dependencies(ctx context.Context, stack *pulumiv1.Stack, node *print.Node, path []client.ObjectKey) {
 	for _, key := range dependenciesOf(stack) {
 		dependency := &pulumiv1.Stack{}

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// pollInterval is how often an object that is waited for is read.
+	// pollInterval is how often an awaited object is read.
 	pollInterval = 500 * time.Millisecond
-	// defaultTimeout is that of Flux's command line.
+	// defaultTimeout is the default of Flux's command line.
 	defaultTimeout = 5 * time.Minute
 )
 
-// waiting are the flags of commands that wait.
+// waiting has the flags of commands that wait.
 type waiting struct {
 	timeout time.Duration
 	wait    bool
@@ -34,13 +34,14 @@ func (w *waiting) addFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&w.wait, "wait", true, "Wait for the result, and show what happens until then.")
 }
 
-// progress says what an object is doing, and how far it is. It ends the wait when done, and fails when that cannot come any more.
+// progress is what an object is doing, and how far it is. The wait ends when done is true.
 type progress struct {
 	state, detail string
 	done          bool
 }
 
-// await reads until the function is done, and shows the progress. The name is that of what is waited for.
+// await calls read until it is done, and shows the progress. It returns an error of read unless a later call may succeed. The name is for
+// the message of a timeout.
 func (s *session) await(ctx context.Context, timeout time.Duration, name string, read func(context.Context) (progress, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -78,7 +79,7 @@ func join(state, detail string) string {
 	return state + ": " + detail
 }
 
-// temporary reports whether a call that failed may succeed later.
+// temporary reports whether a failed call may succeed later.
 func temporary(err error) bool {
 	if _, known := errors.AsType[failure](err); known {
 		return false
@@ -90,8 +91,8 @@ func temporary(err error) bool {
 	return !apimeta.IsNoMatchError(err)
 }
 
-// awaitStack waits until the Stack is up to date after the request, and shows the progress of its Update. An Update that ends without
-// success after the one of the name ends the wait.
+// awaitStack waits until the Stack is up to date after the request, and shows the progress of its Update. The wait fails when an Update
+// other than lastUpdate ends without success.
 func (s *session) awaitStack(
 	ctx context.Context, c *cluster, key client.ObjectKey, timeout time.Duration, request, lastUpdate string,
 ) (*pulumiv1.Stack, error) {
@@ -108,7 +109,7 @@ func (s *session) awaitStack(
 	return stack, err
 }
 
-// reached reports whether the Stack is up to date after the request. It fails when the Stack will not be, unless somebody helps.
+// reached reports whether the Stack is up to date after the request. It returns an error when the Stack cannot become ready by itself.
 func reached(stack *pulumiv1.Stack, request, lastUpdate string) (bool, error) {
 	status, last := &stack.Status, stack.Status.LastUpdate
 	condition := apimeta.FindStatusCondition(status.Conditions, meta.ReadyCondition)
@@ -126,7 +127,7 @@ func reached(stack *pulumiv1.Stack, request, lastUpdate string) (bool, error) {
 	return apimeta.IsStatusConditionTrue(status.Conditions, meta.ReadyCondition), nil
 }
 
-// progressOf says what the Stack is doing: what its Update does, or what it waits for.
+// progressOf returns what the Update of the Stack does, or what the Stack waits for.
 func (c *cluster) progressOf(ctx context.Context, stack *pulumiv1.Stack) progress {
 	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
 	if current := stack.Status.CurrentUpdate; current != nil {

@@ -1,4 +1,4 @@
-// Package print writes for people: steps and tables, in colours where there is a terminal that wants them.
+// Package print writes for people: steps and tables, with colours on terminals that support them.
 package print
 
 import (
@@ -27,27 +27,27 @@ const (
 )
 
 const (
-	// spinner moves while something goes on.
+	// spinner has the marks that are shown one after the other while a command waits.
 	spinner         = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 	spinnerInterval = 250 * time.Millisecond
-	// quietInterval is the time between lines about the same thing where they stay.
+	// quietInterval is the time between two lines about the same state, for outputs that cannot overwrite a line.
 	quietInterval = 10 * time.Second
 )
 
 // Printer writes to one stream.
 type Printer struct {
 	out io.Writer
-	// Colour is whether styles are shown, Live whether a line can be written over.
+	// Colour is whether styles are shown, and Live whether a line can be overwritten.
 	Colour, Live bool
-	// width is that of the terminal, 0 without one.
+	// width is the width of the terminal, 0 without one.
 	width int
-	// shown is the progress that was shown last, of which state is the first part, and at is when.
+	// shown is the progress that was shown last, state is its first part, and at is when it was shown.
 	shown, state string
 	at           time.Duration
 }
 
-// New prints to the stream. It has colours on a terminal, unless NO_COLOR is set or the terminal is "dumb". With CLICOLOR_FORCE it has them
-// everywhere.
+// New returns a Printer for the stream. The Printer uses colours on a terminal, unless NO_COLOR is set or the terminal is "dumb". With
+// CLICOLOR_FORCE it uses colours everywhere, unless NO_COLOR is set.
 func New(out io.Writer, getenv func(string) string) *Printer {
 	p := &Printer{out: out, Colour: getenv("CLICOLOR_FORCE") != "" && getenv("NO_COLOR") == ""}
 	file, ok := out.(*os.File)
@@ -61,7 +61,7 @@ func New(out io.Writer, getenv func(string) string) *Printer {
 	return p
 }
 
-// Write writes what is ready to be shown.
+// Write writes text that is already formatted.
 func (p *Printer) Write(text []byte) (int, error) {
 	p.clear()
 	return p.out.Write(text)
@@ -73,7 +73,7 @@ func (p *Printer) Line(format string, args ...any) {
 	fmt.Fprintf(p.out, format+"\n", args...)
 }
 
-// Paint is the text in a style.
+// Paint returns the text in a style.
 func (p *Printer) Paint(style Style, text string) string {
 	if !p.Colour || style == Plain || text == "" {
 		return text
@@ -81,7 +81,8 @@ func (p *Printer) Paint(style Style, text string) string {
 	return "\x1b[" + string(style) + "m" + text + "\x1b[0m"
 }
 
-// Step says what is done now, Waiting what is waited for, Success what was achieved, Failure what was not. The marks are those of Flux.
+// Step writes a line about what is done now, Waiting about what the command waits for, Success about what was achieved, and Failure about
+// what was not. The marks are those of Flux.
 func (p *Printer) Step(format string, args ...any)    { p.marked(Plain, "►", format, args) }
 func (p *Printer) Waiting(format string, args ...any) { p.marked(Busy, "◎", format, args) }
 func (p *Printer) Success(format string, args ...any) { p.marked(Good, "✔", format, args) }
@@ -92,8 +93,8 @@ func (p *Printer) marked(style Style, mark, format string, args []any) {
 	p.Line("%s %s", p.Paint(style, mark), fmt.Sprintf(format, args...))
 }
 
-// Progress shows what something is doing, and how far it is: over the last such line on a terminal, else as a line of its own when it does
-// something else, or is further after a while.
+// Progress shows what something is doing, and how far it is. On a terminal, it overwrites the last such line. Elsewhere, it writes a new
+// line when the state has changed, or when the detail has changed and some time has passed.
 func (p *Printer) Progress(state, detail string, elapsed time.Duration) {
 	line := Clean(state)
 	if detail != "" {
@@ -109,7 +110,7 @@ func (p *Printer) Progress(state, detail string, elapsed time.Duration) {
 	}
 }
 
-// over writes a line over the last one.
+// over overwrites the last line.
 func (p *Printer) over(line string, elapsed time.Duration) {
 	spinner := []rune(spinner)
 	mark := string(spinner[int(elapsed/spinnerInterval)%len(spinner)])
@@ -129,12 +130,12 @@ func (p *Printer) clear() {
 	p.shown, p.state = "", ""
 }
 
-// Clean is one line of what somebody else wrote: a terminal understands nothing in it.
+// Clean returns text from elsewhere as a single line, without escape sequences for terminals.
 func Clean(text string) string {
 	return strings.Join(strings.Fields(plaintext.Strip(strings.ToValidUTF8(text, "\uFFFD"))), " ")
 }
 
-// cut returns at most so many characters.
+// cut returns at most width characters of the text.
 func cut(text string, width int) string {
 	runes := []rune(text)
 	if width < 1 || len(runes) <= width {

@@ -5,23 +5,23 @@ import (
 	"unicode/utf8"
 )
 
-// gap is between the columns of a table.
+// gap separates the columns of a table.
 const gap = "   "
 
-// Cell is one of a table.
+// Cell is a cell of a table.
 type Cell struct {
 	Text  string
 	Style Style
 }
 
-// Table writes rows in columns. Columns never get narrower, so that rows that follow later fit.
+// Table writes rows in columns. Columns never get narrower, so that later rows fit.
 type Table struct {
 	printer *Printer
 	widths  []int
 	header  []Cell
 }
 
-// NewTable is a table with these headings, which are written with the first row.
+// NewTable returns a table with these headings, which are written with the first row.
 func NewTable(printer *Printer, headings ...string) *Table {
 	table := &Table{printer: printer, widths: make([]int, len(headings))}
 	for _, heading := range headings {
@@ -33,7 +33,7 @@ func NewTable(printer *Printer, headings ...string) *Table {
 // Headless leaves out the headings.
 func (t *Table) Headless() { t.header = nil }
 
-// Write writes the rows. Whoever wrote the text in them, a terminal understands nothing in it.
+// Write writes the rows. It removes escape sequences for terminals from the text, which may come from elsewhere.
 func (t *Table) Write(rows ...[]Cell) {
 	if len(rows) == 0 {
 		return

@@ -2,7 +2,7 @@ package print
 
 import "strings"
 
-// Node is one of a tree, with what is below it.
+// Node is a node of a tree, with the nodes below it.
 type Node struct {
 	Text string
 	// Status is shown after the text, in its style.
@@ -17,7 +17,7 @@ func (n *Node) Add(text string, status Cell) *Node {
 	return node
 }
 
-// Tree writes a node and all that is below it.
+// Tree writes a node and all nodes below it.
 func (p *Printer) Tree(root *Node) { p.branch(root, "", "") }
 
 func (p *Printer) branch(node *Node, first, rest string) {
@@ -36,13 +36,13 @@ func (p *Printer) branch(node *Node, first, rest string) {
 }
 
 const (
-	// textWidth is that of text where there is no terminal, and the most on one that is wider.
+	// textWidth is the width of text without a terminal, and the maximum on a wider terminal.
 	textWidth = 110
-	// labelWidth is that of the first column of a list of facts.
+	// labelWidth is the width of the first column of a list of facts.
 	labelWidth = 15
 )
 
-// Fact writes what a label is about, in as many lines as it needs. Without text it writes nothing.
+// Fact writes a label and its text, in as many lines as the text needs. Without text it writes nothing.
 func (p *Printer) Fact(label string, text Cell) {
 	width := textWidth
 	if p.width > 0 {
@@ -56,7 +56,7 @@ func (p *Printer) Fact(label string, text Cell) {
 	}
 }
 
-// Wrap breaks the text into lines of at most so many characters, unless a word is longer. No text has no lines.
+// Wrap breaks the text into lines of at most width characters, unless a word is longer. It returns no lines for an empty text.
 func Wrap(text string, width int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {

@@ -20,17 +20,18 @@ import (
 const (
 	// maxResponse bounds an answer of the API server, maxFile a file of a volume, in bytes.
 	maxResponse, maxFile = 1 << 20, 1 << 20
-	// idleTimeout closes connections to the API server: the two reviews of a decision share one, the next is minutes away.
+	// idleTimeout is when idle connections to the API server are closed: the two reviews of a decision share a connection, but the next review
+	// is minutes away.
 	idleTimeout = 10 * time.Second
 	// requestTimeout bounds one request.
 	requestTimeout = 5 * time.Second
-	// maxQuote bounds what a message quotes of others, in bytes.
+	// maxQuote bounds text from elsewhere that a message quotes, in bytes.
 	maxQuote = 300
 )
 
-// apiServer makes requests to the API server, with little more than net/http: an agent that idles must stay small. With the clients of
-// client-go, and the types of k8s.io/api, its program has 40 MB instead of 17, and 30 MB of memory after its start instead of 14. The
-// caches of reviews in k8s.io/apiserver come on top of those clients.
+// apiServer makes requests to the API server. It uses little more than net/http, because an idle agent must stay small: with the clients of
+// client-go and the types of k8s.io/api, the program has 40 MB instead of 17, and 30 MB of memory after its start instead of 14. The caches
+// of reviews in k8s.io/apiserver need those clients as well, and more.
 type apiServer struct {
 	url, tokenFile, caFile string
 
@@ -39,7 +40,7 @@ type apiServer struct {
 	client *http.Client
 }
 
-// forbiddenError is the answer that the agent may not do this.
+// forbiddenError is the API server's response that the agent may not make the request.
 type forbiddenError struct {
 	message string
 }
@@ -78,7 +79,7 @@ func (s *apiServer) do(ctx context.Context, method, path string, body, answer an
 	}
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	request.Header.Set("Content-Type", "application/json")
-	// The API server serves keys as the second of these and nothing else.
+	// The API server serves keys only as the second of these types.
 	request.Header.Set("Accept", "application/json, application/jwk-set+json")
 	client, err := s.connect()
 	if err != nil {
@@ -96,7 +97,7 @@ func (s *apiServer) do(ctx context.Context, method, path string, body, answer an
 	case http.StatusOK, http.StatusCreated:
 		return json.Unmarshal(content, answer)
 	case http.StatusForbidden:
-		// The message names the user and what is missing. Other answers might quote the request, which holds a token.
+		// The message names the user and the missing right. Other responses might quote the request, which contains a token.
 		var problem struct {
 			Message string `json:"message"`
 		}
@@ -108,7 +109,7 @@ func (s *apiServer) do(ctx context.Context, method, path string, body, answer an
 	return errors.New(response.Status)
 }
 
-// connect returns the client for the certificates that are in the file now.
+// connect returns a client that trusts the certificates that are in the file now.
 func (s *apiServer) connect() (*http.Client, error) {
 	ca, err := file.Read(s.caFile, maxFile)
 	if err != nil {
@@ -125,7 +126,7 @@ func (s *apiServer) connect() (*http.Client, error) {
 	}
 	// The connections of the last client end when they are idle.
 	s.ca, s.client = ca, &http.Client{
-		// No proxy of the environment, which is the user's, gets to see tokens; nor whoever a redirect names.
+		// The user controls the environment, so no proxy from it may receive tokens. Neither may the target of a redirect.
 		Transport: &http.Transport{
 			TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 			TLSHandshakeTimeout: requestTimeout, MaxIdleConns: 2, IdleConnTimeout: idleTimeout,

@@ -1,13 +1,13 @@
-// Package auth decides who may call the agent of a workspace. Every call carries a bearer token for the audience of this
-// one workspace. The API server says whose it is (TokenReview) and whether that user may use the workspace
-// (SubjectAccessReview: verb use on workspaces/rpc). Where the agent's ServiceAccount may not ask that, the agent verifies
-// the token with the API server's public keys and accepts the controller only.
+// Package auth decides who may call the agent of a workspace. Every call has a bearer token for the audience of this workspace only. The
+// API server returns the user of the token (TokenReview), and whether that user may use the workspace (SubjectAccessReview: verb use on
+// workspaces/rpc). If the agent's ServiceAccount may not create these reviews, the agent verifies the token with the API server's public
+// keys and accepts only the controller.
 //
-// What was decided is remembered for a short time, so that neither a busy controller nor a flood of bad tokens becomes
-// a load on the API server. While the API server is away, whoever was accepted before stays accepted until the token
-// ends: an operation that runs is not lost because the API server restarts.
+// Decisions are cached for a short time, so that neither a busy controller nor a flood of bad tokens causes load on the API server. While
+// the API server is unavailable, callers that were accepted before stay accepted until their token expires: a running operation is not lost
+// because the API server restarts.
 //
-// No error and no log line has a token, or a part of one, in it.
+// No error and no log line contains a token, or a part of one.
 package auth
 
 import (
@@ -27,24 +27,23 @@ import (
 const (
 	// maxHeaderSize bounds the headers of a call, in bytes; the token is the largest of them.
 	maxHeaderSize = 64 << 10
-	// reviewRate and reviewBurst bound the decisions per second on tokens that were not seen before. The controller has
-	// a new token every few minutes.
+	// reviewRate and reviewBurst bound the decisions per second on unknown tokens. The controller has a new token every few minutes.
 	reviewRate, reviewBurst = 10, 20
-	// logRate and logBurst bound the lines per second about refused calls.
+	// logRate and logBurst bound the log lines per second about refused calls.
 	logRate, logBurst = 1, 10
 )
 
-// Options say which workspace the agent belongs to and how to ask the API server.
+// Options identify the workspace of the agent and configure access to the API server.
 type Options struct {
 	// Namespace and Name are those of the Workspace.
 	Namespace, Name string
-	// Audience is what a token has to be for.
+	// Audience is the audience that a token must have.
 	Audience string
-	// Controller is the user name of the controller, system:serviceaccount:NAMESPACE:NAME. Only it is accepted where the
-	// API server cannot be asked who may use the workspace.
+	// Controller is the user name of the controller, system:serviceaccount:NAMESPACE:NAME. It is the only user that is accepted if the agent
+	// may not ask the API server who may use the workspace.
 	Controller string
-	// TokenFile has the agent's own token for the API server, CAFile the certificates that the API server's is signed with.
-	// Both may change at any time.
+	// TokenFile contains the agent's own token for the API server. CAFile contains the CA certificates of the API server. Both files may
+	// change at any time.
 	TokenFile, CAFile string
 	Log               *slog.Logger
 }
@@ -58,19 +57,20 @@ type Authorizer struct {
 	cache   *cache
 	// reviews makes calls with the same token wait for one decision.
 	reviews singleflight.Group
-	// limit bounds new decisions, logLimit what is logged of them.
+	// limit bounds new decisions, logLimit the log lines about refused calls.
 	limit, logLimit *rate.Limiter
 	unproven        slots
-	// online says once that the API server is asked.
+	// online makes the agent log only once that it asks the API server.
 	online sync.Once
 	// streamAge is how long a stream may last.
 	streamAge time.Duration
-	// offlineUntil is until when the API server is not asked for reviews again; nil if it was never refused to ask.
+	// offlineUntil is the time until which the agent does not ask the API server for reviews again; nil if the agent was never forbidden to
+	// ask.
 	offlineUntil atomic.Pointer[time.Time]
 }
 
-// New returns an Authorizer that asks the API server of the environment variables KUBERNETES_SERVICE_HOST and
-// KUBERNETES_SERVICE_PORT, which every container has. It does not call it yet.
+// New returns an Authorizer that uses the API server in the environment variables KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT,
+// which every container has. It does not call the API server yet.
 func New(options Options) (*Authorizer, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -84,7 +84,7 @@ func New(options Options) (*Authorizer, error) {
 	}, nil
 }
 
-// ServerOptions make a gRPC server authorise every call of every service, before any other interceptor sees it.
+// ServerOptions returns the options with which a gRPC server authorises every call of every service, before any other interceptor.
 func (a *Authorizer) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxHeaderListSize(maxHeaderSize),

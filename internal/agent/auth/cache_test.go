@@ -23,7 +23,7 @@ func TestTheCacheForgetsRefusalsBeforeWhoIsAccepted(t *testing.T) {
 	g.Expect(has("bad 0")).To(BeFalse())
 	g.Expect(c.refused.Len()).To(Equal(3))
 
-	// Of the accepted ones, the one that called least recently goes.
+	// Among the accepted tokens, the least recently used one is removed.
 	c.put(keyOf("better"), accepted)
 	c.put(keyOf("bad 9"), accepted)
 	g.Expect(has("good")).To(BeTrue())

@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// maxTokenSize is the longest token that is decided on, in bytes.
+	// maxTokenSize is the maximum length of a token, in bytes.
 	maxTokenSize = 16 << 10
-	// maxUnproven is how many calls at a time may have a token that nobody has decided on yet. gRPC reads the whole request
-	// before the interceptors see the call, and a request may have megabytes: this bounds what strangers can make it hold.
+	// maxUnproven is how many calls at a time may have a token without a decision. gRPC reads the whole request before interceptors run, and a
+	// request may have megabytes: this bounds the memory that unknown callers can use.
 	maxUnproven = 16
-	// unprovenTimeout is how long such a call may take until its request is here and its token was decided on.
+	// unprovenTimeout is how long such a call may take until its request is read and its token is decided on.
 	unprovenTimeout = 20 * time.Second
-	// maxStreamAge is how long a stream may go on after its call was authorised. A watch outlives the token that it began
-	// with, because an operation takes longer than a token lives; but whoever lost the right to use the workspace does not
-	// watch it for ever. The client calls again, with a new token.
+	// maxStreamAge is how long a stream may last after its call was authorised. A watch may outlive the token that it began with, because an
+	// operation takes longer than the life of a token. But a user who loses the right to use the workspace must not watch it for ever. The
+	// client calls again, with a new token.
 	maxStreamAge = time.Hour
 )
 
-// bearer is the form of the header in RFC 6750.
+// bearer matches the header of RFC 6750.
 var bearer = regexp.MustCompile(`^(?i:bearer) ([-._~+/=A-Za-z0-9]+)$`)
 
 // bearerToken returns the token in the headers of a call.
@@ -51,13 +51,13 @@ func bearerToken(headers metadata.MD) (string, error) {
 	return match[1], nil
 }
 
-// malformed refuses a call without a usable token.
+// malformed returns the error for a call without a usable token.
 func (a *Authorizer) malformed(err error) error {
 	return status.Error(codes.Unauthenticated, fmt.Sprintf("%v; it needs a token for audience %s", err, a.options.Audience))
 }
 
-// admit decides from the headers of a call before anything of its request is read. It must not wait, because the connection
-// waits for it: it only refuses what is refused for certain and counts what is not known yet.
+// admit decides from the headers of a call, before its request is read. It must not block, because the connection waits for it: it refuses
+// only calls that are certain to be refused, and counts calls with an unknown token.
 func (a *Authorizer) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	token, err := bearerToken(info.Header)
 	if err != nil {
@@ -71,13 +71,13 @@ func (a *Authorizer) admit(ctx context.Context, info *tap.Info) (context.Context
 	return a.unproven.take(ctx)
 }
 
-// slots are the places of calls that are not proven; a value in the channel is a place that is taken.
+// slots are the places of calls whose token has no decision yet. A value in the channel is a place that is taken.
 type slots chan struct{}
 
-// provenKey is the key of what frees the place of a call, in its context.
+// provenKey is the context key of the function that frees the place of a call.
 type provenKey struct{}
 
-// take gives the call a place until it is proven or ends, which is after unprovenTimeout at the latest.
+// take gives the call a place until the call is authorised or ends, which is after unprovenTimeout at the latest.
 func (s slots) take(ctx context.Context) (context.Context, error) {
 	select {
 	case s <- struct{}{}:
@@ -123,7 +123,7 @@ func (a *Authorizer) stream(service any, stream grpc.ServerStream, info *grpc.St
 	return err
 }
 
-// agingStream is a stream with the context that ends it.
+// agingStream is a stream with a context that ends after the maximum age.
 type agingStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -134,7 +134,7 @@ func (s *agingStream) Context() context.Context {
 	return s.ctx
 }
 
-// check authorises the call whose context this is.
+// check authorises the call with this context.
 func (a *Authorizer) check(ctx context.Context, method string) error {
 	headers, _ := metadata.FromIncomingContext(ctx)
 	token, err := bearerToken(headers)

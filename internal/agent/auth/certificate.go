@@ -12,9 +12,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/file"
 )
 
-// ServerTLS returns the server's side of TLS 1.3 connections with the key pair in the PEM files. It reads them again for each
-// connection, so that a new key pair is used as soon as it is there; when they do not fit together, because they are just
-// being replaced, the last pair that did stays. The error is about files that are unusable at the start.
+// ServerTLS returns the server's side of TLS 1.3 connections with the key pair in the PEM files. It reads the files again for each
+// connection, so that a new key pair is used as soon as it is there. If the files do not match, because they are just being replaced, it
+// uses the last pair that did. It returns an error if the files are unusable at the start.
 func ServerTLS(certificateFile, keyFile string, log *slog.Logger) (credentials.TransportCredentials, error) {
 	pair := &keyPair{certificateFile: certificateFile, keyFile: keyFile, log: log}
 	if err := pair.load(); err != nil {
@@ -26,19 +26,19 @@ func ServerTLS(certificateFile, keyFile string, log *slog.Logger) (credentials.T
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return pair.current(), nil
 		},
-		// The client keeps connections; and every one of them should prove the key.
+		// The client reuses connections, and each new connection should prove that the agent has the key.
 		SessionTicketsDisabled: true,
 	}), nil
 }
 
-// keyPair is a certificate with its key, as the files had them last.
+// keyPair is a certificate with its key, as last read from the files.
 type keyPair struct {
 	certificateFile, keyFile string
 	log                      *slog.Logger
 	parsed                   atomic.Pointer[tls.Certificate]
 }
 
-// current returns the key pair that is in the files now or, failing that, the last one.
+// current returns the key pair in the files or, if that fails, the last one.
 func (p *keyPair) current() *tls.Certificate {
 	if err := p.load(); err != nil {
 		p.log.Warn("the key pair cannot be read again; the last one is used", "error", err.Error())

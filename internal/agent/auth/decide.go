@@ -14,21 +14,20 @@ import (
 const (
 	// decideTimeout bounds a decision with all its requests.
 	decideTimeout = 10 * time.Second
-	// offlineTime is how long the API server is not asked again after it has said that the agent may not ask.
+	// offlineTime is how long the agent does not ask the API server again after it was forbidden to ask.
 	offlineTime = 10 * time.Minute
-	// awayTime is how long an older decision counts before the API server that was away is tried again.
+	// awayTime is how long an older decision is used before an API server that was unavailable is tried again.
 	awayTime = 10 * time.Second
-	// maxEntries is how many tokens that are accepted, and how many others, are remembered; the one that was used least recently goes
-	// first. A flood consists of others.
+	// maxEntries is how many accepted tokens, and how many refused ones, are cached. The least recently used one is removed first. A flood
+	// consists of refused tokens, so it removes no accepted ones.
 	maxEntries = 500
-	// allowTime and denyTime are how long a decision counts at most. The first is how late a right that was taken away is
-	// noticed, the second how late one that was given.
+	// allowTime and denyTime are how long a decision is used at most. allowTime is the maximum delay until a revoked right is noticed, and
+	// denyTime until a granted right is.
 	allowTime, denyTime = 5 * time.Minute, 5 * time.Second
 )
 
-// authorize returns nil when the bearer of the token may call the agent. Otherwise the error is a gRPC status:
-// Unauthenticated for a token that proves nothing here, PermissionDenied for a user who may not, and Unavailable when
-// that cannot be found out now.
+// authorize returns nil if the bearer of the token may call the agent. Otherwise the error is a gRPC status: Unauthenticated for a token
+// that is not valid here, PermissionDenied for a user without the right, and Unavailable if no decision is possible now.
 func (a *Authorizer) authorize(ctx context.Context, token string) error {
 	k := keyOf(token)
 	known, ok := a.cache.get(k)
@@ -40,7 +39,7 @@ func (a *Authorizer) authorize(ctx context.Context, token string) error {
 	if !trusted && !a.limit.Allow() {
 		return status.Error(codes.Unavailable, "too many calls with unknown tokens; try again")
 	}
-	// Whoever comes first decides for all, and must not take the decision along when it goes.
+	// The first call decides for all calls with this token, so the decision must not end when that call is cancelled.
 	outcome := a.reviews.DoChan(string(k[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), decideTimeout)
 		defer cancel()
@@ -66,7 +65,7 @@ func (a *Authorizer) authorize(ctx context.Context, token string) error {
 	}
 }
 
-// decide decides on a token. The error says why nothing can be decided now.
+// decide decides on a token. It returns an error if no decision is possible now.
 func (a *Authorizer) decide(ctx context.Context, token string) (decision, error) {
 	if until := a.offlineUntil.Load(); until != nil && time.Now().Before(*until) {
 		return a.decideOffline(ctx, token)
@@ -91,24 +90,24 @@ func (a *Authorizer) goOffline(because error) {
 	}
 }
 
-// key stands for a token: its SHA-256, so that the memory of the agent does not collect tokens.
+// key identifies a token by its SHA-256, so that no tokens accumulate in the memory of the agent.
 type key [sha256.Size]byte
 
 func keyOf(token string) key {
 	return sha256.Sum256([]byte(token))
 }
 
-// decision is what was decided on a token.
+// decision is the decision on a token.
 type decision struct {
-	// err is a gRPC status that refuses the call, nil for one that is allowed.
+	// err is the gRPC status of a refused call; nil if the call is allowed.
 	err error
-	// until is how long the decision counts.
+	// until is the time until which the decision is used.
 	until time.Time
-	// tokenEnd is when a token that was allowed ends; zero when that is not known.
+	// tokenEnd is when an accepted token expires; zero if that is not known.
 	tokenEnd time.Time
 }
 
-// allow is the decision for a token that is accepted until it ends; a zero time means that this is not known.
+// allow returns the decision for a token that is accepted until it expires; tokenEnd is zero if that is not known.
 func allow(tokenEnd time.Time) decision {
 	until := time.Now().Add(allowTime)
 	if !tokenEnd.IsZero() && tokenEnd.Before(until) {
@@ -117,7 +116,7 @@ func allow(tokenEnd time.Time) decision {
 	return decision{until: until, tokenEnd: tokenEnd}
 }
 
-// deny is the decision for a token that is refused with this status.
+// deny returns the decision for a token that is refused with this status.
 func deny(code codes.Code, format string, args ...any) decision {
 	return decision{err: status.Errorf(code, format, args...), until: time.Now().Add(denyTime)}
 }
@@ -131,7 +130,7 @@ func newCache(size int) *cache {
 	return &cache{accepted: lru.New(size), refused: lru.New(size)}
 }
 
-// get returns what was decided on the token, however long ago.
+// get returns the decision on the token, no matter how old it is.
 func (c *cache) get(k key) (decision, bool) {
 	known, found := c.accepted.Get(k)
 	if !found {

@@ -31,22 +31,22 @@ import (
 )
 
 const (
-	// patience is how long a test waits for what has to happen.
+	// patience is how long a test waits for something that has to happen.
 	patience = 30 * time.Second
 	// workspace is the name of the Workspace in the namespace of each test.
 	workspace = "demo"
 )
 
-// bench is a namespace with the accounts controller, stranger and agent, and an agent that asks the API server.
+// bench is a namespace with the ServiceAccounts controller, stranger and agent, and an agent that asks the API server.
 type bench struct {
 	*WithT
 	t         *testing.T
 	client    kubernetes.Interface
 	namespace string
 	options   Options
-	// way leads to the API server.
+	// way is the connection to the API server.
 	way *way
-	// log is what the agent logs, seen all that it answered, secrets the tokens that must be in neither.
+	// log contains the agent's log, seen all its answers. secrets are the tokens that must be in neither.
 	log           *lockedBuffer
 	seen, secrets []string
 
@@ -99,7 +99,7 @@ func (b *bench) user(account string) string {
 	return "system:serviceaccount:" + b.namespace + ":" + account
 }
 
-// serve starts the agent: a gRPC server with the health service and an agent that can do nothing.
+// serve starts the agent: a gRPC server with the health service, and an agent service that implements no call.
 func (b *bench) serve(dir string) {
 	b.t.Helper()
 	pair, err := credentials.NewKeyPair()
@@ -120,7 +120,7 @@ func (b *bench) serve(dir string) {
 	b.t.Cleanup(server.Stop)
 }
 
-// dial connects to the agent, whose certificate this has to be.
+// dial connects to the agent with the transport credentials.
 func (b *bench) dial(transport grpccredentials.TransportCredentials) grpc_health_v1.HealthClient {
 	b.t.Helper()
 	connection, err := grpc.NewClient(b.address, grpc.WithTransportCredentials(transport), grpc.WithNoProxy())
@@ -129,7 +129,7 @@ func (b *bench) dial(transport grpccredentials.TransportCredentials) grpc_health
 	return grpc_health_v1.NewHealthClient(connection)
 }
 
-// call calls the agent with this authorization header, or with none when it is empty.
+// call calls the agent with this authorization header; without one if it is empty.
 func (b *bench) call(header string) error {
 	b.t.Helper()
 	pinned, err := credentials.Pinned(b.certificate)
@@ -162,7 +162,7 @@ func (b *bench) token(account string, audiences ...string) string {
 	return b.secret(response.Status.Token)
 }
 
-// secret remembers a token that must not be seen.
+// secret records a token that must not appear in logs and answers.
 func (b *bench) secret(token string) string {
 	b.secrets = append(b.secrets, token)
 	return token

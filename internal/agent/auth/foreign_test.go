@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// These tests have an API server that answers as the real one of the other tests does not.
+// These tests use an API server with answers that the real one in the other tests does not give.
 
 func TestAnAPIServerThatKnowsNothingOfAudiencesIsNotBelieved(t *testing.T) {
 	a := newForeign(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -31,7 +31,7 @@ func TestWhatIsNoAnswerDecidesNothing(t *testing.T) {
 		},
 		"no JSON":  func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) },
 		"too long": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, maxResponse+1)) },
-		// Nor are there keys.
+		// The keys are forbidden as well.
 		"forbidden": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestWhatIsNoAnswerDecidesNothing(t *testing.T) {
 	}
 }
 
-// newForeign returns an Authorizer that asks this API server.
+// newForeign returns an Authorizer that asks an API server with this handler.
 func newForeign(t *testing.T, handler http.HandlerFunc) *Authorizer {
 	t.Helper()
 	g := NewWithT(t)

@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// leeway is how far the clocks of the API server and of this node may be apart.
+	// leeway is the accepted difference between the clocks of the API server and of this node.
 	leeway = 30 * time.Second
 
 	discoveryPath, keysPath = "/.well-known/openid-configuration", "/openid/v1/jwks"
-	// refreshInterval is how often the keys are read at most, because of tokens with unknown keys.
+	// refreshInterval is the minimum time between two reads of the keys, however many tokens have unknown keys.
 	refreshInterval = 10 * time.Second
-	// keysAge is how old keys may be that are used, as long as there are newer ones to be had.
+	// keysAge is the age at which keys are read again. If that fails, the old ones are still used.
 	keysAge = time.Hour
 )
 
-// algorithms are those that API servers sign with. Neither "none" nor the symmetric ones are among them.
+// algorithms returns the algorithms that API servers sign tokens with. Neither "none" nor symmetric algorithms are among them.
 func algorithms() []jose.SignatureAlgorithm {
 	return []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512}
 }
 
-// decideOffline verifies the token with the public keys of the issuer, and accepts the controller only. It does not
-// notice when a token was revoked before its end.
+// decideOffline verifies the token with the public keys of the issuer, and accepts only the controller. It does not notice that a token was
+// revoked before it expired.
 func (a *Authorizer) decideOffline(ctx context.Context, token string) (decision, error) {
 	claims, err := a.verify(ctx, token)
 	var untrusted untrustedError
@@ -49,7 +49,7 @@ func (a *Authorizer) decideOffline(ctx context.Context, token string) (decision,
 	return allow(claims.Expiry.Time()), nil
 }
 
-// untrustedError says why a token proves nothing.
+// untrustedError is the reason why a token is not valid here.
 type untrustedError string
 
 // Error returns the reason.
@@ -57,8 +57,8 @@ func (e untrustedError) Error() string {
 	return string(e)
 }
 
-// verify returns the claims of a token that the issuer made for this agent. The error is an untrustedError, or why that
-// cannot be found out. Errors of the parser are left out, because they quote what they parse.
+// verify returns the claims of a token that the issuer issued for this agent. The error is an untrustedError, or the reason why the token
+// cannot be verified now. Errors of the parser are not included, because they quote their input.
 func (a *Authorizer) verify(ctx context.Context, token string) (*jwt.Claims, error) {
 	parsed, err := jwt.ParseSigned(token, algorithms())
 	if err != nil || len(parsed.Headers) != 1 {
@@ -81,8 +81,8 @@ func (a *Authorizer) verify(ctx context.Context, token string) (*jwt.Claims, err
 	return &claims, a.validate(&claims, name)
 }
 
-// validate checks what the claims say about the token. A token with a second audience could be replayed by whoever else
-// receives it, so ours has to be the only one.
+// validate checks the claims of the token. The audience of this agent has to be the only one: another recipient of a token with a second
+// audience could replay it.
 func (a *Authorizer) validate(claims *jwt.Claims, issuer string) error {
 	now := time.Now()
 	switch {
@@ -101,7 +101,7 @@ func (a *Authorizer) validate(claims *jwt.Claims, issuer string) error {
 	return nil
 }
 
-// unverifiedEnd returns when a token ends that somebody else has verified; zero when it does not say.
+// unverifiedEnd returns when a token expires that the API server has verified; zero if the token has no expiry.
 func unverifiedEnd(token string) time.Time {
 	parsed, err := jwt.ParseSigned(token, algorithms())
 	if err != nil {
@@ -114,23 +114,23 @@ func unverifiedEnd(token string) time.Time {
 	return claims.Expiry.Time()
 }
 
-// errUnknownKey says that none of the issuer's keys has the name.
+// errUnknownKey is the error when the issuer has no key with the id.
 var errUnknownKey = errors.New("the issuer has no such key")
 
-// issuer knows the name and the public keys with which the API server issues tokens. The keys always come from the API
-// server itself, wherever its configuration says that others find them.
+// issuer has the name and the public keys of the issuer of tokens. The keys always come from the API server itself, even if its
+// configuration names another place for them.
 type issuer struct {
 	api *apiServer
 
 	mu   sync.Mutex
 	name string
 	keys map[string]jose.JSONWebKey
-	// read is when the keys were read, tried when that was last attempted, failure why it failed.
+	// read is when the keys were read, tried when the last attempt was made, and failure the error of that attempt.
 	read, tried time.Time
 	failure     error
 }
 
-// key returns the issuer's name and its key. The error is errUnknownKey, or why the keys are not known.
+// key returns the issuer's name and the key with the id. The error is errUnknownKey, or the reason why the keys are not known.
 func (i *issuer) key(ctx context.Context, id string) (string, jose.JSONWebKey, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -148,7 +148,7 @@ func (i *issuer) key(ctx context.Context, id string) (string, jose.JSONWebKey, e
 	return "", jose.JSONWebKey{}, errUnknownKey
 }
 
-// refresh reads the keys, unless that was just attempted. When it fails the keys stay as they are.
+// refresh reads the keys, unless the last attempt was less than refreshInterval ago. If it fails, the keys stay as they are.
 func (i *issuer) refresh(ctx context.Context) {
 	if time.Since(i.tried) < refreshInterval {
 		return
@@ -176,7 +176,7 @@ func (i *issuer) fetch(ctx context.Context) (string, map[string]jose.JSONWebKey,
 	}
 	keys := map[string]jose.JSONWebKey{}
 	for _, key := range set.Keys {
-		// IsPublic is false for a symmetric key, with which whoever can verify can sign.
+		// IsPublic is false for a symmetric key. Everybody who can verify with a symmetric key can also sign with it.
 		if key.KeyID != "" && key.Valid() && key.IsPublic() && (key.Use == "" || key.Use == "sig") {
 			keys[key.KeyID] = key
 		}

@@ -62,7 +62,7 @@ func TestATokenThatTheClusterDidNotMakeForThisAgentIsRefusedOffline(t *testing.T
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(*testing.T) {
-			// The test is about the verdict, not about how many a flood may have.
+			// The test is about the decision, not about the rate limit.
 			b.authorizer.limit.SetBurst(1000)
 			b.authorizer.limit.SetLimit(1000)
 			b.Expect(b.callWith(b.secret(tt.token))).To(And(haveCode(codes.Unauthenticated), MatchError(ContainSubstring(tt.message))))
@@ -95,7 +95,7 @@ func TestANewKeyOfTheIssuerIsFound(t *testing.T) {
 	b := newBench(t)
 	good := b.token("controller", b.options.Audience)
 	b.Expect(b.callWith(good)).To(Succeed())
-	// As if the key were newer than what the agent has read.
+	// This is as if the key were newer than the keys that the agent has read.
 	b.authorizer.issuer.keys = nil
 	next := b.token("controller", b.options.Audience)
 	b.Expect(b.callWith(next)).To(And(haveCode(codes.Unauthenticated), MatchError(ContainSubstring("not signed with a key of this cluster"))))

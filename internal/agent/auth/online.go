@@ -15,14 +15,14 @@ const (
 	subjectAccessReviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 )
 
-// userInfo is a user as the API server knows it.
+// userInfo is the API server's description of a user.
 type userInfo struct {
 	Username, UID string
 	Groups        []string
 	Extra         map[string][]string
 }
 
-// decideOnline asks the API server. The error is a *forbiddenError when the agent may not ask.
+// decideOnline asks the API server. The error is a *forbiddenError if the agent may not ask.
 func (a *Authorizer) decideOnline(ctx context.Context, token string) (decision, error) {
 	user, ok, err := a.reviewToken(ctx, token)
 	if err != nil {
@@ -44,7 +44,7 @@ func (a *Authorizer) decideOnline(ctx context.Context, token string) (decision, 
 	return allow(unverifiedEnd(token)), nil
 }
 
-// reviewToken asks whose the token is; ok is false when it is nobody's, or not for this agent.
+// reviewToken asks the API server for the user of the token. ok is false if the token is not valid, or not for this agent.
 func (a *Authorizer) reviewToken(ctx context.Context, token string) (user userInfo, ok bool, err error) {
 	review := map[string]any{
 		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
@@ -60,11 +60,11 @@ func (a *Authorizer) reviewToken(ctx context.Context, token string) (user userIn
 	if err := a.api.call(ctx, http.MethodPost, tokenReviews, review, &answer); err != nil {
 		return userInfo{}, false, err
 	}
-	// An API server that knows nothing of audiences leaves them out: then the token was for anybody.
+	// An API server without support for audiences leaves them out: then the token could be for any audience.
 	return answer.Status.User, answer.Status.Authenticated && slices.Contains(answer.Status.Audiences, a.options.Audience), nil
 }
 
-// reviewAccess asks whether the user may use the workspace.
+// reviewAccess asks the API server whether the user may use the workspace.
 func (a *Authorizer) reviewAccess(ctx context.Context, user userInfo) (bool, error) {
 	review := map[string]any{
 		"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",

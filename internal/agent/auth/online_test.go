@@ -23,7 +23,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
 )
 
-// haveCode matches the code of a call.
+// haveCode matches the gRPC code of an error.
 func haveCode(code codes.Code) OmegaMatcher {
 	return WithTransform(status.Code, Equal(code))
 }
@@ -35,7 +35,7 @@ func TestWhoMayUseTheWorkspaceIsAccepted(t *testing.T) {
 	token := b.token("controller", b.options.Audience)
 	b.Expect(b.callWith(token)).To(Succeed())
 	b.Expect(b.call("bearer " + token)).To(Succeed())
-	// Not only the controller: the right counts.
+	// Not only the controller is accepted, but any user with the right.
 	b.permit("stranger", workspace)
 	b.Expect(b.callWith(b.token("stranger", b.options.Audience))).To(Succeed())
 }
@@ -110,7 +110,7 @@ func TestWhileTheAPIServerIsAwayOnlyWhoWasAcceptedBeforeIs(t *testing.T) {
 	b.Expect(b.callWith(known)).To(Succeed())
 	b.Expect(b.log.String()).To(ContainSubstring("accepted before is accepted on"))
 	b.Expect(b.callWith(unknown)).To(haveCode(codes.Unavailable))
-	// Up to the end of the token.
+	// Only until the token expires.
 	b.expire(known, true)
 	b.Expect(b.callWith(known)).To(haveCode(codes.Unavailable))
 	b.way.bar(false)
@@ -144,7 +144,7 @@ func TestAnAPIServerOfAnotherAuthorityIsNotBelieved(t *testing.T) {
 	b.Expect(b.callWith(token)).To(Succeed())
 }
 
-// expire makes the decision on the token, or the token itself, an old one.
+// expire makes the decision on the token an old one, and the token itself expired if tokenToo is true.
 func (b *bench) expire(token string, tokenToo bool) {
 	b.t.Helper()
 	d, ok := b.authorizer.cache.get(keyOf(token))
@@ -157,7 +157,7 @@ func (b *bench) expire(token string, tokenToo bool) {
 	b.authorizer.cache.put(keyOf(token), d)
 }
 
-// clusterKey is the key that the API server signs tokens with.
+// clusterKey returns the key with which the API server signs tokens.
 func (b *bench) clusterKey() *ecdsa.PrivateKey {
 	b.t.Helper()
 	content, err := os.ReadFile(filepath.Join(cluster.Dir, "service-account.key"))
@@ -168,13 +168,14 @@ func (b *bench) clusterKey() *ecdsa.PrivateKey {
 	return key
 }
 
-// ended are the claims of a token whose time is over.
+// ended returns the claims of an expired token.
 func ended() map[string]any {
 	past := time.Now().Add(-time.Hour)
 	return map[string]any{"iat": past.Unix(), "nbf": past.Unix(), "exp": past.Add(10 * time.Minute).Unix()}
 }
 
-// forge returns a token like the real one, with other claims, and without those that are nil, signed with the key under the name of the real one's.
+// forge returns a token like the real one, but with the given claims replaced, or removed where they are nil. It is signed with the given
+// key, under the key id of the real token.
 func (b *bench) forge(real string, key any, claims map[string]any) string {
 	b.t.Helper()
 	parsed, err := jwt.ParseSigned(real, algorithms())

@@ -24,7 +24,7 @@ func TestTheControllerWithItsTokensIsServed(t *testing.T) {
 	b := newBench(t)
 	b.delegate()
 	b.permit("controller", workspace)
-	// The controller may ask for tokens of its own ServiceAccount only by right; the administrator has every right.
+	// The controller needs a right to request tokens of its own ServiceAccount. The administrator has every right.
 	tokens, err := credentials.NewTokens(cluster.UserConfig(b.user("controller"), "system:masters"))
 	b.Expect(err).NotTo(HaveOccurred())
 	pinned, err := credentials.Pinned(b.certificate)
@@ -32,7 +32,7 @@ func TestTheControllerWithItsTokensIsServed(t *testing.T) {
 	agent, err := client.New(b.address, client.Options{TransportCredentials: pinned, PerRPCCredentials: tokens.For(b.options.Audience)})
 	b.Expect(err).NotTo(HaveOccurred())
 	defer agent.Close()
-	// The agent of this test can do nothing, but it lets the caller in.
+	// The agent of this test implements no call, but it accepts the caller.
 	b.Expect(agent.GetInfo(t.Context())).Error().To(MatchError(ContainSubstring("not implemented")))
 
 	other, err := client.New(b.address, client.Options{TransportCredentials: pinned, PerRPCCredentials: tokens.For(b.options.Audience + "-2")})
@@ -67,7 +67,7 @@ func TestANewCertificateIsServedWithoutARestart(t *testing.T) {
 	}
 	old := pair.current()
 	b.Expect(pair.current().Certificate).To(Equal(old.Certificate))
-	// In the middle of the replacement, and when the volume is not there for a moment.
+	// This is in the middle of a replacement, and while the volume is briefly unavailable.
 	b.file(dir, "tls.crt", string(second[corev1.TLSCertKey]))
 	b.Expect(pair.current().Certificate).To(Equal(old.Certificate))
 	b.Expect(os.Remove(pair.keyFile)).To(Succeed())

@@ -10,10 +10,10 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// way is the way to the API server, which can be barred: to the agent that is an API server that does not run.
+// way is a proxy to the API server that can be barred: to the agent, the API server then does not run.
 type way struct {
 	address string
-	// connections counts those that were made.
+	// connections counts the connections that were made.
 	connections atomic.Int64
 
 	mu     sync.Mutex
@@ -56,7 +56,7 @@ func (w *way) relay(near net.Conn, to string) {
 	go func() { _, _ = io.Copy(near, far) }()
 }
 
-// bar cuts all connections and lets no new one through, or opens the way again.
+// bar closes all connections and accepts no new one, or accepts connections again.
 func (w *way) bar(barred bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -14,16 +14,15 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
-// killTimeout is how long processes that got SIGKILL are waited for.
+// killTimeout is how long to wait for processes after SIGKILL.
 const killTimeout = 5 * time.Second
 
-// endDescendants finds the live processes that carry the marker of a CLI process in their environment, whoever their parent
-// is, and returns how many there were. With force it kills them and waits until they are gone; otherwise it kills only plugins, which
-// serve nobody any more and would look for their engine for minutes, and leaves the rest alone: a program may have started something
-// that is meant to stay.
+// endDescendants finds the live processes with the marker of a CLI process in their environment, whatever their parent is, and returns how
+// many there were. With force, it kills them and waits until they are gone. Otherwise it kills only plugins, which have no engine any more
+// and would look for it for minutes. It leaves other processes alone: a program may have started something that is meant to stay.
 //
-// The CLI itself is spared: os/exec waits for it. For the others, which have become children of this process, the agent waits, see
-// reapOrphans in cmd/agent.
+// It does not kill the CLI itself; os/exec waits for the CLI. The other processes have become children of the agent, which waits for them,
+// see reapOrphans in cmd/agent.
 func endDescendants(marker string, cli int, force bool) int {
 	found := map[int]bool{}
 	deadline := time.Now().Add(killTimeout)
@@ -35,7 +34,7 @@ func endDescendants(marker string, cli int, force bool) int {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
 		}
-		// New ones can appear while others are being killed.
+		// New processes can appear while others are being killed.
 		if !force || len(alive) == 0 || time.Now().After(deadline) {
 			return len(found)
 		}
@@ -43,7 +42,7 @@ func endDescendants(marker string, cli int, force bool) int {
 	}
 }
 
-// pluginPrefix begins the names of language hosts, providers and analyzers.
+// pluginPrefix is the prefix of the names of language hosts, providers and analyzers.
 const pluginPrefix = "pulumi-"
 
 func isPlugin(pid int) bool {
@@ -51,8 +50,8 @@ func isPlugin(pid int) bool {
 	return err == nil && strings.HasPrefix(stat.Name, pluginPrefix)
 }
 
-// marked returns the live processes with the marker. The environment of a zombie is empty, of another user's process
-// unreadable: neither is found.
+// marked returns the live processes with the marker. It does not find zombies, whose environment is empty, and processes of other users,
+// whose environment cannot be read.
 func marked(marker string) []int {
 	want := []byte("\x00" + InvocationVariable + "=" + marker + "\x00")
 	pids, _ := procfs.IDs()

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// maxEventSize is the largest event that is accepted, in bytes: one holds the whole old and new state of a resource. It
-	// is the limit that pulumi sets for its own messages.
+	// maxEventSize is the largest event that is accepted, in bytes. An event contains the whole old and new state of a resource. The value is
+	// the limit that pulumi sets for its own messages.
 	maxEventSize = 400 << 20
-	// eventLogTimeout bounds the end of the event log once pulumi has ended.
+	// eventLogTimeout bounds how long the rest of the event log may take once pulumi has ended.
 	eventLogTimeout = 10 * time.Second
-	// eventPoll is how often the file is looked at for new events.
+	// eventPoll is how often the file is read for new events.
 	eventPoll = 100 * time.Millisecond
-	// eventBuffer is what is read of the file at once, in bytes. A larger event needs more.
+	// eventBuffer is how much of the file is read at once, in bytes. A larger event needs a larger buffer.
 	eventBuffer = 64 << 10
 )
 
-// RunEngine is Run for a command of the engine. during is called serially with the JSON of each event, before RunEngine returns.
+// RunEngine is Run for a command of the engine. It calls during with the JSON of each event, one at a time, before it returns.
 //
-// after is for a command that makes a preview, and then does what it previewed, and nil for others. Such a CLI begins its log anew in
-// between, so that what was read of it says little about what is in it: during may miss some events then. after gets those of what was done,
-// or of the preview when that was the end, once the CLI has ended.
+// after is for a command that makes a preview and then does what it previewed; it is nil for other commands. Between the two, the CLI
+// truncates its log and starts it again, so during may miss some events. Once the CLI has ended, RunEngine calls after with the events of
+// the second part, or of the preview if the CLI ended after the preview.
 func (c *CLI) RunEngine(ctx context.Context, inv *Invocation, during, after func(event []byte)) (Result, error) {
 	log, err := newEventFile(c.eventDir, during, after != nil)
 	if err != nil {
@@ -49,15 +49,15 @@ func (c *CLI) RunEngine(ctx context.Context, inv *Invocation, during, after func
 	return res, err
 }
 
-// eventFile follows the file to which the CLI writes its events, each as a line of JSON. It could stream them over gRPC from 3.206 on,
-// which would be a second way to do the same, and one that has to find out who connects.
+// eventFile follows the file to which the CLI writes its events, each as a line of JSON. From 3.206 on, the CLI could stream events over
+// gRPC, but that would be a second way to do the same, and the agent would have to authenticate the process that connects.
 //
-// Events hold what resources are made of, and what programs say. So nobody else can read the file, what was read of it does not stay
-// on the disk, and it is removed with the operation, or by the next agent. It is no pipe, because the CLI has to be able to end well after
-// its agent crashed: it would wait for somebody to read.
+// Events contain the properties of resources and the output of programs. Therefore nobody else can read the file, the part of it that has
+// been read does not stay on the disk, and the file is removed after the operation, or by the next agent. It is not a pipe, because the CLI
+// must be able to end well after its agent crashed: with a pipe, it would wait for a reader.
 type eventFile struct {
 	file *os.File
-	// kept says that the file is read again, and may begin anew.
+	// kept is true if the file is read again at the end, and may be truncated and started again before.
 	kept bool
 	// consumed is how much was read, in bytes.
 	consumed int64
@@ -67,7 +67,7 @@ type eventFile struct {
 	ended, finished chan struct{}
 }
 
-// newEventFile makes a file in a new directory below the given one, and follows it. receive is called serially.
+// newEventFile creates a file in a new directory below parent, and follows it. It calls receive with one event at a time.
 func newEventFile(parent string, receive func([]byte), kept bool) (*eventFile, error) {
 	dir, err := os.MkdirTemp(parent, "")
 	if err != nil {
@@ -85,7 +85,8 @@ func newEventFile(parent string, receive func([]byte), kept bool) (*eventFile, e
 	return l, nil
 }
 
-// eachEvent receives the events until there are no more. One that is too large ends the log: the outcome does not depend on any.
+// eachEvent calls receive with each event until there are no more. It stops at an event that is too large: the outcome of the operation
+// does not depend on events.
 func eachEvent(from io.Reader, receive func([]byte)) {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(make([]byte, 0, eventBuffer), maxEventSize)
@@ -94,26 +95,26 @@ func eachEvent(from io.Reader, receive func([]byte)) {
 	}
 }
 
-// Read implements io.Reader: it waits for what the CLI writes, and removes what it returns from the disk.
+// Read implements io.Reader: it waits until the CLI writes, and frees the disk space of what it returns.
 func (l *eventFile) Read(p []byte) (int, error) {
 	for {
 		over := l.over()
 		if l.kept && !over && l.wasTruncated() {
-			// What was read of a line is no part of the next one.
+			// The newline ends a line of which only a part was read.
 			return copy(p, "\n"), nil
 		}
 		if over && (l.kept || l.consumed >= l.limit) {
-			// Whoever goes on to write is not the CLI.
+			// Another process that still writes is not the CLI.
 			return 0, io.EOF
 		}
 		n, err := l.file.Read(p)
 		if n > 0 {
-			// Only whole blocks of the file system can be freed: the last one of what was read before comes with this.
+			// The file system frees only whole blocks. Starting at a multiple of eventBuffer also frees the last block of the previous read.
 			start := l.consumed - l.consumed%eventBuffer
 			l.consumed += int64(n)
 			if !l.kept {
-				// A file system that cannot take it back keeps it until the file is removed. The file keeps its size, so that the offset
-				// of whoever reads stays right.
+				// A file system without this feature keeps the data until the file is removed. The file keeps its size, so that the offsets of its
+				// readers stay valid.
 				_ = unix.Fallocate(int(l.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, start, l.consumed-start)
 			}
 			return n, nil
@@ -128,7 +129,7 @@ func (l *eventFile) Read(p []byte) (int, error) {
 	}
 }
 
-// wasTruncated reports whether the CLI started the file again, as its size shows, and goes to its start.
+// wasTruncated reports whether the CLI started the file again, as its smaller size shows, and seeks to the start.
 func (l *eventFile) wasTruncated() bool {
 	info, err := l.file.Stat()
 	if err != nil || info.Size() >= l.consumed {
@@ -149,7 +150,7 @@ func (l *eventFile) over() bool {
 	}
 }
 
-// end waits until everything that the CLI wrote has been received. The CLI has ended, so no more is to come.
+// end waits until everything that the CLI wrote was received. The CLI must have ended.
 func (l *eventFile) end() {
 	if info, err := l.file.Stat(); err == nil {
 		l.limit = info.Size()
@@ -163,7 +164,7 @@ func (l *eventFile) end() {
 
 // remove removes the file.
 func (l *eventFile) remove() {
-	// Somebody may go on to write; there is nothing to read any more.
+	// Another process may still write, but there is nothing to read any more.
 	_ = l.file.Close()
 	<-l.finished
 	_ = os.RemoveAll(filepath.Dir(l.file.Name()))

@@ -14,7 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// openFile opens an event log in a file, and the file as the CLI does.
+// openFile returns a new event log, and its file opened as the CLI opens it.
 func openFile(t *testing.T, parent string, receive func([]byte)) (*eventFile, *os.File) {
 	t.Helper()
 	g := NewWithT(t)
@@ -47,7 +47,7 @@ func TestEventsInAFileAreReceivedAsTheyAreWritten(t *testing.T) {
 	write(`{"first":`)
 	write("1}\nnot an event\n")
 	g.Eventually(received).WithTimeout(10 * time.Second).Should(HaveExactElements(`{"first":1}`, "not an event"))
-	// What is written right before the end is received.
+	// Events that are written right before the end are received.
 	write(`{"second":2}` + "\n" + `{"third":`)
 	log.end()
 	log.remove()

@@ -1,4 +1,5 @@
-// Package cli knows what the versions of the pulumi CLI have. All that depends on a version asks here.
+// Package cli runs the pulumi CLI, and knows the features of its versions. All code that depends on the version of the CLI uses this
+// package.
 package cli
 
 import (
@@ -12,36 +13,37 @@ import (
 // major is the major version that is supported.
 const major = 3
 
-// Feature is something that is used of the pulumi CLI and that its older versions do not have.
+// Feature is a feature of the pulumi CLI that the agent uses and that older versions do not have.
 type Feature struct {
-	// Name is what it is, as users know it.
+	// Name is the name of the feature as users know it.
 	Name string
-	// Since is the first version that has it.
+	// Since is the first version with the feature.
 	Since semver.Version
-	// Without is what older versions mean for a user.
+	// Without describes for users what happens with older versions.
 	Without string
-	// command and flag are set for a flag. An operation that asks for one cannot run without it; only --raw is left out.
+	// command and flag are set if the feature is a flag. An operation that needs the flag cannot run without it. Only --raw is left out
+	// instead.
 	command, flag string
 }
 
 var (
-	// StateSecretsProvider lets the CLI take the secrets provider of a stack from its state when no configuration names one.
+	// StateSecretsProvider makes the CLI use the secrets provider in a stack's state if no configuration names one.
 	StateSecretsProvider = Feature{Name: "`PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER`", Since: semver.MustParse("3.134.0"),
 		Without: "The agent reads the secrets provider from the state, once for each stack, which starts one more process."}
-	// structuredConfiguration is what the Pulumi Kubernetes Operator refuses below this version, so that manifests behave as there. The
-	// agent writes the file itself, and could do so for every version.
+	// structuredConfiguration has the version below which the Pulumi Kubernetes Operator refuses structured configuration, so that manifests
+	// behave as with that operator. The agent writes the configuration file itself, and could do so for every version.
 	structuredConfiguration = Feature{Name: "structured configuration", Since: semver.MustParse("3.202.0"),
 		Without: "A Workspace with a value that is not a string, or is parsed as JSON, is Stalled with `IncompatibleConfiguration`, " +
 			"and its Stack with `PulumiVersionTooLow`."}
-	// exitCodes tell why the CLI failed.
+	// exitCodes are exit codes that distinguish the causes of a failure.
 	exitCodes = Feature{Name: "exit codes for the cause of a failure", Since: semver.MustParse("3.227.0"),
 		Without: "The agent takes the reason of a failure from the output of Pulumi."}
-	// RawConfig reads a value from stdin as it is.
+	// RawConfig makes the CLI read a value from stdin without changing it.
 	RawConfig = Feature{Name: "`pulumi config set --raw`", Since: semver.MustParse("3.247.0"), command: "config set", flag: "--raw",
 		Without: "A line break at the end of a secret value is lost if a key management service encrypts the value."}
 )
 
-// features is what there is, in the order of the versions.
+// features are all features, in the order of their versions.
 var features = []Feature{
 	flag("refresh", "--preview-only", "3.105.0", "`expectNoRefreshChanges` or `previewOnly`"),
 	flag("destroy", "--preview-only", "3.105.0", "`previewOnly`"),
@@ -61,7 +63,7 @@ func flag(command, flag, since, field string) Feature {
 		Without: "An Update that asks for it with " + field + " fails. Its message names the flag and the version."}
 }
 
-// Features returns what is used of the CLI and that its older versions do not have, in the order of the versions.
+// Features returns the features of the CLI that the agent uses and that older versions do not have, in the order of their versions.
 func Features() []Feature {
 	return slices.Clone(features)
 }
@@ -72,7 +74,7 @@ func (f Feature) In(version semver.Version) bool {
 	return release.GTE(f.Since)
 }
 
-// UnknownFlag says which flag of the command line the version does not have; empty when it has them all.
+// UnknownFlag returns a message about a flag of the command line that the version does not have; empty if it has them all.
 func UnknownFlag(version semver.Version, args []string) string {
 	for _, f := range features {
 		isFlag := func(arg string) bool { name, _, _ := strings.Cut(arg, "="); return name == f.flag }
@@ -83,8 +85,8 @@ func UnknownFlag(version semver.Version, args []string) string {
 	return ""
 }
 
-// Problem says why no operation can run with a CLI of the version, which is as in the agent's Info, in a Workspace that has structured
-// configuration or not; empty when they can.
+// Problem returns why no operation can run with a CLI of this version, which is given as in the agent's Info; empty if operations can run.
+// structured is true if the Workspace has structured configuration.
 func Problem(version string, structured bool) string {
 	parsed, err := semver.ParseTolerant(version)
 	switch {

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Tail keeps the last bytes that are written to it. Who reads it waits for who writes.
+// Tail keeps the last bytes that are written to it. It must not be read while another goroutine writes to it.
 type Tail struct {
 	size  int
 	bytes []byte
 	cut   bool
 }
 
-// NewTail returns a Tail of so many bytes.
+// NewTail returns a Tail that keeps size bytes.
 func NewTail(size int) *Tail {
 	return &Tail{size: size}
 }
@@ -20,7 +20,7 @@ func NewTail(size int) *Tail {
 func (t *Tail) Write(p []byte) (int, error) {
 	t.bytes = append(t.bytes, p[max(0, len(p)-t.size):]...)
 	t.cut = t.cut || len(p) > t.size
-	// Twice the size at most, so that bytes are moved once per size written.
+	// The buffer has at most twice the size, so that bytes are moved only once for each size bytes written.
 	if len(t.bytes) > 2*t.size {
 		t.bytes = append(t.bytes[:0], t.bytes[len(t.bytes)-t.size:]...)
 		t.cut = true
@@ -51,14 +51,14 @@ func LastLines(text string, count int) string {
 	return strings.TrimSuffix(strings.Join(lines[max(0, len(lines)-count):], ""), "\n")
 }
 
-// LineWriter calls a function for each line that is written to it. A line longer than maxLine is passed on in parts. There is one writer,
-// which has ended when it is closed.
+// LineWriter calls Line for each line that is written to it. It splits a line that is longer than maxLine. It is for one goroutine, which
+// closes it after the last Write.
 type LineWriter struct {
 	Line    func(string)
 	pending []byte
 }
 
-// maxLine bounds what a LineWriter keeps, in bytes.
+// maxLine bounds what a LineWriter buffers, in bytes.
 const maxLine = 16 << 10
 
 func (w *LineWriter) Write(p []byte) (int, error) {

@@ -14,27 +14,27 @@ const (
 	// terminateGrace is how long pulumi may take after a second SIGINT. It then gives its plugins 5 s, writes the state
 	// and releases the lock.
 	terminateGrace = 15 * time.Second
-	// killReserve is how much of the time before a deadline is kept for killing what does not end otherwise, and for
-	// recording how it ended.
+	// killReserve is how much of the time before a deadline is kept for killing processes that do not end otherwise, and for recording how
+	// they ended.
 	killReserve = 10 * time.Second
-	// Of a short time the second signal and the kill get these parts.
+	// If the time is short, the second signal and the kill get these fractions of it: a third and a sixth.
 	secondPart, killPart = 3, 6
 )
 
-// stopOutcome says what stop had to do: it asked, it asked twice, it killed.
+// stopOutcome is what stop did: it asked the process to end once (stopped), a second time (twice), or killed it.
 type stopOutcome struct {
 	stopped, twice, killed bool
 }
 
-// stop waits until the process ended, when ended is closed, or ctx or the time before the deadline is over, and then makes the process end:
+// stop waits until the process has ended (ended is closed), ctx is done, or the time before the deadline is over. In the last two cases, it
+// makes the process end:
 //
-//  1. SIGINT: pulumi starts nothing new, asks its providers to cancel, and waits for what runs.
-//  2. After the grace, SIGINT again: it ends its plugins, saves the state and releases the lock; what ran is recorded
-//     as pending.
-//  3. After terminateGrace, SIGKILL, to pulumi and to all its descendants: a provider that lives on would finish a
-//     change which nobody records.
+//  1. SIGINT: pulumi starts nothing new, asks its providers to cancel, and waits for running resource operations.
+//  2. After the grace, SIGINT again: pulumi ends its plugins, saves the state and releases the lock. Running resource operations are
+//     recorded as pending.
+//  3. After terminateGrace, SIGKILL to pulumi and all its descendants: a provider that lives on would finish a change that nobody records.
 //
-// Only pulumi itself gets the SIGINTs: it decides when its plugins may end.
+// Only pulumi itself receives the SIGINTs: it decides when its plugins may end.
 func (c *CLI) stop(ctx context.Context, process *os.Process, marker string, grace time.Duration, ended <-chan struct{}) stopOutcome {
 	select {
 	case <-ended:
@@ -47,14 +47,14 @@ func (c *CLI) stop(ctx context.Context, process *os.Process, marker string, grac
 	}
 	for signal, timeout := range []time.Duration{grace, c.terminateGrace} {
 		if err := process.Signal(syscall.SIGINT); err != nil && signal == 0 {
-			// It has ended by itself.
+			// The process has ended by itself.
 			return stopOutcome{}
 		}
 		if c.deadline.ends(ended, timeout, signal) {
 			return stopOutcome{stopped: true, twice: signal > 0}
 		}
 	}
-	// Its descendants first: once it is dead they are harder to find. It must not start new ones meanwhile.
+	// Descendants are killed first: they are harder to find once their parent is dead. The parent must not start new ones meanwhile.
 	_ = process.Signal(syscall.SIGSTOP)
 	endDescendants(marker, process.Pid, true)
 	_ = process.Kill()
@@ -64,7 +64,7 @@ func (c *CLI) stop(ctx context.Context, process *os.Process, marker string, grac
 // deadline shortens the time that processes have to end, once it is set.
 type deadline struct {
 	once sync.Once
-	// over are closed when the first SIGINT and when the second one has had its time.
+	// over[0] is closed when the time for the first SIGINT is over, over[1] when the time for the second one is.
 	over [2]chan struct{}
 }
 
@@ -72,7 +72,7 @@ func newDeadline() *deadline {
 	return &deadline{over: [2]chan struct{}{make(chan struct{}), make(chan struct{})}}
 }
 
-// set divides the time until the end: the first signal gets what is not needed to end by force. Only the first call counts.
+// set divides the time until the end: the first signal gets the time that the other steps do not need. Only the first call has an effect.
 func (d *deadline) set(end time.Time, terminate time.Duration) {
 	d.once.Do(func() {
 		left := max(0, time.Until(end))
@@ -83,7 +83,8 @@ func (d *deadline) set(end time.Time, terminate time.Duration) {
 	})
 }
 
-// ends waits until the process has ended; false when the timeout, or the time for this signal, the first or the second, is over.
+// ends reports whether the process ends before the timeout, and before the time for this signal, 0 for the first or 1 for the second, is
+// over.
 func (d *deadline) ends(ended <-chan struct{}, timeout time.Duration, signal int) bool {
 	select {
 	case <-ended:

@@ -22,7 +22,7 @@ func TestTheTimeUntilTheAgentIsKilledIsDivided(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start, d := time.Now(), newDeadline()
 				d.set(start.Add(test.end), terminateGrace)
-				// What comes later does not give more time.
+				// A later call does not give more time.
 				d.set(start.Add(time.Hour), terminateGrace)
 				for signal, after := range []time.Duration{test.first, test.second} {
 					<-d.over[signal]

@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// TestEventsAfterAPreviewAreReadFromTheirBeginning has a CLI that begins its log anew, as pulumi does for the update after its preview.
+// TestEventsAfterAPreviewAreReadFromTheirBeginning truncates the log and starts it again, as pulumi does for the update after its preview.
 func TestEventsAfterAPreviewAreReadFromTheirBeginning(t *testing.T) {
 	g := NewWithT(t)
 	var followed sync.Map

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// versionTimeout bounds `pulumi version`. It is a matter of 0.2 s, on a busy node of seconds.
+	// versionTimeout bounds `pulumi version`, which takes 0.2 s, and seconds on a busy node.
 	versionTimeout = time.Minute
-	// maxVersionNote bounds in bytes what is read of a note about the version, which programs could write over.
+	// maxVersionNote bounds, in bytes, what is read of the note with the version. Programs could overwrite the note.
 	maxVersionNote = 16 << 10
 )
 
-// versionNote is what an agent leaves for those that run after it in the same directory: the version of the CLI that they have in common.
+// versionNote is the version of the CLI that an agent records for later agents in the same directory.
 type versionNote struct {
 	// Program is the identity of the CLI's file.
 	Program string `json:"program"`
 	Version string `json:"version"`
 }
 
-// ReadVersion finds out the version of the CLI: with `pulumi version`, or from the note in the file, if an earlier agent wrote it about the same
-// program. The process runtime starts agents anew for commits when there are many Stacks, and 0.14 s of processor time is then a fifth of what
-// a commit costs. Whether operations can run with a CLI of that version is for the caller to judge, with Problem.
+// ReadVersion determines the version of the CLI: with `pulumi version`, or from the note in the file if an earlier agent wrote it for the
+// same program. With many Stacks, the process runtime starts an agent again for a commit, and 0.14 s of processor time would then be a
+// fifth of the cost of a commit. The caller has to check with Problem whether operations can run with the version.
 func (c *CLI) ReadVersion(ctx context.Context, note, dir string, env Environment) error {
 	program := identity(c.Path)
 	if c.Version = readNote(note, program); c.Version.NE(semver.Version{}) {
@@ -55,8 +55,8 @@ func (c *CLI) ReadVersion(ctx context.Context, note, dir string, env Environment
 	return nil
 }
 
-// identity says which file a program is, so that another one, or another content of it, has another identity. It is empty for what may start
-// another program of its own choice: a script, or the shim of a version manager, which is a program with another name.
+// identity identifies the file of a program: another file, or other content, has another identity. It is empty for a file that may choose
+// to start another program: a script, or the shim of a version manager, which is a program with another name.
 func identity(path string) string {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil || !strings.HasPrefix(filepath.Base(path), "pulumi") {
@@ -75,7 +75,7 @@ func identity(path string) string {
 	return fmt.Sprintf("%s device=%d inode=%d size=%d modified=%d changed=%d", path, stat.Dev, stat.Ino, stat.Size, stat.Mtim.Nano(), stat.Ctim.Nano())
 }
 
-// readNote returns the version that the note has of the program, or the zero version.
+// readNote returns the version in the note if the note is about the program, and the zero version otherwise.
 func readNote(path, program string) semver.Version {
 	content, err := file.Read(path, maxVersionNote)
 	if err != nil || program == "" {
@@ -92,7 +92,7 @@ func readNote(path, program string) semver.Version {
 	return version
 }
 
-// writeNote leaves the note. One about a program without an identity would never be read.
+// writeNote writes the note. It does not write a note about a program without an identity, which would never be read.
 func writeNote(path string, note versionNote) error {
 	if note.Program == "" {
 		return nil

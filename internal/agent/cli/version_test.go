@@ -15,7 +15,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// TestTheVersionIsReadOnceForEachProgram tells by a version that pulumi never had which of them came from the note.
+// TestTheVersionIsReadOnceForEachProgram recognizes a version from the note, because pulumi never had that version.
 func TestTheVersionIsReadOnceForEachProgram(t *testing.T) {
 	g := NewWithT(t)
 	real, err := tools.Path(t.Context(), "pulumi", func(line string) { t.Log(line) })
@@ -65,7 +65,7 @@ func TestTheVersionIsReadOnceForEachProgram(t *testing.T) {
 	}
 }
 
-// noteOf is the content of a note.
+// noteOf returns the content of a note.
 func noteOf(t *testing.T, note versionNote) string {
 	t.Helper()
 	content, err := json.Marshal(note)

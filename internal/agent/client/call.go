@@ -10,13 +10,13 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// answer is how much the answer of a method may be.
+// answer limits the answer of a method.
 type answer struct {
-	// size is in bytes, fields is a number.
+	// size is the maximum size in bytes, fields the maximum number of fields.
 	size, fields int
 }
 
-// The answers of the methods. The one of GetOperation is the only one that has outputs.
+// The limits of the methods' answers. Only the answer of GetOperation has outputs.
 var (
 	infoAnswer      = answer{size: proto.MaxInfoSize, fields: proto.MaxInfoFields}
 	operationAnswer = answer{size: proto.MaxOperationSize, fields: proto.MaxOperationFields}
@@ -25,14 +25,15 @@ var (
 	emptyAnswer     = answer{size: proto.MaxEmptySize, fields: proto.MaxEmptyFields}
 )
 
-// options limit the answer of one call. refused is why it was not decoded, once the call has failed because of that.
+// options returns the options that limit the answer of one call. After the call has failed because the answer was refused by the codec,
+// refused is the reason.
 func (a answer) options() (options []grpc.CallOption, refused *error) {
 	refused = new(error)
 	codec := &proto.Codec{MaxFields: a.fields, Refused: func(err error) { *refused = err }}
 	return []grpc.CallOption{grpc.MaxCallRecvMsgSize(a.size), grpc.ForceCodecV2(codec)}, refused
 }
 
-// failure is the error of a call that failed, nil for none: refused is why the answer was not decoded, if that was the cause.
+// failure returns the error of a call, nil if it succeeded. If the codec refused the answer, refused is the reason.
 func failure(ctx context.Context, what string, refused, err error) error {
 	switch {
 	case err == nil:

@@ -16,10 +16,10 @@ import (
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
-// maxErrorText bounds what an error quotes of an agent, in bytes.
+// maxErrorText bounds the text of an agent that an error quotes, in bytes.
 const maxErrorText = 2 << 10
 
-// cleanInfo makes the answer one whose texts can be shown.
+// cleanInfo cleans the texts of the answer, so that they can be shown.
 func cleanInfo(info *proto.Info) {
 	info.AgentVersion = cleanText(info.GetAgentVersion(), proto.MaxName)
 	info.PulumiVersion = cleanText(info.GetPulumiVersion(), proto.MaxName)
@@ -30,8 +30,8 @@ func cleanInfo(info *proto.Info) {
 	}
 }
 
-// cleanOperation makes of what an agent says something that can be written into a status as it is: text is short and readable, times have
-// passed, and what this controller does not know is unspecified. Of a state that it does not know an operation goes on.
+// cleanOperation cleans an operation from an agent, so that it can be written into a status as it is: text is short and readable, times are
+// in the past, and values that this controller does not know are unspecified. An operation in an unknown state counts as not final.
 func cleanOperation(operation *proto.Operation) {
 	if !proto.ValidOperationID(operation.GetId()) {
 		operation.Id = ""
@@ -64,7 +64,7 @@ func cleanOperation(operation *proto.Operation) {
 	}
 }
 
-// known returns the value, or the unspecified one, which is zero, when it has no name.
+// known returns the value, or zero, which is the unspecified value, if the value has no name.
 func known[Enum ~int32](value Enum, names map[int32]string) Enum {
 	if _, found := names[int32(value)]; !found {
 		return 0
@@ -72,8 +72,8 @@ func known[Enum ~int32](value Enum, names map[int32]string) Enum {
 	return value
 }
 
-// cleanText returns one readable line of at most size bytes, with an ellipsis where it was cut. Control characters, which terminals
-// obey, and those that change the direction of text become spaces or go.
+// cleanText returns one readable line of at most size bytes, with an ellipsis where the text was cut. White space becomes spaces. Control
+// characters, which terminals interpret, and characters that change the direction of text are removed.
 func cleanText(text string, size int) string {
 	return plaintext.Cut(strings.TrimSpace(strings.Map(func(r rune) rune {
 		switch {
@@ -86,7 +86,7 @@ func cleanText(text string, size int) string {
 	}, text)), size)
 }
 
-// cleanLink returns the address when it is one that a browser can open without harm, else nothing.
+// cleanLink returns the address if a browser can open it without harm, and an empty string otherwise.
 func cleanLink(link string) string {
 	parsed, err := url.Parse(link)
 	if err != nil || len(link) > proto.MaxPermalink || parsed.Scheme != "https" && parsed.Scheme != "http" || parsed.Host == "" || parsed.User != nil {
@@ -95,7 +95,8 @@ func cleanLink(link string) string {
 	return parsed.String()
 }
 
-// cleanProject returns the project when its names are as they should be. A name that was changed would be one of another project.
+// cleanProject returns the project if its names are valid, and nil otherwise. It does not change a name, because the result would be the
+// name of another project.
 func cleanProject(project *proto.ProjectSource) *proto.ProjectSource {
 	if project == nil || project.GetName() != cleanText(project.GetName(), proto.MaxName) ||
 		project.GetRuntime() != cleanText(project.GetRuntime(), proto.MaxName) {
@@ -104,7 +105,7 @@ func cleanProject(project *proto.ProjectSource) *proto.ProjectSource {
 	return project
 }
 
-// cleanChanges returns the counts of as many kinds as are kept, the first ones by their names.
+// cleanChanges returns the counts of at most proto.MaxChangeKinds kinds, the first ones in the order of their names.
 func cleanChanges(changes map[string]int64) map[string]int64 {
 	maps.DeleteFunc(changes, func(kind string, count int64) bool {
 		return count < 0 || kind != cleanText(kind, proto.MaxChangeKind)
@@ -117,7 +118,7 @@ func cleanChanges(changes map[string]int64) map[string]int64 {
 	return changes
 }
 
-// cleanPlanned bounds what an operation would change.
+// cleanPlanned bounds the changes that an operation would make.
 func cleanPlanned(operation *proto.Operation) {
 	changes, size := operation.GetChanges(), 0
 	for i, change := range changes {
@@ -135,10 +136,10 @@ func cleanPlanned(operation *proto.Operation) {
 	operation.OmittedChanges = max(operation.GetOmittedChanges(), 0)
 }
 
-// planDigest is how the digests of a plan look.
+// planDigest matches the digests of a plan.
 var planDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// cleanPlan returns what is known of a plan when all of it is as it should be.
+// cleanPlan returns the plan if its digests are valid, and nil otherwise.
 func cleanPlan(plan *proto.Plan) *proto.Plan {
 	if plan == nil {
 		return nil
@@ -161,8 +162,8 @@ func cleanPaths(paths []string) []string {
 	return paths
 }
 
-// cleanTime returns the time when it can have been, else none. One that is to come is taken for now: clocks differ, and decisions
-// count from it.
+// cleanTime returns the time if it is a valid time since 1970, and nil otherwise. A time in the future becomes now: clocks differ, and
+// decisions are based on the time.
 func cleanTime(stamp *timestamppb.Timestamp) *timestamppb.Timestamp {
 	if stamp == nil || stamp.CheckValid() != nil || stamp.GetSeconds() < 0 {
 		return nil

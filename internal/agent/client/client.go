@@ -1,9 +1,9 @@
-// Package client talks to the agent of one workspace. It adds to the generated code what every caller needs: bounded
-// waiting, detection of dead connections, streaming of a source, and errors that a caller can decide on.
+// Package client calls the agent of a workspace. It adds to the generated code what every caller needs: bounded waiting, detection of dead
+// connections, streaming of a source, and errors that a caller can decide on.
 //
-// The agent is not trusted: whoever owns its pod can replace it. What it can cost is bounded, for each connection and for all agents of one
-// owner: the size of each answer and the number of fields in it before it is decoded, the speed at which it is read, the number of
-// messages of a watch, and how long callers wait. Text is cut and made readable when it arrives.
+// The agent is not trusted, because the owner of its pod can replace it. What it can cost is bounded, for each connection and for all
+// agents of one owner: the size of each answer and the number of its fields, before the answer is decoded; the speed at which answers are
+// read; the number of messages of a watch; and how long callers wait. Text is shortened and made readable when it is received.
 package client
 
 import (
@@ -28,43 +28,44 @@ import (
 const (
 	// callTimeout bounds a unary call whose context has no earlier deadline. The agent answers from memory.
 	callTimeout = 10 * time.Second
-	// suspectTimeout is that of an agent that let the last call wait in vain.
+	// suspectTimeout is the timeout of a call to an agent whose last call waited and failed.
 	suspectTimeout = 3 * time.Second
 	// idleTimeout closes a connection without calls; the next call opens it again. A controller has thousands of workspaces.
 	idleTimeout = time.Minute
-	// window is how much may be on its way to the controller on one connection, in bytes, beyond the message that it reads.
+	// window is how many bytes may be in flight to the controller on one connection, in addition to the message that the controller reads.
 	window = 64 << 10
-	// readBuffer is a part of the memory that each connection holds, in bytes.
+	// readBuffer is the size of the read buffer of each connection, in bytes.
 	readBuffer = 8 << 10
 	// maxHeaderSize bounds headers and trailers of an answer, in bytes. The message of an error is in there, twice.
 	maxHeaderSize = 32 << 10
-	// watchRate is how many messages per second are taken of a watch, after a burst of watchBurst. An agent sends 5 at most, and one more.
+	// watchRate is how many messages per second are read from a watch, after a burst of watchBurst. An agent sends at most 5 per second, and
+	// the final one.
 	watchRate  = 10
 	watchBurst = 20
 )
 
-// Options say how to reach an agent.
+// Options configure how to connect to an agent.
 type Options struct {
-	// TransportCredentials encrypt the connection and prove who the agent is. Without them the connection is in clear,
-	// which suits a unix socket only.
+	// TransportCredentials encrypt the connection and authenticate the agent. Without them, the connection is not encrypted, which is only
+	// suitable for a unix socket.
 	TransportCredentials credentials.TransportCredentials
-	// PerRPCCredentials prove to the agent who is calling.
+	// PerRPCCredentials authenticate the caller to the agent.
 	PerRPCCredentials credentials.PerRPCCredentials
-	// Group is of the agents with the same owner. An agent without one is for itself.
+	// Group is the group of the agents with the same owner. If it is nil, the agent has a group of its own.
 	Group *Group
 }
 
-// Client calls one agent. It is safe for concurrent use; it connects when it is needed, and again after a loss.
+// Client calls one agent. It is safe for concurrent use. It connects when a call needs it, and reconnects after a connection is lost.
 type Client struct {
 	connection *grpc.ClientConn
 	agent      proto.AgentClient
 	group      *Group
-	// suspect says that the agent let the last call wait in vain.
+	// suspect is true if the last call to the agent waited and failed.
 	suspect atomic.Bool
 }
 
-// New returns a client for the agent at the address, "unix:/path/agent.sock" or "host:port". It does not connect yet:
-// the only error is an address that can never work.
+// New returns a client for the agent at the address, "unix:/path/agent.sock" or "host:port". It does not connect yet, and fails only for an
+// address that can never work.
 func New(address string, options Options) (*Client, error) {
 	transport := options.TransportCredentials
 	if transport == nil {
@@ -105,7 +106,7 @@ func (c *Client) Close() error {
 	return c.connection.Close()
 }
 
-// GetInfo returns what the agent is, which source it has, and which operations it knows.
+// GetInfo returns the versions of the agent and of pulumi, the source that the agent has, and its operations.
 func (c *Client) GetInfo(ctx context.Context) (*proto.Info, error) {
 	info, err := call(ctx, c, "get agent info", infoAnswer, &proto.GetInfoRequest{}, c.agent.GetInfo)
 	if err == nil {
@@ -114,8 +115,8 @@ func (c *Client) GetInfo(ctx context.Context) (*proto.Info, error) {
 	return info, err
 }
 
-// StartOperation starts the operation and returns at once. An operation with this id that the agent knows already is
-// returned as it is. Decide on ErrSourceMissing, ErrPlanMissing, ErrBusy, ErrInvalid and ErrUnavailable.
+// StartOperation starts the operation and returns at once. If the agent already knows an operation with this id, it returns that operation
+// unchanged. Decide on ErrSourceMissing, ErrPlanMissing, ErrBusy, ErrInvalid and ErrUnavailable.
 func (c *Client) StartOperation(ctx context.Context, request *proto.StartOperationRequest) (*proto.Operation, error) {
 	return cleaned(call(ctx, c, "start operation "+request.GetId(), operationAnswer, request, c.agent.StartOperation))
 }
@@ -125,19 +126,19 @@ func (c *Client) GetOperation(ctx context.Context, id string) (*proto.Operation,
 	return cleaned(call(ctx, c, "get operation "+id, resultAnswer, &proto.GetOperationRequest{Id: id}, c.agent.GetOperation))
 }
 
-// CancelOperation asks the operation to end gracefully and does not wait for that. Repeating it changes nothing.
+// CancelOperation asks the operation to end gracefully, and does not wait for its end. It may be repeated.
 func (c *Client) CancelOperation(ctx context.Context, id string) (*proto.Operation, error) {
 	return cleaned(call(ctx, c, "cancel operation "+id, operationAnswer, &proto.CancelOperationRequest{Id: id}, c.agent.CancelOperation))
 }
 
-// ForgetOperation removes what the agent stores of a final operation; an id that it does not know is fine. The error of an
-// operation that is not final is ErrBusy.
+// ForgetOperation removes what the agent stores for a final operation. An unknown id is not an error. For an operation that is not final,
+// the error is ErrBusy.
 func (c *Client) ForgetOperation(ctx context.Context, id string) error {
 	_, err := call(ctx, c, "forget operation "+id, emptyAnswer, &proto.ForgetOperationRequest{Id: id}, c.agent.ForgetOperation)
 	return err
 }
 
-// cleaned returns the operation fit to be shown.
+// cleaned returns the operation after cleanOperation.
 func cleaned(operation *proto.Operation, err error) (*proto.Operation, error) {
 	if err == nil {
 		cleanOperation(operation)
@@ -145,10 +146,10 @@ func cleaned(operation *proto.Operation, err error) (*proto.Operation, error) {
 	return operation, err
 }
 
-// WatchOperation calls observe with the operation as it is now and after every change (some may be left out), and
-// returns the operation, without outputs, once it is final. It ends earlier with ctx or when the connection is lost
-// (ErrUnavailable), which says nothing about the operation: watch again. A slow observe does not hold up the agent, and an agent that sends too
-// much is not read faster.
+// WatchOperation calls observe with the current operation and after every change (some may be left out), and returns the operation, without
+// outputs, once it is final. It returns earlier when ctx is done or the connection is lost (ErrUnavailable). That means nothing for the
+// operation: watch again. A slow observe does not delay the agent, and an agent that sends too many messages is read no faster than
+// watchRate.
 func (c *Client) WatchOperation(ctx context.Context, id string, observe func(*proto.Operation)) (*proto.Operation, error) {
 	what := "watch operation " + id
 	ctx, cancel := context.WithCancel(ctx)

@@ -22,7 +22,7 @@ import (
 
 const patience = 20 * time.Second
 
-// fakeAgent answers calls as a test says. The real agent is tested with this client in its own package.
+// fakeAgent answers calls as a test determines. The package of the real agent tests that agent with this client.
 type fakeAgent struct {
 	proto.UnimplementedAgentServer
 	answer func() error
@@ -42,7 +42,7 @@ func (f *fakeAgent) WatchOperation(_ *proto.WatchOperationRequest, stream grpc.S
 	return f.watch(stream)
 }
 
-// serve returns a client of the fake.
+// serve serves the fake agent and returns a client for it.
 func serve(t *testing.T, fake *fakeAgent) *client.Client {
 	t.Helper()
 	g := NewWithT(t)

@@ -44,7 +44,7 @@ func TestADeadPeerIsNoticedWithinAMinute(t *testing.T) {
 	g.Eventually(ended).WithTimeout(time.Minute).Should(Receive(MatchError(client.ErrUnavailable)))
 }
 
-// lossyPath relays connections to the address until cut: from then on bytes vanish, and nobody is told.
+// lossyPath relays connections to the address until cut is called: from then on it drops all bytes without notice.
 func lossyPath(t *testing.T, to string) (address string, cut func()) {
 	t.Helper()
 	g := NewWithT(t)

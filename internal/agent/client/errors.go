@@ -12,7 +12,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// The kinds of errors that callers decide on; use errors.Is. Errors of a context that ended are that context's error.
+// The kinds of errors that callers decide on; use errors.Is. If the context of a call is done, the error is that of the context.
 var (
 	// ErrSourceMissing means that the agent does not have the artifact of the operation; push it and start again.
 	ErrSourceMissing = errors.New("the agent does not have the source")
@@ -22,20 +22,20 @@ var (
 	ErrBusy = errors.New("the agent is busy")
 	// ErrNotFound means that the agent does not know the operation.
 	ErrNotFound = errors.New("the agent does not know the operation")
-	// ErrUnavailable means that the agent cannot be reached, does not answer in time, or is stopping. Nothing is known about the effect of
-	// the call; every call may be repeated.
+	// ErrUnavailable means that the agent cannot be reached, does not answer in time, or is stopping. The call may or may not have had an
+	// effect; every call may be repeated.
 	ErrUnavailable = errors.New("the agent is unavailable")
 	// ErrInvalid means that the request, or the archive, can never work.
 	ErrInvalid = errors.New("the agent refuses the request")
 	// ErrFetchFailed means that the agent could not download the artifact; try again later.
 	ErrFetchFailed = errors.New("the agent cannot fetch the source")
-	// ErrDigestMismatch means that the bytes that arrived are not those that the digest names.
+	// ErrDigestMismatch means that the received content does not have the digest.
 	ErrDigestMismatch = errors.New("the digest does not match")
 	// ErrTooLarge means that a limit of the agent or of the protocol is exceeded.
 	ErrTooLarge = errors.New("a limit of the agent is exceeded")
-	// ErrPulumiUnsupported means that the pulumi CLI of the workspace is not of a version that the agent can drive.
+	// ErrPulumiUnsupported means that the version of the pulumi CLI in the workspace is not supported by the agent.
 	ErrPulumiUnsupported = errors.New("the pulumi CLI is not supported")
-	// errBadAnswer means that the agent answered something that was not decoded.
+	// errBadAnswer means that the answer of the agent was refused: it exceeds the limits or is malformed.
 	errBadAnswer = errors.New("the answer of the agent is refused")
 	// ErrDenied means that the agent does not accept the caller.
 	ErrDenied = errors.New("the agent denies access")
@@ -43,17 +43,18 @@ var (
 
 // Error is a failed call.
 type Error struct {
-	// What was attempted, and on what.
+	// What describes what was attempted, and on what.
 	What string
-	// Message of the agent or of the transport, as it came. It has at most 32 KiB; Error shows the beginning of it as readable text.
+	// Message is the original message of the agent or of the transport. It has at most 32 KiB; the method Error shows the beginning of it as
+	// readable text.
 	Message string
-	// Kind is one of the errors above, nil when there is none for it.
+	// Kind is one of the errors above, or nil if none of them fits.
 	Kind error
 	// Code is the gRPC status code of the answer.
 	Code codes.Code
 }
 
-// Error says what was attempted and what came of it.
+// Error returns what was attempted, and the kind and message of the failure.
 func (e *Error) Error() string {
 	message := cleanText(e.Message, maxErrorText)
 	if e.Kind == nil {
@@ -70,7 +71,7 @@ func (e *Error) Unwrap() error {
 // deadlineSlack is how much earlier than the caller's own timer the agent may notice the caller's deadline.
 const deadlineSlack = 100 * time.Millisecond
 
-// wrap turns an error of the generated client into one that callers can decide on. ctx is the caller's.
+// wrap converts an error of the generated client into an error that callers can decide on. ctx is the caller's.
 func wrap(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", what, ctx.Err())
@@ -82,7 +83,7 @@ func wrap(ctx context.Context, what string, err error) error {
 	return &Error{What: what, Message: answer.Message(), Kind: kindOf(err, answer.Code()), Code: answer.Code()}
 }
 
-// kindOf maps the codes of the protocol, and those that gRPC makes by itself.
+// kindOf returns the kind for a code of the protocol, or for a code that gRPC itself returns.
 func kindOf(err error, code codes.Code) error {
 	switch code {
 	case codes.FailedPrecondition:
@@ -93,7 +94,7 @@ func kindOf(err error, code codes.Code) error {
 			proto.ReasonFetchFailed:       ErrFetchFailed,
 			proto.ReasonPulumiUnsupported: ErrPulumiUnsupported,
 		}[proto.ReasonOf(err)]
-	// The deadline is the one of this package, Canceled and Aborted come from an agent that stops or moved on.
+	// DeadlineExceeded comes from the timeouts of this package, Canceled and Aborted from an agent that is stopping or has given up the call.
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
 		return ErrUnavailable
 	case codes.Unauthenticated, codes.PermissionDenied:

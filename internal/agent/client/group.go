@@ -10,31 +10,31 @@ import (
 )
 
 const (
-	// promptTime is how long an agent may take for an answer before its call needs one of the slots of its group. promptTimeStrained is that
-	// of an agent that let its last call wait in vain, and of all in a group with one that did so lately.
+	// promptTime is how long an agent may take to answer before its call needs one of the slots of its group. promptTimeStrained is the same
+	// for an agent whose last call waited and failed, and for all agents of a group in which a call with a slot did so recently.
 	promptTime         = time.Second
 	promptTimeStrained = 100 * time.Millisecond
-	// strainedTime is how long it counts as lately.
+	// strainedTime is how long ago counts as recently.
 	strainedTime = time.Minute
 	// slowCalls is how many calls of a group may wait for slow agents at the same time.
 	slowCalls = 2
-	// pauseFactor is for how many times as long as a call waited in vain its slot stays taken.
+	// pauseFactor is how many times as long as a failed call waited its slot stays taken.
 	pauseFactor = 4
-	// maxGroups is how many groups are kept; the one that was asked for least recently goes first.
+	// maxGroups is how many groups are kept. The least recently used one is removed first.
 	maxGroups = 10_000
 )
 
-// errCrowded says that others of the group keep calls waiting.
+// errCrowded is the error when other calls of the group have taken all slots.
 var errCrowded = errors.New("the agent did not answer at once, and calls to other agents of its namespace wait already")
 
-// Group is the agents of one owner: those of a namespace. Those who call agents are few, and serve all owners: agents that do not answer must not
-// keep all of them waiting. So a call whose answer takes its time needs one of few slots of the group to go on waiting, and
-// one that waited in vain keeps its slot taken for a while.
+// Group is the agents of one owner, which are those of a namespace. A few goroutines call the agents of all owners, so agents that do not
+// answer must not block all of these goroutines. Therefore a call that is not answered promptly needs one of a few slots of the group to
+// continue waiting, and a slow call that failed keeps its slot for a while.
 type Group struct {
 	slots chan struct{}
 
 	mu sync.Mutex
-	// strained is until when the group is so.
+	// strained is the time until which the group uses promptTimeStrained.
 	strained time.Time
 }
 
@@ -42,7 +42,7 @@ func newGroup() *Group {
 	return &Group{slots: make(chan struct{}, slowCalls)}
 }
 
-// Groups are the groups of all owners. The zero value has none; it is safe for concurrent use.
+// Groups are the groups of all owners. The zero value is empty and ready to use. It is safe for concurrent use.
 type Groups struct {
 	mu     sync.Mutex
 	groups *lru.Cache
@@ -64,7 +64,7 @@ func (g *Groups) Of(owner string) *Group {
 	return group
 }
 
-// prompt is how long a call may wait without a slot. suspect says that its agent let a call wait in vain.
+// prompt returns how long a call may wait without a slot. suspect is true if the last call to its agent waited and failed.
 func (g *Group) prompt(suspect bool) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,8 +74,8 @@ func (g *Group) prompt(suspect bool) time.Duration {
 	return promptTime
 }
 
-// wait bounds a call: it ends the context of the call when its time without a slot is over and there is no slot. done takes how the
-// call ended.
+// wait bounds a call: it cancels the context of the call when its time without a slot is over and no slot is free. The caller calls done
+// when the call has ended; inVain is true for a call that waited and failed.
 func (g *Group) wait(ctx context.Context, suspect bool) (bounded context.Context, done func(inVain bool)) {
 	bounded, cancel := context.WithCancelCause(ctx)
 	var mu sync.Mutex
@@ -107,7 +107,7 @@ func (g *Group) wait(ctx context.Context, suspect bool) (bounded context.Context
 	}
 }
 
-// free gives a slot back: later, when its call waited in vain.
+// free gives a slot back, after a delay if its call waited in vain.
 func (g *Group) free(inVain bool, waited time.Duration) {
 	if !inVain {
 		<-g.slots

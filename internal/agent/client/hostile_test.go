@@ -29,7 +29,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// rawCodec sends bytes as they are.
+// rawCodec sends and receives bytes unchanged.
 type rawCodec struct{}
 
 func (rawCodec) Name() string                        { return "proto" }
@@ -39,7 +39,7 @@ func (rawCodec) Unmarshal(data []byte, message any) error {
 	return nil
 }
 
-// serveRaw returns a client of an agent that answers every call with the bytes; the functions are called before it does.
+// serveRaw returns a client of an agent that answers every call with the bytes, after it has called the functions.
 func serveRaw(t *testing.T, answer []byte, options client.Options, before ...func(grpc.ServerStream)) *client.Client {
 	t.Helper()
 	g := NewWithT(t)
@@ -59,7 +59,7 @@ func serveRaw(t *testing.T, answer []byte, options client.Options, before ...fun
 	return agent
 }
 
-// methods call an agent. Each returns the message that it answered.
+// methods are all methods of the client. Each calls an agent and returns its answer.
 var methods = map[string]func(ctx context.Context, agent *client.Client) (gproto.Message, error){
 	"GetInfo": func(ctx context.Context, agent *client.Client) (gproto.Message, error) { return agent.GetInfo(ctx) },
 	"GetOperation": func(ctx context.Context, agent *client.Client) (gproto.Message, error) {
@@ -91,7 +91,7 @@ var methods = map[string]func(ctx context.Context, agent *client.Client) (gproto
 	},
 }
 
-// A method that is added to the protocol needs a row in methods and in limits, or nothing attacks it.
+// A new method of the protocol needs an entry in methods and in limits, or no test attacks it.
 func TestEveryMethodOfAnAgentIsAttacked(t *testing.T) {
 	g := NewWithT(t)
 	var served []string
@@ -105,7 +105,7 @@ func TestEveryMethodOfAnAgentIsAttacked(t *testing.T) {
 	g.Expect(slices.Collect(maps.Keys(limits))).To(ConsistOf(served))
 }
 
-// allocated returns how much is allocated while do runs, in bytes, whether it is freed again or not.
+// allocated returns how many bytes are allocated while do runs, including those that are freed again.
 func allocated(do func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -115,14 +115,14 @@ func allocated(do func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// empties are as many empty messages as fit into the size, as fields of that number.
+// empties returns as many empty messages as fit into the size, as fields with the number.
 func empties(field protowire.Number, size int) []byte {
 	return bytes.Repeat(protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType), nil), size/2)
 }
 
 func TestAnswersOfEmptyMessagesAreRefusedBeforeTheyAreDecoded(t *testing.T) {
 	for _, size := range []int{16 << 20, proto.MaxResultSize, proto.MaxInfoSize, proto.MaxOperationSize, proto.MaxEmptySize} {
-		// Operations of GetInfo, projects and outputs of the others, and what the protocol does not have.
+		// The fields are operations in GetInfo, projects and outputs in the other answers, and a field that the protocol does not have.
 		for _, field := range []protowire.Number{4, 11, 10, 1, 999} {
 			answer := bytes.Repeat(empties(field, 1024), size/1024)
 			if field == 999 {
@@ -138,7 +138,7 @@ func TestAnswersOfEmptyMessagesAreRefusedBeforeTheyAreDecoded(t *testing.T) {
 					if size > proto.MaxOperationSize {
 						g.Expect(err).To(Or(MatchError(ContainSubstring("the answer of the agent is refused")), MatchError(client.ErrTooLarge)))
 					}
-					// A result has 5 MiB, which are read before they are counted.
+					// A result may have 5 MiB, which are read before the fields are counted.
 					limit := uint64(8 << 20)
 					if name == "GetOperation" {
 						limit += 2 * proto.MaxResultSize
@@ -150,7 +150,7 @@ func TestAnswersOfEmptyMessagesAreRefusedBeforeTheyAreDecoded(t *testing.T) {
 	}
 }
 
-// largest are answers with as much as the method may have, in what takes the most memory.
+// largest returns answers of the largest size and number of fields for a method, with the content that needs the most memory.
 func largest(size, fields int, outputs bool) map[string][]byte {
 	padded := func(content []byte, field protowire.Number) []byte {
 		return append(protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType), bytes.Repeat([]byte("m"), size-len(content)-8)), content...)
@@ -176,7 +176,8 @@ func largest(size, fields int, outputs bool) map[string][]byte {
 	return all
 }
 
-// limits are the largest answer of each method, in bytes and in fields, and what it may take of the heap, in bytes.
+// limits are, for each method, the maximum size (in bytes) and number of fields of its answer, and the heap memory that the answer may take
+// (in bytes).
 var limits = map[string]struct{ size, fields, held int }{
 	"GetInfo":         {proto.MaxInfoSize, proto.MaxInfoFields, 4 << 20},
 	"GetOperation":    {proto.MaxResultSize, proto.MaxResultFields, 20 << 20},
@@ -201,7 +202,7 @@ func TestLargestAnswersTakeLittleMemory(t *testing.T) {
 				runtime.GC()
 				runtime.ReadMemStats(&before)
 				message, err := methods[name](t.Context(), agent)
-				// Twice, for the pools of buffers.
+				// The second collection empties the pools of buffers.
 				runtime.GC()
 				runtime.GC()
 				runtime.ReadMemStats(&after)
@@ -275,7 +276,7 @@ func TestErrorsOfAnAgentAreShort(t *testing.T) {
 	_, err := agent.GetInfo(t.Context())
 	g.Expect(err).To(MatchError(HavePrefix("get agent info: Internal: bad [2J xxx")))
 	g.Expect(len(err.Error())).To(BeNumerically("<", 3<<10))
-	// gRPC ends the call when the headers are larger than it takes.
+	// gRPC ends the call if the headers are larger than maxHeaderSize.
 	fake.answer = func() error { return status.Error(codes.Internal, strings.Repeat("x", 1<<20)) }
 	g.Expect(agent.GetInfo(t.Context())).Error().To(HaveOccurred())
 	g.Expect(len(err.Error())).To(BeNumerically("<", 3<<10))
@@ -311,7 +312,7 @@ func TestFastWatchIsHeardSlowly(t *testing.T) {
 	g.Expect(sent.Load()).To(BeNumerically("<", 500), "the rest is not even on its way")
 }
 
-// waitingCalls calls all agents at once, and returns how many calls still waited after the time, once all have ended.
+// waitingCalls calls all agents at the same time. Once all calls have ended, it returns how many of them still waited after the given time.
 func waitingCalls(t *testing.T, agents []*client.Client, after time.Duration) (waiting int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), after)
@@ -393,7 +394,7 @@ func TestFlappingAgentLeavesNothingBehind(t *testing.T) {
 				return
 			}
 			if accepted.Add(1)%2 == 0 {
-				// An empty frame of settings.
+				// This is an empty SETTINGS frame.
 				_, _ = connection.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0})
 			}
 			_ = connection.Close()

@@ -9,8 +9,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// PushPlan delivers the compressed plan with this digest and size in bytes. Decide on ErrBusy, ErrDigestMismatch, ErrTooLarge, ErrInvalid and
-// ErrUnavailable; an error of content itself is wrapped as it is.
+// PushPlan delivers the compressed plan with this digest and size in bytes. Decide on ErrBusy, ErrDigestMismatch, ErrTooLarge, ErrInvalid
+// and ErrUnavailable. An error of content itself is wrapped unchanged.
 func (c *Client) PushPlan(ctx context.Context, digest string, size int64, content io.Reader) error {
 	header := &proto.PushPlanRequest{Message: &proto.PushPlanRequest_Header{Header: &proto.PlanHeader{Digest: digest, Size: size}}}
 	return push(ctx, "push plan", c.agent.PushPlan, header, "read the plan", content, func(chunk []byte) *proto.PushPlanRequest {
@@ -18,9 +18,9 @@ func (c *Client) PushPlan(ctx context.Context, digest string, size int64, conten
 	})
 }
 
-// GetPlan writes the plan that the operation saved to the writers: Pulumi's file, which may have no bytes, and then the changes as text, both
-// compressed. They get no more than a plan may have. Decide on ErrNotFound, ErrTooLarge and ErrUnavailable; an error of a writer is wrapped as
-// it is.
+// GetPlan writes the plan that the operation saved to the writers: Pulumi's file, which may be empty, and then the changes as text, both
+// compressed. It writes no more than the limits of a plan. Decide on ErrNotFound, ErrTooLarge and ErrUnavailable. An error of a writer is
+// wrapped unchanged.
 func (c *Client) GetPlan(ctx context.Context, id string, file, text io.Writer) error {
 	what := "get plan of operation " + id
 	ctx, cancel := context.WithCancel(ctx)

@@ -18,9 +18,9 @@ const chunkSize = 128 << 10
 // pushTimeout bounds a push whose context has no earlier deadline: delivery, verification and unpacking.
 const pushTimeout = 10 * time.Minute
 
-// PushSource delivers the tarball with this digest and size in bytes, and returns once the agent has unpacked it. When
-// the agent has it already nothing is read from content. Decide on ErrBusy, ErrDigestMismatch, ErrTooLarge, ErrInvalid
-// (an unusable archive) and ErrUnavailable; an error of content itself is wrapped as it is.
+// PushSource delivers the tarball with this digest and size in bytes, and returns once the agent has unpacked it. If the agent already has
+// it, nothing is read from content. Decide on ErrBusy, ErrDigestMismatch, ErrTooLarge, ErrInvalid (an unusable archive) and ErrUnavailable.
+// An error of content itself is wrapped unchanged.
 func (c *Client) PushSource(ctx context.Context, digest string, size int64, content io.Reader) error {
 	header := &proto.PushSourceRequest{Message: &proto.PushSourceRequest_Header{Header: &proto.SourceHeader{Digest: digest, Size: size}}}
 	return push(ctx, "push source "+digest, c.agent.PushSource, header, "read the artifact", content, func(chunk []byte) *proto.PushSourceRequest {
@@ -28,8 +28,8 @@ func (c *Client) PushSource(ctx context.Context, digest string, size int64, cont
 	})
 }
 
-// push streams the header, and the content in chunks until its end or until the agent has answered. reading is what an error of content is
-// about.
+// push streams the header, and the content in chunks until its end or until the agent has answered. reading describes the content in
+// errors.
 func push[Request, Response any](
 	ctx context.Context, what string, method func(context.Context, ...grpc.CallOption) (grpc.ClientStreamingClient[Request, Response], error),
 	header *Request, reading string, content io.Reader, message func(chunk []byte) *Request,
@@ -41,7 +41,7 @@ func push[Request, Response any](
 	if err != nil {
 		return wrap(ctx, what, err)
 	}
-	// After a failed Send the answer of the agent, good or bad, is what CloseAndRecv returns.
+	// After a failed Send, CloseAndRecv returns the agent's answer, whether it is an error or not.
 	if stream.Send(header) == nil {
 		if err := eachChunk(content, func(chunk []byte) error { return stream.Send(message(chunk)) }); err != nil {
 			return fmt.Errorf("%s: %s: %w", what, reading, err)
@@ -51,8 +51,8 @@ func push[Request, Response any](
 	return failure(ctx, what, *refused, err)
 }
 
-// FetchSource has the agent download the tarball with this digest from the URL, and returns once it has unpacked it. Decide on the
-// errors of PushSource, and ErrFetchFailed.
+// FetchSource makes the agent download the tarball with this digest from the URL, and returns once the agent has unpacked it. Decide on the
+// errors of PushSource, and on ErrFetchFailed.
 func (c *Client) FetchSource(ctx context.Context, digest, url string) error {
 	bounded, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
@@ -62,7 +62,7 @@ func (c *Client) FetchSource(ctx context.Context, digest, url string) error {
 	return failure(ctx, what, *refused, err)
 }
 
-// eachChunk sends the content in chunks, until its end or until one cannot be sent. It returns errors of content only.
+// eachChunk sends the content in chunks, until its end or until a chunk cannot be sent. It returns only errors of content.
 func eachChunk(content io.Reader, send func(chunk []byte) error) error {
 	for {
 		// A message must not be changed after it was sent, so every chunk has a buffer of its own.

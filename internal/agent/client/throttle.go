@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// readRate, in bytes per second, and readBurst, in bytes, bound what is read of one agent. What no call asks for, such as pings and
-	// settings, has no other limit. The burst has room for the largest answers.
+	// readRate, in bytes per second, and readBurst, in bytes, bound what is read from one agent. Nothing else limits data that no call asks
+	// for, such as pings and settings. The largest answers fit into the burst.
 	readRate  = 1 << 20
 	readBurst = 16 << 20
 )
 
-// dial opens the connection to an agent; address is as gRPC gives it to a dialer.
+// dial opens a connection to an agent. address has the format that gRPC passes to a dialer.
 func dial(ctx context.Context, address string) (net.Conn, error) {
 	network := "tcp"
 	if path, found := strings.CutPrefix(address, "unix:"); found {
@@ -29,7 +29,7 @@ func dial(ctx context.Context, address string) (net.Conn, error) {
 	return &throttled{Conn: connection, open: open, cancel: cancel, limiter: rate.NewLimiter(readRate, readBurst)}, nil
 }
 
-// throttled is a connection that is read no faster than its limiter says. The agent waits meanwhile, and nobody else does.
+// throttled is a connection that is read no faster than its limiter permits. Only the agent has to wait.
 type throttled struct {
 	net.Conn
 	open    context.Context

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// An agent that sends what no call asked for, such as pings, is not read faster than the limit.
+// Data that no call asked for, such as pings, is not read faster than the limit.
 func TestConnectionIsReadAtALimitedRate(t *testing.T) {
 	g := NewWithT(t)
 	near, far := net.Pipe()

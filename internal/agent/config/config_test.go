@@ -126,7 +126,7 @@ func TestNumbersInASecretObjectAreHiddenAsTheyAreWritten(t *testing.T) {
 	g.Expect(secrets).To(ContainElements("1.50", "text", "12345678901234567890"))
 }
 
-// FuzzMerge checks that what is merged is what the CLI reads.
+// FuzzMerge checks that the CLI reads what is merged.
 func FuzzMerge(f *testing.F) {
 	f.Add("", "b", false, "\x00yes", false)
 	f.Add("config: {a: 1}", "b", false, "text", false)
@@ -145,7 +145,7 @@ func FuzzMerge(f *testing.F) {
 		}
 		stack, err := workspace.LoadProjectStackBytes(nil, &workspace.Project{Name: tokens.PackageName("demo")}, []byte(merged), "Pulumi.dev.yaml", encoding.YAML)
 		if err != nil {
-			// The source may be something that the CLI does not accept; what we write ourselves is not.
+			// The source may be something that the CLI does not accept, but the CLI has to accept what this package writes itself.
 			if source == "" {
 				t.Fatalf("the CLI cannot read %q: %v", merged, err)
 			}
@@ -164,7 +164,7 @@ func FuzzMerge(f *testing.F) {
 	})
 }
 
-// FuzzFile expects that a file that is accepted is written as one that is accepted.
+// FuzzFile checks that a file that Parse accepts is written as a file that Parse accepts.
 func FuzzFile(f *testing.F) {
 	f.Add("config:\n  a: &x {b: 1.50}\n  c: *x\nenvironment: [base]\n")
 	f.Add("encryptionsalt: v1:x\nconfig: {a: {secure: abc}}")

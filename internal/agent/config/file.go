@@ -1,5 +1,5 @@
 // Package config writes the configuration of a stack, Pulumi.<stack>.yaml, as the pulumi CLI reads it: the file that came with the source,
-// the values of an operation, and how its secrets are encrypted. It has the rules of the CLI for keys, paths and values from Pulumi's SDK.
+// the values of an operation, and how its secrets are encrypted. Pulumi's SDK provides the rules of the CLI for keys, paths and values.
 package config
 
 import (
@@ -33,7 +33,7 @@ type Settings struct {
 	EncryptionSalt  string `yaml:"encryptionsalt,omitempty"`
 }
 
-// UsesService reports whether only the CLI can encrypt: the key is not derived from a passphrase.
+// UsesService reports whether a key management service holds the key. Then only the CLI can encrypt.
 func (s Settings) UsesService() bool {
 	return !slices.Contains([]string{"", "default", "passphrase"}, s.SecretsProvider)
 }
@@ -66,7 +66,7 @@ type File struct {
 	// Environment lists Pulumi ESC environments, or defines one with its imports.
 	Environment any        `yaml:"environment,omitempty"`
 	Values      config.Map `yaml:"config,omitempty"`
-	// Other is what only the CLI knows.
+	// Other has the fields that only the CLI uses.
 	Other map[string]any `yaml:",inline"`
 
 	project string
@@ -90,7 +90,7 @@ func Parse(content []byte, project string) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
-		// A value can have three names: key, project:key and project:config:key. The full one counts.
+		// A value can have three names: key, project:key and project:config:key. If there are several, project:key counts.
 		if _, known := f.Values[key]; !known || name == key.String() {
 			f.Values[key] = source.Values[name]
 		}
@@ -107,7 +107,7 @@ func (f *File) Encode() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// AddEnvironments adds to the Pulumi ESC environments that the file imports.
+// AddEnvironments adds names to the Pulumi ESC environments that the file imports.
 func (f *File) AddEnvironments(names []string) error {
 	if len(names) == 0 {
 		return nil

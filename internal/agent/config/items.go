@@ -19,22 +19,22 @@ import (
 const (
 	// maxValueFile bounds a file that a value is read from, in bytes.
 	maxValueFile = 1 << 20
-	// maxArrayIndex bounds an index in a path: the elements before it are filled up.
+	// maxArrayIndex bounds an index in a path, because missing elements before it are added.
 	maxArrayIndex = 10_000
 )
 
 // Item is a configuration value of an operation.
 type Item struct {
 	Key string
-	// Path says that the key is a path into a structured value.
+	// Path is true when the key is a path into a structured value.
 	Path, Secret bool
 	Value        string
-	// JSON says that the value is a JSON document, otherwise it is text.
+	// JSON is true when the value is a JSON document; otherwise it is text.
 	JSON bool
 }
 
-// Resolve returns the items of a request with their values. env is the environment of the operation, dir the directory of relative files.
-// secrets are the values to hide, also if there is an error.
+// Resolve returns the items of a request with their values. env is the environment of the operation. Paths of files are relative to dir.
+// secrets are the values to hide, even if there is an error.
 func Resolve(items []*proto.ConfigItem, env map[string]string, dir string) (resolved []Item, secrets []string, err error) {
 	for _, item := range items {
 		one := Item{Key: item.GetKey(), Path: item.GetPath(), Secret: item.GetSecret(), JSON: item.GetParseJson()}
@@ -68,7 +68,7 @@ func Resolve(items []*proto.ConfigItem, env map[string]string, dir string) (reso
 	return resolved, secrets, nil
 }
 
-// ReadValue reads a file of the workspace: relative to the directory of the program, or anywhere, as a mounted Secret is.
+// ReadValue reads a file of the workspace. The path is relative to the directory of the program, or absolute, as for a mounted Secret.
 func ReadValue(dir, path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(dir, path)
@@ -77,7 +77,7 @@ func ReadValue(dir, path string) (string, error) {
 	return string(content), file.WithoutPath(err)
 }
 
-// Leaves returns the strings and numbers in a JSON document: a program that takes a secret object apart prints these.
+// Leaves returns the strings and numbers in a JSON document: a program that uses the parts of a secret object may print these.
 func Leaves(document []byte) []string {
 	var leaves []string
 	decoder := json.NewDecoder(strings.NewReader(string(document)))
@@ -178,8 +178,8 @@ func (f *File) Set(ctx context.Context, item Item, encrypter config.Encrypter) e
 	return f.Values.Set(key, value, item.Path)
 }
 
-// plain returns the value of an item that is not secret. At the top level every scalar is text, as `pulumi config set` writes it: so a
-// number keeps its digits. Inside of a structured value it has its type.
+// plain returns the value of an item that is not secret. At the top level every scalar is text, as `pulumi config set` writes it, so that a
+// number keeps its digits. Inside a structured value a scalar has its type.
 func (i Item) plain(inside bool) (config.Value, error) {
 	if !utf8.ValidString(i.Value) {
 		return config.Value{}, errors.New("the value is not UTF-8 text")

@@ -29,7 +29,7 @@ const (
 // Encrypter encrypts secret values.
 type Encrypter = config.Encrypter
 
-// ErrWrongPassphrase says that the passphrase does not fit the salt; the text is the one of the CLI.
+// ErrWrongPassphrase reports that the passphrase does not fit the salt. The text is that of the CLI.
 var ErrWrongPassphrase = errors.New("incorrect passphrase")
 
 // Passphrase returns the passphrase that the CLI would use. An empty one counts when it is set.
@@ -55,8 +55,8 @@ type Crypters struct {
 	known map[[sha256.Size]byte]config.Crypter
 }
 
-// Open returns the crypter of a stack whose salt is known, or ErrWrongPassphrase. The salt is the one in the stack's
-// configuration file or state: "v1:", the salt proper, ":", and the word "pulumi" encrypted, by which a wrong passphrase shows.
+// Open returns the crypter of a stack whose salt is known, or ErrWrongPassphrase. The salt is the one in the stack's configuration file or
+// state: "v1:", the salt proper, ":", and the encrypted word "pulumi", which shows whether the passphrase is right.
 func (c *Crypters) Open(ctx context.Context, phrase, salt string) (config.Crypter, error) {
 	key := sha256.Sum256([]byte(phrase + "\x00" + salt))
 	c.mu.Lock()

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// execKind says in the update's record that a program drives the CLI: the value is that of the Automation API.
+	// execKind marks, in the record of the update, that a program drives the CLI. The value is that of the Automation API.
 	execKind = "auto.local"
-	// userAgent names us in the update's record.
+	// userAgent names this agent in the record of the update.
 	userAgent = "stack-controller"
-	// maxLogLevel is the most that pulumi logs.
+	// maxLogLevel is the highest verbosity of pulumi's log.
 	maxLogLevel = 11
 )
 
-// commands are those of each kind of operation, with the flags that it always has.
+// commands are the command line of each kind of operation, with the flags that it always has.
 var commands = map[proto.OperationKind][]string{
 	proto.OperationKind_OPERATION_KIND_UP:      {"up", "--yes", "--skip-preview"},
 	proto.OperationKind_OPERATION_KIND_PREVIEW: {"preview"},
@@ -29,11 +29,11 @@ var commands = map[proto.OperationKind][]string{
 	proto.OperationKind_OPERATION_KIND_DESTROY_PREVIEW: {"destroy", "--preview-only"},
 }
 
-// plannedUp has the preview that the other commands leave out: without it pulumi changes some resources before it finds that others are not in
-// the plan.
+// plannedUp includes the preview that the other commands skip: without the preview, pulumi changes some resources before it finds that
+// others are not in the plan.
 var plannedUp = []string{"up", "--yes"}
 
-// changesNothing reports whether operations of the kind only show what would change: these need no consent.
+// changesNothing reports whether operations of the kind only show what would change. Their commands need no --yes.
 func changesNothing(kind proto.OperationKind) bool {
 	return !slices.Contains(commands[kind], "--yes")
 }
@@ -69,7 +69,7 @@ func (o *operation) arguments() ([]string, error) {
 	return append(append(args, o.planArguments()...), o.commonArguments()...), nil
 }
 
-// commonArguments are what all operations have.
+// commonArguments returns the arguments that all operations have.
 func (o *operation) commonArguments() []string {
 	want := o.request.GetOptions()
 	args := []string{"--stack", o.stack.Name, "--exec-kind=" + execKind, "--exec-agent=" + userAgent, "--color=never"}
@@ -88,7 +88,7 @@ func (o *operation) commonArguments() []string {
 		args = append(args, "--logtostderr", fmt.Sprintf("-v=%d", min(want.GetLogLevel(), maxLogLevel)))
 	}
 	if want.GetMessage() != "" {
-		// As it is: the Automation API puts it into the quotes and escapes of Go, which end up in the update's record.
+		// The message is passed as it is. The Automation API quotes and escapes it as in Go, which ends up in the record of the update.
 		args = append(args, "--message="+want.GetMessage())
 	}
 	return args
@@ -102,7 +102,7 @@ func each(flag string, values []string) (args []string) {
 	return args
 }
 
-// checkFlags refuses an operation that asks for what the CLI has no flag for.
+// checkFlags refuses an operation that needs a flag which the CLI does not have.
 func (o *operation) checkFlags(context.Context) error {
 	args, err := o.arguments()
 	if err != nil {

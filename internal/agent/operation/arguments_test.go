@@ -21,7 +21,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/state"
 )
 
-// The Automation API is the reference for how the CLI is called. It is not part of the agent: it would double its memory.
+// The Automation API is the reference for how the CLI is called. It is not part of the agent, because it would double the agent's memory.
 
 const (
 	up      = proto.OperationKind_OPERATION_KIND_UP
@@ -81,14 +81,14 @@ func TestUnknownKindOfOperationIsNotRun(t *testing.T) {
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("there is no operation 99")))
 }
 
-// joinStack makes one argument of the flag for the stack and its value.
+// joinStack joins the flag for the stack and its value into one argument.
 func joinStack(args []string) []string {
 	at := slices.Index(args, "--stack")
 	return append(append(slices.Clone(args[:at]), "--stack="+args[at+1]), args[at+2:]...)
 }
 
-// argumentsOfTheAutomationAPI calls the API for the operation and returns what it wanted to run: without its event log, and
-// with the message as it was given.
+// argumentsOfTheAutomationAPI calls the API for the operation and returns the arguments that the API would pass to the CLI: without its
+// event log, and with the message as it was given.
 func (o *operation) argumentsOfTheAutomationAPI(t *testing.T) []string {
 	t.Helper()
 	g := NewWithT(t)

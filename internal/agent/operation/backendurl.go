@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// backendVariable says where the state is.
+// backendVariable has the URL of the backend.
 const backendVariable = "PULUMI_BACKEND_URL"
 
-// backendPasswords returns the password in the URL of a backend, as it stands there and without its escapes; nothing when
-// there is none. The URL need not be a valid one: the CLI shows what it cannot read.
+// backendPasswords returns the password in the URL of a backend, as it is written there and without its escapes; nothing when there is
+// none. The URL need not be valid, because the CLI prints a URL that it cannot read.
 func backendPasswords(text string) []string {
 	_, rest, found := strings.Cut(text, "://")
 	if !found {
@@ -30,9 +30,9 @@ func backendPasswords(text string) []string {
 	return []string{password}
 }
 
-// surviveKill changes the URL of a state in a directory so that no file there is ever seen half written. By default the CLI writes a
-// second file next to each one, and not at once: when it is killed at that moment, nobody can read the stack any more ("failed to
-// load checkpoint: EOF"). Nothing needs those files.
+// surviveKill changes the URL of a backend in a directory so that no file there is ever seen half written. By default the CLI writes a
+// second file next to each file, and not at the same moment: if it is killed in between, the stack cannot be read any more ("failed to load
+// checkpoint: EOF"). Nothing needs the second files.
 func surviveKill(env map[string]string) {
 	text := env[backendVariable]
 	if !strings.HasPrefix(text, "file://") {

@@ -10,7 +10,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
 
-// changeList is what a preview of any kind would change, for people and programs: which resources, and which of their properties,
+// changeList lists what a preview of any kind would change, for people and programs: the resources, and which of their properties, but
 // never a value. It is bounded, and counts what does not fit.
 type changeList struct {
 	list    []*proto.ResourceChange
@@ -18,10 +18,10 @@ type changeList struct {
 	omitted int64
 }
 
-// partsOfReplacement are steps of a replacement, which is listed once.
+// partsOfReplacement are steps of a replacement that are not listed, because a replacement is listed once.
 var partsOfReplacement = []string{"create-replacement", "delete-replaced", "remove-pending-replace"}
 
-// add takes one step into account. shown makes a text fit to be shown: without secrets, and not longer than the given size, in bytes.
+// add takes one step into account. shown prepares a text for display: without secrets, and not longer than the given size, in bytes.
 func (c *changeList) add(event *stepEvent, shown func(text string, size int) string) {
 	step := event.Metadata
 	if isNoChange(step.Op, step.Type, step.URN) {
@@ -47,12 +47,13 @@ func (c *changeList) add(event *stepEvent, shown func(text string, size int) str
 	c.list, c.size = append(c.list, change), c.size+size
 }
 
-// isNoChange reports whether a step is none of those that somebody wants to know of.
+// isNoChange reports whether a step is of no interest: it changes nothing, is a part of a replacement, or is about the stack itself or a
+// default provider.
 func isNoChange(op, resourceType, resource string) bool {
 	return slices.Contains(unchanging, op) || slices.Contains(partsOfReplacement, op) || resourceType == stackType || isDefaultProvider(resource)
 }
 
-// isDefaultProvider reports whether the engine made the provider, because no program asked for one.
+// isDefaultProvider reports whether the engine created the provider itself, because no program asked for it.
 func isDefaultProvider(text string) bool {
 	return strings.HasPrefix(urn.Type(text), providerPrefix) && strings.HasPrefix(urn.Name(text), "default_")
 }

@@ -15,7 +15,7 @@ const (
 	destroyPreview = proto.OperationKind_OPERATION_KIND_DESTROY_PREVIEW
 )
 
-// fromState lets the operation work without the program.
+// fromState makes the operation use the state alone, without the program.
 func fromState(request *proto.StartOperationRequest) {
 	request.Source = &proto.StartOperationRequest_Project{Project: &proto.ProjectSource{Name: "demo", Runtime: "yaml"}}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
-// exitReasons are the exit codes of the CLI that say why it failed, from 3.227 on; before, the text has to do.
+// exitReasons are the exit codes that say why the CLI failed. They exist from 3.227 on; for older versions only the text says why.
 var exitReasons = map[int]proto.FailureReason{
 	3: proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED,
 	6: proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND,
@@ -21,9 +21,9 @@ var exitReasons = map[int]proto.FailureReason{
 type cause struct {
 	reason  proto.FailureReason
 	pattern *regexp.Regexp
-	// early restricts it to failures before the engine was at work: later the same words may come from a program.
+	// early restricts the pattern to failures before the engine was at work: later, a program may have printed the same words.
 	early bool
-	// printed says that a language plugin may have printed it on behalf of the engine.
+	// printed is true when a language plugin may have printed the text on behalf of the engine.
 	printed bool
 }
 
@@ -40,7 +40,7 @@ var causes = []cause{
 			`failed to (?:en|de)crypt|decrypting secret value|message authentication failed`), true, false},
 	{proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED, regexp.MustCompile(
 		`PULUMI_ACCESS_TOKEN must be set|invalid access token|No credentials provided or are invalid|\[401\] Unauthorized|\[403\] |` +
-			// S3 and what speaks like it.
+			// S3 and compatible services.
 			`AccessDenied|NoCredentialProviders|failed to refresh cached credentials|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|` +
 			// Google Cloud.
 			`could not find default credentials|missing google credentials|private key should be a PEM|` +
@@ -51,7 +51,7 @@ var causes = []cause{
 	{proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, regexp.MustCompile(
 		`no Pulumi\.yaml project file found|could not (?:load|read|unmarshal) '?[^\n]*Pulumi\.(?:yaml|yml|json)|failed to load (?:project|language plugin)|` +
 			`could not validate '[^']*Pulumi\.|(?:load|no) language plugin|does not satisfy the version range|failed to discover plugin requirements`), false, false},
-	// A program of Pulumi YAML gets its plugins while it runs.
+	// A Pulumi YAML program downloads its plugins while it runs.
 	{proto.FailureReason_FAILURE_REASON_INSTALL_FAILED, regexp.MustCompile(
 		`Could not automatically download and install \w+ plugin|failed to download plugin`), false, true},
 	{proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, regexp.MustCompile(
@@ -85,8 +85,8 @@ func classify(res cli.Result, sum *summary) *failure {
 	return f
 }
 
-// classifyAs says why a command of the CLI failed. Its message begins with what failed, and its reason is otherwise unless the CLI says
-// more.
+// classifyAs returns why a command of the CLI failed. The message begins with the argument what. The reason is the argument otherwise,
+// unless the CLI gives a more specific one.
 func classifyAs(res cli.Result, otherwise proto.FailureReason, what string) *failure {
 	f := classify(res, &summary{})
 	if f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_FAILED {
@@ -96,12 +96,12 @@ func classifyAs(res cli.Result, otherwise proto.FailureReason, what string) *fai
 	return f
 }
 
-// afterBlankLine begins a line that belongs to the error before it although there is a blank line between them, as in what
-// Vault refuses.
+// afterBlankLine matches a line that belongs to the error before it although a blank line is in between, as in errors of Vault.
 var afterBlankLine = regexp.MustCompile(`^(?:URL: |Code: \d+\.|\s*\* )`)
 
-// errorText is why the CLI failed, in one text: the errors that the engine reported, else what the CLI itself printed as
-// an error, else the last of what the program printed as errors, else the last of what the CLI printed.
+// errorText returns why the CLI failed, in one text: the errors that the engine reported, or else what the CLI itself printed as errors, or
+// else the end of what the program printed on its standard error, or else the last lines that the CLI printed. A crash of pulumi comes
+// before what it hides.
 func errorText(printed string, sum *summary) string {
 	if crash := panicked.FindStringSubmatch(printed); crash != nil {
 		return "pulumi crashed: " + crash[1]
@@ -139,14 +139,14 @@ func errorText(printed string, sum *summary) string {
 	return cli.LastLines(printed, 5)
 }
 
-// panicked is the line in which the CLI says why it crashed; the trace of its stack follows. goPanicked is that of a crash that it could
-// not catch.
+// panicked matches the line in which the CLI says why it crashed; a stack trace follows. goPanicked matches the line of a crash that the
+// CLI could not catch.
 var (
 	panicked   = regexp.MustCompile(`(?m)^Panic: {12}(.*)$`)
 	goPanicked = regexp.MustCompile(`(?m)^(?:panic|fatal error): (.*)(?:\n.*)*?\n\ngoroutine \d`)
 )
 
-// lineBreak is the end of a line with the indentation of the next.
+// lineBreak matches the end of a line with the indentation of the next line.
 var lineBreak = regexp.MustCompile(`([:;,.]?)[ \t]*\n\s*`)
 
 // oneLine joins the lines of a text so that they still can be told apart.

@@ -12,7 +12,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// configProgram returns its whole configuration.
+// configProgram is a program whose outputs are its whole configuration.
 const configProgram = `
 name: demo
 runtime: yaml
@@ -63,7 +63,7 @@ func TestConfigurationReachesTheProgram(t *testing.T) {
 	f.Expect(written).To(ContainSubstring(`demo:number: "1.10"`), "at the top a number keeps its digits")
 	f.Expect(written).To(ContainSubstring("1152921504606846976"))
 
-	// What a request does not say any more is gone.
+	// What the request does not name any more is gone.
 	operation = f.succeed(up, withConfig(text("text", "x"), text("number", "1"), object("items", "{}"), text("fromEnv", ""), object("fromFile", "{}")))
 	f.Expect(string(operation.GetOutputs()["items"].GetValue())).To(Equal(`{}`))
 }
@@ -164,7 +164,7 @@ func TestKeysThatAreTheSameAreRefusedWithBothNamed(t *testing.T) {
 	f.Expect(f.processes()).To(BeEmpty())
 }
 
-// numbersProgram returns what the runtime makes of numbers.
+// numbersProgram is a program whose output is what the runtime makes of numbers.
 const numbersProgram = `
 name: demo
 runtime: yaml
@@ -174,14 +174,14 @@ outputs:
   nested: ${nested}
 `
 
-// At the top a number is text, which keeps its digits. Inside of an object it is what Pulumi makes of it, which has only 64-bit numbers.
+// At the top level a number is text, which keeps its digits. Inside an object it is what Pulumi makes of it, which has only 64-bit numbers.
 func TestNumbersStayAsTheyAreWrittenUntilPulumiReadsThem(t *testing.T) {
 	f := newFixture(t)
 	f.write("Pulumi.yaml", numbersProgram)
 	numbers := withConfig(
 		object("nested", `{"big": 12345678901234567890, "one": 1.0, "tenth": 0.1, "minus": -0, "exact": 9007199254740993, "no": null, "yes": true}`),
 		object("top", "12345678901234567890"), object("other", "1e400"), object("one", "1.0"), object("flag", "false"),
-		// With a secret the key stands in the file; otherwise the CLI puts it there, and writes the file anew.
+		// With a secret, the file has the key of the encryption. Otherwise the CLI adds the key, and writes the file again.
 		secret("token", "x"),
 	)
 	f.succeed(up, numbers)
@@ -219,7 +219,7 @@ func TestConfigurationFileOfTheSourceIsReadWithCare(t *testing.T) {
 	f.write("Pulumi.yaml", "name: demo\nruntime: yaml\nconfig:\n  kept: {type: string, default: none}\noutputs:\n  kept: ${kept}\n")
 	f.write("Pulumi.prod.yaml", "config:\n  demo:kept: of another stack\n")
 	stackFile := filepath.Join(f.project, "Pulumi.dev.yaml")
-	// A secret in it that is encrypted with the passphrase.
+	// The file has a secret that is encrypted with the passphrase.
 	f.succeed(up, withConfig(secret("kept", "canary-value-1")))
 	encrypted := f.readAll(filepath.Join(f.home, ".automation"), "Pulumi.dev.yaml")
 	f.write("Pulumi.dev.yaml", encrypted)

@@ -16,8 +16,8 @@ import (
 
 // configure writes the stack's configuration: the file that came with the source, with the values of the request.
 //
-// Secret values are encrypted here if the key comes from a passphrase. With every other secrets provider the CLI has to do it, in a
-// process for each value, which reads it from stdin: that costs 0.3 to 0.5 s for each value, beside the service's own time.
+// Secret values are encrypted here if the key comes from a passphrase. With any other secrets provider the CLI has to encrypt them, in one
+// process for each value, which reads the value from stdin. That costs 0.3 to 0.5 s for each value, in addition to the time of the service.
 func (o *operation) configure(ctx context.Context) error {
 	stackFile, err := o.sourceConfig()
 	if err != nil {
@@ -30,11 +30,11 @@ func (o *operation) configure(ctx context.Context) error {
 		return err
 	}
 	hasSecrets := slices.ContainsFunc(o.items, func(item config.Item) bool { return item.Secret })
-	// On Pulumi Cloud the configuration of a stack may be stored there; a file would hide it.
+	// Pulumi Cloud may store the configuration of a stack; a file would hide that.
 	useFile := o.selfManaged() || len(o.items) > 0 || len(o.request.GetEnvironments()) > 0
 	var encrypter config.Encrypter
 	if kept := o.keptSettings(); stackFile.Kind() == "" && kept.UsesService() && kept.SecretsProvider == o.secretsProvider {
-		// A stack that was created and never updated names its provider nowhere else.
+		// For a stack that was created but never updated, nothing else names the provider.
 		stackFile.Settings = kept
 	}
 	if hasSecrets || useFile && !cli.StateSecretsProvider.In(o.runner.cli.Version) {
@@ -67,7 +67,7 @@ func (o *operation) configure(ctx context.Context) error {
 	return nil
 }
 
-// sourceConfig reads the configuration that came with the source. A link that an operation made is no part of the source.
+// sourceConfig reads the configuration that came with the source. A link that an earlier operation made is not part of the source.
 func (o *operation) sourceConfig() (*config.File, error) {
 	if !o.project.hasProgram() {
 		return config.Parse(nil, o.project.Name)
@@ -87,7 +87,7 @@ func (o *operation) writeConfig(stackFile *config.File) error {
 	return file.Write(o.stack.ConfigFile(), content)
 }
 
-// encryptByCLI sets a secret value whose key only the CLI can use.
+// encryptByCLI has the CLI set a secret value, because only the CLI can encrypt it.
 func (o *operation) encryptByCLI(ctx context.Context, item config.Item) error {
 	args := []string{"config", "set", "--secret", "--stack", o.stack.Name, "--config-file", o.stack.ConfigFile()}
 	if item.Path {

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// credentialsVariable names the directory in which the CLI keeps its file of logins.
+	// credentialsVariable names the directory in which the CLI keeps the file with its logins.
 	credentialsVariable = "PULUMI_CREDENTIALS_PATH"
 	credentialsFile     = "credentials.json"
 	// maxCredentials bounds the file, in bytes.
 	maxCredentials = 1 << 20
 )
 
-// lendCredentials gives the operation a directory of logins of its own, with those that are there: the CLI notes every backend
-// that it logs in to, with the token or the password in its URL, and nothing of that is to stay on disk. Where people work
-// beside the agent, the note is what lets their commands find the backend, and it stays. So it does where the user says.
+// lendCredentials gives the operation a directory of its own for the CLI's logins, with a copy of those that exist. The CLI records every
+// backend that it logs in to, with the token or the password in its URL, and none of that may stay on disk. Where people work beside the
+// agent, the record stays, because their commands find the backend by it. It also stays where the user sets the directory.
 func (o *operation) lendCredentials() error {
 	if o.runner.options.Workspace != "" || o.env[credentialsVariable] != "" {
 		return nil
@@ -30,7 +30,7 @@ func (o *operation) lendCredentials() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the logins of the pulumi CLI: %w", file.WithoutPath(err))
 	}
-	// What a crash left is older than what is known.
+	// A directory that a crash left is older than the known logins.
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return fmt.Errorf("create the directory of logins: %w", file.WithoutPath(err))
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// Drift is what a refresh would change in the state: somebody changed or removed a resource outside of pulumi. An operation that refreshes
-// takes it for what is right and goes on. One that expects none must not even write it to the state, because the next attempt would not
-// find it any more; so it is looked for beforehand, by a process of its own that changes nothing.
+// Drift is what a refresh would change in the state, because somebody changed or removed a resource outside of pulumi. An operation with a
+// refresh accepts drift and goes on. An operation that expects no drift must not even write it to the state, because the next attempt would
+// not find it any more. So a process of its own, which changes nothing, looks for drift beforehand.
 
 // expectsNoDrift reports whether the operation has to look for drift.
 func (o *operation) expectsNoDrift() bool {
@@ -20,7 +20,7 @@ func (o *operation) expectsNoDrift() bool {
 		(kind == proto.OperationKind_OPERATION_KIND_UP || kind == proto.OperationKind_OPERATION_KIND_PREVIEW)
 }
 
-// checkDrift fails an operation that expects no drift when there is some. A stack that does not exist has none.
+// checkDrift returns an error if the operation expects no drift and there is some. A stack that does not exist has none.
 func (o *operation) checkDrift(ctx context.Context) error {
 	if !o.expectsNoDrift() {
 		return nil
@@ -41,12 +41,12 @@ func (o *operation) checkDrift(ctx context.Context) error {
 	return f
 }
 
-// driftArguments are those of a refresh that changes nothing, of the resources that the operation would refresh.
+// driftArguments are the arguments of a refresh that changes nothing, for the resources that the operation would refresh.
 func (o *operation) driftArguments() []string {
 	return append([]string{"refresh", "--preview-only", "--expect-no-changes"}, o.commonArguments()...)
 }
 
-// describeUnexpectedChanges names some of what changed, and what there is to do about it.
+// describeUnexpectedChanges names some of the changes, and says what the user can do.
 func describeUnexpectedChanges(sum *summary) string {
 	what := "resources"
 	if len(sum.changed) > 0 {

@@ -14,12 +14,12 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// expectsNoDrift asks for a refresh that finds nothing.
+// expectsNoDrift asks for a refresh that must find nothing.
 func expectsNoDrift(request *proto.StartOperationRequest) {
 	request.Options.Refresh, request.Options.ExpectNoRefreshChanges = true, true
 }
 
-// filesFixture is a fixture whose program manages so many files, named file0 and so on, in the returned directory.
+// filesFixture returns a fixture whose program manages count files, named file0 and so on, in the returned directory.
 func filesFixture(t *testing.T, count int) (*fixture, string) {
 	t.Helper()
 	f := newFixture(t)
@@ -51,7 +51,7 @@ func TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing(t *testing.T) {
 		return string(content)
 	}
 
-	// A stack that does not exist has no drift; afterwards one more process looks for it, and it gets what the operation gets.
+	// A stack that does not exist has no drift. Afterwards one more process looks for drift, with the same targets as the operation.
 	f.succeed(up, expectsNoDrift)
 	f.processes()
 	urn := "urn:pulumi:dev::demo::test:index:Sleep::file0"
@@ -71,7 +71,7 @@ func TestDriftFailsAnOperationThatExpectsNoneAndChangesNothing(t *testing.T) {
 		f.Expect(content()).To(Equal("theirs"))
 	}
 
-	// Without a refresh nobody looks, and to accept the drift is enough to go on.
+	// Without a refresh no process looks for drift. To accept the drift is enough to go on.
 	f.succeed(up, func(request *proto.StartOperationRequest) { request.Options.ExpectNoRefreshChanges = true })
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up ")))
 	f.Expect(content()).To(Equal("theirs"))

@@ -14,19 +14,19 @@ import (
 	"github.com/stack-controller/stack-controller/internal/file"
 )
 
-// overrideVariable makes the CLI use another key management service than the stack names.
+// overrideVariable makes the CLI use another key management service than the one that the stack names.
 const overrideVariable = "PULUMI_CLOUD_SECRET_OVERRIDE"
 
-// encryption finds out how secret values of the stack are encrypted: the settings for its configuration file, and the encrypter if we
-// have the key ourselves. Without one the CLI has to encrypt; the stack exists then.
+// encryption finds out how the secret values of the stack are encrypted. It returns the settings for the configuration file, and the
+// encrypter if the agent can derive the key. Without an encrypter the CLI has to encrypt; the stack exists then.
 //
-// In this order it looks at the file that came with the source, at the stack's state if that was read for another reason, at what an
-// earlier operation of this agent found out, and at the stack's state. A stack that does not exist yet gets its key now.
+// It looks, in this order, at the file that came with the source, at the stack's state if that was already read for another reason, at what
+// an earlier operation of this agent found out, and at the stack's state. A stack that does not exist yet gets its key now.
 func (o *operation) encryption(ctx context.Context, fromSource config.Settings) (config.Settings, config.Encrypter, error) {
 	if fromSource.Kind() != "" {
 		return o.withEncrypter(ctx, fromSource)
 	}
-	// What the state says counts, if it was read.
+	// The state has precedence if it was read.
 	looked := o.exported != nil && o.exported.Kind != ""
 	if kept := o.keptSettings(); !looked && kept.Kind() != "" {
 		// If the passphrase does not fit any more, the state may have got a new one.
@@ -46,7 +46,7 @@ func (o *operation) encryption(ctx context.Context, fromSource config.Settings) 
 	return o.withEncrypter(ctx, facts.Settings)
 }
 
-// newEncryption decides for a stack that does not exist.
+// newEncryption creates the stack, which does not exist, and returns how its secret values are encrypted.
 func (o *operation) newEncryption(ctx context.Context) (settings config.Settings, encrypter config.Encrypter, err error) {
 	if !o.request.GetCreateStack() {
 		return settings, nil, failed(proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, "no stack named '%s' found", o.stack.Name)
@@ -67,8 +67,8 @@ func (o *operation) newEncryption(ctx context.Context) (settings config.Settings
 	return settings, encrypter, o.createStack(ctx)
 }
 
-// wantsPassphrase reports whether a stack without a key gets one from a passphrase. It is the default of the CLI for backends other than
-// Pulumi Cloud.
+// wantsPassphrase reports whether a stack without a key gets one that is derived from a passphrase. This is the default of the CLI for
+// backends other than Pulumi Cloud.
 func (o *operation) wantsPassphrase() bool {
 	switch o.secretsProvider {
 	case "passphrase":
@@ -131,11 +131,11 @@ func (o *operation) keptSettings() config.Settings {
 	return kept.Settings
 }
 
-// applySecretsProvider makes the secrets provider of the stack the one that the request names, before an operation that writes the state
-// anyway. Whether it is that already is noted, so that only the first operation of an agent has to look.
+// applySecretsProvider changes the secrets provider of the stack to the one that the request names, before an operation that writes the
+// state anyway. It notes when the stack has that provider, so that only the first operation of an agent has to look.
 //
-// A configuration file that came with the source and names a provider has precedence: the secrets in it are encrypted with that, and will
-// be so in the next revision as well.
+// A configuration file that came with the source and names a provider has precedence: the secrets in the file are encrypted with that
+// provider, and will be so in the next revision as well.
 func (o *operation) applySecretsProvider(ctx context.Context, fromSource config.Settings) error {
 	wanted := o.request.GetSecretsProvider()
 	o.secretsProvider = wanted
@@ -153,12 +153,12 @@ func (o *operation) applySecretsProvider(ctx context.Context, fromSource config.
 	}
 	facts, err := o.knownState(ctx)
 	if err != nil || !facts.Exists {
-		// A stack that is created gets it from the start.
+		// If the operation creates the stack, the stack gets the provider from the start.
 		return err
 	}
 	kind, current := facts.Kind, facts.Settings
 	if kind == "" {
-		// There was no update yet, so only we know with what it was created.
+		// The stack was not updated yet, so only the agent knows with which provider it was created.
 		current = o.keptSettings()
 		kind = current.Kind()
 	}
@@ -170,14 +170,14 @@ func (o *operation) applySecretsProvider(ctx context.Context, fromSource config.
 	return o.stack.Note(state.SecretsProvider, wanted)
 }
 
-// writesState reports whether the operation changes the state of a stack that stays. A plan is bound to the state, which must not change
-// between it and the operation that it is for.
+// writesState reports whether the operation changes the state of a stack that stays. A preview that saves a plan counts: the plan is bound
+// to the state, which must not change between the preview and the operation that carries out the plan.
 func (o *operation) writesState() bool {
 	kind := o.kind()
 	return kind == proto.OperationKind_OPERATION_KIND_PREVIEW && o.savesPlan() || kind == proto.OperationKind_OPERATION_KIND_UP || kind == proto.OperationKind_OPERATION_KIND_REFRESH
 }
 
-// provides reports whether the settings, of that kind, are those of the provider.
+// provides reports whether the settings, whose provider is of that kind, are those of the wanted provider.
 func (o *operation) provides(wanted, kind string, settings config.Settings) bool {
 	switch {
 	case wanted == "passphrase", wanted == "default" && o.selfManaged():
@@ -188,8 +188,8 @@ func (o *operation) provides(wanted, kind string, settings config.Settings) bool
 	return settings.SecretsProvider == wanted
 }
 
-// changeSecretsProvider has the CLI encrypt the state anew. It happens in a directory of its own, so that nothing is left of an attempt
-// that is cut off: the state names the provider that is in force, and is replaced as a whole.
+// changeSecretsProvider has the CLI encrypt the state again with another provider. The CLI runs in a directory of its own, so that an
+// attempt that is cut off leaves nothing behind: the state names the provider in force, and is replaced as a whole.
 func (o *operation) changeSecretsProvider(ctx context.Context, current config.Settings, wanted string) error {
 	o.log.Info("changing the secrets provider", "from", current.Provider(), "to", wanted)
 	o.report.update(func(op *proto.Operation) { op.Message = "changing the secrets provider" })

@@ -22,8 +22,8 @@ const (
 	defaultGrace = 5 * time.Minute
 )
 
-// runEngine runs the operation proper. What can be put right is put right once: a stack that does not exist is created, a
-// lock that we left is released.
+// runEngine runs the operation proper. Two problems are corrected, each of them once: a stack that does not exist is created, and a lock
+// that a killed process of this agent left is released.
 func (o *operation) runEngine(ctx context.Context) (*summary, error) {
 	created, released := false, false
 	for {
@@ -69,7 +69,7 @@ func (o *operation) update(ctx context.Context) (*summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What a killed process left is dealt with now, or is in the state for everyone to see.
+	// What a killed process left is dealt with now. Only pending creates stay in the state, and the next operation has to look for them again.
 	if changes && len(o.pendingCreates()) == 0 {
 		o.stack.Recovered()
 	}
@@ -80,14 +80,14 @@ func (o *operation) update(ctx context.Context) (*summary, error) {
 	return sum, nil
 }
 
-// command runs a command of the engine that has to succeed, and returns what its events amount to. An error that is a *failure says why the
-// CLI failed. A process that changes the stack may leave something behind when it is killed. progress may be nil.
+// command runs a command of the engine that has to succeed, and returns the summary of its events. An error that is a *failure says why the
+// CLI failed. changes is true for a process that changes the stack, and may leave something behind when it is killed. progress may be nil.
 func (o *operation) command(ctx context.Context, args []string, changes bool, progress func(*summary)) (*summary, cli.Result, error) {
 	sum, res, err := o.runCommand(ctx, args, changes, progress)
 	switch {
 	case err != nil:
 	case res.Stopped:
-		// Even if it says that it succeeded: pulumi does so when it is asked to stop before it has found out what to do.
+		// This counts even if the exit code is 0: pulumi exits so when it is asked to stop before it has found out what to do.
 		err = stopError(res)
 	case res.BySignal() && changes:
 		err = interrupted("pulumi was ended by a signal from outside; the outcome is not known")
@@ -99,7 +99,8 @@ func (o *operation) command(ctx context.Context, args []string, changes bool, pr
 	return sum, res, err
 }
 
-// runCommand runs a command of the engine to its end. The steps of a preview that comes before the changes do not count.
+// runCommand runs a command of the engine to its end. If the command makes a preview before its changes, the steps of the preview do not
+// count.
 func (o *operation) runCommand(ctx context.Context, args []string, changes bool, progress func(*summary)) (*summary, cli.Result, error) {
 	stdout, stderr, closeLog := o.logStreams(o.findPermalink)
 	defer closeLog()
@@ -128,11 +129,11 @@ func (o *operation) runCommand(ctx context.Context, args []string, changes bool,
 	return done, res, err
 }
 
-// record makes the process of the invocation one that is known to change the stack.
+// record records the process of the invocation as one that changes the stack.
 func (o *operation) record(inv *cli.Invocation) {
 	inv.Started = o.stack.Started
 	inv.Ended = func(pid int, res cli.Result) {
-		// One that was killed, or crashed, may have left its lock, and pending operations.
+		// A process that was killed, or crashed, may have left its lock and pending operations, so its record stays.
 		if res.BySignal() || res.Terminated || panicked.MatchString(res.Stderr) || goPanicked.MatchString(res.Stderr) {
 			return
 		}
@@ -171,7 +172,7 @@ func (o *operation) noteProblems(sum *summary) {
 	o.report.update(func(op *proto.Operation) { op.Warnings = warnings })
 }
 
-// permalinkMarks are what the CLI prints before the address of the update in Pulumi Cloud.
+// permalinkMarks are the texts that the CLI prints before the address of the update in Pulumi Cloud.
 var permalinkMarks = []string{"View Live: ", "View in Browser (Ctrl+O): ", "View in Browser: ", "Permalink: "}
 
 func (o *operation) findPermalink(line string) {
@@ -182,7 +183,7 @@ func (o *operation) findPermalink(line string) {
 	}
 }
 
-// stopError says how an operation ended that was asked to.
+// stopError returns how an operation ended that was asked to stop.
 func stopError(res cli.Result) error {
 	switch {
 	case res.Killed:
@@ -193,7 +194,8 @@ func stopError(res cli.Result) error {
 	return interrupted("pulumi stopped gracefully")
 }
 
-// helper runs a command that is not the operation itself, in the directory of the stack. An exit code is not an error.
+// helper runs a command that is not the operation itself, by default in the directory of the stack. An exit code other than 0 is not an
+// error.
 func (o *operation) helper(ctx context.Context, timeout time.Duration, inv cli.Invocation) (cli.Result, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("pulumi %s took longer than %s", inv.Args[0], timeout))
 	defer cancel()
@@ -224,7 +226,8 @@ func (o *operation) helper(ctx context.Context, timeout time.Duration, inv cli.I
 	return res, nil
 }
 
-// must is helper for a command that has to succeed. The error begins with what failed; its reason is otherwise unless the CLI says more.
+// must is like helper, for a command that has to succeed. The error begins with the argument what. Its reason is the argument otherwise,
+// unless the CLI gives a more specific one.
 func (o *operation) must(ctx context.Context, inv cli.Invocation, otherwise proto.FailureReason, what string) error {
 	res, err := o.helper(ctx, commandTimeout, inv)
 	if err != nil || res.Code == 0 {
@@ -233,18 +236,18 @@ func (o *operation) must(ctx context.Context, inv cli.Invocation, otherwise prot
 	return classifyAs(res, otherwise, what)
 }
 
-// mustChange is must for a command that changes the stack, and may leave something behind when it is killed.
+// mustChange is like must, for a command that changes the stack, and may leave something behind when it is killed.
 func (o *operation) mustChange(ctx context.Context, inv cli.Invocation, otherwise proto.FailureReason, what string) error {
 	o.record(&inv)
 	return o.must(ctx, inv, otherwise, what)
 }
 
-// logStreams returns writers that log each line, redacted. Each redacted line of stdout is shown to see as well.
+// logStreams returns writers that log each line, redacted. Each redacted line of stdout is also passed to see.
 func (o *operation) logStreams(see func(line string)) (stdout, stderr io.Writer, closeAll func()) {
 	var closers []io.Closer
 	logger := func(stream string, see func(string)) io.Writer {
 		lines := &cli.LineWriter{Line: func(line string) {
-			// Once more: colours may have been in the middle of a secret.
+			// The line is redacted once more: colours may have been in the middle of a secret.
 			line = o.redactor.String(plaintext.Strip(line))
 			if see != nil {
 				see(line)
@@ -263,8 +266,8 @@ func (o *operation) logStreams(see func(line string)) (stdout, stderr io.Writer,
 	}
 }
 
-// expectNew creates a stack that is probably not there. It spares the operation that would find that out. When it fails, the operation tells
-// why, unless the stack is there.
+// expectNew creates a stack that probably does not exist. This saves the operation that would find that out. If the creation fails, the
+// operation reports why, unless the stack exists.
 func (o *operation) expectNew(ctx context.Context) error {
 	if !o.request.GetNewStack() || !o.request.GetCreateStack() {
 		return nil
@@ -277,7 +280,7 @@ func (o *operation) expectNew(ctx context.Context) error {
 	return err
 }
 
-// createStack creates the stack in the backend. What the CLI decides about its encryption goes to the stack's directory.
+// createStack creates the stack in the backend. The CLI writes how the stack is encrypted into the stack's directory.
 func (o *operation) createStack(ctx context.Context) error {
 	args := []string{"stack", "init", "--stack", o.stack.Name}
 	if o.secretsProvider != "" {
@@ -311,18 +314,19 @@ func (o *operation) releaseLock(ctx context.Context, holders []*proto.LockHolder
 	return err == nil && res.Code == 0
 }
 
-// removeStack removes the record of a destroyed stack if the request says so. The CLI would delete the configuration as well.
+// removeStack removes a destroyed stack from the backend if the request says so. Without --preserve-config, the CLI would delete the
+// configuration as well.
 func (o *operation) removeStack(ctx context.Context) error {
 	if !o.request.GetOptions().GetRemove() {
 		return nil
 	}
-	// Without the note, a second attempt reports a stack that is missing.
+	// Without the note, a second attempt would report that the stack is missing.
 	_ = o.stack.Note(state.Removal, "")
 	return o.mustChange(ctx, cli.Invocation{Args: []string{"stack", "rm", "--yes", "--preserve-config", "--stack", o.stack.Name}},
 		proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, "everything is destroyed, but the stack cannot be removed")
 }
 
-// removedBefore reports whether the operation is a destroy that failed because an earlier one, which was cut off, removed the stack.
+// removedBefore reports whether a destroy failed because an earlier destroy, which was cut off, had already removed the stack.
 func (o *operation) removedBefore(err error) bool {
 	f, ok := errors.AsType[*failure](err)
 	if !ok || f.reason != proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND ||

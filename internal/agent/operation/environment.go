@@ -14,8 +14,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// passedOn are the variables of the agent that reach pulumi when its environment is not inherited as a whole: what tells
-// where programs, certificates and the way out of the network are, and how text and time are written.
+// passedOn are the variables of the agent that reach pulumi when its environment is not inherited as a whole. They say where programs,
+// certificates and proxies are, and how text and time are written.
 var passedOn = []string{
 	"PATH", "USER", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -25,20 +25,20 @@ var passedOn = []string{
 var switches = cli.Environment{
 	"PULUMI_AUTOMATION_API":    "true",
 	"PULUMI_SKIP_UPDATE_CHECK": "true",
-	// Without it there is no flag for the event log.
+	// Without this variable there is no flag for the event log.
 	"PULUMI_DEBUG_COMMANDS": "true",
-	// Reuses the key of the state: otherwise each run without an encryption salt makes a new one and encrypts the state again.
+	// Reuses the key of the state. Otherwise each run without an encryption salt makes a new key and encrypts the state again.
 	"PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER": "true",
-	// Spares a listing of all stacks of the backend at the start of every process.
+	// Saves every process from listing all stacks of the backend when it starts.
 	"PULUMI_DIY_BACKEND_NO_LEGACY_WARNING": "true",
-	// Every process writes a log file and looks at all that are there.
+	// Every process writes a log file and looks at all existing ones, so these are kept few and small.
 	"PULUMI_LOG_ROTATION_MAX_AGE_DAYS": "1",
 	"PULUMI_LOG_ROTATION_MAX_TOTAL_MB": "16",
 }
 
-// reserved are the variables that a user cannot set, nor an image: with them pulumi would do something else than the
-// operation says (another stack, other flags), would miss what is installed, or would not talk to us. All PULUMI_OPTION_*
-// belong to them because each sets a flag of the CLI. PULUMI_BACKEND_URL is not reserved: it says where the state is.
+// reserved are the variables that neither a user nor an image can set. With them pulumi would do something else than the operation says
+// (another stack, other flags), would not find what is installed, or would not communicate with the agent. All PULUMI_OPTION_* are
+// reserved, because each of them sets a flag of the CLI. PULUMI_BACKEND_URL is not reserved: it says where the state is.
 var reserved = []string{
 	"PULUMI_STACK", "PULUMI_HOME", "PULUMI_AUTOMATION_API", "PULUMI_DEBUG_COMMANDS", "PULUMI_SKIP_UPDATE_CHECK",
 	"PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER", "PULUMI_NO_INTERACTIVE", "PULUMI_CONFIG", "PULUMI_CONFIG_SECRET_KEYS",
@@ -76,7 +76,7 @@ func (r *Runner) baseEnvironment() cli.Environment {
 	// The CLI finds its language plugins beside itself.
 	env["PATH"] = strings.TrimSuffix(filepath.Dir(r.cli.Path)+string(os.PathListSeparator)+env["PATH"], string(os.PathListSeparator))
 	if env["USER"] == "" {
-		// The lock of a self-managed backend names the user; a user ID without a name makes it fail.
+		// The lock of a self-managed backend names the user, and the CLI fails when the user ID has no name.
 		env["USER"] = userName()
 	}
 	maps.Copy(env, switches)
@@ -84,7 +84,7 @@ func (r *Runner) baseEnvironment() cli.Environment {
 	return env
 }
 
-// operationEnvironment adds to the base what the request says. ignored are the names of variables that were left out.
+// operationEnvironment adds the variables of the request to the base. ignored are the names of variables that were left out.
 func (r *Runner) operationEnvironment(request *proto.StartOperationRequest, user cli.Environment) (env cli.Environment, ignored []string) {
 	env = r.baseEnvironment()
 	for name, value := range request.GetCommitMetadata() {
@@ -117,8 +117,8 @@ func userName() string {
 	return "pulumi"
 }
 
-// resolveEnvironment returns the variables of the request with their values. dir is where relative files are. secrets are
-// the values to hide, also when there is an error.
+// resolveEnvironment returns the variables of the request with their values. Paths of files are relative to dir. secrets are the values to
+// hide, even when there is an error.
 func resolveEnvironment(variables []*proto.EnvironmentVariable, dir string) (env cli.Environment, secrets []string, err error) {
 	env = cli.Environment{}
 	for _, variable := range variables {

@@ -13,7 +13,7 @@ import (
 type failure struct {
 	reason  proto.FailureReason
 	message string
-	// holders hold the lock that was in the way.
+	// holders are the holders of the lock, if a lock caused the failure.
 	holders []*proto.LockHolder
 }
 
@@ -37,15 +37,15 @@ func secretsProviderFailed(format string, args ...any) *failure {
 	return failed(proto.FailureReason_FAILURE_REASON_SECRETS_PROVIDER, format, args...)
 }
 
-// interrupted is the error of a CLI process that ended although nobody asked it to.
+// interrupted is the error of a CLI process that did not run to its end: it was asked to stop, or was ended from outside.
 type interrupted string
 
 func (i interrupted) Error() string {
 	return string(i)
 }
 
-// outcome returns the final state and, for a failure, its reason. ctx says whether the operation was asked to end: an error
-// that comes after that is taken for its consequence.
+// outcome returns the final state and, for a failure, its reason. If ctx shows that the operation was asked to end, any error is taken as a
+// consequence of that.
 func outcome(ctx context.Context, err error) (proto.OperationState, proto.FailureReason) {
 	const none = proto.FailureReason_FAILURE_REASON_UNSPECIFIED
 	if err == nil {

@@ -37,11 +37,11 @@ const (
 	interrupted = proto.OperationState_OPERATION_STATE_INTERRUPTED
 )
 
-// passphrase is that of every stack in these tests; it must not show anywhere.
+// passphrase is the passphrase of every stack in these tests; it must not show anywhere.
 const passphrase = "canary-passphrase-7f3a"
 
-// wrapper is the CLI of the tests: it notes the command line that the kernel has of it, then becomes the real CLI. The version is always
-// the same, so that nobody has to wait for it.
+// wrapper is the CLI of the tests: it records its command line as the kernel has it, and then becomes the real CLI. It answers `version`
+// itself, because the version is always the same, so that no test has to wait for the real CLI.
 const wrapper = `#!/bin/sh
 tr '\0' ' ' < /proc/$$/cmdline >> %[1]q
 echo >> %[1]q
@@ -49,7 +49,7 @@ echo >> %[1]q
 exec %[2]q "$@"
 `
 
-// versions are those of each CLI, as it says itself.
+// versions are the versions of the CLIs, as they report them.
 var versions = map[string]func() string{
 	"pulumi": sync.OnceValue(func() string { return versionOf("pulumi") }), "pulumi-oldest": sync.OnceValue(func() string { return versionOf("pulumi-oldest") }),
 }
@@ -106,10 +106,10 @@ type template struct {
 	config []byte
 }
 
-// templates are those of each CLI.
+// templates has the template of each CLI.
 var templates = map[string]*template{"pulumi": {}, "pulumi-oldest": {}}
 
-// newDeployed is a fixture whose agent has deployed simpleProgram. The first one does so, and the others copy what it left.
+// newDeployed returns a fixture whose agent has deployed simpleProgram. The first call deploys it, and the others copy what that left.
 func newDeployed(t *testing.T, change ...func(*runner.Options)) *fixture {
 	t.Helper()
 	f := newFixture(t, change...)
@@ -144,8 +144,8 @@ func (f *fixture) readFiles(dir string) fstest.MapFS {
 	return files
 }
 
-// writeCLI makes the content the CLI. A process that another test starts meanwhile would have the file open for writing for a moment, and it
-// could not be run: nobody starts one while it is written.
+// writeCLI makes the content the CLI. A process that another test starts while the file is written would have it open for writing for a
+// moment, and the CLI could not be run. So no process is started meanwhile.
 func (f *fixture) writeCLI(content []byte) {
 	f.t.Helper()
 	syscall.ForkLock.RLock()

@@ -16,8 +16,8 @@ import (
 // canary is a secret that none of the seeds cuts in two.
 const canary = "canary-s3cr3t-value"
 
-// readableText fails unless the text is what people may see of the source: bounded, readable, and without the secret or what is left of it
-// at a cut.
+// readableText fails unless people may see the text that was made from the source: it is bounded and readable, and has neither the secret
+// nor a part of it that was left by a cut.
 func readableText(t *testing.T, source, text string, size int) {
 	t.Helper()
 	unreadable := func(r rune) bool { return r != '\n' && r != '\t' && unicode.IsControl(r) }
@@ -137,7 +137,7 @@ func FuzzReadable(f *testing.F) {
 	f.Add("", "secret with spaces  and\ttabs", "\u009b")
 	f.Add(strings.Repeat("x", maxMessage-10), "0123456789abcdef", "")
 	f.Fuzz(func(t *testing.T, before, secret, escape string) {
-		// Control characters in a secret are taken out of a message before it is looked for.
+		// Control characters are removed from a message before secrets are looked for.
 		if len(strings.TrimSpace(secret)) < 8 || !utf8.ValidString(secret) || plaintext.Strip(secret) != secret || strings.Contains(before, secret) {
 			return
 		}

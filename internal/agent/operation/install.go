@@ -25,7 +25,7 @@ const (
 	installTimeout = 30 * time.Minute
 	// maxManifestSize bounds a file that is hashed, in bytes; lock files can be large.
 	maxManifestSize = 64 << 20
-	// maxWalked bounds the files that are read in the tree of the program.
+	// maxWalked bounds the files and directories that are visited in the tree of the program.
 	maxWalked = 50_000
 	// maxAbove bounds the directories above the project that are searched for the manifests of a workspace.
 	maxAbove = 8
@@ -42,16 +42,16 @@ var manifests = []string{
 	".tool-versions", "mise.toml", "PulumiPlugin.yaml",
 }
 
-// installedDirs hold what is installed, not what to install.
+// installedDirs are directories that contain what is installed, not what to install.
 var installedDirs = []string{"node_modules", "venv", ".venv", ".git", "__pycache__", "obj", "target", ".gradle"}
 
-// install makes the dependencies of the program present, if it has any and they are not.
+// install installs the dependencies of the program, if it has any and they are not installed yet.
 //
-// Whether they are is remembered by a digest over what `pulumi install` reads. To run it once per commit would be simpler, but it takes
-// 0.2 s where there is nothing to do, of the 0.5 s of an update, and a Python program would ask its package index for each commit, and
-// could not be updated while that is away. The file of the digest's name lists the directories that held dependencies afterwards: if one
-// of them is missing, they are installed again. Only the last installation is remembered: it replaced what an earlier one had put into
-// the same directories.
+// A digest over what `pulumi install` reads records what is installed. Running `pulumi install` for each commit would be simpler, but it
+// takes 0.2 s when there is nothing to do, of the 0.5 s of an update, and a Python program would ask its package index for each commit, and
+// could not be updated while the index is away. The file named after the digest lists the directories that held dependencies after the
+// installation: if one of them is missing, the dependencies are installed again. Only the last installation is recorded, because it
+// replaced what an earlier one had put into the same directories.
 func (o *operation) install(ctx context.Context) error {
 	if !o.runsProgram() || !o.project.needsInstall() {
 		return nil
@@ -64,7 +64,7 @@ func (o *operation) install(ctx context.Context) error {
 	if digest != "" && o.installed(marker) {
 		return nil
 	}
-	// From here on what was installed before may be half replaced.
+	// From here on, what was installed before may be replaced in part.
 	if err := os.RemoveAll(filepath.Dir(marker)); err != nil {
 		return fmt.Errorf("forget the last installation: %w", err)
 	}
@@ -84,21 +84,21 @@ func (o *operation) install(ctx context.Context) error {
 	return o.noteInstalled(marker)
 }
 
-// runsProgram reports whether the operation executes the program. The others get what they need from the state.
+// runsProgram reports whether the operation executes the program. Other operations get what they need from the state.
 func (o *operation) runsProgram() bool {
 	kind := o.kind()
 	always := kind == proto.OperationKind_OPERATION_KIND_UP || kind == proto.OperationKind_OPERATION_KIND_PREVIEW
 	return o.project.hasProgram() && (always || o.request.GetOptions().GetRunProgram())
 }
 
-// needsInstall reports whether `pulumi install` has something to do. Pulumi YAML has no dependencies but packages and plugins, and those
-// that only the program names are installed by the operation itself.
+// needsInstall reports whether `pulumi install` has something to do. A Pulumi YAML program has no dependencies except packages and plugins.
+// The operation itself installs those that are named only in the program.
 func (p *project) needsInstall() bool {
 	return p.runtime != "yaml" || p.Plugins != nil || p.Packages != nil || p.runtimeOptions["compiler"] != nil
 }
 
-// installDigest identifies what is installed, together with the CLI that installs and where it installs plugins to. It is empty if not
-// everything can be seen.
+// installDigest returns a digest that identifies what is installed, the CLI that installs it, and the directory of plugins. It is empty if
+// not everything can be read.
 func (o *operation) installDigest() (string, error) {
 	p, hash := o.project, sha256.New()
 	named, err := yaml.Marshal([]any{o.runner.Version(), o.env["PULUMI_HOME"], p.Plugins, p.Packages, p.Runtime, p.Main})
@@ -132,8 +132,8 @@ func (o *operation) installDigest() (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// findManifests returns the manifests in the tree of the program, and those of a workspace in the directories above it: more than
-// maxWalked if the tree is too large.
+// findManifests returns the manifests in the tree of the program, and those of a workspace of a package manager in the directories above.
+// If the tree is too large, it returns more than maxWalked paths.
 func findManifests(root string) (paths []string, err error) {
 	isManifest := func(name string) bool {
 		return slices.ContainsFunc(manifests, func(pattern string) bool { matched, _ := filepath.Match(pattern, name); return matched })

@@ -29,7 +29,7 @@ resources:
 func TestInstallRunsOnlyWhenItsInputsChanged(t *testing.T) {
 	f := newFixture(t)
 	f.Expect(programs.PutProvider(t.Context(), filepath.Join(f.home, ".pulumi"))).Error().NotTo(HaveOccurred())
-	// What the program names the operation gets by itself.
+	// The operation itself installs what the program names.
 	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "a"))
 	f.succeed(up)
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up "), HavePrefix("stack init "), HavePrefix("up ")))
@@ -81,7 +81,7 @@ func TestFailedInstallIsReportedAndRepeated(t *testing.T) {
 
 func TestVanishedDependenciesAreInstalledAgain(t *testing.T) {
 	f := newFixture(t)
-	// There is no Node.js here: a CLI that does what `pulumi install` does to the directory stands in for it.
+	// There is no Node.js here. The CLI is replaced by a script that changes the directory as `pulumi install` does.
 	f.writeCLI(fmt.Appendf(nil, "#!/bin/sh\necho $@ >> %q\nmkdir -p node_modules\n", f.commands))
 	f.write("Pulumi.yaml", "name: demo\nruntime: nodejs\n")
 	f.write("package.json", `{"dependencies": {}}`)

@@ -11,13 +11,13 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// withLanguage puts the language host of the tests beside the CLI, where an image has those of Pulumi.
+// withLanguage puts the language host of the tests beside the CLI, where an image has the language hosts of Pulumi.
 func (f *fixture) withLanguage() {
 	f.t.Helper()
 	f.Expect(programs.Put(f.t.Context(), programs.LanguageHost, filepath.Join(filepath.Dir(f.options.Pulumi), programs.LanguageHost))).To(Succeed())
 }
 
-// The language hosts for Go, Node.js and Python cannot be had here. This shows that whatever runs a program does not matter.
+// The language hosts for Go, Node.js and Python are not available here. The test shows that it does not matter what runs a program.
 func TestProgramsOfOtherLanguagesAreInstalledAndRun(t *testing.T) {
 	suite.Long(t, "further inputs of an operation")
 	f := newFixture(t)

@@ -20,7 +20,7 @@ import (
 // noProcess is a process ID that no process has.
 const noProcess = 4_000_000
 
-// longAgo is before every process of these tests was started.
+// longAgo is before the start of every process of these tests.
 var longAgo = time.Date(2026, 1, 21, 2, 26, 40, 0, time.UTC)
 
 // namedPulumi runs a program with the name of the CLI, and returns its process ID.
@@ -39,7 +39,7 @@ func namedPulumi(t *testing.T) int {
 	return cmd.Process.Pid
 }
 
-// lock puts a lock into the backend, as a pulumi of the user who runs the test leaves it, and returns its file.
+// lock puts a lock into the backend, as a pulumi of the user who runs the test would leave it, and returns its path.
 func (f *fixture) lock(host string, pid int, since time.Time) (path string) {
 	f.t.Helper()
 	me, err := user.Current()
@@ -111,7 +111,7 @@ func TestPendingOperationsOfAPodThatWasKilledAreLookedAtInTheNext(t *testing.T) 
 	f.await(ended)
 	f.Expect(f.locks()).To(HaveLen(1))
 
-	// What the agent knew has gone with the pod.
+	// The records of the agent are gone with the pod.
 	f.Expect(os.RemoveAll(filepath.Join(f.home, ".automation"))).To(Succeed())
 	f.restart()
 	for range 2 {

@@ -15,7 +15,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// The agent's directory, which knows whose the lock is, may go with the agent.
+// The agent's directory, with the records that show whose the lock is, may be removed with the agent.
 func TestAgentThatEndsLeavesNoLockOfAProcessThatWasKilled(t *testing.T) {
 	suite.Long(t, "further things that an earlier operation leaves")
 	f := sleeper(t, "seconds: 1000, ignoreCancel: true")
@@ -28,7 +28,7 @@ func TestAgentThatEndsLeavesNoLockOfAProcessThatWasKilled(t *testing.T) {
 	f.Expect(operation.GetState()).To(Equal(interrupted))
 	f.Expect(f.locks()).To(BeEmpty())
 
-	// That of somebody else stays.
+	// A lock of somebody else stays.
 	theirs := f.lock("elsewhere", noProcess, longAgo)
 	f.Expect(f.run(up).GetMessage()).NotTo(BeEmpty())
 	f.Expect(f.locks()).To(ConsistOf(theirs))
@@ -49,7 +49,7 @@ func TestLockThatTheCLICouldNotRemoveIsReleased(t *testing.T) {
 	f.succeed(up)
 	f.Expect(f.locks()).To(BeEmpty())
 
-	// A process with the ID of one of ours that lived at another time was not ours.
+	// A process that has the ID of a process of this agent, but lived at another time, was not a process of this agent.
 	entries, err := filepath.Glob(filepath.Join(f.home, ".automation", "stacks", "*", "processes", "*-*"))
 	f.Expect(err).NotTo(HaveOccurred())
 	var start, end int64
@@ -62,6 +62,6 @@ func TestLockThatTheCLICouldNotRemoveIsReleased(t *testing.T) {
 		f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up)
 		f.Expect(f.locks()).To(ConsistOf(theirs))
 	}
-	// Those that found it locked lived at the same time as whoever held it.
+	// A process that found the stack locked is not recorded, because it lived at the same time as the holder of the lock.
 	f.Expect(filepath.Glob(filepath.Join(f.home, ".automation", "stacks", "*", "processes", "*-*"))).To(HaveLen(len(entries)))
 }

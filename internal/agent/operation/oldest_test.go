@@ -13,7 +13,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// oldest is the name of the test in which all tests run the oldest CLI.
+// oldest is the name of the test whose subtests run the oldest CLI.
 const oldest = "TestOldestCLIDoesAllThatMatters"
 
 // cliOf is the tool that a test runs as the CLI.
@@ -32,7 +32,7 @@ func (f *fixture) has(feature cli.Feature) bool {
 	return feature.In(version)
 }
 
-// TestOldestCLIDoesAllThatMatters runs tests that otherwise have the newest CLI. TEST_ASSET_PULUMI_OLDEST names any other.
+// TestOldestCLIDoesAllThatMatters runs tests that otherwise have the newest CLI. TEST_ASSET_PULUMI_OLDEST can name any other CLI.
 func TestOldestCLIDoesAllThatMatters(t *testing.T) {
 	suite.Long(t, "runs the oldest CLI")
 	for name, test := range map[string]func(*testing.T){
@@ -95,7 +95,7 @@ func theEventLogLeavesNothing(t *testing.T) {
 	f.Expect(os.ReadDir(f.home + "/.automation/events")).To(BeEmpty())
 }
 
-// A new agent removes the event logs of the one before, while a CLI may still write to them.
+// A new agent removes the event logs of the previous agent, while a CLI may still write to them.
 func aNewAgentDoesNotDisturbACLI(t *testing.T) {
 	f := sleeper(t, "seconds: 1")
 	_, ended := f.beginUntil("create start\n", up)
@@ -117,7 +117,7 @@ func TestSecretsProviderOfAStackIsKeptByAnAgentThatDoesNotKnowIt(t *testing.T) {
 
 	f.Expect(os.RemoveAll(f.home)).To(Succeed())
 	f.restart()
-	// There is no secret in the configuration, and nothing but the state tells of the provider.
+	// There is no secret in the configuration, and only the state names the provider.
 	f.write("Pulumi.yaml", simpleProgram)
 	f.succeed(up, service.provider(""))
 	f.expectProvider("cloud", url)

@@ -35,17 +35,17 @@ type operation struct {
 
 	// configFile is the configuration that the CLI gets; empty for none.
 	configFile string
-	// secretsProvider is the one that a stack is created with; empty for the default of the backend.
+	// secretsProvider is the secrets provider that a stack is created with; empty for the default of the backend.
 	secretsProvider string
-	// exported is what the state was when the operation was prepared; nil as long as nobody looked.
+	// exported is the state when the operation was prepared; nil until it is read.
 	exported *state.Facts
-	// pendingChecked says that what an earlier operation left half done was looked for.
+	// pendingChecked is true once the operation has looked for what an earlier operation left half done.
 	pendingChecked bool
-	// ran is how long pulumi worked on the operation, without its preparation; nil when it did not get there.
+	// ran is how long pulumi worked on the operation, without its preparation; nil when pulumi was not started for it.
 	ran *durationpb.Duration
-	// plan is the one that the operation saves, or compares; nil when there is none.
+	// plan records the changes of the plan that the operation saves or compares; nil when there is none.
 	plan *planRecord
-	// notes are what else there is to say about an operation that succeeded.
+	// notes are further remarks about an operation that succeeded.
 	notes []string
 }
 
@@ -89,7 +89,7 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 	if err != nil {
 		return nil, err
 	}
-	// The stack is as it should be: whatever comes now is not for the caller to cut off.
+	// The stack is as it should be, so the caller must not cut off what comes now.
 	ctx = context.WithoutCancel(ctx)
 	if o.kind() == proto.OperationKind_OPERATION_KIND_DESTROY {
 		if err := o.proveDestroyed(ctx, sum); err != nil {
@@ -100,7 +100,7 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 	return o.outputs(ctx, sum)
 }
 
-// kind is what the operation does. That it carries out a plan is for those to know who ask for that.
+// kind returns what the operation does, regardless of whether it carries out a plan; see carriesOutPlan.
 func (o *operation) kind() proto.OperationKind {
 	return o.request.GetKind().Unplanned()
 }
@@ -170,7 +170,7 @@ func (o *operation) openStack() error {
 	return errors.Join(o.lendCredentials(), o.removeConfigLink())
 }
 
-// hideCredentials hides what is secret by its nature, whether it is marked so or not.
+// hideCredentials hides values that are secret by their nature, whether they are marked as secret or not.
 func (o *operation) hideCredentials() {
 	o.redactor.Add(o.env["PULUMI_ACCESS_TOKEN"])
 	o.redactor.Add(backendPasswords(o.backendURL())...)
@@ -179,8 +179,8 @@ func (o *operation) hideCredentials() {
 	}
 }
 
-// backendURL is where the state is, as far as the operation says; empty for the default of the CLI, which is Pulumi Cloud
-// unless somebody logged in elsewhere.
+// backendURL returns where the state is, if the operation says so; empty for the default of the CLI, which is Pulumi Cloud unless somebody
+// logged in elsewhere.
 func (o *operation) backendURL() string {
 	if url := o.env[backendVariable]; url != "" {
 		return url
@@ -196,12 +196,12 @@ func (o *operation) selfManaged() bool {
 
 // readable makes a text the message of the operation: one line, without secrets, of a bounded size.
 func (o *operation) readable(text string) string {
-	// Secrets are looked for in the lines as they are, too: one of several short lines is not recognised once they are joined.
+	// Secrets are also looked for before the lines are joined: a secret of several short lines is not recognised afterwards.
 	lines := o.redactor.String(o.withoutPaths(plaintext.Strip(text)))
 	return plaintext.Cut(o.redactor.String(oneLine(lines)), maxMessage)
 }
 
-// withoutPaths makes the paths in the text relative to the program: where the agent keeps it tells a user nothing.
+// withoutPaths makes the paths in the text relative to the program: where the agent keeps the program is of no use to a user.
 func (o *operation) withoutPaths(text string) string {
 	if !filepath.IsAbs(o.dir) || filepath.Dir(o.dir) == o.dir {
 		return text

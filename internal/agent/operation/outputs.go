@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// secretSignature marks a secret in a serialized property; sdk/go/common/resource/sig has the two parts of it.
+	// secretSignatureKey and secretSignatureValue mark a secret in a serialized property. Both are from sdk/go/common/resource/sig.
 	secretSignatureKey   = "4dabf18193072939515e22adb298388d"
 	secretSignatureValue = "1b47061264138c4ac30d75fd1eb44270"
 	// maxPrintedOutputs bounds what `pulumi stack output` may print, in bytes.
 	maxPrintedOutputs = 16 << 20
-	// maxOutput bounds the value of an output, in bytes. It ends in a Secret, which holds 1 MiB.
+	// maxOutput bounds the value of an output, in bytes. The outputs end up in a Secret, which holds 1 MiB.
 	maxOutput = 1 << 20
 )
 
-// unknownValues stand in serialized properties for what is not known, one for each type: a part of a stack that was not updated
-// leaves them. They are those of sdk/go/common/resource/plugin, which would make the agent a third larger.
+// unknownValues are the texts in serialized properties that stand for unknown values, one for each type. A part of a stack that was not
+// updated leaves them. They are copied from sdk/go/common/resource/plugin, which would make the agent a third larger.
 var unknownValues = []string{
 	"1c4a061d-8072-4f0a-a4cb-0ff528b18fe7", "3eeb2bf0-c639-47a8-9e75-3b44932eb421", "04da6b54-80e4-46f7-96ec-b56ff0331ba9",
 	"6a19a0b0-7e62-4c92-b797-7f8e31da9cc2", "030794c1-ac77-496b-92df-f27374a8bd58", "e48ece36-62e2-4504-bad9-02848725956a",
 	"dd056dcd-154b-4c76-9bd3-c8f88648b5ff",
 }
 
-// outputs returns the outputs of the stack that the engine reported. The engine's events say which are secret, and nothing
-// more of those: only when there are some, one more process is needed to read them.
+// outputs returns the outputs of the stack that the engine reported. The engine's events say which outputs are secret, but not their
+// values: only if there are any, one more process is needed to read them.
 func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*proto.Output, error) {
 	if kind := o.kind(); kind != proto.OperationKind_OPERATION_KIND_UP && kind != proto.OperationKind_OPERATION_KIND_REFRESH {
 		return nil, nil
@@ -49,8 +49,8 @@ func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*prot
 	return outputs, nil
 }
 
-// reportedOutputs returns the outputs in the engine's events, and whether there are secret ones, whose values are not in there.
-// What is not known has no value, so it is no output.
+// reportedOutputs returns the outputs in the engine's events, and whether any of them are secret. The events do not have the values of
+// secret outputs. An unknown output has no value, so it is left out.
 func reportedOutputs(reported map[string]json.RawMessage) (outputs map[string]*proto.Output, secret bool) {
 	outputs = map[string]*proto.Output{}
 	for name, value := range reported {
@@ -64,7 +64,8 @@ func reportedOutputs(reported map[string]json.RawMessage) (outputs map[string]*p
 	return outputs, secret
 }
 
-// readSecretOutputs completes the secret outputs with their values. When all outputs are larger than can be read, those have none.
+// readSecretOutputs adds the values of the secret outputs. If all outputs together are too large to be read, the secret outputs have no
+// values.
 func (o *operation) readSecretOutputs(ctx context.Context, outputs map[string]*proto.Output) error {
 	values, err := o.secretOutputs(ctx)
 	if err != nil {
@@ -87,9 +88,8 @@ func (o *operation) readSecretOutputs(ctx context.Context, outputs map[string]*p
 	return nil
 }
 
-// boundOutputs makes the outputs fit into a message: it leaves out the values of the largest where they are too large, or too many, and
-// where even the names are too many the outputs themselves. The controller checks the size of the message, and nothing else does it
-// again.
+// boundOutputs makes the outputs fit into a message. If values are too large or too many, it omits the largest ones. If even the names are
+// too many, it removes outputs. The controller checks the size of the message, and nothing else checks it again.
 func boundOutputs(outputs map[string]*proto.Output) {
 	names := slices.SortedFunc(maps.Keys(outputs), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(outputs[a].GetValue()), len(outputs[b].GetValue())), strings.Compare(a, b))
@@ -109,7 +109,7 @@ func boundOutputs(outputs map[string]*proto.Output) {
 	}
 }
 
-// secretOutputs reads all outputs in clear, nil when they are too large. They do not go to the log.
+// secretOutputs reads all outputs in clear text; nil when they are too large. They are not logged.
 func (o *operation) secretOutputs(ctx context.Context) (map[string]json.RawMessage, error) {
 	printed := &limitedBuffer{limit: maxPrintedOutputs}
 	res, err := o.helper(ctx, commandTimeout, cli.Invocation{
@@ -132,13 +132,13 @@ func (o *operation) secretOutputs(ctx context.Context) (map[string]json.RawMessa
 	return values, nil
 }
 
-// isSecretValue reports whether there is a secret anywhere in the compact JSON value: as a whole it is secret then. Inside of a
-// string the quotes would be escaped.
+// isSecretValue reports whether there is a secret anywhere in the compact JSON value: then the whole value is secret. The text of a string
+// cannot match, because its quotes would be escaped.
 func isSecretValue(value []byte) bool {
 	return bytes.Contains(value, []byte(`"`+secretSignatureKey+`":"`+secretSignatureValue+`"`))
 }
 
-// isUnknownValue reports whether something in the compact JSON value is not known.
+// isUnknownValue reports whether any part of the compact JSON value is unknown.
 func isUnknownValue(value []byte) bool {
 	return slices.ContainsFunc(unknownValues, func(unknown string) bool { return bytes.Contains(value, []byte(`"`+unknown+`"`)) })
 }

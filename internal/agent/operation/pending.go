@@ -21,15 +21,16 @@ const (
 	maxPending = 10
 	// exportTimeout bounds `pulumi stack export`: the state may be large and far away.
 	exportTimeout = 10 * time.Minute
-	// exportMemory is how much memory it takes before it collects garbage, as GOMEMLIMIT has it.
+	// exportMemory is how much memory the export uses before it collects garbage, as a value of GOMEMLIMIT.
 	exportMemory = "128MiB"
 )
 
-// checkPending looks for what an earlier operation left half done when it was cut off, as far as this agent or the request knows of it.
+// checkPending looks for what an earlier operation left half done when it was cut off, if this agent or the request knows of such an
+// operation.
 //
-// It refuses an update when that was the creation of a resource: the update would create it again, and nobody would know about the first
-// one. Pulumi keeps such an entry for ever. A destroy is carried out, and is no success. What was being updated or deleted pulumi deals
-// with, and the message says so.
+// If the creation of a resource was cut off, checkPending refuses an update: the update would create the resource again, and nobody would
+// know about the first one. Pulumi keeps such an entry for ever. A destroy is carried out, but does not succeed, see proveDestroyed. If an
+// update or a deletion of a resource was cut off, Pulumi deals with that, and the message says so.
 func (o *operation) checkPending(ctx context.Context) error {
 	if o.pendingChecked || len(o.stack.LeftOver()) == 0 && !o.request.GetAfterInterruption() {
 		return nil
@@ -57,11 +58,11 @@ func (o *operation) checkPending(ctx context.Context) error {
 		"an earlier update was killed while it created %s: another update could create it twice. %s", firstOf(facts.PendingCreates), repair)
 }
 
-// repair tells what to do about a pending creation.
+// repair says what to do about a pending create.
 const repair = "See whether it exists, then import it or forget the attempt, with `pulumi refresh --import-pending-creates` or `--clear-pending-creates`"
 
-// proveDestroyed fails when something may be left: a resource of which the state has no more than that its creation began, or all of them
-// when pulumi did not delete any. A signal can end pulumi successfully before it has found out what to do, whoever sent it.
+// proveDestroyed returns an error when something may be left: a resource of which the state has only a pending create, or all resources
+// when pulumi did not delete any. A signal, whoever sent it, can make pulumi end successfully before it has found out what to do.
 func (o *operation) proveDestroyed(ctx context.Context, sum *summary) error {
 	if creates := o.pendingCreates(); len(creates) > 0 {
 		return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
@@ -82,7 +83,7 @@ func (o *operation) proveDestroyed(ctx context.Context, sum *summary) error {
 	return nil
 }
 
-// firstOf lists what fits into a message.
+// firstOf lists as many of the pending operations as a message names.
 func firstOf(pending []string) string {
 	text := strings.Join(pending[:min(len(pending), maxPending)], ", ")
 	if len(pending) > maxPending {
@@ -91,10 +92,10 @@ func firstOf(pending []string) string {
 	return text
 }
 
-// freeForRepair releases the lock that the killed process left, so that the commands which mend the state work at once. A lock that
-// somebody else holds is an error: it may be that of just these commands.
+// freeForRepair releases the lock that a killed process left, so that the commands which repair the state work at once. A lock that
+// somebody else holds is an error: one of just these commands may hold it.
 //
-// No command tells of locks. What finds out about them without changing anything is to create the stack, which exists: the CLI looks for
+// No command of the CLI lists locks. Creating the stack, which exists, finds them without changing anything, because the CLI looks for
 // locks first.
 func (o *operation) freeForRepair(ctx context.Context) error {
 	if !o.selfManaged() {
@@ -116,7 +117,7 @@ func (o *operation) freeForRepair(ctx context.Context) error {
 	return nil
 }
 
-// pendingCreates are the resources that an earlier operation was creating when it was cut off, for a destroy to name.
+// pendingCreates returns the resources that an earlier operation was creating when it was cut off, as far as checkPending found any.
 func (o *operation) pendingCreates() []string {
 	if !o.pendingChecked || o.exported == nil {
 		return nil
@@ -124,11 +125,11 @@ func (o *operation) pendingCreates() []string {
 	return o.exported.PendingCreates
 }
 
-// lastLookTimeout bounds how long an agent that is about to end looks for a lock that it left.
+// lastLookTimeout bounds how long an agent that is about to end looks for a lock that one of its processes left.
 const lastLookTimeout = 20 * time.Second
 
-// leaveNoLock releases the lock that a process of ours left when it was killed because the agent ends: the record of the process goes with
-// the agent where its directory does.
+// leaveNoLock releases the lock of a process that was killed because the agent ends. The record of that process is lost if the agent's
+// directory is removed with the agent.
 func (o *operation) leaveNoLock(ctx context.Context) {
 	if !errors.Is(context.Cause(ctx), ErrShutdown) || o.stack == nil || !o.selfManaged() ||
 		len(o.stack.LeftOver()) == 0 || o.runner.cli.OutOfTime() {
@@ -145,7 +146,7 @@ func (o *operation) leaveNoLock(ctx context.Context) {
 	}
 }
 
-// knownState is exportState, once for the preparation of an operation.
+// knownState is exportState, but reads the state only once while an operation is prepared.
 func (o *operation) knownState(ctx context.Context) (facts *state.Facts, err error) {
 	if o.exported == nil {
 		o.exported, err = o.exportState(ctx)
@@ -153,7 +154,7 @@ func (o *operation) knownState(ctx context.Context) (facts *state.Facts, err err
 	return o.exported, err
 }
 
-// exportState reads what matters of the stack's state.
+// exportState reads the parts of the stack's state that matter.
 func (o *operation) exportState(ctx context.Context) (*state.Facts, error) {
 	path := filepath.Join(o.stack.Dir, "state.json")
 	defer os.Remove(path)
@@ -167,10 +168,10 @@ func (o *operation) exportState(ctx context.Context) (*state.Facts, error) {
 	return state.ReadFacts(path)
 }
 
-// exportTo writes the state of the stack to the file. It reports whether there is such a stack.
+// exportTo writes the state of the stack to the file. It reports whether the stack exists.
 func (o *operation) exportTo(ctx context.Context, path string) (exists bool, err error) {
 	env := maps.Clone(o.env)
-	// It only passes the state on. To collect garbage is a third of what that costs.
+	// The process only passes the state on, and collecting garbage would be a third of its cost.
 	env["GOGC"], env["GOMEMLIMIT"] = "off", exportMemory
 	res, err := o.helper(ctx, exportTimeout, cli.Invocation{Args: []string{"stack", "export", "--stack", o.stack.Name, "--file", path}, Env: env})
 	if err != nil || res.Code == 0 {

@@ -13,11 +13,11 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// afterInterruption says what only the controller knows.
+// afterInterruption tells the agent that an earlier operation was interrupted, which only the controller knows.
 func afterInterruption(request *proto.StartOperationRequest) { request.AfterInterruption = true }
 
-// killAndForget kills pulumi in the middle of an operation. What the agent knew of it goes with its directory, and somebody removes the
-// lock, so that nothing is left to tell of it but the state.
+// killAndForget kills pulumi in the middle of an operation. It also removes the lock, and the agent's directory with its records, so that
+// only the state shows what was cut off.
 func (f *fixture) killAndForget(ended <-chan *proto.Operation) {
 	f.t.Helper()
 	f.Expect(syscall.Kill(f.cli(), syscall.SIGKILL)).To(Succeed())
@@ -41,7 +41,7 @@ func TestPendingCreateIsFoundWhereOnlyTheControllerKnowsOfTheInterruption(t *tes
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("stack init ")))
 	f.Expect(strings.Count(f.noted(), "create start")).To(Equal(1))
 
-	// Once somebody has decided, it goes on, and one look at the state is all that it costs.
+	// Once somebody has decided, the update goes on, and costs only one more reading of the state.
 	f.pulumi("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "dev")
 	operation = f.succeed(up, afterInterruption)
 	f.Expect(operation.GetMessage()).NotTo(ContainSubstring("cut off"))

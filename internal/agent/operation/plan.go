@@ -21,27 +21,28 @@ import (
 	"github.com/stack-controller/stack-controller/internal/file"
 )
 
-// A plan is what a preview found out, with the file that Pulumi makes of it. Pulumi holds an up to that file, step by step, but it does
-// not notice that the state is another one, and it knows nothing of the inputs. So three digests go with it, and what carries out a plan
-// compares them first:
+// A plan is what a preview found out, with the plan file that Pulumi writes. Pulumi checks an up against that file, step by step, but it
+// does not notice that the state has changed, and it does not know the inputs. So a plan has three digests, and the operation that carries
+// out the plan compares them first:
 //
 //   - of the inputs: the request with the values that only the agent knows, and the version of the CLI;
 //   - of the changes: each step that changes something, with the old and the new inputs of the resource, as the engine's events show them.
-//     A secret is the same there as any other secret; those of the configuration are in the inputs;
+//     All secrets look the same there; those of the configuration are part of the inputs;
 //   - of the state: the bytes of `pulumi stack export`, which every update changes.
 //
-// An up with Pulumi's file runs with its preview, which Pulumi holds to the plan as well, under the lock of the update: what is not in the
-// plan is refused before anything is changed. For a destroy there is no such file: its preview is made again and compared.
+// An up with Pulumi's plan file also makes its preview, under the lock of the update, and Pulumi checks the preview against the plan as
+// well: what is not in the plan is refused before anything is changed. For a destroy there is no such file: its preview is made again and
+// compared.
 
 // Names of the files that an operation leaves in Paths.Results when it saves a plan, both compressed with gzip.
 const (
-	// PlanFile is Pulumi's file. It is not there when the request does not want it.
+	// PlanFile is Pulumi's plan file. It does not exist when the request does not want it.
 	PlanFile = "plan.json.gz"
-	// PlanText is what would change, for people. Values are in it, but no secret.
+	// PlanText describes the changes for people. It contains values, but no secret.
 	PlanText = "changes.txt.gz"
 )
 
-// plainPlanFile is what Pulumi writes and reads.
+// plainPlanFile is the plan file that Pulumi writes and reads.
 const plainPlanFile = "plan.json"
 
 // carriesOutPlan reports whether the operation carries out a plan.
@@ -49,17 +50,17 @@ func (o *operation) carriesOutPlan() bool {
 	return o.request.GetKind().Planned()
 }
 
-// savesPlan reports whether the operation keeps what it would change.
+// savesPlan reports whether the operation keeps what it would change as a plan.
 func (o *operation) savesPlan() bool {
 	return o.request.GetPlan() != nil && !o.carriesOutPlan()
 }
 
-// usesPlanFile reports whether Pulumi holds the operation to its file.
+// usesPlanFile reports whether Pulumi checks the operation against its plan file.
 func (o *operation) usesPlanFile() bool {
 	return o.request.GetKind() == proto.OperationKind_OPERATION_KIND_PLANNED_UP && !o.request.GetPlan().GetWithoutFile()
 }
 
-// planArguments are those of an operation that writes or reads Pulumi's file.
+// planArguments returns the arguments of an operation that writes or reads Pulumi's plan file.
 func (o *operation) planArguments() []string {
 	switch {
 	case o.usesPlanFile():
@@ -74,7 +75,7 @@ func (o *operation) planFilePath() string {
 	return filepath.Join(o.stack.Dir, plainPlanFile)
 }
 
-// removePlan removes Pulumi's file, which has values in clear.
+// removePlan removes Pulumi's plan file, which has values in clear text.
 func (o *operation) removePlan() {
 	if o.stack != nil && o.request.GetPlan() != nil {
 		_ = os.Remove(o.planFilePath())
@@ -85,7 +86,7 @@ func stale(format string, args ...any) *failure {
 	return failed(proto.FailureReason_FAILURE_REASON_PLAN_STALE, format+"; nothing was changed", args...)
 }
 
-// checkPlan refuses to carry out a plan that was made of other inputs, or of another state. It comes before everything that could change
+// checkPlan refuses to carry out a plan that was made from other inputs, or from another state. It runs before everything that could change
 // the state.
 func (o *operation) checkPlan(ctx context.Context) error {
 	if !o.carriesOutPlan() {
@@ -101,7 +102,7 @@ func (o *operation) checkPlan(ctx context.Context) error {
 			o.runner.Version())
 	}
 	if o.kind() == proto.OperationKind_OPERATION_KIND_DESTROY {
-		return nil // its state is compared last
+		return nil // checkDestroy compares its state last
 	}
 	if err := o.checkState(ctx); err != nil || !o.usesPlanFile() {
 		return err
@@ -109,7 +110,7 @@ func (o *operation) checkPlan(ctx context.Context) error {
 	return expandPlan(o.paths.Plan, o.planFilePath(), o.request.GetPlan().GetFileDigest())
 }
 
-// checkState fails when the state is not that of the plan.
+// checkState returns an error when the state is not that of the plan.
 func (o *operation) checkState(ctx context.Context) error {
 	current, err := o.stateDigest(ctx)
 	switch {
@@ -123,7 +124,8 @@ func (o *operation) checkState(ctx context.Context) error {
 	return nil
 }
 
-// beginPlan prepares what records the changes of a plan that is saved, or of a destroy that has one, which it compares.
+// beginPlan prepares the record of the changes for a plan that is saved. For a destroy that carries out a plan, it makes and compares the
+// record.
 func (o *operation) beginPlan(ctx context.Context) (err error) {
 	destroys := o.carriesOutPlan() && o.kind() == proto.OperationKind_OPERATION_KIND_DESTROY
 	if !o.savesPlan() && !destroys {
@@ -139,7 +141,7 @@ func (o *operation) beginPlan(ctx context.Context) (err error) {
 	}
 	record.state, err = o.stateDigest(ctx)
 	if err == nil && record.state == "" && o.request.GetCreateStack() {
-		// It is bound to a state, so there has to be one.
+		// A plan is bound to a state, so there has to be a stack.
 		if err = o.createStack(ctx); err == nil {
 			record.state, err = o.stateDigest(ctx)
 		}
@@ -173,11 +175,11 @@ func (o *operation) checkDestroy(ctx context.Context, record *planRecord) error 
 	return o.checkState(ctx)
 }
 
-// recheckedAfter is how long a preview may take without another look at the state, which costs as much as a third of a short one. Whoever
-// carries out the plan compares the state with the one before the preview in any case.
+// recheckedAfter is how long a preview may take without the state being read again, which costs as much as a third of a short preview. The
+// operation that carries out the plan compares the state with the one before the preview in any case.
 const recheckedAfter = 5 * time.Second
 
-// savePlan keeps what the preview found out. A state that changed meanwhile makes it worthless.
+// savePlan keeps what the preview found out. If the state changed in the meantime, the plan is worthless.
 func (o *operation) savePlan(ctx context.Context) error {
 	if !o.savesPlan() {
 		return nil
@@ -212,9 +214,9 @@ func (o *operation) savePlan(ctx context.Context) error {
 	return nil
 }
 
-// inputsDigest is of all that decides what the operation does, beside the state and the world: the request, with the values that only the
-// agent knows, and the version of the CLI. What is in a preview and in the operation that it is for in different ways is left out, and so
-// is what changes nothing in the outcome. A new field of the request counts until it is left out here.
+// inputsDigest returns the digest of everything that decides what the operation does, except the state and the world outside: the request,
+// with the values that only the agent knows, and the version of the CLI. What differs between a preview and the operation that carries out
+// its plan is left out, and so is what does not change the outcome. A new field of the request counts until it is left out here.
 func (o *operation) inputsDigest() (string, error) {
 	request := gproto.CloneOf(o.request)
 	request.Id, request.Plan, request.Timeout, request.CancelGrace, request.CommitMetadata = "", nil, nil, nil, nil
@@ -291,7 +293,7 @@ func compressPlan(from, to string) (size int64, err error) {
 	return size, errors.Join(err, file.WithoutPath(compressed.Sync()))
 }
 
-// expandPlan undoes compressPlan. The compressed file has to have the digest: programs can write where it is.
+// expandPlan undoes compressPlan. It checks the digest of the compressed file, because programs can write to the place where it is.
 func expandPlan(from, to, digest string) (err error) {
 	unusable := stale("the plan cannot be read, or is not as it was saved")
 	compressed, err := os.Open(from)
@@ -320,14 +322,14 @@ func expandPlan(from, to, digest string) (err error) {
 		}
 		return unusable
 	}
-	// What comes after the compressed content counts as well.
+	// Bytes after the compressed content count as well.
 	if _, err := io.Copy(io.Discard, hashed); err != nil || "sha256:"+hex.EncodeToString(hash.Sum(nil)) != digest {
 		return unusable
 	}
 	return nil
 }
 
-// limitedWriter fails when there is more than what is left, in bytes.
+// limitedWriter fails when more than left bytes are written.
 type limitedWriter struct {
 	to       io.Writer
 	left     int

@@ -23,7 +23,7 @@ func TestPlanThatIsTooLargeIsNotKept(t *testing.T) {
 	g := NewWithT(t)
 	from, to, back := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to"), filepath.Join(t.TempDir(), "back")
 	write := func(content []byte) { g.Expect(os.WriteFile(from, content, 0o600)).To(Succeed()) }
-	// What is random does not get smaller.
+	// Random bytes do not get smaller when they are compressed.
 	random := make([]byte, proto.MaxPlanSize)
 	_, _ = rand.Read(random)
 	for name, content := range map[string][]byte{"compressed": random, "as it is": make([]byte, proto.MaxPlanFile+1)} {
@@ -47,7 +47,7 @@ func TestPlanThatIsTooLargeIsNotKept(t *testing.T) {
 	}
 }
 
-// A step with values of all kinds, and a thousand with long ones.
+// The first plan has 3000 steps with long values, the second a few steps with values of all kinds.
 func TestTextOfAPlanIsBoundedAndHasNoSecrets(t *testing.T) {
 	suite.Long(t, "further plans")
 	g := NewWithT(t)

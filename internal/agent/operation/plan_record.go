@@ -19,27 +19,26 @@ import (
 )
 
 const (
-	// textReserve is how much of proto.MaxPlanText stays free for what the compressor holds back and for the last lines, in bytes.
+	// textReserve is how many bytes of proto.MaxPlanText stay free for what the compressor holds back and for the last lines.
 	textReserve = 100 << 10
-	// maxShownValue is how much of a value is in the text, and maxShownProperties how many properties of one resource are, in bytes and in
-	// numbers.
+	// maxShownValue is how many bytes of a value are in the text, and maxShownProperties how many properties of one resource.
 	maxShownValue      = 1 << 10
 	maxShownProperties = 100
-	// unknownText and secretText stand in the text for values that nobody knows yet, and for those that nobody may see.
+	// unknownText and secretText stand in the text for values that are not known yet, and for values that are secret.
 	unknownText = "(known after apply)"
 	secretText  = "[secret]"
 )
 
-// resourceDone is in each event that counts as a change. Other events are not decoded again.
+// resourceDone is in each event that counts as a change. Other events are not decoded a second time.
 var resourceDone = []byte(`"resOutputsEvent"`)
 
-// planRecord keeps of the changes in a plan a digest and a text for people.
+// planRecord keeps a digest of the changes in a plan, and a text about them for people.
 type planRecord struct {
 	key      []byte
 	redactor *redact.Redactor
-	// inputs and state are the digests of both.
+	// inputs and state are the digests of the inputs and of the state.
 	inputs, state string
-	// steps are the digests of the steps. The order in which the engine does them is not the same each time.
+	// steps are the digests of the steps. The engine does not do the steps in the same order each time.
 	steps    []string
 	unknowns int64
 
@@ -55,7 +54,7 @@ func newPlanRecord(key []byte, inputs string, redactor *redact.Redactor) *planRe
 	return p
 }
 
-// plannedStep is what a plan has of a step of the engine.
+// plannedStep is what a plan uses of a step of the engine.
 type plannedStep struct {
 	Op           string                     `json:"op"`
 	URN          string                     `json:"urn"`
@@ -72,7 +71,7 @@ type plannedProperty struct {
 	InputDiff bool   `json:"inputDiff"`
 }
 
-// plannedState has what the engine writes with sorted keys, so that equal values are equal bytes.
+// plannedState keeps inputs and outputs as the engine writes them: with sorted keys, so that equal values are equal bytes.
 type plannedState struct {
 	ID      string          `json:"id"`
 	Protect bool            `json:"protect"`
@@ -81,7 +80,7 @@ type plannedState struct {
 	Outputs json.RawMessage `json:"outputs"`
 }
 
-// add takes an event of the engine into account. There may be no record.
+// add takes an event of the engine into account. p may be nil.
 func (p *planRecord) add(event []byte) {
 	if p == nil || !bytes.Contains(event, resourceDone) {
 		return
@@ -112,7 +111,8 @@ func (p *planRecord) add(event []byte) {
 	_, _ = p.zip.Write([]byte(p.describe(step)))
 }
 
-// digest is of what the step does. What a resource reports of itself is not in it: that is in the state, or not known before.
+// digest returns the digest of what the step does. Outputs of a resource are not part of it: they are in the state, or not known before the
+// step.
 func (p *planRecord) digest(step *plannedStep) string {
 	slices.Sort(step.Diffs)
 	slices.Sort(step.Keys)
@@ -127,16 +127,16 @@ func (p *planRecord) digest(step *plannedStep) string {
 	}
 	encoded, err := json.Marshal(described)
 	if err != nil {
-		// It was decoded a moment ago.
+		// The step was decoded from JSON a moment ago.
 		encoded = []byte(err.Error())
 	}
 	return digestOf(p.key, encoded)
 }
 
-// changesDigest is of the inputs and of all steps.
+// changesDigest returns the digest of the inputs and of all steps.
 func (p *planRecord) changesDigest() string {
 	slices.Sort(p.steps)
-	// What is hashed is as long as there are changes, and no more.
+	// The text that is hashed has 64 characters and a line break for each change, however large the change is.
 	steps := sha256.Sum256([]byte(strings.Join(p.steps, "\n")))
 	return digestOf(p.key, fmt.Appendf(nil, "%s\n%x", p.inputs, steps))
 }
@@ -171,7 +171,7 @@ func (p *planRecord) text(counts map[string]int64) ([]byte, error) {
 	return p.buffer.Bytes(), nil
 }
 
-// signs begin the lines of changes.
+// signs begin the line about a change, by the kind of its step.
 var signs = map[string]string{"create": "+", "delete": "-", "update": "~", "replace": "+-", "import": "=", "read": ">"}
 
 // describe returns the lines about a step.
@@ -266,7 +266,7 @@ func valueAt(values map[string]any, path string) any {
 			}
 			current = inside[index]
 		default:
-			// A part of a secret, or of what is not known, is as much.
+			// A part of an unknown value is as unknown as the whole.
 			return current
 		}
 	}
@@ -277,7 +277,7 @@ func isSecretObject(value map[string]any) bool {
 	return value[secretSignatureKey] == secretSignatureValue
 }
 
-// value is how a value is shown.
+// value returns the value as it is shown.
 func (p *planRecord) value(value any) string {
 	if value == nil {
 		return "(none)"
@@ -295,7 +295,7 @@ func (p *planRecord) value(value any) string {
 	return p.shown(text, maxShownValue)
 }
 
-// masked replaces what is secret, and what is not known.
+// masked replaces secret values and unknown values.
 func masked(value any) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -317,7 +317,7 @@ func masked(value any) any {
 	return value
 }
 
-// shown makes a text one line without secrets, of at most so many bytes.
+// shown makes the text one line without secrets, of at most size bytes.
 func (p *planRecord) shown(text string, size int) string {
 	text = strings.Join(strings.Fields(plaintext.Strip(text)), " ")
 	return plaintext.Cut(p.redactor.String(text), size)

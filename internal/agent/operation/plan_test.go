@@ -26,7 +26,7 @@ const (
 	planTooLarge = proto.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE
 )
 
-// planKey is that of all digests in these tests.
+// planKey is the key of all digests in these tests.
 var planKey = bytes.Repeat([]byte("k"), proto.PlanKeySize)
 
 // saved makes the operation save a plan.
@@ -38,7 +38,7 @@ func withoutFile(request *proto.StartOperationRequest) {
 	request.Plan.WithoutFile = true
 }
 
-// carriesOut makes the operation carry out the plan that the other one saved.
+// carriesOut makes the operation carry out the plan that the given operation saved.
 func (f *fixture) carriesOut(operation *proto.Operation) func(*proto.StartOperationRequest) {
 	f.t.Helper()
 	f.Expect(operation.GetPlan()).NotTo(BeNil())
@@ -62,7 +62,7 @@ func (f *fixture) planned() string {
 	return string(content)
 }
 
-// filesProgram has a resource for each pair of a name and the content of its file.
+// filesProgram writes a program with a file for each of the contents, named file0 and so on.
 func (f *fixture) filesProgram(dir string, contents ...string) {
 	f.t.Helper()
 	program := "name: demo\nruntime: yaml\nresources:\n"

@@ -11,23 +11,24 @@ import (
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
-// violation is what Pulumi says of what is not in the plan. Values follow, in clear unless they are marked as secret.
+// violation matches what Pulumi says about something that is not in the plan. Values follow, in clear text unless they are marked as
+// secret.
 var violation = regexp.MustCompile(`violates plan: |is not allowed by the plan: |no plan for resource urn:|expected resource operations for urn:`)
 
 var (
-	// violatingURN is the resource in the text of a violation.
+	// violatingURN matches the resource in the text of a violation.
 	violatingURN = regexp.MustCompile(`urn:pulumi:[^\s'"]+`)
-	// violatingPath is the first property in it. What comes after that may be a part of its value.
+	// violatingPath matches the first property in it. What comes after the property may be a part of its value.
 	violatingPath = regexp.MustCompile(`violates plan: properties changed: [-+~=]{2}([A-Za-z_$][\w$.-]{0,255})(?:\[|,|$)`)
-	// refusedStep is the step in it.
+	// refusedStep matches the step in it.
 	refusedStep = regexp.MustCompile(`([a-z-]{1,40}) is not allowed by the plan: `)
 )
 
 // maxViolations is how many violations a message names.
 const maxViolations = 5
 
-// planFailure makes of a failure of a planned operation one that says so when Pulumi refused what is not in the plan. The text of Pulumi is
-// not used: it has values in clear.
+// planFailure replaces the failure of an operation with Pulumi's plan file if Pulumi refused something that is not in the plan. The text of
+// Pulumi is not used, because it has values in clear text.
 func (o *operation) planFailure(f *failure, res cli.Result, sum *summary) *failure {
 	if !o.usesPlanFile() {
 		return f
@@ -61,7 +62,7 @@ func (o *operation) planFailure(f *failure, res cli.Result, sum *summary) *failu
 // describeViolation names the resource, the step and the first property of a violation.
 func (o *operation) describeViolation(text string) string {
 	what := "a resource"
-	// A value may look like the name of a resource too, but it comes after this.
+	// A value may look like the URN of a resource too, but it comes after this part of the text.
 	start := text
 	if at := violation.FindStringIndex(text); at != nil {
 		start = text[:at[1]]

@@ -15,18 +15,19 @@ import (
 )
 
 const (
-	// sharedPluginsVariable names a directory of plugins that many agents use, in the environment of the agent.
+	// sharedPluginsVariable names, in the environment of the agent, a directory of plugins that many agents use.
 	sharedPluginsVariable = "STACK_CONTROLLER_PLUGINS"
-	// maxSharedPlugins and maxPluginEntries bound what is linked: plugins, and files and directories in one of them.
+	// maxSharedPlugins bounds the plugins that are linked, and maxPluginEntries the files and directories in one of them.
 	maxSharedPlugins, maxPluginEntries = 1000, 1000
 )
 
-// pluginName is the name of a directory with a plugin, as the CLI names it.
+// pluginName matches the name that the CLI gives to the directory of a plugin.
 var pluginName = regexp.MustCompile(`^(analyzer|converter|language|resource|tool)-[A-Za-z0-9_.-]+-v[0-9][A-Za-z0-9_.+-]*$`)
 
-// usePlugins makes the plugins of the shared directory those of PULUMI_HOME. The directory cannot simply be there: it may be read-only, and
-// the CLI writes the schemas of plugins and its locks beside them. Nor does the CLI see a link to the directory of a plugin. So each plugin
-// gets a directory with links to what is in it. What the image has, or the CLI has installed, stays.
+// usePlugins makes the plugins of the shared directory available in PULUMI_HOME. PULUMI_HOME cannot simply contain the shared directory,
+// because that may be read-only, and the CLI writes the schemas of plugins and its locks beside them. Nor does the CLI see a link to the
+// directory of a plugin. So each plugin gets a directory with links to its content. Plugins that the image has, or that the CLI has
+// installed, stay.
 func (o *operation) usePlugins(context.Context) error {
 	shared := os.Getenv(sharedPluginsVariable)
 	if shared == "" {
@@ -34,7 +35,7 @@ func (o *operation) usePlugins(context.Context) error {
 	}
 	own := filepath.Join(o.runner.pulumiHome(), "plugins")
 	if err := linkPlugins(shared, own); err != nil {
-		// The CLI downloads what is missing, or says that it cannot.
+		// The CLI downloads missing plugins, or reports that it cannot.
 		o.log.Error(err, "cannot use the shared plugins", "directory", shared)
 	}
 	return nil
@@ -58,7 +59,7 @@ func linkPlugins(shared, own string) error {
 	return failed
 }
 
-// linkPlugin makes the plugin appear as a whole, unless there is one of that name, or it is being installed into either directory.
+// linkPlugin makes the plugin appear as a whole, unless a plugin of that name exists, or is being installed into either directory.
 func linkPlugin(from, to string) error {
 	for _, path := range []string{to, to + ".partial", from + ".partial"} {
 		if _, err := os.Lstat(path); err == nil {
@@ -84,7 +85,8 @@ func linkPlugin(from, to string) error {
 	return nil
 }
 
-// removeLinked removes the links to plugins that the shared directory does not have any more, and what an agent that was killed left.
+// removeLinked removes the links to plugins that the shared directory does not have any more, and unfinished links of an agent that was
+// killed.
 func removeLinked(shared, own string) error {
 	entries, err := os.ReadDir(own)
 	if err != nil {
@@ -121,7 +123,7 @@ func lostLink(shared, path string) bool {
 	return false
 }
 
-// readDir lists a directory with no more than so many entries.
+// readDir lists at most limit entries of a directory.
 func readDir(path string, limit int) ([]os.DirEntry, error) {
 	dir, err := os.Open(path)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// tree writes files, which begin with their directory.
+// tree writes files below dir. Each file contains its name, which includes its directory.
 func tree(g *WithT, dir string, files ...string) {
 	for _, name := range files {
 		path := filepath.Join(dir, name)
@@ -44,7 +44,7 @@ func TestSharedPluginsAreUsedBesideThoseOfTheWorkspace(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(info.IsDir()).To(BeTrue())
 
-	// The volume has others now.
+	// The volume has other plugins now.
 	g.Expect(os.RemoveAll(filepath.Join(shared, "resource-aws-v7.9.0"))).To(Succeed())
 	tree(g, shared, "resource-aws-v7.10.0/pulumi-resource-aws")
 	g.Expect(linkPlugins(shared, own)).To(Succeed())

@@ -9,8 +9,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// reporter holds the operation as it is and passes on how it changes. Whoever watches the operation decides how often to look. The output and
-// the events of a process are read beside the operation; both have ended when the process has.
+// reporter holds the operation as it is, and reports every change. The receiver of the reports decides how many of them it passes on. The
+// output and the events of a process are read by other goroutines; both readers have ended when the process has.
 type reporter struct {
 	progress func(*proto.Operation)
 

@@ -15,10 +15,10 @@ import (
 // projectFiles are the names under which the CLI looks for a project, in its order.
 var projectFiles = []string{"Pulumi.yaml", "Pulumi.yml", "Pulumi.json"}
 
-// project is what we need to know of Pulumi.yaml. Everything else is for the CLI to judge, which may be newer than we are.
+// project is what the agent needs of Pulumi.yaml. The CLI, which may be newer than the agent, checks everything else.
 type project struct {
 	projectFile
-	// runtime is the language, and runtimeOptions what the project says about it.
+	// runtime is the language, and runtimeOptions are its options in the project.
 	runtime        string
 	runtimeOptions map[string]any
 	// file is the name of the project file; empty without a program.
@@ -35,7 +35,7 @@ type projectFile struct {
 	Backend        struct {
 		URL string `yaml:"url,omitempty"`
 	} `yaml:"backend,omitempty"`
-	// Plugins and Packages are what the program needs beside its language.
+	// Plugins and Packages are what the program needs in addition to its language.
 	Plugins  any `yaml:"plugins,omitempty"`
 	Packages any `yaml:"packages,omitempty"`
 }
@@ -90,12 +90,13 @@ func parseProject(name string, content []byte) (*project, error) {
 // hasProgram reports whether there is a program; without one an operation works from the state.
 func (p *project) hasProgram() bool { return p.file != "" }
 
-// stackFile is the path, in the directory of the project, of the configuration that came with the source for the stack. There may be none.
+// stackFile returns the path, relative to the directory of the project, of the stack's configuration file in the source. The file may not
+// exist.
 func (p *project) stackFile(stack string) string {
 	return filepath.Join(p.StackConfigDir, "Pulumi."+stack+filepath.Ext(p.file))
 }
 
-// stub is the part of the project that matters without its program: where the state is, and what the stack is tagged with.
+// stub returns the part of the project that matters without its program: the backend, and what the CLI writes into the tags of the stack.
 func (p *project) stub() ([]byte, error) {
 	return yaml.Marshal(projectFile{Name: p.Name, Runtime: p.runtime, Description: p.Description, Backend: p.Backend})
 }

@@ -14,7 +14,7 @@ func TestUnusableProgramsAreReported(t *testing.T) {
 		name, file, content string
 		reason              proto.FailureReason
 		message             string
-		// early says that no process is needed to find out.
+		// early is true when no process is needed to find the problem.
 		early bool
 	}{
 		{"no project file", "README.md", "hello", proto.FailureReason_FAILURE_REASON_PROJECT_INVALID, "there is no Pulumi.yaml", true},

@@ -1,9 +1,9 @@
 // Package operation runs one Pulumi operation at a time with the pulumi CLI.
 //
-// It calls the CLI as Pulumi's Automation API does, which is the reference and not a part of it: the API starts seven processes for an
-// update, keeps its own time when it stops them, and would double the memory of an idle agent. Here an update is exactly one process. What
-// the others would have found out comes from elsewhere: the version is asked once, a missing stack shows in the exit code of the update,
-// and outputs, counts and errors are in the engine's events.
+// It calls the CLI as Pulumi's Automation API does, which is the reference, but does not contain that API: the API starts seven processes
+// for an update, keeps its own time when it stops them, and would double the memory of an idle agent. Here an update is exactly one
+// process. What the other processes would find out comes from elsewhere: the version is read once, a missing stack shows in the exit code
+// of the update, and outputs, counts and errors are in the engine's events.
 //
 // Where things are, below Options.Home:
 //
@@ -15,9 +15,9 @@
 //	.automation/installed/<digest>   one file per set of dependencies that is installed
 //	.automation/events/<random>/     the engine's events while an operation runs, of a CLI that cannot stream them
 //
-// While an operation runs, the source tree is as it was delivered: configuration goes to the stack's directory and is passed with
-// --config-file, so that a repeated operation starts from the same files whatever happened in between. What is there for people between
-// operations is in shell.go.
+// While an operation runs, the source tree is as it was delivered: the configuration is written to the stack's directory and passed with
+// --config-file, so that a repeated operation starts from the same files whatever happened in between. For what people find between
+// operations see shell.go.
 package operation
 
 import (
@@ -58,17 +58,17 @@ type Options struct {
 	Home string
 	// Log takes what the agent does, and every line that pulumi prints, redacted.
 	Log logr.Logger
-	// Secrets are values that no operation shows: those of the agent's own environment that may be secret.
+	// Secrets are values that no operation may show: values of the agent's own environment that may be secret.
 	Secrets []string
-	// InheritEnvironment passes the agent's whole environment on to pulumi, less what is reserved: for an agent in a pod of
-	// its own, where the image and the pod's owner say with it how programs run. Otherwise only a short list is passed on.
+	// InheritEnvironment passes the agent's whole environment to pulumi, except what is reserved. It is for an agent in a pod of its own,
+	// where the image and the owner of the pod use the environment to say how programs run. Otherwise only a short list is passed.
 	InheritEnvironment bool
-	// ExclusiveHost says that nobody but this agent runs pulumi under this host name, as in a pod. A lock held by this
-	// host and a process that does not exist is then left over, also when nothing is recorded about that process.
+	// ExclusiveHost says that only this agent runs pulumi under this host name, as in a pod. A lock of this host whose process does not exist
+	// is then left over, even if nothing is recorded about that process.
 	ExclusiveHost bool
-	// Workspace is where people who work beside the agent, in its pod, find the program: a link to it, or the directory itself.
-	// For their pulumi commands each operation then leaves a link to the stack's configuration, and the stack selected.
-	// Operations must not run at the same time then. Empty means that there is nobody.
+	// Workspace is where people who work in the agent's pod find the program: a link to it, or the directory itself. For their pulumi commands
+	// each operation then leaves a link to the stack's configuration, and selects the stack. Operations must not run at the same time then.
+	// Empty means that no people work there.
 	Workspace string
 	// TerminateGrace is how long pulumi may take after a second SIGINT; 0 means 15 s.
 	TerminateGrace time.Duration
@@ -82,13 +82,13 @@ type Runner struct {
 	host     state.Host
 	crypters config.Crypters
 
-	// outputSecrets has, by the directory of a stack, the secret outputs that it had last, []string, so that its next operation can hide them
-	// as well.
+	// outputSecrets has, by the directory of a stack, the last secret outputs of the stack as a []string, so that its next operation can hide
+	// them as well.
 	outputSecrets sync.Map
 }
 
-// New returns a Runner for the CLI. It runs `pulumi version`, unless an earlier Runner with the same home directory did. Whether operations can run with a CLI of that version is for the caller
-// to judge, with cli.Problem.
+// New returns a Runner for the CLI. It runs `pulumi version`, unless an earlier Runner with the same home directory did. The caller checks,
+// with cli.Problem, whether operations can run with a CLI of that version.
 func New(ctx context.Context, options Options) (*Runner, error) {
 	home, err := filepath.Abs(options.Home)
 	if err != nil {
@@ -134,9 +134,9 @@ type Paths struct {
 
 // Run runs one operation to its end.
 //
-// Cancelling ctx asks for a graceful stop; context.Cause(ctx) says why: ErrCancelled ends the operation as Cancelled,
-// ErrTimeout as Failed with reason Timeout, everything else as Interrupted. An operation that has succeeded before it was asked
-// to stop is reported as that. The timeout of the request is for the caller to enforce, in this way.
+// Cancelling ctx asks for a graceful stop; context.Cause(ctx) says why: ErrCancelled ends the operation as Cancelled, ErrTimeout as Failed
+// with reason Timeout, everything else as Interrupted. An operation that succeeded before it was asked to stop is reported as succeeded.
+// The caller has to enforce the timeout of the request, in this way.
 //
 // progress is called serially with the changed operation, which it may keep. The returned operation is final.
 func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, paths Paths, progress func(*proto.Operation)) *proto.Operation {

@@ -26,7 +26,7 @@ outputs:
 
 const canary = "canary-value-51c9\"quoted\""
 
-// expectNoCanary searches all that the Runner wrote, told and started for secrets. Output values are not told here.
+// expectNoCanary searches everything that the Runner wrote, reported and started for secrets. It does not look at the values of outputs.
 func (f *fixture) expectNoCanary(operations ...*proto.Operation) {
 	f.t.Helper()
 	places := map[string]string{"log": f.logged.String(), "files": f.readAll(filepath.Dir(f.home), "")}
@@ -81,7 +81,7 @@ func TestKeyOfAnExistingStackIsTakenFromItsState(t *testing.T) {
 	f.Expect(f.salt()).To(Equal(salt))
 }
 
-// salt returns the key of the stack's state.
+// salt returns the encryption salt in the stack's state.
 func (f *fixture) salt() string {
 	f.t.Helper()
 	var state struct {
@@ -146,12 +146,12 @@ func TestPassphraseProblemsAreReportedAsSuch(t *testing.T) {
 	// Before there is a stack.
 	expectProblem(f.run(up, noPassphrase, withSecret), "passphrase must be set with PULUMI_CONFIG_PASSPHRASE")
 	expectProblem(f.run(up, noPassphrase), "passphrase must be set with PULUMI_CONFIG_PASSPHRASE")
-	// With the stack's key known to the agent, and unknown.
+	// The agent knows the stack's key in the first round, and does not know it in the second.
 	f.succeed(up, withSecret)
 	for range 2 {
 		expectProblem(f.run(up, noPassphrase, withSecret), "passphrase must be set with PULUMI_CONFIG_PASSPHRASE")
 		expectProblem(f.run(up, wrongPassphrase, withSecret), "incorrect passphrase")
-		// Found out by the CLI.
+		// The CLI finds this out.
 		expectProblem(f.run(destroy, wrongPassphrase), "incorrect passphrase")
 		f.Expect(os.RemoveAll(f.home)).To(Succeed())
 		f.restart()
@@ -189,7 +189,7 @@ func TestSecretsOfTheAgentItselfAreShownNowhere(t *testing.T) {
 func TestSecretInWhatAProgramPrintedIsRedacted(t *testing.T) {
 	f := newFixture(t)
 	const planted = "planted-value-8d20"
-	// The plugin of YAML prints the line of the program that is wrong, in colours, and nothing else says why the program failed.
+	// The YAML plugin prints the wrong line of the program, in colours, and nothing else says why the program failed.
 	f.write("Pulumi.yaml", "name: demo\nruntime: yaml\nconfig: {password: {type: string, secret: true}}\nvariables: {a: '${nobody} "+planted+"'}\n")
 	operation := f.run(up, withConfig(secret("password", planted)))
 	f.Expect(operation.GetState()).To(Equal(failed))

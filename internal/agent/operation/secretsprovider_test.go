@@ -69,7 +69,7 @@ func TestSecretsProviderOfAStackIsChangedOnce(t *testing.T) {
 		f.Expect(operation.GetMessage()).To(ContainSubstring(change.note))
 		f.expectProvider(change.kind, change.url)
 		f.Expect(f.processes()).To(ContainElement(HavePrefix("stack change-secrets-provider ")))
-		// Nothing of it is left to do: the secret output is what needs the second process.
+		// Nothing is left to do for the change. The second process reads the secret output.
 		f.Expect(run(change.provider).GetMessage()).NotTo(ContainSubstring("encrypted with"))
 		expected := []any{HavePrefix("up "), HavePrefix("stack output ")}
 		if change.kind == "cloud" {
@@ -78,7 +78,7 @@ func TestSecretsProviderOfAStackIsChangedOnce(t *testing.T) {
 		}
 		f.Expect(f.processes()).To(HaveExactElements(expected...), change.provider)
 	}
-	// Without a wish everything stays; an agent that knows nothing looks once.
+	// If the request names no provider, everything stays. An agent without records looks at the state once.
 	run("hashivault://one")
 	run("")
 	f.expectProvider("cloud", "hashivault://one")
@@ -135,7 +135,7 @@ func TestChangeOfTheSecretsProviderCanBeCutOffAnywhere(t *testing.T) {
 	withSecret := withConfig(secret("password", canary))
 	f.succeed(up, withSecret)
 
-	// While the service is asked for a key.
+	// The operation is cut off while the service is asked for a key.
 	service.hold.Store(true)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() {
@@ -146,11 +146,11 @@ func TestChangeOfTheSecretsProviderCanBeCutOffAnywhere(t *testing.T) {
 	f.Expect(operation.GetState()).To(Equal(interrupted), operation.GetMessage())
 	f.expectProvider("passphrase", "")
 	service.hold.Store(false)
-	// Whoever gives up the change finds the stack as it was.
+	// An operation that does not ask for the change finds the stack as it was.
 	f.succeed(up, withSecret)
 	f.expectProvider("passphrase", "")
 
-	// After the state was replaced, before anybody has noted it.
+	// The operation is cut off after the state was replaced, before the change is noted.
 	real, err := os.ReadFile(f.options.Pulumi)
 	f.Expect(err).NotTo(HaveOccurred())
 	f.writeCLI(fmt.Appendf(nil,

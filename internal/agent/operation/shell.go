@@ -13,11 +13,12 @@ import (
 	"github.com/stack-controller/stack-controller/internal/file"
 )
 
-// People open a shell in a pod and type pulumi commands in the directory of the program. The CLI then looks for the stack's configuration
-// beside Pulumi.yaml, and for the stack that is selected in PULUMI_HOME. So an operation that ends leaves the stack selected, and a link to
-// the configuration that it used, unless the source has a configuration of its own there: then the flag --config-file names it.
+// People open a shell in a pod and run pulumi commands in the directory of the program. The CLI then looks for the stack's configuration
+// beside Pulumi.yaml, and in PULUMI_HOME for the stack that is selected. So an operation that ends leaves the stack selected, and a link to
+// the configuration that it used. If the source has a configuration of its own there, no link is made, and people have to use
+// --config-file.
 
-// prepareShell makes the commands of people work on the stack as the operation did. An operation does not depend on it, so nothing fails.
+// prepareShell makes the commands of people work on the stack as the operation did. No operation depends on it, so it returns no error.
 func (o *operation) prepareShell() {
 	if o.runner.options.Workspace == "" || o.project == nil || !o.project.hasProgram() || o.stack == nil {
 		return
@@ -33,7 +34,7 @@ func (o *operation) prepareShell() {
 	}
 }
 
-// linkConfig makes a link to the configuration that the CLI got, where the CLI looks for it. Nothing is replaced.
+// linkConfig makes a link to the configuration of the operation where the CLI looks for it. It replaces nothing.
 func (o *operation) linkConfig() error {
 	root, name, err := o.openProgram()
 	if err != nil {
@@ -46,7 +47,7 @@ func (o *operation) linkConfig() error {
 	return root.Symlink(o.configFile, name)
 }
 
-// removeConfigLink makes the tree as it was delivered: it removes the link that an earlier operation made.
+// removeConfigLink restores the tree as it was delivered: it removes the link that an earlier operation made.
 func (o *operation) removeConfigLink() error {
 	if o.runner.options.Workspace == "" || !o.project.hasProgram() {
 		return nil
@@ -68,7 +69,7 @@ func (o *operation) openProgram() (root *os.Root, name string, err error) {
 	return root, o.project.stackFile(o.stack.Short), file.WithoutPath(err)
 }
 
-// selectStack selects the stack where none is: for the directory of the program, and for the link to it.
+// selectStack selects the stack, unless a stack is selected already: for the directory of the program, and for the link to it.
 func (o *operation) selectStack() error {
 	selection, err := json.Marshal(map[string]string{"stack": o.stack.Name})
 	if err != nil {

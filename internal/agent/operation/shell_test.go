@@ -14,7 +14,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// shownProgram shows which stack configuration lay beside it when it ran.
+// shownProgram outputs the stack configuration that is beside it while it runs.
 const shownProgram = `
 name: demo
 runtime: yaml
@@ -38,8 +38,7 @@ func newPod(t *testing.T) (f *fixture, workspace string) {
 	return f, workspace
 }
 
-// byHand runs pulumi as people do in the pod: with the environment of the container, and in a directory that the shell has
-// this name for.
+// byHand runs pulumi as people do in the pod: with the environment of the container, and in a directory that has this name in the shell.
 func (f *fixture) byHand(dir string, args ...string) string {
 	f.t.Helper()
 	cmd := exec.CommandContext(f.t.Context(), tool(f.t, "pulumi"), append(args, "--non-interactive")...)
@@ -53,7 +52,7 @@ func (f *fixture) byHand(dir string, args ...string) string {
 	return string(output)
 }
 
-// ofArtifact makes the source one that was delivered.
+// ofArtifact makes the source an artifact with this digest.
 func ofArtifact(digest string) func(*proto.StartOperationRequest) {
 	return func(request *proto.StartOperationRequest) {
 		request.Source = &proto.StartOperationRequest_Artifact{Artifact: &proto.ArtifactSource{Digest: digest}}
@@ -90,7 +89,7 @@ func TestCommandsByHandWorkOnTheStackAsTheOperationDid(t *testing.T) {
 			}
 			f.Expect(f.salt()).To(Equal(salt))
 
-			// The next operation is none the wiser, and finds nothing to encrypt again.
+			// The next operation notices nothing of this, and finds nothing to encrypt again.
 			next := f.succeed(up, options...)
 			f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up "), HavePrefix("stack output ")))
 			f.Expect(f.salt()).To(Equal(salt))
@@ -150,7 +149,7 @@ func TestConfigurationOfTheSourceStaysAsItWasDelivered(t *testing.T) {
 
 func TestAnImageThatCannotBeWrittenToIsNoProblem(t *testing.T) {
 	f, _ := newPod(t)
-	// Who runs as root may write everywhere, but not into a directory that is not there.
+	// root may write everywhere, but not into a directory that does not exist.
 	f.write("Pulumi.yaml", "stackConfigDir: none\n"+strings.TrimSpace(simpleProgram)+"\n")
 	f.succeed(up)
 	f.Expect(f.logged.String()).To(ContainSubstring("there is no link to the stack's configuration"))

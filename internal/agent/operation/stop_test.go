@@ -162,15 +162,15 @@ func TestKilledCLIIsInterruptedAndLeavesNoProcess(t *testing.T) {
 	f.Expect(f.providers()).To(BeEmpty())
 	f.Expect(f.locks()).To(HaveLen(1))
 
-	// The pending creation is found even though the lock is still there, and after a restart of the agent. The lock goes, because its
-	// holder was a process of this agent that is gone: the commands that the message names work at once.
+	// The pending create is found even though the lock is still there, and after a restart of the agent. The lock is released, because its
+	// holder was a process of this agent that is gone. So the commands that the message names work at once.
 	f.restart()
 	operation = f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, up)
 	f.Expect(operation.GetMessage()).To(ContainSubstring("could create it twice"))
 	f.Expect(f.locks()).To(BeEmpty())
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack export "), HavePrefix("stack init "), HavePrefix("cancel ")))
 
-	// Nothing is changed by that, and a lock of somebody else stays: he may be mending the state.
+	// The update above changed nothing. A lock of somebody else stays, because its holder may be repairing the state.
 	theirs := f.lock("elsewhere", noProcess, time.Now())
 	operation = f.fail(proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, up)
 	f.Expect(operation.GetLockHolder().GetHost()).To(Equal("elsewhere"))
@@ -217,7 +217,7 @@ func TestCLIThatDoesNotStopIsKilledWithAllItsDescendants(t *testing.T) {
 	f.Expect(sleepers()).To(BeEmpty())
 }
 
-// sleepAs is a program that sleeps, with a name of its own beside the CLI.
+// sleepAs returns a program that sleeps and has this name, beside the CLI.
 func (f *fixture) sleepAs(name string) string {
 	f.t.Helper()
 	sleep, err := exec.LookPath("sleep")
@@ -231,7 +231,7 @@ func TestPluginsDoNotOutliveTheirCLI(t *testing.T) {
 	f := newFixture(t)
 	f.write("Pulumi.yaml", simpleProgram)
 	plugin, other := f.sleepAs("pulumi-language-left"), f.sleepAs("other")
-	// A CLI that ends well, and leaves a plugin and something else.
+	// This CLI ends well, and leaves a plugin and another process.
 	script := fmt.Sprintf("#!/bin/sh\n(setsid %[1]q 1101 >/dev/null 2>&1 &)\n(setsid %[2]q 1102 >/dev/null 2>&1 &)\n"+
 		"for it in 'lef[t]' 'othe[r]'; do until grep -qs \"%[3]s/.*$it\" /proc/[0-9]*/cmdline; do sleep 0.1; done; done\n",
 		plugin, other, filepath.Dir(f.options.Pulumi))

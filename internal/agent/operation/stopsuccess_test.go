@@ -31,7 +31,7 @@ func TestOperationThatStopsSuccessfullyHasNotSucceeded(t *testing.T) {
 	f.Expect(f.run(destroy).GetMessage()).To(ContainSubstring("delete 1"))
 }
 
-// As when a signal came from outside.
+// The CLI ends as it may after a signal from outside.
 func TestDestroyThatDestroysNothingHasToProveThatNothingIsLeft(t *testing.T) {
 	f := newDeployed(t)
 	f.replaceCLI("touch %q\n[ \"$2\" = destroy ] && exit 0\nexec " + tool(t, "pulumi") + " \"$@\"\n")
@@ -58,7 +58,7 @@ func TestDestroyThatIsStoppedAtAnyMomentReportsTheTruth(t *testing.T) {
 	for moment := range moments {
 		f.Expect(errors.Join(os.RemoveAll(f.state), os.CopyFS(f.state, deployed), os.RemoveAll(f.journal()))).To(Succeed())
 		ctx, cancel := context.WithCancelCause(t.Context())
-		// Most of the time is that until there is something to destroy.
+		// Most of the time passes before there is something to destroy.
 		timer := time.AfterFunc(took*time.Duration(moments+moment)/(2*moments), func() { cancel(runner.ErrCancelled) })
 		operation := f.runContext(ctx, destroy)
 		timer.Stop()

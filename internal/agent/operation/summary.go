@@ -14,8 +14,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
 
-// engineEvent is what we read of an event of the engine. apitype.EngineEvent would also decode all inputs and outputs of each resource, which may
-// be large and secret.
+// engineEvent is the part of an engine event that the agent reads. apitype.EngineEvent would also decode all inputs and outputs of each
+// resource, which may be large and secret.
 type engineEvent struct {
 	Diagnostic  *diagnostic `json:"diagnosticEvent"`
 	ResourcePre *stepEvent  `json:"resourcePreEvent"`
@@ -33,12 +33,12 @@ type engineEvent struct {
 	} `json:"summaryEvent"`
 }
 
-// isPreview reports whether the event is a step of a preview, or the sum of one.
+// isPreview reports whether the event is a step or the summary of a preview.
 func (e *engineEvent) isPreview() bool {
 	return e.ResourcePre != nil && e.ResourcePre.Planning || e.ResOutputs != nil && e.ResOutputs.Planning || e.Summary != nil && e.Summary.IsPreview
 }
 
-// diagnostic is something that the engine, a provider or the program says.
+// diagnostic is a message of the engine, a provider or the program.
 type diagnostic struct {
 	URN      string `json:"urn"`
 	Message  string `json:"message"`
@@ -49,14 +49,14 @@ type diagnostic struct {
 var unchanging = []string{"same", "read", "read-discard", "read-replacement", "discard", "discard-replaced", "refresh"}
 
 type stepEvent struct {
-	// Planning says that it is one of a preview.
+	// Planning is true for a step of a preview.
 	Planning bool `json:"planning"`
 	Metadata struct {
 		Op   string `json:"op"`
 		URN  string `json:"urn"`
 		Type string `json:"type"`
-		// Diffs are the names of the properties that differ, Keys those that make a replacement necessary. DetailedDiff has the paths of
-		// the parts that differ, where the provider tells them.
+		// Diffs are the names of the properties that differ, Keys the names of those that make a replacement necessary. DetailedDiff has the
+		// paths of the parts that differ, if the provider reports them.
 		Diffs        []string            `json:"diffs"`
 		Keys         []string            `json:"keys"`
 		DetailedDiff map[string]struct{} `json:"detailedDiff"`
@@ -67,7 +67,7 @@ type stepEvent struct {
 }
 
 const (
-	// stackType and providerPrefix are resources that nobody asked for.
+	// stackType and providerPrefix are types of resources that no user asked for.
 	stackType      = "pulumi:pulumi:Stack"
 	providerPrefix = "pulumi:providers:"
 	// maxDiagnostics and maxDiagnosticSize bound the errors that are kept; the message has room for a few only.
@@ -79,17 +79,17 @@ const (
 	maxChangedSize = 300
 	// maxPrinted bounds what is kept of what programs print, in bytes.
 	maxPrinted = 2 << 10
-	// maxKinds and maxKindSize, in bytes, bound what is counted by its kind: the engine knows about twenty.
+	// maxKinds and maxKindSize, in bytes, bound the kinds of steps that are counted: the engine knows about twenty.
 	maxKinds    = proto.MaxChangeKinds
 	maxKindSize = proto.MaxChangeKind
-	// printedSeverity is that of what a program, or the plugin that runs it, printed on its standard error.
+	// printedSeverity is the severity of what a program, or the plugin that runs it, prints on its standard error.
 	printedSeverity = "info#err"
 )
 
-// summary is what the events of one CLI process amount to. It is bounded, and has no secret that the redactor knows.
+// summary is the summary of the events of one CLI process. It is bounded, and has no secret that the redactor knows.
 type summary struct {
 	redactor *redact.Redactor
-	// withPreview says that the process makes a preview before it changes anything. Its steps do not count.
+	// withPreview is true when the process makes a preview before it changes anything. The steps of the preview do not count.
 	withPreview bool
 
 	changes map[string]int64
@@ -97,12 +97,12 @@ type summary struct {
 	current string
 	// outputs are the raw outputs of the stack; nil if the engine reported none.
 	outputs map[string]json.RawMessage
-	// errors are the diagnostics that say why the operation failed, in order, and without those that only say that it did. warnings are
-	// those that did not keep it from succeeding.
+	// errors are the diagnostics that say why the operation failed, in order, without those that only say that it failed. warnings are the
+	// diagnostics that did not make it fail.
 	errors, warnings []string
-	// violations are the diagnostics about what is not in the plan. There are values in them, which nobody may see.
+	// violations are the diagnostics about what is not in the plan. They contain values, which nobody may see.
 	violations []string
-	// placeFollows says that the next line may say where in the program the last warning is.
+	// placeFollows is true when the next line may say to which place in the program the last warning belongs.
 	placeFollows bool
 	// changed describes the first steps that changed a resource, and changedMore counts the others.
 	changed     []string
@@ -112,12 +112,12 @@ type summary struct {
 	// printed is the end of what the program printed on its standard error. Some language plugins say there, and only there, why
 	// they failed. It is nil if nothing was printed.
 	printed *cli.Tail
-	// started says that the engine was at work: the failure is one of the program, not of the preparations.
+	// started is true once the engine was at work: from then on a failure is one of the program, not of the preparations.
 	started bool
 }
 
 // add takes one event into account and reports whether there is progress to show. An event that cannot be decoded is skipped: the outcome
-// does not depend on any.
+// of the operation does not depend on events.
 func (s *summary) add(encoded []byte) bool {
 	var event engineEvent
 	if json.Unmarshal(encoded, &event) != nil {
@@ -139,7 +139,7 @@ func (s *summary) add(encoded []byte) bool {
 		s.addDone(event.ResOutputs)
 		return true
 	case event.Summary != nil:
-		// The engine's own count is the one that counts.
+		// The engine's own count replaces the steps that were counted here.
 		s.changes = nil
 		for _, kind := range slices.Sorted(maps.Keys(event.Summary.ResourceChanges)) {
 			s.count(kind, event.Summary.ResourceChanges[kind])
@@ -158,7 +158,7 @@ func (s *summary) addDiagnostic(diagnostic *diagnostic) {
 	case "error":
 		s.addError(diagnostic.URN, diagnostic.Message)
 	case "warning":
-		// One that is not about a resource is of the CLI about itself, such as where it found a plugin.
+		// A warning that is not about a resource is one of the CLI about itself, such as where it found a plugin.
 		if diagnostic.URN != "" {
 			s.addWarning(s.describe(diagnostic.URN, diagnostic.Message))
 		}
@@ -166,7 +166,7 @@ func (s *summary) addDiagnostic(diagnostic *diagnostic) {
 		if s.printed == nil {
 			s.printed = cli.NewTail(maxPrinted)
 		}
-		// Before it is cut: of a secret that is cut in two, no part would be recognised. Writing to a tail does not fail.
+		// The text is redacted before it is cut: if a secret is cut in two, neither part is recognised. Writing to a tail does not fail.
 		text := s.redactor.String(plaintext.Strip(diagnostic.Message))
 		_, _ = s.printed.Write([]byte(text))
 		for line := range strings.Lines(text) {
@@ -175,8 +175,8 @@ func (s *summary) addDiagnostic(diagnostic *diagnostic) {
 	}
 }
 
-// printedProblem begins a line in which a language plugin complains without making the operation fail: Pulumi YAML prints so what it says
-// of a field that it does not know, and its next line says where that is.
+// printedProblem matches a line in which a language plugin complains without making the operation fail. Pulumi YAML prints such a line
+// about a field that it does not know, and the next line says where the field is.
 var printedProblem = regexp.MustCompile(`^(?:Warning|Error): (.+)$`)
 
 func (s *summary) addPrintedWarning(line string) {
@@ -220,7 +220,7 @@ func (s *summary) count(kind string, steps int64) {
 	s.changes[kind] += steps
 }
 
-// cut returns the text, without secrets and shortened to a size: of a secret that is cut in two, no part would be recognised later.
+// cut redacts the text, and then shortens it to size bytes: if a secret is cut in two, neither part is recognised later.
 func (s *summary) cut(text string, size int) string {
 	return plaintext.Cut(s.redactor.String(text), size)
 }
@@ -253,7 +253,7 @@ func (s *summary) addError(subject, message string) {
 	}
 }
 
-// describe returns what is said of a resource, or of the program.
+// describe returns the message, with the resource that it is about if there is one.
 func (s *summary) describe(subject, message string) string {
 	message = strings.TrimSpace(plaintext.Strip(message))
 	if name := urn.Name(subject); name != "" && message != "" && !strings.Contains(subject, "::"+stackType+"::") {
@@ -262,7 +262,7 @@ func (s *summary) describe(subject, message string) string {
 	return s.cut(message, maxDiagnosticSize)
 }
 
-// stepsDone is how many steps changed something.
+// stepsDone returns how many steps changed something.
 func (s *summary) stepsDone() (steps int64) {
 	for op, count := range s.changes {
 		if !slices.Contains(unchanging, op) {

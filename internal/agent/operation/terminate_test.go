@@ -44,7 +44,7 @@ func TestAnAgentThatIsGoingToBeKilledCutsTheGrace(t *testing.T) {
 			f.Expect(f.providers()).To(BeEmpty())
 			f.Expect(processesOf(filepath.Join(filepath.Dir(f.options.Pulumi), "pulumi-language-yaml"))).To(BeEmpty())
 
-			// What was being created is in the state, and looked at.
+			// The state has the resource that was being created, and the next operation looks for it.
 			f.restart()
 			operation = f.run(up)
 			f.Expect(operation.GetMessage()).To(ContainSubstring("could create it twice"))

@@ -15,7 +15,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// runFor runs an update that may take so long, as the agent does with the timeout of a request.
+// runFor runs an update with a timeout, which it enforces as the agent enforces the timeout of a request.
 func (f *fixture) runFor(timeout time.Duration, change ...func(*proto.StartOperationRequest)) *proto.Operation {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeoutCause(f.t.Context(), timeout, runner.ErrTimeout)
@@ -23,7 +23,7 @@ func (f *fixture) runFor(timeout time.Duration, change ...func(*proto.StartOpera
 	return f.runContext(ctx, up, change...)
 }
 
-// timedOut checks that the operation ended because of its timeout, and says so first.
+// timedOut checks that the operation ended because of its timeout, and that its message begins with that.
 func (f *fixture) timedOut(operation *proto.Operation, message string) {
 	f.t.Helper()
 	f.Expect(operation.GetState()).To(Equal(failed))

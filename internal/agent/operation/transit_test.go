@@ -12,14 +12,14 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// transit answers the two requests that pulumi has for the transit engine of a Vault, and can be made to hang. What it
-// encrypts is what the real one would decrypt to; tests/e2e has the real one.
+// transit answers the two requests that pulumi sends to the transit engine of a Vault, and can be made to hang. Its ciphertexts are the
+// plaintexts with a prefix; tests/e2e uses a real Vault.
 type transit struct {
 	*httptest.Server
-	// hold makes requests wait for their end; held counts them.
+	// hold makes requests wait until their connections end. held receives a value for each of these requests.
 	hold atomic.Bool
 	held chan struct{}
-	// denied makes it refuse.
+	// denied makes transit refuse requests.
 	denied atomic.Bool
 }
 
@@ -34,7 +34,7 @@ func newTransit(t *testing.T) *transit {
 func (s *transit) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	content, err := io.ReadAll(request.Body)
 	if s.hold.Load() {
-		// The end of the connection shows only once the body is read.
+		// The end of the connection is noticed only after the body is read.
 		s.held <- struct{}{}
 		<-request.Context().Done()
 		return
@@ -53,7 +53,7 @@ func (s *transit) ServeHTTP(response http.ResponseWriter, request *http.Request)
 	}})
 }
 
-// provider makes an operation use the secrets provider, which may be the server.
+// provider makes an operation use the secrets provider with this name, which may be the server.
 func (s *transit) provider(name string) func(*proto.StartOperationRequest) {
 	return func(request *proto.StartOperationRequest) {
 		request.SecretsProvider = name

@@ -14,19 +14,19 @@ import (
 	protocodec "google.golang.org/grpc/encoding/proto"
 )
 
-// maxNesting is how deep messages may be in one another. Those of the protocol are at most 4 deep.
+// maxNesting is how deep messages may be nested. The messages of the protocol are nested at most 4 deep.
 const maxNesting = 8
 
-// errGroup refuses the old way to nest messages, which has no length in front and which proto3 never uses.
+// errGroup is the error for a group, the old way to nest messages, which has no length prefix and which proto3 never uses.
 var errGroup = errors.New("it has a group")
 
-// Codec decodes protobuf messages of the other side, which is not trusted. An empty message takes two bytes on the wire and a hundred times as
-// much in memory, so a limit on the size of a message is not enough: the fields in it are counted on the wire before anything is decoded.
-// Fields that the protocol does not have are counted and thrown away. Text that is not UTF-8 is refused.
+// Codec decodes protobuf messages of a peer that is not trusted. An empty message takes two bytes on the wire and a hundred times as much
+// in memory, so a limit on the size of a message is not enough: the fields are counted on the wire before anything is decoded. Unknown
+// fields are counted and discarded. Text that is not UTF-8 is refused.
 type Codec struct {
-	// MaxFields is how many fields a message may have, with those of all messages in it.
+	// MaxFields is how many fields a message may have, including those of all nested messages.
 	MaxFields int
-	// Refused, when it is set, is told why a message was not decoded.
+	// Refused, if not nil, is called with the reason when a message is not decoded.
 	Refused func(error)
 }
 
@@ -108,7 +108,8 @@ func (c *counter) count(data []byte, message protoreflect.MessageDescriptor, nes
 	return nil
 }
 
-// countContent counts what is in a field that has a length: a message, or many numbers. field is nil for one that the protocol does not have.
+// countContent counts the fields in a field with a length prefix: a nested message, or a list of numbers. field is nil if the protocol has
+// no such field.
 func (c *counter) countContent(content []byte, field protoreflect.FieldDescriptor, nesting int) error {
 	switch {
 	case field == nil:

@@ -60,7 +60,8 @@ func TestCodecThrowsAwayWhatItDoesNotKnow(t *testing.T) {
 	g.Expect(decoded.ProtoReflect().GetUnknown()).To(BeEmpty())
 }
 
-// FuzzCodec checks that what is decoded has no more fields than were counted, and that everything else is decoded as protobuf does.
+// FuzzCodec checks that a decoded message has no more fields than were counted, and that every accepted message is decoded as protobuf
+// decodes it.
 func FuzzCodec(f *testing.F) {
 	encoded, _ := gproto.Marshal(&proto.Info{Operations: []*proto.Operation{{Id: "a", Outputs: map[string]*proto.Output{"o": {Value: []byte("1")}}}}})
 	f.Add(encoded, uint16(10))
@@ -83,7 +84,7 @@ func FuzzCodec(f *testing.F) {
 	})
 }
 
-// populated counts what a message holds: its messages, elements and entries.
+// populated counts the contents of a message: nested messages, elements and entries.
 func populated(message protoreflect.Message) int {
 	count := 0
 	message.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {

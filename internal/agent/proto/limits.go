@@ -1,11 +1,11 @@
 package proto
 
-// Limits of messages, in bytes. An agent is as trustworthy as the owner of its pod, so the controller takes no more than an honest one has
-// to say.
+// Limits of messages, in bytes. An agent is only as trustworthy as the owner of its pod, so the controller accepts no more than an honest
+// agent sends.
 const (
-	// MaxMessageSize is the largest request. It carries all configuration of an operation.
+	// MaxMessageSize is the largest request. A request contains all configuration of an operation.
 	MaxMessageSize = 16 << 20
-	// MaxChunkSize is the largest chunk of PushSource.
+	// MaxChunkSize is the largest chunk of PushSource, PushPlan and GetPlan.
 	MaxChunkSize = 1 << 20
 	// MaxInfoSize is the largest answer of GetInfo.
 	MaxInfoSize = 256 << 10
@@ -13,11 +13,11 @@ const (
 	MaxOperationSize = 32 << 10
 	// MaxResultSize is the largest answer of GetOperation, the only one with outputs.
 	MaxResultSize = 5 << 20
-	// MaxEmptySize is the largest answer that says nothing but that all is well.
+	// MaxEmptySize is the largest answer without content.
 	MaxEmptySize = 1 << 10
 )
 
-// Limits of fields: how many a message may have, with those of all messages in it.
+// Limits of fields: how many a message may have, including those of all nested messages.
 const (
 	// MaxRequestFields is for requests.
 	MaxRequestFields = 100_000
@@ -27,19 +27,19 @@ const (
 	MaxOperationFields = 500
 	// MaxResultFields is for the answer of GetOperation: an output has up to 6, and a change 3 and its paths.
 	MaxResultFields = MaxOperationFields + 6*MaxOutputs + MaxChanges*(3+2*MaxChangePaths)
-	// MaxEmptyFields is for answers that say nothing.
+	// MaxEmptyFields is for answers without content.
 	MaxEmptyFields = 10
 )
 
-// Limits of the outputs of an Operation. The Secret where they end has room for fewer.
+// Limits of the outputs of an Operation. The Secret that holds the outputs has room for fewer.
 const (
-	// MaxOutputs is how many there may be.
+	// MaxOutputs is the maximum number of outputs.
 	MaxOutputs = 10_000
-	// MaxOutputsSize is for their names and values together, in bytes.
+	// MaxOutputsSize is the maximum size of their names and values together, in bytes.
 	MaxOutputsSize = 4 << 20
 )
 
-// Limits of what is in an Operation, in bytes and in numbers.
+// Limits of the other fields of an Operation, in bytes and in numbers.
 const (
 	// MaxText is for messages to people, and MaxBriefText for those in the answer of GetInfo.
 	MaxText      = 4 << 10
@@ -48,38 +48,38 @@ const (
 	MaxPermalink = 2 << 10
 	// MaxName is for the name of a project, of a runtime, of a user, of a host, of a version.
 	MaxName = 256
-	// MaxWarnings is how many warnings there are, each at most MaxWarning bytes.
+	// MaxWarnings is the maximum number of warnings, each of at most MaxWarning bytes.
 	MaxWarnings = 10
 	MaxWarning  = 1 << 10
-	// MaxChangeKinds is how many kinds of changes are counted, and MaxChangeKind the length of the name of one.
+	// MaxChangeKinds is how many kinds of changes are counted, and MaxChangeKind the maximum length of the name of a kind.
 	MaxChangeKinds = 32
 	MaxChangeKind  = 64
 )
 
 // Limits of the changes of an Operation, which go into the status of an Update.
 const (
-	// MaxChanges is how many there are, and MaxChangesSize for all their texts together, in bytes.
+	// MaxChanges is the maximum number of changes, and MaxChangesSize the maximum size of all their texts together, in bytes.
 	MaxChanges     = 200
 	MaxChangesSize = 128 << 10
-	// MaxURN is for the URN of one, in bytes. One with a longer URN is left out.
+	// MaxURN is for the URN of a change, in bytes. A change with a longer URN is left out.
 	MaxURN = 2 << 10
-	// MaxChangePaths is how many paths one has of either kind, each at most MaxChangePath bytes.
+	// MaxChangePaths is how many paths of either kind a change has, each of at most MaxChangePath bytes.
 	MaxChangePaths = 20
 	MaxChangePath  = 256
 )
 
 // Limits of a plan.
 const (
-	// MaxPlanPart is what of a plan is in one Secret, in bytes. An object of the cluster has at most 1 MiB, of which its metadata is a part.
+	// MaxPlanPart is how much of a plan one Secret holds, in bytes. An object in the cluster has at most 1 MiB, including its metadata.
 	MaxPlanPart = 900 << 10
-	// maxPlanParts is in how many Secrets Pulumi's file may be, compressed, and MaxPlanSize what it may have then, in bytes.
+	// maxPlanParts is the maximum number of Secrets for Pulumi's file, compressed, and MaxPlanSize its maximum size then, in bytes.
 	maxPlanParts = 8
 	MaxPlanSize  = maxPlanParts * MaxPlanPart
-	// MaxPlanFile is for Pulumi's file as Pulumi wrote it, in bytes.
+	// MaxPlanFile is for Pulumi's file as Pulumi wrote it, uncompressed, in bytes.
 	MaxPlanFile = 64 << 20
-	// MaxPlanText is for the changes as text, compressed, in bytes. What does not fit is counted in the text.
+	// MaxPlanText is for the changes as text, compressed, in bytes. The text contains the number of changes that do not fit.
 	MaxPlanText = MaxPlanPart
-	// MaxPlanPartFields is for one message of GetPlan, and MaxPlanPartSize for what it has in bytes.
+	// MaxPlanPartFields is the maximum number of fields in one message of GetPlan, and MaxPlanPartSize its maximum size in bytes.
 	MaxPlanPartFields = 10
 	MaxPlanPartSize   = MaxChunkSize + 1<<10
 	// PlanKeySize is for the key of the digests, in bytes.

@@ -4,7 +4,7 @@ package proto
 
 import "regexp"
 
-// operationID is what fits a Kubernetes UID and a file name on every file system: no dots, no separators.
+// operationID matches ids that fit a Kubernetes UID and a file name on every file system: no dots, no separators.
 var operationID = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]{0,62}[A-Za-z0-9])?$`)
 
 // ValidOperationID reports whether the id can name an operation: 1 to 64 letters, digits and inner dashes.
@@ -12,7 +12,7 @@ func ValidOperationID(id string) bool {
 	return operationID.MatchString(id)
 }
 
-// Final reports whether the state is one that an operation never leaves.
+// Final reports whether an operation never leaves the state.
 func (s OperationState) Final() bool {
 	switch s {
 	case OperationState_OPERATION_STATE_SUCCEEDED, OperationState_OPERATION_STATE_FAILED,
@@ -22,7 +22,7 @@ func (s OperationState) Final() bool {
 	return false
 }
 
-// Unplanned returns the kind of what the operation does: that of an operation that carries out a plan is that of one without a plan.
+// Unplanned returns the kind without a plan: for an operation that carries out a plan, it is the kind of the same operation without a plan.
 func (k OperationKind) Unplanned() OperationKind {
 	switch k {
 	case OperationKind_OPERATION_KIND_PLANNED_UP:

@@ -9,8 +9,8 @@ import (
 // errorDomain marks the error details that belong to this protocol.
 const errorDomain = "agent.stack-controller"
 
-// Reason says why the agent refused a call with FAILED_PRECONDITION. It travels as the ErrorInfo of the status, so that
-// nobody has to read the message.
+// Reason is the reason why the agent refused a call with FAILED_PRECONDITION. It is sent as the ErrorInfo of the status, so that no client
+// has to parse the message.
 type Reason string
 
 const (
@@ -22,7 +22,7 @@ const (
 	ReasonBusy Reason = "BUSY"
 	// ReasonFetchFailed says that the agent could not download the artifact; try again later.
 	ReasonFetchFailed Reason = "FETCH_FAILED"
-	// ReasonPulumiUnsupported says that the pulumi CLI is not of a version that the agent can drive; no operation ever starts.
+	// ReasonPulumiUnsupported says that the agent does not support the version of the pulumi CLI; no operation ever starts.
 	ReasonPulumiUnsupported Reason = "PULUMI_UNSUPPORTED"
 )
 
@@ -36,7 +36,7 @@ func Refuse(reason Reason, message string) error {
 	return detailed.Err()
 }
 
-// ReasonOf returns the reason in an error that Refuse made, also after it crossed the wire; empty for every other error.
+// ReasonOf returns the reason in an error from Refuse, also after it was sent over gRPC; empty for every other error.
 func ReasonOf(err error) Reason {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {

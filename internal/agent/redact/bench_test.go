@@ -12,7 +12,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 )
 
-// secrets are those of an operation with many: tokens, a key of several lines, a file.
+// secrets returns the secrets of an operation that has many: tokens and a key of several lines.
 func secrets() []string {
 	var all []string
 	for i := range 100 {
@@ -50,7 +50,7 @@ func BenchmarkWriter(b *testing.B) {
 	}
 }
 
-// BenchmarkAdd makes the secrets known.
+// BenchmarkAdd adds the secrets to a Redactor.
 func BenchmarkAdd(b *testing.B) {
 	for b.Loop() {
 		redact.New(secrets()...)

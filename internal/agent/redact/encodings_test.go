@@ -16,7 +16,7 @@ import (
 // binary is a secret of 70 bytes, some of them not printable.
 var binary = "k3y\x00\xff-" + strings.Repeat("Zq9~", 15) + "\x01end"
 
-// wrap breaks the text into lines.
+// wrap returns the text in lines, each followed by end.
 func wrap(text string, columns int, end string) string {
 	var wrapped strings.Builder
 	for ; text != ""; text = text[min(columns, len(text)):] {
@@ -25,7 +25,7 @@ func wrap(text string, columns int, end string) string {
 	return wrapped.String()
 }
 
-// apart prints each byte in the format, with what is between two.
+// apart returns each byte in the format, with the separator between two of them.
 func apart(value, format, between string) string {
 	var parts []string
 	for i := range len(value) {
@@ -34,7 +34,7 @@ func apart(value, format, between string) string {
 	return strings.Join(parts, between)
 }
 
-// xxd prints the value as that program does: bytes in pairs, text beside them.
+// xxd returns the value as the program xxd prints it: bytes in pairs, with the text beside them.
 func xxd(value string) string {
 	var dump strings.Builder
 	for offset := 0; offset < len(value); offset += 16 {
@@ -50,7 +50,7 @@ func xxd(value string) string {
 	return dump.String()
 }
 
-// spellings are how programs print the value.
+// spellings returns the value as different programs print it.
 func spellings(value string) map[string]string {
 	digits, std, url := hex.EncodeToString([]byte(value)), base64.StdEncoding.EncodeToString([]byte(value)), base64.URLEncoding.EncodeToString([]byte(value))
 	document := base64.StdEncoding.EncodeToString([]byte("user: me\npassword: " + value + "\nmore: text"))
@@ -77,8 +77,8 @@ func spellings(value string) map[string]string {
 	}
 }
 
-// visible returns the longest part of the value that can be read from the text, in bytes: as it is, or from digits with what is not one
-// taken out.
+// visible returns the length in bytes of the longest part of the value that can be read from the text, either directly or from digits
+// without their separators.
 func visible(text, value string) int {
 	text = strings.ReplaceAll(text, redact.Mask, "|")
 	digits := hex.EncodeToString([]byte(value))
@@ -173,7 +173,7 @@ func TestLinesOfALongerValueAreHiddenOnTheirOwn(t *testing.T) {
 	}
 }
 
-// FuzzDigits checks that a value is found in digits however they are wrapped and written.
+// FuzzDigits checks that a value is found in digits, however they are wrapped and split between writes.
 func FuzzDigits(f *testing.F) {
 	f.Add("hunter22-hunter22", uint8(7), uint8(3), false)
 	f.Add(binary, uint8(64), uint8(1), true)
@@ -192,7 +192,7 @@ func FuzzDigits(f *testing.F) {
 			_, _ = writer.Write([]byte(rest[:min(int(chunk)+1, len(rest))]))
 		}
 		_ = writer.Close()
-		// The last digit of base64 may be one that depends on what follows.
+		// The last digit of base64 may depend on the bytes that follow.
 		if left := strings.TrimSpace(strings.ReplaceAll(out.String(), redact.Mask, "")); len(left) > 1 {
 			t.Fatalf("%q of %q is visible", left, digits)
 		}

@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// minSpreadLength is the length in bytes from which a value is looked for in hexadecimal digits, and inside longer base64 text. The
-	// parts of it that do not depend on the neighbouring bytes are too short to be told from other text below that.
+	// minSpreadLength is the length in bytes from which a value is searched for as hexadecimal digits, and inside longer base64 text. In a
+	// shorter value, the characters that do not depend on neighbouring bytes are too few to be distinguished from other text.
 	minSpreadLength = 6
 	// minLineLength is the length in bytes from which a line of a longer value is hidden on its own. Shorter lines of a kubeconfig or a
 	// certificate are ordinary text.
 	minLineLength = 8
-	// minPlainLength is the one for lines of settings, such as "kind: Config", whose value is shorter than minLineLength.
+	// minPlainLength is the same for lines with a setting, such as "kind: Config", whose value is shorter than minLineLength.
 	minPlainLength = 16
-	// dumpColumns is how many bytes hexdump -C and xxd print in a line, and maxDumped the length of values whose dumps are hidden, in
-	// bytes. The last line of a dump is hidden from minLineLength bytes on.
+	// dumpColumns is how many bytes hexdump -C and xxd print in a line. maxDumped is the maximum length, in bytes, of values whose dumps are
+	// hidden. The last line of a dump is hidden if it has at least minLineLength bytes.
 	dumpColumns = 16
 	maxDumped   = 4 << 10
 	// pemFrame is around the first and the last line of a PEM file.
 	pemFrame = "-----"
-	// pemColumns and mimeColumns are where programs wrap base64.
+	// pemColumns and mimeColumns are the line lengths at which programs wrap base64.
 	pemColumns, mimeColumns = 64, 76
 )
 
@@ -62,9 +62,9 @@ func unquoted(quoted string) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-// embeddedBase64 returns what of the value can be seen in the base64 text of something longer that contains it, for
-// example "user:password". Three bytes make four characters, so there are three alignments; the characters at both ends
-// that mix in a neighbouring byte are left out.
+// embeddedBase64 returns the parts of the value that are visible in the base64 text of something longer that contains it, for example
+// "user:password". Three bytes become four characters, so there are three alignments. The characters at both ends that also depend on a
+// neighbouring byte are left out.
 func embeddedBase64(value string) []string {
 	var forms []string
 	for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
@@ -76,7 +76,7 @@ func embeddedBase64(value string) []string {
 	return forms
 }
 
-// lines returns the lines of the value that are hidden when they are printed one at a time.
+// lines returns the lines of the value that are hidden when they are printed separately.
 func lines(value string) []string {
 	var hidden []string
 	for line := range strings.Lines(value) {
@@ -87,7 +87,7 @@ func lines(value string) []string {
 	return hidden
 }
 
-// mayRevealSecret reports whether there is something to hide in the line. The frame of a key and the name of a setting are ordinary text.
+// mayRevealSecret reports whether the line may contain a secret. The frame of a key and the name of a setting are ordinary text.
 func mayRevealSecret(line string) bool {
 	if strings.HasPrefix(line, pemFrame) && strings.HasSuffix(line, pemFrame) || strings.TrimRight(line, ":{[(,") != line {
 		return false
@@ -99,7 +99,7 @@ func mayRevealSecret(line string) bool {
 	return len(line) >= minLineLength
 }
 
-// pieces returns the text in pieces of that length. The last one is left out when it is too short.
+// pieces returns the text in pieces of the given length. The last one is left out if it is shorter than minLineLength.
 func pieces(text string, length int) []string {
 	var all []string
 	for ; len(text) >= minLineLength; text = text[min(length, len(text)):] {
@@ -108,7 +108,7 @@ func pieces(text string, length int) []string {
 	return all
 }
 
-// printable returns the bytes as a dump shows them beside their numbers.
+// printable returns the bytes as a dump shows them beside their hexadecimal digits.
 func printable(text string) string {
 	shown := []byte(text)
 	for i, b := range shown {

@@ -5,13 +5,14 @@ import (
 	"slices"
 )
 
-// kind is how a value stands in text.
+// kind is the form in which a value appears in text.
 type kind int
 
 const (
-	// exact values are there as they are.
+	// exact values appear unchanged.
 	exact kind = iota
-	// hexDigits, in lower or upper case, may have separators between bytes: programs print bytes apart. The values are in lower case.
+	// hexDigits appear in lower or upper case, and may have separators between bytes, because programs print bytes separately. In the index
+	// they are in lower case.
 	hexDigits
 	// base64Digits may have separators anywhere: programs wrap lines.
 	base64Digits
@@ -22,30 +23,30 @@ const (
 	// maxSeparator bounds what may be between two digits, in bytes: a line break and an indentation. It bounds what the Writer
 	// holds back, too.
 	maxSeparator = 24
-	// keyDigits is how many digits are looked up at once, and how many have to be there, at the end of a chunk, for the rest
-	// to be waited for after the end of a line. Otherwise the end of many lines would be held back.
+	// keyDigits is how many digits are looked up at once. It is also how many digits must be at the end of a chunk before scan waits, across a
+	// line break, for the rest of a value. Otherwise the end of many lines would be held back.
 	keyDigits = 4
 )
 
-// index finds values in text in one pass: every position costs one look-up of its first bytes, whatever the number and
-// the size of the values.
+// index finds values in text in one pass: each position costs one lookup of its first bytes, whatever the number and the size of the
+// values.
 type index struct {
 	tables [kindCount]table
-	// leads has, for each pair of bytes, a bit for each kind of values that begin with it: most positions of a text are done with
-	// after reading it. It is empty as long as there is no value.
+	// leads has, for each pair of bytes, a bit for each kind of values that begin with the pair, so that most positions of a text need only
+	// this lookup. It is nil as long as there is no value.
 	leads []uint8
 }
 
-// table has the values of one kind by their key: the first minLength bytes, or keyDigits digits.
+// table has the values of one kind, keyed by their first minLength bytes, or their first keyDigits digits.
 type table struct {
 	values map[string][]value
-	// starts holds the proper prefixes of every key: how a value may begin at the very end of a chunk.
+	// starts has the proper prefixes of every key: a value may begin with one of them at the very end of a chunk.
 	starts map[string]struct{}
 }
 
 type value struct {
 	text string
-	// wholeWord says that it is no value in the middle of a word.
+	// wholeWord is true if the text counts as a value only where it is a whole word.
 	wholeWord bool
 }
 
@@ -98,7 +99,7 @@ func upper(digit byte) byte {
 	return digit
 }
 
-// digit returns the digit as it is in the values.
+// digit returns the digit in the case that the index uses.
 func (k kind) digit(b byte) byte {
 	if k == hexDigits && 'A' <= b && b <= 'F' {
 		return b + 'a' - 'A'
@@ -106,8 +107,8 @@ func (k kind) digit(b byte) byte {
 	return b
 }
 
-// separator returns the length of what stands in front of a digit: white space, also as an escape in a string, and between bytes
-// what dumps and source code have there, as in 61:62, 61 62, 0x61, 0x62 and \x61\x62.
+// separator returns the length of what precedes a digit: white space, also as an escape in a string, and between bytes the separators of
+// dumps and source code, as in 61:62, 61 62, 0x61, 0x62 and \x61\x62.
 func (k kind) separator(text []byte, digit int) int {
 	if k == exact || digit == 0 || k == hexDigits && digit%2 == 1 {
 		return 0
@@ -115,7 +116,7 @@ func (k kind) separator(text []byte, digit int) int {
 	length := 0
 	for length < min(len(text), maxSeparator) {
 		rest := text[length:]
-		// The second byte may be one that has not come yet.
+		// The second byte may not have been received yet.
 		second := byte(0)
 		if len(rest) > 1 {
 			second = rest[1]
@@ -133,12 +134,12 @@ func (k kind) separator(text []byte, digit int) int {
 	return length
 }
 
-// scan appends the text to out with the values masked. Values that overlap or touch become one Mask, so that no part of
-// either can be seen. What is before start has been dealt with: it only shows in which word the text begins.
+// scan appends the text to out with the values masked. Values that overlap or touch become one Mask, so that no part of either is visible.
+// The text before start has been processed already: it only shows in which word the rest begins.
 //
-// masked says how many bytes from start on belong to a value whose Mask is written already. Unless the text is final, scan
-// stops where a value may begin that the next chunk completes: it returns the position before which all is written, and masked for
-// the rest, which has to be presented again with more text behind it.
+// masked is how many bytes from start on belong to a value whose Mask was already written. Unless the text is final, scan stops where a
+// value may begin that the next chunk completes. It returns the position before which everything was written, and masked for the rest. The
+// caller has to pass the rest again, with more text after it.
 func (x *index) scan(text []byte, start, masked int, final bool, out *bytes.Buffer) (done, maskedRest int) {
 	masked += start
 	written := masked // text before it is in out
@@ -210,8 +211,8 @@ func (t *table) match(k kind, text []byte, position int, final bool) (length int
 	return length, undecided
 }
 
-// end returns where the value ends whose key ends at the position, 0 when it is not there, and whether it may be there once more text is
-// known.
+// end returns where the value ends whose key ends at the position, or 0 if the text has another value there. undecided reports whether the
+// value may be there once more text is known.
 func (v value) end(k kind, text []byte, at int) (end int, undecided bool) {
 	for digit := k.keyLength(); digit < len(v.text); digit++ {
 		at += k.separator(text[at:], digit)

@@ -1,15 +1,16 @@
 // Package redact hides known secret values in text: log lines, messages, error texts.
 //
-// A Redactor knows values, not patterns: nothing is guessed. It finds each value as it is and in the encodings in which
-// programs commonly print one, and replaces it by Mask: JSON and Go strings, URL escapes, base64 at any alignment and
-// with its lines wrapped anywhere, and hexadecimal digits with or without separators. Because logs are read line by line, it
-// also finds on their own the lines of a value of several lines, those of its base64 as PEM and MIME wrap them, and those of a dump of it.
+// A Redactor knows values, not patterns: it guesses nothing. It finds each value unchanged and in the encodings in which programs commonly
+// print values, and replaces it by Mask: JSON and Go strings, URL escapes, base64 at any alignment and with its lines wrapped anywhere, and
+// hexadecimal digits with or without separators. Because people read logs line by line, it also finds the single lines of a value of
+// several lines, of its base64 as PEM and MIME wrap it, and of a dump of it.
 //
-// A short value may be a part of ordinary words. It is hidden where it stands as a word of its own, and so are its escapes and its base64:
-// "test" in "pass=test", but not in "latest". From 6 bytes on it is hidden anywhere in base64 and hexadecimal digits: nobody reads words there.
+// A short value may be a part of ordinary words. The value, its escapes and its base64 are therefore hidden only where they are whole
+// words: "test" in "pass=test", but not in "latest". A value of 6 bytes or more is hidden anywhere in base64 and hexadecimal digits, which
+// contain no words.
 //
-// What is not found: lines of less than 8 bytes and the frame of a PEM file, because text would not be readable without them; a dump of something
-// longer that contains the value; a value that was encoded twice, compressed, encrypted, reversed or cut by the program.
+// The Redactor does not find: lines of less than 8 bytes and the frame of a PEM file, because text would not be readable without them; a
+// dump of something longer that contains the value; a value that the program encoded twice, compressed, encrypted, reversed or cut.
 package redact
 
 import (
@@ -25,10 +26,10 @@ import (
 const Mask = "[secret]"
 
 const (
-	// minLength is the length in bytes from which a value is hidden. Pulumi draws the same line: shorter ones would blot out
-	// ordinary text, and say little when they are seen.
+	// minLength is the length in bytes from which a value is hidden. Pulumi has the same limit: hiding shorter values would make ordinary text
+	// unreadable, and they reveal little.
 	minLength = 3
-	// minLengthInWords is the length in characters from which a value is hidden in the middle of a word, too.
+	// minLengthInWords is the length in characters from which a value is also hidden in the middle of a word.
 	minLengthInWords = 8
 )
 
@@ -54,7 +55,7 @@ func (r *Redactor) Add(values ...string) {
 			continue
 		}
 		r.addForms(value)
-		// The newline at the end of a file is seldom part of what is printed.
+		// Programs seldom print the newline at the end of a file.
 		if trimmed := strings.TrimSpace(value); trimmed != value {
 			r.addForms(trimmed)
 		}
@@ -78,7 +79,7 @@ func (r *Redactor) addForms(value string) {
 	}
 }
 
-// addPieces adds what of a longer value stands in one line of its base64 or of a dump.
+// addPieces adds the parts of a longer value that are in one line of its base64 or of a dump.
 func (r *Redactor) addPieces(value string) {
 	encoded := base64.StdEncoding.EncodeToString([]byte(value))
 	for _, columns := range []int{pemColumns, mimeColumns} {
@@ -93,7 +94,7 @@ func (r *Redactor) addPieces(value string) {
 	}
 	for _, piece := range pieces(value, dumpColumns) {
 		r.index.add(hexDigits, hex.EncodeToString([]byte(piece)), false)
-		// With what is in front of the text in a dump: without it, 16 bytes of a value may be ordinary text.
+		// The two spaces and the bar are what precedes the text in a dump: without them, 16 bytes of a value may be ordinary text.
 		r.index.add(exact, "  "+printable(piece), false)
 		r.index.add(exact, "|"+printable(piece), false)
 	}

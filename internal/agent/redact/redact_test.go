@@ -141,7 +141,7 @@ func FuzzWriterNeverLetsAValueThrough(f *testing.F) {
 	})
 }
 
-// oneMask makes masks that touch one: a Writer does not know of the second value when it writes the first Mask.
+// oneMask replaces adjacent masks by one: a Writer does not know the second value yet when it writes the first Mask.
 func oneMask(text string) string {
 	for strings.Contains(text, redact.Mask+redact.Mask) {
 		text = strings.ReplaceAll(text, redact.Mask+redact.Mask, redact.Mask)

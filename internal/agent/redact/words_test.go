@@ -10,7 +10,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
 )
 
-// TestShortValuesAreHiddenAsWholeWords has texts with the values in angle brackets: what is to be hidden, and nothing else.
+// TestShortValuesAreHiddenAsWholeWords uses texts in which angle brackets mark the values: these have to be hidden, and nothing else.
 func TestShortValuesAreHiddenAsWholeWords(t *testing.T) {
 	for _, test := range []struct {
 		name   string

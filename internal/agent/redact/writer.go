@@ -5,16 +5,16 @@ import (
 	"io"
 )
 
-// Writer redacts what is written to it and passes it on. A value is found however it is spread over the writes: the end of
-// a write is held back as long as it may be the beginning of a value, so at most the length of the longest value is kept, with the
-// separators between its digits. A short value at the end is held back until it is known whether its word ends there.
+// Writer redacts what is written to it and writes it to another writer. It finds a value no matter how the value is split between writes:
+// it holds back the end of a write as long as that may be the beginning of a value. It holds back at most the length of the longest value
+// and the separators between its digits. A short value at the end is held back until it is known whether its word ends there.
 //
-// Close passes on what is held back; it does not close the underlying writer.
+// Close writes what is held back. It does not close the underlying writer.
 type Writer struct {
 	redactor *Redactor
 	to       io.Writer
 
-	// pending is what was not passed on yet, after passed bytes that were: they show in which word it begins.
+	// pending is what was not written yet, preceded by passed bytes that were: they show in which word pending begins.
 	pending []byte
 	passed  int
 	masked  int
@@ -25,7 +25,7 @@ func (r *Redactor) Writer(w io.Writer) *Writer {
 	return &Writer{redactor: r, to: w}
 }
 
-// Write never writes less than p unless the underlying writer fails.
+// Write always consumes all of p unless the underlying writer fails.
 func (w *Writer) Write(p []byte) (int, error) {
 	w.pending = append(w.pending, p...)
 	if err := w.flush(false); err != nil {
@@ -34,7 +34,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close passes on what is held back.
+// Close writes what is held back.
 func (w *Writer) Close() error {
 	return w.flush(true)
 }
@@ -45,7 +45,7 @@ func (w *Writer) flush(final bool) error {
 	done, masked := w.redactor.index.scan(w.pending, w.passed, w.masked, final, &out)
 	w.redactor.mu.RUnlock()
 	w.masked, w.passed = masked, min(done, maxBefore)
-	// A copy: the beginning of a long write is not kept for its end.
+	// Clone releases the memory of the beginning of a long write.
 	w.pending = bytes.Clone(w.pending[done-w.passed:])
 	if out.Len() == 0 {
 		return nil

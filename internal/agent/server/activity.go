@@ -11,7 +11,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// activity knows how long nobody has called the agent. Health checks do not count: a probe would keep it alive for ever.
+// activity measures how long the agent has had no call. Health checks do not count, because a probe would keep the agent alive for ever.
 type activity struct {
 	mu     sync.Mutex
 	active int
@@ -50,7 +50,7 @@ func (a *activity) idle() time.Duration {
 	return time.Since(a.last)
 }
 
-// options make a gRPC server count its calls.
+// options returns the options with which a gRPC server counts its calls.
 func (a *activity) options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

@@ -22,7 +22,7 @@ type artifact struct {
 	digest  string
 }
 
-// pack makes an artifact of files.
+// pack returns an artifact with the files.
 func pack(t *testing.T, files map[string]string) artifact {
 	t.Helper()
 	g := NewWithT(t)
@@ -47,7 +47,7 @@ func (a *agent) push(artifact artifact) error {
 	return a.PushSource(a.t.Context(), artifact.digest, int64(len(artifact.content)), bytes.NewReader(artifact.content))
 }
 
-// update asks for an update from the artifact.
+// update returns the request for an update from the artifact with the digest.
 func update(id, digest, dir string) *proto.StartOperationRequest {
 	return &proto.StartOperationRequest{
 		Id: id, Kind: proto.OperationKind_OPERATION_KIND_UP, Stack: "dev",

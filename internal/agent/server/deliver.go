@@ -24,7 +24,7 @@ import (
 const (
 	// fetchTimeout bounds a download with all its tries, when the caller does not end it earlier.
 	fetchTimeout = 5 * time.Minute
-	// fetchRetries is how often a download is tried again at once. The controller comes back later.
+	// fetchRetries is how often a download is tried again at once. After that, the controller repeats the call later.
 	fetchRetries = 2
 	// maxURLLength bounds the URL of an archive, in bytes.
 	maxURLLength = 4 << 10
@@ -45,14 +45,14 @@ func (s *Server) PushSource(stream pushStream) error {
 	return stream.SendAndClose(&proto.PushSourceResponse{})
 }
 
-// replaceSource makes the archive with the digest the source, unless it is. The function brings the archive, verified, into the
-// directory for what is incoming.
+// replaceSource makes the archive with the digest the source, unless it already is. bring puts the verified archive into the directory for
+// incoming files.
 func (s *Server) replaceSource(ctx context.Context, digest string, bring func() (*os.File, error)) error {
 	start := time.Now()
 	if digest == s.sources.digest() {
 		return nil
 	}
-	// Asked before the bytes travel; what counts is sources.use, once they are here.
+	// This check is early, before the archive is transferred. The check that counts is sources.use, once the archive is here.
 	s.executor.mu.Lock()
 	err := s.executor.occupied()
 	s.executor.mu.Unlock()
@@ -79,7 +79,7 @@ func (s *sources) receiveHeader(stream pushStream) (*proto.SourceHeader, error) 
 	return header, checkHeader(header, "archive", s.limits.MaxDownloadSize)
 }
 
-// checkHeader refuses what cannot be verified, and what has more bytes than the limit. what is what it is, for people.
+// checkHeader refuses a header without a valid digest, and a size of more bytes than the limit. what names the content in error messages.
 func checkHeader(header announcement, what string, limit int64) error {
 	switch {
 	case digest.Digest(header.GetDigest()).Validate() != nil:
@@ -92,7 +92,7 @@ func checkHeader(header announcement, what string, limit int64) error {
 	return nil
 }
 
-// receive makes the archive that the function brings the source.
+// receive makes the archive that bring returns the source.
 func (s *sources) receive(ctx context.Context, digest string, bring func() (*os.File, error)) error {
 	if !s.receiving.TryLock() {
 		return proto.Refuse(proto.ReasonBusy, "another source is arriving")
@@ -124,7 +124,7 @@ func (s *sources) receive(ctx context.Context, digest string, bring func() (*os.
 	return nil
 }
 
-// receiveArchive writes the chunks to a file and verifies that they are what the header says.
+// receiveArchive writes the chunks to a file and verifies them against the header.
 func (s *sources) receiveArchive(stream pushStream, header *proto.SourceHeader) (*os.File, error) {
 	file, err := s.root.OpenFile(archiveFile, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -137,13 +137,13 @@ func (s *sources) receiveArchive(stream pushStream, header *proto.SourceHeader) 
 	return file, nil
 }
 
-// announcement says what is going to arrive: its digest, and its size in bytes.
+// announcement describes the content that follows: its digest, and its size in bytes.
 type announcement interface {
 	GetDigest() string
 	GetSize() int64
 }
 
-// writeChunks writes the chunks to the file, and verifies that they are what the header says. what is what they are, for people.
+// writeChunks writes the chunks to the file and verifies them against the header. what names the content in error messages.
 func writeChunks[Message interface{ GetChunk() []byte }](
 	stream interface{ Recv() (Message, error) }, header announcement, file io.Writer, what string,
 ) error {
@@ -180,7 +180,7 @@ func writeChunks[Message interface{ GetChunk() []byte }](
 	return nil
 }
 
-// unpack unpacks the archive beside the source.
+// unpack unpacks the archive into a directory beside the source.
 func (s *sources) unpack(ctx context.Context, file io.ReadSeeker) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return status.Errorf(codes.Internal, "read the archive: %v", err)
@@ -216,7 +216,7 @@ func (s *Server) FetchSource(ctx context.Context, request *proto.FetchSourceRequ
 	return &proto.FetchSourceResponse{}, nil
 }
 
-// download downloads the archive. Its messages have of the URL no more than scheme, host and path.
+// download downloads the archive. Its error messages contain only scheme, host and path of the URL.
 func (s *sources) download(ctx context.Context, from *url.URL, wanted digest.Digest) (*os.File, error) {
 	shown := (&url.URL{Scheme: from.Scheme, Host: from.Host, Path: from.Path}).String()
 	downloads := download.New(download.Options{MaxSize: s.limits.MaxDownloadSize, Retries: fetchRetries, Timeout: fetchTimeout, Redirects: true})

@@ -18,22 +18,22 @@ import (
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
-// maxFinishedOperations is how many final operations are kept for a controller that does not tell us to forget them.
+// maxFinishedOperations is how many final operations are kept if the controller does not call ForgetOperation.
 const maxFinishedOperations = 50
 
 // Runner runs pulumi. *operation.Runner is the real one.
 type Runner interface {
 	// Version is the version of the pulumi CLI.
 	Version() string
-	// Run runs one operation to its end. When ctx is cancelled it stops
-	// gracefully; context.Cause(ctx) says why: operation.ErrCancelled, operation.ErrTimeout or operation.ErrShutdown.
-	// progress is called serially with the changed operation. The operation that is returned is final.
+	// Run runs one operation to its end. When ctx is cancelled, the operation stops gracefully; context.Cause(ctx) is operation.ErrCancelled,
+	// operation.ErrTimeout or operation.ErrShutdown. progress is called with the changed operation, by one goroutine at a time. The returned
+	// operation is final.
 	Run(ctx context.Context, request *proto.StartOperationRequest, paths operation.Paths, progress func(*proto.Operation)) *proto.Operation
 	// EndBy makes everything that Run started, or is about to start, end before the time.
 	EndBy(end time.Time)
 }
 
-// executor owns the operations: it runs one at a time, and knows those that were not forgotten.
+// executor owns the operations: it runs one at a time, and keeps those that were not forgotten.
 type executor struct {
 	log     *slog.Logger
 	runner  Runner
@@ -45,7 +45,7 @@ type executor struct {
 	operations map[string]*trackedOperation
 	// current is the operation that is not final; nil when there is none.
 	current *trackedOperation
-	// ended is when the last operation ended, or the executor was made.
+	// ended is when the last operation ended; without one, when the executor was created.
 	ended   time.Time
 	closing bool
 	// running waits for the current operation.
@@ -54,7 +54,7 @@ type executor struct {
 	forgotten chan struct{}
 }
 
-// newExecutor restores the operations that an earlier agent left in the records.
+// newExecutor returns an executor with the operations that an earlier agent recorded.
 func newExecutor(log *slog.Logger, runner Runner, records *records, sources *sources, plans *plans) (*executor, error) {
 	e := &executor{log: log, runner: runner, records: records, sources: sources, plans: plans, operations: map[string]*trackedOperation{}, ended: time.Now(), forgotten: make(chan struct{}, 1)}
 	ids, err := records.ids()
@@ -99,7 +99,7 @@ func (e *executor) start(request *proto.StartOperationRequest) (*proto.Operation
 	return queued, nil
 }
 
-// queue records the operation, whose artifact and plan have to be here, as one that begins.
+// queue records the operation as queued. The artifact and the plan of the operation must be here.
 func (e *executor) queue(request *proto.StartOperationRequest) (*proto.Operation, error) {
 	if artifact := request.GetArtifact(); artifact != nil && artifact.GetDigest() != e.sources.digest() {
 		return nil, proto.Refuse(proto.ReasonSourceMissing, "artifact "+artifact.GetDigest()+" is not here")
@@ -131,24 +131,24 @@ func (e *executor) run(ctx context.Context, o *trackedOperation, request *proto.
 	}
 	result := e.execute(ctx, o, request)
 	e.finish(o, result)
-	// An idle agent should be small; what pulumi left behind would otherwise stay for minutes.
+	// An idle agent should use little memory; without this call, memory from the operation would stay allocated for minutes.
 	debug.FreeOSMemory()
 }
 
-// execute returns the outcome of the operation.
+// execute runs the operation and returns its outcome.
 func (e *executor) execute(ctx context.Context, o *trackedOperation, request *proto.StartOperationRequest) (result *proto.Operation) {
 	project, err := e.sources.project(request)
 	if err != nil {
 		return &proto.Operation{
 			State:   proto.OperationState_OPERATION_STATE_FAILED,
 			Failure: proto.FailureReason_FAILURE_REASON_PROJECT_INVALID,
-			Message: plaintext.Cut(err.Error(), proto.MaxText), // it quotes the directory, which may be long
+			Message: plaintext.Cut(err.Error(), proto.MaxText), // the error quotes the directory, which may be long
 		}
 	}
 	e.sources.show(request, project)
 	defer func() {
 		if recovered := recover(); recovered != nil {
-			// The value itself may quote a secret.
+			// The recovered value itself may contain a secret.
 			e.log.Error("operation panicked", "operation", request.GetId(), "stack", string(debug.Stack()))
 			result = nil
 		}
@@ -162,7 +162,7 @@ func (e *executor) progress(o *trackedOperation, progress *proto.Operation) {
 	before := o.snapshot()
 	next := advanced(before, progress)
 	if next.GetState() != before.GetState() {
-		// Nothing is lost when this fails: after a restart the operation is Interrupted in any case.
+		// A failure here loses nothing: after a restart the operation is Interrupted in any case.
 		if err := e.records.save(next, false); err != nil {
 			e.log.Error("cannot record the state", "operation", next.GetId(), "error", err.Error())
 		}
@@ -170,7 +170,7 @@ func (e *executor) progress(o *trackedOperation, progress *proto.Operation) {
 	o.replace(next)
 }
 
-// finish records the result, and only then tells those who watch.
+// finish records the result, and only then notifies watchers.
 func (e *executor) finish(o *trackedOperation, result *proto.Operation) {
 	before := o.snapshot()
 	if !result.GetState().Final() {
@@ -189,7 +189,7 @@ func (e *executor) finish(o *trackedOperation, result *proto.Operation) {
 		"duration", result.GetEndTime().AsTime().Sub(result.GetStartTime().AsTime()).Round(time.Millisecond).String())
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	// Who sees the operation end may start the next one at once.
+	// A client that sees the end of the operation may start the next one at once.
 	e.sources.release()
 	e.current, e.ended = nil, time.Now()
 	o.replace(withoutOutputs(result))
@@ -209,7 +209,7 @@ func (e *executor) cancelOperation(id string) (*proto.Operation, error) {
 	return known.snapshot(), nil
 }
 
-// occupied says why neither an operation nor a source can be taken now, nil when they can. e.mu is held.
+// occupied returns why the agent can accept neither an operation nor a source now; nil if it can. e.mu is held.
 func (e *executor) occupied() error {
 	switch {
 	case e.closing:
@@ -230,8 +230,8 @@ func (e *executor) idle() time.Duration {
 	return time.Since(e.ended)
 }
 
-// shutdown refuses new operations, asks the current one to stop gracefully, and waits for its end, which is before the given
-// time unless that is zero.
+// shutdown refuses new operations, asks the current one to stop gracefully, and waits for its end. If end is not zero, the operation ends
+// before that time.
 func (e *executor) shutdown(end time.Time) {
 	if !end.IsZero() {
 		e.runner.EndBy(end)
@@ -245,7 +245,7 @@ func (e *executor) shutdown(end time.Time) {
 	e.running.Wait()
 }
 
-// awaitForgotten waits until no operation is left that the controller has not told us to forget, or done is closed.
+// awaitForgotten waits until the controller has called ForgetOperation for all operations, or done fires.
 func (e *executor) awaitForgotten(done <-chan time.Time) {
 	for len(e.list()) > 0 {
 		select {

@@ -41,7 +41,7 @@ func TestAnOperationThatWasAcceptedIsOnRecord(t *testing.T) {
 		<-release
 		return &proto.Operation{State: failed}
 	}
-	// What somebody put there before is not about this operation.
+	// A record that was there before does not count as a record of this operation.
 	record(t, dir, "a", map[string]string{recordFile: `{"id":"a","state":"OPERATION_STATE_SUCCEEDED"}`})
 	a.accept(request("a"))
 	content, err := os.ReadFile(filepath.Join(dir, "operations/a", recordFile))
@@ -58,7 +58,7 @@ func TestOneOperationRunsAtATime(t *testing.T) {
 	a.Expect(err).To(MatchError(client.ErrBusy))
 	a.Expect(err).To(MatchError(ContainSubstring("operation a is not done")))
 	a.finish("a", &proto.Operation{State: succeeded})
-	// Who saw the first end finds the agent free.
+	// Once a client has seen the first operation end, the agent is free.
 	a.accept(request("b"))
 	a.finish("b", &proto.Operation{State: failed})
 }
@@ -116,7 +116,7 @@ func TestEveryWatcherSeesTheEnd(t *testing.T) {
 		}
 		return err
 	})).To(HaveEach(Succeed()))
-	// A watch of what is over is as good as one from the start.
+	// A watch of an operation that has ended returns the same as a watch from the start.
 	a.Expect(a.wait("a").GetState()).To(Equal(succeeded))
 }
 
@@ -136,7 +136,7 @@ func TestAWatcherThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 	}()
 	defer close(release)
 	a.Eventually(stuck).WithTimeout(patience).Should(BeClosed())
-	// More than any buffer on the way would take.
+	// This is more than the buffers between the agent and the watcher can hold.
 	for range 20_000 {
 		started.progress(&proto.Operation{State: running, Message: strings.Repeat("x", 4<<10)})
 	}
@@ -243,7 +243,7 @@ func TestTheLastFinishedOperationsAreKept(t *testing.T) {
 func TestAResultThatCannotBeWrittenIsStillReported(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	a.start("a")
-	// A directory in place of the file: no rename can replace it.
+	// There is a directory instead of the file, which a rename cannot replace.
 	path := filepath.Join(a.dir, "operations/a", recordFile)
 	a.Expect(errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700))).To(Succeed())
 	a.finish("a", &proto.Operation{State: succeeded, Outputs: map[string]*proto.Output{"o": {Value: []byte("1")}}})

@@ -27,7 +27,7 @@ func TestDirectoriesThatNobodyMayWriteToAreRemoved(t *testing.T) {
 	g.Expect(filepath.Join(dir, "tree")).NotTo(BeAnExistingFile())
 }
 
-// ordinaryUser gives dir to a user who is not above permissions, and makes the test that user as far as files are concerned.
+// ordinaryUser makes an unprivileged user the owner of dir, and the test access files as that user, so that permissions apply to it.
 func ordinaryUser(t *testing.T, dir string) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -41,7 +41,8 @@ func ordinaryUser(t *testing.T, dir string) {
 		return os.Lchown(path, nobody, nobody)
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	// The thread is not unlocked, so it ends with the test and nobody else gets it. The directory is removed by who made it.
+	// The thread is not unlocked, so that it ends with the test and no other goroutine uses it. The cleanup removes the directory as the
+	// original user.
 	runtime.LockOSThread()
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, nobody, 0, 0)
 	t.Cleanup(func() { _, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, 0, 0, 0) })

@@ -20,7 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
 
-// FuzzStartRequest checks that what validate accepts keeps to the contract, and that a refusal quotes no value.
+// FuzzStartRequest checks that a request which validate accepts keeps to the contract, and that a refusal quotes no value.
 func FuzzStartRequest(f *testing.F) {
 	const canary = "canary-s3cr3t-value"
 	kinds := []proto.OperationKind{proto.OperationKind_OPERATION_KIND_UP, proto.OperationKind_OPERATION_KIND_DESTROY, 77, -1}
@@ -89,7 +89,7 @@ func (p *pieces) Recv() (*proto.PushSourceRequest, error) {
 	return next, nil
 }
 
-// FuzzPush checks that an archive is taken exactly when its bytes are those that the header announces, in whatever pieces they come.
+// FuzzPush checks that an archive is accepted exactly when its bytes are those that the header announces, whatever the sizes of the chunks.
 func FuzzPush(f *testing.F) {
 	f.Add([]byte("an archive"), "", int64(10), 3, 0)
 	f.Add([]byte("an archive"), "", int64(10), 1, 4)

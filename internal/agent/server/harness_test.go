@@ -30,18 +30,18 @@ const (
 	cancelled     = proto.OperationState_OPERATION_STATE_CANCELLED
 )
 
-// patience is how long a test waits for what has to happen.
+// patience is how long a test waits for something that has to happen.
 const patience = 20 * time.Second
 
-// scriptedRunner stands in for pulumi where a test decides what happens when.
+// scriptedRunner is a Runner whose operations the test controls.
 type scriptedRunner struct {
-	// run is the operation. Without it the operation reports that it runs, and ends when the test or ctx says so.
+	// run is the operation. If it is nil, the operation reports that it is running, and ends when the test sends to end or ctx is done.
 	run func(ctx context.Context, call call) *proto.Operation
-	// calls has one entry per operation that was run.
+	// calls receives one value for each operation that is run.
 	calls chan call
-	// end makes a running operation end like this.
+	// end makes a running operation end with the result that is sent.
 	end chan *proto.Operation
-	// endBy has the time that EndBy was called with; nil when a test does not want to know.
+	// endBy receives the time with which EndBy is called; nil if the test does not need it.
 	endBy chan time.Time
 }
 
@@ -80,7 +80,7 @@ func (r *scriptedRunner) Run(ctx context.Context, request *proto.StartOperationR
 	}
 }
 
-// stopped is how the automation package reports a context that ended.
+// stopped returns the result of an operation that ended because its context did, as operation.Runner does.
 func stopped(ctx context.Context) *proto.Operation {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, operation.ErrCancelled):
@@ -123,7 +123,7 @@ func (b *buffer) String() string {
 	return b.content.String()
 }
 
-// shortDir is a directory whose path leaves room for a socket.
+// shortDir returns a directory whose path is short enough for a socket in it.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agent")
@@ -134,7 +134,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// startAgent serves the directory, which may come from an earlier agent, until the test or stop ends it.
+// startAgent starts an agent on the directory, which may come from an earlier agent. The agent runs until stop is called or the test ends.
 func startAgent(t *testing.T, dir string, change ...func(*Options)) *agent {
 	t.Helper()
 	g := NewWithT(t)
@@ -163,7 +163,7 @@ func startAgent(t *testing.T, dir string, change ...func(*Options)) *agent {
 	return a
 }
 
-// serveInBackground serves, and returns what ends that.
+// serveInBackground serves, and returns a function that ends the server.
 func serveInBackground(server *Server, listener net.Listener) func() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -176,7 +176,7 @@ func serveInBackground(server *Server, listener net.Listener) func() error {
 	}
 }
 
-// request asks for an update of a program that needs no source.
+// request returns the request for a destroy, which needs no source.
 func request(id string) *proto.StartOperationRequest {
 	return &proto.StartOperationRequest{
 		Id: id, Kind: proto.OperationKind_OPERATION_KIND_DESTROY, Stack: "dev",
@@ -204,7 +204,7 @@ func (a *agent) accept(request *proto.StartOperationRequest) {
 	a.Expect(a.StartOperation(a.t.Context(), request)).Error().NotTo(HaveOccurred())
 }
 
-// finish ends the running operation and waits until the agent says so.
+// finish ends the running operation, waits until the agent reports its end, and returns it.
 func (a *agent) finish(id string, result *proto.Operation) *proto.Operation {
 	a.t.Helper()
 	select {
@@ -225,7 +225,7 @@ func (a *agent) wait(id string) *proto.Operation {
 	return final
 }
 
-// together calls the function n times at once and returns what came of each.
+// together calls the function n times concurrently and returns the error of each call.
 func together(n int, do func(i int) error) []error {
 	errs := make([]error, n)
 	var calls sync.WaitGroup

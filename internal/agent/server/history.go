@@ -14,8 +14,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
-// restore returns the operation as the records have it. One that was not done when its agent ended is Interrupted from
-// now on. It returns nil when the start was never recorded, so that nobody was told about it.
+// restore returns the recorded operation. An operation that was not done when its agent ended becomes Interrupted. restore returns nil if
+// the start was never recorded: then no client was told that the operation had started.
 func (e *executor) restore(id string) *proto.Operation {
 	recorded, err := e.records.read(id)
 	switch {
@@ -29,14 +29,14 @@ func (e *executor) restore(id string) *proto.Operation {
 		return withoutOutputs(recorded)
 	}
 	lost := interrupted(recorded)
-	// A disk that is full must not keep the agent from starting; the next agent comes to the same conclusion.
+	// A full disk must not prevent the agent from starting. If the state is not saved here, the next agent restores the same state again.
 	if err := e.records.save(lost, true); err != nil {
 		e.log.Error("cannot record the state", "operation", id, "error", err.Error())
 	}
 	return lost
 }
 
-// interrupted returns the operation, whose outcome is lost, as one that may be run again.
+// interrupted returns the operation as one whose outcome is lost, so that it may be run again.
 func interrupted(operation *proto.Operation) *proto.Operation {
 	lost := withoutOutputs(operation)
 	lost.Message = interruption(operation.GetState())
@@ -114,7 +114,7 @@ func (e *executor) forget(id string) error {
 	return nil
 }
 
-// shortened returns what GetInfo tells of an operation: there may be dozens.
+// shortened returns the fields that GetInfo returns for an operation. They are few because there may be dozens of operations.
 func shortened(operation *proto.Operation) *proto.Operation {
 	return &proto.Operation{
 		Id: operation.GetId(), Kind: operation.GetKind(), State: operation.GetState(), Failure: operation.GetFailure(),
@@ -136,7 +136,7 @@ func (e *executor) list() []*proto.Operation {
 	return all
 }
 
-// prune removes the oldest of too many final operations. e.mu is held.
+// prune removes the oldest final operations beyond maxFinishedOperations. e.mu is held.
 func (e *executor) prune() {
 	var finished []*proto.Operation
 	for _, known := range e.operations {
@@ -156,7 +156,7 @@ func (e *executor) prune() {
 	}
 }
 
-// removeRecord removes what nobody asks for any more; what remains of it is tried again by the next agent.
+// removeRecord removes a record that is not needed any more. If that fails, the next agent tries again.
 func (e *executor) removeRecord(id string) {
 	if err := e.records.remove(id); err != nil {
 		e.log.Error("cannot remove an operation", "operation", id, "error", err.Error())

@@ -67,7 +67,7 @@ func TestANewAgentKnowsWhatAnEarlierOneLeft(t *testing.T) {
 				g.Expect(known.GetState()).To(Equal(tt.state), "start %d", restart)
 				g.Expect(known.GetMessage()).To(Equal(tt.message))
 				g.Expect(len(known.GetOutputs()) > 0).To(Equal(tt.state == succeeded))
-				// Starting it again changes nothing.
+				// Starting the operation again changes nothing.
 				again, err := a.StartOperation(t.Context(), request("a"))
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(again.GetState()).To(Equal(tt.state))
@@ -95,7 +95,7 @@ func TestWhatIsNoRecordIsLeftAlone(t *testing.T) {
 		g.Expect(make(filepath.Join(dir, "operations", id, recordFile))).To(Succeed())
 	}
 	g.Expect(os.Symlink(outside, filepath.Join(dir, "operations", "linked-dir"))).To(Succeed())
-	// Somebody who may write to the pipe at any time.
+	// This writer could write to the pipe at any time.
 	writer, err := os.OpenFile(filepath.Join(dir, "operations/pipe", recordFile), os.O_RDWR, 0)
 	g.Expect(err).NotTo(HaveOccurred())
 	defer writer.Close()

@@ -22,7 +22,7 @@ func TestControllerAcceptsAsManyOutputsAsThereMayBe(t *testing.T) {
 	a.Expect(a.GetOperation(t.Context(), "a")).To(HaveField("Outputs", HaveLen(proto.MaxOutputs)))
 }
 
-// Operations that nobody forgets, with as much to say as they may have, must not keep the controller from seeing the agent.
+// Operations that were not forgotten and have messages of the maximum size must not prevent the controller from reading GetInfo.
 func TestControllerAcceptsTheLargestInfo(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	changes := map[string]int64{}
@@ -50,7 +50,7 @@ func TestControllerAcceptsTheLargestInfo(t *testing.T) {
 	a.Expect(gproto.Size(info)).To(BeNumerically("<", proto.MaxInfoSize))
 }
 
-// Whose a request is is known only once it was decoded.
+// A request is authenticated only after it was decoded.
 func TestRequestOfEmptyMessagesIsRefusedBeforeItIsDecoded(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	request := &proto.StartOperationRequest{Id: "a"}

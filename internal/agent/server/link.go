@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	// programLink leads to the program of the last operation. A workspace that is a link to it is one of ours.
+	// programLink is a link to the program of the last operation. A workspace that is a link to programLink was created by the agent.
 	programLink = "program"
 	newLink     = "program.new"
 )
 
-// Shared reports whether the workspace is one in which people work beside the agent, as in a pod: it is directly in the agent's
-// directory then. Anywhere else the agent replaces nothing. Both paths have to be absolute.
+// Shared reports whether people use the workspace as well, as in a pod: then it is directly in the agent's directory. The agent does not
+// replace a workspace anywhere else. Both paths have to be absolute.
 func Shared(dir, workspace string) bool {
 	return filepath.IsAbs(workspace) && filepath.Dir(workspace) == filepath.Clean(dir) && !slices.Contains(ownNames, filepath.Base(workspace))
 }
 
-// show leads people who work in a pod to the program: the workspace, where a shell starts, becomes a link to the directory of the
-// operation, if that is not in the workspace anyway. Only an empty directory is replaced: an init container may have put something else
-// there. An operation does not depend on it, so nothing fails.
+// show makes the program easy to find for people who work in a pod: it replaces the workspace, where a shell starts, by a link to the
+// directory of the operation, unless that directory is in the workspace anyway. It replaces only an empty directory, because an init
+// container may have put files there. Operations do not depend on the link, so show returns no error.
 func (s *sources) show(request *proto.StartOperationRequest, project string) {
 	if !s.shared || request.GetArtifact() == nil && !filepath.IsAbs(request.GetLocal().GetDir()) {
 		return
 	}
 	name := filepath.Base(s.workspace)
-	// A directory that has something in it stays.
+	// Remove does not remove a directory that is not empty.
 	if info, err := s.root.Lstat(name); err == nil && info.IsDir() {
 		_ = s.root.Remove(name)
 	}
@@ -45,7 +45,7 @@ func (s *sources) show(request *proto.StartOperationRequest, project string) {
 	}
 }
 
-// workspaceIsLink reports whether the workspace is a link of ours: then it has no programs of its own.
+// workspaceIsLink reports whether the workspace is a link that the agent created: then it has no programs of its own.
 func (s *sources) workspaceIsLink() bool {
 	if !s.shared {
 		return false
@@ -54,8 +54,8 @@ func (s *sources) workspaceIsLink() bool {
 	return err == nil && target == programLink
 }
 
-// localProject returns the directory of a program that came with the workspace. A relative one is below the workspace; an
-// absolute one is below the local root, when there is one: the image may bring the program.
+// localProject returns the directory of a program that came with the workspace. A relative directory is below the workspace. An absolute
+// one is below the local root, if there is one, because the image may contain the program.
 func (s *sources) localProject(dir string) (string, error) {
 	switch {
 	case !filepath.IsAbs(dir) && s.workspaceIsLink():

@@ -11,7 +11,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// runLocal runs a program of the workspace or the image, and returns the directory it was run in, or why it was not.
+// runLocal runs a program of the workspace or the image. It returns the directory in which the program was run, or the message why it was
+// not run.
 func (a *agent) runLocal(id, dir string) (project, message string) {
 	a.t.Helper()
 	return a.runToEnd(&proto.StartOperationRequest{
@@ -32,7 +33,7 @@ func (a *agent) runToEnd(request *proto.StartOperationRequest) (project, message
 	}
 }
 
-// ended is closed when the operation is over.
+// ended returns a channel that is closed when the operation has ended.
 func (a *agent) ended(id string) <-chan struct{} {
 	known, err := a.server.executor.find(id)
 	NewWithT(a.t).Expect(err).NotTo(HaveOccurred())
@@ -42,7 +43,7 @@ func (a *agent) ended(id string) <-chan struct{} {
 func TestTheWorkspaceLeadsToTheProgramThatWasDelivered(t *testing.T) {
 	g := NewWithT(t)
 	dir := t.TempDir()
-	// What the bootstrap of a pod and its init containers leave beside.
+	// The init containers of a pod leave these files beside the workspace.
 	others := map[string]string{"agent": "binary", "tini": "binary", ".env": "A=1\n", "tools/kubectl": "binary"}
 	write(t, dir, others)
 	workspace := filepath.Join(dir, "workspace")
@@ -58,7 +59,7 @@ func TestTheWorkspaceLeadsToTheProgramThatWasDelivered(t *testing.T) {
 		g.Expect(filepath.Join(workspace, "Pulumi.yaml")).To(BeARegularFile())
 	}
 
-	// The next agent knows its link, and the next source is behind it.
+	// The next agent recognizes the link as its own, and the link leads to the next source.
 	g.Expect(a.Close()).To(Succeed())
 	g.Expect(a.stop()).To(Succeed())
 	next := startAgent(t, dir)
@@ -67,7 +68,7 @@ func TestTheWorkspaceLeadsToTheProgramThatWasDelivered(t *testing.T) {
 	_, message := next.runToEnd(update("d", second.digest, "other"))
 	g.Expect(message).To(BeEmpty())
 	g.Expect(filepath.EvalSymlinks(workspace)).To(Equal(filepath.Join(dir, "source/other")))
-	// That is not a program of the workspace.
+	// The program behind the link is not a program of the workspace.
 	_, message = next.runLocal("e", "")
 	g.Expect(message).To(Equal("the workspace has no program of its own"))
 	for name, content := range others {
@@ -164,7 +165,7 @@ func TestAnAgentThatEndsWhileItMovesTheLinkKnowsItAsItsOwn(t *testing.T) {
 	a := startAgent(t, dir, func(options *Options) { options.LocalRoot = "/" })
 	_, message := a.runLocal("a", filepath.Join(image, "a"))
 	g.Expect(message).To(BeEmpty())
-	// What an agent left that ended in the middle, and one that ended before the program had a link.
+	// Agents that ended while they replaced the link, and before they created it, leave this state.
 	g.Expect(os.Symlink("half", filepath.Join(dir, newLink))).To(Succeed())
 	g.Expect(os.Remove(filepath.Join(dir, programLink))).To(Succeed())
 	_, message = a.runLocal("b", filepath.Join(image, "b"))

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// maxSocketPath is how long the path of a unix socket may be, in bytes, on Linux.
+	// maxSocketPath is the maximum length in bytes of the path of a unix socket on Linux.
 	maxSocketPath = 107
-	// lockName is the file that the lock is on.
+	// lockName is the name of the lock file.
 	lockName = "agent.lock"
 	// homeName is pulumi's directory, see Home.
 	homeName = "home"
@@ -24,8 +24,8 @@ const (
 	lockInterval = 50 * time.Millisecond
 )
 
-// Listen opens the address, "unix:/path/agent.sock" or "host:port". The socket is for this user only; one that an
-// earlier agent left is replaced. Call it while nothing else creates files: it changes the umask for a moment.
+// Listen opens the address, "unix:/path/agent.sock" or "host:port". Only this user can connect to the socket. Listen replaces a socket that
+// an earlier agent left. Call it while nothing else creates files, because it changes the umask for a moment.
 func Listen(address string) (net.Listener, error) {
 	socket, isUnix := strings.CutPrefix(address, "unix:")
 	if !isUnix {
@@ -51,7 +51,7 @@ func Listen(address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// CheckAddress says what is wrong with the path of a unix socket on which Listen fails wherever it is called.
+// CheckAddress returns an error for the path of a unix socket on which Listen can never succeed.
 func CheckAddress(address string) error {
 	socket, isUnix := strings.CutPrefix(address, "unix:")
 	if !isUnix {
@@ -67,7 +67,7 @@ func CheckAddress(address string) error {
 	return nil
 }
 
-// removeStale removes a socket that nobody listens on.
+// removeStale removes a socket on which no process listens.
 func removeStale(socket string) error {
 	info, err := os.Lstat(socket)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,9 +90,9 @@ func removeStale(socket string) error {
 	return os.Remove(socket)
 }
 
-// Lock makes the process the only agent of the directory, which it creates when there is none, and returns what ends that.
-// Two agents of one directory would declare each other's operations interrupted. It waits for an agent that is
-// stopping until ctx ends. The kernel drops the lock with the process, however that ends.
+// Lock makes the process the only agent of the directory, and returns the function that ends this. It creates the directory if there is
+// none. Without the lock, two agents of one directory would declare each other's operations interrupted. Lock waits for an agent that is
+// stopping until ctx is done. The kernel releases the lock when the process ends, however it ends.
 func Lock(ctx context.Context, dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the directory of the agent: %w", err)

@@ -18,7 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// maxIdleMemory is what an agent without an operation may have in memory, in KiB: there is one for each Stack.
+// maxIdleMemory is how much memory an agent without an operation may use, in KiB. There is one agent for each Stack.
 const maxIdleMemory = 25 << 10
 
 func TestAnIdleAgentIsSmall(t *testing.T) {
@@ -26,11 +26,11 @@ func TestAnIdleAgentIsSmall(t *testing.T) {
 	dir := shortDir(t)
 	g.Expect(os.Mkdir(filepath.Join(dir, "state"), 0o700)).To(Succeed())
 	address := "unix:" + filepath.Join(dir, "s")
-	// As it is released: tests and the race detector have memory of their own.
+	// The released program, because tests and the race detector need memory of their own.
 	binary, err := programs.Path(t.Context(), programs.Agent, nil)
 	g.Expect(err).NotTo(HaveOccurred())
 
-	// It ends by itself should the test not come to its end.
+	// The agent ends by itself if the test does not end it.
 	cmd := exec.CommandContext(t.Context(), binary, "serve", "--listen="+address, "--dir="+filepath.Join(dir, "home"), "--pulumi="+tool(t, "pulumi"), "--idle-timeout=1m")
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(tool(t, "pulumi-language-yaml"))+":"+os.Getenv("PATH"))
 	cmd.Stderr = t.Output()
@@ -67,7 +67,7 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
-// residentMemory is the memory of the process, with the parts of its files that are in memory, in KiB.
+// residentMemory returns the memory of the process, including the parts of its files that are in memory, in KiB.
 func residentMemory(g *WithT, pid int) int {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	g.Expect(err).NotTo(HaveOccurred())

@@ -13,9 +13,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// trackedOperation is one operation that the agent knows: what it is now, and who waits for a change.
+// trackedOperation is an operation of the agent, with channels that report its changes.
 type trackedOperation struct {
-	// cancel asks the operation to end, for the reason given. The first reason counts.
+	// cancel asks the operation to end, with a cause. Only the first cause has an effect.
 	cancel context.CancelCauseFunc
 	// unsaved is the result when it could not be written to the disk.
 	unsaved atomic.Pointer[proto.Operation]
@@ -38,14 +38,14 @@ func track(current *proto.Operation, cancel context.CancelCauseFunc) *trackedOpe
 	return o
 }
 
-// observe returns the operation as it is now, and a channel that is closed when it is something else.
+// observe returns the current operation, and a channel that is closed when the operation changes.
 func (o *trackedOperation) observe() (*proto.Operation, <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.current, o.changed
 }
 
-// snapshot returns the operation as it is now.
+// snapshot returns the current operation.
 func (o *trackedOperation) snapshot() *proto.Operation {
 	current, _ := o.observe()
 	return current
@@ -56,7 +56,7 @@ func (o *trackedOperation) final() bool {
 	return o.snapshot().GetState().Final()
 }
 
-// replace tells everybody who watches what the operation is now.
+// replace sets the current operation and notifies watchers.
 func (o *trackedOperation) replace(next *proto.Operation) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -68,8 +68,8 @@ func (o *trackedOperation) replace(next *proto.Operation) {
 	}
 }
 
-// advanced returns current with the progress that the runner reported. The state only ever moves forward, and not to
-// its end: that is for the result.
+// advanced returns current with the progress that the runner reported. The state only moves forward, and never to a final state, which only
+// the result sets.
 func advanced(current, progress *proto.Operation) *proto.Operation {
 	next := gproto.CloneOf(current)
 	if state := progress.GetState(); state > current.GetState() && !state.Final() {
@@ -80,23 +80,23 @@ func advanced(current, progress *proto.Operation) *proto.Operation {
 	next.Permalink = progress.GetPermalink()
 	next.LockHolder = progress.GetLockHolder()
 	next.Project = progress.GetProject()
-	// The runner may go on to use what it passed.
+	// The runner may keep modifying the message that it passed.
 	return gproto.CloneOf(next)
 }
 
-// withoutOutputs returns a copy that has neither outputs nor what would change, nor a plan of that.
+// withoutOutputs returns a copy without the outputs, the changes and the plan.
 func withoutOutputs(result *proto.Operation) *proto.Operation {
 	bare := gproto.CloneOf(result)
 	bare.Outputs, bare.Changes, bare.OmittedChanges, bare.Plan = nil, nil, 0, nil
 	return bare
 }
 
-// watchInterval is the least time between two messages of a watch, but for the final one. A large stack makes thousands
-// of changes per second, and nobody reads faster than this.
+// watchInterval is the minimum time between two messages of a watch, except before the final one. A large stack makes thousands of changes
+// per second, and nobody reads faster than this.
 const watchInterval = 200 * time.Millisecond
 
-// WatchOperation implements the call of the protocol. A watcher holds no lock and no queue: it takes what the operation is
-// when it can send, so a slow one only sees fewer of the changes.
+// WatchOperation implements the call of the protocol. A watcher holds neither a lock nor a queue: it sends the operation as it is when it
+// can send, so a slow watcher only receives fewer of the changes.
 func (s *Server) WatchOperation(request *proto.WatchOperationRequest, stream grpc.ServerStreamingServer[proto.Operation]) error {
 	watched, err := s.executor.find(request.GetId())
 	if err != nil {

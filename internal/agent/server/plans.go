@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// pushedPlan is the plan that arrived, and incomingPlan the one that is arriving, in the directory of the agent.
+	// pushedPlan is the file of the plan that was pushed, and incomingPlan of the plan that is being pushed, in the directory of the agent.
 	pushedPlan   = "plan"
 	incomingPlan = "plan.incoming"
-	// takenPlan is the plan that an operation carries out, in the directory of its records.
+	// takenPlan is the file of the plan that an operation carries out, in the directory of its records.
 	takenPlan = "taken-plan.gz"
-	// planChunk is how much of a plan is in a message, in bytes.
+	// planChunk is the maximum size of the part of a plan in a message, in bytes.
 	planChunk = 128 << 10
 )
 
-// plans has the plan that the next operation is to carry out. An agent that is started anew asks for it again.
+// plans holds the plan that the next operation is to carry out. After a restart of the agent, the plan has to be pushed again.
 type plans struct {
 	root *os.Root
 
@@ -88,7 +88,7 @@ func (p *plans) has(digest string) bool {
 	return digest != "" && p.present == digest
 }
 
-// take gives the plan to the operation, which alone has it from then on.
+// take moves the plan to the operation. No other operation can use it after that.
 func (p *plans) take(id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,12 +99,12 @@ func (p *plans) take(id string) error {
 	return nil
 }
 
-// needsPlan reports whether the operation carries out a plan with a file of Pulumi.
+// needsPlan reports whether the operation carries out a plan for which Pulumi's plan file is needed.
 func needsPlan(request *proto.StartOperationRequest) bool {
 	return request.GetKind() == proto.OperationKind_OPERATION_KIND_PLANNED_UP && !request.GetPlan().GetWithoutFile()
 }
 
-// pathsOf are where the operation finds and leaves files.
+// pathsOf returns the paths where the operation reads and writes files.
 func (s *sources) pathsOf(request *proto.StartOperationRequest, project string) operation.Paths {
 	paths := operation.Paths{Project: project, Results: filepath.Join(s.dir, recordsName, request.GetId())}
 	if needsPlan(request) {
@@ -158,7 +158,7 @@ func (s *Server) GetPlan(request *proto.GetPlanRequest, stream grpc.ServerStream
 	}
 }
 
-// openPlan opens a file that the operation left, which is a plain one of at most so many bytes.
+// openPlan opens a file that the operation wrote. The file must be a regular one of at most limit bytes.
 func (r *records) openPlan(id, name string, limit int64) (file *os.File, size int64, err error) {
 	info, err := r.root.Lstat(path.Join(id, name))
 	if err != nil {

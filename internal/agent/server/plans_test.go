@@ -16,7 +16,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// planned asks for an up that carries out the plan with the content.
+// planned returns the request for an up that carries out the plan with the content.
 func planned(id, content string) *proto.StartOperationRequest {
 	request := request(id)
 	request.Kind, request.Source = proto.OperationKind_OPERATION_KIND_PLANNED_UP, &proto.StartOperationRequest_Local{Local: &proto.LocalSource{}}

@@ -13,10 +13,11 @@ import (
 	"github.com/stack-controller/stack-controller/internal/file"
 )
 
-// projectFiles are the names of a Pulumi project's file, in the order in which pulumi looks for them.
+// projectFiles are the possible names of a Pulumi project file, in the order in which pulumi looks for them.
 var projectFiles = []string{"Pulumi.yaml", "Pulumi.yml", "Pulumi.json"}
 
-// project returns the absolute directory of the program that the request names. The error tells people why there is none.
+// project returns the absolute directory of the program in the request; empty if the operation needs none. The error explains to people why
+// there is none.
 func (s *sources) project(request *proto.StartOperationRequest) (string, error) {
 	switch source := request.GetSource().(type) {
 	case *proto.StartOperationRequest_Artifact:
@@ -29,8 +30,8 @@ func (s *sources) project(request *proto.StartOperationRequest) (string, error) 
 	return "", errors.New("the operation names no source")
 }
 
-// findProject returns the absolute path of the project in dir of the tree. Neither dir nor a link on the way to the
-// project leaves the tree. A leading slash of dir stands for the root of the tree.
+// findProject returns the absolute path of the project in the directory dir of the tree. Neither dir nor a link on the way to the project
+// may lead out of the tree. A leading slash of dir means the root of the tree.
 func findProject(tree, dir, what string) (string, error) {
 	if inside := path.Clean(strings.TrimLeft(dir, "/")); !filepath.IsLocal(inside) {
 		return "", fmt.Errorf("directory %q is outside of the %s", dir, what)
@@ -58,13 +59,15 @@ func findProject(tree, dir, what string) (string, error) {
 		case !info.Mode().IsRegular():
 			return "", fmt.Errorf("directory %q of the %s: %s is not a file", dir, what, name)
 		}
-		// Links below the tree are resolved, but not those above it: the path of the tree is stable, and what tools remember is keyed by it.
+		// Links inside the tree are resolved, but not links in the path of the tree: this path is stable, and tools use it as a key for what they
+		// cache.
 		return filepath.Join(tree, inside), nil
 	}
 	return "", fmt.Errorf("directory %q of the %s: no Pulumi.yaml there", dir, what)
 }
 
-// resolve follows the links to the file or directory, and returns its path in the tree and what it is. The path of the tree has no links.
+// resolve follows the links to the file or directory, and returns its path in the tree and its file info. The path of the tree has no
+// links.
 func resolve(tree, name string) (inside string, info fs.FileInfo, err error) {
 	real, err := filepath.EvalSymlinks(filepath.Join(tree, name))
 	if err == nil {

@@ -57,11 +57,11 @@ func TestTheSourceIsNotReplacedUnderAnOperation(t *testing.T) {
 	a := startAgent(t, t.TempDir())
 	source := pack(t, map[string]string{"Pulumi.yaml": projectYAML})
 	a.start("a")
-	// The bytes need not travel to learn that.
+	// The archive need not be transferred for this error.
 	a.Expect(a.PushSource(t.Context(), source.digest, 1<<20, neverEnding{})).To(MatchError(client.ErrBusy))
 	a.finish("a", &proto.Operation{State: succeeded})
 
-	// An operation that starts while the bytes travel wins, too.
+	// An operation that starts during the transfer has precedence, too.
 	a.Expect(a.push(pack(t, map[string]string{"Pulumi.yaml": projectYAML, "first": ""}))).To(Succeed())
 	content := &hook{Reader: bytes.NewReader(source.content), before: func() {
 		a.Eventually(filepath.Join(a.dir, archiveFile)).WithTimeout(patience).Should(BeAnExistingFile())
@@ -159,7 +159,7 @@ func TestADeliveryThatIsWrongLeavesThePresentSource(t *testing.T) {
 			g.Eventually(filepath.Join(a.dir, "incoming")).WithTimeout(patience).ShouldNot(BeAnExistingFile())
 		})
 	}
-	// The agent may not have noticed yet that the last of them was given up.
+	// The agent may not have noticed yet that the last delivery was given up.
 	NewWithT(t).Eventually(func() error { return a.push(good) }).WithTimeout(patience).Should(Succeed())
 }
 
@@ -168,7 +168,7 @@ func TestALargeSourceArrivesWhole(t *testing.T) {
 	random := make([]byte, 5<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(random)
 	source := pack(t, map[string]string{"Pulumi.yaml": projectYAML, "random": string(random)})
-	// Readers may return as little as they like.
+	// Readers may return any number of bytes at a time.
 	content := iotest.OneByteReader(bytes.NewReader(source.content[:1000]))
 	a.Expect(a.PushSource(t.Context(), source.digest, int64(len(source.content)), io.MultiReader(content, bytes.NewReader(source.content[1000:])))).To(Succeed())
 	unpacked, err := os.ReadFile(filepath.Join(a.dir, "source", "random"))

@@ -17,7 +17,7 @@ import (
 const (
 	// recordsName is the directory of operations in the directory of the agent.
 	recordsName = "operations"
-	// recordFile holds an operation as it was when its state changed last; with its outputs once it is final.
+	// recordFile contains an operation as of its last change of state, with its outputs once it is final.
 	recordFile = "operation.json"
 	// maxRecordSize bounds what is read of a record, in bytes. It fits the largest outputs in base64.
 	maxRecordSize = 16 << 20
@@ -25,8 +25,8 @@ const (
 	maxRecordsRead = 10000
 )
 
-// records keeps operations on the disk, a directory for each. User programs can write to that disk, so what is read is
-// bounded, must be a plain file inside of the directory, and must belong to the operation that it is filed under.
+// records stores operations on the disk, each in a directory of its own. User programs can write to that disk. Therefore what is read is
+// bounded, must be a regular file inside the directory, and must belong to the operation with that id.
 type records struct {
 	root *os.Root
 }
@@ -71,7 +71,7 @@ func (r *records) create(operation *proto.Operation) error {
 	return r.save(operation, true)
 }
 
-// save records the operation. durable makes it survive a crash of the machine as well.
+// save records the operation. With durable, the record also survives a crash of the machine.
 func (r *records) save(operation *proto.Operation, durable bool) error {
 	content, err := protojson.Marshal(operation)
 	if err != nil {
@@ -89,7 +89,7 @@ func (r *records) save(operation *proto.Operation, durable bool) error {
 	return nil
 }
 
-// read reads the operation as it was recorded last. The error is fs.ErrNotExist when it never was.
+// read returns the operation as it was recorded last. The error is fs.ErrNotExist if it was never recorded.
 func (r *records) read(id string) (*proto.Operation, error) {
 	content, err := file.ReadIn(r.root, path.Join(id, recordFile), maxRecordSize)
 	if err != nil {
@@ -106,7 +106,7 @@ func (r *records) remove(id string) error {
 	return nil
 }
 
-// parseRecord reads a record that claims to be of the operation with this id. Fields of a newer version are left out.
+// parseRecord parses a record and checks that it is of the operation with this id. It ignores fields of newer versions.
 func parseRecord(id string, content []byte) (*proto.Operation, error) {
 	operation := &proto.Operation{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(content, operation); err != nil {
@@ -119,7 +119,7 @@ func parseRecord(id string, content []byte) (*proto.Operation, error) {
 	if _, known := proto.OperationState_name[int32(operation.GetState())]; !known {
 		return nil, fmt.Errorf("record of operation %s has the unknown state %d", id, operation.GetState())
 	}
-	// Programs can write there, too. The controller does not accept more.
+	// Programs can write to the record, too. The controller does not accept larger messages.
 	if gproto.Size(withoutOutputs(operation)) > proto.MaxOperationSize || gproto.Size(operation) > proto.MaxResultSize {
 		return nil, fmt.Errorf("record of operation %s is too large to be sent", id)
 	}

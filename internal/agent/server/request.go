@@ -12,11 +12,11 @@ import (
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
-// maxStackName bounds the name of a stack, in bytes. "organization/project/stack" with the longest parts fits.
+// maxStackName bounds the name of a stack, in bytes. "organization/project/stack" with parts of the maximum length fits.
 const maxStackName = 512
 
-// validate refuses a request that can never work, with INVALID_ARGUMENT. What depends on the program, the environment
-// or the backend is for the operation to find out.
+// validate refuses a request that can never work, with INVALID_ARGUMENT. The operation itself finds problems that depend on the program,
+// the environment or the backend.
 func validate(request *proto.StartOperationRequest) error {
 	invalid := func(format string, args ...any) error {
 		return status.Error(codes.InvalidArgument, fmt.Sprintf(format, args...))
@@ -44,7 +44,7 @@ func validate(request *proto.StartOperationRequest) error {
 	return validateSource(request, invalid)
 }
 
-// validatePlan refuses a plan that is incomplete, and one of an operation that has none.
+// validatePlan refuses an incomplete plan, a missing plan, and a plan for an operation that has none.
 func validatePlan(request *proto.StartOperationRequest, invalid func(string, ...any) error) error {
 	plan, kind := request.GetPlan(), request.GetKind()
 	switch {

@@ -16,24 +16,25 @@ import (
 )
 
 const (
-	// handshakeTimeout bounds a connection that does not become one.
+	// handshakeTimeout bounds the handshake of a new connection.
 	handshakeTimeout = 10 * time.Second
-	// maxStreams bounds the calls of one connection that are under way, watches included.
+	// maxStreams bounds the concurrent calls of one connection, including watches.
 	maxStreams = 1000
 	// drainTimeout is how long calls may take to end once the operation has.
 	drainTimeout = 5 * time.Second
 	// terminationReserve is how long before the agent is killed everything has to have ended.
 	terminationReserve = 5 * time.Second
-	// lingerTimeout is how long the agent goes on to answer after its last operation has ended: what is on its disk goes with
-	// the pod, so the controller has to take the result before.
+	// lingerTimeout is how long the agent still answers after its last operation has ended: its disk is deleted with the pod, so the
+	// controller has to read the result before.
 	lingerTimeout = 20 * time.Second
 )
 
-// ErrIdle says that Serve ended because nobody needed the agent.
+// ErrIdle is returned by Serve when it ended because there was nothing to do.
 var ErrIdle = errors.New("the agent was idle")
 
-// Serve answers calls on the listener until ctx ends, or returns ErrIdle. Before it returns it asks a running operation
-// to stop gracefully and records how that ended, which takes as long as pulumi does. It closes the listener.
+// Serve answers calls on the listener until ctx is done, or until the agent is idle; in the second case it returns ErrIdle. Before it
+// returns, it asks a running operation to stop gracefully and records the result, which takes as long as pulumi does. It closes the
+// listener.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(s.grpcOptions()...)
 	proto.RegisterAgentServer(server, s)
@@ -56,7 +57,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 			outcome = ErrIdle
 		}
 	}
-	// Still answering, so that those who watch see how the operation ends.
+	// The server still answers, so that watchers see how the operation ends.
 	status.Shutdown()
 	if grace := s.options.TerminationGrace; grace > 0 && outcome == nil {
 		s.terminate(time.Now().Add(grace), grace)
@@ -70,7 +71,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 func (s *Server) grpcOptions() []grpc.ServerOption {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(proto.MaxMessageSize),
-		// A request is decoded before it is known whose it is.
+		// A request is decoded before its caller is authenticated.
 		grpc.ForceServerCodecV2(&proto.Codec{MaxFields: proto.MaxRequestFields}),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshakeTimeout),
@@ -98,17 +99,17 @@ func (s *Server) endWhenIdle(ctx context.Context, cancel context.CancelCauseFunc
 	}
 }
 
-// stop ends the calls that are under way, and after drainTimeout cuts them off.
+// stop waits for the running calls to end, and cuts them off after drainTimeout.
 func stop(server *grpc.Server) {
 	timer := time.AfterFunc(drainTimeout, server.Stop)
 	defer timer.Stop()
 	server.GracefulStop()
 }
 
-// terminate ends the operation that runs, and answers calls until the controller has recorded and forgotten all that are
-// over, or long enough. The agent is killed at the given time, which is the grace from now.
+// terminate ends the running operation. Then it answers calls until the controller has recorded and forgotten all final operations, but for
+// at most lingerTimeout. killed is when the agent is killed, and grace the time until then.
 func (s *Server) terminate(killed time.Time, grace time.Duration) {
-	// Of a short grace, half of it.
+	// If the grace is short, the reserve is half of it.
 	reserve := min(terminationReserve, grace/2)
 	s.executor.shutdown(killed.Add(-reserve))
 	timer := time.NewTimer(min(lingerTimeout, time.Until(killed.Add(-reserve/2))))

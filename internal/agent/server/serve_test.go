@@ -65,7 +65,7 @@ func TestAStoppingAgentStartsNothing(t *testing.T) {
 	go func() { done <- a.stop() }()
 	a.Eventually(ending).WithTimeout(patience).Should(BeClosed())
 	a.Expect(a.StartOperation(t.Context(), request("b"))).Error().To(MatchError(client.ErrUnavailable))
-	// It answers until the operation has ended.
+	// The agent answers until the operation has ended.
 	a.Expect(a.GetOperation(t.Context(), "a")).To(HaveField("State", queued))
 	close(release)
 	a.Eventually(done).WithTimeout(patience).Should(Receive(BeNil()))
@@ -130,7 +130,7 @@ func TestADirectoryHasOneAgent(t *testing.T) {
 	now, cancel := context.WithCancel(t.Context())
 	cancel()
 	g.Expect(Lock(now, dir)).Error().To(MatchError(ContainSubstring("has another agent")))
-	// One that waits gets it when the first ends.
+	// A call that waits gets the lock when the first agent ends.
 	locked := make(chan error, 1)
 	go func() {
 		unlockSecond, err := Lock(t.Context(), dir)

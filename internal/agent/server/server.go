@@ -1,10 +1,10 @@
-// Package server is the agent of a workspace: the gRPC service, the executor that owns the operations, and the source
-// that they run.
+// Package server implements the agent of a workspace: the gRPC service, the executor that owns the operations, and the source of the
+// program.
 //
-// The directory of the agent holds all that survives it: operations/<id>/ with the state and the result of operations,
-// source/ with the program and source.digest that names its artifact, and home/, which is pulumi's. Programs that the
-// agent runs can write there, so nothing that is read from it is trusted further than the program itself. In a pod the
-// directory is a volume with files of others, which the agent leaves alone.
+// The directory of the agent contains everything that survives the agent: operations/<id>/ with the state and the result of each operation,
+// source/ with the program, source.digest with the digest of its artifact, and home/, which pulumi uses. Programs that the agent runs can
+// write to the directory, so its content is not trusted more than the programs themselves. In a pod, the directory is a volume that also
+// contains files of others, which the agent leaves alone.
 package server
 
 import (
@@ -23,32 +23,32 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
 
-// Options are what an agent needs.
+// Options configure a Server.
 type Options struct {
-	// Dir is the directory of the agent; it is created when there is none.
+	// Dir is the directory of the agent. It has to exist; Lock creates it.
 	Dir string
 	// Workspace is the root of local sources. When it is directly in Dir, as in a pod, it becomes a link to the program of the
 	// last operation, unless it has files of its own.
 	Workspace string
-	// LocalRoot is the root of local sources with an absolute directory; empty refuses those.
+	// LocalRoot is the root of local sources with an absolute directory. If it is empty, such sources are refused.
 	LocalRoot string
 	// Runner runs pulumi.
 	Runner Runner
-	// Limits bound a source that is pushed.
+	// Limits bound a source that is delivered.
 	Limits archive.Limits
-	// IdleTimeout ends Serve after this long without a call and without an operation; 0 means never.
+	// IdleTimeout is the time without a call and without an operation after which Serve ends; 0 means never.
 	IdleTimeout time.Duration
-	// TerminationGrace is how long after the context of Serve has ended the agent is going to be killed: the grace period of a
-	// pod. 0 means that nobody does that.
+	// TerminationGrace is the time from the end of the context of Serve until the agent is killed: the grace period of a pod. 0 means that the
+	// agent is not killed.
 	TerminationGrace time.Duration
-	// Version of the agent.
+	// Version is the version of the agent.
 	Version string
-	// GRPC adds credentials and authorisation.
+	// GRPC are additional options, for credentials and authorisation.
 	GRPC []grpc.ServerOption
 	Log  *slog.Logger
 }
 
-// Server is one agent. It owns its directory.
+// Server implements the gRPC service of one agent. It owns the agent's directory.
 type Server struct {
 	proto.UnimplementedAgentServer
 
@@ -62,7 +62,8 @@ type Server struct {
 	activity *activity
 }
 
-// New opens the directory with what an earlier agent left in it. The caller holds the lock of the directory.
+// New opens the existing directory, with the operations and the source that an earlier agent left in it. The caller holds the lock of the
+// directory.
 func New(options Options) (*Server, error) {
 	dir, err := filepath.Abs(options.Dir)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
-// Names in the directory of the agent. The path of the source never changes, so that virtual environments and caches
-// that are keyed by it stay valid.
+// Names in the directory of the agent. The path of the source never changes, so that virtual environments and caches for that path stay
+// valid.
 const (
 	sourceName   = "source"
 	markerName   = "source.digest"
@@ -31,7 +31,7 @@ const (
 	incomingTree = incomingName + "/tree"
 )
 
-// ownNames are all names that the agent uses in its directory. In a pod it is a volume that others use as well.
+// ownNames are all names that the agent uses in its directory. In a pod, the directory is a volume that contains other files as well.
 var ownNames = []string{
 	sourceName, markerName, oldName, incomingName, recordsName, lockName, homeName, programLink, newLink,
 	markerName + file.TemporarySuffix, pushedPlan, incomingPlan,
@@ -40,27 +40,27 @@ var ownNames = []string{
 // maxMarkerSize bounds what is read of the marker, in bytes.
 const maxMarkerSize = 1 << 10
 
-// sources holds the unpacked source, of which there is one, and the directories of the workspace and of stub projects.
+// sources manages the unpacked source, of which there is one, and has the roots of local sources.
 type sources struct {
 	log       *slog.Logger
 	root      *os.Root
 	dir       string // absolute path of root
 	workspace string // absolute path
 	localRoot string // absolute path, empty for none
-	// shared says that people work in the workspace, see Shared.
+	// shared is true if people use the workspace as well, see Shared.
 	shared bool
 	limits archive.Limits
 
-	// inUse is held by the operation that is not done, and while the source is replaced.
+	// inUse is held while an operation runs, and while the source is replaced.
 	inUse sync.Mutex
-	// receiving is held while a source arrives.
+	// receiving is held while a source is received.
 	receiving sync.Mutex
 
 	// present is the digest of the source, a string; empty while there is none to rely on.
 	present atomic.Value
 }
 
-// openSources keeps the source that an earlier agent left in the directory of the agent.
+// openSources returns the sources with the source that an earlier agent left in the directory of the agent.
 func openSources(root *os.Root, options *Options) (*sources, error) {
 	dir, err := filepath.Abs(root.Name())
 	if err != nil {
@@ -88,12 +88,13 @@ func (s *sources) digest() string {
 	return s.present.Load().(string)
 }
 
-// use keeps the source as it is until release; false when it is being replaced or is in use.
+// use prevents the source from being replaced until release is called. It returns false if the source is being replaced or is in use
+// already.
 func (s *sources) use() bool {
 	return s.inUse.TryLock()
 }
 
-// release ends use.
+// release ends the effect of use.
 func (s *sources) release() {
 	s.inUse.Unlock()
 }
@@ -110,8 +111,8 @@ func (s *sources) replace(digest string) error {
 	return nil
 }
 
-// swap lists the steps that make the incoming tree the source. An agent that ends between two of them leaves no marker,
-// so the source has to be delivered again; tidy saves the dependencies.
+// swap returns the steps that make the incoming tree the source. If the agent ends between two of them, there is no marker, so the source
+// has to be delivered again; tidy keeps the dependencies.
 func (s *sources) swap(digest string) []func() error {
 	return []func() error{
 		func() error { return ignoreMissing(s.root.Remove(markerName)) },
@@ -123,8 +124,8 @@ func (s *sources) swap(digest string) []func() error {
 	}
 }
 
-// tidy removes what a push that did not end, and one that did, left behind. The dependencies in a source that was being replaced
-// go to the one that is there now: installing them again may take minutes.
+// tidy removes what deliveries, complete or not, left behind. If a source was being replaced, tidy moves its dependencies to the current
+// source, because installing them again may take minutes.
 func (s *sources) tidy() error {
 	if _, err := s.root.Lstat(oldName); err == nil {
 		if _, err := s.root.Lstat(sourceName); errors.Is(err, fs.ErrNotExist) {
@@ -138,16 +139,16 @@ func (s *sources) tidy() error {
 	return nil
 }
 
-// carryDependencies saves the dependencies of the earlier source. When it fails they are installed again.
+// carryDependencies moves the dependencies of the earlier source to the new one. If that fails, they are installed again.
 func (s *sources) carryDependencies() {
 	if err := carryDependencies(s.root, oldName, sourceName); err != nil {
 		s.log.Warn("dependencies of the earlier source are lost", "error", err.Error())
 	}
 }
 
-// The marker says which artifact the source was unpacked from. It names the boot of the machine too, and is worth nothing
-// after the next one: the tree is not flushed to the disk, so a crash of the machine may leave files empty under a good
-// marker, and a program that lost files would delete resources. A crash of the agent does not matter.
+// The marker contains the digest of the artifact that the source was unpacked from, and the boot id of the machine. It is invalid after the
+// next boot: the tree is not flushed to the disk, so after a crash of the machine files may be empty although the marker is intact, and a
+// program that lost files would delete resources. A crash of the agent does not matter.
 
 // readMarker returns the digest of the source; empty when there is none that can be relied on.
 func readMarker(root *os.Root) string {
@@ -162,13 +163,13 @@ func readMarker(root *os.Root) string {
 	return text
 }
 
-// bootID identifies this boot of the machine; it is empty where the system does not tell.
+// bootID returns the id of this boot of the machine; empty if the system has none.
 func bootID() string {
 	boot, _ := procfs.BootID()
 	return boot
 }
 
-// dependencies are the directories that installing the dependencies of a program makes inside of its tree.
+// dependencies are the names of directories that installing the dependencies of a program creates inside its tree.
 var dependencies = map[string]bool{
 	"node_modules": true, // Node.js
 	"venv":         true, // Python
@@ -176,15 +177,15 @@ var dependencies = map[string]bool{
 	"sdks":         true, // packages that Pulumi.yaml names, generated by pulumi install
 }
 
-// carryDependencies moves the directories of dependencies from one tree to the same place in another that does not have
-// them, so that nothing is installed again while what they are made from stays the same. Both are paths in root.
+// carryDependencies moves the directories of dependencies from one tree to the same place in another tree that does not have them, so that
+// dependencies are installed again only if their inputs change. Both are paths in root.
 func carryDependencies(root *os.Root, from, to string) error {
 	entries, err := fs.ReadDir(root.FS(), from)
 	if err != nil {
 		return ignoreMissing(err)
 	}
 	for _, entry := range entries {
-		// A link may point anywhere, and what it points to is not in this tree.
+		// A link may point anywhere, so its target is not part of this tree.
 		if !entry.IsDir() {
 			continue
 		}
@@ -195,7 +196,7 @@ func carryDependencies(root *os.Root, from, to string) error {
 			err = root.Rename(old, new)
 		case errors.Is(err, fs.ErrNotExist):
 			err = nil
-		// What both trees have is bounded by the limits of an artifact.
+		// The recursion is bounded by the limits of an artifact, because it only enters directories that both trees have.
 		case err == nil && present.IsDir() && !dependencies[entry.Name()]:
 			err = carryDependencies(root, old, new)
 		}
@@ -206,8 +207,8 @@ func carryDependencies(root *os.Root, from, to string) error {
 	return nil
 }
 
-// removeTree removes the file or directory with all that is in it, also directories that nobody may write to: Go's module
-// cache is made of them.
+// removeTree removes the file or directory and everything in it, including directories without write permission, such as those of Go's
+// module cache.
 func removeTree(root *os.Root, name string) error {
 	err := root.RemoveAll(name)
 	if !errors.Is(err, fs.ErrPermission) {
@@ -222,7 +223,7 @@ func removeTree(root *os.Root, name string) error {
 	return errors.Join(opened, root.RemoveAll(name))
 }
 
-// ignoreMissing is for what is to be gone, or need not be there.
+// ignoreMissing returns nil if err says that a file does not exist, and err otherwise.
 func ignoreMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// openTree opens the sources of the directory as an agent that starts does.
+// openTree opens the sources in the directory like an agent that starts.
 func openTree(t *testing.T, dir string) *sources {
 	t.Helper()
 	root, err := os.OpenRoot(dir)
@@ -106,7 +106,7 @@ func TestAnAgentThatEndsWhileItReplacesTheSourceAsksForItAgain(t *testing.T) {
 				g.Expect(step()).To(Succeed())
 			}
 
-			// The next agent claims to have a source only when it has all of it.
+			// The next agent reports a source only if the source is complete.
 			a = startAgent(t, dir)
 			info, err := a.GetInfo(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())

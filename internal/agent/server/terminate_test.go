@@ -12,12 +12,12 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// inAPod makes the agent one that is killed this long after it is asked to end.
+// inAPod returns the option of an agent that is killed this long after it is asked to end.
 func inAPod(grace time.Duration) func(*Options) {
 	return func(options *Options) { options.TerminationGrace = grace }
 }
 
-// endInBackground asks the agent to end, and returns what has the result once it did.
+// endInBackground asks the agent to end, and returns a channel that receives the result.
 func (a *agent) endInBackground() <-chan error {
 	ended := make(chan error, 1)
 	go func() { ended <- a.stop() }()
@@ -47,11 +47,11 @@ func TestATerminatingAgentAnswersUntilItsOperationsAreForgotten(t *testing.T) {
 	a.Expect(a.ForgetOperation(t.Context(), "a")).To(Succeed())
 	a.Consistently(ended).WithTimeout(300 * time.Millisecond).ShouldNot(Receive())
 	a.Expect(a.ForgetOperation(t.Context(), "earlier")).To(Succeed())
-	// Well before it would have given up.
+	// This is well before the agent would stop waiting.
 	a.Eventually(ended).WithTimeout(lingerTimeout / 2).Should(Receive(BeNil()))
 }
 
-// sixtyFour are the digits of a digest.
+// sixtyFour is the hexadecimal part of a digest.
 const sixtyFour = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 func TestATerminatingAgentWithoutOperationsEndsAtOnce(t *testing.T) {

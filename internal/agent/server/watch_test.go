@@ -12,7 +12,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// watchStream is the agent's end of a watch, in a test with a clock of its own.
+// watchStream is the agent's end of a watch, in a test with a fake clock.
 type watchStream struct {
 	grpc.ServerStream
 	ctx  context.Context

@@ -9,14 +9,14 @@ import (
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
 
-// Facts are what matters of a stack's state.
+// Facts are the parts of a stack's state that the agent needs.
 type Facts struct {
 	// Exists says that there is such a stack.
 	Exists bool
-	// Settings say how its secrets are encrypted, Kind is the kind of its secrets provider; empty if the state names none.
+	// Settings are how the secrets of the stack are encrypted. Kind is the kind of its secrets provider; empty if the state names none.
 	Settings config.Settings
 	Kind     string
-	// Resources is how many there are, with providers and the stack itself.
+	// Resources is the number of resources, including providers and the stack itself.
 	Resources int
 	// PendingCreates are the URNs of resources whose creation was cut off: they may exist, and nobody knows their IDs.
 	PendingCreates []string
@@ -24,8 +24,8 @@ type Facts struct {
 	PendingOthers []string
 }
 
-// ReadFacts reads an exported state as a stream: a state can be much larger than what matters here. The types of the SDK's apitype hold all of it
-// at once.
+// ReadFacts reads an exported state as a stream, because a state can be much larger than the facts. The types of the SDK's apitype would
+// hold all of it in memory.
 func ReadFacts(path string) (*Facts, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -109,8 +109,8 @@ func eachMember(decoder *json.Decoder, visit func(key string) error) error {
 	})
 }
 
-// each calls visit for each item of what comes next, an array or an object by its opening delimiter; visit reads the item. null counts as
-// empty.
+// each calls visit for each item of the array or object that comes next, and that has the opening delimiter; visit reads the item. null
+// counts as empty.
 func each(decoder *json.Decoder, opening json.Delim, visit func() error) error {
 	token, err := decoder.Token()
 	if err != nil || token == nil {
@@ -128,7 +128,7 @@ func each(decoder *json.Decoder, opening json.Delim, visit func() error) error {
 	return err
 }
 
-// skipValue reads over the value that comes next. One resource at a time fits into memory.
+// skipValue skips the value that comes next. It holds one value, for example one resource, in memory.
 func skipValue(decoder *json.Decoder) error {
 	var skipped json.RawMessage
 	return decoder.Decode(&skipped)

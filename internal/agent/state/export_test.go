@@ -27,7 +27,7 @@ func FuzzState(f *testing.F) {
 		if err != nil && strings.Contains(err.Error(), path) {
 			t.Fatalf("the error names a path: %v", err)
 		}
-		// Where a key comes twice, or differs in case only, the two ways may differ.
+		// If a key occurs twice, or in another case, the two ways may differ.
 		if !json.Valid([]byte(state)) || strings.Count(state, "deployment") != 1 || strings.Count(state, "pending_operations") > 1 || strings.ContainsAny(state, "\\") {
 			return
 		}

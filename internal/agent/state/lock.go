@@ -13,14 +13,14 @@ import (
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
-// LockedText is how the CLI begins to say that a self-managed backend holds a lock on the stack.
+// LockedText begins the message of the CLI that somebody holds a lock on a stack in a self-managed backend.
 const LockedText = "the stack is currently locked by"
 
-// lockLine is one lock: "  file:///state/.pulumi/locks/…/uuid.json: created by USER@HOST (pid 42) at 2026-11-21T02:26:40Z".
-// A user's name may contain an @, a host's name may not.
+// lockLine matches one lock: "  file:///state/.pulumi/locks/…/uuid.json: created by USER@HOST (pid 42) at 2026-11-21T02:26:40Z".
+// The name of a user may contain an @, the name of a host may not.
 var lockLine = regexp.MustCompile(`created by ([^\n]*)@([^@\s]+) \(pid (\d{1,19})\) at (\S+)`)
 
-// ParseLocks returns who holds the locks that the text of the CLI names, in its order.
+// ParseLocks returns the holders of the locks that the text of the CLI names, in its order.
 func ParseLocks(text string) []*proto.LockHolder {
 	_, text, ok := strings.Cut(text, LockedText)
 	if !ok {
@@ -41,22 +41,22 @@ func ParseLocks(text string) []*proto.LockHolder {
 	return holders
 }
 
-// Host is where the agent runs.
+// Host describes where the agent runs.
 type Host struct {
 	Name string
-	// Program is the name of the CLI's file.
+	// Program is the file name of the CLI.
 	Program string
 	// Exclusive says that nobody but this agent runs pulumi under this host name, as in a pod.
 	Exclusive bool
-	// Started is when this agent was.
+	// Started is when this agent started.
 	Started time.Time
 }
 
-// Abandoned reports whether all of the locks were left by processes that are gone: only then may they be removed, because `pulumi cancel`
-// removes all of them.
+// Abandoned reports whether all of the locks were left by processes that are gone: only then may the locks be removed, because `pulumi
+// cancel` removes all of them.
 //
-// A lock names a host and a process ID. Both come again: a pod that replaces one that was killed has its name, and its process IDs begin
-// with the same small numbers.
+// A lock names a host and a process ID, and both are used again: a pod that replaces a killed one has the same name, and its process IDs
+// begin with the same small numbers.
 func (s *Stack) Abandoned(host Host, holders []*proto.LockHolder) bool {
 	leftOver := s.LeftOver()
 	for _, holder := range holders {
@@ -64,8 +64,9 @@ func (s *Stack) Abandoned(host Host, holders []*proto.LockHolder) bool {
 			return false
 		}
 		since, known := holder.GetSince().AsTime(), holder.GetSince() != nil
-		// A lock under a host name that is ours alone is of our predecessor if it was taken before this agent was there. One that was taken
-		// later is of neither a process of ours nor one before us: a pod of another cluster or namespace has the same name.
+		// If no other agent uses the name of this host, a lock that was taken before this agent started belongs to its predecessor. A lock that
+		// was taken later, and not by a recorded process, belongs to neither this agent nor its predecessor: a pod of another cluster or
+		// namespace has the same name.
 		ofPredecessor := known && host.Exclusive && !since.After(host.Started)
 		ours := slices.Contains(leftOver, int(holder.GetPid())) || known && s.tookAndEnded(holder.GetPid(), since)
 		if !ours && !ofPredecessor {
@@ -75,8 +76,8 @@ func (s *Stack) Abandoned(host Host, holders []*proto.LockHolder) bool {
 	return len(holders) > 0
 }
 
-// holds reports whether the process that took the lock lives: one that this agent started, or one that a user runs here, which then is
-// pulumi and was started before the lock was taken.
+// holds reports whether the process that took the lock is alive: a process that this agent started, or a process that a user runs here. The
+// latter is pulumi, and started before the lock was taken.
 func (s *Stack) holds(host Host, holder *proto.LockHolder) bool {
 	pid := int(holder.GetPid())
 	if s.alive(pid) {

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// maxLifetimes is of how many processes it is known when they lived.
+	// maxLifetimes is how many ended processes have a record of when they lived.
 	maxLifetimes = 16
-	// clockResolution is by how much a process may seem to have started after it took a lock: the lock has whole seconds.
+	// clockResolution is by how much a process may seem to have started after it took a lock: the time of a lock has whole seconds.
 	clockResolution = 2 * time.Second
 	// ticksPerSecond is the unit of times in /proc, the same on every Linux.
 	ticksPerSecond = 100
@@ -26,28 +26,30 @@ const (
 	maxProcessName = 15
 )
 
-// Each process of the CLI that changes the stack has a small file: its name is the process ID, its content the time the process started.
-// One that is left over says that a process of ours was killed, or that the agent was: the lock of that process may still be there, and
-// pending operations in the state. When a process ends in an orderly way its file gets the name START-END-PID, if it held the lock.
+// Each process of the CLI that changes the stack has a small file: its name is the process ID, its content the time at which the process
+// started. A file that is left over means that the process, or the agent, was killed: the lock of the process may still be there, and
+// pending operations in the state. When a process ends in an orderly way, its file is renamed to START-END-PID if the process held the
+// lock, and removed otherwise.
 
 func (s *Stack) processDir() string { return filepath.Join(s.Dir, "processes") }
 
 func (s *Stack) recordPath(pid int) string { return filepath.Join(s.processDir(), strconv.Itoa(pid)) }
 
-// Started records a process. A record that cannot be written costs no more than the automatic release of its lock.
+// Started records a process. If the record cannot be written, only the automatic release of the lock is lost.
 func (s *Stack) Started(pid int) {
 	_ = file.Write(s.recordPath(pid), []byte(startTime(pid)))
 }
 
-// Gone records a process that held the lock and was killed. It may have been one of a pod before this one, whose records went with it.
+// Gone records a process that held the lock and was killed. It may be a process of an earlier pod, whose records were lost with the pod.
 func (s *Stack) Gone(pid int) {
 	if !s.alive(pid) {
 		_ = os.WriteFile(s.recordPath(pid), []byte("gone"), 0o600)
 	}
 }
 
-// Ended records that a process came to its end, which may not have been able to remove its lock: the backend was away. One that found the
-// lock taken did not hold it; the holder lived at the same time, and may have the same host name and process ID in another cluster.
+// Ended records that a process ran to its end. Even so it may not have been able to remove its lock, because the backend was away. A
+// process that found the lock taken did not hold it; the holder lived at the same time, and may have the same host name and process ID in
+// another cluster.
 func (s *Stack) Ended(pid int, heldLock bool) {
 	record, err := os.Stat(s.recordPath(pid))
 	if err != nil || !heldLock {
@@ -82,15 +84,15 @@ func (s *Stack) LeftOver() []int {
 	return pids
 }
 
-// alive reports whether the process is one that was recorded, and that runs. An empty record, of a process that had ended before it was
-// recorded or of an agent that was killed meanwhile, is of none: whatever has the process ID now is another one.
+// alive reports whether the process was recorded and still runs. An empty record belongs to no running process: the process had ended
+// before it was recorded, or the agent was killed while it recorded the process. Whatever has the process ID now is another process.
 func (s *Stack) alive(pid int) bool {
 	recorded, err := os.ReadFile(s.recordPath(pid))
 	return err == nil && len(recorded) > 0 && startTime(pid) == string(recorded)
 }
 
-// tookAndEnded reports whether a process of ours, which has ended, took a lock at the time. Neither the host's name nor the process ID
-// alone would say that it was ours. A lock has whole seconds, so its time is never after the end of who took it.
+// tookAndEnded reports whether a process of this agent, which has ended, took a lock at the time. The name of the host and the process ID
+// alone do not prove that. A lock has whole seconds, so its time is never after the end of the process that took it.
 func (s *Stack) tookAndEnded(pid int64, since time.Time) bool {
 	return slices.ContainsFunc(s.records(), func(name string) bool {
 		var start, end, ended int64
@@ -99,7 +101,7 @@ func (s *Stack) tookAndEnded(pid int64, since time.Time) bool {
 	})
 }
 
-// startTime returns when the process was started, in the kernel's own terms; empty if there is no such process, or if it has ended.
+// startTime returns when the process started, in clock ticks since the boot; empty if there is no such process, or if it has ended.
 func startTime(pid int) string {
 	stat, err := procfs.ReadStat(pid)
 	if err != nil || stat.Ended() {
@@ -108,7 +110,7 @@ func startTime(pid int) string {
 	return strconv.FormatUint(stat.StartTime, 10)
 }
 
-// runsSince reports whether the process is there, runs the program of that name, and was started before the time.
+// runsSince reports whether the process is alive, runs the program of that name, and was started before the time.
 func runsSince(pid int, program string, before time.Time) bool {
 	stat, err := procfs.ReadStat(pid)
 	if err != nil || stat.Ended() || stat.Name != program[:min(len(program), maxProcessName)] {
@@ -116,7 +118,7 @@ func runsSince(pid int, program string, before time.Time) bool {
 	}
 	var sinceBoot unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &sinceBoot) != nil {
-		// It cannot be told, so it may be so.
+		// The age of the process is not known, so it may be that process.
 		return true
 	}
 	age := time.Duration(sinceBoot.Nano()) - time.Duration(stat.StartTime)*(time.Second/ticksPerSecond) //nolint:gosec // no machine runs that long

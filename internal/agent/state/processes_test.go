@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// A lock and a record name a process by its id, which may belong to a thread of another pulumi by now: it has that name, too.
+// A lock and a record name a process by its ID. By now the ID may belong to a thread of another pulumi process, which has the same name.
 func TestThreadIsNotTheProcessThatIsRecorded(t *testing.T) {
 	g := NewWithT(t)
 	executable, err := os.Executable()
@@ -27,8 +27,8 @@ func TestThreadIsNotTheProcessThatIsRecorded(t *testing.T) {
 	}
 }
 
-// The agent may be killed between making a record and writing it, and a process may end before it is recorded. Its ID belongs to another
-// process later: here the one of the test.
+// The agent may be killed between creating a record and writing it, and a process may end before it is recorded. The ID belongs to another
+// process later: here to the process of the test.
 func TestEmptyRecordIsOfNoProcessThatRuns(t *testing.T) {
 	g := NewWithT(t)
 	s := &Stack{Dir: t.TempDir()}

@@ -1,5 +1,5 @@
-// Package state knows what is left of earlier operations on a stack: in the directory that the agent has for it, in its state, and as a
-// lock in its backend.
+// Package state finds what earlier operations on a stack left behind: in the directory that the agent has for the stack, in the state of
+// the stack, and as a lock in its backend.
 package state
 
 import (
@@ -19,20 +19,20 @@ import (
 // Stack is a Pulumi stack, and the directory in which the agent keeps everything that concerns it. In this directory there is a stub of the
 // project with the stack's configuration: commands that do not need the program run there, so that they cannot change the source tree.
 type Stack struct {
-	// Name is the stack as the user wrote it, Short the last part of the name.
+	// Name is the name of the stack as the user wrote it, Short its last part.
 	Name, Short string
 	// Dir is the directory of the stack.
 	Dir string
 }
 
-// stackSegment is what a part of a stack's name may be.
+// stackSegment matches a part of the name of a stack.
 var stackSegment = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,100}$`)
 
-// ErrName is the error of Open if a stack cannot have the name.
+// ErrName is the error of Open for a name that no stack can have.
 var ErrName = errors.New("unusable name of a stack")
 
-// Open makes the directory of the stack ready, below the given one. The backend is part of what the stack is. stub is the content of
-// Pulumi.yaml.
+// Open prepares the directory of the stack, below parent. Stacks of the same name in another backend or project have other directories.
+// stub is the content of Pulumi.yaml.
 func Open(parent, name, backendURL, project string, stub []byte) (*Stack, error) {
 	segments := strings.Split(name, "/")
 	if len(segments) > 3 {
@@ -55,12 +55,12 @@ func Open(parent, name, backendURL, project string, stub []byte) (*Stack, error)
 	return s, nil
 }
 
-// ConfigFile is the configuration of the stack as the CLI gets it.
+// ConfigFile returns the path of the configuration of the stack that the CLI reads.
 func (s *Stack) ConfigFile() string {
 	return filepath.Join(s.Dir, "Pulumi."+s.Short+".yaml")
 }
 
-// Scratch makes a directory like that of the stack, with nothing but the settings in its configuration. The caller removes it.
+// Scratch makes a directory like that of the stack, whose configuration has only the settings. The caller removes it.
 func (s *Stack) Scratch(settings config.Settings) (dir string, err error) {
 	dir = filepath.Join(s.Dir, "scratch")
 	stub, err := file.Read(filepath.Join(s.Dir, "Pulumi.yaml"), config.MaxSize)
@@ -82,8 +82,8 @@ func (s *Stack) Scratch(settings config.Settings) (dir string, err error) {
 const (
 	// SecretsProvider is the secrets provider that is in force, as a request names it.
 	SecretsProvider = "secretsprovider"
-	// Removal says that the stack is about to be removed from the backend, after everything in it was destroyed. If that is cut off, nobody
-	// else can tell a stack that was removed from one that is missing. It counts as long as the stack does not exist again.
+	// Removal says that the stack is about to be removed from the backend, after everything in it was destroyed. If the removal is cut off,
+	// nothing else distinguishes a stack that was removed from one that is missing. The note counts until the stack exists again.
 	Removal = "removed"
 )
 

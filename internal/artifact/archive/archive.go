@@ -60,8 +60,8 @@ func Check(ctx context.Context, r io.Reader, limits Limits) error {
 // copyBufferSize is the size in bytes of the one buffer that moves content.
 const copyBufferSize = 64 << 10
 
-// entry is a directory, which may have come before and whose parents may not, or a file, whose directory came before and which replaces
-// an earlier one of its name.
+// entry is a directory or a file. A directory may have been visited before, and its parents may not have been. The directory of a file was
+// visited before the file. A file replaces an earlier file of the same name.
 type entry struct {
 	// name is clean, relative and slash-separated.
 	name                    string
@@ -124,7 +124,7 @@ func (w *walker) entry(header *tar.Header, content io.Reader) error {
 	if err := w.tree.count(1); err != nil {
 		return err
 	}
-	// Compared with what is left, and before anything is read: the sum of lying sizes could overflow.
+	// The size is compared with what is left, before anything is read: a sum of false sizes could overflow.
 	if header.Size > w.limits.MaxUnpackedSize-w.declared {
 		return w.tooManyBytes()
 	}
@@ -143,7 +143,7 @@ func (w *walker) entry(header *tar.Header, content io.Reader) error {
 	case tar.TypeReg:
 		return w.file(name, header.FileInfo().Mode()&0o111 != 0, content)
 	case tar.TypeSymlink:
-		// Left out, as every consumer of Flux artifacts does; source-controller packs none.
+		// Symbolic links are left out, as in every consumer of Flux artifacts. source-controller packs none.
 		return nil
 	default:
 		return fmt.Errorf("%w: entry %s is %s; only regular files and directories are accepted",
@@ -177,7 +177,7 @@ func (w *walker) file(name string, executable bool, content io.Reader) error {
 	return w.visit(entry{name: name, executable: executable, content: content, buffer: w.buffer})
 }
 
-// copyTo copies the content of a file; a directory has none. Unlike io.Copy it tells a damaged archive from a writer that fails.
+// copyTo copies the content of a file; a directory has none. Unlike io.Copy it distinguishes a damaged archive from a writer that fails.
 func (e entry) copyTo(w io.Writer) error {
 	for !e.isDirectory {
 		n, readErr := e.content.Read(e.buffer)
@@ -216,7 +216,7 @@ func (w *walker) tooManyBytes() error {
 	return fmt.Errorf("%w: more than %d bytes unpacked", ErrTooLarge, w.limits.MaxUnpackedSize)
 }
 
-// damaged blames the archive for an error of its readers, unless that says already what is wrong.
+// damaged wraps an error of the readers in ErrInvalid, unless the error is ErrTooLarge.
 func damaged(what string, err error) error {
 	switch {
 	case errors.Is(err, ErrTooLarge):
@@ -228,7 +228,7 @@ func damaged(what string, err error) error {
 	}
 }
 
-// sourceReader reads until its context ends, and remembers a failure that is not the fault of what is read.
+// sourceReader reads until its context ends, and keeps an error that is not caused by the content of the archive.
 type sourceReader struct {
 	ctx     context.Context
 	source  io.Reader
@@ -255,8 +255,9 @@ type File struct {
 	Sum [sha256.Size]byte
 }
 
-// Contents reads the archive to its end and calls found for every file that Unpack would write, in the order of the archive. A
-// file that comes twice is replaced by the later one. It stops with the error of found; its other errors are those of Check.
+// Contents reads the archive to its end and calls found for every file that Unpack would write, in the order of the archive. It calls found
+// twice for a file that occurs twice; the later one is the file that Unpack keeps. It stops with the error of found; its other errors are
+// those of Check.
 func Contents(ctx context.Context, r io.Reader, limits Limits, found func(File) error) error {
 	return walk(ctx, r, limits, func(e entry) error {
 		if e.isDirectory {

@@ -23,7 +23,7 @@ import (
 
 var small = archive.Limits{MaxDownloadSize: 1 << 20, MaxUnpackedSize: 1 << 20, MaxEntries: 100}
 
-// program is what source-controller would pack of a small Pulumi program.
+// program writes a small Pulumi program as source-controller would pack it.
 func program(w *tar.Writer) {
 	add(w, tar.Header{Name: ".", Typeflag: tar.TypeDir, Mode: 0o750}, "")
 	add(w, tar.Header{Name: "Pulumi.yaml", Mode: 0o600}, "name: demo\nruntime: yaml\n")
@@ -129,7 +129,7 @@ func TestTenMillionEntriesAreRefusedBeforeTheyAreRead(t *testing.T) {
 	limits := archive.Limits{MaxEntries: 5000}
 	g.Expect(archive.Check(t.Context(), stream, limits)).To(MatchError("archive is too large: more than 5000 entries"))
 	stream.Close()
-	// What is beyond the limit is what the compressor held back.
+	// The compressor buffers entries, so more than the limit were written.
 	g.Expect(written).To(BeNumerically("<", 500_000))
 }
 
@@ -221,7 +221,7 @@ func TestErrorThatIsNotTheArchivesFaultIsGivenBack(t *testing.T) {
 	})
 }
 
-// generate gives what write writes, and stops it at the end of the test.
+// generate returns a reader of the output of write, and stops write at the end of the test.
 func generate(t *testing.T, write func(io.Writer) error) *io.PipeReader {
 	t.Helper()
 	r, w := io.Pipe()
@@ -237,7 +237,7 @@ func generate(t *testing.T, write func(io.Writer) error) *io.PipeReader {
 	return r
 }
 
-// list gives "mode content" of everything below dir.
+// list returns "mode content" of everything below dir.
 func list(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	g := NewWithT(t)

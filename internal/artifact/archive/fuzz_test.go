@@ -12,8 +12,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
 
-// FuzzUnpack unpacks the bytes as they are, and as the content of a gzip stream, where mutations do not end at its
-// checksum.
+// FuzzUnpack unpacks the bytes as they are, and as the content of a gzip stream, where mutations do not fail at its checksum.
 func FuzzUnpack(f *testing.F) {
 	limits := archive.Limits{MaxDownloadSize: 64 << 10, MaxUnpackedSize: 64 << 10, MaxEntries: 20}
 	f.Add(pack(program), false)
@@ -55,7 +54,7 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// requireWithin fails when anything but dir is in its parent, or when its content is not what the limits allow.
+// requireWithin fails when anything but dir is in its parent, or when its content exceeds the limits.
 func requireWithin(t *testing.T, parent, dir string, limits archive.Limits) {
 	t.Helper()
 	if beside, err := os.ReadDir(parent); err != nil || len(beside) != 1 {

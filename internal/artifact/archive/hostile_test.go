@@ -18,7 +18,7 @@ type hostileArchive struct {
 	message string
 }
 
-// hostileArchives are refused with the limits in small. They are also where the fuzzer starts.
+// hostileArchives are refused with the limits in small. They are also seeds of the fuzzer.
 func hostileArchives() []hostileArchive {
 	one := func(header tar.Header) []byte {
 		return pack(func(w *tar.Writer) { add(w, header, "") })
@@ -75,7 +75,7 @@ func hostileArchives() []hostileArchive {
 	)
 }
 
-// sizeLies are archives that are larger than they look, or smaller.
+// sizeLies are archives that declare other sizes than they have.
 func sizeLies() []hostileArchive {
 	const huge = 1 << 62
 	return []hostileArchive{
@@ -92,7 +92,7 @@ func sizeLies() []hostileArchive {
 	}
 }
 
-// pack gives a gzip-compressed tarball.
+// pack returns a gzip-compressed tarball.
 func pack(write func(*tar.Writer)) []byte { return zip(tarOf(write)) }
 
 func tarOf(write func(*tar.Writer)) []byte {
@@ -130,14 +130,14 @@ func add(w *tar.Writer, header tar.Header, content string) {
 	must(err)
 }
 
-// headerOnly gives a header that declares a size, without content.
+// headerOnly returns a header that declares a size, without content.
 func headerOnly(name string, size int64) []byte {
 	var out bytes.Buffer
 	must(tar.NewWriter(&out).WriteHeader(&tar.Header{Name: name, Size: size, Mode: 0o600, Typeflag: tar.TypeReg}))
 	return out.Bytes()
 }
 
-// sparseFile gives an entry whose content is one hole, which costs nothing in the archive.
+// sparseFile returns an entry whose content is one hole, which takes no space in the archive.
 func sparseFile(name string, size int64) []byte {
 	content := tarOf(func(w *tar.Writer) {
 		hole := fmt.Sprintf("1\n%d\n0\n", size)
@@ -150,7 +150,7 @@ func sparseFile(name string, size int64) []byte {
 	return content[:len(content)-1024] // without the end of the archive
 }
 
-// unnamed gives an archive whose entry has an empty name, with the checksum of its header put right.
+// unnamed returns an archive whose entry has an empty name, and a header with a correct checksum.
 func unnamed() []byte {
 	content := tarOf(func(w *tar.Writer) { add(w, tar.Header{Name: "n"}, "") })
 	content[0] = 0

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxNameLength and maxElementLength bound names in bytes. The second is what file systems have; the first leaves
-	// room in PATH_MAX for the directory that the archive is unpacked to.
+	// maxNameLength and maxElementLength bound names in bytes. The second is the limit of file systems; the first leaves room in PATH_MAX
+	// for the directory that the archive is unpacked to.
 	maxNameLength    = 1024
 	maxElementLength = 255
 )
@@ -42,8 +42,8 @@ func cleanName(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-// tree knows the names of an archive. It counts directories that no entry names too, because each costs an inode, and
-// finds names that cannot exist beside each other.
+// tree keeps the names of an archive. It counts directories that no entry names too, because each costs an inode, and finds names that
+// cannot exist beside each other.
 type tree struct {
 	seed maphash.Seed
 	// kinds is keyed by a hash of the name, to hold 100,000 long names in little memory. Two names with one hash are
@@ -103,7 +103,7 @@ func (t *tree) set(name string, k kind) (isNew bool, err error) {
 	return !ok, nil
 }
 
-// quote makes a name of an entry fit for a message.
+// quote quotes and cuts the name of an entry for a message.
 func quote(name string) string {
 	const most = 100
 	if len(name) > most {

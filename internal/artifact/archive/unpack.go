@@ -45,7 +45,8 @@ func requireEmpty(root *os.Root) error {
 	}
 }
 
-// write makes the file or directory below the root. The name is checked before; os.Root holds even if that check had a hole.
+// write makes the file or directory below the root. The name was checked before; os.Root protects other directories even if that check had
+// a gap.
 func (e entry) write(root *os.Root) error {
 	if e.isDirectory {
 		return root.MkdirAll(e.name, 0o700)

@@ -1,14 +1,13 @@
-// Package download fetches an artifact into a file with fluxcd/pkg/http/fetch, as all Flux controllers do, for the store of
-// the controller and for agents. What that package lacks for downloads from addresses that tenants choose, and is made up for
-// here:
+// Package download fetches an artifact into a file with fluxcd/pkg/http/fetch, as all Flux controllers do, for the store of the controller
+// and for agents. That package has limits for downloads from addresses that tenants choose. This package works around some of them:
 //
 //   - Its client follows redirects to any host, and connects to any address. Here a request trace refuses redirects, and
 //     addresses of metadata services of clouds or of this machine, before a byte is sent to them.
-//   - It waits at least 5 s between tries. Here it makes none, and the tries are around it.
-//   - Its errors have no types but ErrFileNotFound, and have the URL with its credentials in them. For answers of 500 and
-//     more the status is lost. Here the file that it leaves tells what is too large or has another digest, and messages are
-//     made anew.
-//   - After the limit of the size it reads on to the end of the body, which need not come. Here the size of the file is watched.
+//   - It waits at least 5 s between tries. Here its retries are off, and Fetch retries instead.
+//   - Its errors have no types except ErrFileNotFound, and contain the URL with its credentials. The status of an answer of 500 or more is
+//     lost. Here the size of the file that it leaves tells whether the content is too large, the text of its error whether the digest is
+//     wrong, and all messages are written anew.
+//   - After the size limit it reads on until the body ends, which may never happen. Here the size of the file is watched.
 //   - It does not notice a server that sends next to nothing. Here the file has to grow at the minimum throughput.
 //   - There is no option for the client or its transport: root certificates are those of the system, up to 10 MiB of headers
 //     are read, and a body with "Content-Encoding: gzip" is decompressed before its digest is computed.
@@ -43,8 +42,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/throughput"
 )
 
-// What a caller decides on; use errors.Is. Every other error is a failure of the server, the network or this machine's disk,
-// which may be gone at the next attempt.
+// These are the errors that callers distinguish, with errors.Is. Every other error is a failure of the server, the network or this
+// machine's disk, and the next attempt may succeed.
 var (
 	// ErrNotFound means that the server has no such file.
 	ErrNotFound = errors.New("not found")
@@ -83,12 +82,12 @@ type Options struct {
 	Timeout time.Duration
 	// Redirects allows redirects to another path of the same host and port.
 	Redirects bool
-	// Untrusted says that whoever wrote the URL must learn nothing about the network of this process, and not use it: addresses that
+	// Untrusted says that the author of the URL must learn nothing about the network of this process, and must not use it: addresses that
 	// netguard refuses are refused, and why a server cannot be reached is only logged.
 	Untrusted bool
 	// Window is how long a server may send less than throughput.Minimum; default throughput.Window.
 	Window time.Duration
-	// Log tells which digest content has that was refused, and why an untrusted server cannot be reached.
+	// Log receives the digest of refused content, and the reason why an untrusted server cannot be reached.
 	Log logr.Logger
 }
 
@@ -105,15 +104,15 @@ func New(options Options) *Downloader {
 	}
 	return &Downloader{options: options, fetcher: fetch.New(
 		fetch.WithRetries(0),
-		// One byte more than allowed tells content that goes on from content that ends at the limit.
+		// One byte more than allowed distinguishes content that goes on from content that ends at the limit.
 		fetch.WithMaxDownloadSize(int(options.MaxSize)+1),
 		fetch.WithHostnameOverwrite(os.Getenv(hostOverrideVariable)),
 		fetch.WithFileName(fileName),
 	)}
 }
 
-// Fetch downloads what the URL has into the directory, which must have no file of the name that is returned, and verifies its
-// digest. The error says nothing of the URL, and nothing of the content. Nothing is left in the directory after it.
+// Fetch downloads the file at the URL into the directory, verifies its digest, and returns its path. The directory must not have a file of
+// that name yet. An error contains nothing of the URL or of the content, and leaves nothing in the directory.
 func (d *Downloader) Fetch(ctx context.Context, url string, wanted digest.Digest, dir string) (path string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.options.Timeout)
 	defer cancel()
@@ -179,7 +178,7 @@ func sizeOf(path string) int64 {
 	return info.Size()
 }
 
-// classify finds out from an error of the fetcher, and from the file that it left, what happened.
+// classify finds out from an error of the fetcher, and from the file that it left, what happened, and reports whether another try may help.
 func (d *Downloader) classify(ctx context.Context, err error, path string, wanted digest.Digest) (again bool, _ error) {
 	var slow *throughput.Error
 	switch {
@@ -205,7 +204,7 @@ func (d *Downloader) classify(ctx context.Context, err error, path string, wante
 	return again, err
 }
 
-// isRefusal reports whether the guard has ended the request.
+// isRefusal reports whether the guard ended the request.
 func isRefusal(cause error) bool {
 	return errors.Is(cause, errRedirect) || errors.Is(cause, errOtherHost) || errors.Is(cause, errLinkLocal) || errors.Is(cause, netguard.ErrRefused)
 }
@@ -222,10 +221,10 @@ func (d *Downloader) logDigest(path string, wanted digest.Digest) {
 	}
 }
 
-// answered matches what the fetcher says of an answer below 500.
+// answered matches the error of the fetcher for an answer with a status below 500.
 var answered = regexp.MustCompile(`\(status: (\d{3})[^()]*\)$`)
 
-// serverError makes the message for a failure of the server or the connection. It keeps no text of the server's.
+// serverError returns the error for a failure of the server or the connection. It contains no text of the server.
 func serverError(err error) (again bool, _ error) {
 	var requested *url.Error
 	switch match := answered.FindStringSubmatch(err.Error()); {
@@ -250,7 +249,7 @@ func serverError(err error) (again bool, _ error) {
 	return true, fmt.Errorf("read the content: %w", err)
 }
 
-// isDiskError tells a failure of this machine's disk from one of where the content comes from.
+// isDiskError reports whether this machine's disk failed, and not the server or the connection.
 func isDiskError(err error) bool {
 	var pathError *fs.PathError
 	return errors.As(err, &pathError)
@@ -268,12 +267,12 @@ type guard struct {
 	refused  bool
 }
 
-// guarded returns a context for one request that is cancelled when a redirect leads where none may lead, or a host has an address that is
-// refused. A connection that the client gets all the same is closed before the request is written to it. Behind a proxy the hosts cannot be
-// told apart; the proxy decides then.
+// guarded returns a context for one request. The context is cancelled when a redirect leads to a place that is not allowed, or when a host
+// has an address that is refused. If the client gets a connection nevertheless, the connection is closed before the request is written to
+// it. Behind a proxy the guard cannot distinguish hosts; the proxy decides then.
 func (d *Downloader) guarded(ctx context.Context, cancel context.CancelCauseFunc) context.Context {
 	g := &guard{cancel: cancel, redirects: d.options.Redirects, check: checkLinkLocal}
-	// Where the host is replaced, it is the operator of the controller who chose it.
+	// If the host is replaced, the operator of the controller chose it.
 	if d.options.Untrusted && os.Getenv(hostOverrideVariable) == "" {
 		g.check = netguard.Check
 	}

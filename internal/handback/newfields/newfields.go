@@ -1,5 +1,5 @@
-// Package newfields lists the fields that the Pulumi Kubernetes Operator does not know, and what it does without them. It is the only list
-// of them: hand-back warns about them, and tests and the compatibility pages use it.
+// Package newfields lists the fields that the Pulumi Kubernetes Operator does not know, and what the operator does instead. It is the only
+// list of these fields: hand-back warns about them, and tests and the compatibility pages use it.
 package newfields
 
 import (
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Names of the definitions that the operator has as well.
+// These are the names of the CustomResourceDefinitions that the operator has, too.
 const (
 	Stacks     = "stacks.pulumi.com"
 	Programs   = "programs.pulumi.com"
@@ -15,11 +15,12 @@ const (
 	Updates    = "updates.auto.pulumi.com"
 )
 
-// Field is one that the operator does not know.
+// Field is a field that the operator does not know.
 type Field struct {
-	// Path is that in a manifest, with * for the key of a map and [] for an item of a list. All that is below it is new as well.
+	// Path is the path of the field in a manifest, with * for the key of a map and [] for an item of a list. All fields below it are new,
+	// too.
 	Path string
-	// Instead is what the operator does, to be read after "the operator does not know FIELD, and"; empty when nothing has to be said.
+	// Instead is what the operator does, to be read after "the operator does not know FIELD, and"; empty if no note is needed.
 	Instead string
 }
 
@@ -34,7 +35,7 @@ const (
 	pruned      = "removes it, so that another program runs"
 )
 
-// stacks are those of a Stack, without its templates.
+// stacks are the new fields of a Stack, without those of its templates.
 var stacks = []Field{
 	{"spec.approval", "runs what nobody has approved"},
 	{"spec.requireVerified", "runs sources that Flux has not verified"},
@@ -50,10 +51,10 @@ var stacks = []Field{
 	{"spec.timeout", unlimited},
 	{"spec.retryInterval", "retries at its own intervals"},
 	{"spec.resyncFrequency", "uses spec.resyncFrequencySeconds, 60 by default"},
-	{"spec.fluxSource.sourceRef.namespace", ""}, // only another namespace makes a difference
-	{"spec.updateOn", ""},                       // it updates for each revision
-	{"spec.initOnCreate", ""},                   // of 1.x, and without an effect here as well
-	{"spec.updateHistoryLimit", ""},             // how long something is kept
+	{"spec.fluxSource.sourceRef.namespace", ""}, // matters only for another namespace, see handBackStacks
+	{"spec.updateOn", ""},                       // the operator updates for each revision
+	{"spec.initOnCreate", ""},                   // from version 1.x; this controller ignores it, too
+	{"spec.updateHistoryLimit", ""},             // only bounds the history
 	{"spec.workspaceIdleTimeout", ""},
 }
 
@@ -68,14 +69,14 @@ var workspaces = []Field{
 	{"spec.stacks[].config[].valueFrom.configMapKeyRef", unset},
 }
 
-// plans are those of an Update that its template does not have.
+// plans are the new fields of an Update that an update template does not have.
 var plans = []Field{
 	{"spec.savePlan", withoutPlan},
 	{"spec.plan", withoutPlan},
 	{"spec.planEnforcement", withoutPlan},
 }
 
-// templatedUpdates are the other ones.
+// templatedUpdates are the new fields that both an Update and an update template have.
 var templatedUpdates = []Field{
 	{"spec.previewOnly", "changes the resources"},
 	{"spec.expectNoRefreshChanges", "does not fail when it finds drift"},
@@ -83,7 +84,7 @@ var templatedUpdates = []Field{
 	{"spec.source", "runs what its Workspace has"},
 	{"spec.timeout", unlimited},
 	{"spec.projectInfo", "needs the program"},
-	{"spec.newStack", ""}, // these two only help to tell what an earlier operation left
+	{"spec.newStack", ""}, // this and the next field only help to recognise what an earlier operation left
 	{"spec.afterInterruption", ""},
 }
 
@@ -113,7 +114,7 @@ var programs = []Field{
 	{"program.resources.*.options.retainOnDelete", pruned},
 }
 
-// Of lists the fields of the definition of this name, those of its templates included.
+// Of returns the new fields of the CustomResourceDefinition with this name, including those of its templates.
 func Of(definition string) []Field {
 	switch definition {
 	case Stacks:
@@ -135,7 +136,8 @@ func below(prefix string, fields []Field) (all []Field) {
 	return all
 }
 
-// IsSetIn reports whether the object, as it is decoded from JSON, has the field. One that is false or empty text is not set.
+// IsSetIn reports whether the field is set in the object, which is decoded from JSON. A field that is null, false or an empty string counts
+// as not set.
 func (f Field) IsSetIn(object map[string]any) bool { return isSet(object, strings.Split(f.Path, ".")) }
 
 func isSet(value any, path []string) bool {

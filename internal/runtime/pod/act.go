@@ -26,26 +26,27 @@ import (
 )
 
 const (
-	// appliedHashAnnotation on a StatefulSet or Service identifies what was applied, so that it is written only when
-	// something else is wanted.
+	// appliedHashAnnotation on a StatefulSet or Service is the hash of what was applied, so that the object is written only when something
+	// different is wanted.
 	appliedHashAnnotation = "auto.pulumi.com/applied-hash"
 	// retryAnnotation is set on a StatefulSet so that its controller reconciles it.
 	retryAnnotation = "auto.pulumi.com/retry-requested-at"
-	// noUpdates has the StatefulSet controller leave a pod alone. An apply of that to a StatefulSet with another strategy fails,
-	// because it leaves the options of that one, which only have a default, where they are.
+	// noUpdates is a merge patch with which the StatefulSet controller no longer replaces the pod by itself. A server-side apply of that
+	// strategy to a StatefulSet with another one fails, because it leaves the options of the other strategy in place, which were set by
+	// default.
 	noUpdates = `{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null}}}`
 )
 
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;patch
-// The Workspace owns them. Where OwnerReferencesPermissionEnforcement is on, as in OpenShift, that needs this right.
+// The Workspace owns these objects. Where OwnerReferencesPermissionEnforcement is on, as in OpenShift, setting the owner needs this right.
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces/finalizers,verbs=update
 
-// Secrets are read live: a cache would hold all Secrets of the cluster, and would need the right to list them.
+// Secrets are read from the API server: a cache would hold all Secrets of the cluster, and would need the right to list them.
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create
 
-// applyObjects makes the objects of the Workspace what they should be, and begins the observation with them. When the API server
-// refuses them, a StatefulSet that is there already is kept in view: its pod may be just what the user wants.
+// applyObjects creates or updates the objects of the Workspace, and returns an observation that has them. When the API server refuses the
+// objects, an existing StatefulSet stays in the observation: its pod may be just what the user wants.
 func (r *Runtime) applyObjects(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, idle bool) (*observation, error) {
 	certificate, err := r.certificate(ctx, workspace)
 	if apierrors.IsNotFound(err) {
@@ -90,8 +91,8 @@ func (r *Runtime) applyObjects(ctx context.Context, t *tracker, workspace *autov
 	return o, err
 }
 
-// keepScaledDown lets the StatefulSet of an idle Workspace have no replicas where it has none, or no pod. A pod that runs goes later, when
-// its agent was asked.
+// keepScaledDown sets the desired StatefulSet of an idle Workspace to no replicas if it is scaled down already, or if there is no pod. A
+// pod that runs is removed later, after its agent was asked.
 func (r *Runtime) keepScaledDown(ctx context.Context, workspace *autov1alpha1.Workspace, o *observation) error {
 	present := &appsv1.StatefulSet{}
 	found, err := r.get(ctx, workspace, o.desired.Name, present)
@@ -101,10 +102,10 @@ func (r *Runtime) keepScaledDown(ctx context.Context, workspace *autov1alpha1.Wo
 	return err
 }
 
-// isScaledDown reports whether the StatefulSet is to have no pod.
+// isScaledDown reports whether the StatefulSet has no replicas.
 func isScaledDown(set *appsv1.StatefulSet) bool { return ptr.Deref(set.Spec.Replicas, 1) == 0 }
 
-// applyStatefulSet makes the StatefulSet what is desired, and remembers the version that it wrote.
+// applyStatefulSet applies the desired StatefulSet if it differs, and records the version that it wrote.
 func (r *Runtime) applyStatefulSet(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation) error {
 	written, err := r.apply(ctx, workspace, o.desired, o.statefulSet, func() bool { return t.unchanged(o.statefulSet, o.desired) })
 	if written {
@@ -113,7 +114,7 @@ func (r *Runtime) applyStatefulSet(ctx context.Context, t *tracker, workspace *a
 	return err
 }
 
-// build returns the objects as they should be, with the certificate that the agent has to have.
+// build returns the objects that the Workspace should have, for an agent with the certificate.
 func (r *Runtime) build(ctx context.Context, workspace *autov1alpha1.Workspace, certificate []byte) (*podspec.Objects, error) {
 	identity, err := r.tokens.Identity(ctx)
 	if err != nil {
@@ -131,14 +132,14 @@ func (r *Runtime) build(ctx context.Context, workspace *autov1alpha1.Workspace, 
 	})
 }
 
-// appliedVersion is the version of a StatefulSet that this controller wrote last. A later one was written by somebody else.
+// appliedVersion is the version of a StatefulSet that this controller wrote last. A later version was written by another client.
 type appliedVersion struct {
 	uid        types.UID
 	generation int64
 }
 
-// unchanged reports whether nobody else has changed the specification since it was applied. Of what an earlier controller
-// applied, only a part is compared: most of it is not in the cache.
+// unchanged reports whether the specification of the StatefulSet is as it was applied, so that an edit by another client is noticed. If an
+// earlier controller applied it, only the replicas and the revisions are compared: most of the specification is not in the cache.
 func (t *tracker) unchanged(present, wanted *appsv1.StatefulSet) bool {
 	if t.applied.uid == present.UID {
 		return present.Generation <= t.applied.generation
@@ -169,9 +170,10 @@ func (r *Runtime) createKeyPair(ctx context.Context, workspace *autov1alpha1.Wor
 	return data[corev1.TLSCertKey], nil
 }
 
-// apply makes the object what is wanted. It writes only when something differs: when the cluster's object, which is read into
-// present, was not applied with the same content, or is not unchanged. After a write, present is what was written. The error of an
-// object that belongs to somebody else, or that is being deleted, is a *conflictError.
+// apply makes the object as wanted. It reads the object from the cache into present, and writes only if there is no such object, if other
+// content was applied to it, or if unchanged returns false; so this is where it is decided that an object which somebody edited is applied
+// again. After a write, present is the object as written. For an object that belongs to another owner, or that is being deleted, the error
+// is a *conflictError.
 func (r *Runtime) apply(
 	ctx context.Context, workspace *autov1alpha1.Workspace, wanted, present client.Object, unchanged func() bool,
 ) (written bool, err error) {
@@ -206,7 +208,7 @@ func (r *Runtime) apply(
 	return true, nil
 }
 
-// applyConfiguration is what is sent, with a hash of itself in an annotation.
+// applyConfiguration returns what is applied, with a hash of its content in an annotation, and that hash.
 func applyConfiguration(wanted client.Object) (*unstructured.Unstructured, string, error) {
 	configuration, err := podspec.ApplyConfiguration(wanted)
 	if err != nil {
@@ -220,10 +222,10 @@ func applyConfiguration(wanted client.Object) (*unstructured.Unstructured, strin
 	return configuration, hash, unstructured.SetNestedField(configuration.Object, hash, "metadata", "annotations", appliedHashAnnotation)
 }
 
-// takeOwnership prepares an apply to an object that another program made, if there is one and it may be written: what others
-// applied becomes this controller's, so that the apply removes what only they had wanted, such as a container or a variable.
-// The cache does not have the object when it lacks the labels of workspaces. Somebody who creates one in the next moment could as
-// well edit what is created here.
+// takeOwnership prepares an object that another program created, if there is one and it may be written: this controller becomes the field
+// manager of what others applied, so that the apply removes what only they wanted, such as a container or a variable. It reads the object
+// from the API server because the cache does not have an object without the labels of workspaces. It does not prevent that another client
+// creates such an object a moment later: that client could just as well edit the object that this controller creates.
 func (r *Runtime) takeOwnership(ctx context.Context, workspace *autov1alpha1.Workspace, wanted *unstructured.Unstructured) error {
 	present := &metav1.PartialObjectMetadata{}
 	present.SetGroupVersionKind(wanted.GroupVersionKind())
@@ -246,7 +248,7 @@ func (r *Runtime) takeOwnership(ctx context.Context, workspace *autov1alpha1.Wor
 	others := sets.New[string]()
 	for i, entry := range present.ManagedFields {
 		if entry.Manager != string(patch.FieldOwner) && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == "" {
-			// What UpgradeManagedFields hands over are the fields of updates.
+			// UpgradeManagedFields hands over only fields with the operation Update.
 			present.ManagedFields[i].Operation = metav1.ManagedFieldsOperationUpdate
 			others.Insert(entry.Manager)
 		}
@@ -264,11 +266,12 @@ func (r *Runtime) takeOwnership(ctx context.Context, workspace *autov1alpha1.Wor
 	return nil
 }
 
-// act does what was decided and returns the status.
+// act carries out the decision and returns the status.
 func (r *Runtime) act(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation, d decision) (runtime.Status, error) {
 	replacing := d.action == actionAnnounce || d.action == actionReplace || d.action == actionScaleDown
 	t.announce(o.now, replacing)
-	// A place in the rollout is kept while the pod is replaced, and given to the next when it is not, or when its successor is ready.
+	// The workspace keeps its place in the rollout while its pod is replaced. It gives up the place when the pod is not being replaced any
+	// more, or when the new pod is ready.
 	waiting := o.pod != nil && o.agentIsOutdated() && o.statefulSetIsApplied() && !o.mayRoll
 	if o.pod != nil && o.pod.DeletionTimestamp == nil && !replacing && !waiting && (o.agentIsOutdated() || d.status.Ready) {
 		r.rollout.end(keyOf(workspace))
@@ -295,7 +298,7 @@ func (r *Runtime) act(ctx context.Context, t *tracker, workspace *autov1alpha1.W
 	return d.status, err
 }
 
-// retryCreation makes a change to the StatefulSet that means nothing, upon which its controller tries again.
+// retryCreation changes an annotation of the StatefulSet that has no other effect, so that the StatefulSet controller tries again.
 func (r *Runtime) retryCreation(ctx context.Context, workspace *autov1alpha1.Workspace, o *observation) error {
 	set := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: workspace.Namespace, Name: o.statefulSet.Name}}
 	set.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
@@ -307,7 +310,7 @@ func (r *Runtime) retryCreation(ctx context.Context, workspace *autov1alpha1.Wor
 	return nil
 }
 
-// deletePod deletes this very pod.
+// deletePod deletes the pod, but no other pod of the same name.
 func (r *Runtime) deletePod(ctx context.Context, pod *corev1.Pod, options ...client.DeleteOption) error {
 	err := r.options.Client.Delete(ctx, pod, append(options, client.Preconditions{UID: &pod.UID})...)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {

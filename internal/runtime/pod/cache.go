@@ -18,15 +18,15 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
-// CachedObjects limits a manager's cache to the objects of workspaces and, of those, to what this package reads: its size
-// depends on the number of Workspaces, not on that of all pods in the cluster.
+// CachedObjects limits a manager's cache to the objects of workspaces and to the fields that this package reads. The size of the cache then
+// depends on the number of Workspaces, not on the number of pods in the cluster.
 func CachedObjects() map[client.Object]cache.ByObject {
 	selector := labels.SelectorFromSet(labels.Set{autov1alpha1.ComponentLabel: autov1alpha1.ComponentWorkspace})
 	settings := cache.ByObject{Label: selector, Transform: strip}
 	return map[client.Object]cache.ByObject{&corev1.Pod{}: settings, &appsv1.StatefulSet{}: settings, &corev1.Service{}: settings}
 }
 
-// strip removes what is never read: of a StatefulSet most of the pod template, of a Service all but the metadata.
+// strip removes the fields that are never read: most of the pod template of a StatefulSet, and all of a Service except its metadata.
 func strip(object any) (any, error) {
 	switch object := object.(type) {
 	case *corev1.Pod:
@@ -59,9 +59,9 @@ func stripContainers(containers []corev1.ContainerStatus) []corev1.ContainerStat
 	return containers
 }
 
-// stripMeta leaves the controller of the object and, of labels and annotations, what names a workspace and a version. Everybody can write
-// any of it, and the API server does not bound it, so nothing that is too long for a name is kept. The maps are new: what was deleted from a
-// map keeps its room.
+// stripMeta keeps only the controller reference of the object, and the labels and annotations that name a workspace or a version. Tenants
+// can write any of them, and the API server does not bound their size, so stripMeta keeps no value that is too long for a name. It makes
+// new maps, because a map keeps the memory of deleted entries.
 func stripMeta(meta *metav1.ObjectMeta) {
 	meta.ManagedFields, meta.Finalizers = nil, nil
 	owner := metav1.GetControllerOf(meta)
@@ -83,8 +83,8 @@ func stripMeta(meta *metav1.ObjectMeta) {
 		autov1alpha1.RevisionHashAnnotation, podspec.AgentRevisionAnnotation)
 }
 
-// watch reports changes of the objects as events of their workspaces. It is called before the cache starts, so that nothing is
-// missed: what is there at the start is seen by the first Ensure.
+// watch adds an event for the workspace of each object that changes. It is called before the cache starts, so that no change is missed:
+// objects that exist at the start are read by the first Ensure.
 func (r *Runtime) watch(ctx context.Context) error {
 	for _, object := range []client.Object{&corev1.Pod{}, &appsv1.StatefulSet{}, serviceMetadata()} {
 		informer, err := r.options.Cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
@@ -110,7 +110,7 @@ func (r *Runtime) watch(ctx context.Context) error {
 	return nil
 }
 
-// changed reports whether two versions of an object differ in what the cache keeps of them.
+// changed reports whether two versions of an object differ in the fields that the cache keeps.
 func changed(before, after any) bool {
 	a, isObject := before.(client.Object)
 	b, isObjectToo := after.(client.Object)
@@ -124,7 +124,7 @@ func changed(before, after any) bool {
 	return !equality.Semantic.DeepEqual(same, b)
 }
 
-// requeue reports the workspace of the object.
+// requeue adds an event for the workspace of the object.
 func (r *Runtime) requeue(object any) {
 	if !r.active.Load() {
 		// Another controller leads. When this one becomes the leader it reconciles every Workspace.
@@ -137,7 +137,7 @@ func (r *Runtime) requeue(object any) {
 	}
 }
 
-// deleted reports the workspace of an object that was deleted, and drops the connection to a pod.
+// deleted adds an event for the workspace of an object that was deleted. If the object is a pod, it drops the connection to it.
 func (r *Runtime) deleted(object any) {
 	if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 		object = last.Obj
@@ -150,7 +150,7 @@ func (r *Runtime) deleted(object any) {
 	r.requeue(object)
 }
 
-// serviceMetadata is a Service of which only the metadata is read.
+// serviceMetadata returns an object for reading only the metadata of a Service.
 func serviceMetadata() *metav1.PartialObjectMetadata {
 	service := &metav1.PartialObjectMetadata{}
 	service.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Service"))

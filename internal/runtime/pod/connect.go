@@ -22,15 +22,15 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
-// The agent lets in whom the API server says may do this, see the package credentials.
+// The agent accepts callers that have this right according to the API server, see the package credentials.
 // +kubebuilder:rbac:groups=auto.pulumi.com,resources=workspaces/rpc,verbs=use
 
-// closeGrace is how long a connection stays open after its pod is gone, so that who watches an operation gets what the agent
+// closeGrace is how long a connection stays open after its pod is gone, so that a caller that watches an operation receives what the agent
 // sent last.
 const closeGrace = 30 * time.Second
 
-// Connect returns a client for the agent in the pod of the Workspace. A pod that is not ready, or that is ending, is reached as
-// long as its container runs: operations in it are observed to their end. Otherwise the error is ErrNoAgent.
+// Connect returns a client for the agent in the pod of the Workspace. It connects to a pod that is not ready, or that is being deleted, as
+// long as the container of the agent runs, so that operations in it are observed to their end. Otherwise the error is ErrNoAgent.
 func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace) (*client.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
 	defer cancel()
@@ -59,8 +59,9 @@ func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace
 	return r.keep(ctx, workspace, opened), nil
 }
 
-// renewConnection opens a connection to the agent in the pod while its certificate is at hand. When the Secret was made anew, the
-// earlier connection is good until the kubelet has handed the new key to the agent. It reports whether that is still to come.
+// renewConnection opens a connection to the agent with the certificate that was just read, unless there is one. When the Secret was created
+// again, the old connection stays in use until the kubelet has given the new key to the agent. pending reports whether that is still to
+// come.
 func (r *Runtime) renewConnection(ctx context.Context, workspace *autov1alpha1.Workspace, o *observation) (pending bool, err error) {
 	known := r.connections.get(keyOf(workspace))
 	reached := known.reaches(o.pod)
@@ -89,7 +90,8 @@ func (c connection) answers(ctx context.Context) bool {
 	return err == nil
 }
 
-// foundAgent reports whether the agent was found before the kubelet reported that its container runs. It is probed in a pod that is wanted.
+// foundAgent reports whether a probe found the agent before the kubelet reported that its container runs. It starts the probe if the pod
+// has the inputs that the user wants and is not being deleted.
 func (r *Runtime) foundAgent(workspace *autov1alpha1.Workspace, o *observation) bool {
 	switch {
 	case o.pod == nil || !o.owned():
@@ -97,7 +99,7 @@ func (r *Runtime) foundAgent(workspace *autov1alpha1.Workspace, o *observation) 
 	case !o.podHasInputs() || o.pod.DeletionTimestamp != nil:
 		return r.probes.has(keyOf(workspace), o.pod)
 	}
-	// The probe goes on when the caller has changed the Workspace.
+	// The probe still runs when the caller has changed the Workspace, so it gets a copy.
 	whose, pod, certificate := &autov1alpha1.Workspace{}, o.pod, o.certificate
 	whose.Namespace, whose.Name, whose.UID = workspace.Namespace, workspace.Name, workspace.UID
 	return r.probes.answered(keyOf(whose), pod, func(ctx context.Context) bool { return r.connectFirst(ctx, whose, pod, certificate) })
@@ -113,8 +115,8 @@ func (r *Runtime) connectFirst(ctx context.Context, workspace *autov1alpha1.Work
 	return true
 }
 
-// keep shares a new connection with all who call the agent, and returns the one to use. When its pod went meanwhile, the connection may have
-// come too late to be dropped with it; the caller may still use it for closeGrace.
+// keep shares a new connection with all callers of the agent, and returns the client to use. If the pod was deleted meanwhile, deleted may
+// have run before the connection was kept; then keep drops the connection, and the caller may still use it for closeGrace.
 func (r *Runtime) keep(ctx context.Context, workspace *autov1alpha1.Workspace, opened connection) *client.Client {
 	key := keyOf(workspace)
 	kept := r.connections.put(key, opened)
@@ -125,7 +127,7 @@ func (r *Runtime) keep(ctx context.Context, workspace *autov1alpha1.Workspace, o
 	return kept
 }
 
-// dial makes a connection to the agent in the pod, with the certificate. It connects when it is used.
+// dial returns a connection to the agent in the pod that accepts only this certificate. It connects when it is first used.
 func (r *Runtime) dial(workspace *autov1alpha1.Workspace, pod *corev1.Pod, certificate []byte) (connection, error) {
 	transport, err := credentials.Pinned(certificate)
 	if err != nil {
@@ -140,13 +142,13 @@ func (r *Runtime) dial(workspace *autov1alpha1.Workspace, pod *corev1.Pod, certi
 	return opened, err
 }
 
-// addressOf is where the agent in the pod listens.
+// addressOf returns the address at which the agent in the pod listens.
 func addressOf(pod *corev1.Pod) string {
 	return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(podspec.Port))
 }
 
-// podOf returns the pod of the Workspace, nil when there is none. A pod of the same name that belongs to an earlier
-// Workspace, or to nobody, is not it.
+// podOf returns the pod of the Workspace, or nil if there is none. A pod of that name that belongs to an earlier Workspace, or to no
+// Workspace, does not count.
 func (r *Runtime) podOf(ctx context.Context, workspace *autov1alpha1.Workspace) (*corev1.Pod, error) {
 	pod, err := r.getPod(ctx, workspace)
 	if err != nil || pod == nil {
@@ -163,37 +165,36 @@ func (r *Runtime) podOf(ctx context.Context, workspace *autov1alpha1.Workspace) 
 	return pod, nil
 }
 
-// connection is one to the agent in a pod.
+// connection is a connection to the agent in a pod.
 type connection struct {
-	// workspace is the one that the pod was found to belong to.
+	// workspace is the UID of the Workspace that the pod belongs to, pod the UID of the pod.
 	workspace, pod types.UID
-	// address has the IP of the pod, which changes when its node starts again.
+	// address contains the IP address of the pod, which changes when its node restarts.
 	address string
-	// certificate is the hash of the one that the agent has to have.
+	// certificate is the hash of the certificate that the agent must have.
 	certificate string
 	client      *client.Client
 }
 
-// reaches reports whether the connection is one to the pod.
+// reaches reports whether this is a connection to the pod.
 func (c connection) reaches(pod *corev1.Pod) bool {
 	return c.client != nil && c.pod == pod.UID && c.address == addressOf(pod)
 }
 
-// connections are the connections to agents, at most one for each workspace. Everybody shares it.
+// connections are the connections to agents, at most one for each workspace. All callers share it.
 type connections struct {
 	mu   sync.Mutex
 	open map[types.NamespacedName]connection
 }
 
-// get returns the connection to the agent of the workspace, empty when there is none.
+// get returns the connection to the agent of the workspace; it is empty if there is none.
 func (c *connections) get(key types.NamespacedName) connection {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.open[key]
 }
 
-// put keeps a new connection in place of the one there was, and returns the one to use: somebody else may have been
-// faster.
+// put replaces the connection with a new one, and returns the client to use: another caller may have opened the same connection earlier.
 func (c *connections) put(key types.NamespacedName, opened connection) *client.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,7 +211,7 @@ func (c *connections) put(key types.NamespacedName, opened connection) *client.C
 	return opened.client
 }
 
-// drop forgets the connection to the pod; with an empty UID, the one to any pod of the workspace.
+// drop removes the connection to the pod and closes it after closeGrace. With an empty UID, it does so for any pod of the workspace.
 func (c *connections) drop(key types.NamespacedName, pod types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,7 +231,8 @@ func (c *connections) closeAll() {
 	clear(c.open)
 }
 
-// closeLater closes the connection, if there is one, after the time. Nothing can be done about an error, and nothing depends on it.
+// closeLater closes the connection, if it is not nil, after the given time. It ignores the error: nothing can be done about it, and nothing
+// depends on it.
 func closeLater(connection *client.Client, after time.Duration) {
 	switch {
 	case connection == nil:

@@ -72,7 +72,7 @@ func TestConnectionToAPodThatWentMeanwhileIsNotKept(t *testing.T) {
 	s.finish(pod)
 	s.Eventually(connected).Should(BeZero())
 
-	// Somebody saw the pod before its end, and connects only now.
+	// A caller read the pod before its end, and connects only now.
 	opened, err := s.runtime.dial(workspace, pod, certificate)
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(s.runtime.keep(t.Context(), workspace, opened)).To(BeIdenticalTo(opened.client))
@@ -124,8 +124,8 @@ func TestRealAgentWithTheCommandOfItsPodLetsTheControllerIn(t *testing.T) {
 	s.Expect(info.GetPulumiVersion()).To(HavePrefix("v3."))
 }
 
-// startAgent runs the real agent as the pod says, in a directory in place of the pod's file system, and returns the name of
-// its log.
+// startAgent runs the real agent with the command of the pod, and with a directory instead of the pod's file system. It returns the name of
+// the agent's log.
 func (s *stage) startAgent(workspace *autov1alpha1.Workspace, pod *corev1.Pod, address string) (log string) {
 	s.t.Helper()
 	root := s.t.TempDir()

@@ -12,54 +12,65 @@ import (
 )
 
 const (
-	// silence is for how long an agent may not answer before its pod is replaced without its consent. When its key pair was
-	// made anew, kubelet takes up to a minute and a half to give it to the agent, whose operation goes on meanwhile.
+	// silence is how long an agent may fail to answer before its pod is replaced without its consent. When its key pair was created anew, the
+	// kubelet takes up to a minute and a half to give it to the agent, whose operation goes on meanwhile.
 	silence = 2 * time.Minute
-	// silentInterval is how often such an agent is asked.
+	// silentInterval is how often an agent that does not answer is asked again.
 	silentInterval = 5 * time.Second
-	// busyInterval is how often an agent is asked that has an operation, when its pod has to go soon.
+	// busyInterval is how often an agent with an operation is asked again when its pod has to be removed soon.
 	busyInterval = 10 * time.Second
 	// patientInterval is the same for a pod that may as well stay.
 	patientInterval = time.Minute
-	// announceTime is how long the status says that the pod is about to be replaced before that is done. An operation that
-	// is started by somebody who has not seen it yet is noticed after that.
+	// announceTime is how long the status announces that the pod is about to be replaced before the pod is replaced. After that time, the
+	// agent is asked once more, in case a client that did not see the status in time has started an operation.
 	announceTime = time.Second
-	// signalTime is how long an agent without an operation may take to end after its pod was deleted, which it does at once. One that
-	// still answers after it did not get the signal: one that comes while its container starts is lost, for a process with the
-	// number 1 has none that end it by default.
+	// signalTime is how long an agent without an operation may take to end after its pod was deleted; it ends at once when it gets the signal.
+	// If it still answers after this time, it did not get the signal: a signal that comes while the container starts is lost, because no
+	// signal ends process number 1 by default.
 	signalTime = 10 * time.Second
 	// shortGrace is how many seconds are left to the pod of such an agent.
 	shortGrace = 5
-	// The time between two readings of what has no watch grows from the first to the second value.
+	// The time between two reads of something that has no watch grows from minInterval to maxInterval.
 	minInterval = time.Second
 	maxInterval = 30 * time.Second
 )
 
-// action is what has to be done beside writing the status.
+// action is what has to be done besides writing the status.
 type action string
 
 const (
 	// actionNone leaves everything as it is.
 	actionNone action = ""
-	// actionRetryCreation has the StatefulSet controller try at once to create the pod.
+	// actionRetryCreation makes the StatefulSet controller try at once to create the pod.
 	actionRetryCreation action = "retry creation"
-	// actionAnnounce keeps new operations away, for the pod is about to be replaced.
+	// actionAnnounce only shows in the status that the pod is about to be replaced, so that no new operation starts.
 	actionAnnounce action = "announce"
-	// actionReplace deletes the pod, so that one of the current template takes its place.
+	// actionReplace deletes the pod, so that the StatefulSet controller creates one from the current template.
 	actionReplace action = "replace"
-	// actionScaleDown has the StatefulSet controller delete the pod, and make no other.
+	// actionScaleDown makes the StatefulSet controller delete the pod and create no other.
 	actionScaleDown action = "scale down"
-	// actionShortenGrace shortens the time that a pod has to end.
+	// actionShortenGrace shortens the time that a pod which was deleted has to end.
 	actionShortenGrace action = "shorten grace"
 )
 
-// decision is what was decided.
+// decision is what decide returns.
 type decision struct {
 	status runtime.Status
 	action action
 }
 
-// decide is the whole policy of this runtime.
+// decide chooses the status of the agent, and what to do about its pod. The rest of the policy of this runtime is where the objects are
+// read or written:
+//
+//   - whether an object is applied again, for example a StatefulSet that somebody edited: Runtime.apply and tracker.unchanged in act.go
+//   - whether the Secret is created, and whether the StatefulSet of an idle Workspace is applied without replicas: Runtime.applyObjects and
+//     Runtime.keepScaledDown in act.go
+//   - whether an existing object may be used or taken over: checkOwner in objects.go
+//   - which errors become a status, so that Ensure does not return them: refusalStatus in objects.go
+//   - when the creation of a pod is tried again: tracker.retryCreationAt in tracker.go
+//   - how many pods are replaced at the same time for another agent: rollout in tracker.go
+//   - whether an agent is busy, or has stopped answering: Runtime.askAgent in observe.go
+//   - whether an agent is found before the kubelet reports that it runs: Runtime.foundAgent in connect.go
 func decide(o *observation) decision {
 	d := decideOnPod(o)
 	switch {
@@ -75,8 +86,8 @@ func decide(o *observation) decision {
 func decideOnPod(o *observation) decision {
 	switch {
 	case o.rejected != nil && !o.podHasInputs():
-		// A pod that is what the user asks for goes on although the objects were not accepted: the controller asks for something else
-		// than its predecessor.
+		// A pod that has the user's inputs stays although the API server did not accept the objects: this controller wants other objects than its
+		// predecessor did.
 		return decision{status: *o.rejected}
 	case o.idle && o.statefulSet != nil:
 		return decideOnIdle(o)
@@ -96,8 +107,8 @@ func decideOnPod(o *observation) decision {
 	return decideOnAgent(o, status)
 }
 
-// decideWithoutPod says why there is no pod, and helps when its creation failed: the StatefulSet controller waits up to a
-// quarter of an hour between two attempts.
+// decideWithoutPod explains why there is no pod. If its creation failed, it chooses another attempt: the StatefulSet controller waits up to
+// a quarter of an hour between two attempts.
 func decideWithoutPod(o *observation) decision {
 	status := explainMissing(o)
 	switch {
@@ -110,7 +121,7 @@ func decideWithoutPod(o *observation) decision {
 	return decision{status: status, action: actionRetryCreation}
 }
 
-// decideOnIdle has the pod of a Workspace go that had nothing to do for long, as soon as its agent agrees.
+// decideOnIdle removes the pod of a Workspace that has had nothing to do for its idle timeout, as soon as the agent agrees.
 func decideOnIdle(o *observation) decision {
 	idle := runtime.Status{
 		Ready: true, Resting: true, Reason: autov1alpha1.IdleReason, Message: "the workspace is idle and has no pod; the next update starts one",
@@ -128,12 +139,12 @@ func decideOnIdle(o *observation) decision {
 	return d
 }
 
-// decideOnRevision replaces a pod that the user wants otherwise as soon as no operation runs in it.
+// decideOnRevision replaces a pod whose inputs the user has changed, as soon as no operation runs in it.
 func decideOnRevision(o *observation) decision {
 	status := runtime.Status{Reason: autov1alpha1.RollingUpdateReason, Message: "the pod is being replaced because the workspace changed"}
 	switch {
 	case !o.statefulSetIsApplied():
-		// The watch on the StatefulSet follows.
+		// The watch on the StatefulSet brings the Workspace back.
 		return decision{status: status}
 	case !o.agentRuns():
 		return decision{status: status, action: actionReplace}
@@ -141,8 +152,8 @@ func decideOnRevision(o *observation) decision {
 	return decideOnAnswer(o, status, status, busyInterval)
 }
 
-// decideOnAgent replaces a pod that works and has the agent of another controller, when it has nothing to do, a few at a
-// time.
+// decideOnAgent replaces a pod that works, but has the agent of an earlier version or setting of the controller. It does so when the agent
+// has nothing to do, and for a few pods at a time.
 func decideOnAgent(o *observation, status runtime.Status) decision {
 	switch {
 	case !o.statefulSetIsApplied():
@@ -151,15 +162,15 @@ func decideOnAgent(o *observation, status runtime.Status) decision {
 		status.RetryAfter = 0
 		return decision{status: status, action: actionReplace}
 	case !o.mayRoll:
-		// Its turn is an event.
+		// An event follows when it is the turn of this pod.
 		return decision{status: status}
 	}
 	announced := runtime.Status{Reason: autov1alpha1.RollingUpdateReason, Message: "the pod is being replaced because the controller has another agent"}
 	return decideOnAnswer(o, status, announced, patientInterval)
 }
 
-// decideOnAnswer replaces the pod when its agent agrees, or has not answered for long. Until then the status is the first
-// one, and after it the second one.
+// decideOnAnswer replaces the pod when its agent agrees, or has not answered for long. Until then the status is waiting, and from then on
+// it is announced.
 func decideOnAnswer(o *observation, waiting, announced runtime.Status, interval time.Duration) decision {
 	because := ""
 	switch {
@@ -179,7 +190,8 @@ func decideOnAnswer(o *observation, waiting, announced runtime.Status, interval 
 	return decision{status: waiting}
 }
 
-// decideOnEnd waits for the end of a pod that was deleted, and brings it about when the agent has nothing to do and got no signal.
+// decideOnEnd waits for the end of a pod that was deleted. It shortens the grace period if the agent has nothing to do and did not get the
+// signal.
 func decideOnEnd(o *observation) decision {
 	status := explainTerminating(o)
 	switch expected := o.deletedAt().Add(signalTime); {
@@ -195,12 +207,12 @@ func decideOnEnd(o *observation) decision {
 	return decision{status: status, action: actionShortenGrace}
 }
 
-// deletedAt is when the pod was deleted. Its deletion timestamp includes the grace period.
+// deletedAt returns when the pod was deleted. Its deletion timestamp includes the grace period.
 func (o *observation) deletedAt() time.Time {
 	return o.pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(o.pod.DeletionGracePeriodSeconds, 0)) * time.Second)
 }
 
-// needsAnswer reports whether the decision depends on what the agent answers.
+// needsAnswer reports whether the decision depends on the agent's answer.
 func needsAnswer(o *observation) bool {
 	switch {
 	case !o.ownsRunningAgent():
@@ -213,7 +225,7 @@ func needsAnswer(o *observation) bool {
 	return o.statefulSetIsApplied() && (!o.podHasInputs() || o.agentIsOutdated() && o.mayRoll)
 }
 
-// needsEvents returns what events are needed about, empty when none are.
+// needsEvents returns the UID of the object whose events the decision needs; empty if it needs none.
 func needsEvents(o *observation) types.UID {
 	switch {
 	case o.statefulSet == nil:

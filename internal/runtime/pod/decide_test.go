@@ -17,7 +17,7 @@ var (
 	changedByController = otherPod(revisions{inputs: "r1", agent: "a0"})
 )
 
-// answers are what an agent may say.
+// busy makes the agent answer that it has an operation.
 func busy(o *observation) { o.agent.busy = true }
 
 func silentFor(d time.Duration) func(*observation) {
@@ -37,7 +37,7 @@ func TestPodIsReplacedOnlyWhenThatDisturbsNobody(t *testing.T) {
 		observed func(*observation)
 		ready    bool
 		action   action
-		// after is when it is reconciled again; zero when an event follows.
+		// after is the time after which the Workspace is reconciled again; zero when an event follows.
 		after time.Duration
 	}{
 		{"the user's change, idle", changedByUser, false, actionAnnounce, announceTime},
@@ -178,7 +178,7 @@ func TestRefusedObjectsDoNotStopAPodThatIsWhatTheUserWants(t *testing.T) {
 }
 
 func TestPodWhoseAgentDidNotGetTheSignalEndsSooner(t *testing.T) {
-	// ends is a pod that was deleted that long ago, with the default time to end.
+	// ends makes the observed pod one that was deleted that long ago, with the default grace period.
 	ends := func(ago time.Duration) func(*observation) {
 		return of(deleted(10*time.Minute-ago), func(o *observation) { o.pod.DeletionGracePeriodSeconds = ptr.To[int64](600) })
 	}

@@ -17,22 +17,22 @@ import (
 const (
 	// slowStart is how long the kubelet may take to start containers before its events are read.
 	slowStart = 5 * time.Second
-	// endSlack is how much later than its grace period allows a pod may be gone before its node is suspected.
+	// endSlack is how long after its grace period a pod may still exist before its node is suspected to be lost.
 	endSlack = 30 * time.Second
-	// stalledRestarts is the number of restarts of a container from which on somebody should have a look.
+	// stalledRestarts is the number of restarts of a container at which the status becomes Stalled, so that a person looks into it.
 	stalledRestarts = 5
-	// formatError is what the kernel says about a program for another processor.
+	// formatError is the kernel's error for a program that is built for another processor architecture.
 	formatError = "exec format error"
-	// maxQuote bounds, in bytes, what a message quotes.
+	// maxQuote bounds, in bytes, the text from elsewhere that a message quotes.
 	maxQuote = 1 << 10
 )
 
-// failing is the status of a pod with a problem that may pass. The pod changes when it does, which is an event.
+// failing returns the status of a pod with a problem that may pass. An event follows when it passes, because the pod changes.
 func failing(reason, format string, args ...any) runtime.Status {
 	return runtime.Status{Failing: true, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// explainMissing says why there is no pod. It is failing when the creation failed.
+// explainMissing explains why there is no pod. The status is Failing if the creation of the pod failed.
 func explainMissing(o *observation) runtime.Status {
 	if o.statefulSet == nil {
 		return runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the StatefulSet is being created"}
@@ -51,7 +51,7 @@ func explainMissing(o *observation) runtime.Status {
 	return status
 }
 
-// creationProblem finds the cause in what the StatefulSet controller, or the API server, says.
+// creationProblem finds the cause of a failed creation in the message of the StatefulSet controller or of the API server.
 func creationProblem(message string) (reason, cause string) {
 	// "create Pod NAME in StatefulSet NAME failed error: CAUSE"
 	_, cause, found := strings.Cut(message, " failed error: ")
@@ -72,7 +72,7 @@ func creationProblem(message string) (reason, cause string) {
 	return autov1alpha1.PodCreationFailedReason, cause
 }
 
-// explainUnownedPod says that a pod of that name is in the way.
+// explainUnownedPod returns the status while a pod of that name belongs to another object.
 func explainUnownedPod(o *observation) runtime.Status {
 	if o.statefulSet == nil {
 		return runtime.Status{Reason: autov1alpha1.InitializingReason, Message: "the StatefulSet is being created", RetryAfter: minInterval}
@@ -83,9 +83,10 @@ func explainUnownedPod(o *observation) runtime.Status {
 	}
 }
 
-// explainTerminating says that the pod is ending, and why if somebody reported it.
+// explainTerminating returns the status of a pod that is being deleted, with the reason if the pod has one in its condition
+// DisruptionTarget.
 func explainTerminating(o *observation) runtime.Status {
-	// The time includes the grace period.
+	// The deletion timestamp includes the grace period.
 	late := o.pod.DeletionTimestamp.Add(endSlack)
 	if !o.now.Before(late) {
 		return failing(autov1alpha1.NodeLostReason,
@@ -106,7 +107,7 @@ func explainTerminating(o *observation) runtime.Status {
 	return status
 }
 
-// explainPod says how a pod stands that is what the user wants.
+// explainPod returns the status of a pod that has the inputs that the user wants.
 func explainPod(o *observation) runtime.Status {
 	container := containerOf(o.pod, autov1alpha1.PulumiContainerName)
 	ready := o.answered || container != nil && container.Ready && container.State.Running != nil
@@ -127,15 +128,15 @@ func explainPod(o *observation) runtime.Status {
 	return explainStart(o)
 }
 
-// nodeLost reports whether the pod is not ready although its containers are, which is how the pods of a node that does not
-// answer are marked.
+// nodeLost reports whether the pod is not ready although its containers are: the node controller marks the pods of a node that does not
+// answer in this way.
 func nodeLost(pod *corev1.Pod) bool {
 	ready := conditionOf(pod, corev1.PodReady)
 	return ready.Status == corev1.ConditionFalse && ready.Reason != "ReadinessGatesNotReady" &&
 		conditionOf(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
 }
 
-// explainEnded says why the pod as a whole ended. The StatefulSet controller replaces it.
+// explainEnded explains why the pod as a whole ended. The StatefulSet controller replaces the pod.
 func explainEnded(pod *corev1.Pod) runtime.Status {
 	message := fmt.Sprintf("pod %s ended", pod.Name)
 	if pod.Status.Reason != "" {
@@ -144,7 +145,7 @@ func explainEnded(pod *corev1.Pod) runtime.Status {
 	return failing(autov1alpha1.PodFailedReason, "%s%s", message, detail(pod.Status.Message))
 }
 
-// explainStart says how far a pod is that has no problem, or one that only events show.
+// explainStart describes the progress of a pod that has no problem, or whose problem only events show.
 func explainStart(o *observation) runtime.Status {
 	status := runtime.Status{Reason: autov1alpha1.InitializingReason, Message: fmt.Sprintf("pod %s is starting", o.pod.Name)}
 	if o.pod.Spec.NodeName == "" {
@@ -152,7 +153,7 @@ func explainStart(o *observation) runtime.Status {
 		return status
 	}
 	if !containersWait(o.pod) {
-		// A probe, or the end of an init container, changes the pod.
+		// An event follows: a probe, or the end of an init container, changes the pod.
 		return status
 	}
 	age := o.now.Sub(o.pod.CreationTimestamp.Time)
@@ -173,14 +174,14 @@ func explainStart(o *observation) runtime.Status {
 	return status
 }
 
-// containersWait reports whether nothing of the pod runs because containers are being created.
+// containersWait reports whether no container of the pod runs yet, because they are being created.
 func containersWait(pod *corev1.Pod) bool {
 	all := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	return !slices.ContainsFunc(all, func(container corev1.ContainerStatus) bool { return container.State.Running != nil })
 }
 
-// explainContainers says what is wrong with the first container that has a problem; it is not failing when none has. Init
-// containers, for which the others wait, come first, and then the one with the agent.
+// explainContainers describes the first container that has a problem; the status is not Failing if none has one. It looks at the init
+// containers first, because the others wait for them, and then at the container with the agent.
 func explainContainers(pod *corev1.Pod) runtime.Status {
 	for i := range pod.Status.InitContainerStatuses {
 		if status := explainContainer(pod, &pod.Status.InitContainerStatuses[i], "init container"); status.Failing {
@@ -201,7 +202,7 @@ func explainContainers(pod *corev1.Pod) runtime.Status {
 	return runtime.Status{}
 }
 
-// explainContainer says what is wrong with the container; it is not failing when nothing is.
+// explainContainer describes the problem of the container; the status is not Failing if the container has none.
 func explainContainer(pod *corev1.Pod, container *corev1.ContainerStatus, kind string) runtime.Status {
 	subject := fmt.Sprintf("%s %s of pod %s", kind, container.Name, pod.Name)
 	if waiting := container.State.Waiting; waiting != nil && waiting.Reason != "CrashLoopBackOff" {
@@ -209,7 +210,7 @@ func explainContainer(pod *corev1.Pod, container *corev1.ContainerStatus, kind s
 	}
 	ended := container.State.Terminated
 	if ended == nil && !container.Ready {
-		// It runs again, or waits for that. Until it is ready nothing says that it is better than before.
+		// The container runs again, or waits for a restart. Until it is ready, its last end still counts as the problem.
 		ended = container.LastTerminationState.Terminated
 	}
 	if ended == nil || ended.ExitCode == 0 && kind == "init container" {
@@ -220,7 +221,7 @@ func explainContainer(pod *corev1.Pod, container *corev1.ContainerStatus, kind s
 	return status
 }
 
-// explainWaiting says why a container is not even started.
+// explainWaiting explains why a container is not even started.
 func explainWaiting(pod *corev1.Pod, container *corev1.ContainerStatus, subject string) runtime.Status {
 	switch waiting := container.State.Waiting; waiting.Reason {
 	case "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError", "SignatureValidationFailed":
@@ -246,7 +247,7 @@ func explainWaiting(pod *corev1.Pod, container *corev1.ContainerStatus, subject 
 	return runtime.Status{}
 }
 
-// pullProblem is the cause in a message about an image. The kubelet says the same in two ways, in turns.
+// pullProblem returns the cause in a message about an image. The kubelet alternates between two forms of the same message.
 func pullProblem(message string) string {
 	if strings.HasPrefix(message, "Back-off pulling image") {
 		_, message, _ = strings.Cut(message, ": ")
@@ -255,7 +256,7 @@ func pullProblem(message string) string {
 	return message
 }
 
-// explainCrash says how a container ended, and that it is started again.
+// explainCrash describes how a container ended, and that it is started again.
 func explainCrash(pod *corev1.Pod, container *corev1.ContainerStatus, subject string, ended *corev1.ContainerStateTerminated) runtime.Status {
 	how := fmt.Sprintf("ended with exit code %d", ended.ExitCode)
 	switch {
@@ -281,8 +282,8 @@ func otherArchitecture(pod *corev1.Pod, container *corev1.ContainerStatus, subje
 		container.Image, subject, pod.Spec.NodeName)
 }
 
-// newestEvent returns the event, of those with one of the reasons if any are given, that happened last; of several in the
-// same second, one that is no problem. It is empty when there is none.
+// newestEvent returns the latest event that has one of the reasons, or the latest of all events if no reasons are given. Of several events
+// in the same second, it prefers one that is not a warning. It returns an empty event if there is none.
 func newestEvent(events []corev1.Event, reasons ...string) corev1.Event {
 	var newest corev1.Event
 	for _, event := range events {
@@ -297,7 +298,7 @@ func newestEvent(events []corev1.Event, reasons ...string) corev1.Event {
 	return newest
 }
 
-// eventTime is when the event happened last, to the second, which is as precise as the older kind of events is.
+// eventTime returns when the event happened last, truncated to the second: the older kind of events is not more precise.
 func eventTime(event corev1.Event) time.Time {
 	times := []time.Time{event.CreationTimestamp.Time, event.FirstTimestamp.Time, event.LastTimestamp.Time, event.EventTime.Time}
 	if event.Series != nil {
@@ -306,7 +307,7 @@ func eventTime(event corev1.Event) time.Time {
 	return slices.MaxFunc(times, time.Time.Compare).Truncate(time.Second)
 }
 
-// detail is what others say about a problem, as the end of a message; empty when they say nothing.
+// detail returns text from elsewhere as the end of a message; empty if the text is empty.
 func detail(text string) string {
 	if text == "" {
 		return ""
@@ -314,7 +315,7 @@ func detail(text string) string {
 	return ": " + quote(text)
 }
 
-// quote makes the words of others fit for a message.
+// quote makes text from elsewhere safe and short enough for a message.
 func quote(text string) string {
 	return plaintext.Cut(strings.TrimSpace(plaintext.Strip(text)), maxQuote)
 }

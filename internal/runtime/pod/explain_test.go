@@ -22,11 +22,12 @@ func TestStatusSaysInPlainWordsWhatIsWrong(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		observed func(*observation)
-		// reason and message are what the status has; failing and stalled say how bad it is, wake that only time brings it back.
+		// The status has the reason, and a message that contains message. failing and stalled are its fields. wake is true when only time, and no
+		// event, brings the Workspace back.
 		reason, message        string
 		failing, stalled, wake bool
 	}{
-		// While there is no pod.
+		// There is no pod.
 		{"nothing was seen yet", of(withoutPod, func(o *observation) { o.statefulSet = nil }),
 			autov1alpha1.InitializingReason, "the StatefulSet is being created", false, false, false},
 		{"no pod yet", withoutPod, autov1alpha1.WaitingForReplicasReason, "the pod of StatefulSet app-workspace has not been created yet", false, false, true},
@@ -43,7 +44,7 @@ func TestStatusSaysInPlainWordsWhatIsWrong(t *testing.T) {
 		{"a pod that was deleted after it failed", of(withoutPod, happenedAgo(time.Second, "Warning", "RecreatingFailedPod", "is recreating failed Pod")),
 			autov1alpha1.WaitingForReplicasReason, "has not been created yet", false, false, true},
 
-		// While the pod waits for a node or the kubelet.
+		// The pod waits for a node or the kubelet.
 		{"not scheduled yet", of(unready, func(o *observation) { o.pod.Spec.NodeName = "" }), autov1alpha1.InitializingReason, "pod app-workspace-0 is being scheduled", false, false, false},
 		{"unschedulable", of(unready, condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/3 nodes are available: 3 Insufficient memory.")),
 			autov1alpha1.UnschedulableReason, "pod app-workspace-0 cannot be scheduled: 0/3 nodes are available: 3 Insufficient memory.", true, false, false},
@@ -80,7 +81,7 @@ func TestStatusSaysInPlainWordsWhatIsWrong(t *testing.T) {
 		{"init container done", initContainer(exited(0, "Completed", ""), corev1.ContainerState{}), autov1alpha1.InitializingReason, "is starting", false, false, true},
 		{"init container of another architecture", initContainer(exited(255, "Error", "exec /agent: exec format error"), corev1.ContainerState{}), autov1alpha1.ImageArchitectureMismatchReason, "image agent:v1 of init container bootstrap", true, false, false},
 
-		// The end.
+		// The pod ends.
 		{"evicted", func(o *observation) {
 			o.pod.Status.Phase, o.pod.Status.Reason, o.pod.Status.Message = corev1.PodFailed, "Evicted", "The node was low on memory."
 		}, autov1alpha1.PodFailedReason, "pod app-workspace-0 ended (Evicted): The node was low on memory.", true, false, false},

@@ -12,19 +12,19 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
-// noon is when everything is observed.
+// noon is the time of all observations.
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(-d)) }
 
-// annotated are annotations with these revisions.
+// annotated returns annotations with these revisions.
 func annotated(m revisions) map[string]string {
 	return map[string]string{autov1alpha1.RevisionHashAnnotation: m.inputs, podspec.AgentRevisionAnnotation: m.agent}
 }
 
 var upToDate = revisions{inputs: "r1", agent: "a1"}
 
-// observed is a pod that is up to date and ready, after the changes.
+// observed returns an observation of a pod that is up to date and ready, with the changes.
 func observed(changes ...func(*observation)) *observation {
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "app-workspace", UID: "set", Generation: 2}}
 	set.Spec.Template.Annotations = annotated(upToDate)
@@ -50,7 +50,7 @@ func observed(changes ...func(*observation)) *observation {
 	return o
 }
 
-// of combines changes.
+// of returns a change that applies all the changes.
 func of(changes ...func(*observation)) func(*observation) {
 	return func(o *observation) {
 		for _, change := range changes {
@@ -69,14 +69,14 @@ func container(change func(*corev1.ContainerStatus)) func(*observation) {
 	}
 }
 
-// waits has the container with the agent wait.
+// waits makes the container with the agent wait.
 func waits(reason, message string) func(*observation) {
 	return container(func(status *corev1.ContainerStatus) {
 		status.State.Waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: message}
 	})
 }
 
-// ended has the container with the agent wait for its restart.
+// ended makes the container with the agent wait for its restart.
 func ended(restarts int32, end corev1.ContainerStateTerminated) func(*observation) {
 	return container(func(status *corev1.ContainerStatus) {
 		status.RestartCount = restarts
@@ -101,7 +101,7 @@ func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reas
 	}
 }
 
-// unready takes the container's state away: nothing was told about it yet.
+// unready removes the status of the container: the kubelet has not reported it yet.
 func unready(o *observation) {
 	o.pod.Status.Phase, o.pod.Status.ContainerStatuses = corev1.PodPending, nil
 }
@@ -115,7 +115,7 @@ func happenedAgo(before time.Duration, kind, reason, message string) func(*obser
 	}
 }
 
-// deleted has somebody delete the pod; its time to end is over after the duration.
+// deleted marks the pod as deleted, with a grace period that ends after the duration.
 func deleted(left time.Duration) func(*observation) {
 	return func(o *observation) { o.pod.DeletionTimestamp = ptr.To(ago(-left)) }
 }

@@ -13,7 +13,8 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// FuzzExplain checks that the words of kubelets, webhooks and programs become messages that are short, readable and of a known cause.
+// FuzzExplain checks that any text from kubelets, webhooks and programs results in a message that is short and readable, with a known
+// reason.
 func FuzzExplain(f *testing.F) {
 	f.Add("Error", "\x1b[31mpanic: boom\x1b[0m\x07\u009b", int32(2), int32(7), "CrashLoopBackOff", "back-off 5m0s restarting", "FailedCreate")
 	f.Add("OOMKilled", strings.Repeat("é", 3000), int32(137), int32(0), "", "", "FailedMount")

@@ -34,7 +34,7 @@ func newAddress() string {
 	return fmt.Sprintf("127.77.%d.%d", n/250, 1+n%250)
 }
 
-// pod waits for the pod of the Workspace, other than an earlier one.
+// pod waits for the pod of the Workspace. It ignores the pods with the other UIDs.
 func (s *stage) pod(workspace *autov1alpha1.Workspace, other ...types.UID) *corev1.Pod {
 	s.t.Helper()
 	pod := &corev1.Pod{}
@@ -67,7 +67,7 @@ func (s *stage) report(pod *corev1.Pod, change func(*corev1.PodStatus)) {
 	}).Should(Succeed())
 }
 
-// run binds the pod and has all its containers run at the address.
+// run binds the pod and reports that all its containers run, with the address.
 func (s *stage) run(pod *corev1.Pod, address string) {
 	s.t.Helper()
 	s.bind(pod)
@@ -95,7 +95,7 @@ func (s *stage) finish(pod *corev1.Pod) {
 	}
 }
 
-// beingDeleted reports whether somebody deleted the pod.
+// beingDeleted reports whether the pod is being deleted, or is gone.
 func (s *stage) beingDeleted(pod *corev1.Pod) func() (bool, error) {
 	return func() (bool, error) {
 		now := &corev1.Pod{}
@@ -118,7 +118,7 @@ func (s *stage) makeReady(workspace *autov1alpha1.Workspace, other ...types.UID)
 	return pod, agent
 }
 
-// fakeAgent is an agent with the key of the Workspace, that says what the test wants.
+// fakeAgent is an agent with the key of the Workspace that answers what the test sets.
 type fakeAgent struct {
 	proto.UnimplementedAgentServer
 	busy  atomic.Bool
@@ -142,7 +142,7 @@ func (f *fakeAgent) GetInfo(ctx context.Context, _ *proto.GetInfoRequest) (*prot
 	return info, nil
 }
 
-// serve runs such an agent with the key pair in the Secret.
+// serve runs a fakeAgent with the key pair in the Secret.
 func (s *stage) serve(workspace *autov1alpha1.Workspace, address string) *fakeAgent {
 	s.t.Helper()
 	secret := &corev1.Secret{}

@@ -24,28 +24,28 @@ import (
 const (
 	// formerOwner is the field manager of the Pulumi Kubernetes Operator, whose objects this controller takes over.
 	formerOwner = "pulumi-kubernetes-operator"
-	// rejectedInterval is how often something is tried again that the API server did not accept.
+	// rejectedInterval is how long to wait before a request that the API server did not accept is tried again.
 	rejectedInterval = time.Minute
-	// conflictInterval is how often an object is read that is in the way.
+	// conflictInterval is how often an object that is in the way is read again.
 	conflictInterval = 5 * time.Second
-	// immutableMessage is in what the API server says about a change to a StatefulSet that it can never make.
+	// immutableMessage is part of the API server's error for a change to an immutable field of a StatefulSet.
 	immutableMessage = "updates to statefulset spec for fields other than"
 )
 
-// conflictError says that an object cannot be used because of whose it is.
+// conflictError is the error for an object that cannot be used because of its owner.
 type conflictError struct {
-	// ending says that the object is on its way out.
+	// ending is true when the object is being deleted, or will be.
 	ending  bool
 	message string
 }
 
 func (e *conflictError) Error() string { return e.message }
 
-// checkOwner returns a *conflictError for an object that must not be written for the Workspace: nobody who may only create Workspaces
-// gets to change, or to take values from, what somebody else made. An object without owner becomes the Workspace's when its labels say
-// that it was made for it, or when the Pulumi Kubernetes Operator applied it. Labels and managers can be forged; but whoever can do
-// that can write to the object itself, so that it wins them nothing: the pod's address is taken from the pod, not from the Service,
-// and whoever answers there needs the key of the Secret, see certificate.
+// checkOwner returns a *conflictError for an object that must not be written for the Workspace, so that a user who may only create
+// Workspaces cannot change, or take values from, an object that somebody else created. An object without an owner may be used when its
+// labels say that it was created for the Workspace, or when the Pulumi Kubernetes Operator applied it. Labels and field managers can be
+// forged, but only by a user who can write to the object itself. Such a user gains nothing: the address of the pod is read from the pod,
+// not from the Service, and a server at that address needs the key from the Secret, see certificate.
 func checkOwner(workspace *autov1alpha1.Workspace, kind string, object client.Object) error {
 	owner := metav1.GetControllerOf(object)
 	switch {
@@ -63,8 +63,8 @@ func checkOwner(workspace *autov1alpha1.Workspace, kind string, object client.Ob
 	return nil
 }
 
-// madeFor reports whether the object carries the labels of the Workspace, which are those of the Pulumi Kubernetes Operator as well, or
-// was applied by that.
+// madeFor reports whether the object has the labels of the Workspace, which the Pulumi Kubernetes Operator uses as well, or was applied by
+// that operator.
 func madeFor(workspace *autov1alpha1.Workspace, object client.Object) bool {
 	if labels.SelectorFromSet(podspec.Selector(workspace)).Matches(labels.Set(object.GetLabels())) {
 		return true
@@ -74,9 +74,9 @@ func madeFor(workspace *autov1alpha1.Workspace, object client.Object) bool {
 	})
 }
 
-// certificate reads the certificate of the agent. The error of a Secret that does not exist satisfies IsNotFound. The Secret has to be
-// one that this controller generated: it is created with its owner, whose UID nobody knows before. One without is never used, whatever
-// its labels say. It costs nothing to make it anew.
+// certificate reads the certificate of the agent from its Secret. If there is no such Secret, the error satisfies IsNotFound. The Secret
+// must be one that this controller generated: the controller creates it with its owner, whose UID nobody can know before the Workspace
+// exists. A Secret without owner is never used, whatever its labels are; generating another one costs nothing.
 func (r *Runtime) certificate(ctx context.Context, workspace *autov1alpha1.Workspace) ([]byte, error) {
 	secret := &corev1.Secret{}
 	key := types.NamespacedName{Namespace: workspace.Namespace, Name: podspec.SecretName(workspace)}
@@ -93,8 +93,8 @@ func (r *Runtime) certificate(ctx context.Context, workspace *autov1alpha1.Works
 	return certificate, nil
 }
 
-// refusalStatus turns an error about an object of the workspace into a status, if it is one that somebody has to fix; nil for
-// no error, and for one that is tried again at once.
+// refusalStatus returns the status for an error about an object of the workspace that somebody has to fix. It returns nil if there is no
+// error, or if the error is one to try again at once.
 func refusalStatus(err error) *runtime.Status {
 	if err == nil {
 		return nil

@@ -23,26 +23,26 @@ import (
 )
 
 const (
-	// maxEvents and maxEventBytes bound what is read of the events about one object, which the API server keeps for an hour. Everybody who may
-	// create events can make one as large as the API server admits, so that few are read at a time, and of each only the start of its message
-	// is kept.
+	// maxEvents and maxEventBytes bound what is read of the events about one object, which the API server keeps for an hour. Every user who
+	// may create events can create one as large as the API server accepts. Therefore only eventsPerPage are read at a time, and of each
+	// event's texts only the first maxEventText bytes are kept.
 	maxEvents     = 200
 	maxEventBytes = 8 << 20
 	eventsPerPage = 8
 	maxEventText  = 1 << 10
-	// askTimeout bounds how long an agent, which answers from memory, may take.
+	// askTimeout bounds how long an agent may take to answer. It answers from memory.
 	askTimeout = 5 * time.Second
-	// recordTime is how long the result of an operation may take to be recorded in the cluster. Until the controller has the agent
-	// remove it, the only copy is in the pod.
+	// recordTime is how long the controller may take to record the result of an operation in the cluster. Until the controller makes the agent
+	// remove the result, the only copy is in the pod.
 	recordTime = 2 * time.Minute
 )
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;delete
 // +kubebuilder:rbac:groups="",resources=events,verbs=list
 
-// revisions distinguish one pod template from another.
+// revisions identify a pod template.
 type revisions struct {
-	// inputs is a hash of what the user determines, agent of what the controller determines.
+	// inputs is a hash of what the user determines, agent a hash of what the controller determines.
 	inputs, agent string
 }
 
@@ -51,53 +51,54 @@ func revisionsOf(annotations map[string]string) revisions {
 	return revisions{inputs: annotations[autov1alpha1.RevisionHashAnnotation], agent: annotations[podspec.AgentRevisionAnnotation]}
 }
 
-// observation is all that a decision is made from.
+// observation is the input of decide.
 type observation struct {
 	now time.Time
 	// wanted are the revisions of a pod that is up to date.
 	wanted revisions
-	// address is where a pod that is ready is reached from inside the cluster.
+	// address is where the agent in a ready pod is reached from inside the cluster.
 	address string
-	// certificate is the one that the agent has to have.
+	// certificate is the certificate that the agent must have.
 	certificate []byte
-	// rejected says that the API server did not accept the objects as they are wanted; nil when it did.
+	// rejected is the status for an error when the desired objects were applied, for example because the API server refused them; nil if they
+	// were applied.
 	rejected *runtime.Status
-	// idle says that there was nothing to do for long, so that no pod is needed.
+	// idle is true when the Workspace had nothing to do for its idle timeout, so that it needs no pod.
 	idle bool
 	// desired is the StatefulSet as it was applied, or should have been. It has no replicas when the Workspace is idle and there is no pod.
 	desired *appsv1.StatefulSet
-	// statefulSet is nil as long as it was not seen.
+	// statefulSet is the StatefulSet in the cluster; nil as long as it was not seen.
 	statefulSet *appsv1.StatefulSet
 	// pod is nil when there is none.
 	pod *corev1.Pod
-	// missingSince is since when there is no pod.
+	// missingSince is the time since which there is no pod.
 	missingSince time.Time
-	// retryCreationAt is when the StatefulSet controller may be asked to try again.
+	// retryCreationAt is when the StatefulSet controller may be made to try again.
 	retryCreationAt time.Time
-	// events are those about the StatefulSet while there is no pod, or about a pod that takes its time. See needsEvents.
+	// events are the events about the StatefulSet while there is no pod, or about a pod that starts slowly. See needsEvents.
 	events []corev1.Event
-	// agent is the answer of the agent to whether the pod may go. See needsAnswer.
+	// agent is the agent's answer to whether the pod may be removed. See needsAnswer.
 	agent agentAnswer
-	// mayRoll says that the pod is among the few that may be replaced now because the controller is another one.
+	// mayRoll is true when the pod is among the few that may be replaced now for the agent of this controller. See rollout.
 	mayRoll bool
-	// answered says that the agent was found before the kubelet reported that its container runs.
+	// answered is true when a probe found the agent before the kubelet reported that its container runs.
 	answered bool
-	// renewing says that the agent does not have the key pair yet that is in the Secret now.
+	// renewing is true when the agent does not have the key pair yet that is in the Secret now.
 	renewing bool
-	// announcedAt is since when the status says that the pod is about to be replaced; zero when it does not.
+	// announcedAt is the time since which the status says that the pod is about to be replaced; zero when it does not.
 	announcedAt time.Time
 }
 
 // agentAnswer is what the agent answered.
 type agentAnswer struct {
-	// err is why there is no answer, and silentSince since when there has been none.
+	// err is why there is no answer, and silentSince the time since which the agent has not answered.
 	err         error
 	silentSince time.Time
-	// busy says that an operation is not done, or that its result may not be recorded yet.
+	// busy is true when an operation is not done, or when its result may not have been recorded yet.
 	busy bool
 }
 
-// observe gathers what a decision is made from, beside the objects that were applied: the cheap facts first.
+// observe reads what decide needs besides the objects that were applied. What costs little is read first.
 func (r *Runtime) observe(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, o *observation) error {
 	t.update(o)
 	var err error
@@ -114,11 +115,11 @@ func (r *Runtime) observe(ctx context.Context, t *tracker, workspace *autov1alph
 	if needsAnswer(o) {
 		o.agent = r.askAgent(ctx, t, workspace, o.now)
 	}
-	// What is not known because the time is over must not be taken for an answer.
+	// After a timeout, a missing answer must not count as an observation.
 	return ctx.Err()
 }
 
-// getPod returns the pod with the name of the Workspace's from the cache, whosever it is; nil when there is none.
+// getPod returns the pod with the name of the Workspace's pod from the cache, whoever owns it, or nil if there is none.
 func (r *Runtime) getPod(ctx context.Context, workspace *autov1alpha1.Workspace) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	if found, err := r.get(ctx, workspace, podspec.PodName(workspace), pod); !found {
@@ -127,7 +128,7 @@ func (r *Runtime) getPod(ctx context.Context, workspace *autov1alpha1.Workspace)
 	return pod, nil
 }
 
-// readEvents reads the events that the decision needs, if any. They are not watched: there are many, and few are needed.
+// readEvents reads the events that the decision needs, if any. Events are not watched: there are many, and few are needed.
 func (r *Runtime) readEvents(ctx context.Context, workspace *autov1alpha1.Workspace, o *observation) ([]corev1.Event, error) {
 	about := needsEvents(o)
 	if about == "" {
@@ -158,7 +159,7 @@ func (r *Runtime) readEvents(ctx context.Context, workspace *autov1alpha1.Worksp
 	return kept, nil
 }
 
-// askAgent asks the agent whether its pod may go.
+// askAgent asks the agent whether its pod may be removed.
 func (r *Runtime) askAgent(ctx context.Context, t *tracker, workspace *autov1alpha1.Workspace, now time.Time) agentAnswer {
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -182,13 +183,13 @@ func (r *Runtime) askAgent(ctx context.Context, t *tracker, workspace *autov1alp
 	}
 	answer := agentAnswer{err: err, silentSince: t.silentSince}
 	for _, operation := range info.GetOperations() {
-		// What would be lost with the pod.
+		// Without the pod, this operation or its result would be lost.
 		answer.busy = answer.busy || !operation.GetState().Final() || now.Sub(operation.GetEndTime().AsTime()) < recordTime
 	}
 	return answer
 }
 
-// statefulSetIsApplied reports whether the StatefulSet makes pods that are up to date, as far as its controller has reported.
+// statefulSetIsApplied reports whether the StatefulSet creates pods that are up to date, and its controller has observed that.
 func (o *observation) statefulSetIsApplied() bool {
 	return o.statefulSet != nil && revisionsOf(o.statefulSet.Spec.Template.Annotations) == o.wanted &&
 		o.statefulSet.Status.ObservedGeneration >= o.statefulSet.Generation
@@ -204,20 +205,20 @@ func (o *observation) ownsRunningAgent() bool {
 	return o.pod != nil && o.owned() && o.agentRuns()
 }
 
-// agentRuns reports whether there is a process to talk to in the pod.
+// agentRuns reports whether the agent in the pod can be called.
 func (o *observation) agentRuns() bool { return o.answered || agentRuns(o.pod) }
 
-// podHasInputs reports whether the pod is what the user wants.
+// podHasInputs reports whether there is a pod and it has the inputs that the user wants.
 func (o *observation) podHasInputs() bool {
 	return o.pod != nil && revisionsOf(o.pod.Annotations).inputs == o.wanted.inputs
 }
 
-// agentIsOutdated reports whether the pod is what the user wants and has the agent of another controller.
+// agentIsOutdated reports whether the pod has the inputs that the user wants, but not the agent of this controller.
 func (o *observation) agentIsOutdated() bool {
 	return o.podHasInputs() && revisionsOf(o.pod.Annotations).agent != o.wanted.agent
 }
 
-// containerOf returns the state of a container of the pod; nil when the kubelet has not reported it.
+// containerOf returns the status of a container of the pod, or nil if the kubelet has not reported it.
 func containerOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
 	for i := range pod.Status.ContainerStatuses {
 		if pod.Status.ContainerStatuses[i].Name == name {
@@ -237,7 +238,7 @@ func conditionOf(pod *corev1.Pod, name corev1.PodConditionType) corev1.PodCondit
 	return corev1.PodCondition{}
 }
 
-// agentRuns reports whether there is a process to talk to.
+// agentRuns reports whether the agent in the pod can be called, according to the kubelet.
 func agentRuns(pod *corev1.Pod) bool {
 	container := containerOf(pod, autov1alpha1.PulumiContainerName)
 	ended := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded

@@ -17,8 +17,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
 
-// isInTheWay creates an object before the Workspace "app", expects the Workspace to name it and to leave it as it is, and that the pod
-// comes when it is gone. It returns the Workspace.
+// isInTheWay creates the obstacle, and then the Workspace "app". It expects that the status names the obstacle, that the obstacle stays
+// unchanged, and that the pod is created once the obstacle is gone. It returns the Workspace.
 func (s *stage) isInTheWay(obstacle ctrlclient.Object, message string) *autov1alpha1.Workspace {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -33,7 +33,7 @@ func (s *stage) isInTheWay(obstacle ctrlclient.Object, message string) *autov1al
 	after, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obstacle)
 	s.Expect(err).NotTo(HaveOccurred())
 	for _, content := range []map[string]any{before, after} {
-		// Its own controller writes the status.
+		// The controller of the obstacle writes its status.
 		unstructured.RemoveNestedField(content, "status")
 		unstructured.RemoveNestedField(content, "metadata", "managedFields")
 		unstructured.RemoveNestedField(content, "metadata", "resourceVersion")
@@ -46,7 +46,7 @@ func (s *stage) isInTheWay(obstacle ctrlclient.Object, message string) *autov1al
 	return workspace
 }
 
-// requeue has the Workspace reconciled, which without a watch would take a minute.
+// requeue makes the Workspace be reconciled at once. There is no watch on the obstacle, so this would otherwise take a minute.
 func (s *stage) requeue(workspace *autov1alpha1.Workspace) {
 	s.t.Helper()
 	s.runtime.events.Add(keyOf(workspace))
@@ -91,8 +91,8 @@ func TestKeyPairThatSomebodyElseMadeIsNotUsed(t *testing.T) {
 	s.Expect(made.Data[corev1.TLSPrivateKeyKey]).NotTo(Equal(known[corev1.TLSPrivateKeyKey]))
 }
 
-// What has the labels of the Workspace, or was applied by the Pulumi Kubernetes Operator, is taken over; what has those of another one
-// is not.
+// An object that has the labels of the Workspace, or that the Pulumi Kubernetes Operator applied, is adopted. An object with the labels of
+// another Workspace is not.
 func TestOnlyWhatWasMadeForTheWorkspaceIsAdopted(t *testing.T) {
 	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app", UID: "1"}}
 	applied := func(manager string, operation metav1.ManagedFieldsOperationType) *corev1.Service {

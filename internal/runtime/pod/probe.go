@@ -24,16 +24,17 @@ const (
 	probeTimeout  = 200 * time.Millisecond
 )
 
-// probes find agents that have just started. The kubelet sees a container that runs up to a second late, and reports that it is ready up
-// to another second later; the address of the pod is known before.
+// probes find agents that have just started. The kubelet notices up to a second late that a container runs, and reports up to another
+// second later that it is ready. The address of the pod is known earlier.
 type probes struct {
 	// found is called with each workspace whose agent was found.
 	found func(types.NamespacedName)
 
 	mu sync.Mutex
-	// probed are the pods whose agents are probed, or were found, by their workspace.
+	// probed are the pods whose agents are probed, or were found, keyed by workspace.
 	probed map[types.NamespacedName]*probed
-	// places are those of the agents that are probed now, by the UID of the pod. Who gets none does not wait for one.
+	// places are the places of the agents that are probed now, keyed by namespace and UID of the pod. A pod that gets no place does not wait
+	// for one.
 	places *fairqueue.Turns
 }
 
@@ -44,20 +45,20 @@ func newProbes(found func(types.NamespacedName)) *probes {
 	}
 }
 
-// probed is one pod.
+// probed is the state of the probe of one pod.
 type probed struct {
 	pod      types.UID
 	answered bool
 }
 
-// answered reports whether the agent in the pod was found, and the kubelet has not reported anything about it yet. If it was not probed yet,
-// that begins: answers says whether the agent answers at all.
+// answered reports whether a probe found the agent in the pod and the kubelet has not reported that the agent is ready or has ended. If the
+// pod was not probed yet, answered starts a probe, which calls answers to find out whether the agent answers.
 func (p *probes) answered(key types.NamespacedName, pod *corev1.Pod, answers func(ctx context.Context) bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.probed[key]
 	if known != nil && known.pod == pod.UID {
-		// What the kubelet reports counts from then on.
+		// Once the kubelet has reported on the agent, only its reports count.
 		known.answered = known.answered && isStarting(pod)
 		return known.answered
 	}
@@ -77,7 +78,7 @@ func (p *probes) answered(key types.NamespacedName, pod *corev1.Pod, answers fun
 	return false
 }
 
-// run probes an agent until it answers, for a while.
+// run probes an agent until it answers, for at most probeTime.
 func (p *probes) run(key, place types.NamespacedName, begun *probed, address string, answers func(ctx context.Context) bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
 	defer cancel()
@@ -91,7 +92,7 @@ func (p *probes) run(key, place types.NamespacedName, begun *probed, address str
 	}
 }
 
-// has reports what answered does, and begins nothing.
+// has reports the same as answered, and starts no probe.
 func (p *probes) has(key types.NamespacedName, pod *corev1.Pod) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,14 +100,15 @@ func (p *probes) has(key types.NamespacedName, pod *corev1.Pod) bool {
 	return known != nil && known.pod == pod.UID && known.answered && isStarting(pod)
 }
 
-// drop removes what is known of the workspace's pod.
+// drop forgets the pod of the workspace.
 func (p *probes) drop(key types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.probed, key)
 }
 
-// isStarting reports whether the agent of the pod may have started, or may be about to, without the kubelet having reported that.
+// isStarting reports whether the agent of the pod may have started, or may be about to start, and the kubelet has not reported that it is
+// ready or has ended.
 func isStarting(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodPending && pod.Status.Phase != corev1.PodRunning {
 		return false
@@ -115,13 +117,13 @@ func isStarting(pod *corev1.Pod) bool {
 	return container == nil || container.RestartCount == 0 && container.State.Terminated == nil && !container.Ready
 }
 
-// probe waits until something listens at the address and answers.
+// probe waits until something listens at the address and the agent answers.
 func probe(ctx context.Context, address string, answers func(ctx context.Context) bool) bool {
 	dialer := net.Dialer{Timeout: probeTimeout}
 	err := wait.PollUntilContextCancel(ctx, probeInterval, true, func(ctx context.Context) (bool, error) {
 		connection, err := dialer.DialContext(ctx, "tcp", address)
 		if err != nil {
-			return false, nil // nobody listens yet
+			return false, nil // nothing listens yet
 		}
 		_ = connection.Close()
 		return answers(ctx), nil

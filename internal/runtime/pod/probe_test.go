@@ -32,7 +32,7 @@ func TestAgentIsReachedBeforeTheKubeletReportsThatItRuns(t *testing.T) {
 	_, err = connected.GetInfo(t.Context())
 	s.Expect(err).NotTo(HaveOccurred())
 
-	// An operation that it has is not disturbed by a change.
+	// A change of the Workspace does not interrupt an operation.
 	agent.busy.Store(true)
 	s.change(workspace, func(spec *autov1alpha1.WorkspaceSpec) { spec.Image = "example.com/other" })
 	s.Eventually(s.status(workspace)).Should(beUnready(autov1alpha1.RollingUpdateReason))

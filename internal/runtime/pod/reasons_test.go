@@ -16,7 +16,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// What only a node can do to a pod is told as the kubelet tells it.
+// There are no nodes, so the test reports what a node does to a pod as the kubelet reports it.
 func TestWhatANodeDoesToAPodIsReportedAndEndsWithIt(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
@@ -79,8 +79,8 @@ func TestPodThatFailedAsAWholeIsReportedUntilTheNextOneRuns(t *testing.T) {
 	s.Eventually(s.status(workspace)).Should(beReady())
 }
 
-// keepPods has the API server refuse to delete pods in the namespace until allow is called: the StatefulSet controller removes one that
-// failed sooner than anybody can look.
+// keepPods makes the API server refuse to delete pods in the namespace until allow is called: otherwise the StatefulSet controller deletes
+// a failed pod before the test can observe it.
 func (s *stage) keepPods() (allow func()) {
 	s.t.Helper()
 	name := metav1.ObjectMeta{Name: s.namespace}
@@ -111,7 +111,7 @@ func (s *stage) keepPods() (allow func()) {
 
 func TestNamespaceThatGoesIsReportedByItsWorkspaces(t *testing.T) {
 	s := newStage(t)
-	// A namespace with something in it that does not go stays.
+	// The finalizer of this object keeps the namespace from disappearing.
 	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "held", Finalizers: []string{"example.com/held"}}}
 	s.Expect(s.client.Create(t.Context(), held)).To(Succeed())
 	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{

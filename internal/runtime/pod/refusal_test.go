@@ -13,7 +13,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// Each refusal is the API server's own, and the StatefulSet controller's own back-off is what has to be shortened.
+// The refusals come from the real API server, and the backoff to be shortened is that of the real StatefulSet controller.
 func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
 	suite.Long(t, "waits for pauses of the controllers")
 	for _, tt := range []struct {
@@ -58,7 +58,7 @@ func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
 			tt.refuse(s)
 			workspace := s.create("app", tt.spec)
 			s.Eventually(s.status(workspace)).Should(And(beUnready(tt.reason), HaveField("Message", ContainSubstring(tt.message)), HaveField("Failing", true)))
-			// Long enough that the StatefulSet controller itself would wait for longer than the test.
+			// By then, the StatefulSet controller by itself would wait longer than the test.
 			s.Eventually(s.retries(workspace)).Should(BeNumerically(">=", 3))
 			tt.mend(s)
 			s.pod(workspace)
@@ -67,7 +67,7 @@ func TestPodThatIsRefusedSaysWhyAndComesWhenTheCauseIsGone(t *testing.T) {
 	}
 }
 
-// retries is how often the creation of the pod was tried again.
+// retries returns how often the creation of the pod was tried again.
 func (s *stage) retries(workspace *autov1alpha1.Workspace) func() int {
 	return func() int {
 		tracked := s.runtime.tracker(workspace)
@@ -76,7 +76,7 @@ func (s *stage) retries(workspace *autov1alpha1.Workspace) func() int {
 	}
 }
 
-// labelNamespace has the namespace enforce a Pod Security Standard.
+// labelNamespace makes the namespace enforce a level of the Pod Security Standards.
 func (s *stage) labelNamespace(level string) {
 	s.t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}

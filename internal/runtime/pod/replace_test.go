@@ -100,7 +100,7 @@ func TestAnotherControllerReplacesIdlePodsFewAtATime(t *testing.T) {
 	}
 	for len(left) > 0 {
 		var i int
-		// Which ones come first is not said.
+		// The order is not defined.
 		s.Eventually(func() (found bool) {
 			for i = range left {
 				if deleted, err := s.beingDeleted(left[i])(); err == nil && deleted {
@@ -119,7 +119,7 @@ func TestAnotherControllerReplacesIdlePodsFewAtATime(t *testing.T) {
 	s.Eventually(s.runtime.rollout.count).Should(BeZero())
 }
 
-// count is how many are being replaced.
+// count returns how many pods are being replaced.
 func (r *rollout) count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +135,7 @@ func TestSecretThatWasDeletedIsMadeAgainAndThePodReplaced(t *testing.T) {
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: podspec.SecretName(workspace)}}
 	s.Expect(s.client.Delete(t.Context(), secret)).To(Succeed())
-	// Secrets are not watched; whatever happens next shows that it is gone.
+	// Secrets are not watched. The next event for the Workspace makes the controller notice that its Secret is gone.
 	s.report(pod, func(status *corev1.PodStatus) { status.Message = "something happens" })
 	s.Eventually(func() error { return s.get(secret.Name, &corev1.Secret{}) }).Should(Succeed())
 	s.Eventually(agent.asked.Load).Should(BeNumerically(">", asked), "the agent is asked over the connection that there is")

@@ -1,10 +1,10 @@
-// Package pod runs the agents of workspaces in pods: a StatefulSet with one pod, a headless Service and a Secret with the
-// agent's key pair for each Workspace, which owns them.
+// Package pod runs the agents of workspaces in pods. Each Workspace owns a StatefulSet with one pod, a headless Service, and a Secret with
+// the agent's key pair.
 //
-// Ensure first applies these objects (objects.go, act.go). Then it observes the pod (observe.go), decides in a pure function
-// (decide.go, explain.go) how the Workspace stands and what to do about it, and does that (act.go). Pods and StatefulSets are
-// watched, so that a pod that dies is noticed at once; what has no watch is read again after a time. A pod is replaced by this
-// package alone, never by the StatefulSet controller, because an operation may be running in it.
+// Ensure first applies these objects (objects.go, act.go). Then it observes the pod (observe.go), decides in a pure function what the
+// status is and what to do (decide.go, explain.go), and acts on the decision (act.go). It watches pods and StatefulSets, so that it notices
+// at once when a pod is lost, and reads again after a time what it cannot watch. Only this package replaces a pod, never the StatefulSet
+// controller, because an operation may be running in it.
 package pod
 
 import (
@@ -49,14 +49,14 @@ type Options struct {
 	Live ctrlclient.Reader
 	// Cache has the pods, StatefulSets and Services. It should be limited as CachedObjects says.
 	Cache cache.Cache
-	// Config is who the controller is, for the tokens with which it calls agents.
+	// Config is the identity of the controller. Its tokens authenticate the controller to agents.
 	Config *rest.Config
 	// AgentImage is the image with the agent as its entrypoint. Required.
 	AgentImage string
-	// AgentImagePullPolicy of that image; IfNotPresent when empty.
+	// AgentImagePullPolicy is the pull policy of that image; IfNotPresent when empty.
 	AgentImagePullPolicy corev1.PullPolicy
-	// AgentVolume has the agent run from a volume that is its image, instead of an init container that copies it. Kubernetes 1.35 or later
-	// and a container runtime with image volumes are needed on every node.
+	// AgentVolume makes the agent run from an image volume, instead of an init container that copies the agent. Every node then needs
+	// Kubernetes 1.35 or later and a container runtime with image volumes.
 	AgentVolume bool
 	// AgentArgs are more arguments for the agent, for example its limits.
 	AgentArgs []string
@@ -64,7 +64,7 @@ type Options struct {
 	DefaultServiceAccount string
 	// ClusterDomain is the DNS domain of the cluster; DefaultClusterDomain when empty.
 	ClusterDomain string
-	// Log receives what is done to pods.
+	// Log receives a line for each change to a pod.
 	Log logr.Logger
 }
 
@@ -78,7 +78,7 @@ type Runtime struct {
 	probes      *probes
 	// groups are the agents of each namespace.
 	groups client.Groups
-	// active says that this controller leads.
+	// active is true when this controller is the leader.
 	active atomic.Bool
 
 	mu       sync.Mutex
@@ -113,7 +113,7 @@ func New(ctx context.Context, options Options) (*Runtime, error) {
 	return r, r.watch(ctx)
 }
 
-// NeedLeaderElection says that only the leader looks after pods.
+// NeedLeaderElection returns true: only the leader manages pods.
 func (r *Runtime) NeedLeaderElection() bool { return true }
 
 // Start delivers events until ctx is done, and then closes the connections. The pods stay as they are.
@@ -124,8 +124,8 @@ func (r *Runtime) Start(ctx context.Context) error {
 	return nil
 }
 
-// Ensure makes sure that the objects of the Workspace are there and as they should be, and says how its pod stands. What the
-// API server refuses is a status, not an error. An idle Workspace keeps its objects, and has no pod.
+// Ensure creates or updates the objects of the Workspace if they differ, and returns the status of its pod. An object that the API server
+// refuses is a status, not an error. An idle Workspace keeps its objects, and has no pod.
 func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace, idle bool) (runtime.Status, error) {
 	r.active.Store(true)
 	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
@@ -145,8 +145,8 @@ func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace,
 	return r.act(ctx, t, workspace, o, decide(o))
 }
 
-// Delete forgets the Workspace. Its objects are removed by the garbage collector, because the Workspace owned them; while
-// there is a pod Delete returns ErrEnding, and an event follows when that is gone.
+// Delete forgets the Workspace. The garbage collector removes its objects, because the Workspace owned them. Delete returns ErrEnding while
+// there is a pod; an event follows when the pod is gone.
 func (r *Runtime) Delete(ctx context.Context, key types.NamespacedName) error {
 	r.mu.Lock()
 	delete(r.trackers, key)
@@ -169,7 +169,7 @@ func (r *Runtime) Events() <-chan event.GenericEvent {
 	return r.events.Events()
 }
 
-// Agents returns how many of the Workspaces that this controller looks after have a pod.
+// Agents returns how many of the Workspaces that this controller manages have a pod.
 func (r *Runtime) Agents() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -104,7 +104,7 @@ func TestDeletedWorkspaceLeavesNothing(t *testing.T) {
 	s.Expect(s.runtime.Connect(t.Context(), workspace)).Error().To(MatchError(runtime.ErrNoAgent))
 }
 
-// nothingKept reports whether the runtime keeps nothing of any Workspace. Its controller may be at it still.
+// nothingKept reports whether the runtime has forgotten all Workspaces. The controller may still be doing that, so callers wait for it.
 func (s *stage) nothingKept() bool {
 	s.runtime.mu.Lock()
 	defer s.runtime.mu.Unlock()
@@ -121,7 +121,7 @@ func TestStatefulSetOfSomebodyElseIsLeftAlone(t *testing.T) {
 	s.isInTheWay(s.foreignStatefulSet(*metav1.NewControllerRef(owner, owner.GroupVersionKind())), "StatefulSet app-workspace belongs to ConfigMap owner")
 }
 
-// foreignStatefulSet is one that another program makes where the Workspace "app" has its own.
+// foreignStatefulSet returns a StatefulSet that another program creates under the name that the Workspace "app" needs.
 func (s *stage) foreignStatefulSet(owner metav1.OwnerReference) *appsv1.StatefulSet {
 	workspace := &metav1.ObjectMeta{Name: "app"}
 	return &appsv1.StatefulSet{

@@ -32,7 +32,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// patience is longer than the longest interval at which anything is tried again.
+// patience is longer than the longest interval after which anything is tried again.
 const patience = 2 * maxInterval
 
 // controllerAccount is the ServiceAccount of the controller, with the rights that the manifests give it.
@@ -40,7 +40,7 @@ var controllerAccount = ctrlclient.ObjectKey{Namespace: "flux-system", Name: "st
 
 var (
 	cluster *controlplane.ControlPlane
-	// account is the controller's way to the API server.
+	// account is the configuration with which the controller connects to the API server.
 	account *rest.Config
 )
 
@@ -93,7 +93,7 @@ func newClient() (ctrlclient.Client, error) {
 	return ctrlclient.New(cluster.Config(), ctrlclient.Options{Scheme: scheme})
 }
 
-// stage is a namespace of a real cluster without nodes: the test plays the kubelet.
+// stage is a namespace of a real cluster without nodes. The test acts as the kubelet.
 type stage struct {
 	*WithT
 	t         *testing.T
@@ -117,14 +117,14 @@ func newStage(t *testing.T) *stage {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "pods-"}}
 	g.Expect(client.Create(t.Context(), namespace)).To(Succeed())
 	s := &stage{WithT: g, t: t, client: client, namespace: namespace.Name, image: "agent:v1", statuses: map[ctrlclient.ObjectKey]runtime.Status{}}
-	// Pods are refused without it.
+	// Without this ServiceAccount, the API server refuses pods.
 	s.Eventually(func() error {
 		return client.Get(t.Context(), ctrlclient.ObjectKey{Namespace: s.namespace, Name: "default"}, &corev1.ServiceAccount{})
 	}).Should(Succeed())
 	return s
 }
 
-// startStage is a stage with a controller.
+// startStage returns a stage with a controller.
 func startStage(t *testing.T) *stage {
 	t.Helper()
 	s := newStage(t)
@@ -132,7 +132,7 @@ func startStage(t *testing.T) *stage {
 	return s
 }
 
-// startReady is a stage with a controller, a Workspace, and its agent.
+// startReady returns a stage with a controller, a Workspace, and its pod and agent.
 func startReady(t *testing.T) (*stage, *autov1alpha1.Workspace, *corev1.Pod, *fakeAgent) {
 	t.Helper()
 	s := startStage(t)
@@ -141,8 +141,7 @@ func startReady(t *testing.T) (*stage, *autov1alpha1.Workspace, *corev1.Pod, *fa
 	return s, workspace, pod, agent
 }
 
-// startController runs a manager that does no more than call the runtime, until stop is called or the test
-// ends.
+// startController runs a manager that only calls the runtime, until stop is called or the test ends.
 func (s *stage) startController() {
 	s.t.Helper()
 	mgr, err := ctrl.NewManager(account, ctrl.Options{
@@ -209,7 +208,7 @@ func (s *stage) change(workspace *autov1alpha1.Workspace, edit func(*autov1alpha
 	s.Expect(s.client.Patch(s.t.Context(), workspace, ctrlclient.MergeFrom(before))).To(Succeed())
 }
 
-// status is what the runtime said last about the Workspace.
+// status returns a function for the status that the runtime returned last for the Workspace.
 func (s *stage) status(workspace *autov1alpha1.Workspace) func() runtime.Status {
 	return func() runtime.Status {
 		s.mu.Lock()

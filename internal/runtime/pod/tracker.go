@@ -12,9 +12,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/fairqueue"
 )
 
-// tracker is what is remembered of one Workspace. All of it can be lost: a new controller only waits a little longer.
+// tracker holds what the controller remembers about one Workspace. All of it can be lost: a new controller only waits a little longer.
 type tracker struct {
-	// hasPod says that there was a pod when the Workspace was last observed. It is read without the lock.
+	// hasPod is true if there was a pod when the Workspace was last observed. It is read without the lock.
 	hasPod atomic.Bool
 
 	mu sync.Mutex
@@ -22,20 +22,21 @@ type tracker struct {
 }
 
 type memory struct {
-	// workspace is the one that it is about.
+	// workspace is the UID of the Workspace.
 	workspace types.UID
 	// applied is what this controller wrote last.
 	applied appliedVersion
-	// missingSince is since when there is no pod; retries and retriedAt are the attempts to get one.
+	// missingSince is the time since which there is no pod. retries counts the attempts to get one, and retriedAt is the time of the last
+	// attempt.
 	missingSince time.Time
 	retries      int
 	retriedAt    time.Time
-	// pod is what silentSince and announcedAt are about.
+	// pod is the UID of the pod to which silentSince and announcedAt refer.
 	pod                      types.UID
 	silentSince, announcedAt time.Time
 }
 
-// tracker returns what is remembered of the Workspace, with its lock held.
+// tracker returns the tracker of the Workspace, with its lock held.
 func (r *Runtime) tracker(workspace *autov1alpha1.Workspace) *tracker {
 	key := keyOf(workspace)
 	r.mu.Lock()
@@ -48,7 +49,7 @@ func (r *Runtime) tracker(workspace *autov1alpha1.Workspace) *tracker {
 	t.mu.Lock()
 	if t.workspace != workspace.UID {
 		if t.workspace != "" {
-			// The agent of an earlier Workspace of that name is not to be reached through this one.
+			// The agent of an earlier Workspace of that name must not be reached through this one.
 			r.connections.drop(key, "")
 		}
 		t.memory = memory{workspace: workspace.UID}
@@ -56,7 +57,7 @@ func (r *Runtime) tracker(workspace *autov1alpha1.Workspace) *tracker {
 	return t
 }
 
-// update notes whether there is a pod, and completes the observation with what is remembered.
+// update records whether there is a pod, and completes the observation from memory.
 func (t *tracker) update(o *observation) {
 	t.hasPod.Store(o.pod != nil)
 	if o.pod == nil {
@@ -73,7 +74,7 @@ func (t *tracker) update(o *observation) {
 	o.announcedAt = t.announcedAt
 }
 
-// retryCreationAt is when the next attempt to get a pod may be made: after 2 s at first, 30 s in the end.
+// retryCreationAt returns when the next attempt to get a pod may be made. The delay grows from 2 s to 30 s.
 func (t *tracker) retryCreationAt() time.Time {
 	last := t.retriedAt
 	if last.IsZero() {
@@ -88,7 +89,7 @@ func (t *tracker) retried(now time.Time) time.Duration {
 	return t.retryCreationAt().Sub(now)
 }
 
-// announce notes whether the status says that the pod is about to be replaced.
+// announce records whether the status says that the pod is about to be replaced.
 func (t *tracker) announce(now time.Time, announced bool) {
 	switch {
 	case !announced:
@@ -99,14 +100,14 @@ func (t *tracker) announce(now time.Time, announced bool) {
 }
 
 const (
-	// maxRollingOfNamespace is how many pods of a namespace are replaced at the same time because the controller is another one. When their
-	// successors do not become ready the others stay as they are.
+	// maxRollingOfNamespace is how many pods of a namespace are replaced at the same time because the controller has another agent. When their
+	// successors do not become ready, the other pods stay as they are.
 	maxRollingOfNamespace = 5
-	// rolloutTimeout is how long one of them may take; after that it must not hold up the others any longer.
+	// rolloutTimeout is how long one replacement may hold up the others. After that, its place goes to another pod.
 	rolloutTimeout = 15 * time.Minute
 )
 
-// maxRolling is how many are replaced at the same time in all namespaces. No namespace takes the places of all others.
+// maxRolling is how many pods are replaced at the same time in all namespaces. No namespace takes the places of all others.
 var maxRolling = fairqueue.Slots(maxRollingOfNamespace)
 
 // rollout lets few pods be replaced at the same time. The others wait, without being reconciled, until it is their turn.
@@ -114,7 +115,7 @@ type rollout struct {
 	turns *fairqueue.Turns
 
 	mu sync.Mutex
-	// rolling have a place, which they lose when the timer ends.
+	// rolling are the workspaces that have a place. They lose it when the timer ends.
 	rolling map[types.NamespacedName]*time.Timer
 }
 
@@ -136,7 +137,7 @@ func (r *rollout) begin(key types.NamespacedName) bool {
 	return mayRoll
 }
 
-// limit makes sure that the place of the workspace is one for a time.
+// limit makes sure that the workspace loses its place after rolloutTimeout.
 func (r *rollout) limit(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +146,8 @@ func (r *rollout) limit(key types.NamespacedName) {
 	}
 }
 
-// end gives up the place of the workspace, whose pod is not being replaced any more, or not after all, to the next ones.
+// end gives up the place of the workspace, whose pod is not being replaced any more, or was not replaced after all. The place goes to the
+// next workspace.
 func (r *rollout) end(key types.NamespacedName) {
 	r.mu.Lock()
 	if timer := r.rolling[key]; timer != nil {

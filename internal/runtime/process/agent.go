@@ -24,18 +24,18 @@ import (
 const (
 	// connectTimeout bounds a connection to a unix socket, which takes microseconds.
 	connectTimeout = time.Second
-	// listenInterval is how often an agent that starts is tried.
+	// listenInterval is how often a connection to an agent that starts is tried.
 	listenInterval = 5 * time.Millisecond
-	// leftoverGrace is how long processes that outlived their agent may take to end after SIGINT. A pulumi among them
-	// finishes what it has begun, so that its state is whole.
+	// leftoverGrace is how long processes that outlived their agent may take to end after SIGINT. A pulumi process among them finishes what it
+	// has begun, so that its state is complete.
 	leftoverGrace = 30 * time.Second
 )
 
-// errForeign says that the directory belongs to an earlier Workspace of the same name, or to nobody knows whom.
+// errForeign is the error when the directory belongs to an earlier Workspace of the same name, or when its record cannot be read.
 var errForeign = errors.New("the directory belongs to another workspace")
 
-// start returns the agent of the Workspace with the UID: the one that runs already, or a new one. It holds the lock on the
-// directory, so that one of several controllers starts it and the others find it.
+// start returns the agent of the Workspace with the UID: the one that runs already, or a new one. It holds the lock on the directory, so
+// that of several controllers one starts the agent and the others find it.
 func (d directory) start(ctx context.Context, options Options, key types.NamespacedName, uid types.UID) (*handle, error) {
 	unlock, err := d.lock(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func (d directory) start(ctx context.Context, options Options, key types.Namespa
 		}
 		return agent, err
 	}
-	// An agent that ended in order has ended what it had to; what is left then was left on purpose.
+	// An agent that ended in order has ended its processes; if some are left, it left them on purpose.
 	if !d.socketGone() {
 		if err := d.endLeftovers(ctx, found.Agent); err != nil {
 			return nil, err
@@ -77,7 +77,7 @@ func (d directory) start(ctx context.Context, options Options, key types.Namespa
 	}
 	found.Agent, found.Starting = agent.Identity, false
 	if err := d.writeRecord(found); err != nil {
-		// Without a record nobody would find it again.
+		// Without a record, no controller would find the agent again.
 		return nil, errors.Join(err, agent.signal(syscall.SIGKILL))
 	}
 	return agent, nil
@@ -101,20 +101,20 @@ func (d directory) spawn(options Options) (*handle, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the process: %w", err)
 	}
-	// It may have ended already. Nobody has waited for it, so the id is still its own.
+	// The process may have ended already. Nothing has waited for it yet, so the process id is still its own.
 	id, err := procfs.Identify(cmd.Process.Pid)
 	var pidfd *os.File
 	if err == nil {
 		pidfd, err = procfs.OpenPID(cmd.Process.Pid)
 	}
 	if err != nil {
-		// It cannot be looked after.
+		// Without a handle, the process cannot be supervised.
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	return newHandle(id, pidfd), cmd.Process.Release()
 }
 
-// arguments are the command line of the agent.
+// arguments returns the command line of the agent.
 func (d directory) arguments(options Options) []string {
 	return append([]string{
 		"serve",
@@ -123,12 +123,12 @@ func (d directory) arguments(options Options) []string {
 		"--workspace=" + d.workspace(),
 		"--pulumi=" + options.PulumiPath,
 		"--idle-timeout=" + options.IdleTimeout.String(),
-		// What the agent gets is chosen already, in environment.
+		// The method environment has already chosen what the agent gets.
 		"--inherit-environment",
 	}, options.AgentArgs...)
 }
 
-// environment is all that the agent, and so every program, gets to see of the controller's environment.
+// environment returns all that the agent, and so every program, can see of the controller's environment.
 func (d directory) environment(options Options) []string {
 	path := filepath.Dir(options.PulumiPath)
 	if inherited := os.Getenv("PATH"); inherited != "" {
@@ -147,7 +147,7 @@ func (d directory) environment(options Options) []string {
 	return environment
 }
 
-// listens reports whether somebody listens on the socket.
+// listens reports whether a process listens on the socket.
 func (d directory) listens(ctx context.Context) bool {
 	dialer := net.Dialer{Timeout: connectTimeout}
 	connection, err := dialer.DialContext(ctx, "unix", d.socket())
@@ -158,7 +158,7 @@ func (d directory) listens(ctx context.Context) bool {
 	return true
 }
 
-// awaitListen waits until the agent listens. It returns early when the agent ends, which is the caller's to notice.
+// awaitListen waits until the agent listens. It also returns, without an error, when the agent has ended, which the caller has to check.
 func (d directory) awaitListen(ctx context.Context, agent *handle, timeout time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -176,7 +176,7 @@ func (d directory) socketGone() bool {
 	return errors.Is(unix.Access(d.socket(), unix.F_OK), unix.ENOENT)
 }
 
-// running returns the agent that the record names, or nil when none runs. The caller holds the lock.
+// running returns the agent in the record, or nil if it does not run. The caller holds the lock.
 func (d directory) running(found record) (*handle, error) {
 	id := found.Agent
 	var err error
@@ -193,8 +193,8 @@ func (d directory) running(found record) (*handle, error) {
 	return agent, err
 }
 
-// findAgent searches for an agent that listens on the socket of the directory, by its arguments. It is for the case that
-// a controller ended between the start of the agent and the record of it.
+// findAgent searches for an agent that listens on the socket of the directory, by its arguments. It is needed when a controller ended after
+// it started the agent and before it recorded the process.
 func (d directory) findAgent() (procfs.Identity, error) {
 	pids, err := procfs.IDs()
 	if err != nil {
@@ -212,8 +212,8 @@ func (d directory) findAgent() (procfs.Identity, error) {
 	return procfs.Identity{}, procfs.ErrNotRunning
 }
 
-// clear ends the agent and removes the directory, unless it belongs to the Workspace to keep: another controller may have
-// cleared it for that one meanwhile.
+// clear ends the agent and removes the directory, unless the directory belongs to the Workspace with the UID keep: another controller may
+// have cleared it for that Workspace meanwhile.
 func (d directory) clear(ctx context.Context, grace time.Duration, keep types.UID) error {
 	unlock, err := d.lock(ctx)
 	if err != nil {
@@ -245,8 +245,8 @@ func (d directory) clear(ctx context.Context, grace time.Duration, keep types.UI
 	return d.remove()
 }
 
-// endLeftovers ends the processes that the agent started and that outlived it: an agent that is killed cannot do so. A new
-// agent must not work beside them.
+// endLeftovers ends the processes that the agent started and that outlived it; an agent that is killed cannot end them. A new agent must
+// not work beside them.
 func (d directory) endLeftovers(ctx context.Context, agent procfs.Identity) error {
 	handles, err := d.leftovers(agent)
 	if err == nil {
@@ -258,9 +258,9 @@ func (d directory) endLeftovers(ctx context.Context, agent procfs.Identity) erro
 	return nil
 }
 
-// leftovers finds the processes in the session of the agent. The id of a session is the process id of its leader, and may be
-// in use by a stranger once the session is empty; so a process counts only when its environment or its working directory
-// lead into this directory as well, and the leader, if there is one, is the agent.
+// leftovers returns the processes in the session of the agent. The id of a session is the process id of its leader, which an unrelated
+// process may use once the session is empty. Therefore a process counts only when its environment or its working directory refers to this
+// directory as well, and only when the leader, if there is one, is the agent.
 func (d directory) leftovers(agent procfs.Identity) ([]*handle, error) {
 	if current, err := agent.OfThisBoot(); err != nil || !current {
 		return nil, err
@@ -289,7 +289,7 @@ func (d directory) leftovers(agent procfs.Identity) ([]*handle, error) {
 	return found, nil
 }
 
-// inUseBy reports whether the environment or the working directory of the process leads into the directory.
+// inUseBy reports whether the environment or the working directory of the process refers to the directory.
 func (d directory) inUseBy(pid int) bool {
 	inside := d.path + "/"
 	if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)); err == nil && strings.HasPrefix(cwd+"/", inside) {

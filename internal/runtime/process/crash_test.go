@@ -17,7 +17,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
-// betweenAgents is a restart delay for tests that look at what there is between two agents.
+// betweenAgents is a restart delay for tests that check the time between two agents.
 const betweenAgents = 3 * time.Second
 
 func TestKilledAgentIsNoticedAtOnceAndStartedAgain(t *testing.T) {
@@ -135,7 +135,7 @@ func TestDeleteEndsACrashLoop(t *testing.T) {
 	g.Expect(os.ReadDir(r.options.Dir)).To(BeEmpty())
 }
 
-// recordAgent says that an earlier controller started this agent for the Workspace "app".
+// recordAgent writes a record as if an earlier controller had started this agent for the Workspace "app".
 func recordAgent(g *WithT, r *Runtime, agent procfs.Identity) {
 	dir := r.directory(keyFor(newWorkspace("app", "1")))
 	unlock, err := dir.lock(context.Background())
@@ -188,7 +188,7 @@ func TestSessionOfAStrangerIsLeftAlone(t *testing.T) {
 	dir := directory{path: newDir(t) + "/0123456789ab"}
 	g.Expect(os.Mkdir(dir.path, 0o700)).To(Succeed())
 	stranger := sleep(g, t)
-	// The session that had this id before was the agent's; the one of today shares nothing with the directory.
+	// The agent's session had this id before. The session that has it now has nothing to do with the directory.
 	agent := stranger
 	agent.StartTime--
 	g.Expect(dir.leftovers(agent)).To(BeEmpty())
@@ -275,7 +275,7 @@ func TestAgentThatEndedInOrderRestsAndStartsOnDemand(t *testing.T) {
 	}
 }
 
-// workers is the number of goroutines that act for the workspace.
+// workers returns the number of goroutines that act for the workspace.
 func (s *supervisor) workers() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

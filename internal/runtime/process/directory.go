@@ -27,32 +27,33 @@ import (
 const (
 	// maxSocketPath is the length of sun_path in sockaddr_un, without the final zero byte.
 	maxSocketPath = 107
-	// maxRecordSize bounds in bytes what is read of a record, which the programs of the workspace could write over.
+	// maxRecordSize bounds, in bytes, what is read of a record. The programs of the workspace could overwrite the record.
 	maxRecordSize = 64 << 10
-	// lockInterval is how often a lock that another controller holds is tried. It is held while a process is started or a directory
-	// renamed, for milliseconds.
+	// lockInterval is how often a lock that another controller holds is tried again. The lock is held for milliseconds while a process is
+	// started or a directory renamed, and for longer while an agent, or what it left, is ended.
 	lockInterval = 20 * time.Millisecond
-	// removedSuffix marks a directory that is being removed; it belongs to no workspace any more.
+	// removedSuffix marks a directory that is being removed and does not belong to a workspace any more.
 	removedSuffix = ".removed-"
-	// maxLogSize is the size, in bytes, at which the log of an agent is rotated. There is one old log.
+	// maxLogSize is the size, in bytes, at which the log of an agent is rotated. One old log is kept.
 	maxLogSize = 5 << 20
 	// tailLines and tailSize (bytes) bound what a message quotes of a log.
 	tailLines = 5
 	tailSize  = 1 << 10
 )
 
-// directory is where everything of one workspace is. Its mode is 0700.
+// directory is the directory with everything of one workspace. Its mode is 0700.
 type directory struct {
 	path string
 }
 
-// directoryName is the same for all workspaces of that name, whatever their UID: 12 hexadecimal digits.
+// directoryName returns the name of the directory of a workspace: 12 hexadecimal digits. It is the same for all Workspaces of that name,
+// whatever their UID.
 func directoryName(key types.NamespacedName) string {
 	sum := sha256.Sum256([]byte(key.String()))
 	return hex.EncodeToString(sum[:])[:12]
 }
 
-// isDirectoryName matches what directoryName returns.
+// isDirectoryName reports whether directoryName could return the name.
 var isDirectoryName = regexp.MustCompile(`^[0-9a-f]{12}$`).MatchString
 
 func (d directory) recordFile() string { return filepath.Join(d.path, "workspace.json") }
@@ -63,28 +64,28 @@ func (d directory) home() string       { return filepath.Join(d.state(), "home")
 func (d directory) temporary() string  { return filepath.Join(d.path, "tmp") }
 func (d directory) workspace() string  { return filepath.Join(d.path, "workspace") }
 
-// worked is a file that is there once an agent listened in this directory: it can be expected to do so again.
+// worked returns the path of a file that exists once an agent has listened in this directory: an agent is then expected to start again.
 func (d directory) worked() string { return filepath.Join(d.path, "worked") }
 
 // address is what the agent listens on and clients connect to.
 func (d directory) address() string { return "unix:" + d.socket() }
 
-// record says whose directory this is and which agent runs in it. It is the first file in a directory.
+// record names the Workspace of a directory and the agent that runs in it. It is the first file in a directory.
 type record struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid"`
-	// Starting is true from before the start of an agent until Agent is known: a controller that ended in between
-	// left an agent that has to be searched for.
+	// Starting is true from before the start of an agent until Agent is known. If a controller ended in between, the agent that it left has to
+	// be searched for.
 	Starting bool `json:"starting,omitempty"`
 	// Agent is the process that was started last.
 	Agent procfs.Identity `json:"agent,omitzero"`
 }
 
-// errCorrupt says that a record cannot be read. It was written as a whole, so the disk is to blame.
+// errCorrupt is the error for a record that cannot be parsed. A record is always written as a whole, so the damage comes from elsewhere.
 var errCorrupt = errors.New("the record of the workspace is damaged")
 
-// readRecord returns the record; the error is os.ErrNotExist when there is none, and errCorrupt when it makes no sense.
+// readRecord returns the record. The error is os.ErrNotExist if there is none, and errCorrupt if it cannot be parsed.
 func (d directory) readRecord() (record, error) {
 	var r record
 	content, err := file.Read(d.recordFile(), maxRecordSize)
@@ -147,13 +148,14 @@ func (d directory) tryLock() (unlock func(), err error) {
 		return nil, err
 	}
 	return func() {
-		// Said explicitly: a process that is being forked now may hold a copy of the descriptor for a moment.
+		// Unlocked explicitly: a process that is being forked now may have a copy of the descriptor for a moment.
 		_ = flock(opened, unix.LOCK_UN)
 		_ = opened.Close()
 	}, nil
 }
 
-// lockOpened locks the open directory. It may have been removed, and made again, between opening and locking.
+// lockOpened locks the open directory. The directory may have been removed and created again between opening and locking; then the error is
+// EWOULDBLOCK.
 func (d directory) lockOpened(opened *os.File) error {
 	if err := flock(opened, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return err
@@ -187,7 +189,7 @@ func exists(path string) (bool, error) {
 	return err == nil, err
 }
 
-// prepare makes the directory fit for a new agent: it removes the socket and the temporary files of the last one.
+// prepare prepares the directory for a new agent: it removes the socket and the temporary files of the last one.
 func (d directory) prepare() error {
 	err := os.Remove(d.socket())
 	if errors.Is(err, os.ErrNotExist) {
@@ -204,8 +206,8 @@ func (d directory) prepare() error {
 	return d.rotateLog()
 }
 
-// remove removes the directory with all that is in it. It disappears from its place at once, so that a controller that
-// ends meanwhile leaves no half of it. The caller holds the lock.
+// remove removes the directory and everything in it. It renames the directory first, so that a controller that ends meanwhile leaves no
+// incomplete directory. The caller holds the lock.
 func (d directory) remove() error {
 	removed := d.path + removedSuffix + rand.Text()
 	if err := os.Rename(d.path, removed); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -214,7 +216,7 @@ func (d directory) remove() error {
 	return removeTree(removed)
 }
 
-// removeTree removes a tree even where a program took away its own rights, as the Go module cache does.
+// removeTree removes a directory tree, even where a program removed its own permissions, as the Go module cache does.
 func removeTree(path string) error {
 	if err := os.RemoveAll(path); err == nil {
 		return nil
@@ -240,8 +242,8 @@ func (d directory) openLog() (*os.File, error) {
 	return log, nil
 }
 
-// rotateLog moves the end of a log that has become too large to the old log. The agent keeps writing to the same file (it outlives
-// whoever could hand it another one), so the file is copied and emptied; lines written in between are lost.
+// rotateLog moves the end of a log that has become too large to the old log. The agent keeps writing to the same file, because it outlives
+// any controller that could give it another one. Therefore the file is copied and truncated; lines written in between are lost.
 func (d directory) rotateLog() error {
 	log, err := os.Open(d.log())
 	if errors.Is(err, os.ErrNotExist) {
@@ -272,8 +274,8 @@ func (d directory) moveEnd(log *os.File) error {
 	return os.Truncate(d.log(), 0)
 }
 
-// logTail returns the last lines of what the agent wrote since the offset, for a message; empty when it wrote nothing, or when the log
-// cannot be read. The agent keeps secrets out of its log.
+// logTail returns the last lines that the agent wrote after the offset, for a message. It returns nothing if the agent wrote nothing, or if
+// the log cannot be read. The agent keeps secrets out of its log.
 func (d directory) logTail(offset int64) string {
 	log, err := os.Open(d.log())
 	if err != nil {
@@ -282,7 +284,7 @@ func (d directory) logTail(offset int64) string {
 	defer log.Close()
 	size := d.logSize()
 	if size < offset {
-		offset = 0 // rotated meanwhile
+		offset = 0 // the log was rotated meanwhile
 	}
 	content, err := io.ReadAll(io.NewSectionReader(log, max(offset, size-tailSize), tailSize))
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
-// patience is how long tests wait for what takes milliseconds on a quiet machine.
+// patience is how long tests wait for something that takes milliseconds on a quiet machine.
 const patience = 20 * time.Second
 
-// newDir returns a directory for a Runtime; the path of t.TempDir would be too long for a socket. At the end of the test
-// all that runs in it is killed.
+// newDir returns a directory for a Runtime; the path of t.TempDir would be too long for a socket. At the end of the test, it kills all
+// processes of the directory.
 func newDir(t *testing.T) string {
 	t.Helper()
 	g := NewWithT(t)
@@ -51,7 +51,7 @@ func newBench(t *testing.T, options Options) (*WithT, *Runtime, *autov1alpha1.Wo
 	return NewWithT(t), newRuntime(t, options), newWorkspace("app", "1")
 }
 
-// newRuntime returns a Runtime with stubs for agents, as long as the options do not say otherwise. It does not run.
+// newRuntime returns a Runtime that runs tests/stubagent as its agents, unless the options name another program. Start is not called.
 func newRuntime(t *testing.T, options Options) *Runtime {
 	t.Helper()
 	if options.AgentPath == "" {
@@ -85,12 +85,12 @@ func start(t *testing.T, r *Runtime) (stop func()) {
 	return stop
 }
 
-// ensure returns a function for Eventually.
+// ensure returns a function that calls Ensure, for Eventually.
 func ensure(r *Runtime, workspace *autov1alpha1.Workspace) func() (runtime.Status, error) {
 	return func() (runtime.Status, error) { return r.Ensure(context.Background(), workspace, false) }
 }
 
-// beReady matches a Status.
+// beReady matches a Status that is Ready.
 func beReady() types.GomegaMatcher {
 	return HaveField("Ready", BeTrue())
 }
@@ -124,7 +124,7 @@ func call(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace) *proto.Info {
 	return info
 }
 
-// deleteAll waits until nothing is left of the Workspace.
+// deleteAll calls Delete until nothing is left of the Workspace.
 func deleteAll(g *WithT, r *Runtime, workspace *autov1alpha1.Workspace) {
 	g.Eventually(func() error { return r.Delete(context.Background(), keyFor(workspace)) }, patience).Should(Succeed())
 }

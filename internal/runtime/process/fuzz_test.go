@@ -10,7 +10,8 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
-// FuzzRecord checks that a record that is read reads the same when it is written again, and that a damaged one is known as such.
+// FuzzRecord checks that a record which can be read is the same after it is written again, and that the error for a damaged record is
+// errCorrupt.
 func FuzzRecord(f *testing.F) {
 	seed, err := json.Marshal(record{Namespace: "team", Name: "app", UID: "1", Agent: procfs.Identity{PID: 1, StartTime: 2, Boot: "b"}})
 	if err != nil {

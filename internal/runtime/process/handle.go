@@ -13,18 +13,18 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
-// handle is a running process that this runtime looks after, its own child or one that an earlier controller started.
-// It refers to that process only, also after the process id was given to another one. (os.Process does as much for a child only.)
+// handle refers to a running process that this runtime supervises, either its own child or one that an earlier controller started. It never
+// refers to another process, even when the process id is used again. (os.Process guarantees that only for a child.)
 type handle struct {
 	procfs.Identity
 	pidfd *os.File
 	// exited is closed when the process has ended.
 	exited chan struct{}
-	// status is how the process ended; nil when only its parent could know. Read it after exited is closed.
+	// status is how the process ended; nil when only its parent could know. It may be read after exited is closed.
 	status *unix.WaitStatus
 }
 
-// openHandle opens a process that runs; the error is procfs.ErrNotRunning when it has ended.
+// openHandle returns a handle of a running process. The error is procfs.ErrNotRunning if the process has ended.
 func openHandle(id procfs.Identity) (*handle, error) {
 	pidfd, err := id.Open()
 	if err != nil {
@@ -39,7 +39,7 @@ func newHandle(id procfs.Identity, pidfd *os.File) *handle {
 	return h
 }
 
-// wait parks until the process has ended, and collects it when it is a child of this process.
+// wait waits until the process has ended, without using a thread, and reaps it if it is a child of this process.
 func (h *handle) wait() {
 	defer close(h.exited)
 	defer h.pidfd.Close()
@@ -78,12 +78,11 @@ func (h *handle) signal(signal syscall.Signal) error {
 	return nil
 }
 
-// ending describes how the process ended: whether in order, and in words.
+// ending reports whether the process ended in order, and describes its end in words.
 func (h *handle) ending(socketGone bool) (clean bool, words string) {
 	switch {
 	case h.status == nil:
-		// Only the parent learns the exit status, and that was another controller. An agent that ends in order removes
-		// its socket.
+		// Only the parent learns the exit status, and the parent was another controller. An agent that ends in order removes its socket.
 		return socketGone, "ended unexpectedly"
 	case h.status.Signaled():
 		return false, fmt.Sprintf("was ended by a signal (%s)", h.status.Signal())
@@ -93,8 +92,8 @@ func (h *handle) ending(socketGone bool) (clean bool, words string) {
 	return true, "ended"
 }
 
-// stop sends the signal to the processes, waits for them, and kills those that are there after the grace period. It returns
-// early, with the error of ctx, when that ends.
+// stop sends the signal to the processes, waits for their end, and kills those that still run after the grace period. It returns early,
+// with the error of ctx, when ctx is done.
 func stop(ctx context.Context, handles []*handle, signal syscall.Signal, grace time.Duration) error {
 	graceful, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// shutdownTimeout bounds the end of the Runtime: asking the agents whether they work, and their end.
+	// shutdownTimeout bounds the shutdown of the Runtime: asking the agents whether they have an operation, and ending those that have none.
 	shutdownTimeout = 3 * time.Second
 	// shutdownParallel is how many agents are asked at the same time.
 	shutdownParallel = 16
@@ -30,8 +30,8 @@ const (
 	logInterval = 10 * time.Second
 )
 
-// Start removes the directories of Workspaces that are gone, delivers events and keeps logs bounded until ctx is done. Then it
-// tells agents without work to end; those with an operation go on, and are found again by the next controller.
+// Start removes the directories of Workspaces that are gone, delivers events, and keeps logs bounded until ctx is done. Then it ends agents
+// without an operation; agents with an operation keep running, and the next controller finds them.
 func (r *Runtime) Start(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { r.events.Deliver(ctx) })
@@ -68,7 +68,7 @@ func (r *Runtime) running() map[*supervisor]*handle {
 	return running
 }
 
-// sweep removes what belongs to no Workspace any more: those that were deleted while no controller ran.
+// sweep removes the directories of Workspaces that were deleted while no controller ran.
 func (r *Runtime) sweep(ctx context.Context) {
 	entries, err := os.ReadDir(r.options.Dir)
 	if err != nil {
@@ -95,7 +95,7 @@ func (r *Runtime) sweepEntry(ctx context.Context, name string) error {
 	}
 	found, err := directory{path: path}.readRecord()
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // another controller begins with it, or it is as good as empty
+		return nil // another controller has just created the directory, or it has nothing in it yet
 	}
 	if err != nil {
 		return err
@@ -111,13 +111,13 @@ func (r *Runtime) sweepEntry(ctx context.Context, name string) error {
 	s := r.supervisor(key)
 	defer s.mu.Unlock()
 	if s.phase != phaseUnknown {
-		return nil // a Workspace of that name has come meanwhile; it deals with the directory
+		return nil // a Workspace of that name was created meanwhile; its supervisor handles the directory
 	}
 	s.log.Info("removing a workspace that is gone")
 	return s.discard()
 }
 
-// shutDown ends the Runtime. Agents without an operation are told to end, unless another controller uses them.
+// shutDown ends the Runtime. It also ends the agents without an operation, unless another controller uses them.
 func (r *Runtime) shutDown() {
 	running := r.running()
 	defer r.abandon()
@@ -126,7 +126,7 @@ func (r *Runtime) shutDown() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	// Nobody starts an agent from here on.
+	// From here on, no worker starts an agent.
 	r.cancel()
 	var group errgroup.Group
 	group.SetLimit(shutdownParallel)
@@ -147,7 +147,7 @@ func (r *Runtime) abandon() {
 	_ = r.user.Close()
 }
 
-// release tells the agent to end if it has no operation that goes on, and waits until it did.
+// release ends the agent if it has no operation, and waits until the agent has ended or ctx is done.
 func (s *supervisor) release(ctx context.Context, agent *handle) error {
 	connection, err := client.New(s.dir.address(), client.Options{})
 	if err != nil {

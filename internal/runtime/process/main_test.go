@@ -21,7 +21,7 @@ import (
 // controllerVariable makes the test binary run a controller that waits to be killed.
 const controllerVariable = "PROCESS_TEST_CONTROLLER"
 
-// stubPath is the program of tests/stubagent.
+// stubPath is the path of the program tests/stubagent.
 var stubPath string
 
 func TestMain(m *testing.M) {
@@ -67,7 +67,7 @@ func processesOf(dir string) []int {
 	return found
 }
 
-// controllerSettings are what runController needs.
+// controllerSettings are the settings of runController.
 type controllerSettings struct {
 	Dir, AgentPath string
 	AgentArgs      []string
@@ -75,8 +75,7 @@ type controllerSettings struct {
 	UID            types.UID
 }
 
-// runController is a controller in a process of its own: it has an agent for one Workspace, says "ready", and waits to be
-// killed.
+// runController runs a controller in a process of its own. It starts an agent for one Workspace, prints "ready", and waits to be killed.
 func runController(text string) {
 	var settings controllerSettings
 	if err := json.Unmarshal([]byte(text), &settings); err != nil {
@@ -101,14 +100,14 @@ func runController(text string) {
 	select {}
 }
 
-// newWorkspace returns a Workspace as it comes from the API server, as far as the runtime reads it.
+// newWorkspace returns a Workspace with the fields that the runtime reads, as from the API server.
 func newWorkspace(name string, uid types.UID) *autov1alpha1.Workspace {
 	workspace := &autov1alpha1.Workspace{}
 	workspace.Namespace, workspace.Name, workspace.UID = "team", name, uid
 	return workspace
 }
 
-// keyFor is the name of the Workspace.
+// keyFor returns the namespace and the name of the Workspace.
 func keyFor(workspace *autov1alpha1.Workspace) types.NamespacedName {
 	return client.ObjectKeyFromObject(workspace)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/procfs"
 )
 
-// killedController has a controller in another process make the agent of the Workspace ready, and kills that controller.
+// killedController starts a controller in another process, waits until the agent of the Workspace is ready, and kills the controller.
 func killedController(g *WithT, dir string, workspace *autov1alpha1.Workspace, agentArgs ...string) {
 	settings, err := json.Marshal(controllerSettings{
 		Dir: dir, AgentPath: stubPath, AgentArgs: agentArgs, Workspace: keyFor(workspace), UID: workspace.UID,
@@ -115,7 +115,7 @@ func TestDirectoriesOfWorkspacesThatAreGoneAreRemovedAtTheStart(t *testing.T) {
 		agents[workspace.Name] = makeReady(g, first, workspace)
 	}
 	first.abandon()
-	// What a controller leaves that is killed while it removes something.
+	// A controller that is killed while it removes a directory leaves this.
 	half := first.directory(keyFor(kept)).path + removedSuffix + "X"
 	g.Expect(os.MkdirAll(half+"/state", 0o700)).To(Succeed())
 	g.Expect(os.Chmod(half, 0o500)).To(Succeed())

@@ -1,13 +1,13 @@
-// Package process runs the agents of workspaces as child processes of the controller, each reached over a unix socket in
-// a directory of its own.
+// Package process runs the agents of workspaces as child processes of the controller. Each agent listens on a unix socket in a directory of
+// its own.
 //
-// Agents outlive the controller. A process is the leader of a session of its own and writes to files only, so that the end of
-// the controller does not touch it; the next controller finds it through the record in the directory, by process id and
-// start time. A lock on the directory orders controllers that are there at the same time: it is held while an agent is
-// started or a directory removed, and a record says who runs, so that there is never a second agent in a directory.
+// Agents outlive the controller. An agent is the leader of its own session and writes to files only, so that the end of the controller does
+// not affect it. The next controller finds the agent through the record in the directory, by process id and start time. A lock on the
+// directory coordinates controllers that run at the same time: a controller holds it while it starts an agent or removes a directory. The
+// record shows which agent runs, so that there is never a second agent in a directory.
 //
-// An agent without work ends by itself and is started again by Connect; a workspace whose agent rests costs a directory
-// and nothing else. An agent that crashes is started again with a growing delay.
+// An agent without work ends by itself, and Connect starts it again. A workspace whose agent does not run costs only a directory. An agent
+// that crashes is started again with a growing delay.
 //
 // The package needs Linux 5.3 or later (process file descriptors).
 package process
@@ -39,14 +39,14 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
-// IdentityWarning is what a controller that uses this runtime has to say when it starts.
+// IdentityWarning is the warning that a controller with this runtime has to log when it starts.
 const IdentityWarning = "the process runtime runs Pulumi programs as child processes of the controller, with its operating system user, its files and its network: " +
 	"use it only where everybody who can create a Stack may have the rights of the controller"
 
 const (
 	// defaultIdleTimeout is how long an agent waits for work before it ends.
 	defaultIdleTimeout = 5 * time.Minute
-	// crowdedIdleTimeout is the same while there are too many of them.
+	// crowdedIdleTimeout is the same while MaxAgents or more agents run.
 	crowdedIdleTimeout = 2 * time.Second
 	// defaultStopGrace is how long an agent may take to end: it lets pulumi finish what it has begun.
 	defaultStopGrace = 5 * time.Minute
@@ -56,8 +56,8 @@ const (
 
 // Options configure a Runtime.
 type Options struct {
-	// Dir holds the directories of the workspaces. It is created with mode 0700 when it is missing, has to be on a local file system, and
-	// its absolute path may have at most 84 bytes, for a unix socket in it has to fit into 107.
+	// Dir is the directory with the directories of the workspaces. It is created with mode 0700 if it is missing, and has to be on a local
+	// file system. Its absolute path may have at most 84 bytes, because the path of a unix socket in it must fit into 107.
 	Dir string
 	// AgentPath is the agent's executable.
 	AgentPath string
@@ -68,28 +68,30 @@ type Options struct {
 	// Environ are names of environment variables of the controller that the agents, and so the programs, get too. They get
 	// nothing else of its environment but PATH, LANG, TZ and USER.
 	Environ []string
-	// IdleTimeout is how long an agent waits for work before it ends by itself, unless its Workspace says something else; defaultIdleTimeout
+	// IdleTimeout is how long an agent waits for work before it ends by itself, unless its Workspace has another value; defaultIdleTimeout
 	// when zero.
 	IdleTimeout time.Duration
-	// MaxAgents is how many agents keep to that: one that starts while more of them run ends moments after its work. 0 means any number.
+	// MaxAgents is the number of running agents up to which IdleTimeout holds: an agent that is started while so many run ends
+	// crowdedIdleTimeout after its work. 0 means no limit.
 	MaxAgents int
-	// RestartDelay is how long an agent that crashed once is left alone before the next one starts, twice as long after each further crash in a
-	// row; defaultRestartDelay when zero.
+	// RestartDelay is the delay before an agent that crashed once is started again. It doubles with each further crash in a row;
+	// defaultRestartDelay when zero.
 	RestartDelay time.Duration
-	// stopGrace is how long an agent that was told to end may take before it is killed; defaultStopGrace when zero.
+	// stopGrace is how long an agent may take to end after SIGTERM before it is killed; defaultStopGrace when zero.
 	stopGrace time.Duration
 	// startTimeout is how long an agent may take until it listens; defaultStartTimeout when zero.
 	startTimeout time.Duration
-	// Exists reports whether there is a Workspace with this name and UID. Directories of others are removed at the start. Nil keeps all.
+	// Exists reports whether there is a Workspace with this name and UID. Start removes the directories of other Workspaces. If it is nil,
+	// Start keeps all of them.
 	Exists func(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error)
-	// Moved reports whether there still is a Workspace of this name, which the controller of another shard looks after now. Its directory
-	// stays, for its agent may have an operation. Nil when nobody else looks after Workspaces.
+	// Moved reports whether there still is a Workspace of this name that now belongs to the controller of another shard. Its directory stays,
+	// because its agent may have an operation. It is nil when no other controller has Workspaces.
 	Moved func(ctx context.Context, key types.NamespacedName) (bool, error)
-	// Log receives what happens to the agents.
+	// Log receives a line when something happens to an agent.
 	Log logr.Logger
 }
 
-// complete fills in defaults, makes the paths absolute and fails for what cannot work.
+// complete sets the defaults and makes the paths absolute. It fails for options that cannot work.
 func (o Options) complete() (Options, error) {
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
 	o.RestartDelay = cmp.Or(o.RestartDelay, defaultRestartDelay)
@@ -125,7 +127,7 @@ func executable(name string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// checkKernel makes sure that process file descriptors are there.
+// checkKernel returns an error if the kernel has no process file descriptors.
 func checkKernel() error {
 	fd, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
@@ -134,11 +136,11 @@ func checkKernel() error {
 	return unix.Close(fd)
 }
 
-// errStopped is what all calls get once the Runtime has ended.
+// errStopped is the error of all calls once the Runtime has ended.
 var errStopped = errors.New("the process runtime has ended")
 
-// Runtime runs agents as child processes. Add it to the manager: while Start runs, events are delivered, logs are bounded
-// and, at its end, agents without work are told to end.
+// Runtime runs agents as child processes. Add it to the manager: Start delivers events and keeps logs bounded and, when it ends, ends the
+// agents without work.
 type Runtime struct {
 	options Options
 	// ctx ends all workers.
@@ -149,12 +151,12 @@ type Runtime struct {
 	events *notify.Notifier
 	// redactor hides the values that were passed on to the agents, in case one of them is in a log.
 	redactor *redact.Redactor
-	// user is the root directory, with a shared lock that shows whether other controllers use it.
+	// user is the open Options.Dir, with a shared lock that shows whether other controllers use it.
 	user *os.File
-	// groups are the agents of each namespace.
+	// groups are the agents by namespace.
 	groups agentclient.Groups
 
-	// agents is how many of them run.
+	// agents is how many agents run.
 	agents atomic.Int64
 
 	mu          sync.Mutex
@@ -197,8 +199,9 @@ func New(options Options) (*Runtime, error) {
 	return r, nil
 }
 
-// Ensure makes sure that the Workspace has an agent, or had one that worked and can be started on demand, and says how it
-// stands. An agent notices itself that it is idle. A Workspace that took the name of another one gets a new directory, after the other one's agent ended.
+// Ensure makes sure that the Workspace has an agent, or had one that worked and can be started on demand, and returns its status. It
+// ignores idle: an agent itself notices that it is idle. A Workspace that has the name of an earlier one gets a new directory after the
+// agent of the earlier one has ended.
 func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace, _ bool) (runtime.Status, error) {
 	if r.ctx.Err() != nil {
 		return runtime.Status{}, errStopped
@@ -209,8 +212,8 @@ func (r *Runtime) Ensure(ctx context.Context, workspace *autov1alpha1.Workspace,
 	return s.ensure(ctx, workspace.UID), nil
 }
 
-// Connect returns a client for the agent. An agent that rests is started, which Connect waits for up to two seconds; for
-// an agent that crashed, and for a Workspace that Ensure has not been called for yet, the error is ErrNoAgent.
+// Connect returns a client for the agent. If the agent ended because it had no work, Connect starts it and waits for that for at most
+// connectWait. For an agent that crashed, and for a Workspace for which Ensure was never called, the error is ErrNoAgent.
 func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace) (*agentclient.Client, error) {
 	if r.ctx.Err() != nil {
 		return nil, errStopped
@@ -221,9 +224,9 @@ func (r *Runtime) Connect(ctx context.Context, workspace *autov1alpha1.Workspace
 	return s.connect(ctx, workspace.UID)
 }
 
-// Delete ends the agent, with all processes it left, and removes the directory. That happens in the background: until
-// it is done Delete returns ErrEnding, and an event follows. A Workspace that only moved to another controller is left alone: its agent
-// ends when it has nothing to do, and a start after the end of the Workspace finds the directory.
+// Delete ends the agent and the processes that it left, and removes the directory, both in the background. Until that is done, Delete
+// returns ErrEnding, and an event follows. It does nothing for a Workspace that only moved to another controller: the agent ends when it
+// has nothing to do, and Start of a later controller removes the directory once the Workspace is gone.
 func (r *Runtime) Delete(ctx context.Context, key types.NamespacedName) error {
 	if r.ctx.Err() != nil {
 		return errStopped
@@ -288,7 +291,7 @@ func (r *Runtime) supervisor(key types.NamespacedName) *supervisor {
 	}
 }
 
-// remove drops a supervisor that has nothing to look after. Its lock is held.
+// remove removes a supervisor that has nothing to supervise any more. Its lock is held.
 func (r *Runtime) remove(s *supervisor) {
 	s.removed = true
 	r.mu.Lock()
@@ -296,7 +299,7 @@ func (r *Runtime) remove(s *supervisor) {
 	delete(r.supervisors, s.key)
 }
 
-// directory is where everything of the workspace is.
+// directory returns the directory of the workspace.
 func (r *Runtime) directory(key types.NamespacedName) directory {
 	return directory{path: filepath.Join(r.options.Dir, directoryName(key))}
 }

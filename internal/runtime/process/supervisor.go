@@ -18,19 +18,19 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime"
 )
 
-// connectWait bounds how long Connect waits for an agent that it started; that takes tens of milliseconds, and seconds on a machine that has
-// much else to do. Whoever waited in vain is told of the agent by Events.
+// connectWait bounds how long Connect waits for an agent that it started. A start takes tens of milliseconds, and seconds on a busy
+// machine. If Connect did not wait long enough, Events reports the workspace later.
 const connectWait = 10 * time.Second
 
-// phase is where a workspace's agent stands.
+// phase is the state of the agent of a workspace.
 type phase int
 
 const (
 	// phaseUnknown: the directory was not read yet.
 	phaseUnknown phase = iota
-	// phaseResting: no agent runs and none is wanted now; Connect starts one. Without worker.
+	// phaseResting: no agent runs and none is needed now; Connect starts one. There is no worker.
 	phaseResting
-	// phaseStarting: an agent is being found, started, or waited for.
+	// phaseStarting: the worker is looking for an agent, starting one, or waiting until it listens.
 	phaseStarting
 	// phaseRunning: the agent listens.
 	phaseRunning
@@ -40,8 +40,8 @@ const (
 	phaseRemoving
 )
 
-// supervisor looks after the agent of one workspace. At most one goroutine, its worker, acts on the process and the
-// directory; there is none while no agent runs. All others set what they want and read how it stands.
+// supervisor supervises the agent of one workspace. At most one goroutine, its worker, acts on the process and the directory; there is none
+// in phaseUnknown and phaseResting. All other goroutines only set what they want and read the state.
 type supervisor struct {
 	runtime *Runtime
 	key     types.NamespacedName
@@ -49,26 +49,26 @@ type supervisor struct {
 	log     logr.Logger
 
 	mu sync.Mutex
-	// uid is the Workspace whose agent is wanted; empty means that the directory shall go.
+	// uid is the UID of the Workspace whose agent is wanted. If it is empty, the directory is to be removed.
 	uid   types.UID
 	phase phase
-	// idleTimeout is the Workspace's; nil when it has none. Zero means that the agent never ends by itself.
+	// idleTimeout is the idle timeout of the Workspace; nil when it has none. Zero means that the agent never ends by itself.
 	idleTimeout *metav1.Duration
 	// changed is closed, and replaced, when the phase changes.
 	changed chan struct{}
-	// interrupt ends what the worker waits for, so that it does what is wanted now; nil without a worker.
+	// interrupt ends what the worker waits for, so that it does what is wanted now; nil when there is no worker.
 	interrupt context.CancelFunc
-	// worked says that an agent listened in this directory before.
+	// worked is true when an agent has listened in this directory before.
 	worked bool
-	// agent is the process while the phase is running, and connection the client for it once somebody asked.
+	// agent is the process in phaseRunning. connection is the client for it, once a caller asked for one.
 	agent      *handle
 	connection *client.Client
-	// failures counts the crashes in a row; problem is the last one, in words.
+	// failures counts the crashes in a row. problem describes the last one.
 	failures int
 	problem  string
 	// removal is the error of the last attempt to remove the directory.
 	removal error
-	// removed says that the Runtime has dropped this supervisor.
+	// removed is true when the Runtime has dropped this supervisor.
 	removed bool
 }
 
@@ -82,7 +82,8 @@ func newSupervisor(r *Runtime, key types.NamespacedName) *supervisor {
 	}
 }
 
-// ensure makes the Workspace with the UID have an agent, or none that works only on demand. The lock is held.
+// ensure starts an agent for the Workspace with the UID, unless one runs, or has worked before and can be started on demand. It returns the
+// status. The lock is held.
 func (s *supervisor) ensure(ctx context.Context, uid types.UID) runtime.Status {
 	s.assign(ctx, uid)
 	if s.phase == phaseResting && !s.worked {
@@ -91,10 +92,11 @@ func (s *supervisor) ensure(ctx context.Context, uid types.UID) runtime.Status {
 	return s.status()
 }
 
-// connect returns a client, after it started the agent if that was resting. The lock is held; it is released while waiting.
+// connect returns a client. If the agent is resting, it starts the agent first. The lock is held; it is released while connect waits.
 func (s *supervisor) connect(ctx context.Context, uid types.UID) (*client.Client, error) {
 	if s.phase == phaseRemoving {
-		// Whoever asks does not know of it yet: the agent must not be told to end a second time.
+		// The caller does not know of the removal yet. Assigning the Workspace now would interrupt the removal, and the next removal would signal
+		// the agent a second time.
 		return nil, fmt.Errorf("connect to workspace %s: %w (it is being removed)", s.key, runtime.ErrNoAgent)
 	}
 	s.assign(ctx, uid)
@@ -124,7 +126,8 @@ func (s *supervisor) connect(ctx context.Context, uid types.UID) (*client.Client
 	return s.connection, nil
 }
 
-// discard makes the directory go. It returns nil when it is gone, and ErrEnding while that is under way. The lock is held.
+// discard has the directory removed. It returns nil when the directory is gone, and ErrEnding while the removal is in progress. The lock is
+// held.
 func (s *supervisor) discard() error {
 	s.uid = ""
 	switch {
@@ -147,7 +150,7 @@ func (s *supervisor) discard() error {
 	return fmt.Errorf("remove workspace %s: %w", s.key, runtime.ErrEnding)
 }
 
-// assign says which Workspace the agent is for. The lock is held.
+// assign sets the Workspace that the agent is for. The lock is held.
 func (s *supervisor) assign(ctx context.Context, uid types.UID) {
 	if s.uid == uid && s.phase != phaseUnknown {
 		return
@@ -161,8 +164,8 @@ func (s *supervisor) assign(ctx context.Context, uid types.UID) {
 	s.interrupt()
 }
 
-// inspect finds out from the directory how the agent stands. An agent that listens is running from now on, without a
-// moment in another phase: a new controller must not report as unready what never stopped. The lock is held.
+// inspect sets the phase from what is in the directory. An agent that listens is in phaseRunning at once, without another phase before: a
+// new controller must not report an agent as unready that never stopped. The lock is held.
 func (s *supervisor) inspect(ctx context.Context) {
 	found, err := s.dir.readRecord()
 	worked, _ := exists(s.dir.worked())
@@ -194,14 +197,14 @@ func (s *supervisor) begin(first phase, agent *handle) {
 	go s.work(s.newContext(), s.uid, agent)
 }
 
-// newContext is for a worker, until something else is wanted. The lock is held.
+// newContext returns the context for a worker. It ends when something else is wanted. The lock is held.
 func (s *supervisor) newContext() context.Context {
 	ctx, interrupt := context.WithCancel(s.runtime.ctx)
 	s.interrupt = interrupt
 	return ctx
 }
 
-// set changes the phase and wakes those who wait for it. The lock is held.
+// set changes the phase and wakes the goroutines that wait for a change. The lock is held.
 func (s *supervisor) set(next phase) {
 	switch {
 	case next == phaseRunning && s.phase != phaseRunning:
@@ -221,7 +224,7 @@ func (s *supervisor) set(next phase) {
 	s.changed = make(chan struct{})
 }
 
-// status says how the agent stands. The lock is held.
+// status returns the status of the agent. The lock is held.
 func (s *supervisor) status() runtime.Status {
 	switch {
 	case s.phase == phaseRunning:
@@ -232,7 +235,7 @@ func (s *supervisor) status() runtime.Status {
 		}
 	case s.phase == phaseRemoving:
 		return runtime.Status{Reason: autov1alpha1.DeletingReason, Message: "the agent is being ended"}
-	case s.phase == phaseFailed || s.failures >= stalledFailures: // until it listens
+	case s.phase == phaseFailed || s.failures >= stalledFailures: // also while it is started again, until it listens
 		return runtime.Status{
 			Failing: true, Stalled: s.failures >= stalledFailures,
 			Reason: autov1alpha1.InitializationFailedReason, Message: s.problem,

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// The delay before an agent that crashed is started again doubles from the first to the second value.
+	// The delay before an agent that crashed is started again doubles from defaultRestartDelay to maxRestartDelay.
 	defaultRestartDelay = time.Second
 	maxRestartDelay     = time.Minute
-	// stalledFailures is the number of crashes in a row from which on somebody should have a look.
+	// stalledFailures is the number of crashes in a row at which the status becomes Stalled, so that a person looks into it.
 	stalledFailures = 5
-	// An agent that ran for this long has worked: its crash is the first one in a row.
+	// stableAfter is how long an agent has to run to have worked: a crash after that is the first one in a row.
 	stableAfter = time.Minute
 )
 
-// work does what is wanted until there is nothing to look after any more, or the Runtime ends, which leaves agents alone.
-// It ends when an agent rests, and when the directory is removed or cannot be.
+// work does what is wanted until there is nothing to supervise any more, or until the Runtime ends, which leaves agents alone. It returns
+// when an agent rests, and when the directory was removed or cannot be removed.
 func (s *supervisor) work(ctx context.Context, uid types.UID, agent *handle) {
 	for {
 		var done bool
@@ -43,7 +43,7 @@ func (s *supervisor) work(ctx context.Context, uid types.UID, agent *handle) {
 	}
 }
 
-// next returns what is wanted now, and a context that ends when that changes; nil when the Runtime has ended.
+// next returns the UID that is wanted now, and a context that ends when that changes; the context is nil when the Runtime has ended.
 func (s *supervisor) next() (context.Context, types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *supervisor) next() (context.Context, types.UID) {
 	return s.newContext(), s.uid
 }
 
-// update makes the change, with the lock held, unless something else is wanted meanwhile.
+// update runs the change with the lock held. If something else is wanted meanwhile, it does nothing and returns false.
 func (s *supervisor) update(ctx context.Context, change func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *supervisor) update(ctx context.Context, change func()) bool {
 	return true
 }
 
-// finish ends the worker in the phase. The lock is held.
+// finish ends the worker, with the phase that it leaves. The lock is held.
 func (s *supervisor) finish(last phase) {
 	s.interrupt()
 	s.interrupt = nil
@@ -88,8 +88,7 @@ func (s *supervisor) runRemoval(ctx context.Context) bool {
 	})
 }
 
-// runAgent starts or finds the agent and stays with it until it ends. It returns true when the worker is done: the agent
-// rests.
+// runAgent starts or finds the agent and waits until the agent ends. It returns true when the worker is done because the agent rests.
 func (s *supervisor) runAgent(ctx context.Context, uid types.UID, agent *handle) bool {
 	started := time.Now()
 	var offset int64
@@ -136,7 +135,8 @@ func (s *supervisor) isRunning(agent *handle) bool {
 	return agent != nil && s.agent == agent
 }
 
-// bringUp returns an agent that listens. offset is where its log begins. Its errors continue a sentence that begins with "the agent".
+// bringUp returns an agent that listens. offset is where the log of this agent begins. The errors continue a sentence that begins with "the
+// agent".
 func (s *supervisor) bringUp(ctx context.Context, uid types.UID, agent *handle) (_ *handle, offset int64, err error) {
 	for {
 		agent, offset, err = s.launch(ctx, uid, agent)
@@ -149,7 +149,7 @@ func (s *supervisor) bringUp(ctx context.Context, uid types.UID, agent *handle) 
 	}
 }
 
-// launch starts an agent, unless there is one, and waits until it listens. Few agents start at the same time.
+// launch starts an agent, unless there is one, and waits until it listens. The number of agents that start at the same time is bounded.
 func (s *supervisor) launch(ctx context.Context, uid types.UID, agent *handle) (_ *handle, offset int64, err error) {
 	select {
 	case s.runtime.slots <- struct{}{}:
@@ -180,7 +180,7 @@ func (s *supervisor) launch(ctx context.Context, uid types.UID, agent *handle) (
 	return agent, offset, nil
 }
 
-// fail says why there is no agent and waits until it is time to start the next one.
+// fail records why there is no agent, and waits until it is time to start the next one.
 func (s *supervisor) fail(ctx context.Context, words string, offset int64) {
 	tail := s.runtime.redactor.String(s.dir.logTail(offset))
 	var delay time.Duration
@@ -203,12 +203,12 @@ func (s *supervisor) fail(ctx context.Context, words string, offset int64) {
 	}
 }
 
-// restartDelay is how long to wait after so many crashes in a row.
+// restartDelay returns how long to wait after this number of crashes in a row.
 func restartDelay(first time.Duration, failures int) time.Duration {
 	return backoff.Exponential(first, 2, int64(failures), maxRestartDelay)
 }
 
-// agentOptions are those for an agent that starts now.
+// agentOptions returns the options for an agent that starts now.
 func (s *supervisor) agentOptions() Options {
 	options := s.runtime.options
 	s.mu.Lock()

@@ -26,34 +26,34 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage"
 )
 
-// App is a Stack with what it should be. Its resources note what was really done to them: in a journal for each version of each
-// resource, and in a file for each resource that is there.
+// App is a Stack together with its expected state. Its resources record what was really done to them: in a journal for each version of each
+// resource, and in a file for each resource that exists.
 type App struct {
 	*stage.App
 	world *World
-	dir   string // of the journals and files, on this machine
+	dir   string // of the journals and files, as a path on this machine
 
 	mu        sync.Mutex
-	resources map[string]int // versions of the wanted ones
+	resources map[string]int // the expected resources with their versions
 	version   int            // of the last commit
 	sha       string         // the last commit
 	request   string         // the last request
-	changed   bool           // something is wanted since TakeChange was called
+	changed   bool           // a change was made since TakeChange was called
 	deleted   bool
 	evicted   bool // its namespace was deleted
 
-	kills     int // how often its pulumi may have been killed
-	forgotten int // how often a person had to forget a resource whose creation was cut off
+	kills     int // how often a pulumi process of the Stack may have been killed
+	forgotten int // how often the test had to forget a resource whose creation was cut off, as a person would
 	seenHelp  string
 }
 
-// deploy creates a Stack with two resources. When it is gated, each change needs an approval.
+// deploy creates a Stack with two resources. If it is gated, each change needs an approval.
 func (w *World) deploy(ctx context.Context, name string, gated bool) (*App, error) {
 	a := &App{world: w, dir: filepath.Join(w.Journals, name), resources: map[string]int{"r1": 1, "r2": 1}, version: 1}
 	if err := os.MkdirAll(a.dir, 0o755); err != nil {
 		return nil, err
 	}
-	// Pods have users of their own.
+	// Pods run with other users.
 	if err := os.Chmod(a.dir, 0o777); err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (w *World) deploy(ctx context.Context, name string, gated bool) (*App, erro
 	return a, w.Insist(ctx, func(ctx context.Context) error { return w.Client.Create(ctx, stack) })
 }
 
-// program is the program at the present version.
+// program returns the program of the current version.
 func (a *App) program(name string) gitserver.Files {
 	var text strings.Builder
 	fmt.Fprintf(&text, "name: %s\nruntime: yaml\noutputs:\n  version: %d\n", name, a.version)
@@ -87,13 +87,13 @@ func (a *App) program(name string) gitserver.Files {
 	return gitserver.Files{"Pulumi.yaml": text.String()}
 }
 
-// Change is something that is wanted of a Stack.
+// Change is a change to a Stack that a run can make.
 type Change struct {
 	Name string
 	make func(*App, context.Context, *rand.Rand) error
 }
 
-// The changes that there are.
+// All changes.
 var (
 	Commit       = Change{"commit", func(a *App, ctx context.Context, _ *rand.Rand) error { return a.commit(ctx, 1) }}
 	TenCommits   = Change{"ten commits", func(a *App, ctx context.Context, _ *rand.Rand) error { return a.commit(ctx, 10) }}
@@ -104,7 +104,7 @@ var (
 	Delete       = Change{"delete", func(a *App, ctx context.Context, _ *rand.Rand) error { return a.Remove(ctx) }}
 )
 
-// commit wants a new version of every resource, so many times.
+// commit pushes a new version of every resource, the given number of times.
 func (a *App) commit(ctx context.Context, times int) error {
 	return a.push(ctx, times, func() {
 		for resource := range a.resources {
@@ -113,8 +113,8 @@ func (a *App) commit(ctx context.Context, times int) error {
 	})
 }
 
-// CommitBlocked wants a new version of every resource and returns the directories, which it makes, that keep the resources from
-// noting what is done to them.
+// CommitBlocked pushes a new version of every resource, and creates a directory in place of each new journal, so that the resources cannot
+// record what is done to them. It returns the directories.
 func (a *App) CommitBlocked(ctx context.Context) (blocked []string, err error) {
 	var failed error
 	err = a.push(ctx, 1, func() {
@@ -128,7 +128,7 @@ func (a *App) CommitBlocked(ctx context.Context) (blocked []string, err error) {
 	return blocked, errors.Join(failed, a.Tolerate(err))
 }
 
-// rework wants another resource, and one of those that there are no more. No name comes twice.
+// rework adds a resource and removes an existing one. No name is used twice.
 func (a *App) rework(ctx context.Context, random *rand.Rand) error {
 	choice := random.IntN(1 << 16)
 	return a.push(ctx, 1, func() {
@@ -138,7 +138,7 @@ func (a *App) rework(ctx context.Context, random *rand.Rand) error {
 	})
 }
 
-// push commits so often, and announces each commit.
+// push commits the given number of times, and lets source-controller fetch each commit.
 func (a *App) push(ctx context.Context, times int, next func()) error {
 	for range times {
 		if err := a.Push(next); err != nil {
@@ -151,7 +151,7 @@ func (a *App) push(ctx context.Context, times int, next func()) error {
 	return nil
 }
 
-// Push commits the next version, and leaves it to others to announce the commit.
+// Push commits the next version, and leaves it to the caller to announce the commit.
 func (a *App) Push(next func()) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -182,12 +182,12 @@ func (a *App) ask(ctx context.Context, random *rand.Rand) error {
 	return a.annotate(ctx, meta.ReconcileRequestAnnotation, request)
 }
 
-// lookForDrift asks for a check, which must not stand in the way of anything.
+// lookForDrift requests a drift check, which must not delay anything.
 func (a *App) lookForDrift(ctx context.Context, random *rand.Rand) error {
 	return a.annotate(ctx, pulumiv1.DriftCheckAnnotation, fmt.Sprint("check-", random.IntN(1<<30)))
 }
 
-// Expect has the app wait for the request to be handled; for none when it is empty.
+// Expect makes the app wait until the request is handled. An empty request stands for none.
 func (a *App) Expect(request string) { a.note(func() { a.request, a.changed = request, true }) }
 
 // Remove deletes the Stack, which destroys its resources.
@@ -196,7 +196,7 @@ func (a *App) Remove(ctx context.Context) error {
 	return a.world.Remove(ctx, &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name}})
 }
 
-// Evict notes that the namespace is about to be deleted, and the Stack with it.
+// Evict records that the namespace, and the Stack with it, is about to be deleted.
 func (a *App) Evict() { a.note(func() { a.deleted, a.evicted = true, true }) }
 
 func (a *App) annotate(ctx context.Context, annotation, value string) error {
@@ -215,10 +215,10 @@ func (a *App) patch(ctx context.Context, edit func(*pulumiv1.Stack)) error {
 	})
 }
 
-// Killed notes that a process of pulumi for the app may have been killed.
+// Killed records that a pulumi process of the app may have been killed.
 func (a *App) Killed() { a.note(func() { a.kills++ }) }
 
-// TakeChange reports whether something was wanted of the Stack since it was asked last; it forgets that when told to.
+// TakeChange reports whether the Stack was changed since the last call that forgot the changes. It forgets them if forget is true.
 func (a *App) TakeChange(forget bool) (changed bool) {
 	a.note(func() {
 		changed = a.changed
@@ -239,7 +239,7 @@ func (a *App) IsDeleted() (deleted bool) {
 	return deleted
 }
 
-// explain tells how the app stands, for a message about a failure.
+// explain describes the state of the app, for a message about a failure.
 func (a *App) explain(ctx context.Context) string {
 	var text strings.Builder
 	a.note(func() {
@@ -255,10 +255,10 @@ func (a *App) explain(ctx context.Context) string {
 	return text.String() + a.world.System.Explain(ctx, a) + a.world.Explain(ctx, a.App)
 }
 
-// deeds are how often something was done to a resource, over all of its versions: by "create start", "update end" and so on.
+// deeds counts the entries in the journals of a resource, over all of its versions: "create start", "update end" and so on.
 type deeds map[string]int
 
-// readJournals returns the deeds by resource, and those of single versions by "resource.version".
+// readJournals returns the deeds of each resource, and those of each version with the key "resource.version".
 func (a *App) readJournals() (byResource, byVersion map[string]deeds, err error) {
 	byResource, byVersion = map[string]deeds{}, map[string]deeds{}
 	files, err := filepath.Glob(filepath.Join(a.dir, "*.journal"))
@@ -284,7 +284,7 @@ func (a *App) readJournals() (byResource, byVersion map[string]deeds, err error)
 	return byResource, byVersion, nil
 }
 
-// Counts returns how often anything was begun, and how often anything came to an end, be it a cancelled one.
+// Counts returns how many operations on resources have begun, and how many have ended, including cancelled ones.
 func (a *App) Counts() (begun, ended int) {
 	byResource, _, err := a.readJournals()
 	if err != nil {
@@ -302,7 +302,7 @@ func (a *App) Counts() (begun, ended int) {
 	return begun, ended
 }
 
-// audit tells in what the journals contradict that every intended state was made exactly once.
+// audit returns an error that lists where the journals contradict the promise that every expected state was made exactly once.
 func (a *App) audit() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -326,7 +326,7 @@ func (a *App) audit() error {
 	}
 	for resource, done := range byResource {
 		version, is := wanted[resource]
-		// Who cancels a creation, or forgets one that was cut off, lets it be made again.
+		// After a creation was cancelled, or was cut off and forgotten, the resource may be created again.
 		created := done["create start"] - done["create aborted"]
 		report(created > 1+a.forgotten, resource, "it was created %d times", created)
 		content, err := os.ReadFile(filepath.Join(a.dir, resource))
@@ -346,7 +346,7 @@ func (a *App) audit() error {
 	return errors.Join(wrong...)
 }
 
-// pendingOperations is how many operations on resources pulumi began and does not know the end of.
+// pendingOperations returns how many operations on resources pulumi has begun without knowing their end.
 func (a *App) pendingOperations() (int, error) {
 	backend := strings.TrimPrefix(a.world.BackendURL, "file://")
 	content, err := os.ReadFile(filepath.Join(backend, ".pulumi", "stacks", a.Name, "dev.json"))
@@ -364,7 +364,7 @@ func (a *App) pendingOperations() (int, error) {
 	return len(state.Checkpoint.Latest.Pending), err
 }
 
-// removeFiles removes what a creation that was cut off may have left.
+// removeFiles removes the files that a cut-off creation may have left.
 func (a *App) removeFiles() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// maxBroken is after how many runs in a row that could not even begin a world is given up.
+// maxBroken is how many runs in a row may fail before they begin; then the world is given up.
 const maxBroken = 3
 
-// Options are flags of a test.
+// Options are the flags of a test.
 type Options struct {
-	// Runs is 0 for the short form.
+	// Runs is the number of runs, 0 for the short form.
 	Runs   int
 	Seed   uint64
 	Kinds  string
@@ -28,7 +28,7 @@ type Options struct {
 	Report string
 }
 
-// BindFlags makes the flags known.
+// BindFlags adds the flags.
 func (o *Options) BindFlags(flags *flag.FlagSet) {
 	flags.IntVar(&o.Runs, "runs", 0, "how many runs with random faults; 0 is the short form, of some kinds that heal quickly")
 	flags.Uint64Var(&o.Seed, "seed", 1, "what the schedules of the runs follow from")
@@ -38,16 +38,16 @@ func (o *Options) BindFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.Report, "report", "", "the file to write the figures to")
 }
 
-// Result is what came of all runs.
+// Result is the result of all runs.
 type Result struct {
-	Runs     int // that were to be played
+	Runs     int // that were requested
 	Checked  int // statuses
 	Planned  int // statuses of Updates that carried out an approved plan
 	Took     time.Duration
 	Outcomes []*Outcome // of the runs that were fine
 }
 
-// campaign is all runs of a test, which several worlds take from one counter.
+// campaign is all runs of a test. Several worlds take the runs from one counter.
 type campaign struct {
 	t     *testing.T
 	plan  *Plan
@@ -59,7 +59,7 @@ type campaign struct {
 	outcomes []*Outcome
 }
 
-// Play plays runs with faults of the catalogue in the worlds, and returns what came of them. The short form has shortRuns.
+// Play plays runs with faults of the catalogue in the worlds, and returns the result. The short form has shortRuns runs.
 func (o *Options) Play(t *testing.T, worlds []*World, catalogue []Fault, plan *Plan, shortRuns int) *Result {
 	wanted := slices.DeleteFunc(catalogue, func(f Fault) bool {
 		return o.Runs == 0 && o.Kinds == "" && !f.Short || o.Kinds != "" && !slices.Contains(strings.Split(o.Kinds, ","), f.Kind)
@@ -98,7 +98,7 @@ func (o *Options) Play(t *testing.T, worlds []*World, catalogue []Fault, plan *P
 	return result
 }
 
-// playIn plays runs in a world until there are none left, or until the world is beyond repair.
+// playIn plays runs in a world until there are none left, or until maxBroken runs in a row could not begin.
 func (c *campaign) playIn(ctx context.Context, w *World) {
 	apps := make([]*App, c.plan.Stacks)
 	for broken := 0; broken < maxBroken; {
@@ -129,7 +129,7 @@ func (c *campaign) playIn(ctx context.Context, w *World) {
 	c.t.Errorf("world %d is given up after %d runs in a row that could not begin", w.Number, maxBroken)
 }
 
-// next takes a run, 0 when there is none left.
+// next returns the number of the next run, or 0 when there is none left.
 func (c *campaign) next() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func (c *campaign) succeed(w *World, o *Outcome, events []*Event) {
 		o.Run, w.Number, o.Forgotten, o.Recovery.Seconds(), list(events))
 }
 
-// fail tells all that there is to know about a run that failed.
+// fail reports everything that is known about a failed run.
 func (c *campaign) fail(ctx context.Context, w *World, run int, err error, events []*Event, apps []*App) {
 	var state strings.Builder
 	for _, a := range apps {
@@ -163,7 +163,7 @@ func (c *campaign) fail(ctx context.Context, w *World, run int, err error, event
 	c.t.Errorf("FAILED: seed %d, run %d in world %d: %v\nits schedule:\n%s%s", c.plan.seed, run, w.Number, err, list(events), &state)
 }
 
-// Helped returns how often a person had to help, and Injected how many faults there were.
+// Helped returns how often the test had to help as a person would.
 func (r *Result) Helped() (count int) {
 	for _, o := range r.Outcomes {
 		count += o.Forgotten
@@ -171,7 +171,7 @@ func (r *Result) Helped() (count int) {
 	return count
 }
 
-// Injected returns the faults that hit something.
+// Injected returns the faults that had something to hit.
 func (r *Result) Injected() (faults []*Event) {
 	for _, o := range r.Outcomes {
 		faults = append(faults, o.Faults...)
@@ -179,8 +179,8 @@ func (r *Result) Injected() (faults []*Event) {
 	return faults
 }
 
-// Table has a row with the recovery times of the runs with each kind of fault, in which a run counts once. The first two are those
-// without and those with faults.
+// Table returns a table with one row for each kind of fault: the number of runs with that kind, and their median and longest recovery time.
+// A run counts once in each row. The first two rows are for the runs without and with faults.
 func (r *Result) Table() string {
 	times := map[string][]time.Duration{}
 	for _, o := range r.Outcomes {
@@ -214,25 +214,26 @@ func tableOrder(times map[string][]time.Duration) []string {
 const (
 	// span is the time in which the changes and the faults of a run happen.
 	span = 3 * time.Second
-	// rareEvery is one of how many runs has a rare kind of fault.
+	// rareEvery is the number of runs of which one has a rare kind of fault.
 	rareEvery = 200
 )
 
-// Heal ends a fault. It is nil when the fault ends by itself.
+// Heal ends a fault. Nil means that the fault ends by itself.
 type Heal = func(context.Context) error
 
 // Fault is a kind of fault.
 type Fault struct {
 	Kind string
-	// Holds names what the fault needs for itself: two that name the same thing come one after another, all others at any time.
+	// Holds names what the fault needs for itself. Faults that name the same thing happen one after the other; all other faults may
+	// overlap.
 	Holds []string
 	// Shortest and Longest are how long it lasts before it is healed.
 	Shortest, Longest time.Duration
-	// Short takes it into the short form.
+	// Short includes the fault in the short form.
 	Short bool
-	// Rare is for one that takes minutes: only one run of rareEvery has it, unless it is asked for by name.
+	// Rare marks a fault that takes minutes. Only one of rareEvery runs has such a fault, unless the kind is requested by name.
 	Rare bool
-	// Inject makes the fault.
+	// Inject starts the fault.
 	Inject func(ctx context.Context, on *Target) (Heal, error)
 }
 
@@ -242,13 +243,13 @@ type Event struct {
 	What  string
 	Fault *Fault
 	Lasts time.Duration // of a fault
-	// Phase is that of an operation that a fault is to hit, if the plan has phases; Victim is the Stack that it hit.
+	// Phase is the phase of an operation that a fault is to hit, if the plan has phases. Victim is the Stack that the fault hit.
 	Phase, Victim string
 	Stack         int // of a change
 	do            Change
-	seed          uint64 // of the choices that it makes
+	seed          uint64 // of the event's random choices
 
-	missed bool // is set when a fault had nothing to hit
+	missed bool // whether a fault had nothing to hit
 }
 
 func (e *Event) String() string {
@@ -265,24 +266,25 @@ func (e *Event) String() string {
 	return text
 }
 
-// Plan is what the schedules of all runs follow from.
+// Plan determines the schedules of all runs.
 type Plan struct {
-	// Stacks is how many each run has.
+	// Stacks is the number of Stacks of each run.
 	Stacks int
-	// Changes are what happens to them, by how often.
+	// Changes are the changes that can happen to the Stacks. A change that is listed twice happens twice as often.
 	Changes []Change
-	// Phases are those of an operation, of which a fault hits one; none when faults come at any moment.
+	// Phases are the phases of an operation, one of which a fault hits. Without phases, faults happen at any moment.
 	Phases []string
-	// Calm leaves the first run without a fault.
+	// Calm keeps the first run free of faults.
 	Calm bool
 
 	seed   uint64
 	wanted []Fault // kinds
-	rare   []Fault // kinds that one run of rareEvery has
-	order  []int   // of the wanted kinds, over the runs
+	rare   []Fault // kinds, of which one of rareEvery runs has one
+	order  []int   // of the wanted kinds over the runs
 }
 
-// choose takes kinds of faults. Rare ones are taken for all others when byName says that just these kinds were asked for.
+// choose sets the seed and the kinds of faults. byName means that exactly these kinds were requested, so that rare kinds are as frequent as
+// others.
 func (p *Plan) choose(seed uint64, kinds []Fault, byName bool) {
 	p.seed, p.Calm = seed, p.Calm && !byName
 	for _, f := range kinds {
@@ -295,7 +297,7 @@ func (p *Plan) choose(seed uint64, kinds []Fault, byName bool) {
 	p.order = rand.New(rand.NewPCG(seed, 0)).Perm(len(p.wanted))
 }
 
-// schedule is all that a run does, in order of time. It depends on nothing but the plan and the number of the run, from 1.
+// schedule returns the events of a run, in order of time. They depend only on the plan and on the number of the run, which counts from 1.
 func (p *Plan) schedule(run int) []*Event {
 	random := rand.New(rand.NewPCG(p.seed, uint64(run)))
 	moment := func(within time.Duration) time.Duration {
@@ -323,7 +325,7 @@ func (p *Plan) schedule(run int) []*Event {
 	return events
 }
 
-// faults are those of a run: every kind in its turn, and in one run of two another one with it.
+// faults returns the faults of a run: each run has the next kind in order, and half of the runs have another, random one.
 func (p *Plan) faults(run int, random *rand.Rand) []*Fault {
 	switch {
 	case p.Calm && run == 1:
@@ -336,7 +338,7 @@ func (p *Plan) faults(run int, random *rand.Rand) []*Fault {
 		chosen = append(chosen, &p.wanted[random.IntN(len(p.wanted))])
 	}
 	if len(chosen) == 2 && chosen[0].Rare && chosen[1].Rare {
-		return chosen[:1] // one after the other they would take longer than anybody waits
+		return chosen[:1] // two rare faults in a row would take too long
 	}
 	return chosen
 }
@@ -349,15 +351,15 @@ func list(events []*Event) string {
 	return text.String()
 }
 
-// Outcome is what came of a run.
+// Outcome is the result of a run.
 type Outcome struct {
 	Run       int
 	Faults    []*Event
-	Recovery  time.Duration // from the last change, and the end of the last fault, until all was converged
-	Forgotten int           // how often a person had to help
+	Recovery  time.Duration // from the last change, or the end of the last fault if that was later, until everything had converged
+	Forgotten int           // how often the test had to help as a person would
 }
 
-// play does what the schedule says, waits until all is converged and judges.
+// play carries out the schedule, waits until everything has converged, and checks the result.
 func (w *World) play(ctx context.Context, run int, apps []*App, events []*Event) (*Outcome, error) {
 	o := &Outcome{Run: run}
 	helped := helps(apps)
@@ -378,8 +380,8 @@ func (w *World) play(ctx context.Context, run int, apps []*App, events []*Event)
 	return o, w.Audit(apps)
 }
 
-// happenings makes everything happen in its time and waits for the end of it. Two faults may want the same process: one ends
-// before the other one begins. Changes of one Stack are made one by one.
+// happenings makes every event happen at its time, and waits until all have ended. Changes of one Stack are made one after the other.
+// Faults that need the same thing happen one after the other.
 func (w *World) happenings(ctx context.Context, apps []*App, events []*Event) error {
 	var running sync.WaitGroup
 	var mu sync.Mutex
@@ -389,7 +391,7 @@ func (w *World) happenings(ctx context.Context, apps []*App, events []*Event) er
 	for i, e := range events {
 		lane := e.Stack
 		if e.Fault != nil {
-			lane = -1 - i // of its own
+			lane = -1 - i // each fault has its own lane
 		}
 		lanes[lane] = append(lanes[lane], e)
 	}
@@ -438,7 +440,7 @@ func (w *World) happen(ctx context.Context, apps []*App, e *Event) error {
 	return err
 }
 
-// Renew deploys a Stack wherever there is none, and waits until all are converged.
+// Renew deploys the missing Stacks, and waits until all Stacks have converged.
 func (w *World) Renew(ctx context.Context, apps []*App, prefix string) error {
 	if err := w.System.Prepare(ctx, apps); err != nil {
 		return err

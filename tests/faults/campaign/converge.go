@@ -20,7 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
-// ErrNotConverged says that something is not yet as it has to be in the end.
+// ErrNotConverged means that something is not yet in its expected final state.
 var ErrNotConverged = errors.New("it is not converged")
 
 // NotConverged is an error that wraps ErrNotConverged.
@@ -28,7 +28,7 @@ func NotConverged(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrNotConverged, fmt.Errorf(format, args...))
 }
 
-// AwaitConvergence waits until every app is as wanted and nothing is left behind, as long as something happens meanwhile.
+// AwaitConvergence waits until every app is in its expected state and nothing is left behind. It gives up when nothing changes for a while.
 func (w *World) AwaitConvergence(ctx context.Context, apps []*App) error {
 	ctx, cancel := context.WithTimeout(ctx, w.MaxConvergence)
 	defer cancel()
@@ -47,7 +47,7 @@ func (w *World) AwaitConvergence(ctx context.Context, apps []*App) error {
 	}
 }
 
-// CheckConverged tells what is not yet as it has to be in the end.
+// CheckConverged returns an error that names something that is not yet in its expected final state.
 func (w *World) CheckConverged(ctx context.Context, apps []*App) error {
 	for _, a := range apps {
 		if err := a.unconverged(ctx); err != nil {
@@ -101,8 +101,8 @@ func (a *App) unconverged(ctx context.Context) error {
 	return a.world.System.Unconverged(ctx, a, false)
 }
 
-// help does what the documentation asks a person to do when pulumi was killed while it created a resource: it forgets the
-// attempt. Our resources do not mind.
+// help does what the documentation asks a person to do when pulumi was killed while it created a resource: it forgets the attempt. The
+// resources of the test provider can be created again without harm.
 func (a *App) help(ctx context.Context, stack *pulumiv1.Stack) error {
 	last := stack.Status.LastUpdate
 	if !strings.Contains(statuscheck.Message(stack), "was killed while it created") || stack.Status.CurrentUpdate != nil || last == nil ||
@@ -110,7 +110,7 @@ func (a *App) help(ctx context.Context, stack *pulumiv1.Stack) error {
 		return nil
 	}
 	if err := a.forgetCreations(ctx); err != nil {
-		// The next attempt has the lock, or its pod is being replaced. A person tries again.
+		// The next attempt may have the lock, or the pod is being replaced. The next check tries again.
 		return NotConverged("%w", err)
 	}
 	a.seenHelp = last.Name
@@ -122,7 +122,7 @@ func (a *App) forgetCreations(ctx context.Context) error {
 	return a.world.System.Pulumi(ctx, a, "refresh", "--clear-pending-creates", "--yes", "--skip-preview", "--stack", "dev")
 }
 
-// Tolerate drops an error that comes from the end of the app's namespace.
+// Tolerate returns nil for an error that is caused by the deletion of the app's namespace.
 func (a *App) Tolerate(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,8 +132,8 @@ func (a *App) Tolerate(err error) error {
 	return err
 }
 
-// helpEvicted does what a Stack in a namespace that is being deleted asks a person to do, because nothing can be created there
-// to destroy its resources: it destroys them by hand and says that there is nothing left to do.
+// helpEvicted does what a Stack in a terminating namespace asks a person to do, because nothing that could destroy its resources can be
+// created there: it destroys the resources by hand, and sets the annotation with which the Stack is released.
 func (a *App) helpEvicted(ctx context.Context, stack *pulumiv1.Stack) error {
 	if conditions.GetReason(stack, meta.ReadyCondition) != pulumiv1.NamespaceTerminatingReason || a.seenHelp == a.Namespace {
 		return nil
@@ -142,7 +142,7 @@ func (a *App) helpEvicted(ctx context.Context, stack *pulumiv1.Stack) error {
 		return NotConverged("the Stack does not say what to do: %s", statuscheck.Message(stack))
 	}
 	if a.world.System.Works(a) {
-		return nil // whose end comes first
+		return nil // the operation has to end first
 	}
 	pending, err := a.pendingOperations()
 	if err != nil {
@@ -166,7 +166,7 @@ func (a *App) helpEvicted(ctx context.Context, stack *pulumiv1.Stack) error {
 	return a.Tolerate(a.annotate(ctx, pulumiv1.OrphanAnnotation, "true"))
 }
 
-// Audit checks, once all is converged, what must hold then.
+// Audit checks the conditions that must hold after everything has converged.
 func (w *World) Audit(apps []*App) error {
 	problems := w.System.Judge()
 	if _, err := w.watcher.take(); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage"
 )
 
-// judged is an app whose resource a is at version 2, and whose resource b is gone.
+// judged returns an app whose resource a is at version 2, and whose resource b was deleted.
 func judged(t *testing.T) *App {
 	a := &App{App: &stage.App{Name: "judged"}, dir: t.TempDir(), resources: map[string]int{"a": 2}, version: 2}
 	a.write(t, "a.1.journal", "create start\ncreate end\n")
@@ -32,7 +32,7 @@ func (a *App) write(t *testing.T, name, content string) {
 	NewWithT(t).Expect(os.WriteFile(filepath.Join(a.dir, name), []byte(content), 0o600)).To(Succeed())
 }
 
-// Each case breaks one promise on an app that keeps all.
+// Each case breaks one promise of an app that keeps all promises.
 func TestJudgeSeesWhatIsLostOrDoubled(t *testing.T) {
 	remove := func(names ...string) func(*testing.T, *App) {
 		return func(t *testing.T, a *App) {

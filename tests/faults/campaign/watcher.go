@@ -23,11 +23,11 @@ import (
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
-// maxProblems bounds what a watcher keeps.
+// maxProblems bounds how many problems a watcher keeps.
 const maxProblems = 20
 
-// watcher checks every status that it sees against the rules of kstatus, as statuscheck.Watch does, but of all namespaces, and
-// beyond the end of the API server.
+// watcher checks every status against the rules of kstatus, as statuscheck.Watch does, but in all namespaces, and it continues after a
+// restart of the API server.
 type watcher struct {
 	running sync.WaitGroup
 	gate    *gate
@@ -72,8 +72,8 @@ func (w *watcher) follow(ctx context.Context, watcher watch.Interface) {
 	}
 }
 
-// check takes a version whose status is that of the version before for one of somebody else than the controller, which may not
-// have seen it yet.
+// check checks the status of a version of an object. It skips a version whose status has not changed: the version was not written by the
+// controller, which may not have seen it yet.
 func (w *watcher) check(ctx context.Context, kind watch.EventType, object conditions.Setter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,7 +107,7 @@ func statusOf(object any) any {
 	return nil
 }
 
-// take returns how many statuses were checked so far, and what was wrong since it was asked last.
+// take returns how many statuses were checked so far, and the problems that were found since the last call.
 func (w *watcher) take() (checked int, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,29 +116,29 @@ func (w *watcher) take() (checked int, err error) {
 	return w.checked, err
 }
 
-// seen is how many versions of objects there were so far: while it grows, there is progress.
+// seen returns how many versions of objects were seen so far. While the number grows, there is progress.
 func (w *watcher) seen() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.writes
 }
 
-// gatedEvery is one of how many Stacks needs an approval of each change.
+// gatedEvery is the number of Stacks of which one needs an approval for each change.
 const gatedEvery = 2
 
-// gate approves the plans of Stacks that need it, and judges whether anything was carried out that was not approved.
+// gate approves the plans of Stacks that need approvals, and detects changes that were carried out without an approval.
 type gate struct {
 	mu sync.Mutex
-	// gated are the namespaces of Stacks that need an approval.
+	// gated has the namespaces of Stacks that need approvals.
 	gated map[string]bool
-	// approved are the digests that were approved, by the Update that made the plan, and carried are those of their inputs and changes, for
-	// which a plan that is made again keeps its approval.
+	// approved has the approved digests, by the Update that made the plan. carried has the digests of the inputs and changes of approved
+	// plans: a plan that is made again with the same digest keeps its approval.
 	approved map[types.NamespacedName]map[string]bool
 	carried  map[string]bool
-	// saved are the digests of inputs and changes of all plans; unchanged are the plans that change nothing.
+	// saved has the digest of the inputs and changes of each plan, and unchanged has the plans that change nothing.
 	saved     map[types.NamespacedName]string
 	unchanged map[types.NamespacedName]bool
-	judged    int // statuses of Updates that carried out a plan
+	judged    int // number of statuses of Updates that carried out a plan
 }
 
 func newGate() *gate {
@@ -156,7 +156,7 @@ func (g *gate) close(stack *pulumiv1.Stack) {
 	stack.Spec.Approval = &pulumiv1.ApprovalPolicy{Require: pulumiv1.ApprovalAlways}
 }
 
-// approve approves all plans that wait, until the context ends. A request that fails is repeated with the next look.
+// approve approves all waiting plans until the context ends. A request that fails is repeated in the next round.
 func (w *World) approve(ctx context.Context) {
 	for Wait(ctx, 2*PollInterval) {
 		looking, end := context.WithTimeout(ctx, 10*time.Second)
@@ -170,7 +170,8 @@ func (w *World) approve(ctx context.Context) {
 	}
 }
 
-// approvePlan approves the plan of the Stack in the name of the user: an admission policy may demand that it is who asks.
+// approvePlan approves the plan of the Stack in the name of the user: an admission policy may require that the Approval names the user who
+// creates it.
 func (w *World) approvePlan(ctx context.Context, stack *pulumiv1.Stack, user string) {
 	plan := stack.Status.Plan
 	if stack.Spec.Approval == nil || plan == nil || plan.State != pulumiv1.PlanPending || plan.Digest == "" {
@@ -181,7 +182,7 @@ func (w *World) approvePlan(ctx context.Context, stack *pulumiv1.Stack, user str
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: fmt.Sprintf("%s-%.8s", plan.Name, strings.TrimPrefix(plan.Digest, "sha256:"))},
 		Spec:       autov1alpha1.ApprovalSpec{Update: plan.Name, Digest: plan.Digest, Decision: autov1alpha1.ApprovalApprove, By: user},
 	}
-	// It counts from here on: the answer may be lost.
+	// The approval counts from now on, because the response to the request may be lost.
 	w.gate.mu.Lock()
 	if w.gate.approved[key] == nil {
 		w.gate.approved[key] = map[string]bool{}
@@ -193,7 +194,7 @@ func (w *World) approvePlan(ctx context.Context, stack *pulumiv1.Stack, user str
 	}
 }
 
-// judge tells what an Update has done that nobody approved. It sees every version of it.
+// judge returns an error if the Update started something that nobody approved. The watcher calls it for every version of the Update.
 func (g *gate) judge(update *autov1alpha1.Update) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -220,7 +221,7 @@ func (g *gate) judge(update *autov1alpha1.Update) error {
 	return nil
 }
 
-// planned is how many statuses were judged of Updates that carried out a plan.
+// planned returns how many statuses of Updates that carried out a plan were judged.
 func (g *gate) planned() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

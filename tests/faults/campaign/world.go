@@ -1,6 +1,6 @@
-// Package campaign plays runs in which Stacks change at random while faults happen, and judges from outside whether every intended
-// change was made exactly once and whether all that the system says is true. What is injected, and into which system, is up to those
-// who use it: package faults has workspaces that are processes, podfaults has pods on a node.
+// Package campaign plays runs in which Stacks change at random while faults happen. It judges from outside whether every intended change
+// was made exactly once, and whether every status is true. The packages that use it define the faults and the system: package faults has
+// workspaces that are processes, podfaults has pods on a node.
 package campaign
 
 import (
@@ -18,29 +18,30 @@ import (
 )
 
 const (
-	// PollInterval is how often it is looked whether something has happened.
+	// PollInterval is the time between two checks of a wait.
 	PollInterval = 100 * time.Millisecond
-	// Insistence is for how long a request to the API server is repeated: the longest time that this is away, and more.
+	// Insistence is how long a request to the API server is repeated: longer than the longest outage of the API server.
 	Insistence = 8 * time.Minute
 )
 
-// System is what worlds differ in.
+// System is the part in which worlds differ.
 type System interface {
-	// Unconverged tells what else of a Stack is not yet as it has to be in the end; gone says that it was deleted and is gone.
+	// Unconverged returns an error if something else of the Stack is not yet in its expected final state. gone means that the Stack was
+	// deleted and is gone.
 	Unconverged(ctx context.Context, a *App, gone bool) error
-	// LeftBehind tells what was left behind that should not be there: locks and processes.
+	// LeftBehind returns an error if locks or processes were left behind that should not exist.
 	LeftBehind(apps []*App) error
-	// Works reports whether a process of pulumi works for the Stack.
+	// Works reports whether a pulumi process works for the Stack.
 	Works(a *App) bool
 	// Pulumi runs the CLI by hand, in a project of the app's name.
 	Pulumi(ctx context.Context, a *App, args ...string) error
 	// Prepare is called before each run, with the Stacks of the last one; some may be nil or deleted.
 	Prepare(ctx context.Context, apps []*App) error
-	// Judge tells what was seen since the last call that must never be.
+	// Judge returns an error if something was seen since the last call that must never happen.
 	Judge() error
-	// Explain tells what Apps.Explain does not about a Stack.
+	// Explain describes what stage.Apps.Explain does not describe about a Stack.
 	Explain(ctx context.Context, a *App) string
-	// KeepLogs copies the logs to where a developer finds them, if one asked for it.
+	// KeepLogs copies the logs to the directory that a developer asked for, if any.
 	KeepLogs(occasion string)
 }
 
@@ -49,12 +50,13 @@ type World struct {
 	*stage.Apps
 	System System
 	Number int // from 1
-	// Journals is the directory in which resources note what is done to them, and JournalsInside is where programs find it.
+	// Journals is the directory in which resources record what is done to them, and JournalsInside is the path of that directory for
+	// programs.
 	Journals, JournalsInside string
 	// Work is how long a resource takes to be created or updated.
 	Work time.Duration
-	// Patience is how long nothing may happen at all before a wait is given up, and MaxConvergence bounds it while something happens:
-	// nothing takes so long unless it goes round in circles.
+	// Patience is how long nothing may change before a wait is given up. MaxConvergence bounds a wait during which something changes:
+	// nothing takes that long unless it goes round in circles.
 	Patience, MaxConvergence time.Duration
 
 	watcher *watcher
@@ -62,29 +64,29 @@ type World struct {
 	holds   holds
 
 	mu        sync.Mutex
-	abandoned []*App // whose run failed: what they leave behind says nothing about later runs
+	abandoned []*App // of failed runs; what they leave behind does not count against later runs
 }
 
-// Start begins to check every status, and to approve what needs an approval.
+// Start begins to check every status and to approve plans.
 func (w *World) Start(ctx context.Context) {
 	w.gate = newGate()
 	w.watcher = startWatcher(ctx, w.Client, w.gate)
 	w.watcher.running.Go(func() { w.approve(ctx) })
 }
 
-// Stop waits for the end of what Start began, whose context has ended.
+// Stop waits for what Start began. The context of Start must have ended.
 func (w *World) Stop() { w.watcher.running.Wait() }
 
-// Problems returns how many statuses were checked so far, and what was wrong with those that no run has told of.
+// Problems returns how many statuses were checked so far, and the problems that no run has reported yet.
 func (w *World) Problems() (checked int, err error) { return w.watcher.take() }
 
-// Target is what a fault may hit.
+// Target is what a fault can hit.
 type Target struct {
 	World  *World
 	Apps   []*App
 	Event  *Event
 	Random *rand.Rand
-	// Missed is set by faults that find nothing to hit. They do not count.
+	// Missed is set by a fault that has nothing to hit. Such a fault does not count.
 	Missed bool
 }
 
@@ -100,8 +102,8 @@ func (t *Target) Living() *App {
 	return left[t.Random.IntN(len(left))]
 }
 
-// Hunt calls the function for each app, from a random one on, again and again until it returns true or the time is over. A fault that
-// finds nothing has missed.
+// Hunt calls the function for each app, beginning with a random one, again and again until it returns true or an error, or until the time
+// is over. In the last case the fault has missed.
 func (t *Target) Hunt(ctx context.Context, within time.Duration, hits func(*App) (bool, error)) error {
 	first := t.Random.IntN(len(t.Apps))
 	for deadline := time.Now().Add(within); time.Now().Before(deadline); Wait(ctx, PollInterval/4) {
@@ -116,16 +118,16 @@ func (t *Target) Hunt(ctx context.Context, within time.Duration, hits func(*App)
 	return nil
 }
 
-// holds are what faults hold for themselves.
+// holds has a lock for each thing that faults need for themselves.
 type holds struct {
 	mu   sync.Mutex
 	held map[string]*sync.Mutex
 }
 
-// hold waits until nobody else holds any of it, and returns what lets go.
+// hold waits until no other fault holds any of the things, and returns a function that releases them.
 func (h *holds) hold(what []string) (release func()) {
 	var locks []*sync.Mutex
-	for _, name := range slices.Sorted(slices.Values(what)) { // in the same order for everybody
+	for _, name := range slices.Sorted(slices.Values(what)) { // every caller locks in the same order
 		h.mu.Lock()
 		if h.held == nil {
 			h.held = map[string]*sync.Mutex{}
@@ -145,7 +147,7 @@ func (h *holds) hold(what []string) (release func()) {
 	}
 }
 
-// abandon leaves apps alone from now on, with all that they leave behind.
+// abandon excludes the apps, and everything that they leave behind, from later checks.
 func (w *World) abandon(apps []*App) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,15 +158,15 @@ func (w *World) abandon(apps []*App) {
 	}
 }
 
-// Abandoned are the apps of runs that failed. What they leave behind says nothing.
+// Abandoned returns the apps of failed runs. What they leave behind does not count.
 func (w *World) Abandoned() []*App {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.abandoned)
 }
 
-// Insist repeats a request to the API server while that is away. That something exists already, or not any more, is what a
-// request is told whose first answer was lost.
+// Insist repeats a request to the API server while the API server is unavailable. AlreadyExists and NotFound are not repeated: they may
+// mean that an earlier attempt succeeded and its response was lost.
 func (w *World) Insist(ctx context.Context, request func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, Insistence)
 	defer cancel()
@@ -195,7 +197,7 @@ func (w *World) Remove(ctx context.Context, object client.Object, options ...cli
 	return client.IgnoreNotFound(w.Insist(ctx, func(ctx context.Context) error { return w.Client.Delete(ctx, object, options...) }))
 }
 
-// Wait returns after the time, or with false when the context ends first.
+// Wait waits for the duration and returns true. It returns false when the context ends first.
 func Wait(ctx context.Context, duration time.Duration) bool {
 	timer := time.NewTimer(duration)
 	defer timer.Stop()

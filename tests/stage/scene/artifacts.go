@@ -23,7 +23,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 )
 
-// Artifacts serves artifacts over HTTP as source-controller does, and can serve wrong ones, which that never does.
+// Artifacts serves artifacts over HTTP as source-controller does. Unlike source-controller, it can also serve wrong ones.
 type Artifacts struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -47,13 +47,13 @@ func (a *Artifacts) ServeHTTP(response http.ResponseWriter, request *http.Reques
 		http.NotFound(response, request)
 		return
 	}
-	_, _ = response.Write(content) // a client that goes away has no use for the rest
+	_, _ = response.Write(content) // a client that has closed the connection needs no more
 }
 
-// DigestOf is the digest of an artifact.
+// DigestOf returns the digest of an artifact.
 func DigestOf(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
 
-// Put serves the content at a place that only this content has, and returns what a source would say about it.
+// Put serves the content at a path that depends on the content, and returns the artifact for the status of a source.
 func (a *Artifacts) Put(revision string, content []byte) *meta.Artifact {
 	digest := DigestOf(content)
 	path := "/" + strings.TrimPrefix(digest, "sha256:") + ".tar.gz"
@@ -62,7 +62,7 @@ func (a *Artifacts) Put(revision string, content []byte) *meta.Artifact {
 	return &meta.Artifact{Path: path, URL: a.URL + path, Revision: revision, Digest: digest, Size: &size, LastUpdateTime: metav1.Now()}
 }
 
-// Replace changes what is served under the path of an artifact; nil makes the answer "not found".
+// Replace changes what is served at the path of an artifact. With nil, the server responds "not found".
 func (a *Artifacts) Replace(path string, content []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -73,7 +73,7 @@ func (a *Artifacts) Replace(path string, content []byte) {
 	a.files[path] = content
 }
 
-// Requests is how often the artifact was asked for.
+// Requests returns how often the artifact was requested.
 func (a *Artifacts) Requests(artifact *meta.Artifact) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,12 +93,12 @@ func (s *Scene) Offer(artifact *meta.Artifact) {
 	s.Expect(s.Stage.Client.Status().Patch(s.Context(), source, client.MergeFrom(before))).To(Succeed())
 }
 
-// Program is a Pulumi program with the body, in a project of the name.
+// Program returns a Pulumi program with the lines, in a project with the name.
 func Program(project string, lines ...string) gitserver.Files {
 	return gitserver.Files{"Pulumi.yaml": "name: " + project + "\nruntime: yaml\n" + strings.Join(lines, "\n") + "\n"}
 }
 
-// Returning is a Pulumi program, in a project of the name, whose output "x" has the value.
+// Returning returns a Pulumi program whose output "x" has the value, in a project with the name.
 func Returning(project string, value any) gitserver.Files {
 	return Program(project, "outputs:", fmt.Sprintf("  x: %v", value))
 }
@@ -109,12 +109,12 @@ type Entry struct {
 	Content string
 }
 
-// File is an entry that is an ordinary file.
+// File returns an entry for a regular file.
 func File(name, content string) Entry {
 	return Entry{tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(content))}, content}
 }
 
-// Tarball packs the entries, wrong ones too.
+// Tarball packs the entries, including invalid ones.
 func Tarball(entries ...Entry) []byte {
 	var buffer bytes.Buffer
 	compressed := gzip.NewWriter(&buffer)
@@ -129,7 +129,7 @@ func Tarball(entries ...Entry) []byte {
 	return buffer.Bytes()
 }
 
-// must is for what cannot fail in memory.
+// must panics on errors that cannot occur in memory.
 func must(err error) {
 	if err != nil {
 		panic(err)

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// Patience bounds every wait; what is waited for takes a few seconds, in the company of other tests.
+	// Patience bounds every wait. What a test waits for takes a few seconds beside other tests.
 	Patience = 60 * time.Second
-	// PollInterval is how often a test looks.
+	// PollInterval is the time between two checks of a wait.
 	PollInterval = 50 * time.Millisecond
 )
 
-// Scene is a namespace in which a test plays. The Stack that its methods are about has the same name, unless they get another one.
+// Scene is the namespace of a test. Methods without a name are about the Stack with the name of the namespace.
 type Scene struct {
 	*testing.T
 	*WithT
@@ -38,7 +38,7 @@ type Scene struct {
 	Patience time.Duration
 }
 
-// New is a scene whose namespace does not exist yet.
+// New returns a scene whose namespace does not exist yet.
 func New(t *testing.T, system *stage.Stage, name string, patience time.Duration) *Scene {
 	t.Helper()
 	g := NewWithT(t)
@@ -54,17 +54,17 @@ func (s *Scene) Succeed(err error) {
 	s.Expect(err).NotTo(HaveOccurred())
 }
 
-// Key is the name of an object in the scene.
+// Key returns the namespace and name of an object in the scene.
 func (s *Scene) Key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Name, Name: name}
 }
 
-// Meta is that of an object of the scene.
+// Meta returns the metadata of an object in the scene.
 func (s *Scene) Meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: s.Name, Name: name}
 }
 
-// Enter creates the namespace, the Secret that the Stacks of a stage use with a passphrase and what else it has to have, and the objects.
+// Enter creates the namespace, the Secret that the Stacks of a stage use, which must have a passphrase, and the objects.
 func (s *Scene) Enter(secret map[string]string, objects ...client.Object) {
 	s.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Name}}
@@ -93,18 +93,18 @@ func (s *Scene) Workspace() *autov1alpha1.Workspace {
 	return workspace
 }
 
-// Secret is one of the scene that is yet to be created or updated.
+// Secret returns a Secret of the scene, for a create or an update.
 func (s *Scene) Secret(name string, content map[string]string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: s.Meta(name), StringData: content}
 }
 
-// Await returns the Stack once it is as asked, having checked its status against the rules of kstatus.
+// Await waits until the function reports true for the Stack, checks the status against the rules of kstatus, and returns the Stack.
 func (s *Scene) Await(is func(*pulumiv1.Stack) bool) *pulumiv1.Stack {
 	s.Helper()
 	return s.AwaitStack(s.Name, is)
 }
 
-// AwaitStack is Await for a Stack with another name.
+// AwaitStack does the same as Await for a Stack with another name.
 func (s *Scene) AwaitStack(name string, is func(*pulumiv1.Stack) bool) *pulumiv1.Stack {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), s.Patience)
@@ -134,7 +134,7 @@ func (s *Scene) Change(edits ...func(*pulumiv1.Stack)) {
 	s.ChangeStack(s.Name, edits...)
 }
 
-// ChangeStack is Change for a Stack with another name.
+// ChangeStack does the same as Change for a Stack with another name.
 func (s *Scene) ChangeStack(name string, edits ...func(*pulumiv1.Stack)) {
 	s.Helper()
 	stack := &pulumiv1.Stack{}
@@ -146,30 +146,30 @@ func (s *Scene) ChangeStack(name string, edits ...func(*pulumiv1.Stack)) {
 	s.Expect(s.Stage.Client.Patch(s.Context(), stack, client.MergeFrom(before))).To(Succeed())
 }
 
-// Annotate is a change that sets an annotation.
+// Annotate returns a change that sets an annotation.
 func Annotate(name, value string) func(*pulumiv1.Stack) {
 	return func(stack *pulumiv1.Stack) { metav1.SetMetaDataAnnotation(&stack.ObjectMeta, name, value) }
 }
 
-// Request asks for a look at the source and an update, as "flux reconcile" does.
+// Request requests a check of the source and an update, as "flux reconcile" does.
 func (s *Scene) Request() {
 	s.Helper()
 	s.RequestStack(s.Name)
 }
 
-// RequestStack is Request for a Stack with another name.
+// RequestStack does the same as Request for a Stack with another name.
 func (s *Scene) RequestStack(name string) {
 	s.Helper()
 	s.ChangeStack(name, Annotate(meta.ReconcileRequestAnnotation, time.Now().Format(time.RFC3339Nano)))
 }
 
-// Delete asks for the end of the Stack.
+// Delete deletes the Stack, and does not wait until it is gone.
 func (s *Scene) Delete() {
 	s.Helper()
 	s.Expect(s.Stage.Client.Delete(s.Context(), &pulumiv1.Stack{ObjectMeta: s.Meta(s.Name)})).To(Succeed())
 }
 
-// Updates returns those in the namespace.
+// Updates returns the Updates of the namespace.
 func (s *Scene) Updates() []autov1alpha1.Update {
 	s.Helper()
 	var list autov1alpha1.UpdateList
@@ -185,16 +185,16 @@ func (s *Scene) LastUpdate(stack *pulumiv1.Stack) *autov1alpha1.Update {
 	return update
 }
 
-// FailureOf is the reason why the Stack's last Update failed.
+// FailureOf returns the reason why the Stack's last Update failed.
 func (s *Scene) FailureOf(stack *pulumiv1.Stack) string {
 	s.Helper()
 	return conditions.GetReason(s.LastUpdate(stack), autov1alpha1.UpdateFailed)
 }
 
-// Output is a value that the Stack returned, as JSON.
+// Output returns an output of the Stack, as JSON.
 func Output(stack *pulumiv1.Stack, name string) string { return string(stack.Status.Outputs[name].Raw) }
 
-// Showing is a Stack that is Ready with the value of its output "x".
+// Showing matches a Stack that is Ready and whose output "x" has the value.
 func Showing(value string) func(*pulumiv1.Stack) bool {
 	return func(stack *pulumiv1.Stack) bool { return statuscheck.Ready("")(stack) && Output(stack, "x") == value }
 }

@@ -1,4 +1,4 @@
-// Package scene has what tests on a stage share: the suite that they are in, and the namespace in which each of them plays.
+// Package scene has what the tests on a stage share: their suite, and the namespace of each test.
 package scene
 
 import (
@@ -21,18 +21,18 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// logLines is how much of stack-controller's log a failed run shows.
+// logLines is how many lines of stack-controller's log a failed run shows.
 const logLines = 150
 
-// Suite is a package whose tests play on one stage.
+// Suite is a package whose tests share one stage.
 type Suite struct {
 	Options stage.Options
-	// SetUp gets the stage, and prepares what else the tests need.
+	// SetUp prepares further things on the stage that the tests need.
 	SetUp func(context.Context, *stage.Stage) error
-	// AtOnce is how many tests run at the same time for each processor, two when it is zero. They wait most of the time, for intervals and for
+	// AtOnce is how many tests run at the same time for each processor, two when it is zero. Tests mostly wait, for intervals and for
 	// pulumi.
 	AtOnce int
-	// Leaks names the places in which stack-controller wrote a secret that the tests planted. Nil when they plant none.
+	// Leaks returns the places to which stack-controller wrote a secret of the tests. Nil if the tests have no such secrets.
 	Leaks func(context.Context, *stage.Stage) ([]string, error)
 }
 
@@ -43,7 +43,7 @@ func (s *Suite) Run(m *testing.M) (code int) {
 
 func (s *Suite) pass(m *testing.M) (code int) {
 	ctrl.SetLogger(logr.Discard())
-	log.SetOutput(io.Discard) // the git server tells every request
+	log.SetOutput(io.Discard) // the git server logs every request
 	if err := flag.Set("test.parallel", strconv.Itoa(cmp.Or(s.AtOnce, 2)*runtime.NumCPU())); err != nil {
 		return suite.Failed(err)
 	}

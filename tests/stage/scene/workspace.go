@@ -19,25 +19,25 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// Directory is where the process runtime keeps the workspace of the name.
+// Directory returns the directory in which the process runtime keeps the workspace with the name.
 func (s *Scene) Directory(name string) string {
 	sum := sha256.Sum256([]byte(s.Key(name).String()))
 	return filepath.Join(s.Stage.Dir, "data", "workspaces", hex.EncodeToString(sum[:])[:12])
 }
 
-// PulumiHome is PULUMI_HOME in the workspace of the name.
+// PulumiHome returns PULUMI_HOME in the workspace with the name.
 func (s *Scene) PulumiHome(name string) string {
 	return filepath.Join(s.Directory(name), "state", "home", ".pulumi")
 }
 
-// InstallProvider installs the provider of the tests in the workspace of the name, which has an agent.
+// InstallProvider installs the test provider in the workspace with the name, which must have an agent.
 func (s *Scene) InstallProvider(name string) {
 	s.Helper()
 	s.Expect(s.PulumiHome(name)).To(BeADirectory())
 	s.Expect(programs.PutProvider(s.Context(), s.PulumiHome(name))).Error().NotTo(HaveOccurred())
 }
 
-// KillAgent ends the agent of the Stack, which the controller started, as the kernel does when memory runs out.
+// KillAgent kills the agent of the Stack, as the kernel does when memory runs out.
 func (s *Scene) KillAgent() {
 	s.Helper()
 	content, err := os.ReadFile(filepath.Join(s.Directory(s.Name), "workspace.json"))
@@ -47,7 +47,7 @@ func (s *Scene) KillAgent() {
 	s.Expect(record.Agent.Signal(syscall.SIGKILL)).To(Succeed())
 }
 
-// KillPulumi ends the pulumi process of the Stack's operation, as the kernel does when memory runs out.
+// KillPulumi kills the pulumi process of the Stack's operation, as the kernel does when memory runs out.
 func (s *Scene) KillPulumi() {
 	s.Helper()
 	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -67,8 +67,8 @@ func (s *Scene) KillPulumi() {
 	s.Expect(killed).To(BeTrue(), "pulumi does not run")
 }
 
-// Pulumi runs the CLI as a person does, from elsewhere: in a project of the name, with these environment variables. It returns what the CLI
-// prints. A stack that is locked is tried again.
+// Pulumi runs the CLI outside of the workspace, as a user would: in a project with the name, and with the environment variables. It returns
+// the output of the CLI. While the stack is locked, Pulumi tries again.
 func (s *Scene) Pulumi(project string, env map[string]string, args ...string) string {
 	s.Helper()
 	cli, err := tools.Path(s.Context(), "pulumi", nil)
@@ -101,12 +101,12 @@ func (s *Scene) Pulumi(project string, env map[string]string, args ...string) st
 	return string(output)
 }
 
-// stateFile is what the backend of the stage has of a stack.
+// stateFile returns the path of a stack's state in the backend of the stage.
 func (s *Scene) stateFile(project, stack string) string {
 	return filepath.Join(strings.TrimPrefix(s.Stage.BackendURL, "file://"), ".pulumi", "stacks", project, stack+".json")
 }
 
-// State is what the backend of the stage has of a stack: a file that may not exist.
+// State returns the state of a stack in the backend of the stage. It fails the test when there is none.
 func (s *Scene) State(project, stack string) string {
 	s.Helper()
 	content, err := os.ReadFile(s.stateFile(project, stack))
@@ -120,7 +120,7 @@ func (s *Scene) HasState(project, stack string) bool {
 	return err == nil
 }
 
-// StateResource is a resource in the state of pulumi, with the options that it was registered with.
+// StateResource is a resource in Pulumi's state, with the options with which it was registered.
 type StateResource struct {
 	URN            string
 	Protect        bool
@@ -129,7 +129,7 @@ type StateResource struct {
 	CustomTimeouts struct{ Create float64 }
 }
 
-// StateResources are those that the backend of the stage has of the stack "dev" of the project with the name of the scene.
+// StateResources returns the resources in the state of the stack "dev", in the project with the name of the scene.
 func (s *Scene) StateResources() []StateResource {
 	s.Helper()
 	var state struct {

@@ -30,7 +30,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// Modes in which the agent misbehaves. In any other it does what the real one does, without running anything.
+// The modes in which the agent misbehaves. In any other mode it behaves like the real agent, but does not run anything.
 const (
 	modeInfo    = "info"    // GetInfo answers with millions of empty operations
 	modeHang    = "hang"    // no call is answered
@@ -44,7 +44,7 @@ const (
 	modeTarpit  = "tarpit"  // the source is never read
 	modeThief   = "thief"   // the controller's token is tried elsewhere
 	modeTrailer = "trailer" // every call fails with an error of 8 MiB
-	modeLargest = "largest" // each answer is as large as the controller takes it
+	modeLargest = "largest" // each answer has the largest size that the controller accepts
 )
 
 // agent serves the protocol.
@@ -65,8 +65,8 @@ func newAgent(mode string, options map[string]string) *agent {
 	return &agent{mode: mode, options: options, calls: map[string]int{}, operations: map[string]*proto.Operation{}}
 }
 
-// called counts the call, and prints the name of the method the first time: whoever attacks shows with it that the agent was called. It
-// returns the name.
+// called counts the call, and returns the name of the method. On the first call of a method it prints the name, so that the attack can show
+// that the agent was called.
 func (a *agent) called(fullMethod string) string {
 	method := path.Base(fullMethod)
 	a.mu.Lock()
@@ -77,7 +77,7 @@ func (a *agent) called(fullMethod string) string {
 	return method
 }
 
-// intercept is where calls fail, hang, or get an answer of another kind.
+// intercept makes calls fail or hang, or replaces their answers.
 func (a *agent) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := a.called(info.FullMethod)
 	switch a.mode {
@@ -105,7 +105,7 @@ func (a *agent) intercept(ctx context.Context, request any, info *grpc.UnaryServ
 		return encodedMessage(15 << 20), nil
 	case a.mode == modeChanges && isOperation:
 		return flood(6, distinctKey), nil
-	case a.mode == modeOutputs && method == "GetOperation": // the only one that has outputs
+	case a.mode == modeOutputs && method == "GetOperation": // the only call whose answer has outputs
 		return append(succeeded(), flood(10, distinctKey)...), nil
 	case a.mode == modeLargest:
 		return padded(answer, method)
@@ -113,7 +113,7 @@ func (a *agent) intercept(ctx context.Context, request any, info *grpc.UnaryServ
 	return answer, nil
 }
 
-// interceptStream is the same for streams.
+// interceptStream does the same for streams.
 func (a *agent) interceptStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	method := a.called(info.FullMethod)
 	if a.mode == modeLargest {
@@ -122,7 +122,7 @@ func (a *agent) interceptStream(server any, stream grpc.ServerStream, info *grpc
 	return handler(server, stream)
 }
 
-// largestStream makes each message that is sent as large as it may be.
+// largestStream gives each message that is sent the largest allowed size.
 type largestStream struct {
 	grpc.ServerStream
 	method string
@@ -137,7 +137,7 @@ func (s *largestStream) SendMsg(message any) error {
 	return s.ServerStream.SendMsg(large)
 }
 
-// tokenOf is what the controller shows.
+// tokenOf returns the token of the controller.
 func tokenOf(ctx context.Context) string {
 	incoming, _ := metadata.FromIncomingContext(ctx)
 	return strings.TrimPrefix(strings.Join(incoming.Get("authorization"), ""), "Bearer ")
@@ -154,7 +154,7 @@ func (a *agent) GetInfo(context.Context, *proto.GetInfoRequest) (*proto.Info, er
 	if a.mode == modeLie {
 		info.AgentVersion = strings.Repeat("v", 1<<16)
 		if a.calls["GetInfo"]%2 == 1 {
-			// An agent that never has the source is never told to start an operation.
+			// The controller does not ask an agent without the source to start an operation.
 			info.SourceDigest = "sha256:" + strings.Repeat("\u202e", 1<<12)
 		}
 		info.Operations = append(info.Operations, a.lie(""), a.lie("../../x"))
@@ -282,22 +282,23 @@ func (a *agent) CancelOperation(ctx context.Context, request *proto.CancelOperat
 func (a *agent) ForgetOperation(_ context.Context, request *proto.ForgetOperationRequest) (*proto.ForgetOperationResponse, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.mode != modeLie { // which still has it the next time it is asked
+	if a.mode != modeLie { // modeLie still has the operation in the next answer
 		delete(a.operations, request.GetId())
 	}
 	return &proto.ForgetOperationResponse{}, nil
 }
 
-// answer is the operation, or a lie about it.
+// answer returns the operation, or a lie about it.
 func (a *agent) answer(operation *proto.Operation) *proto.Operation {
 	if a.mode == modeLie {
 		return a.lie(operation.GetId())
 	}
-	// A copy: it is encoded while the next call changes the one that is kept.
+	// The copy is encoded while the next call changes the stored operation.
 	return googleproto.Clone(operation).(*proto.Operation)
 }
 
-// lie is an operation in which nothing makes sense. It fits into the largest answer: beyond that nobody would read it.
+// lie returns an operation without any valid value. It fits into the largest allowed answer, because the controller would not read a larger
+// one.
 func (a *agent) lie(id string) *proto.Operation {
 	const long = 3 << 10
 	return &proto.Operation{
@@ -312,13 +313,13 @@ func (a *agent) lie(id string) *proto.Operation {
 	}
 }
 
-// callTime bounds a call to somebody else's agent.
+// callTime bounds a call to the agent of another tenant.
 const callTime = 20 * time.Second
 
-// targetVariable is the address of somebody else's agent.
+// targetVariable is the address of the other tenant's agent.
 const targetVariable = "FAKE_TARGET"
 
-// callAgent calls the agent at the address with the token in the file, if there is one, and prints what comes of it.
+// callAgent calls the agent at the address, with the token in the file if there is one, and prints the result.
 func callAgent(ctx context.Context, args []string) error {
 	if len(args) < 1 {
 		return errors.New("usage: fakeagent call ADDRESS [TOKEN-FILE]")
@@ -336,12 +337,12 @@ func callAgent(ctx context.Context, args []string) error {
 	return nil
 }
 
-// ask returns the code that the agent answers a GetInfo with.
+// ask returns the code with which the agent answers GetInfo.
 func ask(ctx context.Context, address, token string) string {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	connection, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-		// Whoever attacks does not care who answers.
+		// An attacker does not verify the identity of the server.
 		InsecureSkipVerify: true,
 		NextProtos:         []string{"h2"},
 	})))
@@ -356,7 +357,7 @@ func ask(ctx context.Context, address, token string) string {
 	return status.Code(err).String()
 }
 
-// steal tries the token of the controller at the API server and at somebody else's agent.
+// steal tries the token of the controller at the API server and at the agent of another tenant.
 func (a *agent) steal(token string) {
 	ctx := context.Background()
 	fmt.Println("RESULT token", len(token) > 0)
@@ -392,10 +393,10 @@ func (a *agent) get(ctx context.Context, token, path string) string {
 	return response.Status
 }
 
-// floodSize is a little less than the largest message, so that the rest of an answer fits.
+// floodSize is a little less than the largest message, so that the other fields of an answer fit.
 const floodSize = proto.MaxMessageSize - 4096
 
-// flood is a message in which the repeated field of the number has as many entries as fit. Without a key they are empty.
+// flood returns a message in which the repeated field with the number has as many entries as fit. Without key, the entries are empty.
 func flood(number protowire.Number, key func(i int) []byte) raw {
 	var message []byte
 	for i := 0; len(message) < floodSize; i++ {
@@ -409,18 +410,18 @@ func flood(number protowire.Number, key func(i int) []byte) raw {
 	return message
 }
 
-// distinctKey is an entry of a map with a key that no other has.
+// distinctKey returns an entry of a map with a key for the number.
 func distinctKey(i int) []byte {
 	entry := protowire.AppendTag(nil, 1, protowire.BytesType)
 	return protowire.AppendBytes(entry, binary.BigEndian.AppendUint32(nil, spread(i)))
 }
 
-// spread keeps every byte of the number below 128, so that a key is text.
+// spread returns a number with all bytes below 128, so that a key is valid text.
 func spread(i int) uint32 {
 	return uint32(i&0x7f | i>>7&0x7f<<8 | i>>14&0x7f<<16 | i>>21&0x7f<<24)
 }
 
-// encodedMessage is an operation that runs, with a message of that many bytes.
+// encodedMessage returns a running operation with a message of the size in bytes.
 func encodedMessage(size int) raw {
 	encoded := protowire.AppendTag(nil, 3, protowire.VarintType)
 	encoded = protowire.AppendVarint(encoded, uint64(proto.OperationState_OPERATION_STATE_RUNNING))
@@ -428,26 +429,26 @@ func encodedMessage(size int) raw {
 	return protowire.AppendBytes(encoded, bytes.Repeat([]byte("x"), size))
 }
 
-// succeeded is the beginning of an operation that succeeded.
+// succeeded returns the first field of an operation that succeeded: its state.
 func succeeded() raw {
 	encoded := protowire.AppendTag(nil, 3, protowire.VarintType)
 	return protowire.AppendVarint(encoded, uint64(proto.OperationState_OPERATION_STATE_SUCCEEDED))
 }
 
-// allowed is how large the controller lets the answer of each method be, in bytes.
+// allowed is the largest answer of each method that the controller accepts, in bytes.
 var allowed = map[string]int{
 	"GetInfo": proto.MaxInfoSize, "GetOperation": proto.MaxResultSize, "GetPlan": proto.MaxPlanPartSize,
 	"StartOperation": proto.MaxOperationSize, "WatchOperation": proto.MaxOperationSize, "CancelOperation": proto.MaxOperationSize,
 	"PushSource": proto.MaxEmptySize, "FetchSource": proto.MaxEmptySize, "PushPlan": proto.MaxEmptySize, "ForgetOperation": proto.MaxEmptySize,
 }
 
-// unknownField is the number of a field that no message has, and fieldHeader is what there is of it before its content, in bytes at most.
+// unknownField is the number of a field that no message has, and fieldHeader is the maximum size of its header, in bytes.
 const (
 	unknownField = 999
 	fieldHeader  = 6
 )
 
-// padded is the answer of the method with a field that no message has, as large as it may be.
+// padded returns the answer of the method with an unknown field, which fills it to its maximum size.
 func padded(answer any, method string) (raw, error) {
 	encoded, err := googleproto.Marshal(answer.(googleproto.Message))
 	if err != nil {

@@ -33,7 +33,7 @@ func connect(t *testing.T, address string) *client.Client {
 	return connected
 }
 
-// methods call an agent as the controller does, in an order in which all of them succeed.
+// methods calls an agent as the controller does, in an order in which all calls succeed.
 var methods = []struct {
 	name string
 	call func(t *testing.T, agent *client.Client) error
@@ -70,7 +70,7 @@ var methods = []struct {
 	{"ForgetOperation", func(t *testing.T, agent *client.Client) error { return agent.ForgetOperation(t.Context(), "a") }},
 }
 
-// served are the methods of the protocol.
+// served returns the names of all methods of the protocol.
 func served() (names []string) {
 	for _, method := range proto.Agent_ServiceDesc.Methods {
 		names = append(names, method.MethodName)
@@ -81,7 +81,7 @@ func served() (names []string) {
 	return names
 }
 
-// A method that is added to the protocol makes this fail until the agent answers it.
+// When a method is added to the protocol, this test fails until the agent answers the method.
 func TestLargestAnswerOfEveryMethodIsTakenAndIsAtItsLimit(t *testing.T) {
 	g := NewWithT(t)
 	agent, address := startAgent(t, modeLargest)
@@ -99,14 +99,14 @@ func TestLargestAnswerOfEveryMethodIsTakenAndIsAtItsLimit(t *testing.T) {
 	g.Expect(allowed).To(HaveLen(len(called)))
 }
 
-// bytesCodec leaves messages as they are.
+// bytesCodec sends a fixed message, and decodes a message to its size.
 type bytesCodec struct{}
 
 func (bytesCodec) Name() string                        { return "proto" }
 func (bytesCodec) Marshal(any) ([]byte, error)         { return []byte{0x0a, 1, 'a'}, nil } // the id of an operation
 func (bytesCodec) Unmarshal(data []byte, to any) error { *to.(*int) = len(data); return nil }
 
-// sizeOfAnswer is how many bytes the first answer of the method has.
+// sizeOfAnswer returns the size of the method's first answer, in bytes.
 func sizeOfAnswer(t *testing.T, address, method string) (size int) {
 	g := NewWithT(t)
 	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -121,7 +121,7 @@ func sizeOfAnswer(t *testing.T, address, method string) (size int) {
 	return size
 }
 
-// Whoever lies beyond the limits of an answer is not heard.
+// The controller would not read a lie that is larger than an answer may be.
 func TestLiesFitIntoAnAnswer(t *testing.T) {
 	g := NewWithT(t)
 	_, address := startAgent(t, modeLie)
@@ -131,7 +131,7 @@ func TestLiesFitIntoAnAnswer(t *testing.T) {
 	g.Expect(agent.GetOperation(t.Context(), "a")).To(HaveField("Outputs", Not(BeEmpty())))
 }
 
-// Each mode gets as far as the call in which it misbehaves.
+// Each mode behaves well until the call in which it misbehaves.
 func TestModesMisbehaveWhereTheySayTheyDo(t *testing.T) {
 	for mode, wanted := range map[string]map[string]bool{
 		modeInfo:    {"GetInfo": false},

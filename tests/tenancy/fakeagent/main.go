@@ -1,5 +1,5 @@
-// Command fakeagent is what a tenant has who attacks: an agent that does not keep to the protocol, a client that calls the agents of
-// others, and a web server. It is put in the place of /share/agent in a workspace's pod, or runs in a pod of its own.
+// Command fakeagent is the tool of an attacking tenant: an agent that violates the protocol, a client that calls the agents of others, and
+// a web server. It replaces /share/agent in the pod of a workspace, or runs in its own pod.
 package main
 
 import (
@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string) error {
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-// optionsOf reads --name=value; all else does not matter.
+// optionsOf reads arguments of the form --name=value. Other arguments have no effect.
 func optionsOf(args []string) map[string]string {
 	options := map[string]string{}
 	for _, arg := range args {
@@ -62,7 +62,7 @@ func optionsOf(args []string) map[string]string {
 	return options
 }
 
-// modeVariable says how the agent misbehaves; see the methods of agent.
+// modeVariable is the mode in which the agent misbehaves; see the methods of agent.
 const modeVariable = "FAKE_MODE"
 
 // serve answers as an agent until the context ends.
@@ -83,7 +83,7 @@ func serve(ctx context.Context, options map[string]string) error {
 	return server.Serve(listener)
 }
 
-// server is a gRPC server of the agent.
+// server returns a gRPC server for the agent.
 func (a *agent) server(options ...grpc.ServerOption) *grpc.Server {
 	server := grpc.NewServer(append(options,
 		grpc.MaxRecvMsgSize(proto.MaxMessageSize), grpc.MaxSendMsgSize(proto.MaxMessageSize+1<<20),
@@ -94,10 +94,10 @@ func (a *agent) server(options ...grpc.ServerOption) *grpc.Server {
 	return server
 }
 
-// raw is a message that is encoded already: one that no message of the protocol encodes to within reason.
+// raw is an encoded message. It stands for messages that cannot reasonably be built from the types of the protocol.
 type raw []byte
 
-// codec sends raw messages as they are.
+// codec sends raw messages unchanged.
 type codec struct{ encoding.CodecV2 }
 
 // Marshal implements encoding.CodecV2.
@@ -108,16 +108,16 @@ func (c codec) Marshal(message any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(message)
 }
 
-// canary is in every page of the web server that is no repository.
+// canary is a part of the page that the web server serves below /page/.
 const canary = "page-canary-55e1"
 
-// serveWeb serves what a git client or a download may be led to.
+// serveWeb serves paths that attack a git client or a download.
 //
 //	/redirect/HOST/…   redirects to http://HOST/…
-//	/tarpit/…          sends a byte per second
+//	/tarpit/…          sends one byte per second
 //	/page/…            answers 500 with a page
-//	/references/…      advertises references without an end
-//	/packs/…           answers a request for a commit with files without an end, a thousandth of their size
+//	/references/…      advertises an endless list of references
+//	/packs/…           answers a request for a commit with an endless packfile, a thousandth of the size of its files
 func serveWeb(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return errors.New("usage: fakeagent web ADDRESS")
@@ -138,10 +138,10 @@ func serveWeb(ctx context.Context, args []string) error {
 	return server.ListenAndServe()
 }
 
-// maxRecorded is how many paths are printed.
+// maxRecorded is the maximum number of paths that are printed.
 const maxRecorded = 2000
 
-// recorded prints each path the first time it is requested: whoever attacks shows with it that the request was sent.
+// recorded prints each path when it is first requested, so that an attack can show that the request was sent.
 func recorded(handler http.Handler) http.Handler {
 	var mu sync.Mutex
 	requested := map[string]bool{}
@@ -160,7 +160,7 @@ func tarpit(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	// To a git client, the beginning of the longest line.
+	// A git client reads this as the beginning of the longest line.
 	const begin = "fff0"
 	for i := 0; ; i++ {
 		next := "x"
@@ -179,7 +179,7 @@ func tarpit(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// references advertises references until the client has enough.
+// references advertises references until the client closes the connection.
 func references(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
 	line := func(text string) []byte { return fmt.Appendf(nil, "%04x%s", len(text)+4, text) }
@@ -197,7 +197,8 @@ func references(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// packs has a branch, and sends a packfile with as many blobs of 1 MiB as the client takes. A blob of zeros is a kilobyte in the packfile.
+// packs serves a repository with a branch, and sends a packfile with as many blobs of 1 MiB as the client reads. A blob of zeros takes a
+// kilobyte in the packfile.
 func packs(w http.ResponseWriter, r *http.Request) {
 	line := func(text string) { fmt.Fprintf(w, "%04x%s", len(text)+4, text) }
 	if r.Method == http.MethodGet {
@@ -213,7 +214,7 @@ func packs(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "0000") // no shallow commits
 	line("NAK\n")
 	const blobSize = 1 << 20
-	// The type blob in three bits, and the size: four bits first, then seven at a time.
+	// The header of a blob: three bits are the type, and the others the size, first four bits, then seven in each byte.
 	blob := bytes.NewBuffer([]byte{3<<4 | 0x80, 0x80, 0x80, blobSize >> 18})
 	zip := zlib.NewWriter(blob)
 	_, _ = zip.Write(make([]byte, blobSize))

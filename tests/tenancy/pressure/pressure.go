@@ -1,5 +1,5 @@
-// Package pressure is what a tenant does who wants all of the controller for himself. It uses the tenant's rights only. tests/tenancy has each
-// as an attack; tests/bench measures what another tenant notices when all of them go on at once.
+// Package pressure does what a tenant would do to use up the controller, with the rights of a tenant only. tests/tenancy uses each part as
+// an attack; tests/bench measures what another tenant notices while all parts run at the same time.
 package pressure
 
 import (
@@ -29,22 +29,22 @@ import (
 	"github.com/stack-controller/stack-controller/tests/ociregistry"
 )
 
-// creators is how many objects are created at the same time.
+// creators is how many objects a tenant creates at the same time.
 const creators = 8
 
-// Tenant is who does it, and where.
+// Tenant is the tenant that attacks.
 type Tenant struct {
 	Client    client.Client
 	Namespace string
-	// Image is that of tests/tenancy/fakeagent.
+	// Image is the image of tests/tenancy/fakeagent.
 	Image string
-	// Web is the host and port of its web server.
+	// Web is the host and port of the tenant's web server.
 	Web string
-	// Registry is where it pushes what PublishArchive publishes.
+	// Registry is the registry to which PublishArchive pushes.
 	Registry *ociregistry.Registry
 }
 
-// Stack is a Stack without a source.
+// Stack returns a Stack without a source.
 func (t *Tenant) Stack(name string) *pulumiv1.Stack {
 	return &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name}, Spec: pulumiv1.StackSpec{
 		Stack: "dev", Backend: "file:///tmp",
@@ -57,7 +57,7 @@ func (t *Tenant) Stack(name string) *pulumiv1.Stack {
 	}}
 }
 
-// Smallest lets many pods fit on a node of two processors.
+// Smallest returns requests that let many pods fit on a node with two processors.
 func Smallest() corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi"),
@@ -80,7 +80,7 @@ func (t *Tenant) GitTarpits(ctx context.Context, name string, count int) error {
 	})
 }
 
-// GitReferences creates Stacks that follow repositories which advertise references without an end.
+// GitReferences creates Stacks that follow repositories which advertise an endless list of references.
 func (t *Tenant) GitReferences(ctx context.Context, name string, count int) error {
 	return t.each(ctx, name, count, func(stack *pulumiv1.Stack, i int) error {
 		stack.Spec.ProjectRepo, stack.Spec.Branch = fmt.Sprintf("http://%s/references/%s-%d.git", t.Web, name, i), "main"
@@ -88,7 +88,7 @@ func (t *Tenant) GitReferences(ctx context.Context, name string, count int) erro
 	})
 }
 
-// GitPacks creates Stacks that follow repositories which send packfiles without an end, that are a thousand times as large when unpacked.
+// GitPacks creates Stacks that follow repositories which send endless packfiles. The content is a thousand times as large as the packfile.
 func (t *Tenant) GitPacks(ctx context.Context, name string, count int) error {
 	return t.each(ctx, name, count, func(stack *pulumiv1.Stack, i int) error {
 		stack.Spec.ProjectRepo, stack.Spec.Branch = fmt.Sprintf("http://%s/packs/%s-%d.git", t.Web, name, i), "main"
@@ -104,9 +104,9 @@ func (t *Tenant) ArtifactTarpits(ctx context.Context, name string, count int) er
 	})
 }
 
-// RegexBombs creates Stacks with expressions whose patterns take 132 MB compiled.
+// RegexBombs creates Stacks with expressions whose patterns take 132 MB when they are compiled.
 func (t *Tenant) RegexBombs(ctx context.Context, name string, count int) error {
-	// Expressions are compiled when there is something to update.
+	// An expression is compiled only when the Stack has something to update.
 	if err := t.program(ctx, name); err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (t *Tenant) RegexBombs(ctx context.Context, name string, count int) error {
 	})
 }
 
-// RegexBomb is an expression whose pattern takes 132 MB compiled; another one for each number.
+// RegexBomb returns an expression whose pattern takes 132 MB when it is compiled. Each number gives another expression.
 func RegexBomb(i int) string {
 	return fmt.Sprintf(`self.metadata.name.matches("(?:%s%d){1000}")`, strings.Repeat("a", 2900), i)
 }
@@ -131,7 +131,7 @@ func (t *Tenant) Agent(ctx context.Context, name, mode string, variables ...core
 	stack.Spec.ProgramRef = &pulumiv1.ProgramReference{Name: name}
 	workspace := stack.Spec.WorkspaceTemplate.Spec
 	workspace.Env = append(variables, corev1.EnvVar{Name: "FAKE_MODE", Value: mode})
-	// Everything in it is what a pod template allows.
+	// All of this is allowed in a pod template.
 	workspace.PodTemplate = &autov1alpha1.EmbeddedPodTemplateSpec{Spec: &autov1alpha1.EmbeddedPodSpec{PodSpec: corev1.PodSpec{
 		TerminationGracePeriodSeconds: ptr.To[int64](1),
 		InitContainers: []corev1.Container{{
@@ -146,7 +146,7 @@ func (t *Tenant) Agent(ctx context.Context, name, mode string, variables ...core
 	return stack, nil
 }
 
-// Request asks for a reconcile of the Stack as often as the API server lets it, until the context ends.
+// Request requests reconciles of the Stack as fast as the API server allows, until the context ends.
 func (t *Tenant) Request(ctx context.Context, stack *pulumiv1.Stack) error {
 	return t.again(ctx, func(i int) error {
 		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q,%q:%q}}}`,
@@ -155,14 +155,14 @@ func (t *Tenant) Request(ctx context.Context, stack *pulumiv1.Stack) error {
 	})
 }
 
-// Alternate lets an ExternalArtifact publish two artifacts in turn, as often as the API server lets it, until the context ends.
+// Alternate makes an ExternalArtifact publish two artifacts in turn, as fast as the API server allows, until the context ends.
 func (t *Tenant) Alternate(ctx context.Context, name string) error {
 	return t.again(ctx, func(i int) error {
 		return t.Publish(ctx, name, fmt.Sprintf("http://%s/page/%d", t.Web, i%2), "sha256:"+strings.Repeat(fmt.Sprint(i%2), 64))
 	})
 }
 
-// Publish writes the status of an ExternalArtifact, which it creates when it does not exist.
+// Publish writes the status of an ExternalArtifact, and creates the object if it does not exist.
 func (t *Tenant) Publish(ctx context.Context, name, url, digest string) error {
 	source := &sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name}}
 	if err := client.IgnoreAlreadyExists(t.Client.Create(ctx, source)); err != nil {
@@ -177,18 +177,18 @@ func (t *Tenant) Publish(ctx context.Context, name, url, digest string) error {
 	return nil
 }
 
-// program creates a Program that runs in no time.
+// program creates a trivial Program.
 func (t *Tenant) program(ctx context.Context, name string) error {
 	_, err := t.programWith(ctx, name, "1")
 	return err
 }
 
-// LargeProgram creates a Program that is about as large as the API server takes it.
+// LargeProgram creates a Program that is about as large as the API server accepts.
 func (t *Tenant) LargeProgram(ctx context.Context, name string) (*pulumiv1.Program, error) {
 	return t.programWith(ctx, name, `"`+strings.Repeat("x", 1<<20-10<<10)+`"`)
 }
 
-// programWith creates a Program with an output, which is JSON.
+// programWith creates a Program with an output, which is given as JSON.
 func (t *Tenant) programWith(ctx context.Context, name, output string) (*pulumiv1.Program, error) {
 	program := &pulumiv1.Program{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name}}
 	program.Program.Outputs = map[string]apiextensionsv1.JSON{"x": {Raw: []byte(output)}}
@@ -217,7 +217,7 @@ func (t *Tenant) each(ctx context.Context, name string, count int, change func(s
 	return group.Wait()
 }
 
-// again repeats what it is given until the context ends, which is no error.
+// again repeats the function until the context ends, which is not an error.
 func (t *Tenant) again(ctx context.Context, do func(i int) error) error {
 	for i := 0; ; i++ {
 		err := do(i)
@@ -236,10 +236,10 @@ const (
 	webPort = 8080
 )
 
-// agentModes are those of agents that cost somebody something.
+// agentModes are the modes of agents that cost the controller time or memory.
 var agentModes = []string{"info", "hang", "flap", "stream", "tarpit", "changes", "outputs", "largest"}
 
-// Serve starts the web server, in a pod within the restricted profile, and sets Web. It answers a little later.
+// Serve starts the web server in a pod that fits the restricted profile, and sets Web. The server is ready a little later.
 func (t *Tenant) Serve(ctx context.Context) error {
 	pod := t.Pod(webName, "web", fmt.Sprintf(":%d", webPort))
 	pod.Labels = map[string]string{"app": webName}
@@ -256,7 +256,7 @@ func (t *Tenant) Serve(ctx context.Context) error {
 	return nil
 }
 
-// Pod is a pod that runs the tenant's tool once, within the restricted profile.
+// Pod returns a pod that runs the tenant's tool once, and fits the restricted profile.
 func (t *Tenant) Pod(name string, args ...string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name},
@@ -276,11 +276,11 @@ func (t *Tenant) Pod(name string, args ...string) *corev1.Pod {
 	}
 }
 
-// some is how many there are of what hangs.
+// some is the number of Stacks of each kind whose servers hang.
 const some = 10
 
-// All does everything at once, and goes on until the context ends. What it created stays. It calls begun as soon as everything is there. In the
-// namespaces of the others is what hangs, once more.
+// All does everything at the same time, until the context ends. The objects stay. All calls begun as soon as all objects exist. In the
+// namespaces of others, it calls Hang as well.
 func (t *Tenant) All(ctx context.Context, stacks int, begun func(), others ...*Tenant) error {
 	for _, start := range []func() error{
 		func() error { return t.Hang(ctx) },
@@ -313,7 +313,7 @@ func (t *Tenant) All(ctx context.Context, stacks int, begun func(), others ...*T
 	return group.Wait()
 }
 
-// Hang creates Stacks whose servers send a byte per second, or references or packfiles without an end.
+// Hang creates Stacks whose servers send one byte per second, or endless references or packfiles.
 func (t *Tenant) Hang(ctx context.Context) error {
 	if err := t.GitTarpits(ctx, "git-tarpit", 3*some); err != nil {
 		return err
@@ -327,7 +327,7 @@ func (t *Tenant) Hang(ctx context.Context) error {
 	return t.ArtifactTarpits(ctx, "artifact-tarpit", some)
 }
 
-// largePrograms creates Programs that are as large as they may be.
+// largePrograms creates Programs of the maximum size.
 func (t *Tenant) largePrograms(ctx context.Context, count int) error {
 	for i := range count {
 		if _, err := t.LargeProgram(ctx, fmt.Sprint("large-", i)); err != nil {
@@ -337,7 +337,7 @@ func (t *Tenant) largePrograms(ctx context.Context, count int) error {
 	return nil
 }
 
-// Tarball is a compressed tarball of what is written.
+// Tarball returns a compressed tarball with the entries that write writes.
 func Tarball(write func(*tar.Writer) error) ([]byte, error) {
 	var content bytes.Buffer
 	compressed, err := gzip.NewWriterLevel(&content, gzip.BestSpeed)
@@ -353,7 +353,7 @@ func Tarball(write func(*tar.Writer) error) ([]byte, error) {
 	return content.Bytes(), nil
 }
 
-// Bomb is a file of 1.1 GiB.
+// Bomb writes a file of 1.1 GiB.
 func Bomb(w *tar.Writer) error {
 	const size = 1100 << 20
 	if err := w.WriteHeader(&tar.Header{Name: "Pulumi.yaml", Size: size, Mode: 0o644}); err != nil {
@@ -363,7 +363,7 @@ func Bomb(w *tar.Writer) error {
 	return err
 }
 
-// zeros is a reader of them without an end.
+// zeros is an endless reader of zeros.
 type zeros struct{}
 
 // Read implements io.Reader.
@@ -372,10 +372,10 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TooManyFiles are 120,000 of them.
+// TooManyFiles writes 120,000 empty files.
 func TooManyFiles(w *tar.Writer) error { return emptyFiles(w, "file-", 120_000) }
 
-// DeepFiles are 5,000 of them, below 60 directories: Patterns take long to be matched with them.
+// DeepFiles writes 5,000 empty files in 60 nested directories. Matching Patterns with them takes long.
 func DeepFiles(w *tar.Writer) error { return emptyFiles(w, strings.Repeat("d/", 60)+"file-", 5000) }
 
 func emptyFiles(w *tar.Writer, prefix string, count int) error {
@@ -387,7 +387,7 @@ func emptyFiles(w *tar.Writer, prefix string, count int) error {
 	return nil
 }
 
-// Patterns are as many as a Stack may have, and about as long.
+// Patterns returns the maximum number of patterns of a Stack, with about the maximum length.
 func Patterns() (patterns []string) {
 	for i := range 256 {
 		patterns = append(patterns, strings.Repeat("**/*/", 200)+fmt.Sprint(i))
@@ -395,7 +395,7 @@ func Patterns() (patterns []string) {
 	return patterns
 }
 
-// PublishArchive publishes the content as it is, as the artifact of an OCIRepository: source-controller copies its layer.
+// PublishArchive publishes the content unchanged as the artifact of an OCIRepository: source-controller copies the layer.
 func (t *Tenant) PublishArchive(ctx context.Context, name string, content []byte) error {
 	layer := ociregistry.Layer{MediaType: ociregistry.ContentType, Content: content}
 	if _, err := t.Registry.Push(ctx, name, "latest", ociregistry.Artifact{Layers: []ociregistry.Layer{layer}}); err != nil {
@@ -411,7 +411,7 @@ func (t *Tenant) PublishArchive(ctx context.Context, name string, content []byte
 	return nil
 }
 
-// Archives publishes a bomb, too many files, and files that patterns take long for, and creates Stacks of them.
+// Archives publishes a bomb, too many files, and files for which patterns take long, and creates Stacks with them as sources.
 func (t *Tenant) Archives(ctx context.Context, name string) error {
 	for kind, write := range map[string]func(*tar.Writer) error{"bomb": Bomb, "entries": TooManyFiles, "patterns": DeepFiles} {
 		content, err := Tarball(write)

@@ -1,6 +1,6 @@
-// Package credentials holds what the controller and the agent in a pod prove to each other: the agent that it has the
-// private key of a certificate which the controller knows byte by byte, the controller, with every call, that it is
-// the ServiceAccount that it runs as.
+// Package credentials implements how the controller and the agent in a pod authenticate to each other. The agent proves that it has the
+// private key of a certificate that the controller knows byte by byte. The controller proves with every call that it is the ServiceAccount
+// that it runs as.
 package credentials
 
 import (
@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// certificateLife is longer than any pod's: the certificate is pinned, so its expiry protects nobody.
+	// certificateLife is longer than the life of any pod: the certificate is pinned, so an earlier expiry would protect nothing.
 	certificateLife = 10 * 365 * 24 * time.Hour
 	// clockSkew is how far the clock of a node may be behind the controller's.
 	clockSkew = time.Hour
@@ -33,8 +33,8 @@ const (
 	certificateBlock = "CERTIFICATE"
 )
 
-// NewKeyPair generates the key of an agent, ECDSA P-256, with a certificate that it signed itself, as the data of a Secret
-// of type kubernetes.io/tls. The error is that of the system's source of random numbers.
+// NewKeyPair generates the key of an agent (ECDSA P-256) and a self-signed certificate for it. It returns them as the data of a Secret of
+// type kubernetes.io/tls. It fails only if the system's source of random numbers does.
 func NewKeyPair() (map[string][]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -68,12 +68,11 @@ func NewKeyPair() (map[string][]byte, error) {
 	}, nil
 }
 
-// errOtherCertificate says that whoever answered is not the agent that was meant.
+// errOtherCertificate is the error when another server than the agent answered.
 var errOtherCertificate = errors.New("the server's certificate is not the one that the workspace's agent was given")
 
-// Pinned returns the client's side of a TLS 1.3 connection to the agent that has the private key of this certificate, PEM
-// encoded, and to nobody else. Names, validity and authorities do not matter. The error is about PEM data that is not
-// exactly one certificate.
+// Pinned returns the client's side of TLS 1.3 connections that are accepted only from the agent with the private key of this certificate
+// (PEM encoded). Names, validity and authorities do not matter. It returns an error if the PEM data is not exactly one certificate.
 func Pinned(certificatePEM []byte) (credentials.TransportCredentials, error) {
 	pinned, err := parseCertificate(certificatePEM)
 	if err != nil {
@@ -82,7 +81,7 @@ func Pinned(certificatePEM []byte) (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"h2"},
-		// Switches off the search for an authority only. The handshake still proves that the server has the key.
+		// This only switches off the check of the authority and the name. The handshake still proves that the server has the key.
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection compares the certificate itself
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 || subtle.ConstantTimeCompare(state.PeerCertificates[0].Raw, pinned) != 1 {

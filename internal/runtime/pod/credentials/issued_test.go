@@ -82,7 +82,7 @@ func TestATokenIsNeverSentInClear(t *testing.T) {
 	g.Expect(c.distinct()).To(BeZero())
 }
 
-// controller is the ServiceAccount of a controller, with a server that remembers the tokens that it got.
+// controller is the ServiceAccount of a controller, with a server that records the tokens that it receives.
 type controller struct {
 	t                  *testing.T
 	client             kubernetes.Interface
@@ -94,7 +94,7 @@ type controller struct {
 	received []string
 }
 
-// newController makes a ServiceAccount with or without the right to have tokens of itself.
+// newController creates a ServiceAccount, with or without the right to request its own tokens.
 func newController(t *testing.T, permitted bool) *controller {
 	t.Helper()
 	g := NewWithT(t)
@@ -169,7 +169,7 @@ func (c *controller) last() string {
 	return c.received[len(c.received)-1]
 }
 
-// distinct is how many different tokens arrived.
+// distinct returns how many different tokens the server received.
 func (c *controller) distinct() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/credentials"
 )
 
-// patience is how long a test waits for what has to happen.
+// patience is how long a test waits for something that has to happen.
 const patience = 30 * time.Second
 
 func TestTheKeyPairIsDataOfATLSSecret(t *testing.T) {
@@ -41,10 +41,10 @@ func TestOnlyTheAgentWithThePinnedCertificateIsTalkedTo(t *testing.T) {
 	address, imposter := serve(t, agent, tls.VersionTLS13), serve(t, other, tls.VersionTLS13)
 	g.Expect(check(t, address, agent[corev1.TLSCertKey])).To(Succeed())
 	g.Expect(check(t, imposter, agent[corev1.TLSCertKey])).To(MatchError(ContainSubstring("not the one that the workspace's agent was given")))
-	// Who has the certificate, which is public, but not its key.
+	// An attacker with the certificate, which is public, but without its key.
 	thief := tls.Certificate{Certificate: keyPair(g, agent).Certificate, PrivateKey: keyPair(g, other).PrivateKey}
 	g.Expect(check(t, serveWith(t, &tls.Config{Certificates: []tls.Certificate{thief}}), agent[corev1.TLSCertKey])).To(MatchError(ContainSubstring("signature")))
-	// Who appends the right certificate to its own.
+	// An attacker that appends the right certificate to its own.
 	chain := keyPair(g, other)
 	chain.Certificate = append(chain.Certificate, keyPair(g, agent).Certificate...)
 	g.Expect(check(t, serveWith(t, &tls.Config{Certificates: []tls.Certificate{chain}}), agent[corev1.TLSCertKey])).
@@ -96,7 +96,7 @@ func serveWith(t *testing.T, config *tls.Config) string {
 	return listener.Addr().String()
 }
 
-// check calls the server at the address as the one with the certificate.
+// check calls the server at the address, which must have the certificate.
 func check(t *testing.T, address string, certificate []byte) error {
 	t.Helper()
 	pinned, err := credentials.Pinned(certificate)

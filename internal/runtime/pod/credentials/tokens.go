@@ -26,33 +26,33 @@ const (
 	tokenSeconds = 600
 	// requestTimeout bounds a request to the API server.
 	requestTimeout = 10 * time.Second
-	// requestRate and requestBurst bound the requests per second. A restarted controller asks once per workspace that
-	// it talks to, and again before each token ends.
+	// requestRate and requestBurst bound the requests per second. A restarted controller requests a token for each workspace whose agent it
+	// calls, and again before each token expires.
 	requestRate, requestBurst = 50, 100
-	// retryInterval is how long a token that could not be renewed, and is still good, is used before the next attempt.
+	// retryInterval is how long a token that could not be renewed, and has not expired, is used before the next attempt.
 	retryInterval = 10 * time.Second
-	// dropAge is how old a token has to be to be dropped: a new one from the same moment would fare no better.
+	// dropAge is the age from which a token is dropped. A new token from about the same time would be rejected as well.
 	dropAge = 5 * time.Second
-	// pruneInterval is how often tokens that have ended are dropped.
+	// pruneInterval is how often expired tokens are removed.
 	pruneInterval = time.Minute
-	// serviceAccountPrefix is how the name of a user begins who is a ServiceAccount.
+	// serviceAccountPrefix is the start of the user name of a ServiceAccount.
 	serviceAccountPrefix = "system:serviceaccount:"
 )
 
-// errNoServiceAccount says that the controller does not run as a ServiceAccount, so that there is no token for it.
+// errNoServiceAccount is the error when the controller does not run as a ServiceAccount, so that it cannot request tokens.
 var errNoServiceAccount = errors.New("the controller does not run as a ServiceAccount")
 
-// Audience is whom a token is for that is sent to the agent of the Workspace. No other agent, and not the API server,
-// accepts such a token: what one agent received is worth nothing elsewhere.
+// Audience returns the audience of tokens for the agent of the Workspace. No other agent, and not the API server, accepts such a token: a
+// token that one agent received is worth nothing elsewhere.
 func Audience(namespace, name string) string {
 	return "auto.pulumi.com/workspaces/" + namespace + "/" + name
 }
 
-// Tokens gets tokens of the ServiceAccount that the controller runs as, one per audience, and keeps them until shortly
-// before they end. It is safe for concurrent use.
+// Tokens requests tokens of the ServiceAccount that the controller runs as, one per audience, and keeps them until shortly before they
+// expire. It is safe for concurrent use.
 type Tokens struct {
 	client kubernetes.Interface
-	// requests makes those who want the same wait for one request.
+	// requests makes concurrent callers that need the same token wait for one request.
 	requests singleflight.Group
 
 	mu       sync.Mutex
@@ -64,12 +64,12 @@ type Tokens struct {
 // token is one that the API server issued.
 type token struct {
 	value string
-	// issued is when it was asked for, renew when to ask for the next, expires when this one ends.
+	// issued is when the token was requested, renew when to request the next one, expires when this one expires.
 	issued, renew, expires time.Time
 }
 
-// NewTokens returns the tokens of whom the configuration is. It does not call the API server; the only error is a
-// configuration that can never work.
+// NewTokens returns the Tokens of the identity in the configuration. It does not call the API server. It fails only for a configuration
+// that can never work.
 func NewTokens(config *rest.Config) (*Tokens, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = requestTimeout
@@ -81,8 +81,8 @@ func NewTokens(config *rest.Config) (*Tokens, error) {
 	return &Tokens{client: client, tokens: map[string]token{}}, nil
 }
 
-// Identity returns as whom the API server knows the controller, for example system:serviceaccount:NAMESPACE:NAME. It
-// asks until it has had an answer, which cannot change while the controller runs.
+// Identity returns the user name by which the API server knows the controller, for example system:serviceaccount:NAMESPACE:NAME. It calls
+// the API server until it has received the name once; the name cannot change while the controller runs.
 func (t *Tokens) Identity(ctx context.Context) (string, error) {
 	t.mu.Lock()
 	identity := t.identity
@@ -102,14 +102,14 @@ func (t *Tokens) Identity(ctx context.Context) (string, error) {
 	})
 }
 
-// For returns what proves to the agent of this audience who is calling, for client.Options. It refuses connections that
-// are not encrypted. A call that gets no token fails as tokenError says.
+// For returns the credentials, for client.Options, that prove the controller's identity to the agent of this audience. They refuse
+// connections that are not encrypted. A call for which there is no token fails with the error of tokenError.
 func (t *Tokens) For(audience string) credentials.PerRPCCredentials {
 	return &perCall{tokens: t, audience: audience}
 }
 
-// Drop removes the token of the audience, so that the next call has a new one: after an agent has answered
-// Unauthenticated. A token that is only seconds old stays.
+// Drop removes the token of the audience, so that the next call requests a new one. Callers use it after an agent has answered
+// Unauthenticated. A token that is younger than dropAge stays.
 func (t *Tokens) Drop(audience string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -156,8 +156,8 @@ func (t *Tokens) request(ctx context.Context, audience string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("request a token of ServiceAccount %s/%s: %w", namespace, name, err)
 	}
-	// The API server says what it granted, which may be more or less. Counted from before the request, the clocks of the
-	// two machines do not matter.
+	// The API server returns the life that it granted, which may be longer or shorter. Counting it from before the request makes the result
+	// independent of the clocks of the two machines.
 	life := time.Until(response.Status.ExpirationTimestamp.Time)
 	if granted := response.Spec.ExpirationSeconds; granted != nil {
 		life = time.Duration(*granted) * time.Second
@@ -166,8 +166,8 @@ func (t *Tokens) request(ctx context.Context, audience string) (string, error) {
 	return response.Status.Token, nil
 }
 
-// newToken decides when to renew: after 70 to 80 per cent of its life, so that thousands that were issued together are
-// not renewed together, and what is left is enough for a call and for an API server that is away for a moment.
+// newToken decides when to renew a token: after 70 to 80 per cent of its life. Thousands of tokens that were issued together are then not
+// renewed together, and the remaining time is enough for a call, and for an API server that is briefly unavailable.
 func newToken(value string, issued time.Time, life time.Duration) token {
 	used := time.Duration(float64(life) * (0.7 + 0.1*rand.Float64()))
 	return token{value: value, issued: issued, renew: issued.Add(used), expires: issued.Add(life * 95 / 100)}
@@ -185,7 +185,7 @@ func (t *Tokens) keep(audience string, kept token) {
 	maps.DeleteFunc(t.tokens, func(_ string, kept token) bool { return now.After(kept.expires) })
 }
 
-// postpone lets a token that could not be renewed be used for a moment more.
+// postpone delays the next attempt to renew a token that could not be renewed.
 func (t *Tokens) postpone(audience string, known token) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -195,8 +195,8 @@ func (t *Tokens) postpone(audience string, known token) {
 	}
 }
 
-// once runs the function once for all who want the same at a time. Each waits no longer than its own context says; the
-// function itself goes on, for the others and for the next.
+// once runs the function once for all concurrent callers with the same key. Each caller waits at most until its own context is done; the
+// function itself goes on, for the other callers and the next ones.
 func (t *Tokens) once(ctx context.Context, what string, run func(context.Context) (string, error)) (string, error) {
 	outcome := t.requests.DoChan(what, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
@@ -212,8 +212,9 @@ func (t *Tokens) once(ctx context.Context, what string, run func(context.Context
 	}
 }
 
-// tokenError says why the controller has no token for a call: Unauthenticated when the API server does not know or does not let the
-// controller, which somebody has to fix, Unavailable when it may work later. It holds no token.
+// tokenError returns why the controller has no token for a call. The code is Unauthenticated when the API server does not know the
+// controller or does not permit the request, which somebody has to fix, and Unavailable when a later attempt may work. The error contains
+// no token.
 func tokenError(audience string, err error) error {
 	code := codes.Unavailable
 	switch {

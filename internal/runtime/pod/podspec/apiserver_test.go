@@ -28,7 +28,7 @@ const (
 	baselineNamespace   = "baseline"
 )
 
-// api talks to a real API server.
+// api is a client of a real API server.
 var api client.Client
 
 func TestMain(m *testing.M) {
@@ -46,7 +46,8 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// createNamespace makes a namespace with the service accounts that the examples use: no controller makes the default one here.
+// createNamespace creates a namespace with the service accounts that the examples use. No controller runs here that creates the default
+// one.
 func createNamespace(name, profile string) error {
 	objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": profile},
@@ -109,7 +110,7 @@ func TestTheAPIServerAcceptsObjectsOfWorkspacesWithOddNames(t *testing.T) {
 func TestPodsKeepToTheProfileTheyPromise(t *testing.T) {
 	for _, tt := range []struct {
 		name, spec string
-		// refusedBy are the namespaces that refuse the pod, because of what because says.
+		// refusedBy are the namespaces that refuse the pod, with an error that contains because.
 		refusedBy []string
 		because   string
 	}{
@@ -165,7 +166,7 @@ func apply(t *testing.T, g *WithT, objects *Objects) []string {
 	return versions
 }
 
-// acceptedByAPIServer expects that the API server takes the objects, and the pod that the StatefulSet controller would make.
+// acceptedByAPIServer expects that the API server accepts the objects, and the pod that the StatefulSet controller would create.
 func acceptedByAPIServer(g *WithT, objects *Objects) {
 	for _, object := range []runtime.Object{objects.Service, objects.StatefulSet} {
 		configuration, err := ApplyConfiguration(object)
@@ -177,7 +178,7 @@ func acceptedByAPIServer(g *WithT, objects *Objects) {
 	g.Expect(api.Create(context.Background(), podOf(objects, namespace), client.DryRunAll)).To(Succeed())
 }
 
-// podOf is the pod that the StatefulSet controller makes of the template, with the labels and host name that it adds.
+// podOf returns the pod that the StatefulSet controller creates from the template, with the labels and the host name that it adds.
 func podOf(objects *Objects, namespace string) *corev1.Pod {
 	set := objects.StatefulSet
 	pod := &corev1.Pod{ObjectMeta: *set.Spec.Template.ObjectMeta.DeepCopy(), Spec: *set.Spec.Template.Spec.DeepCopy()}
@@ -188,7 +189,7 @@ func podOf(objects *Objects, namespace string) *corev1.Pod {
 	return pod
 }
 
-// workspacesIn are the Workspaces in a file, and those of its Stacks.
+// workspacesIn returns the Workspaces in a file, and the Workspaces of the Stacks in it.
 func workspacesIn(g *WithT, file string) []*autov1alpha1.Workspace {
 	content, err := os.ReadFile(file)
 	g.Expect(err).NotTo(HaveOccurred())

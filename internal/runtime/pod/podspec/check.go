@@ -12,10 +12,10 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// InvalidError says that a Workspace asks for a pod that can never work. Only an edit of the Workspace helps.
+// InvalidError is the error for a Workspace whose pod can never work. Only an edit of the Workspace helps.
 type InvalidError struct {
-	// Problems name the fields, from "spec" of the Workspace, and what is wrong with each. There is at least one, and no value of
-	// a variable in them.
+	// Problems name the fields, starting with "spec" of the Workspace, and what is wrong with each. There is at least one. They contain no
+	// values of variables.
 	Problems field.ErrorList
 }
 
@@ -24,9 +24,9 @@ func (e *InvalidError) Error() string {
 	return e.Problems.ToAggregate().Error()
 }
 
-// check finds what can never work, because it takes away what the system needs or what a StatefulSet allows. All
-// else is the user's to decide: host namespaces, probes and hooks, other users and privileges, another writable volume for
-// /share.
+// check returns an *InvalidError for a pod template that can never work, because it takes away what the system needs, or has what a
+// StatefulSet does not allow. Everything else is for the user to decide: host namespaces, probes and hooks, other users and privileges,
+// another writable volume for /share.
 func check(workspace *autov1alpha1.Workspace, custom *corev1.PodSpec) error {
 	root := field.NewPath("spec")
 	spec := root.Child("podTemplate", "spec")
@@ -86,7 +86,7 @@ func forbid(at *field.Path, rules []rule) field.ErrorList {
 	return problems
 }
 
-// checkVolumes protects the volumes of the system. The user may choose where /share is, as long as it can be written.
+// checkVolumes protects the generated volumes. The user may replace the volume for /share by another one that is writable.
 func checkVolumes(volumes []corev1.Volume, at *field.Path) field.ErrorList {
 	var problems field.ErrorList
 	for _, volume := range volumes {
@@ -106,7 +106,7 @@ func isReadOnly(source corev1.VolumeSource) bool {
 		source.PersistentVolumeClaim != nil && source.PersistentVolumeClaim.ReadOnly
 }
 
-// checkContainers checks the user's containers and, closer, what they change about the generated one.
+// checkContainers checks the containers of the pod template. It checks more of the one that customizes the generated container.
 func checkContainers(containers []corev1.Container, generated string, at *field.Path) field.ErrorList {
 	var problems field.ErrorList
 	for i := range containers {
@@ -167,7 +167,7 @@ func isIn(name, directory string) bool {
 	return name == directory || strings.HasPrefix(name, directory+"/")
 }
 
-// checkVariables keeps the file with the variables of init containers where the agent looks for it.
+// checkVariables makes sure that the file with variables from init containers stays where the agent reads it.
 func checkVariables(variables []corev1.EnvVar, at *field.Path) field.ErrorList {
 	for _, variable := range variables {
 		if variable.Name == envFileVariable && variable.Value != envFile {
@@ -177,7 +177,7 @@ func checkVariables(variables []corev1.EnvVar, at *field.Path) field.ErrorList {
 	return nil
 }
 
-// checkUsers finds containers that are to run as root and must not: kubelet would never start them.
+// checkUsers finds containers that would run as root although that is forbidden: the kubelet would never start them.
 func checkUsers(profile autov1alpha1.SecurityProfile, custom *corev1.PodSpec, at *field.Path) field.ErrorList {
 	var problems field.ErrorList
 	isRoot := func(user *int64) bool { return user != nil && *user == 0 }

@@ -76,7 +76,7 @@ func TestAllProblemsAreNamedAtOnceAndNoValues(t *testing.T) {
 	g.Expect(err.Error()).NotTo(ContainSubstring("canary-5f1e"))
 }
 
-// usersToDecide are specs that may look odd and work.
+// usersToDecide returns specs that are unusual but work.
 func usersToDecide() []struct{ name, spec string } {
 	return []struct{ name, spec string }{
 		{"no pod spec", `podTemplate: {metadata: {labels: {a: b}}}`},

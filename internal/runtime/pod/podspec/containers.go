@@ -21,7 +21,8 @@ const (
 	baselineImage   = "pulumi/pulumi:latest"
 )
 
-// envFileVariable tells containers and init containers where variables for programs can be added.
+// envFileVariable is the environment variable with the path of the file to which containers and init containers can add variables for
+// programs.
 const envFileVariable = "PULUMI_ENV"
 
 // bootstrapContainer copies the agent out of its image.
@@ -33,13 +34,13 @@ func bootstrapContainer(settings Settings) corev1.Container {
 		Args:            []string{"install", "--to=" + agentPath, "--workspace=" + WorkspacePath},
 		VolumeMounts:    []corev1.VolumeMount{{Name: ShareVolume, MountPath: sharePath}},
 		SecurityContext: &corev1.SecurityContext{ReadOnlyRootFilesystem: ptr.To(true)},
-		// Why a container ends is in its log, of which the end becomes part of the pod's status.
+		// The reason why the container ended is in its log, and the end of the log becomes part of the pod's status.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
 }
 
-// pulumiContainer runs the agent, and so Pulumi, in the user's image. Its command depends on the whole pod and comes later.
-// There is no liveness probe: whatever it found, a running operation must not be killed.
+// pulumiContainer runs the agent, and so Pulumi, in the user's image. Its command depends on the whole pod and is added later, by complete.
+// There is no liveness probe, because a failing probe must not kill a running operation.
 func pulumiContainer(workspace *autov1alpha1.Workspace) corev1.Container {
 	spec := optional(&workspace.Spec)
 	image := restrictedImage
@@ -62,13 +63,13 @@ func pulumiContainer(workspace *autov1alpha1.Workspace) corev1.Container {
 			{Name: ShareVolume, MountPath: sharePath},
 			{Name: RPCVolume, MountPath: RPCPath, ReadOnly: true},
 		},
-		// Why it ends, the agent writes down itself: the end of the log, which has what programs print, must not become a status.
+		// The agent itself writes why it ends. The end of the log must not become part of the status, because it contains what programs print.
 		TerminationMessagePolicy: corev1.TerminationMessageReadFile,
 	}
 }
 
-// startupProbe finds the agent within a second of its start, where the readiness probe, which goes on for ever and so is
-// seldom, would take up to ten. It never gives up: an agent that does not come up ends by itself.
+// startupProbe finds the agent within a second of its start. The readiness probe would take up to ten seconds, because it runs for the life
+// of the pod and is therefore infrequent. The startup probe never gives up: an agent that cannot start ends by itself.
 func startupProbe() *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler:     corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(Port)}},
@@ -77,7 +78,7 @@ func startupProbe() *corev1.Probe {
 	}
 }
 
-// serveCommand starts the agent. Nothing in it is secret: everybody who may see the pod sees it.
+// serveCommand returns the command that starts the agent. It contains no secrets, because everybody who may read the pod sees it.
 func serveCommand(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, settings Settings) []string {
 	program := agentPath
 	if settings.AgentVolume {
@@ -88,7 +89,7 @@ func serveCommand(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, setti
 		fmt.Sprintf("--listen=:%d", Port),
 		"--dir=" + sharePath,
 		"--workspace=" + WorkspacePath,
-		// A program may be anywhere in the user's image: whoever chose the directory chose the image.
+		// A program may be anywhere in the user's image: the user who chooses the directory also chooses the image.
 		"--local-root=/",
 		"--inherit-environment",
 		"--env-file=" + envFile,
@@ -103,13 +104,13 @@ func serveCommand(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, setti
 		fmt.Sprintf("--termination-grace=%ds", *spec.TerminationGracePeriodSeconds),
 	}
 	if !spec.HostNetwork && spec.HostnameOverride == nil {
-		// The host name is that of the pod, which nobody else has.
+		// The host name is the name of the pod, which no other pod has.
 		command = append(command, "--exclusive-host")
 	}
 	return append(command, settings.AgentArgs...)
 }
 
-// podVariables tell programs where they run, and the agent how much memory it was promised.
+// podVariables returns the variables that tell programs where they run, and the agent how much memory its container requests.
 func podVariables() []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
@@ -126,8 +127,8 @@ func podVariables() []corev1.EnvVar {
 	}
 }
 
-// optional lets the pod start without what its variables refer to: an operation gets their values with its request, and waits for
-// those that are missing.
+// optional marks all Secrets and ConfigMaps that variables refer to as optional, so that the pod starts without them: an operation gets
+// their values with its request, and waits for those that are missing.
 func optional(spec *autov1alpha1.WorkspaceSpec) *autov1alpha1.WorkspaceSpec {
 	spec = spec.DeepCopy()
 	for i := range spec.Env {
@@ -150,7 +151,7 @@ func optional(spec *autov1alpha1.WorkspaceSpec) *autov1alpha1.WorkspaceSpec {
 	return spec
 }
 
-// nameEnvFile comes first, so that other variables can refer to it.
+// nameEnvFile adds envFileVariable as the first variable, so that other variables can refer to it.
 func nameEnvFile(container *corev1.Container) {
 	isSet := func(variable corev1.EnvVar) bool { return variable.Name == envFileVariable }
 	if !slices.ContainsFunc(container.Env, isSet) {
@@ -158,7 +159,8 @@ func nameEnvFile(container *corev1.Container) {
 	}
 }
 
-// requestResources requests a little of what nothing is requested of. A limit below that is requested as a whole.
+// requestResources adds small default requests for memory and CPU where there are none. If a limit is below the default, the request is the
+// limit.
 func requestResources(resources *corev1.ResourceRequirements) {
 	for name, least := range map[corev1.ResourceName]resource.Quantity{
 		corev1.ResourceMemory: resource.MustParse("64Mi"),

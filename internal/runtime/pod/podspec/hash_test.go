@@ -82,7 +82,7 @@ func TestOnlyTheControllerChangesTheAgentRevision(t *testing.T) {
 		g.Expect(objects.AgentRevision).NotTo(Equal(base.AgentRevision), name)
 		g.Expect(objects.RevisionHash).To(Equal(base.RevisionHash), name)
 	}
-	// Metadata that only the API server writes has no part in it.
+	// Metadata that only the API server writes does not affect the objects.
 	workspace.ResourceVersion, workspace.Generation = "7", 7
 	workspace.Status = autov1alpha1.WorkspaceStatus{Address: "x"}
 	g.Expect(build(g, workspace).StatefulSet).To(Equal(base.StatefulSet))

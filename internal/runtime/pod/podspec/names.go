@@ -16,18 +16,17 @@ import (
 )
 
 const (
-	// managedByLabel says to tools who writes an object.
+	// managedByLabel names the program that manages an object.
 	managedByLabel = "app.kubernetes.io/managed-by"
 	// managedBy is the value of managedByLabel.
 	managedBy = "stack-controller"
 
-	// WorkspaceNameAnnotation holds the whole name of the Workspace, which is too long for a label when it has more than
-	// 63 characters.
+	// WorkspaceNameAnnotation contains the whole name of the Workspace. A name of more than 63 characters is too long for a label.
 	WorkspaceNameAnnotation = autov1alpha1.WorkspaceNameLabel
 
 	// secretSuffix is appended to the name of the other objects to get the name of the Secret with the agent's key pair.
 	secretSuffix = "-rpc"
-	// podSuffix is the ordinal of the only pod.
+	// podSuffix ends the name of the only pod, with its ordinal.
 	podSuffix = "-0"
 )
 
@@ -36,7 +35,7 @@ const (
 	maxObjectName = validation.LabelValueMaxLength - 11
 	// hashLength is the number of hexadecimal digits in a shortened name.
 	hashLength = 10
-	// shortened comes between the rest of a name that was shortened and its hash.
+	// shortened separates the start of a shortened name from its hash.
 	shortened = "--"
 )
 
@@ -80,15 +79,16 @@ func Selector(workspace metav1.Object) map[string]string {
 	}
 }
 
-// Labels returns the labels of everything that is made for the Workspace: those of Selector and who wrote it.
+// Labels returns the labels of everything that is created for the Workspace: the labels of Selector, and the name of the program that
+// manages the object.
 func Labels(workspace metav1.Object) map[string]string {
 	labels := Selector(workspace)
 	labels[managedByLabel] = managedBy
 	return labels
 }
 
-// WorkspaceOf returns the Workspace that the object, of those made here or their pod, was made for; false when it was not.
-// It goes by labels and annotations, which everybody can set: who depends on the answer looks at the owner as well.
+// WorkspaceOf returns the Workspace for which the object, one of those built here or their pod, was created; false if there is none. It
+// reads labels and annotations, which any writer of the object can set: a caller that relies on the answer must check the owner as well.
 func WorkspaceOf(object metav1.Object) (types.NamespacedName, bool) {
 	labels := object.GetLabels()
 	name := labels[autov1alpha1.WorkspaceNameLabel]
@@ -101,7 +101,7 @@ func WorkspaceOf(object metav1.Object) (types.NamespacedName, bool) {
 	return types.NamespacedName{Namespace: object.GetNamespace(), Name: name}, true
 }
 
-// labelValue is the name of the Workspace, shortened when a label cannot hold it.
+// labelValue returns the name of the Workspace, shortened if it is too long for a label.
 func labelValue(name string) string {
 	if len(name) <= validation.LabelValueMaxLength && !looksShortened(name) {
 		return name
@@ -109,7 +109,7 @@ func labelValue(name string) string {
 	return shorten(name, validation.LabelValueMaxLength)
 }
 
-// looksShortened reports whether a name ends as shorten makes it.
+// looksShortened reports whether a name ends like a result of shorten.
 var looksShortened = regexp.MustCompile(shortened + `[0-9a-f]{` + strconv.Itoa(hashLength) + `}$`).MatchString
 
 // shorten returns a DNS label of at most limit characters that starts with a letter and is different for every name.

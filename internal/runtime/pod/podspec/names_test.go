@@ -22,7 +22,7 @@ func TestNamesFitLabelsAndHostNames(t *testing.T) {
 		// A cut never leaves a third hyphen.
 		{strings.Repeat("a", 29) + "." + long, strings.Repeat("a", 29) + "--ba6e1f1c17-workspace", strings.Repeat("a", 29) + "-" + strings.Repeat("a", 21) + "--ba6e1f1c17"},
 		{strings.Repeat("x", 253), strings.Repeat("x", 30) + "--1329e1bd71-workspace", strings.Repeat("x", 51) + "--1329e1bd71"},
-		// It looks as if it were made of another name, which it must not be taken for.
+		// This name looks like a shortened name. Without a hash of its own, it would be the name for another Workspace.
 		{"a-b--2e7336dc8e", "a-b--2e7336dc8e--879eff7d5a-workspace", "a-b--2e7336dc8e--879eff7d5a"},
 	} {
 		t.Run(tt.workspace, func(t *testing.T) {

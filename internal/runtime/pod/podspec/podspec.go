@@ -1,13 +1,13 @@
-// Package podspec says what the Kubernetes objects of a Workspace look like: one StatefulSet with one pod, and the headless
-// Service that gives the pod its address. It is made of pure functions; nothing here talks to an API server.
+// Package podspec builds the Kubernetes objects of a Workspace: a StatefulSet with one pod, and the headless Service that gives the pod its
+// address. It has pure functions only: nothing here calls an API server.
 //
-// The init container "bootstrap" brings the agent into the volume "share", the user's init containers follow, and the
-// container "pulumi" runs the agent in the user's image. The pod template of the Workspace is a strategic merge patch over
-// that; what the system needs cannot be patched away, see InvalidError.
+// The init container "bootstrap" copies the agent into the volume "share", the user's init containers follow, and the container "pulumi"
+// runs the agent in the user's image. The pod template of the Workspace is a strategic merge patch over that. It cannot remove what the
+// system needs, see InvalidError.
 //
 // Two annotations of the pod template show why a pod is out of date: autov1alpha1.RevisionHashAnnotation is a hash of what the user
-// determines, AgentRevisionAnnotation one of what the controller determines. Neither depends on the program, its
-// configuration or the values of Secrets, which reach the agent with every operation.
+// determines, AgentRevisionAnnotation is a hash of what the controller determines. Neither depends on the program, its configuration or the
+// values of Secrets, which the agent receives with every operation.
 package podspec
 
 import (
@@ -28,18 +28,18 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// AgentRevisionAnnotation is on the pod template of a Workspace: a hash of what the controller determines about the pod, such as
-// the agent's image and flags. A pod with another value works, and is replaced when that disturbs nobody.
+// AgentRevisionAnnotation on the pod template of a Workspace is a hash of what the controller determines about the pod, such as the agent's
+// image and flags. A pod with another value still works. It is replaced when that interrupts no operation.
 const AgentRevisionAnnotation = "auto.pulumi.com/agent-revision"
 
 // Settings are what the controller determines about the pods of Workspaces.
 type Settings struct {
 	// AgentImage is the image of the agent; its entrypoint is the agent. Required.
 	AgentImage string
-	// AgentImagePullPolicy of the agent's image; empty leaves it to the API server.
+	// AgentImagePullPolicy is the pull policy of the agent's image. If it is empty, the API server chooses it.
 	AgentImagePullPolicy corev1.PullPolicy
-	// AgentVolume has the agent run from a volume that is its image, where a pod has no init containers of its own. Kubernetes 1.35 or
-	// later and a container runtime with image volumes are needed on every node.
+	// AgentVolume makes the agent run from an image volume in pods without init containers of their own. Every node then needs Kubernetes 1.35
+	// or later and a container runtime with image volumes.
 	AgentVolume bool
 	// AgentArgs are more flags of "agent serve", for example its limits.
 	AgentArgs []string
@@ -49,28 +49,28 @@ type Settings struct {
 	TokenAudience string
 	// DefaultServiceAccount is the service account of a pod whose Workspace names none; "default" when empty.
 	DefaultServiceAccount string
-	// SecretHash identifies the key pair in the Secret SecretName; another one makes another AgentRevision.
+	// SecretHash identifies the key pair in the Secret SecretName. Another key pair changes AgentRevision.
 	SecretHash string
 }
 
-// Objects are what is made for a Workspace. They have their type, their owner and only fields that the controller means to
-// own, so that they can be applied as they are, see ApplyConfiguration.
+// Objects are the objects of a Workspace. They have their type, their owner, and only fields that the controller wants to own, so that they
+// can be applied as they are, see ApplyConfiguration.
 type Objects struct {
 	// StatefulSet runs the pod.
 	StatefulSet *appsv1.StatefulSet
 	// Service is headless and gives the pod its address.
 	Service *corev1.Service
-	// RevisionHash is what a pod that is what the user wants has in its annotation autov1alpha1.RevisionHashAnnotation.
+	// RevisionHash is the annotation autov1alpha1.RevisionHashAnnotation of a pod that has the inputs that the user wants.
 	RevisionHash string
-	// AgentRevision is what a pod that is up to date has in its annotation AgentRevisionAnnotation.
+	// AgentRevision is the annotation AgentRevisionAnnotation of a pod that has the agent of this controller.
 	AgentRevision string
 }
 
-// Build returns the objects of the Workspace, the same for the same arguments. Its error is an *InvalidError: only an edit of
-// the Workspace helps.
+// Build returns the objects of the Workspace. The same arguments always give the same objects. The error is an *InvalidError: only an edit
+// of the Workspace helps.
 func Build(workspace *autov1alpha1.Workspace, settings Settings) (*Objects, error) {
 	if workspace.Spec.ServiceAccountName == "" {
-		// As if the user had named it: no operation starts with an identity that is not the default any more.
+		// The default counts as if the user had set it: when it changes, no operation starts with the identity of the former default.
 		workspace = workspace.DeepCopy()
 		workspace.Spec.ServiceAccountName = settings.DefaultServiceAccount
 	}
@@ -91,8 +91,8 @@ func Build(workspace *autov1alpha1.Workspace, settings Settings) (*Objects, erro
 	return objects, nil
 }
 
-// statefulSet runs one pod from the template. The pod is never replaced by the StatefulSet controller itself: an operation
-// may be running in it.
+// statefulSet returns the StatefulSet, which runs one pod from the template. The StatefulSet controller never replaces the pod on an
+// update, because an operation may be running in it.
 func statefulSet(workspace *autov1alpha1.Workspace, template corev1.PodTemplateSpec) *appsv1.StatefulSet {
 	return &appsv1.StatefulSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "StatefulSet"},
@@ -102,7 +102,7 @@ func statefulSet(workspace *autov1alpha1.Workspace, template corev1.PodTemplateS
 			ServiceName: ObjectName(workspace),
 			Selector:    &metav1.LabelSelector{MatchLabels: Selector(workspace)},
 			Template:    template,
-			// A pod that never became ready must not keep its successor away.
+			// With OrderedReady, a pod that never became ready would prevent its successor.
 			PodManagementPolicy:  appsv1.ParallelPodManagement,
 			UpdateStrategy:       appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType},
 			RevisionHistoryLimit: ptr.To[int32](1),
@@ -110,7 +110,7 @@ func statefulSet(workspace *autov1alpha1.Workspace, template corev1.PodTemplateS
 	}
 }
 
-// service gives the pod its address.
+// service returns the Service, which gives the pod its address.
 func service(workspace *autov1alpha1.Workspace) *corev1.Service {
 	return &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Service"},
@@ -125,7 +125,7 @@ func service(workspace *autov1alpha1.Workspace) *corev1.Service {
 	}
 }
 
-// objectMeta is the metadata of an object of the Workspace, with what the user adds to it.
+// objectMeta returns the metadata of an object of the Workspace, with the user's additions.
 func objectMeta(workspace *autov1alpha1.Workspace, custom autov1alpha1.EmbeddedObjectMeta) metav1.ObjectMeta {
 	meta := templateMeta(workspace, custom)
 	meta.Name = ObjectName(workspace)
@@ -136,7 +136,7 @@ func objectMeta(workspace *autov1alpha1.Workspace, custom autov1alpha1.EmbeddedO
 	return meta
 }
 
-// templateMeta is labels and annotations: the user's, and over them those by which objects are found.
+// templateMeta returns labels and annotations: those of the user, overridden by those that identify the object.
 func templateMeta(workspace *autov1alpha1.Workspace, custom autov1alpha1.EmbeddedObjectMeta) metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{Labels: map[string]string{}, Annotations: map[string]string{}}
 	maps.Copy(meta.Labels, custom.Labels)
@@ -146,7 +146,7 @@ func templateMeta(workspace *autov1alpha1.Workspace, custom autov1alpha1.Embedde
 	return meta
 }
 
-// userInputs is all that the user determines about the pod. What is not in it reaches the agent with every operation.
+// userInputs is everything about the pod that the user determines. Other settings reach the agent with every operation.
 type userInputs struct {
 	ServiceAccountName string                                `json:"serviceAccountName"`
 	SecurityProfile    autov1alpha1.SecurityProfile          `json:"securityProfile"`
@@ -158,7 +158,7 @@ type userInputs struct {
 	PodTemplate        *autov1alpha1.EmbeddedPodTemplateSpec `json:"podTemplate,omitempty"`
 }
 
-// revisionHash identifies what the user wants of the pod.
+// revisionHash returns a hash of what the user determines about the pod.
 func revisionHash(workspace *autov1alpha1.Workspace) (string, error) {
 	return hashOf(userInputs{
 		ServiceAccountName: workspace.GetServiceAccountName(),
@@ -172,9 +172,9 @@ func revisionHash(workspace *autov1alpha1.Workspace) (string, error) {
 	})
 }
 
-// agentRevision identifies what the controller makes of a Workspace whose user wants nothing in particular, under each
-// profile, and what it does to a container of the user. So an edit of the user does not change it, but another version or
-// setting of the controller does.
+// agentRevision returns a hash of the pods that the controller generates for a Workspace without any settings of the user, under each
+// security profile, and of what it adds to a container of the user. An edit by the user therefore does not change the hash, but another
+// version or setting of the controller does.
 func agentRevision(workspace *autov1alpha1.Workspace, settings Settings) (string, error) {
 	made := []any{settings.SecretHash}
 	for _, profile := range []autov1alpha1.SecurityProfile{autov1alpha1.SecurityProfileRestricted, autov1alpha1.SecurityProfileBaseline} {
@@ -203,8 +203,8 @@ func hashOf(content any) (string, error) {
 	return ShortHash(encoded), nil
 }
 
-// ApplyConfiguration returns the object, whose type must be set, for a server-side apply: without the status that a typed
-// object always has, but that only the API server writes.
+// ApplyConfiguration returns the object, whose type must be set, for a server-side apply. It removes the status, which a typed object
+// always has, but only the API server writes.
 func ApplyConfiguration(object runtime.Object) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

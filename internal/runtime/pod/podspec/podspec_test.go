@@ -19,7 +19,7 @@ import (
 
 var updateGolden = flag.Bool("update-golden", false, "write what is built into testdata/*/objects.yaml")
 
-// settings are those of every test that does not say otherwise.
+// settings returns the settings of all tests that do not need others.
 func settings() Settings {
 	return Settings{
 		AgentImage:           "example.com/stack-controller-agent:v1.0.0",
@@ -61,7 +61,7 @@ func TestTheSameWorkspaceAlwaysGivesTheSameBytes(t *testing.T) {
 	}
 }
 
-// examples are the Workspaces in testdata, by directory.
+// examples returns the Workspaces in testdata, keyed by directory.
 func examples(t *testing.T) map[string]*autov1alpha1.Workspace {
 	t.Helper()
 	g := NewWithT(t)
@@ -86,7 +86,7 @@ func examples(t *testing.T) map[string]*autov1alpha1.Workspace {
 	return found
 }
 
-// workspaceOf is the Workspace of the Stack, as far as its template is concerned.
+// workspaceOf returns a Workspace with the Stack's workspace template applied.
 func workspaceOf(g *WithT, stack *pulumiv1.Stack) *autov1alpha1.Workspace {
 	base := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: stack.Name, Namespace: "team", UID: "3d7a1c0e-8a5b-4f5e-9d57-0a7b8c9d0e1f"}}
 	workspace, err := template.Workspace(base, stack.Spec.WorkspaceTemplate)
@@ -94,7 +94,7 @@ func workspaceOf(g *WithT, stack *pulumiv1.Stack) *autov1alpha1.Workspace {
 	return workspace
 }
 
-// parse makes a Workspace named app from its spec.
+// parse returns a Workspace named app with the spec.
 func parse(g *WithT, spec string) *autov1alpha1.Workspace {
 	workspace := &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "team", UID: "1"}}
 	g.Expect(yaml.UnmarshalStrict([]byte(spec), &workspace.Spec)).To(Succeed())
@@ -107,7 +107,7 @@ func build(g *WithT, workspace *autov1alpha1.Workspace) *Objects {
 	return objects
 }
 
-// asYAML is what is applied.
+// asYAML returns the objects as they are applied.
 func asYAML(g *WithT, objects *Objects) []byte {
 	var documents []byte
 	for _, object := range []runtime.Object{objects.Service, objects.StatefulSet} {

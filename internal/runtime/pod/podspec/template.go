@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// BootstrapContainerName is the name of the first init container, which brings the agent into the pod.
+	// BootstrapContainerName is the name of the first init container, which copies the agent into the pod.
 	BootstrapContainerName = "bootstrap"
 
-	// ShareVolume is the volume that all generated containers have at sharePath: the agent, the program and the state of
-	// operations are on it.
+	// ShareVolume is the volume that all generated containers mount at sharePath. It contains the agent, the program, and the state of
+	// operations.
 	ShareVolume = "share"
 	// sharePath is where ShareVolume is mounted.
 	sharePath = "/share"
 	// WorkspacePath is the directory of programs that are not delivered.
 	WorkspacePath = sharePath + "/workspace"
 
-	// RPCVolume holds what the agent identifies itself with, to the controller and to the API server.
+	// RPCVolume contains the agent's credentials for the controller and for the API server.
 	RPCVolume = "rpc"
-	// RPCPath is where RPCVolume is mounted, in the container in which Pulumi runs only.
+	// RPCPath is where RPCVolume is mounted. Only the container in which Pulumi runs mounts it.
 	RPCPath = "/var/run/secrets/stack-controller"
 
 	// Port is the TCP port of the agent.
 	Port = 50051
 
-	// imageVolume is the agent's image as a volume, at imagePath; imageAgent is the agent in it.
+	// imageVolume is the volume with the agent's image, mounted at imagePath. imageAgent is the path of the agent in it.
 	imageVolume = "stack-controller-agent"
 	imagePath   = "/opt/stack-controller"
 	imageAgent  = imagePath + "/ko-app/agent"
@@ -43,7 +43,7 @@ const (
 	agentPath = sharePath + "/agent"
 	envFile   = sharePath + "/.env"
 
-	// defaultTerminationGrace is how many seconds an operation may take to end when its pod has to go.
+	// defaultTerminationGrace is how many seconds an operation may take to end when its pod is deleted.
 	defaultTerminationGrace = 600
 	// tokenLifetime is how many seconds the agent's token for the API server is valid; kubelet renews it in time.
 	tokenLifetime = 3600
@@ -53,7 +53,7 @@ const (
 	fetchContainerName = "fetch"
 )
 
-// podTemplate is the whole template of the pod, but for the hashes.
+// podTemplate returns the whole template of the pod, except the hashes.
 func podTemplate(workspace *autov1alpha1.Workspace, settings Settings) (corev1.PodTemplateSpec, error) {
 	custom := ptr.Deref(workspace.Spec.PodTemplate.DeepCopy(), autov1alpha1.EmbeddedPodTemplateSpec{})
 	overlay := &cmp.Or(custom.Spec, &autov1alpha1.EmbeddedPodSpec{}).PodSpec
@@ -62,7 +62,7 @@ func podTemplate(workspace *autov1alpha1.Workspace, settings Settings) (corev1.P
 		return corev1.PodTemplateSpec{}, err
 	}
 	if len(overlay.InitContainers) > 0 {
-		// They find what the bootstrap container makes.
+		// The user's init containers expect the files that the bootstrap container creates.
 		settings.AgentVolume = false
 	}
 	spec, err := merge(generated(workspace, settings), overlay)
@@ -73,7 +73,7 @@ func podTemplate(workspace *autov1alpha1.Workspace, settings Settings) (corev1.P
 	return corev1.PodTemplateSpec{ObjectMeta: templateMeta(workspace, custom.Metadata), Spec: spec}, nil
 }
 
-// generated is the pod without the user's pod template.
+// generated returns the pod without the user's pod template.
 func generated(workspace *autov1alpha1.Workspace, settings Settings) corev1.PodSpec {
 	profile := workspace.GetSecurityProfile()
 	spec := corev1.PodSpec{
@@ -98,10 +98,10 @@ func generated(workspace *autov1alpha1.Workspace, settings Settings) corev1.PodS
 	return spec
 }
 
-// rpcVolume holds the key pair of the agent, and a token and a certificate for its questions to the API server: the
-// ServiceAccount's own token need not be mounted.
+// rpcVolume returns the volume with the key pair of the agent, and with a token and a CA certificate for its requests to the API server, so
+// that the token of the ServiceAccount need not be mounted.
 func rpcVolume(workspace *autov1alpha1.Workspace) corev1.Volume {
-	// The group of the pod's volumes may read. Without one the user of the image is not known.
+	// Without an fsGroup, the user of the image may be any user, so everybody in the container may read the files. With one, the group may.
 	mode := ptr.To[int32](0o444)
 	if workspace.GetSecurityProfile() == autov1alpha1.SecurityProfileRestricted {
 		mode = ptr.To[int32](0o440)
@@ -125,7 +125,7 @@ func rpcVolume(workspace *autov1alpha1.Workspace) corev1.Volume {
 	}}}
 }
 
-// complete adds what depends on the pod as a whole, to the user's containers as well.
+// complete adds what depends on the pod as a whole. It changes the user's containers as well.
 func complete(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, settings Settings) {
 	pulumi := &spec.Containers[0] // the generated containers come first
 	pulumi.Command = serveCommand(spec, workspace, settings)
@@ -141,8 +141,8 @@ func complete(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, settings 
 	}
 }
 
-// podSecurity is what the security profile says about the pod as a whole.
-// See https://kubernetes.io/docs/concepts/security/pod-security-standards.
+// podSecurity returns what the security profile requires of the pod as a whole. See
+// https://kubernetes.io/docs/concepts/security/pod-security-standards.
 func podSecurity(profile autov1alpha1.SecurityProfile) *corev1.PodSecurityContext {
 	security := &corev1.PodSecurityContext{
 		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
@@ -156,8 +156,8 @@ func podSecurity(profile autov1alpha1.SecurityProfile) *corev1.PodSecurityContex
 	return security
 }
 
-// restrict adds what the restricted profile wants of every container. What the user says stays, and what contradicts it is
-// left out: a privileged container cannot be forbidden to gain privileges.
+// restrict adds what the restricted profile requires of every container. It keeps the user's settings, and leaves out what contradicts
+// them: a privileged container cannot forbid privilege escalation.
 func restrict(container *corev1.Container) {
 	container.SecurityContext = cmp.Or(container.SecurityContext, &corev1.SecurityContext{})
 	security := container.SecurityContext
@@ -171,8 +171,8 @@ func restrict(container *corev1.Container) {
 	}
 }
 
-// adapt turns what other versions of the API understand into what this one does: the deprecated name of the service account,
-// and a customization of an init container that is not needed any more.
+// adapt converts settings for other versions of the API: it moves the deprecated name of the service account to the current field, and
+// removes customizations of an init container that is not needed any more.
 func adapt(custom *corev1.PodSpec) {
 	custom.ServiceAccountName = cmp.Or(custom.ServiceAccountName, custom.DeprecatedServiceAccount)
 	custom.DeprecatedServiceAccount = ""
@@ -193,8 +193,8 @@ func merge(base corev1.PodSpec, custom *corev1.PodSpec) (corev1.PodSpec, error) 
 		}
 		return merged
 	}
-	// Lists are merged here: a strategic merge would put the user's items first and would take two items with the same key
-	// for one even where only another field distinguishes them, as in topology constraints and ports.
+	// Lists are merged here: a strategic merge would put the user's items first, and would treat two items with the same key as one even where
+	// another field distinguishes them, as in topology constraints and ports.
 	initContainers := template.MergeByKey(base.InitContainers, custom.InitContainers, nameOfContainer, mergeContainers)
 	containers := template.MergeByKey(base.Containers, custom.Containers, nameOfContainer, mergeContainers)
 	volumes := template.MergeByKey(base.Volumes, custom.Volumes, nameOfVolume, mergeVolume)
@@ -214,7 +214,7 @@ func merge(base corev1.PodSpec, custom *corev1.PodSpec) (corev1.PodSpec, error) 
 	return merged, nil
 }
 
-// unmergeable says why a strategic merge failed: in a list that is merged by a key there is an item without it.
+// unmergeable returns the error for a failed strategic merge: in a list that is merged by a key, an item lacks the key.
 func unmergeable(at *field.Path, err error) *field.Error {
 	return field.Forbidden(at, fmt.Sprintf("cannot be merged over the generated pod: %v", err))
 }
@@ -234,7 +234,7 @@ func mergeContainer(base, custom corev1.Container) (corev1.Container, error) {
 	return merged, nil
 }
 
-// mergeVolume lets the user put another volume in the place of a generated one.
+// mergeVolume replaces a generated volume by the user's volume of the same name, if that has a source.
 func mergeVolume(base, custom corev1.Volume) corev1.Volume {
 	if custom.VolumeSource == (corev1.VolumeSource{}) {
 		return base
@@ -247,7 +247,7 @@ func nameOfVolume(volume corev1.Volume) string          { return volume.Name }
 func nameOfVariable(variable corev1.EnvVar) string      { return variable.Name }
 func pathOfMount(mount corev1.VolumeMount) string       { return path.Clean(mount.MountPath) }
 
-// keyOfPort distinguishes ports as the API does, in which TCP is what nothing else is said of.
+// keyOfPort distinguishes ports as the API does. The default protocol is TCP.
 func keyOfPort(port corev1.ContainerPort) string {
 	return fmt.Sprintf("%d/%s", port.ContainerPort, cmp.Or(port.Protocol, corev1.ProtocolTCP))
 }

@@ -8,14 +8,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// podOfSpec is the pod of a Workspace with the spec.
+// podOfSpec returns the pod of a Workspace with the spec.
 func podOfSpec(t *testing.T, spec string) corev1.PodSpec {
 	t.Helper()
 	g := NewWithT(t)
 	return build(g, parse(g, spec)).StatefulSet.Spec.Template.Spec
 }
 
-// names of the items, in their order.
+// names returns the names of the items, in their order.
 func names[Item any](items []Item, name func(Item) string) []string {
 	var found []string
 	for _, item := range items {
