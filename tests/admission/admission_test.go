@@ -1,5 +1,5 @@
-// Package admission_test shows on a real API server what the admission policies of config/admission and the roles of config/rbac let people do
-// about approvals.
+// Package admission_test checks on a real API server what the admission policies of config/admission and the roles of config/rbac allow
+// users to do with approvals.
 package admission_test
 
 import (
@@ -45,8 +45,8 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// setup applies the policies and roles as they are shipped. alice approves in the namespace "bank", dan in "shop"; tenant edits Stacks in "bank",
-// and owner may bypass their approval.
+// setup applies the policies and roles as they are shipped. alice is an approver in the namespace "bank", dan in "shop". tenant can edit
+// Stacks in "bank", and owner can also bypass their approval.
 func setup(cp *controlplane.ControlPlane) error {
 	ctx := context.Background()
 	cluster = cp
@@ -109,7 +109,7 @@ func forbidden(err error) bool { return apierrors.IsForbidden(err) }
 
 func TestApprovalIsByWhoMakesIt(t *testing.T) {
 	g := NewWithT(t)
-	// A policy counts a moment after it was created.
+	// A policy takes effect a moment after its creation.
 	g.Eventually(func() error { return as(g, "alice").Create(t.Context(), approval("bank", "bob")) }, patience).Should(
 		And(Satisfy(forbidden), MatchError(ContainSubstring("spec.by has to be who asks: alice"))))
 	g.Expect(admin.Create(t.Context(), approval("bank", "alice"))).To(Satisfy(forbidden), "not even an administrator speaks for others")
@@ -151,7 +151,7 @@ func TestWhoEditsAStackCannotWeakenItsApproval(t *testing.T) {
 		"fewer operations":  func(s *pulumiv1.StackSpec) { s.Approval.Operations = []pulumiv1.ApprovedOperation{pulumiv1.ApprovedUp} },
 		"corrected freely":  func(s *pulumiv1.StackSpec) { s.Drift = &pulumiv1.DriftSpec{Mode: pulumiv1.DriftModeCorrect} },
 	}
-	// Until the policies are loaded, such an edit is allowed, and must not be made.
+	// Until the policies are loaded, the API server allows such an edit, so the test only does a dry run.
 	g.Eventually(func() error { return edit("tenant", weaker["removed"], client.DryRunAll) }, patience).Should(
 		And(Satisfy(forbidden), MatchError(ContainSubstring(`needs the verb "bypass"`))))
 	for name, change := range weaker {
@@ -183,7 +183,7 @@ func TestWhoEditsAStackCannotWeakenItsApproval(t *testing.T) {
 			weaker[name](s)
 		})).To(Succeed(), "the owner may: %s", name)
 	}
-	// Where none was, anybody who may edit the Stack may ask for one.
+	// Anybody who may edit a Stack without an approval policy may add one.
 	g.Expect(edit("tenant", func(s *pulumiv1.StackSpec) { s.Approval = &pulumiv1.ApprovalPolicy{} })).To(Succeed())
 	g.Expect(edit("tenant", weaker["removed"])).To(Satisfy(forbidden))
 }

@@ -1,4 +1,4 @@
-// Package allocation measures how much memory a call allocates, for tests of what hostile input may cost.
+// Package allocation measures how much memory a call allocates, for tests that bound the cost of hostile input.
 package allocation
 
 import (
@@ -8,9 +8,9 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// Of returns how many bytes the call allocates in all, at least: what goes on in the background counts, too, so the call is
-// made three times. Under the race detector, which allocates for itself and empties pools, it is made once and the result is 0;
-// "make test" runs the tests that measure memory without it as well: see suite.WithoutRaceDetector.
+// Of returns how many bytes the call allocates. Allocations in the background count too, so Of makes the call three times and returns the
+// smallest result. The race detector allocates memory itself and empties pools, so under it Of makes the call once and returns 0; "make
+// test" also runs the tests that measure memory without the race detector: see suite.WithoutRaceDetector.
 func Of(call func()) uint64 {
 	if suite.RaceDetector {
 		call()

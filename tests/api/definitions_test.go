@@ -131,7 +131,7 @@ func TestWhatIsAdmittedCanBeDecoded(t *testing.T) {
 	}
 }
 
-// expectDecodable offers an object with the specification, and decodes what the API server would store.
+// expectDecodable creates an object with the specification, in a dry run, and decodes what the API server would store.
 func expectDecodable(t *testing.T, kind kind, spec string, into any) {
 	g := NewWithT(t)
 	object := kind.object(g, "decoded", spec)
@@ -241,7 +241,7 @@ func TestOldVersionShowsTheWholeStack(t *testing.T) {
 	g.Expect(old.Object["status"]).To(Equal(stored.Object["status"]))
 }
 
-// TestCategoryPulumiListsEveryKind also has the category of Flux's own kinds.
+// TestCategoryPulumiListsEveryKind also checks the category that Flux's own kinds have.
 func TestCategoryPulumiListsEveryKind(t *testing.T) {
 	g := NewWithT(t)
 	ours := []any{"stacks.pulumi.com", "programs.pulumi.com", "workspaces.auto.pulumi.com", "updates.auto.pulumi.com", "approvals.auto.pulumi.com"}

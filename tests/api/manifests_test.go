@@ -21,11 +21,11 @@ import (
 
 var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
-// A block of YAML in the documentation is a manifest that a reader may apply.
+// Every block of YAML in the documentation is a manifest that a reader may apply.
 func TestEveryManifestInTheDocumentationIsAccepted(t *testing.T) {
 	g := NewWithT(t)
 	root := tools.RepositoryRoot()
-	// It is there where Flux is.
+	// Where Flux is installed, this namespace exists.
 	_, err := cluster.Kubectl(t.Context(), "create", "namespace", "flux-system")
 	g.Expect(err).NotTo(HaveOccurred())
 	blocks := 0
@@ -48,7 +48,7 @@ func TestEveryManifestInTheDocumentationIsAccepted(t *testing.T) {
 	g.Expect(blocks).To(BeNumerically(">", 2))
 }
 
-// The fleet has a test of its own, in which Flux applies it.
+// The example with a fleet has a test of its own, in which Flux applies it.
 func TestEveryManifestOfTheExamplesIsAccepted(t *testing.T) {
 	for _, file := range []string{"in-cluster/stack.yaml", "blue-green/stacks.yaml", "buckets/stack.yaml"} {
 		t.Run(file, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestSamplesCanBeAppliedTogether(t *testing.T) {
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 }
 
-// programObject is a Program with the body, which may be YAML or JSON.
+// programObject returns a Program with the body, which may be YAML or JSON.
 func programObject(g Gomega, body string) *unstructured.Unstructured {
 	content := map[string]any{}
 	g.Expect(yaml.Unmarshal([]byte(body), &content)).To(Succeed())
@@ -99,7 +99,7 @@ func TestEveryTypeOfConfigurationIsAccepted(t *testing.T) {
 	}
 }
 
-// stored returns what the API server makes of the Program, decoded as the controller does it.
+// stored returns the Program as the API server would store it, decoded as in the controller.
 func stored(t *testing.T, g Gomega, object *unstructured.Unstructured) *pulumiv1.Program {
 	g.Expect(apiServer.Create(t.Context(), object, client.DryRunAll, client.FieldValidation("Strict"))).To(Succeed())
 	encoded, err := json.Marshal(object)
@@ -120,7 +120,7 @@ func TestProgramsInTheWholeLanguageAreStoredAsTheyAre(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// A Program in the shapes that the API had before the language had more of them.
+// The Program uses the shapes that the API allowed before it supported the whole language.
 func TestProgramsOfTheFormerShapesAreStoredAsTheyAre(t *testing.T) {
 	const former = `{
 		"configuration": {"a": {"type": "String", "default": "x"}, "b": {"type": "Number"}, "c": {"type": "List<Number>"}, "d": {"type": "List<String>"}},
@@ -191,7 +191,7 @@ func TestProgramThatCannotBeOneIsRefused(t *testing.T) {
 	}
 }
 
-// A typo reaches the controller however the manifest is applied.
+// A misspelled field reaches the controller, however the manifest is applied.
 func TestEveryWayToApplyAProgramKeepsItsUnknownFields(t *testing.T) {
 	g := NewWithT(t)
 	const manifest = `{"apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": {"name": "ways"}, "program": {"resources": {"a": {"type": "t", "optoins": {}}}}}`

@@ -1,4 +1,4 @@
-// Package api_test shows what the API server makes of the API: which manifests it accepts and refuses, and what kubectl shows.
+// Package api_test checks how the API server handles the API: which manifests it accepts and refuses, and what kubectl shows.
 package api_test
 
 import (
@@ -20,7 +20,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	// The definitions are installed by the tests' own setup, in the way that a user does it.
+	// setup installs the definitions, in the way that a user does it.
 	os.Exit(suite.EachPass(func() int { return controlplane.RunTests(m, controlplane.Options{CRDs: []string{}}, setup) }))
 }
 

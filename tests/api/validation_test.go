@@ -9,10 +9,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// longName is one character longer than the name of a Stack may be.
+// longName is one character longer than the longest possible name of a Stack.
 const longName = "a23456789-123456789-123456789-123456789-123"
 
-// kind is how a test writes a kind, with the parts of a specification that make it complete.
+// kind is a kind, with the required fields of its specification.
 type kind struct {
 	apiVersion, kind, required string
 }
@@ -38,7 +38,7 @@ func (k kind) object(g Gomega, name, spec string) *unstructured.Unstructured {
 	return object
 }
 
-// offer asks the API server what it would do with the object.
+// offer returns the API server's error for the object, in a dry run.
 func offer(t *testing.T, object *unstructured.Unstructured) error {
 	return apiServer.Create(t.Context(), object, client.DryRunAll, client.FieldValidation("Strict"))
 }

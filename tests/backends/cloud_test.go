@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// accessToken lets one in to Pulumi Cloud.
+	// accessToken is a valid access token of Pulumi Cloud.
 	accessToken = "pul-" + credentialCanary
-	// console is where Pulumi Cloud would show its pages.
+	// console is the host on which Pulumi Cloud would show its pages.
 	console = "app.pulumi.test"
-	// consoleDomain is the variable that says so.
+	// consoleDomain is the environment variable with that host.
 	consoleDomain = "PULUMI_CONSOLE_DOMAIN"
 )
 
-// pulumiCloud is what stands in for Pulumi Cloud, until the test ends.
+// pulumiCloud starts a stand-in for Pulumi Cloud, which runs until the test ends.
 func pulumiCloud(t *testing.T) (*cloud.Server, backend) {
 	service := cloud.New(accessToken)
 	server := httptest.NewServer(service)
@@ -47,13 +47,13 @@ func TestStackLivesInPulumiCloud(t *testing.T) {
 	there.live(t, "cloud")
 }
 
-// The page of an update is in the columns of kubectl, as the walkthrough of the Pulumi Kubernetes Operator shows them.
+// kubectl shows the permalink of an update in a column, as in the walkthrough of the Pulumi Kubernetes Operator.
 func TestColumnsShowThePageOfThePulumiCloudAndTheAge(t *testing.T) {
 	t.Parallel()
 	const name = "cloud-page"
 	service, there := pulumiCloud(t)
 	a := deploy(t, name, there.url, there.env, func(stack *pulumiv1.Stack) {
-		// What is in a Secret is masked in the address of the page.
+		// A value from a Secret would be masked in the permalink.
 		stack.Spec.EnvRefs[consoleDomain] = pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefLiteral, LiteralRef: &pulumiv1.LiteralRef{Value: console}}
 	})
 	first := a.Await(scene.Showing("1"))
@@ -68,7 +68,7 @@ func TestColumnsShowThePageOfThePulumiCloudAndTheAge(t *testing.T) {
 	a.Expect(row).To(HaveKeyWithValue("AGE", MatchRegexp(`^\d+[smh]`)))
 	a.Expect(a.row("update", second.Status.LastUpdate.Name)).To(HaveKeyWithValue("URL", page+"2"))
 
-	// What failed has a page too: it is where people look first.
+	// A failed update also has a permalink: that is where people look first.
 	a.push(program(name, "${missing}"))
 	failed := a.Await(func(stack *pulumiv1.Stack) bool {
 		return stack.Status.LastUpdate != nil && stack.Status.LastUpdate.State == pulumiv1.StackUpdateFailed
@@ -89,7 +89,7 @@ func TestColumnsShowThePageOfThePulumiCloudAndTheAge(t *testing.T) {
 // columnGap separates the columns of kubectl's tables; a header may have single spaces in it.
 var columnGap = regexp.MustCompile(` {2,}`)
 
-// row is what kubectl shows of an object, by column.
+// row returns what kubectl shows of an object, by column.
 func (a *app) row(kind, name string) map[string]string {
 	a.Helper()
 	printed, err := system.ControlPlane.Kubectl(a.Context(), "get", kind, name, "--namespace="+a.Scene.Name)
@@ -110,7 +110,7 @@ func (a *app) row(kind, name string) map[string]string {
 	return row
 }
 
-// refusingServer answers every request with the status and the headers, as a service does that does not let one in.
+// refusingServer answers every request with the status and the headers, like a service that denies access.
 func refusingServer(t *testing.T, status int, headers http.Header) (address string) {
 	server := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, _ *http.Request) {
 		for name, values := range headers {
@@ -123,7 +123,7 @@ func refusingServer(t *testing.T, status int, headers http.Header) (address stri
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-// busyCloud speaks as much of Pulumi Cloud's protocol as an update needs that is refused because another one is under way.
+// busyCloud implements as much of Pulumi Cloud's protocol as is needed by an update that is refused because another update is running.
 func busyCloud(t *testing.T) (url string) {
 	answer := func(response http.ResponseWriter, status int, content any) {
 		response.Header().Set("Content-Type", "application/json")

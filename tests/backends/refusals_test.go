@@ -16,7 +16,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
-// The services of clouds are not to be had here: these are the pulumi CLI's own checks, and servers that refuse.
+// The services of clouds are not available here. The test uses the checks of the pulumi CLI itself, and servers that refuse every request.
 func TestStackSaysWhatABackendMisses(t *testing.T) {
 	t.Parallel()
 	refusing := refusingServer(t, http.StatusUnauthorized, nil)
@@ -61,7 +61,7 @@ func TestStackSaysWhatABackendMisses(t *testing.T) {
 	}
 }
 
-// The answer is a real 401 of a server that stands in for Pulumi Cloud. The operator shows such a refusal on the Workspace.
+// The response is a real 401 of a server that stands in for Pulumi Cloud. The operator shows such a refusal on the Workspace.
 func TestBackendThatAnswersUnauthorizedIsShownOnTheStackAndItsWorkspace(t *testing.T) {
 	t.Parallel()
 	refusing := refusingServer(t, http.StatusUnauthorized, nil)
@@ -86,7 +86,7 @@ func TestUpdateThatPulumiCloudRefusesBesideAnotherIsAConflict(t *testing.T) {
 	a.Expect(stack.Status.LastUpdate.Conflicts).To(BeEquivalentTo(1))
 }
 
-// Whoever gives the whole URL as a secret may have put the password into it.
+// A user who gives the whole URL as a secret may have put the password into it.
 func TestPasswordInBackendURLFromSecretIsNeverShown(t *testing.T) {
 	t.Parallel()
 	needDatabase(t)
@@ -96,7 +96,7 @@ func TestPasswordInBackendURLFromSecretIsNeverShown(t *testing.T) {
 	}
 	a := deploy(t, "url-secret", "", login(credentialCanary))
 	a.Await(failing("password authentication failed"))
-	// What the CLI cannot read, it takes for Pulumi Cloud.
+	// The CLI takes a URL that it cannot parse for the address of a Pulumi Cloud.
 	a.login(login("%zz" + credentialCanary))
 	a.Await(failing("PULUMI_ACCESS_TOKEN must be set"))
 	a.login(login(database.Password))

@@ -32,7 +32,7 @@ const (
 // variables are environment variables.
 type variables map[string]string
 
-// app is a Stack that follows a git repository, and has its state in the backend of the URL with these variables.
+// app is a Stack that follows a git repository and has its state in the backend at url, with the variables env.
 type app struct {
 	*scene.Scene
 	*stage.App
@@ -66,7 +66,7 @@ func deploy(t *testing.T, name, backend string, env variables, changes ...func(*
 	return a
 }
 
-// login gives the Stack's Secret the values, and asks for an update with them.
+// login writes the values into the Stack's Secret, and requests an update with them.
 func (a *app) login(env variables) {
 	a.Helper()
 	a.env = env
@@ -74,7 +74,7 @@ func (a *app) login(env variables) {
 	a.Request()
 }
 
-// failing is a Stack whose last update failed, with a message that says so.
+// failing returns a function that reports whether the last update of a Stack failed with a message that contains the text.
 func failing(says string) func(*pulumiv1.Stack) bool {
 	return func(stack *pulumiv1.Stack) bool {
 		last := stack.Status.LastUpdate
@@ -82,7 +82,7 @@ func failing(says string) func(*pulumiv1.Stack) bool {
 	}
 }
 
-// awaitFailure waits until the last update failed for the reason, with a message that says so.
+// awaitFailure waits until the last update failed for the reason, with a message that contains the text.
 func (a *app) awaitFailure(says, reason string) *pulumiv1.Stack {
 	a.Helper()
 	stack := a.Await(failing(says))
@@ -90,7 +90,7 @@ func (a *app) awaitFailure(says, reason string) *pulumiv1.Stack {
 	return stack
 }
 
-// push makes the program the one of the repository.
+// push commits the program to the repository.
 func (a *app) push(files gitserver.Files) {
 	a.Helper()
 	_, err := a.Repository.Commit(files)
@@ -112,19 +112,20 @@ func (a *app) remove() {
 	a.AwaitGone()
 }
 
-// pulumi runs the CLI on the state of the Stack.
+// pulumi runs the CLI with the backend of the Stack.
 func (a *app) pulumi(args ...string) string {
 	a.Helper()
 	env := variables{"PULUMI_BACKEND_URL": a.url, "PULUMI_CONFIG_PASSPHRASE": "correct horse battery staple"}
 	maps.Copy(env, a.env)
 	if _, err := os.Stat(a.PulumiHome(a.Scene.Name)); err == nil {
 		env["PULUMI_HOME"] = a.PulumiHome(a.Scene.Name) // it has the provider
-		env["PULUMI_CREDENTIALS_PATH"] = a.TempDir()    // the login must not be noted among the files of the Workspace
+		env["PULUMI_CREDENTIALS_PATH"] = a.TempDir()    // so that the login does not change files of the Workspace
 	}
 	return a.Pulumi(a.Scene.Name, env, args...)
 }
 
-// resources asks the pulumi CLI, beside stack-controller, how many resources the backend has for the stack; none when it knows no such stack.
+// resources asks the pulumi CLI, independently of stack-controller, how many resources the stack has in the backend; 0 if the stack does
+// not exist.
 func (a *app) resources() int {
 	a.Helper()
 	var stacks []struct {
@@ -140,8 +141,8 @@ func (a *app) resources() int {
 	return 0
 }
 
-// killed shows what becomes of a stack whose pulumi is killed: in the middle of an update of a resource, it heals by itself; in the middle of
-// a creation, it says how it is mended, and that works at once.
+// killed checks what happens to a stack whose pulumi is killed. In the middle of an update of a resource, the Stack heals by itself. In the
+// middle of a creation, the message contains the command that solves the problem, and the command works at once.
 func (b backend) killed(t *testing.T, name string) {
 	t.Helper()
 	a := deploy(t, name, b.url, b.env)
@@ -150,7 +151,7 @@ func (b backend) killed(t *testing.T, name string) {
 		content, _ := os.ReadFile(journal)
 		return string(content)
 	}
-	// The resources note what is done to them, and take so many seconds each.
+	// The resources write what is done to them into the journal, and take the given number of seconds each.
 	push := func(value string, seconds ...int) {
 		lines := []string{"resources:"}
 		for i, seconds := range seconds {
@@ -185,7 +186,7 @@ func (b backend) killed(t *testing.T, name string) {
 	a.Expect(a.resources()).To(Equal(4), "the stack, its provider and two resources")
 }
 
-// It runs before the parallel tests, which stop the servers.
+// This test runs before the parallel tests, which stop the servers.
 func TestKilledUpdateRecoversWithItsLock(t *testing.T) {
 	for name, start := range map[string]func(*testing.T, string) backend{"file": inDirectory, "s3": inObjectStore, "postgres": inDatabase} {
 		t.Run(name, func(t *testing.T) {
@@ -195,22 +196,22 @@ func TestKilledUpdateRecoversWithItsLock(t *testing.T) {
 	}
 }
 
-// backend is a real one.
+// backend is a real backend.
 type backend struct {
 	url string
 	env variables
-	// wrong are credentials that it refuses; nil when it has none.
+	// wrong are credentials that the backend refuses; nil if it needs no credentials.
 	wrong variables
-	// says is part of what is told about them.
+	// says is part of the error for these credentials.
 	says string
-	// stop and resume end it and start it again; nil when that is not possible. Then connections are refused.
+	// stop and resume stop the backend and start it again; nil if that is not possible. A stopped backend refuses connections.
 	stop   func() error
 	resume func(context.Context) error
 }
 
 func inDirectory(*testing.T, string) backend { return backend{url: system.BackendURL} }
 
-// inObjectStore is a bucket of the name.
+// inObjectStore returns a backend in a bucket of that name.
 func inObjectStore(t *testing.T, bucket string) backend {
 	NewWithT(t).Expect(store.CreateBucket(t.Context(), bucket)).To(Succeed())
 	login := func(secretKey string) variables {
@@ -223,7 +224,8 @@ func inObjectStore(t *testing.T, bucket string) backend {
 	}
 }
 
-// inDatabase is a table of the name, or the one by default. The URL is without a password, which would be for all to read there.
+// inDatabase returns a backend in a table of that name, or in the default table. The URL has no password, because it is visible in the
+// Stack.
 func inDatabase(t *testing.T, table string) backend {
 	needDatabase(t)
 	option := ""
@@ -237,7 +239,7 @@ func inDatabase(t *testing.T, table string) backend {
 	}
 }
 
-// live takes a Stack through its whole life with the backend.
+// live tests the whole life of a Stack with the backend.
 func (b backend) live(t *testing.T, name string) {
 	t.Helper()
 	t.Parallel()
@@ -255,7 +257,7 @@ func (b backend) live(t *testing.T, name string) {
 	a.Expect(a.resources()).To(Equal(1))
 	a.commit("2")
 	if b.stop != nil {
-		// It says that the backend is away, and goes on by itself when it is back.
+		// The Stack reports that the backend is not reachable, and continues by itself when the backend is back.
 		a.Succeed(b.stop())
 		a.push(program(name, "3"))
 		a.Await(failing("connection refused"))
@@ -296,7 +298,7 @@ func TestSecretsAreEncryptedByKeyManagementService(t *testing.T) {
 	a.remove()
 }
 
-// Without a pod the file has to be where the controller runs.
+// With the process runtime, the file has to be on the controller's machine.
 func TestPassphraseComesFromFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "passphrase")

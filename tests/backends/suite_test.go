@@ -1,5 +1,5 @@
-// Package backends_test runs stack-controller with real state backends and a real key management service, and shows what a
-// Stack says when a backend refuses it or is away.
+// Package backends_test runs stack-controller with real state backends and a real key management service, and checks the messages of a
+// Stack when a backend refuses it or is not reachable.
 package backends_test
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/stack-controller/stack-controller/tests/vault"
 )
 
-// patience bounds every wait. A failed update is tried again after ten seconds, then after thirty.
+// patience bounds every wait. A failed update is retried after ten seconds, then after thirty.
 const patience = 90 * time.Second
 
-// Secret values besides the servers' own passwords. Nothing that stack-controller writes may contain them.
+// Secret values in addition to the servers' own passwords. Nothing that stack-controller writes may contain them.
 const (
 	configCanary     = "config-canary-3c77"
 	credentialCanary = "credential-canary-b01f"
@@ -33,7 +33,7 @@ var (
 	store    *objectstore.Store
 	database *postgres.Server
 	keys     *vault.Server
-	// vaultToken lets one encrypt and decrypt with the key "pulumi".
+	// vaultToken permits encryption and decryption with the key "pulumi".
 	vaultToken string
 )
 

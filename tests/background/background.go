@@ -1,5 +1,4 @@
-// Package background lets a program go on in a process of its own after it has shown what it has to show: a demo that
-// keeps running, a cluster that stays up.
+// Package background lets a program continue in a background process after its output is complete: a demo or a cluster that keeps running.
 package background
 
 import (
@@ -14,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readyFD is the file descriptor on which the process in the background says that it is ready.
+// readyFD is the file descriptor on which the background process reports that it is ready.
 const readyFD = 3
 
-// Start runs this program again, with the arguments, in a process that neither Ctrl-C nor the end of the terminal reaches, and
-// returns when that one has called LetGo. Until then it shares the output, and the end of ctx ends it with SIGTERM. name is
-// what lists of processes show.
+// Start runs this program again, with the arguments, in a process that neither Ctrl-C nor the end of the terminal stops. It returns when
+// that process calls LetGo. Until then the process shares the output, and gets SIGTERM when ctx ends. name is the name of the process in
+// lists of processes.
 func Start(ctx context.Context, name string, args ...string) error {
 	ready, theirReady, err := os.Pipe()
 	if err != nil {
@@ -34,7 +33,7 @@ func Start(ctx context.Context, name string, args ...string) error {
 	if err := cmd.Start(); err != nil {
 		return errors.Join(fmt.Errorf("start the %s in the background: %w", name, err), theirReady.Close())
 	}
-	_ = theirReady.Close() // only the other process writes
+	_ = theirReady.Close() // only the background process writes
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	defer stop()
 	if message, err := io.ReadAll(ready); err == nil && len(message) > 0 {
@@ -46,11 +45,11 @@ func Start(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// Enter is the first thing that the process in the background does: its children must not hold what Start waits for.
+// Enter must be called first in the background process: it makes sure that child processes do not keep the pipe open that Start reads.
 func Enter() { syscall.CloseOnExec(readyFD) }
 
-// LetGo tells the process in the foreground that this one is ready. From here on the output goes to the file: it may have been
-// a pipe whose reader waits for the end.
+// LetGo notifies Start that the background process is ready. From then on the output goes to the file, because the old output may be a pipe
+// whose reader waits for its end.
 func LetGo(logPath string) error {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

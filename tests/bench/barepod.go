@@ -22,13 +22,13 @@ import (
 
 const (
 	bareStack = "bare"
-	// bareHome is a directory of the image that its user may write.
+	// bareHome is a directory of the image that its user can write.
 	bareHome = "/home/pulumi"
-	// sharedPrefix begins the names of the stacks that are updated at once.
+	// sharedPrefix begins the names of the stacks that are updated at the same time.
 	sharedPrefix = "bare-"
 )
 
-// bareProgram makes the program from standard input the one that pulumi runs.
+// bareProgram makes the program on standard input the program that pulumi runs.
 const bareProgram = `set -e
 mkdir -p ` + bareHome + `/program
 cd ` + bareHome + `/program
@@ -38,9 +38,9 @@ cat >Pulumi.yaml
 // bareInit creates the named stacks.
 const bareInit = bareProgram + `for stack; do pulumi stack init --non-interactive "$stack"; done`
 
-// bareUp updates the named stacks, all at once. It measures inside of the container, so that the way into it does not count.
-// Its output are the uptimes of the machine before and after, and what "times" says: the processor time of the shell, which is
-// next to none, and that of its children.
+// bareUp updates the named stacks, all at once. It takes the time inside the container, so that the time to enter the container does not
+// count. It prints the uptime of the machine before and after the updates, and the output of "times": the processor time of the shell,
+// which is close to zero, and that of its children.
 const bareUp = bareProgram + `read start _ </proc/uptime
 for stack; do
 	pulumi up --yes --skip-preview --non-interactive --stack "$stack" >"/tmp/$stack" 2>&1 || { cat "/tmp/$stack" >&2; kill $$; } &
@@ -50,17 +50,17 @@ read end _ </proc/uptime
 echo "$start $end"
 times`
 
-// barePod is a pod with the image and the resources of a workspace in which pulumi is run by hand.
+// barePod is a pod with the image and the resources of a workspace, in which the benchmark runs pulumi directly.
 type barePod struct {
 	system *podstage.Stage
 	pod    *corev1.Pod
-	stacks []string // that are updated at once
+	stacks []string // stacks that are updated at the same time
 }
 
-// bareUpdate is what "pulumi up" took.
+// bareUpdate holds the duration and the processor time of "pulumi up".
 type bareUpdate struct{ wall, cpu time.Duration }
 
-// bareSpec is a pod of the same image, with the same resources and rights as that of a workspace, which does nothing.
+// bareSpec returns a pod that does nothing, with the image, the resources and the privileges of a workspace pod.
 func bareSpec(system *podstage.Stage, namespace, name string) *corev1.Pod {
 	restricted := &corev1.SecurityContext{
 		AllowPrivilegeEscalation: ptr.To(false),
@@ -97,7 +97,7 @@ func bareSpec(system *podstage.Stage, namespace, name string) *corev1.Pod {
 	}
 }
 
-// startBarePod creates the pod, waits until it runs, and creates stacks in it: one, and as many as are updated at once.
+// startBarePod creates the pod, waits until it is ready, and creates stacks in it: one, and as many more as are updated at once.
 func startBarePod(ctx context.Context, system *podstage.Stage, namespace string, many int, files gitserver.Files) (*barePod, error) {
 	b := &barePod{system: system, pod: bareSpec(system, namespace, "bare")}
 	for i := range many {
@@ -119,7 +119,7 @@ func (b *barePod) up(ctx context.Context, files gitserver.Files) (bareUpdate, er
 	return b.upAll(ctx, files, bareStack)
 }
 
-// took returns how long "pulumi up" of the files takes.
+// took returns the duration of "pulumi up" of the files.
 func (b *barePod) took(ctx context.Context, files gitserver.Files) (time.Duration, error) {
 	update, err := b.up(ctx, files)
 	return update.wall, err
@@ -138,13 +138,13 @@ func (b *barePod) upAll(ctx context.Context, files gitserver.Files, stacks ...st
 	return parseBare(output)
 }
 
-// shell runs a script in the pod that gets the program, which is one file, on its standard input.
+// shell runs a script in the pod. The program, which is one file, is the script's standard input.
 func (b *barePod) shell(ctx context.Context, script string, files gitserver.Files, args ...string) (string, error) {
 	command := []string{"exec", "--stdin", "--namespace=" + b.pod.Namespace, b.pod.Name, "--", "sh", "-c", script, "sh"}
 	return b.system.Cluster.KubectlInput(ctx, files["Pulumi.yaml"], append(command, args...)...)
 }
 
-// parseBare reads what bareUp wrote.
+// parseBare parses the output of bareUp.
 func parseBare(output string) (bareUpdate, error) {
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	if len(lines) != 3 {
@@ -162,8 +162,8 @@ func parseBare(output string) (bareUpdate, error) {
 	return bareUpdate{wall: end - start, cpu: userTime + systemTime}, nil
 }
 
-// wrapperScript notes when each call of the CLI started and ended, in hundredths of a second since the machine started. It
-// costs a few milliseconds per call, which count as stack-controller's.
+// wrapperScript logs when each call of the CLI started and ended, in hundredths of a second since the machine started. It takes a few
+// milliseconds per call, which count as time of stack-controller.
 const wrapperScript = `#!/bin/sh
 read start _ </proc/uptime
 %q "$@"
@@ -173,19 +173,19 @@ echo "$start $end $*" >>%q
 exit $code
 `
 
-// wrapper is a script to run in the place of the CLI. The log is the path that it writes to.
+// wrapper returns a script that runs instead of the CLI. log is the path to which the script writes.
 func wrapper(cli, log string) string { return fmt.Sprintf(wrapperScript, cli, log) }
 
-// callLog knows the calls of a wrapped CLI.
+// callLog reads the calls of a wrapped CLI from its log.
 type callLog struct{ path string }
 
 // call is one run of the CLI.
 type call struct {
 	start, end time.Time
-	command    string // its arguments up to the first flag, without those flags that come before
+	command    string // arguments up to the first flag after the command; flags before the command are left out
 }
 
-// wrap writes a wrapper of the CLI into a directory, and returns it and the log.
+// wrap writes a wrapper of the CLI into a directory, and returns the path of the wrapper and its log.
 func wrap(dir, cli string) (path string, log *callLog, err error) {
 	path, log = filepath.Join(dir, "pulumi"), &callLog{path: filepath.Join(dir, "calls")}
 	if err := os.WriteFile(path, []byte(wrapper(cli, log.path)), 0o700); err != nil {
@@ -194,7 +194,7 @@ func wrap(dir, cli string) (path string, log *callLog, err error) {
 	return path, log, nil
 }
 
-// reset forgets the calls.
+// reset removes the logged calls.
 func (c *callLog) reset() error {
 	if err := os.Remove(c.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("reset the log of calls: %w", err)
@@ -231,7 +231,7 @@ func (c *callLog) read() ([]call, error) {
 	return calls, nil
 }
 
-// commandOf returns what of the arguments says what the call is for.
+// commandOf returns the command in the arguments: the words before the first flag, without leading flags.
 func commandOf(args []string) string {
 	isFlag := func(arg string) bool { return strings.HasPrefix(arg, "-") }
 	words := args[len(args):]
@@ -244,7 +244,7 @@ func commandOf(args []string) string {
 	return strings.Join(words, " ")
 }
 
-// machineStart is when the machine started, exact to a hundredth of a second.
+// machineStart returns when the machine started, with a precision of a hundredth of a second.
 func machineStart() (time.Time, error) {
 	content, err := os.ReadFile("/proc/uptime")
 	if err != nil {
@@ -255,7 +255,7 @@ func machineStart() (time.Time, error) {
 	return now.Add(-up), err
 }
 
-// uptime reads a number of seconds as the kernel writes it.
+// uptime parses a number of seconds in the format of the kernel.
 func uptime(text string) (time.Duration, error) {
 	value, err := strconv.ParseFloat(text, 64)
 	if err != nil {

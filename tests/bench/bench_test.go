@@ -31,7 +31,7 @@ func TestWrapperNotesEachCallAndKeepsTheExitCode(t *testing.T) {
 	made, err := calls.read()
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(made).To(HaveLen(2))
-	// The clock of the script has hundredths of a second, and so has what it is compared with.
+	// The script's clock has hundredths of a second, and so does the time that it is compared with.
 	const exactness = 30 * time.Millisecond
 	g.Expect(made[0].start).To(BeTemporally("~", before, time.Since(before)+exactness))
 	g.Expect(made[0].end).To(BeTemporally(">=", made[0].start))

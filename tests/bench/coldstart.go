@@ -20,17 +20,17 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage"
 )
 
-// coldRuns is how often a Stack is created, after the first one.
+// coldRuns is how often a Stack is created after the first time.
 const coldRuns = 3
 
-// coldStart is how a Stack came into being.
+// coldStart describes the creation of one Stack.
 type coldStart struct {
-	reached []time.Duration // as stackMilestones
+	reached []time.Duration // one per milestone of stackMilestones
 	calls   []call
 }
 
-// coldStarts measures the creation of a Stack, whose source is ready, to its first success, beside the creation of a pod with
-// the same image. The first one finds nothing in the memory of the machine.
+// coldStarts measures the time from the creation of a Stack whose source is ready to its first success, beside the creation of a pod with
+// the same image. In the first run, the machine has no files in its page cache yet.
 func (b *podBench) coldStarts(ctx context.Context) error {
 	app, stack, err := b.provide(ctx, "cold")
 	if err != nil {
@@ -75,7 +75,7 @@ func (b *podBench) coldStart(ctx context.Context, app *stage.App, stack *pulumiv
 	return coldStart{reached: reached, calls: calls}, b.remove(ctx, stack, stack.Name+"-workspace-0")
 }
 
-// remove deletes the object and waits until the pod is gone, so that it does not take part in what is measured next.
+// remove deletes the object and waits until its pod is gone, so that the pod does not affect the next measurement.
 func (b *podBench) remove(ctx context.Context, object client.Object, pod string) error {
 	ctx, cancel := context.WithTimeout(ctx, podPatience)
 	defer cancel()
@@ -96,7 +96,7 @@ func (b *podBench) remove(ctx context.Context, object client.Object, pod string)
 	}
 }
 
-// column returns the times of a milestone without the first one.
+// column returns the times of a milestone, without that of the first run.
 func column(rows [][]time.Duration, index int) measure.Samples {
 	var s measure.Samples
 	for _, row := range rows[1:] {
@@ -121,7 +121,7 @@ func (b *podBench) printColdStarts(starts []coldStart, bare [][]time.Duration) {
 	t = measure.NewTable(b.out, "a pod of the same image, time since its creation", "first", fmt.Sprintf("median of %d more", coldRuns))
 	for i, m := range podMilestones("") {
 		if m.name == initialized {
-			continue // it has none of them
+			continue // the bare pod has no init containers
 		}
 		t.Cells(m.name, measure.Milliseconds(bare[0][i]), measure.Milliseconds(column(bare, i).Median()))
 	}
@@ -130,7 +130,7 @@ func (b *podBench) printColdStarts(starts []coldStart, bare [][]time.Duration) {
 	b.printSplit(rows, bare)
 }
 
-// printCalls shows what the CLI was called for.
+// printCalls prints the calls of the CLI and their durations.
 func (b *podBench) printCalls(starts []coldStart) {
 	t := measure.NewTable(b.out, "calls of pulumi for a new Stack", "first one", "last one")
 	last := starts[len(starts)-1].calls
@@ -144,7 +144,7 @@ func (b *podBench) printCalls(starts []coldStart) {
 	t.Flush()
 }
 
-// printSplit says who took how long for a new Stack, after the first one.
+// printSplit prints how long each component took for a new Stack, without the first run.
 func (b *podBench) printSplit(rows, bare [][]time.Duration) {
 	index := map[string]int{}
 	for i, m := range stackMilestones("") {
@@ -177,20 +177,20 @@ func (b *podBench) printSplit(rows, bare [][]time.Duration) {
 	t.Flush()
 }
 
-// milestone is a state of an object that comes up on the way to something.
+// milestone is a state that an object reaches while a Stack or a pod is created.
 type milestone struct {
 	name string
-	// reached tells it by an object that was seen.
+	// reached reports whether the object, as it was seen, has reached the milestone.
 	reached func(object any) bool
 }
 
-// change is an object as it was at a moment.
+// change is an object as it was at some time.
 type change struct {
 	at     time.Time
 	object any
 }
 
-// watchAll reports every version of the objects in the namespace until the context ends.
+// watchAll sends every version of the objects in the namespace to the channel until the context ends.
 func watchAll(ctx context.Context, c client.WithWatch, namespace string, lists ...client.ObjectList) (<-chan change, error) {
 	changes := make(chan change)
 	for _, list := range lists {
@@ -214,7 +214,7 @@ func forward(ctx context.Context, watcher watch.Interface, changes chan<- change
 	}
 }
 
-// follow creates the object and returns when each milestone was seen, after the creation.
+// follow creates the object and returns how long after the creation each milestone was seen.
 func follow(ctx context.Context, c client.WithWatch, object client.Object, milestones []milestone, lists ...client.ObjectList) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podPatience)
 	defer cancel()
@@ -244,10 +244,10 @@ func follow(ctx context.Context, c client.WithWatch, object client.Object, miles
 	return times, nil
 }
 
-// initialized is the milestone that only pods with init containers have.
+// initialized is the name of the milestone that only pods with init containers have.
 const initialized = "init containers have run"
 
-// podMilestones are those of a pod with a container.
+// podMilestones returns the milestones of a pod with one container.
 func podMilestones(name string) []milestone {
 	pod := func(reached func(pod *corev1.Pod) bool) func(any) bool {
 		return func(object any) bool {
@@ -275,7 +275,7 @@ func podMilestones(name string) []milestone {
 	}
 }
 
-// stackMilestones are those of a Stack that comes into being.
+// stackMilestones returns the milestones of a new Stack.
 func stackMilestones(name string) []milestone {
 	milestones := []milestone{
 		{"Workspace created", func(object any) bool {

@@ -21,15 +21,16 @@ import (
 
 const (
 	mebibyte = 1 << 20
-	// files in the artifact; together they have its size.
+	// files is the number of files in the artifact; together they have its size.
 	files = 50
 	// archiveName is the artifact's name on the server.
 	archiveName = "artifact.tar.gz"
-	// maxStoreRatio is that of fetching an artifact into the store, which also unpacks and checks it, to a download with its SHA-256.
+	// maxStoreRatio limits the time to fetch an artifact into the store, which also unpacks and checks it, divided by the time of a
+	// download with a SHA-256 digest.
 	maxStoreRatio = 2.0
 )
 
-// benchFetches measures the artifact store beside a download that only writes the file, from a server on loopback.
+// benchFetches measures the artifact store beside a plain download that only writes the file. The server listens on loopback.
 func benchFetches(ctx context.Context, s settings, limits *measure.Limits, out io.Writer) (err error) {
 	dir, err := os.MkdirTemp("", "stack-bench-")
 	if err != nil {
@@ -104,7 +105,7 @@ func writeArtifact(dir string, size int64) (digest string, written int64, err er
 	return fmt.Sprintf("sha256:%x", hash.Sum(nil)), info.Size(), nil
 }
 
-// download writes what the URL has into a file and into the hash.
+// download writes the content of the URL to a file and to the hash.
 func download(ctx context.Context, url, path string, hash io.Writer) (err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

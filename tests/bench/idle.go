@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// idleAfter is for how long nothing happened when memory is measured.
+	// idleAfter is how long the system is idle before its memory is measured.
 	idleAfter = 30 * time.Second
-	// idlePeriod is for how long idle processor time is measured after that.
+	// idlePeriod is the time after that over which the idle processor time is measured.
 	idlePeriod = 30 * time.Second
 )
 
-// idle is what a container has while it has nothing to do.
+// idle holds the resources that a container uses while it has nothing to do.
 type idle struct {
 	who       string
 	container cluster.Container
@@ -29,7 +29,7 @@ type idle struct {
 	cpu                     time.Duration // over idlePeriod
 }
 
-// idleness measures what agents and controllers cost when there is nothing to do.
+// idleness measures what agents and controllers use while there is nothing to do.
 func (b *podBench) idleness(ctx context.Context) error {
 	if err := measure.Sleep(ctx, idleAfter); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (b *podBench) idleness(ctx context.Context) error {
 	return nil
 }
 
-// appendIdle reads the memory of a container.
+// appendIdle appends an entry with the memory of a container.
 func appendIdle(list []idle, pod *corev1.Pod, name, who string) ([]idle, error) {
 	c, err := cluster.FindContainer(pod, name)
 	if err != nil {
@@ -90,7 +90,7 @@ func appendIdle(list []idle, pod *corev1.Pod, name, who string) ([]idle, error) 
 	return append(list, entry), nil
 }
 
-// measureIdle fills in the processor time.
+// measureIdle adds the processor time to the entries.
 func measureIdle(ctx context.Context, list []idle) error {
 	for i := range list {
 		spent, err := list[i].container.CPU()

@@ -1,9 +1,9 @@
-// Command bench measures, in one run on one machine, what stack-controller adds to what it does. Every figure stands beside
-// one of the same thing without stack-controller: a commit's way into a Stack's status beside a bare "pulumi up" of the same
-// program, in processes and in pods; a push that a webhook announces; ten Stacks that follow one commit; what an idle agent costs; a first start; and the
+// Command bench measures, in one run on one machine, the overhead of stack-controller. Each measurement has a counterpart without
+// stack-controller: the time from a commit to the success of its Stack beside a bare "pulumi up" of the same program, in processes and in
+// pods; a push that a webhook announces; ten Stacks that follow one commit; the cost of an idle agent; the creation of a new Stack; and the
 // artifact store beside a bare download. Run it with "make bench".
 //
-// It fails when a limit is exceeded, unless the machine had other things to do.
+// It fails if a limit is exceeded, unless other programs kept the machine busy.
 package main
 
 import (
@@ -23,16 +23,16 @@ import (
 	"github.com/stack-controller/stack-controller/tests/measure"
 )
 
-// settings of a run.
+// settings holds the settings of a run.
 type settings struct {
-	runs        int   // per measurement
-	artifactMiB int64 // size of the artifact that is fetched
-	stacks      int   // that follow one commit, in pods
-	fleet       int   // that follow one commit, as processes
+	runs        int   // runs per measurement
+	artifactMiB int64 // size of the fetched artifact
+	stacks      int   // Stacks that follow one commit, in pods
+	fleet       int   // Stacks that follow one commit, as processes
 	enforce     bool  // fail when a limit is exceeded
 	processes   bool  // measure the process runtime and the artifact store
 	pods        bool  // measure the pod runtime
-	agentVolume bool  // the agent comes into pods as a volume
+	agentVolume bool  // mount the agent into pods as an image volume
 }
 
 func main() {

@@ -21,15 +21,16 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage"
 )
 
-// manyRuns is how often many Stacks follow a commit: each time is a good sample of its own.
+// manyRuns is how often many Stacks follow a commit. Few runs are enough, because each covers many Stacks.
 const manyRuns = 3
 
-// manyMeasured is what was measured of many Stacks, one entry per run.
+// manyMeasured holds the measurements of many Stacks, one entry per run.
 type manyMeasured struct {
 	rollout measure.Samples
-	// one is the processor time of a bare update, together the time of as many at once, and togetherCPU their processor time.
+	// one is the processor time of a bare update. together is the duration of as many bare updates at once, and togetherCPU their processor
+	// time.
 	one, together, togetherCPU measure.Samples
-	// spent is the processor time that everybody used during the rollout.
+	// spent is the processor time that each program used during the rollout.
 	spent []map[string]time.Duration
 }
 
@@ -52,7 +53,8 @@ func (b *podBench) many(ctx context.Context) error {
 	return nil
 }
 
-// warmMany is a first run, whose requests to the API server are counted: to ask for them costs time that is not to be measured.
+// warmMany does a first run and counts its requests to the API server. Reading the counters takes time that must not be in the measured
+// runs.
 func (b *podBench) warmMany(ctx context.Context, app *stage.App, names []string) error {
 	before, err := b.apiRequests(ctx)
 	if err != nil {
@@ -69,7 +71,7 @@ func (b *podBench) warmMany(ctx context.Context, app *stage.App, names []string)
 	return nil
 }
 
-// runMany adds one run.
+// runMany does one run and adds its measurements to m.
 func (b *podBench) runMany(ctx context.Context, m *manyMeasured, app *stage.App, names []string, files gitserver.Files) error {
 	one, err := b.bare.up(ctx, files)
 	if err != nil {
@@ -96,7 +98,7 @@ func (b *podBench) runMany(ctx context.Context, m *manyMeasured, app *stage.App,
 	return nil
 }
 
-// deployMany creates the Stacks.
+// deployMany creates the Stacks and waits until they are ready.
 func (b *podBench) deployMany(ctx context.Context) (app *stage.App, names []string, err error) {
 	app, stack, err := b.system.Provide(ctx, "many", program("first"))
 	if err != nil {
@@ -115,7 +117,7 @@ func (b *podBench) deployMany(ctx context.Context) (app *stage.App, names []stri
 	return app, names, b.notePods(ctx, app.Namespace)
 }
 
-// rollOutMany returns how long it took from the new artifact to the success of the last Stack.
+// rollOutMany returns the time from the new artifact to the success of the last Stack.
 func (b *podBench) rollOutMany(ctx context.Context, app *stage.App, files gitserver.Files, names []string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podPatience)
 	defer cancel()
@@ -145,7 +147,7 @@ func (b *podBench) printMany(m *manyMeasured) {
 	b.printSpent(m.spent)
 }
 
-// printSpent says who used how much processor time during a rollout.
+// printSpent prints how much processor time each program used during a rollout.
 func (b *podBench) printSpent(spent []map[string]time.Duration) {
 	t := measure.NewTable(b.out, "processor time meanwhile", "median")
 	var sum time.Duration
@@ -161,12 +163,12 @@ func (b *podBench) printSpent(spent []map[string]time.Duration) {
 	t.Flush()
 }
 
-// servers are those of the cluster whose processor time is told.
+// servers returns the names of the cluster's servers whose processor time is reported.
 func servers() []string {
 	return []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "containerd", "kube-proxy", "coredns"}
 }
 
-// serverTimes returns the processor time of the servers so far.
+// serverTimes returns the processor time that each of the servers has used so far.
 func (b *podBench) serverTimes() (map[string]time.Duration, error) {
 	times := map[string]time.Duration{}
 	for _, server := range servers() {
@@ -178,7 +180,7 @@ func (b *podBench) serverTimes() (map[string]time.Duration, error) {
 	return times, nil
 }
 
-// spent returns the processor time that everybody has used so far. The agents are those of a namespace.
+// spent returns the processor time that each program has used so far. It counts the agents of one namespace.
 func (b *podBench) spent(ctx context.Context, namespace string) (map[string]time.Duration, error) {
 	times, err := b.serverTimes()
 	if err != nil {
@@ -199,7 +201,7 @@ func (b *podBench) spent(ctx context.Context, namespace string) (map[string]time
 	return times, nil
 }
 
-// addSpent adds the processor time of a pod: that of agents and that of what they ran apart.
+// addSpent adds the processor time of a pod. It counts an agent and the pulumi processes that it ran separately.
 func addSpent(times map[string]time.Duration, pod *corev1.Pod, namespace string) error {
 	switch {
 	case pod.Namespace == cluster.FluxNamespace:
@@ -225,7 +227,7 @@ func addSpent(times map[string]time.Duration, pod *corev1.Pod, namespace string)
 
 func isWorkspace(pod *corev1.Pod) bool { return strings.HasSuffix(pod.Name, "-workspace-0") }
 
-// controllerOf names the Deployment of a pod.
+// controllerOf returns the name of the pod's Deployment.
 func controllerOf(pod *corev1.Pod) string {
 	if strings.HasPrefix(pod.Name, podstage.ControllerName+"-") {
 		return podstage.ControllerName
@@ -233,7 +235,7 @@ func controllerOf(pod *corev1.Pod) string {
 	return "source-controller"
 }
 
-// difference returns what was used between two looks.
+// difference returns the processor time that was used between two measurements.
 func difference(before, after map[string]time.Duration) map[string]time.Duration {
 	used := map[string]time.Duration{}
 	for who, time := range after {

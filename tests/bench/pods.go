@@ -26,13 +26,13 @@ import (
 )
 
 const (
-	// podPatience bounds what starts pods.
+	// podPatience bounds each wait that includes the start of pods.
 	podPatience  = 5 * time.Minute
 	pollInterval = 50 * time.Millisecond
 )
 
-// Where the workspaces whose calls of pulumi are noted have the wrapper, and where that writes to: the directory of the state,
-// which is on this machine.
+// Workspaces whose calls of pulumi are logged run the wrapper at wrapperMount. It writes to callsFile in the directory of the state, which
+// is on this machine.
 const (
 	wrapperName  = "wrapper"
 	wrapperMount = "/wrapper"
@@ -41,15 +41,15 @@ const (
 	callsFile    = "calls"
 )
 
-// The limits of what is measured in pods.
+// The limits of the measurements in pods.
 const (
-	// maxCommitRatio is that of a new artifact's way to the success of the Stack to a bare update.
+	// maxCommitRatio limits the time from a new artifact to the success of the Stack, divided by the time of a bare update.
 	maxCommitRatio = 3.0
-	// maxManyRatio is that of the time that many Stacks take with one commit to the processor time of as many bare updates,
+	// maxManyRatio limits the time that many Stacks take with one commit, divided by the ideal: the processor time of as many bare updates,
 	// divided by the number of processors.
 	maxManyRatio = 1.5
-	// maxTenantsRatio is that of a commit's way to the success of the Stack while another tenant does all he can to the same on a quiet
-	// system.
+	// maxTenantsRatio limits the time from a commit to the success of the Stack while another tenant causes as much load as it can, divided
+	// by the same time on a quiet system.
 	maxTenantsRatio = 2.0
 	// maxAgentMemory is the resident memory of an idle agent, in MB.
 	maxAgentMemory = 25.0
@@ -61,9 +61,9 @@ type podBench struct {
 	system *podstage.Stage
 	limits *measure.Limits
 	out    io.Writer
-	// bare is where pulumi is run by hand.
+	// bare is the pod in which the benchmark runs pulumi without stack-controller.
 	bare *barePod
-	// pods are those that must not be restarted, as they were when they were noted.
+	// pods are the pods that must not be restarted, as they were when they were noted.
 	pods restarts
 }
 
@@ -71,7 +71,7 @@ type podBench struct {
 func benchPods(ctx context.Context, s settings, limits *measure.Limits, out io.Writer) (err error) {
 	system, err := podstage.Start(ctx, podstage.Options{
 		Log: out,
-		// For the tenant who does all he can.
+		// The gate is for the tenant that causes as much load as it can.
 		ControllerArgs: []string{"--feature-gates=ExternalArtifact=true", fmt.Sprintf("--agent-image-volume=%t", s.agentVolume)},
 	})
 	if err != nil {
@@ -87,8 +87,8 @@ func benchPods(ctx context.Context, s settings, limits *measure.Limits, out io.W
 	return nil
 }
 
-// provide creates a namespace with a GitRepository that is ready, and returns a Stack for it that does not exist yet. Its
-// calls of pulumi are noted.
+// provide creates a namespace with a GitRepository that is ready, and returns a Stack for it that is not created yet. The Stack's calls of
+// pulumi are logged.
 func (b *podBench) provide(ctx context.Context, name string) (*stage.App, *pulumiv1.Stack, error) {
 	ctx, cancel := context.WithTimeout(ctx, podPatience)
 	defer cancel()
@@ -107,17 +107,17 @@ func (b *podBench) provide(ctx context.Context, name string) (*stage.App, *pulum
 	return app, stack, b.awaitSource(ctx, app)
 }
 
-// stateMount is where pods have the directory of the state.
+// stateMount returns the path at which pods mount the directory of the state.
 func (b *podBench) stateMount() string {
 	return b.system.WorkspaceSpec().PodTemplate.Spec.Containers[0].VolumeMounts[0].MountPath
 }
 
-// calls is the log of the calls of wrapped CLIs.
+// calls returns the log of the calls of wrapped CLIs.
 func (b *podBench) calls() *callLog {
 	return &callLog{path: filepath.Join(b.system.StateDir(), callsFile)}
 }
 
-// noteCalls gives the workspace the wrapper in the place of the CLI.
+// noteCalls makes the workspace run the wrapper instead of the CLI.
 func noteCalls(stack *pulumiv1.Stack) {
 	spec := stack.Spec.WorkspaceTemplate.Spec.PodTemplate.Spec
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: wrapperName, VolumeSource: corev1.VolumeSource{
@@ -130,7 +130,7 @@ func noteCalls(stack *pulumiv1.Stack) {
 	pulumi.Env = append(pulumi.Env, corev1.EnvVar{Name: "PATH", Value: wrapperMount + ":" + imagePath})
 }
 
-// named returns a Stack like the given one with another name, and another stack behind it.
+// named returns a copy of the Stack with another name and another stack in the backend.
 func named(stack *pulumiv1.Stack, name string) *pulumiv1.Stack {
 	other := stack.DeepCopy()
 	other.Name, other.Spec.Stack = name, name
@@ -153,7 +153,7 @@ func (b *podBench) awaitSource(ctx context.Context, app *stage.App) error {
 	}
 }
 
-// commits measures a commit's way into a Stack. It starts the bare pod.
+// commits measures the time from a commit to the success of its Stack. It starts the bare pod.
 func (b *podBench) commits(ctx context.Context) error {
 	app, stack, err := b.provide(ctx, "commit")
 	if err != nil {
@@ -195,7 +195,7 @@ func (b *podBench) deploy(ctx context.Context, app *stage.App, stacks ...*pulumi
 	return nil
 }
 
-// restarts knows pods that must stay as they are, by namespace and name.
+// restarts holds the pods that must stay as they are, by namespace and name.
 type restarts map[types.NamespacedName]identity
 
 // identity changes when a pod is replaced or one of its containers is started again.
@@ -212,14 +212,14 @@ func identityOf(pod *corev1.Pod) identity {
 	return id
 }
 
-// note adds pods.
+// note adds pods in their current state.
 func (r restarts) note(pods []corev1.Pod) {
 	for i := range pods {
 		r[client.ObjectKeyFromObject(&pods[i])] = identityOf(&pods[i])
 	}
 }
 
-// changed returns what happened to the pods, sorted.
+// changed returns which of the pods changed and how, sorted.
 func (r restarts) changed(pods []corev1.Pod) []string {
 	now := restarts{}
 	now.note(pods)
@@ -238,7 +238,7 @@ func (r restarts) changed(pods []corev1.Pod) []string {
 	return changes
 }
 
-// notePods adds the pods of a namespace, and those of the controllers, to those that must not be restarted.
+// notePods adds the pods of the namespaces and the pods of the controllers to the pods that must not be restarted.
 func (b *podBench) notePods(ctx context.Context, namespaces ...string) error {
 	for _, namespace := range append(namespaces, cluster.FluxNamespace) {
 		pods := &corev1.PodList{}
@@ -250,7 +250,7 @@ func (b *podBench) notePods(ctx context.Context, namespaces ...string) error {
 	return nil
 }
 
-// unrestarted fails when a pod was restarted while it was measured.
+// unrestarted fails if a pod was replaced or restarted during the measurements.
 func (b *podBench) unrestarted(ctx context.Context) error {
 	pods := &corev1.PodList{}
 	if err := b.system.Client.List(ctx, pods); err != nil {

@@ -25,7 +25,7 @@ import (
 // rolloutPatience bounds each wait for the Stack.
 const rolloutPatience = 2 * time.Minute
 
-// program is what both sides run; each run changes its output.
+// program is the program that both stack-controller and the bare pulumi run; each run changes its output.
 func program(output string) gitserver.Files {
 	return gitserver.Files{"Pulumi.yaml": fmt.Sprintf("name: bench\nruntime: yaml\nvariables:\n  value: %s\noutputs:\n  value: ${value}\n", output)}
 }
@@ -72,7 +72,7 @@ func benchRollouts(ctx context.Context, s settings, limits *measure.Limits, out 
 	return nil
 }
 
-// subject is a Stack that follows commits, and a bare update of the same program.
+// subject is a Stack that follows commits, and a function that runs a bare update of the same program and returns its duration.
 type subject struct {
 	apps  *stage.Apps
 	app   *stage.App
@@ -80,15 +80,15 @@ type subject struct {
 	bare  func(context.Context, gitserver.Files) (time.Duration, error)
 }
 
-// measurements are what was measured, one entry per run.
+// measurements holds the measured times, one entry per run.
 type measurements struct {
 	bare    measure.Samples
 	rollout measure.Samples
-	phases  []measure.Samples // as phaseNames
-	calls   int               // of the CLI, over all rollouts
+	phases  []measure.Samples // one per name in phaseNames
+	calls   int               // calls of the CLI, over all rollouts
 }
 
-// phaseNames say where the time of a rollout goes.
+// phaseNames names the phases of a rollout, in order.
 var phaseNames = []string{
 	"new artifact seen → Update created",
 	"Update created → pulumi starts",
@@ -97,8 +97,9 @@ var phaseNames = []string{
 	"Update has the result → Stack succeeded",
 }
 
-// measureCommits runs commits and bare updates in turn, so that both see the same machine. The first of each warms up. No two measurements of
-// one Stack have the same name: an Update of the same content would be taken for that of the commit.
+// measureCommits runs commits and bare updates in turn, so that both run under the same conditions. The first run of each warms up. Each
+// measurement of a Stack needs a name of its own: with the same name the content would be the same, and an earlier Update would be taken
+// for the Update of the commit.
 func measureCommits(ctx context.Context, name string, runs int, s subject) (*measurements, error) {
 	warm := &measurements{phases: make([]measure.Samples, len(phaseNames))}
 	m := &measurements{phases: make([]measure.Samples, len(phaseNames))}
@@ -146,7 +147,7 @@ func (m *measurements) rollOut(ctx context.Context, s subject, files gitserver.F
 	return nil
 }
 
-// ratio of the medians.
+// ratio returns the ratio of the medians, rollout to bare update.
 func (m *measurements) ratio() float64 {
 	return m.rollout.Median().Seconds() / m.bare.Median().Seconds()
 }
@@ -164,10 +165,11 @@ func (m *measurements) print(out io.Writer, title string) {
 }
 
 const (
-	// maxDriftRatio is that of the time that many Stacks take to be checked for drift, all at once, to the processor time of as many bare
-	// previews of a refresh, divided by the number of processors. Such a preview is short, so the share of all else is larger.
+	// maxDriftRatio limits the time to check many Stacks for drift at once, divided by the ideal: the processor time of as many bare
+	// previews of a refresh, divided by the number of processors. Such a preview is short, so the share of everything else is larger than
+	// for an update.
 	maxDriftRatio = 1.7
-	// hourlyStacks is for how many Stacks the table says what hourly checks cost.
+	// hourlyStacks is the number of Stacks for which the table shows the cost of hourly checks.
 	hourlyStacks = 1000
 )
 
@@ -200,8 +202,8 @@ func benchDrift(ctx context.Context, s settings, limits *measure.Limits, system 
 	return nil
 }
 
-// checkAll asks for a check of all the Stacks, and returns how long it took until all were checked. It watches, because to ask again and again
-// would take a tenth of the processor time.
+// checkAll requests a drift check of all the Stacks, and returns the time until all were checked. It uses a watch, because polling would
+// take a tenth of the processor time.
 func checkAll(ctx context.Context, system *stage.Stage, namespace string, names []string, token string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, fleetPatience)
 	defer cancel()
@@ -234,13 +236,14 @@ func checkAll(ctx context.Context, system *stage.Stage, namespace string, names 
 const (
 	// fleetPatience bounds a commit that all Stacks follow, and their first deployment.
 	fleetPatience = 5 * time.Minute
-	// maxFleetRatio is that of the time that many Stacks take with one commit to the processor time of as many bare updates, divided by
-	// the number of processors. A fifth of a bare update is the API server's share, on the same processors.
+	// maxFleetRatio limits the time that many Stacks take with one commit, divided by the ideal: the processor time of as many bare
+	// updates, divided by the number of processors. The API server, which runs on the same processors, takes a fifth of the time of a bare
+	// update.
 	maxFleetRatio = 1.5
 )
 
-// benchFleet measures many Stacks that follow one commit, more than may run at the same time, beside bare updates. Nothing stands between the
-// agents and the CLI.
+// benchFleet measures many Stacks that follow one commit, beside bare updates. There are more Stacks than operations may run at the same
+// time. The agents call the CLI directly, without a wrapper.
 func benchFleet(ctx context.Context, s settings, limits *measure.Limits, out io.Writer) (err error) {
 	system, err := stage.Start(ctx, stage.Options{Log: out, ControllerArgs: []string{"--max-operations=0"}})
 	if err != nil {

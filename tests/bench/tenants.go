@@ -25,15 +25,16 @@ import (
 )
 
 const (
-	// victimName and greedyName are the namespaces of two tenants. The greedy one has another one.
+	// victimName is the namespace of one tenant; greedyName and otherName are the namespaces of a greedy tenant.
 	victimName, greedyName, otherName = "tenant-victim", "tenant-greedy", "tenant-greedy-other"
-	// crowd is how many Stacks the greedy tenant has, beside all else.
+	// crowd is the number of Stacks of the greedy tenant, which creates other objects too.
 	crowd = 1000
-	// pressureTime bounds how long it takes until all of it is there.
+	// pressureTime bounds the time until all load of the greedy tenant exists.
 	pressureTime = 5 * time.Minute
 )
 
-// tenants measures a commit's way into the Stack of one tenant while another does all he can, beside the same on a quiet system.
+// tenants measures the time from a commit to the success of a tenant's Stack while another tenant causes as much load as it can, beside the
+// same on a quiet system.
 func (b *podBench) tenants(ctx context.Context) error {
 	app, stack, err := b.provide(ctx, victimName)
 	if err != nil {
@@ -63,7 +64,7 @@ func (b *podBench) tenants(ctx context.Context) error {
 	return b.controllerMemory(ctx)
 }
 
-// greedyTenant has a namespace with a web server, a registry, and another namespace.
+// greedyTenant creates both namespaces of the greedy tenant, with a web server and a registry.
 func (b *podBench) greedyTenant(ctx context.Context) (greedy, other *pressure.Tenant, err error) {
 	image, err := images.Program(ctx, "tests/tenancy/fakeagent", nil)
 	if err != nil {
@@ -96,8 +97,8 @@ func (b *podBench) greedyTenant(ctx context.Context) (greedy, other *pressure.Te
 	return greedy, other, nil
 }
 
-// tenantClient is the client of somebody who may do everything in the namespace. The administrator's is none of the kind: the API server
-// lets his requests pass those of all others.
+// tenantClient returns the client of an account that may do everything in the namespace. The administrator's client would not show the
+// same: the API server serves the administrator's requests before all others.
 func (b *podBench) tenantClient(ctx context.Context, namespace string) (client.Client, error) {
 	const name = "tenant"
 	named := metav1.ObjectMeta{Namespace: namespace, Name: name}
@@ -113,13 +114,13 @@ func (b *podBench) tenantClient(ctx context.Context, namespace string) (client.C
 	if err != nil {
 		return nil, err
 	}
-	// What one tenant asks of an API server that has the same two processors as all else slows everybody without the controller: with
-	// 200 requests per second, a bare "pulumi up" takes 2.5 times as long.
+	// The requests of one tenant to an API server that shares two processors with everything else slow down other tenants even without the
+	// controller: with 200 requests per second, a bare "pulumi up" takes 2.5 times as long.
 	config.QPS, config.Burst = 50, 100
 	return stage.NewClient(config)
 }
 
-// besidePressure measures commits, and who uses the machine, while the tenant does all he can.
+// besidePressure measures commits, and which programs use the machine, while the greedy tenant causes as much load as it can.
 func (b *podBench) besidePressure(ctx context.Context, victim subject, greedy, other *pressure.Tenant) (measured *measurements, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -140,7 +141,7 @@ func (b *podBench) besidePressure(ctx context.Context, victim subject, greedy, o
 	return measured, errors.Join(err, <-ended)
 }
 
-// account prints who used how much processor time, and what was asked of the API server, during the call.
+// account prints the processor time of each program, and the requests to the API server, during the call.
 func (b *podBench) account(ctx context.Context, namespace string, call func() error) error {
 	spent, err := b.spent(ctx, namespace)
 	if err != nil {
@@ -166,7 +167,7 @@ func (b *podBench) account(ctx context.Context, namespace string, call func() er
 	return nil
 }
 
-// controllerMemory prints what the controller has used of its limit, and fails when it was started again.
+// controllerMemory prints how much of its memory limit the controller has used, and fails if the controller was restarted.
 func (b *podBench) controllerMemory(ctx context.Context) error {
 	pods := &corev1.PodList{}
 	if err := b.system.Client.List(ctx, pods, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": podstage.ControllerName}); err != nil {
@@ -191,7 +192,7 @@ func (b *podBench) controllerMemory(ctx context.Context) error {
 	return nil
 }
 
-// apiRequests returns how many requests of each kind the API server has answered, but for those that are always there.
+// apiRequests returns how many requests of each kind the API server has answered, without those that measure.CountRequests leaves out.
 func (b *podBench) apiRequests(ctx context.Context) (map[string]int, error) {
 	metrics, err := b.system.Cluster.Kubectl(ctx, "get", "--raw=/metrics")
 	if err != nil {
@@ -200,7 +201,7 @@ func (b *podBench) apiRequests(ctx context.Context) (map[string]int, error) {
 	return measure.CountRequests(metrics), nil
 }
 
-// printRequests prints what was asked between two looks by so many Stacks, the most frequent first.
+// printRequests prints the requests between two measurements and the number per Stack, the most frequent first.
 func (b *podBench) printRequests(before, after map[string]int, stacks int) {
 	made := map[string]int{}
 	sum := 0

@@ -23,7 +23,8 @@ import (
 )
 
 const (
-	// maxWebhookSeconds is how much longer it may take from a push to succeeded, through a webhook, than from the artifact to succeeded.
+	// maxWebhookSeconds limits how much longer the way from a push to the success of the Stack, through a webhook, is than the way from the
+	// artifact.
 	maxWebhookSeconds = 1.5
 	webhookToken      = "bench-webhook-token"
 )

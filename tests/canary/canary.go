@@ -1,4 +1,4 @@
-// Package canary looks for secret values, which a test planted, wherever stack-controller writes.
+// Package canary searches everything that stack-controller writes for secret values that a test planted.
 package canary
 
 import (
@@ -20,9 +20,9 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage"
 )
 
-// Find names every file on the stage, and every object but Secrets, in which one of the values stands, in clear or encoded.
-// The files of servers to which they were given, by the names of their directories, are not looked at; those of the API
-// server, source-controller and the git server never are.
+// Find returns the names of all files of the stage, and of all objects except Secrets, that contain one of the values, in clear or encoded.
+// It skips the directories of the named servers, to which the test gave the values, and always those of etcd, source-controller and the git
+// server.
 func Find(ctx context.Context, system *stage.Stage, servers []string, values ...string) ([]string, error) {
 	servers = append([]string{"etcd", "source-controller", "git"}, servers...)
 	var found []string

@@ -29,13 +29,13 @@ import (
 )
 
 const (
-	// maxSize of the binary, in bytes, and the processor time that it may take to start at best: about what the runtime of Go and the
-	// packages for Kubernetes need to be initialised.
+	// maxSize is the limit for the size of the binary, in bytes, and maxTime for the processor time of its fastest start: about the time
+	// that Go's runtime and the packages for Kubernetes need for their initialization.
 	maxSize = 60 << 20
 	maxTime = 100 * time.Millisecond
 )
 
-// compileCLI builds the command line as a release has it.
+// compileCLI builds the command line tool as a release does.
 func compileCLI(t *testing.T, binary string) {
 	t.Helper()
 	NewWithT(t).Expect(tools.Compile(t.Context(), "flux-pulumi", tools.RepositoryRoot(), "./cmd/flux-pulumi", binary,
@@ -67,7 +67,7 @@ func TestBinaryIsSmallStartsAtOnceAndIsAPluginOfKubectl(t *testing.T) {
 	run := func(args ...string) (string, int) {
 		cmd := exec.CommandContext(t.Context(), kubectl, args...)
 		cmd.Env = append(os.Environ(), "PATH="+dir+string(os.PathListSeparator)+filepath.Dir(kubectl), "KUBECONFIG="+system.ControlPlane.KubeconfigPath)
-		output, _ := cmd.CombinedOutput() // its exit code is checked
+		output, _ := cmd.CombinedOutput() // the test checks the exit code instead
 		return string(output), cmd.ProcessState.ExitCode()
 	}
 	output, code := run("pulumi", "get", "stacks", "nobody", "-n", recorded)
@@ -110,7 +110,7 @@ func TestCheckFindsTheControllerAndTheRightsThatAreMissing(t *testing.T) {
 	g.Expect(answer.err).To(ContainSubstring("list Stack: you are not allowed to: "))
 }
 
-// pair is a program with a resource of the content, and one of the name.
+// pair returns a program with two resources: one with the content, and one with the given name.
 func pair(project, content, name string) gitserver.Files {
 	return scene.Program(project, "resources:",
 		"  first:", "    type: test:index:Sleep", "    properties: {content: "+content+"}", "    options: {version: 0.1.0}",
@@ -176,7 +176,7 @@ func TestWhatHappenedToAStackIsReportedUntilItIsFixed(t *testing.T) {
 	p.says(2, "events --for network", "--for is KIND/NAME")
 }
 
-// buffer is written to while it is read.
+// buffer can be read while it is written to.
 type buffer struct {
 	mu      sync.Mutex
 	content bytes.Buffer
@@ -194,7 +194,7 @@ func (b *buffer) String() string {
 	return b.content.String()
 }
 
-// follow runs a command that goes on until the context ends, and returns its exit code.
+// follow runs a command that continues until the context ends, and returns its exit code.
 func follow(ctx context.Context, out io.Writer, args ...string) int {
 	return on(ctx, out, out, time.Now(), nil, args...)
 }
@@ -297,7 +297,7 @@ func TestNamesAreCompleted(t *testing.T) {
 	names := func(args ...string) []string {
 		answer := cli(t.Context(), today, append([]string{"__complete"}, args...)...)
 		lines := strings.Split(strings.TrimSpace(answer.out), "\n")
-		return lines[:len(lines)-1] // the last one is for the shell
+		return lines[:len(lines)-1] // the last line is for the shell
 	}
 	g.Expect(names("-n", recorded, "get", "stacks", "")).To(ConsistOf("billing", "network", "portal"))
 	g.Expect(names("-n", recorded, "get", "stack", "n")).To(ConsistOf("network"))
@@ -317,7 +317,7 @@ func TestLogsShowWhatPulumiPrintedInTheLastUpdate(t *testing.T) {
 	p.says(1, "logs stack logs --update nothing", `"nothing" not found`)
 }
 
-// deployment is one whose pods are nowhere.
+// deployment returns a Deployment without pods.
 func deployment(s *scene.Scene, name, image string) *appsv1.Deployment {
 	labels := map[string]string{"app": name}
 	return &appsv1.Deployment{
@@ -330,7 +330,7 @@ func deployment(s *scene.Scene, name, image string) *appsv1.Deployment {
 	}
 }
 
-// taken is a Stack that the operator deployed, and that needs changes.
+// taken returns a Stack that the operator deployed and that must be changed for this controller.
 func taken(s *scene.Scene) *pulumiv1.Stack {
 	return &pulumiv1.Stack{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Name, Name: "taken", Labels: map[string]string{"recorded": "true"}},

@@ -16,10 +16,10 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// page is the documentation of the command line.
+// page is the documentation of the command line tool.
 const page = "docs/cli.md"
 
-// output is a place of the page for a golden file.
+// output matches a place on the page for the content of a golden file.
 var output = regexp.MustCompile("(?m)^<!-- output: (\\S+) -->\n(?:\n```text\n(?s:.*?)\n```\n)?")
 
 func TestPageShowsWhatTheCommandLinePrints(t *testing.T) {
@@ -54,10 +54,10 @@ const (
 	charWidth, lineHeight, margin = 8, 19, 16
 )
 
-// painted is text in a style of a terminal.
+// painted matches text with a style of a terminal.
 var painted = regexp.MustCompile("\x1b\\[(\\d+)m(.*?)\x1b\\[0m")
 
-// picture draws what a terminal shows, as SVG.
+// picture draws the output of a terminal as SVG.
 func picture(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	width := 0

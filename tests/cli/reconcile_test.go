@@ -48,7 +48,7 @@ func TestPlansAreDecidedOnTheCommandLine(t *testing.T) {
 	p.Expect(stack.Status.Plan.Approvals).To(HaveExactElements(HaveField("Reason", "CHG-42")))
 }
 
-// play is a scene with a Stack that follows a git repository and is Ready.
+// play is a scene with a Stack that follows a git repository and is ready.
 type play struct {
 	*scene.Scene
 	app *stage.App
@@ -56,7 +56,7 @@ type play struct {
 
 func begin(t *testing.T, name string) *play {
 	t.Helper()
-	t.Parallel() // it mostly waits
+	t.Parallel() // the test mostly waits
 	p := &play{Scene: scene.New(t, system, name, scene.Patience)}
 	app, err := system.Deploy(p.Context(), name, scene.Returning(name, 1))
 	p.Succeed(err)
@@ -65,7 +65,7 @@ func begin(t *testing.T, name string) *play {
 	return p
 }
 
-// commit pushes the files and returns the commit. Nobody is told.
+// commit pushes the files and returns the commit. It does not announce the commit.
 func (p *play) commit(files gitserver.Files) string {
 	p.Helper()
 	sha, err := p.app.Repository.Commit(files)
@@ -73,7 +73,7 @@ func (p *play) commit(files gitserver.Files) string {
 	return sha
 }
 
-// says runs the command line and expects the exit code and what it tells, in this order.
+// says runs the command line tool and expects the exit code, and these messages in this order.
 func (p *play) says(code int, args string, told ...string) {
 	p.Helper()
 	answer := ask(p.Scene, strings.Fields(args)...)

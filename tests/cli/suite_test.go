@@ -1,4 +1,4 @@
-// Package cli_test uses flux-pulumi as a person does, on a system whose Stacks run, and keeps what it prints in golden files.
+// Package cli_test runs flux-pulumi as a person does, on a system with running Stacks, and compares its output with golden files.
 package cli_test
 
 import (
@@ -26,16 +26,16 @@ import (
 	"github.com/stack-controller/stack-controller/tests/stage/scene"
 )
 
-// recorded is the namespace of the objects that no controller changes.
+// recorded is the namespace of the recorded objects, which no controller changes.
 const recorded = "apps"
 
-// updateCommand writes the golden files.
+// updateCommand is the command that writes the golden files.
 const updateCommand = "go test ./tests/cli -update-docs"
 
 var (
 	updateDocs = flag.Bool("update-docs", false, "write the golden files and docs/cli.md")
 	system     *stage.Stage
-	// today is the time for the recorded objects: three hours after they were created, to the minute.
+	// today is the current time for the recorded objects: three hours and 30 seconds after they were created.
 	today time.Time
 )
 
@@ -98,20 +98,20 @@ func place(ctx context.Context, document string) error {
 	return nil
 }
 
-// said is what a run of the command line printed, and its exit code.
+// said is the output and the exit code of a run of the command line tool.
 type said struct {
 	out, err string
 	code     int
 }
 
-// cli runs the command line as the administrator, at this time.
+// cli runs the command line tool as the administrator, at the given time.
 func cli(ctx context.Context, now time.Time, args ...string) said {
 	var out, log bytes.Buffer
 	code := on(ctx, &out, &log, now, nil, args...)
 	return said{out: out.String(), err: log.String(), code: code}
 }
 
-// on runs the command line with these streams and environment variables.
+// on runs the command line tool with these streams and environment variables.
 func on(ctx context.Context, out, log io.Writer, now time.Time, env map[string]string, args ...string) int {
 	return command.Main(ctx, command.Environment{
 		Version: "v1.2.3", Program: "/usr/local/bin/flux-pulumi", In: strings.NewReader(""), Out: out, Err: log,
@@ -119,7 +119,7 @@ func on(ctx context.Context, out, log io.Writer, now time.Time, env map[string]s
 	}, append([]string{"--kubeconfig", system.ControlPlane.KubeconfigPath}, args...))
 }
 
-// ask runs the command line for a scene, at the real time.
+// ask runs the command line tool for a scene, at the real time.
 func ask(s *scene.Scene, args ...string) said {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), s.Patience)
@@ -127,10 +127,10 @@ func ask(s *scene.Scene, args ...string) said {
 	return cli(ctx, time.Now(), append([]string{"--namespace", s.Name}, args...)...)
 }
 
-// kubernetes is the version of the API server, which is that of the tests.
+// kubernetes matches the version of the API server, which depends on the tests.
 var kubernetes = regexp.MustCompile(`(Kubernetes )v\S+`)
 
-// golden expects that the command line, asked about the recorded objects, prints what the file has.
+// golden expects that the command line tool prints the content of the file for the recorded objects.
 func golden(t *testing.T, file string, code int, args ...string) {
 	t.Helper()
 	g := NewWithT(t)

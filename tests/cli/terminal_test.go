@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal opens a pseudo terminal, and returns its side for programs, and what they write to it.
+// terminal opens a pseudo terminal. It returns the side for programs, and a buffer with what they write.
 func terminal(t *testing.T) (*os.File, *buffer) {
 	t.Helper()
 	g := NewWithT(t)

@@ -20,7 +20,7 @@ config: {hidden: {type: string, secret: true}}
 outputs: {x: 1, hidden: "${hidden}"}
 `
 
-// What the pulumi CLI does by itself with the stand-in is what it does with Pulumi Cloud.
+// This test runs the pulumi CLI alone, so that it shows that the CLI works with the stand-in as with Pulumi Cloud.
 func TestPulumiUpdatesShowsAndRemovesAStack(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

@@ -1,5 +1,5 @@
-// Package cloud stands in for Pulumi Cloud, which cannot be had here: it speaks as much of its protocol as the pulumi CLI needs to
-// create a stack, to preview, update, refresh and destroy it, and to remove it. It keeps everything in memory.
+// Package cloud stands in for Pulumi Cloud, which is not available to tests. It implements as much of the protocol as the pulumi CLI needs
+// to create a stack, to preview, update, refresh and destroy it, and to remove it. It keeps everything in memory.
 package cloud
 
 import (
@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// User is who the access token belongs to. Stacks that name no organization belong to the user.
+// User is the owner of the access token. Stacks without an organization belong to the user.
 const User = "acme"
 
 // Server is the API of Pulumi Cloud, an http.Handler.
@@ -25,16 +25,16 @@ type Server struct {
 	unknown []string
 }
 
-// stack is what the service keeps of a stack.
+// stack is what the service stores of a stack.
 type stack struct {
 	tags       map[string]string
-	deployment json.RawMessage   // versioned, as it was saved
+	deployment json.RawMessage   // with its version, as the CLI saved it
 	updates    []Update          // without previews
-	begun      map[string]string // the kinds of updates and previews, by their ids
-	running    string            // the id of the update that is under way
+	begun      map[string]string // kinds of the updates and previews, by ID
+	running    string            // ID of the running update
 }
 
-// Update is one that ended.
+// Update is an update that has ended.
 type Update struct {
 	Kind   string // update, refresh or destroy
 	Status string // succeeded, failed or cancelled
@@ -43,7 +43,7 @@ type Update struct {
 // noDeployment is the deployment of a stack that was never updated.
 const noDeployment = `{"version": 3, "deployment": {}}`
 
-// New returns a service that lets in who has the access token.
+// New returns a service that accepts requests with the access token.
 func New(token string) *Server {
 	s := &Server{token: token, mux: http.NewServeMux(), stacks: map[string]*stack{}}
 	const name = "/api/stacks/{org}/{project}/{stack}"
@@ -51,7 +51,7 @@ func New(token string) *Server {
 		"GET /api/capabilities": s.capabilities,
 		"GET /api/user":         s.user,
 		"GET /api/user/stacks":  s.list,
-		// It has no other default organization than the user.
+		// The user has no other default organization.
 		"GET /api/user/organizations/default": notFound,
 		"HEAD /api/stacks/{org}/{project}":    s.project,
 		"POST /api/stacks/{org}/{project}":    s.create,
@@ -62,7 +62,7 @@ func New(token string) *Server {
 		"GET " + name + "/updates/latest":     notFound,
 		"POST " + name + "/encrypt":           s.withStack(encrypt),
 		"POST " + name + "/decrypt":           s.withStack(decrypt),
-		// The CLI tells of the values that it has shown.
+		// With these requests the CLI reports which values it has shown.
 		"POST " + name + "/decrypt/{what}":           s.withStack(ignore),
 		"POST " + name + "/batch-encrypt":            s.withStack(encryptAll),
 		"POST " + name + "/batch-decrypt":            s.withStack(decryptAll),
@@ -83,14 +83,14 @@ func (s *Server) ServeHTTP(response http.ResponseWriter, request *http.Request) 
 	s.mux.ServeHTTP(response, request)
 }
 
-// Stacks are the names of the stacks that there are, with organization and project.
+// Stacks returns the names of all stacks, with organization and project.
 func (s *Server) Stacks() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.stacks))
 }
 
-// Updates are the updates of the stack that ended, the first one first. The place of one in the list, from 1, is its version.
+// Updates returns the updates of the stack that have ended, the oldest first. The version of an update is its position in the list, from 1.
 func (s *Server) Updates(name string) []Update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,14 +100,14 @@ func (s *Server) Updates(name string) []Update {
 	return nil
 }
 
-// Unknown are the requests that the service does not know, for a message about a failure.
+// Unknown returns the requests that the service does not implement, for the message of a failed test.
 func (s *Server) Unknown() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.unknown)
 }
 
-// problem is how the service says that something went wrong.
+// problem returns an error in the format of the service.
 func problem(status int, message string) (int, any) {
 	return status, map[string]any{"code": status, "message": message}
 }
@@ -116,20 +116,20 @@ func notFound(*http.Request) (int, any) { return problem(http.StatusNotFound, "N
 
 func ignore(*stack, *http.Request) (int, any) { return http.StatusOK, map[string]any{} }
 
-// answer makes a handler that lets in only who has the access token, or the lease of an update, and writes what handle returns.
+// answer returns a handler that writes what handle returns. It accepts requests with the access token, or with the lease of an update.
 func (s *Server) answer(handle func(*http.Request) (int, any)) http.HandlerFunc {
 	return func(response http.ResponseWriter, request *http.Request) {
 		s.mu.Lock()
 		status, content := problem(http.StatusUnauthorized, "Unauthorized: No credentials provided or are invalid.")
 		kind, credentials, _ := strings.Cut(request.Header.Get("Authorization"), " ")
-		// withUpdate looks at the lease.
+		// withUpdate checks the lease.
 		if kind == "update-token" || kind == "token" && credentials == s.token {
 			status, content = handle(request)
 		}
 		s.mu.Unlock()
 		response.Header().Set("Content-Type", "application/json")
 		response.WriteHeader(status)
-		_ = json.NewEncoder(response).Encode(content) // a client that goes away has no use for it
+		_ = json.NewEncoder(response).Encode(content) // a client that disconnects does not need the rest
 	}
 }
 
@@ -138,12 +138,12 @@ func (s *Server) other(request *http.Request) (int, any) {
 	return notFound(request)
 }
 
-// key is the name of the stack that a request is about.
+// key returns the name of the stack that a request is about.
 func key(request *http.Request) string {
 	return strings.Join([]string{request.PathValue("org"), request.PathValue("project"), request.PathValue("stack")}, "/")
 }
 
-// withStack is for requests about a stack that exists, by those who have the access token.
+// withStack handles requests about an existing stack, with the access token.
 func (s *Server) withStack(handle func(*stack, *http.Request) (int, any)) func(*http.Request) (int, any) {
 	return func(request *http.Request) (int, any) {
 		known := s.stacks[key(request)]
@@ -154,7 +154,7 @@ func (s *Server) withStack(handle func(*stack, *http.Request) (int, any)) func(*
 	}
 }
 
-// withUpdate is for requests about the update that is under way, by those who have its lease.
+// withUpdate handles requests about the running update, with its lease.
 func (s *Server) withUpdate(handle func(*stack, *http.Request) (int, any)) func(*http.Request) (int, any) {
 	return s.withStack(func(known *stack, request *http.Request) (int, any) {
 		id := request.PathValue("id")
@@ -171,12 +171,12 @@ func (s *Server) withUpdate(handle func(*stack, *http.Request) (int, any)) func(
 // lease is the token of an update.
 func lease(id string) string { return "lease-of-" + id }
 
-// ended is what a request to end an update has.
+// ended is the body of a request to end an update.
 type ended struct {
 	Status string `json:"status"`
 }
 
-// saved is what a request to save a deployment has: with a layer around it, or without.
+// saved is the body of a request to save a deployment, with an envelope or without.
 type saved struct {
 	Untyped    json.RawMessage `json:"untypedDeployment"`
 	Version    int             `json:"version"`

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// maxRequest bounds a request, in bytes: a deployment of a test is small.
+// maxRequest bounds the size of a request, in bytes. The deployments of tests are small.
 const maxRequest = 16 << 20
 
-// read decodes the body of a request, which large ones compress.
+// read decodes the body of a request. The CLI compresses large bodies.
 func read(request *http.Request, into any) error {
 	body := io.Reader(request.Body)
 	if request.Header.Get("Content-Encoding") == "gzip" {
@@ -34,7 +34,7 @@ func badRequest(err error) (int, any) {
 	return problem(http.StatusBadRequest, "Bad Request: "+err.Error())
 }
 
-// capabilities are none: the CLI then sends whole deployments.
+// capabilities returns an empty list, so that the CLI sends whole deployments.
 func (s *Server) capabilities(*http.Request) (int, any) {
 	return http.StatusOK, map[string]any{"capabilities": []any{}}
 }
@@ -77,7 +77,7 @@ func (s *Server) show(known *stack, request *http.Request) (int, any) {
 }
 
 func (s *Server) remove(known *stack, request *http.Request) (int, any) {
-	// The stack itself is one of its resources.
+	// The stack itself is one of the resources.
 	if known.resources() > 1 && request.URL.Query().Get("force") != "true" {
 		return problem(http.StatusBadRequest, "Bad Request: Stack still contains resources.")
 	}
@@ -85,7 +85,7 @@ func (s *Server) remove(known *stack, request *http.Request) (int, any) {
 	return http.StatusNoContent, nil
 }
 
-// resources counts those of the deployment.
+// resources returns the number of resources in the deployment.
 func (s *stack) resources() int {
 	var kept struct {
 		Deployment struct {
@@ -93,7 +93,7 @@ func (s *stack) resources() int {
 		} `json:"deployment"`
 	}
 	if err := json.Unmarshal(s.deployment, &kept); err != nil {
-		return 0 // what is no deployment has none
+		return 0 // an invalid deployment has no resources
 	}
 	return len(kept.Deployment.Resources)
 }
@@ -122,10 +122,10 @@ func (s *Server) tag(known *stack, request *http.Request) (int, any) {
 	return http.StatusNoContent, nil
 }
 
-// preview is the kind of what changes nothing, and is no update of the stack's history.
+// preview is the kind of an operation that changes nothing and is not in the stack's history of updates.
 const preview = "preview"
 
-// begin makes an update, which start starts: the stack is locked from then on until it is complete.
+// begin creates an update. After start has started it, the stack is locked until the update is complete.
 func (s *Server) begin(known *stack, request *http.Request) (int, any) {
 	kind := request.PathValue("kind")
 	switch kind {
@@ -149,7 +149,7 @@ func (s *Server) begin(known *stack, request *http.Request) (int, any) {
 	return http.StatusOK, map[string]any{"updateID": id}
 }
 
-// start starts an update. The path has "update" for every kind.
+// start starts an update. The path contains "update" for every kind.
 func (s *Server) start(known *stack, request *http.Request) (int, any) {
 	id := request.PathValue("id")
 	kind, found := known.begun[id]
@@ -197,10 +197,11 @@ func (s *Server) complete(known *stack, request *http.Request) (int, any) {
 	return http.StatusNoContent, nil
 }
 
-// sealed is before the plaintext in what stands in for a ciphertext.
+// sealed is the prefix of the plaintext in what stands for a ciphertext.
 const sealed = "sealed:"
 
-// seal is not encryption: who reads the state of a test may read it. It only differs from the plaintext.
+// seal does not encrypt: everybody who can read the state of a test may read the values. It only makes the result differ from the
+// plaintext.
 func seal(plaintext []byte) []byte {
 	return []byte(sealed + base64.StdEncoding.EncodeToString(plaintext))
 }

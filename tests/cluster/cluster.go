@@ -1,9 +1,9 @@
-// Package cluster runs a real Kubernetes cluster with one node, on which pods run: package controlplane's etcd, kube-apiserver and
-// kube-controller-manager, with kube-scheduler, containerd, kubelet, kube-proxy and CoreDNS beside them.
+// Package cluster runs a real Kubernetes cluster with one node that can run pods: package controlplane's etcd, kube-apiserver and
+// kube-controller-manager, together with kube-scheduler, containerd, kubelet, kube-proxy and CoreDNS.
 //
-// All of it is in namespaces of its own (network, mounts) and in a cgroup of its own. The machine sees neither addresses nor
-// mounts, several clusters may run at once, and when the processes end nothing is left that somebody would have to clean up. As
-// in controlplane, a supervisor ends the processes, containers included, however the program that called Start ends.
+// The cluster has its own network and mount namespaces and its own cgroup. Its addresses and mounts are not visible on the machine, several
+// clusters can run at once, and when the processes end nothing is left to clean up. As in controlplane, a supervisor ends all processes,
+// including containers, however the program that called Start ends.
 //
 // It needs root and a few Debian packages; see Missing. It needs no Internet: images come from files (see LoadImage).
 package cluster
@@ -25,22 +25,22 @@ import (
 	"github.com/stack-controller/stack-controller/tests/supervise"
 )
 
-// Options say what to start.
+// Options selects what Start starts.
 type Options struct {
-	// Log gets a line per step, builds of missing binaries included; nil discards them.
+	// Log gets a line per step, including the builds of missing binaries. Nil discards the lines.
 	Log io.Writer
-	// Dir holds everything, see controlplane.Options. It must not be below /run, /var/lib or /var/log.
+	// Dir holds all files, see controlplane.Options. It must not be below /run, /var/lib or /var/log.
 	Dir string
-	// CRDs are the definitions to install, see controlplane.Options.
+	// CRDs are definitions to install, see controlplane.Options.
 	CRDs []string
-	// Images are the tarballs of images to load while the servers start; see LoadImage.
+	// Images are tarballs of images to load while the servers start; see LoadImage.
 	Images []string
 }
 
-// Cluster is a running cluster. Config, Kubectl, Dial, Listen, Command and so on are those of the control plane.
+// Cluster is a running cluster. Config, Kubectl, Dial, Listen, Command and other methods are those of the control plane.
 type Cluster struct {
 	*controlplane.ControlPlane
-	// NodeAddress is the IP address of the node. Pods reach there what the program serves with Listen.
+	// NodeAddress is the IP address of the node. What the program serves with Listen is reachable for pods at this address.
 	NodeAddress string
 
 	options Options
@@ -50,8 +50,8 @@ type Cluster struct {
 	kubelet *supervise.Process
 }
 
-// Start starts a cluster and returns when a pod can run. When it fails it has stopped what it had started. A first start on a
-// machine builds the binaries, which takes minutes.
+// Start starts a cluster and returns when a pod can run. If it fails, it stops what it started. The first start on a machine builds the
+// binaries, which takes minutes.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if options.Log == nil {
 		options.Log = io.Discard
@@ -80,7 +80,7 @@ func (c *Cluster) start(ctx context.Context) error {
 			err := c.startNode(ctx)
 			return c.node, err
 		},
-		// This takes some seconds and needs nothing of the control plane.
+		// This takes some seconds and does not need the control plane.
 		Alongside: c.startContainerd,
 	})
 	if err != nil {
@@ -101,7 +101,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends everything, containers included, and removes all files. It may be called more than once, and on a nil Cluster.
+// Stop ends all processes, including containers, and removes all files. It may be called more than once, and on a nil Cluster.
 func (c *Cluster) Stop() error {
 	if c == nil {
 		return nil
@@ -111,7 +111,7 @@ func (c *Cluster) Stop() error {
 
 func (c *Cluster) logln(line string) { _, _ = fmt.Fprintln(c.options.Log, line) }
 
-// lineWriter passes on what several goroutines write, one write at a time.
+// lineWriter serializes the writes of several goroutines.
 type lineWriter struct {
 	mu  sync.Mutex
 	out io.Writer
@@ -123,10 +123,10 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	return w.out.Write(p)
 }
 
-// readyTimeout bounds the wait for the node. A quiet machine needs a few seconds.
+// readyTimeout bounds the wait for the node. On a quiet machine it takes a few seconds.
 const readyTimeout = 90 * time.Second
 
-// awaitNode waits until pods can be created and start: the node is ready and takes them, and the namespace "default" has its
+// awaitNode waits until pods can be created and can start: the node is ready and schedulable, and the namespace "default" has its
 // ServiceAccount.
 func (c *Cluster) awaitNode(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)

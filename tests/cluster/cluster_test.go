@@ -61,7 +61,7 @@ func TestPodReachesServicesByName(t *testing.T) {
 	start(g, t, namespace, shell("server", serve("content", 8000)))
 	newService(g, t, namespace, "server", 80, 8000)
 
-	script := "until wget -q -O - http://server; do sleep 0.1; done\n" + // until kube-proxy knows the service
+	script := "until wget -q -O - http://server; do sleep 0.1; done\n" + // until kube-proxy has programmed the service
 		"wget -q -O - http://server." + namespace + ".svc.cluster.local\n" +
 		"nslookup kubernetes.default.svc.cluster.local | grep 198.18.0.1\n" +
 		"nc -w 5 kubernetes.default 443 </dev/null && echo API server\n" +
@@ -126,7 +126,7 @@ func TestIsolatedNamespaceIsClosedToPodsOfOthers(t *testing.T) {
 	g.Expect(output(g, t, outside, "closed-port", get(9090))).To(ContainSubstring(unreachable))
 	g.Expect(output(g, t, outside, "open-port", get(8080))).To(Equal("content\n"))
 
-	// The namespace's own pods still reach others.
+	// The namespace's own pods can still reach other pods.
 	other := start(g, t, outside, shell("server", serve("other", 9090)))
 	g.Expect(output(g, t, inside, "egress", fetch("http://"+other.Status.PodIP+":9090"))).To(Equal("other\n"))
 }
@@ -137,17 +137,17 @@ func TestKubeletTakesNoRequestsFromPods(t *testing.T) {
 	namespace := newNamespace(g, t, nil)
 	response, err := (&http.Client{Transport: &http.Transport{
 		DialContext: shared.Dial, DisableKeepAlives: true,
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // as kube-apiserver does, which has no certificate to compare with
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // like kube-apiserver, which has no certificate to compare with
 	}}).Get("https://" + net.JoinHostPort(shared.NodeAddress, "10250") + "/pods")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(response.Body.Close()).To(Succeed())
 	g.Expect(response).To(HaveHTTPStatus(http.StatusUnauthorized))
-	// kube-apiserver has the rights.
+	// kube-apiserver is authorized.
 	pod := start(g, t, namespace, shell("server", "exec sleep 3600"))
 	g.Expect(shared.Kubectl(t.Context(), "exec", "--namespace="+namespace, pod.Name, "--", "echo", "hello")).To(Equal("hello\n"))
 }
 
-// newService makes a service for the pod of the same name.
+// newService creates a service for the pod of the same name.
 func newService(g *WithT, t *testing.T, namespace, name string, port, target int32) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -186,7 +186,8 @@ func TestFluxServesArtifactsToItsOwnNamespaceOnly(t *testing.T) {
 	g.Expect(output(g, t, outside, "fetch", fetch(url))).To(ContainSubstring(unreachable))
 }
 
-// cloned makes a GitRepository and returns it once it is ready and has its artifact, which come with separate patches.
+// cloned creates a GitRepository and returns it when it is ready and has its artifact; source-controller writes these with separate
+// patches.
 func cloned(g *WithT, t *testing.T, namespace string, repository *gitserver.Repository) *sourcev1.GitRepository {
 	scheme := runtime.NewScheme()
 	g.Expect(sourcev1.AddToScheme(scheme)).To(Succeed())
@@ -208,14 +209,14 @@ func cloned(g *WithT, t *testing.T, namespace string, repository *gitserver.Repo
 	return source
 }
 
-// verdict records what Require says.
+// verdict records whether Require skips or fails the test.
 type verdict struct{ Skipped, Failed string }
 
 func (v *verdict) Helper()           {}
 func (v *verdict) Skip(args ...any)  { v.Skipped = fmt.Sprint(args...) }
 func (v *verdict) Fatal(args ...any) { v.Failed = fmt.Sprint(args...) }
 
-// requirer prints the verdict; TestMain makes it the program of another user.
+// requirer prints the verdict. TestMain calls it if another user runs the test binary.
 func requirer() {
 	v := &verdict{}
 	cluster.Require(v)

@@ -20,13 +20,13 @@ import (
 	"github.com/stack-controller/stack-controller/tests/supervise"
 )
 
-// Container is a running container as the machine sees it.
+// Container is a running container, as the machine's processes and cgroups show it.
 type Container struct {
-	// PID is the process that runs in it first: the agent, or a controller.
+	// PID is the ID of the container's first process: the agent, or a controller.
 	PID int
-	// memoryGroup and processorGroup are the directories of its cgroups; with version 2 they are the same.
+	// memoryGroup and processorGroup are the directories of the container's cgroups; with cgroup version 2 they are the same.
 	memoryGroup, processorGroup string
-	unified                     bool // version 2
+	unified                     bool // cgroup version 2
 }
 
 // FindContainer finds the named container of a pod.
@@ -49,7 +49,7 @@ func searchContainer(id string) (Container, error) {
 	for _, pid := range pids {
 		groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 		if err != nil || !bytes.Contains(groups, []byte("/"+id+"\n")) {
-			continue // it ended meanwhile
+			continue // it has ended, or is not in the container
 		}
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		if err != nil || !isFirst(status) {
@@ -74,7 +74,7 @@ func isFirst(status []byte) bool {
 	return false
 }
 
-// containerOf finds the directories of the cgroups, of which each line has the number, the controllers and the path.
+// containerOf returns the container with the directories of its cgroups. Each line of groups has the number, the controllers and the path.
 func containerOf(pid int, mounts, groups string) Container {
 	c := Container{PID: pid}
 	var unified string
@@ -101,7 +101,7 @@ func containerOf(pid int, mounts, groups string) Container {
 	return c
 }
 
-// mountOf returns where the hierarchy with the controllers is mounted; that without any is version 2.
+// mountOf returns where the hierarchy with the controllers is mounted. The hierarchy without controllers is version 2.
 func mountOf(mounts, controllers string) string {
 	wanted := strings.Split(controllers, ",")[0]
 	for line := range strings.Lines(mounts) {
@@ -117,7 +117,7 @@ func mountOf(mounts, controllers string) string {
 	return "/"
 }
 
-// CPU returns the processor time of all that ever ran in the container.
+// CPU returns the processor time of all processes that ever ran in the container.
 func (c Container) CPU() (time.Duration, error) {
 	name, unit := "cpuacct.usage", time.Nanosecond
 	if c.unified {
@@ -137,7 +137,7 @@ func (c Container) CPU() (time.Duration, error) {
 	return time.Duration(value) * unit, nil
 }
 
-// Memory returns the working set of the container, by which the kubelet goes, and the part of it that belongs to processes.
+// Memory returns the working set of the container, which the kubelet uses, and the part of it that belongs to processes.
 func (c Container) Memory() (workingSet, anonymous int64, err error) {
 	usageFile, anonymousField, inactiveField := "memory.usage_in_bytes", "total_rss", "total_inactive_file"
 	if c.unified {
@@ -158,7 +158,7 @@ func (c Container) Memory() (workingSet, anonymous int64, err error) {
 	return total - NumberOf(statistics, inactiveField), NumberOf(statistics, anonymousField), nil
 }
 
-// MemoryLimit returns the limit that the kernel enforces, and the most that was ever used of it.
+// MemoryLimit returns the limit that the kernel enforces, and the highest usage so far.
 func (c Container) MemoryLimit() (limit, peak int64, err error) {
 	limitFile, peakFile := "memory.limit_in_bytes", "memory.max_usage_in_bytes"
 	if c.unified {
@@ -176,7 +176,7 @@ func (c Container) MemoryLimit() (limit, peak int64, err error) {
 	return limit, peak, nil
 }
 
-// Processes returns the numbers of all processes of the machine.
+// Processes returns the IDs of all processes of the machine.
 func Processes() ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -191,38 +191,38 @@ func Processes() ([]int, error) {
 	return pids, nil
 }
 
-// NumberOf returns the number after the name at the beginning of a line, as the files of the kernel have them, or 0.
+// NumberOf returns the number in the line that begins with the name, in the format of the kernel's files, or 0.
 func NumberOf(content []byte, name string) int64 {
 	for line := range strings.Lines(string(content)) {
 		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == name {
-			value, _ := strconv.ParseInt(fields[1], 10, 64) // a kernel that writes something else has no such number
+			value, _ := strconv.ParseInt(fields[1], 10, 64) // 0 if the kernel's line has another format
 			return value
 		}
 	}
 	return 0
 }
 
-// startOnNode starts a server that works with containers or their mounts.
+// startOnNode starts a server that works with containers or their mounts, in the node's mount namespace.
 func (c *Cluster) startOnNode(ctx context.Context, server controlplane.Server) (*supervise.Process, error) {
 	server.Path, server.Args = c.node.enterMounts(server.Path, server.Args...)
 	server.Env = append(server.Env, "PATH="+searchPath())
 	return c.StartServer(ctx, server)
 }
 
-// NodeCommand is a program that will run in all namespaces of the node, for example ctr or iptables. (Command enters only that
-// of the network, so the program sees all files of the machine.)
+// NodeCommand returns a command that runs in all namespaces of the node, for example ctr or iptables. (Command enters only the network
+// namespace, so its program sees all files of the machine.)
 func (c *Cluster) NodeCommand(ctx context.Context, path string, args ...string) *exec.Cmd {
 	namespaces := []string{"--net=" + c.node.namespace("net"), "--mount=" + c.node.namespace("mnt"), "--wd=/", "--", path}
 	return exec.CommandContext(ctx, nsenter, append(namespaces, args...)...)
 }
 
-// runOnNode runs a program in all namespaces of the node to its end. The error of one that fails has its output.
+// runOnNode runs a program in all namespaces of the node and waits for its end. The error of a failed program contains its standard error.
 func (c *Cluster) runOnNode(ctx context.Context, input io.Reader, path string, args ...string) error {
 	_, err := c.outputOnNode(ctx, input, path, args...)
 	return err
 }
 
-// outputOnNode is runOnNode that returns the standard output.
+// outputOnNode works like runOnNode and returns the standard output.
 func (c *Cluster) outputOnNode(ctx context.Context, input io.Reader, path string, args ...string) (string, error) {
 	cmd := c.NodeCommand(ctx, path, args...)
 	cmd.Env = []string{"PATH=" + searchPath()}
@@ -235,14 +235,14 @@ func (c *Cluster) outputOnNode(ctx context.Context, input io.Reader, path string
 	return stdout.String(), nil
 }
 
-// searchPath is the PATH with the directories of programs for administrators, which even root's may lack.
+// searchPath returns PATH with the directories of programs for administrators, which may be missing even from root's PATH.
 func searchPath() string { return os.Getenv("PATH") + ":/usr/sbin:/sbin" }
 
-// logLimit is how many bytes of a container's log are read.
+// logLimit is how many bytes of a container's log are returned.
 const logLimit = 1 << 20
 
-// Logs returns what a container has written, its first MiB; containers whose log matters write less. The container may be empty
-// when the pod has only one.
+// Logs returns the first MiB of a container's log; containers whose log matters write less. The container may be empty if the pod has only
+// one.
 func (c *Cluster) Logs(ctx context.Context, namespace, pod, container string) (string, error) {
 	clientset, err := kubernetes.NewForConfig(c.Config())
 	if err != nil {

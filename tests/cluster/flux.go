@@ -10,7 +10,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/images"
 )
 
-// FluxNamespace is where Flux's controllers run.
+// FluxNamespace is the namespace in which Flux's controllers run.
 const FluxNamespace = "flux-system"
 
 // Ports that Flux's NetworkPolicies open to other namespaces.
@@ -22,14 +22,15 @@ const (
 //go:embed manifests
 var manifests embed.FS
 
-// InstallFlux runs source-controller as a pod, from the image, as Flux installs it: namespace flux-system with the restricted
-// level of pod security, CRDs, rights, Deployment, Service and the NetworkPolicies, which EnforceNetworkPolicies gives effect.
+// InstallFlux runs source-controller as a pod with the given image, as Flux installs it: the namespace flux-system with the restricted
+// level of pod security, CRDs, RBAC, Deployment, Service and the NetworkPolicies, which only have an effect after EnforceNetworkPolicies.
 // It returns when source-controller is ready.
 func (c *Cluster) InstallFlux(ctx context.Context, sourceController images.Image) error {
 	return c.installController(ctx, "source-controller", sourceController, "flux.yaml", "source-controller.yaml")
 }
 
-// InstallNotificationController runs notification-controller as well, once InstallFlux has returned, and returns when it is ready.
+// InstallNotificationController also runs notification-controller. Call it after InstallFlux has returned. It returns when
+// notification-controller is ready.
 func (c *Cluster) InstallNotificationController(ctx context.Context, image images.Image) error {
 	return c.installController(ctx, "notification-controller", image, "notification-controller.yaml")
 }
@@ -59,12 +60,12 @@ func (c *Cluster) installController(ctx context.Context, controller string, imag
 	return c.awaitRollout(ctx, FluxNamespace, "deployment/"+controller)
 }
 
-// awaitRollout waits until the pods of a Deployment or StatefulSet are ready. The error shows what became of them.
+// awaitRollout waits until the pods of a Deployment or StatefulSet are ready. The error describes the pods.
 func (c *Cluster) awaitRollout(ctx context.Context, namespace, name string) error {
 	_, err := c.Kubectl(ctx, "rollout", "status", name, "--namespace="+namespace, "--timeout="+readyTimeout.String())
 	if err == nil {
 		return nil
 	}
-	pods, _ := c.Kubectl(ctx, "describe", "pods", "--namespace="+namespace) // the first error is the one that counts
+	pods, _ := c.Kubectl(ctx, "describe", "pods", "--namespace="+namespace) // the first error is the relevant one
 	return fmt.Errorf("%w\n%s", err, pods)
 }

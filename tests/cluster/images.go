@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// imageTimeout bounds how long an image that was loaded takes to be known to kubelet's interface of containerd.
+// imageTimeout bounds the time until a loaded image is available to the kubelet.
 const imageTimeout = 20 * time.Second
 
-// LoadImage loads the images of a tarball, docker archive or OCI layout, into the node and returns when pods can use them.
-// Their imagePullPolicy must be IfNotPresent or Never.
+// LoadImage loads the images of a tarball (docker archive or OCI layout) into the node, and returns when pods can use them. The
+// imagePullPolicy of these pods must be IfNotPresent or Never.
 func (c *Cluster) LoadImage(ctx context.Context, path string) error {
 	tarball, err := os.Open(path)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *Cluster) LoadImage(ctx context.Context, path string) error {
 	return nil
 }
 
-// awaitImage waits until containerd has told the part of itself that kubelet talks to, which marks the image then.
+// awaitImage waits until containerd's CRI plugin, which the kubelet uses, knows the image: the plugin then adds a label to it.
 func (c *Cluster) awaitImage(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, imageTimeout, errors.New("containerd does not manage it"))
 	defer cancel()
@@ -62,7 +62,7 @@ func (c *Cluster) awaitImage(ctx context.Context, name string) error {
 	}
 }
 
-// RemoveImage removes an image from the node. Containers that run go on.
+// RemoveImage removes an image from the node. Running containers continue.
 func (c *Cluster) RemoveImage(ctx context.Context, name string) error {
 	if _, err := c.containers(ctx, nil, "images", "remove", "--sync", name); err != nil {
 		return fmt.Errorf("remove the image %s: %w", name, err)
@@ -70,7 +70,7 @@ func (c *Cluster) RemoveImage(ctx context.Context, name string) error {
 	return nil
 }
 
-// TagImage gives an image of the node, by the whole name that LoadImage logs, another name, and returns when pods can use it.
+// TagImage gives an image of the node another name, and returns when pods can use it. name is the full name that LoadImage logs.
 func (c *Cluster) TagImage(ctx context.Context, name, other string) error {
 	if _, err := c.containers(ctx, nil, "images", "tag", name, other); err != nil {
 		return fmt.Errorf("tag the image %s: %w", name, err)
@@ -78,7 +78,7 @@ func (c *Cluster) TagImage(ctx context.Context, name, other string) error {
 	return c.awaitImage(ctx, other)
 }
 
-// KillContainer ends all processes of a container with SIGKILL, as the kernel does when memory runs out. The ID is that in the
+// KillContainer kills all processes of a container with SIGKILL, as the kernel does when memory runs out. The ID is the container ID in the
 // status of its pod.
 func (c *Cluster) KillContainer(ctx context.Context, id string) error {
 	_, err := c.containers(ctx, nil, "tasks", "kill", "--signal=SIGKILL", strings.TrimPrefix(id, "containerd://"))
@@ -88,7 +88,7 @@ func (c *Cluster) KillContainer(ctx context.Context, id string) error {
 	return nil
 }
 
-// containers runs containerd's client for what belongs to Kubernetes.
+// containers runs containerd's client in the namespace of Kubernetes.
 func (c *Cluster) containers(ctx context.Context, input io.Reader, args ...string) (string, error) {
 	return c.outputOnNode(ctx, input, c.ctr, append([]string{"--namespace=k8s.io"}, args...)...)
 }

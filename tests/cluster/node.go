@@ -22,27 +22,27 @@ import (
 const (
 	// nodeName is the name of the only node.
 	nodeName = "node"
-	// The addresses are of a range for benchmarks, as the control plane's for services. Every cluster has the same.
+	// The addresses are from a range for benchmarks, like the control plane's addresses for services. Every cluster has the same addresses.
 	nodeAddress = "198.18.1.1"
 	podRange    = "198.18.4.0/22"
 
 	pollInterval = 25 * time.Millisecond
-	// nodeTimeout bounds the setup of the namespaces, a matter of milliseconds.
+	// nodeTimeout bounds the setup of the namespaces, which takes milliseconds.
 	nodeTimeout = 20 * time.Second
 )
 
 //go:embed node.sh
 var nodeScript string
 
-// node is what the servers of a cluster run in: a network namespace and a mount namespace that exist as long as a process
-// that does nothing else, and a cgroup for the pods.
+// node is the environment of a cluster's servers: a network namespace and a mount namespace, which a process that does nothing else keeps
+// alive, and a cgroup for the pods.
 type node struct {
 	*netns.Namespace
 	process *supervise.Process
 	cgroup  string
 }
 
-// startNode makes the namespaces and the cgroup.
+// startNode creates the namespaces and the cgroup.
 func (c *Cluster) startNode(ctx context.Context) error {
 	cache, err := tools.CacheDir()
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *Cluster) startNode(ctx context.Context) error {
 	return c.createCgroup()
 }
 
-// createCgroup makes the cgroup that holds the pods, in all hierarchies.
+// createCgroup creates the cgroup that holds the pods, in all hierarchies.
 func (c *Cluster) createCgroup() error {
 	if err := c.Supervisor().EndCgroupAtEnd(c.node.cgroup); err != nil {
 		return err
@@ -113,15 +113,15 @@ func awaitFile(ctx context.Context, path string, process *supervise.Process) err
 	}
 }
 
-// Address is the node's.
+// Address returns the node's IP address.
 func (n *node) Address() string { return nodeAddress }
 
-// Enter runs a program in the network namespace. Unlike "ip netns exec", nsenter leaves /sys as it is.
+// Enter returns a command that runs the program in the network namespace. Unlike "ip netns exec", nsenter does not change /sys.
 func (n *node) Enter(path string, args []string) (string, []string) {
 	return nsenter, append([]string{"--net=" + n.namespace("net"), "--", path}, args...)
 }
 
-// enterMounts runs a program in the mount namespace.
+// enterMounts returns a command that runs the program in the mount namespace.
 func (n *node) enterMounts(path string, args ...string) (string, []string) {
 	return nsenter, append([]string{"--mount=" + n.namespace("mnt"), "--wd=/", "--", path}, args...)
 }
@@ -130,11 +130,11 @@ func (n *node) namespace(kind string) string {
 	return filepath.Join("/proc", strconv.Itoa(n.process.PID()), "ns", kind)
 }
 
-// LoseNode has kubelet stand still, as on a node that hangs or that the network has lost. After 50 seconds kube-controller-manager
-// takes note. Containers go on, but nothing is told about them.
+// LoseNode stops the kubelet's process, as on a node that hangs or has lost its network. After 50 seconds kube-controller-manager marks the
+// node as lost. Containers continue to run, but nothing reports their state.
 func (c *Cluster) LoseNode() error { return c.kubelet.Signal(syscall.SIGSTOP) }
 
-// FindNode ends what LoseNode began. It returns when the node is ready.
+// FindNode ends the effect of LoseNode. It returns when the node is ready.
 func (c *Cluster) FindNode(ctx context.Context) error {
 	if err := c.kubelet.Signal(syscall.SIGCONT); err != nil {
 		return err

@@ -9,21 +9,21 @@ import (
 	"strings"
 )
 
-// EnforceNetworkPolicies has the node enforce what Flux's NetworkPolicies in the namespace flux-system say (see InstallFlux): no
-// other NetworkPolicy has an effect in this cluster. Pods of other namespaces reach the ports for metrics and for webhooks.
+// EnforceNetworkPolicies makes the node enforce the rules of Flux's NetworkPolicies in the namespace flux-system (see InstallFlux). No
+// other NetworkPolicy has an effect in this cluster. Pods of other namespaces can reach the ports for metrics and for webhooks.
 func (c *Cluster) EnforceNetworkPolicies(ctx context.Context) error {
 	return c.IsolateNamespace(ctx, FluxNamespace, metricsPort, webhookPort)
 }
 
-// IsolateNamespace drops what pods of other namespaces send to pods of this one, unless it goes to one of the TCP ports. As
-// with a NetworkPolicy, connections that exist go on, and the node itself, with its probes, is not restricted.
+// IsolateNamespace drops packets from pods of other namespaces to pods of this namespace, except to the given TCP ports. As with a
+// NetworkPolicy, existing connections continue, and the node itself, with its probes, is not restricted.
 func (c *Cluster) IsolateNamespace(ctx context.Context, namespace string, ports ...int) error {
 	group := linkGroup(namespace)
 	between := []string{
 		"-m", "devgroup", "--dst-group", group, "-m", "devgroup", "!", "--src-group", group,
 		"-m", "conntrack", "--ctstate", "NEW,INVALID",
 	}
-	// Each rule goes before what is there already, so the exceptions come last.
+	// Each rule is inserted before the existing rules, so the exceptions come last here.
 	rules := [][]string{append(between[:len(between):len(between)], "-j", "DROP")}
 	if len(ports) > 0 {
 		allowed := make([]string, 0, len(ports))
@@ -41,7 +41,7 @@ func (c *Cluster) IsolateNamespace(ctx context.Context, namespace string, ports 
 	return nil
 }
 
-// linkGroup is the group that the CNI plugin puts the links of the namespace's pods into.
+// linkGroup returns the group of the network links of the namespace's pods. The CNI plugin puts the links into it.
 func linkGroup(namespace string) string {
 	sum := sha256.Sum256([]byte(namespace))
 	return "0x" + hex.EncodeToString(sum[:])[:7]

@@ -20,8 +20,8 @@ type Test interface {
 	Fatal(args ...any)
 }
 
-// Require skips the test, and says so on standard error, when this machine cannot run a cluster. Where CI_RUN is 1 in the
-// environment, as .ci/run sets it, the test fails instead: nothing may be skipped there unnoticed.
+// Require skips the test, with a message on standard error, if this machine cannot run a cluster. If the environment variable CI_RUN is 1,
+// as .ci/run sets it, the test fails instead, because no test may be skipped unnoticed there.
 func Require(t Test) {
 	t.Helper()
 	err := Missing()
@@ -35,7 +35,7 @@ func Require(t Test) {
 	}
 }
 
-// RunTests is the body of a package's TestMain, as controlplane.RunTests is, for tests of which each one needs the cluster. On a
+// RunTests is the body of a package's TestMain, like controlplane.RunTests, for packages in which every test needs the cluster. On a
 // machine that cannot run a cluster it behaves like Require.
 func RunTests(m interface{ Run() int }, options Options, setup func(*Cluster) error) (code int) {
 	if err := Missing(); err != nil {
@@ -61,7 +61,7 @@ func RunTests(m interface{ Run() int }, options Options, setup func(*Cluster) er
 	return m.Run()
 }
 
-// SkipAll returns the exit code of a package whose tests cannot run because of the error, and says so on standard error.
+// SkipAll returns the exit code of a package whose tests cannot run because of the error, and writes the error to standard error.
 func SkipAll(err error) (code int) {
 	if mustRun() {
 		fmt.Fprintln(os.Stderr, err)
@@ -80,13 +80,13 @@ const (
 	cniPlugins = "/usr/lib/cni"
 )
 
-// probe does in namespaces of its own what a node needs of the kernel.
+// probe does, in namespaces of its own, what a node needs the kernel for.
 const probe = `set -e
 mount --make-rshared /
 ip link add probe type bridge
 iptables -A FORWARD -m devgroup --src-group 1 -m conntrack --ctstate NEW -j DROP`
 
-// Missing returns nil when this machine can run a cluster, or an error that says what it lacks.
+// Missing returns nil if this machine can run a cluster, and otherwise an error that names what is missing.
 func Missing() error {
 	var missing []string
 	if os.Geteuid() != 0 {
@@ -112,7 +112,7 @@ func Missing() error {
 	return fmt.Errorf("a cluster needs %s: %w", strings.Join(missing, ", "), errors.ErrUnsupported)
 }
 
-// probeKernel finds out whether root has the rights, which it has not in most containers, and the kernel what they are for.
+// probeKernel checks that root has the necessary rights, which it does not have in most containers, and that the kernel has the features.
 func probeKernel() error {
 	cmd := exec.Command(unshare, "--net", "--mount", "/bin/sh", "-c", probe)
 	cmd.Env = []string{"PATH=" + searchPath()}
@@ -133,10 +133,10 @@ func probeKernel() error {
 	return nil
 }
 
-// hidden are the directories in whose place the node has its own (see node.sh).
+// hidden lists the directories that the node replaces by its own (see node.sh).
 var hidden = []string{"/run", "/var/run", "/var/lib", "/var/log"}
 
-// checkVisible fails when a path that the node's servers need is in a directory that they do not see.
+// checkVisible returns an error if a path that the node's servers need is in a directory that they cannot see.
 func checkVisible(paths ...string) error {
 	for _, path := range paths {
 		for _, dir := range hidden {
@@ -148,7 +148,7 @@ func checkVisible(paths ...string) error {
 	return nil
 }
 
-// present reports whether a program is there, by its path or on PATH.
+// present reports whether a program exists, by its path or on PATH.
 func present(program string) bool {
 	if filepath.IsAbs(program) {
 		_, err := os.Stat(program)

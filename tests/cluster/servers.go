@@ -19,7 +19,7 @@ const (
 	proxyUser     = "system:kube-proxy"
 )
 
-// users are the users that the servers act as, with the rights that Kubernetes gives to them.
+// users returns the users as which the servers authenticate. Kubernetes grants them their rights.
 func users() map[string][]string {
 	return map[string][]string{nodeUser: {"system:nodes"}, schedulerUser: nil, proxyUser: nil}
 }
@@ -27,7 +27,7 @@ func users() map[string][]string {
 //go:embed config
 var configFiles embed.FS
 
-// configure writes the configuration file, with values in the place of the variables in it, and returns its path.
+// configure writes the configuration file with its variables replaced by values, and returns its path.
 func (c *Cluster) configure(name string, more ...string) (string, error) {
 	content, err := configFiles.ReadFile("config/" + name)
 	if err != nil {
@@ -84,7 +84,7 @@ func (c *Cluster) startContainerd(ctx context.Context) error {
 	return nil
 }
 
-// installPlugins makes the directory in which containerd finds CNI plugins and their configuration.
+// installPlugins creates the directory in which containerd finds CNI plugins and their configuration.
 func (c *Cluster) installPlugins() error {
 	for _, name := range []string{"cni/pods.conflist", "cni/ptp-in-group"} {
 		if _, err := c.configure(name); err != nil {
@@ -140,12 +140,12 @@ func (c *Cluster) startProxy(ctx context.Context) error {
 		Name:  "kube-proxy",
 		Path:  path,
 		Args:  []string{"--config=" + config},
-		Ready: c.AnswersOK("http://127.0.0.1:10256/livez"), // healthz is for load balancers, and wants a healthy node too
+		Ready: c.AnswersOK("http://127.0.0.1:10256/livez"), // healthz is for load balancers, and also requires a healthy node
 	})
 	return err
 }
 
-// startDNS starts the name server of the cluster. It is a process of the node, so no service and no pod is needed for it.
+// startDNS starts the name server of the cluster. It is a process on the node, so it needs neither a service nor a pod.
 func (c *Cluster) startDNS(ctx context.Context) error {
 	config, err := c.configure("Corefile")
 	if err != nil {

@@ -30,15 +30,15 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// footprint is what a cluster puts on the machine.
+// footprint is everything that a cluster creates on the machine.
 type footprint struct {
 	Dir        string
 	Processes  []procfs.Identity
-	Namespaces []string // as the links in /proc name them
+	Namespaces []string // in the form of the links in /proc
 	Cgroups    []string
 }
 
-// startWithPod starts a cluster in the directory, on which a pod runs.
+// startWithPod starts a cluster in the directory, with a running pod.
 func startWithPod(ctx context.Context, dir string) (*cluster.Cluster, error) {
 	image, err := images.Busybox(ctx, nil)
 	if err != nil {
@@ -56,7 +56,7 @@ func startWithPod(ctx context.Context, dir string) (*cluster.Cluster, error) {
 	return c, err
 }
 
-// footprintOf finds what the cluster's supervisor answers for.
+// footprintOf returns everything that the cluster's supervisor has to clean up.
 func footprintOf(c *cluster.Cluster) (footprint, error) {
 	f := footprint{Dir: c.Dir}
 	own, err := namespaces("self")
@@ -66,7 +66,7 @@ func footprintOf(c *cluster.Cluster) (footprint, error) {
 	for _, pid := range descendants(c.Supervisor().PID()) {
 		process, err := procfs.Identify(pid)
 		if err != nil {
-			continue // it was one of those that end soon
+			continue // a short-lived process that has ended
 		}
 		f.Processes = append(f.Processes, process)
 		links, err := namespaces(strconv.Itoa(pid))
@@ -88,18 +88,18 @@ func footprintOf(c *cluster.Cluster) (footprint, error) {
 	return f, err
 }
 
-// left says what of it is still there.
+// left returns the parts of the footprint that still exist.
 func (f footprint) left() []string {
 	var left []string
 	for _, process := range f.Processes {
-		// One that has ended may still wait for its parent, which is the runner of the tests.
+		// A process that has ended may still be a zombie, whose parent is the test runner.
 		if running, err := process.Running(); err != nil || running {
 			left = append(left, fmt.Sprintf("process %d", process.PID))
 		}
 	}
 	entries, _ := filepath.Glob("/proc/[0-9]*")
 	for _, entry := range entries {
-		links, _ := namespaces(filepath.Base(entry)) // of a process that has ended there are none
+		links, _ := namespaces(filepath.Base(entry)) // a process that has ended has none
 		if slices.ContainsFunc(links, func(link string) bool { return slices.Contains(f.Namespaces, link) }) {
 			left = append(left, "a namespace of process "+filepath.Base(entry))
 		}
@@ -116,7 +116,7 @@ func (f footprint) left() []string {
 	return left
 }
 
-// namespaceKinds are the kinds of namespaces that a cluster has of its own.
+// namespaceKinds are the kinds of namespaces that a cluster creates.
 var namespaceKinds = []string{"mnt", "net"}
 
 func namespaces(process string) ([]string, error) {
@@ -137,7 +137,7 @@ func descendants(pid int) []int {
 	for i := 0; i < len(all); i++ {
 		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", all[i]))
 		for _, task := range tasks {
-			content, _ := os.ReadFile(task) // of a process that has ended there are none
+			content, _ := os.ReadFile(task) // a process that has ended has none
 			for _, field := range strings.Fields(string(content)) {
 				if child, err := strconv.Atoi(field); err == nil {
 					all = append(all, child)
@@ -148,8 +148,8 @@ func descendants(pid int) []int {
 	return all
 }
 
-// checkFootprint makes sure that the test would see what is left, and would not take something else for it: while the namespaces are open,
-// their numbers are not used again.
+// checkFootprint checks that the test would notice if something were left, and makes sure that it does not mistake something else for it:
+// while the namespaces are open, the kernel does not use their numbers again.
 func checkFootprint(t *testing.T, g *WithT, f footprint) {
 	for _, process := range f.Processes {
 		for _, kind := range namespaceKinds {
@@ -185,7 +185,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	g.Expect(c.Stop()).To(Succeed(), "stopping twice is fine")
 }
 
-// victim starts a cluster, prints its footprint and hangs.
+// victim starts a cluster, prints its footprint and never ends by itself.
 func victim(dir string) {
 	c, err := startWithPod(context.Background(), dir)
 	if err != nil {
@@ -237,7 +237,7 @@ func TestWhatAKilledSupervisorLeftIsSwept(t *testing.T) {
 	g.Eventually(f.left, patience).Should(BeEmpty())
 }
 
-// patience bounds every wait. On a quiet machine everything here takes less than five seconds.
+// patience bounds every wait. On a quiet machine each wait takes less than five seconds.
 const patience = 60 * time.Second
 
 var (
@@ -246,7 +246,7 @@ var (
 	busybox images.Image
 )
 
-// TestMain lets a test run this test binary as a program that uses a cluster and is then killed, or as another user's.
+// TestMain also lets a test run this test binary as a program that uses a cluster and is then killed, or as another user.
 func TestMain(m *testing.M) {
 	if os.Getenv("TEST_REQUIRE") != "" {
 		requirer()
@@ -257,7 +257,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	if suite.Short() {
-		os.Exit(m.Run()) // what is left of them needs no node
+		os.Exit(m.Run()) // the tests that remain need no node
 	}
 	ctrl.SetLogger(logr.Discard())
 	os.Exit(cluster.RunTests(m, cluster.Options{CRDs: []string{}}, func(c *cluster.Cluster) (err error) {
@@ -287,8 +287,7 @@ func newNamespace(g *WithT, t *testing.T, labels map[string]string) string {
 	return namespace.Name
 }
 
-// shell is a pod that runs a script with busybox, under the restrictions of the level "restricted". It ends at once when it
-// is deleted.
+// shell returns a pod that runs a script with busybox and meets the level "restricted". It ends at once when it is deleted.
 func shell(name, script string) *corev1.Pod {
 	no, yes, user, now := false, true, int64(1000), int64(0)
 	return &corev1.Pod{
@@ -313,7 +312,7 @@ func shell(name, script string) *corev1.Pod {
 	}
 }
 
-// start creates the pod and returns it once it runs, with its IP address.
+// start creates the pod and returns it when it runs and has its IP address.
 func start(g *WithT, t *testing.T, namespace string, pod *corev1.Pod) *corev1.Pod {
 	_, err := clients.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -324,7 +323,7 @@ func start(g *WithT, t *testing.T, namespace string, pod *corev1.Pod) *corev1.Po
 	return pod
 }
 
-// output runs the script in a pod of its own and returns what it wrote. The pod must end with success.
+// output runs the script in a pod of its own and returns the output. The pod must succeed.
 func output(g *WithT, t *testing.T, namespace, name, script string) string {
 	_, err := clients.CoreV1().Pods(namespace).Create(t.Context(), shell(name, script), metav1.CreateOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -340,15 +339,15 @@ func output(g *WithT, t *testing.T, namespace, name, script string) string {
 	return log
 }
 
-// unreachable is a line of what fetch writes when nobody answers.
+// unreachable is the line that fetch prints if it gets no answer.
 const unreachable = "unreachable\n"
 
-// fetch is a script that writes what it gets from the URL. The option of wget that does the same crashes.
+// fetch returns a script that prints the content of the URL. It uses timeout because wget's own option for that crashes.
 func fetch(url string) string {
 	return "timeout 2 wget -q -O - " + url + " || echo unreachable"
 }
 
-// serve is a script that answers HTTP requests with the text, on each of the ports.
+// serve returns a script that answers HTTP requests with the text, on each of the ports.
 func serve(text string, ports ...int) string {
 	script := fmt.Sprintf("mkdir /tmp/www && echo %s >/tmp/www/index.html\n", text)
 	for _, port := range ports {

@@ -18,7 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// The short page, relative to the root of the repository, and the directory of the pages with the tables.
+// document is the short page, relative to the root of the repository; tablesIn is the directory of the pages with the tables.
 const (
 	document = "docs/compatibility.md"
 	tablesIn = "docs/compatibility"
@@ -26,26 +26,26 @@ const (
 
 var updateDocs = flag.Bool("update-docs", false, "write "+document+" and the pages below "+tablesIn)
 
-// row is what there is to say about a field.
+// row describes a field.
 type row struct {
-	// field is its path below the top of its table. What stands in parentheses is a case of it.
+	// field is the path below the top of its table. Text in parentheses names a special case of the field.
 	field string
-	// operator is what the Pulumi Kubernetes Operator does with it.
+	// operator describes what the Pulumi Kubernetes Operator does with the field.
 	operator string
-	// uses and misuses are names of tests: the package, a dot, the function, and the subtest when there is one.
+	// uses and misuses are names of tests: the package, a dot, the function, and the subtest if there is one.
 	uses, misuses []string
-	// difference is what is different here; empty when nothing is. Why says for what reason.
+	// difference describes what is different here, and why the reason for it. Both are empty if nothing is different.
 	difference, why string
 }
 
 // table is a part of a page.
 type table struct {
 	heading string
-	// about stands before the rows.
+	// about is the text before the rows.
 	about string
-	// anchor is the first part of the anchors of its rows.
+	// anchor is the first part of the anchors of the rows.
 	anchor string
-	// definition and top tell of which fields the rows are; empty for a table that lists something else.
+	// definition and top determine which fields the rows must cover. Both are empty for a table that lists something else.
 	definition, top string
 	rows            []row
 }
@@ -93,14 +93,14 @@ func (p page) text(t *testing.T, tests *pages.Tests) string {
 	return text.String()
 }
 
-// anchorOf is what links to the row end with.
+// anchorOf returns the anchor of the row, with which links to it end.
 func (t table) anchorOf(row row) string {
 	return t.anchor + "-" + strings.Trim(notInAnchor.ReplaceAllString(strings.ToLower(row.field), "-"), "-")
 }
 
 var notInAnchor = regexp.MustCompile(`[^a-z0-9]+`)
 
-// quoted shows a field, without its case, as code. What has spaces is text already.
+// quoted formats a field, without its case, as code. A field with spaces is plain text.
 func quoted(field string) string {
 	name, inParentheses, isCase := strings.Cut(field, " (")
 	switch {
@@ -112,7 +112,7 @@ func quoted(field string) string {
 	return "`" + name + "`"
 }
 
-// here is the column about what is different.
+// here returns the cell of the column that describes what is different.
 func here(row row) string {
 	if row.difference == "" {
 		return "same"
@@ -120,7 +120,7 @@ func here(row row) string {
 	return pages.Cell(strings.TrimSpace("**" + row.difference + "** " + row.why))
 }
 
-// allTables are those of all pages.
+// allTables returns the tables of all pages.
 func allTables() (all []table) {
 	for _, page := range documents {
 		all = append(all, page.tables...)
@@ -161,7 +161,7 @@ func TestEveryFieldHasARowWithTests(t *testing.T) {
 	}
 }
 
-// elsewhere reports whether a field has its row in another table of the same definition, or is a part of one that has a row.
+// elsewhere reports whether a field has its row in another table of the same definition, or is part of a field that has a row.
 func elsewhere(this table, path string) bool {
 	for _, other := range allTables() {
 		if other.definition != this.definition || other.top != this.top {
@@ -177,16 +177,16 @@ func elsewhere(this table, path string) bool {
 	return false
 }
 
-// withoutCase is the field of a row.
+// withoutCase returns the field of a row without its case in parentheses.
 func withoutCase(field string) string {
 	field, _, _ = strings.Cut(field, " (")
 	return field
 }
 
-// isNew matches what is said of the operator where it has no such field.
+// isNew matches the description of the operator in rows of fields that the operator does not have.
 var isNew = regexp.MustCompile(`^(None|Not a field)|Removed in 2\.0\.$`)
 
-// TestNewFieldsOfStacksAreThoseThatTheOperatorDoesNotKnow compares the rows with the list that hand-back warns with.
+// TestNewFieldsOfStacksAreThoseThatTheOperatorDoesNotKnow compares the rows with the list that internal/handback uses for its warnings.
 func TestNewFieldsOfStacksAreThoseThatTheOperatorDoesNotKnow(t *testing.T) {
 	var written, known []string
 	for _, table := range allTables() {
@@ -204,17 +204,17 @@ func TestNewFieldsOfStacksAreThoseThatTheOperatorDoesNotKnow(t *testing.T) {
 	NewWithT(t).Expect(written).To(ConsistOf(known))
 }
 
-// maxShortPage is how many lines the short page has at most, so that it is read.
+// maxShortPage is the maximum number of lines of the short page, so that people read it.
 const maxShortPage = 120
 
 // change is a difference that a user may notice.
 type change struct {
 	text string
-	// row is the page of its row and the anchor there.
+	// row is the file name of the page with the row, and the anchor of the row there.
 	row string
 }
 
-// changes are the differences on the short page, by subject.
+// changes lists the differences on the short page, by subject.
 var changes = []struct {
 	subject string
 	changes []change
@@ -268,7 +268,7 @@ var changes = []struct {
 	}},
 }
 
-// shortPage is the page that leads to the others.
+// shortPage returns the page that links to the others.
 func shortPage(t *testing.T, tests *pages.Tests) string {
 	t.Helper()
 	var text, list strings.Builder
@@ -290,7 +290,7 @@ func shortPage(t *testing.T, tests *pages.Tests) string {
 	return text.String()
 }
 
-// count returns how many rows of the page are about what is the same, different, and new.
+// count returns how many rows of the page describe something that is the same, different, or new.
 func (p page) count() (same, different, added int) {
 	for _, table := range p.tables {
 		for _, row := range table.rows {
@@ -307,7 +307,7 @@ func (p page) count() (same, different, added int) {
 	return same, different, added
 }
 
-// findRow finds the row that a link leads to.
+// findRow returns the row that a link points to.
 func findRow(link string) (found row, ok bool) {
 	file, anchor, _ := strings.Cut(link, "#")
 	for _, page := range documents {
@@ -381,7 +381,7 @@ source-controller, git server and Pulumi CLI. Those in tests/pods run it on a no
 // oldestTest is the test that runs the oldest CLI.
 const oldestTest = "operation.TestOldestCLIDoesAllThatMatters"
 
-// pulumiVersions is the part of the page about versions of the pulumi CLI.
+// pulumiVersions returns the section about versions of the pulumi CLI.
 func pulumiVersions(t *testing.T, tests *pages.Tests) string {
 	t.Helper()
 	var part strings.Builder

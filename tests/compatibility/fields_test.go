@@ -15,15 +15,15 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// use is a manifest with a field that does what it is for.
+// use is a manifest with a field that is used as intended.
 type use struct {
-	// field is the path below spec, and the name of the test.
+	// field is the path below spec, and the name of the subtest.
 	field string
-	// manifest is the file below testdata/manifests, and the name of its Stack.
+	// manifest is the name of the file below testdata/manifests, and of its Stack.
 	manifest string
-	// patch changes the Stack in it, as kubectl patch --type=merge does.
+	// patch changes that Stack, as kubectl patch --type=merge does.
 	patch string
-	// shows checks what the field has done, once the Stack is Ready; nil when nothing else is to be seen.
+	// shows checks the effect of the field once the Stack is ready; nil if there is nothing else to check.
 	shows func(s *play, stack *pulumiv1.Stack)
 }
 
@@ -43,16 +43,16 @@ func testUses(t *testing.T, uses []use) {
 
 // misuse is a manifest with a field that cannot work.
 type misuse struct {
-	// field is the path below spec, optionally with what is wrong with it in parentheses; the name of the test.
+	// field is the path below spec, optionally followed by what is wrong, in parentheses. It is the name of the subtest.
 	field string
-	// manifest and patch are as in use. The manifest alone is what heals the Stack.
+	// manifest and patch are as in use. Without the patch, the manifest heals the Stack.
 	manifest, patch string
-	// refused is what the API server says; empty when it admits the manifest.
+	// refused is a part of the error of the API server; empty if it admits the manifest.
 	refused string
-	// reason and says are that of the condition Ready, and a part of its message. There is no reason for a Stack that becomes
-	// Ready all the same.
+	// reason is the reason of the condition Ready, and says a part of its message. The reason is empty for a Stack that becomes ready
+	// nevertheless.
 	reason, says string
-	// heal is applied to mend it, instead of the manifest as it is.
+	// heal, if not empty, is applied to heal the Stack, instead of the manifest without the patch.
 	heal string
 }
 
@@ -81,14 +81,15 @@ func testMisuses(t *testing.T, misuses []misuse) {
 	}
 }
 
-// notReady is a Stack whose Ready condition is false for the reason, with a message that has the text in it.
+// notReady returns a function that reports whether a Stack has the condition Ready=False with the reason and a message that contains the
+// text.
 func notReady(reason, says string) func(*pulumiv1.Stack) bool {
 	return func(stack *pulumiv1.Stack) bool {
 		return statuscheck.NotReady(reason)(stack) && strings.Contains(statuscheck.Message(stack), says)
 	}
 }
 
-// namespaceFor makes a name for a namespace from that of a test.
+// namespaceFor returns a name for a namespace, made from the name of a test.
 func namespaceFor(kind, test string) string {
 	name := strings.Map(func(r rune) rune {
 		switch {
@@ -102,7 +103,7 @@ func namespaceFor(kind, test string) string {
 	return strings.Trim(name[:min(len(name), 63)], "-")
 }
 
-// staysSo expects that a Stack stays as it is for longer than the controller needs to look at it again.
+// staysSo expects that a Stack stays in a state for longer than the controller needs to reconcile it again.
 func (s *play) staysSo(name string, is func(*pulumiv1.Stack) bool) {
 	stack := &pulumiv1.Stack{}
 	s.Consistently(func(g Gomega) {
@@ -166,7 +167,7 @@ func TestMisusedConfigurationFieldsAreExplainedAndRecover(t *testing.T) {
 	})
 }
 
-// ran expects that pulumi was called for the Stack with all of the texts in its arguments, environment and configuration.
+// ran expects that pulumi was called for the Stack with all of the texts in its arguments, environment or configuration.
 func ran(texts ...string) func(*play, *pulumiv1.Stack) {
 	return func(s *play, stack *pulumiv1.Stack) {
 		calls := pulumi.of(s, stack)
@@ -176,7 +177,7 @@ func ran(texts ...string) func(*play, *pulumiv1.Stack) {
 	}
 }
 
-// state returns what the backend of the scene has for a stack of a project.
+// state returns the state of a stack in the play's backend.
 func (s *play) state(project, stack string) string {
 	dir := strings.TrimPrefix(system.BackendURL, "file://")
 	content, err := os.ReadFile(filepath.Join(dir, s.Name, ".pulumi", "stacks", project, stack+".json"))
@@ -212,7 +213,7 @@ func TestMisusedIdentityFieldsAreExplainedAndRecover(t *testing.T) {
 		{field: "accessTokenSecret (missing)", manifest: "identity", patch: "{spec: {accessTokenSecret: nobody}}", reason: missing, says: "nobody",
 			heal: "{apiVersion: v1, kind: Secret, metadata: {name: nobody}, stringData: {accessToken: canary}}"},
 		{field: "accessTokenSecret (without its key)", manifest: "identity", patch: "{spec: {accessTokenSecret: credentials}}", reason: missing, says: "accessToken"},
-		// pulumi takes what it does not know for the address of a Pulumi Cloud.
+		// pulumi takes an unknown scheme for the address of a Pulumi Cloud.
 		{field: "backend (unknown scheme)", manifest: "plain", patch: "{spec: {backend: 'carrier-pigeon://loft'}}", reason: failed, says: "PULUMI_ACCESS_TOKEN must be set for login"},
 		{field: "backend (not there)", manifest: "plain", patch: "{spec: {backend: 'file:///no/such/directory'}}", reason: failed, says: "/no/such/directory"},
 		{field: "stack (absent)", manifest: "plain", patch: "{spec: {stack: null}}", refused: "spec.stack: Required value"},
@@ -242,7 +243,7 @@ func TestMisusedIdentityFieldsAreExplainedAndRecover(t *testing.T) {
 	})
 }
 
-// TestEnvironmentsReachPulumi ends where pulumi asks the service for them, which only Pulumi Cloud has.
+// TestEnvironmentsReachPulumi ends with pulumi's error that the backend has no environments: only Pulumi Cloud supports them.
 func TestEnvironmentsReachPulumi(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
@@ -302,9 +303,9 @@ func TestMisusedSourceFieldsAreExplainedAndRecover(t *testing.T) {
 	})
 }
 
-// TestPublishedManifestsGoAsFarAsTheyCan applies the manifests of the documentation and the announcements of the Pulumi Kubernetes
-// Operator. What they speak of, the repositories of others, their Secrets and clouds, is not here, so each ends with saying
-// what is missing. None is refused, and only the one that was published without its branch has to be edited.
+// TestPublishedManifestsGoAsFarAsTheyCan applies the manifests in the documentation and the announcements of the Pulumi Kubernetes
+// Operator. The repositories, Secrets and clouds that they refer to do not exist here, so each Stack ends with a condition that names what
+// is missing. No manifest is refused, and only the manifest that was published without its branch has to be edited.
 func TestPublishedManifestsGoAsFarAsTheyCan(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()

@@ -20,7 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// isCommit expects that the Stack was deployed from the only commit of the repositories.
+// isCommit expects that the Stack was deployed from the only commit of the public repository.
 func isCommit(s *play, stack *pulumiv1.Stack) {
 	s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(programsCommit))
 	s.Expect(scene.Output(stack, "text")).To(Equal(`"none"`))
@@ -107,15 +107,15 @@ func TestServerWhoseKeyIsNotKnownGetsNothing(t *testing.T) {
 	s.awaitReady("git-ssh")
 }
 
-// repository is a bare repository on the disk of the git server, for what nobody does through a clone.
+// repository is a bare repository on the disk of the git server, for changes that are not made through a clone.
 type repository struct {
 	g    *WithT
 	path string
-	// first is the commit that it was created with.
+	// first is the commit with which the repository was created.
 	first string
 }
 
-// newRepository creates a repository of the name with the program "echo".
+// newRepository creates a repository of that name with the programs of testdata/programs.
 func newRepository(g *WithT, name string) *repository {
 	files, err := gitserver.FilesFromDir("testdata/programs")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -132,30 +132,30 @@ func (r *repository) git(args ...string) string {
 	return strings.TrimSpace(string(output))
 }
 
-// commitOn makes a commit with the files of the first one on a parent, and moves the branch there, whatever it was before.
+// commitOn creates a commit on a parent, with the files of the first commit, and moves the branch to it, wherever the branch was before.
 func (r *repository) commitOn(parent, message string) string {
 	sha := r.git("commit-tree", r.first+"^{tree}", "-p", parent, "-m", message)
 	r.git("update-ref", "refs/heads/main", sha)
 	return sha
 }
 
-// isAt is a Stack that is Ready with the commit.
+// isAt returns a function that reports whether a Stack is ready with the commit.
 func isAt(commit string) func(*pulumiv1.Stack) bool {
 	return func(stack *pulumiv1.Stack) bool {
 		return isReady(stack) && stack.Status.LastUpdate.LastSuccessfulCommit == commit
 	}
 }
 
-// keeps expects that what was deployed is still known.
+// keeps expects that the status still names the commit that was deployed.
 func (s *play) keeps(stack *pulumiv1.Stack, commit string) {
 	s.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(commit))
 	s.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateSucceeded), "a source that fails is no failed update")
 	s.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 }
 
-// TestHundredStacksOnABranchLookAtItOnce has a hundred Stacks that follow a branch and want to run what it names. Ten are deployed. The
-// API server refuses the Workspaces of the others, which costs less than a hundred runs of pulumi: it does so when everything else is
-// ready, so each has looked for the commit and asked for its files.
+// TestHundredStacksOnABranchLookAtItOnce has a hundred Stacks that follow a branch. Ten of them are deployed. The API server refuses the
+// Workspaces of the others, which costs less than a hundred runs of pulumi. The refusal comes last, when everything else is ready, so each
+// of these Stacks has asked for the commit and for its files.
 func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
@@ -167,7 +167,7 @@ func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
 		if i >= deployed {
 			template = ", workspaceTemplate: {metadata: {labels: {'not a label': x}}}"
 		}
-		// What anybody may read is shared by namespaces and credentials.
+		// A repository that anybody may read is shared by all namespaces and credentials.
 		patch := fmt.Sprintf("{metadata: {name: stack-%[1]d}, spec: {stack: stack-%[1]d, projectRepo: '%[2]s/%[3]s'%[4]s}}", i, privateAddress, name, template)
 		s.applyPatched("git-branch", patch)
 	}
@@ -181,14 +181,14 @@ func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
 	s.Expect(seen.checkouts).To(Equal([]string{repo.first}))
 	s.Expect(seen.looks).To(beAnIntervalApart(1))
 
-	// All of them ask for the second commit, while the server takes its time: the look that runs answers the first of them, and one
-	// more answers all others.
+	// All Stacks ask for the second commit while the server holds back its answer. The poll that is already running answers the first of
+	// them, and one more poll answers all others.
 	second := repo.commitOn(repo.first, "second")
 	before, release := host.hold(name)
 	for i := range all {
 		s.RequestStack(fmt.Sprintf("stack-%d", i))
 	}
-	waited := map[string]bool{} // a look that takes too long is given up, and begins anew
+	waited := map[string]bool{} // a poll that takes too long is abandoned and starts again
 	s.awaitCount(all, func(stack *pulumiv1.Stack) bool {
 		waited[stack.Name] = waited[stack.Name] || strings.Contains(statuscheck.Message(stack), "looking for main in")
 		return waited[stack.Name]
@@ -198,7 +198,7 @@ func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
 	s.Expect(seen.checkouts).To(Equal([]string{repo.first, second}))
 	s.Expect(len(seen.looks)).To(BeNumerically(">", len(before.looks)))
 
-	// Nobody asks for the third.
+	// No Stack asks for the third commit.
 	third := repo.commitOn(second, "third")
 	s.Eventually(func() []string { return host.traffic(name).checkouts }).WithTimeout(longestInterval + s.Patience).
 		Should(Equal([]string{repo.first, second, third}))
@@ -207,13 +207,14 @@ func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
 	s.Expect(seen.looks[len(before.looks)+1:]).To(beAnIntervalApart(1), "a hundred requests need two answers at most")
 }
 
-// shortestInterval and longestInterval are those between looks of Stacks that ask for none, with the controller's jitter.
+// shortestInterval and longestInterval bound the interval, with the controller's jitter, between polls of Stacks that do not request an
+// update.
 const (
 	shortestInterval = pulumiv1.MinResyncInterval * 95 / 100
 	longestInterval  = pulumiv1.MinResyncInterval * 105 / 100
 )
 
-// beAnIntervalApart expects so many looks at least, and that each is an interval after the one before.
+// beAnIntervalApart expects at least that many polls, each at least shortestInterval after the poll before.
 func beAnIntervalApart(atLeast int) types.GomegaMatcher {
 	return WithTransform(func(looks []time.Time) error {
 		for i := range looks[min(1, len(looks)):] {
@@ -228,7 +229,7 @@ func beAnIntervalApart(atLeast int) types.GomegaMatcher {
 	}, Succeed())
 }
 
-// awaitCount waits until so many Stacks of the scene are as asked. That takes the longer the more they are.
+// awaitCount waits until that number of the play's Stacks satisfy the function. The more Stacks there are, the longer it may take.
 func (s *play) awaitCount(count int, is func(*pulumiv1.Stack) bool) {
 	s.Eventually(func() (found int, err error) {
 		var list pulumiv1.StackList

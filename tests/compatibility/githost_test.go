@@ -24,43 +24,43 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// gitHost shows the repositories of the stage's git server as a hosting service does: over HTTP to those only who have
-// credentials, and over ssh.
+// gitHost serves the repositories of the stage's git server as a hosting service does: over HTTP, for private repositories only to clients
+// with credentials, and over ssh.
 type gitHost struct {
 	http *httptest.Server
 	ssh  *gittestserver.GitServer
 
-	// knownHosts is the line with the key of the ssh server.
+	// knownHosts is the known_hosts line with the key of the ssh server.
 	knownHosts string
-	// privateKey is accepted by the ssh server, and encrypted with keyPassphrase.
+	// privateKey is accepted by the ssh server. It is encrypted with keyPassphrase.
 	privateKey string
 
 	mu sync.Mutex
-	// passwords are those of repositories, by path; user names do not matter.
+	// passwords has the passwords of private repositories, by path. The user name does not matter.
 	passwords map[string]string
-	// requests are those that were admitted, and held has the repositories that do not answer until the channel is closed.
+	// requests has the admitted requests by repository. held has the repositories that do not answer until their channel is closed.
 	requests map[string][]gitRequest
 	held     map[string]chan struct{}
 }
 
-// gitRequest is one over HTTP.
+// gitRequest is a request over HTTP.
 type gitRequest struct {
 	at time.Time
-	// gaveUp says that the client did not wait for the answer. It comes again, sooner than otherwise.
+	// gaveUp reports whether the client did not wait for the answer. Such a client comes again sooner than otherwise.
 	gaveUp bool
-	// request is compared only.
+	// request identifies the request; it is only compared.
 	request *http.Request
-	// wants are the commits that are asked for; none in the list of references, which begins every conversation.
+	// wants are the commits that the client asks for. It is nil for the list of references, with which every conversation begins.
 	wants []string
 }
 
-// failureKey is of what a request's context has to note a failure in.
+// failureKey is the context key of the bool in which the proxy records a failed request.
 type failureKey struct{}
 
-// maxGitRequest is more than any request of a client that wants a commit, in bytes.
+// maxGitRequest is larger than any request of a client that asks for a commit, in bytes.
 const maxGitRequest = 64 << 10
 
-// keyPassphrase is that of the private key.
+// keyPassphrase is the passphrase of the private key.
 const keyPassphrase = "canary-of-a-passphrase"
 
 func newGitHost(dir, backend, repositories string) (*gitHost, error) {
@@ -92,7 +92,7 @@ func newGitHost(dir, backend, repositories string) (*gitHost, error) {
 	return h, h.startSSH(filepath.Join(dir, "ssh"), repositories)
 }
 
-// createKey makes an encrypted private key.
+// createKey generates the encrypted private key.
 func (h *gitHost) createKey() error {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -114,7 +114,7 @@ func (h *gitHost) startSSH(dir, repositories string) error {
 	if err := h.ssh.ListenSSH(); err != nil {
 		return fmt.Errorf("start the ssh server: %w", err)
 	}
-	go func() { _ = h.ssh.StartSSH() }() // until it is stopped
+	go func() { _ = h.ssh.StartSSH() }() // it serves until it is stopped
 	public, err := filepath.Glob(filepath.Join(dir, "*.pub"))
 	if err != nil {
 		return err
@@ -143,7 +143,7 @@ func (h *gitHost) stop() {
 	_ = h.ssh.StopSSH()
 }
 
-// admit notes the request, and reports whether it may go on.
+// admit records the request and reports whether it is allowed. A request for a held repository waits here.
 func (h *gitHost) admit(request *http.Request) bool {
 	repository, isRefs := strings.CutSuffix(request.URL.Path, "/info/refs")
 	repository, isPack := strings.CutSuffix(repository, "/git-upload-pack")
@@ -173,8 +173,8 @@ func (h *gitHost) admit(request *http.Request) bool {
 	return true
 }
 
-// abandon notes that there was no answer: the client did not wait for it. One that goes away in the middle of the answer has read what it
-// needs of it.
+// abandon records that the client did not wait for the answer. A client that disconnects in the middle of the answer does not count: it has
+// read what it needs.
 func (h *gitHost) abandon(request *http.Request) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -187,7 +187,7 @@ func (h *gitHost) abandon(request *http.Request) {
 	}
 }
 
-// wantsOf returns the commits that a request asks for, and leaves its body as it is.
+// wantsOf returns the commits that a request asks for. The body can be read again afterwards.
 func wantsOf(request *http.Request) ([]string, error) {
 	if request.Method != http.MethodPost {
 		return nil, nil
@@ -206,14 +206,14 @@ func wantsOf(request *http.Request) ([]string, error) {
 	return wants, nil
 }
 
-// protect makes the repository one that needs the password, from now on.
+// protect makes the repository require the password from now on.
 func (h *gitHost) protect(repository, password string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.passwords[repository] = password
 }
 
-// hold keeps the repository from answering until release is called, and returns what there was before.
+// hold keeps the repository from answering until release is called, and returns its traffic so far.
 func (h *gitHost) hold(repository string) (before traffic, release func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -227,22 +227,22 @@ func (h *gitHost) hold(repository string) (before traffic, release func()) {
 	}
 }
 
-// traffic returns what the repository was asked for over HTTP.
+// traffic returns the HTTP requests for the repository.
 func (h *gitHost) traffic(repository string) traffic {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return trafficOf(h.requests[repository])
 }
 
-// traffic is what a repository was asked for.
+// traffic is a summary of the requests for a repository.
 type traffic struct {
-	// looks are the times at which its references were listed for their own sake.
+	// looks are the times at which only the references were listed, to look for a new commit.
 	looks []time.Time
-	// checkouts are the commits that were asked for.
+	// checkouts are the commits that clients fetched.
 	checkouts []string
 }
 
-// trafficOf tells a list of references that a checkout began with from a look.
+// trafficOf separates a list of references that is the beginning of a checkout from one that only looks for a new commit.
 func trafficOf(requests []gitRequest) (seen traffic) {
 	for _, request := range requests {
 		switch last := len(seen.looks) - 1; {

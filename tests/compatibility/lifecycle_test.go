@@ -22,7 +22,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// wrote expects that the scene's programs have written these files and no others.
+// wrote expects that the programs of the play have written these files and no others.
 func wrote(names ...string) func(*play, *pulumiv1.Stack) {
 	return func(s *play, _ *pulumiv1.Stack) { s.Expect(s.listFiles()).To(ConsistOf(names)) }
 }
@@ -37,7 +37,7 @@ func (s *play) listFiles() []string {
 	return names
 }
 
-// delete deletes the Stack and waits until it is gone.
+// delete deletes the Stack and waits until the object is gone.
 func (s *play) delete(name string) {
 	s.Expect(system.Client.Delete(s.Context(), &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.Name, Name: name}})).To(Succeed())
 	s.AwaitAbsent(name, &pulumiv1.Stack{})
@@ -124,7 +124,7 @@ func TestMisusedLifecycleFieldsAreExplainedAndRecover(t *testing.T) {
 	})
 }
 
-// TestOddCombinationsOfLifecycleFieldsAreHarmless has what contradicts itself without being an error.
+// TestOddCombinationsOfLifecycleFieldsAreHarmless uses fields that contradict each other without being an error.
 func TestOddCombinationsOfLifecycleFieldsAreHarmless(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	testUses(t, []use{
@@ -178,7 +178,7 @@ func TestFailuresAreRepeatedAfterTheLongestBackoffAtMost(t *testing.T) {
 	s := newPlay(t, "use-retrymaxbackoff")
 	s.applyPatched("plain", "{spec: {retryMaxBackoffDurationSeconds: 3, fluxSource: {dir: broken}}}")
 	stalled := notReady(pulumiv1.UpdateFailedReason, "/no/such/file")
-	// The backoff alone would have the fourth attempt after two minutes.
+	// With the backoff alone, the fourth attempt would come after two minutes.
 	s.AwaitStack("plain", func(stack *pulumiv1.Stack) bool { return stalled(stack) && stack.Status.LastUpdate.Failures >= 4 })
 	s.replace("manifests/plain")
 	s.awaitReady("plain")
@@ -211,14 +211,14 @@ func TestStackOfTheOldVersionWorks(t *testing.T) {
 	s.Expect(system.Client.Get(t.Context(), s.Key("old-version"), &pulumiv1.Stack{})).To(Succeed())
 }
 
-// schemaField is a field of a definition.
+// schemaField is a field of a CustomResourceDefinition.
 type schemaField struct {
-	// path is that in a manifest, with * for the key of a map and [] for an item of a list.
+	// path is the path in a manifest, with * for the key of a map and [] for an item of a list.
 	path   string
 	schema apiextensionsv1.JSONSchemaProps
 }
 
-// fieldsOf lists the fields below one of the top-level fields of version v1 of the definition, sorted.
+// fieldsOf returns the fields below one of the top-level fields of version v1 of the definition, sorted.
 func fieldsOf(t *testing.T, definition, top string) []schemaField {
 	g := NewWithT(t)
 	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "config", "crd", "bases", definition))
@@ -230,8 +230,8 @@ func fieldsOf(t *testing.T, definition, top string) []schemaField {
 	return walk(top, crd.Spec.Versions[index].Schema.OpenAPIV3Schema.Properties[top])
 }
 
-// walk lists the fields below a schema. What references and templates are made of is not the business of each place where
-// one stands.
+// walk returns the fields below a schema. It does not descend into references, templates and conditions, which are the same wherever they
+// are used.
 func walk(path string, schema apiextensionsv1.JSONSchemaProps) (fields []schemaField) {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		property := schema.Properties[name]
@@ -251,14 +251,14 @@ func walk(path string, schema apiextensionsv1.JSONSchemaProps) (fields []schemaF
 	return fields
 }
 
-// isReference tells the schema of a ResourceRef.
+// isReference reports whether the schema is that of a ResourceRef.
 func isReference(schema apiextensionsv1.JSONSchemaProps) bool {
 	_, literal := schema.Properties["literal"]
 	_, filesystem := schema.Properties["filesystem"]
 	return literal && filesystem
 }
 
-// wrongValues are values of another type than the one of the key.
+// wrongValues has for each type a value of another type.
 var wrongValues = map[string]any{
 	"string":  map[string]any{"an": "object"},
 	"boolean": "yes",
@@ -278,7 +278,7 @@ func TestFieldsOfAnotherTypeAreRefusedByName(t *testing.T) {
 		for _, field := range fields {
 			wrong, typed := wrongValues[field.schema.Type]
 			if !typed {
-				continue // any value is right
+				continue // every value is valid
 			}
 			t.Run(field.path, func(t *testing.T) {
 				t.Parallel()
@@ -290,7 +290,7 @@ func TestFieldsOfAnotherTypeAreRefusedByName(t *testing.T) {
 				object.SetNamespace("default")
 				content, err := object.MarshalJSON()
 				g.Expect(err).NotTo(HaveOccurred())
-				// Server-side apply and client-side apply refuse it with different words.
+				// Server-side apply and client-side apply report the field in different words.
 				said := strings.NewReplacer(".*", ".key", "[]", "[0]").Replace(field.path)
 				create := system.Client.Create(t.Context(), object.DeepCopy(), client.DryRunAll, client.FieldValidation("Strict"))
 				g.Expect(create).To(MatchError(ContainSubstring(said)))
@@ -302,7 +302,7 @@ func TestFieldsOfAnotherTypeAreRefusedByName(t *testing.T) {
 	}
 }
 
-// nested is an object with the value at the path.
+// nested returns an object with the value at the path.
 func nested(path []string, value any) any {
 	if len(path) == 0 {
 		return value

@@ -65,7 +65,7 @@ func TestProgramFieldsWork(t *testing.T) {
 	s.Expect(s.listFiles()).To(ConsistOf("second"), "what is to be retained is")
 }
 
-// read returns what a program wrote into a file.
+// read returns the content of a file that a program wrote.
 func (s *play) read(name string) string {
 	content, err := os.ReadFile(filepath.Join(s.files, name))
 	s.Succeed(err)
@@ -78,7 +78,7 @@ func (s *play) program(name string) *pulumiv1.Program {
 	return program
 }
 
-// patchProgram applies the manifest of the Program with a change of it, as its user would.
+// patchProgram applies the manifest with a change of its Program, as a user would.
 func (s *play) patchProgram(name, change string) {
 	objects := s.manifest("manifests/"+name, "")
 	s.mergeProgram(objects, change)
@@ -101,7 +101,8 @@ func TestMisusedProgramFieldsAreExplainedAndRecover(t *testing.T) {
 	huge := strings.Repeat("x", 2_000_000)
 	for _, test := range []struct {
 		field, patch, refused string
-		// reason is that of the Stack. Says is in its message, and, when the Program cannot be rendered, in that of the Program.
+		// reason is the reason of the Stack. says is a part of the message of the Stack and, if the Program cannot be rendered, of the
+		// Program.
 		reason, says string
 	}{
 		{"configuration (unknown type)", "{configuration: {word: {type: Vector}}}", "program.configuration.word.type", "", ""},
@@ -151,7 +152,7 @@ func TestMisusedProgramRefIsExplainedAndRecovers(t *testing.T) {
 	})
 }
 
-// awaitReason waits as scripts do for the reason of a condition of an object, such as workspace/NAME.
+// awaitReason waits, as scripts do with kubectl wait, for the reason of a condition of an object such as workspace/NAME.
 func (s *play) awaitReason(object, condition, reason string) {
 	s.Helper()
 	for _, until := range []string{"create", `jsonpath={.status.conditions[?(@.type=="` + condition + `")].reason}=` + reason} {
@@ -160,7 +161,7 @@ func (s *play) awaitReason(object, condition, reason string) {
 	}
 }
 
-// TestWorkspaceShowsWhatKeptItsOperationFromRunning has what the operator finds out when it makes a Workspace ready.
+// TestWorkspaceShowsWhatKeptItsOperationFromRunning provokes problems that the operator reports when it makes a Workspace ready.
 func TestWorkspaceShowsWhatKeptItsOperationFromRunning(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
@@ -177,7 +178,7 @@ func TestWorkspaceShowsWhatKeptItsOperationFromRunning(t *testing.T) {
 			s.awaitReason("workspace/plain", "Stalled", test.reason)
 			stack := s.AwaitStack("plain", notReady(pulumiv1.RetryingAfterFailureReason, ""))
 			s.Expect(stack.Status.LastUpdate.State).To(Equal(pulumiv1.StackUpdateFailed))
-			// The next operation runs all the same, and heals it.
+			// The next operation runs nevertheless, and heals the Workspace.
 			s.replace("manifests/plain")
 			s.awaitReady("plain")
 			s.awaitReason("workspace/plain", "Ready", "Succeeded")
@@ -185,7 +186,7 @@ func TestWorkspaceShowsWhatKeptItsOperationFromRunning(t *testing.T) {
 	}
 }
 
-// TestUpdateByHandThatDescribesNoOperationIsAborted has Updates that the operator's API server admits, too.
+// TestUpdateByHandThatDescribesNoOperationIsAborted creates Updates that the API server also admits with the operator's definitions.
 func TestUpdateByHandThatDescribesNoOperationIsAborted(t *testing.T) {
 	t.Parallel()
 	s := newPlay(t, "updates-by-hand")

@@ -1,6 +1,6 @@
 package compatibility_test
 
-// asFlux is the reason for fields that Flux's controllers have.
+// asFlux is the explanation for fields that Flux's controllers have.
 const asFlux = "Flux's controllers have this field."
 
 var newRows = []row{

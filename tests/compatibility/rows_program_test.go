@@ -7,7 +7,7 @@ import (
 	"github.com/stack-controller/stack-controller/internal/handback/newfields"
 )
 
-// The language is Pulumi's: it gets what the Program has, and says what is wrong with it.
+// Tests about the program itself. Its language is Pulumi's: pulumi receives what the Program has, and reports what is wrong with it.
 const (
 	wholeProgram   = "program.TestRenderedProgramsKeepTheirDigests"
 	readAgain      = "program.TestRenderedProgramIsReadAsItWasWritten"
@@ -76,8 +76,8 @@ var programRows = []row{
 	same("resources.*.get.state", "The known state of the resource.", programUse+"get", typed),
 }
 
-// newProgramRows are the rows of the fields that the operator does not have, and that have no row of their own. The API server removes them
-// there.
+// newProgramRows returns the rows of the fields that the operator does not have and that have no row of their own. With the operator's
+// definitions the API server removes these fields.
 func newProgramRows() (rows []row) {
 	for _, field := range newfields.Of(newfields.Programs) {
 		path := strings.TrimPrefix(field.Path, "program.")

@@ -1,6 +1,6 @@
 package compatibility_test
 
-// Tests that several rows have.
+// Names of tests that several rows refer to.
 const (
 	toldBy      = "compatibility.TestWorkspaceShowsWhatKeptItsOperationFromRunning/"
 	refusedBy   = "workspace.TestAgentThatCannotBeReachedOrRefusesIsReported"

@@ -19,7 +19,8 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// newReasons are those that the operator does not have, with the tests that bring them about and those that mend their cause.
+// newReasonRows returns the rows of the reasons that the operator does not have, with the tests that provoke them and the tests that remove
+// their cause.
 func newReasonRows() []row {
 	const (
 		isNew   = "New."
@@ -57,7 +58,7 @@ func newReasonRows() []row {
 	} {
 		rows = append(rows, row{field: reason.name, operator: "None.", uses: reason.uses, misuses: reason.misuses, difference: isNew, why: precise})
 	}
-	// Of the others the page on conditions says what provokes them.
+	// For the other reasons, docs/conditions.md lists what provokes them.
 	for _, provoked := range provokedReasons() {
 		known := func(row row) bool { return row.field == provoked.field }
 		if !slices.ContainsFunc(reasonRows, known) && !slices.ContainsFunc(rows, known) {
@@ -68,23 +69,23 @@ func newReasonRows() []row {
 	return rows
 }
 
-// fromFlux are the reasons that Flux has named.
+// fromFlux has the reasons that Flux defines.
 var fromFlux = map[string]bool{
 	meta.DependencyNotReadyReason: true, meta.InvalidCELExpressionReason: true, meta.ProgressingReason: true,
 	meta.ProgressingWithRetryReason: true, meta.SuspendedReason: true,
 }
 
 var (
-	// reasonOfThePage is the beginning of a row of docs/conditions.md, and testOfThePage a link to a test in it.
+	// reasonOfThePage matches the beginning of a row of docs/conditions.md, and testOfThePage a link to a test in that row.
 	reasonOfThePage = regexp.MustCompile("^\\| `(\\w+)` \\| ")
 	testOfThePage   = regexp.MustCompile(`\[(Test[^]]+)]\(\.\./([^)]+)/[^)/]+\)`)
 )
 
-// provokedReasons are the reasons of Stacks on the page docs/conditions.md with the tests that provoke them.
+// provokedReasons returns the reasons of Stacks on the page docs/conditions.md, with the tests that provoke them.
 func provokedReasons() (rows []row) {
 	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "conditions.md"))
 	if err != nil {
-		return nil // the test of that page says so
+		return nil // the test of that page reports the error
 	}
 	reasons, err := reasonsOfStacks()
 	if err != nil {
@@ -107,7 +108,7 @@ func provokedReasons() (rows []row) {
 	return rows
 }
 
-// reasonsOfStacks are those that the API has constants for.
+// reasonsOfStacks returns the reasons for which the API has constants.
 func reasonsOfStacks() (reasons []string, err error) {
 	path := filepath.Join(tools.RepositoryRoot(), "api", "pulumi", "v1", "zz_generated.reasons.go")
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)

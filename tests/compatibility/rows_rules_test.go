@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// strictRule is a rule that the operator does not have, and why it stays.
+// strictRule is a rule that the operator does not have, with the reason why it is kept.
 type strictRule struct {
 	rule
 	why string
@@ -18,11 +18,11 @@ branch, a reference that names nothing, an Update without a type. A test compare
 
 const newFieldsIntroduction = `Fields that the operator does not have can have rules as well. They do not affect manifests for the operator:`
 
-// undecodable is the reason for rules without which an object could be stored that no controller can read.
+// undecodable explains rules without which the API server could store an object that no controller can decode.
 const undecodable = `With another value, a controller cannot decode the object, and cannot list any object of the kind. The operator stops for all
 	namespaces.`
 
-// templated is the reason for rules of a template that are those of the object.
+// templated explains rules of a template that are also rules of the object created from it.
 const templated = `The object that is created from the template has this rule in both systems. The operator finds out only then, and retries without
 	limit and without a condition.`
 
@@ -64,8 +64,8 @@ var stricterRules = []strictRule{
 	{rule{"Stack", "spec.workspaceTemplate.spec.git.auth.githubApp", "required: privateKey"}, templated},
 }
 
-// kubernetesFields are those whose types are of Kubernetes itself, in the operator's definitions as here. Where its version has
-// fields that an older one has not, they come with rules of their own.
+// kubernetesFields matches the fields whose types are Kubernetes' own, both here and in the operator's definitions. If our version of
+// Kubernetes has fields that an older version does not have, these fields bring rules of their own.
 var kubernetesFields = []*regexp.Regexp{
 	regexp.MustCompile(`(^|\.)conditions($|\[\])`),
 	regexp.MustCompile(`\.podTemplate\.spec($|\.)`),
@@ -76,11 +76,11 @@ var kubernetesFields = []*regexp.Regexp{
 	regexp.MustCompile(`(^|\.)git\.auth\.githubApp\.(appID|installationID|privateKey)$`),
 }
 
-// valueReferences are the fields of a Stack that have references to values.
+// valueReferences matches the fields of a Stack that refer to values.
 const valueReferences = "spec.{envRefs.*,secretsRef.*,gitAuth.accessToken,gitAuth.sshAuth.sshPrivateKey,gitAuth.sshAuth.password," +
 	"gitAuth.basicAuth.userName,gitAuth.basicAuth.password,gitAuth.githubApp.appID,gitAuth.githubApp.installationID,gitAuth.githubApp.privateKey}"
 
-// operatorRules are those of the operator's definitions that are here, too.
+// operatorRules are the rules that are both in the operator's definitions and in ours.
 var operatorRules = []rule{
 	{"Stack v1", "", "size(self.metadata.name) <= 42"},
 	{"Stack", "spec", "required: stack"},
@@ -109,7 +109,7 @@ var operatorRules = []rule{
 	{"Program", "program.resources.*", "required: type"},
 	{"Program", "program.resources.*.type", "not shorter than 1"},
 	{"Program", "program.resources.*.get", "required: id"},
-	// The operator lists four of the types that the pattern has.
+	// The operator lists four of the types that the pattern allows.
 	{"Program", "program.configuration.*.type", "pattern ^(?i)(array|string|number|int|integer|bool|boolean|object|list< *(string|number|int|integer|bool|boolean|object) *>)$"},
 	{"Program", "status.artifact", "required: digest"},
 	{"Program", "status.artifact", "required: lastUpdateTime"},
@@ -131,7 +131,7 @@ var operatorRules = []rule{
 	{"Update", "status.projectInfo", "required: runtime"},
 }
 
-// newFields are the fields of the kind that the operator does not have.
+// newFields returns the fields of the kind that the operator does not have.
 func newFields(kind string) []string {
 	workspace := []string{
 		"git.auth.secretRef", "git.auth.knownHostsRef", "git.auth.certSecretRef", "git.auth.proxySecretRef",
@@ -151,13 +151,13 @@ func newFields(kind string) []string {
 		fields = append(under("spec", withoutOperator(newRows)), under("status", withoutOperator(statusRows))...)
 		fields = append(fields, under("spec.workspaceTemplate.spec", workspace)...)
 		fields = append(fields, under("spec.updateTemplate.spec", update)...)
-		// These have rows elsewhere.
+		// These fields have rows in other tables.
 		fields = append(fields, "spec.resyncFrequency", "spec.gitAuth.knownHostsRef", "spec.gitAuth.certSecretRef", "spec.gitAuth.proxySecretRef")
 	}
 	return fields
 }
 
-// withoutOperator lists the fields of rows that say that the operator has nothing of the kind.
+// withoutOperator returns the fields of the rows which say that the operator does not have the field.
 func withoutOperator(rows []row) (fields []string) {
 	for _, row := range rows {
 		if strings.HasPrefix(row.operator, "None") {

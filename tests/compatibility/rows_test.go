@@ -1,6 +1,6 @@
 package compatibility_test
 
-// The names under which rows speak of tests of this package.
+// The names with which rows refer to tests of this package.
 const (
 	typed = "compatibility.TestFieldsOfAnotherTypeAreRefusedByName"
 
@@ -29,23 +29,23 @@ const (
 	programMisuse = "compatibility.TestMisusedProgramFieldsAreExplainedAndRecover/"
 )
 
-// same is the row of a field that does what it does with the operator, with a test that uses it.
+// same returns the row of a field that works as with the operator, with a test that uses it.
 func same(field, operator, use string, misuses ...string) row {
 	return row{field: field, operator: operator, uses: []string{use}, misuses: misuses}
 }
 
-// added is the row of a field that the operator does not have.
+// added returns the row of a field that the operator does not have.
 func added(field, why, use string, misuses ...string) row {
 	return row{field: field, operator: "None.", uses: []string{use}, misuses: misuses, difference: "New.", why: why}
 }
 
 const stacks, programDefinition = "pulumi.com_stacks.yaml", "pulumi.com_programs.yaml"
 
-// wholes are fields whose row speaks of all fields below them.
+// wholes lists the fields whose row covers all fields below them.
 var wholes = []string{"dependsOn", "approval", "plan", "drift", "history", "lastUpdate.resourceChanges", "gitAuth.knownHostsRef", "gitAuth.certSecretRef", "gitAuth.proxySecretRef",
 	"components", "pulumi", "configuration.*.items", "artifact"}
 
-// documents have all tables.
+// documents lists the pages with all tables.
 var documents = []page{
 	{
 		file: "stacks.md", title: "Compatibility of Stacks",

@@ -20,31 +20,31 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// rule is one by which the API server refuses objects.
+// rule is a rule by which the API server refuses objects.
 type rule struct {
-	// kind is that of the objects; the version follows where only one has the rule.
+	// kind is the kind of the objects, followed by the version if only that version has the rule.
 	kind string
-	// field is its path in a manifest, with * for the key of a map and [] for an item of a list.
+	// field is the path in a manifest, with * for the key of a map and [] for an item of a list.
 	field string
-	// text is the rule, as the schema has it.
+	// text is the rule as it is in the schema.
 	text string
 }
 
-// origin tells where a rule comes from.
+// origin is where a rule comes from.
 type origin string
 
 const (
-	// ofOperator is a rule that the definitions of the operator have, too.
+	// ofOperator is a rule that is also in the operator's definitions.
 	ofOperator origin = "operator"
-	// ofKubernetes is one of a type of Kubernetes itself, which both have in the same place.
+	// ofKubernetes is a rule of one of Kubernetes' own types, which both systems use in the same place.
 	ofKubernetes origin = "Kubernetes"
-	// ofNewField is one on a field that the operator does not have.
+	// ofNewField is a rule of a field that the operator does not have.
 	ofNewField origin = "new field"
-	// stricter is one on a field that the operator has without it.
+	// stricter is a rule of a field that the operator has without the rule.
 	stricter origin = "stricter"
 )
 
-// originOf classifies the rule by the lists beside this file.
+// originOf classifies the rule with the lists in rows_rules_test.go.
 func originOf(r rule) origin {
 	switch {
 	case slices.ContainsFunc(kubernetesFields, func(field *regexp.Regexp) bool { return field.MatchString(r.field) }):
@@ -61,7 +61,7 @@ func originOf(r rule) origin {
 	return stricter
 }
 
-// matches reports whether the field is one that the pattern, in which {a,b} are alternatives, stands for.
+// matches reports whether the pattern, in which {a,b} are alternatives, matches the field.
 func matches(pattern, field string) bool {
 	if before, rest, found := strings.Cut(pattern, "{"); found {
 		alternatives, after, _ := strings.Cut(rest, "}")
@@ -95,7 +95,7 @@ func TestEveryRuleIsTheOperatorsOrHasItsReason(t *testing.T) {
 	}
 }
 
-// definitions reads all of them, but that of Approvals, of which the operator has nothing.
+// definitions returns all definitions except that of Approvals, a kind that the operator does not have.
 func definitions(t *testing.T) []apiextensionsv1.CustomResourceDefinition {
 	g := NewWithT(t)
 	files, err := filepath.Glob(filepath.Join(tools.RepositoryRoot(), "config", "crd", "bases", "*.yaml"))
@@ -111,7 +111,7 @@ func definitions(t *testing.T) []apiextensionsv1.CustomResourceDefinition {
 	return list
 }
 
-// rulesOf lists the rules of all definitions.
+// rulesOf returns the rules of all definitions.
 func rulesOf(t *testing.T) (rules []rule) {
 	for _, crd := range definitions(t) {
 		kind := crd.Spec.Names.Kind
@@ -133,7 +133,7 @@ func rulesOf(t *testing.T) (rules []rule) {
 	return rules
 }
 
-// rulesBelow lists the rules of a schema and of all that is in it.
+// rulesBelow returns the rules of a schema and of all schemas in it.
 func rulesBelow(kind, at string, schema apiextensionsv1.JSONSchemaProps) []rule {
 	rules := rulesAt(kind, at, schema)
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
@@ -148,7 +148,7 @@ func rulesBelow(kind, at string, schema apiextensionsv1.JSONSchemaProps) []rule 
 	return rules
 }
 
-// rulesAt lists the rules of one schema. The types of fields are not among them: those are the API itself.
+// rulesAt returns the rules of one schema. The types of fields do not count as rules, because they are the API itself.
 func rulesAt(kind, field string, schema apiextensionsv1.JSONSchemaProps) (rules []rule) {
 	add := func(format string, arguments ...any) {
 		rules = append(rules, rule{kind, field, fmt.Sprintf(format, arguments...)})
@@ -196,7 +196,7 @@ func rulesAt(kind, field string, schema apiextensionsv1.JSONSchemaProps) (rules 
 	return rules
 }
 
-// rulesPage is the page about rules, below tablesIn.
+// rulesPage is the file name of the page about rules, below tablesIn.
 const rulesPage = "rules.md"
 
 func rulesText(t *testing.T) string {
@@ -217,13 +217,14 @@ func rulesText(t *testing.T) string {
 	return text.String() + strings.Join(listed, "")
 }
 
-// inTemplate tells a rule on a part of a template, which is that of the object which is made of it.
+// inTemplate reports whether the rule is on a part of a template. Such a rule is also a rule of the object that is created from the
+// template.
 func inTemplate(r rule) bool {
 	matched, _ := path.Match("spec.*Template.*", r.field)
 	return matched || strings.Contains(r.field, "Template.spec.")
 }
 
-// TestWideColumnsHaveTheOperatorsPriority has the number by which tools that draw tables of their own choose columns.
+// TestWideColumnsHaveTheOperatorsPriority checks the priority of columns, by which tools that draw their own tables choose what to show.
 func TestWideColumnsHaveTheOperatorsPriority(t *testing.T) {
 	g := NewWithT(t)
 	wide := map[string][]string{

@@ -18,7 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// shown is a field of the status and its value, as kubectl's JSONPath prints it. %s stands for anything.
+// shown is a field of the status and its value, as kubectl's JSONPath prints it. %s stands for any text.
 type shown struct{ path, value string }
 
 func TestStatusFieldsShowWhatWasDone(t *testing.T) {
@@ -56,7 +56,7 @@ func TestStatusFieldsShowWhatWasDone(t *testing.T) {
 	s.Expect(s.LastUpdate(stack).Status.Permalink).To(Equal(last.Permalink))
 }
 
-// statusField prints a field of the Stack's status as a script of a user would.
+// statusField returns a field of the Stack's status as a user's script would print it.
 func (s *play) statusField(name, path string) string {
 	output, err := system.ControlPlane.Kubectl(s.Context(), "get", "stack", name, "-n", s.Name, "-o", "jsonpath={.status."+path+"}")
 	s.Succeed(err)
@@ -93,7 +93,7 @@ func TestKubectlWaitsForAStackAsScriptsDo(t *testing.T) {
 	s.Expect(strings.Fields(strings.Split(table, "\n")[1])).To(ContainElements("plain", "succeeded", "True"))
 }
 
-// patchStatus does what kubectl edit --subresource=status does.
+// patchStatus changes the status as kubectl edit --subresource=status does.
 func (s *play) patchStatus(name, change string) {
 	content, err := yaml.YAMLToJSON([]byte("{status: " + change + "}"))
 	s.Succeed(err)
@@ -101,7 +101,7 @@ func (s *play) patchStatus(name, change string) {
 	s.Expect(system.Client.Status().Patch(s.Context(), stack, client.RawPatch(types.MergePatchType, content))).To(Succeed())
 }
 
-// TestStatusThatSomebodyEditedIsPutRight has what an edit, a restored backup or a crashed controller may leave in a status.
+// TestStatusThatSomebodyEditedIsPutRight makes changes that an edit, a restored backup or a crashed controller may leave in a status.
 func TestStatusThatSomebodyEditedIsPutRight(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
@@ -120,12 +120,12 @@ func TestStatusThatSomebodyEditedIsPutRight(t *testing.T) {
 	} {
 		t.Run(test.field, func(t *testing.T) {
 			t.Parallel()
-			// What the edit leaves is not for the controller to answer for, so not every status is checked.
+			// The controller is not responsible for the status that the edit leaves, so this test does not check every status.
 			s := newPlayWithoutChecks(t, namespaceFor("edited", test.field))
 			s.apply("manifests/plain")
 			before := s.awaitReady("plain")
 			s.patchStatus("plain", test.change)
-			// What asks for nothing is not looked at until there is a reason to: here somebody asks for an update.
+			// The controller does not reconcile the Stack until there is a reason to. Here a user requests an update.
 			s.patch("plain", "{metadata: {annotations: {pulumi.com/reconciliation-request: now}}}")
 			after := s.AwaitStack("plain", func(stack *pulumiv1.Stack) bool {
 				return isReady(stack) && stack.Status.ObservedReconcileRequest == "now"
@@ -138,7 +138,7 @@ func TestStatusThatSomebodyEditedIsPutRight(t *testing.T) {
 	}
 }
 
-// TestStatusOfAnotherTypeIsRefused has what the API server keeps out of a status.
+// TestStatusOfAnotherTypeIsRefused checks which values the API server does not admit into a status.
 func TestStatusOfAnotherTypeIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newPlay(t, "misuse-status-types")
@@ -158,7 +158,7 @@ func TestStatusOfAnotherTypeIsRefused(t *testing.T) {
 	}
 }
 
-// TestEveryUpdateIsNamedByItsStack follows a Stack from its status to its objects, as scripts and dashboards do.
+// TestEveryUpdateIsNamedByItsStack follows references and labels from a Stack to its objects, as scripts and dashboards do.
 func TestEveryUpdateIsNamedByItsStack(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
@@ -183,7 +183,7 @@ func TestPrerequisiteThatSucceededTooLongAgoIsRunFirst(t *testing.T) {
 	s.apply("manifests/plain")
 	base := s.awaitReady("plain")
 	first := base.Status.LastUpdate.Name
-	// It succeeded an hour ago.
+	// Pretend that it succeeded an hour ago.
 	before := base.DeepCopy()
 	base.Status.LastUpdate.LastResyncTime = metav1.NewTime(time.Now().Add(-time.Hour))
 	s.Expect(system.Client.Status().Patch(t.Context(), base, client.MergeFrom(before))).To(Succeed())
@@ -226,7 +226,7 @@ func TestStackInANamespaceThatGoesSaysWhatToDo(t *testing.T) {
 	s.applyPatched("files", "{spec: {workspaceReclaimPolicy: Delete}}")
 	s.awaitReady("files")
 	s.AwaitAbsent("files", &autov1alpha1.Workspace{})
-	// What is made when the Stack is deleted is a Workspace, which a namespace that goes does not admit.
+	// The deletion of the Stack needs a new Workspace, which a terminating namespace does not admit.
 	s.Expect(system.Client.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Name}})).To(Succeed())
 	s.AwaitStack("files", notReady(pulumiv1.NamespaceTerminatingReason, pulumiv1.OrphanAnnotation))
 	s.patch("files", "{metadata: {annotations: {"+pulumiv1.OrphanAnnotation+": 'true'}}}")

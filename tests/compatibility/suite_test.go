@@ -1,5 +1,6 @@
-// Package compatibility_test holds the promise that manifests written for the Pulumi Kubernetes Operator work as they are:
-// for each field of its API a test that uses it and one that misuses it, on real servers, and the table that lists them.
+// Package compatibility_test checks the promise that manifests written for the Pulumi Kubernetes Operator work as they are. It has, for
+// each field of the operator's API, a test that uses the field and a test that misuses it, on real servers, and the tables that list these
+// tests.
 package compatibility_test
 
 import (
@@ -36,13 +37,13 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// gitPassword is that of private repositories.
+// gitPassword is the password of private repositories.
 const gitPassword = "canary-of-the-git-server"
 
 var (
 	system *stage.Stage
 	pulumi *recorder
-	// host shows the repositories of the stage's git server to those who may see them.
+	// host serves the repositories of the stage's git server to clients that may read them.
 	host *gitHost
 	// programsCommit is the commit of the repository acmecorp/programs, privateCommit that of acmecorp/private. Both have the
 	// directories of testdata/programs.
@@ -73,11 +74,11 @@ func run(m *testing.M) int {
 		}
 	}()
 	suite := scene.Suite{
-		AtOnce: 3, // more of them only wait for each other
+		AtOnce: 3, // more would only wait for each other
 		Options: stage.Options{Pulumi: pulumi.path(), ControllerArgs: []string{
 			"--concurrent=8",
 			"--requeue-dependency=5s",
-			"--workspace-idle-timeout=15s", // so that memory is enough for all
+			"--workspace-idle-timeout=15s", // so that the memory is enough for all tests
 		}},
 		SetUp: func(_ context.Context, on *stage.Stage) error {
 			system = on
@@ -109,10 +110,10 @@ func setUp(dir string) error {
 	return nil
 }
 
-// user is the field manager of what the tests apply.
+// user is the field manager of the objects that the tests apply.
 const user = "kubectl"
 
-// In the manifests, these addresses stand for those of the servers of the tests.
+// In the manifests, these addresses stand for the addresses of the tests' servers.
 const (
 	gitAddress     = "https://git.example.com"
 	privateAddress = "https://private.example.com"
@@ -123,16 +124,16 @@ const (
 	filesDirectory = "/srv/files"
 )
 
-// play is a scene with what a user applied there. Every status that is written in it is checked.
+// play is a scene with the objects that a user applied there. Every status that is written in its namespace is checked.
 type play struct {
 	*scene.Scene
 	// files is the directory in which the programs of the play write files.
 	files string
-	// addresses are replaced in manifests, by what they stand for. Each play has a state backend of its own.
+	// addresses replaces the addresses in manifests by those of the tests' servers. Each play has a state backend of its own.
 	addresses *strings.Replacer
 }
 
-// newPlay creates a namespace with what most manifests refer to (testdata/shared.yaml).
+// newPlay creates a namespace with the objects that most manifests refer to (testdata/shared.yaml).
 func newPlay(t *testing.T, namespace string) *play {
 	watcher, err := statuscheck.Watch(t.Context(), system.Client, namespace)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -155,12 +156,13 @@ func newPlayWithoutChecks(t *testing.T, namespace string) *play {
 	return s
 }
 
-// onlyGitIsHere makes the addresses of public git servers that of the one here: tests do not depend on others.
+// onlyGitIsHere replaces the addresses of public git servers by that of the stage's git server, so that tests do not depend on other
+// servers.
 func (s *play) onlyGitIsHere() {
 	s.addresses = strings.NewReplacer("https://github.com/", system.Git.URL(""))
 }
 
-// manifest is a file below testdata, with a change of its Stack as in kubectl patch --type=merge.
+// manifest returns the objects of a file below testdata, after it applies the patch to the Stack as kubectl patch --type=merge does.
 func (s *play) manifest(name, patch string) []*unstructured.Unstructured {
 	content, err := os.ReadFile(filepath.Join("testdata", filepath.FromSlash(name)+".yaml"))
 	s.Succeed(err)
@@ -181,7 +183,7 @@ func (s *play) manifest(name, patch string) []*unstructured.Unstructured {
 	return objects
 }
 
-// parse reads the objects of a manifest into the play's namespace.
+// parse returns the objects of a manifest, moved to the play's namespace.
 func (s *play) parse(content string) (objects []*unstructured.Unstructured) {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(s.addresses.Replace(content))))
 	for {
@@ -202,14 +204,14 @@ func (s *play) parse(content string) (objects []*unstructured.Unstructured) {
 	}
 }
 
-// apply does what kubectl apply --server-side -f does, in the play's namespace.
+// apply applies files below testdata in the play's namespace, as kubectl apply --server-side -f does.
 func (s *play) apply(names ...string) {
 	for _, name := range names {
 		s.Expect(s.applyAll(s.manifest(name, ""))).To(Succeed())
 	}
 }
 
-// applyPatched applies a file below manifests with a change of its Stack.
+// applyPatched applies a file below testdata/manifests with a change of its Stack.
 func (s *play) applyPatched(manifest, patch string) {
 	s.Helper()
 	s.Expect(s.applyAll(s.manifest("manifests/"+manifest, patch))).To(Succeed())
@@ -228,7 +230,7 @@ func (s *play) applyAll(objects []*unstructured.Unstructured) error {
 	return nil
 }
 
-// replace does what kubectl replace -f does: what the manifest does not say is gone.
+// replace replaces objects as kubectl replace -f does: fields that the manifest does not have are removed.
 func (s *play) replace(name string) {
 	for _, object := range s.manifest(name, "") {
 		present := &unstructured.Unstructured{}
@@ -245,7 +247,7 @@ func (s *play) replace(name string) {
 	}
 }
 
-// patch does what kubectl patch stack NAME --type=merge does.
+// patch changes a Stack as kubectl patch stack NAME --type=merge does.
 func (s *play) patch(name, change string) {
 	content, err := yaml.YAMLToJSON([]byte(s.addresses.Replace(change)))
 	s.Succeed(err)
@@ -253,13 +255,13 @@ func (s *play) patch(name, change string) {
 	s.Expect(system.Client.Patch(s.Context(), stack, client.RawPatch(types.MergePatchType, content), client.FieldOwner(user))).To(Succeed())
 }
 
-// awaitReady returns the Stack once it is deployed as its spec asks.
+// awaitReady waits until the Stack is deployed as its spec asks, and returns it.
 func (s *play) awaitReady(name string) *pulumiv1.Stack { return s.AwaitStack(name, isReady) }
 
-// isReady is a Stack that is deployed as its spec asks.
+// isReady reports whether a Stack is deployed as its spec asks.
 var isReady = statuscheck.Ready("")
 
-// merge changes an object as a JSON merge patch does: null removes.
+// merge changes an object as a JSON merge patch does: null removes a field.
 func merge(object, change map[string]any) {
 	for key, value := range change {
 		fields, isObject := value.(map[string]any)
@@ -275,8 +277,8 @@ func merge(object, change map[string]any) {
 	}
 }
 
-// recorder is the real pulumi CLI behind a script that notes each call with its arguments, its environment and its
-// configuration, in a file for each workspace. It brings the test provider along.
+// recorder is the real pulumi CLI behind a script that records each call with its arguments, its environment and its configuration, in one
+// file for each workspace. The script also provides the test provider.
 type recorder struct {
 	dir string
 }
@@ -312,7 +314,7 @@ GOGC=off GOMEMLIMIT=300MiB exec %[2]s "$@"
 
 func (r *recorder) path() string { return filepath.Join(r.dir, "pulumi") }
 
-// of returns what was noted for the Stack; nothing when pulumi never ran for it.
+// of returns the recorded calls for the Stack, or nothing if pulumi never ran for it.
 func (r *recorder) of(s *play, stack *pulumiv1.Stack) string {
 	content, err := os.ReadFile(filepath.Join(r.dir, filepath.Base(s.Directory(stack.Name))))
 	if err != nil {
@@ -321,10 +323,10 @@ func (r *recorder) of(s *play, stack *pulumiv1.Stack) string {
 	return string(content)
 }
 
-// canary stands in every secret value of the manifests here. Only what users wrote in plain text by themselves may show it.
+// canary is part of every secret value in the manifests here. It may appear only where users wrote it in plain text themselves.
 const canary = "canary"
 
-// findCanaries names what stack-controller wrote with a secret value in it: its log, statuses, Updates and events.
+// findCanaries returns what stack-controller wrote with a secret value in it: its log, statuses, Updates and events.
 func findCanaries(ctx context.Context) (leaks []string, err error) {
 	log, err := os.ReadFile(system.ControllerLog())
 	if err != nil {

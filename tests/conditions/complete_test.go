@@ -22,9 +22,9 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// constant is a reason in the code.
+// constant is a constant of a reason in the code.
 type constant struct {
-	// file is relative to the root of the repository, and name is that of the Go constant.
+	// file is relative to the root of the repository, and name is the name of the Go constant.
 	file, name, reason string
 }
 
@@ -34,7 +34,7 @@ const (
 	updateConstants = "api/auto/v1alpha1/zz_generated.reasons.go"
 )
 
-// declaredIn are the names under which other packages import the constants.
+// declaredIn has the names under which other packages import the packages of the constants.
 var declaredIn = map[string]string{stackConstants: "pulumiv1", updateConstants: "autov1alpha1"}
 
 func parse(t *testing.T, file string) *ast.File {
@@ -43,7 +43,7 @@ func parse(t *testing.T, file string) *ast.File {
 	return parsed
 }
 
-// constants lists the reasons that the code declares.
+// constants returns the constants of reasons that the code declares.
 func constants(t *testing.T) (all []constant) {
 	for file := range declaredIn {
 		ast.Inspect(parse(t, file), func(node ast.Node) bool {
@@ -69,10 +69,10 @@ func rowOf(table table, reason string) *row {
 	return nil
 }
 
-// link is one in Markdown, which goes to another page.
+// link matches a link in Markdown to another page.
 var link = regexp.MustCompile(`\[([^]]*)]\([^)]*\)`)
 
-// constantsOf is the content of a file with constants.
+// constantsOf returns the content of a file with constants.
 func constantsOf(file, pkg string) string {
 	var content strings.Builder
 	fmt.Fprintf(&content, "// Code generated from tests/conditions by %s. DO NOT EDIT.\n\npackage %s\n", updateCommand, pkg)
@@ -121,7 +121,7 @@ func TestEveryReasonOfTheCodeHasARow(t *testing.T) {
 	}
 }
 
-// declares reports whether the reasons of the kind are in the file of the constant.
+// declares reports whether the file of the constant is the file for the reasons of the kind.
 func declares(table table, found constant) bool { return table.constants == found.file }
 
 func TestReasonsAreSetUnlessTheirRowSaysThatTheyAreNot(t *testing.T) {
@@ -137,7 +137,7 @@ func TestReasonsAreSetUnlessTheirRowSaysThatTheyAreNot(t *testing.T) {
 				continue
 			}
 			set := used[name] || row.state != notSet && used["meta."+found.name]
-			// A reason that Stacks and Programs share, or Updates and Workspaces, may be set for one of them.
+			// A reason that Stacks and Programs share, or Updates and Workspaces, may be set for only one of them.
 			if row.state == notSet && set {
 				t.Errorf("%s: the row says that %s is never set, and the code uses %s", table.kind, found.reason, found.name)
 			}
@@ -148,7 +148,7 @@ func TestReasonsAreSetUnlessTheirRowSaysThatTheyAreNot(t *testing.T) {
 	}
 }
 
-// mentioned are the constants that the controllers use, with the name of their package.
+// mentioned returns the constants that the controllers use, with the name of their package.
 func mentioned(t *testing.T) map[string]bool {
 	found := map[string]bool{}
 	root := filepath.Join(tools.RepositoryRoot(), "internal")
@@ -180,7 +180,7 @@ func mentioned(t *testing.T) map[string]bool {
 	return found
 }
 
-// mentions reports whether the test, or something that it uses, names one of the constants or has the reason as a string.
+// mentions reports whether the test, or something that it uses, refers to one of the constants or has the reason as a string.
 func mentions(tests *pages.Tests, test, reason string, named []constant) bool {
 	return tests.Uses(test, func(d *pages.Declaration) bool {
 		return d.Literals[reason] || slices.ContainsFunc(named, func(constant constant) bool {
@@ -212,7 +212,7 @@ func TestEveryReasonIsProvokedByATest(t *testing.T) {
 	}
 }
 
-// explanations is the file with the rows for programs that explain a reason.
+// explanations is the generated Go file in which programs find the explanation of a reason.
 const explanations = "internal/reasons/zz_generated.explanations.go"
 
 func TestExplanationsForProgramsAreThoseOfTheRows(t *testing.T) {
@@ -237,7 +237,7 @@ func TestExplanationsForProgramsAreThoseOfTheRows(t *testing.T) {
 	pages.Keep(t, explanations, string(formatted), updateCommand, *updateDocs)
 }
 
-// explain writes a row as plain text, without the links of the page.
+// explain writes the explanation of a row as plain text, without the links of the page.
 func explain(content *strings.Builder, kind string, row row, wakes string) {
 	plain := func(text string) string { return link.ReplaceAllString(strings.Join(strings.Fields(text), " "), "$1") }
 	fmt.Fprintf(content, "{\nKind: %q, Reason: %q, State: %q,\nMeans: %q,\n", kind, row.reason, strings.ReplaceAll(string(row.state), "*", ""), plain(row.means))
@@ -246,7 +246,7 @@ func explain(content *strings.Builder, kind string, row row, wakes string) {
 
 const troubleshooting = "../../docs/guides/troubleshooting.md"
 
-// TestTroubleshootingExplainsEveryEvent is about events; tests/conditions is about the reasons of conditions.
+// TestTroubleshootingExplainsEveryEvent checks the events. The other tests of this package check the reasons of conditions.
 func TestTroubleshootingExplainsEveryEvent(t *testing.T) {
 	content, err := os.ReadFile(troubleshooting)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -269,7 +269,7 @@ func beginsWith(prefix string) func(string) bool {
 	return func(constant string) bool { return strings.HasPrefix(constant, prefix) }
 }
 
-// stringConstants returns the constants of the files, tests left out, that are wanted, with their values.
+// stringConstants returns the string constants of the files, without tests, whose names are wanted, with their values.
 func stringConstants(t *testing.T, pattern string, wanted func(string) bool) map[string]string {
 	g := NewWithT(t)
 	files, err := filepath.Glob(pattern)

@@ -1,5 +1,5 @@
-// Package conditions_test has the one table of reasons. It makes their constants in the API and docs/conditions.md from it, and checks that the
-// code uses each, that nothing else brings an object back than the page says, and that a test provokes each.
+// Package conditions_test has the one table of all reasons. It generates the constants in the API and docs/conditions.md from it. It checks
+// that the code uses each reason, that only the wakers on the page bring an object back, and that a test provokes each reason.
 package conditions_test
 
 import (
@@ -23,10 +23,10 @@ const document = "docs/conditions.md"
 
 var updateDocs = flag.Bool("update-docs", false, "write "+document)
 
-// updateCommand writes the page.
+// updateCommand is the command that writes the page.
 const updateCommand = "go test ./tests/conditions -update-docs"
 
-// state is what an object with a reason is doing, and whether it counts as a failure.
+// state is what an object with a reason is doing, and whether the state counts as a failure.
 type state string
 
 const (
@@ -50,37 +50,38 @@ const (
 type row struct {
 	reason string
 	state  state
-	// constant is the name of the constant in the API, or elsewhere. The default is the reason followed by "Reason".
+	// constant is the name of the constant in the API, or elsewhere. It defaults to the reason followed by "Reason".
 	constant string
-	// means is the meaning. when adds to the names of the wakers, and replaces the waker "time". todo is what the user can do.
+	// means is the meaning of the reason. when is added to the names of the wakers, and replaces the waker "time". todo is what the user
+	// can do.
 	means, when, todo string
-	// tests are names of tests that provoke it: the package, a dot, the function, and the subtest when there is one.
+	// tests are names of tests that provoke the reason: the package, a dot, the function, and the subtest if there is one.
 	tests []string
 }
 
-// elsewhere means that the constant of the reason belongs to another kind.
+// elsewhere means that the table of another kind declares the constant of the reason.
 const elsewhere = "elsewhere"
 
-// table is a kind of object.
+// table describes the reasons of a kind of object.
 type table struct {
 	kind string
 	// conditions describes the types of conditions.
 	conditions string
-	// constants is the file with the constants, which is made from the rows.
+	// constants is the file with the constants, which is generated from the rows.
 	constants string
-	// wakers is the file with the wakers of the decisions of the controller. It is empty for a kind with few of them.
+	// wakers is the file with the wakers for the decisions of the controller; empty for a kind with few wakers.
 	wakers string
 	rows   []row
 }
 
-// wakerNames are the names of the controllers' wakers on the page.
+// wakerNames are the names on the page for the controllers' wakers.
 var wakerNames = map[string]string{
 	"edit": "an edit", "source": "the source", "fetch": "the download", "update": "the Update or Workspace", "dependencies": "the other Stacks",
 	"dependents": "the dependents", "time": "time", "workspace": "the Workspace", "updates": "the other Updates",
 	"approval": "an Approval", "stack": "the Stack", "observer": "the operation", "delivery": "the delivery", "turn": "its turn",
 }
 
-// wakersOf reads the wakers of each reason.
+// wakersOf reads the wakers for each reason.
 func wakersOf(t *testing.T, table table) map[string][]string {
 	wakers := map[string][]string{}
 	if table.wakers == "" {
@@ -93,7 +94,7 @@ func wakersOf(t *testing.T, table table) map[string][]string {
 	return wakers
 }
 
-// named lists the wakers by their names.
+// named returns the wakers by their names on the page.
 func named(t *testing.T, wakers []string) string {
 	var names []string
 	for _, waker := range wakers {
@@ -105,7 +106,7 @@ func named(t *testing.T, wakers []string) string {
 	return strings.Join(names, ", ")
 }
 
-// wakes is the column about what wakes an object. What the row says about the time stands in for the waker "time".
+// wakes returns the column about what wakes an object. The row's text about the time replaces the waker "time".
 func wakes(t *testing.T, row row, wakers []string) string {
 	if slices.Contains(wakers, "time") && row.when == "" {
 		t.Errorf("%s: time wakes it, and nothing says when", row.reason)
@@ -143,10 +144,10 @@ func TestConditionsPageIsUpToDate(t *testing.T) {
 	pages.Keep(t, document, page.String(), updateCommand, *updateDocs)
 }
 
-// stalledReasons is the entry of the file with the wakers that has the reasons with which decisions make an object Stalled.
+// stalledReasons is the key, in the file with the wakers, of the reasons with which decisions make an object Stalled.
 const stalledReasons = "Stalled"
 
-// checkPermanence expects that the row of each of these reasons says that the object is Stalled.
+// checkPermanence expects that the rows of these reasons say that the object is Stalled.
 func checkPermanence(t *testing.T, table table, reasons []string) {
 	for _, reason := range reasons {
 		if row := rowOf(table, reason); row == nil || !strings.Contains(string(row.state), "Stalled") {
@@ -155,7 +156,7 @@ func checkPermanence(t *testing.T, table table, reasons []string) {
 	}
 }
 
-// shared lists the reasons of the first table that an object of this one has, too.
+// shared adds to the page the reasons of the first table that objects of this table also have.
 func shared(t *testing.T, page *strings.Builder, table table, wakers map[string][]string) {
 	if len(wakers) == 0 {
 		return

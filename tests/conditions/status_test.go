@@ -14,14 +14,14 @@ import (
 
 var inCode = regexp.MustCompile("`([A-Za-z]+)`")
 
-// situations are the states that a row of the specification can stand for, by which of its columns Reconciling and Stalled are filled.
+// situations are the states that a row of the specification can describe, by whether its columns Reconciling and Stalled are filled.
 var situations = map[[2]bool][]state{
 	{false, false}: {upToDate, working},
 	{true, false}:  {working, waiting, waitingOrStalled, failing, noFailure, transient, locked},
 	{false, true}:  {stalled, waitingOrStalled, failingOften, locked},
 }
 
-// notSituations are reasons that the table of situations does not have, and why.
+// notSituations has the reasons that the table of situations does not contain, with the explanation.
 var notSituations = map[string]string{
 	"TransientFailure": "it is that of an Update",
 	"NoDrift":          "the condition Drifted has a section of its own", "DriftDetected": "as well",

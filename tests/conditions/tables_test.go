@@ -31,7 +31,7 @@ When the cause is fixed, a Stack continues without further action. [A test](../t
 fixes it without changing the Stack, and waits until the Stack is Ready.
 `
 
-// sharing stands before the reasons that an Update shares with its Stack.
+// sharing is the text before the reasons that an Update shares with its Stack.
 const sharing = `
 An Update can also wait for the following reasons, which have the same meaning as for a [Stack](#stack). A missing Secret or
 ConfigMap is checked every 2 to 30 s. Everything else is checked at growing intervals from 3 s to 5 min. A newer
@@ -41,7 +41,7 @@ artifact replaces the Update.
 |---|---|
 `
 
-// tables are all parts of the page.
+// tables are all tables of the page.
 var tables = []table{
 	{
 		kind: "Stack",

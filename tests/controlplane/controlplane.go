@@ -1,9 +1,9 @@
-// Package controlplane runs a real Kubernetes control plane, without a node, on loopback and without privileges: etcd,
-// kube-apiserver with RBAC and, when asked for, kube-controller-manager (owner garbage collection, namespace deletion,
-// ServiceAccount tokens) and Flux's source-controller and notification-controller as plain processes.
+// Package controlplane runs a real Kubernetes control plane, without a node, on loopback and without privileges: etcd, kube-apiserver with
+// RBAC and, if the options ask for them, kube-controller-manager (owner garbage collection, namespace deletion, ServiceAccount tokens) and
+// Flux's source-controller, notification-controller and kustomize-controller, as plain processes.
 //
-// The binaries come from tests/tools. Every process belongs to a supervisor (tests/supervise), so nothing is left
-// behind however the program that called Start ends. Package cluster adds a node, in a network namespace.
+// The binaries come from tests/tools. Every process belongs to a supervisor (tests/supervise), so that nothing is left behind, however the
+// program that called Start ends. Package cluster adds a node, in a network namespace.
 package controlplane
 
 import (
@@ -23,32 +23,33 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// startTimeout bounds the start of each server. A quiet machine needs a few seconds for the slowest.
+// startTimeout bounds the start of each server. On a quiet machine the slowest server needs a few seconds.
 const startTimeout = 90 * time.Second
 
-// Options say what to start.
+// Options selects what Start starts.
 type Options struct {
-	// Log gets a line per step, builds of missing binaries included; nil discards them.
+	// Log gets a line per step, including the builds of missing binaries. Nil discards the lines.
 	Log io.Writer
-	// Dir holds all that the servers write, their logs included (NAME.log). Stop removes it. It must not be too long
-	// for the path of a unix socket in it (about 90 characters). Empty means a new temporary directory.
+	// Dir holds all files that the servers write, including their logs (NAME.log). Stop removes it. The path must be short enough for the
+	// path of a unix socket in it (about 90 characters). Empty means a new temporary directory.
 	Dir string
-	// CRDs are the files and directories of definitions to install before anything watches them. Nil means the
-	// product's own and those of Flux's sources; an empty slice means none.
+	// CRDs are files and directories with definitions to install before any server watches their kinds. Nil means the product's own
+	// definitions and those of Flux's sources; an empty slice means none.
 	CRDs []string
-	// NewNetwork makes the network that the servers listen in. It is called once the directory and the supervisor are
-	// there. Nil means loopback; in another network there may be nodes, and the servers are started for that.
+	// NewNetwork creates the network in which the servers listen. It is called when the directory and the supervisor exist. Nil means
+	// loopback. Another network may have nodes, and the servers are configured for them.
 	NewNetwork func(context.Context, *ControlPlane) (Network, error)
-	// Alongside, when not nil, runs while the servers start, from when the network is there. Start waits for it.
+	// Alongside, if not nil, runs while the servers start. It begins when the network exists, and Start waits for it.
 	Alongside func(context.Context) error
-	// Users are further users with a token (see TokenConfig), and the groups that they are in.
+	// Users are additional users with a token (see TokenConfig), and their groups.
 	Users map[string][]string
 	// AdmissionPlugins are plugins of the API server that are off by default.
 	AdmissionPlugins []string
-	// WithControllerManager runs kube-controller-manager. Its garbage collector sees kinds that are installed after
-	// the start only up to 30 seconds later.
+	// WithControllerManager runs kube-controller-manager. Its garbage collector may need up to 30 seconds to notice kinds that are
+	// installed after the start.
 	WithControllerManager bool
-	// MoreControllers are names of controllers that kube-controller-manager runs besides, where it runs few: without nodes.
+	// MoreControllers are names of additional controllers of kube-controller-manager. They matter only without nodes, where it runs few
+	// controllers.
 	MoreControllers []string
 	// WithSourceController runs Flux's source-controller and installs its CRDs.
 	WithSourceController bool
@@ -64,11 +65,12 @@ type ControlPlane struct {
 	Dir string
 	// KubeconfigPath is a kubeconfig file of the administrator.
 	KubeconfigPath string
-	// SourceAddr is the host:port at which source-controller serves artifacts; empty without it.
+	// SourceAddr is the host:port at which source-controller serves artifacts; empty without source-controller.
 	SourceAddr string
-	// EventsAddr is the URL at which notification-controller takes events; empty without it.
+	// EventsAddr is the URL at which notification-controller receives events; empty without notification-controller.
 	EventsAddr string
-	// ReceiverURL is where notification-controller serves the webhooks of Receivers, without their path; empty without it.
+	// ReceiverURL is the URL at which notification-controller serves the webhooks of Receivers, without their path; empty without
+	// notification-controller.
 	ReceiverURL string
 
 	options     Options
@@ -78,9 +80,8 @@ type ControlPlane struct {
 	config      *rest.Config
 }
 
-// Start starts the servers that the options name and returns when they serve. When it fails it has stopped what it had
-// started, and the error ends with the last lines of the failed server's log. A first start on a machine builds the
-// binaries, which takes minutes.
+// Start starts the servers that the options select and returns when they are ready. If it fails, it stops the servers that it started, and
+// the error ends with the last lines of the failed server's log. The first start on a machine builds the binaries, which takes minutes.
 func Start(ctx context.Context, options Options) (*ControlPlane, error) {
 	if options.Log == nil {
 		options.Log = io.Discard
@@ -127,7 +128,7 @@ func (cp *ControlPlane) startServers(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes the directory, the supervisor that will remove it, the network and the credentials.
+// prepare creates the directory, the supervisor that removes it at the end, the network and the credentials.
 func (cp *ControlPlane) prepare(ctx context.Context) error {
 	dir := cp.options.Dir
 	var err error
@@ -158,8 +159,8 @@ func (cp *ControlPlane) prepare(ctx context.Context) error {
 	return err
 }
 
-// Stop kills every server (their state is not needed any more), waits for the end of each and removes the directory.
-// It may be called more than once, and on a nil ControlPlane.
+// Stop kills every server (their state is not needed any more), waits until each has ended and removes the directory. It may be called more
+// than once, and on a nil ControlPlane.
 func (cp *ControlPlane) Stop() error {
 	if cp == nil || cp.supervisor == nil {
 		return nil
@@ -170,20 +171,20 @@ func (cp *ControlPlane) Stop() error {
 	return nil
 }
 
-// Supervisor runs further processes that have to end with the control plane.
+// Supervisor returns the supervisor, which can run further processes that have to end with the control plane.
 func (cp *ControlPlane) Supervisor() *supervise.Supervisor { return cp.supervisor }
 
-// LogPath is the file that holds what the named server wrote, for example "kube-apiserver".
+// LogPath returns the path of the log of the named server, for example "kube-apiserver".
 func (cp *ControlPlane) LogPath(server string) string {
 	return filepath.Join(cp.Dir, server+".log")
 }
 
-// tool finds or builds a binary.
+// tool returns the path of a binary, which it builds if necessary.
 func (cp *ControlPlane) tool(ctx context.Context, name string) (string, error) {
 	return tools.Path(ctx, name, cp.logln)
 }
 
-// hasNodes reports whether there may be a node: none can reach servers on loopback.
+// hasNodes reports whether the cluster may have nodes. Nodes cannot reach servers on loopback.
 func (cp *ControlPlane) hasNodes() bool { return cp.options.NewNetwork != nil }
 
 func (cp *ControlPlane) logln(line string) {

@@ -33,14 +33,14 @@ import (
 	"github.com/stack-controller/stack-controller/tests/gitserver"
 )
 
-// patience bounds every wait. On a quiet machine everything here takes less than two seconds.
+// patience bounds every wait. On a quiet machine each wait takes less than two seconds.
 const patience = 30 * time.Second
 
 var cluster *controlplane.ControlPlane
 
 func TestMain(m *testing.M) {
 	options := controlplane.Options{
-		CRDs:                       []string{}, // the product's own are not what is tested here
+		CRDs:                       []string{}, // these tests do not use the product's own
 		WithControllerManager:      true,
 		WithSourceController:       true,
 		WithNotificationController: true,

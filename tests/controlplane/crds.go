@@ -17,18 +17,18 @@ import (
 // crdTimeout bounds the wait until the API server serves new kinds.
 const crdTimeout = 30 * time.Second
 
-// ProductCRDs is the directory of stack-controller's own definitions.
+// ProductCRDs returns the directory of stack-controller's own definitions.
 func ProductCRDs() string {
 	return filepath.Join(tools.RepositoryRoot(), "config", "crd", "bases")
 }
 
-// SourceCRDs is the directory of the definitions of Flux's sources.
+// SourceCRDs returns the directory of the definitions of Flux's sources.
 func SourceCRDs(ctx context.Context) (string, error) {
 	return FluxCRDs(ctx, "source-controller")
 }
 
-// FluxCRDs is the directory of the definitions of a Flux controller, of the very version that tests/tools pins, in the module
-// cache.
+// FluxCRDs returns the directory, in the module cache, of the definitions of a Flux controller, in exactly the version that tests/tools
+// pins.
 func FluxCRDs(ctx context.Context, controller string) (string, error) {
 	module := "github.com/fluxcd/" + controller
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
@@ -45,7 +45,7 @@ func FluxCRDs(ctx context.Context, controller string) (string, error) {
 	return filepath.Join(found.Dir, "config", "crd", "bases"), nil
 }
 
-// installInitialCRDs installs what the options ask for.
+// installInitialCRDs installs the definitions that the options ask for.
 func (cp *ControlPlane) installInitialCRDs(ctx context.Context) error {
 	paths := cp.options.CRDs
 	if paths == nil {

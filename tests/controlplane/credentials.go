@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// credentials are the secrets of one control plane; they exist only in its directory and memory.
+// credentials are the secrets of one control plane. They exist only in its directory and in memory.
 type credentials struct {
 	servingCA       []byte // PEM
 	servingCertFile string
@@ -40,7 +40,7 @@ type credentials struct {
 // administrator is the name of the user who may do everything.
 const administrator = "admin"
 
-// newCredentials generates everything and writes the files into the directory. The address is the API server's.
+// newCredentials generates all secrets and writes the files into the directory. The address is that of the API server.
 func newCredentials(dir, address string, users map[string][]string) (*credentials, error) {
 	c := &credentials{
 		servingCertFile: filepath.Join(dir, "apiserver.crt"),
@@ -52,7 +52,7 @@ func newCredentials(dir, address string, users map[string][]string) (*credential
 	if err != nil {
 		return nil, fmt.Errorf("generate the API server's certificate: %w", err)
 	}
-	c.servingCA = certificate // holds the certificate of the authority too
+	c.servingCA = certificate // contains the certificate of the authority too
 	accountKey, err := newAccountKey()
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func newCredentials(dir, address string, users map[string][]string) (*credential
 	return c, nil
 }
 
-// newTokens generates a token for the administrator and for each user, and returns the file that tells the API server.
+// newTokens generates a token for the administrator and for each user, and returns the content of the API server's token file.
 func (c *credentials) newTokens(users map[string][]string) []byte {
 	users = maps.Clone(users)
 	if users == nil {
@@ -106,15 +106,15 @@ const tokenSeconds = 24 * 60 * 60
 // Config returns a copy of the administrator's client configuration.
 func (cp *ControlPlane) Config() *rest.Config { return rest.CopyConfig(cp.config) }
 
-// UserConfig returns a configuration whose requests count as the named user's in the given groups, by impersonation.
-// A ServiceAccount is the user system:serviceaccount:NAMESPACE:NAME.
+// UserConfig returns a configuration whose requests run as the named user in the given groups, by impersonation. A ServiceAccount is the
+// user system:serviceaccount:NAMESPACE:NAME.
 func (cp *ControlPlane) UserConfig(user string, groups ...string) *rest.Config {
 	config := cp.Config()
 	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
 	return config
 }
 
-// TokenConfig returns a configuration with the token of a user whom the options name.
+// TokenConfig returns a configuration with the token of a user in Options.Users.
 func (cp *ControlPlane) TokenConfig(user string) *rest.Config {
 	config := cp.Config()
 	config.BearerToken = cp.credentials.tokens[user]
@@ -165,12 +165,13 @@ func (cp *ControlPlane) WriteKubeconfig(name string, config *rest.Config) (strin
 	return path, nil
 }
 
-// KubeletClientFile is the certificate by which kubelets know the API server, in PEM. It is its own authority.
+// KubeletClientFile returns the path of the certificate by which kubelets authenticate the API server, in PEM. The certificate is its own
+// authority.
 func (cp *ControlPlane) KubeletClientFile() string {
 	return filepath.Join(cp.Dir, "kubelet-client.crt")
 }
 
-// kubeletClientArgs generates that certificate and returns the flags that make the API server use it and find the kubelets.
+// kubeletClientArgs generates that certificate and returns the flags with which the API server uses it and reaches the kubelets.
 func (cp *ControlPlane) kubeletClientArgs() ([]string, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -204,7 +205,7 @@ func (cp *ControlPlane) kubeletClientArgs() ([]string, error) {
 	return []string{
 		"--kubelet-client-certificate=" + cp.KubeletClientFile(),
 		"--kubelet-client-key=" + keyFile,
-		// Nobody answers for the names of nodes.
+		// No DNS server resolves the names of nodes.
 		"--kubelet-preferred-address-types=InternalIP",
 	}, nil
 }

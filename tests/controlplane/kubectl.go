@@ -10,14 +10,13 @@ import (
 	"strings"
 )
 
-// Command is a program that will run where the servers are.
+// Command returns a command that runs in the network of the servers.
 func (cp *ControlPlane) Command(ctx context.Context, path string, args ...string) *exec.Cmd {
 	path, args = cp.network.Enter(path, args)
 	return exec.CommandContext(ctx, path, args...)
 }
 
-// Kubectl runs the real kubectl as administrator and returns its standard output. The error of a run that fails has
-// its standard error.
+// Kubectl runs the real kubectl as administrator and returns its standard output. The error of a failed run contains its standard error.
 func (cp *ControlPlane) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return cp.KubectlInput(ctx, "", args...)
 }

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// Network is where the servers of a control plane listen, and how the program reaches them there.
+// Network is the network in which the servers of a control plane listen, and the way to reach them there.
 type Network interface {
-	// Address is the IP address that servers bind to.
+	// Address returns the IP address that servers bind to.
 	Address() string
-	// Enter returns the program and the arguments that run the given ones where the servers are.
+	// Enter returns the program and the arguments that run the given program in the network.
 	Enter(path string, args []string) (string, []string)
-	// Listen opens a listener there. The host of the address is an IP address.
+	// Listen opens a listener in the network. The host of the address is an IP address.
 	Listen(network, address string) (net.Listener, error)
-	// Dial connects to an address there.
+	// Dial connects to an address in the network.
 	Dial(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// loopback is the network of a control plane without a node: that of the machine.
+// loopback is the network of a control plane without nodes: the loopback interface of the machine.
 type loopback struct{}
 
 func (loopback) Address() string { return "127.0.0.1" }
@@ -36,20 +36,20 @@ func (loopback) Dial(ctx context.Context, network, address string) (net.Conn, er
 	return (&net.Dialer{}).DialContext(ctx, network, address)
 }
 
-// Dial connects to an address where the servers are.
+// Dial connects to an address in the network of the servers.
 func (cp *ControlPlane) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return cp.network.Dial(ctx, network, address)
 }
 
-// Listen opens a listener where the servers are. The host of the address is an IP address.
+// Listen opens a listener in the network of the servers. The host of the address is an IP address.
 func (cp *ControlPlane) Listen(network, address string) (net.Listener, error) {
 	return cp.network.Listen(network, address)
 }
 
-// FreeAddress returns a host:port, where the servers are, that nobody uses at this moment.
+// FreeAddress returns a host:port in the network of the servers that is free at this moment.
 func (cp *ControlPlane) FreeAddress() (string, error) { return cp.freeAddress() }
 
-// freeAddress asks the kernel for a port that nobody uses at this moment.
+// freeAddress asks the kernel for a port that is free at this moment.
 func (cp *ControlPlane) freeAddress() (string, error) {
 	addresses, err := cp.freeAddresses(1)
 	if err != nil {
@@ -78,13 +78,13 @@ func (cp *ControlPlane) freeAddresses(count int) ([]string, error) {
 	return addresses, nil
 }
 
-// AnswersOK checks that a GET of the URL gives status 200. A server's certificate is not verified: those that servers make
-// for themselves in memory are nowhere to be had, and no secret is sent.
+// AnswersOK returns a check that a GET of the URL has status 200. It does not verify the server's certificate: a certificate that a server
+// generates in memory is not available anywhere, and no secret is sent.
 func (cp *ControlPlane) AnswersOK(url string) func(context.Context) error {
 	return cp.answersOK(url, "", &tls.Config{InsecureSkipVerify: true})
 }
 
-// answersOK is AnswersOK with a token and a TLS configuration.
+// answersOK works like AnswersOK, with a token and a TLS configuration.
 func (cp *ControlPlane) answersOK(url, token string, config *tls.Config) func(context.Context) error {
 	client := &http.Client{
 		Timeout:   5 * time.Second,

@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// portAttempts is how often a server is started again because somebody took its port between choosing and binding.
+	// portAttempts is how often a server is started if another process takes its port between the choice of the port and the bind.
 	portAttempts = 3
 	pollInterval = 25 * time.Millisecond
-	// tailLines is how much of a failed server's log an error shows.
+	// tailLines is how many lines of a failed server's log an error shows.
 	tailLines = 25
-	// tailWidth is how many bytes of a line it shows; a stack trace in JSON has thousands.
+	// tailWidth is how many bytes of a line an error shows; a stack trace in JSON has thousands.
 	tailWidth = 600
 )
 
@@ -31,17 +31,17 @@ type launch struct {
 	ready func(context.Context) error
 }
 
-// Server is a program that runs beside the control plane, where its servers are, and ends with it.
+// Server is a program that runs beside the control plane, in the same network, and ends with it.
 type Server struct {
-	// Name is how errors call it, and the name of its log and of its working directory.
+	// Name is the name in errors, and the name of the log and of the working directory.
 	Name string
 	// Path is the executable.
 	Path string
 	// Args are its arguments.
 	Args []string
-	// Env is added to HOME, TMPDIR and PATH, which is all that it gets otherwise.
+	// Env is added to HOME, TMPDIR and PATH. The program gets no other variables.
 	Env []string
-	// Ready returns nil once it serves.
+	// Ready returns nil once the program is ready.
 	Ready func(context.Context) error
 }
 
@@ -62,8 +62,7 @@ func (cp *ControlPlane) startServer(ctx context.Context, name string, prepare fu
 	return err
 }
 
-// run starts a program and waits until it is ready. Its working directory is a directory of its own name, which is also
-// the place of its temporary files.
+// run starts a program and waits until it is ready. Its working directory has the name of the program, and also holds its temporary files.
 func (cp *ControlPlane) run(ctx context.Context, name, path string, prepare func() (launch, error)) (*supervise.Process, error) {
 	dir := filepath.Join(cp.Dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -101,8 +100,8 @@ func (cp *ControlPlane) run(ctx context.Context, name, path string, prepare func
 	}
 }
 
-// environment is all that a server gets to see: its own directory, PATH, and what it needs besides, which wins. Nothing
-// of the developer's (proxies, cloud credentials, PULUMI_…) gets in.
+// environment returns the whole environment of a server: its own directory, PATH, and the additional variables, which take precedence. No
+// variable of the developer's environment (proxies, cloud credentials, PULUMI_…) is passed on.
 func environment(dir string, more []string) []string {
 	variables := []string{"HOME=" + dir, "TMPDIR=" + dir, "PATH=" + os.Getenv("PATH")}
 	overridden := func(variable string) bool {
@@ -133,7 +132,7 @@ func awaitReady(ctx context.Context, process *supervise.Process, ready func(cont
 	}
 }
 
-// Tail returns the last lines of a file, long ones cut off, or why there are none.
+// Tail returns the last lines of a file, with long lines cut off, or the reason why it cannot read the file.
 func Tail(path string, lines int) string {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -151,13 +150,13 @@ func Tail(path string, lines int) string {
 
 // Program is a controller that runs beside the control plane and ends with it.
 type Program struct {
-	// Name is how errors call it, and the name of its log.
+	// Name is the name in errors, and the name of the log.
 	Name string
 	// Path is the executable.
 	Path string
-	// Args gives the arguments for two free addresses, host:port, one for metrics and one for health.
+	// Args returns the arguments for two free addresses, host:port, the first for metrics and the second for health.
 	Args func(metrics, health string) []string
-	// Env is added to HOME, TMPDIR and PATH, which is all that it gets otherwise.
+	// Env is added to HOME, TMPDIR and PATH. The program gets no other variables.
 	Env []string
 }
 

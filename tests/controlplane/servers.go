@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// issuer names the cluster in the ServiceAccount tokens that it signs.
+// issuer identifies the cluster in the ServiceAccount tokens that it signs.
 const issuer = "https://kubernetes.default.svc.cluster.local"
 
 const (
@@ -22,7 +22,7 @@ const (
 	serviceAddress = "198.18.0.1"
 )
 
-// serviceNames returns the names by which pods call the API server.
+// serviceNames returns the host names by which pods call the API server.
 func serviceNames() []string {
 	return []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
 }
@@ -97,13 +97,13 @@ func (cp *ControlPlane) startControllerManager(ctx context.Context) error {
 		return launch{
 			args: []string{
 				"--kubeconfig=" + cp.KubeconfigPath,
-				// Let it judge who may ask for its health without a request to the API server.
+				// This lets it answer requests for its health without asking the API server for authorization.
 				"--authorization-always-allow-paths=/healthz",
 				"--bind-address=" + host,
 				"--secure-port=" + port,
 				"--leader-elect=false",
 				"--controllers=" + cp.controllers(),
-				// How soon a node's health shows in its taints.
+				// This is how soon a change of a node's health shows in its taints.
 				"--node-monitor-period=1s",
 				"--root-ca-file=" + cp.credentials.servingCertFile,
 				"--service-account-private-key-file=" + cp.credentials.accountKeyFile,
@@ -114,8 +114,8 @@ func (cp *ControlPlane) startControllerManager(ctx context.Context) error {
 	})
 }
 
-// controllers are all that kube-controller-manager runs by default or, without a node, what matters then. The rest would
-// only cost start-up time and memory.
+// controllers returns the controllers that kube-controller-manager runs: its default set or, without nodes, only those that matter then.
+// The rest would only cost start-up time and memory.
 func (cp *ControlPlane) controllers() string {
 	if cp.hasNodes() {
 		return "*"
@@ -126,8 +126,8 @@ func (cp *ControlPlane) controllers() string {
 	}, cp.options.MoreControllers...), ",")
 }
 
-// etcd listens on unix sockets: in a private directory they need neither a port nor a certificate. It insists on URLs of
-// the form host:port, which makes "client:0" the name of a socket in its working directory.
+// etcd listens on unix sockets: in a private directory they need neither a port nor a certificate. etcd accepts only URLs of the form
+// host:port, which makes "client:0" the name of a socket in its working directory.
 const (
 	etcdClientURL = "unix://client:0"
 	etcdPeerURL   = "unix://peer:0"
@@ -141,7 +141,7 @@ func (cp *ControlPlane) startEtcd(ctx context.Context) error {
 		return launch{
 			args: []string{
 				"--data-dir=data",
-				"--unsafe-no-fsync", // nothing here has to survive the machine
+				"--unsafe-no-fsync", // nothing here has to survive a crash of the machine
 				"--listen-client-urls=" + etcdClientURL,
 				"--advertise-client-urls=" + etcdClientURL,
 				"--listen-peer-urls=" + etcdPeerURL,
@@ -160,7 +160,7 @@ func (cp *ControlPlane) startEtcd(ctx context.Context) error {
 	})
 }
 
-// fluxNamespace is where Flux's controllers believe they run.
+// fluxNamespace is the namespace that Flux's controllers are configured to run in.
 const fluxNamespace = "flux-system"
 
 const kustomizeController = "kustomize-controller"
@@ -193,7 +193,7 @@ func (cp *ControlPlane) startSourceController(ctx context.Context) error {
 	})
 }
 
-// startKustomizeController starts it with the rights of the administrator, as Flux installs it.
+// startKustomizeController starts kustomize-controller with the rights of the administrator, as Flux installs it.
 func (cp *ControlPlane) startKustomizeController(ctx context.Context) error {
 	return cp.startServer(ctx, kustomizeController, func() (launch, error) {
 		addresses, err := cp.freeAddresses(1)

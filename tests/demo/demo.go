@@ -22,9 +22,9 @@ import (
 
 const (
 	steps = 7
-	// name of the git repository, the namespace, the GitRepository and the Stack.
+	// name is the name of the git repository, the namespace, the GitRepository and the Stack.
 	name = "demo"
-	// patience bounds each wait for the Stack; both take seconds.
+	// patience bounds each wait for the Stack. Each of them takes seconds.
 	patience = 2 * time.Minute
 	// bareRuns is how often the bare "pulumi up" is measured.
 	bareRuns = 3
@@ -33,12 +33,12 @@ const (
 //go:embed testdata
 var testdata embed.FS
 
-// needed are the tools in the order in which they are built, so that the longest wait comes first.
+// needed lists the tools in the order in which they are built. The one that takes longest comes first.
 var needed = []string{
 	"kube-apiserver", "kube-controller-manager", "kubectl", "etcd", "pulumi", "pulumi-language-yaml", "source-controller",
 }
 
-// demo is one run.
+// demo is one run of the demo.
 type demo struct {
 	*printer
 	record *leftovers.Record
@@ -54,12 +54,12 @@ func newDemo(out io.Writer) (*demo, error) {
 	if d.record, err = leftovers.New(recordKind); err != nil {
 		return nil, err
 	}
-	// Not in the cache: the path of a unix socket must be short.
+	// The directory is not in the cache, because the path of a unix socket must be short.
 	d.dir, err = d.record.NewDirectory("stack-demo-")
 	return d, err
 }
 
-// show goes through all the steps. What it starts runs until stop.
+// show runs all steps. What it starts runs until stop is called.
 func (d *demo) show(ctx context.Context) error {
 	program, err := readProgram()
 	if err != nil {
@@ -83,7 +83,7 @@ func (d *demo) show(ctx context.Context) error {
 	return d.followCommit(ctx, changed(program, "new world"))
 }
 
-// stop ends and removes everything. It returns the given error and its own.
+// stop stops and removes everything. It returns the given error joined with its own.
 func (d *demo) stop(err error) error {
 	if d.stage != nil {
 		err = errors.Join(err, d.stage.Stop())
@@ -150,7 +150,7 @@ func (d *demo) awaitReady(ctx context.Context) error {
 	return d.showObjects(ctx, stack)
 }
 
-// showObjects prints what kubectl shows, and the part of the status that tells what was deployed.
+// showObjects prints the output of kubectl, and the part of the status that shows what was deployed.
 func (d *demo) showObjects(ctx context.Context, stack *pulumiv1.Stack) error {
 	args := []string{"get", "stack,workspace,update", "--namespace=" + name}
 	output, err := d.stage.ControlPlane.Kubectl(ctx, args...)
@@ -171,7 +171,7 @@ func (d *demo) showObjects(ctx context.Context, stack *pulumiv1.Stack) error {
 	return nil
 }
 
-// measureBare runs pulumi by hand on the same program; each run changes it as a commit does.
+// measureBare runs pulumi directly on the same program. Each run changes the program, as a commit does.
 func (d *demo) measureBare(ctx context.Context, program gitserver.Files) error {
 	d.title("Measure a bare \"pulumi up\" of the same program")
 	bare, err := d.stage.NewBare(ctx, program)
@@ -222,7 +222,7 @@ func readProgram() (gitserver.Files, error) {
 	return gitserver.Files{filepath.Base(program): string(content)}, nil
 }
 
-// changed is the program with another audience, which changes its output.
+// changed returns the program with another audience, which changes its output.
 func changed(program gitserver.Files, audience string) gitserver.Files {
 	files := gitserver.Files{}
 	for path, content := range program {
@@ -231,7 +231,7 @@ func changed(program gitserver.Files, audience string) gitserver.Files {
 	return files
 }
 
-// invitation says how to play with what keeps running.
+// invitation returns instructions for using the running system.
 func (d *demo) invitation() string {
 	kubectl, err := tools.Path(context.Background(), "kubectl", nil)
 	if err != nil {

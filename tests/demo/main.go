@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	// What libraries log about themselves is not part of the show.
+	// The log output of libraries is not part of the demo.
 	log.SetOutput(io.Discard)
 	ctrl.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string) error {
 	}
 }
 
-// runOnce shows everything and leaves nothing.
+// runOnce runs the demo and removes everything it created.
 func runOnce(ctx context.Context) error {
 	d, err := newDemo(os.Stdout)
 	if err != nil {
@@ -69,10 +69,10 @@ func runOnce(ctx context.Context) error {
 	return d.stop(err)
 }
 
-// detach runs the demo in a process of its own that goes on after the show, and returns when the show is over.
+// detach runs the demo in a background process, which continues after the demo. detach returns when the demo is over.
 func detach(ctx context.Context) error { return background.Start(ctx, "demo", "-detached") }
 
-// runDetached shows everything and then waits, without a terminal, until it is told to end.
+// runDetached runs the demo and then waits, without a terminal, until it is asked to end.
 func runDetached(ctx context.Context) error {
 	background.Enter()
 	d, err := newDemo(os.Stdout)
@@ -90,10 +90,10 @@ func runDetached(ctx context.Context) error {
 	return d.stop(nil)
 }
 
-// indent is how far everything below a step's title is moved to the right.
+// indent is the indentation of everything below the title of a step.
 const indent = "      "
 
-// printer shows numbered steps with the time since the start.
+// printer prints numbered steps with the time since the start.
 type printer struct {
 	out   io.Writer
 	start time.Time
@@ -132,10 +132,10 @@ func (p *printer) plain(text string) {
 	_, _ = io.WriteString(p.out, text)
 }
 
-// recordKind is that of the records of demos.
+// recordKind is the kind of the records of demos.
 const recordKind = "demo"
 
-// cleanAll ends every demo of this user and removes what is left of those that crashed.
+// cleanAll ends every demo of this user and removes what crashed demos left.
 func cleanAll(out io.Writer) error {
 	running, err := leftovers.Records(recordKind, true)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package design_test checks what the pages for contributors say about the code: docs/design.md names functions that exist, and AGENTS.md
+// Package design_test checks the pages for contributors against the code: the functions named in docs/design.md exist, and AGENTS.md lists
 // every package.
 package design_test
 
@@ -31,7 +31,7 @@ const (
 	agents = "AGENTS.md"
 )
 
-// The index stands between these lines.
+// The index is between these lines.
 const (
 	indexBegin = "<!-- code index: written by go test ./tests/design -update-docs -->\n"
 	indexEnd   = "<!-- end of the code index -->\n"
@@ -40,9 +40,9 @@ const (
 var updateDocs = flag.Bool("update-docs", false, "write the code index into "+design)
 
 var (
-	// symbolReference is a function, method, type or constant in a page: `internal/stack.decide`.
+	// symbolReference matches a function, method, type or constant in a page: `internal/stack.decide`.
 	symbolReference = regexp.MustCompile("`((?:internal|cmd|api)/[a-z0-9/]+)\\.([A-Za-z0-9_.]+)`")
-	// pathReference is a directory or file in a page: `internal/stack`.
+	// pathReference matches a directory or file in a page: `internal/stack`.
 	pathReference = regexp.MustCompile("`((?:internal|cmd|api|config|docs|tests)(?:/[A-Za-z0-9_./-]+)?)`")
 )
 
@@ -71,7 +71,7 @@ func TestEveryFunctionInTheDesignExistsAndIsInItsIndex(t *testing.T) {
 	g.Expect(table == wanted).To(BeTrue(), "%s has another index; run: go test ./tests/design -update-docs", design)
 }
 
-// indexOf lists the files of all functions that the text names.
+// indexOf returns the code index: the files of all functions that the text names.
 func indexOf(t *testing.T, text string) string {
 	symbols := map[string][]string{} // by file
 	packages := map[string]map[string]string{}
@@ -100,7 +100,8 @@ func indexOf(t *testing.T, text string) string {
 	return table + "\n"
 }
 
-// declarations returns the files of a package by what they declare: "decide", "Reconciler" or "Reconciler.observe".
+// declarations returns the file of each declaration in a package. The keys are names such as "decide", "Reconciler" or
+// "Reconciler.observe".
 func declarations(t *testing.T, directory string) map[string]string {
 	t.Helper()
 	g := NewWithT(t)
@@ -145,7 +146,7 @@ func namesOf(declaration ast.Decl) (names []string) {
 	return names
 }
 
-// typeName is the name of a receiver's type, without pointer and type parameters.
+// typeName returns the name of a receiver's type, without pointer and type parameters.
 func typeName(expression ast.Expr) string {
 	switch expression := expression.(type) {
 	case *ast.StarExpr:
@@ -223,7 +224,7 @@ func TestEveryLinkInTheDocumentationLeadsSomewhere(t *testing.T) {
 	pages := []string{"README.md", "CONTRIBUTING.md", "AGENTS.md"}
 	g.Expect(filepath.WalkDir(filepath.Join(root, "docs"), func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.Name() == "api" {
-			return filepath.SkipDir // it is generated, with links to types that it does not list
+			return filepath.SkipDir // this page is generated, with links to types that it does not list
 		}
 		if err == nil && strings.HasSuffix(path, ".md") {
 			path, err = filepath.Rel(root, path)
@@ -258,7 +259,7 @@ func TestEveryLinkInTheDocumentationLeadsSomewhere(t *testing.T) {
 	g.Expect(links).To(BeNumerically(">", 100))
 }
 
-// anchorsOf returns the anchors that GitHub makes for the headings of a page.
+// anchorsOf returns the anchors that GitHub creates for the headings of a page.
 func anchorsOf(t *testing.T, page string) map[string]bool {
 	t.Helper()
 	text := codeBlock.ReplaceAllString(read(t, page), "")
@@ -273,14 +274,14 @@ func anchorsOf(t *testing.T, page string) map[string]bool {
 	return anchors
 }
 
-// controllers are the packages whose files keep to what their names say: observe*.go reads, decide*.go chooses, act*.go acts.
+// controllers are the packages in which the names of files are binding: observe*.go reads, decide*.go chooses, act*.go acts.
 var controllers = []string{"internal/stack", "internal/update", "internal/workspace", "internal/approval", "internal/program", "internal/runtime/pod"}
 
-// phases are the rules, by how the names of the files begin.
+// phases has the rules for files, by the beginning of their names.
 var phases = map[string]struct {
-	// imports and calls are those that a file must not have; a call is told by the name of the function or method alone.
+	// imports and calls must not appear in a file. A call is identified by the name of the function or method alone.
 	imports, calls []string
-	// values are types of which it must not make any.
+	// values are types of which a file must not create values.
 	values []string
 }{
 	"observe": {
@@ -320,7 +321,7 @@ func TestObservingDecidingAndActingAreApart(t *testing.T) {
 	}
 }
 
-// The rules would find what they are there for.
+// This test checks that the rules find violations.
 func TestFilesThatMixObservingDecidingAndActingAreFound(t *testing.T) {
 	g := NewWithT(t)
 	for phase, mixed := range map[string]string{
@@ -334,7 +335,7 @@ func TestFilesThatMixObservingDecidingAndActingAreFound(t *testing.T) {
 	}
 }
 
-// violations names what the file has and must not have.
+// violations returns what the file has although the rules forbid it.
 func violations(phase string, file *ast.File) (found []string) {
 	rules := phases[phase]
 	for _, spec := range file.Imports {
@@ -358,7 +359,7 @@ func violations(phase string, file *ast.File) (found []string) {
 	return found
 }
 
-// calledName is the name of a function or method, without what is before the dot.
+// calledName returns the name of a function or method, without what is before the dot.
 func calledName(function ast.Expr) string {
 	switch function := function.(type) {
 	case *ast.Ident:

@@ -20,7 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// examples is the directory of the examples, or what is below it.
+// examples returns the path of the directory with the examples, or of an element below it.
 func examples(elements ...string) string {
 	return filepath.Join(append([]string{tools.RepositoryRoot(), "docs", "examples"}, elements...)...)
 }
@@ -32,10 +32,10 @@ func read(t *testing.T, path string) string {
 	return string(content)
 }
 
-// object is one of Kubernetes.
+// object is a Kubernetes object.
 type object = map[string]any
 
-// documented is the Stack in the page about the examples. tests/api shows that the API server accepts it.
+// documented returns the Stack on the page about the examples. tests/api checks that the API server accepts it.
 func documented(t *testing.T) (stack object) {
 	t.Helper()
 	_, block, found := strings.Cut(read(t, examples("README.md")), "\n```yaml\n")
@@ -51,7 +51,7 @@ func documented(t *testing.T) (stack object) {
 func expectDocumented(t *testing.T, created []object) {
 	t.Helper()
 	g := NewWithT(t)
-	// Each language has an order of its own.
+	// The order of the objects differs between languages.
 	slices.SortFunc(created, func(a, b object) int { return strings.Compare(a["kind"].(string), b["kind"].(string)) })
 	g.Expect(created).To(HaveLen(2))
 	g.Expect(created[0]).To(Equal(object{
@@ -73,7 +73,7 @@ func run(t *testing.T, dir string, env []string, name string, args ...string) st
 	return stdout.String()
 }
 
-// printed are the objects that a program printed, one on each line.
+// printed decodes the objects that a program printed, one on each line.
 func printed(t *testing.T, output string) (objects []object) {
 	t.Helper()
 	for line := range strings.Lines(output) {
@@ -84,7 +84,7 @@ func printed(t *testing.T, output string) (objects []object) {
 	return objects
 }
 
-// need skips the test on a machine without the program.
+// need returns the path of the program, or skips the test on a machine without it.
 func need(t *testing.T, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
@@ -94,7 +94,7 @@ func need(t *testing.T, program string) string {
 	return path
 }
 
-// The program has no types of its own, so that it is JavaScript too.
+// The program declares no types, so it is also valid JavaScript.
 func TestTypeScriptCreatesTheDocumentedStack(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -122,7 +122,7 @@ func TestPythonCreatesTheDocumentedStack(t *testing.T) {
 	expectDocumented(t, printed(t, run(t, examples("python"), []string{"PYTHONPATH=" + standIns, "PYTHONDONTWRITEBYTECODE=1"}, python, "__main__.py")))
 }
 
-// The program is put beside the stand-in of the SDK that this module has, and imports that.
+// The test replaces the import of the SDK by this module's stand-in, and compiles the program inside this module.
 func TestGoCreatesTheDocumentedStack(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -133,7 +133,7 @@ func TestGoCreatesTheDocumentedStack(t *testing.T) {
 	program := filepath.Join(dir, "main.go")
 	content = strings.ReplaceAll(content, sdk, `"github.com/stack-controller/stack-controller/tests/examples/kubernetes`)
 	g.Expect(os.WriteFile(program, []byte(content), 0o600)).To(Succeed())
-	// The package there has a test that records what the program creates.
+	// testdata/go has a test that records what the program creates.
 	there, err := filepath.Abs(filepath.Join("testdata", "go"))
 	g.Expect(err).NotTo(HaveOccurred())
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(there, "main.go"): program}})
@@ -154,19 +154,20 @@ var (
 	csharpKey   = regexp.MustCompile(`\["(\w+)"\] = `)
 )
 
-// There is no compiler for it here: the objects are read from the text, and the names of their fields from the classes.
+// No C# compiler is available here, so the test reads the objects from the text of the program, and the names of their fields from its
+// classes.
 func TestCSharpHasTheDocumentedStack(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	program, classes, found := strings.Cut(read(t, examples("csharp", "Program.cs")), "\nclass ")
 	g.Expect(found).To(BeTrue())
-	// The fields of the SDK's classes, and of this program's.
+	// Fields of classes of the SDK; those of the program's own classes are added below.
 	names := map[string]string{"Metadata": "metadata", "Namespace": "namespace", "StringData": "stringData"}
 	for _, field := range csharpField.FindAllStringSubmatch(classes, -1) {
 		name := strings.TrimPrefix(field[2], "_")
 		names[strings.ToUpper(name[:1])+name[1:]] = field[1]
 	}
-	// arguments are those between the braces after the marker, as an object.
+	// arguments returns the text between the braces after the marker, as an object.
 	arguments := func(marker string) (decoded object) {
 		_, text, found := strings.Cut(program, marker)
 		g.Expect(found).To(BeTrue(), marker)

@@ -1,5 +1,5 @@
-// Package gitserver is a real git server on loopback (smart HTTP, by fluxcd/pkg/gittestserver and the git program), with
-// a short way to create repositories and push commits. It can be published elsewhere, too.
+// Package gitserver runs a real git server on loopback (smart HTTP, with fluxcd/pkg/gittestserver and the git program), with a simple way
+// to create repositories and push commits. The server can also listen at another address.
 package gitserver
 
 import (
@@ -30,7 +30,7 @@ import (
 // Branch is the branch that commits go to.
 const Branch = "main"
 
-// headerTimeout bounds how long a client may take to say what it wants.
+// headerTimeout bounds the time in which a client sends the headers of a request.
 const headerTimeout = 30 * time.Second
 
 // Files are the contents of files by their slash-separated paths.
@@ -57,7 +57,7 @@ func FilesFromDir(dir string) (Files, error) {
 // Server serves the repositories below one directory.
 type Server struct {
 	server *gittestserver.GitServer
-	public *http.Server // nil when there is only the one on loopback
+	public *http.Server // nil if the server listens only on loopback
 	url    string       // without the name of a repository
 }
 
@@ -73,8 +73,8 @@ func Start(dir string) (*Server, error) {
 	return &Server{server: server, url: server.HTTPAddress()}, nil
 }
 
-// Publish serves on the listener, too, for example one in the network of a cluster, so that pods can clone. From then on URLs
-// name its address. Commits are still pushed over loopback.
+// Publish makes the server also serve on the listener, for example in the network of a cluster, so that pods can clone. From then on URLs
+// contain the listener's address. Commits are still pushed over loopback.
 func (s *Server) Publish(listener net.Listener) error {
 	loopback, err := url.Parse(s.server.HTTPAddress())
 	if err != nil {
@@ -82,14 +82,14 @@ func (s *Server) Publish(listener net.Listener) error {
 	}
 	s.public = &http.Server{Handler: httputil.NewSingleHostReverseProxy(loopback), ReadHeaderTimeout: headerTimeout}
 	s.url = "http://" + listener.Addr().String()
-	go func() { _ = s.public.Serve(listener) }() // until it is closed
+	go func() { _ = s.public.Serve(listener) }() // it serves until it is closed
 	return nil
 }
 
 // Stop stops serving. The repositories stay on disk.
 func (s *Server) Stop() {
 	if s.public != nil {
-		_ = s.public.Close() // closes the listener, of which nothing is expected any more
+		_ = s.public.Close() // this also closes the listener, whose error does not matter any more
 	}
 	s.server.StopHTTP()
 }
@@ -99,15 +99,15 @@ func (s *Server) URL(name string) string { return s.url + "/" + name }
 
 // Repository is one repository on the server, with a clone of its own to commit in.
 type Repository struct {
-	// URL is what a GitRepository names.
+	// URL is the URL for a GitRepository.
 	URL string
 
 	clone *git.Repository
-	// signer signs what is committed from now on; nil for nobody.
+	// signer signs commits from now on; nil for unsigned commits.
 	signer *openpgp.Entity
 }
 
-// SignWith has commits signed with the key from now on, or not any more when it is nil.
+// SignWith makes later commits signed with the key, or unsigned if it is nil.
 func (r *Repository) SignWith(key *openpgp.Entity) { r.signer = key }
 
 // Create creates a repository and pushes the files as its first commit.
@@ -130,7 +130,7 @@ func (s *Server) Create(name string, files Files) (repository *Repository, sha s
 	return repository, sha, err
 }
 
-// Commit writes the files, commits and pushes; files that it does not name stay. It returns the commit's SHA.
+// Commit writes the files, commits and pushes. Other files stay as they are. It returns the commit's SHA.
 func (r *Repository) Commit(files Files) (sha string, err error) {
 	return r.change("change", func(tree *git.Worktree) error {
 		for name, content := range files {
@@ -182,12 +182,12 @@ func (r *Repository) Tag(name string) error {
 	return r.name(plumbing.NewTagReferenceName(name))
 }
 
-// NewBranch pushes another branch that begins, and stays, at the last commit.
+// NewBranch pushes another branch, which points to the last commit and does not follow later ones.
 func (r *Repository) NewBranch(name string) error {
 	return r.name(plumbing.NewBranchReferenceName(name))
 }
 
-// name pushes the last commit under the name.
+// name pushes the last commit under the reference.
 func (r *Repository) name(reference plumbing.ReferenceName) error {
 	head, err := r.clone.Head()
 	if err != nil {

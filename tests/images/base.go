@@ -19,10 +19,10 @@ import (
 	"time"
 )
 
-// productUser is who the product's images run as. A number, so that the kubelet can tell that it is not root.
+// productUser is the user of the product's images. It is a number, so that the kubelet can check that it is not root.
 const productUser = "65532:65532"
 
-// certificates is where Debian, and the images, have the certificate authorities.
+// certificates is the path of the certificate authorities, in Debian and in the images.
 const certificates = "etc/ssl/certs/ca-certificates.crt"
 
 // Media types of the documents of an image.
@@ -33,7 +33,7 @@ const (
 	layerType    = "application/vnd.oci.image.layer.v1.tar+gzip"
 )
 
-// descriptor names a blob in the documents of an image.
+// descriptor refers to a blob in the documents of an image.
 type descriptor struct {
 	MediaType string    `json:"mediaType"`
 	Digest    string    `json:"digest"`
@@ -68,13 +68,13 @@ type blob struct {
 	content   []byte
 }
 
-// base is an image with nothing to run in it, for several platforms: what ko's default base is for a release.
+// base is an image without a program, for several platforms. It replaces ko's default base image, which a release uses.
 type base struct {
 	digest string // of the index
 	blobs  map[string]blob
 }
 
-// newBase makes the base for the architectures.
+// newBase creates the base image for the architectures.
 func newBase(architectures ...string) (base, error) {
 	system := append(users("nonroot", 65532, "/home/nonroot"), temporary(),
 		directory("home", 0o755, 0), directory("home/nonroot", 0o700, 65532))
@@ -103,7 +103,7 @@ func newBase(architectures ...string) (base, error) {
 	return result, err
 }
 
-// addImage adds the blobs of the image for one architecture.
+// addImage adds the blobs of the image for one architecture and returns the descriptor of its manifest.
 func (b base) addImage(c contents, architecture string) (descriptor, error) {
 	measured, config, err := c.measure(architecture)
 	if err != nil {
@@ -138,25 +138,25 @@ func (b base) add(mediaType string, content []byte) descriptor {
 }
 
 const (
-	// registryTimeout bounds how long a request to the registry may take to arrive.
+	// registryTimeout bounds the time to read a request to the registry.
 	registryTimeout = time.Minute
-	// registryLimit bounds what is pushed at once, in bytes.
+	// registryLimit bounds the size of one push, in bytes.
 	registryLimit = 512 << 20
 )
 
-// registry is a registry on loopback with one repository for everything: ko takes its base from a registry and from nowhere
-// else, and a release is pushed to one.
+// registry is a registry on loopback, with one store of blobs for all repositories. ko takes its base image only from a registry, and a
+// release is pushed to one.
 type registry struct {
 	address string
 	base    string // the digest of the base image
 	server  *http.Server
 
 	mu    sync.Mutex
-	blobs map[string]blob   // by digest: documents too
+	blobs map[string]blob   // by digest; includes documents
 	tags  map[string]string // "repository:tag" to digest
 }
 
-// serve starts a registry that has the base in it; Close ends it.
+// serve starts a registry that contains the base image; Close stops it.
 func serve(b base) (*registry, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -170,7 +170,7 @@ func serve(b base) (*registry, error) {
 	}
 	r.server = &http.Server{Handler: r, ReadTimeout: registryTimeout}
 	go func() {
-		// It ends with an error in any case, by Close; what goes wrong before that, ko tells.
+		// Serve always returns an error, at the latest after Close. ko reports what goes wrong before that.
 		_ = r.server.Serve(listener)
 	}()
 	return r, nil
@@ -178,7 +178,7 @@ func serve(b base) (*registry, error) {
 
 func (r *registry) Close() error { return r.server.Close() }
 
-// baseReference names the base image with its digest.
+// baseReference returns the reference of the base image, with its digest.
 func (r *registry) baseReference() string { return r.address + "/base@" + r.base }
 
 // ServeHTTP answers the part of the distribution protocol that ko uses.
@@ -210,7 +210,7 @@ func (r *registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// cutLast is strings.Cut around the last separator: a repository may be called "manifests".
+// cutLast works like strings.Cut, but uses the last separator: a repository may be called "manifests".
 func cutLast(s, separator string) (before, after string, found bool) {
 	i := strings.LastIndex(s, separator)
 	if i < 0 {
@@ -219,7 +219,8 @@ func cutLast(s, separator string) (before, after string, found bool) {
 	return s[:i], s[i+len(separator):], true
 }
 
-// store keeps a document, or a blob: its bytes arrive with a PATCH, and a PUT without a body says its digest; or with the PUT.
+// store stores a document or a blob. The bytes of a blob arrive with a PATCH, and a PUT without a body follows with the digest; or they
+// arrive with the PUT.
 func (r *registry) store(w http.ResponseWriter, request *http.Request, repository, manifest string) error {
 	content, err := io.ReadAll(http.MaxBytesReader(w, request.Body, registryLimit))
 	if err != nil {
@@ -257,7 +258,7 @@ func (r *registry) send(w http.ResponseWriter, request *http.Request, digest str
 	w.Header().Set("Content-Length", strconv.Itoa(len(found.content)))
 	w.Header().Set("Docker-Content-Digest", digest)
 	if request.Method != http.MethodHead {
-		// A client that goes away has no use for the rest.
+		// A client that disconnects does not need the rest.
 		_, _ = w.Write(found.content)
 	}
 }

@@ -14,13 +14,14 @@ import (
 )
 
 const (
-	// keptTarballs is how many tarballs of an image stay in the cache: clones that are worked on at the same time have their own.
+	// keptTarballs is how many tarballs of an image stay in the cache. Clones of the repository that are in use at the same time need
+	// different tarballs.
 	keptTarballs = 3
-	// unusedAfter is how long a tarball that was asked for is left alone in any case.
+	// unusedAfter is how long a tarball stays in the cache after its last use, whatever the number of tarballs.
 	unusedAfter = time.Hour
 )
 
-// cached returns the path of the image's tarball for the key. When there is none, build writes it to the path that it gets.
+// cached returns the path of the image's tarball for the key. If the cache does not have it, build writes it to the given path.
 func cached(ctx context.Context, name, key string, progress func(string), build func(path string) error) (string, error) {
 	cache, err := tools.CacheDir()
 	if err != nil {
@@ -55,7 +56,7 @@ func cached(ctx context.Context, name, key string, progress func(string), build 
 	return path, prune(dir)
 }
 
-// prune removes the tarballs of former versions, but not those that were asked for a short time ago.
+// prune removes old tarballs, but not those that were used a short time ago.
 func prune(dir string) error {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.tar"))
 	if err != nil {

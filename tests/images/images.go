@@ -1,9 +1,9 @@
-// Package images makes the container images that a test's cluster runs: no registry is asked, everything comes from the
-// pinned tools, from the current source tree and from Debian's busybox-static.
+// Package images builds the container images that a test's cluster runs. It asks no registry: everything comes from the pinned tools, from
+// the current source tree and from Debian's busybox-static.
 //
-// Each image is a tarball that "ctr --namespace=k8s.io images import" takes. It is built once per content, into the images
-// directory of the cache of the tools; several processes may ask for it at the same time. The functions build what is missing,
-// which takes minutes when a tool was never built; progress, when not nil, is then told how far it is.
+// Each image is a tarball that "ctr --namespace=k8s.io images import" accepts. It is built once per content, into the directory images of
+// the tools' cache; several processes may request it at the same time. The functions build missing tools, which takes minutes if a tool was
+// never built. If progress is not nil, it is called with messages about the progress.
 package images
 
 import (
@@ -29,16 +29,16 @@ type Image struct {
 	Tar string
 }
 
-// Versions of what the images contain: those that tests/tools pins.
+// Versions of the tools in the images, as tests/tools pins them.
 const (
 	pulumiVersion              = "v3.274.1"
 	sourceControllerVersion    = "v1.9.3"
 	kustomizeControllerVersion = "v1.9.4"
-	// notificationControllerVersion is that of the same release of Flux.
+	// notificationControllerVersion is the version in the same release of Flux.
 	notificationControllerVersion = "v1.9.3"
 )
 
-// testRepository is where the images are that only tests know.
+// testRepository is the repository of the images that only tests use.
 const testRepository = "stack-controller.test/"
 
 // fluxUser is the user of Flux's images; the kubelet checks that it is not root, so it must be a number.
@@ -47,7 +47,7 @@ const (
 	fluxUserID = 65534
 )
 
-// Busybox is a shell with the usual commands: stack-controller.test/busybox:latest. It runs as user 1000.
+// Busybox returns an image with a shell and the usual commands: stack-controller.test/busybox:latest. It runs as user 1000.
 func Busybox(ctx context.Context, progress func(string)) (Image, error) {
 	shell, err := busybox(ctx)
 	if err != nil {
@@ -60,7 +60,7 @@ func Busybox(ctx context.Context, progress func(string)) (Image, error) {
 	})
 }
 
-// Pause is the image of the container that holds a pod together: stack-controller.test/pause:latest.
+// Pause returns the image of the container that holds a pod's namespaces: stack-controller.test/pause:latest.
 func Pause(ctx context.Context, progress func(string)) (Image, error) {
 	shell, err := busybox(ctx)
 	if err != nil {
@@ -69,22 +69,24 @@ func Pause(ctx context.Context, progress func(string)) (Image, error) {
 	return save(ctx, "pause", progress, contents{
 		references: []string{testRepository + "pause:latest"},
 		layers:     []layer{shell},
-		// The longest time that the program takes, 68 years.
+		// The longest time that the program accepts, 68 years.
 		config: containerConfig{User: "65535:65535", Entrypoint: []string{"/bin/sleep", "2147483647"}},
 	})
 }
 
-// SourceController is Flux's source-controller: stack-controller.test/source-controller with the tag of its version.
+// SourceController returns the image of Flux's source-controller: stack-controller.test/source-controller with the tag of its version.
 func SourceController(ctx context.Context, progress func(string)) (Image, error) {
 	return fluxController(ctx, "source-controller", sourceControllerVersion, progress)
 }
 
-// KustomizeController is Flux's kustomize-controller: stack-controller.test/kustomize-controller with the tag of its version.
+// KustomizeController returns the image of Flux's kustomize-controller: stack-controller.test/kustomize-controller with the tag of its
+// version.
 func KustomizeController(ctx context.Context, progress func(string)) (Image, error) {
 	return fluxController(ctx, "kustomize-controller", kustomizeControllerVersion, progress)
 }
 
-// NotificationController is Flux's notification-controller: stack-controller.test/notification-controller with the tag of its version.
+// NotificationController returns the image of Flux's notification-controller: stack-controller.test/notification-controller with the tag of
+// its version.
 func NotificationController(ctx context.Context, progress func(string)) (Image, error) {
 	return fluxController(ctx, "notification-controller", notificationControllerVersion, progress)
 }
@@ -102,7 +104,7 @@ func fluxController(ctx context.Context, name, version string, progress func(str
 	})
 }
 
-// save returns the image from the cache, where it writes it first when it is not there. The first reference is the image's.
+// save returns the image, and writes it into the cache if it is not there. The first reference becomes the reference of the image.
 func save(ctx context.Context, name string, progress func(string), c contents) (Image, error) {
 	a, err := newArchive(c)
 	if err != nil {
@@ -115,19 +117,19 @@ func save(ctx context.Context, name string, progress func(string), c contents) (
 	return Image{Reference: c.references[0], Tar: path}, nil
 }
 
-// OtherPulumiReference names the same content as the image that Pulumi returns, and is in the same tarball: a test changes
-// the image of a workspace without another import.
+// OtherPulumiReference is another name of the image that Pulumi returns, in the same tarball. With it a test can change the image of a
+// workspace without another import.
 const OtherPulumiReference = testRepository + "pulumi:other"
 
-// The user of the pulumi image is that of Pulumi's own images without root.
+// The user of the pulumi image is the user of Pulumi's own nonroot images.
 const (
 	pulumiUser   = "pulumi"
 	pulumiUserID = 1000
 	pulumiHome   = "home/pulumi"
 )
 
-// Pulumi is the image of a workspace: stack-controller.test/pulumi:VERSION-nonroot. It has a shell, the pulumi CLI, the
-// language host for YAML and the provider of tests/provider, and runs as the user pulumi (1000), whose home is /home/pulumi.
+// Pulumi returns the image of a workspace: stack-controller.test/pulumi:VERSION-nonroot. It has a shell, the pulumi CLI, the language host
+// for YAML and the provider of tests/provider, and runs as the user pulumi (1000), whose home is /home/pulumi.
 func Pulumi(ctx context.Context, progress func(string)) (Image, error) {
 	shell, err := busybox(ctx)
 	if err != nil {
@@ -156,7 +158,7 @@ func Pulumi(ctx context.Context, progress func(string)) (Image, error) {
 	bin := layer{directory("pulumi", 0o755, 0), directory("pulumi/bin", 0o755, 0)}
 	return save(ctx, "pulumi", progress, contents{
 		references: []string{testRepository + "pulumi:" + pulumiVersion + "-nonroot", OtherPulumiReference},
-		// What changes most comes last.
+		// The content that changes most often comes last.
 		layers: []layer{
 			shell,
 			append(bin[:2:2], program("pulumi/bin/pulumi", cli, 0)),
@@ -170,7 +172,7 @@ func Pulumi(ctx context.Context, progress func(string)) (Image, error) {
 	})
 }
 
-// homeLayer is the user with its home, in which the plugins are as they are in the staging directory.
+// homeLayer returns the user and its home directory, with the plugins from the staging directory.
 func homeLayer(staging string) (layer, error) {
 	result := append(users(pulumiUser, pulumiUserID, "/"+pulumiHome), directory("home", 0o755, 0))
 	for _, dir := range []string{"", "/.pulumi"} {
@@ -183,10 +185,10 @@ func homeLayer(staging string) (layer, error) {
 	return append(result, installed...), nil
 }
 
-// shellPath is where the commands of the images are.
+// shellPath is the PATH of the images.
 const shellPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// busybox is the layer that all images with a shell share: Debian's static busybox, a link per command, and /tmp.
+// busybox returns the layer that all images with a shell share: Debian's static busybox, a link per command, and /tmp.
 func busybox(ctx context.Context) (layer, error) {
 	binary, err := exec.LookPath("busybox")
 	if err != nil {
@@ -210,7 +212,7 @@ func busybox(ctx context.Context) (layer, error) {
 	}
 	result = append(result, program("bin/busybox", binary, 0))
 	for _, command := range commands {
-		// A few have a place of their own, such as /linuxrc, that no script asks for.
+		// A few commands are in other directories, such as /linuxrc. No script needs them.
 		if strings.HasSuffix(path.Dir(command), "bin") && command != "bin/busybox" {
 			result = append(result, link(command, "/bin/busybox"))
 		}
@@ -218,7 +220,7 @@ func busybox(ctx context.Context) (layer, error) {
 	return result, nil
 }
 
-// checkStatic sees to it that the program runs where there are no libraries.
+// checkStatic returns an error if the program needs shared libraries, which the images do not have.
 func checkStatic(binary string) error {
 	file, err := elf.Open(binary)
 	if err != nil {
@@ -231,8 +233,8 @@ func checkStatic(binary string) error {
 	return nil
 }
 
-// Program is a program of the current source tree, by the directory of its main package, beside a shell:
-// stack-controller.test/NAME:latest, with NAME that of the directory. It runs as user 1000 and is /bin/NAME.
+// Program returns an image with a shell and a program of the current source tree, given by the directory of its main package:
+// stack-controller.test/NAME:latest, where NAME is the name of the directory. It runs as user 1000, and the program is /bin/NAME.
 func Program(ctx context.Context, directory string, progress func(string)) (Image, error) {
 	shell, err := busybox(ctx)
 	if err != nil {

@@ -163,7 +163,7 @@ func TestOldTarballsAreRemovedButNotThoseInUse(t *testing.T) {
 	}
 	g.Expect(filepath.Glob(filepath.Join(cache, "images", "name", "*.tar"))).To(HaveLen(6), "all of them were used just now")
 
-	// Now only the first one is.
+	// Make the others look unused for long enough.
 	for n, path := range paths[1:] {
 		used := time.Now().Add(-unusedAfter - time.Duration(10-n)*time.Minute)
 		g.Expect(os.Chtimes(path, used, used)).To(Succeed())
@@ -173,7 +173,7 @@ func TestOldTarballsAreRemovedButNotThoseInUse(t *testing.T) {
 	g.Expect(filepath.Glob(filepath.Join(cache, "images", "name", "*.tar"))).To(ConsistOf(last, paths[0], paths[5]))
 }
 
-// releaseCLI makes the archives of the command line, for all platforms or the given ones, and returns where they are.
+// releaseCLI builds the archives of the command line tool, for all platforms or the given ones, and returns their directory.
 func releaseCLI(t *testing.T, platforms string) string {
 	t.Helper()
 	output := t.TempDir()
@@ -215,7 +215,7 @@ func TestCommandLineIsReleasedForEveryPlatformAndTheSameEachTime(t *testing.T) {
 	g.Expect(bytes.Equal(read(again, archiveOf(native)), read(output, archiveOf(native)))).To(BeTrue(), "another build of the same source")
 }
 
-// machine parses a program.
+// machine parses an executable with the parser of its format.
 func machine[F any](t *testing.T, program []byte, parse func(io.ReaderAt) (F, error)) F {
 	t.Helper()
 	parsed, err := parse(bytes.NewReader(program))
@@ -223,7 +223,7 @@ func machine[F any](t *testing.T, program []byte, parse func(io.ReaderAt) (F, er
 	return parsed
 }
 
-// archived is a file of an archive, or a link and where it leads.
+// archived is a file of an archive, or a link with its target as the content.
 type archived struct {
 	content []byte
 	mode    fs.FileMode

@@ -16,21 +16,21 @@ import (
 	"strings"
 )
 
-// layer is a list of files. Written twice it gives the same bytes, as long as the files that it copies stay the same.
+// layer is a list of files. Writing it twice gives the same bytes, unless the files that it copies change.
 type layer []entry
 
 // entry is a file, a directory or a symbolic link of a layer.
 type entry struct {
 	path string // without a leading slash
 	mode int64  // permissions
-	kind byte   // a type of archive/tar
-	// owner is the user and the group.
+	kind byte   // a type flag of archive/tar
+	// owner is the ID of the user and of the group.
 	owner int
 	// content is the content of a small file.
 	content string
-	// source is the file of this machine that is copied, when not empty.
+	// source is the path of the file on this machine to copy; empty if content is used.
 	source string
-	// target is where a link leads to.
+	// target is the target of a link.
 	target string
 }
 
@@ -42,7 +42,7 @@ func textFile(path, content string) entry {
 	return entry{path: path, mode: 0o644, kind: tar.TypeReg, content: content}
 }
 
-// program is an executable file, copied from this machine.
+// program returns an executable file, copied from this machine.
 func program(path, source string, owner int) entry {
 	return entry{path: path, mode: 0o755, kind: tar.TypeReg, source: source, owner: owner}
 }
@@ -51,7 +51,7 @@ func link(path, target string) entry {
 	return entry{path: path, mode: 0o777, kind: tar.TypeSymlink, target: target}
 }
 
-// users is what makes names of users and groups known: root, and one user with a group of the same name and number.
+// users returns the files with the names of users and groups: root, and one user with a group of the same name and ID.
 func users(name string, id int, home string) layer {
 	return layer{
 		directory("etc", 0o755, 0),
@@ -60,12 +60,12 @@ func users(name string, id int, home string) layer {
 	}
 }
 
-// temporary is the directory that everybody may write to.
+// temporary returns the directory that every user can write to.
 func temporary() entry {
 	return directory("tmp", 0o1777, 0)
 }
 
-// copied is what is below the directory of this machine, to be put below to. All files are programs.
+// copied returns everything below the directory from on this machine, to be placed below to. All files are executable.
 func copied(to, from string, owner int) (layer, error) {
 	var result layer
 	err := filepath.WalkDir(from, func(source string, found fs.DirEntry, err error) error {
@@ -86,7 +86,7 @@ func copied(to, from string, owner int) (layer, error) {
 	return result, err
 }
 
-// write encodes the layer as a tarball. The entries have no time, so that the digest depends on nothing else but them.
+// write encodes the layer as a tarball. The entries have no times, so that the digest depends only on the entries.
 func (l layer) write(w io.Writer) error {
 	tarball := tar.NewWriter(w)
 	for _, e := range l {
@@ -124,14 +124,14 @@ func (e entry) write(tarball *tar.Writer) error {
 	return errors.Join(err, file.Close())
 }
 
-// contents is what an image consists of.
+// contents describes an image.
 type contents struct {
 	references []string
 	layers     []layer
 	config     containerConfig
 }
 
-// containerConfig is what a container of the image runs unless the pod says otherwise. The names are those of the format.
+// containerConfig is what a container of the image runs unless the pod says otherwise. The field names are those of the image format.
 type containerConfig struct {
 	User       string   `json:",omitempty"`
 	Env        []string `json:",omitempty"`
@@ -140,7 +140,7 @@ type containerConfig struct {
 	WorkingDir string   `json:",omitempty"`
 }
 
-// imageConfig is the document that the digest of an image's content is over.
+// imageConfig is the document whose digest identifies the content of an image.
 type imageConfig struct {
 	Architecture string          `json:"architecture"`
 	OS           string          `json:"os"`
@@ -153,17 +153,17 @@ type rootFS struct {
 	DiffIDs []string `json:"diff_ids"`
 }
 
-// digestPrefix begins a digest in every document of an image.
+// digestPrefix is the beginning of each digest in the documents of an image.
 const digestPrefix = "sha256:"
 
-// measuredLayer is a layer of which the digest and size are known.
+// measuredLayer is a layer with its digest and size.
 type measuredLayer struct {
 	layer
 	digest string
 	size   int64
 }
 
-// measure reads the layers and returns them with the image's configuration, encoded.
+// measure computes the digests of the layers, and returns the layers with the encoded configuration of the image.
 func (c contents) measure(architecture string) ([]measuredLayer, []byte, error) {
 	config := imageConfig{Architecture: architecture, OS: "linux", Config: c.config, RootFS: rootFS{Type: "layers"}}
 	var layers []measuredLayer
@@ -184,8 +184,8 @@ func (c contents) measure(architecture string) ([]measuredLayer, []byte, error) 
 	return layers, encoded, nil
 }
 
-// archive is an image on its way into a tarball in the format of "docker save". Its layers are not compressed: they are
-// imported from a local disk.
+// archive is an image to be written as a tarball in the format of "docker save". Its layers are not compressed, because they are imported
+// from a local disk.
 type archive struct {
 	references []string
 	layers     []measuredLayer
@@ -200,12 +200,12 @@ func newArchive(c contents) (archive, error) {
 	return archive{references: c.references, layers: layers, config: config}, nil
 }
 
-// key names the content: the configuration has the digests of the layers in it.
+// key identifies the content: the configuration contains the digests of the layers.
 func (a archive) key() string {
 	return hashOf(a.config, []byte(strings.Join(a.references, " ")))
 }
 
-// write makes the tarball.
+// write writes the tarball.
 func (a archive) write(path string) error {
 	file, err := os.Create(path)
 	if err != nil {
@@ -253,7 +253,7 @@ func (a archive) writeTo(w io.Writer) error {
 	return tarball.Close()
 }
 
-// hashOf is the SHA-256 of the parts in hexadecimal.
+// hashOf returns the SHA-256 of the parts in hexadecimal.
 func hashOf(parts ...[]byte) string {
 	hash := sha256.New()
 	for _, part := range parts {
@@ -262,7 +262,7 @@ func hashOf(parts ...[]byte) string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// byteCounter counts what is written to it.
+// byteCounter counts the bytes that are written to it.
 type byteCounter int64
 
 func (b *byteCounter) Write(p []byte) (int, error) {

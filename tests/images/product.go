@@ -15,24 +15,25 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// productVersion is what the programs in the images of the current source tree call themselves.
+// productVersion is the version of the programs in the images of the current source tree.
 const productVersion = "test"
 
 // failureTail is how many bytes of ko's output an error shows.
 const failureTail = 4096
 
-// product is one of the images that are released.
+// product is a released image.
 type product struct {
 	repository string // without a registry
 	main       string // directory of the main package
 }
 
-// Controller is stack-controller of the current source tree, built as a release is: stack-controller/stack-controller:test.
+// Controller returns the image of stack-controller, built from the current source tree as a release is:
+// stack-controller/stack-controller:test.
 func Controller(ctx context.Context, progress func(string)) (Image, error) {
 	return product{repository: "stack-controller/stack-controller", main: "."}.image(ctx, progress)
 }
 
-// Agent is the agent of the current source tree, built as a release is: stack-controller/stack-controller-agent:test.
+// Agent returns the image of the agent, built from the current source tree as a release is: stack-controller/stack-controller-agent:test.
 func Agent(ctx context.Context, progress func(string)) (Image, error) {
 	return product{repository: "stack-controller/stack-controller-agent", main: "./cmd/agent"}.image(ctx, progress)
 }
@@ -55,7 +56,7 @@ func (p product) image(ctx context.Context, progress func(string)) (Image, error
 		if err := p.build(ctx, ko, base, path, progress); err != nil {
 			return err
 		}
-		// What is in the cache is what its key says.
+		// The cached image must match its key.
 		if now, err := p.inputs(ctx); err != nil || now != inputs {
 			return errors.Join(fmt.Errorf("build the image %s: the source tree changed meanwhile: try again", p.repository), err)
 		}
@@ -88,7 +89,7 @@ func (p product) build(ctx context.Context, ko string, base base, path string, p
 	return nil
 }
 
-// inputs is a hash of everything that ko compiles from the source tree, and of how it does that.
+// inputs returns a hash of everything in the source tree that ko compiles, and of how ko compiles it.
 func (p product) inputs(ctx context.Context) (string, error) {
 	root := tools.RepositoryRoot()
 	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-json=Dir,Standard,GoFiles,SFiles,EmbedFiles", p.main)
@@ -110,7 +111,7 @@ func (p product) inputs(ctx context.Context) (string, error) {
 		} else if err != nil {
 			return "", fmt.Errorf("read what %s is compiled from: %w", p.main, err)
 		}
-		// The versions of other modules are in go.mod.
+		// Packages of other modules are determined by their versions in go.mod.
 		if pkg.Standard || (pkg.Dir != root && !strings.HasPrefix(pkg.Dir, root+"/")) {
 			continue
 		}
@@ -123,7 +124,7 @@ func (p product) inputs(ctx context.Context) (string, error) {
 	return hashFiles(root, files)
 }
 
-// hashFiles is over the names, as seen from the root, and the content of the files.
+// hashFiles returns the hash of the names, relative to the root, and of the content of the files.
 func hashFiles(root string, files []string) (string, error) {
 	parts := [][]byte{[]byte(runtime.Version())}
 	for _, file := range files {

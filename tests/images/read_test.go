@@ -14,7 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// storedFile is a file as it is in a tarball.
+// storedFile is a file in a tarball.
 type storedFile struct {
 	tar.Header
 	content []byte
@@ -52,15 +52,15 @@ func uncompressed(t *testing.T, layer []byte) []byte {
 	return content
 }
 
-// storedImage is what one reads in a tarball, or in a registry, of an image.
+// storedImage is an image as read from a tarball or a registry.
 type storedImage struct {
 	references []string
 	config     imageConfig
-	// layers are the tarballs, from the lowest.
+	// layers are the tarballs of the layers, the lowest first.
 	layers [][]byte
 }
 
-// files are what a container sees.
+// files returns the files that a container sees.
 func (i storedImage) files(t *testing.T) map[string]storedFile {
 	t.Helper()
 	all := map[string]storedFile{}
@@ -72,7 +72,7 @@ func (i storedImage) files(t *testing.T) map[string]storedFile {
 	return all
 }
 
-// readImage reads a tarball in the format of "docker save", and checks that every layer has the digest that it should have.
+// readImage reads a tarball in the format of "docker save", and checks the digest of every layer.
 func readImage(t *testing.T, path string) storedImage {
 	t.Helper()
 	g := NewWithT(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// releaseVersion is what the tests release.
+// releaseVersion is the version that the tests release.
 const releaseVersion = "v1.2.3"
 
 var released = []struct {
@@ -28,8 +28,8 @@ var released = []struct {
 	{name: "stack-controller-agent", program: "agent", imports: "github.com/pulumi/pulumi/sdk/v3", version: []string{"version"}},
 }
 
-// makeRelease runs make for a target with the variables, on the base image, and returns where the files are, or the end of what
-// was told of a failure.
+// makeRelease runs make for a target with the variables and the base image. It returns the directory of the files or, if make fails, the
+// end of its output.
 func makeRelease(t *testing.T, target, base string, variables ...string) (string, error) {
 	t.Helper()
 	output := t.TempDir()
@@ -86,7 +86,7 @@ func TestReleaseIsPushedUnderItsVersionAndNamedByItsDigest(t *testing.T) {
 	suite.Long(t, "builds images")
 	g := NewWithT(t)
 	r := startRegistry(t, runtime.GOARCH)
-	// One platform shows it as well as two.
+	// One platform is enough for this test.
 	t.Setenv("PLATFORMS", "linux/"+runtime.GOARCH)
 	t.Setenv("CLI_PLATFORMS", "linux/"+runtime.GOARCH)
 	output, err := makeRelease(t, "release", r.baseReference(), "IMAGE_REGISTRY="+r.address+"/flux")
@@ -109,7 +109,7 @@ func TestReleaseIsPushedUnderItsVersionAndNamedByItsDigest(t *testing.T) {
 		bill := strings.Replace(r.tags["flux/"+want.name+":"+releaseVersion], ":", "-", 1) + ".sbom"
 		g.Expect(r.tags).To(HaveKey("flux/" + want.name + ":" + bill))
 	}
-	// Who builds it again finds that it was built of this source.
+	// Building the images again from this source gives the same digests.
 	rebuilt, err := makeRelease(t, "images", r.baseReference(), "IMAGE_REGISTRY=")
 	g.Expect(err).NotTo(HaveOccurred(), rebuilt)
 	for n, want := range released {
@@ -118,7 +118,7 @@ func TestReleaseIsPushedUnderItsVersionAndNamedByItsDigest(t *testing.T) {
 		_, digest, _ := strings.Cut(references[n], "@")
 		g.Expect(string(layout)).To(ContainSubstring(`"` + digest + `"`))
 	}
-	// The files of a release on GitHub are in no directories, and checksums.txt has all of them.
+	// The files of a release on GitHub are not in directories, and checksums.txt lists all of them.
 	files, err := filepath.Glob(filepath.Join(output, "*"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(strings.Count(read("checksums.txt"), "\n")).To(Equal(len(files) - 1))

@@ -21,7 +21,7 @@ import (
 // chart is the directory of the Helm chart.
 func chart() string { return inRepository("config", "chart") }
 
-// template renders the chart as a release of its name in Flux's namespace.
+// template renders the chart as a release with the chart's name in Flux's namespace.
 func template(t *testing.T, args ...string) objects {
 	t.Helper()
 	g := NewWithT(t)
@@ -31,7 +31,7 @@ func template(t *testing.T, args ...string) objects {
 }
 
 func helmTemplate(ctx context.Context, args ...string) (string, error) {
-	// Helm knows the version of a cluster only when it asks one.
+	// Without a connection to a cluster, Helm does not know the version of the cluster.
 	always := []string{"template", "stack-controller", chart(), "--namespace=flux-system", "--kube-version=1.36.0"}
 	return run(ctx, "helm", append(always, args...)...)
 }
@@ -51,7 +51,7 @@ func TestTheChartInstallsWhatKustomizeInstalls(t *testing.T) {
 	for _, want := range built {
 		name := want.GetKind() + " " + want.GetName()
 		got := released.get(t, want.GetKind(), want.GetName())
-		// Kustomize does not know that policies are of the cluster. The API server drops their namespace.
+		// Kustomize does not know that these policies are cluster-scoped, and gives them a namespace. The API server ignores it.
 		if !strings.HasPrefix(want.GetKind(), "ValidatingAdmissionPolicy") {
 			g.Expect(got.GetNamespace()).To(Equal(want.GetNamespace()), name)
 		}
@@ -78,7 +78,7 @@ func TestTheChartInstallsWhatKustomizeInstalls(t *testing.T) {
 	}
 }
 
-// normal is the value as JSON: with and without Helm, its numbers have different types.
+// normal returns the value after a round trip through JSON, because its numbers have different types with and without Helm.
 func normal(t *testing.T, value any) (decoded any) {
 	t.Helper()
 	g := NewWithT(t)
@@ -138,11 +138,11 @@ func TestTheSchemaKnowsEveryValue(t *testing.T) {
 	content, err = os.ReadFile(filepath.Join(chart(), "values.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(yaml.Unmarshal(content, &values)).To(Succeed())
-	delete(schema.Properties, "global") // from a parent chart
+	delete(schema.Properties, "global") // comes from a parent chart
 	g.Expect(slices.Sorted(maps.Keys(schema.Properties))).To(Equal(slices.Sorted(maps.Keys(values))))
 }
 
-// Helm stores a release in a Secret, of which the API server takes one MiB.
+// Helm stores a release in a Secret, which the API server limits to one MiB.
 func TestAReleaseOfTheChartFitsIntoASecret(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -173,7 +173,7 @@ func TestValuesOfTheChartHaveTheirEffect(t *testing.T) {
 			},
 		},
 		"one namespace needs no rights in others": {
-			// They are in a Role, with which nobody can bind them for the whole cluster.
+			// The rules are in a Role, which cannot be bound for the whole cluster.
 			set: []string{"controller.watchAllNamespaces=false"},
 			check: func(t *testing.T, g Gomega, o objects) {
 				g.Expect(manager(t, deployment(t, o), "args")).To(ContainElement("--watch-all-namespaces=false"))
@@ -285,10 +285,10 @@ func TestASecondReleaseForItsOwnNamespaceDoesNotCollide(t *testing.T) {
 	}
 }
 
-// defaultRegistry is what the names begin with that nobody has set. It has no host.
+// defaultRegistry is the beginning of the names of a release's artifacts if no registry is set. It has no host.
 const defaultRegistry = "stack-controller"
 
-// ownName is a name of what a release pushes, with what is before it.
+// ownName matches the name of an artifact that a release pushes, with everything before it.
 var ownName = regexp.MustCompile(`[\w.:/-]*\b` + defaultRegistry + `/(?:stack-controller(?:-agent)?|manifests|charts)\b`)
 
 func TestOneSettingNamesAllOfARelease(t *testing.T) {
@@ -307,7 +307,7 @@ func TestOneSettingNamesAllOfARelease(t *testing.T) {
 	g.Expect(dryRun(t, flux(t), filepath.Join(dir, "flux.yaml"))).To(Succeed())
 }
 
-// Nobody sets anything here: the names are those of the default, as in config, so that one can be replaced by the other.
+// Without any setting the names start with the default, as in config, so that the registry can replace it.
 func TestNamesHaveOneDefaultWithoutAHost(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -320,7 +320,7 @@ func TestNamesHaveOneDefaultWithoutAHost(t *testing.T) {
 			for _, name := range ownName.FindAllString(read(t, path), -1) {
 				name = strings.TrimPrefix(strings.TrimLeft(name, ":/"), "oci://")
 				if strings.Contains(name, "github.com/") {
-					continue // the repository
+					continue // the address of the repository
 				}
 				names++
 				g.Expect(name).To(HavePrefix(defaultRegistry+"/"), path)

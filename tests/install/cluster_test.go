@@ -45,7 +45,7 @@ func newRealCluster() (*realCluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Every way installs the definitions of the product itself.
+	// The tests install the product's definitions themselves.
 	if c.Cluster, err = cluster.Start(ctx, cluster.Options{Log: os.Stderr, CRDs: []string{}, Images: tars}); err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func newRealCluster() (*realCluster, error) {
 
 var realClusterWanted bool
 
-// stopRealCluster ends what onCluster has started.
+// stopRealCluster stops what onCluster has started.
 func stopRealCluster() error {
 	if !realClusterWanted {
 		return nil
@@ -88,10 +88,10 @@ func stopRealCluster() error {
 	return c.Stop()
 }
 
-// clusterBusy is held by the test that installs the controller. Everything else runs beside it.
+// clusterBusy is held by the test that has the controller installed on the cluster. All other tests run in parallel with it.
 var clusterBusy sync.Mutex
 
-// onCluster returns the cluster that the tests of this package share, one after the other.
+// onCluster returns the cluster that the tests of this package share. Only one test uses it at a time.
 func onCluster(t *testing.T) *realCluster {
 	t.Helper()
 	cluster.Require(t)
@@ -104,7 +104,7 @@ func onCluster(t *testing.T) *realCluster {
 	return c
 }
 
-// kubectl runs kubectl, which has to succeed.
+// kubectl runs kubectl, which must succeed, and returns its output.
 func (c *realCluster) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	output, err := c.Kubectl(t.Context(), args...)
@@ -112,7 +112,7 @@ func (c *realCluster) kubectl(t *testing.T, args ...string) string {
 	return output
 }
 
-// run runs a tool that finds the cluster by KUBECONFIG.
+// run runs a tool that finds the cluster through KUBECONFIG.
 func (c *realCluster) run(t *testing.T, env []string, path string, args ...string) {
 	t.Helper()
 	cmd := c.Command(context.WithoutCancel(t.Context()), path, args...)
@@ -121,7 +121,7 @@ func (c *realCluster) run(t *testing.T, env []string, path string, args ...strin
 	NewWithT(t).Expect(err).NotTo(HaveOccurred(), string(output))
 }
 
-// apply applies a file of testdata with what is to be filled in.
+// apply applies a file of testdata, with the placeholders replaced by the values.
 func (c *realCluster) apply(t *testing.T, file string, values ...string) {
 	t.Helper()
 	expanded := strings.NewReplacer(values...).Replace(read(t, "testdata", file))
@@ -144,7 +144,7 @@ func (c *realCluster) installKustomizeController(t *testing.T) {
 
 const timeout = "--timeout=120s"
 
-// awaitController waits until the controller runs.
+// awaitController waits until the rollout of the controller is complete.
 func (c *realCluster) awaitController(t *testing.T) {
 	t.Helper()
 	output, err := c.Kubectl(t.Context(), "rollout", "status", "deployment/stack-controller", "--namespace=flux-system", timeout)
@@ -154,7 +154,7 @@ func (c *realCluster) awaitController(t *testing.T) {
 	}
 }
 
-// awaitReadyStack creates a Stack, sees it become Ready, and deletes it with what it has deployed.
+// awaitReadyStack creates a Stack, waits until it is ready, and deletes it with what it has deployed.
 func (c *realCluster) awaitReadyStack(t *testing.T, name string) {
 	t.Helper()
 	c.deployStack(t, name, name)
@@ -163,7 +163,7 @@ func (c *realCluster) awaitReadyStack(t *testing.T, name string) {
 	c.kubectl(t, "delete", "namespace/"+name, "persistentvolume/"+name, timeout)
 }
 
-// deployStack creates the Stack "greeting" in the namespace, which greets from the name.
+// deployStack creates the Stack "greeting" in the namespace. Its output is a greeting that contains the name.
 func (c *realCluster) deployStack(t *testing.T, namespace, name string) {
 	t.Helper()
 	g := NewWithT(t)
@@ -176,7 +176,7 @@ func (c *realCluster) deployStack(t *testing.T, namespace, name string) {
 	c.apply(t, "stack.yaml", "${NAME}", namespace, "${STATE}", state, "${REPOSITORY}", repository.URL, "${IMAGE}", c.workspace)
 }
 
-// awaitStack waits until the Stack in the namespace is Ready and greets from the name.
+// awaitStack waits until the Stack in the namespace is ready and its output is the greeting with the name.
 func (c *realCluster) awaitStack(t *testing.T, namespace, name string) {
 	t.Helper()
 	if output, err := c.Kubectl(t.Context(), "wait", "stack/greeting", "--namespace="+namespace, "--for=condition=Ready", timeout); err != nil {
@@ -194,7 +194,7 @@ func (c *realCluster) removeStack(t *testing.T, namespace string) {
 	}
 }
 
-// explain tells how things stand in a namespace, for a message about a failure.
+// explain returns the state of a namespace, for the message of a failed test.
 func (c *realCluster) explain(t *testing.T, namespace string) string {
 	t.Helper()
 	var out strings.Builder

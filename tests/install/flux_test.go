@@ -43,7 +43,7 @@ var fluxWanted atomic.Bool
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
 	flag.Parse()
-	// Each way to install waits for the cluster, beside as many tests as there are processors.
+	// The tests on the cluster wait for each other, in addition to as many running tests as there are processors.
 	if err := flag.Set("test.parallel", strconv.Itoa(ways+runtime.NumCPU())); err != nil {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n")
 		os.Exit(1)
@@ -68,7 +68,7 @@ func pass(m *testing.M) (code int) {
 	return code
 }
 
-// flux returns the API server with the namespace flux-system.
+// flux returns the API server, which has the namespace flux-system.
 func flux(t *testing.T) *controlplane.ControlPlane {
 	t.Helper()
 	fluxWanted.Store(true)
@@ -80,7 +80,7 @@ func flux(t *testing.T) *controlplane.ControlPlane {
 	return cp
 }
 
-// dryRun asks the API server whether it takes a file.
+// dryRun returns the API server's error for a file, or nil if it accepts the file.
 func dryRun(t *testing.T, cp *controlplane.ControlPlane, path string) error {
 	t.Helper()
 	_, err := cp.Kubectl(t.Context(), "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", path)
@@ -127,7 +127,7 @@ func TestAlertsAndReceiversNameStacksOncePatched(t *testing.T) {
 	dir := patchedBy(t, "notifications", definitionOf)
 	_, err := cp.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "--kustomize", dir)
 	g.Expect(err).NotTo(HaveOccurred())
-	// The API server takes a changed definition into use a moment later.
+	// The API server uses a changed definition only after a moment.
 	g.Eventually(func() error { return dryRun(t, cp, alert) }, "30s", "200ms").Should(Succeed())
 
 	const controller = "--as=system:serviceaccount:flux-system:notification-controller"
@@ -139,8 +139,8 @@ func TestAlertsAndReceiversNameStacksOncePatched(t *testing.T) {
 	g.Expect(err).To(HaveOccurred())
 }
 
-// Flux 2.10 needs a later Go than this project has, so its definitions cannot be had here: they are those of Flux 2.9, with a second version
-// of Alert, as its release notes say.
+// Flux 2.10 needs a later version of Go than this project uses, so its definitions are not available here. The test uses those of Flux 2.9
+// with a second version of Alert, as the release notes of Flux 2.10 describe.
 func TestAlertsOfTwoVersionsNameStacksOncePatched(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -168,7 +168,7 @@ func TestAlertsOfTwoVersionsNameStacksOncePatched(t *testing.T) {
 	objects.get(t, "ClusterRole", "stack-controller-notifications")
 }
 
-// patchedBy is a kustomization of the definitions of Alerts and Receivers, and of a component that patches them.
+// patchedBy returns the directory of a kustomization with the definitions of Alerts and Receivers, and a component that patches them.
 func patchedBy(t *testing.T, component string, definition func(*testing.T, string) *apiextensionsv1.CustomResourceDefinition) (dir string) {
 	t.Helper()
 	dir = kustomization(t, "resources: [alerts.yaml, receivers.yaml]\ncomponents: [repository/config/flux/"+component+"]\n")
@@ -180,7 +180,7 @@ func patchedBy(t *testing.T, component string, definition func(*testing.T, strin
 	return dir
 }
 
-// definitionOf reads what defines a kind of notification-controller, by its plural.
+// definitionOf returns the definition of a kind of notification-controller. The kind is given by its plural.
 func definitionOf(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	g := NewWithT(t)

@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// What "images:" of an overlay does, spec.images of a Flux Kustomization does too.
+// The field spec.images of a Flux Kustomization works like "images:" in an overlay.
 func TestAnOverlayReplacesBothImages(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -69,7 +69,7 @@ namespace: team
 	g.Expect(manager(t, rendered.get(t, "Deployment", "stack-controller"), "args")).To(ContainElement("--watch-all-namespaces=false"))
 }
 
-// The patch is the one in the documentation. It names rules by their place, which a new rule may move.
+// The patch is the one in the documentation. It refers to rules by their index, which a new rule may change.
 func TestTheDocumentedPatchTakesAwayTheRightToListSecrets(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -105,7 +105,7 @@ func TestFluxLeavesTheDefinitionsWhenItPrunes(t *testing.T) {
 	g.Expect(definitions).To(Equal(5))
 }
 
-// The overlays are those in the guide. What selects the pods of one controller must not select those of the other.
+// The overlays are those in the guide. The selectors of one controller must not match the pods of the other.
 func TestTheDocumentedOverlaysShareTheStacksBetweenTwoControllers(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -135,10 +135,11 @@ func TestTheDocumentedOverlaysShareTheStacksBetweenTwoControllers(t *testing.T) 
 	}
 }
 
-// delegator is the binding of the ServiceAccount default/pulumi, by the name that the Pulumi Kubernetes Operator gives it.
+// delegator is the name of the binding for the ServiceAccount default/pulumi, as in the Pulumi Kubernetes Operator.
 const delegator = "default:pulumi:system:auth-delegator"
 
-// TestEachWayToInstallCanBringThePulumiServiceAccount is about default/pulumi, which manifests for the operator name.
+// TestEachWayToInstallCanBringThePulumiServiceAccount is about the ServiceAccount default/pulumi, which manifests for the operator refer
+// to.
 func TestEachWayToInstallCanBringThePulumiServiceAccount(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -169,14 +170,14 @@ func TestNoWayToInstallBringsThePulumiServiceAccountUnasked(t *testing.T) {
 	g := NewWithT(t)
 	for way, rendered := range map[string]objects{
 		"kustomize": kustomize(t, inRepository("config", "default")), "the chart": template(t),
-		// Whoever makes the roles himself makes this binding himself.
+		// A user who creates the roles also creates this binding.
 		"the chart without roles": template(t, "--set=pulumiServiceAccount.create=true,rbac.create=false"),
 	} {
 		g.Expect(rendered.names()).NotTo(ContainElement("ClusterRoleBinding "+delegator), way)
 	}
 }
 
-// It asks who calls an agent, and may do nothing else.
+// The account may ask the API server who calls an agent, and may do nothing else.
 func TestPulumiServiceAccountMayOnlyAskWhoCalls(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -193,7 +194,7 @@ func TestPulumiServiceAccountMayOnlyAskWhoCalls(t *testing.T) {
 	}
 	g.Expect(dryRun(t, cp, inRepository("config", "flux", "account.yaml"))).To(Succeed())
 
-	// The sentence in the file is true: with the GitRepository, only two fields are others.
+	// The comment in the file is true: with a GitRepository, only two fields differ.
 	fromGit := strings.NewReplacer("kind: OCIRepository", "kind: GitRepository", "./account", "./config/account").
 		Replace(read(t, inRepository("config", "flux", "account.yaml")))
 	file := filepath.Join(t.TempDir(), "account.yaml")

@@ -16,14 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// endpoint is one end of a connection: a pod, or something outside of the cluster that has an address only.
+// endpoint is one end of a connection: a pod, or something outside of the cluster, which has only an address.
 type endpoint struct {
 	namespace string
 	labels    map[string]string
 	address   string
 }
 
-// named are the ports of the controller's container.
+// named has the named ports of the controller's container.
 var named = map[string]int{"http-prom": 8080, "healthz": 9440}
 
 var (
@@ -81,7 +81,7 @@ func TestNetworkPoliciesLetThroughWhatIsNeededAndNothingElse(t *testing.T) {
 	}
 }
 
-// Flux's policy for its namespace allows everything, and policies add to each other.
+// Flux's policy for its namespace allows everything, and what any policy allows is allowed.
 func TestInFluxNamespaceTheComponentMakesThePoliciesCount(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -126,8 +126,8 @@ func policiesOf(t *testing.T, rendered objects) []networkingv1.NetworkPolicy {
 	return policies
 }
 
-// passes tells what the policies make of a connection at one of its ends, as the API defines it: a pod that no policy of the direction
-// selects is not restricted, and of those that select it one rule has to match.
+// passes reports whether the policies allow a connection at one of its ends, as the API defines it: a pod that no policy of the direction
+// selects is not restricted; otherwise one rule of the policies that select the pod has to match.
 func passes(
 	t *testing.T, policies []networkingv1.NetworkPolicy, direction networkingv1.PolicyType, pod, peer endpoint, port int, protocol corev1.Protocol,
 ) bool {

@@ -24,14 +24,14 @@ import (
 
 const registry = "registry.example.com/pulumi/"
 
-// The digests of the images that were pushed.
+// The digests of the pushed images.
 var (
 	controllerDigest = "sha256:" + strings.Repeat("1", 64)
 	agentDigest      = "sha256:" + strings.Repeat("2", 64)
 )
 
-// releaseFiles makes a release but for its images, and returns the directory with its files, or what was told of a failure. The
-// images were pushed as the given version, if any.
+// releaseFiles makes a release without its images. It returns the directory of the files, or the output if that fails. If pushed is not
+// empty, the images count as pushed with that version.
 func releaseFiles(t *testing.T, version, pushed string) (string, error) {
 	t.Helper()
 	output := t.TempDir()
@@ -48,7 +48,7 @@ func releaseFiles(t *testing.T, version, pushed string) (string, error) {
 	return output, nil
 }
 
-// unpack unpacks the manifests of the release in the directory and returns where they are.
+// unpack unpacks the manifests of the release in the directory and returns the directory with the unpacked files.
 func unpack(t *testing.T, dir string) string {
 	t.Helper()
 	unpacked := t.TempDir()
@@ -57,7 +57,7 @@ func unpack(t *testing.T, dir string) string {
 	return unpacked
 }
 
-// read returns a file of the release.
+// read returns the content of a file. The elements are joined to its path.
 func read(t *testing.T, elements ...string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(elements...))
@@ -85,7 +85,7 @@ func TestAReleasePinsItsImagesWhereverItIsInstalledFrom(t *testing.T) {
 		g.Expect(manager(t, deployment, "image")).To(Equal(registry+"stack-controller:"+version+"@"+controllerDigest), way)
 		g.Expect(environment(t, deployment, "AGENT_IMAGE")).To(Equal(registry+"stack-controller-agent:"+version+"@"+agentDigest), way)
 		g.Expect(rendered.names()).To(ContainElement("CustomResourceDefinition stacks.pulumi.com"), way)
-		// Deleting what was installed must not delete Flux.
+		// Deleting the installation must not delete Flux.
 		g.Expect(rendered.names()).NotTo(ContainElement(HavePrefix("Namespace ")), way)
 	}
 	for _, name := range decode(t, read(t, dir, "crds.yaml")).names() {
@@ -160,8 +160,8 @@ func TestAReleaseNeedsAVersion(t *testing.T) {
 	}
 }
 
-// releaseSize computes how many bytes Helm stores for a release, in the way that it does: the chart's files and what they
-// render to, as JSON, compressed and encoded twice.
+// releaseSize returns how many bytes Helm stores for a release. It follows what Helm does: the chart's files and the rendered manifest, as
+// JSON, compressed and encoded twice.
 func releaseSize(ctx context.Context) (int, error) {
 	manifest, err := helmTemplate(ctx)
 	if err != nil {
@@ -201,6 +201,6 @@ func releaseSize(ctx context.Context) (int, error) {
 	if err := writer.Close(); err != nil {
 		return 0, fmt.Errorf("compress the release: %w", err)
 	}
-	// A Secret holds Helm's base64, and the API server counts the bytes of its value.
+	// A Secret holds Helm's base64 text, and the API server counts the bytes of that value.
 	return base64.StdEncoding.EncodedLen(compressed.Len()), nil
 }

@@ -1,4 +1,4 @@
-// Package install_test shows that the ways to install the controller lead to the same installation.
+// Package install_test checks that all ways to install the controller lead to the same installation.
 package install_test
 
 import (
@@ -19,12 +19,12 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// inRepository is a path in the repository.
+// inRepository returns a path in the repository.
 func inRepository(elements ...string) string {
 	return filepath.Join(append([]string{tools.RepositoryRoot()}, elements...)...)
 }
 
-// run runs one of the tools and returns its standard output, and standard error in the error.
+// run runs a tool and returns its standard output. The error contains its standard error.
 func run(ctx context.Context, tool string, args ...string) (string, error) {
 	path, err := tools.Path(ctx, tool, nil)
 	if err != nil {
@@ -48,7 +48,7 @@ func kustomize(t *testing.T, dir string) objects {
 	return decode(t, rendered)
 }
 
-// kustomization writes a kustomization.yaml into a directory of its own, from which the repository is at "repository".
+// kustomization writes a kustomization.yaml into a new directory. There, the repository's directory config is at "repository/config".
 func kustomization(t *testing.T, content string) string {
 	t.Helper()
 	g := NewWithT(t)
@@ -58,10 +58,10 @@ func kustomization(t *testing.T, content string) string {
 	return dir
 }
 
-// objects are what was rendered.
+// objects are rendered objects.
 type objects []*unstructured.Unstructured
 
-// decode reads a stream of YAML documents.
+// decode decodes a stream of YAML documents.
 func decode(t *testing.T, rendered string) objects {
 	t.Helper()
 	g := NewWithT(t)
@@ -92,7 +92,7 @@ func (o objects) get(t *testing.T, kind, name string) *unstructured.Unstructured
 	return nil
 }
 
-// names are the kinds and names of the objects.
+// names returns the kinds and names of the objects.
 func (o objects) names() []string {
 	var names []string
 	for _, object := range o {
@@ -101,7 +101,7 @@ func (o objects) names() []string {
 	return names
 }
 
-// at returns what is at a path of an object. Numbers are indices of lists.
+// at returns the value at a path of an object. Numbers are indices of lists.
 func at(t *testing.T, object *unstructured.Unstructured, path ...any) any {
 	t.Helper()
 	var value any = object.Object

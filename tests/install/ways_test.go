@@ -19,7 +19,7 @@ import (
 // imageTag is the tag of the images of the current source tree.
 const imageTag = "test"
 
-// ways is how many tests install the controller on the cluster.
+// ways is the number of tests that install the controller on the cluster.
 const ways = 5
 
 func TestKubectlInstallsAControllerThatDeploysAStack(t *testing.T) {
@@ -38,7 +38,7 @@ images:
 	c.awaitStack(t, name, name)
 	c.expectMetrics(t)
 
-	// To the Pulumi Kubernetes Operator, and back again.
+	// Hand over to the Pulumi Kubernetes Operator, and take over again.
 	c.handBack(t, name)
 	c.kubectl(t, "scale", "deployment/stack-controller", "--namespace=flux-system", "--replicas=1")
 	c.awaitController(t)
@@ -47,7 +47,7 @@ images:
 	c.kubectl(t, "delete", "--kustomize", overlay, timeout)
 }
 
-// Its rights end at the border of its namespace, and so does its work.
+// The controller's rights end at the border of its namespace, and so does its work.
 func TestControllerOfOneNamespaceDeploysAStackThereAndHasNoRightsElsewhere(t *testing.T) {
 	suite.Long(t, "installs on a cluster with a node")
 	g := NewWithT(t)
@@ -69,7 +69,7 @@ images:
 	g.Expect(c.kubectl(t, "get", "stack/greeting", "--namespace=elsewhere", "--output=jsonpath={.status.conditions}{.metadata.finalizers}")).To(BeEmpty())
 	for _, right := range [][]string{{"list", "stacks.pulumi.com"}, {"get", "secrets"}, {"create", "statefulsets.apps"}} {
 		for namespace, want := range map[string]string{"flux-system": "yes\n", "elsewhere": "no\n"} {
-			// It fails where the answer is no.
+			// The command fails if the answer is no.
 			answer, _ := c.Kubectl(t.Context(), append([]string{"auth", "can-i", "--as=system:serviceaccount:flux-system:stack-controller",
 				"--namespace=" + namespace}, right...)...)
 			g.Expect(answer).To(Equal(want), "%s in %s", right, namespace)
@@ -93,11 +93,11 @@ func TestHelmInstallsAControllerThatDeploysAStack(t *testing.T) {
 	c.awaitController(t)
 	c.awaitReadyStack(t, "with-helm")
 
-	// An upgrade changes what it has to, and nothing else.
+	// An upgrade changes only the given value.
 	c.run(t, nil, helm, "upgrade", "stack-controller", chart(), "--namespace=flux-system", "--wait", timeout, "--reuse-values",
 		"--set=controller.logLevel=debug")
 	c.run(t, nil, helm, "uninstall", "stack-controller", "--namespace=flux-system", "--wait", timeout)
-	c.kubectl(t, "get", "customresourcedefinition/stacks.pulumi.com") // it stays
+	c.kubectl(t, "get", "customresourcedefinition/stacks.pulumi.com") // Helm keeps the definitions
 	c.deleteDefinitions(t)
 }
 
@@ -158,17 +158,18 @@ func TestFluxInstallsAControllerThatDeploysAStack(t *testing.T) {
 
 	c.kubectl(t, "delete", "kustomization/stack-controller", "--namespace=flux-system", timeout)
 	c.kubectl(t, "wait", "deployment/stack-controller", "--namespace=flux-system", "--for=delete", timeout)
-	c.kubectl(t, "get", "customresourcedefinition/stacks.pulumi.com") // it stays
+	c.kubectl(t, "get", "customresourcedefinition/stacks.pulumi.com") // Flux keeps the definitions
 	c.deleteDefinitions(t)
 }
 
-// deleteDefinitions leaves the cluster as it was before an installation.
+// deleteDefinitions restores the cluster to its state before an installation.
 func (c *realCluster) deleteDefinitions(t *testing.T) {
 	t.Helper()
 	c.kubectl(t, "delete", "--kustomize", inRepository("config", "crd"), timeout)
 }
 
-// handBack hands all objects back with the commands of the migration guide: a pod with the image and the rights of the controller.
+// handBack hands all objects back to the operator with the commands of the migration guide, in a pod with the image and the rights of the
+// controller.
 func (c *realCluster) handBack(t *testing.T, namespace string) {
 	t.Helper()
 	g := NewWithT(t)
@@ -195,7 +196,7 @@ func (c *realCluster) handBack(t *testing.T, namespace string) {
 	g.Expect(strings.Count(output, "No resources found")).To(Equal(2), output)
 }
 
-// shell runs commands in a shell that has kubectl, and returns what they print.
+// shell runs commands in a shell that finds kubectl, and returns their output.
 func (c *realCluster) shell(t *testing.T, commands string) (string, error) {
 	t.Helper()
 	kubectl, err := tools.Path(t.Context(), "kubectl", nil)
@@ -234,7 +235,7 @@ func TestGoGetsTheMemoryLimitOfTheContainer(t *testing.T) {
 	}
 }
 
-// metricsService is the name that the Pulumi Kubernetes Operator gave the Service with its metrics.
+// metricsService is the name of the Pulumi Kubernetes Operator's Service for metrics.
 const metricsService = "pulumi-kubernetes-operator-metrics"
 
 func TestThePodMonitorSelectsThePodsOfTheController(t *testing.T) {
@@ -263,7 +264,7 @@ func TestReleasesOfOtherNamesHaveMetricsServicesOfTheirOwn(t *testing.T) {
 	g.Expect(at(t, service, "spec", "selector")).To(Equal(map[string]any{"app": "stack-controller-shard1"}))
 }
 
-// expectMetrics asks the controller for its metrics with the commands of the guide.
+// expectMetrics reads the controller's metrics with the commands of the guide.
 func (c *realCluster) expectMetrics(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
@@ -274,7 +275,7 @@ func (c *realCluster) expectMetrics(t *testing.T) {
 	g.Expect(found).To(BeTrue())
 	g.Expect(configure).To(ContainSubstring("\nkubectl port-forward service/" + metricsService + " 8383:8383"))
 
-	// The first command changes the file.
+	// The first command changes the kubeconfig file, so the test uses a copy.
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	g.Expect(os.WriteFile(kubeconfig, []byte(read(t, c.KubeconfigPath)), 0o600)).To(Succeed())
 	const wait = "trap 'kill $!' EXIT; for _ in $(seq 100); do curl -so /dev/null localhost:8383/metrics && break; sleep 0.1; done\n"
@@ -286,16 +287,16 @@ func (c *realCluster) expectMetrics(t *testing.T) {
 	))
 }
 
-// pulumiProgram is a copy of config/pulumi with a stack, a state and a provider.
+// pulumiProgram is a copy of config/pulumi with a stack, a backend and a provider.
 type pulumiProgram struct {
 	dir    string
 	pulumi string
 	env    []string
-	// enter makes the command that runs a program where the cluster is.
+	// enter returns a command that runs a program in the network of the cluster.
 	enter func(ctx context.Context, path string, args ...string) *exec.Cmd
 }
 
-// newPulumiProgram prepares the program for the cluster of the kubeconfig.
+// newPulumiProgram prepares the program for the cluster in the kubeconfig.
 func newPulumiProgram(t *testing.T, kubeconfig string) *pulumiProgram {
 	t.Helper()
 	g := NewWithT(t)

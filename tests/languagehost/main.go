@@ -1,7 +1,7 @@
-// Command languagehost is a language of Pulumi, small enough to read and real enough to be one: it speaks the protocol of
-// language hosts. A program is the file outputs.json, an object with the outputs of the stack; a value "config:KEY" stands for the
-// configuration key. Its dependencies are the lines of requirements.txt, names or URLs: each needs a file of its name in the directory
-// venv, which the installation makes. The language hosts of Pulumi for Go, Node.js and Python work in the same way.
+// Command languagehost is a small but real language host for Pulumi: it implements the protocol of language hosts. A program is the file
+// outputs.json, an object with the outputs of the stack; a value "config:KEY" stands for the configuration key. The dependencies of a
+// program are the lines of requirements.txt, names or URLs: each of them needs a file of its name in the directory venv, which the
+// installation creates. Pulumi's language hosts for Go, Node.js and Python work in the same way.
 package main
 
 import (
@@ -34,7 +34,7 @@ func main() {
 	}
 }
 
-// serve answers on a port that it prints first, as the CLI expects of its plugins, until the CLI ends it.
+// serve serves on a port that it prints first, as the CLI expects of its plugins, until the CLI ends the process.
 func serve() error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -67,7 +67,8 @@ func (*host) GetRequiredPlugins(context.Context, *pulumirpc.GetRequiredPluginsRe
 	return &pulumirpc.GetRequiredPluginsResponse{}, nil
 }
 
-// InstallDependencies makes a file for each dependency; one that is called "missing" cannot be had, and a URL only from its server.
+// InstallDependencies creates a file for each dependency. The dependency "missing" does not exist, and a dependency that is a URL needs a
+// response from its server.
 func (*host) InstallDependencies(request *pulumirpc.InstallDependenciesRequest, stream pulumirpc.LanguageRuntime_InstallDependenciesServer) error {
 	dir := request.GetInfo().GetProgramDirectory()
 	required, err := requirements(dir)
@@ -94,7 +95,7 @@ func (*host) InstallDependencies(request *pulumirpc.InstallDependenciesRequest, 
 	return nil
 }
 
-// fetch asks the server of a dependency that is a URL for it.
+// fetch requests a dependency that is a URL from its server.
 func fetch(ctx context.Context, name string) error {
 	if !strings.HasPrefix(name, "http://") {
 		return nil
@@ -116,7 +117,7 @@ func fetch(ctx context.Context, name string) error {
 	return nil
 }
 
-// Run runs the program: it registers the stack with its outputs. What is wrong with the program is told in the answer.
+// Run runs the program: it registers the stack with its outputs. The response contains the error of the program, if there is one.
 func (*host) Run(ctx context.Context, request *pulumirpc.RunRequest) (*pulumirpc.RunResponse, error) {
 	outputs, err := evaluate(request)
 	if err != nil {

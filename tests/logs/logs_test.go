@@ -1,5 +1,5 @@
-// Package logs_test has the table of what the controller and the agent log. It makes docs/guides/logs.md from it, and checks that the code
-// logs each message of the table and no other.
+// Package logs_test has the table of the messages that the controller and the agent log. It generates docs/guides/logs.md from the table,
+// and checks that the code logs exactly these messages.
 package logs_test
 
 import (
@@ -37,7 +37,7 @@ type line struct {
 	keys                 []string
 }
 
-// agentDirectories are those of what the agent logs; the others are the controller's.
+// agentDirectories are the directories of the code whose messages the agent logs. The controller logs all others.
 var agentDirectories = []string{"cmd/agent", "internal/agent/auth", "internal/agent/cli", "internal/agent/operation", "internal/agent/server"}
 
 func TestPageListsWhatIsLogged(t *testing.T) {
@@ -72,7 +72,7 @@ func TestPageListsWhatIsLogged(t *testing.T) {
 	pages.Keep(t, document, text, updateCommand, *updateDocs)
 }
 
-// table is the part of the page with the messages of a level, in the order of the alphabet.
+// table returns the part of the page with the messages of a level, in alphabetical order.
 func table(lines []line, agent bool, level string) string {
 	rows := map[string]bool{}
 	for _, l := range lines {
@@ -134,10 +134,11 @@ func findLines(t *testing.T) (lines []line) {
 	return lines
 }
 
-// forwarders log the text of others: a line for each event.
+// forwarders are files that log the text of others: a line for each event.
 var forwarders = []string{"internal/events/log.go"}
 
-// logged reads a call, when it is one of a logger of logr or slog: without types, a logger is what has such a name.
+// logged returns the line that a call logs, if it is a call of a logger of logr or slog. The syntax tree has no types, so a logger is
+// recognized by its name.
 func logged(t *testing.T, files *token.FileSet, call *ast.CallExpr) (line, bool) {
 	selector, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || len(call.Args) == 0 {
@@ -155,7 +156,7 @@ func logged(t *testing.T, files *token.FileSet, call *ast.CallExpr) (line, bool)
 	}
 	arguments := call.Args
 	if _, first := text(files, arguments[0]); selector.Sel.Name == "Error" && !first {
-		arguments = arguments[1:] // logr has the error first
+		arguments = arguments[1:] // logr takes the error first
 	}
 	message, _ := text(files, arguments[0])
 	found := line{message: message, level: level}
@@ -170,7 +171,7 @@ func logged(t *testing.T, files *token.FileSet, call *ast.CallExpr) (line, bool)
 	return found, true
 }
 
-// text is the constant text of an expression, in which … stands for what varies.
+// text returns the constant text of an expression, with … in place of variable parts.
 func text(files *token.FileSet, expression ast.Expr) (result string, constant bool) {
 	switch e := expression.(type) {
 	case *ast.BasicLit:

@@ -38,7 +38,7 @@ const agentIntro = `The agent logs in the container ` + "`pulumi`" + ` of the po
 
 `
 
-// meanings are what the messages mean to who reads them, and what that person can do.
+// meanings explains the messages, and what the reader can do.
 var meanings = map[string]string{
 	"starting":   "The controller starts, and has this version.",
 	"decided":    "What a reconcile of a Stack or an Update decided, why, and what brings the object back.",

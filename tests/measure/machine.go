@@ -1,5 +1,5 @@
-// Package measure has what the benchmarks share: processor time and memory of processes, requests to the API server, how busy the machine is
-// with other things, tables, and limits.
+// Package measure has the common parts of the benchmarks: processor time and memory of processes, requests to the API server, how busy the
+// machine is with other programs, tables, and limits.
 package measure
 
 import (
@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// lookPeriod is for how long a look at the machine lasts.
+	// lookPeriod is how long Look measures.
 	lookPeriod = 2 * time.Second
-	// quietShare is the share of the processors that others may use on a machine that counts as quiet.
+	// quietShare is the share of the processors that other programs may use on a machine that counts as quiet.
 	quietShare = 0.15
 )
 
-// Machine is the computer that is measured on, and how busy it was with other things when nothing of ours ran.
+// Machine describes the machine on which the benchmark runs, and how busy it was with other programs while the benchmark did nothing.
 type Machine struct{ busy []float64 }
 
-// Look measures for a moment what share of the processors is in use.
+// Look measures for a moment which share of the processors is in use.
 func (m *Machine) Look(ctx context.Context) error {
 	busyBefore, allBefore, err := processorTime()
 	if err != nil {
@@ -45,7 +45,7 @@ func (m *Machine) Look(ctx context.Context) error {
 	return nil
 }
 
-// Quiet reports whether all looks found little.
+// Quiet reports whether every Look found a low share.
 func (m *Machine) Quiet() bool {
 	for _, busy := range m.busy {
 		if busy > quietShare {
@@ -55,7 +55,7 @@ func (m *Machine) Quiet() bool {
 	return true
 }
 
-// Description tells when it was, what the machine is, and how busy it was.
+// Description returns the current time, the properties of the machine, and how busy it was.
 func (m *Machine) Description() string {
 	var shares []string
 	for _, busy := range m.busy {
@@ -69,7 +69,7 @@ func (m *Machine) Description() string {
 		strings.Join(shares, ", "), strings.Join(strings.Fields(string(load))[:min(3, len(strings.Fields(string(load))))], " "))
 }
 
-// memorySize is how much memory the machine has.
+// memorySize returns how much memory the machine has.
 func memorySize() string {
 	content, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -78,7 +78,7 @@ func memorySize() string {
 	return fmt.Sprintf("%.0f GB of memory", float64(cluster.NumberOf(content, "MemTotal:"))*1024/1e9)
 }
 
-// processorTime returns how many ticks all processors together have worked, and how many there were.
+// processorTime returns the number of ticks that all processors together have worked, and the number of all ticks.
 func processorTime() (busy, all int64, err error) {
 	content, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -109,18 +109,18 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// tick is the unit in which Linux tells the processor time of a process to programs, on every architecture.
+// tick is the unit of the processor time of a process in /proc, on every architecture.
 const tick = time.Second / 100
 
-// ProcessCPU returns the processor time of a process, and that of those of its descendants that have ended.
+// ProcessCPU returns the processor time of a process, and that of its descendants that have ended.
 func ProcessCPU(pid int) (own, ended time.Duration, err error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
 	}
-	// The name of the program, in parentheses, may have anything in it.
+	// The name of the program, in parentheses, may contain any characters.
 	fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:]))
-	const userTime = 11 // then those of the system, of children for the user, and of children in the system
+	const userTime = 11 // then the times of the system, of children for the user, and of children in the system
 	if len(fields) < userTime+4 {
 		return 0, 0, fmt.Errorf("read the processor time of process %d: it has %d fields", pid, len(fields))
 	}
@@ -135,16 +135,16 @@ func ProcessCPU(pid int) (own, ended time.Duration, err error) {
 	return times[0] + times[1], times[2] + times[3], nil
 }
 
-// Memory is what a process has of it, in bytes.
+// Memory is the memory of a process, in bytes.
 type Memory struct {
-	// Resident is what it has now, Peak the most that it had.
+	// Resident is the memory at present, and Peak the maximum so far.
 	Resident, Peak int64
-	// Anonymous is the part of Resident that is the process's own; File is that of its program's file, which the kernel can
-	// drop and which the agents of a node share.
+	// Anonymous is the part of Resident that belongs to the process alone. File is the part that comes from the program's file; the kernel
+	// can drop it, and the agents of a node share it.
 	Anonymous, File int64
 }
 
-// ProcessMemory reads the memory of a process that runs.
+// ProcessMemory reads the memory of a running process.
 func ProcessMemory(pid int) (Memory, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -154,7 +154,7 @@ func ProcessMemory(pid int) (Memory, error) {
 	return Memory{Resident: kibibytes("VmRSS:"), Peak: kibibytes("VmHWM:"), Anonymous: kibibytes("RssAnon:"), File: kibibytes("RssFile:")}, nil
 }
 
-// ServerCPU returns the processor time of a server in the directory, as ServerProcesses finds it, with its helpers.
+// ServerCPU returns the processor time of the processes that ServerProcesses finds for a server, including their ended helpers.
 func ServerCPU(dir, name string) (time.Duration, error) {
 	pids, err := ServerProcesses(dir, name)
 	if err != nil {
@@ -171,8 +171,8 @@ func ServerCPU(dir, name string) (time.Duration, error) {
 	return sum, nil
 }
 
-// ServerProcesses returns the ids of the processes of a server of the control plane, or of the cluster, in the directory. Servers are known
-// by their home directories, which nobody else has.
+// ServerProcesses returns the IDs of the processes of a server of the control plane or of the cluster, with the given directory. A server
+// is identified by its home directory, which no other process has.
 func ServerProcesses(dir, name string) ([]int, error) {
 	pids, err := cluster.Processes()
 	if err != nil {
@@ -181,7 +181,7 @@ func ServerProcesses(dir, name string) ([]int, error) {
 	home := []byte("HOME=" + filepath.Join(dir, name))
 	return slices.DeleteFunc(pids, func(pid int) bool {
 		environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		return err != nil || !hasVariable(environment, home) // or it ended meanwhile
+		return err != nil || !hasVariable(environment, home) // or it has ended
 	}), nil
 }
 

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// label is one of a metric's labels.
+// label matches one label of a metric.
 var label = regexp.MustCompile(`(\w+)="([^"]*)"`)
 
-// Series returns the labels and the values of a metric that has labels, from metrics in the text format of Prometheus. A value that is no
+// Series returns the labels and the values of a metric with labels, from metrics in the text format of Prometheus. A value that is not a
 // number is left out.
 func Series(metrics, name string) iter.Seq2[map[string]string, float64] {
 	return func(yield func(map[string]string, float64) bool) {
@@ -31,12 +31,13 @@ func Series(metrics, name string) iter.Seq2[map[string]string, float64] {
 	}
 }
 
-// CountRequests counts the requests that the API server has answered, by verb and resource, but for those that are always there.
+// CountRequests returns the numbers of requests that the API server has answered, by verb and resource. It leaves out requests for leases
+// and requests that are not about a resource.
 func CountRequests(metrics string) map[string]int {
 	counts := map[string]int{}
 	for names, count := range Series(metrics, "apiserver_request_total") {
 		if names["resource"] == "leases" || names["resource"] == "" {
-			continue // the servers' own, and what is not about objects
+			continue // leases, which the servers renew, and requests that are not about objects
 		}
 		kind := names["verb"] + " " + names["resource"]
 		if names["subresource"] != "" {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Samples are durations of the same thing.
+// Samples are durations of repeated measurements of the same thing.
 type Samples []time.Duration
 
-// Median returns the middle one, of an even number the lower of the two.
+// Median returns the middle sample; of an even number of samples, the lower one of the two in the middle.
 func (s Samples) Median() time.Duration {
 	sorted := slices.Sorted(slices.Values(s))
 	return sorted[(len(sorted)-1)/2]
@@ -36,7 +36,7 @@ func (t Table) Row(name string, s Samples) {
 // Cells prints a row of texts.
 func (t Table) Cells(cells ...string) { fmt.Fprintln(t.writer, strings.Join(cells, "\t")) }
 
-// Flush prints what was collected, with the columns aligned.
+// Flush prints the collected rows with aligned columns.
 func (t Table) Flush() { _ = t.writer.Flush() }
 
 // Milliseconds formats a time in whole milliseconds.
@@ -48,7 +48,7 @@ func Seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds())
 // Megabytes formats a size in millions of bytes.
 func Megabytes(bytes int64) string { return fmt.Sprintf("%.1f MB", float64(bytes)/1e6) }
 
-// Limits are what was held against a limit.
+// Limits holds measurements and their limits.
 type Limits struct{ checked []limit }
 
 type limit struct {
@@ -56,13 +56,13 @@ type limit struct {
 	got, most float64
 }
 
-// Check holds a measurement against the most that it may be.
+// Check adds a measurement and its maximum.
 func (l *Limits) Check(what string, got, most float64) {
 	l.checked = append(l.checked, limit{what: what, got: got, most: most})
 }
 
-// Judge prints how the measurements stand to their limits. It returns an error when one is exceeded, they are enforced and the
-// machine was quiet: on a busy one the figures say little.
+// Judge prints the measurements with their limits. It returns an error if a limit is exceeded, the limits are enforced and the machine was
+// quiet: on a busy machine the measurements mean little.
 func (l *Limits) Judge(out io.Writer, machine *Machine, enforce bool) error {
 	if len(l.checked) == 0 {
 		return nil

@@ -23,25 +23,25 @@ import (
 	"github.com/stack-controller/stack-controller/tests/operator"
 )
 
-// rawMessage is what the operator records of a failure: all that the CLI printed.
+// rawMessage is what the operator records for a failure: everything that the CLI printed.
 var rawMessage = "failed to run update: exit status 255\ncode: 255\nstdout: Updating (dev):\n" +
 	strings.Repeat("\x1b[38;5;13m+  aws:s3:Bucket logs \x1b[1mcreating\x1b[0m\n", 2500) +
 	"Diagnostics:\n    \x1b[38;5;9merror: \x1b[0mthe bucket is somebody else's\n\nstderr: \n"
 
-// phase is what the operator was doing with a Stack when it was stopped.
+// phase is the state of a Stack at the time when the operator was stopped.
 type phase string
 
 const (
 	initialising phase = "initialising" // its Workspace is not ready yet
-	updating     phase = "updating"     // an update runs
-	retrying     phase = "retrying"     // an update failed, the next one is due
+	updating     phase = "updating"     // an update is running
+	retrying     phase = "retrying"     // an update failed, and the next one is due
 	failed       phase = "failed"       // the operator gave up
 	ready        phase = "ready"
 	deleting     phase = "deleting"
 )
 
-// leaveObjectsOfTheOperator makes Stacks in each phase of their life, of each kind of source, with the definitions of the operator and as
-// it writes them.
+// leaveObjectsOfTheOperator creates Stacks in each phase and with each kind of source, with the definitions of the operator and in the way
+// the operator writes them.
 func (w *walk) leaveObjectsOfTheOperator() {
 	w.t.Helper()
 	repository, sha, err := system.Git.Create("app", gitserver.Files{"Pulumi.yaml": "name: app\nruntime: yaml\noutputs:\n  x: 1\n"})
@@ -75,7 +75,7 @@ func (w *walk) leaveObjectsOfTheOperator() {
 	w.leave(ready, "destroying", git, sha)
 }
 
-// inPhases are the names of the Stacks that were in one of the phases, with each kind of source, by what the operator has as their commit.
+// inPhases returns the Stacks in the given phases, with each kind of source. The values are what the operator records as their commit.
 func (w *walk) inPhases(phases ...phase) map[string]string {
 	commits := map[string]string{}
 	for _, phase := range phases {
@@ -88,7 +88,8 @@ func (w *walk) inPhases(phases ...phase) map[string]string {
 
 func nameOf(in phase, kind string) string { return string(in) + "-" + kind }
 
-// deployOnce deploys a stack, and forgets the object: its state is there when the operator is said to have deployed it.
+// deployOnce deploys a stack with stack-controller and deletes the Stack object. Its state then exists in the backend, as if the operator
+// had deployed it.
 func (w *walk) deployOnce(name string, spec pulumiv1.StackSpec) {
 	w.t.Helper()
 	stack := w.newStack(name, spec)
@@ -103,7 +104,7 @@ func (w *walk) deployOnce(name string, spec pulumiv1.StackSpec) {
 	}).Should(BeTrue())
 }
 
-// newStack is a Stack of a user.
+// newStack returns a Stack as a user writes it.
 func (w *walk) newStack(name string, spec pulumiv1.StackSpec) *pulumiv1.Stack {
 	spec = *spec.DeepCopy()
 	spec.Stack, spec.Backend = name, system.BackendURL
@@ -121,7 +122,7 @@ func (w *walk) createProgram() {
 	w.Expect(w.operator.SaveProgram(w.ctx, program)).To(Succeed())
 }
 
-// leave makes a Stack with the Workspace and the Update that it has in the phase.
+// leave creates a Stack with the Workspace and the Update that it has in the phase.
 func (w *walk) leave(in phase, kind string, spec pulumiv1.StackSpec, commit string) {
 	w.t.Helper()
 	name := nameOf(in, kind)
@@ -179,10 +180,10 @@ func (w *walk) leave(in phase, kind string, spec pulumiv1.StackSpec, commit stri
 	}
 }
 
-// leaveObjectsOfThisController makes Stacks in phases that they do not reach by themselves.
+// leaveObjectsOfThisController creates Stacks in phases that they do not reach by themselves.
 func (w *walk) leaveObjectsOfThisController() {
 	w.t.Helper()
-	// It waits for its Secret, with an Update that was not started.
+	// This Stack waits for its Secret, with an Update that has not started.
 	waiting := w.newStack("waiting-git", w.stack("ready-git").Spec)
 	waiting.Spec.EnvRefs["OTHER"] = pulumiv1.ResourceRef{Type: pulumiv1.ResourceRefSecret, SecretRef: &pulumiv1.SecretSelector{Name: "missing", Key: "a"}}
 	w.Expect(system.Client.Create(w.ctx, waiting)).To(Succeed())
@@ -192,14 +193,14 @@ func (w *walk) leaveObjectsOfThisController() {
 	})
 	suspend := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"suspend":true}}`))
 	w.Expect(system.Client.Patch(w.ctx, w.stack("ready-suspended"), suspend)).To(Succeed())
-	// It cannot be destroyed: the operator had deployed nothing in truth.
+	// This Stack cannot be destroyed, because the operator did not really deploy it.
 	w.Expect(system.Client.Delete(w.ctx, w.stack("ready-destroying"))).To(Succeed())
 	w.await("ready-destroying", func(g Gomega, stack *pulumiv1.Stack) {
 		g.Expect(stack.Status.LastUpdate.Type).To(Equal(autov1alpha1.UpdateTypeDestroy), "%v", stack.Status.Conditions)
 	})
 }
 
-// deployment is one that nobody makes pods for.
+// deployment returns a Deployment for which no controller creates pods.
 func deployment(namespace, name string) *appsv1.Deployment {
 	one, labels := int32(1), map[string]string{"app": name}
 	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: appsv1.DeploymentSpec{

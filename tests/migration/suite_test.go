@@ -1,5 +1,5 @@
-// Package migration_test walks the migration guide, over and back: its commands are run in their order, on objects that the Pulumi
-// Kubernetes Operator left, and what follows is what the guide says.
+// Package migration_test follows the migration guide, to this controller and back. It runs the guide's commands in order, on objects as the
+// Pulumi Kubernetes Operator leaves them, and checks that the results are as the guide says.
 package migration_test
 
 import (
@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	// namespace has the Stacks.
+	// namespace is the namespace of the Stacks.
 	namespace         = "apps"
 	operatorNamespace = "pulumi-kubernetes-operator"
 
@@ -39,14 +39,14 @@ const (
 
 var (
 	system *stage.Stage
-	// controllerBinary and controllerKubeconfig are what a pod of stack-controller has: the program, and its rights.
+	// controllerBinary and controllerKubeconfig stand for a pod of stack-controller: its program, and its permissions.
 	controllerBinary, controllerKubeconfig string
 )
 
 func TestMain(m *testing.M) {
 	suite.LongPackage("walks the guide of the migration, over and back")
 	ctrl.SetLogger(logr.Discard())
-	log.SetOutput(io.Discard) // the git server tells every request
+	log.SetOutput(io.Discard) // the git server logs every request
 	os.Exit(run(m))
 }
 
@@ -73,7 +73,7 @@ func run(m *testing.M) (code int) {
 	return m.Run()
 }
 
-// setUp gives the controller's account the right to its lease, which the stage leaves out.
+// setUp gives the controller's account the permission for its lease, which the stage leaves out.
 func setUp(ctx context.Context) (err error) {
 	if controllerBinary, err = programs.Path(ctx, programs.Controller, nil); err != nil {
 		return err

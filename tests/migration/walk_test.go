@@ -25,22 +25,22 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// walk is one walk over and back.
+// walk is one migration to this controller and back.
 type walk struct {
 	*WithT
 	t        *testing.T
 	ctx      context.Context
 	shell    *shell
 	operator operator.Operator
-	// definitions is the directory of the operator's.
+	// definitions is the directory of the operator's definitions.
 	definitions string
-	// sourceRevision is what Flux calls the commit of the sources.
+	// sourceRevision is Flux's revision for the commit of the sources.
 	sourceRevision string
-	// recorded are the names of the last updates of Stacks that were up to date.
+	// recorded has the name of the last update for each Stack that was up to date.
 	recorded map[string]string
-	// running are the names of the Updates that ran when the operator was stopped.
+	// running are the names of the Updates that were running when the operator was stopped.
 	running []string
-	// commits are what the operator has as the commit of a Stack, by the kind of its source.
+	// commits has, for each kind of source, the value that the operator records as the commit of a Stack.
 	commits map[string]string
 }
 
@@ -120,7 +120,7 @@ func (w *walk) walkOver() {
 	w.Expect(w.shell.run(w.ctx, w.WithT, checklist[1])).To(ContainSubstring("succeeded " + w.sourceRevision))
 }
 
-// expectChecklist looks for what the comments of the checklist promise.
+// expectChecklist checks what the comments of the checklist promise.
 func (w *walk) expectChecklist(output string) {
 	w.t.Helper()
 	w.Expect(output).To(MatchRegexp(`(?m)^` + operatorNamespace + ` +pulumi-kubernetes-operator +0/0 `))
@@ -167,7 +167,7 @@ func (w *walk) walkBack() {
 	w.updatesCanGo()
 }
 
-// stopWhenNothingRuns follows the commands by which the controller is stopped. One of a Stack that fails may start an update at the last moment.
+// stopWhenNothingRuns runs the commands that stop the controller. It repeats them if a failing Stack started an update at the last moment.
 func (w *walk) stopWhenNothingRuns(commands string) {
 	w.t.Helper()
 	running, _, _ := strings.Cut(commands, "\n")
@@ -183,7 +183,7 @@ func (w *walk) stopWhenNothingRuns(commands string) {
 	w.t.Fatal("there is always something that runs")
 }
 
-// operatorGoesOn lets the operator find the Stack, run an update and end it.
+// operatorGoesOn writes what the operator writes when it finds the Stack, runs an update and ends it.
 func (w *walk) operatorGoesOn(name string) {
 	w.t.Helper()
 	stack := w.stack(name)
@@ -203,12 +203,12 @@ func (w *walk) operatorGoesOn(name string) {
 	w.Expect(w.conditionsOf(name)).To(ConsistOf("Ready=ProcessingCompleted"))
 	w.Expect(w.stack(name).Status.CurrentUpdate).To(BeNil())
 	w.Expect(w.stack(name).Status.LastUpdate.Message).To(BeEmpty())
-	// It adds its finalizer with an update of the whole object.
+	// The operator adds its finalizer with an update of the whole object.
 	stack.Annotations = map[string]string{"test/update": "whole"}
 	w.Expect(system.Client.Update(w.ctx, stack, client.FieldOwner(operator.Owner))).To(Succeed())
 }
 
-// updatesCanGo deletes all Updates: there is no finalizer that the operator could not remove.
+// updatesCanGo deletes all Updates. No finalizer may be left that only stack-controller would remove.
 func (w *walk) updatesCanGo() {
 	w.t.Helper()
 	w.Expect(system.Client.DeleteAllOf(w.ctx, &autov1alpha1.Update{}, client.InNamespace(namespace))).To(Succeed())
@@ -261,7 +261,7 @@ const guide = "docs/guides/migration.md"
 
 var shellBlock = regexp.MustCompile("(?ms)^ *```sh\n(.*?)^ *```$")
 
-// commandsOf returns the blocks of shell commands in a section of the guide, in their order.
+// commandsOf returns the blocks of shell commands in a section of the guide, in order.
 func commandsOf(g *WithT, section string) (blocks []string) {
 	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), filepath.FromSlash(guide)))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -274,15 +274,15 @@ func commandsOf(g *WithT, section string) (blocks []string) {
 	return blocks
 }
 
-// shell runs commands of the guide as its reader would: the words that stand for something of theirs are replaced. What only a cluster
-// with nodes can do is done here: a watch ends at once, and a pod of stack-controller is a process with its ServiceAccount, which
-// prints its log when it runs and is gone when it has ended.
+// shell runs commands of the guide as its reader would, with the placeholders replaced. It replaces what needs a cluster with nodes: a
+// watch ends at once, and a pod of stack-controller is a process with its ServiceAccount, which prints its log while it runs and is gone
+// when it has ended.
 type shell struct {
 	dir          string
 	placeholders *strings.Replacer
 }
 
-// newShell makes a kubectl for the guide.
+// newShell returns a shell with a kubectl for the guide.
 func newShell(ctx context.Context, g *WithT, dir, definitions string) *shell {
 	kubectl, err := tools.Path(ctx, "kubectl", nil)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -311,7 +311,7 @@ exec %q "${args[@]}"
 	)}
 }
 
-// run runs a block and returns what it prints. A block that does not end fails.
+// run runs a block of commands and returns its output. A block that does not end fails.
 func (s *shell) run(ctx context.Context, g *WithT, block string) string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -25,7 +25,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// dashboard is what the test reads of a dashboard of Grafana.
+// dashboard has the fields of a Grafana dashboard that the test reads.
 type dashboard struct {
 	UID    string `json:"uid"`
 	Title  string `json:"title"`
@@ -144,7 +144,7 @@ func TestPanelsOfTheDashboardsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// The table in the guide is written from the code; this is what the code has that runs.
+// The table in the guide is generated from the code. This test compares it with the metrics of a running controller.
 func TestGuideListsEveryMetricThatTheControllerHas(t *testing.T) {
 	suite.Long(t, "needs Prometheus")
 	g := NewWithT(t)
@@ -172,7 +172,7 @@ func TestMetricsShowWhatHappened(t *testing.T) {
 		`stack_controller_updates_total{kind="up",result="succeeded"}`:   BeNumerically(">=", 1+commits),
 		`stack_controller_updates_total{kind="up",result="failed"}`:      BeNumerically(">=", 1),
 		`stack_controller_updates_total{kind="destroy",result="failed"}`: BeZero(),
-		// Pulumi takes most of the time, and what was asked for while another operation ran had to wait.
+		// Pulumi takes most of the time, and an update that was requested while another operation ran had to wait.
 		`sum(` + phases + `_sum{phase="run"}) > sum(` + phases + `_sum{phase="prepare"})`:                                 BeNumerically(">", 0.1),
 		`sum(` + phases + `_count{phase="run"}) >= ` + `sum(stack_controller_updates_total{result="succeeded"})`:          BeNumerically(">", commits),
 		`min(` + phases + `_count{phase=~"workspace|queue|fetch|delivery|other"}) >= sum(stack_controller_updates_total)`: BeNumerically(">", commits),
@@ -189,7 +189,7 @@ func TestMetricsShowWhatHappened(t *testing.T) {
 	}
 }
 
-// stateValues are what the test reads of the values for kube-state-metrics: what it knows, and nothing else.
+// stateValues has the fields of the values for kube-state-metrics that the test knows. The file must not have others.
 type stateValues struct {
 	RBAC struct {
 		ExtraRules []struct {
@@ -209,7 +209,7 @@ type stateValues struct {
 	} `json:"customResourceState"`
 }
 
-// stateResource says which metrics kube-state-metrics makes of the objects of a kind.
+// stateResource lists the metrics that kube-state-metrics creates for the objects of a kind.
 type stateResource struct {
 	GroupVersionKind schema.GroupVersionKind `json:"groupVersionKind"`
 	MetricNamePrefix string                  `json:"metricNamePrefix"`
@@ -238,8 +238,8 @@ func readStateValues() (*stateValues, error) {
 	return values, nil
 }
 
-// serveObjects serves, in place of kube-state-metrics, what its configuration makes of the objects in the cluster. It returns the host and
-// port. The server ends with the process.
+// serveObjects stands in for kube-state-metrics: it serves the metrics that the configuration defines for the objects in the cluster. It
+// returns the host and port. The server ends with the process.
 func serveObjects(reader client.Reader) (string, error) {
 	values, err := readStateValues()
 	if err != nil {
@@ -256,7 +256,7 @@ func serveObjects(reader client.Reader) (string, error) {
 			return
 		}
 		response.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		_, _ = response.Write([]byte(text.String())) // a client that goes away has no use for it
+		_, _ = response.Write([]byte(text.String())) // a client that disconnects does not need the rest
 	}))
 	return server.Listener.Addr().String(), nil
 }
@@ -291,8 +291,8 @@ func (r *stateResource) write(ctx context.Context, reader client.Reader, to *str
 	return nil
 }
 
-// valueAt follows a path as kube-state-metrics does: a field, or in brackets the element of a list with a field of that value. It is nil
-// when there is none.
+// valueAt follows a path as kube-state-metrics does: a step is a field or, in brackets, the element of a list that has a field with that
+// value. It returns nil if there is no value.
 func valueAt(value any, path []string) any {
 	for _, step := range path {
 		switch current := value.(type) {
@@ -343,7 +343,7 @@ func TestEveryLabelOfTheObjectsHasAValue(t *testing.T) {
 	awaitFailure(t)
 	values, err := readStateValues()
 	g.Expect(err).NotTo(HaveOccurred())
-	// They are absent unless somebody sets them, or something is the matter.
+	// These labels are absent unless a user sets the field, or something is wrong.
 	optional := []string{"suspended", "stalled", "reconciling"}
 	for _, resource := range values.CustomResourceState.Config.Spec.Resources {
 		for label := range resource.Metrics[0].LabelsFromPath {

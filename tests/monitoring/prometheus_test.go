@@ -23,7 +23,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// Prometheus scrapes as with the PodMonitor, and much more often. The alerts fire at once.
+// Prometheus scrapes as with the PodMonitor, but much more often. The alerts fire without delay.
 const prometheusConfig = `
 global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}
 rule_files: [rules.yaml]
@@ -41,7 +41,7 @@ type prometheus struct {
 	dir     string
 }
 
-// startPrometheus starts Prometheus for the controller and for what kube-state-metrics would serve at an address.
+// startPrometheus starts Prometheus, which scrapes the controller and the metrics that stand in for kube-state-metrics at the address.
 func startPrometheus(ctx context.Context, on *stage.Stage, objects string) (*prometheus, error) {
 	path, err := tools.Path(ctx, "prometheus", func(line string) { fmt.Fprintln(os.Stderr, line) })
 	if err != nil {
@@ -79,7 +79,8 @@ func startPrometheus(ctx context.Context, on *stage.Stage, objects string) (*pro
 	return p, p.awaitScrapes(ctx)
 }
 
-// awaitScrapes waits until both targets were scraped: Prometheus is ready seconds before, and what happens in between has no rate.
+// awaitScrapes waits until both targets were scraped. Prometheus is ready seconds before that, and events in between do not appear in a
+// rate.
 func (p *prometheus) awaitScrapes(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -96,16 +97,16 @@ func (p *prometheus) awaitScrapes(ctx context.Context) error {
 	}
 }
 
-// sample is the value of a series at the end of a query.
+// sample is the last value of a series in the result of a query.
 type sample struct {
 	Labels map[string]string
 	Value  float64
 }
 
-// queryWindow is the time in which a query has to have had a value: most are rates, which have none when nothing happens.
+// queryWindow is the time in which a query must have had a value. Most queries are rates, which have no value while nothing happens.
 const queryWindow = 2 * time.Minute
 
-// query returns the last value of each series that had one, which is not NaN, in the window.
+// query returns the last value, other than NaN, of each series that had one in the window.
 func (p *prometheus) query(ctx context.Context, expression string) ([]sample, error) {
 	now := time.Now()
 	var data struct {
@@ -139,7 +140,7 @@ func (p *prometheus) query(ctx context.Context, expression string) ([]sample, er
 	return samples, nil
 }
 
-// alert is one that Prometheus knows.
+// alert is an alert in the API of Prometheus.
 type alert struct {
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
@@ -162,7 +163,7 @@ func (p *prometheus) firing(ctx context.Context, name string) (firing []alert, e
 	return firing, nil
 }
 
-// get reads what the API of Prometheus answers.
+// get decodes the response of Prometheus' API.
 func (p *prometheus) get(ctx context.Context, path string, parameters url.Values, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -193,12 +194,12 @@ func (p *prometheus) get(ctx context.Context, path string, parameters url.Values
 	return json.Unmarshal(answer.Data, into)
 }
 
-// The counters of the next controller begin at zero, so that this test is behind those that read them.
+// The counters of the restarted controller begin at zero, so this test comes after those that read them.
 func TestAlertFiresWhileTheControllerIsDown(t *testing.T) {
 	suite.Long(t, "needs Prometheus")
 	g := NewWithT(t)
 	firing := func() ([]alert, error) { return observed.firing(t.Context(), "StackControllerDown") }
-	// Prometheus looks for the next one at the same place.
+	// Prometheus expects the restarted controller at the same address.
 	address := system.MetricsAddr
 	g.Expect(system.StopController()).To(Succeed())
 	eventually(g, firing).Should(HaveLen(1))

@@ -1,5 +1,5 @@
-// Package monitoring_test has a real Prometheus scrape the real controller while Stacks change, and runs the queries of the dashboards and
-// the alerts of config/monitoring on it.
+// Package monitoring_test runs a real Prometheus that scrapes the real controller while Stacks change. It runs the queries of the
+// dashboards and the alerts of config/monitoring on it.
 package monitoring_test
 
 import (
@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	// patience bounds each wait, after what may be slow: the first start of Prometheus.
+	// patience bounds each wait after the first start of Prometheus, which may be slow.
 	patience     = 60 * time.Second
 	pollInterval = 200 * time.Millisecond
 )
 
-// commits is how many commits follow the first one of the Stack that succeeds.
+// commits is the number of commits after the first one of the Stack that succeeds.
 const commits = 3
 
-// The Stacks, and the namespaces of the same names: one that succeeds, and one whose program fails.
+// The Stacks, in namespaces of the same names: one succeeds, and the program of the other fails.
 const (
 	healthy = "healthy"
 	broken  = "broken"
@@ -46,7 +46,7 @@ var (
 
 func TestMain(m *testing.M) {
 	if suite.Short() {
-		os.Exit(m.Run()) // what is left of them needs no system
+		os.Exit(m.Run()) // the tests that remain need no system
 	}
 	shared := scene.Suite{
 		Options: stage.Options{ControllerArgs: []string{"--enable-leader-election", "--leader-election-retry-period=500ms", "--max-operations=1"}},
@@ -68,7 +68,7 @@ func TestMain(m *testing.M) {
 	os.Exit(shared.Run(m))
 }
 
-// keepBusy deploys Stacks, and has one of them updated more than once. The other one fails.
+// keepBusy deploys two Stacks. One of them is updated several times, the other one fails.
 func keepBusy(ctx context.Context, on *stage.Stage) error {
 	app, err := on.Deploy(ctx, healthy, scene.Returning(healthy, 0))
 	if err != nil {
@@ -94,7 +94,7 @@ func keepBusy(ctx context.Context, on *stage.Stage) error {
 	return nil
 }
 
-// awaitFailure waits until the Stack that is broken has failed.
+// awaitFailure waits until the broken Stack has failed.
 func awaitFailure(t *testing.T) {
 	t.Helper()
 	s := scene.New(t, system, broken, patience)
@@ -103,12 +103,12 @@ func awaitFailure(t *testing.T) {
 	})
 }
 
-// inRepository is the path of a file of the repository.
+// inRepository returns the path of a file in the repository.
 func inRepository(path ...string) string {
 	return filepath.Join(append([]string{tools.RepositoryRoot()}, path...)...)
 }
 
-// ruleGroups are the groups of the PrometheusRule, each rule changed by the function.
+// ruleGroups returns the groups of the PrometheusRule after change has changed each rule.
 func ruleGroups(change func(rule map[string]any)) ([]byte, error) {
 	content, err := os.ReadFile(inRepository("config", "monitoring", "prometheus_rule.yaml"))
 	if err != nil {
@@ -133,7 +133,7 @@ func ruleGroups(change func(rule map[string]any)) ([]byte, error) {
 	return yaml.Marshal(object.Spec)
 }
 
-// eventually is Eventually with the bounds of this package.
+// eventually is Eventually with the timeout and polling interval of this package.
 func eventually(g *WithT, actual any) AsyncAssertion {
 	return g.Eventually(actual).WithTimeout(patience).WithPolling(pollInterval)
 }

@@ -22,18 +22,18 @@ import (
 )
 
 const (
-	// Region is the one that the store says it is in.
+	// Region is the region of the store.
 	Region = "us-east-1"
-	// AccessKey is the name of the one user.
+	// AccessKey is the name of the only user.
 	AccessKey = "administrator"
 
-	// name is that of the tool, of the server's directory and of its log.
+	// name is the name of the tool, of the server's directory and of its log.
 	name = "minio"
 )
 
 // Store is an object store.
 type Store struct {
-	// Address is its host and port, the same after a restart.
+	// Address is the host and port. They stay the same after a restart.
 	Address string
 	// SecretKey is the user's password.
 	SecretKey string
@@ -43,7 +43,7 @@ type Store struct {
 	process      *supervise.Process
 }
 
-// Start starts an object store without a bucket, which ends with the control plane at the latest.
+// Start starts an object store without a bucket. The store ends at the latest with the control plane.
 func Start(ctx context.Context, cp *controlplane.ControlPlane) (*Store, error) {
 	address, err := cp.FreeAddress()
 	if err != nil {
@@ -53,7 +53,7 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane) (*Store, error) {
 	return s, s.Resume(ctx)
 }
 
-// Resume starts the store again that was stopped.
+// Resume starts the store again after Stop.
 func (s *Store) Resume(ctx context.Context) error {
 	minio, err := tools.Path(ctx, name, nil)
 	if err != nil {
@@ -75,15 +75,15 @@ func (s *Store) Resume(ctx context.Context) error {
 	return err
 }
 
-// Stop ends the store; its objects stay.
+// Stop stops the store. Its objects are kept.
 func (s *Store) Stop() error { return s.process.Stop(0) }
 
 const (
 	// requestTimeout bounds one request.
 	requestTimeout = 30 * time.Second
-	// maxAnswer bounds what of a refusal an error shows, in bytes.
+	// maxAnswer bounds how much of a refusal an error shows, in bytes.
 	maxAnswer = 512
-	// dayFormat and timeFormat are how a signature writes the time.
+	// dayFormat and timeFormat are the formats of the time in a signature.
 	dayFormat  = "20060102"
 	timeFormat = "20060102T150405Z"
 )
@@ -93,7 +93,7 @@ func (s *Store) CreateBucket(ctx context.Context, bucket string) error {
 	return s.send(ctx, http.MethodPut, "/"+bucket, nil)
 }
 
-// Put stores an object, in place of the one of the same name if there is one.
+// Put stores an object, and replaces an object of the same name.
 func (s *Store) Put(ctx context.Context, bucket, object string, content []byte) error {
 	return s.send(ctx, http.MethodPut, "/"+bucket+"/"+object, content)
 }
@@ -121,7 +121,7 @@ func (s *Store) send(ctx context.Context, method, path string, content []byte) e
 	return nil
 }
 
-// sign signs a request without a query whose path needs no escapes, by version 4 of the scheme.
+// sign signs a request with version 4 of the signature scheme. The request has no query, and its path needs no escapes.
 func (s *Store) sign(request *http.Request, content []byte, now time.Time) {
 	payload := hexSum(content)
 	request.Header.Set("X-Amz-Date", now.Format(timeFormat))

@@ -1,5 +1,5 @@
-// Package ociregistry runs a real OCI registry where the servers of a control plane are (that of crane, over plain HTTP and without a password), and pushes
-// artifacts to it in the form that the flux program gives them.
+// Package ociregistry runs a real OCI registry in the network of a control plane's servers (the registry of crane, over plain HTTP and
+// without a password), and pushes artifacts to it in the format of the flux command.
 package ociregistry
 
 import (
@@ -21,18 +21,18 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// name is that of the tool, of the server's directory and of its log.
+// name is the name of the tool, of the server's directory and of its log.
 const name = "crane"
 
 // Registry is a running registry.
 type Registry struct {
-	// Address is its host and port.
+	// Address is the host and port.
 	Address string
 
 	client http.Client
 }
 
-// Start starts a registry, which ends with the control plane at the latest.
+// Start starts a registry. It ends at the latest with the control plane.
 func Start(ctx context.Context, cp *controlplane.ControlPlane) (*Registry, error) {
 	crane, err := tools.Path(ctx, name, nil)
 	if err != nil {
@@ -56,10 +56,10 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane) (*Registry, error
 	return r, err
 }
 
-// URL is what an OCIRepository names.
+// URL returns the URL for an OCIRepository.
 func (r *Registry) URL(repository string) string { return "oci://" + r.Address + "/" + repository }
 
-// Media types of what the flux program pushes.
+// Media types of what the flux command pushes.
 const (
 	ConfigType  = "application/vnd.cncf.flux.config.v1+json"
 	ContentType = "application/vnd.cncf.flux.content.v1.tar+gzip"
@@ -67,7 +67,7 @@ const (
 	manifestType = "application/vnd.oci.image.manifest.v1+json"
 )
 
-// Annotations that tell what an artifact was made of.
+// Annotations that record what an artifact was made from.
 const (
 	SourceAnnotation   = "org.opencontainers.image.source"
 	RevisionAnnotation = "org.opencontainers.image.revision"
@@ -77,11 +77,11 @@ const (
 const (
 	// requestTimeout bounds one request.
 	requestTimeout = 30 * time.Second
-	// maxAnswer bounds what of a refusal an error shows, in bytes.
+	// maxAnswer bounds how much of a refusal an error shows, in bytes.
 	maxAnswer = 512
 )
 
-// Artifact is what is pushed.
+// Artifact is an artifact to push.
 type Artifact struct {
 	Layers      []Layer
 	Annotations map[string]string
@@ -89,7 +89,7 @@ type Artifact struct {
 
 // Layer is one part of an artifact.
 type Layer struct {
-	// MediaType is ContentType for what the flux program pushes.
+	// MediaType is ContentType for a layer as the flux command pushes it.
 	MediaType string
 	Content   []byte
 }
@@ -101,7 +101,7 @@ type descriptor struct {
 	Size      int           `json:"size"`
 }
 
-// Push uploads the artifact, lets the tag name it, and returns the digest of its manifest.
+// Push uploads the artifact, points the tag to it, and returns the digest of its manifest.
 func (r *Registry) Push(ctx context.Context, repository, tag string, artifact Artifact) (digest.Digest, error) {
 	config, err := r.pushBlob(ctx, repository, Layer{ConfigType, []byte("{}")})
 	if err != nil {
@@ -141,7 +141,7 @@ func (r *Registry) pushBlob(ctx context.Context, repository string, layer Layer)
 	return blob, err
 }
 
-// send returns the location that the answer names, if it names one.
+// send sends a request and returns the location in the response, or nil if there is none.
 func (r *Registry) send(ctx context.Context, method, target, mediaType string, content []byte) (*url.URL, error) {
 	request, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(content))
 	if err != nil {

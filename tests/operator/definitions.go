@@ -15,7 +15,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/controlplane"
 )
 
-// known are the fields of the status that the operator's definitions have, by the field that they are in.
+// known lists the fields of the status in the operator's definitions, by the field that contains them.
 var known = map[string]map[string][]string{
 	"stacks.pulumi.com": {
 		"":              {"conditions", "currentUpdate", "lastUpdate", "observedGeneration", "observedReconcileRequest", "outputs", "projectInfo"},
@@ -28,8 +28,8 @@ var known = map[string]map[string][]string{
 	"updates.auto.pulumi.com":    {"": {"conditions", "endTime", "message", "observedGeneration", "outputs", "permalink", "projectInfo", "startTime"}},
 }
 
-// WriteDefinitions writes definitions of the operator into a directory, a file for each kind: its fields, no rules and no defaults of
-// the status. What is dropped by them is what its own drop.
+// WriteDefinitions writes definitions like the operator's into a directory, one file for each kind. They have the operator's fields,
+// without rules and without defaults of the status. They drop the same fields from an object as the operator's definitions.
 func WriteDefinitions(dir string) error {
 	files, err := filepath.Glob(filepath.Join(controlplane.ProductCRDs(), "*.yaml"))
 	if err != nil {
@@ -46,7 +46,7 @@ func WriteDefinitions(dir string) error {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 		if known[definition.Name] == nil {
-			continue // the operator has no such kind
+			continue // the operator does not have this kind
 		}
 		written++
 		definition.Annotations = nil
@@ -97,8 +97,8 @@ func drop(schema *apiextensionsv1.JSONSchemaProps, path string) bool {
 	return found
 }
 
-// SchemaAt is the schema at the path in a manifest, with * for the key of a map and [] for an item of a list; nil when there is none. The
-// maps in it are those of the schema that it is a part of.
+// SchemaAt returns the schema at the path in a manifest, with * for the key of a map and [] for an item of a list, or nil if there is none.
+// It shares its maps with the given schema.
 func SchemaAt(schema *apiextensionsv1.JSONSchemaProps, path string) *apiextensionsv1.JSONSchemaProps {
 	if path == "" {
 		return schema
@@ -121,8 +121,8 @@ func SchemaAt(schema *apiextensionsv1.JSONSchemaProps, path string) *apiextensio
 	return SchemaAt(&property, rest)
 }
 
-// dropRules removes the expressions, which the operator has none of but for the length of a name, and what keeps fields that the schema of
-// a Program does not have.
+// dropRules removes the validation expressions, of which the operator has only one, for the length of a name. It also stops preserving
+// unknown fields where the schema has fields, as in a Program.
 func dropRules(schema *apiextensionsv1.JSONSchemaProps) {
 	schema.XValidations = nil
 	if len(schema.Properties) > 0 {

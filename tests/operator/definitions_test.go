@@ -19,8 +19,8 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// documented are the fields of the operator's definitions, by what they are in: those of the reference, of which nothing may be missing and
-// to which nothing may be added by what this controller has more.
+// documented lists the fields of the operator's definitions, from its reference, by the field that contains them. No field may be missing,
+// and none that only this controller has may be added.
 var documented = map[string]map[string][]string{
 	"stacks.pulumi.com": {
 		"spec": {
@@ -75,7 +75,8 @@ var documented = map[string]map[string][]string{
 	},
 }
 
-// The definitions that stand for the operator's are ours without what is listed as new: what is left has to be what the operator has.
+// The definitions that stand in for the operator's are ours without the fields listed as new. The remaining fields must be those of the
+// operator.
 func TestDefinitionsHaveTheFieldsOfTheOperatorAndNoOthers(t *testing.T) {
 	g := NewWithT(t)
 	dir := t.TempDir()
@@ -101,7 +102,7 @@ func TestDefinitionsHaveTheFieldsOfTheOperatorAndNoOthers(t *testing.T) {
 
 var code = regexp.MustCompile("`([^`]+)`")
 
-// namesIn lists what the text has as code.
+// namesIn returns the names that the text formats as code.
 func namesIn(text string) (names []string) {
 	for _, match := range code.FindAllStringSubmatch(text, -1) {
 		names = append(names, match[1])
@@ -168,7 +169,7 @@ func TestGuideNamesEachFieldOfASpecificationThatTheOperatorDoesNotKnow(t *testin
 			}
 		}
 		for _, field := range newfields.Of(definition) {
-			if !strings.Contains(field.Path, "Template.") { // the rows of Workspaces and Updates are about templates, too
+			if !strings.Contains(field.Path, "Template.") { // the rows of Workspaces and Updates also cover templates
 				g.Expect(named).To(ContainElement(field.Path[strings.LastIndex(field.Path, ".")+1:]), "%s %s", kind, field.Path)
 			}
 		}

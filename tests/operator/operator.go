@@ -1,5 +1,5 @@
-// Package operator is what tests know of the Pulumi Kubernetes Operator 2.9: how it writes its objects, and with which definitions. It is
-// written from what is documented and observed of that; nothing of it is run.
+// Package operator imitates the Pulumi Kubernetes Operator 2.9 for tests: how it writes its objects, and its definitions. It follows what
+// is documented and observed of the operator, and runs none of its code.
 package operator
 
 import (
@@ -28,29 +28,29 @@ const (
 	ProgramStatusOwner  = Owner + "/program-status"
 )
 
-// MaxFailures is when it gives up.
+// MaxFailures is the number of failures after which the operator gives up.
 const MaxFailures = 3
 
-// Operator writes as the operator does.
+// Operator writes objects as the operator does.
 type Operator struct {
 	Client client.Client
 }
 
-// MarkReady shows a Stack that is up to date.
+// MarkReady sets the conditions of a Stack that is up to date.
 func MarkReady(stack *pulumiv1.Stack) {
 	setCondition(stack, meta.ReadyCondition, metav1.ConditionTrue, "ProcessingCompleted", "the stack has been processed and is up to date")
 	apimeta.RemoveStatusCondition(&stack.Status.Conditions, meta.ReconcilingCondition)
 	apimeta.RemoveStatusCondition(&stack.Status.Conditions, meta.StalledCondition)
 }
 
-// MarkReconciling shows a Stack at work.
+// MarkReconciling sets the conditions of a Stack on which the operator works.
 func MarkReconciling(stack *pulumiv1.Stack, reason, message string) {
 	setCondition(stack, meta.ReconcilingCondition, metav1.ConditionTrue, reason, message)
 	setCondition(stack, meta.ReadyCondition, metav1.ConditionFalse, "NotReadyInProgress", "reconciliation is in progress")
 	apimeta.RemoveStatusCondition(&stack.Status.Conditions, meta.StalledCondition)
 }
 
-// MarkStalled shows a Stack that was given up.
+// MarkStalled sets the conditions of a Stack on which the operator has given up.
 func MarkStalled(stack *pulumiv1.Stack, reason, message string) {
 	setCondition(stack, meta.StalledCondition, metav1.ConditionTrue, reason, message)
 	setCondition(stack, meta.ReadyCondition, metav1.ConditionFalse, "NotReadyStalled", "reconciliation is stalled")
@@ -61,7 +61,7 @@ func setCondition(stack *pulumiv1.Stack, kind string, status metav1.ConditionSta
 	apimeta.SetStatusCondition(&stack.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message})
 }
 
-// MarkResult shows how the last update ended.
+// MarkResult sets the conditions that follow from the result of the last update.
 func MarkResult(stack *pulumiv1.Stack) {
 	switch last := stack.Status.LastUpdate; {
 	case last.State == pulumiv1.StackUpdateSucceeded:
@@ -73,7 +73,7 @@ func MarkResult(stack *pulumiv1.Stack) {
 	}
 }
 
-// IsSynced reports whether nothing asks for an update, now, of a Stack whose source has this commit.
+// IsSynced reports whether a Stack whose source has this commit needs no update at the moment.
 func IsSynced(stack *pulumiv1.Stack, commit string) bool {
 	last := stack.Status.LastUpdate
 	switch {
@@ -89,8 +89,8 @@ func IsSynced(stack *pulumiv1.Stack, commit string) bool {
 	return last.Failures >= MaxFailures
 }
 
-// SaveStatus applies the status of a Stack that was read, and changed since: the fields that the operator knows, and all conditions. On its
-// return the Stack is what the API server made of it.
+// SaveStatus applies the status of a Stack that was read and changed: the fields that the operator knows, and all conditions. Afterwards
+// the Stack has the content that the API server returned.
 func (o Operator) SaveStatus(ctx context.Context, stack *pulumiv1.Stack) error {
 	status := map[string]any{
 		"observedGeneration":       stack.Generation,
@@ -118,7 +118,7 @@ func (o Operator) SaveStatus(ctx context.Context, stack *pulumiv1.Stack) error {
 	return o.applyStatus(ctx, stack, pulumiv1.GroupVersion.String(), pulumiv1.StackKind, StackStatusOwner, status)
 }
 
-// SaveProgram applies the status of a Program, whose revision is its generation.
+// SaveProgram applies the status of a Program. Its revision is the generation.
 func (o Operator) SaveProgram(ctx context.Context, program *pulumiv1.Program) error {
 	path := fmt.Sprintf("programs/%s/%s/%d", program.Namespace, program.Name, program.Generation)
 	return o.applyStatus(ctx, program, pulumiv1.GroupVersion.String(), pulumiv1.ProgramKind, ProgramStatusOwner, map[string]any{
@@ -131,7 +131,7 @@ func (o Operator) SaveProgram(ctx context.Context, program *pulumiv1.Program) er
 	})
 }
 
-// SaveUpdate applies the status of an Update with its three conditions: progressing, failed and complete.
+// SaveUpdate applies the status of an Update with the three conditions progressing, failed and complete.
 func (o Operator) SaveUpdate(ctx context.Context, update *autov1alpha1.Update, progressing, failed, complete metav1.Condition, message string) error {
 	now := metav1.Now().Rfc3339Copy()
 	progressing.Type, failed.Type, complete.Type = autov1alpha1.UpdateProgressing, autov1alpha1.UpdateFailed, autov1alpha1.UpdateComplete
@@ -169,7 +169,7 @@ func (o Operator) ApplyWorkspace(ctx context.Context, stack *pulumiv1.Stack) (*a
 	return workspace, o.apply(ctx, workspace, content, client.FieldOwner(Owner))
 }
 
-// CreateUpdate creates an Update of the Stack and puts the finalizer on it.
+// CreateUpdate creates an Update of the Stack and adds the finalizer.
 func (o Operator) CreateUpdate(ctx context.Context, stack *pulumiv1.Stack, workspace *autov1alpha1.Workspace, kind autov1alpha1.UpdateType) (*autov1alpha1.Update, error) {
 	yes := true
 	update := &autov1alpha1.Update{

@@ -1,4 +1,4 @@
-// Package otlpreceiver receives traces as an OpenTelemetry collector does, over HTTP and gRPC, and keeps them for tests.
+// Package otlpreceiver receives traces like an OpenTelemetry collector, over HTTP and gRPC, and keeps them for tests.
 package otlpreceiver
 
 import (
@@ -26,7 +26,7 @@ import (
 // maxBody bounds a request, in bytes.
 const maxBody = 16 << 20
 
-// Span is a received span. Failure is the description of its status when that is an error.
+// Span is a received span. Failure is the description of its status if the status is an error.
 type Span struct {
 	Trace, ID, Parent string
 	Name, Failure     string
@@ -34,7 +34,7 @@ type Span struct {
 	Attributes        map[string]string
 }
 
-// Receiver is a running one.
+// Receiver is a running receiver.
 type Receiver struct {
 	collector.UnimplementedTraceServiceServer
 
@@ -62,13 +62,13 @@ func Start() (*Receiver, error) {
 	return r, nil
 }
 
-// Stop ends it.
+// Stop stops the receiver.
 func (r *Receiver) Stop() {
 	r.http.Close()
 	r.grpc.Stop()
 }
 
-// Endpoint is what OTEL_EXPORTER_OTLP_ENDPOINT has to be for the protocol.
+// Endpoint returns the value of OTEL_EXPORTER_OTLP_ENDPOINT for the protocol.
 func (r *Receiver) Endpoint(protocol string) string {
 	if protocol == "grpc" {
 		return "http://" + r.listener.Addr().String()
@@ -76,14 +76,14 @@ func (r *Receiver) Endpoint(protocol string) string {
 	return r.http.URL
 }
 
-// Spans are all that were received.
+// Spans returns all spans received so far.
 func (r *Receiver) Spans() []Span {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.spans)
 }
 
-// Resource are the attributes of who sent them.
+// Resource returns the attributes of the programs that sent spans.
 func (r *Receiver) Resource() map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +119,7 @@ func (r *Receiver) read(request *http.Request) error {
 	return err
 }
 
-// Export implements the service of collectors.
+// Export implements the gRPC service of collectors.
 func (r *Receiver) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package pages keeps pages of the documentation as tables in tests say, and finds the tests that the tables name.
+// Package pages keeps pages of the documentation equal to tables in tests, and finds the tests that the tables name.
 package pages
 
 import (
@@ -19,7 +19,8 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// Keep expects that a file of the repository has the text, or writes it. The command is the one that writes it.
+// Keep expects that a file of the repository has the text; with write it first writes the file. The command in the error message is the one
+// that writes the file.
 func Keep(t *testing.T, name, text, command string, write bool) {
 	t.Helper()
 	g := NewWithT(t)
@@ -33,12 +34,12 @@ func Keep(t *testing.T, name, text, command string, write bool) {
 	g.Expect(string(content) == text).To(BeTrue(), "%s is not what the rows say; run: %s", name, command)
 }
 
-// Cell makes text fit into a cell of a table.
+// Cell formats text for a cell of a table.
 func Cell(text string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", `\|`)
 }
 
-// Links names tests and where they are, from a page that has the root of the repository at this path.
+// Links returns links to the tests. root is the path from the page to the root of the repository.
 func (a *Tests) Links(t *testing.T, names []string, root string) string {
 	t.Helper()
 	var all []string
@@ -54,7 +55,7 @@ func (a *Tests) Links(t *testing.T, names []string, root string) string {
 	return strings.Join(all, "<br>")
 }
 
-// Mark is what stands behind the link to a test: nothing, or that it is only in the long suite.
+// Mark returns the text after the link to a test: empty, or a note that the test is only in the long suite.
 func (a *Tests) Mark(name string) string {
 	if a.Long(name) {
 		return " (long)"
@@ -62,7 +63,7 @@ func (a *Tests) Mark(name string) string {
 	return ""
 }
 
-// AboutMarks explains the mark, on a page that has the root of the repository at this path.
+// AboutMarks returns the explanation of the mark. root is the path from the page to the root of the repository.
 func AboutMarks(root string) string {
 	return fmt.Sprintf("Tests marked (long) run only in the [long suite](%sCONTRIBUTING.md#tests).", root)
 }
@@ -70,16 +71,18 @@ func AboutMarks(root string) string {
 // Declaration is a function, variable or constant of the tests of a package.
 type Declaration struct {
 	file string
-	// Literals are the strings in it, Selected the names after a dot with the one before it, and names all others that it uses.
+	// Literals are the strings in the declaration, Selected the names after a dot together with the name before it, and names all other
+	// names that it uses.
 	Literals, Selected, names map[string]bool
 }
 
-// Tests are the declarations of all test files, by the name of the directory, a dot and their own. Those of one name are one.
+// Tests holds the declarations of all test files. A key is the name of the directory, a dot and the name of the declaration. Declarations
+// with the same key are merged.
 type Tests struct {
 	declared map[string]*Declaration
 }
 
-// FindTests parses the test files of the repository. Where two directories have one name, that of the shorter path counts.
+// FindTests parses the test files of the repository. Of two directories with the same name, the one with the shorter path is used.
 func FindTests(t *testing.T) *Tests {
 	t.Helper()
 	g := NewWithT(t)
@@ -151,7 +154,7 @@ func (a *Tests) addNode(key, place string, node ast.Node) {
 	})
 }
 
-// Uses reports whether the test, or something in its package that it uses, is such a declaration.
+// Uses reports whether the function is true for the test, or for a declaration in its package that the test uses, directly or not.
 func (a *Tests) Uses(test string, is func(*Declaration) bool) bool {
 	return a.visit(test, map[string]bool{}, is)
 }
@@ -174,7 +177,8 @@ func (a *Tests) visit(key string, seen map[string]bool, is func(*Declaration) bo
 	return false
 }
 
-// File returns where a test is, such as "e2e.TestName" or "e2e.TestName/subtest". A subtest has the name of a string that the test uses.
+// File returns the file of a test such as "e2e.TestName" or "e2e.TestName/subtest", and whether the test exists. The name of a subtest has
+// to be a string that the test uses.
 func (a *Tests) File(name string) (string, bool) {
 	test, subtest, _ := strings.Cut(name, "/")
 	d := a.declared[test]
@@ -185,7 +189,7 @@ func (a *Tests) File(name string) (string, bool) {
 	return d.file, subtest == "" || a.Uses(test, func(d *Declaration) bool { return d.Literals[subtest] })
 }
 
-// Long reports whether a test, such as "e2e.TestName", is only in the long suite (see tests/suite).
+// Long reports whether a test such as "e2e.TestName" is only in the long suite (see tests/suite).
 func (a *Tests) Long(name string) bool {
 	test, _, _ := strings.Cut(name, "/")
 	pkg, _, _ := strings.Cut(test, ".")

@@ -27,10 +27,10 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// The tests of this file replace the controller, or are about the only node: until they let others run, they are alone. Their order
-// counts: what one leaves to be checked later, the next ones do not disturb.
+// The tests of this file replace the controller, or affect the only node, so they run alone until they call letOthersRun or t.Parallel.
+// Their order matters: what a test leaves to be checked later must not be disturbed by the tests after it.
 
-// A Secret that is gone, a pod that goes and problems that last are what the controller finds when it is back.
+// When the controller is back, it finds a deleted Secret, a deleted pod and problems that last.
 func TestControllerThatWasAwayGoesOn(t *testing.T) {
 	suite.Long(t, "stops the node or the controller")
 	g := NewWithT(t)
@@ -55,9 +55,9 @@ func TestControllerThatWasAwayGoesOn(t *testing.T) {
 	pod, controller, before := a.pod(), &corev1.Pod{}, leader(ctx, g)
 	g.Expect(system.Client.Get(ctx, client.ObjectKey{Namespace: cluster.FluxNamespace, Name: podOfLeader(before)}, controller)).To(Succeed())
 	begun := time.Now()
-	// The next one has to wait until it may lead.
+	// The next controller has to wait until it can acquire the lease.
 	g.Expect(system.Cluster.KillContainer(ctx, controller.Status.ContainerStatuses[0].ContainerID)).To(Succeed())
-	// Nobody has the certificate in the Secret any more: the controller that knew it has ended.
+	// The certificate in the Secret is lost: the controller that knew it has ended.
 	g.Expect(system.Client.Delete(ctx, rpcSecretOf(app.Name))).To(Succeed())
 	g.Expect(system.Client.Delete(ctx, pod)).To(Succeed())
 	eventually(ctx, g, func(g Gomega) { g.Expect(leader(ctx, g)).NotTo(Equal(before)) })
@@ -77,7 +77,7 @@ func TestControllerThatWasAwayGoesOn(t *testing.T) {
 	}
 	a.letOthersRun(t)
 	t.Run("the update is taken up", func(*testing.T) {
-		// Whether the controller came back before the pod was gone is a matter of luck.
+		// It is a matter of luck whether the controller came back before the pod was gone.
 		a.expectRecovery(running, Or(ContainSubstring("pulumi stopped gracefully"), ContainSubstring("outcome is not known")))
 		a.Expect(a.journal("slow")).To(Equal(graceful))
 	})
@@ -103,7 +103,8 @@ func TestNodeThatIsLostIsShownAndItsReturnRecovers(t *testing.T) {
 		pod := podSpecOf(stack)
 		pod.TerminationGracePeriodSeconds = ptr.To[int64](5)
 	})
-	// Kubernetes marks only pods that the kubelet reported to be ready; the agent is found before that.
+	// Kubernetes marks only pods as not ready that the kubelet reported to be ready before. The controller reaches the agent before that
+	// report.
 	awaitReadyWorkspace(ctx, g, app.Key())
 	pod := podOf(ctx, g, name, name)
 	findNode := func() {
@@ -125,7 +126,7 @@ func TestNodeThatIsLostIsShownAndItsReturnRecovers(t *testing.T) {
 	change(ctx, g, app.Key(), func(stack *pulumiv1.Stack) {
 		metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.ReconcileRequestAnnotation, "now")
 	})
-	// The pod is deleted, which nobody carries out. Kubernetes itself evicts no pods while all nodes are lost.
+	// Nothing carries out the deletion of the pod. Kubernetes itself does not evict pods while all nodes are lost.
 	g.Expect(system.Client.Delete(ctx, pod)).To(Succeed())
 	stack := awaitStack(ctx, g, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
 		g.Expect(conditions.GetReason(stack, meta.ReadyCondition)).To(Equal(pulumiv1.WorkspaceNotReadyReason))
@@ -152,7 +153,7 @@ func TestNodeThatIsDrainedDuringAnUpdateEndsItAndTheNextPodTakesItUp(t *testing.
 		a.Expect(err).NotTo(HaveOccurred())
 	})
 	begin := time.Now()
-	// Only this pod: the node is the only one.
+	// Drain only this pod: there is no other node.
 	_, err := kubectl(a.ctx, "drain", pod.Spec.NodeName, "--pod-selector=auto.pulumi.com/workspace-name="+a.Name, "--delete-emptydir-data", "--timeout=2m")
 	a.Expect(err).NotTo(HaveOccurred())
 	t.Logf("the node was drained after %s", time.Since(begin))
@@ -199,7 +200,7 @@ func TestOtherAgentComesToIdlePodsAtOnceAndToBusyOnesAfterTheirOperation(t *test
 
 	idle.Expect(unready()).To(BeEmpty(), "of the Stack without an update")
 
-	// The pod that took the place works.
+	// The new pod works.
 	rollout, err := system.Rollout(idle.ctx, idle.App, sleepingProgram(idle.Name, "seconds: 0.1"))
 	idle.Expect(err).NotTo(HaveOccurred())
 	t.Logf("from the artifact to the success with the other agent: %s", rollout.Duration())
@@ -228,7 +229,7 @@ func TestTaintOfTheNodeIsShownAndItsEndRecovers(t *testing.T) {
 	t.Run("heals", p.expectHealed)
 }
 
-// statusesOf are the statuses of the Stacks and Workspaces.
+// statusesOf returns the statuses of the Stacks and Workspaces.
 func statusesOf(ctx context.Context, g Gomega, plays []*play) (statuses []any) {
 	for _, p := range plays {
 		stack := &pulumiv1.Stack{}
@@ -238,7 +239,7 @@ func statusesOf(ctx context.Context, g Gomega, plays []*play) (statuses []any) {
 	return statuses
 }
 
-// expectUndisturbed expects that the Update succeeds in the pod that it began in, and that nothing was done twice.
+// expectUndisturbed expects that the Update succeeds in the pod in which it began, and that nothing was done twice.
 func (a *sleepingApp) expectUndisturbed(running *autov1alpha1.Update, pod types.UID) {
 	a.release()
 	awaitEnd(a.ctx, a.WithT, running)
@@ -252,7 +253,7 @@ func (a *sleepingApp) expectUndisturbed(running *autov1alpha1.Update, pod types.
 	a.Expect(a.journal("slow")).To(Equal([]string{"create start", "create end"}))
 }
 
-// pulumiProcesses counts the processes in the pod that are "pulumi up".
+// pulumiProcesses returns the number of processes in the pod that run "pulumi up".
 func (a *sleepingApp) pulumiProcesses() int {
 	output, err := runInPod(a.ctx, a.Namespace, a.Name, `for f in /proc/[0-9]*/cmdline; do tr '\0' ' ' < $f; echo; done 2>/dev/null`)
 	a.Expect(err).NotTo(HaveOccurred())
@@ -265,8 +266,8 @@ func (a *sleepingApp) pulumiProcesses() int {
 	return count
 }
 
-// upgrade replaces the controller, until the returned function is called, by one with another image and another agent, of the same content,
-// which it brings into pods as a volume. It returns the agent's image too.
+// upgrade replaces the controller, until the returned function is called, by one that has another image and another agent image, with the
+// same content. The new controller mounts the agent's image into pods as a volume. upgrade also returns the reference of the agent's image.
 func upgrade(a *sleepingApp) (agent string, goBack func()) {
 	const registry, tag = "docker.io/", "-next"
 	controller := system.Images.Controller.Reference + tag
@@ -287,7 +288,7 @@ func upgrade(a *sleepingApp) (agent string, goBack func()) {
 	return agent, func() { replace(a.ctx, "rollout", "undo") }
 }
 
-// leader is the identity of the stack-controller that leads: the name of its pod, and what tells one process from the next.
+// leader returns the identity of the stack-controller that leads: the name of its pod and a suffix that is different for each process.
 func leader(ctx context.Context, g Gomega) string {
 	leases := &coordinationv1.LeaseList{}
 	g.Expect(system.Client.List(ctx, leases, client.InNamespace(cluster.FluxNamespace))).To(Succeed())
@@ -305,8 +306,8 @@ func podOfLeader(identity string) string {
 	return pod
 }
 
-// watchReadiness follows the Stack. The function that it returns ends that, and gives the conditions with which the Stack was not
-// ready although no update of it was under way.
+// watchReadiness watches the Stack. The returned function ends the watch and returns the conditions of every status in which the Stack was
+// not ready although no update was running.
 func watchReadiness(t *testing.T, key client.ObjectKey) func() []string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -333,8 +334,8 @@ func watchReadiness(t *testing.T, key client.ObjectKey) func() []string {
 
 const shardKey = "sharding.fluxcd.io/key"
 
-// TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard is alone: it replaces the controller, twice. Both controllers see the pod, and
-// have the same ServiceAccount.
+// TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard runs alone, because it replaces the controller, twice. Both controllers watch
+// the pod, and use the same ServiceAccount.
 func TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard(t *testing.T) {
 	suite.Long(t, "two controllers with pods")
 	a := deploySleeping(t, "moved", "")
@@ -371,7 +372,7 @@ func TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard(t *testing.T) {
 	a.Expect(a.pulumiProcesses()).To(Equal(1))
 	a.expectUndisturbed(running, pod.UID)
 
-	// Back to the main one, which has nothing of it any more.
+	// The Stack goes back to the main controller, which has no knowledge of it any more.
 	change(a.ctx, a.WithT, a.Key(), func(stack *pulumiv1.Stack) { delete(stack.Labels, shardKey) })
 	rollout, err := system.Rollout(a.ctx, a.App, sleepingProgram(a.Name, "seconds: 0.1"))
 	a.Expect(err).NotTo(HaveOccurred())
@@ -379,7 +380,7 @@ func TestUpdateInAPodIsTakenOverByTheControllerOfAnotherShard(t *testing.T) {
 	a.Expect(a.pod().UID).To(Equal(pod.UID))
 }
 
-// watchWith replaces the controller by one with these arguments.
+// watchWith sets the arguments of the Deployment's controller, and waits until the controller is ready.
 func watchWith(t *testing.T, a *sleepingApp, deployment *appsv1.Deployment, args []string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -391,7 +392,7 @@ func watchWith(t *testing.T, a *sleepingApp, deployment *appsv1.Deployment, args
 	a.Expect(system.AwaitController(ctx)).To(Succeed())
 }
 
-// awaitOneLeader waits until the controllers that are gone have given up their leases, for those who ask who leads.
+// awaitOneLeader waits until the controllers that are gone have released their leases, because leader expects only one.
 func awaitOneLeader(ctx context.Context, a *sleepingApp) {
 	eventually(ctx, a.WithT, func(g Gomega) {
 		leases := &coordinationv1.LeaseList{}

@@ -36,7 +36,7 @@ func TestCustomisedStackBecomesReadyAndItsPodIsAsItSays(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
 	const name = "customised"
-	// This one brings the namespace, the source and the state.
+	// This suspended Stack only provides the namespace, the source and the state.
 	removeNamespaceAtEnd(t, g, name)
 	app, err := system.Deploy(ctx, name, named(name, program("one")), func(stack *pulumiv1.Stack) { stack.Spec.Suspend = true })
 	g.Expect(err).NotTo(HaveOccurred())
@@ -86,7 +86,7 @@ func TestChangedSecretConfigAndRevisionReachTheNextUpdateInTheSamePod(t *testing
 		}}}}
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	// The pod starts before there is the Secret, which the update waits for.
+	// The pod starts before the Secret exists; the update waits for the Secret.
 	awaitStack(ctx, g, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
 		ready := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
 		g.Expect(ready).To(HaveField("Reason", pulumiv1.SecretNotFoundReason))
@@ -114,7 +114,7 @@ func TestChangedSecretConfigAndRevisionReachTheNextUpdateInTheSamePod(t *testing
 	g.Expect(after.Status.ContainerStatuses[0].RestartCount).To(BeZero())
 }
 
-// configured is a program whose output is made of the configuration keys "config" and "variable".
+// configured returns a program whose output is made from the configuration keys "config" and "variable".
 func configured(value string) gitserver.Files {
 	return gitserver.Files{"Pulumi.yaml": `
 name: app
@@ -133,12 +133,12 @@ func expectOutput(ctx context.Context, g *WithT, key client.ObjectKey, want stri
 	})
 }
 
-// slow is a program whose resource takes that many seconds to be created or updated, and keeps a journal in the state directory.
+// slow returns a program whose resource takes that many seconds to be created or updated, and has a journal in the state directory.
 func slow(name string, seconds int) gitserver.Files {
 	return journaled(name, fmt.Sprintf("seconds: %d", seconds))
 }
 
-// slowUntilReleased is a program whose resource takes until release is called.
+// slowUntilReleased returns a program whose resource is created or updated only when release is called.
 func slowUntilReleased(name string) gitserver.Files {
 	return journaled(name, fmt.Sprintf("until: /state/%s-released", name))
 }
@@ -157,7 +157,7 @@ outputs:
 `, name, properties, name, properties)}
 }
 
-// deletions notes when pods of the namespace were told to end, until the context ends.
+// deletions records when the deletion of each pod of the namespace was requested, until the context ends.
 type deletions struct {
 	mu sync.Mutex
 	at map[types.UID]time.Time
@@ -176,7 +176,7 @@ func watchDeletions(ctx context.Context, g *WithT, namespace string) *deletions 
 			}
 			d.mu.Lock()
 			if _, known := d.at[pod.UID]; !known {
-				// The timestamp says when the grace is over.
+				// The timestamp is the end of the grace period.
 				grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
 				d.at[pod.UID] = pod.DeletionTimestamp.Add(-grace)
 			}
@@ -186,7 +186,7 @@ func watchDeletions(ctx context.Context, g *WithT, namespace string) *deletions 
 	return d
 }
 
-// of returns when the pod was told to end.
+// of returns when the deletion of the pod was requested.
 func (d *deletions) of(g Gomega, pod *corev1.Pod) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -233,7 +233,7 @@ func TestChangedImageReplacesThePodAfterTheUpdateThatRuns(t *testing.T) {
 	g.Expect(next.Status.StartTime.Time).To(BeTemporally(">=", after.CreationTimestamp.Time))
 }
 
-// A Stack tells its Workspace of a new image when the update that runs is over. Whoever edits a Workspace does not wait.
+// A Stack passes a new image to its Workspace only after the running update. A user who edits a Workspace directly does not wait for that.
 func TestEditedWorkspaceKeepsItsPodUntilItsUpdateEnds(t *testing.T) {
 	suite.Long(t, "replaces pods")
 	t.Parallel()

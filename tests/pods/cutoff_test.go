@@ -23,14 +23,14 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// sleepingApp is an app with a resource whose creation, or update, takes a while. Every status of it is checked.
+// sleepingApp is an app with a resource that takes a while to be created or updated. Every status of the app is checked.
 type sleepingApp struct {
 	*WithT
 	*stage.App
 	ctx context.Context
 }
 
-// letOthersRun ends the part of the test that has the system for itself, and begins the bounds of the waits anew.
+// letOthersRun ends the part of the test that runs alone, and starts a new time limit for the waits that follow.
 func (a *sleepingApp) letOthersRun(t *testing.T) {
 	t.Parallel()
 	a.bound(t)
@@ -38,13 +38,13 @@ func (a *sleepingApp) letOthersRun(t *testing.T) {
 
 func (a *sleepingApp) bound(t *testing.T) {
 	var cancel context.CancelFunc
-	// More than one wait, each of which is bounded by patience.
+	// The limit covers several waits, each of which is bounded by patience.
 	a.ctx, cancel = context.WithTimeout(t.Context(), 2*patience)
 	t.Cleanup(cancel)
 }
 
-// deploySleeping deploys an app of that name, in a namespace and with a pulumi project of that name, with the properties of
-// the resource, and returns when it is ready. Without properties the resource is not there yet. The changes are to the Stack.
+// deploySleeping deploys an app of that name, in a namespace and with a pulumi project of the same name, and returns when it is ready. The
+// properties are those of the slow resource; without them the program does not have that resource yet. The changes apply to the Stack.
 func deploySleeping(t *testing.T, name, properties string, changes ...func(*pulumiv1.Stack)) *sleepingApp {
 	t.Helper()
 	a := &sleepingApp{WithT: NewWithT(t)}
@@ -54,7 +54,7 @@ func deploySleeping(t *testing.T, name, properties string, changes ...func(*pulu
 	return a
 }
 
-// sleepingProgram has two resources: one that is there at once, and after it the one with these properties.
+// sleepingProgram has two resources: one that is created at once, and after it one with the given properties.
 func sleepingProgram(name, properties string) gitserver.Files {
 	program := "name: " + name + "\nruntime: yaml\nresources:\n" +
 		resourceThatSleeps("first", fmt.Sprintf("journal: /state/%s-first", name))
@@ -68,8 +68,8 @@ func resourceThatSleeps(name, properties string) string {
 	return fmt.Sprintf("  %s:\n    type: test:index:Sleep\n    properties: {%s}\n    options:\n      version: 0.1.0\n", name, properties)
 }
 
-// begin commits other properties of the resource and returns the Update once the last line of the resource's journal is this
-// one.
+// begin commits new properties of the resource, waits until the last line of the resource's journal is the given one, and returns the
+// Update that runs.
 func (a *sleepingApp) begin(properties, line string) *autov1alpha1.Update {
 	_, err := a.Repository.Commit(sleepingProgram(a.Name, properties))
 	a.Expect(err).NotTo(HaveOccurred())
@@ -88,20 +88,20 @@ func (a *sleepingApp) begin(properties, line string) *autov1alpha1.Update {
 	return running
 }
 
-// untilReleased are the properties of a resource that takes until release is called.
+// untilReleased returns the properties of a resource whose operation lasts until release is called.
 func (a *sleepingApp) untilReleased() string { return "until: /state/" + a.Name + "-released" }
 
 func (a *sleepingApp) release() { release(a, a.Name) }
 
-// release lets the resource of that name end that takes until then.
+// release ends the operation of the resource of that name, which waits for this call.
 func release(g Gomega, name string) {
 	g.Expect(os.WriteFile(filepath.Join(system.StateDir(), name+"-released"), nil, 0o644)).To(Succeed())
 }
 
-// journal is that of the app's resource.
+// journal returns the journal of one of the app's resources.
 func (a *sleepingApp) journal(resource string) []string { return journal(a, a.Name+"-"+resource) }
 
-// awaitLine waits until this is the last line of the journal.
+// awaitLine waits until the last line of the journal is the given one.
 func (a *sleepingApp) awaitLine(resource, line string) {
 	eventually(a.ctx, a.WithT, func(g Gomega) {
 		lines := journal(g, a.Name+"-"+resource)
@@ -110,7 +110,7 @@ func (a *sleepingApp) awaitLine(resource, line string) {
 	})
 }
 
-// locks are those of the pulumi stack in the backend.
+// locks returns the locks of the pulumi stack in the backend.
 func (a *sleepingApp) locks() []string {
 	found, err := filepath.Glob(filepath.Join(system.StateDir(), ".pulumi", "locks", "*", a.Name, "*", "*.json"))
 	a.Expect(err).NotTo(HaveOccurred())
@@ -123,10 +123,10 @@ func (a *sleepingApp) updates(g Gomega) []autov1alpha1.Update {
 	return list.Items
 }
 
-// pod is the pod of the workspace.
+// pod returns the pod of the workspace.
 func (a *sleepingApp) pod() *corev1.Pod { return podOf(a.ctx, a, a.Namespace, a.Name) }
 
-// awaitSuccess waits until the Stack has succeeded after so many Updates, and returns it.
+// awaitSuccess waits until the Stack has succeeded and has the given number of Updates, and returns the Stack.
 func (a *sleepingApp) awaitSuccess(updates int) *pulumiv1.Stack {
 	return awaitStack(a.ctx, a.WithT, a.Key(), func(g Gomega, stack *pulumiv1.Stack) {
 		g.Expect(stack.Status.CurrentUpdate).To(BeNil())
@@ -135,8 +135,8 @@ func (a *sleepingApp) awaitSuccess(updates int) *pulumiv1.Stack {
 	})
 }
 
-// expectRecovery expects that the Update was interrupted, that another one took up its work, in the pod that is there now, and
-// that nothing is left of it.
+// expectRecovery expects that the Update was interrupted, that another Update repeated its work in the pod that exists now, and that
+// nothing is left of the interrupted one.
 func (a *sleepingApp) expectRecovery(interrupted *autov1alpha1.Update, message OmegaMatcher) {
 	awaitEnd(a.ctx, a.WithT, interrupted)
 	a.Expect(interrupted.Status.State).To(Equal(autov1alpha1.UpdateStateInterrupted))
@@ -167,7 +167,8 @@ func checkStatuses(t *testing.T, namespace string) {
 	})
 }
 
-// removeNamespaceAtEnd makes room for the pods of others. It does not wait until the namespace is gone.
+// removeNamespaceAtEnd searches the namespace for secret values and deletes it at the end of the test, to make room for the pods of other
+// tests. It does not wait until the namespace is gone.
 func removeNamespaceAtEnd(t *testing.T, g *WithT, name string) {
 	t.Cleanup(func() {
 		expectNoCanaries(t, name)
@@ -176,13 +177,14 @@ func removeNamespaceAtEnd(t *testing.T, g *WithT, name string) {
 	})
 }
 
-// quick is how long a pod may take to end whose pulumi stops when it is asked to. The grace period is 10 minutes.
+// quick bounds the time in which a pod ends if its pulumi stops when the agent asks it to. The grace period of the pod is 10 minutes.
 const quick = time.Minute
 
-// deaf are the properties of a resource that does not end when pulumi asks it to.
+// deaf are the properties of a resource that does not stop when pulumi asks it to.
 const deaf = "seconds: 12, ignoreCancel: true"
 
-// graceful is the journal of a creation that pulumi cancelled when it was asked to, and twice that of an update that was made once more.
+// graceful is the journal of a creation that pulumi cancelled when it was asked to and that then succeeded; twice is the journal of an
+// update that was cut off and run again.
 var (
 	graceful = []string{"create start", "create aborted", "create start", "create end"}
 	twice    = []string{"create start", "create end", "update start", "update start", "update end"}
@@ -192,9 +194,9 @@ func TestUpdateThatIsCutOffIsTakenUp(t *testing.T) {
 	suite.Long(t, "cuts off updates in pods")
 	t.Parallel()
 	for name, test := range map[string]struct {
-		// before are the properties of the resource when the app is deployed, and during those of the update that is cut off.
+		// before has the properties of the resource when the app is deployed, during has those of the update that is cut off.
 		before, during string
-		grace          int64 // of the pod, in seconds; 0 is the default of 10 minutes
+		grace          int64 // grace period of the pod, in seconds; 0 is the default of 10 minutes
 		cutOff         func(*sleepingApp, *corev1.Pod)
 		says           OmegaMatcher
 		journal        []string
@@ -203,7 +205,7 @@ func TestUpdateThatIsCutOffIsTakenUp(t *testing.T) {
 		"pod-deleted": {
 			during: "seconds: 10", cutOff: (*sleepingApp).deletePod, says: ContainSubstring("pulumi stopped gracefully"), journal: graceful,
 		},
-		// Pulumi is stopped before the kubelet would kill it.
+		// The agent stops Pulumi before the kubelet would kill it.
 		"short-grace": {
 			before: "seconds: 0", during: "seconds: 20, ignoreCancel: true", grace: 10, cutOff: (*sleepingApp).deletePod,
 			says: ContainSubstring("was stopped in the middle of a resource operation"), journal: twice,
@@ -246,7 +248,7 @@ func TestUpdateThatIsCutOffIsTakenUp(t *testing.T) {
 	}
 }
 
-// deletePod deletes the pod, and expects another one soon: pulumi stops when it is asked to.
+// deletePod deletes the pod and expects that another one replaces it soon, because pulumi stops when it is asked to.
 func (a *sleepingApp) deletePod(pod *corev1.Pod) {
 	begin := time.Now()
 	a.Expect(system.Client.Delete(a.ctx, pod)).To(Succeed())
@@ -279,7 +281,7 @@ func TestCreationThatWasCutOffIsReportedAndNotRepeated(t *testing.T) {
 			a.Expect(running.Status.State).To(Equal(autov1alpha1.UpdateStateInterrupted))
 			a.Expect(a.journal("slow")).To(Equal([]string{"create start"}))
 
-			// What the message says is what helps, once the lock is removed that may be left.
+			// The command in the message solves the problem, once the lock that may be left is removed.
 			output, err := runInPod(a.ctx, a.Namespace, a.Name, "export PULUMI_CONFIG_PASSPHRASE='correct horse battery staple'\n"+
 				"pulumi cancel --yes && pulumi refresh --clear-pending-creates --yes --skip-preview --non-interactive")
 			a.Expect(err).NotTo(HaveOccurred(), output)
@@ -311,20 +313,20 @@ func TestDestroyWhosePodIsDeletedIsTakenUpByTheNextPod(t *testing.T) {
 	a.Expect(a.locks()).To(BeEmpty())
 }
 
-// killAgent ends the processes of the container pulumi, and waits until they are gone.
+// killAgent kills the processes of the container pulumi, and waits until the container has restarted.
 func (a *sleepingApp) killAgent(pod *corev1.Pod) {
 	a.Expect(system.Cluster.KillContainer(a.ctx, pulumiOf(pod).ContainerID)).To(Succeed())
 	eventually(a.ctx, a.WithT, func(g Gomega) { g.Expect(pulumiOf(a.pod()).RestartCount).To(BeEquivalentTo(1)) })
 }
 
-// killPod removes the pod without waiting for anything, and waits until there is another one.
+// killPod deletes the pod by force, without a grace period, and waits until there is another one.
 func (a *sleepingApp) killPod(pod *corev1.Pod) {
 	_, err := kubectl(a.ctx, "delete", "pod", "--namespace="+pod.Namespace, pod.Name, "--grace-period=0", "--force")
 	a.Expect(err).NotTo(HaveOccurred())
 	a.awaitOtherPod(pod.UID)
 }
 
-// pulumiOf is the state of the container pulumi.
+// pulumiOf returns the status of the container pulumi.
 func pulumiOf(pod *corev1.Pod) corev1.ContainerStatus {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.Name == autov1alpha1.PulumiContainerName {
@@ -334,7 +336,7 @@ func pulumiOf(pod *corev1.Pod) corev1.ContainerStatus {
 	return corev1.ContainerStatus{}
 }
 
-// awaitOtherPod waits until there is another pod of the workspace.
+// awaitOtherPod waits until the workspace has a pod with another UID.
 func (a *sleepingApp) awaitOtherPod(uid types.UID) {
 	eventually(a.ctx, a.WithT, func(g Gomega) {
 		pod := &corev1.Pod{}

@@ -23,8 +23,8 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// talkative is a program whose resource prints two secrets: the configuration key "password", and "token", of which Pulumi
-// does not know that it is one.
+// talkative is a program whose resource prints two secrets: the configuration key "password", and "token", which Pulumi does not know to be
+// a secret.
 var talkative = gitserver.Files{"Pulumi.yaml": `
 name: app
 runtime: yaml
@@ -41,8 +41,7 @@ outputs:
   password: ${loud.content}
 `}
 
-// deployTalkative deploys the program with canaries as secrets, and waits until it is Ready. The token is an environment
-// variable.
+// deployTalkative deploys the program with canaries as secrets, and waits until the Stack is ready. The token is an environment variable.
 func deployTalkative(t *testing.T, g *WithT, name string) {
 	t.Helper()
 	ctx := t.Context()
@@ -64,7 +63,7 @@ func deployTalkative(t *testing.T, g *WithT, name string) {
 	waitReady(ctx, g, app)
 }
 
-// One pod shows what people find in it. It has a log level, so that its log has more.
+// TestPodOfAWorkspace checks what users find in a pod. The Stack sets a log level, so that the log of the pod has more lines.
 func TestPodOfAWorkspace(t *testing.T) {
 	suite.Long(t, "runs commands in pods")
 	t.Parallel()
@@ -90,13 +89,13 @@ func TestPodOfAWorkspace(t *testing.T) {
 	})
 	t.Run("logs more of Pulumi at a higher level", func(t *testing.T) {
 		g := NewWithT(t)
-		// Each line of Pulumi's own log, which is JSON in ours, says from which level on it is shown.
+		// Pulumi's own log is JSON inside the agent's log. Each of its lines contains the level from which on it is written.
 		g.Expect(logs(g)).To(ContainSubstring(`\"v\":5`))
 	})
 	t.Run("needs no way to source-controller", func(t *testing.T) { expectNoWayToSource(t, name) })
 }
 
-// expectCommandsByHand runs commands in the pod as people do.
+// expectCommandsByHand runs commands in the pod as users do.
 func expectCommandsByHand(g *WithT, run func(command string) (string, error)) {
 	inWorkspace := func(command string) string {
 		output, err := run("cd /share/workspace && " + command)
@@ -114,7 +113,7 @@ func expectCommandsByHand(g *WithT, run func(command string) (string, error)) {
 	g.Expect(json.Unmarshal([]byte(inWorkspace("pulumi stack export")), &state)).To(Succeed())
 	g.Expect(state.Deployment.Resources).To(HaveLen(3), "the stack, the provider and the resource")
 
-	// A shell starts there.
+	// A shell starts in the workspace directory.
 	selected, err := run("[ . -ef /share/workspace ] && pulumi stack --show-name")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(selected).To(Equal("dev\n"))
@@ -142,13 +141,13 @@ func TestVariablesOfInitContainersReachTheProgram(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	expectOutput(t.Context(), g, app.Key(), "file specification")
 
-	// And the shell of people knows where they are.
+	// A user's shell in the pod also finds the variables: it knows the path of their file.
 	shown, err := runInPod(t.Context(), name, name, `cat "$PULUMI_ENV"`)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(strings.Fields(shown)).To(Equal([]string{"FROM_FILE=file", "FROM_BOTH=file"}))
 }
 
-// buildCommandLine builds the command line under one of its names, and returns its path.
+// buildCommandLine builds the command line tool under one of its names, and returns its path.
 func buildCommandLine(t *testing.T, g *WithT, name string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), name)
@@ -156,7 +155,7 @@ func buildCommandLine(t *testing.T, g *WithT, name string) string {
 	return binary
 }
 
-// commandLine returns a function that runs flux-pulumi as administrator and returns what it writes.
+// commandLine returns a function that runs flux-pulumi as administrator and returns what the command writes.
 func commandLine(t *testing.T, g *WithT) func(args ...string) (string, error) {
 	t.Helper()
 	binary := buildCommandLine(t, g, "flux-pulumi")
@@ -173,7 +172,7 @@ func commandLine(t *testing.T, g *WithT) func(args ...string) (string, error) {
 	}
 }
 
-// expectCommandLine uses what the command line does in pods. It leaves the Stack as it was.
+// expectCommandLine runs the commands of flux-pulumi that work in pods. The Stack is the same afterwards.
 func expectCommandLine(t *testing.T, g *WithT, namespace, stack string) {
 	t.Helper()
 	run := commandLine(t, g)
@@ -210,10 +209,10 @@ func expectCommandLine(t *testing.T, g *WithT, namespace, stack string) {
 	g.Expect(does("resume", "stack", stack)).To(ContainSubstring("is ready"))
 }
 
-// connect is a shell command that succeeds when something listens at the address.
+// connect returns a shell command that succeeds if something listens at the address.
 func connect(ip string, port int32) string { return fmt.Sprintf("nc -w 3 %s %d </dev/null", ip, port) }
 
-// expectNoWayToSource connects from the pod of a workspace: to the API server, and not to source-controller.
+// expectNoWayToSource connects from the pod of a workspace. It can reach the API server, but not source-controller.
 func expectNoWayToSource(t *testing.T, name string) {
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -225,7 +224,7 @@ func expectNoWayToSource(t *testing.T, name string) {
 	_, err = runInPod(ctx, name, name, connect(source.Spec.ClusterIP, 80))
 	g.Expect(err).To(MatchError(ContainSubstring("exit code 1")))
 
-	// From beside source-controller it can be reached.
+	// A pod next to source-controller, in the same namespace, can reach it.
 	neighbour := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.FluxNamespace, Name: "neighbour"},
 		Spec: corev1.PodSpec{

@@ -20,7 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// atOnce is how long it may take until a Workspace whose pod went says so. It takes a moment on a quiet machine.
+// atOnce bounds the time until a Workspace whose pod went away shows it. On a quiet machine it takes a moment.
 const atOnce = 5 * time.Second
 
 func TestWorkspaceIsNotReadyAtOnceWhenItsPodGoesAndReadyWithTheNext(t *testing.T) {
@@ -71,7 +71,7 @@ func TestWorkspaceIsNotReadyAtOnceWhenItsPodGoesAndReadyWithTheNext(t *testing.T
 	}
 }
 
-// deployRecorded deploys an app and returns when it is ready.
+// deployRecorded deploys an app with a recorder, and returns when the Stack is ready.
 func deployRecorded(ctx context.Context, t *testing.T, name string, changes ...func(*pulumiv1.Stack)) (*stage.App, *recorder) {
 	t.Helper()
 	g := NewWithT(t)
@@ -82,7 +82,7 @@ func deployRecorded(ctx context.Context, t *testing.T, name string, changes ...f
 	return app, recorder
 }
 
-// awaitReadyWorkspace waits until the Workspace is ready, in the pod that is there.
+// awaitReadyWorkspace waits until the Workspace is ready and so is its current pod.
 func awaitReadyWorkspace(ctx context.Context, g *WithT, key client.ObjectKey) {
 	eventually(ctx, g, func(g Gomega) {
 		workspace := &autov1alpha1.Workspace{}
@@ -103,7 +103,7 @@ func TestPodRunsOnWhileItsChangedTemplateIsRefused(t *testing.T) {
 	change(a.ctx, a.WithT, a.Key(), func(stack *pulumiv1.Stack) {
 		podSpecOf(stack).NodeSelector = map[string]string{"no label": "x"}
 	})
-	// The update ends as if nothing had happened, and the next one waits.
+	// The running update ends as if nothing had changed, and the next update waits.
 	a.release()
 	awaitEnd(a.ctx, a.WithT, running)
 	a.Expect(running.Status.State).To(Equal(autov1alpha1.UpdateStateSucceeded), running.Status.Message)
@@ -147,7 +147,7 @@ func TestUpdateWaitsForASecretInAPodThatRuns(t *testing.T) {
 	g.Expect(message).To(And(ContainSubstring(`secret "late"`), ContainSubstring(`variable "KEY"`), ContainSubstring("does not exist")))
 	pod := podOf(ctx, g, name, name)
 
-	// The Secret without the key is not enough.
+	// A Secret without the key is not enough.
 	wrong := secret(name, late, "other-key", "value")
 	g.Expect(system.Client.Create(ctx, wrong)).To(Succeed())
 	stack = awaitStack(ctx, g, app.Key(), func(g Gomega, stack *pulumiv1.Stack) {
@@ -209,7 +209,7 @@ func TestUpdateGoesOnWithoutServiceAndSecret(t *testing.T) {
 	})
 }
 
-// The objects of the Workspace of an app of that name.
+// The functions below return the objects of the Workspace of an app of that name.
 
 func serviceOf(name string) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name + "-workspace"}}

@@ -32,19 +32,19 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// pluginSize is that of the plugin that a pod gets from elsewhere. A third of it cannot be compressed, as of real ones. The figures of the
-// guide are from: go test ./tests/pods -run TestPlugins -v -plugin-megabytes=300
+// pluginSize is the size of the plugin that a pod gets from outside the image. A third of it cannot be compressed, like real plugins. The
+// measurements in the guide come from: go test ./tests/pods -run TestPlugins -v -plugin-megabytes=300
 var pluginSize = flag.Int("plugin-megabytes", 30, "the size of the plugin in TestPluginsComeFromASharedVolumeOrFromAMirror")
 
-// The version is one that the image does not have.
+// The image does not have this version of the plugin.
 const (
 	sharedPlugin = "resource-test-v0.1.1"
 	pluginFile   = "pulumi-resource-test"
 	mirroredFile = "pulumi-resource-test-v0.1.1-linux-amd64.tar.gz"
 )
 
-// TestPluginsComeFromASharedVolumeOrFromAMirror deploys the same program in new pods with both, and the volume is read-only. Neither needs the
-// Internet, which a cluster of the tests does not have.
+// TestPluginsComeFromASharedVolumeOrFromAMirror deploys the same program in new pods, first with a shared read-only volume and then with a
+// mirror. Neither needs the Internet, which a cluster of the tests cannot reach.
 func TestPluginsComeFromASharedVolumeOrFromAMirror(t *testing.T) {
 	suite.Long(t, "installs plugins in pods")
 	t.Parallel()
@@ -58,7 +58,7 @@ func TestPluginsComeFromASharedVolumeOrFromAMirror(t *testing.T) {
 	claimPlugins(ctx, t, g, name, dir)
 	address, downloads := mirror(t, g, dir)
 
-	// start creates the Stacks at once, and returns when the last of them is ready.
+	// start creates the Stacks at the same time, and returns the time until the last of them is ready.
 	start := func(prefix string, stacks int, change func(*pulumiv1.Stack)) time.Duration {
 		began := time.Now()
 		for i := range stacks {
@@ -94,7 +94,7 @@ func TestPluginsComeFromASharedVolumeOrFromAMirror(t *testing.T) {
 	}
 }
 
-// withPlugin is a program with a resource of the plugin.
+// withPlugin returns a program with a resource of the plugin.
 func withPlugin(project string) gitserver.Files {
 	return gitserver.Files{"Pulumi.yaml": fmt.Sprintf(`name: %s
 runtime: yaml
@@ -106,7 +106,7 @@ resources:
 `, project)}
 }
 
-// mountPlugins is what the guide tells to do.
+// mountPlugins changes the Stack as the guide describes.
 func mountPlugins(stack *pulumiv1.Stack) {
 	pod := &stack.Spec.WorkspaceTemplate.Spec.PodTemplate.Spec.PodSpec
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "plugins", VolumeSource: corev1.VolumeSource{
@@ -117,7 +117,7 @@ func mountPlugins(stack *pulumiv1.Stack) {
 	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "plugins", MountPath: "/plugins", ReadOnly: true})
 }
 
-// writePlugin writes the plugin into a directory, as the CLI has it and as it is downloaded.
+// writePlugin writes the plugin into a directory, both as the CLI stores it and as a download.
 func writePlugin(t *testing.T, g *WithT) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(system.Cluster.Dir, "plugins-")
@@ -127,7 +127,7 @@ func writePlugin(t *testing.T, g *WithT) string {
 	g.Expect(programs.PutProvider(t.Context(), home)).Error().NotTo(HaveOccurred())
 	content, err := os.ReadFile(filepath.Join(home, "plugins", "resource-test-v0.1.0", pluginFile))
 	g.Expect(err).NotTo(HaveOccurred())
-	// An executable may be followed by anything.
+	// An executable may have any content appended to it.
 	padding := make([]byte, max(0, *pluginSize<<20-len(content)))
 	_, err = rand.Read(padding[:len(padding)/3])
 	g.Expect(err).NotTo(HaveOccurred())
@@ -148,7 +148,8 @@ func writePlugin(t *testing.T, g *WithT) string {
 	return dir
 }
 
-// claimPlugins makes a claim of a volume that is the directory on the node. The profile of the namespace does not allow the directory itself.
+// claimPlugins creates a claim for a volume that is the directory on the node. The security profile of the namespace does not allow a pod
+// to mount the directory itself.
 func claimPlugins(ctx context.Context, t *testing.T, g *WithT, namespace, dir string) {
 	t.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
@@ -189,10 +190,11 @@ func mirror(t *testing.T, g *WithT, dir string) (address string, downloads *atom
 	return "http://" + listener.Addr().String(), downloads
 }
 
-// kubernetesProvider is the directory of the stand-in for Pulumi's Kubernetes provider, as the CLI wants to have it.
+// kubernetesProvider is the directory name that the CLI expects for the stand-in of Pulumi's Kubernetes provider.
 const kubernetesProvider = "resource-kubernetes-v4.34.2"
 
-// applyObjects is a program that applies the objects in a file beside it with the stand-in, which finds the cluster as the real one does.
+// applyObjects is a program that applies the objects in a file next to it. It uses the stand-in, which finds the cluster as the real
+// provider does.
 const applyObjects = `name: in-cluster
 runtime: yaml
 resources:
@@ -202,7 +204,7 @@ resources:
     options: {version: 4.34.2}
 `
 
-// inClusterExample has the documents of docs/examples/in-cluster in the namespace, by their kinds.
+// inClusterExample returns the documents of docs/examples/in-cluster by kind, moved to the namespace.
 func inClusterExample(g *WithT, namespace string) map[string]string {
 	content, err := os.ReadFile(filepath.Join(tools.RepositoryRoot(), "docs", "examples", "in-cluster", "stack.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -215,7 +217,7 @@ func inClusterExample(g *WithT, namespace string) map[string]string {
 	return documents
 }
 
-// deployedObjects are what a Program deploys with the Kubernetes provider, as YAML documents.
+// deployedObjects returns the objects that a Program deploys with the Kubernetes provider, as YAML documents.
 func deployedObjects(g *WithT, program string) string {
 	var decoded struct {
 		Program struct {
@@ -228,7 +230,7 @@ func deployedObjects(g *WithT, program string) string {
 	g.Expect(yaml.Unmarshal([]byte(program), &decoded)).To(Succeed())
 	var documents []string
 	for _, resource := range decoded.Program.Resources {
-		// kubernetes:apps/v1:Deployment, and kubernetes:core/v1:Service of the group without a name
+		// kubernetes:apps/v1:Deployment; kubernetes:core/v1:Service for the core group, which has no name
 		parts := strings.Split(resource.Type, ":")
 		resource.Properties["apiVersion"], resource.Properties["kind"] = strings.TrimPrefix(parts[1], "core/"), parts[2]
 		document, err := yaml.Marshal(resource.Properties)
@@ -239,8 +241,8 @@ func deployedObjects(g *WithT, program string) string {
 	return strings.Join(documents, "---\n")
 }
 
-// TestProgramHasTheRightsOfItsServiceAccount runs the example for a program that deploys into its own cluster: without the Role of the example
-// it may not, and the Role is enough.
+// TestProgramHasTheRightsOfItsServiceAccount runs the example for a program that deploys into its own cluster. Without the Role of the
+// example the program is not allowed to, and with it the program has all the permissions that it needs.
 func TestProgramHasTheRightsOfItsServiceAccount(t *testing.T) {
 	suite.Long(t, "runs programs that call the API server")
 	t.Parallel()

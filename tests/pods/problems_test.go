@@ -29,40 +29,41 @@ import (
 )
 
 const (
-	// quietTime is for how long a problem is left alone to see that it is not written about again and again.
+	// quietTime is how long a problem is left as it is, to see that it does not cause writes again and again.
 	quietTime = 30 * time.Second
-	// maxWrites is how often an object may be written in that time: attempts are made, and kubelet and scheduler tell news.
+	// maxWrites is how often an object may be written in that time: the controller retries, and the kubelet and the scheduler report
+	// changes.
 	maxWrites = 8
-	// healingPatience bounds the time from the end of a cause to that of the problem. The kubelet has waits of its own.
+	// healingPatience bounds the time between removing the cause and the end of the problem. The kubelet has waits of its own.
 	healingPatience = 6 * time.Minute
 )
 
-// problem is why the pod of a workspace is not there, or not ready.
+// problem is a reason why the pod of a workspace does not exist, or is not ready.
 type problem struct {
-	// provoke changes the Stack, which is about to be created, and its namespace, which is there already.
+	// provoke changes the Stack before it is created, or its namespace, which exists already.
 	provoke func(ctx context.Context, g *WithT, stack *pulumiv1.Stack)
-	// reason is that of the Workspace, and says is what its message has to contain.
+	// reason is the reason of the Workspace, and says lists what its message has to contain.
 	reason string
 	says   []string
-	// stalled says that only an edit can help.
+	// stalled reports whether only an edit can solve the problem.
 	stalled bool
-	// heal takes the cause away.
+	// heal removes the cause.
 	heal func(ctx context.Context, g *WithT, key client.ObjectKey)
-	// then, if there is one, looks at the pod of the Stack that is ready.
+	// then, if not nil, checks the pod after the Stack is ready.
 	then func(g *WithT, pod *corev1.Pod)
 }
 
-// play is a problem from its begin to its end, in a namespace of its own.
+// play follows a problem from its beginning to its end, in a namespace of its own.
 type play struct {
 	problem
 	app      *stage.App
 	recorder *recorder
-	// begun, shown and healed are when the Stack was created, when it showed the problem and when the cause was taken away.
+	// begun, shown and healed are the times when the Stack was created, when it showed the problem and when the cause was removed.
 	begun, shown, healed time.Time
 }
 
-// playProblems provokes the problems, each in a namespace of its name, and expects of each of them that Workspace and Stack say
-// what it is, that nobody writes about it over and over again, and that it ends with its cause.
+// playProblems provokes the problems, each in a namespace of its name. It expects for each that the Workspace and the Stack show the
+// problem, that objects are not written again and again, and that the problem ends with its cause.
 func playProblems(t *testing.T, problems map[string]problem) {
 	g := NewWithT(t)
 	var plays []*play
@@ -92,7 +93,7 @@ func begin(t *testing.T, g *WithT, name string, what problem) *play {
 	return p
 }
 
-// expectShown waits until the problem is shown by the Workspace, and by the Stack in the same words.
+// expectShown waits until the Workspace shows the problem, and the Stack shows it in the same words.
 func (p *play) expectShown(t *testing.T) {
 	g := NewWithT(t)
 	var workspace *autov1alpha1.Workspace
@@ -115,7 +116,7 @@ func (p *play) expectShown(t *testing.T) {
 	t.Logf("%s: shown after %s, %s: %s", p.app.Name, p.shown.Sub(p.begun).Round(100*time.Millisecond), p.stackReason(), conditions.GetMessage(stack, meta.ReadyCondition))
 }
 
-// expectProblem expects the Workspace to say what the problem is.
+// expectProblem expects that the Workspace shows the problem.
 func (p *play) expectProblem(g Gomega, workspace *autov1alpha1.Workspace) {
 	ready := conditions.Get(workspace, autov1alpha1.WorkspaceReady)
 	g.Expect(ready).To(HaveField("Reason", p.reason))
@@ -136,13 +137,13 @@ func (p *play) stackReason() string {
 	return pulumiv1.WorkspaceNotReadyReason
 }
 
-// end takes the cause of the problem away.
+// end removes the cause of the problem.
 func (p *play) end(t *testing.T, g *WithT) {
 	p.healed = time.Now()
 	p.heal(t.Context(), g, p.app.Key())
 }
 
-// expectHealed waits until the Stack is ready, and expects that the problem was told once.
+// expectHealed waits until the Stack is ready, and expects one event for the problem.
 func (p *play) expectHealed(t *testing.T) {
 	g := NewWithT(t)
 	ctx, cancel := context.WithTimeout(t.Context(), healingPatience)
@@ -154,7 +155,7 @@ func (p *play) expectHealed(t *testing.T) {
 		strings.Join(p.recorder.reasons(autov1alpha1.WorkspaceKind, p.begun), ", "))
 	g.Expect(p.recorder.when(autov1alpha1.WorkspaceKind, "True", p.begun)).To(BeTemporally(">", p.healed), "ready despite the problem")
 	ofStack, ofWorkspace := HavePrefix("Stack "+p.stackReason()+" x1: "), HavePrefix("Workspace "+p.reason+" x1: ")
-	// A busy kubelet may have two wordings for a problem, each of which is told once.
+	// A busy kubelet may describe a problem in two ways. There is one event for each of them.
 	found := warnings(ctx, g, p.app.Namespace, p.stackReason(), p.reason)
 	g.Expect(found).To(And(ContainElements(ofStack, ofWorkspace), HaveEach(Or(ofStack, ofWorkspace))))
 	g.Expect(len(found)).To(BeNumerically("<=", 4), "%q", found)
@@ -163,8 +164,8 @@ func (p *play) expectHealed(t *testing.T) {
 	}
 }
 
-// warnings are the events of that type about the Stack and the Workspace of a namespace that have one of the reasons. A busy machine may cause
-// others by itself: it needs a while for a volume, for a Secret to come to the kubelet, or for an agent that has just started to answer.
+// warnings returns the warning events about the Stack and the Workspace of a namespace that have one of the reasons. A busy machine may
+// cause other warnings by itself: a volume, the delivery of a Secret to the kubelet, or the first answer of a new agent can take a while.
 func warnings(ctx context.Context, g Gomega, namespace string, reasons ...string) (found []string) {
 	list := &corev1.EventList{}
 	g.Expect(system.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
@@ -177,7 +178,7 @@ func warnings(ctx context.Context, g Gomega, namespace string, reasons ...string
 	return found
 }
 
-// expectQuiet expects that few writes and few reconciles happen while the problems last.
+// expectQuiet expects few writes and few reconciles while the problems last.
 func expectQuiet(t *testing.T, g *WithT, plays []*play) {
 	before := reconciles(t.Context(), g)
 	begin := time.Now()
@@ -201,7 +202,7 @@ func expectQuiet(t *testing.T, g *WithT, plays []*play) {
 	}
 }
 
-// programWith is a project of that name, so that its pulumi stack is nobody else's, with one output.
+// programWith returns a project of that name with one output. The name makes sure that no other test uses the same pulumi stack.
 func programWith(name, value string) gitserver.Files {
 	return gitserver.Files{"Pulumi.yaml": "name: " + name + "\nruntime: yaml\noutputs:\n  value: " + value + "\n"}
 }
@@ -213,12 +214,12 @@ func workspaceOf(ctx context.Context, g Gomega, app *stage.App) *autov1alpha1.Wo
 	return workspace
 }
 
-// recorder notes when the Stacks, Workspaces and StatefulSets of a namespace were written.
+// recorder records when the Stacks, Workspaces and StatefulSets of a namespace were written.
 type recorder struct {
 	mu sync.Mutex
-	// counts has the number of writes by object.
+	// counts has the number of writes by kind.
 	counts map[string]int
-	// ready has how Ready was written, by kind, in order.
+	// ready has the changes of the condition Ready by kind, in order.
 	ready map[string][]readiness
 }
 
@@ -287,19 +288,19 @@ func (r *recorder) forget() {
 	clear(r.counts)
 }
 
-// writes are the numbers of writes by kind.
+// writes returns the number of writes by kind.
 func (r *recorder) writes() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.counts)
 }
 
-// readySince is when the Stack became ready after that time; zero when it did not.
+// readySince returns when the Stack became ready after that time, or zero if it did not.
 func (r *recorder) readySince(since time.Time) time.Time {
 	return r.when(pulumiv1.StackKind, "True", since)
 }
 
-// when is when Ready of the kind got the status after that time; zero when it did not.
+// when returns when the condition Ready of the kind got the status after that time, or zero if it did not.
 func (r *recorder) when(kind, status string, since time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -311,7 +312,7 @@ func (r *recorder) when(kind, status string, since time.Time) time.Time {
 	return time.Time{}
 }
 
-// reasons are those of the kind's Ready, in order, after that time.
+// reasons returns the statuses and reasons of the kind's condition Ready after that time, in order.
 func (r *recorder) reasons(kind string, since time.Time) (reasons []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -323,7 +324,7 @@ func (r *recorder) reasons(kind string, since time.Time) (reasons []string) {
 	return reasons
 }
 
-// reconciles are the numbers of reconciles by controller, as the metrics of stack-controller have them.
+// reconciles returns the number of reconciles by controller, from the metrics of stack-controller.
 func reconciles(ctx context.Context, g *WithT) map[string]float64 {
 	pods := &corev1.PodList{}
 	g.Expect(system.Client.List(ctx, pods, client.InNamespace(cluster.FluxNamespace), client.MatchingLabels{"app": "stack-controller"})).To(Succeed())

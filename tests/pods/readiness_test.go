@@ -18,7 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// late is a ConfigMap or Secret that comes later than the pod that refers to it.
+// late is the name of a ConfigMap or Secret that is created later than the pod that refers to it.
 const late = "late"
 
 func TestProblemWithContainersIsShownAndEndsWithItsCause(t *testing.T) {
@@ -74,7 +74,7 @@ func TestProblemWithContainersIsShownAndEndsWithItsCause(t *testing.T) {
 	})
 }
 
-// mountLateVolume mounts a ConfigMap that does not exist.
+// mountLateVolume mounts a ConfigMap that does not exist yet.
 func mountLateVolume(_ context.Context, _ *WithT, stack *pulumiv1.Stack) {
 	pod := podSpecOf(stack)
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: late, VolumeSource: corev1.VolumeSource{
@@ -95,7 +95,7 @@ func TestProblemWithTheCreationOfThePodIsShownAndEndsWithItsCause(t *testing.T) 
 	playProblems(t, map[string]problem{
 		"quota-exceeded":        exceeded(corev1.ResourcePods, "0", "1", "the pod cannot be created"),
 		"set-quota-exceeded":    exceeded("count/statefulsets.apps", "0", "1", "the API server refuses, trying again", "count/statefulsets.apps=1"),
-		"secret-quota-exceeded": exceeded("count/secrets", "1", "2", "the API server refuses, trying again", "count/secrets=1"), // that of the passphrase is the first one
+		"secret-quota-exceeded": exceeded("count/secrets", "1", "2", "the API server refuses, trying again", "count/secrets=1"), // the first Secret is the one of the passphrase
 		"limit-range": {
 			provoke: func(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
 				g.Expect(system.Client.Create(ctx, memoryLimits(stack.Namespace))).To(Succeed())
@@ -158,7 +158,7 @@ func TestProblemWithTheCreationOfThePodIsShownAndEndsWithItsCause(t *testing.T) 
 	})
 }
 
-// exceeded is the problem that a quota allows too few objects until it allows more.
+// exceeded returns the problem that a quota allows too few objects. It ends when the quota allows more.
 func exceeded(what corev1.ResourceName, few, enough string, says ...string) problem {
 	return problem{
 		provoke: func(ctx context.Context, g *WithT, stack *pulumiv1.Stack) {
@@ -172,13 +172,13 @@ func exceeded(what corev1.ResourceName, few, enough string, says ...string) prob
 	}
 }
 
-// enforce has the namespace enforce a level of pod security.
+// enforce makes the namespace enforce a level of pod security.
 func enforce(ctx context.Context, g *WithT, namespace, level string) {
 	_, err := kubectl(ctx, "label", "--overwrite", "namespace", namespace, enforceLabel+"="+level)
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// quota allows so many objects.
+// quota returns a ResourceQuota that allows that number of objects.
 func quota(namespace string, what corev1.ResourceName, count string) *corev1.ResourceQuota {
 	return &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "quota"},
@@ -186,7 +186,7 @@ func quota(namespace string, what corev1.ResourceName, count string) *corev1.Res
 	}
 }
 
-// memoryLimits allows containers with little memory.
+// memoryLimits returns a LimitRange that allows containers at most 512 MiB of memory.
 func memoryLimits(namespace string) *corev1.LimitRange {
 	return &corev1.LimitRange{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "memory"},
@@ -196,7 +196,7 @@ func memoryLimits(namespace string) *corev1.LimitRange {
 	}
 }
 
-// lateImage is an image that the node gets later than the pod.
+// lateImage is an image that the node gets after the pod was created.
 const lateImage = "stack-controller.test/pulumi:late"
 
 func TestProblemWithTheImageIsShownAndEndsWithItsCause(t *testing.T) {
@@ -245,7 +245,7 @@ func TestProblemWithTheImageIsShownAndEndsWithItsCause(t *testing.T) {
 			},
 			reason: autov1alpha1.IncompatibleConfigurationReason,
 			says:   []string{"structured configuration is not supported by pulumi CLI v3.100.0: at least v3.202.0"},
-			// Only another image helps.
+			// Only another image solves the problem.
 			stalled: true,
 			heal: func(ctx context.Context, g *WithT, key client.ObjectKey) {
 				change(ctx, g, key, func(stack *pulumiv1.Stack) { podSpecOf(stack).Containers[0].VolumeMounts[1].MountPath = "/old" })
@@ -254,17 +254,17 @@ func TestProblemWithTheImageIsShownAndEndsWithItsCause(t *testing.T) {
 	})
 }
 
-// useTheImage edits the Stack so that it has the image that works.
+// useTheImage edits the Stack to use the image that works.
 func useTheImage(ctx context.Context, g *WithT, key client.ObjectKey) {
 	change(ctx, g, key, func(stack *pulumiv1.Stack) { stack.Spec.WorkspaceTemplate.Spec.Image = system.Images.Pulumi.Reference })
 }
 
-// podSpecOf is the pod as the Stack customizes it. Its first container is the one in which Pulumi runs.
+// podSpecOf returns the pod template in the Stack. Its first container is the one in which Pulumi runs.
 func podSpecOf(stack *pulumiv1.Stack) *corev1.PodSpec {
 	return &stack.Spec.WorkspaceTemplate.Spec.PodTemplate.Spec.PodSpec
 }
 
-// lateLabel is a label that the node gets later than the pod asks for it.
+// lateLabel is a label that the node gets after the pod has asked for it.
 const lateLabel = "example.com/late"
 
 func TestProblemWithTheNodeIsShownAndEndsWithItsCause(t *testing.T) {

@@ -32,8 +32,8 @@ const (
 // controllerGroups are the groups of the controller's ServiceAccount.
 var controllerGroups = []string{"system:serviceaccounts", "system:serviceaccounts:" + cluster.FluxNamespace, "system:authenticated"}
 
-// right is a verb, a resource with its subresource and group ("verb resource/subresource.group"), and a name and a namespace,
-// which may be empty.
+// right is a verb and a resource with its subresource and group ("verb resource/subresource.group"), with a name and a namespace, which may
+// be empty.
 type right struct{ does, name, namespace string }
 
 func TestControllerMayDoNothingThatItDoesNotNeed(t *testing.T) {
@@ -46,7 +46,7 @@ func TestControllerMayDoNothingThatItDoesNotNeed(t *testing.T) {
 		allowed bool
 		rights  []right
 	}{
-		{allowed: true, rights: []right{ // so that a test which asks wrongly is noticed
+		{allowed: true, rights: []right{ // these show that the test asks for rights correctly
 			{does: "get secrets", name: "any", namespace: other}, {does: "watch secrets", namespace: other}, {does: "create statefulsets.apps", namespace: other},
 			{does: "delete pods", namespace: other}, {does: "list events", namespace: other},
 			{does: "use workspaces/rpc.auto.pulumi.com", namespace: other},
@@ -86,7 +86,7 @@ func TestControllerMayDoNothingThatItDoesNotNeed(t *testing.T) {
 	}
 }
 
-// review asks for the right.
+// review returns an access review that asks for the right.
 func (r right) review() *authorizationv1.SelfSubjectAccessReview {
 	verb, what, _ := strings.Cut(r.does, " ")
 	path, group, _ := strings.Cut(what, ".")
@@ -138,7 +138,7 @@ func TestRulesOfTheControllerHaveNoWildcard(t *testing.T) {
 		"Role/" + role + "-leader-election in " + cluster.FluxNamespace: true,
 		"Role/" + role + "-token-request in " + cluster.FluxNamespace:   true,
 	}))
-	// As kubectl auth can-i --list shows them, with those that everybody has.
+	// These are the rules that kubectl auth can-i --list shows, including those that every user has.
 	client, err := kubernetes.NewForConfig(system.Cluster.UserConfig(controllerUser, controllerGroups...))
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, namespace := range []string{cluster.FluxNamespace, otherNamespace} {
@@ -161,7 +161,7 @@ func isController(subject rbacv1.Subject) bool {
 	case rbacv1.UserKind:
 		return subject.Name == controllerUser
 	}
-	// Every ServiceAccount is in the other groups.
+	// All other groups of the controller contain every ServiceAccount.
 	return subject.Name == "system:serviceaccounts:"+cluster.FluxNamespace
 }
 
@@ -187,7 +187,7 @@ func TestPodsHaveNoPrivilegeThatTheyDoNotUse(t *testing.T) {
 	workspace := podOf(ctx, g, name, name)
 	expectUnprivileged(g, workspace)
 	expectWorkspaceVolumes(g, workspace)
-	// The agent runs as who the pod says, and nobody but that user and its group may read its key.
+	// The agent runs as the user in the pod's specification, and only that user and its group can read the agent's key.
 	output, err := runInPod(ctx, name, name, "id -u && stat -L -c %a "+podspec.RPCPath+"/tls.key && ! touch "+podspec.RPCPath+"/x 2>/dev/null && grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/1/status")
 	g.Expect(err).NotTo(HaveOccurred(), output)
 	g.Expect(output).To(Equal("1000\n440\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\n"))
@@ -206,7 +206,7 @@ func TestPodsHaveNoPrivilegeThatTheyDoNotUse(t *testing.T) {
 	}
 }
 
-// expectUnprivileged expects what the restricted level asks for, and no more than that.
+// expectUnprivileged expects that the pod meets the restricted level and has no other privilege.
 func expectUnprivileged(g *WithT, pod *corev1.Pod) {
 	g.Expect(pod.Spec.HostNetwork || pod.Spec.HostPID || pod.Spec.HostIPC).To(BeFalse())
 	g.Expect(ptr.Deref(pod.Spec.ShareProcessNamespace, false)).To(BeFalse())
@@ -233,8 +233,8 @@ func expectUnprivileged(g *WithT, pod *corev1.Pod) {
 	}
 }
 
-// expectWorkspaceVolumes expects that only the agent has what proves who it is, and that the container which copies the agent
-// writes nowhere else.
+// expectWorkspaceVolumes expects that only the agent's container has the key that proves its identity, and that the container which copies
+// the agent cannot write anywhere else.
 func expectWorkspaceVolumes(g *WithT, pod *corev1.Pod) {
 	bootstrap := pod.Spec.InitContainers[0]
 	g.Expect(bootstrap.Name).To(Equal(podspec.BootstrapContainerName))

@@ -31,7 +31,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// The lines with which an agent says how it finds out who calls it.
+// The lines in which an agent logs how it authenticates its callers.
 const (
 	asksTheAPIServer  = "the API server is asked who calls the agent"
 	verifiesByItself  = "tokens are verified with its public keys"
@@ -48,7 +48,7 @@ func TestAgentLetsInOnlyWhomItHasTo(t *testing.T) {
 	for name, mode := range map[string]struct {
 		account    string
 		says, mute string
-		// granted is what somebody else is answered whom RBAC grants the use of the workspace.
+		// granted is the response to a caller other than the controller to whom RBAC grants the use of the workspace.
 		granted codes.Code
 	}{
 		"rpc-offline": {account: "", says: verifiesByItself, mute: asksTheAPIServer, granted: codes.PermissionDenied},
@@ -78,7 +78,7 @@ func TestAgentLetsInOnlyWhomItHasTo(t *testing.T) {
 	}
 }
 
-// checkTokens calls the agent with tokens of the cluster that were made for something else.
+// checkTokens calls the agent with tokens of the cluster, most of which were issued for another purpose.
 func checkTokens(ctx context.Context, t *testing.T, name string, granted codes.Code) {
 	g := NewWithT(t)
 	own, other := credentials.Audience(name, name), credentials.Audience("elsewhere", name)
@@ -102,7 +102,7 @@ func checkTokens(ctx context.Context, t *testing.T, name string, granted codes.C
 	}
 }
 
-// checkMethods calls everything that the agent serves without the right to do so.
+// checkMethods calls every method of the agent without the right to do so.
 func checkMethods(ctx context.Context, t *testing.T, name string) {
 	g := NewWithT(t)
 	agent := dialAgent(ctx, t, name, nil)
@@ -115,7 +115,7 @@ func checkMethods(ctx context.Context, t *testing.T, name string) {
 	}
 }
 
-// checkTransport has the right token, and a connection that must not be made.
+// checkTransport uses the right token on connections that must fail.
 func checkTransport(ctx context.Context, t *testing.T, name string) {
 	g := NewWithT(t)
 	token := newToken(ctx, g, cluster.FluxNamespace, podstage.ControllerName, credentials.Audience(name, name))
@@ -131,8 +131,8 @@ func checkTransport(ctx context.Context, t *testing.T, name string) {
 	g.Expect(err).To(MatchError(ContainSubstring("certificate is not the one")), "another agent's certificate")
 }
 
-// createAccounts makes ServiceAccounts in the namespace: one that may ask the API server about callers, one that may use the
-// workspace of the namespace's name, and one that may nothing.
+// createAccounts creates ServiceAccounts in the namespace: one that may ask the API server about callers, one that may use the workspace of
+// the namespace's name, and one that has no rights.
 func createAccounts(ctx context.Context, g *WithT, namespace string) {
 	for _, name := range []string{delegatedAccount, grantedAccount, strangerAccount} {
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -162,7 +162,7 @@ func createAccounts(ctx context.Context, g *WithT, namespace string) {
 // callTime bounds a call to an agent, which answers from memory or asks the API server first.
 const callTime = 30 * time.Second
 
-// newToken has the API server make a token of a ServiceAccount, for itself when no audience is named.
+// newToken requests a token of a ServiceAccount from the API server. Without audiences the token is for the API server itself.
 func newToken(ctx context.Context, g *WithT, namespace, account string, audiences ...string) string {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}
 	owner := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}
@@ -170,8 +170,8 @@ func newToken(ctx context.Context, g *WithT, namespace, account string, audience
 	return request.Status.Token
 }
 
-// dialAgent connects, from the network of the pods, to the agent of the workspace that has the name of its namespace. The
-// transport is the one that the controller uses unless there is another.
+// dialAgent connects, from the network of the pods, to the agent of the workspace that has the name of its namespace. If transport is nil,
+// it uses the same transport as the controller.
 func dialAgent(ctx context.Context, t *testing.T, name string, transport grpccredentials.TransportCredentials) *grpc.ClientConn {
 	g := NewWithT(t)
 	if transport == nil {
@@ -191,7 +191,7 @@ func dialAgent(ctx context.Context, t *testing.T, name string, transport grpccre
 	return connection
 }
 
-// bearing adds the token, if there is one, to the calls with the context, over whatever connection they go.
+// bearing adds the token, if there is one, to the calls made with the context, whatever connection they use, and bounds them by callTime.
 func bearing(ctx context.Context, token string) (context.Context, context.CancelFunc) {
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
@@ -199,7 +199,7 @@ func bearing(ctx context.Context, token string) (context.Context, context.Cancel
 	return context.WithTimeout(ctx, callTime)
 }
 
-// getInfo is the call that changes nothing.
+// getInfo makes a call that changes nothing.
 func getInfo(ctx context.Context, connection *grpc.ClientConn, token string) error {
 	ctx, cancel := bearing(ctx, token)
 	defer cancel()
@@ -207,13 +207,13 @@ func getInfo(ctx context.Context, connection *grpc.ClientConn, token string) err
 	return err
 }
 
-// agentMethod is one that agents serve.
+// agentMethod is a method that agents serve.
 type agentMethod struct {
 	name   string
 	stream *grpc.StreamDesc
 }
 
-// agentMethods are all that agents serve.
+// agentMethods returns all methods that agents serve.
 func agentMethods() []agentMethod {
 	var methods []agentMethod
 	for _, service := range []grpc.ServiceDesc{proto.Agent_ServiceDesc, grpc_health_v1.Health_ServiceDesc} {
@@ -227,7 +227,7 @@ func agentMethods() []agentMethod {
 	return methods
 }
 
-// callMethod calls the method with an empty message, which stands for any.
+// callMethod calls the method with an empty message, which every method accepts.
 func callMethod(ctx context.Context, connection *grpc.ClientConn, method agentMethod, token string) error {
 	ctx, cancel := bearing(ctx, token)
 	defer cancel()
@@ -238,7 +238,7 @@ func callMethod(ctx context.Context, connection *grpc.ClientConn, method agentMe
 	if err != nil {
 		return err
 	}
-	// An error here is the stream's, which the answer tells.
+	// An error here is an error of the stream, which RecvMsg returns.
 	_ = stream.SendMsg(&emptypb.Empty{})
 	_ = stream.CloseSend()
 	return stream.RecvMsg(&emptypb.Empty{})

@@ -18,7 +18,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// generator is an init container that brings a program, as text of its Pulumi.yaml.
+// generator returns an init container that writes the program, the text of a Pulumi.yaml.
 func generator(program string) corev1.Container {
 	return corev1.Container{
 		Name:         "generate",
@@ -26,12 +26,13 @@ func generator(program string) corev1.Container {
 		Command:      []string{"sh", "-c", `printf '%s' "$PROGRAM" > /share/workspace/Pulumi.yaml`},
 		Env:          []corev1.EnvVar{{Name: "PROGRAM", Value: program}},
 		VolumeMounts: []corev1.VolumeMount{{Name: "share", MountPath: "/share"}},
-		// The tag is "latest", and there is nothing to pull from.
+		// The tag is "latest", and there is no registry to pull from.
 		ImagePullPolicy: corev1.PullIfNotPresent,
 	}
 }
 
-// handmadeWorkspace is a Workspace, of the same name as its namespace, without a Stack, whose program comes from the init containers.
+// handmadeWorkspace returns a Workspace without a Stack, whose program comes from the init containers. It has the same name as its
+// namespace.
 func handmadeWorkspace(name string, initContainers ...corev1.Container) *autov1alpha1.Workspace {
 	spec := system.WorkspaceSpec()
 	spec.Env = stateEnv()
@@ -39,7 +40,7 @@ func handmadeWorkspace(name string, initContainers ...corev1.Container) *autov1a
 	return &autov1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name}, Spec: *spec}
 }
 
-// handmadeUpdate is an Update of handmadeWorkspace as a user writes it.
+// handmadeUpdate returns an Update of handmadeWorkspace, as a user writes it.
 func handmadeUpdate(workspace string, kind autov1alpha1.UpdateType) *autov1alpha1.Update {
 	return &autov1alpha1.Update{
 		ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: string(kind)},
@@ -80,14 +81,14 @@ func TestStackRunsTheProgramOfTheImage(t *testing.T) {
 	g := NewWithT(t)
 	key := sourceless(t, g, "of-the-image", func(spec *autov1alpha1.WorkspaceSpec) {
 		spec.Local = &autov1alpha1.LocalSource{Dir: "/opt/program"}
-		// A ConfigMap stands for what is built into an image.
+		// The ConfigMap stands for a program that is built into the image.
 		spec.PodTemplate.Spec.Volumes = append(spec.PodTemplate.Spec.Volumes, corev1.Volume{Name: "program", VolumeSource: corev1.VolumeSource{
 			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "program"}},
 		}})
 		container := &spec.PodTemplate.Spec.Containers[0]
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "program", MountPath: "/opt/program", ReadOnly: true})
 	})
-	// The pod waits for it.
+	// The pod waits for the ConfigMap.
 	g.Expect(system.Client.Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "program"}, Data: named("of-the-image", program("built in")),
 	})).To(Succeed())

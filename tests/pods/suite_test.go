@@ -45,22 +45,22 @@ var system *podstage.Stage
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	flag.Parse()
-	// They wait for pods most of the time.
+	// The tests mostly wait for pods, so six of them can run at once.
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
 	}
 	os.Exit(podstage.RunTests(runner{m}, podstage.Options{WithNotificationController: true}, func(s *podstage.Stage) { system = s }))
 }
 
-// pollInterval is how often a test looks.
+// pollInterval is the time between two checks of a condition.
 const pollInterval = 100 * time.Millisecond
 
-// eventually retries the assertions until they hold, or until patience is at its end.
+// eventually retries the assertions until they hold, or until patience is over.
 func eventually(ctx context.Context, g *WithT, assertions func(g Gomega)) {
 	g.Eventually(assertions).WithContext(ctx).WithTimeout(patience).WithPolling(pollInterval).Should(Succeed())
 }
 
-// kubectlCommand is the real kubectl, as administrator.
+// kubectlCommand returns a command that runs the real kubectl as administrator.
 func kubectlCommand(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	path, err := tools.Path(ctx, "kubectl", nil)
 	if err != nil {
@@ -71,7 +71,7 @@ func kubectlCommand(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// kubectl runs the real kubectl as administrator and returns all that it writes, as one sees it in a terminal.
+// kubectl runs the real kubectl as administrator and returns its standard output and standard error together, as a terminal shows them.
 func kubectl(ctx context.Context, args ...string) (string, error) {
 	cmd, err := kubectlCommand(ctx, args...)
 	if err != nil {
@@ -84,12 +84,12 @@ func kubectl(ctx context.Context, args ...string) (string, error) {
 	return string(output), nil
 }
 
-// runInPod runs a shell command in the container pulumi of the Workspace's pod, as people do it, and returns what it prints.
+// runInPod runs a shell command in the container pulumi of the Workspace's pod, as a user does, and returns what the command prints.
 func runInPod(ctx context.Context, namespace, workspace, command string) (string, error) {
 	return kubectl(ctx, "exec", "--namespace="+namespace, workspace+"-workspace-0", "--container=pulumi", "--", "sh", "-c", command)
 }
 
-// apply applies a manifest of testdata with the ${NAME} in it replaced.
+// apply applies a manifest of testdata, with each ${NAME} in it replaced by its value.
 func apply(ctx context.Context, g *WithT, path string, values map[string]string) {
 	content, err := os.ReadFile(filepath.Join("testdata", path))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -101,8 +101,8 @@ func apply(ctx context.Context, g *WithT, path string, values map[string]string)
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// createNamespace makes a namespace that enforces the restricted profile, with the state and the passphrase for it, until the
-// test ends.
+// createNamespace creates a namespace that enforces the restricted profile and has a claim for the state and the passphrase. The namespace
+// is removed when the test ends.
 func createNamespace(t *testing.T, g *WithT, name string) {
 	t.Helper()
 	ctx := t.Context()
@@ -112,14 +112,14 @@ func createNamespace(t *testing.T, g *WithT, name string) {
 	equip(ctx, g, name)
 }
 
-// equip makes the state and the passphrase for it in a namespace.
+// equip creates the claim for the state, and the Secret with the passphrase, in a namespace.
 func equip(ctx context.Context, g *WithT, namespace string) {
 	g.Expect(system.ClaimState(ctx, namespace)).To(Succeed())
 	g.Expect(system.Client.Create(ctx, secret(namespace, stage.PassphraseSecret, stage.PassphraseKey, passphraseCanary))).To(Succeed())
 }
 
-// named gives a project that is called "app" a name of its own: all namespaces share one state, in which two projects of one
-// name would be one.
+// named replaces the project name "app" by the given name. All namespaces share one backend, in which two projects of the same name would
+// be the same project.
 func named(name string, files gitserver.Files) gitserver.Files {
 	renamed := strings.Replace(files["Pulumi.yaml"], "name: app\n", "name: "+name+"\n", 1)
 	return gitserver.Files{"Pulumi.yaml": renamed}
@@ -130,7 +130,7 @@ func program(value string) gitserver.Files {
 	return gitserver.Files{"Pulumi.yaml": "name: app\nruntime: yaml\noutputs:\n  value: " + value + "\n"}
 }
 
-// deploy deploys a program in a namespace of the name, until the test ends, and returns when its Stack is ready.
+// deploy deploys a program in a namespace of that name, which is removed when the test ends, and returns when the Stack is ready.
 func deploy(ctx context.Context, t *testing.T, g *WithT, name string, files gitserver.Files, changes ...func(*pulumiv1.Stack)) *stage.App {
 	t.Helper()
 	removeNamespaceAtEnd(t, g, name)
@@ -153,7 +153,7 @@ func secret(namespace, name, key, value string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: map[string]string{key: value}}
 }
 
-// stateEnv are the variables of the state for a Workspace that no Stack made.
+// stateEnv returns the environment variables for the backend, for a Workspace that no Stack created.
 func stateEnv() []corev1.EnvVar {
 	return []corev1.EnvVar{
 		{Name: "PULUMI_BACKEND_URL", Value: system.BackendURL},
@@ -221,7 +221,8 @@ func awaitNone(t *testing.T, g *WithT, namespace string, list client.ObjectList)
 	})
 }
 
-// journal has a line for the begin and one for the end of all that was done to a resource with a file of that name in the state directory.
+// journal returns the lines of a resource's journal, a file of that name in the state directory. It has one line for the start and one for
+// the end of everything that was done to the resource.
 func journal(g Gomega, name string) []string {
 	content, err := os.ReadFile(filepath.Join(system.StateDir(), name))
 	if os.IsNotExist(err) {
@@ -245,18 +246,18 @@ func isGone(ctx context.Context, object client.Object) bool {
 	return apierrors.IsNotFound(system.Client.Get(ctx, client.ObjectKeyFromObject(object), object))
 }
 
-// Secret values that the tests plant. Nobody but who has to know them may write them anywhere.
+// Secret values that the tests plant. Only a component that needs a value may see it, and no component may write one anywhere else.
 const (
 	passphraseCanary = "passphrase-canary-7f3b"
 	tokenCanary      = "token-canary-c04e"
 	secretCanary     = "secret-canary-91ac"
 	// passwordCanary is in the program of the walkthrough, as a secret.
 	passwordCanary = "password-canary-5d21"
-	// stagePassphrase is that of stage.Apps.
+	// stagePassphrase is the passphrase that stage.Apps use.
 	stagePassphrase = "correct horse battery staple"
 )
 
-// runner is a *testing.M whose run ends with a search for secret values.
+// runner is a *testing.M whose Run ends with a search for secret values.
 type runner struct{ tests interface{ Run() int } }
 
 // Run runs the tests. It fails when a secret value was written where it must not be.
@@ -268,7 +269,7 @@ func (r runner) Run() int {
 	return code
 }
 
-// expectNoCanaries searches a namespace that is about to be removed.
+// expectNoCanaries searches a namespace that is about to be removed for secret values.
 func expectNoCanaries(t *testing.T, namespace string) {
 	leaks, err := findCanaries(context.WithoutCancel(t.Context()), namespace)
 	if err != nil || len(leaks) > 0 {
@@ -276,8 +277,8 @@ func expectNoCanaries(t *testing.T, namespace string) {
 	}
 }
 
-// findCanaries names every log of the controller's pod and of workspace pods, and every kind of objects but Secrets, in
-// which a secret value stands, in clear or encoded. It looks into one namespace, or into all.
+// findCanaries returns the logs of the controller's pod and of workspace pods, and the kinds of objects other than Secrets, that contain a
+// secret value, in clear or encoded. It searches one namespace, or all of them.
 func findCanaries(ctx context.Context, namespace string) (found []string, err error) {
 	pods := &corev1.PodList{}
 	if err := system.Client.List(ctx, pods, client.InNamespace(namespace)); err != nil {
@@ -308,7 +309,8 @@ func findCanaries(ctx context.Context, namespace string) (found []string, err er
 	return found, nil
 }
 
-// findCanariesInLogs names the containers of the pod that have written a secret value; of all pods but Flux's and CoreDNS.
+// findCanariesInLogs returns the containers of the pod whose logs contain a secret value. It searches only pods of the controller and of
+// workspaces.
 func findCanariesInLogs(ctx context.Context, pod *corev1.Pod) (found []string, err error) {
 	isController := pod.Namespace == cluster.FluxNamespace && pod.Labels["app"] == podstage.ControllerName
 	isWorkspace := pod.Labels[autov1alpha1.ComponentLabel] == autov1alpha1.ComponentWorkspace
@@ -317,7 +319,7 @@ func findCanariesInLogs(ctx context.Context, pod *corev1.Pod) (found []string, e
 	}
 	for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
 		if status.State.Running == nil && status.State.Terminated == nil {
-			continue // it has written nothing
+			continue // the container has written nothing
 		}
 		args := []string{"logs", "--namespace=" + pod.Namespace, pod.Name, "--container=" + status.Name}
 		runs := [][]string{args}

@@ -31,11 +31,11 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// walkthrough is the Stack of the walkthrough.
+// walkthrough is the key of the Stack in the walkthrough.
 var walkthrough = client.ObjectKey{Namespace: "default", Name: "random-yaml"}
 
-// TestWalkthrough is what people who come from the Pulumi Kubernetes Operator read and type: its walkthrough, step by step.
-// Only the addresses of the repository and of Pulumi Cloud, and the image, are others.
+// TestWalkthrough runs the walkthrough of the Pulumi Kubernetes Operator step by step, as users who migrate from it would. Only the
+// addresses of the repository and of Pulumi Cloud, and the image, differ.
 func TestWalkthrough(t *testing.T) {
 	suite.Long(t, "runs the commands of the walkthrough of the former operator")
 	t.Parallel()
@@ -71,10 +71,10 @@ func TestWalkthrough(t *testing.T) {
 	g.Expect(service.Unknown()).NotTo(ContainElement(ContainSubstring("/random/dev")))
 }
 
-// page is what Pulumi Cloud shows of the updates, without their numbers.
+// page is the address at which Pulumi Cloud shows the updates, without the number of the update.
 const page = "http://app.pulumi.test/" + cloud.User + "/random/dev/updates/"
 
-// serveCloud makes the service one that pods reach, until the test ends, and returns its address.
+// serveCloud serves the service at an address that pods can reach, until the test ends, and returns the address.
 func serveCloud(t *testing.T, g *WithT, service http.Handler) string {
 	t.Helper()
 	listener, err := system.Cluster.Listen("tcp", system.Cluster.NodeAddress+":0")
@@ -85,14 +85,14 @@ func serveCloud(t *testing.T, g *WithT, service http.Handler) string {
 	return "http://" + listener.Addr().String()
 }
 
-// restrictDefault makes the namespace default one that enforces the restricted profile, with what the state needs.
+// restrictDefault makes the namespace default enforce the restricted profile, and creates in it what the backend needs.
 func restrictDefault(ctx context.Context, g *WithT) {
 	_, err := kubectl(ctx, "label", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted")
 	g.Expect(err).NotTo(HaveOccurred())
 	equip(ctx, g, "default")
 }
 
-// threeUpdates waits for three updates: the first one, one that is asked for, and the resync. It returns their names.
+// threeUpdates waits for three updates: the first one, a requested one, and the resync. It returns their names.
 func threeUpdates(t *testing.T, g *WithT) (names []string) {
 	ctx := t.Context()
 	begin := time.Now()
@@ -104,11 +104,11 @@ func threeUpdates(t *testing.T, g *WithT) (names []string) {
 	t.Logf("from the Stack to the success: %s", time.Since(begin))
 	second := request(ctx, g, walkthrough, "second")
 
-	// The five minutes are over.
+	// Pretend that the five minutes of the resync interval are over.
 	before := second.DeepCopy()
 	second.Status.LastUpdate.LastResyncTime = metav1.NewTime(time.Now().Add(-5 * time.Minute))
 	g.Expect(system.Client.Status().Patch(ctx, second, client.MergeFrom(before))).To(Succeed())
-	// An annotation that means nothing here makes the controller look.
+	// This annotation has no effect here, but its change causes a reconcile.
 	change(ctx, g, walkthrough, func(stack *pulumiv1.Stack) {
 		metav1.SetMetaDataAnnotation(&stack.ObjectMeta, pulumiv1.OrphanAnnotation, "false")
 	})
@@ -140,10 +140,10 @@ func checkUpdates(g *WithT, printed table, names []string) {
 	for i, name := range names {
 		rows := printed.rows[name]
 		if i == 0 {
-			// The walkthrough looks when the workspace is ready already. Until then its first update waits.
+			// In the walkthrough the user watches the Updates when the workspace is ready. Before that, the first Update waits.
 			rows = slices.DeleteFunc(rows, func(row []string) bool { return slices.Equal(row, waiting) })
 		}
-		// A long update has its page while it runs already.
+		// A long update has its permalink while it is still running.
 		running := []string{"random-yaml", "True", "False", "False", url(i)}
 		rows = slices.DeleteFunc(rows, func(row []string) bool { return slices.Equal(row, running) })
 		g.Expect(rows).To(Equal([][]string{
@@ -154,7 +154,7 @@ func checkUpdates(g *WithT, printed table, names []string) {
 	}
 }
 
-// checkColumns looks at the Stack as one does after the walkthrough: how old the last update is, and where its page is.
+// checkColumns reads the Stack as a user does after the walkthrough: the columns show the age of the last update and its permalink.
 func checkColumns(ctx context.Context, g *WithT) {
 	printed, err := kubectl(ctx, "get", "stack", "random-yaml")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -162,7 +162,7 @@ func checkColumns(ctx context.Context, g *WithT) {
 	g.Expect(printed).To(MatchRegexp(`(?m)^random-yaml +succeeded +\d+[smh]\S* +True +` + regexp.QuoteMeta(page) + `3\s*$`))
 }
 
-// checkStack compares the status with that of the walkthrough: what stands there is there, and says the same.
+// checkStack compares the status with the status in the walkthrough: every field that the walkthrough shows is there, with the same value.
 func checkStack(ctx context.Context, g *WithT, name string) {
 	printed, err := kubectl(ctx, "get", "stack", "random-yaml", "-oyaml")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -179,7 +179,7 @@ func checkStack(ctx context.Context, g *WithT, name string) {
 	g.Expect(stack.Status.Conditions).To(HaveLen(1), printed)
 	ready := stack.Status.Conditions[0]
 	g.Expect([]string{ready.Type, string(ready.Status), ready.Reason}).To(Equal([]string{"Ready", "True", "ProcessingCompleted"}))
-	// As Flux's controllers do, it also says which revision that is.
+	// As with Flux's controllers, the message also contains the revision.
 	g.Expect(ready.Message).To(HavePrefix("the stack has been processed and is up to date"))
 	g.Expect(stack.Status.ObservedGeneration).To(Equal(stack.Metadata.Generation))
 	g.Expect(stack.Status.Outputs).To(And(HaveLen(1), HaveKeyWithValue("password", json.RawMessage(`"[secret]"`))))
@@ -198,7 +198,7 @@ func checkStack(ctx context.Context, g *WithT, name string) {
 	g.Expect(last["failures"]).To(Or(BeNil(), BeNumerically("==", 0)), printed)
 }
 
-// deleteStack ends the walkthrough: everything goes, the deployed resource first.
+// deleteStack ends the walkthrough: it deletes the Stack and expects that all its objects are removed, the deployed resource first.
 func deleteStack(t *testing.T, g *WithT) {
 	begin := time.Now()
 	printed, err := kubectl(t.Context(), "delete", "stack", "random-yaml")
@@ -218,21 +218,21 @@ func deleteStack(t *testing.T, g *WithT) {
 	t.Logf("everything gone after %s", time.Since(begin))
 }
 
-// table is what "kubectl get --watch" printed.
+// table is the parsed output of "kubectl get --watch".
 type table struct {
 	columns []string
-	// rows by the name of the object, in the order in which they were printed, without repetitions. A row has the cells of
-	// all columns but the first, and empty ones where nothing was printed.
+	// rows holds the rows by the name of the object, in the order in which they were printed, without repetitions. A row has the cells of
+	// all columns but the first; a cell is empty if nothing was printed.
 	rows map[string][][]string
-	// order has the names as they appeared.
+	// order has the names in the order in which they appeared.
 	order []string
 }
 
-// watchTable runs "kubectl get --watch" for the kind in the namespace, and returns when it watches. The function that it returns
-// ends it and returns what was printed.
+// watchTable runs "kubectl get --watch" for the kind in the namespace, and returns when the watch has started. The returned function ends
+// the command and returns what was printed.
 func watchTable(ctx context.Context, g *WithT, namespace, kind string) func() table {
 	watching, stop := context.WithCancel(ctx)
-	// From this verbosity on, kubectl tells of the answers that it gets.
+	// From this verbosity on, kubectl logs the responses that it receives.
 	cmd, err := kubectlCommand(watching, "get", kind, "--namespace="+namespace, "--watch", "-v=6")
 	g.Expect(err).NotTo(HaveOccurred())
 	var printed bytes.Buffer
@@ -242,13 +242,13 @@ func watchTable(ctx context.Context, g *WithT, namespace, kind string) func() ta
 	eventually(ctx, g, func(g Gomega) { g.Expect(answers.String()).To(ContainSubstring("watch=true")) })
 	return func() table {
 		stop()
-		_ = cmd.Wait() // it ends by force, so there is an error in any case
+		_ = cmd.Wait() // the process is killed, so Wait always returns an error
 		g.Expect(printed.String()).To(HaveSuffix("\n"))
 		return parseTable(printed.String())
 	}
 }
 
-// lockedBuffer is a buffer that is read while it is written.
+// lockedBuffer is a buffer that can be read while it is written.
 type lockedBuffer struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer
@@ -266,8 +266,8 @@ func (b *lockedBuffer) String() string {
 	return b.buffer.String()
 }
 
-// parseTable reads columns that begin where their headers do: kubectl prints the first row together with the header, and cells
-// that come later are not wider than that, but in the last column.
+// parseTable parses columns that begin where their headers begin: kubectl prints the first row together with the header, and later cells
+// are not wider than that, except in the last column.
 func parseTable(printed string) table {
 	lines := strings.Split(strings.TrimSuffix(printed, "\n"), "\n")
 	header := lines[0]
@@ -303,7 +303,8 @@ func (t *table) add(name string, cells []string) {
 }
 
 const (
-	// tutorialBegin is the heading from which on the commands are run: the cluster of the tests has what is installed before.
+	// tutorialBegin is the heading after which the test runs the commands. The cluster of the tests already has what the tutorial installs
+	// before it.
 	tutorialBegin = "\n## Create a namespace, a Secret and a volume\n"
 	// tutorialEnd is the first command that is not run.
 	tutorialEnd = "```sh\nkind delete cluster\n"
@@ -311,10 +312,10 @@ const (
 	tutorialNamespace = "tutorial"
 )
 
-// tutorialBlock is a block of commands, and the output that the tutorial shows after it, if it does.
+// tutorialBlock matches a block of commands, and the output that the tutorial shows after the block, if there is one.
 var tutorialBlock = regexp.MustCompile("(?s)```sh\n(.*?)```\n(?:(?:[^`]|`[^`])*?```text\n(.*?)```\n)?")
 
-// tutorialReplacements put what the cluster of the tests has in place of what has to be downloaded.
+// tutorialReplacements replace what the tutorial downloads by what the cluster of the tests has.
 var tutorialReplacements = [][2]string{
 	{"type: random:RandomPet\n", "type: test:index:Sleep\n      options: {version: 0.1.0}\n"},
 	{"length: 2\n", "seconds: 0\n"},
@@ -342,7 +343,7 @@ func TestTutorialWorksAsItIsWritten(t *testing.T) {
 	for _, block := range tutorialBlock.FindAllStringSubmatch(commands, -1) {
 		printed, err := shell(t.Context(), filepath.Dir(plugin), block[1])
 		if err != nil {
-			// Of an event that did not arrive, they say how far it came.
+			// If an event did not arrive, these logs show how far it came.
 			logs, _ := shell(t.Context(), filepath.Dir(plugin), "kubectl logs deployment/notification-controller --namespace flux-system --tail=50\n"+
 				"kubectl get events --namespace "+tutorialNamespace)
 			t.Log(logs)
@@ -356,7 +357,7 @@ func TestTutorialWorksAsItIsWritten(t *testing.T) {
 	g.Expect(outputs).To(Equal(3))
 }
 
-// shown makes an expression of an output that the tutorial shows: what it leaves out in a line, or as whole lines.
+// shown turns an output that the tutorial shows into a regular expression: "…" stands for omitted text in a line, or for omitted lines.
 var shown = strings.NewReplacer("\n…\n", "\n(?s:.*)", "…", ".*")
 
 // provideVolume creates the volume for the claim of the tutorial, as a storage class does in other clusters.
@@ -375,7 +376,8 @@ func provideVolume(t *testing.T, g *WithT) {
 	t.Cleanup(func() { g.Expect(system.Client.Delete(context.Background(), volume)).To(Succeed()) })
 }
 
-// shell runs commands that call kubectl, which finds plugins in the directory, as administrator, and returns all that they print.
+// shell runs shell commands that call kubectl as administrator, and returns all that they print. kubectl finds its plugins in the directory
+// plugins.
 func shell(ctx context.Context, plugins, commands string) (string, error) {
 	kubectl, err := tools.Path(ctx, "kubectl", nil)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package postgres runs a real PostgreSQL server of Debian's package on loopback, with a database of its own and nothing of the
-// machine's.
+// Package postgres runs a real PostgreSQL server from Debian's package on loopback, with its own database files. It uses nothing of a
+// PostgreSQL installation on the machine but the programs.
 package postgres
 
 import (
@@ -21,31 +21,32 @@ import (
 )
 
 const (
-	// User is the one user, who may do everything.
+	// User is the only user, who may do everything.
 	User = "pulumi"
-	// Database is one that is there from the beginning.
+	// Database is a database that exists from the beginning.
 	Database = "postgres"
 
-	// name is that of the server's log.
+	// name is the name of the server's log.
 	name = "postgres"
-	// account is who runs the server when the test is run by root, whom PostgreSQL refuses. It owns nothing.
+	// account is the account that runs the server if root runs the test, because PostgreSQL refuses to run as root. The account owns
+	// nothing else.
 	account = "nobody"
-	// patterns is where Debian puts the programs of each major version.
+	// patterns matches the server programs of all major versions that Debian packages.
 	patterns = "/usr/lib/postgresql/*/bin/postgres"
-	// prepareTimeout bounds the creation of the database files; it is a matter of two seconds.
+	// prepareTimeout bounds the creation of the database files, which takes about two seconds.
 	prepareTimeout = time.Minute
-	// stopGrace is how long the server may take to end in an orderly way.
+	// stopGrace bounds an orderly stop of the server.
 	stopGrace = 10 * time.Second
 )
 
-// ErrMissing says that PostgreSQL is not installed.
+// ErrMissing means that PostgreSQL is not installed.
 var ErrMissing = errors.New("there is no PostgreSQL server here: install Debian's package postgresql")
 
 // Server is a database server.
 type Server struct {
-	// Address is its host and port, the same after a restart.
+	// Address is the host and port. They stay the same after a restart.
 	Address string
-	// Password is that of User; nobody gets in without it.
+	// Password is the password of User. The server accepts no connection without it.
 	Password string
 
 	controlPlane *controlplane.ControlPlane
@@ -54,7 +55,7 @@ type Server struct {
 	process      *supervise.Process
 }
 
-// Start creates a database and starts a server for it, which ends with the control plane at the latest.
+// Start creates a database and starts a server for it. The server ends at the latest with the control plane.
 func Start(ctx context.Context, cp *controlplane.ControlPlane) (*Server, error) {
 	found, err := filepath.Glob(patterns)
 	if err != nil || len(found) == 0 {
@@ -65,7 +66,7 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane) (*Server, error) 
 		return nil, err
 	}
 	s := &Server{Address: address, Password: rand.Text(), controlPlane: cp, programs: filepath.Dir(found[len(found)-1])}
-	// Its account cannot enter the control plane's directory.
+	// The account that runs the server cannot enter the control plane's directory.
 	if s.data, err = os.MkdirTemp("", "postgres-"); err != nil {
 		return nil, fmt.Errorf("create the directory of PostgreSQL: %w", err)
 	}
@@ -106,7 +107,7 @@ func (s *Server) prepare(ctx context.Context) error {
 	return os.Remove(passwordFile)
 }
 
-// Resume starts the server again that was stopped.
+// Resume starts the server again after Stop.
 func (s *Server) Resume(ctx context.Context) error {
 	host, port, err := net.SplitHostPort(s.Address)
 	if err != nil {
@@ -127,7 +128,7 @@ func (s *Server) Resume(ctx context.Context) error {
 	return err
 }
 
-// ready asks as a client does; it needs no password for that.
+// ready asks the server as a client does. It needs no password for that.
 func (s *Server) ready(ctx context.Context) error {
 	host, port, err := net.SplitHostPort(s.Address)
 	if err != nil {
@@ -136,9 +137,9 @@ func (s *Server) ready(ctx context.Context) error {
 	return exec.CommandContext(ctx, filepath.Join(s.programs, "pg_isready"), "--quiet", "--host="+host, "--port="+port, "--dbname="+Database).Run()
 }
 
-// Stop ends the server; its data stay.
+// Stop stops the server. Its data are kept.
 func (s *Server) Stop() error {
-	// Without waiting for clients.
+	// With SIGINT the server does not wait for its clients.
 	if err := s.process.Signal(syscall.SIGINT); err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func (s *Server) Stop() error {
 
 func (s *Server) files() string { return filepath.Join(s.data, "database") }
 
-// ids are the numbers of account.
+// ids returns the user and group IDs of account.
 func ids() (uid, gid int, err error) {
 	found, err := user.Lookup(account)
 	if err != nil {

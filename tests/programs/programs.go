@@ -1,5 +1,5 @@
-// Package programs builds the programs of this repository that tests run: the product and what stands beside it in tests. "make test" builds
-// all of them once, before the tests; a test that is run alone builds those that it needs.
+// Package programs builds the programs of this repository that tests run: the product and the programs that only tests use. "make test"
+// builds all of them once, before the tests. A test that runs alone builds the programs that it needs.
 package programs
 
 import (
@@ -17,20 +17,20 @@ import (
 const (
 	Controller = "stack-controller"
 	Agent      = "agent"
-	// StubAgent answers as an agent does, and does what the test says.
+	// StubAgent stands in for the agent. Its flags control what it does.
 	StubAgent = "stub-agent"
 	// LanguageHost runs programs in a language of the tests.
 	LanguageHost = "pulumi-language-outputs"
-	// Provider has resources whose operations last and fail as a program says.
+	// Provider has resources whose operations take time or fail, as a program demands.
 	Provider = "pulumi-resource-test"
 )
 
-// packages has their packages, from the root of the repository.
+// packages has the package of each program, relative to the root of the repository.
 var packages = map[string]string{
 	Controller: ".", Agent: "./cmd/agent", StubAgent: "./tests/stubagent", LanguageHost: "./tests/languagehost", Provider: "./tests/provider",
 }
 
-// variable names the directory in which all programs are.
+// variable is the environment variable with the directory of all programs.
 const variable = "STACK_CONTROLLER_TEST_PROGRAMS"
 
 // BuildAll builds all programs into the directory and returns the environment variable by which Path finds them.
@@ -46,8 +46,9 @@ func BuildAll(ctx context.Context, dir string) (environment string, err error) {
 	return variable + "=" + dir, nil
 }
 
-// Path returns the path of a program. Unless all were built before, it is built into the repository's bin directory, as "make build" does:
-// that takes a second when nothing changed, and minutes when nothing was ever compiled. progress, when not nil, is told then how far it is.
+// Path returns the path of a program. Unless BuildAll built all programs before, Path builds it into the repository's directory bin, as
+// "make build" does: this takes a second if nothing changed, and minutes if nothing was ever compiled. If progress is not nil, it is called
+// with messages about the build.
 func Path(ctx context.Context, name string, progress func(string)) (string, error) {
 	if dir := os.Getenv(variable); dir != "" {
 		return filepath.Join(dir, name), nil
@@ -56,7 +57,7 @@ func Path(ctx context.Context, name string, progress func(string)) (string, erro
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return "", fmt.Errorf("create %s: %w", bin, err)
 	}
-	// Test packages run at the same time.
+	// Test packages run at the same time, so a build needs a lock.
 	unlock, err := tools.Lock(ctx, filepath.Join(bin, ".lock"))
 	if err != nil {
 		return "", err
@@ -77,7 +78,7 @@ func build(ctx context.Context, dir, name string, progress func(string)) error {
 	return tools.Compile(ctx, name, tools.RepositoryRoot(), pkg, filepath.Join(dir, name), flags, progress)
 }
 
-// Put gives the program a path of its own, in place of what was there.
+// Put puts a copy of the program, or a hard link to it, at the path, and replaces what was there.
 func Put(ctx context.Context, name, path string) error {
 	built, err := Path(ctx, name, nil)
 	if err != nil {
@@ -92,7 +93,7 @@ func Put(ctx context.Context, name, path string) error {
 	}
 	defer os.RemoveAll(dir)
 	staged := filepath.Join(dir, name)
-	if os.Link(built, staged) != nil { // it is another file system
+	if os.Link(built, staged) != nil { // the paths are on different file systems
 		err = copyProgram(built, staged)
 	}
 	if err == nil {
@@ -118,7 +119,7 @@ func copyProgram(from, to string) error {
 	return errors.Join(err, target.Close())
 }
 
-// PutProvider puts the test provider where the CLI with the PULUMI_HOME directory finds it, and returns that path.
+// PutProvider puts the test provider where the CLI with this PULUMI_HOME finds it, and returns the path.
 func PutProvider(ctx context.Context, pulumiHome string) (path string, err error) {
 	path = filepath.Join(pulumiHome, "plugins", "resource-test-v0.1.0", Provider)
 	return path, Put(ctx, Provider, path)

@@ -10,15 +10,16 @@
 //	      deleteSeconds: 0          # how long delete takes
 //	      failMessage: no quota     # fail with this message, once the time is over
 //	      echo: ${password}         # print this value to the log of the operation, and return it as the output echo
-//	      ignoreCancel: false       # go on although the operation is cancelled
+//	      ignoreCancel: false       # continue although the operation is cancelled
 //	      journal: /tmp/journal     # append a line "<verb> start" and "<verb> end" or "<verb> aborted" per operation
-//	      file: /tmp/there          # the file that create and update write, and delete removes, once the time is over
+//	      until: /tmp/released      # once the time is over, wait until this file exists
+//	      file: /tmp/there          # the file that create and update write, and delete removes, after that
 //	      content: hello            # what is in the file; nothing when it is missing
 //	    options: {version: 0.1.0}
 //
-// A refresh sees what somebody else made of the file, and that a resource is gone with its file.
+// A refresh returns the current content of the file, and that the resource is gone if the file is gone.
 //
-// Package install puts it where the CLI finds it.
+// Function PutProvider of package programs installs the provider where the CLI finds it.
 package main
 
 import (
@@ -92,11 +93,11 @@ func (p *provider) DiffConfig(context.Context, *pulumirpc.DiffRequest) (*pulumir
 }
 
 func (p *provider) Configure(context.Context, *pulumirpc.ConfigureRequest) (*pulumirpc.ConfigureResponse, error) {
-	// The engine keeps track of what is secret.
+	// The engine keeps track of secret values.
 	return &pulumirpc.ConfigureResponse{}, nil
 }
 
-// Cancel ends what runs.
+// Cancel cancels running operations.
 func (p *provider) Cancel(context.Context, *emptypb.Empty) (*emptypb.Empty, error) {
 	p.cancelOnce.Do(func() { close(p.cancelled) })
 	return &emptypb.Empty{}, nil
@@ -106,7 +107,7 @@ func (p *provider) Check(_ context.Context, request *pulumirpc.CheckRequest) (*p
 	return &pulumirpc.CheckResponse{Inputs: request.GetNews()}, nil
 }
 
-// Diff compares the inputs; nothing needs a replacement.
+// Diff compares the inputs. No change needs a replacement.
 func (p *provider) Diff(_ context.Context, request *pulumirpc.DiffRequest) (*pulumirpc.DiffResponse, error) {
 	olds, err := properties(request.GetOldInputs())
 	if err != nil {
@@ -153,7 +154,7 @@ func (p *provider) Read(ctx context.Context, request *pulumirpc.ReadRequest) (*p
 	return readFile(request)
 }
 
-// readFile answers with what the file is now: a resource whose file is gone is gone.
+// readFile returns the current state of the file. If the file is gone, the resource is gone.
 func readFile(request *pulumirpc.ReadRequest) (*pulumirpc.ReadResponse, error) {
 	response := &pulumirpc.ReadResponse{Id: request.GetId(), Properties: request.GetProperties(), Inputs: request.GetInputs()}
 	path := request.GetInputs().GetFields()["file"].GetStringValue()
@@ -179,7 +180,7 @@ func (p *provider) Delete(ctx context.Context, request *pulumirpc.DeleteRequest)
 	return &emptypb.Empty{}, p.work(ctx, "delete", request.GetUrn(), "deleteSeconds", request.GetProperties())
 }
 
-// work does what the properties ask for.
+// work performs the operation as the properties describe it.
 func (p *provider) work(ctx context.Context, verb, urn, duration string, wanted *structpb.Struct) error {
 	inputs, err := properties(wanted)
 	if err != nil {
@@ -218,7 +219,8 @@ func (p *provider) work(ctx context.Context, verb, urn, duration string, wanted 
 	return note(inputs, verb+" end")
 }
 
-// untilFile is how long to wait before the next look for the file that the work waits for, and negative when it is there.
+// untilFile returns how long to wait before the next check for the file in the property until. It is negative if the file exists or the
+// property is not set.
 func untilFile(inputs resource.PropertyMap) time.Duration {
 	path := inputs["until"]
 	if !path.IsString() {
@@ -230,7 +232,7 @@ func untilFile(inputs resource.PropertyMap) time.Duration {
 	return 50 * time.Millisecond
 }
 
-// manage makes the file what it should be after the operation.
+// manage writes or removes the file, as the operation requires.
 func manage(verb string, inputs resource.PropertyMap) error {
 	path := inputs["file"]
 	if !path.IsString() {
@@ -269,7 +271,7 @@ func properties(encoded *structpb.Struct) (resource.PropertyMap, error) {
 	return plugin.UnmarshalProperties(encoded, plugin.MarshalOptions{KeepUnknowns: true})
 }
 
-// healthInterval is how often the engine is looked for; real providers do the same.
+// healthInterval is how often the provider checks that the engine is still there; real providers do the same.
 const healthInterval = 5 * time.Minute
 
 func main() {
@@ -279,7 +281,7 @@ func main() {
 	}
 }
 
-// serve answers the engine until it goes away. The port goes to stdout, as every plugin does it.
+// serve serves the engine until the engine ends. It prints the port to stdout, as every plugin does.
 func serve() error {
 	provider := newProvider()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -289,7 +291,7 @@ func serve() error {
 		if err := provider.connect(engine); err != nil {
 			return err
 		}
-		// An engine that was killed is noticed here, within five minutes.
+		// The health check notices within five minutes if the engine was killed.
 		if err := rpcutil.Healthcheck(ctx, engine, healthInterval, func() { close(stop) }); err != nil {
 			return err
 		}
@@ -308,7 +310,7 @@ func serve() error {
 	return <-handle.Done
 }
 
-// engineAddress is the last argument that is not a flag.
+// engineAddress returns the last argument that is not a flag, which is the address of the engine.
 func engineAddress(args []string) string {
 	for i := len(args) - 1; i >= 0; i-- {
 		if !strings.HasPrefix(args[i], "-") {

@@ -20,7 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/measure"
 )
 
-// Who the processor time is told of.
+// Names of the programs whose processor time is reported.
 const (
 	apiServer        = "kube-apiserver"
 	etcd             = "etcd"
@@ -30,34 +30,34 @@ const (
 	agents           = "agents and the CLI"
 )
 
-// consumers are they, in the order of the tables.
+// consumers returns these names, in the order of the tables.
 func consumers() []string {
 	return []string{controller, agents, apiServer, etcd, sourceController, manager}
 }
 
-// servers are those that are not ours.
+// servers returns the names of the programs that are not part of stack-controller.
 func servers() []string { return consumers()[2:] }
 
-// agentsEnd bounds the wait until idle agents have ended, whose processor time is known only then.
+// agentsEnd bounds the wait for the end of idle agents. Their processor time is known only then.
 const agentsEnd = time.Minute
 
-// reading is what has been used so far.
+// reading is the resource usage so far.
 type reading struct {
 	at       time.Time
 	cpu      map[string]time.Duration
-	requests map[string]int // to the API server, by verb and resource, of everybody
-	own      map[string]int // those of stack-controller, by verb
+	requests map[string]int // requests of all components to the API server, by verb and resource
+	own      map[string]int // requests of stack-controller, by verb
 }
 
-// cost is what was used between two readings.
+// cost is the resource usage between two readings.
 type cost struct {
-	took     time.Duration // until the last Stack was done
+	took     time.Duration // until the last Stack was updated
 	cpu      map[string]time.Duration
 	requests map[string]int
 	own      map[string]int
 }
 
-// of measures what an action uses, with the end of the agents that it started. The time is that of the action.
+// of measures the resource usage of an action, until the agents that it started have ended. The time is that of the action alone.
 func (s *scale) of(ctx context.Context, action func(context.Context) error) (*cost, error) {
 	before, err := s.read(ctx)
 	if err != nil {
@@ -93,7 +93,7 @@ func difference(before, after map[string]int) map[string]int {
 
 func (c *cost) sum() int { return sum(c.own) }
 
-// reads are the requests of the controller that change nothing.
+// reads returns the number of requests of the controller that change nothing.
 func (c *cost) reads() int { return c.own["GET"] }
 
 func sum(counts map[string]int) (all int) {
@@ -103,7 +103,7 @@ func sum(counts map[string]int) (all int) {
 	return all
 }
 
-// total is the processor time of everybody.
+// total returns the processor time of all consumers.
 func (c *cost) total() (all time.Duration) {
 	for spent := range maps.Values(c.cpu) {
 		all += spent
@@ -132,7 +132,7 @@ func (s *scale) read(ctx context.Context) (*reading, error) {
 	return r, nil
 }
 
-// apiRequests are what the API server has answered, to everybody.
+// apiRequests returns the numbers of requests that the API server has answered, from all components.
 func (s *scale) apiRequests(ctx context.Context) (map[string]int, error) {
 	metrics, err := s.system.ControlPlane.Kubectl(ctx, "get", "--raw=/metrics")
 	return measure.CountRequests(metrics), err
@@ -155,7 +155,7 @@ func (s *scale) awaitAgents(ctx context.Context) error {
 	}
 }
 
-// children counts the processes that a process started.
+// children returns the number of processes that a process started.
 func children(parent int) (int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -174,13 +174,13 @@ func children(parent int) (int, error) {
 	return count, nil
 }
 
-// metrics are those of the controller.
+// metrics returns the metrics of the controller.
 func (s *scale) metrics(ctx context.Context) (string, error) {
 	content, err := s.fetch(ctx, "http://"+s.metricsAddr+"/metrics")
 	return string(content), err
 }
 
-// fetch reads an answer of the controller.
+// fetch returns the body of the controller's response.
 func (s *scale) fetch(ctx context.Context, url string) (content []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -202,7 +202,7 @@ func (s *scale) fetch(ctx context.Context, url string) (content []byte, err erro
 	return content, nil
 }
 
-// clientRequests reads how many requests the controller has made to the API server, by verb.
+// clientRequests returns how many requests the controller has made to the API server, by verb.
 func clientRequests(metrics string) map[string]int {
 	counts := map[string]int{}
 	for labels, value := range measure.Series(metrics, "rest_client_requests_total") {
@@ -216,7 +216,7 @@ func perStack(spent time.Duration, stacks int) string {
 	return fmt.Sprintf("%.1f ms", float64(spent.Microseconds())/1000/float64(stacks))
 }
 
-// kinds returns the requests, the most frequent first.
+// kinds returns the kinds of requests, the most frequent first.
 func (c *cost) kinds() []string {
 	return slices.SortedFunc(maps.Keys(c.requests), func(a, b string) int {
 		if c.requests[a] != c.requests[b] {
@@ -226,7 +226,7 @@ func (c *cost) kinds() []string {
 	})
 }
 
-// heap returns how much memory the controller's objects have after a garbage collection, in bytes.
+// heap returns the size of the controller's live objects after a garbage collection, in bytes.
 func (s *scale) heap(ctx context.Context) (int64, error) {
 	text, err := s.heapProfile(ctx)
 	if err != nil {
@@ -246,13 +246,13 @@ func (s *scale) heapProfile(ctx context.Context) (string, error) {
 	return string(content), err
 }
 
-// share is what a subject has of the heap.
+// share is the share of a subject in the heap.
 type share struct {
 	subject string
 	bytes   float64
 }
 
-// profile returns what has the controller's heap, the largest first.
+// profile returns the controller's heap by subject, the largest share first.
 func (s *scale) profile(ctx context.Context) ([]share, error) {
 	text, err := s.heapProfile(ctx)
 	if err != nil {
@@ -261,15 +261,15 @@ func (s *scale) profile(ctx context.Context) ([]share, error) {
 	return bySubject(text)
 }
 
-// bySubject reads a heap profile in the text format of Go's runtime, which samples: each record stands for as many bytes as a sample of its
-// size does on average.
+// bySubject parses a heap profile in the text format of Go's runtime. The runtime samples, so each record is scaled to the number of bytes
+// that samples of its size stand for on average.
 func bySubject(profile string) ([]share, error) {
 	var rate float64
 	head, _, _ := strings.Cut(profile, "\n")
 	if _, err := fmt.Sscanf(head[strings.LastIndex(head, "@")+1:], " heap/%g", &rate); err != nil {
 		return nil, fmt.Errorf("read the heap profile: %w", err)
 	}
-	rate /= 2 // the text says twice the rate
+	rate /= 2 // the profile contains twice the rate
 	sums := map[string]float64{}
 	for record := range strings.SplitSeq(profile, "\n\n") {
 		var objects, bytes float64
@@ -291,7 +291,7 @@ func bySubject(profile string) ([]share, error) {
 	return shares, nil
 }
 
-// subjects are known by what is in the names of functions, and tried in this order for each function, from the innermost.
+// subjects are recognized by a part of a function's name. For each function of a record, from the innermost, they are tried in this order.
 var subjects = []struct{ part, name string }{
 	{"github.com/stack-controller/stack-controller/internal/app", "start of the program"},
 	{"github.com/stack-controller/stack-controller/internal/", ""},
@@ -305,7 +305,7 @@ var subjects = []struct{ part, name string }{
 	{"main.main", "start of the program"},
 }
 
-// subject says what the memory of a record is for.
+// subject returns the subject to which the memory of a record belongs.
 func subject(record string) string {
 	for line := range strings.Lines(record) {
 		fields := strings.Fields(line)
@@ -347,7 +347,7 @@ func (s *scale) serverMemory() (map[string]int64, error) {
 	return found, nil
 }
 
-// serverTimes returns the processor time of the servers so far.
+// serverTimes returns the processor time that each of the servers has used so far.
 func (s *scale) serverTimes() (map[string]time.Duration, error) {
 	times := map[string]time.Duration{}
 	for _, name := range servers() {

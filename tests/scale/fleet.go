@@ -24,42 +24,42 @@ import (
 )
 
 const (
-	// perTeam is how many Stacks follow one GitRepository, in a namespace of their own.
+	// perTeam is the number of Stacks of a team, which follow one GitRepository in a namespace of their own.
 	perTeam = 100
-	// requesters is how many requests of ours to the API server run at the same time.
+	// requesters is how many of our requests to the API server run at the same time.
 	requesters = 8
-	// patience is how long nothing may change before a wait for all Stacks fails.
+	// patience is the time without any change after which a wait for all Stacks fails.
 	patience = 3 * time.Minute
-	// pollInterval is how often it is asked how far the Stacks are.
+	// pollInterval is the time between two checks of the progress of the Stacks.
 	pollInterval = 50 * time.Millisecond
 )
 
-// fleet are many Stacks, which teams of perTeam share namespaces and repositories.
+// fleet is a large number of Stacks. Each perTeam of them are a team, with a namespace and a repository.
 type fleet struct {
 	system *stage.Stage
 	teams  []*team
-	value  int // of the last commit of all
+	value  int // value of the last commit, of any team
 
 	mu      sync.Mutex
 	seen    map[types.NamespacedName]stackState
-	changed time.Time // when anything was seen last
+	changed time.Time // when a Stack was last written or deleted
 }
 
 // team is a namespace with a GitRepository of the same name.
 type team struct {
 	app    *stage.App
 	stacks []string
-	value  int // of its last commit
+	value  int // value of the team's last commit
 }
 
-// stackState is what a Stack's status says.
+// stackState is what a Stack's status shows.
 type stackState struct {
-	value string // of its program's output
+	value string // output of the program
 	ready bool
-	at    time.Time // when it became so
+	at    time.Time // when the Stack got this state
 }
 
-// watch starts to follow all Stacks, until the context ends.
+// watch starts to watch all Stacks, until the context ends.
 func (f *fleet) watch(ctx context.Context) error {
 	f.seen = map[types.NamespacedName]stackState{}
 	stacks, err := cache.New(f.system.ControlPlane.Config(), cache.Options{Scheme: f.system.Client.Scheme(), DefaultTransform: strip})
@@ -85,7 +85,7 @@ func (f *fleet) watch(ctx context.Context) error {
 	return nil
 }
 
-// strip keeps of a Stack what is looked at.
+// strip removes the fields of a Stack that the benchmark does not read.
 func strip(object any) (any, error) {
 	stack, ok := object.(*pulumiv1.Stack)
 	if !ok {
@@ -131,14 +131,14 @@ func (f *fleet) forget(object any) {
 	delete(f.seen, client.ObjectKeyFromObject(stack))
 }
 
-// lastChange is when anything was seen last.
+// lastChange returns when a Stack was last written or deleted.
 func (f *fleet) lastChange() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.changed
 }
 
-// grow creates Stacks until there are so many, a multiple of perTeam.
+// grow creates Stacks until there are that many, a multiple of perTeam.
 func (f *fleet) grow(ctx context.Context, stacks int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(requesters)
@@ -161,12 +161,12 @@ func (f *fleet) grow(ctx context.Context, stacks int) error {
 	return group.Wait()
 }
 
-// files are a program with the output.
+// files returns a program with the output.
 func (f *fleet) files(team string, value int) gitserver.Files {
 	return gitserver.Files{"Pulumi.yaml": fmt.Sprintf("name: %s\nruntime: yaml\noutputs:\n  value: v%d\n", team, value)}
 }
 
-// commit gives the teams a new commit, and announces it.
+// commit makes a commit in the repository of each team, and announces it to source-controller.
 func (f *fleet) commit(ctx context.Context, teams []*team) error {
 	f.value++
 	group, ctx := errgroup.WithContext(ctx)
@@ -183,7 +183,7 @@ func (f *fleet) commit(ctx context.Context, teams []*team) error {
 	return group.Wait()
 }
 
-// await waits until all Stacks of the teams are ready with the last commit, and returns when each became so.
+// await waits until all Stacks of the teams are ready with the last commit, and returns when each of them became ready.
 func (f *fleet) await(ctx context.Context, teams []*team) ([]time.Time, error) {
 	var times []time.Time
 	err := f.poll(ctx, func() int {
@@ -232,7 +232,7 @@ func (f *fleet) deleteAll(ctx context.Context) error {
 	})
 }
 
-// poll waits until nothing is open, which is asked with the lock held.
+// poll waits until open returns 0. It calls open with the lock held.
 func (f *fleet) poll(ctx context.Context, open func() int) error {
 	f.mu.Lock()
 	f.changed = time.Now()
@@ -255,7 +255,7 @@ func (f *fleet) poll(ctx context.Context, open func() int) error {
 	}
 }
 
-// calls counts the calls of the CLI stub since its log was looked at last, by project, stack, command and output, and forgets them.
+// calls returns the number of calls of the CLI stub since the last call of this function, by project, stack, command and output.
 func calls(dir string) (map[string]int, error) {
 	path := filepath.Join(dir, "calls")
 	content, err := os.ReadFile(path)
@@ -269,7 +269,7 @@ func calls(dir string) (map[string]int, error) {
 	return counts, os.Truncate(path, 0)
 }
 
-// ranOnce fails unless each Stack of the teams was updated exactly once to its team's last commit.
+// ranOnce returns an error unless each Stack of the teams was updated exactly once to its team's last commit.
 func ranOnce(dir string, teams []*team) error {
 	counts, err := calls(dir)
 	if err != nil {

@@ -1,7 +1,8 @@
-// Command scale measures what many Stacks cost: stack-controller with real etcd, kube-apiserver and source-controller, a stub in the place
-// of the pulumi CLI for the mass of the Stacks, and the real CLI for one more, which shows what a tenant feels meanwhile. At each of
-// several sizes it creates Stacks, gives all of them a commit, and kills the controller. At the last size it also looks at an idle
-// system, a commit for one namespace, one without changes, and the deletion of all. Run it with "make scale".
+// Command scale measures the resource usage of many Stacks. It runs stack-controller with real etcd, kube-apiserver and source-controller.
+// Most Stacks use a stub instead of the pulumi CLI; one more Stack uses the real CLI, which shows what another tenant notices meanwhile. At
+// each of several sizes it creates Stacks, makes a commit for all of them, and kills the controller. At the last size it also measures an
+// idle system, a commit for one namespace, a commit without changes, a change of the leader, three controllers, and the deletion of all
+// Stacks. Run it with "make scale".
 package main
 
 import (
@@ -26,15 +27,15 @@ import (
 )
 
 const (
-	// idlePeriod is for how long nothing happens when it is measured what that costs.
+	// idlePeriod is how long the idle system is measured.
 	idlePeriod = time.Minute
-	// idleTimeout is when an agent that has nothing to do ends.
+	// idleTimeout is the time after which an agent that has nothing to do ends.
 	idleTimeout = 3 * time.Second
-	// memoryLimit is that of the controller's container in the installation.
+	// memoryLimit is the memory limit of the controller's container in the installation.
 	memoryLimit = 512 << 20
 )
 
-// sizes are those at which is measured, up to the one that is asked for.
+// sizes are the numbers of Stacks at which the benchmark measures, up to the requested number.
 var sizes = []int{500, 1000, 2000, 5000, 10_000, 20_000}
 
 // scale is one run.
@@ -100,7 +101,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	return r.write(*report)
 }
 
-// until returns the sizes up to the last one.
+// until returns the sizes below the last one, and the last one.
 func until(last int) []int {
 	var until []int
 	for _, size := range sizes {
@@ -111,7 +112,7 @@ func until(last int) []int {
 	return append(until, last)
 }
 
-// start starts the system with the stub.
+// start starts the system with the CLI stub.
 func (s *scale) start(ctx context.Context) (err error) {
 	if s.stub, err = os.MkdirTemp("", "stack-scale-"); err != nil {
 		return fmt.Errorf("create the directory of the stub: %w", err)
@@ -152,7 +153,7 @@ func (s *scale) start(ctx context.Context) (err error) {
 	return err
 }
 
-// stop ends everything and removes what it left.
+// stop stops the system and removes its files.
 func (s *scale) stop() error {
 	var err error
 	if s.system != nil {
@@ -161,7 +162,7 @@ func (s *scale) stop() error {
 	return errors.Join(err, os.RemoveAll(s.stub))
 }
 
-// size grows the fleet to so many Stacks and measures it.
+// size grows the fleet to that number of Stacks and measures it.
 func (s *scale) size(ctx context.Context, stacks int) (*growth, error) {
 	g := &growth{stacks: stacks}
 	before := len(s.fleet.teams)
@@ -199,7 +200,8 @@ func (s *scale) size(ctx context.Context, stacks int) (*growth, error) {
 	return g, nil
 }
 
-// commit gives the teams a commit and follows it to the last Stack. The latencies are those of each Stack since the commit.
+// commit makes a commit for the teams and waits for the last Stack. The latencies are the times from the commit to the success of each
+// Stack.
 func (s *scale) commit(ctx context.Context, teams []*team) (c *cost, latencies measure.Samples, err error) {
 	c, err = s.of(ctx, func(ctx context.Context) error {
 		start := time.Now()
@@ -218,7 +220,7 @@ func (s *scale) commit(ctx context.Context, teams []*team) (c *cost, latencies m
 	return c, latencies, err
 }
 
-// commitBeside gives all a commit, and returns what the neighbour's commits take meanwhile.
+// commitBeside makes a commit for all teams, and returns how long the neighbour's commits take meanwhile.
 func (s *scale) commitBeside(ctx context.Context) (measure.Samples, error) {
 	follow := s.neighbour.follow(ctx)
 	err := s.fleet.commit(ctx, s.fleet.teams)
@@ -232,7 +234,7 @@ func (s *scale) commitBeside(ctx context.Context) (measure.Samples, error) {
 	return took, ranOnce(s.stub, s.fleet.teams)
 }
 
-// last measures what is measured at the last size only.
+// last does the measurements of the last size.
 func (s *scale) last(ctx context.Context, r *results) (err error) {
 	if r.idle, err = s.of(ctx, func(ctx context.Context) error { return measure.Sleep(ctx, idlePeriod) }); err != nil {
 		return fmt.Errorf("idle: %w", err)

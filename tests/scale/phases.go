@@ -18,13 +18,13 @@ import (
 const (
 	// neighbourRuns is how many commits of the neighbour are measured on a quiet system.
 	neighbourRuns = 10
-	// neighbourPatience bounds each of them.
+	// neighbourPatience bounds each of these commits.
 	neighbourPatience = 5 * time.Minute
-	// restartPatience bounds the time until a new controller has looked at all Stacks.
+	// restartPatience bounds the time until a new controller has reconciled all Stacks.
 	restartPatience = 5 * time.Minute
-	// leaderTime is how long a leader works on a commit for all before it is killed.
+	// leaderTime is how long a leader works on a commit for all Stacks before it is killed.
 	leaderTime = 3 * time.Second
-	// quietTime is for how long nothing must happen until a commit without changes counts as dealt with.
+	// quietTime is the time without any change after which a commit without changes counts as handled.
 	quietTime = 5 * time.Second
 )
 
@@ -35,7 +35,7 @@ type neighbour struct {
 	commits int
 }
 
-// newNeighbour deploys it.
+// newNeighbour deploys the neighbour's Stack.
 func (s *scale) newNeighbour(ctx context.Context) (*neighbour, error) {
 	ctx, cancel := context.WithTimeout(ctx, neighbourPatience)
 	defer cancel()
@@ -48,13 +48,13 @@ func (s *scale) newNeighbour(ctx context.Context) (*neighbour, error) {
 	return n, err
 }
 
-// program is the next one.
+// program returns the next program.
 func (n *neighbour) program() gitserver.Files {
 	n.commits++
 	return gitserver.Files{"Pulumi.yaml": fmt.Sprintf("name: real-neighbour\nruntime: yaml\noutputs:\n  value: n%d\n", n.commits)}
 }
 
-// commit returns how long a commit takes from its push to the success in the Stack's status.
+// commit makes a commit and returns the time from its push to the success in the Stack's status.
 func (n *neighbour) commit(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, neighbourPatience)
 	defer cancel()
@@ -77,7 +77,7 @@ func (n *neighbour) quiet(ctx context.Context) (took measure.Samples, err error)
 	return took, nil
 }
 
-// follow measures commits until the function that it returns is called.
+// follow measures commits until the returned function is called.
 func (n *neighbour) follow(ctx context.Context) (end func() (measure.Samples, error)) {
 	var took measure.Samples
 	var failed error
@@ -105,8 +105,8 @@ func (n *neighbour) follow(ctx context.Context) (end func() (measure.Samples, er
 	}
 }
 
-// restart kills the controller and starts it again, until it has looked at every Stack and has nothing more to do. The requests are
-// those of the new one.
+// restart kills the controller and starts it again. It measures until the new controller has reconciled every Stack and has nothing more to
+// do. The requests are those of the new controller.
 func (s *scale) restart(ctx context.Context, stacks int) (*cost, error) {
 	if err := s.system.KillController(); err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (s *scale) restart(ctx context.Context, stacks int) (*cost, error) {
 		if err != nil {
 			return nil, err
 		}
-		if reconciled(metrics) > stacks { // the neighbour's is one more
+		if reconciled(metrics) > stacks { // the neighbour's Stack is one more
 			break
 		}
 		if time.Since(start) > restartPatience {
@@ -139,7 +139,7 @@ func (s *scale) restart(ctx context.Context, stacks int) (*cost, error) {
 		}
 	}
 	took := time.Since(start)
-	// What it still writes comes after.
+	// Wait for the writes that the controller still makes.
 	if err := measure.Sleep(ctx, quietTime); err != nil {
 		return nil, err
 	}
@@ -153,10 +153,10 @@ func (s *scale) restart(ctx context.Context, stacks int) (*cost, error) {
 	return &cost{took: took, cpu: after.cpu, requests: difference(asked, after.requests), own: after.own}, nil
 }
 
-// leaderChange gives all a commit, and kills the leader in the middle of it. It returns for how long there was no leader, and how long it
-// took until all were updated, both since the kill. Each has to be updated exactly once.
+// leaderChange makes a commit for all teams, and kills the leader in the middle of it. It returns how long there was no leader, and how
+// long it took until all Stacks were updated, both since the kill. It fails unless each Stack was updated exactly once.
 func (s *scale) leaderChange(ctx context.Context) (leaderless, took time.Duration, err error) {
-	// The one that runs leads without an election. The two that take its place elect a leader.
+	// The running controller leads without an election. The two controllers that replace it elect a leader.
 	if err := s.system.AllowElection(ctx); err != nil {
 		return 0, 0, err
 	}
@@ -193,7 +193,7 @@ func (s *scale) leaderChange(ctx context.Context) (leaderless, took time.Duratio
 	return leaderless, time.Since(killed), ranOnce(s.stub, s.fleet.teams)
 }
 
-// startReplica starts another controller, which from now on is the one that is measured. It elects a leader as in the installation.
+// startReplica starts another controller, which is measured from now on. It takes part in leader election, as in the installation.
 func (s *scale) startReplica(ctx context.Context) (*supervise.Process, error) {
 	var err error
 	if s.metricsAddr, s.pprofAddr, err = freeAddresses(); err != nil {
@@ -203,7 +203,7 @@ func (s *scale) startReplica(ctx context.Context) (*supervise.Process, error) {
 	return s.system.Controller(), err
 }
 
-// awaitLeader waits until the controller leads.
+// awaitLeader waits until the controller that is measured leads.
 func (s *scale) awaitLeader(ctx context.Context) error {
 	start := time.Now()
 	for {
@@ -225,7 +225,7 @@ func (s *scale) awaitLeader(ctx context.Context) error {
 	}
 }
 
-// reconciled is how many reconciliations of Stacks have ended when none waits; 0 when one does.
+// reconciled returns how many reconciles of Stacks have ended, or 0 while a Stack is in the work queue.
 func reconciled(metrics string) int {
 	for labels, depth := range measure.Series(metrics, "workqueue_depth") {
 		if labels["name"] == "stack" && depth > 0 {
@@ -241,7 +241,7 @@ func reconciled(metrics string) int {
 	return count
 }
 
-// emptyCommit gives all a commit that changes no file.
+// emptyCommit makes a commit for all teams that changes no file.
 func (s *scale) emptyCommit(ctx context.Context) (*cost, error) {
 	var last time.Time
 	start := time.Now()
@@ -275,7 +275,7 @@ func (s *scale) emptyCommit(ctx context.Context) (*cost, error) {
 	return c, nil
 }
 
-// freeAddresses returns two addresses that nobody uses.
+// freeAddresses returns two addresses that are free at this moment.
 func freeAddresses() (first, second string, err error) {
 	var addresses [2]string
 	for i := range addresses {

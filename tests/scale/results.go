@@ -16,44 +16,45 @@ import (
 	"github.com/stack-controller/stack-controller/tests/measure"
 )
 
-// results are what a run found.
+// results holds the measurements of a run.
 type results struct {
 	machine *measure.Machine
-	stacks  int // in the end
+	stacks  int // number of Stacks at the last size
 	growth  []*growth
-	// idle is one minute without anything to do.
+	// idle is the cost of one minute without anything to do.
 	idle *cost
-	// oneTeam is a commit for one namespace, empty one for all that changes no file, deleted the deletion of all.
+	// oneTeam is the cost of a commit for one namespace, empty of a commit for all that changes no file, deleted of the deletion of all
+	// Stacks.
 	oneTeam, empty, deleted *cost
-	// quiet and beside are what the neighbour's commits take when nothing else happens, and during a commit for all.
+	// quiet and beside are the durations of the neighbour's commits, on an otherwise idle system and during a commit for all.
 	quiet, beside measure.Samples
 	profile       []share
-	// leaderless is for how long there was no leader after one was killed in the middle of a commit for all, tookOver how long it took
-	// until all were updated, once each.
+	// leaderless is how long there was no leader after the leader was killed in the middle of a commit for all. tookOver is how long it
+	// took until all Stacks were updated, once each.
 	leaderless, tookOver time.Duration
 	sharded              *sharded
 	servers              map[string]int64 // resident memory in bytes
 }
 
-// growth is what was measured at one size.
+// growth holds the measurements at one size.
 type growth struct {
 	stacks        int
-	created       *cost // of createdStacks
+	created       *cost // of createdStacks Stacks
 	createdStacks int
 	commit        *cost
-	latencies     measure.Samples // from the commit to the success, of each Stack
-	memory        measure.Memory  // of the controller after the commit
-	heap          int64           // of it after a garbage collection, in bytes
+	latencies     measure.Samples // from the commit to the success of each Stack
+	memory        measure.Memory  // memory of the controller after the commit
+	heap          int64           // memory of the controller after a garbage collection, in bytes
 	restart       *cost
 }
 
-// quantile returns the sample below which that share of the others is.
+// quantile returns the sample that is greater than or equal to that share of the others.
 func quantile(s measure.Samples, share float64) time.Duration {
 	sorted := slices.Sorted(slices.Values(s))
 	return sorted[int(share*float64(len(sorted)-1))]
 }
 
-// text is the page.
+// text returns the page.
 func (r *results) text() string {
 	var page strings.Builder
 	first, last := r.growth[0], r.growth[len(r.growth)-1]
@@ -70,7 +71,7 @@ func (r *results) text() string {
 	return page.String()
 }
 
-// each is the processor time per Stack, in seconds.
+// each returns the processor time per Stack, in seconds.
 func each(c *cost, stacks int) float64 { return c.total().Seconds() / float64(stacks) }
 
 // row formats cells.
@@ -99,7 +100,7 @@ func (r *results) growthTables() string {
 	return out.String()
 }
 
-// costTable tells who uses the processors.
+// costTable returns the table of the processor time of each program.
 func (r *results) costTable() string {
 	var out strings.Builder
 	last := r.growth[len(r.growth)-1]
@@ -113,7 +114,7 @@ func (r *results) costTable() string {
 	return out.String()
 }
 
-// requestTable tells what the API server was asked.
+// requestTable returns the table of requests to the API server.
 func (r *results) requestTable() string {
 	var out strings.Builder
 	last := r.growth[len(r.growth)-1]
@@ -218,7 +219,7 @@ looked at each Stack; its requests and processor time are those of this time and
 %[5]s
 `
 
-// line is a series of points over the number of Stacks.
+// line is a series of points by the number of Stacks.
 type line struct {
 	name   string
 	points plotter.XYs
@@ -228,7 +229,7 @@ func (l *line) add(stacks int, value float64) {
 	l.points = append(l.points, plotter.XY{X: float64(stacks), Y: value})
 }
 
-// draw writes a plot of the lines to an SVG file. The unit is that of the values.
+// draw writes a plot of the lines to an SVG file. unit is the unit of the values.
 func draw(path, unit string, lines []line) error {
 	p := plot.New()
 	p.X.Label.Text, p.Y.Label.Text = "Stacks", unit

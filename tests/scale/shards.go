@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	// shardKey is the label by which the Stacks are shared.
+	// shardKey is the label that assigns Stacks to controllers.
 	shardKey = "sharding.fluxcd.io/key"
-	// shardedTeams is how many teams are shared at most.
+	// shardedTeams is the maximum number of teams whose Stacks are distributed.
 	shardedTeams = 6
-	// movePatience bounds the time until all Stacks have moved.
+	// movePatience bounds the time until all labelled Stacks have moved to their controller.
 	movePatience = 5 * time.Minute
 )
 
-// shardNames are the controllers beside the main one, which has what has no label.
+// shardNames are the controllers in addition to the main one, which is responsible for objects without the label.
 var shardNames = []string{"one", "two"}
 
-// sharded is what was measured with three controllers.
+// sharded holds the measurements with three controllers.
 type sharded struct {
 	stacks, moved int
-	moving        time.Duration // until those that got a label were taken over
-	// without is from a commit for all to the last Stack of the two controllers that are left when one is killed, returned from the start of
-	// the third one to the last of its Stacks.
+	moving        time.Duration // until the Stacks that got a label were taken over
+	// without is the time from a commit for all to the last Stack of the two controllers that remain when one is killed. returned is the
+	// time from the start of the killed controller to the last of its Stacks.
 	without, returned time.Duration
 }
 
-// shards shares Stacks between three controllers, gives all a commit while one of them is gone, and lets it come back. In the end there is
-// one controller again.
+// shards distributes Stacks between three controllers, makes a commit for all while one controller is stopped, and starts that controller
+// again. At the end there is one controller again.
 func (s *scale) shards(ctx context.Context) (*sharded, error) {
 	if err := s.system.KillController(); err != nil {
 		return nil, err
@@ -80,12 +80,12 @@ func (s *scale) startShard(ctx context.Context, name string, running map[string]
 	return err
 }
 
-// shardOf is the controller of the team's Stack with that number; empty is the main one.
+// shardOf returns the controller of the team's Stack with that number. The empty name is the main controller.
 func shardOf(number int) string {
 	return append([]string{""}, shardNames...)[number%3]
 }
 
-// share gives two Stacks of three a label, and waits until their Workspaces have it. Nothing is updated for that.
+// share labels two of every three Stacks, and waits until their Workspaces have the label. No Stack may be updated because of that.
 func (s *scale) share(ctx context.Context, teams []*team, r *sharded) error {
 	start := time.Now()
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -130,7 +130,7 @@ func (s *scale) share(ctx context.Context, teams []*team, r *sharded) error {
 	return err
 }
 
-// loseShard kills a controller, gives all a commit, and starts it again when the others are done.
+// loseShard kills a controller, makes a commit for all, and starts the controller again when the Stacks of the others are updated.
 func (s *scale) loseShard(ctx context.Context, teams []*team, running map[string]*supervise.Process, r *sharded) error {
 	lost := shardNames[0]
 	if err := running[lost].Stop(0); err != nil {
@@ -163,7 +163,7 @@ func (s *scale) loseShard(ctx context.Context, teams []*team, running map[string
 	return ranOnce(s.stub, teams)
 }
 
-// split returns the teams with the Stacks of all other controllers, and with those of the lost one.
+// split returns the teams with only the Stacks of the other controllers, and the teams with only those of the lost one.
 func split(teams []*team, lost string) (others, waiting []*team) {
 	for _, t := range teams {
 		left, gone := *t, *t
@@ -187,7 +187,7 @@ func (f *fleet) has(t *team, stack string) bool {
 	return f.seen[types.NamespacedName{Namespace: t.app.Namespace, Name: stack}].value == fmt.Sprintf("v%d", t.value)
 }
 
-// text is the section of the page.
+// text returns the section of the page.
 func (r *sharded) text() string {
 	return fmt.Sprintf("\n## Three controllers\n\n%d Stacks were shared between three controllers by a label, each with a storage of its own.\n\n", r.stacks) +
 		row("", "Stacks", "time") + "|---|---|---|\n" +

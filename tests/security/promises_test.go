@@ -1,5 +1,5 @@
-// Package security_test makes docs/security.md: what is written by hand, in page.tmpl, and for each promise the attacks on it, which it reads from
-// the tables of tests/tenancy. It sees to it that every promise is attacked and that every test which is named exists.
+// Package security_test generates docs/security.md from page.tmpl, the promises below, and the attacks on each promise, which it reads from
+// the tables of tests/tenancy. It checks that every promise is attacked and that every named test exists.
 package security_test
 
 import (
@@ -23,15 +23,15 @@ import (
 
 // promise is what a tenant can rely on.
 type promise struct {
-	// name is that by which attacks say what they are on.
+	// name is the name by which attacks refer to the promise.
 	name string
-	// title is a sentence, and text says how it is kept.
+	// title is a sentence, and text explains how the promise is kept.
 	title, text string
 	// proofs are tests in other packages, "package.Test", or "package.Test/subtest".
 	proofs []string
 }
 
-// promises are all of them, in the order of the page.
+// promises lists all promises in the order of the page.
 var promises = []promise{
 	{
 		name: "sources", title: "A tenant runs only sources that its namespace can use",
@@ -203,10 +203,10 @@ continues. Only if the event is one of the first list, the controller does not s
 	},
 }
 
-// attacksIn is the package with the attacks.
+// attacksIn is the directory of the package with the attacks.
 const attacksIn = "tests/tenancy"
 
-// attack is what the page says about one.
+// attack is an attack as the page shows it.
 type attack struct{ name, promise, does, sees, file string }
 
 // parse returns the test files of a directory by their names, relative to the root of the repository.
@@ -224,7 +224,7 @@ func parse(t *testing.T, dir string) map[string]*ast.File {
 	return files
 }
 
-// findAttacks reads the tables of attacks, in the order in which attacks() has them.
+// findAttacks returns the attacks of all tables, in the order of the tables in attacks().
 func findAttacks(t *testing.T) []attack {
 	tables := map[string][]attack{}
 	var order []string
@@ -250,7 +250,7 @@ func findAttacks(t *testing.T) []attack {
 	return all
 }
 
-// attacksOf reads the attacks of one table; none of what is something else.
+// attacksOf returns the attacks of a table, or nothing if the value is not a table of attacks.
 func attacksOf(value ast.Expr, file string) (found []attack) {
 	list, ok := value.(*ast.CompositeLit)
 	if !ok {
@@ -276,7 +276,7 @@ func attacksOf(value ast.Expr, file string) (found []attack) {
 	return found
 }
 
-// text is a string, or several that are added.
+// text returns the value of a string literal, or of several joined by +.
 func text(value ast.Expr) string {
 	switch value := value.(type) {
 	case *ast.BasicLit:
@@ -304,7 +304,7 @@ const document = "docs/security.md"
 
 var updateDocs = flag.Bool("update-docs", false, "write "+document)
 
-// updateCommand writes the page.
+// updateCommand is the command that writes the page.
 const updateCommand = "go test ./tests/security -update-docs"
 
 //go:embed page.tmpl
@@ -325,7 +325,7 @@ func TestSecurityPageIsUpToDate(t *testing.T) {
 	pages.Keep(t, document, made.String(), updateCommand, *updateDocs)
 }
 
-// writePromise writes a promise with the attacks on it and the tests that stand for it.
+// writePromise writes a promise with the attacks on it and its other tests.
 func writePromise(t *testing.T, out *strings.Builder, p *promise, attacks []attack, tests *pages.Tests) {
 	fmt.Fprintf(out, "### %s\n\n%s\n", p.title, p.text)
 	rows := 0

@@ -1,4 +1,4 @@
-// Package shards_test runs three stack-controllers that share the Stacks of one API server by their labels.
+// Package shards_test runs several stack-controllers that divide the Stacks of one API server by their labels.
 package shards_test
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// fleet are six Stacks that follow one source, two for each controller. The name of a Stack begins with its shard.
+// fleet is a set of six Stacks that follow one source, two for each controller. The name of a Stack begins with the name of its shard.
 type fleet struct {
 	*scene.Scene
 	names []string
@@ -49,7 +49,7 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// commit publishes another version of the program.
+// commit publishes a new version of the program.
 func (f *fleet) commit(value int) *meta.Artifact {
 	f.Helper()
 	content := scene.Packed(scene.Returning(f.Name, value))
@@ -66,7 +66,7 @@ func (f *fleet) awaitDeployed(artifact *meta.Artifact, names ...string) {
 	}
 }
 
-// updates is how often the CLI was told to update the stack.
+// updates returns how often the CLI was called to update the stack.
 func (f *fleet) updates(name string) (count int) {
 	f.Helper()
 	content, err := os.ReadFile(filepath.Join(commands, "calls"))
@@ -86,7 +86,7 @@ func (f *fleet) expectUpdates(count int, names ...string) {
 	}
 }
 
-// versions are those of the Stacks and of all that belongs to them.
+// versions returns the resource versions of the Stacks, their Workspaces and their Updates.
 func (f *fleet) versions(names ...string) map[string]string {
 	f.Helper()
 	versions := map[string]string{}
@@ -104,7 +104,7 @@ func (f *fleet) versions(names ...string) map[string]string {
 	return versions
 }
 
-// move gives the Stack to another controller.
+// move assigns the Stack to another controller.
 func (f *fleet) move(name, shard string) {
 	f.Helper()
 	f.ChangeStack(name, func(stack *pulumiv1.Stack) {
@@ -132,7 +132,7 @@ func (f *fleet) awaitOwned(name, shard string) {
 	}).Should(Succeed())
 }
 
-// The tests share the fleet, and come one after the other.
+// The parts of the test share the fleet, and run one after the other.
 func TestShards(t *testing.T) {
 	f := newFleet(t)
 	first := f.commit(1)
@@ -146,7 +146,7 @@ func TestShards(t *testing.T) {
 	t.Run("OperationOfAControllerThatIsGoneIsFollowedByTheNextWhereThatReachesItsAgent", func(t *testing.T) { f.on(t).moveRunning() })
 }
 
-// on is the fleet for a part of the test.
+// on returns the fleet for a part of the test.
 func (f *fleet) on(t *testing.T) *fleet {
 	t.Helper()
 	return &fleet{Scene: scene.New(t, system, f.Name, f.Patience), names: f.names}
@@ -166,14 +166,15 @@ func (f *fleet) loseOne() {
 	f.expectUpdates(2, f.names...)
 }
 
-// moveBusy moves a Stack to a controller that cannot reach the agent of the operation, so that the old one follows that to its end.
+// moveBusy moves a Stack to a controller that cannot reach the agent of the operation, so the old controller follows the operation to its
+// end.
 func (f *fleet) moveBusy() {
 	release := f.hold("one-a")
 	third := f.commit(3)
 	f.awaitDeployed(third, "one-b", "two-a", "main-a")
 	f.awaitHeld("one-a")
 	f.move("one-a", "two")
-	// The new controller shows the operation, and leaves it to the one that has the agent.
+	// The new controller shows the operation, and leaves it to the controller that has the agent.
 	f.AwaitStack("one-a", func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
 	current := f.Stack("one-a").Status.CurrentUpdate.Name
 	f.Eventually(func() int { return followed("two", "one-a") }).Should(BeNumerically(">", 1))
@@ -191,7 +192,7 @@ func (f *fleet) moveBusy() {
 	f.Expect(f.agentOf("one-a")).To(ContainSubstring("data-two"))
 }
 
-// updateByHand makes an Update that the main controller sees, for a Workspace that another one has.
+// updateByHand creates an Update that the main controller sees, for a Workspace of another controller.
 func (f *fleet) updateByHand() {
 	update := &autov1alpha1.Update{ObjectMeta: f.Meta("by-hand"), Spec: autov1alpha1.UpdateSpec{
 		WorkspaceName: "two-a", StackName: "two-a", Type: autov1alpha1.UpdateTypePreview,
@@ -211,7 +212,7 @@ func (f *fleet) updateByHand() {
 	}).Should(Succeed())
 }
 
-// moveFromLost moves a Stack that has nothing to do from a controller that does not run, and back to the main one.
+// moveFromLost moves an idle Stack from a controller that does not run to the main one.
 func (f *fleet) moveFromLost() {
 	f.Succeed(controllers["one"].Stop(0))
 	f.move("one-b", "")
@@ -220,14 +221,15 @@ func (f *fleet) moveFromLost() {
 	f.awaitDeployed(fifth, "one-a", "one-b", "main-a", "main-b", "two-a", "two-b")
 	f.expectUpdates(5, f.names...)
 	f.Succeed(startShard(f.Context(), "one"))
-	// It has a directory of a Workspace that is not its own any more.
+	// The restarted controller still has the directory of a Workspace that does not belong to it any more.
 	f.Expect(f.agentOf("one-b")).To(ContainSubstring(filepath.Join(system.Dir, "data") + "/"))
 	sixth := f.commit(6)
 	f.awaitDeployed(sixth, f.names...)
 	f.expectUpdates(6, f.names...)
 }
 
-// moveRunning moves a Stack to a controller that reaches the agent, as every controller reaches a pod. The old one ends meanwhile.
+// moveRunning moves a Stack to a controller that can reach the agent, as every controller can reach a pod. The old controller ends
+// meanwhile.
 func (f *fleet) moveRunning() {
 	f.Succeed(startShard(f.Context(), "three", "--storage-path="+filepath.Join(system.Dir, "data")))
 	release := f.hold("main-a")
@@ -254,7 +256,7 @@ func (f *fleet) hold(name string) (release func()) {
 	return release
 }
 
-// awaitHeld waits until one is held.
+// awaitHeld waits until an update is held.
 func (f *fleet) awaitHeld(name string) {
 	f.Helper()
 	f.Eventually(filepath.Join(commands, "held-"+name+".now")).Should(BeAnExistingFile())
@@ -275,7 +277,7 @@ func (f *fleet) Stack(name string) *pulumiv1.Stack {
 	return stack
 }
 
-// followed is how often the controller of the shard decided that an operation of the Stack goes on.
+// followed returns how often the controller of the shard decided to follow a running operation of the Stack.
 func followed(shard, name string) (count int) {
 	content, err := os.ReadFile(system.ShardLog(shard))
 	if err != nil {
@@ -295,9 +297,9 @@ const shardKey = "sharding.fluxcd.io/key"
 var (
 	system    *stage.Stage
 	artifacts *scene.Artifacts
-	// commands is the directory of the CLI, which notes its calls in the file "calls", and waits while there is a file "held-STACK".
+	// commands is the directory of the CLI, which logs its calls in the file "calls", and waits while the file "held-STACK" exists.
 	commands string
-	// controllers are those of the shards. The main one, of everything that has no label, is that of the stage.
+	// controllers are the controllers of the shards. The main controller, for all objects without the label, is that of the stage.
 	controllers = map[string]*supervise.Process{}
 )
 
@@ -343,7 +345,7 @@ func startShard(ctx context.Context, name string, flags ...string) (err error) {
 	return err
 }
 
-// writeCLI writes a script around the CLI.
+// writeCLI writes a script that wraps the CLI.
 func writeCLI(ctx context.Context) error {
 	cli, err := tools.Path(ctx, "pulumi", nil)
 	if err != nil {

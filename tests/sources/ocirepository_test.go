@@ -18,10 +18,10 @@ import (
 	"github.com/stack-controller/stack-controller/tests/statuscheck"
 )
 
-// otherType is the media type of a layer that is no program.
+// otherType is the media type of a layer that is not a program.
 const otherType = "application/vnd.example.documentation.tar+gzip"
 
-// pushed is an artifact as the flux program makes them, of a program whose output "x" has the value.
+// pushed returns an artifact, as the flux command creates it, of a program whose output "x" has the value.
 func pushed(name string, value int) ociregistry.Artifact {
 	return ociregistry.Artifact{
 		Layers: []ociregistry.Layer{{MediaType: ociregistry.ContentType, Content: scene.Packed(scene.Returning(name, value))}},
@@ -33,7 +33,7 @@ func pushed(name string, value int) ociregistry.Artifact {
 	}
 }
 
-// originOf is the revision in git that a program with the value was pushed from.
+// originOf returns the git revision from which the program with that value was pushed.
 func originOf(value int) string { return fmt.Sprintf("main@sha1:%040d", value) }
 
 // push pushes the artifact under the tag and returns its revision: the digest of its manifest.
@@ -44,14 +44,14 @@ func push(p *play, tag string, artifact ociregistry.Artifact) string {
 	return digest.String()
 }
 
-// ociRepository follows the tag "latest" of a repository.
+// ociRepository returns an OCIRepository that follows the tag "latest" of a repository.
 func ociRepository(repository string) *sourcev1.OCIRepository {
 	return &sourcev1.OCIRepository{Spec: sourcev1.OCIRepositorySpec{
 		URL: registry.URL(repository), Insecure: true, Interval: hourly, Reference: &sourcev1.OCIRepositoryRef{Tag: "latest"},
 	}}
 }
 
-// followOCI creates the namespace with an OCIRepository and a Stack that follows it, and returns the former.
+// followOCI creates the namespace with an OCIRepository and a Stack that follows it, and returns the OCIRepository.
 func followOCI(p *play, changes ...func(*sourcev1.OCIRepositorySpec)) *sourcev1.OCIRepository {
 	p.Helper()
 	source := ociRepository(p.Name)
@@ -78,7 +78,7 @@ func TestStackFollowsTagInRegistryThatMoves(t *testing.T) {
 	p.Expect(stack.Status.LastUpdate.LastSuccessfulCommit).To(Equal(source.Status.Artifact.Digest))
 }
 
-// The events that notification-controller gets are those whose annotations Kubernetes shows.
+// notification-controller receives the events with the same annotations as the events in Kubernetes.
 func TestGitCommitThatAnArtifactWasMadeFromIsShown(t *testing.T) {
 	p := begin(t, "oci-origin")
 	made := func(n int) string { return "sha1:" + strings.TrimPrefix(originOf(n), "main@sha1:") }
@@ -98,7 +98,7 @@ func TestGitCommitThatAnArtifactWasMadeFromIsShown(t *testing.T) {
 		}
 	}).Should(Succeed())
 
-	// The same content from a later commit is not deployed again, and is what was applied.
+	// The same content from a later commit is not deployed again, but counts as applied.
 	again := pushed(p.Name, 2)
 	again.Annotations[ociregistry.RevisionAnnotation] = originOf(3)
 	third := push(p, "latest", again)
@@ -106,7 +106,7 @@ func TestGitCommitThatAnArtifactWasMadeFromIsShown(t *testing.T) {
 	p.Expect(p.Await(deployed("latest@" + third)).Status.LastAppliedOriginRevision).To(Equal(made(3)))
 	p.Expect(p.Updates()).To(HaveLen(2))
 
-	// Nobody says where this one comes from.
+	// This artifact does not say which commit it comes from.
 	unknown := pushed(p.Name, 4)
 	delete(unknown.Annotations, ociregistry.RevisionAnnotation)
 	fourth := push(p, "latest", unknown)
@@ -133,7 +133,7 @@ func TestStackStaysAtPinnedDigestThoughTheTagMoves(t *testing.T) {
 	p.Expect(scene.Output(p.Await(deployed(pinned)), "x")).To(Equal("1"))
 }
 
-// With "copy" the artifact is the layer as it was pushed, with "extract" source-controller packs it again.
+// With "copy" the artifact is the layer as it was pushed; with "extract" source-controller packs the files again.
 func TestStackRunsSelectedLayerExtractedOrCopied(t *testing.T) {
 	t.Parallel()
 	for name, operation := range map[string]string{"oci-copy": sourcev1.OCILayerCopy, "oci-extract": sourcev1.OCILayerExtract} {

@@ -50,7 +50,7 @@ func (b *bucket) put(prefix string, files gitserver.Files) {
 	}
 }
 
-// credentials are those for the bucket.
+// credentials returns the Secret with the credentials for the bucket.
 func (b *bucket) credentials(secretKey string) *corev1.Secret {
 	return b.Secret("objectstore", map[string]string{"accesskey": objectstore.AccessKey, "secretkey": secretKey})
 }
@@ -66,7 +66,7 @@ func TestStackFollowsObjectsOfBucket(t *testing.T) {
 	second := b.Await(scene.Showing("2"))
 	b.Expect(second.Status.LastAppliedRevision).To(And(HavePrefix("sha256:"), Not(Equal(first.Status.LastAppliedRevision))))
 
-	// An object that goes is a change as well.
+	// The removal of an object is also a change.
 	b.put("", gitserver.Files{"notes": "not part of the program"})
 	b.fetch(b.source)
 	third := b.Await(func(s *pulumiv1.Stack) bool {
@@ -124,7 +124,7 @@ func TestStackFollowsWhatAnotherControllerPublishes(t *testing.T) {
 	p.Expect(scene.Output(p.Await(deployed("v3")), "x")).To(Equal("2"))
 }
 
-// It restarts the controller, so it does not run beside the other tests, which come after it.
+// This test restarts the controller, so it runs before the other tests, which are parallel.
 func TestSourceInAnotherNamespaceIsUsedOnlyWhereTheControllerAllowsIt(t *testing.T) {
 	p := &play{scene.New(t, system, "tenant", scene.Patience)}
 	shared := &play{scene.New(t, system, "shared-sources", scene.Patience)}
@@ -142,13 +142,13 @@ func TestSourceInAnotherNamespaceIsUsedOnlyWhereTheControllerAllowsIt(t *testing
 	system.ControlWith(append(slices.Clone(controllerArgs), "--no-cross-namespace-refs=false")...)
 	p.Expect(system.StartController(p.Context())).To(Succeed())
 	p.Await(scene.Showing("1"))
-	// In its own namespace, too, the Stack is one that may be changed: the source is watched where it is.
+	// The controller watches the source in its own namespace, so a new artifact reaches the Stack.
 	push(shared, "latest", pushed(p.Name, 2))
 	shared.fetch(source)
 	p.Await(scene.Showing("2"))
 }
 
-// newKey is a key to sign commits with, and its public half as a Secret for spec.verify has it.
+// newKey returns a key to sign commits with, and its public half in the form that the Secret of spec.verify contains.
 func newKey(p *play) (key *openpgp.Entity, public string) {
 	p.Helper()
 	key, err := openpgp.NewEntity("Demo", "", "demo@example.com", nil)
@@ -180,7 +180,7 @@ func TestStackThatRequiresItRunsNothingButWhatFluxHasVerified(t *testing.T) {
 	refused := p.Await(statuscheck.NotReady(pulumiv1.SourceNotVerifiedReason))
 	p.Expect(statuscheck.Message(refused)).To(And(ContainSubstring("GitRepository verified/verified"), ContainSubstring("spec.verify")))
 
-	// A key is set, and the commit that is published already has no signature.
+	// Verification is switched on, but the published commit has no signature.
 	before := source.DeepCopy()
 	source.Spec.Verification = &sourcev1.GitRepositoryVerification{Mode: sourcev1.ModeGitHEAD, SecretRef: meta.LocalObjectReference{Name: "keys"}}
 	p.Expect(system.Client.Patch(p.Context(), source, client.MergeFrom(before))).To(Succeed())
@@ -195,7 +195,7 @@ func TestStackThatRequiresItRunsNothingButWhatFluxHasVerified(t *testing.T) {
 	p.Get(p.Name, source)
 	p.Expect(signed.Status.VerifiedDigest).To(Equal(source.Status.Artifact.Digest))
 
-	// The next commit is somebody else's. Flux refuses it, and the Stack stays with what was verified.
+	// The next commit is not signed by the key. Flux refuses it, and the Stack keeps what was verified.
 	repository.SignWith(nil)
 	commit(3)
 	p.fetch(source)
@@ -211,7 +211,7 @@ func TestStackThatRequiresItRunsNothingButWhatFluxHasVerified(t *testing.T) {
 	})
 	p.Expect(scene.Output(again, "x")).To(Equal("2"))
 
-	// An Update by hand is no way around it.
+	// An Update by hand cannot bypass the verification.
 	byHand := &autov1alpha1.Update{
 		ObjectMeta: p.Meta("by-hand"),
 		Spec: autov1alpha1.UpdateSpec{

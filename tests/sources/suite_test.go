@@ -1,5 +1,5 @@
-// Package sources_test runs stack-controller with every kind of Flux source, published by source-controller from a real OCI
-// registry and a real object store, or by a producer of its own.
+// Package sources_test runs stack-controller with every kind of Flux source, published by source-controller from a real OCI registry and a
+// real object store, or by another producer.
 package sources_test
 
 import (
@@ -29,10 +29,10 @@ import (
 // passphraseCanary is the passphrase of every Stack. Nothing that stack-controller writes may contain it.
 const passphraseCanary = "passphrase-canary-5d0e"
 
-// passphrase is the content of the Secret with it.
+// passphrase is the content of the Secret with the passphrase.
 var passphrase = map[string]string{stage.PassphraseKey: passphraseCanary}
 
-// controllerArgs are the flags of every controller here.
+// controllerArgs are the flags of every controller in these tests.
 var controllerArgs = []string{"--concurrent=8", "--feature-gates=ExternalArtifact=true"}
 
 var (
@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 	os.Exit(shared.Run(m))
 }
 
-// hourly is an interval that no test waits for: what is new is announced by fetch.
+// hourly is an interval that no test waits for, because fetch announces every change.
 var hourly = metav1.Duration{Duration: time.Hour}
 
 // play is a scene whose Stack follows a source of the same name.
@@ -71,7 +71,7 @@ func begin(t *testing.T, name string) *play {
 	return &play{scene.New(t, system, name, scene.Patience)}
 }
 
-// follow creates the namespace with the objects, a source of the kind, and a Stack that follows it.
+// follow creates the namespace with the objects, a source of the kind, and a Stack that follows the source.
 func (p *play) follow(kind string, source client.Object, objects ...client.Object) {
 	p.Helper()
 	source.SetNamespace(p.Name)
@@ -79,14 +79,14 @@ func (p *play) follow(kind string, source client.Object, objects ...client.Objec
 	p.Enter(passphrase, append(objects, source, system.NewStack(p.Name, p.Name, kind))...)
 }
 
-// deployed is a Stack that is Ready at the revision.
+// deployed returns a function that reports whether a Stack is ready at the revision.
 func deployed(revision string) func(*pulumiv1.Stack) bool {
 	return func(stack *pulumiv1.Stack) bool {
 		return statuscheck.Ready("")(stack) && stack.Status.LastAppliedRevision == revision
 	}
 }
 
-// fetch has source-controller look at the source now, as a Receiver does.
+// fetch makes source-controller reconcile the source now, as a Receiver does.
 func (p *play) fetch(source client.Object) {
 	p.Helper()
 	before := source.DeepCopyObject().(client.Object)

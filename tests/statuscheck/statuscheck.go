@@ -1,4 +1,4 @@
-// Package statuscheck checks statuses that a test has seen against the rules that Flux's own controllers follow.
+// Package statuscheck checks statuses that a test has seen against the rules that Flux's controllers follow.
 package statuscheck
 
 import (
@@ -22,8 +22,8 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// Lint returns what is wrong with the status of a Stack, Program, Workspace or Update. The status of a suspended Stack stays what it
-// was, so nothing is wrong with it.
+// Lint returns what is wrong with the status of a Stack, Program, Workspace or Update. It does not check a suspended Stack, whose status
+// stays as it was.
 func Lint(ctx context.Context, object conditions.Getter) error {
 	switch object := object.(type) {
 	case *pulumiv1.Stack:
@@ -90,11 +90,11 @@ func isFinal(state autov1alpha1.UpdateState) bool {
 	return false
 }
 
-// pollInterval is how often a Stack is looked at.
+// pollInterval is the time between two reads of a Stack.
 const pollInterval = 50 * time.Millisecond
 
-// Await returns the Stack once it is as asked, having checked its status against the rules. Its error tells how the Stack
-// stood when the context ended.
+// Await waits until the function reports true for the Stack, checks the status against the rules, and returns the Stack. If the context
+// ends before that, the error describes the Stack.
 func Await(ctx context.Context, from client.Reader, key client.ObjectKey, is func(*pulumiv1.Stack) bool) (*pulumiv1.Stack, error) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -116,7 +116,8 @@ func Await(ctx context.Context, from client.Reader, key client.ObjectKey, is fun
 	}
 }
 
-// Ready is a Stack that has been deployed as its spec asks, at the commit; at any when that is empty.
+// Ready returns a function that reports whether a Stack has been deployed as its spec asks, at the commit. An empty commit means any
+// commit.
 func Ready(commit string) func(*pulumiv1.Stack) bool {
 	return func(stack *pulumiv1.Stack) bool {
 		return conditions.IsReady(stack) && stack.Status.ObservedGeneration == stack.Generation && stack.Status.CurrentUpdate == nil &&
@@ -124,17 +125,17 @@ func Ready(commit string) func(*pulumiv1.Stack) bool {
 	}
 }
 
-// NotReady is a Stack whose Ready condition is false for the reason.
+// NotReady returns a function that reports whether the Ready condition of a Stack is false with the reason.
 func NotReady(reason string) func(*pulumiv1.Stack) bool {
 	return func(stack *pulumiv1.Stack) bool {
 		return conditions.IsFalse(stack, meta.ReadyCondition) && conditions.GetReason(stack, meta.ReadyCondition) == reason
 	}
 }
 
-// Message is the message of the Stack's Ready condition.
+// Message returns the message of the Stack's Ready condition.
 func Message(stack *pulumiv1.Stack) string { return conditions.GetMessage(stack, meta.ReadyCondition) }
 
-// maxProblems bounds what a Watcher keeps.
+// maxProblems bounds how many problems a Watcher keeps.
 const maxProblems = 20
 
 // Watcher checks every status that is written to the Stacks, Programs, Workspaces and Updates of a namespace.
@@ -147,7 +148,7 @@ type Watcher struct {
 	problems []error
 }
 
-// Watch starts a Watcher, which ends with its Stop or with the context. The namespace need not exist yet.
+// Watch starts a Watcher. It ends with Stop or with the context. The namespace need not exist yet.
 func Watch(ctx context.Context, from client.WithWatch, namespace string) (*Watcher, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &Watcher{cancel: cancel}
@@ -162,7 +163,7 @@ func Watch(ctx context.Context, from client.WithWatch, namespace string) (*Watch
 	return w, nil
 }
 
-// Stop ends the Watcher and returns how many statuses it has checked, and what was wrong with them.
+// Stop ends the Watcher and returns how many statuses it has checked, and the problems that it found.
 func (w *Watcher) Stop() (checked int, err error) {
 	w.cancel()
 	w.running.Wait()
@@ -171,8 +172,8 @@ func (w *Watcher) Stop() (checked int, err error) {
 	return w.checked, errors.Join(w.problems...)
 }
 
-// follow checks what the watch reports. A version of an object whose status is that of the version before was written by
-// somebody else than its controller, which may not have seen it yet.
+// follow checks every status that the watch reports. It skips a version of an object with the same status as the version before: that
+// version was not written by the object's controller, and the controller may not have seen it yet.
 func (w *Watcher) follow(ctx context.Context, watcher watch.Interface) {
 	defer watcher.Stop()
 	last := map[types.UID]any{}
@@ -182,7 +183,7 @@ func (w *Watcher) follow(ctx context.Context, watcher watch.Interface) {
 			return
 		case event, open := <-watcher.ResultChan():
 			if ctx.Err() != nil {
-				// That the watch was ended is the last that it reports.
+				// The event reports only that the watch was ended.
 				return
 			}
 			if !open {
@@ -222,7 +223,7 @@ func statusOf(object any) any {
 	return nil
 }
 
-// note counts a status that was checked, and keeps its problem.
+// note counts a checked status, and keeps its problem.
 func (w *Watcher) note(problem error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// ended is an Update that ended with this state.
+// ended returns an Update that ended with this state.
 func ended(state autov1alpha1.UpdateState, failed bool, change ...func(*autov1alpha1.Update)) *autov1alpha1.Update {
 	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
 	update.Status.State, update.Status.Message = state, "it ended"

@@ -1,5 +1,5 @@
-// Command stubagent stands in for the agent in tests of what happens to its process. It answers GetInfo and does what its
-// flags say.
+// Command stubagent stands in for the agent in tests that check how the process of an agent is handled. It answers GetInfo, and its flags
+// control what else it does.
 package main
 
 import (

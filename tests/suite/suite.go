@@ -1,8 +1,7 @@
-// Package suite divides the tests into two suites. The short one, "make test", proves each promise once, within minutes; the long one,
-// "make test-all", runs everything: further cases, what needs pods and nodes, guides as they are written, and random faults.
+// Package suite divides the tests into two suites. The short one, "make test", proves each promise once, within minutes. The long one,
+// "make test-all", runs everything: further cases, tests that need pods and nodes, the commands of the guides, and random faults.
 //
-// A test says itself that it is long, by calling Long or, for all tests of a package, LongPackage. "go test -short"
-// leaves it out.
+// A long test declares itself as long: it calls Long or, for all tests of a package, LongPackage. "go test -short" leaves these tests out.
 package suite
 
 import (
@@ -14,7 +13,8 @@ import (
 	"testing"
 )
 
-// Long leaves the test out of the short suite. why says what makes it long, or which test of the short suite proves the same promise.
+// Long leaves the test out of the short suite. why is what makes the test long, or the test of the short suite that proves the same
+// promise.
 func Long(t testing.TB, why string) {
 	t.Helper()
 	if testing.Short() {
@@ -30,8 +30,9 @@ func LongPackage(why string) {
 	}
 }
 
-// WithoutRaceDetector leaves the test out under the race detector: it has one goroutine and takes many times as long there, or it measures
-// memory, which the detector needs much of. Both suites run such tests in a group without the detector, which finds them by this call.
+// WithoutRaceDetector leaves the test out under the race detector, because it has one goroutine and takes many times as long there, or
+// because it measures memory, of which the detector needs a lot. Both suites run such tests in a group without the detector, which finds
+// them by this call.
 func WithoutRaceDetector(t testing.TB) {
 	t.Helper()
 	if RaceDetector {
@@ -39,7 +40,7 @@ func WithoutRaceDetector(t testing.TB) {
 	}
 }
 
-// Short reports whether the short suite runs, also before the testing package has parsed its flags: for TestMain.
+// Short reports whether the short suite runs. TestMain can call it before the testing package has parsed its flags.
 func Short() bool {
 	if !flag.Parsed() {
 		flag.Parse()
@@ -49,18 +50,18 @@ func Short() bool {
 
 func skipped(why string) string { return "only in the long suite: " + why }
 
-// Problem is what a line begins with that says what is wrong around the tests of a package.
+// Problem is the prefix of a line that reports a problem outside of the tests of a package.
 const Problem = "not excused: "
 
-// Failed says what a TestMain found wrong, such as a secret in a log, and returns the exit code. Unlike a test that failed, it is wrong even
-// when all is well the next time.
+// Failed prints a problem that a TestMain found, such as a secret in a log, and returns the exit code. Unlike a failed test, such a problem
+// is not excused if the test passes the next time.
 func Failed(err error) (code int) {
 	fmt.Println(Problem + strings.ReplaceAll(err.Error(), "\n", " "))
 	return 1
 }
 
-// EachPass calls run as often as -count says. run starts the servers of a package, runs its tests once and stops the servers: what one
-// pass creates on them, such as a namespace, would be in the way of the next.
+// EachPass calls run as often as -count says. run starts the servers of a package, runs its tests once and stops the servers. Each pass
+// needs new servers, because objects of an earlier pass, such as a namespace, would be in the way.
 func EachPass(run func() (code int)) (code int) {
 	if !flag.Parsed() {
 		flag.Parse()

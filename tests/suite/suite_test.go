@@ -19,7 +19,7 @@ func TestEachPassRunsTheTestsOnce(t *testing.T) {
 	code := suite.EachPass(func() int {
 		g.Expect(count.String()).To(Equal("1"))
 		passes++
-		return passes % 3 // the last one is green
+		return passes % 3 // the last pass is green
 	})
 	g.Expect(passes).To(Equal(3))
 	g.Expect(code).To(Equal(2), "of the worst pass")

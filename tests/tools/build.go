@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// heartbeat is how often a build that runs tells how far it is.
+	// heartbeat is how often a running build reports its progress.
 	heartbeat = 20 * time.Second
-	// lockPoll is how often a lock that another process holds is tried again.
+	// lockPoll is how often this process tries to take a lock that another process holds.
 	lockPoll = 100 * time.Millisecond
 	// failureTail is how many bytes of a failed build's output its error shows.
 	failureTail = 4096
 )
 
-// build compiles the tool unless another process has done so while this one waited for the lock.
+// build compiles the tool, unless another process has done so while this process waited for the lock.
 func build(ctx context.Context, name string, t tool, path string, progress func(string)) error {
 	if progress == nil {
 		progress = func(string) {}
@@ -65,7 +65,7 @@ func build(ctx context.Context, name string, t tool, path string, progress func(
 	return nil
 }
 
-// complete copies the upstream module into the staging directory, adds the file that it lacks, and writes a go.mod that uses the copy.
+// complete copies the upstream module into the staging directory, adds the missing file, and writes a go.mod that uses the copy.
 func complete(ctx context.Context, module string, t tool, staging string) error {
 	list := exec.CommandContext(ctx, "go", "mod", "download", "-json", t.upstream)
 	list.Dir = module
@@ -104,8 +104,8 @@ func complete(ctx context.Context, module string, t tool, staging string) error 
 	return nil
 }
 
-// Compile runs go build, without cgo, for the package as seen from the directory. It tells progress, when that is not nil,
-// every now and then how many packages it has compiled; name is what it calls the program.
+// Compile runs go build without cgo, in the directory, for the package. If progress is not nil, it is called every now and then with the
+// number of packages compiled so far; name is the name of the program in these messages.
 func Compile(ctx context.Context, name, dir, pkg, path string, flags []string, progress func(string)) error {
 	// -v names each package as it is compiled.
 	args := append([]string{"build", "-v", "-o", path}, flags...)
@@ -141,7 +141,7 @@ func Compile(ctx context.Context, name, dir, pkg, path string, flags []string, p
 	}
 }
 
-// buildOutput collects what go build writes: a line per module that it downloads and per package that it compiles.
+// buildOutput collects the output of go build: a line per downloaded module and per compiled package.
 type buildOutput struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -171,8 +171,8 @@ func (b *buildOutput) tail() string {
 	return string(text[max(0, len(text)-failureTail):])
 }
 
-// Lock takes an exclusive advisory lock on the file, which it creates, and waits for it as long as the context allows.
-// The lock ends with the process at the latest.
+// Lock takes an exclusive advisory lock on the file, which it creates if necessary. It waits for the lock until the context ends. The lock
+// is released at the latest when the process ends.
 func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package tools finds the programs that the tests and the demo run (kube-apiserver, source-controller, the pulumi
-// CLI, linters and generators) and builds each of them once, from its Go module, into a cache that belongs to the user.
+// Package tools finds the programs that the tests and the demo run (kube-apiserver, source-controller, the pulumi CLI, linters and
+// generators). It builds each of them once, from its Go module, into a cache of the user.
 //
 // Each sub-directory is a Go module of its own that pins one upstream module with a tool directive, so the
 // product's go.mod stays free of them.
@@ -18,14 +18,15 @@ import (
 	"strings"
 )
 
-// tool is one program and how it is built.
+// tool is a program and how to build it.
 type tool struct {
 	module  string // sub-directory of tests/tools
 	pkg     string // import path of its main package
 	ldflags string // linker flags besides -s -w
 	tags    string // build tags
-	file    string // name of the binary when it is not that of the tool
-	// upstream is the module of the program when its source lacks files that it embeds, and lacking is one of these, which is made, empty.
+	file    string // file name of the binary if it is not the name of the tool
+	// upstream is the module of the program if its source lacks a file that the program embeds. lacking is the path of that file, which is
+	// created empty.
 	upstream, lacking string
 }
 
@@ -37,19 +38,19 @@ var registry = map[string]tool{
 	"kube-scheduler":          {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: kubernetesVersion},
 	"kube-proxy":              {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-proxy", ldflags: kubernetesVersion},
 	"kubelet":                 {module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: kubernetesVersion},
-	// Without its plugins for databases it is much smaller.
+	// Without its plugins for databases, vault is much smaller.
 	"vault": {module: "vault", pkg: "github.com/hashicorp/vault", tags: "minimal"},
-	// The Automation API refuses a CLI that does not know its version.
+	// The Automation API refuses a CLI without a version.
 	"pulumi": {module: "pulumi", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
 		ldflags: "-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v3.274.1"},
-	// The oldest one that tests run. Its libraries link to what Go does not export any more.
+	// The oldest version that tests run. Its libraries link to symbols that Go does not export any more.
 	"pulumi-oldest": {module: "pulumi-oldest", pkg: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", file: "pulumi",
 		ldflags: "-checklinkname=0 -X github.com/pulumi/pulumi/pkg/v3/version.Version=v3.100.0"},
 	"pulumi-language-yaml":    {module: "pulumi-yaml", pkg: "github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml"},
 	"source-controller":       {module: "source-controller", pkg: "github.com/fluxcd/source-controller"},
 	"notification-controller": {module: "notification-controller", pkg: "github.com/fluxcd/notification-controller"},
 	"helm-controller":         {module: "helm-controller", pkg: "github.com/fluxcd/helm-controller"},
-	// It embeds the manifests that "flux install" applies, which are made for its releases.
+	// The flux program embeds the manifests that "flux install" applies; they exist only in its releases.
 	"flux": {module: "flux", pkg: "github.com/fluxcd/flux2/v2/cmd/flux", ldflags: "-X main.VERSION=2.9.5",
 		upstream: "github.com/fluxcd/flux2/v2", lacking: "cmd/flux/manifests/none.yaml"},
 	"containerd":              {module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/containerd", ldflags: containerdVersion},
@@ -87,10 +88,10 @@ func Names() []string {
 	return names
 }
 
-// Path returns the absolute path of the named tool. In this order it takes the file that TEST_ASSET_<NAME> names
-// (as envtest does, for example TEST_ASSET_KUBE_APISERVER), a file of that name in the KUBEBUILDER_ASSETS directory,
-// or the cached build, which it makes first when there is none. progress, when not nil, is told about a build that starts
-// and one that ended: a cold build takes from seconds to five minutes.
+// Path returns the absolute path of the named tool. It is, in this order: the file in TEST_ASSET_<NAME> (as with envtest, for example
+// TEST_ASSET_KUBE_APISERVER), a file of that name in the KUBEBUILDER_ASSETS directory, or the cached build, which Path creates if
+// necessary. If progress is not nil, it is called when a build starts and when it ends; a build without caches takes from seconds to five
+// minutes.
 func Path(ctx context.Context, name string, progress func(string)) (string, error) {
 	t, ok := registry[name]
 	if !ok {
@@ -115,13 +116,13 @@ func Path(ctx context.Context, name string, progress func(string)) (string, erro
 	return path, build(ctx, name, t, path, progress)
 }
 
-// assetVariable is the environment variable that names a ready-made binary of the tool.
+// assetVariable returns the environment variable with the path of a prebuilt binary of the tool.
 func assetVariable(name string) string {
 	return "TEST_ASSET_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
-// CacheDir is the per-user directory of everything that is built once:
-// $STACK_CONTROLLER_CACHE, or stack-controller in the user's cache directory.
+// CacheDir returns the user's directory for everything that is built once: $STACK_CONTROLLER_CACHE, or stack-controller in the user's cache
+// directory.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("STACK_CONTROLLER_CACHE"); dir != "" {
 		return filepath.Abs(dir)
@@ -133,7 +134,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "stack-controller"), nil
 }
 
-// cachedPath is keyed by all that determines the binary: the pinned module versions, the flags, and the Go release.
+// cachedPath returns the path of the cached build. It depends on everything that determines the binary: the pinned module versions, the
+// flags, and the Go release.
 func cachedPath(name string, t tool) (string, error) {
 	dir, err := CacheDir()
 	if err != nil {
@@ -147,7 +149,7 @@ func cachedPath(name string, t tool) (string, error) {
 		}
 		hash.Write(content)
 	}
-	// Most have no tags: what was built without them stays valid.
+	// The output has no separators, so tools without tags keep the path that they had before there were tags.
 	fmt.Fprint(hash, t.pkg, t.ldflags, t.tags, runtime.Version(), runtime.GOARCH)
 	return filepath.Join(dir, "tools", hex.EncodeToString(hash.Sum(nil))[:16], cmp.Or(t.file, name)), nil
 }
@@ -157,5 +159,5 @@ func sourceDir() string {
 	return filepath.Dir(file)
 }
 
-// RepositoryRoot is the directory of the product's go.mod. The program that asks must not be built with -trimpath.
+// RepositoryRoot returns the directory of the product's go.mod. The calling program must not be built with -trimpath.
 func RepositoryRoot() string { return filepath.Dir(filepath.Dir(sourceDir())) }

@@ -1,5 +1,5 @@
-// Package vault runs a real key management service, HashiCorp Vault with its transit engine, on loopback over plain HTTP. It
-// keeps its keys in memory only.
+// Package vault runs a real key management service, HashiCorp Vault with its transit engine, on loopback over plain HTTP. It keeps its keys
+// only in memory.
 package vault
 
 import (
@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// name is that of the tool, of the server's directory and of its log.
+	// name is the name of the tool, of the server's directory and of its log.
 	name = "vault"
 	// requestTimeout bounds one request.
 	requestTimeout = 30 * time.Second
-	// maxAnswer bounds how much of an answer is read, in bytes.
+	// maxAnswer bounds how much of a response is read, in bytes.
 	maxAnswer = 64 << 10
 )
 
 // Server is a running Vault.
 type Server struct {
-	// Address is its URL.
+	// Address is the URL of the server.
 	Address string
 
 	root    string // the token of the administrator
@@ -36,7 +36,7 @@ type Server struct {
 	process *supervise.Process
 }
 
-// Start starts a Vault whose transit engine has no key yet. It ends with the control plane at the latest.
+// Start starts a Vault whose transit engine has no key yet. The server ends at the latest with the control plane.
 func Start(ctx context.Context, cp *controlplane.ControlPlane) (*Server, error) {
 	program, err := tools.Path(ctx, name, nil)
 	if err != nil {
@@ -52,7 +52,7 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane) (*Server, error) 
 		Path: program,
 		Args: []string{"server", "-dev", "-dev-no-store-token", "-dev-listen-address=" + address},
 		Env:  []string{"VAULT_DEV_ROOT_TOKEN_ID=" + s.root, "VAULT_DISABLE_MLOCK=true"},
-		// 200 says that it is unsealed.
+		// Status 200 means that Vault is unsealed.
 		Ready: cp.AnswersOK(s.Address + "/v1/sys/health"),
 	})
 	if err != nil {
@@ -61,7 +61,7 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane) (*Server, error) 
 	return s, s.send(ctx, "sys/mounts/transit", map[string]any{"type": "transit"}, nil)
 }
 
-// CreateKey creates a key of the transit engine and returns a token that may encrypt and decrypt with it, and nothing else.
+// CreateKey creates a key of the transit engine and returns a token that permits encryption and decryption with the key, and nothing else.
 func (s *Server) CreateKey(ctx context.Context, key string) (token string, err error) {
 	if err := s.send(ctx, "transit/keys/"+key, map[string]any{}, nil); err != nil {
 		return "", err
@@ -80,7 +80,7 @@ path "transit/decrypt/%[1]s" { capabilities = ["update"] }`, key)
 	return created.Auth.ClientToken, err
 }
 
-// Stop ends the server, and with it all keys.
+// Stop stops the server. All keys are lost.
 func (s *Server) Stop() error { return s.process.Stop(0) }
 
 func (s *Server) send(ctx context.Context, path string, content, into any) error {

@@ -1,4 +1,4 @@
-// Package workflows checks what runs in continuous integration with rights that others would like to have.
+// Package workflows checks the workflows of continuous integration, whose rights an attacker would like to have.
 package workflows
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// workflow is what the tests read of a file in .github/workflows.
+// workflow has the fields of a file in .github/workflows that the tests read.
 type workflow struct {
 	On          any               `json:"on"`
 	Permissions map[string]string `json:"permissions"`
@@ -43,7 +43,7 @@ type step struct {
 	With map[string]any `json:"with"`
 }
 
-// granted is all that jobs get beyond reading the repository.
+// granted lists all permissions that jobs get in addition to reading the repository.
 var granted = map[string]map[string]string{
 	"release.yaml build":   {"contents": "read", "packages": "write"},
 	"release.yaml publish": {"contents": "write", "packages": "write", "id-token": "write", "attestations": "write"},
@@ -51,7 +51,7 @@ var granted = map[string]map[string]string{
 
 var (
 	pinned = regexp.MustCompile(`^\s+(?:- )?uses: (\S+@[0-9a-f]{40} # v\d+\.\d+\.\d+|\./\.github/workflows/\S+)$`)
-	// made and script are what a shell command calls.
+	// made and script match what a shell command calls.
 	made   = regexp.MustCompile(`\bmake ([a-z-]+)`)
 	script = regexp.MustCompile(`\.ci/[a-z-]+`)
 )
@@ -60,7 +60,7 @@ func inRepository(elements ...string) string {
 	return filepath.Join(append([]string{tools.RepositoryRoot()}, elements...)...)
 }
 
-// workflows returns the workflows by the names of their files.
+// workflows returns the workflows by file name.
 func workflows(t *testing.T) map[string]workflow {
 	t.Helper()
 	g := NewWithT(t)
@@ -71,7 +71,7 @@ func workflows(t *testing.T) map[string]workflow {
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		g.Expect(err).NotTo(HaveOccurred())
-		// YAML 1.1 takes the key for a boolean.
+		// YAML 1.1 reads the key as a boolean.
 		text := strings.Replace(string(content), "\non:", "\n\"on\":", 1)
 		w := workflow{text: text}
 		g.Expect(yaml.Unmarshal([]byte(text), &w)).To(Succeed(), file)
@@ -116,7 +116,7 @@ func TestOnlyTheReleaseMayWriteAndOnlyWhereItHasTo(t *testing.T) {
 func TestNothingOfAPullRequestGetsIntoAScriptOrKeepsATokenOrASecret(t *testing.T) {
 	g := NewWithT(t)
 	for file, w := range workflows(t) {
-		// These run with the rights of the repository on what a stranger has sent.
+		// These triggers run with the rights of the repository on content that anybody can send.
 		g.Expect(w.text).NotTo(MatchRegexp("pull_request_target|workflow_run"), file)
 		if triggers := fmt.Sprint(w.On); strings.Contains(triggers, "pull_request") {
 			g.Expect(w.text).NotTo(MatchRegexp(`secrets\.|secrets:`), file)
@@ -185,7 +185,7 @@ func TestEachFuzzTargetIsFuzzed(t *testing.T) {
 	g.Expect(workflows(t)["fuzz.yaml"].text).To(And(ContainSubstring(".ci/fuzz list"), ContainSubstring(`TARGETS="$TARGET"`)))
 }
 
-// fuzzTargets finds the fuzz targets of the repository in its syntax trees.
+// fuzzTargets returns the fuzz targets of the repository, which it finds in the syntax trees.
 func fuzzTargets(t *testing.T) []string {
 	t.Helper()
 	g := NewWithT(t)
@@ -212,8 +212,8 @@ func fuzzTargets(t *testing.T) []string {
 	return targets
 }
 
-// newestPulumi runs .ci/newest-pulumi with a go command that knows two versions of the CLI, or fails where it is asked for the newest
-// one, and that notes what it is called with besides.
+// newestPulumi runs .ci/newest-pulumi with a stub of the go command. The stub returns the given versions for the tried and the newest CLI,
+// fails if newest is empty and the newest one is requested, and records all other calls.
 func newestPulumi(t *testing.T, tried, newest string) (output, calls string, err error) {
 	t.Helper()
 	g := NewWithT(t)
@@ -264,12 +264,12 @@ const (
 		" --certificate-oidc-issuer=https://token.actions.githubusercontent.com"
 )
 
-// digest is one of a few digests.
+// digest returns a digest made of one repeated digit.
 func digest(n int) string { return "sha256:" + strings.Repeat(fmt.Sprint(n), 64) }
 
-// sign runs .ci/sign on a release of one image for two platforms and a chart. Signing asks an identity provider on the Internet, so
-// in the place of cosign is a program that notes what it is called with; it fails when it is to do what the test names. sign returns
-// the calls and the outputs of the step.
+// sign runs .ci/sign on a release of one image for two platforms and a chart. Signing needs an identity provider on the Internet, so a stub
+// replaces cosign. The stub records its calls, and fails for the command that the test names. sign returns the calls and the outputs of the
+// step.
 func sign(t *testing.T, failing string) (calls, outputs []string, err error) {
 	t.Helper()
 	g := NewWithT(t)

@@ -1,4 +1,4 @@
-// Command shrink rewrites generated CustomResourceDefinitions so that they are small, say what is meant, and admit nothing that a
+// Command shrink rewrites generated CustomResourceDefinitions so that they are small, have the intended rules, and admit nothing that a
 // client cannot decode:
 //
 //   - The schema of an embedded pod loses its descriptions. They are most of a definition's size, and `kubectl explain
@@ -136,7 +136,7 @@ func rewritePod(pod *apiextensionsv1.JSONSchemaProps) {
 	dropDescriptionsBelow(pod)
 }
 
-// rewritePatch drops what is required in a patch and which values are filled in.
+// rewritePatch drops the required fields and the defaults of a patch.
 func rewritePatch(patch *apiextensionsv1.JSONSchemaProps) {
 	patch.Required = nil
 	for name, property := range patch.Properties {
@@ -145,7 +145,7 @@ func rewritePatch(patch *apiextensionsv1.JSONSchemaProps) {
 	}
 }
 
-// dropPlan drops what a template has no say in, and the rules about it.
+// dropPlan drops the fields that a template must not set, and the rules about them.
 func dropPlan(update *apiextensionsv1.JSONSchemaProps) {
 	for _, name := range []string{"plan", "savePlan", "planEnforcement"} {
 		delete(update.Properties, name)
@@ -153,7 +153,7 @@ func dropPlan(update *apiextensionsv1.JSONSchemaProps) {
 	update.XValidations = nil
 }
 
-// updateProperty changes a property of a schema in place; a schema without it is left alone.
+// updateProperty changes a property of a schema in place. It does nothing if the schema does not have the property.
 func updateProperty(schema *apiextensionsv1.JSONSchemaProps, name string, change func(*apiextensionsv1.JSONSchemaProps)) {
 	property, ok := schema.Properties[name]
 	if !ok {

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// definitionYAML has one of everything that is rewritten, in a stored version and in one that is only served.
+// definitionYAML has one example of everything that is rewritten, in a stored version and in one that is only served.
 const definitionYAML = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -77,7 +77,7 @@ spec:
     schema: *schema
 `
 
-// shrunk returns the schemas of definitionYAML, by version, after they were rewritten.
+// shrunk returns the rewritten schemas of definitionYAML, by version.
 func shrunk(g Gomega) map[string]apiextensionsv1.JSONSchemaProps {
 	content, err := shrinkDefinition([]byte(definitionYAML))
 	g.Expect(err).NotTo(HaveOccurred())

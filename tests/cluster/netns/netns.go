@@ -1,5 +1,5 @@
-// Package netns opens sockets in a network namespace that is not the program's own: the program stays where it is and reaches
-// servers that only the namespace can reach, or serves there.
+// Package netns opens sockets in a network namespace other than the program's own. The program stays in its own namespace, and can reach
+// servers, or serve, in the other one.
 package netns
 
 import (
@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a network namespace. It exists at least as long as it is open.
+// Namespace is a network namespace. It exists at least until it is closed.
 type Namespace struct {
 	file *os.File
-	// resolver asks the name server in the namespace; nil when there is none.
+	// resolver asks the name server in the namespace; nil if there is none.
 	resolver *net.Resolver
 }
 
-// Open opens the namespace that the file names, for example /proc/PID/ns/net.
+// Open opens the namespace of the given file, for example /proc/PID/ns/net.
 func Open(path string) (*Namespace, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -32,7 +32,7 @@ func Open(path string) (*Namespace, error) {
 // Close closes the namespace. Sockets that were opened in it stay open.
 func (n *Namespace) Close() error { return n.file.Close() }
 
-// ResolveWith makes Dial ask the name server at the address for host names.
+// ResolveWith makes Dial resolve host names with the name server at the address.
 func (n *Namespace) ResolveWith(server string) {
 	n.resolver = &net.Resolver{
 		PreferGo: true,
@@ -42,7 +42,7 @@ func (n *Namespace) ResolveWith(server string) {
 	}
 }
 
-// Listen opens a listener in the namespace. The host of the address is an IP address of the namespace or empty.
+// Listen opens a listener in the namespace. The host of the address is an IP address of the namespace, or empty.
 func (n *Namespace) Listen(network, address string) (listener net.Listener, err error) {
 	err = n.do(func() error {
 		listener, err = net.Listen(network, address)
@@ -56,7 +56,7 @@ func (n *Namespace) Dial(ctx context.Context, network, address string) (connecti
 	if address, err = n.resolve(ctx, address); err != nil {
 		return nil, err
 	}
-	// With one IP address the dialer opens the socket in the goroutine that asks for it, which is what counts here.
+	// With one IP address the dialer opens the socket in the goroutine that calls it, so the socket is in the namespace.
 	err = n.do(func() error {
 		connection, err = (&net.Dialer{}).DialContext(ctx, network, address)
 		return err
@@ -64,7 +64,7 @@ func (n *Namespace) Dial(ctx context.Context, network, address string) (connecti
 	return connection, err
 }
 
-// resolve returns the address with an IP address for the host name.
+// resolve returns the address with the host name replaced by an IP address.
 func (n *Namespace) resolve(ctx context.Context, address string) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

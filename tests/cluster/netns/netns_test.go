@@ -17,7 +17,7 @@ import (
 	"github.com/stack-controller/stack-controller/tests/cluster/netns"
 )
 
-// namespace makes a network namespace with a loopback device that ends with the test.
+// namespace creates a network namespace with a loopback device. It is removed when the test ends.
 func namespace(g *WithT, t *testing.T) *netns.Namespace {
 	cluster.Require(t)
 	holder := exec.Command("unshare", "--net", "sh", "-c", "ip link set lo up && echo ready && exec sleep 600")

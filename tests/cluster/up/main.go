@@ -1,5 +1,5 @@
-// Command up starts a cluster with Flux's source-controller and leaves it running in the background, or ends that one. Run it
-// with "make cluster-up" and "make cluster-down".
+// Command up starts a cluster with Flux's source-controller and leaves it running in the background, or ends the cluster that runs there.
+// Run it with "make cluster-up" and "make cluster-down".
 package main
 
 import (
@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string) error {
 	}
 }
 
-// serve starts the cluster, tells so, and waits until it is told to end.
+// serve starts the cluster, lets the parent process return, and waits until it is asked to end.
 func serve(ctx context.Context) (err error) {
 	background.Enter()
 	record, err := leftovers.New(recordKind)
@@ -86,7 +86,7 @@ func serve(ctx context.Context) (err error) {
 	return nil
 }
 
-// install adds what people want to try things with.
+// install adds the image of busybox and source-controller, for people who want to try things out.
 func install(ctx context.Context, c *cluster.Cluster) error {
 	progress := func(line string) { fmt.Println(line) }
 	busybox, err := images.Busybox(ctx, progress)
@@ -108,7 +108,7 @@ func install(ctx context.Context, c *cluster.Cluster) error {
 	return nil
 }
 
-// invite says how to use the cluster.
+// invite prints how to use the cluster.
 func invite(ctx context.Context, out io.Writer, c *cluster.Cluster) error {
 	kubectl, err := tools.Path(ctx, "kubectl", nil)
 	if err != nil {
@@ -134,10 +134,11 @@ The logs of its servers are %s.
 	return err
 }
 
-// recordKind is that of the record of the process in the background. There is one cluster at a time.
+// recordKind is the kind of the record of the background process. At most one cluster runs at a time.
 const recordKind = "cluster"
 
-// runningRecord returns nil when no cluster runs. Of one that crashed its supervisor has removed everything.
+// runningRecord returns the record of the running cluster, or nil if no cluster runs. If a cluster crashed, its supervisor has removed
+// everything.
 func runningRecord() (*leftovers.Record, error) {
 	running, err := leftovers.Records(recordKind, true)
 	if err != nil || len(running) == 0 {
@@ -146,7 +147,7 @@ func runningRecord() (*leftovers.Record, error) {
 	return running[0], nil
 }
 
-// detach starts the cluster in a process of its own and returns when it is up.
+// detach starts the cluster in a background process and returns when the cluster is ready.
 func detach(ctx context.Context) error {
 	switch running, err := runningRecord(); {
 	case err != nil:
@@ -157,7 +158,7 @@ func detach(ctx context.Context) error {
 	return background.Start(ctx, "cluster", "-detached")
 }
 
-// end has the process in the background end the cluster.
+// end makes the background process end the cluster.
 func end(out io.Writer) error {
 	r, err := runningRecord()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package kubernetes stands in for the Go SDK of Pulumi's Kubernetes provider, which is not to be had as a Go module here. It and
-// the packages below have what docs/examples/go needs, with the names of the real one. The resources go to the real SDK of Pulumi.
+// Package kubernetes stands in for the Go SDK of Pulumi's Kubernetes provider, which is not available as a Go module here. It and the
+// packages below it have what docs/examples/go needs, with the same names as the real SDK. They pass the resources to the real Pulumi SDK.
 package kubernetes
 
-// UntypedArgs are the fields of a custom resource besides its metadata.
+// UntypedArgs are the fields of a custom resource other than its metadata.
 type UntypedArgs map[string]any

@@ -1,6 +1,6 @@
-// Command kubernetes stands in for Pulumi's Kubernetes provider, which cannot be built from Go modules: it knows
-// kubernetes:yaml/v2:ConfigFile, with a local file, and applies what is in it as the real one does. It does not wait for what
-// it applied. The version is that of the provider which config/pulumi asks for.
+// Command kubernetes stands in for Pulumi's Kubernetes provider, which cannot be built from Go modules. It supports only
+// kubernetes:yaml/v2:ConfigFile with a local file, and applies the objects in the file as the real provider does, but does not wait for
+// them. Its version is the version of the provider that config/pulumi requires.
 package main
 
 import (
@@ -96,7 +96,7 @@ func file(properties *structpb.Struct) string {
 	return properties.GetFields()["file"].GetStringValue()
 }
 
-// apply applies the objects of a file, server-side, in the order in which they are.
+// apply applies the objects of a file server-side, in their order in the file.
 func (p *provider) apply(ctx context.Context, path string) error {
 	objects, err := read(path)
 	if err != nil {
@@ -125,7 +125,7 @@ func (p *provider) remove(ctx context.Context, path string) error {
 	return nil
 }
 
-// read returns the objects of a file of YAML documents.
+// read returns the objects in a file of YAML documents.
 func read(path string) ([]*unstructured.Unstructured, error) {
 	content, err := os.Open(path)
 	if err != nil {
@@ -149,7 +149,7 @@ func read(path string) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// healthInterval is how often the engine is looked for.
+// healthInterval is how often the provider checks that the engine is still there.
 const healthInterval = time.Minute
 
 func main() {
@@ -159,7 +159,7 @@ func main() {
 	}
 }
 
-// serve answers the engine until it goes away. The port goes to stdout, as every plugin does it.
+// serve serves the engine until the engine ends. It prints the port to stdout, as every plugin does.
 func serve() error {
 	config, err := ctrl.GetConfig()
 	if err != nil {

@@ -1,7 +1,7 @@
-// Command stubpulumi takes the place of the pulumi CLI where thousands of Stacks are measured. It changes nothing and takes no time, so that
-// what is measured is everything else. It answers the commands that the agent runs, reports the program's output as the engine
-// does, and notes each command in a file beside the executable. A project whose name begins with "real" gets the CLI to which the
-// link "real" beside the executable points.
+// Command stubpulumi replaces the pulumi CLI when thousands of Stacks are measured. It changes nothing and takes almost no time, so that
+// the measurement shows everything else. It answers the commands that the agent runs, reports the program's output as the engine does, and
+// logs each command in a file beside the executable. For a project whose name begins with "real" it runs the CLI to which the link "real"
+// beside the executable points.
 package main
 
 import (
@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// version is one that has all that the agent can use.
+	// version is a version that has all features that the agent can use.
 	version = "v3.259.0"
-	// stackNotFound is the exit code of the CLI when there is no such stack.
+	// stackNotFound is the exit code of the CLI if the stack does not exist.
 	stackNotFound = 6
 )
 
@@ -36,11 +36,11 @@ func main() {
 	os.Exit(code)
 }
 
-// stub is one call.
+// stub is one call of the stub.
 type stub struct {
-	dir            string // of the executable
+	dir            string // directory of the executable
 	project, stack string
-	value          string // of the program's output
+	value          string // output of the program
 }
 
 func run(args []string) (int, error) {
@@ -94,7 +94,7 @@ func (s *stub) command(args []string) (int, error) {
 	return 0, fmt.Errorf("the stub has no command %q", args)
 }
 
-// note adds a line to the file with all calls, unless the command failed.
+// note adds the command to the file with all calls, unless the command failed.
 func (s *stub) note(command string, err error) error {
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func (s *stub) note(command string, err error) error {
 	return err
 }
 
-// report writes the events of the engine that the agent reads.
+// report writes those events of the engine that the agent reads.
 func (s *stub) report(command, path string) error {
 	log, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -135,7 +135,7 @@ func (s *stub) report(command, path string) error {
 	return nil
 }
 
-// flagOf returns the value of a flag, which stands after it or after an equals sign.
+// flagOf returns the value of a flag, which follows the flag or an equals sign.
 func flagOf(args []string, name string) string {
 	for i, arg := range args {
 		if value, is := strings.CutPrefix(arg, name+"="); is {

@@ -18,16 +18,16 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// group is packages that run with the same flags.
+// group is a set of packages that run with the same flags.
 type group struct {
 	name     string
-	dir      string // of the module
+	dir      string // directory of the module
 	packages []string
 	cgo      bool
 	flags    []string
 }
 
-// allGroups finds the packages of the suite. What takes long begins first within a group.
+// allGroups returns the groups of the suite. Within a group, the packages that are expected to take longest come first.
 func allGroups(ctx context.Context, short, race bool) ([]group, error) {
 	flags := []string{"-count=1", "-vet=off", "-ldflags=-w"}
 	if short {
@@ -76,13 +76,13 @@ func allGroups(ctx context.Context, short, race bool) ([]group, error) {
 	return append(groups, system, nodes), nil
 }
 
-// withNodes starts nodes, for the packages whose tests depend on it.
+// withNodes is the package that starts nodes. A package whose tests depend on it may start a cluster with a node.
 const withNodes = module + "tests/cluster"
 
-// unraced finds the tests that are not for the race detector.
+// unraced matches the tests that call WithoutRaceDetector.
 var unraced = regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\) \{\n\tsuite\.WithoutRaceDetector\(t\)$`)
 
-// withoutRaceDetector is the group of the tests below internal that are not for the race detector.
+// withoutRaceDetector returns the group of the tests below internal that must not run under the race detector.
 func withoutRaceDetector(root string) (group, error) {
 	g := group{name: "unraced", dir: root}
 	var tests []string
@@ -107,13 +107,13 @@ func withoutRaceDetector(root string) (group, error) {
 // testPackage is a package with tests.
 type testPackage struct {
 	name string
-	// files is how many files of tests it has.
+	// files is the number of its test files.
 	files int
-	// nodes says that its tests can start a cluster with a node.
+	// nodes reports whether its tests can start a cluster with a node.
 	nodes bool
 }
 
-// testPackages finds the packages that match the patterns, those with the most files first: they take longest.
+// testPackages returns the packages that match the patterns. Those with the most test files come first, because they take longest.
 func testPackages(ctx context.Context, patterns ...string) (found []testPackage, err error) {
 	format := `{{.ImportPath}} {{.Dir}} {{join .Deps " "}}`
 	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-test", "-f", format}, patterns...)...)
@@ -140,13 +140,14 @@ func testPackages(ctx context.Context, patterns ...string) (found []testPackage,
 }
 
 const (
-	// endGrace is how long the supervisors of the tests may take to end what they supervise. It takes them about a second.
+	// endGrace is how long the supervisors of the tests may take to end their processes. They need about a second.
 	endGrace = 15 * time.Second
 	endPoll  = 20 * time.Millisecond
 )
 
-// endDescendants ends every process that this program or its descendants started and that is still there, and waits for that. They become
-// children of this program, a subreaper, when their own parents end. They are asked first, so that a supervisor removes what it has to.
+// endDescendants ends every remaining process that this program or its descendants started, and waits for its end. When the parent of a
+// process ends, the process becomes a child of this program, which is a subreaper. The processes get SIGTERM first, so that a supervisor
+// can clean up, and SIGKILL after endGrace.
 func endDescendants() error {
 	asked := map[int]bool{}
 	for deadline := time.Now().Add(endGrace); ; time.Sleep(endPoll) {
@@ -170,7 +171,7 @@ func endDescendants() error {
 	}
 }
 
-// descendants are the processes below this one that have not ended.
+// descendants returns the IDs of the descendants of this process that have not ended.
 func descendants() ([]int, error) {
 	pids, err := procfs.IDs()
 	if err != nil {

@@ -1,13 +1,13 @@
-// Command run runs the tests: those of the short suite with "run short", all with "run long", and says what is wrong with them.
+// Command run runs the tests, those of the short suite with "run short" and all with "run long", and reports failures.
 //
-// The packages run in groups, one after the other: with the race detector those that have goroutines of ours, without it and without cgo
-// those that mostly wait for programs. In the long suite, packages with a node run one at a time. gotestsum runs each group. A test that
-// failed is run again, alone, once its group has ended: at most twice, and only when at most ten failed. What then passes is not wrong, but
-// flaky, and named at the end and in the file flaky.txt of the output directory. A data race, a panic and what a TestMain reports are wrong
-// whatever comes after them.
+// The packages run in groups, one group after the other: with the race detector the packages that have goroutines of ours, and without it
+// and without cgo those that mostly wait for other programs. In the long suite, packages with a node run one at a time. gotestsum runs each
+// group. When a group has ended, its failed tests run again, alone: at most twice, and only if at most ten failed. A test that then passes
+// is flaky and does not make the run fail. The end of the report and the file flaky.txt in the output directory list the flaky tests. A
+// data race, a panic and a problem that a TestMain reports always make the run fail.
 //
-// Nothing that the tests started outlives this program when it is interrupted, or when make, which started it, is killed. What the kill of this
-// program itself leaves, the next run removes.
+// If this program is interrupted, or make, which started it, is killed, nothing that the tests started outlives it. If this program itself
+// is killed, the next run removes what is left.
 package main
 
 import (
@@ -50,7 +50,7 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	// A parent death signal is sent when the parent's thread ends, which make has only one of.
+	// The kernel sends the parent death signal when the parent's thread ends. make has only one thread.
 	err := errors.Join(unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGTERM), 0, 0, 0), unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "become the parent of what tests leave:", err)
@@ -93,9 +93,10 @@ func run(ctx context.Context, output string, short, race bool, only string) erro
 	return errors.Join(err, record.Remove())
 }
 
-// prepare gives the run a directory for temporary files, and builds the programs that the tests run.
+// prepare creates a directory for the temporary files of the run, and builds the programs that the tests run.
 func prepare(ctx context.Context, record *leftovers.Record) error {
-	// Its name is short, since there are unix sockets in it. Everybody may use it, as the usual one: some tests act as another user.
+	// The name is short, because the directory contains unix sockets. Every user can write to it, as to /tmp, because some tests run
+	// programs as another user.
 	dir, err := record.NewDirectory("r")
 	if err != nil {
 		return err
@@ -143,7 +144,8 @@ func runGroups(ctx context.Context, output string, short, race bool, only string
 	return whole.print(filepath.Join(output, "flaky.txt"))
 }
 
-// run runs the group, writes what it reported into the output directory, and adds it to the report. The error is about the run, not about tests.
+// run runs the group, writes its events into the output directory, and adds its results to the report. The error is about the run, not
+// about failed tests.
 func (r *report) run(ctx context.Context, g *group, gotestsum, output string) error {
 	fmt.Fprintf(r.to, "--- %s\n", g.name)
 	file := filepath.Join(output, "test-"+g.name+".json")
@@ -159,10 +161,10 @@ func (r *report) run(ctx context.Context, g *group, gotestsum, output string) er
 		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
 	}
 	cmd.Stdout, cmd.Stderr = r.to, r.to
-	// A group of its own, so that Ctrl-C reaches only this program, which ends everything in its order.
+	// gotestsum gets its own process group, so that Ctrl-C reaches only this program, which ends everything in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	// The parent death signal is that of the thread that starts it.
+	// The parent death signal depends on the thread that starts gotestsum.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
@@ -184,20 +186,20 @@ type event struct {
 	Elapsed                       float64 // seconds
 }
 
-// test is one of the tests of a package, or what runs around them when it has no name.
+// test is a test of a package. Without a name, it is the code outside of the tests, such as TestMain.
 type test struct{ pkg, name string }
 
 func (t test) String() string { return strings.TrimPrefix(t.pkg, module) + " " + t.name }
 
-// module is what the names of packages begin with.
+// module is the prefix of the names of packages.
 const module = "github.com/stack-controller/stack-controller/"
 
-// report is what the tests of all groups came to.
+// report collects the results of the tests of all groups.
 type report struct {
 	to       io.Writer
 	packages map[string]time.Duration
-	tests    map[test]time.Duration // the last time that it ran
-	runs     map[test][]bool        // for those that failed once: whether each run of it passed
+	tests    map[test]time.Duration // duration of the last run
+	runs     map[test][]bool        // for tests that failed at least once: whether each run passed
 	failures []string
 }
 
@@ -205,14 +207,14 @@ func newReport(to io.Writer) *report {
 	return &report{to: to, packages: map[string]time.Duration{}, tests: map[test]time.Duration{}, runs: map[test][]bool{}}
 }
 
-// read adds what gotestsum wrote about a group: all events of the first run, then those of the tests that were run again.
+// read adds the events that gotestsum wrote for a group: all events of the first run, then those of the tests that ran again.
 func (r *report) read(file string) error {
 	content, err := os.Open(file)
 	if err != nil {
 		return fmt.Errorf("read what the tests reported: %w", err)
 	}
 	defer content.Close()
-	failed := map[string]int{} // tests, by package, of the run that is read
+	failed := map[string]int{} // failed tests by package, in the run that is read
 	decoder := json.NewDecoder(bufio.NewReader(content))
 	for {
 		var e event
@@ -246,7 +248,7 @@ func (r *report) read(file string) error {
 	}
 }
 
-// print writes the report, and the names of flaky tests into the file. The error says what failed.
+// print writes the report to r.to, and the names of flaky tests to the file. The error lists the failures.
 func (r *report) print(flakyFile string) error {
 	fmt.Fprintf(r.to, "\nThe slowest tests:\n")
 	for _, t := range longest(r.tests)[:min(slowest, len(r.tests))] {
@@ -276,7 +278,7 @@ func (r *report) print(flakyFile string) error {
 	return nil
 }
 
-// longest returns the keys, those with the longest durations first.
+// longest returns the keys, the longest durations first.
 func longest[K comparable](durations map[K]time.Duration) []K {
 	var keys []K
 	for key := range durations {

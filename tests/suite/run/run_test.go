@@ -15,10 +15,10 @@ import (
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
-// runs are packages of tests, and what becomes of them.
+// runs are test packages with the expected results of a run.
 var runs = []struct {
 	name, test string
-	says       string // what the error contains; it is green when this is empty
+	says       string // part of the error; empty if the run is green
 	flaky      string
 }{
 	{name: "passes", test: `func TestPasses(t *testing.T) {}`},
@@ -95,7 +95,8 @@ func TestOnlyWhatFailsOnceIsExcused(t *testing.T) {
 				tested.cgo, tested.flags = true, append(tested.flags, "-race")
 			}
 			output := &bytes.Buffer{}
-			// Not the output of this process: gotestsum takes lines of it for those of a panic or a race here, and runs no test again.
+			// The output does not go to this process: gotestsum would take its lines for a panic or a data race here, and would not run
+			// failed tests again.
 			whole := newReport(io.MultiWriter(output, t.Output()))
 			g.Expect(whole.run(t.Context(), &tested, gotestsum, dir)).To(Succeed())
 			flaky := filepath.Join(dir, "flaky.txt")

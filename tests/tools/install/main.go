@@ -1,4 +1,4 @@
-// Command install builds the tools that its arguments name, all of them without arguments, and prints their paths.
+// Command install builds the tools that are given as arguments, or all of them without arguments, and prints their paths.
 package main
 
 import (

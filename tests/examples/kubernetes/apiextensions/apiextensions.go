@@ -10,7 +10,7 @@ import (
 	metav1 "github.com/stack-controller/stack-controller/tests/examples/kubernetes/meta/v1"
 )
 
-// CustomResourceArgs are the fields of a custom resource. The name ApiVersion is that of the real one.
+// CustomResourceArgs are the fields of a custom resource. The name ApiVersion is the same as in the real SDK.
 type CustomResourceArgs struct {
 	ApiVersion  pulumi.StringInput //nolint:staticcheck // see above
 	Kind        pulumi.StringInput
@@ -18,7 +18,7 @@ type CustomResourceArgs struct {
 	OtherFields kubernetes.UntypedArgs
 }
 
-// CustomResource is one that was created.
+// CustomResource is a custom resource that was created.
 type CustomResource struct {
 	pulumi.CustomResourceState
 

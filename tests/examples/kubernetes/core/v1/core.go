@@ -13,7 +13,7 @@ type SecretArgs struct {
 	StringData pulumi.StringMapInput
 }
 
-// Secret is one that was created.
+// Secret is a Secret that was created.
 type Secret struct {
 	pulumi.CustomResourceState
 

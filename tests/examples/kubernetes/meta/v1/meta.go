@@ -9,18 +9,18 @@ type ObjectMetaArgs struct {
 	Namespace pulumi.StringPtrInput
 }
 
-// Inputs are the fields as they are sent to the engine.
+// Inputs returns the fields as they are sent to the engine.
 func (a *ObjectMetaArgs) Inputs() pulumi.Map {
 	return pulumi.Map{"name": a.Name, "namespace": a.Namespace}
 }
 
-// Output is what a program can read of the metadata.
+// Output returns the metadata that a program can read.
 func (a *ObjectMetaArgs) Output() ObjectMetaOutput {
 	return ObjectMetaOutput{name: a.Name.ToStringPtrOutput()}
 }
 
-// ObjectMetaOutput are the metadata of an object that was created.
+// ObjectMetaOutput is the metadata of an object that was created.
 type ObjectMetaOutput struct{ name pulumi.StringPtrOutput }
 
-// Name is that of the object.
+// Name returns the name of the object.
 func (o ObjectMetaOutput) Name() pulumi.StringPtrOutput { return o.name }
