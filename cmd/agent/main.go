@@ -23,14 +23,14 @@ func main() {
 	reapOrphans(done)
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "error:", err)
-		leaveWord(err)
+		writeTerminationMessage(err)
 		os.Exit(1)
 	}
 }
 
-// leaveWord writes why the container ends to the file that Kubernetes reads. The log of the container would contain the reason too, but
-// also what programs print.
-func leaveWord(reason error) {
+// writeTerminationMessage writes why the container ends to the file that Kubernetes reads. The log of the container would contain the
+// reason too, but also what programs print.
+func writeTerminationMessage(reason error) {
 	file, err := os.OpenFile("/dev/termination-log", os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return // not in a container of Kubernetes

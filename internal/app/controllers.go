@@ -46,13 +46,13 @@ import (
 // agentName is the file name of the workspace agent's executable.
 const agentName = "agent"
 
-// passedOn are the environment variables of the controller that are passed on to the programs: proxies and trusted certificates.
-var passedOn = []string{
+// inheritedVariables are the environment variables of the controller that are passed on to the programs: proxies and trusted certificates.
+var inheritedVariables = []string{
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
 }
 
-// parts are what the controllers share.
-type parts struct {
+// sharedDependencies are what the controllers share.
+type sharedDependencies struct {
 	recorder      record.EventRecorder
 	agents        agentRuntime
 	store         *artifact.Store
@@ -68,7 +68,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, recorder record.Event
 	if err := informercache.AddIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	shared, err := newParts(ctx, mgr, recorder, o)
+	shared, err := newSharedDependencies(ctx, mgr, recorder, o)
 	if err != nil {
 		return err
 	}
@@ -149,8 +149,8 @@ func maxOperations(o *options) int {
 	return int(max(min(operationsPerProcessor*int64(goruntime.GOMAXPROCS(0)), room), 1))
 }
 
-func newParts(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecorder, o *options) (shared *parts, err error) {
-	shared = &parts{
+func newSharedDependencies(ctx context.Context, mgr ctrl.Manager, recorder record.EventRecorder, o *options) (shared *sharedDependencies, err error) {
+	shared = &sharedDependencies{
 		recorder: recorder,
 		git: source.NewGit(source.GitOptions{
 			Options: git.Options{
@@ -200,12 +200,12 @@ func newSources(mgr ctrl.Manager, o *options) []source.Source {
 }
 
 // sourceSet returns the sources for one controller, and the controller's subscriber to git repositories.
-func (p *parts) sourceSet(o *options) (*source.Set, *source.GitSubscriber) {
+func (p *sharedDependencies) sourceSet(o *options) (*source.Set, *source.GitSubscriber) {
 	git := p.git.NewSubscriber()
 	return &source.Set{Sources: append([]source.Source{git}, p.sources...), RequireVerified: o.requireVerified}, git
 }
 
-func addStackController(ctx context.Context, mgr ctrl.Manager, shared *parts, artifacts *artifact.Fetcher, o *options) error {
+func addStackController(ctx context.Context, mgr ctrl.Manager, shared *sharedDependencies, artifacts *artifact.Fetcher, o *options) error {
 	stacks, err := metrics.NewStacks(ctrlmetrics.Registry)
 	if err != nil {
 		return err
@@ -336,7 +336,7 @@ func newRuntime(ctx context.Context, mgr ctrl.Manager, o *options) (agentRuntime
 		AgentPath:   cmp.Or(o.workspace.agentPath, filepath.Join(filepath.Dir(own), agentName)),
 		PulumiPath:  o.workspace.pulumiPath,
 		AgentArgs:   limits,
-		Environ:     passedOn,
+		Environ:     inheritedVariables,
 		IdleTimeout: o.workspace.idleTimeout,
 		MaxAgents:   agentsPerOperation * maxOperations(o),
 		Exists:      workspaceExists(mgr.GetClient(), liveReader(mgr)),

@@ -87,7 +87,7 @@ func metricTable(g Gomega) string {
 	return table + "\n"
 }
 
-// ownMetrics returns a registry with all metrics that newParts and addControllers register, and a sample of each.
+// ownMetrics returns a registry with all metrics that newSharedDependencies and addControllers register, and a sample of each.
 func ownMetrics(g Gomega) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	stacks, err := metrics.NewStacks(registry)

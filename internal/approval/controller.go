@@ -79,7 +79,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if said.later {
 		return ctrl.Result{RequeueAfter: laterInterval}, nil
 	}
-	return ctrl.Result{}, r.say(ctx, &o, said)
+	return ctrl.Result{}, r.recordVerdict(ctx, &o, said)
 }
 
 // observe reads what the Approval names.
@@ -112,9 +112,9 @@ func described(err error, format string, args ...any) error {
 	return nil
 }
 
-// say writes the verdict into the status, and records events about it for the Approval and its Stack. It makes the Update of the plan the
-// owner of the Approval, so that the Approval is deleted with its plan.
-func (r *Reconciler) say(ctx context.Context, o *observation, said verdict) error {
+// recordVerdict writes the verdict into the status, and records events about it for the Approval and its Stack. It makes the Update of the
+// plan the owner of the Approval, so that the Approval is deleted with its plan.
+func (r *Reconciler) recordVerdict(ctx context.Context, o *observation, v verdict) error {
 	approval := o.approval
 	before := approval.DeepCopy()
 	if o.update != nil && len(approval.OwnerReferences) == 0 {
@@ -127,18 +127,18 @@ func (r *Reconciler) say(ctx context.Context, o *observation, said verdict) erro
 		before = approval.DeepCopy()
 	}
 	kind := corev1.EventTypeNormal
-	if said.accepted {
-		conditions.MarkTrue(approval, autov1alpha1.ApprovalAccepted, said.reason, "%s", said.message)
+	if v.accepted {
+		conditions.MarkTrue(approval, autov1alpha1.ApprovalAccepted, v.reason, "%s", v.message)
 	} else {
 		kind = corev1.EventTypeWarning
-		conditions.MarkFalse(approval, autov1alpha1.ApprovalAccepted, said.reason, "%s", said.message)
+		conditions.MarkFalse(approval, autov1alpha1.ApprovalAccepted, v.reason, "%s", v.message)
 	}
 	if err := patch.Status(ctx, r.Client, before, approval); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	r.Event(approval, kind, said.reason, said.message)
+	r.Event(approval, kind, v.reason, v.message)
 	if o.stack != nil {
-		r.Eventf(o.stack, kind, said.reason, "Approval %s: %s", approval.Name, said.message)
+		r.Eventf(o.stack, kind, v.reason, "Approval %s: %s", approval.Name, v.message)
 	}
 	return nil
 }

@@ -12,18 +12,18 @@ import (
 // unusedAfter is how long content can be unused before it is evicted first, whichever namespace has it.
 const unusedAfter = 24 * time.Hour
 
-// share is what a namespace takes of the store. Content that several namespaces have counts for each of them.
-type share struct {
+// namespaceUsage is what a namespace takes of the store. Content that several namespaces have counts for each of them.
+type namespaceUsage struct {
 	// recent orders the entries, most recently used first.
 	recent *list.List
 	cost   int64
 }
 
 // cost returns the size of the entry plus a fixed amount for the memory and inodes that each entry takes. It does not include the owners.
-func (s *Store) cost(e *entry) int64 { return e.size + s.share() }
+func (s *Store) cost(e *entry) int64 { return e.size + s.bytesPerEntry() }
 
-// share returns how many bytes of a full store there are for each entry, on average.
-func (s *Store) share() int64 { return s.options.MaxStoreSize / int64(s.options.MaxStored) }
+// bytesPerEntry returns how many bytes of a full store there are for each entry, on average.
+func (s *Store) bytesPerEntry() int64 { return s.options.MaxStoreSize / int64(s.options.MaxStored) }
 
 // count adds the entry to what the namespace takes. Callers hold the lock.
 func (s *Store) count(e *entry, namespace string) {
@@ -32,7 +32,7 @@ func (s *Store) count(e *entry, namespace string) {
 	}
 	taken := s.shares[namespace]
 	if taken == nil {
-		taken = &share{recent: list.New()}
+		taken = &namespaceUsage{recent: list.New()}
 		s.shares[namespace] = taken
 	}
 	e.shared[namespace] = taken.recent.PushFront(e)
@@ -42,13 +42,13 @@ func (s *Store) count(e *entry, namespace string) {
 // countOwner adds the file of an owner to what its namespace takes, and the entry unless it is counted already. Callers hold the lock.
 func (s *Store) countOwner(e *entry, namespace string) {
 	s.count(e, namespace)
-	s.shares[namespace].cost += s.share() / ownersPerEntry
+	s.shares[namespace].cost += s.bytesPerEntry() / ownersPerEntry
 	s.owners++
 }
 
 // discountOwner is the reverse of countOwner for the file. Callers hold the lock.
 func (s *Store) discountOwner(namespace string) {
-	s.shares[namespace].cost -= s.share() / ownersPerEntry
+	s.shares[namespace].cost -= s.bytesPerEntry() / ownersPerEntry
 	s.owners--
 }
 

@@ -34,7 +34,7 @@ func (s *Store) Fetch(ctx context.Context, ref Reference) error {
 		if stored := s.Stored(ref); stored != "" {
 			return digest.Digest(stored), nil
 		}
-		brought, err := s.bring(ctx, from)
+		brought, err := s.fetchContent(ctx, from)
 		s.options.Metrics.Fetched(from.origin(), brought.size, err)
 		return brought.digest, err
 	})
@@ -59,10 +59,10 @@ func (l location) origin() metrics.Origin {
 	return metrics.Downloaded
 }
 
-// bring downloads or makes the content, checks the archive, and makes the content visible for the owner. It returns what it stored. For
-// made content, the result has the digest of the content, whatever digest is wanted; callers compare both. Its errors are of type
+// fetchContent downloads or makes the content, checks the archive, and makes the content visible for the owner. It returns what it stored.
+// For made content, the result has the digest of the content, whatever digest is wanted; callers compare both. Its errors are of type
 // *FetchError.
-func (s *Store) bring(ctx context.Context, from location) (brought incoming, err error) {
+func (s *Store) fetchContent(ctx context.Context, from location) (brought incoming, err error) {
 	defer func() {
 		if recover() != nil {
 			s.options.Log.Error(errPanicked, "cannot fetch or check an artifact", "stack", string(debug.Stack()))

@@ -78,7 +78,7 @@ type Store struct {
 	// recent orders the entries, most recently used first.
 	recent *list.List
 	// shares has what each namespace takes of the store; a namespace that takes nothing is not in it.
-	shares map[string]*share
+	shares map[string]*namespaceUsage
 	size   int64
 	// owners is how many owners the entries have together.
 	owners int
@@ -132,7 +132,7 @@ func NewStore(options Options) (*Store, error) {
 		return nil, fmt.Errorf("artifact store: its size of %d bytes is less than the %d bytes of one artifact",
 			options.MaxStoreSize, options.Limits.MaxDownloadSize)
 	}
-	s := &Store{options: options, entries: map[digest.Digest]*entry{}, recent: list.New(), shares: map[string]*share{}, made: lru.New(maxMade)}
+	s := &Store{options: options, entries: map[digest.Digest]*entry{}, recent: list.New(), shares: map[string]*namespaceUsage{}, made: lru.New(maxMade)}
 	s.downloads = download.New(download.Options{
 		MaxSize: options.Limits.MaxDownloadSize, Retries: options.HTTPRetries, Timeout: options.HTTPTimeout,
 		Untrusted: options.Untrusted, Log: options.Log,

@@ -11,8 +11,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// before returns the namespace of an item "namespace/name".
-func before(item string) string {
+// namespaceOf returns the namespace of an item "namespace/name".
+func namespaceOf(item string) string {
 	namespace, _, _ := strings.Cut(item, "/")
 	return namespace
 }
@@ -26,7 +26,7 @@ func get(g *WithT, q *Queue[string]) string {
 
 func TestHangingItemsLeaveSlotsToOthers(t *testing.T) {
 	g := NewWithT(t)
-	q := New("", 8, before)
+	q := New("", 8, namespaceOf)
 	worked := make(chan string)
 	for range 8 {
 		go func() {
@@ -36,7 +36,7 @@ func TestHangingItemsLeaveSlotsToOthers(t *testing.T) {
 					return
 				}
 				worked <- item
-				if before(item) != "hanging" {
+				if namespaceOf(item) != "hanging" {
 					q.Done(item)
 				}
 			}
@@ -62,7 +62,7 @@ func TestHangingItemsLeaveSlotsToOthers(t *testing.T) {
 
 func TestSlotThatSeveralNamespacesWaitedForWakesThemAll(t *testing.T) {
 	g := NewWithT(t)
-	q := New("", 6, before)
+	q := New("", 6, namespaceOf)
 	for _, item := range []string{"a/0", "a/1", "b/0", "b/1"} {
 		q.Add(item)
 		get(g, q)
@@ -85,7 +85,7 @@ func TestSlotThatSeveralNamespacesWaitedForWakesThemAll(t *testing.T) {
 
 func TestItemIsWorkedOnByOneAndNeverForgotten(t *testing.T) {
 	g := NewWithT(t)
-	q := New("", 6, before)
+	q := New("", 6, namespaceOf)
 	const names, rounds = 40, 4000
 	working, added, seen := make([]atomic.Bool, names), make([]atomic.Int64, names), make([]atomic.Int64, names)
 	var workers sync.WaitGroup
@@ -130,7 +130,7 @@ func TestShutdownEndsWorkersThatWait(t *testing.T) {
 	for name, shutDown := range map[string]func(*Queue[string]){"at once": (*Queue[string]).ShutDown, "drained": (*Queue[string]).ShutDownWithDrain} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			q := New("", 2, before)
+			q := New("", 2, namespaceOf)
 			q.Add("a/0")
 			q.Add("a/1") // has to wait for the one before
 			item := get(g, q)

@@ -176,7 +176,7 @@ func (i *indexer) resolveAll(ctx context.Context) error {
 		if object.kind == plumbing.InvalidObject || object.base >= 0 {
 			continue
 		}
-		i.adopt(int32(n))                                        //nolint:gosec // the number of objects is bounded
+		i.linkNamedDeltas(int32(n))                              //nolint:gosec // the number of objects is bounded
 		if err := i.resolve(ctx, int32(n), nil, 0); err != nil { //nolint:gosec // as above
 			return err
 		}
@@ -207,7 +207,7 @@ func (i *indexer) resolve(ctx context.Context, n int32, content []byte, depth in
 			return err
 		}
 		object.hash = plumbing.ComputeHash(object.kind, made)
-		if i.adopt(child); i.first[child] < 0 {
+		if i.linkNamedDeltas(child); i.first[child] < 0 {
 			continue
 		}
 		if i.siblings[child] >= 0 {
@@ -221,9 +221,9 @@ func (i *indexer) resolve(ctx context.Context, n int32, content []byte, depth in
 	return nil
 }
 
-// adopt finds the deltas that name the n-th object as their base by its hash. If several objects have the same hash, the first one gets all
-// these deltas.
-func (i *indexer) adopt(n int32) {
+// linkNamedDeltas finds the deltas that name the n-th object as their base by its hash. If several objects have the same hash, the first
+// one gets all these deltas.
+func (i *indexer) linkNamedDeltas(n int32) {
 	hash := i.objects[n].hash
 	at, _ := slices.BinarySearchFunc(i.named, hash, func(d namedDelta, hash plumbing.Hash) int { return bytes.Compare(d.base[:], hash[:]) })
 	for ; at < len(i.named) && i.named[at].base == hash && i.named[at].n >= 0; at++ {

@@ -228,9 +228,9 @@ func TestWorkspaceOfAUserBecomesTheOperators(t *testing.T) {
 	s.Expect(waiting.Finalizers).To(BeEmpty())
 }
 
-// TestUpdatesThatTheOperatorWouldMakeMoreOfAreNotLeftToIt uses Updates that no controller has written to yet. The operator would run them
+// TestUpdatesWithPreviewOnlyOrAPlanAreDeleted uses Updates that no controller has written to yet. The operator would run them
 // without previewOnly, savePlan and plan.
-func TestUpdatesThatTheOperatorWouldMakeMoreOfAreNotLeftToIt(t *testing.T) {
+func TestUpdatesWithPreviewOnlyOrAPlanAreDeleted(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	for name, spec := range map[string]autov1alpha1.UpdateSpec{

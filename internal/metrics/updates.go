@@ -58,11 +58,11 @@ type Updates struct {
 
 	mu sync.Mutex
 	// known has the Updates that are not complete.
-	known map[types.NamespacedName]*way
+	known map[types.NamespacedName]*phaseRecord
 }
 
-// way records the phases of an Update so far.
-type way struct {
+// phaseRecord records the phases of an Update so far.
+type phaseRecord struct {
 	uid   types.UID
 	phase Phase
 	since time.Time
@@ -104,7 +104,7 @@ func NewUpdates(registerer prometheus.Registerer, observers ...Observer) (*Updat
 			"Updates that are in the phase now.", []string{"phase"}, nil),
 		oldest: prometheus.NewDesc("stack_controller_updates_in_phase_oldest_seconds",
 			"For how long the Update that entered the phase first has been in it; 0 without one.", []string{"phase"}, nil),
-		known: map[types.NamespacedName]*way{},
+		known: map[types.NamespacedName]*phaseRecord{},
 	}
 	for _, kind := range kinds {
 		for _, result := range results {
@@ -147,7 +147,7 @@ func (u *Updates) enter(update *autov1alpha1.Update, phase Phase, since time.Tim
 	defer u.mu.Unlock()
 	current := u.known[key]
 	if current == nil || current.uid != update.UID {
-		current = &way{uid: update.UID, phase: phase, since: now}
+		current = &phaseRecord{uid: update.UID, phase: phase, since: now}
 		if since.IsZero() {
 			current.waited = map[Phase]time.Duration{}
 			for _, wait := range waits {
@@ -205,7 +205,7 @@ func (u *Updates) Ended(update *autov1alpha1.Update, took Took) {
 }
 
 // phases returns the segments of an Update that ends now. total is the duration of its operation, and run that of pulumi.
-func (w *way) phases(update *autov1alpha1.Update, total, run time.Duration) (segments []Segment) {
+func (w *phaseRecord) phases(update *autov1alpha1.Update, total, run time.Duration) (segments []Segment) {
 	if w != nil && w.uid == update.UID {
 		segments = w.segments
 	}

@@ -29,7 +29,7 @@ func (m *countingMapper) RESTMapping(kind schema.GroupKind, _ ...string) (*apime
 	return &apimeta.RESTMapping{GroupVersionKind: kind.WithVersion("v1")}, nil
 }
 
-func TestKindsThatThereAreNotCauseFewQuestionsAndHideNoOthers(t *testing.T) {
+func TestUnknownKindsCauseFewDiscoveryRequestsAndHideNoServedKinds(t *testing.T) {
 	g := NewWithT(t)
 	kinds, mapper := &fluxKinds{}, &countingMapper{}
 	sourceIn := func(namespace, group, kind string) fluxKey {

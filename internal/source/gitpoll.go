@@ -65,10 +65,10 @@ type poll struct {
 	rounds, decided int64
 	// again is set to poll again right after the running round.
 	again bool
-	// unlessSame is set when the next round is needed only if credentials or settings have changed. remoteKey identifies those of the last
-	// round. same identifies those with which the running round is not needed; it is not guarded during the round.
-	unlessSame      bool
-	remoteKey, same string
+	// onlyIfRemoteChanged is set when the next round is needed only if credentials or settings have changed. remoteKey identifies those of the
+	// last round. same identifies those with which the running round is not needed; it is not guarded during the round.
+	onlyIfRemoteChanged bool
+	remoteKey, same     string
 }
 
 type pollState int
@@ -119,7 +119,7 @@ func (g *Git) begin() (begun []*poll, wait time.Duration) {
 	defer g.mu.Unlock()
 	now := g.clock.Now()
 	for _, p := range g.queue.expire(now) {
-		if p.answer.final && !p.unlessSame {
+		if p.answer.final && !p.onlyIfRemoteChanged {
 			if g.dropIdle(p, now); len(p.subscriptions) > 0 {
 				g.plan(p, now)
 			}
@@ -132,8 +132,8 @@ func (g *Git) begin() (begun []*poll, wait time.Duration) {
 		p.rounds++
 		p.again = false
 		p.same = ""
-		if p.unlessSame {
-			p.unlessSame, p.same = false, p.remoteKey
+		if p.onlyIfRemoteChanged {
+			p.onlyIfRemoteChanged, p.same = false, p.remoteKey
 		}
 	}
 	if len(g.queue.timed) == 0 {

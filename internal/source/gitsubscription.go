@@ -159,7 +159,7 @@ func (g *Git) forget(key subscriptionKey) {
 func (g *Git) pollNow(p *poll) {
 	switch {
 	case p.state == pollRunning:
-		p.unlessSame, p.again = false, true
+		p.onlyIfRemoteChanged, p.again = false, true
 	case p.answer.isLimited():
 		// The planned round is the earliest one that the server allows. If it is planned only in case that credentials have changed, it
 		// stays so.
@@ -168,7 +168,7 @@ func (g *Git) pollNow(p *poll) {
 		p.rounds++
 		p.decided = p.rounds
 	default:
-		p.unlessSame = false
+		p.onlyIfRemoteChanged = false
 		g.queue.enqueue(p, true)
 		g.wakeUp()
 	}
@@ -209,13 +209,13 @@ func (g *Git) ReferencesChanged(key references.Key) {
 		switch p.state {
 		case pollRunning:
 			// The round may have read it before it changed.
-			p.unlessSame = !p.again || p.unlessSame
+			p.onlyIfRemoteChanged = !p.again || p.onlyIfRemoteChanged
 			p.again = true
 		case pollTimed:
 			if p.answer.final && p.answer.problem == nil {
 				continue
 			}
-			p.unlessSame = true
+			p.onlyIfRemoteChanged = true
 			due := p.ended.Add(minGitInterval)
 			if now := g.clock.Now(); due.Before(now) {
 				due = now

@@ -133,6 +133,14 @@ func (r *Reconciler) handleRejection(o *observation, err error) (outcome, error)
 	return outcome{after: r.WaitInterval}, nil
 }
 
+// inTerminatingNamespace says what to do if the namespace accepts no new objects, so that the resources cannot be destroyed. Missing
+// objects such as Secrets cannot be created again, either.
+func inTerminatingNamespace(stack *pulumiv1.Stack) string {
+	return fmt.Sprintf("the namespace is being deleted, and nothing can be created in it any more, so the resources cannot be destroyed "+
+		"from here: to destroy them, create the same Stack in another namespace, where it takes over the stack %q, and delete it there; "+
+		"then here, or %s", stack.Spec.Stack, orphanHint)
+}
+
 // setCurrent makes the Update the current one in the status, and records the requests that it answers.
 func setCurrent(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	current := currentOf(update)

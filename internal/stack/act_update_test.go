@@ -52,7 +52,7 @@ func TestUpdateThatEndedBeforeAStatusCouldNameItIsRecorded(t *testing.T) {
 	s := newStage(t)
 	s.conflicting.Store(true)
 	stack := s.dependent("app")
-	update := s.awaitUnnamed()
+	update := s.awaitUnfinishedUpdate()
 	s.mark(update, started, succeeded)
 	s.Consistently(func(g Gomega) {
 		g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
@@ -92,7 +92,7 @@ func TestUpdateThatNoStatusNamedMayHaveBeenCutOff(t *testing.T) {
 	s.succeed(stack, time.Now().Add(-time.Minute))
 	s.conflicting.Store(true)
 	s.edit(stack, withImage("two"))
-	unnamed := s.awaitUnnamed()
+	unnamed := s.awaitUnfinishedUpdate()
 	s.mark(unnamed, started, wasInterrupted)
 	s.edit(stack, withImage("three"))
 	s.Eventually(s.updates).Should(HaveLen(3))
@@ -115,7 +115,7 @@ func TestRequestIsAnsweredByAnUpdateThatNoStatusNamed(t *testing.T) {
 	s.edit(stack, func(stack *pulumiv1.Stack) {
 		metav1.SetMetaDataAnnotation(&stack.ObjectMeta, meta.ReconcileRequestAnnotation, "now")
 	})
-	unnamed := s.awaitUnnamed()
+	unnamed := s.awaitUnfinishedUpdate()
 	s.mark(unnamed, started, succeeded)
 	s.conflicting.Store(false)
 	s.await(stack, func(stack *pulumiv1.Stack) bool {
@@ -177,8 +177,8 @@ func (s *stage) updates() []autov1alpha1.Update {
 	return list.Items
 }
 
-// awaitUnnamed waits for an Update that has not ended, and returns it.
-func (s *stage) awaitUnnamed() (found *autov1alpha1.Update) {
+// awaitUnfinishedUpdate waits for an Update that has not ended, and returns it.
+func (s *stage) awaitUnfinishedUpdate() (found *autov1alpha1.Update) {
 	s.t.Helper()
 	s.Eventually(func() *autov1alpha1.Update {
 		for _, update := range s.updates() {
@@ -197,14 +197,14 @@ func TestStatusOfAShortUpdateShowsOnlyItsResult(t *testing.T) {
 	last := s.succeed(stack, time.Now().Add(-time.Minute)).Status.LastUpdate
 
 	s.edit(stack, withImage("two"))
-	short := s.awaitUnnamed()
+	short := s.awaitUnfinishedUpdate()
 	s.mark(short, started)
 	s.Consistently(s.shown(stack), "1s").Should(Equal(last.Name+" "), "an update that may be a short one")
 	s.mark(short, succeeded)
 	s.Eventually(s.shown(stack)).Should(Equal(short.Name + " "))
 
 	s.edit(stack, withImage("three"))
-	long := s.awaitUnnamed()
+	long := s.awaitUnfinishedUpdate()
 	s.Eventually(s.shown(stack)).Should(Equal(short.Name + " " + long.Name))
 }
 
@@ -213,7 +213,7 @@ func TestShortUpdateThatFailsWhileTheStackIsSuspendedLeavesItNotReady(t *testing
 	stack := s.newStack(func(*pulumiv1.Stack) {})
 	s.succeed(stack, time.Now().Add(-time.Minute))
 	s.edit(stack, withImage("two"))
-	short := s.awaitUnnamed()
+	short := s.awaitUnfinishedUpdate()
 	s.mark(short, started)
 	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = true })
 	s.mark(short, wasInterrupted)
@@ -225,11 +225,11 @@ func TestShortUpdateThatFailsWhileTheStackIsSuspendedLeavesItNotReady(t *testing
 func TestUpdateThatTakesThePlaceOfOneThatNeverRanIsNotReplacedToo(t *testing.T) {
 	s := newStage(t, func(r *Reconciler) { r.ShowAfter = 2 * time.Second })
 	stack := s.newStack(func(*pulumiv1.Stack) {})
-	first := s.awaitUnnamed()
+	first := s.awaitUnfinishedUpdate()
 	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
 
 	s.edit(stack, withImage("two"))
-	s.Eventually(func() *metav1.Time { return s.awaitUnnamed().DeletionTimestamp }).ShouldNot(BeNil())
+	s.Eventually(func() *metav1.Time { return s.awaitUnfinishedUpdate().DeletionTimestamp }).ShouldNot(BeNil())
 	s.Expect(s.client.Patch(t.Context(), first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 	unfinished := func() types.UID {
 		for _, update := range s.updates() {
@@ -240,7 +240,7 @@ func TestUpdateThatTakesThePlaceOfOneThatNeverRanIsNotReplacedToo(t *testing.T) 
 		return ""
 	}
 	s.Eventually(unfinished).ShouldNot(Or(BeEmpty(), Equal(first.UID)))
-	second := s.awaitUnnamed()
+	second := s.awaitUnfinishedUpdate()
 	s.Expect(second.Name).To(Equal(first.Name))
 	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Labels = map[string]string{"look": "again"} })
 	s.Consistently(unfinished, "1s").Should(Equal(second.UID))

@@ -24,9 +24,9 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
-// walk is a Stack with spec.approval, its Updates and Approvals, and the world that they change. Its steps are those of the controllers, of
-// users, and random faults, in any order.
-type walk struct {
+// approvalSimulation is a Stack with spec.approval, its Updates and Approvals, and the world that they change. Its steps are those of the
+// controllers, of users, and random faults, in any order.
+type approvalSimulation struct {
 	random  *rand.Rand
 	stack   *pulumiv1.Stack
 	updates map[string]*autov1alpha1.Update
@@ -44,15 +44,15 @@ type walk struct {
 	calm    bool
 }
 
-func newWalk(seed uint64) *walk {
+func newWalk(seed uint64) *approvalSimulation {
 	o := guarded("", func(o *observation) { o.stack.Status.Plan = nil })
 	o.stack.Status.LastUpdate.ContentDigest, o.stack.Spec.DestroyOnFinalize = "sha256:content-0", true
 	o.stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "shop"}
-	return &walk{random: rand.New(rand.NewPCG(seed, 1)), stack: o.stack, updates: map[string]*autov1alpha1.Update{}, made: map[string]string{}, carried: map[string]string{}}
+	return &approvalSimulation{random: rand.New(rand.NewPCG(seed, 1)), stack: o.stack, updates: map[string]*autov1alpha1.Update{}, made: map[string]string{}, carried: map[string]string{}}
 }
 
 // Get and List make the walk an API server.
-func (w *walk) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+func (w *approvalSimulation) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	update, found := w.updates[key.Name]
 	if !found {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "updates"}, key.Name)
@@ -61,10 +61,12 @@ func (w *walk) Get(_ context.Context, key client.ObjectKey, into client.Object, 
 	return nil
 }
 
-func (w *walk) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+func (w *approvalSimulation) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return nil
+}
 
 // current returns the Update that is in progress, nil when there is none.
-func (w *walk) current() *autov1alpha1.Update {
+func (w *approvalSimulation) current() *autov1alpha1.Update {
 	if current := w.stack.Status.CurrentUpdate; current != nil {
 		return w.updates[current.Name]
 	}
@@ -72,7 +74,7 @@ func (w *walk) current() *autov1alpha1.Update {
 }
 
 // reconcile is one reconcile of the Stack. When it is cut off, everything is lost except the Update that it created.
-func (w *walk) reconcile(cutOff bool) {
+func (w *approvalSimulation) reconcile(cutOff bool) {
 	before := w.stack.DeepCopy()
 	o := &observation{now: time.Now(), waitInterval: time.Second, stack: w.stack, workspace: &autov1alpha1.Workspace{}, desired: &desired{}}
 	o.artifact = &source.Artifact{Reference: artifact.Reference{Digest: fmt.Sprintf("sha256:artifact-%d", w.content), Revision: fmt.Sprintf("main@sha1:%d", w.content)}}
@@ -109,7 +111,7 @@ func (w *walk) reconcile(cutOff bool) {
 	}
 }
 
-func (w *walk) act(o *observation, d decision) {
+func (w *approvalSimulation) act(o *observation, d decision) {
 	switch d.action {
 	case actionSupersede:
 		delete(w.updates, o.update.Name)
@@ -135,7 +137,7 @@ func (w *walk) act(o *observation, d decision) {
 }
 
 // start starts the current Update. Like the Update controller, it starts only what is approved in the status of the Stack.
-func (w *walk) start() {
+func (w *approvalSimulation) start() {
 	update := w.current()
 	if update == nil || update.HasStarted() {
 		return
@@ -151,7 +153,7 @@ func (w *walk) start() {
 }
 
 // check checks that the Update that starts was approved: its plan with exactly this digest, or a plan whose approvals its plan took over.
-func (w *walk) check(update *autov1alpha1.Update) {
+func (w *approvalSimulation) check(update *autov1alpha1.Update) {
 	w.applied++
 	wanted, plan := update.Spec.Plan, w.stack.Status.Plan
 	said := func(name string, decision autov1alpha1.ApprovalDecision) bool {
@@ -177,7 +179,7 @@ func (w *walk) check(update *autov1alpha1.Update) {
 }
 
 // end ends the current Update, with any result.
-func (w *walk) end() {
+func (w *approvalSimulation) end() {
 	update := w.current()
 	if update == nil || !update.HasStarted() || update.IsComplete() {
 		return
@@ -209,15 +211,15 @@ func (w *walk) end() {
 }
 
 // digest returns the digest that a plan of what the Update runs would have now.
-func (w *walk) digest(update *autov1alpha1.Update) string {
+func (w *approvalSimulation) digest(update *autov1alpha1.Update) string {
 	if update == nil {
 		return ""
 	}
 	return fmt.Sprintf("sha256:%s-%s-%d-%s", update.Spec.Type, update.Spec.Source.Digest, w.state, update.Annotations[pulumiv1.SpecDigestAnnotation])
 }
 
-// say creates an Approval or a rejection of any plan, with any digest.
-func (w *walk) say() {
+// createApproval creates an Approval or a rejection of any plan, with any digest.
+func (w *approvalSimulation) createApproval() {
 	names := []string{"app-nothing"}
 	for name := range w.made {
 		names = append(names, name)
@@ -242,14 +244,14 @@ func (w *walk) say() {
 
 // isJudgable reports whether the Approval controller accepts an Approval of the plan: the plan is the one of the Stack, has not expired,
 // and is not superseded.
-func (w *walk) isJudgable(name string) bool {
+func (w *approvalSimulation) isJudgable(name string) bool {
 	plan := w.stack.Status.Plan
 	return plan != nil && plan.Name == name && (plan.ExpiresAt == nil || time.Now().Before(plan.ExpiresAt.Time)) &&
 		slices.Contains([]pulumiv1.PlanState{pulumiv1.PlanPending, pulumiv1.PlanApproved, pulumiv1.PlanRejected}, plan.State)
 }
 
 // step makes one random thing happen.
-func (w *walk) step() {
+func (w *approvalSimulation) step() {
 	switch n := w.random.IntN(40); {
 	case n < 14:
 		w.reconcile(n == 0)
@@ -258,7 +260,7 @@ func (w *walk) step() {
 	case n < 26:
 		w.end()
 	case n < 32:
-		w.say()
+		w.createApproval()
 	case n < 34:
 		w.content = w.random.IntN(2)
 	case n < 35:
@@ -277,9 +279,9 @@ func (w *walk) step() {
 	}
 }
 
-// settle runs the controllers without any further faults. A user approves each plan that waits, and requests another one in place of a
-// rejected one. Each approved plan has to be carried out before any other, and the Stack has to become ready.
-func (w *walk) settle() {
+// runWithoutFaults runs the controllers without any further faults. A user approves each plan that waits, and requests another one in place
+// of a rejected one. Each approved plan has to be carried out before any other, and the Stack has to become ready.
+func (w *approvalSimulation) runWithoutFaults() {
 	w.calm = true
 	for range 30 {
 		w.reconcile(false)
@@ -314,7 +316,7 @@ func (w *walk) settle() {
 }
 
 // approve creates an accepted Approval of exactly this plan.
-func (w *walk) approve(name string) {
+func (w *approvalSimulation) approve(name string) {
 	approval := autov1alpha1.Approval{Spec: autov1alpha1.ApprovalSpec{Update: name, Digest: w.made[name], By: "carol", Decision: autov1alpha1.ApprovalApprove}}
 	approval.Status.Conditions = []metav1.Condition{{Type: autov1alpha1.ApprovalAccepted, Status: metav1.ConditionTrue}}
 	w.approvals = append(w.approvals, approval)
@@ -335,7 +337,7 @@ func TestNothingIsCarriedOutUnapprovedWhateverHappens(t *testing.T) {
 			}
 			byChance += w.applied
 			settling -= w.applied
-			w.settle()
+			w.runWithoutFaults()
 			settling += w.applied
 			NewWithT(t).Expect(w.wrong).To(BeEmpty(), "seed %d", seed)
 		})

@@ -42,7 +42,7 @@ func decideOnDeletion(o observation) decision {
 	case len(o.dependents) > 0:
 		return decision{action: actionWait, wake: byDependents, reason: pulumiv1.DependentsExistReason, after: o.waitInterval,
 			message: describeDependents(o.dependents) + ", or " + orphanHint}
-	case isCollected(o.stack):
+	case isDeletedInForeground(o.stack):
 		return decision{action: actionWait, wake: byEdit, after: o.waitInterval,
 			message: "the stack was deleted in the foreground: Kubernetes deletes its workspace and updates first, and the resources are " +
 				"destroyed after that; to keep them, " + orphanHint}
@@ -87,9 +87,9 @@ func nothingToDestroy(stack *pulumiv1.Stack) string {
 	return ""
 }
 
-// isCollected reports whether the garbage collector deletes everything that the Stack owns, as after "kubectl delete --cascade=foreground".
-// It would delete an Update that destroys the resources, too.
-func isCollected(stack *pulumiv1.Stack) bool {
+// isDeletedInForeground reports whether the garbage collector deletes everything that the Stack owns, as after "kubectl delete
+// --cascade=foreground". It would delete an Update that destroys the resources, too.
+func isDeletedInForeground(stack *pulumiv1.Stack) bool {
 	return controllerutil.ContainsFinalizer(stack, metav1.FinalizerDeleteDependents)
 }
 
@@ -142,14 +142,6 @@ func cannotDestroy(stack *pulumiv1.Stack, problem string) string {
 // destroyableFromState reports whether the resources can be destroyed without the program.
 func destroyableFromState(stack *pulumiv1.Stack) bool {
 	return stack.Status.ProjectInfo != nil && !stack.Spec.RunProgram
-}
-
-// inTerminatingNamespace says what to do if the namespace accepts no new objects, so that the resources cannot be destroyed. Missing
-// objects such as Secrets cannot be created again, either.
-func inTerminatingNamespace(stack *pulumiv1.Stack) string {
-	return fmt.Sprintf("the namespace is being deleted, and nothing can be created in it any more, so the resources cannot be destroyed "+
-		"from here: to destroy them, create the same Stack in another namespace, where it takes over the stack %q, and delete it there; "+
-		"then here, or %s", stack.Spec.Stack, orphanHint)
 }
 
 // describeDependents names some of the Stacks that have to be deleted first, and says what to do. Stacks that are not being deleted yet

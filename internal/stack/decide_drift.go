@@ -206,7 +206,7 @@ func driftOf(check *autov1alpha1.Update, ignore []pulumiv1.DriftIgnore) (resourc
 		if change.Operation == "delete" {
 			drifted.Change, drifted.Paths = pulumiv1.DriftGone, nil
 		}
-		ignored := slices.ContainsFunc(rules, func(rule ignoreRule) bool { return !rule.counts(&drifted) })
+		ignored := slices.ContainsFunc(rules, func(rule ignoreRule) bool { return !rule.removeIgnored(&drifted) })
 		if !ignored {
 			resources = append(resources, drifted)
 		}
@@ -263,9 +263,9 @@ func matches(pattern, text string) bool {
 	return found && strings.HasSuffix(rest, parts[len(parts)-1])
 }
 
-// counts removes the ignored paths from the resource, and reports whether any drift is left. A resource with maxListedPaths paths may have
-// more that are not listed, so it counts unless the rule ignores it as a whole.
-func (r ignoreRule) counts(drifted *pulumiv1.DriftedResource) bool {
+// removeIgnored removes the ignored paths from the resource, and reports whether any drift is left. A resource with maxListedPaths paths
+// may have more that are not listed, so its drift counts unless the rule ignores it as a whole.
+func (r ignoreRule) removeIgnored(drifted *pulumiv1.DriftedResource) bool {
 	switch {
 	case !matches(r.target.Type, urn.Type(drifted.URN)), !matches(r.target.Name, urn.Name(drifted.URN)):
 		return true

@@ -37,7 +37,7 @@ type modelState struct {
 	last, source, dependency, resync, project                    string
 	deleting, suspended, destroyOnFinalize, orphan               bool
 	preview, deployed, badSpec, request, edited, workspaceFailed bool
-	dependents, busy, collected                                  bool
+	dependents, busy, foreground                                 bool
 	rewritten                                                    bool // an edit that changed nothing in the specification
 }
 
@@ -91,7 +91,7 @@ func modelSpaces(visit func(*modelState)) {
 	}
 	shapes := func(next func()) {
 		for _, shape := range [][3]bool{{}, {true, false, false}, {false, true, false}, {false, false, true}} {
-			s.dependents, s.busy, s.collected = shape[0], shape[1], shape[2]
+			s.dependents, s.busy, s.foreground = shape[0], shape[1], shape[2]
 			next()
 		}
 	}
@@ -132,7 +132,7 @@ func (s *modelState) observe() observation {
 	if s.busy {
 		o.unownedUpdate = "by-hand"
 	}
-	if s.collected {
+	if s.foreground {
 		stack.Finalizers = []string{metav1.FinalizerDeleteDependents}
 	}
 	if s.dependents {
@@ -272,7 +272,7 @@ func (s *modelState) proven() bool {
 func (s *modelState) wakes(d decision) bool {
 	switch d.wake {
 	case byEdit:
-		return d.action == actionReady || d.action == actionSuspend || d.action == actionStall || s.collected && d.after > 0
+		return d.action == actionReady || d.action == actionSuspend || d.action == actionStall || s.foreground && d.after > 0
 	case bySource:
 		return s.source == "pending" || s.source == "missing"
 	case byFetch:
@@ -325,7 +325,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(!stuck || strings.Contains(d.message, wayOut), "a deletion that waits says how to go on")
 	promise(!s.fetches() || d.action != actionUpdate, "nothing starts before its files are there")
 	promise(!s.dependents || d.action != actionUpdate, "nothing is destroyed under those who depend on it")
-	promise(!s.collected || d.action != actionUpdate, "nothing starts that the garbage collector would delete")
+	promise(!s.foreground || d.action != actionUpdate, "nothing starts that the garbage collector would delete")
 	promise(!s.destroyable() || d.action == actionUpdate, "nobody waits for what is no reason to wait")
 	promise(d.action != actionSuspend || s.suspended && !s.deleting, "nothing is left alone without being suspended")
 	nothingToDo := s.last == "succeeded" && !s.request && !s.edited && s.source != "new" && s.resync != "due"
@@ -337,7 +337,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 // destroyable reports whether a deletion has all that it needs for its first destroy. That a dependency is not met does not matter.
 func (s *modelState) destroyable() bool {
 	first := s.last == "none" || s.lastKind != autov1alpha1.UpdateTypeDestroy || s.last == "failed long ago"
-	return s.deleting && s.update == "none" && !s.proven() && !s.suspended && !s.badSpec && !s.dependents && !s.collected && first && (s.hasFiles() || s.project == "known" && !s.fetches())
+	return s.deleting && s.update == "none" && !s.proven() && !s.suspended && !s.badSpec && !s.dependents && !s.foreground && first && (s.hasFiles() || s.project == "known" && !s.fetches())
 }
 
 // hasFiles reports whether an operation has all files that it needs.

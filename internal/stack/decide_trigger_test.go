@@ -106,15 +106,15 @@ func TestOnlyNewContentRunsAnUpdate(t *testing.T) {
 			o.dependency = &dependencyProblem{reason: pulumiv1.AccessDeniedReason, message: "in another namespace", permanent: true}
 		}), action: actionStall, reason: pulumiv1.AccessDeniedReason},
 
-		{name: "the first look at a repository shows nothing on a Stack that was deployed", given: looking(following("1")), action: actionFetch, quiet: true},
-		{name: "the first look of a new Stack is shown", given: with(looking(following("1")), neverUpdated), action: actionFetch},
-		{name: "the look that somebody asked for is shown", given: with(looking(following("1")), requested(pulumiv1.ReconcileRequestAnnotation)), action: actionFetch},
-		{name: "a deleted Stack whose repository is being looked at waits for that", given: with(looking(following("1")), toDestroy), action: actionFetch},
+		{name: "the first look at a repository shows nothing on a Stack that was deployed", given: awaitingGitServer(following("1")), action: actionFetch, quiet: true},
+		{name: "the first look of a new Stack is shown", given: with(awaitingGitServer(following("1")), neverUpdated), action: actionFetch},
+		{name: "the look that somebody asked for is shown", given: with(awaitingGitServer(following("1")), requested(pulumiv1.ReconcileRequestAnnotation)), action: actionFetch},
+		{name: "a deleted Stack whose repository is being looked at waits for that", given: with(awaitingGitServer(following("1")), toDestroy), action: actionFetch},
 	})
 }
 
-// looking is the Stack before its git server has answered for the first time.
-func looking(o *observation) *observation {
+// awaitingGitServer is the Stack before its git server has answered for the first time.
+func awaitingGitServer(o *observation) *observation {
 	o.artifact, o.sourceProblem = nil, &source.Problem{Pending: true, Watched: true, Reason: pulumiv1.SourceNotReadyReason}
 	return o
 }

@@ -35,10 +35,10 @@ const (
 )
 
 const (
-	// maxToldChanges and maxToldText bound the changes that an event lists for a preview, in resources and in bytes. The message of a
+	// maxEventChanges and maxEventChangesText bound the changes that an event lists for a preview, in resources and in bytes. The message of a
 	// Kubernetes event has at most 1,024 bytes.
-	maxToldChanges = 20
-	maxToldText    = 700
+	maxEventChanges     = 20
+	maxEventChangesText = 700
 )
 
 // announceResult records an event about how an Update ended.
@@ -180,7 +180,7 @@ func describeResources(changes []autov1alpha1.ResourceChange, omitted int64) str
 	for i, change := range changes {
 		words := strings.Fields(plaintext.Strip(change.Operation + " " + urn.Type(change.URN) + " " + urn.Name(change.URN)))
 		line := strings.Join(words, " ")
-		if i == maxToldChanges || text.Len()+len(line) > maxToldText {
+		if i == maxEventChanges || text.Len()+len(line) > maxEventChangesText {
 			omitted += int64(len(changes) - i)
 			break
 		}

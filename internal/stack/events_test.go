@@ -49,6 +49,6 @@ func TestEventOfAPreviewListsResourcesAndHasABound(t *testing.T) {
 		many = append(many, change("create", "a:b:C", strconv.Itoa(i)))
 	}
 	g.Expect(describeResources(many, 1)).To(HaveSuffix("\n- create a:b:C 19\n- and 6 more"))
-	many[2] = change("create", "a:b:C", strings.Repeat("x", maxToldText))
+	many[2] = change("create", "a:b:C", strings.Repeat("x", maxEventChangesText))
 	g.Expect(describeResources(many, 0)).To(Equal("\n- create a:b:C 0\n- create a:b:C 1\n- and 23 more"))
 }

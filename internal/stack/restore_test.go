@@ -87,7 +87,7 @@ func TestGitStackOfTheFormerControllerIsNotUpdatedForThat(t *testing.T) {
 	o := following("1")
 	o.stack.Status.Deployed = false
 	o.stack.Status.LastUpdate.Revision, o.stack.Status.LastUpdate.ContentDigest = "", ""
-	looking(o)
+	awaitingGitServer(o)
 	adoptOperatorStatus(o)
 	g.Expect(o.stack.Status.History).To(BeEmpty(), "it is not adopted before its repository was looked at")
 	g.Expect(decide(*o).quiet).To(BeTrue())

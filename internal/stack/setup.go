@@ -48,7 +48,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &pulumiv1.Stack{})
 	setup := ctrl.NewControllerManagedBy(mgr).
 		For(&pulumiv1.Stack{}, builder.WithPredicates(predicate.Or[client.Object](
-			predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, updated(requestChanged), updated(collected)))).
+			predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, updated(requestChanged), updated(foregroundDeletionEnded)))).
 		Owns(&autov1alpha1.Workspace{}, builder.WithPredicates(workspaceChanged)).
 		Watches(&autov1alpha1.Update{}, owner, builder.WithPredicates(updated(updateChanged))).
 		Watches(&autov1alpha1.Approval{}, handler.EnqueueRequestsFromMapFunc(r.requestsForApproval)).
@@ -199,8 +199,10 @@ func requestChanged(before, after client.Object) bool {
 	}, func(name string) bool { return before.GetAnnotations()[name] != after.GetAnnotations()[name] })
 }
 
-// collected reports whether the garbage collector has deleted everything that the Stack owned.
-func collected(before, after *pulumiv1.Stack) bool { return isCollected(before) && !isCollected(after) }
+// foregroundDeletionEnded reports whether the garbage collector has deleted everything that the Stack owned.
+func foregroundDeletionEnded(before, after *pulumiv1.Stack) bool {
+	return isDeletedInForeground(before) && !isDeletedInForeground(after)
+}
 
 // updateChanged reports whether something changed in an Update that its Stack shows. Progress counts do not wake the Stack.
 func updateChanged(before, after *autov1alpha1.Update) bool {

@@ -120,7 +120,7 @@ func (b *background) ensure(update *autov1alpha1.Update, kind string, work func(
 	}
 	b.waiting.Go(func() {
 		defer cancel()
-		panicked := doesPanic(key, func() { work(ctx, note) })
+		panicked := runRecovered(key, func() { work(ctx, note) })
 		note(func(ended *task) { ended.running = false })
 		switch request := (reconcile.Request{NamespacedName: key}); {
 		case ctx.Err() != nil:
@@ -134,9 +134,9 @@ func (b *background) ensure(update *autov1alpha1.Update, kind string, work func(
 
 var errPanicked = errors.New("an internal error")
 
-// doesPanic does the work for the Update and reports whether the work panicked. An unexpected answer of an agent may cause a panic, which
-// would end the process for all tenants. The log does not have the value of the panic, because that may be anything.
-func doesPanic(update types.NamespacedName, work func()) (panicked bool) {
+// runRecovered does the work for the Update and reports whether the work panicked. An unexpected answer of an agent may cause a panic,
+// which would end the process for all tenants. The log does not have the value of the panic, because that may be anything.
+func runRecovered(update types.NamespacedName, work func()) (panicked bool) {
 	defer func() {
 		if recover() != nil {
 			panicked = true

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// cancelTimeout bounds how long the deletion of an Update waits for an agent that cannot be reached. It is not the timeout of an
+	// unreachableAgentTimeout bounds how long the deletion of an Update waits for an agent that cannot be reached. It is not the timeout of an
 	// operation, which is spec.timeout. It is longer than the grace period of a workspace pod, so that the agent of a pod that ends in an
 	// orderly way can still report how its operation ended.
-	cancelTimeout = 15 * time.Minute
+	unreachableAgentTimeout = 15 * time.Minute
 	// reconnectInterval is how often an Update is reconciled whose agent does not answer, or has been asked to cancel; its watch reports
 	// earlier.
 	reconnectInterval = 30 * time.Second
@@ -178,8 +178,8 @@ func decideOnDeletion(o *observation) decision {
 		return finish(autov1alpha1.CanceledReason, "the update was deleted, and there is no agent any more that could run its operation")
 	case o.agent.err == nil || agentGone(o):
 		return finish(autov1alpha1.CanceledReason, "the update was deleted before its operation started")
-	case deletedFor > cancelTimeout:
-		return finish(autov1alpha1.CanceledReason, "the update was deleted and its agent did not answer for "+cancelTimeout.String()+
+	case deletedFor > unreachableAgentTimeout:
+		return finish(autov1alpha1.CanceledReason, "the update was deleted and its agent did not answer for "+unreachableAgentTimeout.String()+
 			"; whether its operation ended is not known")
 	}
 	return retryAfter(autov1alpha1.UpdateTransientFailureReason, "cannot cancel the operation yet: "+o.agent.err.Error(),

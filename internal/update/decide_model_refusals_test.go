@@ -13,7 +13,7 @@ import (
 func ends(o *observation, d decision) bool {
 	patience := *o
 	for looks := 0; d.action == actionWait; looks++ {
-		if looks > 100 || patience.now.Sub(o.now) > cancelTimeout+time.Minute {
+		if looks > 100 || patience.now.Sub(o.now) > unreachableAgentTimeout+time.Minute {
 			return false
 		}
 		patience.now = patience.now.Add(d.after)

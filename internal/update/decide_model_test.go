@@ -238,9 +238,9 @@ func (s *modelState) observeUpdate() *autov1alpha1.Update {
 	case "deleted":
 		deleted(0)(o)
 	case "deleted a while ago":
-		deleted(cancelTimeout)(o)
+		deleted(unreachableAgentTimeout)(o)
 	case "deleted long ago":
-		deleted(cancelTimeout + time.Second)(o)
+		deleted(unreachableAgentTimeout + time.Second)(o)
 	}
 	return update
 }

@@ -229,7 +229,7 @@ func TestDecide(t *testing.T) {
 			action: actionWait, reason: "TransientFailure", wake: byTime, after: 10 * time.Second},
 		{name: "deleted where the agent was not found yet", o: ready(started, deleted(0), agentFails(runtime.ErrNoAgent)),
 			action: actionWait, reason: "TransientFailure", wake: byTime, after: 2 * time.Second},
-		{name: "deleted where the agent never answers", o: ready(started, deleted(cancelTimeout+time.Second), agentFails(unavailable)),
+		{name: "deleted where the agent never answers", o: ready(started, deleted(unreachableAgentTimeout+time.Second), agentFails(unavailable)),
 			action: actionFinish, reason: "Canceled", wake: byNothing, message: "is not known"},
 		{name: "not its turn yet", o: ready(func(o *observation) { o.turn, o.request = turnView{place: 30, limit: 8, again: 30 * time.Second}, nil }),
 			action: actionWait, reason: autov1alpha1.QueuedReason, wake: byTurn, after: 30 * time.Second, message: "place 30 in the queue, 8 operations"},

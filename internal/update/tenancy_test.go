@@ -15,8 +15,8 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// storedByAnother runs an Update with a source of its own, so that the artifact is in the store, and returns the source.
-func (s *stage) storedByAnother() *autov1alpha1.UpdateSource {
+// storeVictimArtifact runs an Update with a source of its own, so that the artifact is in the store, and returns the source.
+func (s *stage) storeVictimArtifact() *autov1alpha1.UpdateSource {
 	s.t.Helper()
 	published := s.publish("name: victim")
 	s.newReadyWorkspace("victim")
@@ -30,7 +30,7 @@ func (s *stage) storedByAnother() *autov1alpha1.UpdateSource {
 func TestUpdateThatKnowsADigestDoesNotGetTheArtifactOfAnotherSource(t *testing.T) {
 	s := newStage(t)
 	s.startController()
-	victim := s.storedByAnother()
+	victim := s.storeVictimArtifact()
 	other := s.publish("name: attacker")
 	git, sha := newRepository(t, "name: attacker")
 	for name, attack := range map[string]struct {
@@ -71,7 +71,7 @@ func TestUpdateIsRefusedTheSourceOfAnotherNamespace(t *testing.T) {
 func TestUpdateRunsWhatItsSourcePublishedWhenItIsStored(t *testing.T) {
 	s := newStage(t)
 	s.startController()
-	published := s.storedByAnother()
+	published := s.storeVictimArtifact()
 	s.Expect(s.client.DeleteAllOf(t.Context(), &sourcev1.GitRepository{}, ctrlclient.InNamespace(s.namespace))).To(Succeed())
 	s.newReadyWorkspace("app")
 	update := s.newUpdate("up", func(update *autov1alpha1.Update) { update.Spec.Source = published })

@@ -17,8 +17,8 @@ import (
 const readyFD = 3
 
 // Start runs this program again, with the arguments, in a process that neither Ctrl-C nor the end of the terminal stops. It returns when
-// that process calls LetGo. Until then the process shares the output, and gets SIGTERM when ctx ends. name is the name of the process in
-// lists of processes.
+// that process calls SignalReady. Until then the process shares the output, and gets SIGTERM when ctx ends. name is the name of the process
+// in lists of processes.
 func Start(ctx context.Context, name string, args ...string) error {
 	ready, theirReady, err := os.Pipe()
 	if err != nil {
@@ -48,9 +48,9 @@ func Start(ctx context.Context, name string, args ...string) error {
 // Enter must be called first in the background process: it makes sure that child processes do not keep the pipe open that Start reads.
 func Enter() { syscall.CloseOnExec(readyFD) }
 
-// LetGo notifies Start that the background process is ready. From then on the output goes to the file, because the old output may be a pipe
-// whose reader waits for its end.
-func LetGo(logPath string) error {
+// SignalReady notifies Start that the background process is ready. From then on the output goes to the file, because the old output may be
+// a pipe whose reader waits for its end.
+func SignalReady(logPath string) error {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the log: %w", err)

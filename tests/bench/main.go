@@ -73,7 +73,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	machine := &measure.Machine{}
-	if err := machine.Look(ctx); err != nil {
+	if err := machine.MeasureLoad(ctx); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, machine.Description())
@@ -101,8 +101,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 	}
-	if err := machine.Look(ctx); err != nil {
+	if err := machine.MeasureLoad(ctx); err != nil {
 		return err
 	}
-	return limits.Judge(out, machine, s.enforce)
+	return limits.Report(out, machine, s.enforce)
 }

@@ -130,12 +130,12 @@ func (n *node) namespace(kind string) string {
 	return filepath.Join("/proc", strconv.Itoa(n.process.PID()), "ns", kind)
 }
 
-// LoseNode stops the kubelet's process, as on a node that hangs or has lost its network. After 50 seconds kube-controller-manager marks the
-// node as lost. Containers continue to run, but nothing reports their state.
-func (c *Cluster) LoseNode() error { return c.kubelet.Signal(syscall.SIGSTOP) }
+// SuspendKubelet stops the kubelet's process, as on a node that hangs or has lost its network. After 50 seconds kube-controller-manager
+// marks the node as lost. Containers continue to run, but nothing reports their state.
+func (c *Cluster) SuspendKubelet() error { return c.kubelet.Signal(syscall.SIGSTOP) }
 
-// FindNode ends the effect of LoseNode. It returns when the node is ready.
-func (c *Cluster) FindNode(ctx context.Context) error {
+// ResumeKubelet ends the effect of SuspendKubelet. It returns when the node is ready.
+func (c *Cluster) ResumeKubelet(ctx context.Context) error {
 	if err := c.kubelet.Signal(syscall.SIGCONT); err != nil {
 		return err
 	}

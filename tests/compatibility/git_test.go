@@ -153,10 +153,10 @@ func (s *play) keeps(stack *pulumiv1.Stack, commit string) {
 	s.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 }
 
-// TestHundredStacksOnABranchLookAtItOnce has a hundred Stacks that follow a branch. Ten of them are deployed. The API server refuses the
+// TestHundredStacksOnABranchPollItOnce has a hundred Stacks that follow a branch. Ten of them are deployed. The API server refuses the
 // Workspaces of the others, which costs less than a hundred runs of pulumi. The refusal comes last, when everything else is ready, so each
 // of these Stacks has asked for the commit and for its files.
-func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
+func TestHundredStacksOnABranchPollItOnce(t *testing.T) {
 	suite.Long(t, "each field of the former operator, on the whole system")
 	t.Parallel()
 	s := newPlay(t, "story-hundred")
@@ -179,7 +179,7 @@ func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
 	}
 	seen := haveTried(repo.first)
 	s.Expect(seen.checkouts).To(Equal([]string{repo.first}))
-	s.Expect(seen.looks).To(beAnIntervalApart(1))
+	s.Expect(seen.polls).To(beAnIntervalApart(1))
 
 	// All Stacks ask for the second commit while the server holds back its answer. The poll that is already running answers the first of
 	// them, and one more poll answers all others.
@@ -196,7 +196,7 @@ func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
 	release()
 	seen = haveTried(second)
 	s.Expect(seen.checkouts).To(Equal([]string{repo.first, second}))
-	s.Expect(len(seen.looks)).To(BeNumerically(">", len(before.looks)))
+	s.Expect(len(seen.polls)).To(BeNumerically(">", len(before.polls)))
 
 	// No Stack asks for the third commit.
 	third := repo.commitOn(second, "third")
@@ -204,7 +204,7 @@ func TestHundredStacksOnABranchLookAtItOnce(t *testing.T) {
 		Should(Equal([]string{repo.first, second, third}))
 	seen = haveTried(third)
 	s.Expect(seen.checkouts).To(HaveLen(3), "a commit is checked out once, however many want it")
-	s.Expect(seen.looks[len(before.looks)+1:]).To(beAnIntervalApart(1), "a hundred requests need two answers at most")
+	s.Expect(seen.polls[len(before.polls)+1:]).To(beAnIntervalApart(1), "a hundred requests need two answers at most")
 }
 
 // shortestInterval and longestInterval bound the interval, with the controller's jitter, between polls of Stacks that do not request an

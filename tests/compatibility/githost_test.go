@@ -236,8 +236,8 @@ func (h *gitHost) traffic(repository string) traffic {
 
 // traffic is a summary of the requests for a repository.
 type traffic struct {
-	// looks are the times at which only the references were listed, to look for a new commit.
-	looks []time.Time
+	// polls are the times at which only the references were listed, to look for a new commit.
+	polls []time.Time
 	// checkouts are the commits that clients fetched.
 	checkouts []string
 }
@@ -245,12 +245,12 @@ type traffic struct {
 // trafficOf separates a list of references that is the beginning of a checkout from one that only looks for a new commit.
 func trafficOf(requests []gitRequest) (seen traffic) {
 	for _, request := range requests {
-		switch last := len(seen.looks) - 1; {
+		switch last := len(seen.polls) - 1; {
 		case request.gaveUp:
 		case request.wants == nil:
-			seen.looks = append(seen.looks, request.at)
+			seen.polls = append(seen.polls, request.at)
 		case last >= 0:
-			seen.looks = seen.looks[:last]
+			seen.polls = seen.polls[:last]
 			fallthrough
 		default:
 			seen.checkouts = append(seen.checkouts, request.wants...)

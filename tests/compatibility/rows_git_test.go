@@ -20,7 +20,7 @@ var gitRows = []row{
 		difference: "A missing commit is reported with `RevisionNotFound`.", why: "With the operator, the pod finds that the commit is missing and never starts.",
 	}, {
 		field: "branch", operator: "A branch, a tag or a full reference. Each Stack checks it every `resyncFrequencySeconds`.",
-		uses: []string{gitUse + "branch", gitUse + "branch (full reference)", "e2e.TestTagIsDeployed", "compatibility.TestHundredStacksOnABranchLookAtItOnce",
+		uses: []string{gitUse + "branch", gitUse + "branch (full reference)", "e2e.TestTagIsDeployed", "compatibility.TestHundredStacksOnABranchPollItOnce",
 			"compatibility.TestBranchThatIsForcePushedDeletedAndPushedAgain"},
 		misuses: []string{gitMisuse + "branch (not there)", gitMisuse + "branch (hostile)", gitMisuse + "branch (beside a commit)",
 			gitMisuse + "branch (neither)", "e2e.TestStackWaitsForABranchThatDoesNotExistYet"},

@@ -83,7 +83,7 @@ func runDetached(ctx context.Context) error {
 		return d.stop(err)
 	}
 	d.plain(d.invitation())
-	if err := background.LetGo(filepath.Join(d.dir, "demo.log")); err != nil {
+	if err := background.SignalReady(filepath.Join(d.dir, "demo.log")); err != nil {
 		return d.stop(err)
 	}
 	<-ctx.Done()

@@ -25,24 +25,26 @@ import (
 // retriedLate makes a failed destroy wait for an hour, so that only a request or an edit repeats it.
 func retriedLate(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Duration: time.Hour} }
 
-// things is a play with resources of the test provider. Each resource has a journal and a file.
-type things struct {
+// resourcePlay is a play with resources of the test provider. Each resource has a journal and a file.
+type resourcePlay struct {
 	*play
 	dir string
 }
 
-func (r *things) journal(resource string) string { return filepath.Join(r.dir, resource+".journal") }
+func (r *resourcePlay) journal(resource string) string {
+	return filepath.Join(r.dir, resource+".journal")
+}
 
-func (r *things) file(resource string) string { return filepath.Join(r.dir, resource) }
+func (r *resourcePlay) file(resource string) string { return filepath.Join(r.dir, resource) }
 
 // write replaces the content of the resource's file, as a person would do by hand.
-func (r *things) write(resource, content string) {
+func (r *resourcePlay) write(resource, content string) {
 	r.Helper()
 	r.Expect(os.WriteFile(r.file(resource), []byte(content), 0o600)).To(Succeed())
 }
 
-// deeds returns the entries of the resource's journal, in order.
-func (r *things) deeds(resource string) []string {
+// journalEntries returns the entries of the resource's journal, in order.
+func (r *resourcePlay) journalEntries(resource string) []string {
 	r.Helper()
 	content, err := os.ReadFile(r.journal(resource))
 	r.Succeed(err)
@@ -53,27 +55,27 @@ func (r *things) deeds(resource string) []string {
 var created, deleted = []string{"create start", "create end"}, []string{"delete start", "delete end"}
 
 // urn returns the URN of the resource.
-func (r *things) urn(resource string) string {
+func (r *resourcePlay) urn(resource string) string {
 	return "urn:pulumi:dev::" + r.Name + "::test:index:Sleep::" + resource
 }
 
 // sleep returns the lines of a program for a resource with the properties, a journal and the options.
-func (r *things) sleep(resource, properties, options string) []string {
+func (r *resourcePlay) sleep(resource, properties, options string) []string {
 	return []string{"  " + resource + ":", "    type: test:index:Sleep",
 		fmt.Sprintf("    properties: {journal: %s, %s}", r.journal(resource), properties), "    options: {version: 0.1.0" + options + "}"}
 }
 
 // newThings deploys a Stack that can have resources of the test provider.
-func newThings(p *play, changes ...func(*pulumiv1.Stack)) *things {
+func newThings(p *play, changes ...func(*pulumiv1.Stack)) *resourcePlay {
 	p.Helper()
 	p.deployed(append([]func(*pulumiv1.Stack){retriedLate}, changes...)...)
 	p.InstallProvider(p.Name)
-	return &things{play: p, dir: p.TempDir()}
+	return &resourcePlay{play: p, dir: p.TempDir()}
 }
 
 // deployedThings starts a Stack with the resources "first" and "second", each with the further options, and waits until it is Ready.
 // "second" depends on "first".
-func deployedThings(p *play, options string, changes ...func(*pulumiv1.Stack)) *things {
+func deployedThings(p *play, options string, changes ...func(*pulumiv1.Stack)) *resourcePlay {
 	p.Helper()
 	r := newThings(p, append([]func(*pulumiv1.Stack){destroyed}, changes...)...)
 	lines := []string{"resources:"}
@@ -85,7 +87,7 @@ func deployedThings(p *play, options string, changes ...func(*pulumiv1.Stack)) *
 }
 
 // retry asks for another attempt.
-func (r *things) retry() {
+func (r *resourcePlay) retry() {
 	r.Helper()
 	r.Change(scene.Annotate(pulumiv1.ReconcileRequestAnnotation, time.Now().Format(time.RFC3339Nano)))
 }
@@ -104,8 +106,8 @@ func TestDestroyThatFailsHalfWayGoesOnWhereItStopped(t *testing.T) {
 	r.Expect(os.RemoveAll(r.file("first"))).To(Succeed())
 	r.retry()
 	r.awaitDestroyed()
-	r.Expect(r.deeds("second")).To(Equal(slices.Concat(created, deleted)), "nothing is destroyed twice")
-	r.Expect(r.deeds("first")).To(Equal(slices.Concat(created, deleted[:1], deleted)))
+	r.Expect(r.journalEntries("second")).To(Equal(slices.Concat(created, deleted)), "nothing is destroyed twice")
+	r.Expect(r.journalEntries("first")).To(Equal(slices.Concat(created, deleted[:1], deleted)))
 }
 
 func TestDestroyOfAProtectedResourceNamesItAndGoesOnWhenItIsNotAnyMore(t *testing.T) {
@@ -137,7 +139,7 @@ func TestDestroyIsOfEverythingWhateverTheTargetsAre(t *testing.T) {
 	r.Delete()
 	r.AwaitGone()
 	for _, resource := range []string{"first", "second"} {
-		r.Expect(r.deeds(resource)).To(HaveLen(4), "created once, deleted once")
+		r.Expect(r.journalEntries(resource)).To(HaveLen(4), "created once, deleted once")
 	}
 	r.Expect(r.resources()).To(BeZero())
 }
@@ -150,11 +152,11 @@ func TestDestroyRefreshesRunsTheProgramAndRemovesTheStackWhenAsked(t *testing.T)
 	})
 	// Someone has deleted the file of a resource. After a refresh, the destroy has nothing to do for that resource.
 	r.Expect(os.Remove(r.file("second"))).To(Succeed())
-	before := len(r.deeds("second"))
+	before := len(r.journalEntries("second"))
 	r.Delete()
 	r.AwaitGone()
-	r.Expect(r.deeds("second")[before:]).To(Equal([]string{"read start", "read end"}))
-	r.Expect(r.deeds("first")).To(ContainElement("delete end"))
+	r.Expect(r.journalEntries("second")[before:]).To(Equal([]string{"read start", "read end"}))
+	r.Expect(r.journalEntries("first")).To(ContainElement("delete end"))
 	r.Expect(r.calls(r.Name)).To(ContainElement(And(
 		ContainSubstring(" destroy "), ContainSubstring("--refresh"), ContainSubstring("--run-program"))))
 	r.Expect(r.HasState(r.Name, "dev")).To(BeFalse())
@@ -166,7 +168,7 @@ func TestDestroyWithoutRefreshLeavesItToTheProvider(t *testing.T) {
 	r.Expect(os.Remove(r.file("second"))).To(Succeed())
 	r.Delete()
 	r.AwaitGone()
-	r.Expect(r.deeds("second")).To(Equal(slices.Concat(created, deleted)))
+	r.Expect(r.journalEntries("second")).To(Equal(slices.Concat(created, deleted)))
 	r.Expect(r.HasState(r.Name, "dev")).To(BeTrue(), "the stack and its history stay, empty")
 	r.Expect(r.resources()).To(BeZero())
 }

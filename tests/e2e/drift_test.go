@@ -48,7 +48,7 @@ func TestDriftThatNobodyExpectsIsLeftUntilSomebodyDecides(t *testing.T) {
 	r.Await(notReady(pulumiv1.RetryingAfterFailureReason))
 	r.write("first", "x")
 	r.Await(ready(""))
-	r.Expect(r.deeds("first")).NotTo(ContainElement("delete start"))
+	r.Expect(r.journalEntries("first")).NotTo(ContainElement("delete start"))
 }
 
 // TestForcedRequestRevertsDrift sets the annotations that "flux reconcile --force" and "--reset" set.
@@ -112,7 +112,7 @@ func drifted(token, reason string) func(*pulumiv1.Stack) bool {
 	}
 }
 
-func (r *things) check(token string) {
+func (r *resourcePlay) check(token string) {
 	r.Helper()
 	r.Change(scene.Annotate(pulumiv1.DriftCheckAnnotation, token))
 }
@@ -190,8 +190,8 @@ func TestDriftCheckMakesWayForAnUpdate(t *testing.T) {
 	r := newThings(begin(t, "drift-way"), destroyed, checksForDrift(pulumiv1.DriftModeDetect))
 	r.Await(ready(r.publish(r.yaml(append([]string{"resources:"}, r.sleep("slow", "seconds: 6", "")...)...)).Digest))
 	r.check("slow")
-	r.Eventually(func() []string { return r.deeds("slow") }).Should(ContainElement("read start"))
+	r.Eventually(func() []string { return r.journalEntries("slow") }).Should(ContainElement("read start"))
 	r.Await(ready(r.publish(r.yaml(append([]string{"resources:"}, r.sleep("slow", "seconds: 5", "")...)...)).Digest))
-	r.Expect(r.deeds("slow")).NotTo(ContainElement("read end"), "it was cancelled")
+	r.Expect(r.journalEntries("slow")).NotTo(ContainElement("read end"), "it was cancelled")
 	r.Await(drifted("slow", pulumiv1.NoDriftReason))
 }

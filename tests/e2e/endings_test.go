@@ -25,13 +25,13 @@ import (
 
 // slowly returns the program of these tests: the resource "quick", and after it the resource "slow", which takes the given number of
 // seconds.
-func (r *things) slowly(seconds int) gitserver.Files {
+func (r *resourcePlay) slowly(seconds int) gitserver.Files {
 	lines := append([]string{"resources:"}, r.sleep("quick", "seconds: 0", "")...)
 	return r.yaml(append(lines, r.sleep("slow", fmt.Sprintf("seconds: %d", seconds), ", dependsOn: [\"${quick}\"]")...)...)
 }
 
 // inTheMiddle starts a Stack, and returns while the Stack creates the slow resource. The creation does not end by itself.
-func inTheMiddle(p *play, changes ...func(*pulumiv1.Stack)) *things {
+func inTheMiddle(p *play, changes ...func(*pulumiv1.Stack)) *resourcePlay {
 	p.Helper()
 	r := newThings(p, changes...)
 	r.publish(r.slowly(1000))
@@ -43,7 +43,7 @@ func inTheMiddle(p *play, changes ...func(*pulumiv1.Stack)) *things {
 }
 
 // hurries publishes a program whose slow resource takes no time.
-func (r *things) hurries() *meta.Artifact { return r.publish(r.slowly(0)) }
+func (r *resourcePlay) hurries() *meta.Artifact { return r.publish(r.slowly(0)) }
 
 // locks returns the files of the locks that the backend has for the stack.
 func (p *play) locks() []string {
@@ -82,16 +82,16 @@ func TestSuspendedStackEndsItsUpdateWhenItIsAskedTo(t *testing.T) {
 	r.Expect(stack.Status.LastUpdate.Failures).To(BeZero())
 	r.Expect(stack.Status.History.Latest().LastReconciledStatus).To(Equal("cancelled"))
 	r.Expect(r.LastUpdate(stack).Status.State).To(Equal(autov1alpha1.UpdateStateCancelled))
-	r.Expect(r.deeds("quick")).To(Equal(created))
-	r.Expect(r.deeds("slow")).To(Equal(aborted))
+	r.Expect(r.journalEntries("quick")).To(Equal(created))
+	r.Expect(r.journalEntries("slow")).To(Equal(aborted))
 	r.Expect(r.locks()).To(BeEmpty())
 	artifact := r.hurries()
 	r.Consistently(r.running).WithTimeout(2 * time.Second).Should(BeZero())
 
 	r.Change(resumed)
 	stack = r.Await(ready(artifact.Digest))
-	r.Expect(r.deeds("quick")).To(Equal(created))
-	r.Expect(r.deeds("slow")).To(Equal(slices.Concat(aborted, created)))
+	r.Expect(r.journalEntries("quick")).To(Equal(created))
+	r.Expect(r.journalEntries("slow")).To(Equal(slices.Concat(aborted, created)))
 	r.Expect(r.LastUpdate(stack).Spec.AfterInterruption).To(HaveValue(BeTrue()), "what was cut off may have left something")
 	r.Expect(stack.Status.LastUpdate.PendingOperations).To(BeFalse())
 }
@@ -107,13 +107,13 @@ func TestTimeoutEndsAnUpdateGracefullyAndIsAFailure(t *testing.T) {
 	update := r.LastUpdate(stack)
 	r.Expect(conditions.GetReason(update, autov1alpha1.UpdateFailed)).To(Equal(autov1alpha1.TimeoutReason))
 	r.Expect(update.Status.EndTime.Sub(update.Status.StartTime.Time)).To(BeNumerically("~", 20*time.Second, 10*time.Second))
-	r.Expect(r.deeds("slow")).To(Equal(aborted))
+	r.Expect(r.journalEntries("slow")).To(Equal(aborted))
 	r.Expect(r.locks()).To(BeEmpty())
 
 	artifact := r.hurries()
 	r.Await(ready(artifact.Digest))
-	r.Expect(r.deeds("quick")).To(Equal(created))
-	r.Expect(r.deeds("slow")).To(Equal(slices.Concat(aborted, created)))
+	r.Expect(r.journalEntries("quick")).To(Equal(created))
+	r.Expect(r.journalEntries("slow")).To(Equal(slices.Concat(aborted, created)))
 }
 
 func TestCreationThatWasCutOffIsNotRepeatedAlthoughAllRecordsOfItAreGone(t *testing.T) {
@@ -138,7 +138,7 @@ func TestCreationThatWasCutOffIsNotRepeatedAlthoughAllRecordsOfItAreGone(t *test
 	r.Expect(stack.Status.LastUpdate.Message).To(And(ContainSubstring(r.urn("slow")), ContainSubstring("could create it twice")))
 	r.Expect(stack.Status.LastUpdate.PendingOperations).To(BeTrue())
 	r.Expect(stack.Status.LastUpdate.LastAttemptedCommit).To(Equal(artifact.Digest))
-	r.Expect(r.deeds("slow")).To(Equal(created[:1]))
+	r.Expect(r.journalEntries("slow")).To(Equal(created[:1]))
 }
 
 func TestStackWhoseCreationWasCutOffIsNotRemovedUntilSomebodyLooked(t *testing.T) {
@@ -155,11 +155,11 @@ func TestStackWhoseCreationWasCutOffIsNotRemovedUntilSomebodyLooked(t *testing.T
 	r.Expect(stack.Status.LastUpdate.Type).To(Equal(autov1alpha1.UpdateTypeDestroy))
 	r.Expect(statuscheck.Message(stack)).To(And(ContainSubstring(r.urn("slow")), ContainSubstring("--clear-pending-creates"),
 		ContainSubstring(pulumiv1.OrphanAnnotation+"=true")))
-	r.Expect(r.deeds("quick")).To(Equal(slices.Concat(created, deleted)), "all that is known is destroyed")
+	r.Expect(r.journalEntries("quick")).To(Equal(slices.Concat(created, deleted)), "all that is known is destroyed")
 
 	r.pulumi("refresh", "--yes", "--skip-preview", "--clear-pending-creates")
 	r.AwaitGone()
-	r.Expect(r.deeds("slow")).To(Equal(created[:1]))
+	r.Expect(r.journalEntries("slow")).To(Equal(created[:1]))
 }
 
 // interruptedUpdates returns how many Updates of the namespace were ended from outside.

@@ -155,7 +155,7 @@ func TestConditionsOfEveryKindFromTheBeginningToTheEnd(t *testing.T) {
 }
 
 // reasonOf returns the reason of a condition of the Update.
-func (p *patient) reasonOf(update, condition string) string {
+func (p *recoveryPlay) reasonOf(update, condition string) string {
 	found := &autov1alpha1.Update{}
 	if err := system.Client.Get(p.Context(), p.Key(update), found); err != nil {
 		return ""

@@ -36,7 +36,7 @@ func needsApproval(changes ...func(*pulumiv1.ApprovalPolicy)) func(*pulumiv1.Sta
 }
 
 // guardedThings deploys a Stack that needs approvals from then on.
-func guardedThings(p *play, changes ...func(*pulumiv1.ApprovalPolicy)) *things {
+func guardedThings(p *play, changes ...func(*pulumiv1.ApprovalPolicy)) *resourcePlay {
 	p.Helper()
 	r := newThings(p, destroyed)
 	r.Change(needsApproval(changes...))
@@ -49,7 +49,7 @@ func both(one, other func(*pulumiv1.Stack) bool) func(*pulumiv1.Stack) bool {
 }
 
 // with returns a program with the files, each with the content.
-func (r *things) with(content string, files ...string) gitserver.Files {
+func (r *resourcePlay) with(content string, files ...string) gitserver.Files {
 	lines := []string{"resources:"}
 	for _, file := range files {
 		lines = append(lines, r.sleep(file, fmt.Sprintf("seconds: 0, file: %s, content: %s", r.file(file), content), "")...)
@@ -57,7 +57,7 @@ func (r *things) with(content string, files ...string) gitserver.Files {
 	return r.yaml(lines...)
 }
 
-func (r *things) read(file string) string {
+func (r *resourcePlay) read(file string) string {
 	content, _ := os.ReadFile(r.file(file))
 	return string(content)
 }
@@ -68,7 +68,7 @@ func waits(stack *pulumiv1.Stack) bool {
 }
 
 // waitsFor waits for a plan other than that of before. Nil stands for any plan.
-func (r *things) waitsFor(before *pulumiv1.Stack) *pulumiv1.Stack {
+func (r *resourcePlay) waitsFor(before *pulumiv1.Stack) *pulumiv1.Stack {
 	r.Helper()
 	return r.Await(func(s *pulumiv1.Stack) bool {
 		return waits(s) && (before == nil || s.Status.Plan.Name != before.Status.Plan.Name)
@@ -76,7 +76,7 @@ func (r *things) waitsFor(before *pulumiv1.Stack) *pulumiv1.Stack {
 }
 
 // decide creates an Approval for the plan in the status.
-func (r *things) decide(stack *pulumiv1.Stack, decision autov1alpha1.ApprovalDecision, by string, changes ...func(*autov1alpha1.Approval)) *autov1alpha1.Approval {
+func (r *resourcePlay) decide(stack *pulumiv1.Stack, decision autov1alpha1.ApprovalDecision, by string, changes ...func(*autov1alpha1.Approval)) *autov1alpha1.Approval {
 	r.Helper()
 	approval := &autov1alpha1.Approval{
 		ObjectMeta: metav1.ObjectMeta{Namespace: r.Name, GenerateName: r.Name + "-"},
@@ -94,7 +94,7 @@ func (r *things) decide(stack *pulumiv1.Stack, decision autov1alpha1.ApprovalDec
 	return approval
 }
 
-func (r *things) approve(stack *pulumiv1.Stack) {
+func (r *resourcePlay) approve(stack *pulumiv1.Stack) {
 	r.Helper()
 	approval := r.decide(stack, autov1alpha1.ApprovalApprove, "alice")
 	r.Expect(conditions.IsTrue(approval, autov1alpha1.ApprovalAccepted)).To(BeTrue(), conditions.GetMessage(approval, autov1alpha1.ApprovalAccepted))

@@ -39,19 +39,19 @@ import (
 type recovery struct {
 	name string
 	// program returns the program of the Stack. Nil stands for one that returns a number.
-	program func(*patient) gitserver.Files
+	program func(*recoveryPlay) gitserver.Files
 	// before creates the cause for a Stack that does not exist yet, and change makes the Stack depend on it.
-	before func(*patient)
-	change func(*patient, *pulumiv1.Stack)
+	before func(*recoveryPlay)
+	change func(*recoveryPlay, *pulumiv1.Stack)
 	// prepare runs when the Stack exists. after creates the cause for a Stack that was deployed; nil means that the Stack was never
 	// deployed.
-	prepare, after func(*patient)
+	prepare, after func(*recoveryPlay)
 	// reasons are the reasons of the condition Ready, one of which the Stack must have, and cause is the reason of the Update's condition
 	// Failed. An empty cause means that the Stack waits, which is not a failure.
 	reasons []string
 	cause   string
 	says    string
-	mend    func(*patient)
+	mend    func(*recoveryPlay)
 	// within is how long after mend the Stack may take to become Ready.
 	within time.Duration
 }
@@ -68,8 +68,8 @@ const (
 // failures are the reasons of a Stack whose attempts fail: first the one, and from the third attempt on the other.
 var failures = []string{pulumiv1.RetryingAfterFailureReason, pulumiv1.UpdateFailedReason}
 
-// patient is a play with a Stack that fails and recovers.
-type patient struct {
+// recoveryPlay is a play with a Stack that fails and recovers.
+type recoveryPlay struct {
 	*play
 	// dir is a directory for this Stack.
 	dir string
@@ -78,9 +78,9 @@ type patient struct {
 	server   *server
 }
 
-func newPatient(t *testing.T, name string) *patient {
+func newPatient(t *testing.T, name string) *recoveryPlay {
 	t.Helper()
-	return &patient{play: begin(t, name), dir: t.TempDir(), server: newServer(t)}
+	return &recoveryPlay{play: begin(t, name), dir: t.TempDir(), server: newServer(t)}
 }
 
 // TestStackRecoversWhenTheCauseGoesAway breaks what a Stack needs, and repairs it without touching the Stack: no edit, no request, no
@@ -98,7 +98,7 @@ func TestStackRecoversWhenTheCauseGoesAway(t *testing.T) {
 }
 
 // fail makes the Stack fail.
-func (p *patient) fail(test recovery) {
+func (p *recoveryPlay) fail(test recovery) {
 	program := p.returning(1)
 	if test.program != nil {
 		program = test.program(p)
@@ -135,7 +135,7 @@ func (p *patient) fail(test recovery) {
 }
 
 // causes returns the reasons for which Updates of the Stack failed.
-func causes(p *patient) (reasons []string) {
+func causes(p *recoveryPlay) (reasons []string) {
 	found := p.Updates()
 	for i := range found {
 		if conditions.IsTrue(&found[i], autov1alpha1.UpdateFailed) {
@@ -146,7 +146,7 @@ func causes(p *patient) (reasons []string) {
 }
 
 // recover removes the cause, and waits until the Stack is Ready.
-func (p *patient) recover(test recovery) {
+func (p *recoveryPlay) recover(test recovery) {
 	stack := &pulumiv1.Stack{}
 	p.Get(p.Name, stack)
 	generation := stack.Generation
@@ -161,7 +161,7 @@ func (p *patient) recover(test recovery) {
 }
 
 // path returns a path in the directory of the patient.
-func (p *patient) path(names ...string) string {
+func (p *recoveryPlay) path(names ...string) string {
 	return filepath.Join(append([]string{p.dir}, names...)...)
 }
 
@@ -206,12 +206,12 @@ func (s *server) ServeHTTP(response http.ResponseWriter, request *http.Request) 
 }
 
 // serve makes the server of the patient respond with the status from now on.
-func serve(status int) func(*patient) {
-	return func(p *patient) { p.server.status.Store(int32(status)) }
+func serve(status int) func(*recoveryPlay) {
+	return func(p *recoveryPlay) { p.server.status.Store(int32(status)) }
 }
 
 // viaServer makes the Stack follow a git repository through the server of the patient.
-func viaServer(p *patient, s *pulumiv1.Stack) {
+func viaServer(p *recoveryPlay, s *pulumiv1.Stack) {
 	repository, sha := p.repository(p.returning(1))
 	address, err := url.Parse(repository.URL)
 	p.Succeed(err)
@@ -243,25 +243,25 @@ func gitRecoveries() (recoveries []recovery) {
 }
 
 func sourceRecoveries() []recovery {
-	content := func(p *patient) []byte { return scene.Packed(p.returning(1)) }
+	content := func(p *recoveryPlay) []byte { return scene.Packed(p.returning(1)) }
 	return []recovery{
 		{
 			name:    "artifact-missing",
-			before:  func(p *patient) { artifacts.Replace(p.artifact.Path, nil) },
+			before:  func(p *recoveryPlay) { artifacts.Replace(p.artifact.Path, nil) },
 			reasons: []string{pulumiv1.ArtifactFetchFailedReason}, says: "404",
-			mend: func(p *patient) { artifacts.Replace(p.artifact.Path, content(p)) }, within: polled,
+			mend: func(p *recoveryPlay) { artifacts.Replace(p.artifact.Path, content(p)) }, within: polled,
 		},
 		{
 			name:    "artifact-garbled",
-			before:  func(p *patient) { artifacts.Replace(p.artifact.Path, []byte("something else")) },
+			before:  func(p *recoveryPlay) { artifacts.Replace(p.artifact.Path, []byte("something else")) },
 			reasons: []string{pulumiv1.ArtifactDigestMismatchReason}, says: "digest",
-			mend: func(p *patient) { artifacts.Replace(p.artifact.Path, content(p)) }, within: polled,
+			mend: func(p *recoveryPlay) { artifacts.Replace(p.artifact.Path, content(p)) }, within: polled,
 		},
 	}
 }
 
 // object creates or replaces an object in the namespace of the patient.
-func (p *patient) object(object client.Object) {
+func (p *recoveryPlay) object(object client.Object) {
 	p.Helper()
 	if err := system.Client.Create(p.Context(), object); err != nil {
 		p.Expect(system.Client.Update(p.Context(), object)).To(Succeed())
@@ -269,38 +269,38 @@ func (p *patient) object(object client.Object) {
 }
 
 // region returns a function that writes the ConfigMap with the value.
-func region(value string) func(*patient) {
-	return func(p *patient) {
+func region(value string) func(*recoveryPlay) {
+	return func(p *recoveryPlay) {
 		p.object(&corev1.ConfigMap{ObjectMeta: p.Meta("settings"), Data: map[string]string{"region": value}})
 	}
 }
 
-func usesRegion(_ *patient, s *pulumiv1.Stack) {
+func usesRegion(_ *recoveryPlay, s *pulumiv1.Stack) {
 	s.Spec.ConfigRef = map[string]pulumiv1.ConfigMapRef{"region": {Name: "settings", Key: "region"}}
 }
 
 // phrase returns a function that writes the Secret with the passphrase of the Stack.
-func phrase(value string, labels map[string]string) func(*patient) {
-	return func(p *patient) {
+func phrase(value string, labels map[string]string) func(*recoveryPlay) {
+	return func(p *recoveryPlay) {
 		secret := p.Secret("phrase", map[string]string{stage.PassphraseKey: value})
 		secret.Labels = labels
 		p.object(secret)
 	}
 }
 
-func usesPhrase(_ *patient, s *pulumiv1.Stack) {
+func usesPhrase(_ *recoveryPlay, s *pulumiv1.Stack) {
 	s.Spec.EnvRefs["PULUMI_CONFIG_PASSPHRASE"] = stage.SecretRef("phrase", stage.PassphraseKey)
 	usesPassword(s)
 }
 
 // push publishes another revision, which makes a Stack run.
-func (p *patient) push() {
+func (p *recoveryPlay) push() {
 	p.artifact = p.publish(p.returning(2))
 }
 
 func referenceRecoveries() []recovery {
-	program := func(kind string) func(p *patient) gitserver.Files {
-		return func(p *patient) gitserver.Files {
+	program := func(kind string) func(p *recoveryPlay) gitserver.Files {
+		return func(p *recoveryPlay) gitserver.Files {
 			return p.yaml("config:", "  region: {type: "+kind+"}", "outputs:", "  region: ${region}")
 		}
 	}
@@ -317,7 +317,7 @@ func referenceRecoveries() []recovery {
 		},
 		{
 			name: "passphrase-unwatched", change: usesPhrase, prepare: phrase(passphraseCanary, nil),
-			after: func(p *patient) {
+			after: func(p *recoveryPlay) {
 				phrase("another", nil)(p)
 				p.push()
 			},
@@ -325,7 +325,7 @@ func referenceRecoveries() []recovery {
 			mend: phrase(passphraseCanary, nil), within: soon,
 		},
 		{
-			name: "passphrase-watched", change: func(p *patient, s *pulumiv1.Stack) {
+			name: "passphrase-watched", change: func(p *recoveryPlay, s *pulumiv1.Stack) {
 				usesPhrase(p, s)
 				// Only the watch brings the Stack back.
 				s.Spec.RetryInterval = &metav1.Duration{Duration: attemptInterval * 1000}
@@ -343,7 +343,7 @@ var languageHost = sync.OnceValue(func() error {
 })
 
 // requiring returns a program in the language of the tests. Its dependency comes from the server of the patient.
-func requiring(p *patient) gitserver.Files {
+func requiring(p *recoveryPlay) gitserver.Files {
 	p.Expect(languageHost()).To(Succeed())
 	return gitserver.Files{
 		"Pulumi.yaml":      "name: " + p.Name + "\nruntime: {name: outputs, options: {virtualenv: venv}}\n",
@@ -353,7 +353,7 @@ func requiring(p *patient) gitserver.Files {
 }
 
 // plugged returns a program with a resource whose file is in the directory of the patient. The server of the patient serves the provider.
-func plugged(p *patient) gitserver.Files {
+func plugged(p *recoveryPlay) gitserver.Files {
 	home := p.TempDir()
 	p.Expect(programs.PutProvider(p.Context(), home)).Error().NotTo(HaveOccurred())
 	binary, err := os.ReadFile(filepath.Join(home, "plugins", "resource-test-v0.1.0", "pulumi-resource-test"))
@@ -366,7 +366,7 @@ func plugged(p *patient) gitserver.Files {
 		"    options: {version: 0.1.0, pluginDownloadURL: '"+p.server.URL+"'}")
 }
 
-func (p *patient) mount() { p.Expect(os.Mkdir(p.path("mount"), 0o700)).To(Succeed()) }
+func (p *recoveryPlay) mount() { p.Expect(os.Mkdir(p.path("mount"), 0o700)).To(Succeed()) }
 
 func pulumiRecoveries() []recovery {
 	return []recovery{
@@ -376,41 +376,45 @@ func pulumiRecoveries() []recovery {
 			mend: serve(http.StatusOK), within: soon,
 		},
 		{
-			name: "plugin-missing", program: plugged, before: func(p *patient) { p.mount(); serve(http.StatusNotFound)(p) },
+			name: "plugin-missing", program: plugged, before: func(p *recoveryPlay) { p.mount(); serve(http.StatusNotFound)(p) },
 			reasons: failures, cause: autov1alpha1.InstallFailedReason, says: "404",
 			mend: serve(http.StatusOK), within: soon,
 		},
 		{
-			name: "plugin-server-failing", program: plugged, before: func(p *patient) { p.mount(); serve(http.StatusInternalServerError)(p) },
+			name: "plugin-server-failing", program: plugged, before: func(p *recoveryPlay) { p.mount(); serve(http.StatusInternalServerError)(p) },
 			reasons: failures, cause: autov1alpha1.InstallFailedReason, says: "500",
 			mend: serve(http.StatusOK), within: soon,
 		},
 		{
-			name: "drift", program: plugged, before: (*patient).mount,
-			change: func(_ *patient, s *pulumiv1.Stack) { s.Spec.Refresh, s.Spec.ExpectNoRefreshChanges = true, true },
-			after: func(p *patient) {
+			name: "drift", program: plugged, before: (*recoveryPlay).mount,
+			change: func(_ *recoveryPlay, s *pulumiv1.Stack) { s.Spec.Refresh, s.Spec.ExpectNoRefreshChanges = true, true },
+			after: func(p *recoveryPlay) {
 				p.Expect(os.WriteFile(p.path("mount", "file"), []byte("another"), 0o600)).To(Succeed())
 				program := plugged(p)
 				program["README.md"] = "another revision"
 				p.artifact = p.publish(program)
 			},
 			reasons: failures, cause: autov1alpha1.UnexpectedChangesReason, says: "expectNoRefreshChanges",
-			mend: func(p *patient) { p.Expect(os.WriteFile(p.path("mount", "file"), []byte("x"), 0o600)).To(Succeed()) }, within: soon,
+			mend: func(p *recoveryPlay) {
+				p.Expect(os.WriteFile(p.path("mount", "file"), []byte("x"), 0o600)).To(Succeed())
+			}, within: soon,
 		},
 		{
 			name: "timeout", program: requiring, before: serve(withoutAnswer),
-			change:  func(_ *patient, s *pulumiv1.Stack) { s.Spec.Timeout = &metav1.Duration{Duration: 20 * time.Second} },
+			change: func(_ *recoveryPlay, s *pulumiv1.Stack) {
+				s.Spec.Timeout = &metav1.Duration{Duration: 20 * time.Second}
+			},
 			reasons: failures, cause: autov1alpha1.TimeoutReason, says: "the operation took longer than its timeout",
 			mend: serve(http.StatusOK), within: soon,
 		},
 		{
-			name: "language-missing", program: func(p *patient) gitserver.Files {
+			name: "language-missing", program: func(p *recoveryPlay) gitserver.Files {
 				files := requiring(p)
 				files["Pulumi.yaml"] = strings.Replace(files["Pulumi.yaml"], "outputs", "late", 1)
 				return files
 			},
 			reasons: failures, cause: autov1alpha1.ProjectInvalidReason, says: "late",
-			mend: func(p *patient) {
+			mend: func(p *recoveryPlay) {
 				host := filepath.Join(filepath.Dir(pulumi.path()), "pulumi-language-")
 				p.Expect(os.Link(host+"outputs", host+"late")).To(Succeed())
 			},
@@ -419,19 +423,19 @@ func pulumiRecoveries() []recovery {
 		{
 			name: "provider", program: plugged,
 			reasons: failures, cause: autov1alpha1.UpdateFailedReason, says: "no such file or directory",
-			mend: (*patient).mount, within: soon,
+			mend: (*recoveryPlay).mount, within: soon,
 		},
 	}
 }
 
 // usesBackend gives the Stack its own backend, which does not exist unless the test creates it.
-func usesBackend(p *patient, s *pulumiv1.Stack) { s.Spec.Backend = "file://" + p.path("backend") }
+func usesBackend(p *recoveryPlay, s *pulumiv1.Stack) { s.Spec.Backend = "file://" + p.path("backend") }
 
 func backendRecoveries() []recovery {
-	move := func(from, to string) func(*patient) {
-		return func(p *patient) { p.Expect(os.Rename(p.path(from), p.path(to))).To(Succeed()) }
+	move := func(from, to string) func(*recoveryPlay) {
+		return func(p *recoveryPlay) { p.Expect(os.Rename(p.path(from), p.path(to))).To(Succeed()) }
 	}
-	create := func(p *patient) { p.Expect(os.Mkdir(p.path("backend"), 0o700)).To(Succeed()) }
+	create := func(p *recoveryPlay) { p.Expect(os.Mkdir(p.path("backend"), 0o700)).To(Succeed()) }
 	return []recovery{
 		{
 			name: "backend-missing", change: usesBackend,
@@ -440,16 +444,16 @@ func backendRecoveries() []recovery {
 		},
 		{
 			// Nobody, not even root, can create a directory where there is a file.
-			name: "backend-unwritable", change: usesBackend, before: func(p *patient) {
+			name: "backend-unwritable", change: usesBackend, before: func(p *recoveryPlay) {
 				p.Expect(os.MkdirAll(p.path("backend", ".pulumi"), 0o700)).To(Succeed())
 				p.Expect(os.WriteFile(p.path("backend", ".pulumi", "stacks"), nil, 0o600)).To(Succeed())
 			},
 			reasons: failures, cause: autov1alpha1.UpdateFailedReason, says: "not a directory",
-			mend: func(p *patient) { p.Expect(os.Remove(p.path("backend", ".pulumi", "stacks"))).To(Succeed()) }, within: soon,
+			mend: func(p *recoveryPlay) { p.Expect(os.Remove(p.path("backend", ".pulumi", "stacks"))).To(Succeed()) }, within: soon,
 		},
 		{
 			name: "backend-not-mounted", change: usesBackend, before: create,
-			after: func(p *patient) {
+			after: func(p *recoveryPlay) {
 				move("backend", "away")(p)
 				p.push()
 			},
@@ -457,13 +461,13 @@ func backendRecoveries() []recovery {
 			mend: move("away", "backend"), within: soon,
 		},
 		{
-			name: "stack-missing", change: func(p *patient, s *pulumiv1.Stack) {
+			name: "stack-missing", change: func(p *recoveryPlay, s *pulumiv1.Stack) {
 				usesBackend(p, s)
 				s.Spec.UseLocalStackOnly = true
 			},
 			before:  create,
 			reasons: failures, cause: autov1alpha1.StackNotFoundReason, says: "dev",
-			mend: func(p *patient) {
+			mend: func(p *recoveryPlay) {
 				p.Pulumi(p.Name, map[string]string{"PULUMI_BACKEND_URL": "file://" + p.path("backend"), "PULUMI_CONFIG_PASSPHRASE": passphraseCanary},
 					"stack", "init", "organization/"+p.Name+"/dev")
 			},

@@ -278,8 +278,8 @@ func (s *scene) Works(a *campaign.App) bool { return len(pulumiProcesses(s.works
 // Prepare has nothing to do: the system is still running.
 func (s *scene) Prepare(context.Context, []*campaign.App) error { return nil }
 
-// Judge adds no checks.
-func (s *scene) Judge() error { return nil }
+// CheckInvariants adds no checks.
+func (s *scene) CheckInvariants() error { return nil }
 
 // Explain has nothing to add.
 func (s *scene) Explain(context.Context, *campaign.App) string { return "" }

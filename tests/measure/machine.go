@@ -28,8 +28,8 @@ const (
 // Machine describes the machine on which the benchmark runs, and how busy it was with other programs while the benchmark did nothing.
 type Machine struct{ busy []float64 }
 
-// Look measures for a moment which share of the processors is in use.
-func (m *Machine) Look(ctx context.Context) error {
+// MeasureLoad measures for a moment which share of the processors is in use.
+func (m *Machine) MeasureLoad(ctx context.Context) error {
 	busyBefore, allBefore, err := processorTime()
 	if err != nil {
 		return err

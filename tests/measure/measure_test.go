@@ -21,11 +21,11 @@ func TestExceededLimitIsAnErrorOnAQuietMachineOnly(t *testing.T) {
 	quiet, busy := &Machine{busy: []float64{0.01, 0.1}}, &Machine{busy: []float64{0.01, 0.9}}
 	l := &Limits{}
 	l.Check("first", 1, 1)
-	g.Expect(l.Judge(io.Discard, quiet, true)).To(Succeed())
+	g.Expect(l.Report(io.Discard, quiet, true)).To(Succeed())
 	l.Check("second", 1.01, 1)
-	g.Expect(l.Judge(io.Discard, quiet, true)).To(MatchError(And(ContainSubstring("second: 1.01"), Not(ContainSubstring("first")))))
-	g.Expect(l.Judge(io.Discard, busy, true)).To(Succeed())
-	g.Expect(l.Judge(io.Discard, quiet, false)).To(Succeed())
+	g.Expect(l.Report(io.Discard, quiet, true)).To(MatchError(And(ContainSubstring("second: 1.01"), Not(ContainSubstring("first")))))
+	g.Expect(l.Report(io.Discard, busy, true)).To(Succeed())
+	g.Expect(l.Report(io.Discard, quiet, false)).To(Succeed())
 }
 
 func TestProcessesAreKnownWithTheirTimeAndMemory(t *testing.T) {

@@ -61,9 +61,9 @@ func (l *Limits) Check(what string, got, most float64) {
 	l.checked = append(l.checked, limit{what: what, got: got, most: most})
 }
 
-// Judge prints the measurements with their limits. It returns an error if a limit is exceeded, the limits are enforced and the machine was
+// Report prints the measurements with their limits. It returns an error if a limit is exceeded, the limits are enforced and the machine was
 // quiet: on a busy machine the measurements mean little.
-func (l *Limits) Judge(out io.Writer, machine *Machine, enforce bool) error {
+func (l *Limits) Report(out io.Writer, machine *Machine, enforce bool) error {
 	if len(l.checked) == 0 {
 		return nil
 	}

@@ -44,7 +44,7 @@ type walk struct {
 	commits map[string]string
 }
 
-func TestTheGuideIsWalkedOverAndBack(t *testing.T) {
+func TestMigrationGuideWorksInBothDirections(t *testing.T) {
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(patience)
 	g.SetDefaultEventuallyPollingInterval(pollInterval)

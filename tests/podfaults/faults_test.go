@@ -246,12 +246,12 @@ func (t *target) loseNode() error {
 	for _, a := range t.Apps {
 		a.Killed()
 	}
-	return t.system.Cluster.LoseNode()
+	return t.system.Cluster.SuspendKubelet()
 }
 
 // findNode brings the node back, and waits for the controllers on it.
 func (t *target) findNode(ctx context.Context) error {
-	if err := t.system.Cluster.FindNode(ctx); err != nil {
+	if err := t.system.Cluster.ResumeKubelet(ctx); err != nil {
 		return err
 	}
 	return t.healController(ctx)

@@ -209,8 +209,8 @@ func (s *scene) Pulumi(ctx context.Context, a *campaign.App, args ...string) err
 	return nil
 }
 
-// Judge returns an error if several pulumi processes worked on one Stack at the same time.
-func (s *scene) Judge() error { return s.observer.take() }
+// CheckInvariants returns an error if several pulumi processes worked on one Stack at the same time.
+func (s *scene) CheckInvariants() error { return s.observer.take() }
 
 // Explain returns the objects of the app as YAML.
 func (s *scene) Explain(ctx context.Context, a *campaign.App) string {

@@ -119,8 +119,8 @@ const reportHead = `# Reliability in pods
 
 This page has the results of %[1]d runs with random faults and the seed %[2]d on a real cluster with one node. In each run, %[3]d Stacks
 change at random: commits, resources that are added and removed, edits of the spec, requests, checks for drift, and deletion with
-` + "`destroyOnFinalize`" + `. One of them needs an approval of each change. Meanwhile one fault happens, or a pair of faults in about half of the runs. A fault waits until an operation is in a phase that is chosen at
-random.
+` + "`destroyOnFinalize`" + `. One of them needs an approval of each change. Meanwhile one fault happens, or a pair of faults in about half
+of the runs. A fault waits until an operation is in a phase that is chosen at random.
 
 At the end of each run, a test that observes the system from outside checks that
 

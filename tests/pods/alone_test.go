@@ -110,13 +110,13 @@ func TestNodeThatIsLostIsShownAndItsReturnRecovers(t *testing.T) {
 	findNode := func() {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
-		g.Expect(system.Cluster.FindNode(bounded)).To(Succeed())
+		g.Expect(system.Cluster.ResumeKubelet(bounded)).To(Succeed())
 		g.Expect(system.AwaitController(bounded)).To(Succeed())
 	}
 	t.Cleanup(findNode)
 
 	begin := time.Now()
-	g.Expect(system.Cluster.LoseNode()).To(Succeed())
+	g.Expect(system.Cluster.SuspendKubelet()).To(Succeed())
 	eventually(ctx, g, func(g Gomega) {
 		ready := conditions.Get(workspaceOf(ctx, g, app), autov1alpha1.WorkspaceReady)
 		g.Expect(ready).To(HaveField("Reason", autov1alpha1.NodeLostReason))

@@ -57,8 +57,8 @@ type cost struct {
 	own      map[string]int
 }
 
-// of measures the resource usage of an action, until the agents that it started have ended. The time is that of the action alone.
-func (s *scale) of(ctx context.Context, action func(context.Context) error) (*cost, error) {
+// measureCost measures the resource usage of an action, until the agents that it started have ended. The time is that of the action alone.
+func (s *scale) measureCost(ctx context.Context, action func(context.Context) error) (*cost, error) {
 	before, err := s.read(ctx)
 	if err != nil {
 		return nil, err

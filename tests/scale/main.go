@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		return fmt.Errorf("-stacks must be a multiple of %d, not %d", perTeam, *stacks)
 	}
 	machine := &measure.Machine{}
-	if err := machine.Look(ctx); err != nil {
+	if err := machine.MeasureLoad(ctx); err != nil {
 		return err
 	}
 	s := &scale{out: out}
@@ -91,7 +91,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err := s.last(ctx, r); err != nil {
 		return err
 	}
-	if err := machine.Look(ctx); err != nil {
+	if err := machine.MeasureLoad(ctx); err != nil {
 		return err
 	}
 	fmt.Fprint(out, "\n", r.text())
@@ -167,7 +167,7 @@ func (s *scale) size(ctx context.Context, stacks int) (*growth, error) {
 	g := &growth{stacks: stacks}
 	before := len(s.fleet.teams)
 	var err error
-	g.created, err = s.of(ctx, func(ctx context.Context) error {
+	g.created, err = s.measureCost(ctx, func(ctx context.Context) error {
 		if err := s.fleet.grow(ctx, stacks); err != nil {
 			return err
 		}
@@ -203,7 +203,7 @@ func (s *scale) size(ctx context.Context, stacks int) (*growth, error) {
 // commit makes a commit for the teams and waits for the last Stack. The latencies are the times from the commit to the success of each
 // Stack.
 func (s *scale) commit(ctx context.Context, teams []*team) (c *cost, latencies measure.Samples, err error) {
-	c, err = s.of(ctx, func(ctx context.Context) error {
+	c, err = s.measureCost(ctx, func(ctx context.Context) error {
 		start := time.Now()
 		if err := s.fleet.commit(ctx, teams); err != nil {
 			return err
@@ -236,7 +236,7 @@ func (s *scale) commitBeside(ctx context.Context) (measure.Samples, error) {
 
 // last does the measurements of the last size.
 func (s *scale) last(ctx context.Context, r *results) (err error) {
-	if r.idle, err = s.of(ctx, func(ctx context.Context) error { return measure.Sleep(ctx, idlePeriod) }); err != nil {
+	if r.idle, err = s.measureCost(ctx, func(ctx context.Context) error { return measure.Sleep(ctx, idlePeriod) }); err != nil {
 		return fmt.Errorf("idle: %w", err)
 	}
 	if r.oneTeam, _, err = s.commit(ctx, s.fleet.teams[:1]); err != nil {
@@ -265,7 +265,7 @@ func (s *scale) last(ctx context.Context, r *results) (err error) {
 		return fmt.Errorf("three controllers: %w", err)
 	}
 	fmt.Fprintf(s.out, "%d Stacks moved to other controllers in %s\n", r.sharded.moved, measure.Seconds(r.sharded.moving))
-	if r.deleted, err = s.of(ctx, s.fleet.deleteAll); err != nil {
+	if r.deleted, err = s.measureCost(ctx, s.fleet.deleteAll); err != nil {
 		return fmt.Errorf("delete all: %w", err)
 	}
 	return nil

@@ -245,7 +245,7 @@ func reconciled(metrics string) int {
 func (s *scale) emptyCommit(ctx context.Context) (*cost, error) {
 	var last time.Time
 	start := time.Now()
-	c, err := s.of(ctx, func(ctx context.Context) error {
+	c, err := s.measureCost(ctx, func(ctx context.Context) error {
 		group, groupCtx := errgroup.WithContext(ctx)
 		group.SetLimit(requesters)
 		for _, t := range s.fleet.teams {

@@ -193,7 +193,7 @@ continues. Only if the event is one of the first list, the controller does not s
 			"fairqueue.TestReconcileOfAnotherNamespaceIsNextButOneAfterTenThousand", "fairqueue.TestNamespaceHoldsHalfOfWhatOthersLeave",
 			"fairqueue.TestStormOfWakesBecomesBoundedReconcilesAndTheLastIsNotLost", "artifact.TestTarpitsOfOneNamespaceDoNotDelayDownloadsOfAnother",
 			"artifact.TestNamespaceThatFillsTheStoreEvictsItsOwnContent",
-			"source.TestKindsThatThereAreNotCauseFewQuestionsAndHideNoOthers",
+			"source.TestUnknownKindsCauseFewDiscoveryRequestsAndHideNoServedKinds",
 			"source.TestServersOfOneNamespaceThatHangDoNotDelayPollsOfAnother", "throughput.TestBytePerSecondIsEndedAfterAWindow",
 			"git.TestServerThatIsSlowForLongIsLeft", "git.TestSSHServerThatIsSlowForLongIsLeft",
 			"git.TestKeysThatWouldTakeHoursAreRefused", "artifact.TestPanicInTheBackgroundIsAnErrorLikeAnother",

@@ -37,7 +37,7 @@ var sourceAttacks = []attack{
 		sees: "`ArtifactFetchFailed`: the attacker's own pod fetches the URL, and the NetworkPolicy of Flux's namespace blocks it. No message contains the digest of the content.",
 		run: func(a *attacker) {
 			a.expectRefused(a.createStack(inTemplate(a.victim.url, noDigest)), notFetched)
-			a.expectUntold(hexOf(a.victim.digest))
+			a.expectNotVisible(hexOf(a.victim.digest))
 		},
 	},
 	{
@@ -91,7 +91,7 @@ var sourceAttacks = []attack{
 			a.expectUpdateRefused(a.newUpdate(&autov1alpha1.UpdateSource{
 				Git: &autov1alpha1.GitSource{URL: system.Git.URL(a.name), Ref: sha}, Digest: a.victim.digest,
 			}), pulumiv1.ArtifactDigestMismatchReason)
-			a.expectUntold(outputCanary)
+			a.expectNotVisible(outputCanary)
 		},
 	},
 }
@@ -116,7 +116,7 @@ var forgeryAttacks = []attack{
 			a.forge(sourcev1.BucketKind, &sourcev1.Bucket{ObjectMeta: a.meta(), Spec: sourcev1.BucketSpec{
 				BucketName: "x", Endpoint: "x.invalid", Suspend: true, Interval: metav1.Duration{Duration: time.Hour},
 			}}, a.victim.url, noDigest, notPublished)
-			a.expectUntold(hexOf(a.victim.digest))
+			a.expectNotVisible(hexOf(a.victim.digest))
 		},
 	},
 	{
@@ -143,7 +143,7 @@ var forgeryAttacks = []attack{
 		sees: "`SourceNotReady`: nothing is fetched from this address. No message contains a digest of the page.",
 		run: func(a *attacker) {
 			a.forge(sourcev1.ExternalArtifactKind, &sourcev1.ExternalArtifact{ObjectMeta: a.meta()}, "http://127.0.0.1:8080/metrics", noDigest, notPublished)
-			a.expectUntold("computed", "controller_runtime")
+			a.expectNotVisible("computed", "controller_runtime")
 		},
 	},
 	{
@@ -313,7 +313,7 @@ var networkAttacks = []attack{
 			page := "/page/" + a.name + ".git"
 			a.expectRefused(a.createStack(fromGit("http://"+webHost+"/redirect/"+web.Status.PodIP+":8080"+page)), unavailable("status 500"))
 			a.expectRequested(page + "/info/refs")
-			a.expectUntold(pageCanary)
+			a.expectNotVisible(pageCanary)
 		},
 	},
 	{

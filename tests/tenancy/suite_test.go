@@ -431,8 +431,8 @@ func (a *attacker) visible() string {
 	return string(content)
 }
 
-// expectUntold checks that nothing that the attacker sees contains one of the texts.
-func (a *attacker) expectUntold(texts ...string) {
+// expectNotVisible checks that nothing that the attacker sees contains one of the texts.
+func (a *attacker) expectNotVisible(texts ...string) {
 	a.t.Helper()
 	seen := a.visible()
 	for _, text := range texts {

@@ -37,7 +37,7 @@ type explainer struct {
 
 func (e *explainer) explain(ctx context.Context, stack *pulumiv1.Stack) error {
 	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
-	e.title(describe(stack), standing(stack))
+	e.title(describe(stack), stackState(stack))
 	e.reason(pulumiv1.StackKind, condition)
 	if stack.Spec.Suspend {
 		e.out.Fact("Suspended", print.Cell{Text: fmt.Sprintf("Nothing starts until the Stack is resumed: %s resume stack %s -n %s",
@@ -118,7 +118,7 @@ func (e *explainer) dependencies(ctx context.Context, stack *pulumiv1.Stack) {
 			e.out.Fact("Depends on", print.Cell{Text: fmt.Sprintf("Stack %s: %s", key, err), Style: print.Bad})
 			continue
 		}
-		state := standing(dependency)
+		state := stackState(dependency)
 		e.out.Fact("Depends on", print.Cell{Text: fmt.Sprintf("Stack %s: %s", key, state.Text), Style: state.Style})
 	}
 }

@@ -79,7 +79,7 @@ func (p *planner) controllers(ctx context.Context) error {
 			p.runs = p.runs || replicasOf(deployment) > 0
 		}
 		text += fmt.Sprintf(": Deployment %s, %d replicas, %s", name, replicasOf(deployment), imageOf(deployment))
-		if owner := keeper(deployment); owner != "" {
+		if owner := restoringOwner(deployment); owner != "" {
 			text += "; suspend " + owner + " first, which would restore it"
 		}
 		p.out.Fact("Controller", print.Cell{Text: text})
@@ -90,8 +90,8 @@ func (p *planner) controllers(ctx context.Context) error {
 	return nil
 }
 
-// keeper returns the name of the object that would restore a Deployment after a change.
-func keeper(object *appsv1.Deployment) string {
+// restoringOwner returns the name of the object that would restore a Deployment after a change.
+func restoringOwner(object *appsv1.Deployment) string {
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
 	for _, kind := range [][2]string{{"kustomize", "Kustomization"}, {"helm", "HelmRelease"}} {
 		if name := labels[kind[0]+".toolkit.fluxcd.io/name"]; name != "" {

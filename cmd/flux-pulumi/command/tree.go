@@ -53,7 +53,7 @@ type treeOf struct {
 
 func (t *treeOf) build(ctx context.Context, stack *pulumiv1.Stack) (*print.Node, error) {
 	root := t.source(ctx, stack)
-	node := root.Add(describe(stack), standing(stack))
+	node := root.Add(describe(stack), stackState(stack))
 	if err := t.workspace(ctx, stack, node); err != nil {
 		return nil, err
 	}
@@ -70,8 +70,8 @@ func describe(stack *pulumiv1.Stack) string {
 	return fmt.Sprintf("Stack %s/%s (%s)", stack.Namespace, stack.Name, stack.Spec.Stack)
 }
 
-// standing returns the state of a Stack: ready with a revision, or the reason why it is not ready.
-func standing(stack *pulumiv1.Stack) print.Cell {
+// stackState returns the state of a Stack: ready with a revision, or the reason why it is not ready.
+func stackState(stack *pulumiv1.Stack) print.Cell {
 	cell := ready(stack.Status.Conditions)
 	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
 	switch {
@@ -198,7 +198,7 @@ func (t *treeOf) dependencies(ctx context.Context, stack *pulumiv1.Stack, node *
 		case err != nil:
 			node.Add("depends on Stack "+key.String(), print.Cell{Text: err.Error(), Style: print.Bad})
 		default:
-			below := node.Add("depends on "+describe(dependency), standing(dependency))
+			below := node.Add("depends on "+describe(dependency), stackState(dependency))
 			t.dependencies(ctx, dependency, below, append(slices.Clone(path), key))
 		}
 	}
@@ -212,7 +212,7 @@ func (t *treeOf) dependents(ctx context.Context, stack *pulumiv1.Stack, node *pr
 	}
 	for i := range list.Items {
 		if other := &list.Items[i]; slices.Contains(dependenciesOf(other), client.ObjectKeyFromObject(stack)) {
-			node.Add("needed by "+describe(other), standing(other))
+			node.Add("needed by "+describe(other), stackState(other))
 		}
 	}
 	return nil

@@ -59,7 +59,7 @@ type Authorizer struct {
 	reviews singleflight.Group
 	// limit bounds new decisions, logLimit the log lines about refused calls.
 	limit, logLimit *rate.Limiter
-	unproven        slots
+	undecided       undecidedCalls
 	// online makes the agent log only once that it asks the API server.
 	online sync.Once
 	// streamAge is how long a stream may last.
@@ -79,7 +79,7 @@ func New(options Options) (*Authorizer, error) {
 	api := &apiServer{url: "https://" + net.JoinHostPort(host, port), tokenFile: options.TokenFile, caFile: options.CAFile}
 	return &Authorizer{
 		options: options, log: options.Log, api: api, issuer: &issuer{api: api}, cache: newCache(maxEntries),
-		limit: rate.NewLimiter(reviewRate, reviewBurst), logLimit: rate.NewLimiter(logRate, logBurst), unproven: make(slots, maxUnproven),
+		limit: rate.NewLimiter(reviewRate, reviewBurst), logLimit: rate.NewLimiter(logRate, logBurst), undecided: make(undecidedCalls, maxUnproven),
 		streamAge: maxStreamAge,
 	}, nil
 }

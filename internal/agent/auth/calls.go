@@ -21,8 +21,8 @@ const (
 	// maxUnproven is how many calls at a time may have a token without a decision. gRPC reads the whole request before interceptors run, and a
 	// request may have megabytes: this bounds the memory that unknown callers can use.
 	maxUnproven = 16
-	// unprovenTimeout is how long such a call may take until its request is read and its token is decided on.
-	unprovenTimeout = 20 * time.Second
+	// undecidedTimeout is how long such a call may take until its request is read and its token is decided on.
+	undecidedTimeout = 20 * time.Second
 	// maxStreamAge is how long a stream may last after its call was authorised. A watch may outlive the token that it began with, because an
 	// operation takes longer than the life of a token. But a user who loses the right to use the workspace must not watch it for ever. The
 	// client calls again, with a new token.
@@ -68,35 +68,35 @@ func (a *Authorizer) admit(ctx context.Context, info *tap.Info) (context.Context
 	if ok && (now.Before(known.until) || known.err == nil && now.Before(known.tokenEnd)) {
 		return ctx, known.err
 	}
-	return a.unproven.take(ctx)
+	return a.undecided.take(ctx)
 }
 
-// slots are the places of calls whose token has no decision yet. A value in the channel is a place that is taken.
-type slots chan struct{}
+// undecidedCalls are the places of calls whose token has no decision yet. A value in the channel is a place that is taken.
+type undecidedCalls chan struct{}
 
-// provenKey is the context key of the function that frees the place of a call.
-type provenKey struct{}
+// releaseKey is the context key of the function that frees the place of a call.
+type releaseKey struct{}
 
-// take gives the call a place until the call is authorised or ends, which is after unprovenTimeout at the latest.
-func (s slots) take(ctx context.Context) (context.Context, error) {
+// take gives the call a place until the call is authorised or ends, which is after undecidedTimeout at the latest.
+func (s undecidedCalls) take(ctx context.Context) (context.Context, error) {
 	select {
 	case s <- struct{}{}:
 	default:
 		return ctx, status.Error(codes.Unavailable, "too many calls with unknown tokens wait for a decision; try again")
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	timer := time.AfterFunc(unprovenTimeout, cancel)
+	timer := time.AfterFunc(undecidedTimeout, cancel)
 	free := sync.OnceFunc(func() {
 		timer.Stop()
 		<-s
 	})
 	context.AfterFunc(ctx, free)
-	return context.WithValue(ctx, provenKey{}, free), nil
+	return context.WithValue(ctx, releaseKey{}, free), nil
 }
 
 // prove frees the place of a call that was authorised.
 func prove(ctx context.Context) {
-	if free, ok := ctx.Value(provenKey{}).(func()); ok {
+	if free, ok := ctx.Value(releaseKey{}).(func()); ok {
 		free()
 	}
 }

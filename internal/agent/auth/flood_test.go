@@ -56,10 +56,10 @@ func TestCallsThatNobodyHasDecidedOnAreBounded(t *testing.T) {
 		_, err := connection.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, grpc_health_v1.Health_Check_FullMethodName)
 		b.Expect(err).NotTo(HaveOccurred())
 	}
-	b.Eventually(func() int { return len(b.authorizer.unproven) }).WithTimeout(patience).Should(Equal(maxUnproven))
+	b.Eventually(func() int { return len(b.authorizer.undecided) }).WithTimeout(patience).Should(Equal(maxUnproven))
 	b.Expect(b.callWith(late)).To(And(haveCode(codes.Unavailable), MatchError(ContainSubstring("too many calls"))))
 	b.Expect(b.callWith(good)).To(Succeed())
 	cancel()
 	b.Eventually(func() error { return b.callWith(late) }).WithTimeout(patience).Should(Succeed())
-	b.Eventually(func() int { return len(b.authorizer.unproven) }).WithTimeout(patience).Should(BeZero())
+	b.Eventually(func() int { return len(b.authorizer.undecided) }).WithTimeout(patience).Should(BeZero())
 }

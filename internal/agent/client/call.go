@@ -10,24 +10,24 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// answer limits the answer of a method.
-type answer struct {
+// answerLimit limits the answer of a method.
+type answerLimit struct {
 	// size is the maximum size in bytes, fields the maximum number of fields.
 	size, fields int
 }
 
 // The limits of the methods' answers. Only the answer of GetOperation has outputs.
 var (
-	infoAnswer      = answer{size: proto.MaxInfoSize, fields: proto.MaxInfoFields}
-	operationAnswer = answer{size: proto.MaxOperationSize, fields: proto.MaxOperationFields}
-	resultAnswer    = answer{size: proto.MaxResultSize, fields: proto.MaxResultFields}
-	planAnswer      = answer{size: proto.MaxPlanPartSize, fields: proto.MaxPlanPartFields}
-	emptyAnswer     = answer{size: proto.MaxEmptySize, fields: proto.MaxEmptyFields}
+	infoAnswer      = answerLimit{size: proto.MaxInfoSize, fields: proto.MaxInfoFields}
+	operationAnswer = answerLimit{size: proto.MaxOperationSize, fields: proto.MaxOperationFields}
+	resultAnswer    = answerLimit{size: proto.MaxResultSize, fields: proto.MaxResultFields}
+	planAnswer      = answerLimit{size: proto.MaxPlanPartSize, fields: proto.MaxPlanPartFields}
+	emptyAnswer     = answerLimit{size: proto.MaxEmptySize, fields: proto.MaxEmptyFields}
 )
 
 // options returns the options that limit the answer of one call. After the call has failed because the answer was refused by the codec,
 // refused is the reason.
-func (a answer) options() (options []grpc.CallOption, refused *error) {
+func (a answerLimit) options() (options []grpc.CallOption, refused *error) {
 	refused = new(error)
 	codec := &proto.Codec{MaxFields: a.fields, Refused: func(err error) { *refused = err }}
 	return []grpc.CallOption{grpc.MaxCallRecvMsgSize(a.size), grpc.ForceCodecV2(codec)}, refused
@@ -46,7 +46,7 @@ func failure(ctx context.Context, what string, refused, err error) error {
 
 // call makes one unary call with a deadline.
 func call[Request, Response any](
-	ctx context.Context, c *Client, what string, limit answer, request Request,
+	ctx context.Context, c *Client, what string, limit answerLimit, request Request,
 	method func(context.Context, Request, ...grpc.CallOption) (Response, error),
 ) (Response, error) {
 	var none Response

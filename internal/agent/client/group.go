@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// promptTime is how long an agent may take to answer before its call needs one of the slots of its group. promptTimeStrained is the same
+	// promptTime is how long an agent may take to answer before its call needs one of the slots of its group. promptTimeSlow is the same
 	// for an agent whose last call waited and failed, and for all agents of a group in which a call with a slot did so recently.
-	promptTime         = time.Second
-	promptTimeStrained = 100 * time.Millisecond
+	promptTime     = time.Second
+	promptTimeSlow = 100 * time.Millisecond
 	// strainedTime is how long ago counts as recently.
 	strainedTime = time.Minute
 	// slowCalls is how many calls of a group may wait for slow agents at the same time.
@@ -34,8 +34,8 @@ type Group struct {
 	slots chan struct{}
 
 	mu sync.Mutex
-	// strained is the time until which the group uses promptTimeStrained.
-	strained time.Time
+	// slowUntil is the time until which the group uses promptTimeSlow.
+	slowUntil time.Time
 }
 
 func newGroup() *Group {
@@ -68,8 +68,8 @@ func (g *Groups) Of(owner string) *Group {
 func (g *Group) prompt(suspect bool) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if suspect || time.Now().Before(g.strained) {
-		return promptTimeStrained
+	if suspect || time.Now().Before(g.slowUntil) {
+		return promptTimeSlow
 	}
 	return promptTime
 }
@@ -114,7 +114,7 @@ func (g *Group) free(inVain bool, waited time.Duration) {
 		return
 	}
 	g.mu.Lock()
-	g.strained = time.Now().Add(strainedTime)
+	g.slowUntil = time.Now().Add(strainedTime)
 	g.mu.Unlock()
 	time.AfterFunc(pauseFactor*waited, func() { <-g.slots })
 }

@@ -19,10 +19,10 @@ const MaxSize = 16 << 20
 // Kinds of secrets providers, as the state names them.
 const (
 	KindPassphrase = "passphrase"
-	// KindService is a key management service.
-	KindService = "cloud"
-	// KindCloudBackend is Pulumi Cloud itself.
-	KindCloudBackend = "service"
+	// KindKeyManagement is a key management service.
+	KindKeyManagement = "cloud"
+	// KindPulumiCloud is Pulumi Cloud itself.
+	KindPulumiCloud = "service"
 )
 
 // Settings say how the secrets of a stack are encrypted.
@@ -33,16 +33,16 @@ type Settings struct {
 	EncryptionSalt  string `yaml:"encryptionsalt,omitempty"`
 }
 
-// UsesService reports whether a key management service holds the key. Then only the CLI can encrypt.
-func (s Settings) UsesService() bool {
+// UsesKeyManagement reports whether a key management service holds the key. Then only the CLI can encrypt.
+func (s Settings) UsesKeyManagement() bool {
 	return !slices.Contains([]string{"", "default", "passphrase"}, s.SecretsProvider)
 }
 
 // Kind is the kind of secrets provider, as the state names it. It is empty if the settings name none.
 func (s Settings) Kind() string {
 	switch {
-	case s.UsesService():
-		return KindService
+	case s.UsesKeyManagement():
+		return KindKeyManagement
 	case s.EncryptionSalt != "":
 		return KindPassphrase
 	}
@@ -52,7 +52,7 @@ func (s Settings) Kind() string {
 // Provider is the secrets provider, as a request names it.
 func (s Settings) Provider() string {
 	switch s.Kind() {
-	case KindService:
+	case KindKeyManagement:
 		return s.SecretsProvider
 	case KindPassphrase:
 		return "passphrase"

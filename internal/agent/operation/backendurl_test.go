@@ -34,11 +34,11 @@ func TestStateInADirectoryIsWrittenWithoutSecondFiles(t *testing.T) {
 		"https://api.pulumi.com":         "https://api.pulumi.com",
 	} {
 		env := map[string]string{backendVariable: given}
-		surviveKill(env)
+		skipBackendMetadata(env)
 		NewWithT(t).Expect(env).To(Equal(map[string]string{backendVariable: wanted}), given)
 	}
 	env := map[string]string{}
-	surviveKill(env)
+	skipBackendMetadata(env)
 	NewWithT(t).Expect(env).To(BeEmpty())
 }
 

@@ -33,7 +33,7 @@ func (o *operation) configure(ctx context.Context) error {
 	// Pulumi Cloud may store the configuration of a stack; a file would hide that.
 	useFile := o.selfManaged() || len(o.items) > 0 || len(o.request.GetEnvironments()) > 0
 	var encrypter config.Encrypter
-	if kept := o.keptSettings(); stackFile.Kind() == "" && kept.UsesService() && kept.SecretsProvider == o.secretsProvider {
+	if kept := o.keptSettings(); stackFile.Kind() == "" && kept.UsesKeyManagement() && kept.SecretsProvider == o.secretsProvider {
 		// For a stack that was created but never updated, nothing else names the provider.
 		stackFile.Settings = kept
 	}

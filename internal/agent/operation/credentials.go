@@ -18,14 +18,14 @@ const (
 	maxCredentials = 1 << 20
 )
 
-// lendCredentials gives the operation a directory of its own for the CLI's logins, with a copy of those that exist. The CLI records every
+// isolateLogins gives the operation a directory of its own for the CLI's logins, with a copy of those that exist. The CLI records every
 // backend that it logs in to, with the token or the password in its URL, and none of that may stay on disk. Where people work beside the
 // agent, the record stays, because their commands find the backend by it. It also stays where the user sets the directory.
-func (o *operation) lendCredentials() error {
+func (o *operation) isolateLogins() error {
 	if o.runner.options.Workspace != "" || o.env[credentialsVariable] != "" {
 		return nil
 	}
-	dir := o.lentCredentials()
+	dir := o.loginsDir()
 	known, err := file.Read(filepath.Join(o.runner.pulumiHome(), credentialsFile), maxCredentials)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the logins of the pulumi CLI: %w", file.WithoutPath(err))
@@ -41,15 +41,15 @@ func (o *operation) lendCredentials() error {
 	return file.Write(filepath.Join(dir, credentialsFile), known)
 }
 
-// lentCredentials is the directory that lendCredentials makes.
-func (o *operation) lentCredentials() string { return filepath.Join(o.stack.Dir, "credentials") }
+// loginsDir is the directory that isolateLogins makes.
+func (o *operation) loginsDir() string { return filepath.Join(o.stack.Dir, "credentials") }
 
-// removeCredentials removes what lendCredentials made.
+// removeCredentials removes what isolateLogins made.
 func (o *operation) removeCredentials() {
-	if o.stack == nil || o.env[credentialsVariable] != o.lentCredentials() {
+	if o.stack == nil || o.env[credentialsVariable] != o.loginsDir() {
 		return
 	}
-	if err := os.RemoveAll(o.lentCredentials()); err != nil {
+	if err := os.RemoveAll(o.loginsDir()); err != nil {
 		o.log.Error(err, "the logins of the operation were not removed")
 	}
 }

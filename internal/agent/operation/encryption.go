@@ -183,7 +183,7 @@ func (o *operation) provides(wanted, kind string, settings config.Settings) bool
 	case wanted == "passphrase", wanted == "default" && o.selfManaged():
 		return kind == config.KindPassphrase || kind == "" && o.selfManaged()
 	case wanted == "default":
-		return kind == config.KindCloudBackend || kind == ""
+		return kind == config.KindPulumiCloud || kind == ""
 	}
 	return settings.SecretsProvider == wanted
 }

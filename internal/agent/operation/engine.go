@@ -266,9 +266,9 @@ func (o *operation) logStreams(see func(line string)) (stdout, stderr io.Writer,
 	}
 }
 
-// expectNew creates a stack that probably does not exist. This saves the operation that would find that out. If the creation fails, the
-// operation reports why, unless the stack exists.
-func (o *operation) expectNew(ctx context.Context) error {
+// createExpectedStack creates a stack that probably does not exist. This saves the operation that would find that out. If the creation
+// fails, the operation reports why, unless the stack exists.
+func (o *operation) createExpectedStack(ctx context.Context) error {
 	if !o.request.GetNewStack() || !o.request.GetCreateStack() {
 		return nil
 	}

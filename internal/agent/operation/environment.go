@@ -14,9 +14,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// passedOn are the variables of the agent that reach pulumi when its environment is not inherited as a whole. They say where programs,
-// certificates and proxies are, and how text and time are written.
-var passedOn = []string{
+// inheritedVariables are the variables of the agent that reach pulumi when its environment is not inherited as a whole. They say where
+// programs, certificates and proxies are, and how text and time are written.
+var inheritedVariables = []string{
 	"PATH", "USER", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 }
@@ -67,7 +67,7 @@ func (r *Runner) baseEnvironment() cli.Environment {
 	env := cli.Environment{}
 	for _, entry := range os.Environ() {
 		name, value, ok := strings.Cut(entry, "=")
-		if ok && !isReserved(name) && (r.options.InheritEnvironment || slices.Contains(passedOn, name)) {
+		if ok && !isReserved(name) && (r.options.InheritEnvironment || slices.Contains(inheritedVariables, name)) {
 			env[name] = value
 		}
 	}

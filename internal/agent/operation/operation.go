@@ -71,7 +71,7 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 		return nil, err
 	}
 	for _, step := range []func(context.Context) error{
-		o.checkFlags, o.usePlugins, o.checkPending, o.install, o.expectNew, o.checkPlan, o.configure, o.beginPlan, o.checkDrift,
+		o.checkFlags, o.usePlugins, o.checkPending, o.install, o.createExpectedStack, o.checkPlan, o.configure, o.beginPlan, o.checkDrift,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, err
@@ -160,14 +160,14 @@ func (o *operation) openStack() error {
 	if err != nil {
 		return err
 	}
-	surviveKill(o.env)
+	skipBackendMetadata(o.env)
 	if earlier, known := o.runner.outputSecrets.Load(o.stack.Dir); known {
 		o.redactor.Add(earlier.([]string)...)
 	}
 	if !o.project.hasProgram() {
 		o.dir = o.stack.Dir
 	}
-	return errors.Join(o.lendCredentials(), o.removeConfigLink())
+	return errors.Join(o.isolateLogins(), o.removeConfigLink())
 }
 
 // hideCredentials hides values that are secret by their nature, whether they are marked as secret or not.

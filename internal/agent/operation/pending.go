@@ -51,7 +51,7 @@ func (o *operation) checkPending(ctx context.Context) error {
 	if len(facts.PendingCreates) == 0 || kind == proto.OperationKind_OPERATION_KIND_DESTROY {
 		return nil
 	}
-	if err := o.freeForRepair(ctx); err != nil {
+	if err := o.releaseLockForRepair(ctx); err != nil {
 		return err
 	}
 	return failed(proto.FailureReason_FAILURE_REASON_UPDATE_FAILED,
@@ -92,12 +92,12 @@ func firstOf(pending []string) string {
 	return text
 }
 
-// freeForRepair releases the lock that a killed process left, so that the commands which repair the state work at once. A lock that
+// releaseLockForRepair releases the lock that a killed process left, so that the commands which repair the state work at once. A lock that
 // somebody else holds is an error: one of just these commands may hold it.
 //
 // No command of the CLI lists locks. Creating the stack, which exists, finds them without changing anything, because the CLI looks for
 // locks first.
-func (o *operation) freeForRepair(ctx context.Context) error {
+func (o *operation) releaseLockForRepair(ctx context.Context) error {
 	if !o.selfManaged() {
 		return nil
 	}
@@ -125,21 +125,21 @@ func (o *operation) pendingCreates() []string {
 	return o.exported.PendingCreates
 }
 
-// lastLookTimeout bounds how long an agent that is about to end looks for a lock that one of its processes left.
-const lastLookTimeout = 20 * time.Second
+// shutdownLockTimeout bounds how long an agent that is about to end looks for a lock that one of its processes left.
+const shutdownLockTimeout = 20 * time.Second
 
-// leaveNoLock releases the lock of a process that was killed because the agent ends. The record of that process is lost if the agent's
-// directory is removed with the agent.
-func (o *operation) leaveNoLock(ctx context.Context) {
+// releaseLockAtShutdown releases the lock of a process that was killed because the agent ends. The record of that process is lost if the
+// agent's directory is removed with the agent.
+func (o *operation) releaseLockAtShutdown(ctx context.Context) {
 	if !errors.Is(context.Cause(ctx), ErrShutdown) || o.stack == nil || !o.selfManaged() ||
 		len(o.stack.LeftOver()) == 0 || o.runner.cli.OutOfTime() {
 		return
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLookTimeout)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownLockTimeout)
 	defer cancel()
 	facts, err := o.exportState(limited)
 	if err == nil && facts.Exists {
-		err = o.freeForRepair(limited)
+		err = o.releaseLockForRepair(limited)
 	}
 	if err != nil {
 		o.log.Info("a lock may be left", "error", o.readable(err.Error()))

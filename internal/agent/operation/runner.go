@@ -155,7 +155,7 @@ func (r *Runner) Run(ctx context.Context, request *proto.StartOperationRequest, 
 	if o.removedBefore(err) {
 		o.notes, err = append(o.notes, "the stack was removed from the backend by an earlier attempt"), nil
 	}
-	o.leaveNoLock(ctx)
+	o.releaseLockAtShutdown(ctx)
 	o.removePlan()
 	o.prepareShell()
 	o.removeCredentials()

@@ -145,7 +145,7 @@ func (e *executor) execute(ctx context.Context, o *trackedOperation, request *pr
 			Message: plaintext.Cut(err.Error(), proto.MaxText), // the error quotes the directory, which may be long
 		}
 	}
-	e.sources.show(request, project)
+	e.sources.linkWorkspace(request, project)
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			// The recovered value itself may contain a secret.

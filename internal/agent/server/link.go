@@ -22,10 +22,10 @@ func Shared(dir, workspace string) bool {
 	return filepath.IsAbs(workspace) && filepath.Dir(workspace) == filepath.Clean(dir) && !slices.Contains(ownNames, filepath.Base(workspace))
 }
 
-// show makes the program easy to find for people who work in a pod: it replaces the workspace, where a shell starts, by a link to the
-// directory of the operation, unless that directory is in the workspace anyway. It replaces only an empty directory, because an init
-// container may have put files there. Operations do not depend on the link, so show returns no error.
-func (s *sources) show(request *proto.StartOperationRequest, project string) {
+// linkWorkspace makes the program easy to find for people who work in a pod: it replaces the workspace, where a shell starts, by a link to
+// the directory of the operation, unless that directory is in the workspace anyway. It replaces only an empty directory, because an init
+// container may have put files there. Operations do not depend on the link, so linkWorkspace returns no error.
+func (s *sources) linkWorkspace(request *proto.StartOperationRequest, project string) {
 	if !s.shared || request.GetArtifact() == nil && !filepath.IsAbs(request.GetLocal().GetDir()) {
 		return
 	}

@@ -70,7 +70,7 @@ func (f *Facts) readMember(decoder *json.Decoder, key string) error {
 		switch provider.Type {
 		case config.KindPassphrase:
 			f.Settings.EncryptionSalt = provider.State.Salt
-		case config.KindService:
+		case config.KindKeyManagement:
 			f.Settings.SecretsProvider, f.Settings.EncryptedKey = provider.State.URL, provider.State.EncryptedKey
 		}
 		return nil

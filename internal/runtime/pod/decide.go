@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// silence is how long an agent may fail to answer before its pod is replaced without its consent. When its key pair was created anew, the
-	// kubelet takes up to a minute and a half to give it to the agent, whose operation goes on meanwhile.
-	silence = 2 * time.Minute
+	// maxSilence is how long an agent may fail to answer before its pod is replaced without its consent. When its key pair was created anew,
+	// the kubelet takes up to a minute and a half to give it to the agent, whose operation goes on meanwhile.
+	maxSilence = 2 * time.Minute
 	// silentInterval is how often an agent that does not answer is asked again.
 	silentInterval = 5 * time.Second
 	// busyInterval is how often an agent with an operation is asked again when its pod has to be removed soon.
 	busyInterval = 10 * time.Second
-	// patientInterval is the same for a pod that may as well stay.
-	patientInterval = time.Minute
+	// outdatedAgentInterval is the same for a pod that may as well stay.
+	outdatedAgentInterval = time.Minute
 	// announceTime is how long the status announces that the pod is about to be replaced before the pod is replaced. After that time, the
 	// agent is asked once more, in case a client that did not see the status in time has started an operation.
 	announceTime = time.Second
@@ -78,7 +78,7 @@ func decide(o *observation) decision {
 	case o.rejected != nil:
 		d.status.RetryAfter = o.rejected.RetryAfter
 	case o.renewing:
-		d.status.RetryAfter = patientInterval
+		d.status.RetryAfter = outdatedAgentInterval
 	}
 	return d
 }
@@ -166,7 +166,7 @@ func decideOnAgent(o *observation, status runtime.Status) decision {
 		return decision{status: status}
 	}
 	announced := runtime.Status{Reason: autov1alpha1.RollingUpdateReason, Message: "the pod is being replaced because the controller has another agent"}
-	return decideOnAnswer(o, status, announced, patientInterval)
+	return decideOnAnswer(o, status, announced, outdatedAgentInterval)
 }
 
 // decideOnAnswer replaces the pod when its agent agrees, or has not answered for long. Until then the status is waiting, and from then on
@@ -174,7 +174,7 @@ func decideOnAgent(o *observation, status runtime.Status) decision {
 func decideOnAnswer(o *observation, waiting, announced runtime.Status, interval time.Duration) decision {
 	because := ""
 	switch {
-	case o.agent.err != nil && o.now.Sub(o.agent.silentSince) < silence:
+	case o.agent.err != nil && o.now.Sub(o.agent.silentSince) < maxSilence:
 		waiting.RetryAfter, because = silentInterval, "; its agent does not answer"
 	case o.agent.err == nil && o.agent.busy:
 		waiting.RetryAfter, because = interval, "; its operation goes on until it ends"

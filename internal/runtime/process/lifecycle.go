@@ -121,7 +121,7 @@ func (r *Runtime) sweepEntry(ctx context.Context, name string) error {
 func (r *Runtime) shutDown() {
 	running := r.running()
 	defer r.abandon()
-	if flock(r.user, unix.LOCK_EX|unix.LOCK_NB) != nil {
+	if flock(r.sharedLock, unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
@@ -144,7 +144,7 @@ func (r *Runtime) shutDown() {
 // abandon ends the Runtime and leaves all agents as they are.
 func (r *Runtime) abandon() {
 	r.cancel()
-	_ = r.user.Close()
+	_ = r.sharedLock.Close()
 }
 
 // release ends the agent if it has no operation, and waits until the agent has ended or ctx is done.

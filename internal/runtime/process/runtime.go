@@ -151,8 +151,8 @@ type Runtime struct {
 	events *notify.Notifier
 	// redactor hides the values that were passed on to the agents, in case one of them is in a log.
 	redactor *redact.Redactor
-	// user is the open Options.Dir, with a shared lock that shows whether other controllers use it.
-	user *os.File
+	// sharedLock is the open Options.Dir, with a shared lock that shows whether other controllers use it.
+	sharedLock *os.File
 	// groups are the agents by namespace.
 	groups agentclient.Groups
 
@@ -189,7 +189,7 @@ func New(options Options) (*Runtime, error) {
 		slots:       make(chan struct{}, 2*goruntime.NumCPU()),
 		events:      notify.New(),
 		redactor:    redact.New(),
-		user:        user,
+		sharedLock:  user,
 		supervisors: map[types.NamespacedName]*supervisor{},
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())

@@ -79,7 +79,7 @@ func serve(ctx context.Context) (err error) {
 	if err := invite(ctx, os.Stdout, c); err != nil {
 		return err
 	}
-	if err := background.LetGo(filepath.Join(c.Dir, "cluster.log")); err != nil {
+	if err := background.SignalReady(filepath.Join(c.Dir, "cluster.log")); err != nil {
 		return err
 	}
 	<-ctx.Done()

@@ -255,12 +255,12 @@ func (a *App) explain(ctx context.Context) string {
 	return text.String() + a.world.System.Explain(ctx, a) + a.world.Explain(ctx, a.App)
 }
 
-// deeds counts the entries in the journals of a resource, over all of its versions: "create start", "update end" and so on.
-type deeds map[string]int
+// journalCounts counts the entries in the journals of a resource, over all of its versions: "create start", "update end" and so on.
+type journalCounts map[string]int
 
 // readJournals returns the deeds of each resource, and those of each version with the key "resource.version".
-func (a *App) readJournals() (byResource, byVersion map[string]deeds, err error) {
-	byResource, byVersion = map[string]deeds{}, map[string]deeds{}
+func (a *App) readJournals() (byResource, byVersion map[string]journalCounts, err error) {
+	byResource, byVersion = map[string]journalCounts{}, map[string]journalCounts{}
 	files, err := filepath.Glob(filepath.Join(a.dir, "*.journal"))
 	if err != nil {
 		return nil, nil, err
@@ -273,9 +273,9 @@ func (a *App) readJournals() (byResource, byVersion map[string]deeds, err error)
 		version := strings.TrimSuffix(filepath.Base(file), ".journal")
 		resource, _, _ := strings.Cut(version, ".")
 		if byResource[resource] == nil {
-			byResource[resource] = deeds{}
+			byResource[resource] = journalCounts{}
 		}
-		byVersion[version] = deeds{}
+		byVersion[version] = journalCounts{}
 		for line := range strings.Lines(string(content)) {
 			byResource[resource][strings.TrimSpace(line)]++
 			byVersion[version][strings.TrimSpace(line)]++

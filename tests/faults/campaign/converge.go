@@ -168,7 +168,7 @@ func (a *App) helpEvicted(ctx context.Context, stack *pulumiv1.Stack) error {
 
 // Audit checks the conditions that must hold after everything has converged.
 func (w *World) Audit(apps []*App) error {
-	problems := w.System.Judge()
+	problems := w.System.CheckInvariants()
 	if _, err := w.watcher.take(); err != nil {
 		problems = errors.Join(problems, fmt.Errorf("statuses that contradict themselves:\n%w", err))
 	}

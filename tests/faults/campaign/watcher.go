@@ -30,7 +30,7 @@ const maxProblems = 20
 // restart of the API server.
 type watcher struct {
 	running sync.WaitGroup
-	gate    *gate
+	gate    *approver
 
 	mu       sync.Mutex
 	checked  int
@@ -39,7 +39,7 @@ type watcher struct {
 	last     map[types.UID]any
 }
 
-func startWatcher(ctx context.Context, from client.WithWatch, gate *gate) *watcher {
+func startWatcher(ctx context.Context, from client.WithWatch, gate *approver) *watcher {
 	w := &watcher{gate: gate, last: map[types.UID]any{}}
 	for _, list := range []client.ObjectList{&pulumiv1.StackList{}, &autov1alpha1.WorkspaceList{}, &autov1alpha1.UpdateList{}} {
 		w.running.Go(func() {
@@ -85,7 +85,7 @@ func (w *watcher) check(ctx context.Context, kind watch.EventType, object condit
 	w.last[object.GetUID()] = status
 	w.checked++
 	if update, is := object.(*autov1alpha1.Update); is {
-		if err := w.gate.judge(update); err != nil && len(w.problems) < maxProblems {
+		if err := w.gate.checkApproved(update); err != nil && len(w.problems) < maxProblems {
 			w.problems = append(w.problems, err)
 		}
 	}
@@ -126,8 +126,8 @@ func (w *watcher) seen() int {
 // gatedEvery is the number of Stacks of which one needs an approval for each change.
 const gatedEvery = 2
 
-// gate approves the plans of Stacks that need approvals, and detects changes that were carried out without an approval.
-type gate struct {
+// approver approves the plans of Stacks that need approvals, and detects changes that were carried out without an approval.
+type approver struct {
 	mu sync.Mutex
 	// gated has the namespaces of Stacks that need approvals.
 	gated map[string]bool
@@ -141,15 +141,15 @@ type gate struct {
 	judged    int // number of statuses of Updates that carried out a plan
 }
 
-func newGate() *gate {
-	return &gate{
+func newApprover() *approver {
+	return &approver{
 		gated: map[string]bool{}, approved: map[types.NamespacedName]map[string]bool{}, carried: map[string]bool{},
 		saved: map[types.NamespacedName]string{}, unchanged: map[types.NamespacedName]bool{},
 	}
 }
 
 // close makes each change of the Stack need an approval.
-func (g *gate) close(stack *pulumiv1.Stack) {
+func (g *approver) close(stack *pulumiv1.Stack) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.gated[stack.Namespace] = true
@@ -194,8 +194,9 @@ func (w *World) approvePlan(ctx context.Context, stack *pulumiv1.Stack, user str
 	}
 }
 
-// judge returns an error if the Update started something that nobody approved. The watcher calls it for every version of the Update.
-func (g *gate) judge(update *autov1alpha1.Update) error {
+// checkApproved returns an error if the Update started something that nobody approved. The watcher calls it for every version of the
+// Update.
+func (g *approver) checkApproved(update *autov1alpha1.Update) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.gated[update.Namespace] {
@@ -222,7 +223,7 @@ func (g *gate) judge(update *autov1alpha1.Update) error {
 }
 
 // planned returns how many statuses of Updates that carried out a plan were judged.
-func (g *gate) planned() int {
+func (g *approver) planned() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.judged

@@ -37,8 +37,8 @@ type System interface {
 	Pulumi(ctx context.Context, a *App, args ...string) error
 	// Prepare is called before each run, with the Stacks of the last one; some may be nil or deleted.
 	Prepare(ctx context.Context, apps []*App) error
-	// Judge returns an error if something was seen since the last call that must never happen.
-	Judge() error
+	// CheckInvariants returns an error if something was seen since the last call that must never happen.
+	CheckInvariants() error
 	// Explain describes what stage.Apps.Explain does not describe about a Stack.
 	Explain(ctx context.Context, a *App) string
 	// KeepLogs copies the logs to the directory that a developer asked for, if any.
@@ -60,7 +60,7 @@ type World struct {
 	Patience, MaxConvergence time.Duration
 
 	watcher *watcher
-	gate    *gate
+	gate    *approver
 	holds   holds
 
 	mu        sync.Mutex
@@ -69,7 +69,7 @@ type World struct {
 
 // Start begins to check every status and to approve plans.
 func (w *World) Start(ctx context.Context) {
-	w.gate = newGate()
+	w.gate = newApprover()
 	w.watcher = startWatcher(ctx, w.Client, w.gate)
 	w.watcher.running.Go(func() { w.approve(ctx) })
 }
