@@ -7,18 +7,18 @@ import (
 // ApprovalKind is the kind of an Approval.
 const ApprovalKind = "Approval"
 
-// ApprovalAccepted is the condition of an Approval that says whether it counts.
+// ApprovalAccepted is the condition of an Approval that reports whether the Approval counts.
 const ApprovalAccepted = "Accepted"
 
-// ApprovalDecision is what somebody decided about a plan.
+// ApprovalDecision is the decision of a user about a plan.
 // +kubebuilder:validation:Enum=Approve;Reject
 type ApprovalDecision string
 
 const (
-	// ApprovalApprove lets the plan be carried out.
+	// ApprovalApprove allows the plan to be carried out.
 	ApprovalApprove ApprovalDecision = "Approve"
 
-	// ApprovalReject keeps the plan from being carried out. It counts until the update starts, whoever approves.
+	// ApprovalReject prevents the plan from being carried out. Until the update starts, a rejection overrides all approvals.
 	ApprovalReject ApprovalDecision = "Reject"
 )
 
@@ -30,31 +30,31 @@ type ApprovalSpec struct {
 	// +required
 	Update string `json:"update"`
 
-	// Digest of the plan: status.plan.digest of the Stack. An Approval is for the plan with this digest and for nothing else.
+	// Digest of the plan: status.plan.digest of the Stack. The Approval is valid only for the plan with this digest.
 	// +kubebuilder:validation:Pattern="^sha256:[0-9a-f]{64}$"
 	// +required
 	Digest string `json:"digest"`
 
-	// Decision is Approve or Reject.
+	// Decision is Approve or Reject. Until the update starts, a rejection overrides all approvals.
 	// +required
 	Decision ApprovalDecision `json:"decision"`
 
-	// Reason says why, for example the number of a change request.
+	// Reason for the decision, for example the number of a change request.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
-	// By is the user who decided, as the API server knows them. With the admission policy of the installation, it has to be whoever creates
-	// the Approval.
+	// By is the name of the user who decides, as the API server knows it. With the admission policy of the installation, it must be the user
+	// who creates the Approval.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +required
 	By string `json:"by"`
 }
 
-// ApprovalStatus says whether the Approval counts.
+// ApprovalStatus reports whether the Approval counts.
 type ApprovalStatus struct {
-	// Conditions of the Approval: Accepted. It is set once and does not change any more.
+	// Conditions of the Approval: Accepted, which reports whether the Approval counts. It is set once and does not change afterwards.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -71,7 +71,7 @@ func (in *Approval) SetConditions(conditions []metav1.Condition) {
 	in.Status.Conditions = conditions
 }
 
-// Approval is the decision of one person about one plan. It cannot be changed.
+// Approval is the decision of one user about one plan. It cannot be changed.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -93,7 +93,7 @@ type Approval struct {
 	// +required
 	Spec ApprovalSpec `json:"spec"`
 
-	// Status is what the controller says about it.
+	// Status reports whether the Approval counts.
 	// +optional
 	Status ApprovalStatus `json:"status,omitempty"`
 }

@@ -7,7 +7,7 @@ const (
 	// WorkspaceReady is True when operations can run in the Workspace.
 	WorkspaceReady = meta.ReadyCondition
 
-	// WorkspaceStalled is True when the Workspace cannot become ready before somebody changes it.
+	// WorkspaceStalled is True when the Workspace has a problem that a user should look at. The controller still retries what can be retried.
 	WorkspaceStalled = meta.StalledCondition
 
 	// WorkspaceReconciling is True while the Workspace is being made ready.
@@ -16,12 +16,12 @@ const (
 
 // Condition types of an Update.
 const (
-	// UpdateProgressing is True from the start of the operation until it ended.
+	// UpdateProgressing is True from the start of the operation until its end.
 	UpdateProgressing = "Progressing"
 
-	// UpdateFailed is True when the operation ended without success.
+	// UpdateFailed is True when the Update ended without success.
 	UpdateFailed = "Failed"
 
-	// UpdateComplete is True when the operation ended, with or without success.
+	// UpdateComplete is True when the Update ended, with or without success.
 	UpdateComplete = "Complete"
 )

@@ -2,46 +2,47 @@ package v1alpha1
 
 // Labels of the objects that belong to a Workspace or an Update.
 const (
-	// ComponentLabel tells what an object is part of; its values are the Component constants. It is on the
-	// StatefulSet, the Service and the pod of a Workspace, and on the outputs Secret of an Update.
+	// ComponentLabel holds what an object is part of; its values are the Component constants. It is on the StatefulSet, the Service, the
+	// Secrets and the pod of a Workspace, and on the Secrets with the outputs and the plan of an Update.
 	ComponentLabel = "auto.pulumi.com/component"
 
-	// WorkspaceNameLabel holds the name of the Workspace that the StatefulSet, Service or pod belongs to.
+	// WorkspaceNameLabel holds the name of the Workspace that the StatefulSet, Service, Secret or pod belongs to, shortened if it is too long
+	// for a label.
 	WorkspaceNameLabel = "auto.pulumi.com/workspace-name"
 
-	// UpdateNameLabel holds the name of the Update that the outputs Secret belongs to.
+	// UpdateNameLabel holds the name of the Update that the Secret belongs to, shortened if it is too long for a label.
 	UpdateNameLabel = "auto.pulumi.com/update-name"
 
 	// ComponentWorkspace is the value of ComponentLabel on the objects that run a Workspace.
 	ComponentWorkspace = "workspace"
 
-	// ComponentUpdate is the value of ComponentLabel on the outputs Secret of an Update.
+	// ComponentUpdate is the value of ComponentLabel on the Secrets with the outputs and the plan of an Update.
 	ComponentUpdate = "update"
 )
 
 // Annotations of the objects that belong to a Workspace or an Update.
 const (
 	// InitializedAnnotation is "true" on a pod that the Pulumi Kubernetes Operator has prepared. This controller does not set it: the
-	// condition Ready of the Workspace says when operations can run.
+	// condition Ready of the Workspace reports when operations can run.
 	InitializedAnnotation = "auto.pulumi.com/initialized"
 
 	// RevisionHashAnnotation is on the pod template of a Workspace; a different value replaces the pod.
 	RevisionHashAnnotation = "auto.pulumi.com/revision-hash"
 
-	// WorkspaceGenerationAnnotation on an Update is the generation of its Workspace that it was created for. It does not start in an
-	// earlier one.
+	// WorkspaceGenerationAnnotation on an Update is the generation of the Workspace for which the Update was created. The Update does not
+	// start while the Workspace has an earlier generation.
 	WorkspaceGenerationAnnotation = "auto.pulumi.com/workspace-generation"
 
-	// SecretOutputsAnnotation is on the outputs Secret of an Update. It holds a JSON array with the names of the outputs
-	// that Pulumi treats as secret.
+	// SecretOutputsAnnotation is on the outputs Secret of an Update. It holds a JSON array with the keys, in this Secret, of the outputs that
+	// Pulumi treats as secret.
 	SecretOutputsAnnotation = "pulumi.com/secrets"
 
-	// OutputNamesAnnotation is on the outputs Secret of an Update that has outputs whose names cannot be keys of a Secret. It
-	// holds a JSON object with the names of those by their keys.
+	// OutputNamesAnnotation is on the outputs Secret of an Update that has outputs whose names cannot be keys of a Secret. It holds a JSON
+	// object that maps the keys of these outputs to their names.
 	OutputNamesAnnotation = "pulumi.com/output-names"
 
-	// OmittedOutputsAnnotation is on the outputs Secret of an Update that has more outputs than a Secret holds. It holds a JSON
-	// array with the names of those that are not in it, the first ones when there are very many.
+	// OmittedOutputsAnnotation is on the outputs Secret of an Update that has more outputs than a Secret can hold. It holds a JSON array with
+	// the names of the outputs that are not in the Secret; if there are very many, only the first ones.
 	OmittedOutputsAnnotation = "pulumi.com/omitted-outputs"
 )
 
@@ -51,17 +52,18 @@ const (
 	// one key per output, each holding its value as JSON.
 	OutputsSecretSuffix = "-stack-outputs"
 
-	// PlanSecretInfix is between the name of an Update and the number, from 0 on, in the names of the Secrets with its plan.
+	// PlanSecretInfix is between the name of an Update and a number, starting at 0, in the names of the Secrets with its plan.
 	PlanSecretInfix = "-plan-"
 
-	// PlanKeySuffix is appended to the name of a Workspace to get the name of the Secret with the key of the digests of its plans.
+	// PlanKeySuffix is appended to the name of a Workspace to get the name of the Secret with the key for the digests of its plans.
 	PlanKeySuffix = "-plan-key"
 
-	// PlanFileKey is the key of Pulumi's file in the Secrets with a plan: a part of it in each of them, compressed with gzip as a whole.
+	// PlanFileKey is the key of Pulumi's plan file in the Secrets with a plan. The file is compressed with gzip as a whole, and each Secret
+	// has a part of the result.
 	PlanFileKey = "plan.json.gz"
 
-	// PlanTextKey is the key of the changes as text in the last of the Secrets with a plan, compressed with gzip. Values are in it, but
-	// those that Pulumi knows as secret.
+	// PlanTextKey is the key of the changes as text in the last of the Secrets with a plan, compressed with gzip. The text contains values in
+	// plain text, except those that Pulumi knows as secret.
 	PlanTextKey = "changes.txt.gz"
 
 	// WorkspaceObjectSuffix is appended to the name of a Workspace to get the name of its StatefulSet and Service.

@@ -1,20 +1,20 @@
 package v1alpha1
 
-// PlanEnforcement says what makes sure that an operation does what its plan says.
+// PlanEnforcement defines how an operation is held to its plan.
 //
 // +kubebuilder:validation:Enum=Plan;Inputs
 type PlanEnforcement string
 
 const (
-	// EnforcePlan compares the inputs and the state with those of the plan, and constrains Pulumi to each step of it.
+	// EnforcePlan requires the inputs and the state to be those of the plan, and lets Pulumi refuse each step that is not in the plan.
 	EnforcePlan PlanEnforcement = "Plan"
 
-	// EnforceInputs compares the inputs and the state with those of the plan, and leaves the rest to the program.
+	// EnforceInputs requires the inputs and the state to be those of the plan. Pulumi does not compare the steps with the plan.
 	EnforceInputs PlanEnforcement = "Inputs"
 )
 
-// PlanReference names the plan that an operation carries out. The stack, the program, the options and the Workspace have to be those that
-// it was made with.
+// PlanReference names the plan that an operation carries out. The stack, the program, the options and the Workspace must be those with
+// which the plan was made.
 type PlanReference struct {
 	// Name of the Update in the same namespace that saved the plan.
 	// +kubebuilder:validation:MinLength=1
@@ -27,39 +27,39 @@ type PlanReference struct {
 	// +required
 	Digest string `json:"digest"`
 
-	// Enforce says what makes sure that no more is done than the plan says. With Plan, Pulumi refuses every step that is not in the plan,
-	// before anything is changed. Inputs is for programs that it refuses without need: then the inputs and the state have to be those of the
-	// plan. Without it, it is Plan. A destroy does not need the file of Pulumi.
+	// Enforce defines how the operation is held to the plan. With Plan, the default, Pulumi refuses every step that is not in the plan, before
+	// anything is changed. With Inputs, only the inputs and the state must be those of the plan, for programs that Pulumi refuses by mistake.
+	// A destroy does not need Pulumi's plan file.
 	// +optional
 	Enforce PlanEnforcement `json:"enforce,omitempty"`
 }
 
-// SavedPlan identifies a plan. Its digests tell nothing about values: they are made with a key that only those know who can read the
-// Secrets of the Workspace.
+// SavedPlan identifies a plan. The digests of inputs, changes and state reveal nothing about values: they are made with a key, which only
+// users who can read the Secrets of the Workspace know.
 type SavedPlan struct {
-	// Digest is of changesDigest and stateDigest: it is another one when anything differs. This is what an approval is for.
+	// Digest is the digest of changesDigest and stateDigest. It differs when anything in the plan differs. An Approval refers to it.
 	// +required
 	Digest string `json:"digest"`
 
-	// ChangesDigest is of the inputs and of what would be changed, with the old and new values. A plan that is made again with equal inputs
-	// and changes has the same, whatever else changed in the state.
+	// ChangesDigest is the digest of the inputs and of the changes, with their old and new values. A plan that is made again with equal inputs
+	// and changes has the same changesDigest, whatever else changed in the state.
 	// +required
 	ChangesDigest string `json:"changesDigest"`
 
-	// InputsDigest is of the inputs: the content of the program, the configuration and the environment with the values of Secrets, the
-	// options, and the version of Pulumi.
+	// InputsDigest is the digest of the inputs: the content of the program, the configuration and the environment with the values of Secrets,
+	// the options, and the version of Pulumi.
 	// +required
 	InputsDigest string `json:"inputsDigest"`
 
-	// StateDigest is of the state of the stack for which the plan was made.
+	// StateDigest is the digest of the state of the stack for which the plan was made.
 	// +required
 	StateDigest string `json:"stateDigest"`
 
-	// FileDigest is of Pulumi's file as it is in the Secrets, compressed. Empty when it is not kept.
+	// FileDigest is the digest of Pulumi's plan file as it is in the Secrets, compressed. It is empty if the file is not kept.
 	// +optional
 	FileDigest string `json:"fileDigest,omitempty"`
 
-	// TextDigest is of the changes as text as they are in the Secrets, compressed.
+	// TextDigest is the digest of the changes as text, as they are in the Secrets, compressed.
 	// +optional
 	TextDigest string `json:"textDigest,omitempty"`
 
@@ -67,23 +67,23 @@ type SavedPlan struct {
 	// +optional
 	PulumiVersion string `json:"pulumiVersion,omitempty"`
 
-	// Size of Pulumi's file in bytes; 0 when it is not kept.
+	// Size of Pulumi's plan file in bytes, or 0 if the file is not kept.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Size int64 `json:"size,omitempty"`
 
-	// StoredSize is what of it is in the Secrets, compressed, in bytes.
+	// StoredSize is the size of Pulumi's plan file as it is in the Secrets, compressed, in bytes.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	StoredSize int64 `json:"storedSize,omitempty"`
 
-	// Unknowns is how many values are known only when the plan is carried out.
+	// Unknowns is how many values become known only when the plan is carried out.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Unknowns int64 `json:"unknowns,omitempty"`
 
-	// Secrets are the names of the Secrets that hold the plan, in their order: in all of them together Pulumi's file, and in the last one
-	// the changes as text, both compressed with gzip.
+	// Secrets are the names of the Secrets that hold the plan, in order. Together they contain Pulumi's plan file, and the last one also
+	// contains the changes as text, both compressed with gzip.
 	// +kubebuilder:validation:MaxItems=9
 	// +listType=atomic
 	// +optional

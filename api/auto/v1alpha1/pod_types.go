@@ -17,7 +17,7 @@ type EmbeddedObjectMeta struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// EmbeddedPodTemplateSpec is merged over the pod template of a Workspace.
+// EmbeddedPodTemplateSpec is merged into the pod template of a Workspace.
 type EmbeddedPodTemplateSpec struct {
 	// Metadata of the pod.
 	// +optional
@@ -29,7 +29,7 @@ type EmbeddedPodTemplateSpec struct {
 	Spec *EmbeddedPodSpec `json:"spec,omitempty"`
 }
 
-// EmbeddedPodSpec is a pod specification in which nothing is required: a template that only sets tolerations is fine.
+// EmbeddedPodSpec is a pod specification in which nothing is required: a template that only sets tolerations is valid.
 type EmbeddedPodSpec struct {
 	corev1.PodSpec `json:",inline"`
 }
@@ -43,9 +43,9 @@ func (in EmbeddedPodSpec) MarshalJSON() ([]byte, error) {
 	}{PodSpec: in.PodSpec, Containers: in.Containers})
 }
 
-// EmbeddedServiceTemplateSpec is merged over the Service of a Workspace.
+// EmbeddedServiceTemplateSpec is merged into the Service of a Workspace.
 type EmbeddedServiceTemplateSpec struct {
-	// Metadata of the Service. Labels that the controller sets itself win.
+	// Metadata of the Service. The controller's own labels take precedence.
 	// +optional
 	Metadata EmbeddedObjectMeta `json:"metadata,omitempty,omitzero"`
 }

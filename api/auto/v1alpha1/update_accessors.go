@@ -6,13 +6,13 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 )
 
-// IsComplete reports whether the Update has ended, with whatever result, and its result is in the status.
+// IsComplete reports whether the Update has ended, with or without success, and its result is in the status.
 func (in *Update) IsComplete() bool {
 	return apimeta.IsStatusConditionTrue(in.Status.Conditions, UpdateComplete)
 }
 
-// HasStarted reports whether an agent has accepted the Update's operation. Before that an Update may be removed as if it had
-// never been.
+// HasStarted reports whether an agent has accepted the Update's operation, or the Update is complete. Before that, an Update can be removed
+// as if it had never existed.
 func (in *Update) HasStarted() bool {
 	return in.Status.StartTime != nil || in.IsComplete()
 }
@@ -22,33 +22,34 @@ func (in *Update) HasFailed() bool {
 	return in.IsComplete() && apimeta.IsStatusConditionTrue(in.Status.Conditions, UpdateFailed)
 }
 
-// WasInterrupted reports whether the Update's operation ended from outside: what it did is not known, and it is repeated
-// without counting as a failed attempt.
+// WasInterrupted reports whether the Update's operation was stopped from outside. What the operation did is not known. It is repeated, and
+// does not count as a failed attempt.
 func (in *Update) WasInterrupted() bool {
 	failed := apimeta.FindStatusCondition(in.Status.Conditions, UpdateFailed)
 	return in.HasFailed() && failed.Reason == InterruptedReason
 }
 
-// WasLockedOut reports whether the Update's operation changed nothing because another process holds the lock of the stack: it is
-// repeated without counting as a failed attempt.
+// WasLockedOut reports whether the Update's operation changed nothing because another process held the lock of the stack. It is repeated,
+// and does not count as a failed attempt.
 func (in *Update) WasLockedOut() bool {
 	failed := apimeta.FindStatusCondition(in.Status.Conditions, UpdateFailed)
 	return in.HasFailed() && failed.Reason == UpdateConflictReason
 }
 
-// WasStale reports whether the Update changed nothing because its plan is not about what is there now: another plan is made, without
-// counting a failed attempt.
+// WasStale reports whether the Update changed nothing because the inputs or the state are no longer those of its plan. Another plan is
+// made, and the Update does not count as a failed attempt.
 func (in *Update) WasStale() bool {
 	failed := apimeta.FindStatusCondition(in.Status.Conditions, UpdateFailed)
 	return in.HasFailed() && failed.Reason == PlanStaleReason
 }
 
-// SavesPlan reports whether the Update keeps what it would change as a plan.
+// SavesPlan reports whether the Update saves what it would change as a plan.
 func (in *Update) SavesPlan() bool {
 	return in.Spec.SavePlan != nil && *in.Spec.SavePlan
 }
 
-// ChangesNothing reports whether the Update's operation only shows what would be changed. What is no operation changes nothing, either.
+// ChangesNothing reports whether the Update's operation only shows what would be changed. A type that is not an operation changes nothing,
+// either.
 func (in *Update) ChangesNothing() bool {
 	switch in.Spec.Type {
 	case UpdateTypeUp:
@@ -59,16 +60,18 @@ func (in *Update) ChangesNothing() bool {
 	return true
 }
 
-// steps are the reasons of an Update that waits for what comes by itself, or for its Workspace, which says itself what is wrong with it.
-var steps = []string{
+// waitingReasons are the reasons of an Update that waits for something that happens without a user, or for its Workspace, which reports its own
+// problems.
+var waitingReasons = []string{
 	QueuedReason, ArtifactPendingReason, SourceDeliveryReason, UpdateProgressingReason,
 	UpdateWorkspaceNotFoundReason, UpdateWorkspaceNotReadyReason, IncompatibleConfigurationReason,
 }
 
-// WaitingProblem returns the problem that keeps the Update from starting, of which a user has to know; empty when it is on its way.
+// WaitingProblem returns the problem that prevents the Update from starting and that a user has to know. Both results are empty if there is
+// none.
 func (in *Update) WaitingProblem() (reason, message string) {
 	condition := apimeta.FindStatusCondition(in.Status.Conditions, UpdateProgressing)
-	if in.HasStarted() || condition == nil || slices.Contains(steps, condition.Reason) {
+	if in.HasStarted() || condition == nil || slices.Contains(waitingReasons, condition.Reason) {
 		return "", ""
 	}
 	return condition.Reason, condition.Message

@@ -9,8 +9,8 @@ import (
 // UpdateKind is the kind of an Update.
 const UpdateKind = "Update"
 
-// UpdateType is an operation of Pulumi. Any text is accepted, as by the Pulumi Kubernetes Operator; an Update with one that is no
-// operation fails.
+// UpdateType is an operation of Pulumi. The API server accepts any text, as with the Pulumi Kubernetes Operator; an Update whose type is
+// not an operation fails.
 type UpdateType string
 
 const (
@@ -27,7 +27,7 @@ const (
 	UpdateTypeDestroy UpdateType = "destroy"
 )
 
-// UpdateState says how far an operation is.
+// UpdateState is the state of an operation.
 type UpdateState string
 
 const (
@@ -46,56 +46,56 @@ const (
 	// UpdateStateFailed means that the operation ended with a failure.
 	UpdateStateFailed UpdateState = "Failed"
 
-	// UpdateStateInterrupted means that pulumi or its agent was ended from outside; the operation may be run again.
+	// UpdateStateInterrupted means that pulumi or its agent was stopped from outside. The operation can be run again.
 	UpdateStateInterrupted UpdateState = "Interrupted"
 
-	// UpdateStateCancelled means that the operation was ended on request.
+	// UpdateStateCancelled means that the operation was stopped on request.
 	UpdateStateCancelled UpdateState = "Cancelled"
 )
 
-// UpdateSpec describes one operation. It is not meant to be changed once the operation started.
+// UpdateSpec describes one operation. Changes after the start of the operation have no effect.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.savePlan) || !self.savePlan || has(self.type) && (self.type == 'preview' || self.type == 'destroy' && has(self.previewOnly) && self.previewOnly)",message="savePlan is for type preview, and for type destroy with previewOnly"
 // +kubebuilder:validation:XValidation:rule="!has(self.planEnforcement) || has(self.savePlan) && self.savePlan",message="planEnforcement is for an Update with savePlan"
 // +kubebuilder:validation:XValidation:rule="!has(self.plan) || has(self.type) && (self.type == 'up' || self.type == 'destroy' && !(has(self.previewOnly) && self.previewOnly))",message="plan is for type up or destroy, and not for one with previewOnly"
 type UpdateSpec struct {
-	// WorkspaceName is the name of the Workspace in which the operation runs. An Update without one waits for it.
+	// WorkspaceName is the name of the Workspace, in the same namespace, in which the operation runs. If it does not exist, the Update waits
+	// for it.
 	// +optional
 	WorkspaceName string `json:"workspaceName,omitempty"`
 
-	// StackName is the stack to work on: "dev", "org/dev" or "org/project/dev". An Update without one fails with the reason Aborted.
+	// StackName is the name of the stack: "dev", "org/dev" or "org/project/dev". An Update without a stack fails with the reason Aborted.
 	// +optional
 	StackName string `json:"stackName,omitempty"`
 
-	// Type of the operation: preview, up, refresh or destroy. An Update with any other type, or without one, fails with the reason
-	// Aborted.
+	// Type of the operation: preview, up, refresh or destroy. An Update with another type, or without a type, fails with the reason Aborted.
 	// +optional
 	Type UpdateType `json:"type,omitempty"`
 
-	// Source is the artifact with the program that this operation runs. Without it the source of the Workspace counts.
+	// Source is the artifact with the program that this operation runs. Defaults to the source of the Workspace.
 	// +optional
 	Source *UpdateSource `json:"source,omitempty"`
 
-	// ProjectInfo lets a refresh or a destroy work from the state alone: the program is neither fetched nor run. Other types fail with the
-	// reason ConfigInvalid.
+	// ProjectInfo makes a refresh or a destroy work from the state alone: the program is neither fetched nor run. An Update of another type
+	// fails with the reason ConfigInvalid.
 	// +optional
 	ProjectInfo *ProjectInfo `json:"projectInfo,omitempty"`
 
-	// Timeout after which the operation is ended gracefully, for example "1h". Without it there is no limit.
+	// Timeout after which the operation is stopped gracefully, for example "1h". If it is not set, there is no limit.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="timeout must be a duration such as 1h30m, and not negative"
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
-	// TTLAfterCompleted is how long the Update is kept after it completed, for example "24h". Without it, it is kept until it is
+	// TTLAfterCompleted is how long the Update is kept after its end, for example "24h". If it is not set, the Update is kept until it is
 	// deleted.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:XValidation:rule="duration(self) == duration(self)",message="ttlAfterCompleted must be a duration such as 1h30m"
 	// +optional
 	TTLAfterCompleted *metav1.Duration `json:"ttlAfterCompleted,omitempty"`
 
-	// Parallel is how many resource operations may run at once; 1 means one after the other. Without it pulumi decides.
+	// Parallel is how many resource operations can run at once; 1 means one after the other. If it is not set, Pulumi decides.
 	// +optional
 	Parallel *int32 `json:"parallel,omitempty"`
 
@@ -103,7 +103,7 @@ type UpdateSpec struct {
 	// +optional
 	Message *string `json:"message,omitempty"`
 
-	// ExpectNoChanges fails the operation when it would change, or changed, something.
+	// ExpectNoChanges fails the operation if it would change something, or has changed something.
 	// +optional
 	ExpectNoChanges *bool `json:"expectNoChanges,omitempty"`
 
@@ -111,7 +111,7 @@ type UpdateSpec struct {
 	// +optional
 	Replace []string `json:"replace,omitempty"`
 
-	// Target lists the URNs of the resources to work on; all others are left alone.
+	// Target lists the URNs of the resources to work on. Defaults to all resources.
 	// +optional
 	Target []string `json:"target,omitempty"`
 
@@ -123,12 +123,12 @@ type UpdateSpec struct {
 	// +optional
 	Refresh *bool `json:"refresh,omitempty"`
 
-	// ExpectNoRefreshChanges, together with refresh, fails an up or a preview before it changes anything, the state included, when the
-	// refresh would find resources that are not as the state has them.
+	// ExpectNoRefreshChanges, together with refresh, fails an up or a preview before it changes anything, including the state, if the refresh
+	// would find resources that differ from the state.
 	// +optional
 	ExpectNoRefreshChanges *bool `json:"expectNoRefreshChanges,omitempty"`
 
-	// ContinueOnError keeps working on other resources after one failed.
+	// ContinueOnError continues with other resources after one has failed.
 	// +optional
 	ContinueOnError *bool `json:"continueOnError,omitempty"`
 
@@ -136,22 +136,22 @@ type UpdateSpec struct {
 	// +optional
 	Remove *bool `json:"remove,omitempty"`
 
-	// RequireStack fails the operation, before anything is run, when the backend does not have the stack. The stack is not created
-	// then, whatever the Workspace says.
+	// RequireStack fails the operation with the reason StackLost, before anything runs, if the backend does not have the stack. The stack is
+	// not created, even if the Workspace allows it.
 	// +optional
 	RequireStack *bool `json:"requireStack,omitempty"`
 
-	// NewStack says that the stack is probably not in the backend yet: it is created before the operation, instead of when pulumi has found
-	// that it does not exist. A stack that exists is used as it is.
+	// NewStack creates the stack before the operation, because it is probably not in the backend yet, instead of after pulumi has found that
+	// it does not exist. A stack that exists is used as it is.
 	// +optional
 	NewStack *bool `json:"newStack,omitempty"`
 
-	// AfterInterruption says that an earlier operation on the stack was cut off. What it was working on is looked for in the state
-	// before anything else is done: a resource that it was creating may exist, and would be created twice.
+	// AfterInterruption means that an earlier operation on the stack was cut off. The state is then checked for pending operations before
+	// anything else is done: a resource that the operation was creating may exist, and would be created twice.
 	// +optional
 	AfterInterruption *bool `json:"afterInterruption,omitempty"`
 
-	// PreviewOnly makes a refresh or a destroy show what it would change, and change nothing. Other types ignore it.
+	// PreviewOnly makes a refresh or a destroy show what it would change, without changing anything. It has no effect on other types.
 	// +optional
 	PreviewOnly *bool `json:"previewOnly,omitempty"`
 
@@ -159,17 +159,17 @@ type UpdateSpec struct {
 	// +optional
 	RunProgram *bool `json:"runProgram,omitempty"`
 
-	// SavePlan keeps what the operation would change as a plan, which another Update can carry out: see status.plan. It is for a preview, of
-	// which it makes the plan of an up, and for a destroy with previewOnly.
+	// SavePlan saves what the operation would change as a plan, which another Update can carry out: see status.plan. A preview saves the plan
+	// of an up, and a destroy with previewOnly the plan of a destroy. Other operations cannot save a plan.
 	// +optional
 	SavePlan *bool `json:"savePlan,omitempty"`
 
-	// PlanEnforcement says how the plan that savePlan keeps is going to be carried out. With Inputs the file of Pulumi is not kept, which may
-	// be too large. Without it, it is Plan.
+	// PlanEnforcement defines how the plan that savePlan saves can be carried out: Plan, the default, or Inputs. With Inputs, Pulumi's plan
+	// file, which can be too large, is not saved, and the plan can only be carried out with enforce: Inputs.
 	// +optional
 	PlanEnforcement PlanEnforcement `json:"planEnforcement,omitempty"`
 
-	// Plan makes an up or a destroy carry out a plan that another Update has saved, exactly as it is, or nothing.
+	// Plan makes an up or a destroy carry out exactly the plan that another Update has saved, or nothing.
 	// +optional
 	Plan *PlanReference `json:"plan,omitempty"`
 }
@@ -179,19 +179,19 @@ type UpdateSpec struct {
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.sourceRef), has(self.url) && size(self.url) > 0, has(self.git), has(self.program)].filter(s, s).size() == 1",message="set one of sourceRef, url, git and program"
 type UpdateSource struct {
-	// SourceRef names the object that publishes, or published, the artifact with this digest. The controller fetches it. The
-	// namespace is that of the Update unless references to other namespaces are allowed.
+	// SourceRef names the object that publishes, or has published, the artifact with this digest. The controller fetches the artifact. The
+	// namespace must be that of the Update unless the controller allows references to other namespaces.
 	// +optional
 	SourceRef *meta.NamespacedObjectKindReference `json:"sourceRef,omitempty"`
-	// URL of the tarball, over http or https. The agent fetches it, with the network and the identity of the workspace.
+	// URL of the tarball, over http or https. The agent fetches the tarball, with the network and the identity of the workspace.
 	// +optional
 	URL string `json:"url,omitempty"`
 
-	// Git is the commit that the tarball is made of.
+	// Git is the commit from which the controller builds the tarball. Its ref must be a full hash.
 	// +optional
 	Git *GitSource `json:"git,omitempty"`
 
-	// Program in the same namespace that the tarball is made of.
+	// Program in the same namespace from which the controller builds the tarball.
 	// +optional
 	Program *ProgramSource `json:"program,omitempty"`
 
@@ -200,15 +200,15 @@ type UpdateSource struct {
 	// +required
 	Digest string `json:"digest"`
 
-	// Revision is what people call this version of the source, for example "main@sha1:…".
+	// Revision is the human-readable revision of the source, for example "main@sha1:…".
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
-	// Dir is the directory of Pulumi.yaml in the artifact, relative to its root. Empty means the root.
+	// Dir is the directory of Pulumi.yaml in the artifact, relative to its root. Defaults to the root.
 	// +optional
 	Dir string `json:"dir,omitempty"`
 
-	// Size of the tarball in bytes, when the source tells it.
+	// Size of the tarball in bytes, if the source reports it.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Size *int64 `json:"size,omitempty"`
@@ -258,7 +258,7 @@ type CommitInfo struct {
 
 // UpdateStatus is the observed state of an Update.
 type UpdateStatus struct {
-	// ObservedGeneration is the generation of the Update that the conditions are about.
+	// ObservedGeneration is the generation of the Update that the conditions describe.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -278,11 +278,11 @@ type UpdateStatus struct {
 	// +optional
 	EndTime *metav1.Time `json:"endTime,omitempty"`
 
-	// Permalink leads to the operation in the backend's console, when there is one.
+	// Permalink is the URL of the operation in the backend's console, if there is one.
 	// +optional
 	Permalink string `json:"permalink,omitempty"`
 
-	// Message says in one line what runs, or why the operation ended as it did.
+	// Message describes the progress or the result of the operation in one line.
 	// +optional
 	Message string `json:"message,omitempty"`
 
@@ -290,8 +290,8 @@ type UpdateStatus struct {
 	// +optional
 	ResourceChanges map[string]int64 `json:"resourceChanges,omitempty"`
 
-	// Changes are what an operation that changes nothing found: a preview, or a refresh or destroy with previewOnly. At most 200 are listed.
-	// There are no values in them.
+	// Changes lists what would change, for an operation that changes nothing: a preview, or a refresh or destroy with previewOnly. At most 200
+	// changes are listed. They contain no values.
 	// +listType=atomic
 	// +optional
 	Changes []ResourceChange `json:"changes,omitempty"`
@@ -300,7 +300,7 @@ type UpdateStatus struct {
 	// +optional
 	OmittedChanges int64 `json:"omittedChanges,omitempty"`
 
-	// Plan is the plan that the operation saved. There are no values in it.
+	// Plan is the plan that the operation saved. It contains no values.
 	// +optional
 	Plan *SavedPlan `json:"plan,omitempty"`
 
@@ -312,8 +312,8 @@ type UpdateStatus struct {
 	// +optional
 	ProjectInfo *ProjectInfo `json:"projectInfo,omitempty"`
 
-	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps whose values the operation was started with:
-	// one short hash for each. It tells nothing about their content.
+	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps whose values the operation was started with, with one
+	// short hash for each. It reveals nothing about their content.
 	// +optional
 	ReferencesDigest string `json:"referencesDigest,omitempty"`
 
@@ -324,9 +324,9 @@ type UpdateStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ResourceChange is what would be done with one resource.
+// ResourceChange is what an operation would do with one resource.
 type ResourceChange struct {
-	// Operation is create, update, replace, delete and the like. Of a refresh, delete means that the resource is gone.
+	// Operation is the kind of the change, such as create, update, replace or delete. For a refresh, delete means that the resource is gone.
 	// +required
 	Operation string `json:"operation"`
 
@@ -339,7 +339,7 @@ type ResourceChange struct {
 	// +optional
 	Paths []string `json:"paths,omitempty"`
 
-	// ReplacePaths are the properties that make a replacement necessary.
+	// ReplacePaths are the properties that require a replacement.
 	// +listType=atomic
 	// +optional
 	ReplacePaths []string `json:"replacePaths,omitempty"`

@@ -11,11 +11,11 @@ type GitSource struct {
 	// +optional
 	URL string `json:"url,omitempty"`
 
-	// Ref is the commit, or the full or short name of a branch or tag.
+	// Ref is the hash of a commit, or the full or short name of a branch or tag.
 	// +optional
 	Ref string `json:"ref,omitempty"`
 
-	// Dir is the directory of Pulumi.yaml in the repository, relative to its root. Empty means the root.
+	// Dir is the directory of Pulumi.yaml in the repository, relative to its root. Defaults to the root.
 	// +optional
 	Dir string `json:"dir,omitempty"`
 
@@ -23,18 +23,17 @@ type GitSource struct {
 	// +optional
 	Auth *GitAuth `json:"auth,omitempty"`
 
-	// Shallow fetches only the commit, without its history. The history is never part of what is run, so this has no effect
-	// beyond the time that a checkout takes, and is the default wherever the server allows it.
+	// Shallow has no effect: the history is never part of what is run, and is not fetched if the server supports that.
 	// +optional
 	Shallow bool `json:"shallow,omitempty"`
 
-	// RecurseSubmodules checks out the submodules of the repository too, with the same credentials where they are on the same host.
+	// RecurseSubmodules also checks out the submodules of the repository, with the same credentials if they are on the same host.
 	// +optional
 	RecurseSubmodules bool `json:"recurseSubmodules,omitempty"`
 }
 
-// GitAuth holds credentials for a git repository. When several are set, the private key is used, else the token, else the GitHub
-// App, else user name and password, else secretRef.
+// GitAuth holds credentials for a git repository. The first of these that is set is used: the private key, the token, the GitHub App, user
+// name and password, secretRef.
 type GitAuth struct {
 	// SSHPrivateKey is a PEM-encoded private key.
 	// +optional
@@ -60,25 +59,25 @@ type GitAuth struct {
 	// +optional
 	SecretRef *meta.LocalObjectReference `json:"secretRef,omitempty"`
 
-	// KnownHostsRef says where the public keys of ssh servers are. Without it the key known_hosts of the Secret with the private
-	// key counts, and what the controller knows.
+	// KnownHostsRef refers to the public keys of ssh servers. Defaults to the key known_hosts of the Secret with the private key. Other
+	// servers are looked up in the controller's known hosts.
 	// +optional
 	KnownHostsRef *KnownHostsReference `json:"knownHostsRef,omitempty"`
 
-	// CertSecretRef names a Secret with the certificate authority of the server in the key ca.crt, and optionally a client
-	// certificate in tls.crt and tls.key.
+	// CertSecretRef names a Secret with the certificate authority of the server in ca.crt and, optionally, a client certificate in tls.crt and
+	// tls.key.
 	// +optional
 	CertSecretRef *meta.LocalObjectReference `json:"certSecretRef,omitempty"`
 
-	// ProxySecretRef names a Secret with the key address, and optionally username and password, of an http, https or socks5
-	// proxy; ssh goes through socks5 only. Without it the proxy variables in the controller's environment count.
+	// ProxySecretRef names a Secret with the key address and, optionally, username and password, of an http, https or socks5 proxy. For ssh,
+	// only socks5 is possible. Defaults to the proxy variables in the controller's environment.
 	// +optional
 	ProxySecretRef *meta.LocalObjectReference `json:"proxySecretRef,omitempty"`
 }
 
-// KnownHostsReference names a key of a ConfigMap or Secret that has lines as in the known_hosts file of ssh.
+// KnownHostsReference names a key of a ConfigMap or Secret with lines as in the known_hosts file of ssh.
 type KnownHostsReference struct {
-	// Kind is ConfigMap or Secret.
+	// Kind is ConfigMap, the default, or Secret.
 	// +kubebuilder:validation:Enum=ConfigMap;Secret
 	// +kubebuilder:default=ConfigMap
 	// +optional
@@ -89,7 +88,7 @@ type KnownHostsReference struct {
 	// +required
 	Name string `json:"name"`
 
-	// Key in the object.
+	// Key in the object. Defaults to known_hosts.
 	// +kubebuilder:default=known_hosts
 	// +optional
 	Key string `json:"key,omitempty"`
@@ -120,12 +119,12 @@ type FluxSource struct {
 	// +optional
 	Digest string `json:"digest,omitempty"`
 
-	// Dir is the directory of Pulumi.yaml in the artifact, relative to its root. Empty means the root.
+	// Dir is the directory of Pulumi.yaml in the artifact, relative to its root. Defaults to the root.
 	// +optional
 	Dir string `json:"dir,omitempty"`
 }
 
-// LocalSource is a program that the image or an init container brings along.
+// LocalSource is a program in the pod, from the image or an init container.
 type LocalSource struct {
 	// Dir is the directory of Pulumi.yaml. A relative path starts at the workspace directory.
 	// +optional

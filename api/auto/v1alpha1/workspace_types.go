@@ -11,7 +11,7 @@ const (
 	// WorkspaceKind is the kind of a Workspace.
 	WorkspaceKind = "Workspace"
 
-	// DefaultServiceAccountName is the service account of a Workspace that names none, unless the controller has another default.
+	// DefaultServiceAccountName is the service account of a Workspace that does not name one, unless the controller has another default.
 	DefaultServiceAccountName = "default"
 )
 
@@ -29,17 +29,17 @@ const (
 
 // WorkspaceSpec describes the environment in which Pulumi runs.
 type WorkspaceSpec struct {
-	// ServiceAccountName is the identity of the workspace pod. Empty means that of the controller's flag --default-service-account,
-	// or else "default".
+	// ServiceAccountName is the service account of the workspace pod. Defaults to the controller flag --default-service-account, or else to
+	// "default".
 	// +optional
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
-	// SecurityProfile is the profile of the Pod Security Standards that the pod keeps to: restricted or baseline.
+	// SecurityProfile is the profile of the Pod Security Standards that the pod meets: restricted, the default, or baseline.
 	// +kubebuilder:default="restricted"
 	// +optional
 	SecurityProfile SecurityProfile `json:"securityProfile,omitempty"`
 
-	// Image with the pulumi CLI. Empty means the pulumi/pulumi image that fits the security profile.
+	// Image with the pulumi CLI. Defaults to the pulumi/pulumi image that fits the security profile.
 	// +optional
 	Image string `json:"image,omitempty"`
 
@@ -55,11 +55,11 @@ type WorkspaceSpec struct {
 	// +optional
 	Flux *FluxSource `json:"flux,omitempty"`
 
-	// Local is a program that the image or an init container brings along.
+	// Local is a program in the pod, from the image or an init container.
 	// +optional
 	Local *LocalSource `json:"local,omitempty"`
 
-	// ProjectInfo stands for a program that is not needed: a stack can be destroyed or refreshed from its state.
+	// ProjectInfo replaces a program that is not needed: a stack can be destroyed or refreshed from its state.
 	// +optional
 	ProjectInfo *ProjectInfo `json:"projectInfo,omitempty"`
 
@@ -68,7 +68,7 @@ type WorkspaceSpec struct {
 	// +optional
 	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
 
-	// Env sets environment variables. They win over EnvFrom.
+	// Env sets environment variables. They override envFrom.
 	// +listType=map
 	// +listMapKey=name
 	// +optional
@@ -97,8 +97,8 @@ type WorkspaceSpec struct {
 	// +optional
 	Stacks []WorkspaceStack `json:"stacks,omitempty"`
 
-	// IdleTimeout is how long the Workspace may have no Update to run before its pod goes, for example "30m"; the next Update brings it
-	// back. 0s keeps the pod. Without it, --workspace-idle-timeout of the controller counts.
+	// IdleTimeout is how long the Workspace can be idle before its pod is removed, for example "30m". The next Update starts the pod again. 0s
+	// keeps the pod. Defaults to the controller flag --workspace-idle-timeout.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="idleTimeout must be a duration such as 1h30m, and not negative"
@@ -112,11 +112,11 @@ type WorkspaceStack struct {
 	// +required
 	Name string `json:"name"`
 
-	// Create the stack when it does not exist.
+	// Create the stack if it does not exist. Defaults to true.
 	// +optional
 	Create *bool `json:"create,omitempty"`
 
-	// SecretsProvider encrypts the secrets of a stack that is created.
+	// SecretsProvider encrypts the secrets of the stack. A stack with another provider is re-encrypted before the next up or refresh.
 	// +optional
 	SecretsProvider *string `json:"secretsProvider,omitempty"`
 
@@ -132,7 +132,7 @@ type WorkspaceStack struct {
 	Environment []string `json:"environment,omitempty"`
 }
 
-// ConfigItem sets one configuration key, either to value or to what valueFrom names.
+// ConfigItem sets one configuration key, either to value or from valueFrom.
 // +structType=atomic
 type ConfigItem struct {
 	// Key is the configuration key; without a namespace it belongs to the project.
@@ -147,7 +147,7 @@ type ConfigItem struct {
 	// +optional
 	Value *apiextensionsv1.JSON `json:"value,omitempty"`
 
-	// ValueFrom says where the value comes from.
+	// ValueFrom is the source of the value.
 	// +optional
 	ValueFrom *ConfigValueFrom `json:"valueFrom,omitempty"`
 
@@ -156,7 +156,8 @@ type ConfigItem struct {
 	Secret *bool `json:"secret,omitempty"`
 }
 
-// ConfigValueFrom says where the value of a configuration key comes from. One source is set.
+// ConfigValueFrom is the source of the value of a configuration key. The first of secretKeyRef, configMapKeyRef, env and path that is set
+// is used.
 type ConfigValueFrom struct {
 	// Env is the name of an environment variable of the operation.
 	// +optional
@@ -196,7 +197,7 @@ type KeyReference struct {
 
 // WorkspaceStatus is the observed state of a Workspace.
 type WorkspaceStatus struct {
-	// ObservedGeneration is the generation of the Workspace that the conditions are about.
+	// ObservedGeneration is the generation of the Workspace that the conditions describe.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -204,9 +205,9 @@ type WorkspaceStatus struct {
 	// +optional
 	Address string `json:"address,omitempty"`
 
-	// FailedUpdate is the name of the Update whose failure the condition Ready tells: the backend refused its credentials, or what the
-	// program needs could not be installed, or the stack could not be selected or configured. Operations run all the same, and the
-	// next one that succeeds makes the Workspace ready.
+	// FailedUpdate is the name of the Update whose failure the condition Ready reports: the backend rejected its credentials, the dependencies
+	// of the program could not be installed, or the stack could not be selected or configured. Operations can still run, and the next one that
+	// succeeds makes the Workspace ready.
 	// +optional
 	FailedUpdate string `json:"failedUpdate,omitempty"`
 
@@ -231,13 +232,13 @@ func (in *Workspace) SetConditions(conditions []metav1.Condition) {
 	in.Status.Conditions = conditions
 }
 
-// CanRunOperations reports whether there is an agent that takes operations: the Workspace is ready, or it is not because of what the last
-// operation met.
+// CanRunOperations reports whether there is an agent that accepts operations: the Workspace is ready, or is not ready only because the last
+// operation could not be prepared.
 func (in *Workspace) CanRunOperations() bool {
 	return in.Status.FailedUpdate != "" || apimeta.IsStatusConditionTrue(in.Status.Conditions, WorkspaceReady)
 }
 
-// GetServiceAccountName returns the service account of the workspace pod; "default" when none is set.
+// GetServiceAccountName returns the service account of the workspace pod, or "default" if none is set.
 func (in *Workspace) GetServiceAccountName() string {
 	if in.Spec.ServiceAccountName == "" {
 		return DefaultServiceAccountName
@@ -245,7 +246,7 @@ func (in *Workspace) GetServiceAccountName() string {
 	return in.Spec.ServiceAccountName
 }
 
-// GetSecurityProfile returns the security profile of the workspace pod; restricted when none is set.
+// GetSecurityProfile returns the security profile of the workspace pod, or restricted if none is set.
 func (in *Workspace) GetSecurityProfile() SecurityProfile {
 	if in.Spec.SecurityProfile == "" {
 		return SecurityProfileRestricted

@@ -8,10 +8,10 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
 
-// DefaultApprovalExpiry is how long a plan waits for its approval, and an approval for its update, where the spec does not say.
+// DefaultApprovalExpiry is how long a plan can be approved and carried out if spec.approval.expiresAfter is not set.
 const DefaultApprovalExpiry = 24 * time.Hour
 
-// ApprovalRequirement says which plans need an approval.
+// ApprovalRequirement defines which plans need an approval.
 // +kubebuilder:validation:Enum=Always;Destructive
 type ApprovalRequirement string
 
@@ -19,7 +19,7 @@ const (
 	// ApprovalAlways requires an approval for each plan that changes something. It is the default.
 	ApprovalAlways ApprovalRequirement = "Always"
 
-	// ApprovalDestructive requires an approval for plans that delete or replace a resource. Others are carried out as they were planned.
+	// ApprovalDestructive requires an approval for plans that delete or replace a resource. Other plans are carried out without an approval.
 	ApprovalDestructive ApprovalRequirement = "Destructive"
 )
 
@@ -28,7 +28,7 @@ const (
 type ApprovedOperation string
 
 const (
-	// ApprovedUp is an update that the spec, the source, a request or the schedule asks for.
+	// ApprovedUp is an update because of a change of the spec, the source or a Secret, a request, or a resync.
 	ApprovedUp ApprovedOperation = "Up"
 
 	// ApprovedDestroy is the destroy of a Stack that is being deleted.
@@ -38,22 +38,24 @@ const (
 	ApprovedDriftCorrection ApprovedOperation = "DriftCorrection"
 )
 
-// ApprovalPolicy makes each change a plan that is shown first. What is carried out afterwards is that plan and nothing else.
+// ApprovalPolicy defines which changes of a Stack need an approval. The controller makes a plan of each change, and then carries out
+// exactly that plan.
 type ApprovalPolicy struct {
-	// Require is Always or Destructive.
+	// Require defines which plans need an approval: Always, the default, means all that change a resource, Destructive those that delete or
+	// replace one.
 	// +kubebuilder:default=Always
 	// +optional
 	Require ApprovalRequirement `json:"require,omitempty"`
 
-	// Operations that need an approval: Up, Destroy and DriftCorrection, which is also what is meant when there is none. Others are planned
-	// and carried out without one.
+	// Operations that need an approval: Up, Destroy and DriftCorrection. Defaults to all of them. Others are planned and carried out without
+	// an approval.
 	// +kubebuilder:validation:MaxItems=3
 	// +listType=set
 	// +optional
 	Operations []ApprovedOperation `json:"operations,omitempty"`
 
-	// ExpiresAfter is how long a plan can be approved and carried out, at least 1m, for example "24h". After
-	// that, a new plan is made, which needs approvals of its own.
+	// ExpiresAfter is how long a plan can be approved and carried out, at least 1m. Defaults to 24h. After that, a new plan is made, which
+	// needs approvals of its own.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m')",message="expiresAfter must be a duration of at least 1m"
@@ -61,67 +63,69 @@ type ApprovalPolicy struct {
 	// +optional
 	ExpiresAfter metav1.Duration `json:"expiresAfter,omitempty,omitzero"`
 
-	// Enforce says how the update is held to its plan: Plan lets Pulumi refuse whatever the plan does not have; Inputs only requires that the
-	// inputs and the state are those of the plan, for programs that Pulumi refuses by mistake.
+	// Enforce defines how the update is held to its plan. With Plan, the default, Pulumi refuses each step that is not in the plan. With
+	// Inputs, only the inputs and the state must be those of the plan, for programs that Pulumi refuses by mistake.
 	// +kubebuilder:default=Plan
 	// +optional
 	Enforce autov1alpha1.PlanEnforcement `json:"enforce,omitempty"`
 }
 
-// PlanState says how far a plan is.
+// PlanState is the state of a plan.
 type PlanState string
 
 const (
-	// PlanPending means that somebody has to approve the plan.
+	// PlanPending means that the plan waits for an approval.
 	PlanPending PlanState = "Pending"
 
-	// PlanApproved means that the plan was approved, or needs no approval, and is being carried out or about to be.
+	// PlanApproved means that the plan is approved or needs no approval, and that its update runs or is about to run.
 	PlanApproved PlanState = "Approved"
 
-	// PlanRejected means that somebody rejected the plan.
+	// PlanRejected means that a user rejected the plan.
 	PlanRejected PlanState = "Rejected"
 
 	// PlanExpired means that the plan was not carried out in time.
 	PlanExpired PlanState = "Expired"
 
-	// PlanStale means that the plan was approved, and that the stack was not any more what was planned for: nothing was changed.
+	// PlanStale means that the inputs or the state changed before the plan could be carried out. Nothing was changed by the plan.
 	PlanStale PlanState = "Stale"
 
-	// PlanSuperseded means that the plan is not about what the Stack asks for now.
+	// PlanSuperseded means that the plan is no longer needed or another plan replaces it, for example after a change of the spec or the
+	// source, or after a request.
 	PlanSuperseded PlanState = "Superseded"
 
 	// PlanApplied means that the plan was carried out.
 	PlanApplied PlanState = "Applied"
 
-	// PlanFailed means that carrying out the plan failed.
+	// PlanFailed means that the plan could not be made, or that carrying it out failed.
 	PlanFailed PlanState = "Failed"
 )
 
-// PlanCause says why there is a plan.
+// PlanCause is the reason why a plan is made.
 type PlanCause string
 
 const (
-	// PlanForChange is a plan for what the spec, the source, a Secret or a request asks for, or for a deletion.
+	// PlanForChange is a plan for a change of the spec, the source or a Secret, for a request, or for a deletion.
 	PlanForChange PlanCause = "Change"
 
-	// PlanForResync is a plan that the schedule asks for. The Stack is ready while it waits.
+	// PlanForResync is a plan for a resync. The Stack stays ready while the plan waits for its approval.
 	PlanForResync PlanCause = "Resync"
 
-	// PlanForDrift is a plan that corrects drift. The Stack is ready while it waits.
+	// PlanForDrift is a plan that corrects drift. The Stack stays ready while the plan waits for its approval.
 	PlanForDrift PlanCause = "Drift"
 )
 
 // PlanStatus is the plan of a Stack with spec.approval.
 type PlanStatus struct {
-	// Name of the Update that made the plan. What it would change is in the status of that Update.
+	// Name of the Update that made the plan. The status of that Update lists the changes.
 	// +required
 	Name string `json:"name"`
 
-	// Digest of the plan: of its inputs, what it changes, and the state that it was made for.
+	// Digest of the plan: of its inputs, its changes, and the state for which it was made.
 	// +optional
 	Digest string `json:"digest,omitempty"`
 
-	// ChangesDigest is the digest without the state. A plan that is made again with the same one keeps its approvals.
+	// ChangesDigest is the digest of the inputs and the changes, without the state. A new plan with the same changesDigest keeps the
+	// approvals.
 	// +optional
 	ChangesDigest string `json:"changesDigest,omitempty"`
 
@@ -133,31 +137,32 @@ type PlanStatus struct {
 	// +optional
 	Enforce autov1alpha1.PlanEnforcement `json:"enforce,omitempty"`
 
-	// State of the plan.
+	// State of the plan: Pending, Approved, Rejected, Expired, Stale, Superseded, Applied or Failed.
 	// +required
 	State PlanState `json:"state"`
 
-	// Operation that was planned.
+	// Operation that is planned: Up, Destroy or DriftCorrection.
 	// +required
 	Operation ApprovedOperation `json:"operation"`
 
-	// Cause is why there is a plan.
+	// Cause of the plan: Change, Resync or Drift.
 	// +optional
 	Cause PlanCause `json:"cause,omitempty"`
 
-	// Summary counts the resources that the plan creates (+), updates (~), replaces (+-) and deletes (-), for example "+2 ~1 +-1 -0".
+	// Summary counts the resources that the plan creates (+), updates (~), replaces (+-), deletes (-), and changes otherwise (=, if any), for
+	// example "+2 ~1 +-1 -0".
 	// +optional
 	Summary string `json:"summary,omitempty"`
 
-	// Changes is how many resources the plan changes. One that changes none needs no approval.
+	// Changes is how many resources the plan changes. A plan that changes none needs no approval.
 	// +optional
 	Changes int64 `json:"changes,omitempty"`
 
-	// Destructive is how many of them it deletes or replaces.
+	// Destructive is how many resources the plan deletes or replaces.
 	// +optional
 	Destructive int64 `json:"destructive,omitempty"`
 
-	// ExpiresAt is until when the plan can be approved and carried out.
+	// ExpiresAt is the time until which the plan can be approved and carried out.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
 
@@ -166,27 +171,27 @@ type PlanStatus struct {
 	// +optional
 	Approvals []PlanApproval `json:"approvals,omitempty"`
 
-	// RejectedBy is who rejected the plan.
+	// RejectedBy is the user who rejected the plan.
 	// +optional
 	RejectedBy string `json:"rejectedBy,omitempty"`
 
-	// CarriedFrom is the plan that the approvals are from.
+	// CarriedFrom is the name of the earlier plan from which the approvals were taken over.
 	// +optional
 	CarriedFrom string `json:"carriedFrom,omitempty"`
 
-	// Update is the name of the Update that carried the plan out, or was to.
+	// Update is the name of the Update that carried out the plan, or tried to.
 	// +optional
 	Update string `json:"update,omitempty"`
 
-	// Stale counts the plans with the same changes in a row that were out of date.
+	// Stale is how many plans in a row, with the same changes, were out of date.
 	// +optional
 	Stale int64 `json:"stale,omitempty"`
 
-	// StaleSince is when the last of them was found.
+	// StaleSince is when the last of these plans was found to be out of date.
 	// +optional
 	StaleSince *metav1.Time `json:"staleSince,omitempty"`
 
-	// Trigger says what asked for the change.
+	// Trigger describes what caused the change.
 	// +optional
 	Trigger string `json:"trigger,omitempty"`
 
@@ -219,17 +224,17 @@ type PlanStatus struct {
 	ReferencesDigest string `json:"referencesDigest,omitempty"`
 }
 
-// PlanApproval is who approved a plan, and when.
+// PlanApproval records who approved a plan, and when.
 type PlanApproval struct {
-	// By is the user who approved.
+	// By is the user who approved the plan.
 	// +required
 	By string `json:"by"`
 
-	// At is when.
+	// At is the time of the approval.
 	// +required
 	At metav1.Time `json:"at"`
 
-	// Reason that was given.
+	// Reason that the user gave.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 }

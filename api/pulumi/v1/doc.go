@@ -1,5 +1,5 @@
-// Package v1 contains the API types of the group pulumi.com: Stack, a Pulumi stack that is kept as its program says, and
-// Program, a Pulumi YAML program in the cluster.
+// Package v1 contains the API types of the group pulumi.com: Stack, which defines a Pulumi stack and how it is kept up
+// to date, and Program, a Pulumi YAML program in the cluster.
 //
 // +kubebuilder:object:generate=true
 // +groupName=pulumi.com

@@ -6,13 +6,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DriftedCondition of a Stack says whether resources were changed outside of Pulumi.
+// DriftedCondition is the condition of a Stack that reports whether resources were changed outside of Pulumi.
 const DriftedCondition = "Drifted"
 
-// DefaultDriftInterval is the time from one check for drift to the next where the spec does not say.
+// DefaultDriftInterval is the time between two checks for drift if spec.drift.interval is not set.
 const DefaultDriftInterval = time.Hour
 
-// DriftMode says what is done about drift.
+// DriftMode defines what the controller does about drift.
 // +kubebuilder:validation:Enum=Detect;Correct
 type DriftMode string
 
@@ -24,14 +24,14 @@ const (
 	DriftModeCorrect DriftMode = "Correct"
 )
 
-// DriftSpec says how to look for changes that were made to resources outside of Pulumi.
+// DriftSpec defines how the controller checks for changes of resources that were made outside of Pulumi.
 type DriftSpec struct {
-	// Mode is Detect or Correct.
+	// Mode is Detect, the default, which reports drift, or Correct, which also updates the resources that drifted.
 	// +kubebuilder:default=Detect
 	// +optional
 	Mode DriftMode `json:"mode,omitempty"`
 
-	// Interval is the time from one check to the next, at least 5m, for example "1h".
+	// Interval is the time between two checks, at least 5m. Defaults to 1h.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('5m')",message="interval must be a duration of at least 5m"
@@ -39,21 +39,21 @@ type DriftSpec struct {
 	// +optional
 	Interval metav1.Duration `json:"interval,omitempty,omitzero"`
 
-	// Ignore lists what is not reported and not corrected.
+	// Ignore lists drift that is neither reported nor corrected.
 	// +kubebuilder:validation:MaxItems=50
 	// +listType=atomic
 	// +optional
 	Ignore []DriftIgnore `json:"ignore,omitempty"`
 }
 
-// DriftIgnore names resources, or properties of them, whose drift does not count.
+// DriftIgnore selects resources, or properties of resources, whose drift is ignored.
 type DriftIgnore struct {
-	// Target selects resources. Absent, all are meant.
+	// Target selects resources. Defaults to all.
 	// +optional
 	Target *DriftTarget `json:"target,omitempty"`
 
-	// Paths of the properties that do not count, with what is below them, for example "desiredCapacity" or "tags". Empty means all, and
-	// also that the resource is gone.
+	// Paths of the properties to ignore, with everything below them, for example "desiredCapacity" or "tags". If it is empty, all drift is
+	// ignored, also of resources that are gone.
 	// +kubebuilder:validation:MaxItems=50
 	// +kubebuilder:validation:items:MaxLength=256
 	// +listType=atomic
@@ -61,20 +61,20 @@ type DriftIgnore struct {
 	Paths []string `json:"paths,omitempty"`
 }
 
-// DriftTarget selects resources by what is in their URNs. The character * stands for any text.
+// DriftTarget selects resources by parts of their URNs. The character * matches any text.
 type DriftTarget struct {
-	// Type of the resources, for example "aws:autoscaling/*". Empty means all.
+	// Type of the resources, for example "aws:autoscaling/*"; * matches any text. Defaults to all.
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	Type string `json:"type,omitempty"`
 
-	// Name of the resources in the program. Empty means all.
+	// Name of the resources in the program; * matches any text. Defaults to all.
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	Name string `json:"name,omitempty"`
 }
 
-// DriftStatus is what was found outside of Pulumi.
+// DriftStatus is the result of the checks for drift.
 type DriftStatus struct {
 	// FirstCheckTime is when the first check is due.
 	// +optional
@@ -88,15 +88,15 @@ type DriftStatus struct {
 	// +optional
 	CheckedUpdate string `json:"checkedUpdate,omitempty"`
 
-	// LastHandledCheckAt is the value of the annotation pulumi.com/drift-check that was last seen.
+	// LastHandledCheckAt is the value of the annotation pulumi.com/drift-check that was handled last.
 	// +optional
 	LastHandledCheckAt string `json:"lastHandledCheckAt,omitempty"`
 
-	// Since is when this drift was first seen.
+	// Since is when this drift was first reported.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 
-	// Digest identifies the drift: which resources, and which of their properties. It says nothing about values.
+	// Digest identifies the drift: the resources and their properties that differ. It does not depend on values.
 	// +optional
 	Digest string `json:"digest,omitempty"`
 
@@ -105,24 +105,24 @@ type DriftStatus struct {
 	// +optional
 	Resources []DriftedResource `json:"resources,omitempty"`
 
-	// OmittedResources is how many are not listed.
+	// OmittedResources is how many drifted resources are not listed.
 	// +optional
 	OmittedResources int64 `json:"omittedResources,omitempty"`
 
-	// Unconfirmed is the digest of drift that one check saw. It is reported when a second one sees the same.
+	// Unconfirmed is the digest of drift that one check found. It is reported when a second check finds the same.
 	// +optional
 	Unconfirmed string `json:"unconfirmed,omitempty"`
 
-	// Failures counts the checks that failed, one after the other.
+	// Failures is how many checks in a row failed.
 	// +optional
 	Failures int64 `json:"failures,omitempty"`
 
-	// Correction is the last update that was to correct drift.
+	// Correction counts the last corrections of the same drift.
 	// +optional
 	Correction *DriftCorrection `json:"correction,omitempty"`
 }
 
-// DriftedResource is one resource that is not as the state has it.
+// DriftedResource is a resource that differs from the state.
 type DriftedResource struct {
 	// URN of the resource.
 	// +required
@@ -138,7 +138,7 @@ type DriftedResource struct {
 	Paths []string `json:"paths,omitempty"`
 }
 
-// DriftChange says what happened to a resource.
+// DriftChange is what happened to a resource.
 type DriftChange string
 
 const (
@@ -149,17 +149,17 @@ const (
 	DriftChanged DriftChange = "Changed"
 )
 
-// DriftCorrection counts the updates that corrected the same drift.
+// DriftCorrection counts the updates in a row that were made to correct the same drift, whether they succeeded or not.
 type DriftCorrection struct {
 	// Digest of the drift that was corrected.
 	// +required
 	Digest string `json:"digest"`
 
-	// Count is how many updates corrected it, each at most an hour after the first.
+	// Count is how many updates were made to correct it, each less than an hour after the first.
 	// +required
 	Count int64 `json:"count"`
 
-	// Since is when the first of them started.
+	// Since is when the first of these updates ended.
 	// +required
 	Since metav1.Time `json:"since"`
 }

@@ -1,17 +1,17 @@
 package v1
 
-// Finalizer is on every Stack, and on an Update that has not ended. It is removed from a Stack when its resources were
-// destroyed, or need not be.
+// Finalizer is on every Stack, on every Update of a Stack, and on every other Update from just before its operation starts. It is removed
+// from an Update that has ended, and from a Stack whose resources are destroyed or need not be destroyed.
 const Finalizer = "finalizer.stack.pulumi.com"
 
 // Annotations on a Stack.
 const (
-	// ReconcileRequestAnnotation asks for an update: when its value differs from the one of the last update, a new update
-	// runs. The value is free; a time is usual. Flux's reconcile.fluxcd.io/requestedAt is understood too.
-	// An Update has the one of them that it answers.
+	// ReconcileRequestAnnotation requests an update: a new update runs when the value differs from the value that was handled last. The value
+	// can be any text; a time is usual. Flux's annotation reconcile.fluxcd.io/requestedAt has the same effect. An Update has the annotation of
+	// the request that it answers.
 	ReconcileRequestAnnotation = "pulumi.com/reconciliation-request"
 
-	// LastUpdateAnnotation asks for an update in the same way, as tutorials for the Pulumi Kubernetes Operator have it.
+	// LastUpdateAnnotation requests an update in the same way. Tutorials for the Pulumi Kubernetes Operator use it.
 	LastUpdateAnnotation = "pulumi.com/last-update"
 
 	// StackGenerationAnnotation on an Update is the generation of the Stack that it was created for.
@@ -24,42 +24,44 @@ const (
 	// when it created the Update.
 	ReferencesDigestAnnotation = "pulumi.com/references-digest"
 
-	// ContentDigestAnnotation on an Update identifies the content of the source that the Stack is made of.
+	// ContentDigestAnnotation on an Update identifies the content of the source that the stack consists of.
 	ContentDigestAnnotation = "pulumi.com/content-digest"
 
-	// SourceTimeAnnotation on an Update that follows a change of its source is the time of that change, in RFC 3339. It is there when
-	// updates are traced.
+	// SourceTimeAnnotation on an Update that runs a new revision is the time when the source changed, in RFC 3339. It is set only if updates
+	// are traced.
 	SourceTimeAnnotation = "pulumi.com/source-time"
 
-	// CancelUpdateAnnotation set to "true" on a suspended Stack ends its running update gracefully. On an Update it ends that one, which stays
-	// as a record; the Stack's controller puts it there.
+	// CancelUpdateAnnotation set to "true" on a suspended Stack stops its running update gracefully: the Stack controller copies the
+	// annotation to the Update. On an Update, the annotation stops the operation gracefully, and the Update is kept as a record.
 	CancelUpdateAnnotation = "pulumi.com/cancel-update"
 
-	// DriftCheckAnnotation asks for a check for drift now, when its value differs from the one that was last seen. It needs spec.drift.
+	// DriftCheckAnnotation requests a check for drift now, when its value differs from the value that was handled last. It has an effect only
+	// with spec.drift.
 	DriftCheckAnnotation = "pulumi.com/drift-check"
 
-	// DriftUpdateAnnotation on an Update that looks for drift names the update of the Stack that it looks at. On one that corrects drift, it
-	// is the digest of that drift.
+	// DriftUpdateAnnotation on an Update that checks for drift is the name of the last update of the Stack at the time of the check. On an
+	// Update that corrects drift, it is the digest of that drift.
 	DriftUpdateAnnotation = "pulumi.com/drift"
 
-	// PlanCauseAnnotation on an Update that makes the plan of a Stack says why there is one: Change, Resync or Drift.
+	// PlanCauseAnnotation on an Update that makes the plan of a Stack is the cause of the plan: Change, Resync or Drift.
 	PlanCauseAnnotation = "pulumi.com/plan-cause"
 
-	// CreateMissingStackAnnotation set to "true" lets an update create the Pulumi stack of a Stack that was deployed before and that the
-	// backend does not have any more. All of its resources are created anew then.
+	// CreateMissingStackAnnotation set to "true" allows an update to create a Pulumi stack that was deployed before and that the backend does
+	// not have any more. All resources of the stack are then created anew.
 	CreateMissingStackAnnotation = "pulumi.com/create-missing-stack"
 
-	// DeployedStackAnnotation is what the controller remembers of a Stack whose status is lost, such as one that was restored from a backup
-	// without it: that an operation may have created resources, and the name of the Pulumi stack once there is one.
+	// DeployedStackAnnotation on a Stack records that an operation may have created resources. Its value is the name of the Pulumi stack, or
+	// empty if there is none yet. The controller uses it if the status of the Stack is lost, for example after the Stack was restored from a
+	// backup without status.
 	DeployedStackAnnotation = "pulumi.com/deployed-stack"
 
-	// OrphanAnnotation set to "true" lets a Stack be deleted without destroying its resources, whatever destroyOnFinalize says.
+	// OrphanAnnotation set to "true" allows a Stack to be deleted without destroying its resources, even with destroyOnFinalize.
 	OrphanAnnotation = "pulumi.com/orphan"
 )
 
 // Labels on the Workspace and the Updates of a Stack.
 const (
-	// ComponentLabel tells what an object was made for; it is ComponentStack on the objects of a Stack.
+	// ComponentLabel holds the purpose of an object of a Stack: ComponentStack, or ComponentDriftCheck on the Update that checks for drift.
 	ComponentLabel = "pulumi.com/component"
 
 	// StackNameLabel holds the name of the Stack that the Workspace or Update belongs to.
@@ -68,9 +70,9 @@ const (
 	// ComponentStack is the value of ComponentLabel on the Workspace and the Updates of a Stack.
 	ComponentStack = "stack"
 
-	// ComponentDriftCheck is the value of ComponentLabel on the Update with which a Stack looks for drift.
+	// ComponentDriftCheck is the value of ComponentLabel on the Update that checks a Stack for drift.
 	ComponentDriftCheck = "drift-check"
 )
 
-// SecretOutputMask stands for the value of a secret output in the status of a Stack.
+// SecretOutputMask replaces the value of a secret output in the status of a Stack.
 const SecretOutputMask = "[secret]"

@@ -35,11 +35,11 @@ type ProgramSpec struct {
 	// +optional
 	License string `json:"license,omitempty"`
 
-	// RequiredPulumiVersion is a range of versions of the pulumi CLI, for example ">=3.200.0". Others refuse to run the program.
+	// RequiredPulumiVersion is a range of versions of the pulumi CLI, for example ">=3.200.0". Other versions refuse to run the program.
 	// +optional
 	RequiredPulumiVersion string `json:"requiredPulumiVersion,omitempty"`
 
-	// Pulumi has settings of the program.
+	// Pulumi contains settings of the program.
 	// +optional
 	Pulumi *PulumiSettings `json:"pulumi,omitempty"`
 
@@ -73,23 +73,24 @@ type ProgramSpec struct {
 	// +optional
 	Components map[string]Component `json:"components,omitempty"`
 
-	// Plugins says where plugins are loaded from: lists of name, path and version under providers, languages and analyzers.
+	// Plugins defines where plugins are loaded from. It has the lists providers, languages and analyzers, whose items have name, path and
+	// version.
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +optional
 	Plugins *apiextensionsv1.JSON `json:"plugins,omitempty"`
 
-	// Verbatim is the JSON that the program was decoded from, with every digit, every empty value and every unknown field. It is
-	// nil for a program that was made in Go. Encoding ignores it: what counts there are the other fields.
+	// Verbatim is the JSON from which the program was decoded, with every digit, every empty value and every unknown field. It is nil for a
+	// program that was not decoded. Encoding ignores it and uses the other fields.
 	Verbatim []byte `json:"-"`
 }
 
-// UnmarshalJSON decodes the program and keeps it as it was written, too.
+// UnmarshalJSON decodes the program, and keeps its JSON in Verbatim.
 func (in *ProgramSpec) UnmarshalJSON(data []byte) error {
 	type plain ProgramSpec
 	var decoded plain
-	// A field whose name differs in case only is an unknown one, as it is for the API server.
+	// A field whose name differs only in case is an unknown field, as it is for the API server.
 	if err := utiljson.Unmarshal(data, &decoded); err != nil {
 		return err
 	}
@@ -102,13 +103,13 @@ func (in *ProgramSpec) UnmarshalJSON(data []byte) error {
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type PulumiSettings struct {
-	// RequiredVersion is a range of versions of the pulumi CLI, for example ">=3.200.0". Others refuse to run the program.
+	// RequiredVersion is a range of versions of the pulumi CLI, for example ">=3.200.0". Other versions refuse to run the program.
 	// +optional
 	RequiredVersion string `json:"requiredVersion,omitempty"`
 }
 
-// ConfigType is the type of a configuration value: String, Number, Integer, Boolean or Object, List<…> of one of these, or array
-// where the declaration has items. Upper and lower case are the same, and Int and Bool are accepted too.
+// ConfigType is the type of a configuration value: String, Number, Integer, Boolean or Object, List<…> of one of these, or array if the
+// declaration has items. Case does not matter, and Int and Bool are accepted too.
 //
 // +kubebuilder:validation:Pattern=`^(?i)(array|string|number|int|integer|bool|boolean|object|list< *(string|number|int|integer|bool|boolean|object) *>)$`
 type ConfigType string
@@ -117,16 +118,15 @@ type ConfigType string
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type Configuration struct {
-	// Type of the value: String, Number, Integer, Boolean or Object, List<…> of one of these, or array where the declaration has
-	// items.
+	// Type of the value: String, Number, Integer, Boolean or Object, List<…> of one of these, or array if the declaration has items.
 	// +optional
 	Type ConfigType `json:"type,omitempty"`
 
-	// Name of the key in the configuration of the stack. By default it is the name that the program uses.
+	// Name of the key in the configuration of the stack. Defaults to the name that the program uses.
 	// +optional
 	Name string `json:"name,omitempty"`
 
-	// Default value. The key is required when there is none.
+	// Default value of the key. If it is not set, the key is required.
 	// +optional
 	Default *apiextensionsv1.JSON `json:"default,omitempty"`
 
@@ -154,7 +154,7 @@ type Component struct {
 	// +optional
 	Description string `json:"description,omitempty"`
 
-	// Pulumi has settings of the component.
+	// Pulumi contains settings of the component.
 	// +optional
 	Pulumi *PulumiSettings `json:"pulumi,omitempty"`
 
@@ -184,15 +184,15 @@ type Resource struct {
 	// +required
 	Type string `json:"type"`
 
-	// Name of the resource in the stack. By default it is the key of the resource in the program.
+	// Name of the resource in the stack. Defaults to the key of the resource in the program.
 	// +optional
 	Name string `json:"name,omitempty"`
 
-	// DefaultProvider makes this provider resource the default one of its package.
+	// DefaultProvider makes this provider resource the default provider of its package.
 	// +optional
 	DefaultProvider *bool `json:"defaultProvider,omitempty"`
 
-	// Properties of the resource: an object, or an expression that is one.
+	// Properties of the resource: an object, or an expression whose value is an object.
 	// +optional
 	Properties *apiextensionsv1.JSON `json:"properties,omitempty"`
 
@@ -233,8 +233,7 @@ type ResourceOptions struct {
 	// +optional
 	DependsOn *apiextensionsv1.JSON `json:"dependsOn,omitempty"`
 
-	// EnvVarMappings gives a provider environment variables under other names: from the name in the environment of the program to
-	// the name that the provider reads.
+	// EnvVarMappings maps names of environment variables of the program to the names under which a provider reads them.
 	// +optional
 	EnvVarMappings *apiextensionsv1.JSON `json:"envVarMappings,omitempty"`
 
@@ -258,7 +257,7 @@ type ResourceOptions struct {
 	// +optional
 	PluginDownloadURL string `json:"pluginDownloadURL,omitempty"`
 
-	// Protect the resource from deletion: true, false, or an expression that is one of them.
+	// Protect the resource from deletion: true, false, or an expression whose value is one of them.
 	// +optional
 	Protect *apiextensionsv1.JSON `json:"protect,omitempty"`
 
@@ -266,8 +265,8 @@ type ResourceOptions struct {
 	// +optional
 	Provider *apiextensionsv1.JSON `json:"provider,omitempty"`
 
-	// Providers of the resource's children: a list of provider resources. An object with one by package is accepted by the API and
-	// passed on to pulumi, whose YAML language wants a list.
+	// Providers of the resource's children: a list of provider resources. An object that maps packages to providers is accepted and passed to
+	// Pulumi unchanged, but Pulumi YAML expects a list.
 	// +optional
 	Providers *apiextensionsv1.JSON `json:"providers,omitempty"`
 
@@ -296,15 +295,15 @@ type ResourceOptions struct {
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type CustomTimeouts struct {
-	// Create limits the creation.
+	// Create limits the time of the creation.
 	// +optional
 	Create string `json:"create,omitempty"`
 
-	// Update limits a change.
+	// Update limits the time of a change.
 	// +optional
 	Update string `json:"update,omitempty"`
 
-	// Delete limits the deletion.
+	// Delete limits the time of the deletion.
 	// +optional
 	Delete string `json:"delete,omitempty"`
 }
@@ -313,7 +312,7 @@ type CustomTimeouts struct {
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type ResourceGetter struct {
-	// ID of the resource: a string, or an expression that is one.
+	// ID of the resource: a string, or an expression whose value is a string.
 	// +required
 	ID apiextensionsv1.JSON `json:"id"`
 
@@ -324,7 +323,7 @@ type ResourceGetter struct {
 
 // ProgramStatus is the observed state of a Program.
 type ProgramStatus struct {
-	// ObservedGeneration is the generation of the Program that the conditions are about.
+	// ObservedGeneration is the generation of the Program that the conditions describe.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -349,7 +348,7 @@ func (in *Program) SetConditions(conditions []metav1.Condition) {
 	in.Status.Conditions = conditions
 }
 
-// GetArtifact returns the artifact of the Program, nil when there is none.
+// GetArtifact returns the artifact of the Program, or nil if there is none.
 func (in *Program) GetArtifact() *meta.Artifact {
 	return in.Status.Artifact
 }

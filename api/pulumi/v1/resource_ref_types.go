@@ -1,14 +1,14 @@
 package v1
 
-// ResourceRefType says where the value of a ResourceRef is. Any text is accepted, as by the Pulumi Kubernetes Operator; the
-// controller refuses what is none of these.
+// ResourceRefType is the type of a ResourceRef. The API server accepts any text, as with the Pulumi Kubernetes Operator; the controller
+// rejects unknown types.
 type ResourceRefType string
 
 const (
-	// ResourceRefEnv is an environment variable. It is deprecated and refused by the controller.
+	// ResourceRefEnv is an environment variable. The type is deprecated, and the controller rejects it.
 	ResourceRefEnv ResourceRefType = "Env"
 
-	// ResourceRefFS is a file. It is deprecated and refused by the controller.
+	// ResourceRefFS is a file. The type is deprecated, and the controller rejects it.
 	ResourceRefFS ResourceRefType = "FS"
 
 	// ResourceRefSecret is a key of a Secret.
@@ -18,10 +18,9 @@ const (
 	ResourceRefLiteral ResourceRefType = "Literal"
 )
 
-// ResourceRef is a value, or says where it is. The field that belongs to the type is set; the controller refuses a reference
-// without it.
+// ResourceRef is a value, or a reference to one. The field of its type must be set.
 type ResourceRef struct {
-	// Type says where the value is: Secret or Literal. Env and FS are deprecated and refused by the controller.
+	// Type is Secret or Literal. Env and FS are deprecated and rejected.
 	// +required
 	Type ResourceRefType `json:"type"`
 
@@ -66,12 +65,12 @@ type SecretSelector struct {
 	// +required
 	Key string `json:"key"`
 
-	// Namespace of the Secret. Only the namespace of the Stack is allowed.
+	// Namespace of the Secret. If set, it must be that of the Stack.
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// LiteralRef is a value in clear.
+// LiteralRef is a value in plain text.
 type LiteralRef struct {
 	// Value is the value.
 	// +required

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// MinResyncInterval is the shortest resync interval of a Stack, and the one it has when none is set.
+	// MinResyncInterval is the shortest resync interval of a Stack, and the default.
 	MinResyncInterval = 60 * time.Second
 
-	// DefaultRetryMaxBackoff is the longest time between the attempts of a failed update when none is set.
+	// DefaultRetryMaxBackoff is the longest time between two attempts of a failed update if the spec sets none.
 	DefaultRetryMaxBackoff = 24 * time.Hour
 
-	// DefaultUpdateHistoryLimit is how many ended Updates of a Stack are kept when no limit is set.
+	// DefaultUpdateHistoryLimit is how many ended Updates of a Stack are kept if the spec sets no limit.
 	DefaultUpdateHistoryLimit = 10
 )
 
@@ -30,12 +30,12 @@ func (in *Stack) SetConditions(conditions []metav1.Condition) {
 	in.Status.Conditions = conditions
 }
 
-// CancelRequested reports whether the annotation of a Stack or an Update asks for the end of the operation.
+// CancelRequested reports whether CancelUpdateAnnotation of a Stack or an Update requests to stop the operation.
 func CancelRequested(object metav1.Object) bool {
 	return object.GetAnnotations()[CancelUpdateAnnotation] == "true"
 }
 
-// OwningStack returns the first Stack among the owners of the object, nil when none is.
+// OwningStack returns the first Stack among the owners of the object, or nil if there is none.
 func OwningStack(object metav1.Object) *metav1.OwnerReference {
 	for _, owner := range object.GetOwnerReferences() {
 		if owner.Kind == StackKind && strings.HasPrefix(owner.APIVersion, GroupVersion.Group+"/") {
@@ -60,12 +60,13 @@ func (in *Stack) GetLastHandledReconcileRequest() string {
 	return in.Status.GetLastHandledReconcileRequest()
 }
 
-// GetLastHandledForceRequestStatus returns where the value of reconcile.fluxcd.io/forceAt that was handled last is kept.
+// GetLastHandledForceRequestStatus returns a pointer to the status field with the value of reconcile.fluxcd.io/forceAt that was handled
+// last.
 func (in *Stack) GetLastHandledForceRequestStatus() *string {
 	return &in.Status.LastHandledForceAt
 }
 
-// GetTimeout returns how long one update may take; 0 means without limit.
+// GetTimeout returns how long one update may take; 0 means that there is no limit.
 func (in *Stack) GetTimeout() time.Duration {
 	if in.Spec.Timeout == nil {
 		return 0
@@ -73,7 +74,7 @@ func (in *Stack) GetTimeout() time.Duration {
 	return max(in.Spec.Timeout.Duration, 0)
 }
 
-// GetResyncInterval returns how often the Stack is reconciled; at least MinResyncInterval.
+// GetResyncInterval returns the resync interval of the Stack, which is at least MinResyncInterval.
 func (in *Stack) GetResyncInterval() time.Duration {
 	if in.Spec.ResyncFrequency != nil {
 		return max(in.Spec.ResyncFrequency.Duration, MinResyncInterval)
@@ -81,7 +82,7 @@ func (in *Stack) GetResyncInterval() time.Duration {
 	return max(seconds(in.Spec.ResyncFrequencySeconds), MinResyncInterval)
 }
 
-// GetRetryInterval returns the fixed time between the attempts of a failed update; 0 means that it grows with every failure.
+// GetRetryInterval returns the fixed time between two attempts of a failed update; 0 means that the time grows with every failure.
 func (in *Stack) GetRetryInterval() time.Duration {
 	if in.Spec.RetryInterval == nil {
 		return 0
@@ -89,7 +90,7 @@ func (in *Stack) GetRetryInterval() time.Duration {
 	return max(in.Spec.RetryInterval.Duration, 0)
 }
 
-// GetRetryMaxBackoff returns the longest time between the attempts of a failed update.
+// GetRetryMaxBackoff returns the longest time between two attempts of a failed update.
 func (in *Stack) GetRetryMaxBackoff() time.Duration {
 	if in.Spec.RetryMaxBackoffDurationSeconds <= 0 {
 		return DefaultRetryMaxBackoff

@@ -12,25 +12,24 @@ type GitSource struct {
 	// +optional
 	ProjectRepo string `json:"projectRepo,omitempty"`
 
-	// RepoDir is the directory of Pulumi.yaml in the repository, relative to its root. Empty means the root.
+	// RepoDir is the directory of Pulumi.yaml in the repository, relative to its root. Defaults to the root.
 	// +optional
 	RepoDir string `json:"repoDir,omitempty"`
 
-	// Commit to run: a hash, full or shortened to at least 7 digits, or the name of a tag or branch. Only a hash pins what is run.
-	// Exclusive with branch.
+	// Commit to run: a hash, full or shortened to at least 7 digits, or the name of a tag or branch. Only a hash pins what is run. Set either
+	// commit or branch.
 	// +optional
 	Commit string `json:"commit,omitempty"`
 
-	// Branch to follow, as a short name or a full reference such as refs/heads/main or refs/tags/v1. Exclusive with commit.
+	// Branch to follow, as a short name or a full reference such as refs/heads/main or refs/tags/v1. Set either branch or commit.
 	// +optional
 	Branch string `json:"branch,omitempty"`
 
-	// Shallow fetches only the commit, without its history. The history is never part of what is run, so this has no effect
-	// beyond the time that a checkout takes, and is the default wherever the server allows it.
+	// Shallow has no effect: the history is never part of what is run, and is not fetched if the server supports that.
 	// +optional
 	Shallow bool `json:"shallow,omitempty"`
 
-	// RecurseSubmodules checks out the submodules of the repository too, with the same credentials where they are on the same host.
+	// RecurseSubmodules also checks out the submodules of the repository, with the same credentials if they are on the same host.
 	// +optional
 	RecurseSubmodules bool `json:"recurseSubmodules,omitempty"`
 
@@ -39,13 +38,12 @@ type GitSource struct {
 	// +optional
 	GitAuthSecret string `json:"gitAuthSecret,omitempty"`
 
-	// GitAuth holds the credentials for the repository.
+	// GitAuth holds the credentials for the repository. The first of sshAuth, accessToken, githubApp and basicAuth that is set is used.
 	// +optional
 	GitAuth *GitAuthConfig `json:"gitAuth,omitempty"`
 }
 
-// GitAuthConfig holds credentials for a git repository. When several are set, sshAuth is used, else accessToken, else
-// githubApp, else basicAuth.
+// GitAuthConfig holds credentials for a git repository. The first of sshAuth, accessToken, githubApp and basicAuth that is set is used.
 type GitAuthConfig struct {
 	// PersonalAccessToken is a personal or other access token.
 	// +optional
@@ -63,18 +61,18 @@ type GitAuthConfig struct {
 	// +optional
 	GitHubApp *GitHubAppAuth `json:"githubApp,omitempty"`
 
-	// KnownHostsRef says where the public keys of ssh servers are. Without it the key known_hosts of the Secret with the private
-	// key counts, and what the controller knows.
+	// KnownHostsRef refers to the public keys of ssh servers. Defaults to the key known_hosts of the Secret with the private key. Other
+	// servers are looked up in the controller's known hosts.
 	// +optional
 	KnownHostsRef *autov1alpha1.KnownHostsReference `json:"knownHostsRef,omitempty"`
 
-	// CertSecretRef names a Secret with the certificate authority of the server in the key ca.crt, and optionally a client
-	// certificate in tls.crt and tls.key.
+	// CertSecretRef names a Secret with the certificate authority of the server in ca.crt and, optionally, a client certificate in tls.crt and
+	// tls.key.
 	// +optional
 	CertSecretRef *meta.LocalObjectReference `json:"certSecretRef,omitempty"`
 
-	// ProxySecretRef names a Secret with the key address, and optionally username and password, of an http, https or socks5
-	// proxy; ssh goes through socks5 only. Without it the proxy variables in the controller's environment count.
+	// ProxySecretRef names a Secret with the key address and, optionally, username and password, of an http, https or socks5 proxy. For ssh,
+	// only socks5 is possible. Defaults to the proxy variables in the controller's environment.
 	// +optional
 	ProxySecretRef *meta.LocalObjectReference `json:"proxySecretRef,omitempty"`
 }
@@ -122,7 +120,7 @@ type FluxSource struct {
 	// +required
 	SourceRef FluxSourceReference `json:"sourceRef"`
 
-	// Dir is the directory of Pulumi.yaml in the artifact, relative to its root. Empty means the root.
+	// Dir is the directory of Pulumi.yaml in the artifact, relative to its root. Defaults to the root.
 	// +optional
 	Dir string `json:"dir,omitempty"`
 }
@@ -130,7 +128,7 @@ type FluxSource struct {
 // FluxSourceReference names a Flux source: a GitRepository, OCIRepository, Bucket or ExternalArtifact, or an object of another
 // kind that publishes its artifact in the same way.
 type FluxSourceReference struct {
-	// APIVersion of the source. Its group counts; the version may be any.
+	// APIVersion of the source. Only the group matters; the version may be any. Defaults to source.toolkit.fluxcd.io/v1.
 	// +kubebuilder:default="source.toolkit.fluxcd.io/v1"
 	// +optional
 	APIVersion string `json:"apiVersion,omitempty"`
@@ -143,7 +141,7 @@ type FluxSourceReference struct {
 	// +required
 	Name string `json:"name"`
 
-	// Namespace of the source; empty means the namespace of the Stack. The controller can be told to refuse other namespaces.
+	// Namespace of the source. Defaults to that of the Stack. Others are rejected unless the controller has --no-cross-namespace-refs=false.
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	Namespace string `json:"namespace,omitempty"`

@@ -24,19 +24,19 @@ type StackStatus struct {
 	meta.ReconcileRequestStatus `json:",inline"`
 	meta.ForceRequestStatus     `json:",inline"`
 
-	// ObservedGeneration is the generation of the Stack that the conditions are about.
+	// ObservedGeneration is the generation of the Stack that the conditions describe.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// ObservedReconcileRequest is the value of the annotation pulumi.com/reconciliation-request that was last seen.
+	// ObservedReconcileRequest is the value of the annotation pulumi.com/reconciliation-request that was handled last.
 	// +optional
 	ObservedReconcileRequest string `json:"observedReconcileRequest,omitempty"`
 
-	// ObservedLastUpdateRequest is the value of the annotation pulumi.com/last-update that was last seen.
+	// ObservedLastUpdateRequest is the value of the annotation pulumi.com/last-update that was handled last.
 	// +optional
 	ObservedLastUpdateRequest string `json:"observedLastUpdateRequest,omitempty"`
 
-	// Conditions of the Stack: Ready, Reconciling and Stalled, and Drifted for a Stack that looks for drift.
+	// Conditions of the Stack: Ready, Reconciling and Stalled, and Drifted if spec.drift is set.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -50,13 +50,13 @@ type StackStatus struct {
 	// +optional
 	CurrentUpdate *CurrentStackUpdate `json:"currentUpdate,omitempty"`
 
-	// Deployed is true once an operation that may have created resources was started for this Stack, and until a destroy
-	// succeeded. While it is true, the finalizer of a Stack with destroyOnFinalize is removed only after a destroy.
+	// Deployed is true from the start of an operation that may create resources until a destroy succeeds. While it is true, the finalizer of a
+	// Stack with destroyOnFinalize is removed only after a destroy.
 	// +optional
 	Deployed bool `json:"deployed,omitempty"`
 
-	// DeployedStack is the name of the Pulumi stack that an operation of this Stack deployed to, until a destroy succeeded. As long as
-	// spec.stack is this one, it is not created again when the backend no longer has it.
+	// DeployedStack is the name of the Pulumi stack that was deployed, until a destroy succeeds. While spec.stack is this name, the stack is
+	// not created again if the backend no longer has it.
 	// +optional
 	DeployedStack string `json:"deployedStack,omitempty"`
 
@@ -68,16 +68,16 @@ type StackStatus struct {
 	// +optional
 	LastAttemptedRevision string `json:"lastAttemptedRevision,omitempty"`
 
-	// LastAppliedRevision is the revision of the source that was last updated to with success.
+	// LastAppliedRevision is the revision of the source that was last deployed successfully.
 	// +optional
 	LastAppliedRevision string `json:"lastAppliedRevision,omitempty"`
 
-	// LastAppliedOriginRevision is the git commit that the source says the applied revision was made from, for example "sha1:…", when
-	// that revision does not name one itself: the one that "flux push artifact" records in an OCI artifact.
+	// LastAppliedOriginRevision is the git commit from which the applied revision was made, for example "sha1:…", if the source reports one
+	// that the revision does not name: "flux push artifact" records it in an OCI artifact.
 	// +optional
 	LastAppliedOriginRevision string `json:"lastAppliedOriginRevision,omitempty"`
 
-	// VerifiedDigest is the digest of the last artifact that Flux had verified when it was seen, where that is required.
+	// VerifiedDigest is the digest of the last artifact that Flux has verified, if verification is required.
 	// +optional
 	VerifiedDigest string `json:"verifiedDigest,omitempty"`
 
@@ -85,11 +85,11 @@ type StackStatus struct {
 	// +optional
 	History meta.History `json:"history,omitempty"`
 
-	// Plan is what is to be changed, for a Stack with spec.approval.
+	// Plan is the plan of a Stack with spec.approval.
 	// +optional
 	Plan *PlanStatus `json:"plan,omitempty"`
 
-	// Drift is what was found outside of Pulumi, for a Stack that looks for it.
+	// Drift is the result of the checks for drift, if spec.drift is set.
 	// +optional
 	Drift *DriftStatus `json:"drift,omitempty"`
 
@@ -120,13 +120,11 @@ type CurrentStackUpdate struct {
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
-	// RequestedAt is the value of the annotation reconcile.fluxcd.io/requestedAt that the Update answers; empty when
-	// something else asked for it.
+	// RequestedAt is the value of the annotation reconcile.fluxcd.io/requestedAt that requested the Update, if any.
 	// +optional
 	RequestedAt string `json:"requestedAt,omitempty"`
 
-	// LastUpdateRequest is the value of the annotation pulumi.com/last-update that the Update answers; empty when something else
-	// asked for it.
+	// LastUpdateRequest is the value of the annotation pulumi.com/last-update that requested the Update, if any.
 	// +optional
 	LastUpdateRequest string `json:"lastUpdateRequest,omitempty"`
 
@@ -134,20 +132,20 @@ type CurrentStackUpdate struct {
 	// +optional
 	SpecDigest string `json:"specDigest,omitempty"`
 
-	// ContentDigest identifies the content of the source that the stack is made of.
+	// ContentDigest identifies the content of the source that the stack consists of.
 	// +optional
 	ContentDigest string `json:"contentDigest,omitempty"`
 
-	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps that there were when the update was created: one
-	// short hash for each. It tells nothing about their content.
+	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps at the time when the update was created, with one short
+	// hash for each. It reveals nothing about their content.
 	// +optional
 	ReferencesDigest string `json:"referencesDigest,omitempty"`
 }
 
 // StackUpdateStatus is the outcome of an update.
 type StackUpdateStatus struct {
-	// Generation of the Stack that the update was for, or a later one with the same specification: a manifest that is applied
-	// again can have another generation and say nothing new.
+	// Generation of the Stack that the update was for, or a later generation with the same specification: a manifest that changes nothing can
+	// also lead to a new generation.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
 
@@ -171,7 +169,7 @@ type StackUpdateStatus struct {
 	// +optional
 	State StackUpdateState `json:"state,omitempty"`
 
-	// Message says why the update failed.
+	// Message describes why the update failed.
 	// +optional
 	Message string `json:"message,omitempty"`
 
@@ -191,16 +189,16 @@ type StackUpdateStatus struct {
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
-	// ContentDigest identifies the content of the source that the stack is made of, as the update ran it.
+	// ContentDigest identifies the content of the source that the stack consisted of when the update ran.
 	// +optional
 	ContentDigest string `json:"contentDigest,omitempty"`
 
-	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps that the update used: one short hash for each. A
-	// version that is not among them causes an update. It tells nothing about their content.
+	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps that the update used, with one short hash for each. Any
+	// other version causes an update. It reveals nothing about their content.
 	// +optional
 	ReferencesDigest string `json:"referencesDigest,omitempty"`
 
-	// Permalink leads to the update in the backend's console, when there is one.
+	// Permalink is the URL of the update in the backend's console, if there is one.
 	// +optional
 	Permalink string `json:"permalink,omitempty"`
 
@@ -212,22 +210,21 @@ type StackUpdateStatus struct {
 	// +optional
 	ResourceChanges map[string]int64 `json:"resourceChanges,omitempty"`
 
-	// Failures counts the failed updates of the same inputs since the last success.
+	// Failures counts the failed updates with the same inputs since the last success.
 	// +optional
 	Failures int64 `json:"failures"`
 
-	// Interruptions counts the updates of the same inputs that were ended from outside, one after the other. They are not
-	// failures.
+	// Interruptions counts the updates in a row, with the same inputs, that were stopped from outside. They are not failures.
 	// +optional
 	Interruptions int64 `json:"interruptions,omitempty"`
 
-	// PendingOperations says that an operation was cut off and that none has succeeded since. What it was creating may exist although the state
-	// does not say so, so the next one looks for that first.
+	// PendingOperations is true if an operation was cut off and none has succeeded since. Resources that it was creating may exist without
+	// being in the state, so the next operation checks for them first.
 	// +optional
 	PendingOperations bool `json:"pendingOperations,omitempty"`
 
-	// Conflicts counts the attempts on the same inputs, one after the other, that another process kept from starting because it
-	// holds the lock of the stack. They are not failures.
+	// Conflicts counts the attempts in a row, with the same inputs, that could not start because another process held the lock of the stack.
+	// They are not failures.
 	// +optional
 	Conflicts int64 `json:"conflicts,omitempty"`
 

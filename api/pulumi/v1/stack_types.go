@@ -9,7 +9,7 @@ import (
 // StackKind is the kind of a Stack.
 const StackKind = "Stack"
 
-// WorkspaceReclaimPolicy says what happens to the Workspace of a Stack after a successful update.
+// WorkspaceReclaimPolicy defines what happens to the Workspace of a Stack after a successful update.
 // +kubebuilder:validation:Enum=Retain;Delete
 type WorkspaceReclaimPolicy string
 
@@ -21,15 +21,15 @@ const (
 	WorkspaceReclaimDelete WorkspaceReclaimPolicy = "Delete"
 )
 
-// UpdateOn says which changes of the source run an update.
+// UpdateOn defines which changes of the source run an update.
 // +kubebuilder:validation:Enum=Content;Revision
 type UpdateOn string
 
 const (
-	// UpdateOnContent runs an update when a file changed that the stack is made of. It is the default.
+	// UpdateOnContent runs an update when a file that the stack consists of changes. It is the default.
 	UpdateOnContent UpdateOn = "Content"
 
-	// UpdateOnRevision runs an update for every new revision, also of the same content.
+	// UpdateOnRevision runs an update for every new revision, even if the content is the same.
 	UpdateOnRevision UpdateOn = "Revision"
 )
 
@@ -41,7 +41,7 @@ type StackSpec struct {
 	// +required
 	Stack string `json:"stack"`
 
-	// Backend is the URL of the state backend, for example "s3://my-bucket". Empty means Pulumi Cloud.
+	// Backend is the URL of the state backend, for example "s3://my-bucket". Defaults to Pulumi Cloud.
 	// +optional
 	Backend string `json:"backend,omitempty"`
 
@@ -50,13 +50,13 @@ type StackSpec struct {
 	// +optional
 	AccessTokenSecret string `json:"accessTokenSecret,omitempty"`
 
-	// SecretsProvider encrypts the secrets of the stack, for example "awskms://alias/my-key", "passphrase", or "default" for that
-	// of the backend. A stack that has another one is re-encrypted before the next update. Empty leaves an existing stack as it is.
+	// SecretsProvider encrypts the secrets of the stack, for example "awskms://alias/my-key", "passphrase", or "default" for that of the
+	// backend. A stack with another provider is re-encrypted before the next update. If it is not set, a stack keeps its provider.
 	// +optional
 	SecretsProvider string `json:"secretsProvider,omitempty"`
 
-	// ServiceAccountName is the identity of the workspace pod. Empty means that of the controller's flag --default-service-account,
-	// or else "default".
+	// ServiceAccountName is the service account of the workspace pod. Defaults to the controller flag --default-service-account, or else to
+	// "default".
 	// +optional
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
@@ -70,10 +70,9 @@ type StackSpec struct {
 	// +optional
 	ProgramRef *ProgramReference `json:"programRef,omitempty"`
 
-	// SourcePaths lists the files and directories of the source that the stack is made of, relative to its root, beside the
-	// directory of Pulumi.yaml. When it is set, a commit that changes none of them does not run an update; only the revision in
-	// the status follows it. Without it the whole source counts. A pattern may have the wildcards of a shell, and ** for any
-	// number of directories.
+	// SourcePaths lists the files and directories that the stack consists of, relative to the root of the source, besides the directory of
+	// Pulumi.yaml. If it is set, a commit that changes none of them runs no update; only the revision in the status changes. Defaults to the
+	// whole source. A pattern can have the wildcards of a shell, and ** for any number of directories.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MinLength=1
@@ -81,13 +80,13 @@ type StackSpec struct {
 	// +optional
 	SourcePaths []string `json:"sourcePaths,omitempty"`
 
-	// UpdateOn says which changes of the source run an update: Content (the default) means those that change a file that the stack
-	// is made of, Revision means every new commit or artifact.
+	// UpdateOn defines which changes of the source run an update: Content, the default, means changes of a file that the stack consists of,
+	// Revision means every new commit or artifact.
 	// +optional
 	UpdateOn UpdateOn `json:"updateOn,omitempty"`
 
-	// RequireVerified runs nothing but what Flux has verified: the source has to be a GitRepository or an OCIRepository whose
-	// spec.verify names a key or an identity, and whose artifact passed.
+	// RequireVerified runs only artifacts that Flux has verified. The source must be a GitRepository or an OCIRepository whose spec.verify
+	// names a key or an identity.
 	// +optional
 	RequireVerified bool `json:"requireVerified,omitempty"`
 
@@ -100,7 +99,7 @@ type StackSpec struct {
 	// +optional
 	ConfigRef map[string]ConfigMapRef `json:"configRef,omitempty"`
 
-	// Secrets is deprecated: use secretsRef. It is secret configuration, in clear.
+	// Secrets is deprecated: use secretsRef. It is secret configuration, in plain text.
 	// +optional
 	Secrets map[string]string `json:"secrets,omitempty"`
 
@@ -113,7 +112,7 @@ type StackSpec struct {
 	// +optional
 	Environment []string `json:"environment,omitempty"`
 
-	// EnvRefs sets environment variables of Pulumi and the program, from Secrets or literally.
+	// EnvRefs sets environment variables of Pulumi and the program, from Secrets or literal values.
 	// +optional
 	EnvRefs map[string]ResourceRef `json:"envRefs,omitempty"`
 
@@ -125,13 +124,12 @@ type StackSpec struct {
 	// +optional
 	SecretEnvs []string `json:"envSecrets,omitempty"`
 
-	// Suspend stops all work on the Stack until it is false again. An update that runs already goes on, unless the annotation
-	// pulumi.com/cancel-update: "true" ends it.
+	// Suspend stops all work on the Stack until it is false again. A running update continues, unless the annotation pulumi.com/cancel-update:
+	// "true" stops it.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 
-	// DependsOn lists Stacks that must be ready before this one is updated, optionally with a CEL expression that says when they
-	// are.
+	// DependsOn lists Stacks that must be ready before this one is updated, optionally with a CEL expression for when they are ready.
 	// +optional
 	DependsOn []meta.DependencyReference `json:"dependsOn,omitempty"`
 
@@ -140,41 +138,40 @@ type StackSpec struct {
 	// +optional
 	Prerequisites []PrerequisiteRef `json:"prerequisites,omitempty"`
 
-	// Timeout of one update, for example "1h". After it the update is ended gracefully. Without it there is no limit.
+	// Timeout of one update, for example "1h", after which it is stopped gracefully. If it is not set, there is no limit.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="timeout must be a duration such as 1h30m, and not negative"
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
-	// RetryInterval is the time between the attempts of a failed update, for example "5m". Without it, the first retry comes
-	// after 10 seconds, and each further one after three times as long, up to retryMaxBackoffDurationSeconds.
+	// RetryInterval is the time between two attempts of a failed update, for example "5m". If it is not set, the first retry starts after 10
+	// seconds, and each further one after three times as long, up to retryMaxBackoffDurationSeconds.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="retryInterval must be a duration such as 1h30m, and not negative"
 	// +optional
 	RetryInterval *metav1.Duration `json:"retryInterval,omitempty"`
 
-	// RetryMaxBackoffDurationSeconds is the longest time between the attempts of a failed update, in seconds. Nothing, and what is
-	// not positive, means 86400, a day.
+	// RetryMaxBackoffDurationSeconds is the longest time between two attempts of a failed update, in seconds. Defaults to 86400, one day, also
+	// if it is not positive.
 	// +optional
 	RetryMaxBackoffDurationSeconds int64 `json:"retryMaxBackoffDurationSeconds,omitempty"`
 
-	// RetryOnUpdateConflict tries again every 10 to 15 seconds, instead of with growing pauses, when another process holds the lock of
-	// the stack.
+	// RetryOnUpdateConflict retries every 10 to 15 seconds, instead of with backoff, while another process holds the lock of the stack.
 	// +optional
 	RetryOnUpdateConflict bool `json:"retryOnUpdateConflict,omitempty"`
 
-	// ContinueResyncOnCommitMatch runs an update every resync interval, even when nothing changed.
+	// ContinueResyncOnCommitMatch runs an update every resync interval, even if nothing changed.
 	// +optional
 	ContinueResyncOnCommitMatch bool `json:"continueResyncOnCommitMatch,omitempty"`
 
-	// ResyncFrequencySeconds is the resync interval: how often a git branch is polled, and how often an update runs with
-	// continueResyncOnCommitMatch, in seconds. Less than 60, or nothing, means 60.
+	// ResyncFrequencySeconds is the resync interval in seconds: the time between two checks of a git branch, and between two updates with
+	// continueResyncOnCommitMatch. Defaults to 60; smaller values count as 60.
 	// +optional
 	ResyncFrequencySeconds int64 `json:"resyncFrequencySeconds,omitempty"`
 
-	// ResyncFrequency is resyncFrequencySeconds as a duration, for example "5m". Exclusive with resyncFrequencySeconds.
+	// ResyncFrequency is the resync interval as a duration, for example "5m". Set it or resyncFrequencySeconds, not both.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="resyncFrequency must be a duration such as 1h30m, and not negative"
@@ -185,8 +182,8 @@ type StackSpec struct {
 	// +optional
 	Refresh bool `json:"refresh,omitempty"`
 
-	// ExpectNoRefreshChanges, together with refresh, fails an update or preview when the refresh finds changes that were made outside of
-	// Pulumi. Nothing is changed then, the state included, so the next attempt finds them again.
+	// ExpectNoRefreshChanges, together with refresh, fails an update or preview if the refresh finds changes that were made outside of Pulumi.
+	// Nothing is changed then, not even the state, so the next attempt finds them again.
 	// +optional
 	ExpectNoRefreshChanges bool `json:"expectNoRefreshChanges,omitempty"`
 
@@ -194,7 +191,7 @@ type StackSpec struct {
 	// +optional
 	Preview bool `json:"preview,omitempty"`
 
-	// Targets lists the URNs of the resources to update or preview; all others are left alone.
+	// Targets lists the URNs of the resources to update or preview. Defaults to all resources.
 	// +optional
 	Targets []string `json:"targets,omitempty"`
 
@@ -210,13 +207,13 @@ type StackSpec struct {
 	// +optional
 	InitOnCreate bool `json:"initOnCreate,omitempty"`
 
-	// DestroyOnFinalize destroys the stack's resources when the Stack is deleted.
+	// DestroyOnFinalize destroys the stack's resources when the Stack is deleted. Otherwise they are kept.
 	// +optional
 	DestroyOnFinalize bool `json:"destroyOnFinalize,omitempty"`
 
-	// DestroyAfterDependents keeps the stack's resources until no other Stack names this one in its dependsOn or prerequisites any
-	// more, so that Stacks that are deleted together are destroyed in reverse order. Stacks that depend on each other do not wait. It
-	// has no effect without destroyOnFinalize.
+	// DestroyAfterDependents delays the destroy until no other Stack names this one in its dependsOn or prerequisites, so that Stacks that are
+	// deleted together are destroyed in reverse order. Stacks that depend on each other do not wait. It has no effect without
+	// destroyOnFinalize.
 	// +optional
 	DestroyAfterDependents bool `json:"destroyAfterDependents,omitempty"`
 
@@ -224,29 +221,29 @@ type StackSpec struct {
 	// +optional
 	RunProgram bool `json:"runProgram,omitempty"`
 
-	// WorkspaceReclaimPolicy says what happens to the Workspace after a successful update: Retain (the default) or Delete.
+	// WorkspaceReclaimPolicy defines what happens to the Workspace after a successful update: Retain, the default, or Delete.
 	// +optional
 	WorkspaceReclaimPolicy WorkspaceReclaimPolicy `json:"workspaceReclaimPolicy,omitempty"`
 
-	// WorkspaceIdleTimeout is how long the Stack may have nothing to run before the pod of its Workspace goes, for example "30m"; the next
-	// update brings it back. 0s keeps the pod. Without it, --workspace-idle-timeout of the controller counts.
+	// WorkspaceIdleTimeout is how long the Workspace can be idle before its pod is removed, for example "30m". The next update starts the pod
+	// again. 0s keeps the pod. Defaults to the controller flag --workspace-idle-timeout.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="workspaceIdleTimeout must be a duration such as 1h30m, and not negative"
 	// +optional
 	WorkspaceIdleTimeout *metav1.Duration `json:"workspaceIdleTimeout,omitempty"`
 
-	// UpdateHistoryLimit is how many ended Updates are kept; 10 by default.
+	// UpdateHistoryLimit is how many ended Updates are kept, 0 to 100. Defaults to 10.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	// +optional
 	UpdateHistoryLimit *int32 `json:"updateHistoryLimit,omitempty"`
 
-	// Drift looks for changes that were made to resources outside of Pulumi, between the updates. Absent, nobody looks.
+	// Drift checks, between the updates, for changes of resources that were made outside of Pulumi. If it is not set, there are no checks.
 	// +optional
 	Drift *DriftSpec `json:"drift,omitempty"`
 
-	// Approval makes each change a plan, which somebody has to approve and which is then carried out exactly. Absent, changes are made at
+	// Approval makes each change wait for the approval of a plan, which is then carried out exactly. If it is not set, changes are made at
 	// once.
 	// +optional
 	Approval *ApprovalPolicy `json:"approval,omitempty"`
@@ -266,22 +263,22 @@ type PrerequisiteRef struct {
 	// +required
 	Name string `json:"name"`
 
-	// Requirement says more about what is required.
+	// Requirement is an additional requirement.
 	// +optional
 	Requirement *Requirement `json:"requirement,omitempty"`
 }
 
-// Requirement says what is required of a prerequisite.
+// Requirement defines what is required of a prerequisite.
 type Requirement struct {
-	// SucceededWithinDuration requires that the last update succeeded not longer ago than this, for example "1h". Less than ten
-	// seconds count as ten seconds.
+	// SucceededWithinDuration is the longest time since the last update succeeded, for example "1h". The minimum is 10s; smaller values count
+	// as 10s.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:XValidation:rule="duration(self) == duration(self)",message="succeededWithinDuration must be a duration such as 1h30m"
 	// +optional
 	SucceededWithinDuration *metav1.Duration `json:"succeededWithinDuration,omitempty"`
 }
 
-// Stack is a Pulumi stack that is kept as its program says.
+// Stack defines a Pulumi stack and how it is kept up to date.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion

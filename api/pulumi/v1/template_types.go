@@ -65,7 +65,7 @@ type TemplateMetadata struct {
 	DeletionGracePeriodSeconds *int64 `json:"deletionGracePeriodSeconds,omitempty"`
 }
 
-// WorkspaceTemplate is merged over the Workspace that the controller makes for a Stack.
+// WorkspaceTemplate is merged into the Workspace that the controller creates for a Stack.
 type WorkspaceTemplate struct {
 	// APIVersion has no effect.
 	// +optional
@@ -91,7 +91,7 @@ type WorkspaceTemplate struct {
 	Status *apiextensionsv1.JSON `json:"status,omitempty"`
 }
 
-// UpdateTemplate is merged over every Update that the controller makes for a Stack.
+// UpdateTemplate is merged into every Update that the controller creates for a Stack.
 type UpdateTemplate struct {
 	// APIVersion has no effect.
 	// +optional

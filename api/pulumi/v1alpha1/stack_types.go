@@ -9,7 +9,7 @@ import (
 // StackKind is the kind of a Stack.
 const StackKind = "Stack"
 
-// Stack is a Pulumi stack that is kept as its program says. Use version v1 in new manifests; the fields are the same.
+// Stack defines a Pulumi stack and how it is kept up to date. Use version v1 in new manifests; the fields are the same.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
