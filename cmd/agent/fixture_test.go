@@ -19,6 +19,7 @@ import (
 
 	"github.com/stack-controller/stack-controller/internal/agent/client"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/server"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -109,7 +110,7 @@ func (b *bench) start(flags ...string) *agent {
 	b.t.Helper()
 	args := []string{"serve", "--listen=unix:" + b.socket, "--dir=" + b.dir, "--pulumi=" + b.cli, "--log-level=debug"}
 	cmd := exec.Command(os.Args[0], append(args, flags...)...)
-	cmd.Env = append(os.Environ(), actAsAgent+"=1", "PATH="+b.bin+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), actAsAgent+"=1", "PATH="+b.bin+":"+os.Getenv("PATH"), "HOME="+server.Home(b.dir))
 	cmd.Stderr = b.log
 	// An orphan that has the log open must not keep the test from noticing the end of the agent.
 	cmd.WaitDelay = time.Second

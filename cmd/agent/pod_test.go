@@ -101,7 +101,7 @@ func (p *pod) start(volume, apiServer string) {
 	p.Expect(err).NotTo(HaveOccurred())
 	in := func(name string) string { return filepath.Join(volume, name) }
 	cmd := exec.Command(os.Args[0], "serve", "--listen=:"+strconv.Itoa(port), "--dir="+p.dir, "--pulumi="+p.cli, "--log-level=debug",
-		"--inherit-environment", "--exclusive-host", "--env-file="+in(".env"), "--tls-cert-file="+in("tls.crt"), "--tls-key-file="+in("tls.key"),
+		"--exclusive-host", "--env-file="+in(".env"), "--tls-cert-file="+in("tls.crt"), "--tls-key-file="+in("tls.key"),
 		"--workspace-namespace=default", "--workspace-name=demo", "--token-audience="+p.audience,
 		"--controller=system:serviceaccount:default:controller", "--api-token-file="+in("token"), "--api-ca-file="+in("ca.crt"))
 	cmd.Env = append(os.Environ(), actAsAgent+"=1", "PATH="+p.bin+":"+os.Getenv("PATH"),

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"runtime/debug"
 	"time"
 
@@ -47,7 +48,6 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	flags.StringVar(&c.workspace, "workspace", ".", "Directory of programs that are not delivered.")
 	flags.StringVar(&c.localRoot, "local-root", "", "Root of programs that are not delivered and have an absolute directory; empty refuses those.")
 	flags.StringVar(&c.operation.Pulumi, "pulumi", "pulumi", "The pulumi CLI.")
-	flags.BoolVar(&c.operation.InheritEnvironment, "inherit-environment", false, "Pass the agent's own environment on to pulumi.")
 	flags.BoolVar(&c.operation.ExclusiveHost, "exclusive-host", false, "Nobody else runs pulumi under this host name.")
 	flags.DurationVar(&c.idleTimeout, "idle-timeout", 0, "Exit after this long without a call and without an operation; 0 means never.")
 	flags.DurationVar(&c.terminationGrace, "termination-grace", 0, "How long after SIGTERM the agent is killed, as the grace period of its pod; 0 means never.")
@@ -118,6 +118,7 @@ func serve(ctx context.Context, c config, out io.Writer) error {
 	// Unlocking comes last: the socket must not be removed while the next agent already uses it.
 	defer unlock()
 	c.operation.Home = server.Home(c.dir)
+	c.operation.Environ = os.Environ()
 	if server.Shared(c.dir, c.workspace) {
 		c.operation.Workspace = c.workspace
 		if err := takeWorkspace(c.workspace); err != nil {

@@ -18,7 +18,7 @@ func TestPeopleInAPodWorkWithTheProgramOfTheStack(t *testing.T) {
 	b.Expect(os.MkdirAll(workspace, 0o755)).To(Succeed())
 	b.Expect(os.WriteFile(filepath.Join(b.dir, "agent"), []byte("binary"), 0o755)).To(Succeed())
 	t.Setenv("PULUMI_HOME", settings)
-	a := b.start("--workspace="+workspace, "--inherit-environment", "--exclusive-host", "--local-root=/", "--termination-grace=1m")
+	a := b.start("--workspace="+workspace, "--exclusive-host", "--local-root=/", "--termination-grace=1m")
 	request := b.update("a", b.push(a, program(1)))
 	request.Config = []*proto.ConfigItem{
 		{Key: "token", Secret: true, Value: &proto.ConfigItem_Text{Text: "canary-config"}},

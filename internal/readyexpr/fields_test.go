@@ -95,7 +95,7 @@ func documented(t *testing.T) []string {
 	_, table, _ := strings.Cut(string(text), "<!-- fields of readyExpr -->")
 	table, _, _ = strings.Cut(table, "<!-- end of the fields -->")
 	var fields []string
-	for _, match := range regexp.MustCompile("(?m)^\\| `([a-zA-Z.]*)` \\|(.*?)\\|").FindAllStringSubmatch(table, -1) {
+	for _, match := range regexp.MustCompile("(?m)^\\| (?:`([a-zA-Z.]+)`|\\(top level\\)) \\|(.*?)\\|").FindAllStringSubmatch(table, -1) {
 		for _, name := range regexp.MustCompile("`([a-zA-Z]+)`").FindAllStringSubmatch(match[2], -1) {
 			fields = append(fields, strings.TrimPrefix(match[1]+"."+name[1], "."))
 		}

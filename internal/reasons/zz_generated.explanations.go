@@ -24,7 +24,7 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Stack", Reason: "ProgressingWithRetry", State: "waiting",
-			Means: "The reason of `Reconciling` if something is missing or has failed. `Ready` has the specific reason.",
+			Means: "The reason of `Reconciling` if something is missing or has failed. `Ready` has the specific reason. If that is `PrerequisiteNotSatisfied`, `RetryingAfterFailure`, `PreviewFailed`, `UpdateInterrupted` or `UpdateConflict`, `Reconciling` has the same reason instead.",
 			Wakes: "as for the reason of `Ready`",
 			Todo:  "See the reason of `Ready`.",
 		},
@@ -62,7 +62,7 @@ func explanations() []Explanation {
 			Kind: "Stack", Reason: "AccessDenied", State: "waiting or Stalled",
 			Means: "Stalled: the source or a Stack in `dependsOn` is in another namespace, or the source is an `ExternalArtifact` and that feature gate is off. Waiting: the controller is not allowed to read the source.",
 			Wakes: "an edit, the source, the Update or Workspace; every 30 s; if Stalled, only an edit",
-			Todo:  "Move the source, or run the controller with `--no-cross-namespace-refs=false`. For kinds other than Flux's, grant the controller `get`, `list` and `watch`.",
+			Todo:  "Move the source, or run the controller with `--no-cross-namespace-refs=false`. For an `ExternalArtifact`, run it with `--feature-gates=ExternalArtifact=true`. For kinds other than Flux's, grant the controller `get`, `list` and `watch`.",
 		},
 		{
 			Kind: "Stack", Reason: "SourceUnavailable", State: "waiting",
@@ -102,7 +102,7 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Stack", Reason: "LFSPointers", State: "waiting",
-			Means: "The commit contains Git LFS pointers, which a git repository in a Stack does not support.",
+			Means: "The commit contains Git LFS pointers, which are not supported with `projectRepo`.",
 			Wakes: "the source, the Update or Workspace; a check after 10 s, 20 s … 5 min",
 			Todo:  "Use a Flux `GitRepository` or `OCIRepository`, or push a commit without these files.",
 		},
@@ -120,19 +120,19 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Stack", Reason: "ArtifactTooLarge", State: "waiting or Stalled",
-			Means: "The artifact exceeds a limit. Stalled if the Stack needs the artifact to create an Update, waiting if an existing Update has to fetch it again.",
+			Means: "The artifact exceeds a limit. Stalled if the Stack needs the artifact to create an Update. Waiting if a commit of `projectRepo` is too large, or if an existing Update has to fetch the artifact again.",
 			Wakes: "the source, the Update or Workspace; at growing intervals from 3 s to 30 s",
 			Todo:  "Exclude files with `.spec.ignore` of the source, or increase `--artifact-max-size`, `--artifact-max-unpacked-size` or `--artifact-max-entries`.",
 		},
 		{
 			Kind: "Stack", Reason: "ArtifactUnusable", State: "waiting or Stalled",
-			Means: "The artifact is not a gzip-compressed tarball, or contains paths outside of its root. Stalled or waiting, as with `ArtifactTooLarge`.",
+			Means: "The artifact is not a gzip-compressed tarball, or contains paths outside of its root. Stalled if the Stack needs the artifact to create an Update, waiting if an existing Update has to fetch it again.",
 			Wakes: "the Update or Workspace; at growing intervals from 3 s to 30 s",
 			Todo:  "Check how the artifact was packed.",
 		},
 		{
 			Kind: "Stack", Reason: "SpecInvalid", State: "Stalled",
-			Means: "The spec is invalid. The message names the field. Examples are an invalid URL of a git repository, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact. Or the Stack, its Workspace, or a Stack that it depends on takes too much memory.",
+			Means: "The spec is invalid. The message names the field. Examples are an invalid URL in `projectRepo`, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact. Or the Stack, its Workspace, or a Stack that it depends on takes too much memory.",
 			Wakes: "an edit; every 30 s if another object is too large",
 			Todo:  "Edit the spec, or the object that the message names.",
 		},
@@ -365,8 +365,8 @@ func explanations() []Explanation {
 			Todo:  "See the message. Use the same version of the agent and the controller.",
 		},
 		{
-			Kind: "Update", Reason: "Canceled", State: "ended, not a failure",
-			Means: "The Update was deleted, or canceled with the annotation `pulumi.com/cancel-update`. Not a failure if the Stack is suspended, otherwise a failed attempt.",
+			Kind: "Update", Reason: "Canceled", State: "failed, unless suspended",
+			Means: "The Update was deleted, or canceled with the annotation `pulumi.com/cancel-update`. If the Stack is suspended, this does not count as a failed attempt.",
 			Wakes: "",
 			Todo:  "Resume the Stack to continue.",
 		},
@@ -536,7 +536,7 @@ func explanations() []Explanation {
 			Kind: "Update", Reason: "AccessDenied", State: "waiting or Stalled",
 			Means: "Stalled: the source or a Stack in `dependsOn` is in another namespace, or the source is an `ExternalArtifact` and that feature gate is off. Waiting: the controller is not allowed to read the source.",
 			Wakes: "the source, time",
-			Todo:  "Move the source, or run the controller with `--no-cross-namespace-refs=false`. For kinds other than Flux's, grant the controller `get`, `list` and `watch`.",
+			Todo:  "Move the source, or run the controller with `--no-cross-namespace-refs=false`. For an `ExternalArtifact`, run it with `--feature-gates=ExternalArtifact=true`. For kinds other than Flux's, grant the controller `get`, `list` and `watch`.",
 		},
 		{
 			Kind: "Update", Reason: "SourceUnavailable", State: "waiting",
@@ -576,7 +576,7 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Update", Reason: "LFSPointers", State: "waiting",
-			Means: "The commit contains Git LFS pointers, which a git repository in a Stack does not support.",
+			Means: "The commit contains Git LFS pointers, which are not supported with `projectRepo`.",
 			Wakes: "the source, time",
 			Todo:  "Use a Flux `GitRepository` or `OCIRepository`, or push a commit without these files.",
 		},
@@ -594,13 +594,13 @@ func explanations() []Explanation {
 		},
 		{
 			Kind: "Update", Reason: "ArtifactTooLarge", State: "waiting or Stalled",
-			Means: "The artifact exceeds a limit. Stalled if the Stack needs the artifact to create an Update, waiting if an existing Update has to fetch it again.",
+			Means: "The artifact exceeds a limit. Stalled if the Stack needs the artifact to create an Update. Waiting if a commit of `projectRepo` is too large, or if an existing Update has to fetch the artifact again.",
 			Wakes: "time",
 			Todo:  "Exclude files with `.spec.ignore` of the source, or increase `--artifact-max-size`, `--artifact-max-unpacked-size` or `--artifact-max-entries`.",
 		},
 		{
 			Kind: "Update", Reason: "ArtifactUnusable", State: "waiting or Stalled",
-			Means: "The artifact is not a gzip-compressed tarball, or contains paths outside of its root. Stalled or waiting, as with `ArtifactTooLarge`.",
+			Means: "The artifact is not a gzip-compressed tarball, or contains paths outside of its root. Stalled if the Stack needs the artifact to create an Update, waiting if an existing Update has to fetch it again.",
 			Wakes: "time",
 			Todo:  "Check how the artifact was packed.",
 		},

@@ -22,7 +22,7 @@ var ErrEnding = errors.New("the agent is ending")
 
 // Status is the state of the agent of a workspace.
 type Status struct {
-	// Ready is true when the agent answers calls, either at once or after Connect started it.
+	// Ready is true when the agent answers calls, or is not running because it has nothing to do: see Resting.
 	Ready bool
 	// Resting is true when no agent runs because there is nothing to do. It is set together with Ready. Connect starts an agent, unless Reason
 	// is autov1alpha1.IdleReason: then the next Ensure for a Workspace that is not idle starts one.

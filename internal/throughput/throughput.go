@@ -92,7 +92,8 @@ func (r *Reader) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Transferred is a function for Require. It returns how many bytes were read, or -1 after the end or an error.
+// Transferred returns how many bytes were read, or -1 when nothing more will be read, after the end or an error, as Require
+// expects of its argument transferred.
 func (r *Reader) Transferred() int64 {
 	if r.ended.Load() {
 		return -1

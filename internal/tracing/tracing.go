@@ -1,6 +1,6 @@
 // Package tracing sends a trace of each Update to an OpenTelemetry collector when the Update has ended: a span from the change of the
-// source to the result, which contains a span for each phase. No trace context is passed along during an Update, so a restart loses at most
-// phases.
+// source to the result, which contains a span for each phase. Nothing is passed from one step of an Update to the next, so the trace of an
+// Update during which the controller restarts is complete except for some of the spans of phases.
 package tracing
 
 import (

@@ -56,8 +56,8 @@ func hasOutputs(operation *proto.Operation) bool {
 }
 
 // storeOutputs puts as many outputs as fit into the Secret of the Update, and returns the name of the Secret. If the API server will never
-// accept the Secret, nothing is stored, but the operation still counts as succeeded. problem is what is missing, and why; it is empty when
-// nothing is. Storing twice changes nothing: the Secret is immutable, so a Secret of this very Update has its outputs.
+// accept the Secret, nothing is stored, but the operation still counts as succeeded. problem says which outputs are not
+// stored, and why; it is empty if all are. Storing twice changes nothing: the Secret is immutable, so a Secret of this very Update has its outputs.
 func (r *Reconciler) storeOutputs(ctx context.Context, update *autov1alpha1.Update, operation *proto.Operation) (name, problem string, err error) {
 	chosen := chooseOutputs(operation.GetOutputs())
 	secret, err := outputsSecret(update, chosen)

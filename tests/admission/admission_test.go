@@ -183,7 +183,7 @@ func TestWhoEditsAStackCannotWeakenItsApproval(t *testing.T) {
 			weaker[name](s)
 		})).To(Succeed(), "the owner may: %s", name)
 	}
-	// Anybody who may edit a Stack without an approval policy may add one.
+	// If a Stack has no approval policy, anybody who may edit the Stack may add one.
 	g.Expect(edit("tenant", func(s *pulumiv1.StackSpec) { s.Approval = &pulumiv1.ApprovalPolicy{} })).To(Succeed())
 	g.Expect(edit("tenant", weaker["removed"])).To(Satisfy(forbidden))
 }

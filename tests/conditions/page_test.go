@@ -43,6 +43,7 @@ const (
 	ended            state = "succeeded"
 	endedBadly       state = "failed"
 	endedNoFailure   state = "ended, not a failure"
+	canceled         state = "failed, unless suspended"
 	notSet           state = "not used"
 )
 

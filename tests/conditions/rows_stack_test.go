@@ -21,7 +21,7 @@ var stackRows = []row{
 	},
 	{
 		reason: "ProgressingWithRetry", state: waiting,
-		means: "The reason of `Reconciling` if something is missing or has failed. `Ready` has the specific reason.",
+		means: "The reason of `Reconciling` if something is missing or has failed. `Ready` has the specific reason. If that is `PrerequisiteNotSatisfied`, `RetryingAfterFailure`, `PreviewFailed`, `UpdateInterrupted` or `UpdateConflict`, `Reconciling` has the same reason instead.",
 		when:  "as for the reason of `Ready`",
 		todo:  "See the reason of `Ready`.",
 		tests: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway/config-missing"},
@@ -65,7 +65,7 @@ var stackRows = []row{
 		reason: "AccessDenied", state: waitingOrStalled,
 		means: "Stalled: the source or a Stack in `dependsOn` is in another namespace, or the source is an `ExternalArtifact` and that feature gate is off. Waiting: the controller is not allowed to read the source.",
 		when:  "every 30 s; if Stalled, only an edit",
-		todo:  "Move the source, or run the controller with `--no-cross-namespace-refs=false`. For kinds other than Flux's, grant the controller `get`, `list` and `watch`.",
+		todo:  "Move the source, or run the controller with `--no-cross-namespace-refs=false`. For an `ExternalArtifact`, run it with `--feature-gates=ExternalArtifact=true`. For kinds other than Flux's, grant the controller `get`, `list` and `watch`.",
 		tests: []string{"e2e.TestStackSaysWhatIsWrongWithItsSource/forbidden-kind", "e2e.TestStackSaysWhatIsWrongWithItsSource/other-namespace"},
 	},
 	{
@@ -112,7 +112,7 @@ var stackRows = []row{
 	},
 	{
 		reason: "LFSPointers", state: waiting,
-		means: "The commit contains Git LFS pointers, which a git repository in a Stack does not support.",
+		means: "The commit contains Git LFS pointers, which are not supported with `projectRepo`.",
 		when:  "a check after 10 s, 20 s … 5 min",
 		todo:  "Use a Flux `GitRepository` or `OCIRepository`, or push a commit without these files.",
 		tests: []string{"e2e.TestCommitWithPointersToLFSIsNotRun"},
@@ -133,21 +133,21 @@ var stackRows = []row{
 	},
 	{
 		reason: "ArtifactTooLarge", state: waitingOrStalled,
-		means: "The artifact exceeds a limit. Stalled if the Stack needs the artifact to create an Update, waiting if an existing Update has to fetch it again.",
+		means: "The artifact exceeds a limit. Stalled if the Stack needs the artifact to create an Update. Waiting if a commit of `projectRepo` is too large, or if an existing Update has to fetch the artifact again.",
 		when:  "at growing intervals from 3 s to 30 s",
 		todo:  "Exclude files with `.spec.ignore` of the source, or increase `--artifact-max-size`, `--artifact-max-unpacked-size` or `--artifact-max-entries`.",
 		tests: []string{"e2e.TestHostileArtifactNeverRunsAndIsExplained/too-large"},
 	},
 	{
 		reason: "ArtifactUnusable", state: waitingOrStalled,
-		means: "The artifact is not a gzip-compressed tarball, or contains paths outside of its root. Stalled or waiting, as with `ArtifactTooLarge`.",
+		means: "The artifact is not a gzip-compressed tarball, or contains paths outside of its root. Stalled if the Stack needs the artifact to create an Update, waiting if an existing Update has to fetch it again.",
 		when:  "at growing intervals from 3 s to 30 s",
 		todo:  "Check how the artifact was packed.",
 		tests: []string{"e2e.TestHostileArtifactNeverRunsAndIsExplained/garbage"},
 	},
 	{
 		reason: "SpecInvalid", state: stalled,
-		means: "The spec is invalid. The message names the field. Examples are an invalid URL of a git repository, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact. Or the Stack, its Workspace, or a Stack that it depends on takes too much memory.",
+		means: "The spec is invalid. The message names the field. Examples are an invalid URL in `projectRepo`, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact. Or the Stack, its Workspace, or a Stack that it depends on takes too much memory.",
 		when:  "every 30 s if another object is too large",
 		todo:  "Edit the spec, or the object that the message names.",
 		tests: []string{"e2e.TestKeyThatIsSetTwiceIsRefusedWithBothPlaces"},

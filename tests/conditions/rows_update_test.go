@@ -52,8 +52,8 @@ var updateRows = []row{
 		tests: []string{"update.TestEveryCauseOfAFailureIsAReason"},
 	},
 	{
-		reason: "Canceled", state: endedNoFailure,
-		means: "The Update was deleted, or canceled with the annotation `pulumi.com/cancel-update`. Not a failure if the Stack is suspended, otherwise a failed attempt.",
+		reason: "Canceled", state: canceled,
+		means: "The Update was deleted, or canceled with the annotation `pulumi.com/cancel-update`. If the Stack is suspended, this does not count as a failed attempt.",
 		todo:  "Resume the Stack to continue.",
 		tests: []string{"update.TestUpdateThatIsDeletedSaysThatItWasCanceled", "e2e.TestSuspendedStackEndsItsUpdateWhenItIsAskedTo"},
 	},

@@ -25,7 +25,8 @@ An object is woken by a watch, by the end of work in the background, or by time.
 always woken by an edit, by a [request](spec/v1/stacks.md#triggering-an-update), by its source, and by a
 [watched](spec/v1/stacks.md#changed-secrets-and-configmaps) Secret or ConfigMap that it uses. The entries for Stacks and Updates
 are generated from all decisions that their controllers can make. Intervals of 30 s are set by the flag
-` + "`--requeue-dependency`" + `.
+` + "`--requeue-dependency`" + `. A *new revision* is one with [other content](spec/v1/stacks.md#which-changes-cause-an-update): a commit that
+changes no file of a Stack starts nothing.
 
 When the cause is fixed, a Stack continues without further action. [A test](../tests/e2e/recovery_test.go) causes each such problem,
 fixes it without changing the Stack, and waits until the Stack is Ready.
@@ -48,12 +49,14 @@ var tables = []table{
 		conditions: `
 | condition | True | False | Unknown | absent |
 |---|---|---|---|---|
-| ` + "`Ready`" + ` | the source and the spec are deployed | they are not, and the reason says why | an operation is running or about to start | not reconciled yet |
+| ` + "`Ready`" + ` | the source and the spec are deployed | they are not, and the reason says why | an operation other than a resync or a check for drift is running or about to start | not reconciled yet |
 | ` + "`Reconciling`" + ` | the controller works on the Stack, or waits | | | up to date, or Stalled |
 | ` + "`Stalled`" + ` | you should look at the problem | | | no action is needed |
 | ` + "`Drifted`" + ` | resources were changed outside of Pulumi | they were not | the last check failed | the Stack does not check for drift, or has not yet |
 
-The reasons below are those of ` + "`Ready`" + `, unless they name another condition. ` + "`Stalled`" + ` has the same reason as ` + "`Ready`" + `.`,
+The reasons below are those of ` + "`Ready`" + `, unless they name another condition. ` + "`Stalled`" + ` has the same reason as ` + "`Ready`" + `. A
+check for drift, a [resync](spec/v1/stacks.md#resync) of a Stack that is Ready, and another attempt of a Stack that is Stalled with
+` + "`UpdateFailed`" + ` leave both as they are.`,
 		constants: stackConstants,
 		wakers:    "internal/stack/testdata/wakers.json",
 		rows:      stackRows,

@@ -34,7 +34,8 @@ const (
 	// maxConvergence bounds how long it may take until everything is in its expected state. A container that was killed again and again is
 	// restarted only after some minutes.
 	maxConvergence = 4 * time.Minute
-	// work is how long a resource takes to be created or updated: as long as the rest of an update.
+	// work is how long the test provider takes to create or update a resource. It is about as long as everything else in an update, so that
+	// half of the faults hit while a resource changes.
 	work = 2 * time.Second
 )
 

@@ -35,7 +35,6 @@ func main() {
 	for _, name := range []string{"dir", "workspace", "pulumi", "idle-timeout"} {
 		flags.String(name, "", "as the agent has it, ignored")
 	}
-	flags.Bool("inherit-environment", false, "as the agent has it, ignored")
 	fail := flags.String("fail", "", "print this text and exit with status 3")
 	mute := flags.Bool("mute", false, "never listen")
 	stubborn := flags.Bool("stubborn", false, "do not end on SIGTERM")

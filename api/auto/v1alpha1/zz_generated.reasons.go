@@ -20,7 +20,7 @@ const (
 	UpdateTransientFailureReason = "TransientFailure"
 	// UnknownReason (failed): The operation failed, and the agent reports no cause, or one that this version of the controller does not know.
 	UnknownReason = "Unknown"
-	// CanceledReason (ended, not a failure): The Update was deleted, or canceled with the annotation `pulumi.com/cancel-update`. Not a failure if the Stack is suspended, otherwise a failed attempt.
+	// CanceledReason (failed, unless suspended): The Update was deleted, or canceled with the annotation `pulumi.com/cancel-update`. If the Stack is suspended, this does not count as a failed attempt.
 	CanceledReason = "Canceled"
 	// InterruptedReason (ended, not a failure): Pulumi, its agent or its pod was stopped from outside. Not a failure: the Stack repeats the operation. An operation that changes nothing and was lost with its workspace is first run once more.
 	InterruptedReason = "Interrupted"

@@ -41,7 +41,7 @@ const (
 // ApprovalPolicy defines which changes of a Stack need an approval. The controller makes a plan of each change, and then carries out
 // exactly that plan.
 type ApprovalPolicy struct {
-	// Require defines which plans need an approval: Always, the default, means all that change a resource, Destructive those that delete or
+	// Require defines which plans need an approval. Always, the default: all that change a resource. Destructive: those that delete or
 	// replace one.
 	// +kubebuilder:default=Always
 	// +optional

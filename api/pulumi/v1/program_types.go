@@ -331,7 +331,7 @@ type ProgramStatus struct {
 	// +optional
 	Artifact *meta.Artifact `json:"artifact,omitempty"`
 
-	// Conditions of the Program: Ready, Reconciling and Stalled.
+	// Conditions of the Program: Ready and Stalled.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

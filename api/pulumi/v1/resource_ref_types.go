@@ -18,7 +18,7 @@ const (
 	ResourceRefLiteral ResourceRefType = "Literal"
 )
 
-// ResourceRef is a value, or a reference to one. The field of its type must be set.
+// ResourceRef is a value, or a reference to one. Set the field that type names.
 type ResourceRef struct {
 	// Type is Secret or Literal. Env and FS are deprecated and rejected.
 	// +required

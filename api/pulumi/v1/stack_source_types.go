@@ -34,7 +34,7 @@ type GitSource struct {
 	RecurseSubmodules bool `json:"recurseSubmodules,omitempty"`
 
 	// GitAuthSecret is deprecated: use gitAuth. It is the name of a Secret with the keys sshPrivateKey (and password), or
-	// accessToken, or username and password.
+	// accessToken, or username and password, or with the keys of Flux.
 	// +optional
 	GitAuthSecret string `json:"gitAuthSecret,omitempty"`
 
@@ -66,8 +66,7 @@ type GitAuthConfig struct {
 	// +optional
 	KnownHostsRef *autov1alpha1.KnownHostsReference `json:"knownHostsRef,omitempty"`
 
-	// CertSecretRef names a Secret with the certificate authority of the server in ca.crt and, optionally, a client certificate in tls.crt and
-	// tls.key.
+	// CertSecretRef names a Secret with the CA certificate of the server in ca.crt, a client certificate in tls.crt and tls.key, or both.
 	// +optional
 	CertSecretRef *meta.LocalObjectReference `json:"certSecretRef,omitempty"`
 
@@ -128,7 +127,7 @@ type FluxSource struct {
 // FluxSourceReference names a Flux source: a GitRepository, OCIRepository, Bucket or ExternalArtifact, or an object of another
 // kind that publishes its artifact in the same way.
 type FluxSourceReference struct {
-	// APIVersion of the source. Only the group matters; the version may be any. Defaults to source.toolkit.fluxcd.io/v1.
+	// APIVersion of the source. Only the group matters; the version is ignored. Defaults to source.toolkit.fluxcd.io/v1.
 	// +kubebuilder:default="source.toolkit.fluxcd.io/v1"
 	// +optional
 	APIVersion string `json:"apiVersion,omitempty"`

@@ -72,8 +72,8 @@ type StackStatus struct {
 	// +optional
 	LastAppliedRevision string `json:"lastAppliedRevision,omitempty"`
 
-	// LastAppliedOriginRevision is the git commit from which the applied revision was made, for example "sha1:…", if the source reports one
-	// that the revision does not name: "flux push artifact" records it in an OCI artifact.
+	// LastAppliedOriginRevision is the git commit, for example "sha1:…", from which the applied artifact was made, if the artifact records it
+	// and the revision does not. "flux push artifact" records it in an OCI artifact.
 	// +optional
 	LastAppliedOriginRevision string `json:"lastAppliedOriginRevision,omitempty"`
 

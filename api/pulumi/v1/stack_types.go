@@ -37,7 +37,7 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.resyncFrequency) && has(self.resyncFrequencySeconds))",message="set either resyncFrequencySeconds or resyncFrequency, not both"
 type StackSpec struct {
-	// Stack is the name of the stack: "org/project/dev", "org/dev", or "dev" for a backend without organizations.
+	// Stack is the name of the stack: "org/project/dev", "org/dev", or "dev" without an organization.
 	// +required
 	Stack string `json:"stack"`
 
@@ -91,7 +91,7 @@ type StackSpec struct {
 	RequireVerified bool `json:"requireVerified,omitempty"`
 
 	// Config is the configuration of the stack. Values are strings, numbers, booleans, objects or arrays. A key without a
-	// namespace belongs to the project. Values other than strings need version 3.202.0 of the pulumi CLI.
+	// namespace belongs to the project. Values other than strings need the pulumi CLI 3.202.0 or newer.
 	// +optional
 	Config map[string]apiextensionsv1.JSON `json:"config,omitempty"`
 
@@ -153,8 +153,8 @@ type StackSpec struct {
 	// +optional
 	RetryInterval *metav1.Duration `json:"retryInterval,omitempty"`
 
-	// RetryMaxBackoffDurationSeconds is the longest time between two attempts of a failed update, in seconds. Defaults to 86400, one day, also
-	// if it is not positive.
+	// RetryMaxBackoffDurationSeconds is the longest time between two attempts of a failed update, in seconds. Values below 1 mean the
+	// default, 86400 (one day).
 	// +optional
 	RetryMaxBackoffDurationSeconds int64 `json:"retryMaxBackoffDurationSeconds,omitempty"`
 
@@ -178,7 +178,7 @@ type StackSpec struct {
 	// +optional
 	ResyncFrequency *metav1.Duration `json:"resyncFrequency,omitempty"`
 
-	// Refresh the stack's state from its resources before each update or preview.
+	// Refresh the state from the resources before each update, preview or destroy.
 	// +optional
 	Refresh bool `json:"refresh,omitempty"`
 

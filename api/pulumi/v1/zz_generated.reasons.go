@@ -10,7 +10,7 @@ const (
 	NotReadyInProgressReason = "NotReadyInProgress"
 	// StackProcessingReason (in progress): The reason of `Reconciling` while `Ready` has the reason `NotReadyInProgress`.
 	StackProcessingReason = "StackProcessing"
-	// ProgressingWithRetryReason (waiting): The reason of `Reconciling` if something is missing or has failed. `Ready` has the specific reason.
+	// ProgressingWithRetryReason (waiting): The reason of `Reconciling` if something is missing or has failed. `Ready` has the specific reason. If that is `PrerequisiteNotSatisfied`, `RetryingAfterFailure`, `PreviewFailed`, `UpdateInterrupted` or `UpdateConflict`, `Reconciling` has the same reason instead.
 	ProgressingWithRetryReason = "ProgressingWithRetry"
 	// SourceNotFoundReason (waiting): The object in `fluxSource.sourceRef` does not exist.
 	SourceNotFoundReason = "SourceNotFound"
@@ -36,17 +36,17 @@ const (
 	RevisionNotFoundReason = "RevisionNotFound"
 	// RateLimitedReason (waiting): The git server limits the rate of requests.
 	RateLimitedReason = "RateLimited"
-	// LFSPointersReason (waiting): The commit contains Git LFS pointers, which a git repository in a Stack does not support.
+	// LFSPointersReason (waiting): The commit contains Git LFS pointers, which are not supported with `projectRepo`.
 	LFSPointersReason = "LFSPointers"
 	// ArtifactFetchFailedReason (waiting): The artifact cannot be downloaded.
 	ArtifactFetchFailedReason = "ArtifactFetchFailed"
 	// ArtifactDigestMismatchReason (waiting): The downloaded artifact does not match its digest. Nothing was run.
 	ArtifactDigestMismatchReason = "ArtifactDigestMismatch"
-	// ArtifactTooLargeReason (waiting or Stalled): The artifact exceeds a limit. Stalled if the Stack needs the artifact to create an Update, waiting if an existing Update has to fetch it again.
+	// ArtifactTooLargeReason (waiting or Stalled): The artifact exceeds a limit. Stalled if the Stack needs the artifact to create an Update. Waiting if a commit of `projectRepo` is too large, or if an existing Update has to fetch the artifact again.
 	ArtifactTooLargeReason = "ArtifactTooLarge"
-	// ArtifactUnusableReason (waiting or Stalled): The artifact is not a gzip-compressed tarball, or contains paths outside of its root. Stalled or waiting, as with `ArtifactTooLarge`.
+	// ArtifactUnusableReason (waiting or Stalled): The artifact is not a gzip-compressed tarball, or contains paths outside of its root. Stalled if the Stack needs the artifact to create an Update, waiting if an existing Update has to fetch it again.
 	ArtifactUnusableReason = "ArtifactUnusable"
-	// SpecInvalidReason (Stalled): The spec is invalid. The message names the field. Examples are an invalid URL of a git repository, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact. Or the Stack, its Workspace, or a Stack that it depends on takes too much memory.
+	// SpecInvalidReason (Stalled): The spec is invalid. The message names the field. Examples are an invalid URL in `projectRepo`, both or neither of `branch` and `commit`, git credentials that are not in a Secret, a Flux source of a kind that publishes no artifact, and `sourcePaths` that take too long to match against the files of the artifact. Or the Stack, its Workspace, or a Stack that it depends on takes too much memory.
 	SpecInvalidReason = "SpecInvalid"
 	// PrerequisiteNotSatisfiedReason (waiting): A Stack in `prerequisites` does not exist, is not Ready, has not succeeded, or succeeded too long ago.
 	PrerequisiteNotSatisfiedReason = "PrerequisiteNotSatisfied"

@@ -13,7 +13,7 @@ import (
 )
 
 // ServerTLS returns the server's side of TLS 1.3 connections with the key pair in the PEM files. It reads the files again for each
-// connection, so that a new key pair is used as soon as it is there. If the files do not match, because they are just being replaced, it
+// connection, so that a controller that expects a new key pair can call the agent before the pod is replaced for it. If the files do not match, because they are just being replaced, it
 // uses the last pair that did. It returns an error if the files are unusable at the start.
 func ServerTLS(certificateFile, keyFile string, log *slog.Logger) (credentials.TransportCredentials, error) {
 	pair := &keyPair{certificateFile: certificateFile, keyFile: keyFile, log: log}

@@ -93,7 +93,7 @@ func Problem(version string, structured bool) string {
 	case err != nil:
 		return fmt.Sprintf("the pulumi CLI has no usable version: %q", version)
 	case parsed.Major != major:
-		return fmt.Sprintf("pulumi CLI v%s is not supported: version %d is", parsed, major)
+		return fmt.Sprintf("pulumi CLI v%s is not supported: only version %d is", parsed, major)
 	case structured && !structuredConfiguration.In(parsed):
 		return fmt.Sprintf("structured configuration is not supported by pulumi CLI v%s: at least v%s is needed for values that are not strings",
 			parsed, structuredConfiguration.Since)

@@ -14,13 +14,6 @@ import (
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
 
-// inheritedVariables are the variables of the agent that reach pulumi when its environment is not inherited as a whole. They say where
-// programs, certificates and proxies are, and how text and time are written.
-var inheritedVariables = []string{
-	"PATH", "USER", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR",
-	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-}
-
 // switches are set for every process.
 var switches = cli.Environment{
 	"PULUMI_AUTOMATION_API":    "true",
@@ -62,15 +55,21 @@ func hasAnyPrefix(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// baseEnvironment is the environment of a process that belongs to no operation.
-func (r *Runner) baseEnvironment() cli.Environment {
+// inherited returns the variables of Options.Environ.
+func (r *Runner) inherited() cli.Environment {
 	env := cli.Environment{}
-	for _, entry := range os.Environ() {
-		name, value, ok := strings.Cut(entry, "=")
-		if ok && !isReserved(name) && (r.options.InheritEnvironment || slices.Contains(inheritedVariables, name)) {
+	for _, entry := range r.options.Environ {
+		if name, value, ok := strings.Cut(entry, "="); ok {
 			env[name] = value
 		}
 	}
+	return env
+}
+
+// baseEnvironment is the environment of a process that belongs to no operation.
+func (r *Runner) baseEnvironment() cli.Environment {
+	env := r.inherited()
+	maps.DeleteFunc(env, func(name, _ string) bool { return isReserved(name) })
 	env["HOME"] = r.home()
 	env["TMPDIR"] = r.tempDir()
 	// The CLI finds its language plugins beside itself.

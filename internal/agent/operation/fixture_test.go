@@ -89,7 +89,7 @@ func newFixture(t *testing.T, change ...func(*runner.Options)) *fixture {
 	for _, dir := range []string{f.home, f.state, f.project, f.results, filepath.Dir(cli)} {
 		f.Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
 	}
-	f.options = runner.Options{Pulumi: cli, Home: f.home, Log: f.logger()}
+	f.options = runner.Options{Pulumi: cli, Home: f.home, Log: f.logger(), Environ: []string{"PATH=" + os.Getenv("PATH")}}
 	f.restoreCLI()
 	f.Expect(os.Symlink(tool(t, "pulumi-language-yaml"), filepath.Join(filepath.Dir(cli), "pulumi-language-yaml"))).To(Succeed())
 	for _, change := range change {

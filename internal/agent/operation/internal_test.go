@@ -122,20 +122,20 @@ func TestCrashOfTheCLIIsReportedWithoutItsTrace(t *testing.T) {
 
 func TestUsersCannotSteerTheCLIByItsEnvironment(t *testing.T) {
 	g := NewWithT(t)
-	t.Setenv("AGENT_SECRET", "x")
-	t.Setenv("PULUMI_OPTION_TARGET", "x")
+	environ := []string{"AGENT_SECRET=x", "PULUMI_OPTION_TARGET=x", "HOME=/root", "PULUMI_HOME=/pulumi"}
 	request := &agentproto.StartOperationRequest{CommitMetadata: map[string]string{"PULUMI_GIT_HEAD": "abc", "LD_PRELOAD": "x"}}
 	user := cli.Environment{"PULUMI_OPTION_STACK": "prod", "PULUMI_STACK": "prod", "PULUMI_HOME": "/x", "PULUMI_BACKEND_URL": "file:///s", "AWS_REGION": "eu"}
-	for _, inherit := range []bool{false, true} {
-		r := &Runner{cli: &cli.CLI{Path: "/opt/pulumi/bin/pulumi"}, options: Options{Home: "/agent", InheritEnvironment: inherit}}
+	for _, environ := range [][]string{nil, environ} {
+		r := &Runner{cli: &cli.CLI{Path: "/opt/pulumi/bin/pulumi"}, options: Options{Home: "/agent", Environ: environ}}
 		env, ignored := r.operationEnvironment(request, user)
 		g.Expect(ignored).To(Equal([]string{"LD_PRELOAD", "PULUMI_HOME", "PULUMI_OPTION_STACK", "PULUMI_STACK"}))
 		g.Expect(env).To(And(HaveKeyWithValue("AWS_REGION", "eu"), HaveKeyWithValue("PULUMI_BACKEND_URL", "file:///s"), HaveKeyWithValue("PULUMI_GIT_HEAD", "abc")))
 		g.Expect(env).NotTo(Or(HaveKey("PULUMI_OPTION_STACK"), HaveKey("PULUMI_OPTION_TARGET"), HaveKey("PULUMI_STACK"), HaveKey("LD_PRELOAD")))
 		g.Expect(env["PATH"]).To(HavePrefix("/opt/pulumi/bin:"))
 		g.Expect(env["USER"]).NotTo(BeEmpty())
-		if inherit {
+		if environ != nil {
 			g.Expect(env).To(HaveKeyWithValue("AGENT_SECRET", "x"))
+			g.Expect(env).To(And(HaveKeyWithValue("HOME", "/root"), HaveKeyWithValue("PULUMI_HOME", "/pulumi")))
 		} else {
 			g.Expect(env).NotTo(HaveKey("AGENT_SECRET"))
 			g.Expect(env).To(And(HaveKeyWithValue("HOME", "/agent"), HaveKeyWithValue("PULUMI_HOME", "/agent/.pulumi")))

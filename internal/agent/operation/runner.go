@@ -21,6 +21,7 @@
 package operation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,9 +61,9 @@ type Options struct {
 	Log logr.Logger
 	// Secrets are values that no operation may show: values of the agent's own environment that may be secret.
 	Secrets []string
-	// InheritEnvironment passes the agent's whole environment to pulumi, except what is reserved. It is for an agent in a pod of its own,
-	// where the image and the owner of the pod use the environment to say how programs run. Otherwise only a short list is passed.
-	InheritEnvironment bool
+	// Environ is the environment that pulumi inherits, except what is reserved, in the form of os.Environ. It comes from the image and the
+	// owner of a pod, or from the process runtime.
+	Environ []string
 	// ExclusiveHost says that only this agent runs pulumi under this host name, as in a pod. A lock of this host whose process does not exist
 	// is then left over, even if nothing is recorded about that process.
 	ExclusiveHost bool
@@ -190,16 +191,10 @@ func (r *Runner) tempDir() string {
 
 // pulumiHome is the PULUMI_HOME of every process.
 func (r *Runner) pulumiHome() string {
-	if home := os.Getenv("PULUMI_HOME"); home != "" && r.options.InheritEnvironment {
-		return home
-	}
-	return filepath.Join(r.home(), ".pulumi")
+	return cmp.Or(r.inherited()["PULUMI_HOME"], filepath.Join(r.home(), ".pulumi"))
 }
 
 // home is the HOME of every process. An image may come with plugins and tools in the home directory of its user.
 func (r *Runner) home() string {
-	if home := os.Getenv("HOME"); home != "" && r.options.InheritEnvironment {
-		return home
-	}
-	return r.options.Home
+	return cmp.Or(r.inherited()["HOME"], r.options.Home)
 }

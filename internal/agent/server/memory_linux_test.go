@@ -32,7 +32,7 @@ func TestAnIdleAgentIsSmall(t *testing.T) {
 
 	// The agent ends by itself if the test does not end it.
 	cmd := exec.CommandContext(t.Context(), binary, "serve", "--listen="+address, "--dir="+filepath.Join(dir, "home"), "--pulumi="+tool(t, "pulumi"), "--idle-timeout=1m")
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(tool(t, "pulumi-language-yaml"))+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(tool(t, "pulumi-language-yaml"))+":"+os.Getenv("PATH"), "HOME="+filepath.Join(dir, "home"))
 	cmd.Stderr = t.Output()
 	g.Expect(cmd.Start()).To(Succeed())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })

@@ -30,8 +30,8 @@ func (s *sources) project(request *proto.StartOperationRequest) (string, error) 
 	return "", errors.New("the operation names no source")
 }
 
-// findProject returns the absolute path of the project in the directory dir of the tree. Neither dir nor a link on the way to the project
-// may lead out of the tree. A leading slash of dir means the root of the tree.
+// findProject returns the absolute path of the project in the directory dir of the tree. Neither dir nor a symbolic link on the way to the
+// project may lead out of the tree. Only a tree that comes with the image can have such links: archives are unpacked without them. A leading slash of dir means the root of the tree.
 func findProject(tree, dir, what string) (string, error) {
 	if inside := path.Clean(strings.TrimLeft(dir, "/")); !filepath.IsLocal(inside) {
 		return "", fmt.Errorf("directory %q is outside of the %s", dir, what)

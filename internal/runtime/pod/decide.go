@@ -152,8 +152,8 @@ func decideOnRevision(o *observation) decision {
 	return decideOnAnswer(o, status, status, busyInterval)
 }
 
-// decideOnAgent replaces a pod that works, but has the agent of an earlier version or setting of the controller. It does so when the agent
-// has nothing to do, and for a few pods at a time.
+// decideOnAgent replaces a pod that works, but has the agent of an earlier version or setting of the controller, or an earlier key pair. It
+// does so when the agent has nothing to do, and for a few pods at a time.
 func decideOnAgent(o *observation, status runtime.Status) decision {
 	switch {
 	case !o.statefulSetIsApplied():
@@ -165,7 +165,7 @@ func decideOnAgent(o *observation, status runtime.Status) decision {
 		// An event follows when it is the turn of this pod.
 		return decision{status: status}
 	}
-	announced := runtime.Status{Reason: autov1alpha1.RollingUpdateReason, Message: "the pod is being replaced because the controller has another agent"}
+	announced := runtime.Status{Reason: autov1alpha1.RollingUpdateReason, Message: "the pod is being replaced because the controller has another agent, or another key pair for it"}
 	return decideOnAnswer(o, status, announced, outdatedAgentInterval)
 }
 

@@ -123,8 +123,6 @@ func (d directory) arguments(options Options) []string {
 		"--workspace=" + d.workspace(),
 		"--pulumi=" + options.PulumiPath,
 		"--idle-timeout=" + options.IdleTimeout.String(),
-		// The method environment has already chosen what the agent gets.
-		"--inherit-environment",
 	}, options.AgentArgs...)
 }
 

@@ -131,7 +131,8 @@ func TestLiesFitIntoAnAnswer(t *testing.T) {
 	g.Expect(agent.GetOperation(t.Context(), "a")).To(HaveField("Outputs", Not(BeEmpty())))
 }
 
-// Each mode behaves well until the call in which it misbehaves.
+// TestModesMisbehaveWhereTheySayTheyDo lists for each mode the calls in the order in which the controller makes them: true for those that
+// the agent answers properly, false for the one that it is meant to spoil.
 func TestModesMisbehaveWhereTheySayTheyDo(t *testing.T) {
 	for mode, wanted := range map[string]map[string]bool{
 		modeInfo:    {"GetInfo": false},

@@ -91,7 +91,6 @@ func serveCommand(spec *corev1.PodSpec, workspace *autov1alpha1.Workspace, setti
 		"--workspace=" + WorkspacePath,
 		// A program may be anywhere in the user's image: the user who chooses the directory also chooses the image.
 		"--local-root=/",
-		"--inherit-environment",
 		"--env-file=" + envFile,
 		"--tls-cert-file=" + RPCPath + "/" + corev1.TLSCertKey,
 		"--tls-key-file=" + RPCPath + "/" + corev1.TLSPrivateKeyKey,

@@ -173,8 +173,8 @@ func revisionHash(workspace *autov1alpha1.Workspace) (string, error) {
 }
 
 // agentRevision returns a hash of the pods that the controller generates for a Workspace without any settings of the user, under each
-// security profile, and of what it adds to a container of the user. An edit by the user therefore does not change the hash, but another
-// version or setting of the controller does.
+// security profile, of what it adds to a container of the user, and of the key pair of the agent. An edit by the user therefore does not
+// change the hash, but another version or setting of the controller, or another key pair, does.
 func agentRevision(workspace *autov1alpha1.Workspace, settings Settings) (string, error) {
 	made := []any{settings.SecretHash}
 	for _, profile := range []autov1alpha1.SecurityProfile{autov1alpha1.SecurityProfileRestricted, autov1alpha1.SecurityProfileBaseline} {
