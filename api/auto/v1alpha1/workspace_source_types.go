@@ -64,8 +64,7 @@ type GitAuth struct {
 	// +optional
 	KnownHostsRef *KnownHostsReference `json:"knownHostsRef,omitempty"`
 
-	// CertSecretRef names a Secret with the certificate authority of the server in ca.crt and, optionally, a client certificate in tls.crt and
-	// tls.key.
+	// CertSecretRef names a Secret with the CA certificate of the server in ca.crt, a client certificate in tls.crt and tls.key, or both.
 	// +optional
 	CertSecretRef *meta.LocalObjectReference `json:"certSecretRef,omitempty"`
 
