@@ -11,7 +11,8 @@ kubectl logs deployment/stack-controller -n flux-system | grep '"level":"error"'
 kubectl logs network-workspace-0 -c pulumi                                             # the agent, and all that pulumi prints
 ` + "```" + `
 
-Values that are known to be secret are masked. With the process runtime, the lines of agents are in the files ` + "`agent.log`" + ` of the workspaces.
+Values that are known to be secret are masked. With the process runtime, the lines of agents are in files ` + "`agent.log`" + `, by
+default ` + "`/data/workspaces/ID/agent.log`" + ` on the machine of the controller.
 `
 
 const controllerIntro = `Each [event](troubleshooting.md#events) is a line too: the message is that of the event, and the level is ` + "`error`" + ` for a warning. So
