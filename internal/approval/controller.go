@@ -26,9 +26,6 @@ import (
 	"github.com/stack-controller/stack-controller/internal/shard"
 )
 
-// laterInterval is the time to the next reconcile of an Approval whose Stack has not seen its plan yet.
-const laterInterval = 500 * time.Millisecond
-
 // Reconciler reconciles Approvals. Its fields are set before SetupWithManager, and do not change.
 type Reconciler struct {
 	client.Client
@@ -76,8 +73,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil
 	}
 	said := decide(o)
-	if said.later {
-		return ctrl.Result{RequeueAfter: laterInterval}, nil
+	if said.after > 0 {
+		return ctrl.Result{RequeueAfter: said.after}, nil
 	}
 	return ctrl.Result{}, r.recordVerdict(ctx, &o, said)
 }

@@ -6,6 +6,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/backoff"
 )
 
 // observation is everything that a decision is made from.
@@ -22,9 +23,17 @@ type observation struct {
 type verdict struct {
 	accepted        bool
 	reason, message string
-	// later is true when it is too early for a decision.
-	later bool
+	// after is when to decide again, if it is too early for a decision; zero when this is the decision.
+	after time.Duration
 }
+
+// An Approval can be created before its Stack has recorded the plan. The controller then asks again, at first after shortestWait and at most
+// after longestWait, until the Approval is maxUnseen old.
+const (
+	shortestWait = 500 * time.Millisecond
+	longestWait  = 30 * time.Second
+	maxUnseen    = 10 * time.Minute
+)
 
 // decide decides on an Approval. The Approval was created by a user who saw the plan, so the plan has to be older and the digest has to be
 // that of the plan.
@@ -47,12 +56,14 @@ func decide(o observation) verdict {
 	case o.stack == nil:
 		return refuse(autov1alpha1.PlanNotFoundReason, "Update %q is not one of a Stack", spec.Update)
 	}
-	plan := o.stack.Status.Plan
-	switch current := o.stack.Status.CurrentUpdate; {
-	case current != nil && current.Name == spec.Update, plan == nil && current == nil:
-		// The Stack has not seen its finished plan yet.
-		return verdict{later: true}
-	case plan == nil, plan.Name != spec.Update:
+	plan, current := o.stack.Status.Plan, o.stack.Status.CurrentUpdate
+	age := o.now.Sub(o.approval.CreationTimestamp.Time)
+	switch unseen := current != nil && current.UID == o.update.UID || plan == nil && current == nil; {
+	case unseen && age < maxUnseen:
+		return verdict{after: backoff.Proportional(age, shortestWait, longestWait)}
+	case unseen:
+		return refuse(autov1alpha1.PlanNotFoundReason, "Stack %q has not recorded plan %q", o.stack.Name, spec.Update)
+	case plan == nil, plan.Name != spec.Update, plan.UID != o.update.UID, plan.Digest != spec.Digest:
 		return refuse(autov1alpha1.PlanSupersededReason, "plan %q is not that of Stack %q any more", spec.Update, o.stack.Name)
 	case plan.State == pulumiv1.PlanExpired, plan.ExpiresAt != nil && !o.now.Before(plan.ExpiresAt.Time):
 		return refuse(autov1alpha1.PlanExpiredReason, "plan %q has expired", spec.Update)

@@ -17,7 +17,7 @@ var now = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
 // planned is an Approval of a plan for which its Stack waits.
 func planned() *observation {
-	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: "app-plan", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
+	update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: "app-plan", UID: "plan", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
 	update.Spec.Type, update.Spec.SavePlan = autov1alpha1.UpdateTypePreview, new(true)
 	update.Status.Plan = &autov1alpha1.SavedPlan{Digest: "sha256:plan"}
 	conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateUpdatedReason, "done")
@@ -28,7 +28,7 @@ func planned() *observation {
 			Spec:       autov1alpha1.ApprovalSpec{Update: "app-plan", Digest: "sha256:plan", Decision: autov1alpha1.ApprovalApprove, By: "alice"},
 		},
 		stack: &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Status: pulumiv1.StackStatus{Plan: &pulumiv1.PlanStatus{
-			Name: "app-plan", Digest: "sha256:plan", State: pulumiv1.PlanPending, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)},
+			Name: "app-plan", UID: "plan", Digest: "sha256:plan", State: pulumiv1.PlanPending, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)},
 		}}},
 	}
 }
@@ -57,16 +57,21 @@ func TestApprovalIsJudgedByThePlanThatItNames(t *testing.T) {
 		"one that has expired":             {change: func(o *observation) { o.stack.Status.Plan.ExpiresAt.Time = now }, reason: autov1alpha1.PlanExpiredReason},
 		"one that has expired, as it says": {change: plan(pulumiv1.PlanExpired), reason: autov1alpha1.PlanExpiredReason},
 		"one that the Stack has not seen": {change: func(o *observation) {
-			o.stack.Status = pulumiv1.StackStatus{CurrentUpdate: &pulumiv1.CurrentStackUpdate{Name: "app-plan"}}
+			o.stack.Status = pulumiv1.StackStatus{CurrentUpdate: &pulumiv1.CurrentStackUpdate{Name: "app-plan", UID: "plan"}}
 		}, reason: later},
 		"one that the Stack is about to see": {change: func(o *observation) { o.stack.Status = pulumiv1.StackStatus{} }, reason: later},
+		"one that the Stack never sees": {change: func(o *observation) {
+			o.stack.Status, o.now = pulumiv1.StackStatus{}, now.Add(maxUnseen)
+		}, reason: autov1alpha1.PlanNotFoundReason},
+		"an Update with the name of the plan": {change: func(o *observation) { o.update.UID = "other" }, reason: autov1alpha1.PlanSupersededReason},
+		"another plan of this Update":         {change: func(o *observation) { o.stack.Status.Plan.Digest = "sha256:other" }, reason: autov1alpha1.PlanSupersededReason},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			o := planned()
 			tt.change(o)
 			said := decide(*o)
-			g.Expect(said.later).To(Equal(tt.reason == later))
+			g.Expect(said.after > 0).To(Equal(tt.reason == later))
 			if tt.reason == later {
 				return
 			}
@@ -74,5 +79,17 @@ func TestApprovalIsJudgedByThePlanThatItNames(t *testing.T) {
 			g.Expect(said.accepted).To(Equal(tt.reason == autov1alpha1.ApprovalCountsReason))
 			g.Expect(said.message).NotTo(BeEmpty())
 		})
+	}
+}
+
+// An Approval whose plan the Stack never records is looked at a bounded number of times.
+func TestApprovalThatNobodySeesIsAskedForAFewTimes(t *testing.T) {
+	g := NewWithT(t)
+	o, times := planned(), 0
+	o.stack.Status = pulumiv1.StackStatus{}
+	for said := decide(*o); said.after > 0; said = decide(*o) {
+		o.now = o.now.Add(said.after)
+		times++
+		g.Expect(times).To(BeNumerically("<", 50))
 	}
 }

@@ -77,6 +77,11 @@ func (f *Flux) IsUsedBy(stack *pulumiv1.Stack) bool { return stack.Spec.FluxSour
 // Handles implements Source.
 func (f *Flux) Handles(from *autov1alpha1.UpdateSource) bool { return from.SourceRef != nil }
 
+// IsOwn implements Source.
+func (f *Flux) IsOwn(stack *pulumiv1.Stack, from *autov1alpha1.UpdateSource) bool {
+	return from.SourceRef != nil && keyOf(stack.Namespace, *from.SourceRef).String() == f.Key(stack) && isSameDir(from.Dir, stack.Spec.FluxSource.Dir)
+}
+
 // Forget implements Source.
 func (f *Flux) Forget(types.NamespacedName) {}
 

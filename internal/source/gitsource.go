@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -167,6 +168,25 @@ func (s *GitSubscriber) Subscribe(query GitQuery) (*Artifact, error) {
 // Forget ends the subscription of the waiter, which is deleted, suspended, or has another kind of source now.
 func (s *GitSubscriber) Forget(waiter types.NamespacedName) {
 	s.git.forget(subscriptionKey{s, waiter})
+}
+
+// IsOwn implements Source. A git server serves commits that are not on the branch of the Stack, and those of forks, so the status of the Stack
+// has to have the commit.
+func (s *GitSubscriber) IsOwn(stack *pulumiv1.Stack, from *autov1alpha1.UpdateSource) bool {
+	if from.Git == nil || from.Git.URL != stack.Spec.ProjectRepo || !isSameDir(from.Dir, stack.Spec.RepoDir) {
+		return false
+	}
+	known := []string{stack.Spec.Commit}
+	if last := stack.Status.LastUpdate; last != nil {
+		known = append(known, last.LastAttemptedCommit, last.LastSuccessfulCommit)
+	}
+	if current := stack.Status.CurrentUpdate; current != nil {
+		known = append(known, current.Commit)
+	}
+	if plan := stack.Status.Plan; plan != nil {
+		known = append(known, plan.Commit)
+	}
+	return from.Git.Ref != "" && slices.Contains(known, from.Git.Ref)
 }
 
 // IsUsedBy implements Source.

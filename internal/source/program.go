@@ -46,6 +46,11 @@ func (p *Programs) IsUsedBy(stack *pulumiv1.Stack) bool { return stack.Spec.Prog
 // Handles implements Source.
 func (p *Programs) Handles(from *autov1alpha1.UpdateSource) bool { return from.Program != nil }
 
+// IsOwn implements Source.
+func (p *Programs) IsOwn(stack *pulumiv1.Stack, from *autov1alpha1.UpdateSource) bool {
+	return from.Program != nil && from.Program.Name == stack.Spec.ProgramRef.Name && isSameDir(from.Dir, "")
+}
+
 // Forget implements Source.
 func (p *Programs) Forget(types.NamespacedName) {}
 

@@ -8,6 +8,7 @@ package source
 import (
 	"context"
 	"fmt"
+	"path"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -35,6 +36,10 @@ type Source interface {
 	// Watch returns a source of events that wakes the Stacks of a source that has changed. stacksOf returns the Stacks with that Key.
 	Watch(objects cache.Cache, stacksOf func(ctx context.Context, key string) []reconcile.Request) ctrlsource.Source
 
+	// IsOwn reports whether the artifact that an Update runs comes from the source that the Stack names, of this kind, and the program from
+	// the directory that the Stack names. If a source serves more than what it publishes, as a git server does, only artifacts that the
+	// Stack has run, or is about to run, count.
+	IsOwn(stack *pulumiv1.Stack, from *autov1alpha1.UpdateSource) bool
 	// Handles reports whether the Update runs an artifact of this kind of source.
 	Handles(from *autov1alpha1.UpdateSource) bool
 	// Reference returns the reference by which the artifact is found in the store. The namespace must be allowed to use the source.
@@ -163,6 +168,17 @@ func (s *Set) OfUpdate(from *autov1alpha1.UpdateSource) Source {
 		}
 	}
 	return nil
+}
+
+// IsOwn reports whether what an Update runs comes from the source of the Stack, see Source.
+func (s *Set) IsOwn(stack *pulumiv1.Stack, from *autov1alpha1.UpdateSource) bool {
+	kind := s.OfUpdate(from)
+	return kind != nil && from.URL == "" && kind == s.of(stack) && kind.IsOwn(stack, from)
+}
+
+// isSameDir reports whether two directories of an artifact are the same.
+func isSameDir(a, b string) bool {
+	return path.Join("/", a) == path.Join("/", b)
 }
 
 // Verification is what a source reported, in one read, about the signature of its artifact.

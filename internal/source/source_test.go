@@ -13,6 +13,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
@@ -168,4 +169,54 @@ func mustArtifact(t *testing.T, object *unstructured.Unstructured) *Artifact {
 	found, err := artifactOf(object)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return found
+}
+
+func TestOnlyTheSourceOfAStackIsItsOwn(t *testing.T) {
+	set := &Set{Sources: []Source{&GitSubscriber{}, &Programs{}, &Flux{}}}
+	flux := func(namespace, name, digest, dir string) *autov1alpha1.UpdateSource {
+		return &autov1alpha1.UpdateSource{Digest: digest, Dir: dir, SourceRef: &meta.NamespacedObjectKindReference{
+			APIVersion: "source.toolkit.fluxcd.io/v1", Kind: "GitRepository", Namespace: namespace, Name: name,
+		}}
+	}
+	git := func(url, ref, dir string) *autov1alpha1.UpdateSource {
+		return &autov1alpha1.UpdateSource{Digest: "sha256:x", Dir: dir, Git: &autov1alpha1.GitSource{URL: url, Ref: ref}}
+	}
+	program := func(name, dir string) *autov1alpha1.UpdateSource {
+		return &autov1alpha1.UpdateSource{Digest: "sha256:x", Dir: dir, Program: &autov1alpha1.ProgramSource{Name: name}}
+	}
+	fluxStack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", Name: "app"}}
+	fluxStack.Spec.FluxSource = &pulumiv1.FluxSource{Dir: "infra"}
+	fluxStack.Spec.FluxSource.SourceRef.Kind, fluxStack.Spec.FluxSource.SourceRef.Name = "GitRepository", "app"
+	gitStack := fluxStack.DeepCopy()
+	gitStack.Spec.FluxSource, gitStack.Spec.ProjectRepo, gitStack.Spec.RepoDir, gitStack.Spec.Branch = nil, "https://git/app", "infra", "main"
+	gitStack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{LastAttemptedCommit: "new", LastSuccessfulCommit: "old"}
+	gitStack.Status.Plan = &pulumiv1.PlanStatus{Commit: "planned"}
+	programStack := fluxStack.DeepCopy()
+	programStack.Spec.FluxSource, programStack.Spec.ProgramRef = nil, &pulumiv1.ProgramReference{Name: "app"}
+	for name, tt := range map[string]struct {
+		stack *pulumiv1.Stack
+		from  *autov1alpha1.UpdateSource
+		own   bool
+	}{
+		"its source":                   {fluxStack, flux("", "app", "sha256:x", "infra"), true},
+		"its source, with a namespace": {fluxStack, flux("bank", "app", "sha256:x", "./infra/"), true},
+		"another source":               {fluxStack, flux("", "mine", "sha256:x", "infra"), false},
+		"one of another namespace":     {fluxStack, flux("shop", "app", "sha256:x", "infra"), false},
+		"another directory":            {fluxStack, flux("", "app", "sha256:x", "infra/modules"), false},
+		"a URL":                        {fluxStack, &autov1alpha1.UpdateSource{URL: "https://x", Digest: "sha256:x", Dir: "infra"}, false},
+		"a git repository":             {fluxStack, git("https://git/app", "new", "infra"), false},
+		"nothing":                      {fluxStack, nil, false},
+		"its commit":                   {gitStack, git("https://git/app", "new", "infra"), true},
+		"its last good commit":         {gitStack, git("https://git/app", "old", "infra"), true},
+		"its planned commit":           {gitStack, git("https://git/app", "planned", "infra"), true},
+		"another commit":               {gitStack, git("https://git/app", "fork", "infra"), false},
+		"no commit":                    {gitStack, git("https://git/app", "", "infra"), false},
+		"another repository":           {gitStack, git("https://git/mine", "new", "infra"), false},
+		"another directory there":      {gitStack, git("https://git/app", "new", ""), false},
+		"its Program":                  {programStack, program("app", ""), true},
+		"another Program":              {programStack, program("mine", ""), false},
+		"a Program for a Flux source":  {fluxStack, program("app", ""), false},
+	} {
+		NewWithT(t).Expect(set.IsOwn(tt.stack, tt.from)).To(Equal(tt.own), name)
+	}
 }

@@ -39,7 +39,7 @@ func (r *Reconciler) applyPlan(ctx context.Context, update *autov1alpha1.Update,
 	if err != nil {
 		return err
 	}
-	if planned == nil {
+	if planned == nil || !isPlanOf(stack, planned) {
 		return errOutdated
 	}
 	constrainToPlan(update, plan, planned)
@@ -69,6 +69,10 @@ func recordPlanStart(o *observation, d decision) {
 		followContent(o)
 	case d.plans && (plan.State == pulumiv1.PlanPending || plan.State == pulumiv1.PlanApproved || plan.State == pulumiv1.PlanRejected):
 		plan.State = pulumiv1.PlanSuperseded
+		if o.planGone {
+			// Whoever deletes the Update of a plan withdraws the plan.
+			plan.Approvals = nil
+		}
 	}
 }
 
@@ -77,6 +81,10 @@ func recordPlanStart(o *observation, d decision) {
 func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *autov1alpha1.Update) (done bool, err error) {
 	stack := o.stack
 	plan := stack.Status.Plan
+	if plan != nil && update.Spec.Plan != nil && update.Status.StartTime == nil && !update.WasLockedOut() {
+		// What was approved was not even begun, so no later plan is the rest of it.
+		plan.Approvals = nil
+	}
 	switch {
 	case update.WasStale():
 		// The Update changed nothing, and this is not a failure. Another plan is made.
@@ -121,14 +129,15 @@ func recordStale(stack *pulumiv1.Stack, update *autov1alpha1.Update, now time.Ti
 	plan.StaleSince = new(metav1.NewTime(now).Rfc3339Copy())
 }
 
-// newPlan returns the status of the plan that an Update makes, without what depends on the content of the plan.
+// newPlan returns the status of the plan that the current Update makes, without what depends on the content of the plan. The inputs and the
+// operation of the plan are those in the status, because anybody who may patch Updates can change their annotations.
 func newPlan(stack *pulumiv1.Stack, update *autov1alpha1.Update) *pulumiv1.PlanStatus {
-	current := currentOf(update)
+	current := stack.Status.CurrentUpdate
 	plan := &pulumiv1.PlanStatus{
-		Name: update.Name, State: pulumiv1.PlanPending, Operation: pulumiv1.ApprovedUp,
-		Cause:      cmp.Or(pulumiv1.PlanCause(update.Annotations[pulumiv1.PlanCauseAnnotation]), pulumiv1.PlanForChange),
+		Name: update.Name, UID: update.UID, State: pulumiv1.PlanPending, Operation: pulumiv1.ApprovedUp,
+		Cause:      cmp.Or(current.Cause, pulumiv1.PlanForChange),
 		Enforce:    cmp.Or(update.Spec.PlanEnforcement, autov1alpha1.EnforcePlan),
-		Drift:      update.Annotations[pulumiv1.DriftUpdateAnnotation],
+		Drift:      current.Drift,
 		Generation: current.Generation, SpecDigest: current.SpecDigest, Commit: current.Commit, Revision: current.Revision,
 		ContentDigest: current.ContentDigest, ReferencesDigest: current.ReferencesDigest,
 	}
@@ -140,10 +149,6 @@ func newPlan(stack *pulumiv1.Stack, update *autov1alpha1.Update) *pulumiv1.PlanS
 	}
 	if update.Spec.Message != nil {
 		plan.Trigger = *update.Spec.Message
-	}
-	if known := stack.Status.CurrentUpdate; known != nil && known.Name == update.Name {
-		// An edit that changes nothing in the specification may have come meanwhile, see followGeneration.
-		plan.Generation = known.Generation
 	}
 	return plan
 }

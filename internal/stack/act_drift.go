@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,6 +32,14 @@ const (
 // isDriftCheck reports whether the Update was made to look for drift.
 func isDriftCheck(update *autov1alpha1.Update) bool {
 	return update.Labels[pulumiv1.ComponentLabel] == pulumiv1.ComponentDriftCheck
+}
+
+// onlyChecksDrift reports whether the Update compares the resources of the Stack with the state, and nothing else, as createDriftCheck asks
+// for. Anybody who may create Updates can label one as a check, and drift that is corrected without an approval must not be something else.
+func onlyChecksDrift(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
+	spec := &update.Spec
+	return spec.Type == autov1alpha1.UpdateTypeRefresh && ptr.Deref(spec.PreviewOnly, false) && spec.StackName == stack.Spec.Stack &&
+		spec.ProjectInfo != nil && spec.Source == nil && len(spec.Target) == 0 && !ptr.Deref(spec.RunProgram, false) && update.Generation <= 1
 }
 
 // actOnDrift carries out what was decided about drift. A step that fails is tried again later and affects nothing else.
@@ -105,7 +114,7 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 		return err
 	}
 	existing, err := r.liveUpdate(ctx, client.ObjectKeyFromObject(check))
-	if existing != nil && (!stack.Owns(existing) || !isDriftCheck(existing)) {
+	if existing != nil && (!stack.Owns(existing) || !isDriftCheck(existing) || !onlyChecksDrift(stack, existing)) {
 		return &notOwnedError{kind: autov1alpha1.UpdateKind, name: existing.Name}
 	}
 	return err

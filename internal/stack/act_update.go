@@ -44,6 +44,10 @@ func (r *Reconciler) startUpdate(ctx context.Context, o *observation, d decision
 	}
 	recordPlanStart(o, d)
 	recordStart(o.stack, d, update)
+	if update.HasStarted() {
+		// It was created earlier, and the status did not say so.
+		restoreInputs(o.stack, update)
+	}
 	shown := r.showProgress(o, update)
 	shown.hiddenFor = r.hiddenFor(o, update)
 	if update.IsComplete() {
@@ -56,7 +60,8 @@ func (r *Reconciler) startUpdate(ctx context.Context, o *observation, d decision
 
 // hiddenFor returns for how much longer the status may leave out that the update is in progress, see ShowAfter.
 func (r *Reconciler) hiddenFor(o *observation, update *autov1alpha1.Update) time.Duration {
-	if update.IsComplete() {
+	if update.IsComplete() || o.stack.Spec.Approval != nil {
+		// With spec.approval, the status is what proves that the controller created the Update, see isTrusted.
 		return 0
 	}
 	since := update.CreationTimestamp.Time
@@ -99,9 +104,26 @@ func (r *Reconciler) createUpdate(ctx context.Context, o *observation, d decisio
 		return nil, errOutdated
 	case !o.stack.Owns(existing):
 		return nil, &notOwnedError{kind: autov1alpha1.UpdateKind, name: existing.Name}
+	case !isTrusted(o.stack, existing):
+		return nil, r.removeUnknown(ctx, o.stack, existing)
 	}
 	// The controller of another shard may have created the Update at the moment when the Stack moved to this shard.
 	return existing, r.adopt(ctx, o.stack, existing)
+}
+
+// removeUnknown removes an Update that has the name of the next Update of a Stack with spec.approval, and that the status of the Stack does
+// not know: somebody else created it, or the controller did and could not write the status. Such an Update changes nothing, or has not
+// started. It always returns an error: errOutdated if nothing else is wrong, because the Stack has to be observed again.
+func (r *Reconciler) removeUnknown(ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update) error {
+	if !update.DeletionTimestamp.IsZero() {
+		return errOutdated
+	}
+	if err := r.Delete(ctx, update, client.Preconditions{UID: &update.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove the update %s, which is not known: %w", update.Name, err)
+	}
+	r.Eventf(stack, corev1.EventTypeWarning, eventUpdateRemoved, "removed Update %s, which has the name of the next update of this Stack: "+
+		"the status does not say that the controller created it", update.Name)
+	return errOutdated
 }
 
 // recordStart records in the status that the Update is in progress.
@@ -287,7 +309,8 @@ func updateName(stack *pulumiv1.Stack) string {
 	return stack.Name + "-" + hex.EncodeToString(hash[:])[:10]
 }
 
-// currentOf returns what the status of the Stack says about the Update while that is the current one. It reads this from the Update itself.
+// currentOf returns what the status of the Stack says about the Update while that is the current one. It reads this from the Update itself,
+// so it is only for an Update that the controller has just created, or whose record in the status was lost.
 func currentOf(update *autov1alpha1.Update) *pulumiv1.CurrentStackUpdate {
 	// An annotation that is not a number counts as no generation, so that the next reconcile starts a new update.
 	generation, _ := strconv.ParseInt(update.Annotations[pulumiv1.StackGenerationAnnotation], 10, 64)
@@ -297,6 +320,9 @@ func currentOf(update *autov1alpha1.Update) *pulumiv1.CurrentStackUpdate {
 		RequestedAt:       update.Annotations[meta.ReconcileRequestAnnotation],
 		LastUpdateRequest: update.Annotations[pulumiv1.LastUpdateAnnotation],
 		Name:              update.Name,
+		UID:               update.UID,
+		Cause:             pulumiv1.PlanCause(update.Annotations[pulumiv1.PlanCauseAnnotation]),
+		Drift:             update.Annotations[pulumiv1.DriftUpdateAnnotation],
 		SpecDigest:        update.Annotations[pulumiv1.SpecDigestAnnotation],
 		ContentDigest:     update.Annotations[pulumiv1.ContentDigestAnnotation],
 		ReferencesDigest:  update.Annotations[pulumiv1.ReferencesDigestAnnotation],

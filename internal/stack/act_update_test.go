@@ -283,3 +283,72 @@ func TestTemplateCannotMakeAPreviewOfAnUpdate(t *testing.T) {
 		g.Expect(update.Spec.ProjectInfo).To(BeNil())
 	}
 }
+
+// An Update has the name of the next one of a Stack with spec.approval, is owned by the Stack, and planned another program: what somebody
+// can do who may create Updates, where the admission policy is missing. Neither its plan nor its annotations get into the status.
+func TestPlanThatSomebodyElseMadeIsNotThatOfTheStack(t *testing.T) {
+	s := newStage(t)
+	stack := &pulumiv1.Stack{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"},
+		Spec:       pulumiv1.StackSpec{Stack: "dev", Suspend: true, Approval: &pulumiv1.ApprovalPolicy{}},
+	}
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	forged := &autov1alpha1.Update{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.namespace, Name: updateName(stack), Labels: labelsOf(stack),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID}},
+			Annotations: map[string]string{
+				pulumiv1.DriftUpdateAnnotation: "sha256:drift", pulumiv1.SpecDigestAnnotation: specDigest(stack), pulumiv1.StackGenerationAnnotation: "2",
+			},
+		},
+		Spec: autov1alpha1.UpdateSpec{
+			WorkspaceName: stack.Name, StackName: stack.Spec.Stack, Type: autov1alpha1.UpdateTypePreview, SavePlan: new(true),
+			Source: &autov1alpha1.UpdateSource{URL: "https://mallory.example.com/evil.tar.gz", Digest: "sha256:e0e0"},
+		},
+	}
+	s.Expect(s.client.Create(t.Context(), forged)).To(Succeed())
+	savesPlan := func(update *autov1alpha1.Update) {
+		update.Status.Plan = &autov1alpha1.SavedPlan{Digest: "sha256:" + strings.Repeat("a", 64), ChangesDigest: "sha256:c", InputsDigest: "sha256:i", StateDigest: "sha256:s"}
+		update.Status.ResourceChanges = map[string]int64{"create": 1}
+	}
+	s.mark(forged, started, savesPlan, succeeded)
+	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = false })
+
+	own := &autov1alpha1.Update{}
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.CurrentUpdate != nil })
+	s.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: stack.Status.CurrentUpdate.Name}, own)).To(Succeed())
+	s.Expect(own.UID).To(And(Equal(stack.Status.CurrentUpdate.UID), Not(Equal(forged.UID))))
+	s.Expect(own.Spec.Source).To(BeNil())
+	s.Expect(stack.Status.Plan).To(BeNil())
+
+	// Its annotations are rewritten while it runs. The plan has the inputs and the operation that the status has.
+	changed := own.DeepCopy()
+	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, pulumiv1.DriftUpdateAnnotation, "sha256:drift")
+	s.Expect(s.client.Patch(t.Context(), changed, client.MergeFrom(own))).To(Succeed())
+	s.mark(own, started, savesPlan, succeeded)
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return stack.Status.Plan != nil })
+	plan := stack.Status.Plan
+	s.Expect(plan.UID).To(Equal(own.UID))
+	s.Expect(plan.Operation).To(Equal(pulumiv1.ApprovedUp))
+	s.Expect(plan.Drift).To(BeEmpty())
+	s.Expect(plan.State).To(Equal(pulumiv1.PlanPending))
+	s.Expect(plan.Generation).To(Equal(stack.Generation))
+
+	// Its specification is edited afterwards. What the Secrets have is not the plan of that, so the plan is made again.
+	s.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(own), own)).To(Succeed())
+	edited := own.DeepCopy()
+	edited.Spec.Source = forged.Spec.Source
+	s.Expect(s.client.Patch(t.Context(), edited, client.MergeFrom(own))).To(Succeed())
+	approval := &autov1alpha1.Approval{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app-1"}, Spec: autov1alpha1.ApprovalSpec{
+		Update: plan.Name, Digest: plan.Digest, Decision: autov1alpha1.ApprovalApprove, By: "alice",
+	}}
+	s.Expect(s.client.Create(t.Context(), approval)).To(Succeed())
+	judged := approval.DeepCopy()
+	conditions.MarkTrue(judged, autov1alpha1.ApprovalAccepted, autov1alpha1.ApprovalCountsReason, "it counts")
+	s.Expect(s.client.Status().Patch(t.Context(), judged, client.MergeFrom(approval))).To(Succeed())
+	s.await(stack, func(stack *pulumiv1.Stack) bool {
+		return stack.Status.Plan.State == pulumiv1.PlanSuperseded && stack.Status.CurrentUpdate != nil
+	})
+	s.Expect(stack.Status.Plan.Approvals).To(BeEmpty())
+	s.Expect(stack.Status.CurrentUpdate.UID).NotTo(Equal(own.UID))
+}

@@ -211,10 +211,12 @@ func staleDue(plan *pulumiv1.PlanStatus) time.Time {
 }
 
 // carryOver copies the approvals of an earlier plan to a plan that was made again, in two cases: both plans have equal inputs and changes,
-// or the update of the earlier plan failed half-way, the inputs are equal, and the new plan has only a part of the approved changes.
-// earlierChanges and changes are those of the earlier and of the new plan. nil means that they are not known completely.
+// or the update of the earlier plan failed half-way, the inputs are equal, and the new plan has only a part of the approved changes, each
+// with the same values. Equal inputs alone prove nothing, because a program reads more than its inputs. earlierChanges and changes are those
+// of the earlier and of the new plan. nil means that they are not known completely.
 func carryOver(plan, earlier *pulumiv1.PlanStatus, earlierChanges, changes []autov1alpha1.ResourceChange, now time.Time) {
-	if earlier == nil || earlier.RejectedBy != "" || earlier.State == pulumiv1.PlanApplied || earlier.Operation != plan.Operation {
+	if earlier == nil || earlier.RejectedBy != "" || earlier.State == pulumiv1.PlanApplied ||
+		earlier.Operation != plan.Operation || earlier.Enforce != plan.Enforce {
 		return
 	}
 	equal := earlier.ChangesDigest != "" && earlier.ChangesDigest == plan.ChangesDigest
@@ -230,14 +232,15 @@ func carryOver(plan, earlier *pulumiv1.PlanStatus, earlierChanges, changes []aut
 	plan.Approvals, plan.CarriedFrom, plan.ExpiresAt = earlier.Approvals, earlier.Name, earlier.ExpiresAt
 }
 
-// isPart reports whether each of the changes is one of the approved ones: the same operation on the same resource.
+// isPart reports whether each of the changes is one of the approved ones: the same operation on the same resource, with the same old and new
+// values.
 func isPart(changes, approved []autov1alpha1.ResourceChange) bool {
-	known := map[[2]string]bool{}
+	known := map[string]bool{}
 	for i := range approved {
-		known[[2]string{approved[i].URN, approved[i].Operation}] = true
+		known[approved[i].Digest] = true
 	}
 	return len(changes) > 0 && !slices.ContainsFunc(changes, func(change autov1alpha1.ResourceChange) bool {
-		return !known[[2]string{change.URN, change.Operation}]
+		return change.Digest == "" || !known[change.Digest]
 	})
 }
 

@@ -167,8 +167,11 @@ func TestApprovalsAreOfDistinctPeopleAndBounded(t *testing.T) {
 func TestApprovalsAreCarriedOverToTheSameChanges(t *testing.T) {
 	approved := []pulumiv1.PlanApproval{{By: "alice", At: ago(time.Minute)}}
 	change := func(operation, name string) autov1alpha1.ResourceChange {
-		return autov1alpha1.ResourceChange{Operation: operation, URN: urnOf("a:b:C", name)}
+		return autov1alpha1.ResourceChange{Operation: operation, URN: urnOf("a:b:C", name), Digest: operation + name}
 	}
+	// otherValue is the deletion of y, with another value.
+	otherValue, unknown := change("delete", "y"), change("delete", "y")
+	otherValue.Digest, unknown.Digest = "other", ""
 	before := []autov1alpha1.ResourceChange{change("create", "x"), change("delete", "y")}
 	for name, tt := range map[string]struct {
 		earlier, plan func(*pulumiv1.PlanStatus)
@@ -189,6 +192,9 @@ func TestApprovalsAreCarriedOverToTheSameChanges(t *testing.T) {
 		"the rest, with other inputs": {earlier: func(p *pulumiv1.PlanStatus) {
 			p.State, p.ChangesDigest, p.InputsDigest = pulumiv1.PlanFailed, "sha256:whole", "sha256:other"
 		}, changes: before[1:]},
+		"the rest, with other values":         {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }, changes: []autov1alpha1.ResourceChange{otherValue}},
+		"the rest, with values not known":     {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }, changes: []autov1alpha1.ResourceChange{unknown}},
+		"one that was enforced otherwise":     {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.Enforce = pulumiv1.PlanStale, autov1alpha1.EnforceInputs }},
 		"the rest, of which not all is known": {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -216,6 +222,34 @@ func TestChangesAreCounted(t *testing.T) {
 	g.Expect(summary).To(Equal("+0 ~0 +-0 -1 =2"))
 	g.Expect(changes).To(BeEquivalentTo(3))
 	g.Expect(destructive).To(BeEquivalentTo(2), "what is not known may be anything")
+}
+
+// An Update that was cancelled before it started has carried out no part of its plan.
+func TestApprovalsAreVoidWhenTheUpdateDidNotStart(t *testing.T) {
+	for _, tt := range []struct {
+		started bool
+		reason  string
+		kept    int
+	}{
+		{false, autov1alpha1.CanceledReason, 0}, {false, autov1alpha1.PlanStaleReason, 0}, {false, autov1alpha1.UpdateConflictReason, 1},
+		{true, autov1alpha1.UpdateFailedReason, 1}, {true, autov1alpha1.PlanStaleReason, 1},
+	} {
+		g := NewWithT(t)
+		o := guarded(pulumiv1.PlanApproved)
+		o.stack.Status.Plan.Approvals = []pulumiv1.PlanApproval{{By: "alice", At: ago(time.Minute)}}
+		o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-apply"}
+		update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: "app-apply"}, Spec: autov1alpha1.UpdateSpec{
+			Type: autov1alpha1.UpdateTypeUp, Plan: &autov1alpha1.PlanReference{Name: "app-plan", Digest: planDigest},
+		}}
+		if tt.started {
+			update.Status.StartTime = new(ago(time.Minute))
+		}
+		conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateEndedFailedReason, "done")
+		conditions.MarkTrue(update, autov1alpha1.UpdateFailed, tt.reason, "it failed")
+		_, err := (&Reconciler{}).recordPlan(t.Context(), o, update)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(o.stack.Status.Plan.Approvals).To(HaveLen(tt.kept), "%+v", tt)
+	}
 }
 
 func TestStalePlansAreMadeAgainWithoutCountingFailures(t *testing.T) {

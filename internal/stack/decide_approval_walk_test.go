@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -38,7 +39,9 @@ type approvalSimulation struct {
 	// counts the plans that were carried out.
 	made, carried map[string]string
 	applied       int
-	wrong         []string
+	// created counts the Updates that were created, by anybody, for their UIDs.
+	created int
+	wrong   []string
 	// decided is what the last reconcile decided. calm is true when no more faults happen.
 	decided decision
 	calm    bool
@@ -48,6 +51,10 @@ func newWalk(seed uint64) *approvalSimulation {
 	o := guarded("", func(o *observation) { o.stack.Status.Plan = nil })
 	o.stack.Status.LastUpdate.ContentDigest, o.stack.Spec.DestroyOnFinalize = "sha256:content-0", true
 	o.stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "shop"}
+	if seed%2 == 1 {
+		// What claims to be a correction of drift then needs no approval.
+		o.stack.Spec.Approval.Operations = []pulumiv1.ApprovedOperation{pulumiv1.ApprovedUp, pulumiv1.ApprovedDestroy}
+	}
 	return &approvalSimulation{random: rand.New(rand.NewPCG(seed, 1)), stack: o.stack, updates: map[string]*autov1alpha1.Update{}, made: map[string]string{}, carried: map[string]string{}}
 }
 
@@ -80,12 +87,16 @@ func (w *approvalSimulation) reconcile(cutOff bool) {
 	o.artifact = &source.Artifact{Reference: artifact.Reference{Digest: fmt.Sprintf("sha256:artifact-%d", w.content), Revision: fmt.Sprintf("main@sha1:%d", w.content)}}
 	o.content = content{requested: true, stored: true, digest: fmt.Sprintf("sha256:content-%d", w.content)}
 	o.update = w.current()
-	if next := w.updates[updateName(w.stack)]; o.update == nil && next != nil {
+	if o.update != nil && !isTrusted(w.stack, o.update) {
+		o.update = nil
+	}
+	o.updateRemoved = w.stack.Status.CurrentUpdate != nil && o.update == nil
+	if next := w.updates[updateName(w.stack)]; o.update == nil && next != nil && isTrusted(w.stack, next) && !o.updateRemoved {
 		o.update = next
 	}
 	restoreStatus(o)
 	if plan := w.stack.Status.Plan; plan != nil {
-		o.planGone = w.updates[plan.Name] == nil
+		o.planGone = w.updates[plan.Name] == nil || !isPlanOf(w.stack, w.updates[plan.Name])
 		for i := range w.approvals {
 			if w.approvals[i].Spec.Update == plan.Name {
 				o.approvals = append(o.approvals, w.approvals[i])
@@ -127,18 +138,67 @@ func (w *approvalSimulation) act(o *observation, d decision) {
 		if d.applies {
 			constrainToPlan(update, w.stack.Status.Plan, w.updates[w.stack.Status.Plan.Name])
 		}
-		if known := w.updates[update.Name]; known != nil {
+		if known := w.updates[update.Name]; known != nil && !isTrusted(w.stack, known) {
+			delete(w.updates, update.Name)
+			return
+		} else if known != nil {
 			update = known
+		} else {
+			w.create(update)
 		}
-		w.updates[update.Name] = update
 		recordPlanStart(o, d)
 		recordStart(w.stack, d, update)
+		if update.HasStarted() {
+			restoreInputs(w.stack, update)
+		}
+	}
+}
+
+// create is what the API server does when somebody creates an Update.
+func (w *approvalSimulation) create(update *autov1alpha1.Update) {
+	w.created++
+	update.UID, update.Generation = types.UID(fmt.Sprint("uid-", w.created)), 1
+	w.updates[update.Name] = update
+}
+
+// evil is the digest of a program that is not that of the Stack.
+const evil = "sha256:evil"
+
+// forge creates an Update under the name of the next one of the Stack, or edits the one that is in progress or made the plan: what somebody
+// can do who may create and edit Updates, and nothing else.
+func (w *approvalSimulation) forge() {
+	source := &autov1alpha1.UpdateSource{Digest: evil, Revision: fmt.Sprintf("main@sha1:%d", w.content)}
+	annotations := map[string]string{
+		pulumiv1.SpecDigestAnnotation: specDigest(w.stack), pulumiv1.StackGenerationAnnotation: fmt.Sprint(w.stack.Generation),
+		pulumiv1.ContentDigestAnnotation: fmt.Sprintf("sha256:content-%d", w.content),
+	}
+	if w.random.IntN(2) == 0 {
+		annotations[pulumiv1.DriftUpdateAnnotation], annotations[pulumiv1.PlanCauseAnnotation] = "sha256:drift", string(pulumiv1.PlanForDrift)
+	}
+	target := w.current()
+	if plan := w.stack.Status.Plan; target == nil && plan != nil {
+		target = w.updates[plan.Name]
+	}
+	switch name := updateName(w.stack); {
+	case w.random.IntN(2) == 0 && w.updates[name] == nil:
+		forged := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations,
+			OwnerReferences: []metav1.OwnerReference{{UID: w.stack.UID, Kind: pulumiv1.StackKind, APIVersion: pulumiv1.GroupVersion.String()}}}}
+		forged.Spec = autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypePreview, SavePlan: new(true), Source: source}
+		w.create(forged)
+	case target == nil:
+	case w.random.IntN(2) == 0:
+		target.Annotations = annotations
+	default:
+		target.Spec.Source, target.Generation = source, target.Generation+1
 	}
 }
 
 // start starts the current Update. Like the Update controller, it starts only what is approved in the status of the Stack.
 func (w *approvalSimulation) start() {
 	update := w.current()
+	if update == nil {
+		update = w.updates[updateName(w.stack)] // somebody else's
+	}
 	if update == nil || update.HasStarted() {
 		return
 	}
@@ -146,6 +206,9 @@ func (w *approvalSimulation) start() {
 	if !update.ChangesNothing() {
 		if plan == nil || update.Spec.Plan == nil || plan.Name != update.Spec.Plan.Name || plan.State != pulumiv1.PlanApproved || plan.Generation != w.stack.Generation {
 			return
+		}
+		if from := w.updates[plan.Name]; from == nil || from.UID != plan.UID || update.Spec.Source.Digest != from.Status.Plan.InputsDigest[1:] {
+			return // the agent compares the inputs
 		}
 		w.check(update)
 	}
@@ -169,6 +232,8 @@ func (w *approvalSimulation) check(update *autov1alpha1.Update) {
 		rejected = rejected || said(name, autov1alpha1.ApprovalReject)
 	}
 	switch {
+	case update.Spec.Source.Digest == evil:
+		w.wrong = append(w.wrong, "another program is carried out by "+update.Name)
 	case rejected:
 		w.wrong = append(w.wrong, "the plan was rejected whose approvals it took over: "+wanted.Name)
 	case wanted.Digest != w.made[wanted.Name]:
@@ -181,6 +246,9 @@ func (w *approvalSimulation) check(update *autov1alpha1.Update) {
 // end ends the current Update, with any result.
 func (w *approvalSimulation) end() {
 	update := w.current()
+	if update == nil {
+		update = w.updates[updateName(w.stack)]
+	}
 	if update == nil || !update.HasStarted() || update.IsComplete() {
 		return
 	}
@@ -203,7 +271,7 @@ func (w *approvalSimulation) end() {
 	}
 	update.Status.ResourceChanges = map[string]int64{"create": int64(w.random.IntN(3))}
 	if changes := update.Status.ResourceChanges["create"]; changes > 0 {
-		update.Status.Changes = []autov1alpha1.ResourceChange{{Operation: "create", URN: "x"}}
+		update.Status.Changes = []autov1alpha1.ResourceChange{{Operation: "create", URN: "x", Digest: "x"}}
 	}
 	digest := w.digest(update)
 	update.Status.Plan = &autov1alpha1.SavedPlan{Digest: digest, ChangesDigest: "c" + update.Spec.Source.Digest, InputsDigest: "i" + update.Spec.Source.Digest}
@@ -252,7 +320,7 @@ func (w *approvalSimulation) isJudgable(name string) bool {
 
 // step makes one random thing happen.
 func (w *approvalSimulation) step() {
-	switch n := w.random.IntN(40); {
+	switch n := w.random.IntN(44); {
 	case n < 14:
 		w.reconcile(n == 0)
 	case n < 20:
@@ -274,6 +342,8 @@ func (w *approvalSimulation) step() {
 		time.Sleep(time.Minute)
 	case n < 39 && w.stack.Status.Plan != nil:
 		delete(w.updates, w.stack.Status.Plan.Name)
+	case n < 43:
+		w.forge()
 	case w.random.IntN(10) == 0:
 		w.stack.Status.Plan = nil // the status was lost
 	}

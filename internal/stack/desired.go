@@ -65,6 +65,9 @@ func desire(stack *pulumiv1.Stack) (*desired, error) {
 	if workspace, err = template.Workspace(workspace, stack.Spec.WorkspaceTemplate); err != nil {
 		return nil, fmt.Errorf("spec.workspaceTemplate: %w", err)
 	}
+	if stack.Spec.Approval != nil {
+		metav1.SetMetaDataAnnotation(&workspace.ObjectMeta, pulumiv1.ApprovalRequiredAnnotation, "true")
+	}
 	// The deprecated envs and envSecrets are added after the template, so that the template cannot remove them.
 	for _, name := range stack.Spec.Envs {
 		from := corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}

@@ -28,6 +28,7 @@ const (
 	eventUpdateDetected    = "StackUpdateDetected"
 	eventUpdateFailure     = "StackUpdateFailure"
 	eventUpdateInterrupted = "StackUpdateInterrupted"
+	eventUpdateRemoved     = "UnknownUpdateRemoved"
 	eventUpdateSuccess     = "StackCreated"
 	eventPlanApproved      = "PlanApproved"
 	eventStackReleased     = "StackReleased"

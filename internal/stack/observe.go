@@ -46,7 +46,7 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 		return err
 	}
 	if current := o.stack.Status.CurrentUpdate; current != nil {
-		update, err := r.getUpdate(ctx, types.NamespacedName{Namespace: o.stack.Namespace, Name: current.Name})
+		update, err := r.currentUpdate(ctx, o.stack, current.Name)
 		if err != nil || update != nil {
 			o.update = update
 			return err
@@ -59,7 +59,7 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 			continue
 		}
 		o.deployed = o.deployed || !update.ChangesNothing() && !isRecorded(o.stack, update)
-		if o.update == nil && (!update.IsComplete() || update.Name == updateName(o.stack)) {
+		if o.update == nil && (!update.IsComplete() || update.Name == updateName(o.stack)) && isTrusted(o.stack, update) {
 			o.update = update.DeepCopy()
 		}
 	}
@@ -69,10 +69,36 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 	return err
 }
 
+// currentUpdate reads the Update that the status names. It returns nil if there is none, or if it is not the one that the status means.
+func (r *Reconciler) currentUpdate(ctx context.Context, stack *pulumiv1.Stack, name string) (*autov1alpha1.Update, error) {
+	key := types.NamespacedName{Namespace: stack.Namespace, Name: name}
+	update, err := r.getUpdate(ctx, key)
+	if err == nil && update != nil && !isTrusted(stack, update) {
+		// The cache may have an earlier Update with this name.
+		update, err = r.liveUpdate(ctx, key)
+	}
+	if err != nil || update == nil || !isTrusted(stack, update) {
+		return nil, err
+	}
+	return update, nil
+}
+
+// isTrusted reports whether the Update can be one of the Stack itself. For a Stack with spec.approval, owner references and annotations
+// prove nothing. The Update has to be the one that the status says the controller created, unedited. An Update that changes something and
+// has started is one of the Stack in any case: before it started, it was approved, or nothing had to be.
+func isTrusted(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
+	if stack.Spec.Approval == nil || stack.Created(update) {
+		return true
+	}
+	return update.Status.StartTime != nil && update.Generation == 1 && !update.ChangesNothing()
+}
+
 // observeDriftCheck finds the Update that looks for drift. The cache leaves out what a check has found, so a check that has ended is read
 // from the API server.
 func (r *Reconciler) observeDriftCheck(ctx context.Context, o *observation, updates []autov1alpha1.Update) (err error) {
-	i := slices.IndexFunc(updates, func(update autov1alpha1.Update) bool { return isDriftCheck(&update) })
+	i := slices.IndexFunc(updates, func(update autov1alpha1.Update) bool {
+		return isDriftCheck(&update) && onlyChecksDrift(o.stack, &update)
+	})
 	if i < 0 {
 		return nil
 	}

@@ -28,7 +28,13 @@ func (r *Reconciler) observeApprovals(ctx context.Context, o *observation) error
 	if err != nil {
 		return err
 	}
-	o.planGone = planned == nil || !planned.DeletionTimestamp.IsZero()
+	if planned != nil && !isPlanOf(o.stack, planned) {
+		// The cache may have an earlier Update with this name.
+		if planned, err = r.liveUpdate(ctx, client.ObjectKeyFromObject(planned)); err != nil {
+			return err
+		}
+	}
+	o.planGone = planned == nil || !planned.DeletionTimestamp.IsZero() || !isPlanOf(o.stack, planned)
 	var list autov1alpha1.ApprovalList
 	if err := r.List(ctx, &list, client.InNamespace(o.stack.Namespace), client.MatchingFields{approvalIndex: plan.Name}); err != nil {
 		return fmt.Errorf("list the approvals of plan %s: %w", plan.Name, err)

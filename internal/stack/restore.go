@@ -32,6 +32,7 @@ func restoreStatus(o *observation) {
 		// The controller that created the Update could not write the status, or did not have to yet. The conditions become what they would have
 		// been.
 		setCurrent(o.stack, o.update)
+		restoreInputs(o.stack, o.update)
 		if !keepsReady(o.stack) && !failsRepeatedly(o.stack) {
 			markProgressing(o.stack, describeProgress(nil, o.update))
 		}
@@ -42,7 +43,21 @@ func restoreStatus(o *observation) {
 // madeForOthers reports whether the Update was made for other inputs than the status says. An Update that takes the place of another one
 // has the same name. An Update of the Pulumi Kubernetes Operator does not record its inputs.
 func madeForOthers(current *pulumiv1.CurrentStackUpdate, update *autov1alpha1.Update) bool {
+	if current.UID != "" {
+		return current.UID != update.UID
+	}
 	return update.Annotations[pulumiv1.SpecDigestAnnotation] != "" && !equality.Semantic.DeepEqual(current, currentOf(update))
+}
+
+// restoreInputs corrects what the status says about the current Update if that carries out the plan in the status: its inputs are those of
+// the plan, whatever the annotations of the Update say.
+func restoreInputs(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
+	current, plan, carries := stack.Status.CurrentUpdate, stack.Status.Plan, update.Spec.Plan
+	if plan == nil || carries == nil || carries.Name != plan.Name || carries.Digest != plan.Digest {
+		return
+	}
+	current.Generation, current.SpecDigest, current.Commit, current.Revision = plan.Generation, plan.SpecDigest, plan.Commit, plan.Revision
+	current.ContentDigest, current.ReferencesDigest, current.Drift = plan.ContentDigest, plan.ReferencesDigest, plan.Drift
 }
 
 // restoreDeployed restores from the annotation that the Stack has deployed something: otherwise its finalizer would be removed without a

@@ -58,7 +58,7 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 		return err
 	}
 	recordDeployedStack(stack, update)
-	recordCorrection(stack, update)
+	recordCorrection(stack, current, update)
 	stack.Status.LastUpdate, stack.Status.CurrentUpdate = last, nil
 	recordHistory(stack, last, update)
 	return nil
@@ -125,9 +125,9 @@ func recordDeployedStack(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 }
 
 // recordCorrection counts an update that was made to correct drift, whether it succeeded or not.
-func recordCorrection(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
-	if digest := update.Annotations[pulumiv1.DriftUpdateAnnotation]; digest != "" && stack.Status.Drift != nil {
-		stack.Status.Drift.Correction = countCorrection(stack.Status.Drift, digest, endOf(update).Time)
+func recordCorrection(stack *pulumiv1.Stack, current *pulumiv1.CurrentStackUpdate, update *autov1alpha1.Update) {
+	if current.Drift != "" && stack.Status.Drift != nil {
+		stack.Status.Drift.Correction = countCorrection(stack.Status.Drift, current.Drift, endOf(update).Time)
 	}
 }
 
@@ -182,9 +182,10 @@ func (r *Reconciler) pruneUpdates(ctx context.Context, stack *pulumiv1.Stack, re
 	return nil
 }
 
-// isPlanOf reports whether the Update made the plan in the status of the Stack.
+// isPlanOf reports whether the Update made the plan in the status of the Stack, and nobody has edited its specification since.
 func isPlanOf(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
-	return stack.Status.Plan != nil && stack.Status.Plan.Name == update.Name
+	plan := stack.Status.Plan
+	return plan != nil && plan.Name == update.Name && plan.UID == update.UID && update.Generation == 1
 }
 
 // endedBy returns when the update ended, or now if that is earlier: the clock of the agent may be ahead of the controller's, which decides

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -71,9 +72,11 @@ func (r *Reconciler) applyWorkspace(ctx context.Context, o *observation, withSou
 	return nil
 }
 
-// isApplied compares only what the Stack asks for; the API server's defaults and other owners' fields are left alone.
+// isApplied compares only what the Stack asks for; the API server's defaults and other owners' fields are left alone. A Workspace without an
+// owner, as after a deletion of its Stack with --cascade=orphan, gets its owner again.
 func isApplied(present, wanted *autov1alpha1.Workspace) bool {
 	return present != nil &&
+		ptr.Deref(metav1.GetControllerOf(present), metav1.OwnerReference{}).UID == metav1.GetControllerOf(wanted).UID &&
 		present.Annotations[appliedHashAnnotation] == wanted.Annotations[appliedHashAnnotation] &&
 		equality.Semantic.DeepDerivative(wanted.Spec, present.Spec)
 }

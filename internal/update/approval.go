@@ -7,42 +7,59 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
-// In the Workspace of a Stack with spec.approval, only the approved plan of the Stack may change anything, whoever created the Update and
-// whatever its labels and owner references are: anybody who may create Updates can set these. What counts is the status of the Stack, which
-// only the Stack controller writes.
+// In the Workspace of a Stack with spec.approval, only the approved plan of the Stack may change anything, and a preview runs only the
+// program of the Stack, whoever created the Update and whatever its labels, annotations and owner references are: anybody who may create
+// Updates can set these. What counts is the status of the Stack, which only the Stack controller writes.
+
+// approvalGrace is how long an Update whose owner is the Stack waits until the status of the Stack says that the controller created it. The
+// status is written right after the Update is created.
+const approvalGrace = 30 * time.Second
 
 // approvalView is whether spec.approval of a Stack lets an Update run.
 type approvalView struct {
 	// problem is why the Update must not run; empty when it may.
 	problem string
-	// own is true when the owner references of the Update name the Stack. The Stack controller is about to approve the plan, or to remove the
-	// Update.
-	own bool
+	// waits is true when the Stack controller may be about to change that: the Update is one of the Stack itself, or says so and is new.
+	waits bool
+	// stack is the Stack if the Update was created by hand and may run there because it changes nothing; nil otherwise.
+	stack *pulumiv1.Stack
+	// plan is the UID of the Update that made the approved plan; empty when no approval is needed.
+	plan types.UID
 }
 
-// observeApproval finds out whether the Stack of the Workspace lets the Update run. A Stack that requires approvals is read from the API
+// observeApproval finds out whether the Stack of the Workspace lets the Update run. The Workspace of a Stack has the name of the Stack, and
+// may have lost its owner reference: `kubectl delete --cascade=orphan` removes that. A Stack that requires approvals is read from the API
 // server, so that a rejection counts until the operation starts.
 func (r *Reconciler) observeApproval(ctx context.Context, o *observation) error {
-	owner := pulumiv1.OwningStack(o.workspace)
-	if owner == nil || o.update.ChangesNothing() {
+	workspace := o.workspace
+	required := workspace.Annotations[pulumiv1.ApprovalRequiredAnnotation] == "true"
+	stack, err := readStack(ctx, r, workspace.Namespace, workspace.Name)
+	switch {
+	case err != nil:
+		return err
+	case stack.Name == "" && !required && pulumiv1.OwningStack(workspace) == nil && r.Shard == nil:
+		return nil
+	case stack.Name != "" && !required && stack.Spec.Approval == nil:
 		return nil
 	}
 	// A Stack that is not in the cache may belong to another shard.
-	stack, err := readStack(ctx, r, o.workspace.Namespace, owner.Name)
-	if err != nil || stack.Name != "" && stack.Spec.Approval == nil {
+	if stack, err = readStack(ctx, r.Live, workspace.Namespace, workspace.Name); err != nil {
 		return err
 	}
-	stack, err = readStack(ctx, r.Live, o.workspace.Namespace, owner.Name)
-	if err == nil && stack.UID == owner.UID {
-		o.approval = approvalOf(o.update, stack, o.now)
+	if stack.Name == "" && required {
+		o.approval.problem = fmt.Sprintf("Workspace %q belonged to a Stack with spec.approval that does not exist any more: delete the Workspace",
+			workspace.Name)
+		return nil
 	}
-	return err
+	o.approval = approvalOf(o.update, stack, r.Sources.IsOwn, o.now)
+	return nil
 }
 
 // readStack returns the Stack, or an empty one when it does not exist.
@@ -55,49 +72,92 @@ func readStack(ctx context.Context, reader ctrlclient.Reader, namespace, name st
 	return stack, nil
 }
 
+// ownSource reports whether what an Update runs comes from the source of the Stack.
+type ownSource func(stack *pulumiv1.Stack, from *autov1alpha1.UpdateSource) bool
+
 // approvalOf returns whether the Stack whose Workspace the Update runs in lets it run.
-func approvalOf(update *autov1alpha1.Update, stack *pulumiv1.Stack, now time.Time) (view approvalView) {
-	plan, wanted := stack.Status.Plan, update.Spec.Plan
-	if stack.Spec.Approval == nil || update.ChangesNothing() {
+func approvalOf(update *autov1alpha1.Update, stack *pulumiv1.Stack, isOwn ownSource, now time.Time) (view approvalView) {
+	if stack.Spec.Approval == nil {
 		return view
 	}
-	view.own = stack.Owns(update)
+	created := stack.Created(update)
+	view.waits = created || stack.Owns(update) && now.Sub(update.CreationTimestamp.Time) < approvalGrace
 	switch {
-	case wanted == nil:
-		view.problem = fmt.Sprintf("Stack %q has spec.approval, and this update has no plan that was approved", stack.Name)
-	case plan == nil || plan.Name != wanted.Name || plan.Digest != wanted.Digest:
-		view.problem = fmt.Sprintf("plan %q with this digest is not that of Stack %q", wanted.Name, stack.Name)
-	case plan.State != pulumiv1.PlanApproved:
-		view.problem = fmt.Sprintf("plan %q of Stack %q is not approved: it is %s", wanted.Name, stack.Name, plan.State)
-	case plan.ExpiresAt != nil && !now.Before(plan.ExpiresAt.Time):
-		view.problem = fmt.Sprintf("plan %q of Stack %q has expired", wanted.Name, stack.Name)
-	case cmp.Or(wanted.Enforce, autov1alpha1.EnforcePlan) != cmp.Or(plan.Enforce, autov1alpha1.EnforcePlan):
-		view.problem = fmt.Sprintf("Stack %q has plan %q carried out with enforce: %s", stack.Name, wanted.Name, cmp.Or(plan.Enforce, autov1alpha1.EnforcePlan))
-	case plan.Generation != stack.Generation:
-		view.problem = fmt.Sprintf("Stack %q was edited after plan %q was made", stack.Name, wanted.Name)
-	default:
+	case update.ChangesNothing() && created:
 		return approvalView{}
+	case update.ChangesNothing():
+		if view.problem = previewProblem(update, stack, isOwn); view.problem == "" {
+			view = approvalView{stack: stack}
+		}
+		return view
+	}
+	if view.problem = planProblemOf(update, stack, now); view.problem == "" {
+		view = approvalView{plan: stack.Status.Plan.UID}
 	}
 	return view
+}
+
+// previewProblem returns why an Update that changes nothing, and that the Stack did not create, must not run; empty when it may. It runs with
+// the credentials of the Stack, so it must not run another program, and must not work on another stack of the backend.
+func previewProblem(update *autov1alpha1.Update, stack *pulumiv1.Stack, isOwn ownSource) string {
+	spec, problem := &update.Spec, ""
+	switch {
+	case spec.StackName != stack.Spec.Stack:
+		problem = "this update is about another stack"
+	case spec.Source != nil && !isOwn(stack, spec.Source):
+		problem = "this update runs a program that is not from the source of the Stack"
+	case ptr.Deref(spec.NewStack, false):
+		problem = "this update would create a stack"
+	default:
+		return ""
+	}
+	return fmt.Sprintf("Stack %q has spec.approval, and %s: in its Workspace, a preview shows only what the source of the Stack would change in its stack %q",
+		stack.Name, problem, stack.Spec.Stack)
+}
+
+// planProblemOf returns why the Stack does not let an Update run that changes something; empty when the Update carries out the approved plan.
+func planProblemOf(update *autov1alpha1.Update, stack *pulumiv1.Stack, now time.Time) string {
+	plan, wanted, problem := stack.Status.Plan, update.Spec.Plan, ""
+	switch {
+	case wanted == nil:
+		problem = fmt.Sprintf("Stack %q has spec.approval, and this update has no plan that was approved", stack.Name)
+	case plan == nil || plan.Name != wanted.Name || plan.Digest != wanted.Digest:
+		problem = fmt.Sprintf("plan %q with this digest is not that of Stack %q", wanted.Name, stack.Name)
+	case plan.State != pulumiv1.PlanApproved:
+		problem = fmt.Sprintf("plan %q of Stack %q is not approved: it is %s", wanted.Name, stack.Name, plan.State)
+	case plan.ExpiresAt != nil && !now.Before(plan.ExpiresAt.Time):
+		problem = fmt.Sprintf("plan %q of Stack %q has expired", wanted.Name, stack.Name)
+	case cmp.Or(wanted.Enforce, autov1alpha1.EnforcePlan) != cmp.Or(plan.Enforce, autov1alpha1.EnforcePlan):
+		problem = fmt.Sprintf("Stack %q has plan %q carried out with enforce: %s", stack.Name, wanted.Name, cmp.Or(plan.Enforce, autov1alpha1.EnforcePlan))
+	case plan.Generation != stack.Generation:
+		problem = fmt.Sprintf("Stack %q was edited after plan %q was made", stack.Name, wanted.Name)
+	default:
+		return ""
+	}
+	return problem + ": change the source or the spec of the Stack, and approve the plan that it makes of that"
 }
 
 // decideOnApproval keeps an Update of the Stack itself waiting until the Stack has decided about it. It refuses any other Update, which
 // would keep the Updates of the Stack from running while it waits.
 func decideOnApproval(o *observation) decision {
-	if !o.approval.own {
-		return finish(autov1alpha1.ApprovalRequiredReason,
-			o.approval.problem+": change the source or the spec of the Stack, and approve the plan that it makes of that")
+	if !o.approval.waits {
+		return finish(autov1alpha1.ApprovalRequiredReason, o.approval.problem)
 	}
 	d := retryAfter(autov1alpha1.ApprovalRequiredReason, o.approval.problem, approvalInterval)
 	d.wake, d.brief = byStack, true
 	return d
 }
 
-// planIdentity identifies the plan in the status of a Stack, with its state; empty when the Stack has none or requires no approval.
-func planIdentity(stack *pulumiv1.Stack) string {
-	plan := stack.Status.Plan
-	if plan == nil || stack.Spec.Approval == nil {
+// planIdentity identifies what the status of a Stack with spec.approval says about its plan and about the Update that is in progress.
+func planIdentity(stack *pulumiv1.Stack) (identity string) {
+	if stack.Spec.Approval == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s %s %s %d", plan.Name, plan.Digest, plan.State, plan.Generation)
+	if current := stack.Status.CurrentUpdate; current != nil {
+		identity = string(current.UID)
+	}
+	if plan := stack.Status.Plan; plan != nil {
+		identity += fmt.Sprintf(" %s %s %s %d", plan.Name, plan.Digest, plan.State, plan.Generation)
+	}
+	return identity
 }

@@ -9,7 +9,18 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
 )
+
+// ownProgram is the source of the Stack in these tests.
+var ownProgram = &autov1alpha1.UpdateSource{Digest: "sha256:own"}
+
+// previewOf makes the Update a preview of the source.
+func previewOf(from *autov1alpha1.UpdateSource) func(*autov1alpha1.Update) {
+	return func(u *autov1alpha1.Update) {
+		u.Spec.Plan, u.Spec.Type, u.Spec.Source = nil, autov1alpha1.UpdateTypePreview, from
+	}
+}
 
 func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 	const digest = "sha256:plan"
@@ -19,9 +30,35 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 		action action
 		reason string
 	}{
-		"the approved plan":     {action: actionStart},
-		"without spec.approval": {update: func(u *autov1alpha1.Update) { u.Spec.Plan = nil }, stack: func(s *pulumiv1.Stack) { s.Spec.Approval = nil }, action: actionStart},
-		"a preview":             {update: func(u *autov1alpha1.Update) { u.Spec.Plan, u.Spec.Type = nil, autov1alpha1.UpdateTypePreview }, action: actionStart},
+		"the approved plan":                    {action: actionStart},
+		"without spec.approval":                {update: func(u *autov1alpha1.Update) { u.Spec.Plan = nil }, stack: func(s *pulumiv1.Stack) { s.Spec.Approval = nil }, action: actionStart},
+		"a preview":                            {update: func(u *autov1alpha1.Update) { u.Spec.Plan, u.Spec.Type = nil, autov1alpha1.UpdateTypePreview }, action: actionStart},
+		"a preview of the source of the Stack": {update: previewOf(ownProgram), action: actionStart},
+		"a preview of another program":         {update: previewOf(&autov1alpha1.UpdateSource{Digest: "sha256:mine"}), action: actionFinish},
+		"a preview of another stack": {update: func(u *autov1alpha1.Update) {
+			previewOf(ownProgram)(u)
+			u.Spec.StackName = "other"
+		}, action: actionFinish},
+		"a preview that creates a stack": {update: func(u *autov1alpha1.Update) {
+			previewOf(ownProgram)(u)
+			u.Spec.NewStack = new(true)
+		}, action: actionFinish},
+		"a preview that the Stack created": {update: func(u *autov1alpha1.Update) {
+			previewOf(&autov1alpha1.UpdateSource{Digest: "sha256:new"})(u)
+			u.UID, u.Generation = "created", 1
+		}, stack: func(s *pulumiv1.Stack) { s.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{UID: "created"} }, action: actionStart},
+		"a preview that the Stack created and somebody edited": {update: func(u *autov1alpha1.Update) {
+			previewOf(&autov1alpha1.UpdateSource{Digest: "sha256:mine"})(u)
+			u.UID, u.Generation = "created", 2
+		}, stack: func(s *pulumiv1.Stack) { s.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{UID: "created"} }, action: actionFinish},
+		"a preview that claims to be of the Stack": {update: func(u *autov1alpha1.Update) {
+			previewOf(&autov1alpha1.UpdateSource{Digest: "sha256:mine"})(u)
+			u.OwnerReferences = []metav1.OwnerReference{{UID: "stack"}}
+		}, action: actionFinish},
+		"a preview that the Stack may have created just now": {update: func(u *autov1alpha1.Update) {
+			previewOf(&autov1alpha1.UpdateSource{Digest: "sha256:new"})(u)
+			u.OwnerReferences, u.CreationTimestamp = []metav1.OwnerReference{{UID: "stack"}}, metav1.NewTime(ready().now)
+		}, action: actionWait},
 		"a refresh that only shows": {update: func(u *autov1alpha1.Update) {
 			u.Spec.Plan, u.Spec.Type, u.Spec.PreviewOnly = nil, autov1alpha1.UpdateTypeRefresh, new(true)
 		}, action: actionStart},
@@ -38,16 +75,21 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 		"a Stack without plan":           {stack: func(s *pulumiv1.Stack) { s.Status.Plan = nil }, action: actionFinish},
 		"one that has expired":           {stack: func(s *pulumiv1.Stack) { s.Status.Plan.ExpiresAt = new(metav1.NewTime(ready().now)) }, action: actionFinish},
 		"one that expires":               {stack: func(s *pulumiv1.Stack) { s.Status.Plan.ExpiresAt = new(metav1.NewTime(time.Now().Add(time.Hour))) }, action: actionStart},
-		"one of the Stack itself waits":  {update: func(u *autov1alpha1.Update) { u.OwnerReferences = []metav1.OwnerReference{{UID: "stack"}} }, stack: func(s *pulumiv1.Stack) { s.Status.Plan.State = pulumiv1.PlanPending }, action: actionWait},
-		"one that claims to be of a Stack": {update: func(u *autov1alpha1.Update) {
+		"one of the Stack itself waits": {update: func(u *autov1alpha1.Update) { u.UID, u.Generation = "created", 1 }, stack: func(s *pulumiv1.Stack) {
+			s.Status.Plan.State, s.Status.CurrentUpdate = pulumiv1.PlanPending, &pulumiv1.CurrentStackUpdate{UID: "created"}
+		}, action: actionWait},
+		"one that claims to be of the Stack": {update: func(u *autov1alpha1.Update) {
 			u.Spec.Plan, u.OwnerReferences = nil, []metav1.OwnerReference{{UID: "stack"}}
+		}, action: actionFinish},
+		"a new one that claims to be of the Stack": {update: func(u *autov1alpha1.Update) {
+			u.Spec.Plan, u.OwnerReferences, u.CreationTimestamp = nil, []metav1.OwnerReference{{UID: "stack"}}, metav1.NewTime(ready().now)
 		}, action: actionWait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			o := ready()
 			stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Name: "app", UID: "stack", Generation: 2}}
-			stack.Spec.Approval = &pulumiv1.ApprovalPolicy{}
+			stack.Spec.Approval, stack.Spec.Stack = &pulumiv1.ApprovalPolicy{}, o.update.Spec.StackName
 			stack.Status.Plan = &pulumiv1.PlanStatus{Name: "app-plan", Digest: digest, State: pulumiv1.PlanApproved, Generation: 2}
 			o.update.Spec.Type, o.update.Spec.Plan = autov1alpha1.UpdateTypeUp, &autov1alpha1.PlanReference{Name: "app-plan", Digest: digest}
 			if tt.update != nil {
@@ -56,7 +98,7 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 			if tt.stack != nil {
 				tt.stack(stack)
 			}
-			o.approval = approvalOf(o.update, stack, o.now)
+			o.approval = approvalOf(o.update, stack, func(_ *pulumiv1.Stack, from *autov1alpha1.UpdateSource) bool { return from == ownProgram }, o.now)
 			d := decide(o)
 			g.Expect(d.action).To(Equal(tt.action), d.message)
 			if tt.action != actionStart {
@@ -64,4 +106,31 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The garbage collector removes the owner of a Workspace when its Stack is deleted with --cascade=orphan, while the Stack still waits for the
+// approval of its destroy.
+func TestWorkspaceThatLostItsOwnerStaysGated(t *testing.T) {
+	s := newStage(t)
+	stack := &pulumiv1.Stack{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "gated"},
+		Spec:       pulumiv1.StackSpec{Stack: "dev", Approval: &pulumiv1.ApprovalPolicy{}},
+	}
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	local := func(workspace *autov1alpha1.Workspace) { workspace.Spec.Local = &autov1alpha1.LocalSource{} }
+	s.newReadyWorkspace("gated", local)
+	s.newReadyWorkspace("left", local, func(workspace *autov1alpha1.Workspace) {
+		workspace.Annotations = map[string]string{pulumiv1.ApprovalRequiredAnnotation: "true"}
+	})
+	s.agents.script.returns(&proto.Operation{State: proto.OperationState_OPERATION_STATE_SUCCEEDED})
+	s.startController()
+	destroys := func(workspace string) func(*autov1alpha1.Update) {
+		return func(update *autov1alpha1.Update) {
+			update.Spec.WorkspaceName, update.Spec.Type = workspace, autov1alpha1.UpdateTypeDestroy
+		}
+	}
+	s.Expect(s.finished(s.newUpdate("destroy-gated", destroys("gated")))).To(haveFailed(autov1alpha1.ApprovalRequiredReason, "spec.approval"))
+	s.Expect(s.finished(s.newUpdate("destroy-left", destroys("left")))).To(haveFailed(autov1alpha1.ApprovalRequiredReason, "delete the Workspace"))
+	s.Expect(s.finished(s.newUpdate("preview-left", destroys("left"), func(update *autov1alpha1.Update) { update.Spec.Type = autov1alpha1.UpdateTypePreview }))).To(haveFailed(autov1alpha1.ApprovalRequiredReason, "delete the Workspace"))
+	s.Expect(s.agents.script.requests()).To(BeEmpty())
 }

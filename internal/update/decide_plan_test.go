@@ -29,9 +29,10 @@ func TestPlanIsOnlyCarriedOutByAnUpdateThatItIsFor(t *testing.T) {
 				WorkspaceName: "app", StackName: "dev", Type: autov1alpha1.UpdateTypePreview, SavePlan: new(true),
 			},
 			Status: autov1alpha1.UpdateStatus{Plan: &autov1alpha1.SavedPlan{
-				Digest: planDigest("sha256:c", "sha256:s"), ChangesDigest: "sha256:c", StateDigest: "sha256:s", StoredSize: 5,
+				ChangesDigest: "sha256:c", StateDigest: "sha256:s", FileDigest: "sha256:f", TextDigest: "sha256:t", StoredSize: 5,
 			}},
 		}
+		plan.Status.Plan.Digest = plan.Status.Plan.CalculateDigest()
 		markSucceeded(plan, testTime, "done")
 		return plan
 	}
@@ -47,6 +48,8 @@ func TestPlanIsOnlyCarriedOutByAnUpdateThatItIsFor(t *testing.T) {
 		"has none":               {func(_, plan *autov1alpha1.Update) { plan.Status.Plan = nil }, autov1alpha1.PlanStaleReason},
 		"another digest":         {func(update, _ *autov1alpha1.Update) { update.Spec.Plan.Digest = "sha256:x" }, autov1alpha1.PlanStaleReason},
 		"a digest that was made": {func(_, plan *autov1alpha1.Update) { plan.Status.Plan.StateDigest = "sha256:x" }, autov1alpha1.PlanStaleReason},
+		"another file":           {func(_, plan *autov1alpha1.Update) { plan.Status.Plan.FileDigest = "sha256:x" }, autov1alpha1.PlanStaleReason},
+		"another text":           {func(_, plan *autov1alpha1.Update) { plan.Status.Plan.TextDigest = "sha256:x" }, autov1alpha1.PlanStaleReason},
 		"another type":           {func(update, _ *autov1alpha1.Update) { update.Spec.Type = autov1alpha1.UpdateTypeDestroy }, autov1alpha1.PlanStaleReason},
 		"another stack":          {func(_, plan *autov1alpha1.Update) { plan.Spec.StackName = "prod" }, autov1alpha1.PlanStaleReason},
 		"another workspace":      {func(_, plan *autov1alpha1.Update) { plan.Spec.WorkspaceName = "other" }, autov1alpha1.PlanStaleReason},

@@ -121,7 +121,7 @@ func (r *Reconciler) observe(ctx context.Context, update *autov1alpha1.Update) (
 		o.stored = r.background.storedPlan(update)
 		return o, nil
 	}
-	if o.plan, err = r.observePlan(ctx, update); err != nil || o.plan.problem != nil {
+	if o.plan, err = r.observePlan(ctx, update, o.approval.plan); err != nil || o.plan.problem != nil {
 		return o, err
 	}
 	if !r.agentHasArtifact(ctx, o) {
@@ -211,7 +211,7 @@ func (r *Reconciler) observeSource(ctx context.Context, o *observation) (err err
 	case spec.Git != nil:
 		o.source, err = r.commitOf(o.update, spec.Git)
 	default:
-		o.source, err = r.inheritedSource(ctx, o.workspace, o.update)
+		o.source, err = r.inheritedSource(ctx, o)
 	}
 	if err == nil {
 		err = r.checkVerified(ctx, o)
@@ -228,16 +228,14 @@ func (r *Reconciler) observeSource(ctx context.Context, o *observation) (err err
 // checkVerified returns a *source.Problem when only what Flux has verified may run, and the operation would run something else. An
 // operation that works from the state alone runs no program.
 func (r *Reconciler) checkVerified(ctx context.Context, o *observation) error {
-	required, remembered := r.Sources.RequireVerified, ""
-	if owner := pulumiv1.OwningStack(o.workspace); owner != nil {
-		stack, err := readStack(ctx, r, o.workspace.Namespace, owner.Name)
-		if err != nil {
-			return err
-		}
-		required = r.Sources.RequiresVerified(stack)
-		if stack.UID == owner.UID { // not another Stack with this name
-			remembered = stack.Status.VerifiedDigest
-		}
+	// The Workspace may have lost its owner reference, see observeApproval.
+	stack, err := readStack(ctx, r, o.workspace.Namespace, o.workspace.Name)
+	if err != nil {
+		return err
+	}
+	required, remembered := r.Sources.RequiresVerified(stack), ""
+	if owner := pulumiv1.OwningStack(o.workspace); owner == nil || owner.UID == stack.UID { // not another Stack with this name
+		remembered = stack.Status.VerifiedDigest
 	}
 	fromState := o.update.Spec.ProjectInfo != nil || o.workspace.Spec.Local == nil && o.workspace.Spec.ProjectInfo != nil
 	if !required || o.source == nil && fromState {
@@ -262,15 +260,19 @@ func (r *Reconciler) commitOf(update *autov1alpha1.Update, git *autov1alpha1.Git
 }
 
 // inheritedSource returns the source of the previous Update, for an Update that somebody created by hand in the Workspace of a Stack. Such
-// a Workspace names no source, because the Stack names it in each Update. It returns nil when there is none to inherit.
-func (r *Reconciler) inheritedSource(ctx context.Context, workspace *autov1alpha1.Workspace, update *autov1alpha1.Update) (*autov1alpha1.UpdateSource, error) {
+// a Workspace names no source, because the Stack names it in each Update. If the Stack requires approvals, only its own source is inherited.
+// It returns nil when there is none to inherit.
+func (r *Reconciler) inheritedSource(ctx context.Context, o *observation) (*autov1alpha1.UpdateSource, error) {
+	workspace, update := o.workspace, o.update
 	if pulumiv1.OwningStack(update) != nil || pulumiv1.OwningStack(workspace) == nil {
 		return nil, nil
 	}
 	updates, err := r.updatesOf(ctx, update.Namespace, workspace.Name)
 	latest := &autov1alpha1.Update{}
 	for i := range updates {
-		if other := &updates[i]; other.Spec.Source != nil && other.HasStarted() && (latest.Name == "" || comesBefore(latest, other)) {
+		other := &updates[i]
+		foreign := o.approval.stack != nil && !r.Sources.IsOwn(o.approval.stack, other.Spec.Source)
+		if other.Spec.Source != nil && other.HasStarted() && !foreign && (latest.Name == "" || comesBefore(latest, other)) {
 			latest = other
 		}
 	}

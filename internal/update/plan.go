@@ -73,15 +73,10 @@ func (b *background) storedPlan(update *autov1alpha1.Update) storedPlan {
 	return storedPlan{}
 }
 
-// planDigest returns the digest of a plan. An approval is for these changes and this state.
-func planDigest(changes, state string) string {
-	sum := sha256.Sum256([]byte(changes + "\n" + state))
-	return digestPrefix + hex.EncodeToString(sum[:])
-}
-
 // observePlan reads the plan that the Update carries out. It has to be the plan that the Update names, and of the same Workspace, stack and
-// kind of operation. The agent compares what only the agent knows.
-func (r *Reconciler) observePlan(ctx context.Context, update *autov1alpha1.Update) (view planView, err error) {
+// kind of operation. If approved is not empty, it has to be the plan of the Update with this UID. The agent compares what only the agent
+// knows.
+func (r *Reconciler) observePlan(ctx context.Context, update *autov1alpha1.Update, approved types.UID) (view planView, err error) {
 	wanted := update.Spec.Plan
 	if wanted == nil {
 		return planView{}, nil
@@ -93,6 +88,9 @@ func (r *Reconciler) observePlan(ctx context.Context, update *autov1alpha1.Updat
 	}
 	if err != nil {
 		return planView{problem: stalePlan("there is no update %q with the plan any more", wanted.Name)}, nil
+	}
+	if approved != "" && approved != from.UID {
+		return planView{problem: stalePlan("update %q is not the one whose plan was approved", from.Name)}, nil
 	}
 	return planView{problem: comparePlan(update, from), uid: from.UID, saved: from.Status.Plan}, nil
 }
@@ -111,7 +109,7 @@ func comparePlan(update, from *autov1alpha1.Update) *planProblem {
 		return stalePlan("update %q with the plan is being deleted", from.Name)
 	case !from.SavesPlan() || !from.IsComplete() || from.HasFailed() || saved == nil:
 		return stalePlan("update %q has no plan", from.Name)
-	case saved.Digest != wanted.Digest || planDigest(saved.ChangesDigest, saved.StateDigest) != wanted.Digest:
+	case saved.Digest != wanted.Digest || saved.CalculateDigest() != wanted.Digest:
 		return stalePlan("the plan of update %q has another digest", from.Name)
 	case from.Spec.Type != planTypes[update.Spec.Type]:
 		return stalePlan("the plan of update %q is not one of a %s", from.Name, update.Spec.Type)
@@ -150,9 +148,9 @@ func planRequest(o *observation) *proto.PlanRequest {
 }
 
 // planKey returns the key for the digests of all plans of the Workspace, and creates it when there is none. Plans can be compared as long
-// as the key stays. If there is a Stack, the key belongs to the Stack, because its Workspaces may come and go.
+// as the key stays. If there is a Stack, the key belongs to the Stack, because its Workspaces may come and go. If the Secret lost its owner,
+// as after a deletion of the Stack with --cascade=orphan, another key takes its place, in a Secret whose name has a hash of the owner.
 func (r *Reconciler) planKey(ctx context.Context, workspace *autov1alpha1.Workspace) ([]byte, error) {
-	name := shortened(workspace.Name, validation.DNS1123SubdomainMaxLength-len(autov1alpha1.PlanKeySuffix)) + autov1alpha1.PlanKeySuffix
 	owner := metav1.OwnerReference{
 		APIVersion: autov1alpha1.GroupVersion.String(), Kind: autov1alpha1.WorkspaceKind, Name: workspace.Name, UID: workspace.UID,
 	}
@@ -160,6 +158,23 @@ func (r *Reconciler) planKey(ctx context.Context, workspace *autov1alpha1.Worksp
 		owner = metav1.OwnerReference{APIVersion: stack.APIVersion, Kind: stack.Kind, Name: stack.Name, UID: stack.UID}
 	}
 	owner.Controller = new(true)
+	secret, err := r.planKeySecret(ctx, workspace, autov1alpha1.PlanKeySuffix, owner)
+	if err == nil && metav1.GetControllerOf(secret) == nil {
+		hash := sha256.Sum256([]byte(owner.UID))
+		secret, err = r.planKeySecret(ctx, workspace, "-"+hex.EncodeToString(hash[:])[:10]+autov1alpha1.PlanKeySuffix, owner)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if controller := metav1.GetControllerOf(secret); controller == nil || controller.UID != owner.UID || len(secret.Data[planKeyData]) != proto.PlanKeySize {
+		return nil, fmt.Errorf("secret %q does not belong to %s %q, or has no key: if this persists, delete the secret", secret.Name, owner.Kind, owner.Name)
+	}
+	return secret.Data[planKeyData], nil
+}
+
+// planKeySecret reads the Secret with the key, or creates it for the owner when it does not exist.
+func (r *Reconciler) planKeySecret(ctx context.Context, workspace *autov1alpha1.Workspace, suffix string, owner metav1.OwnerReference) (*corev1.Secret, error) {
+	name := shortened(workspace.Name, validation.DNS1123SubdomainMaxLength-len(suffix)) + suffix
 	secret := &corev1.Secret{}
 	err := r.Live.Get(ctx, types.NamespacedName{Namespace: workspace.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
@@ -183,8 +198,5 @@ func (r *Reconciler) planKey(ctx context.Context, workspace *autov1alpha1.Worksp
 	if err != nil {
 		return nil, fmt.Errorf("read or create the secret %q with the key of plans: %w", name, err)
 	}
-	if controller := metav1.GetControllerOf(secret); controller == nil || controller.UID != owner.UID || len(secret.Data[planKeyData]) != proto.PlanKeySize {
-		return nil, fmt.Errorf("secret %q does not belong to %s %q, or has no key: if this persists, delete the secret", name, owner.Kind, owner.Name)
-	}
-	return secret.Data[planKeyData], nil
+	return secret, nil
 }

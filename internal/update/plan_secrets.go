@@ -64,7 +64,7 @@ func (r *Reconciler) fetchPlan(ctx context.Context, update *autov1alpha1.Update,
 	if writer.size > 0 {
 		saved.Size, saved.FileDigest = made.GetSize(), digestPrefix+hex.EncodeToString(writer.file.Sum(nil))
 	}
-	saved.Digest = planDigest(saved.ChangesDigest, saved.StateDigest)
+	saved.Digest = saved.CalculateDigest()
 	return saved, nil
 }
 

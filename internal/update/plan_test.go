@@ -65,7 +65,10 @@ func TestLargePlanIsInSeveralSecretsAndComesBackAsItWas(t *testing.T) {
 	s.Expect(saved.StoredSize).To(BeEquivalentTo(len(file)))
 	s.Expect(saved.Size).To(BeEquivalentTo(10 * len(file)))
 	s.Expect(saved.Unknowns).To(BeEquivalentTo(2))
-	s.Expect(saved.Digest).To(Equal(planDigest("sha256:"+strings.Repeat("b", 64), "sha256:"+strings.Repeat("c", 64))))
+	s.Expect(saved.Digest).To(Equal(saved.CalculateDigest()))
+	s.Expect(saved.ChangesDigest).To(Equal("sha256:" + strings.Repeat("b", 64)))
+	s.Expect(saved.StateDigest).To(Equal("sha256:" + strings.Repeat("c", 64)))
+	s.Expect(saved.HasText([]byte(text))).To(BeTrue())
 	var stored []byte
 	for _, name := range saved.Secrets {
 		secret := &corev1.Secret{}

@@ -60,6 +60,10 @@ func describeOperation(ctx context.Context, o *observation, inputs *inputReader)
 		NewStack:          ptr.Deref(update.Spec.NewStack, false),
 		Plan:              planRequest(o),
 	}
+	if o.approval.stack != nil {
+		// What was created by hand creates no stack where changes have to be approved.
+		request.CreateStack = false
+	}
 	if update.Spec.Timeout != nil {
 		request.Timeout = durationpb.New(update.Spec.Timeout.Duration)
 	}

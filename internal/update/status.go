@@ -144,7 +144,7 @@ func showChanges(update *autov1alpha1.Update, operation *proto.Operation) {
 	update.Status.Changes, update.Status.OmittedChanges = nil, operation.GetOmittedChanges()
 	for _, change := range operation.GetChanges() {
 		update.Status.Changes = append(update.Status.Changes, autov1alpha1.ResourceChange{Operation: change.GetOperation(),
-			URN: change.GetUrn(), Paths: change.GetPaths(), ReplacePaths: change.GetReplacePaths()})
+			URN: change.GetUrn(), Paths: change.GetPaths(), ReplacePaths: change.GetReplacePaths(), Digest: change.GetDigest()})
 	}
 }
 

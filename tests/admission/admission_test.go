@@ -56,7 +56,7 @@ func setup(cp *controlplane.ControlPlane) error {
 		}
 	}
 	config := filepath.Join(tools.RepositoryRoot(), "config")
-	for _, path := range []string{"admission/approval_by.yaml", "admission/stack_approval.yaml", "rbac/approver_role.yaml", "rbac/edit_role.yaml", "rbac/view_role.yaml"} {
+	for _, path := range []string{"admission/approval_by.yaml", "admission/stack_approval.yaml", "admission/update_owner.yaml", "rbac/approver_role.yaml", "rbac/edit_role.yaml", "rbac/view_role.yaml"} {
 		if _, err := cp.Kubectl(ctx, "apply", "-f", filepath.Join(config, filepath.FromSlash(path))); err != nil {
 			return err
 		}
@@ -197,4 +197,47 @@ func TestStatusOfAStackIsNotForThoseWhoEditIt(t *testing.T) {
 	g.Expect(as(g, "tenant").Update(t.Context(), stack)).To(Succeed())
 	g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(stack), stack)).To(Succeed())
 	g.Expect(stack.Status.Plan).To(BeNil(), fmt.Sprintf("%v", stack.Status.Plan))
+}
+
+// Whoever may create and edit Updates must not make one that its Stack takes for its own, see internal/stack.isTrusted for the other half.
+func TestOnlyTheControllerOfAStackMakesAnUpdateOneOfTheStack(t *testing.T) {
+	g := NewWithT(t)
+	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", GenerateName: "owner-"}, Spec: pulumiv1.StackSpec{Stack: "dev"}}
+	g.Expect(admin.Create(t.Context(), stack)).To(Succeed())
+	owners := []metav1.OwnerReference{{APIVersion: "pulumi.com/v1", Kind: "Stack", Name: stack.Name, UID: stack.UID}}
+	update := func(owners []metav1.OwnerReference) *autov1alpha1.Update {
+		return &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", GenerateName: "u-", OwnerReferences: owners},
+			Spec: autov1alpha1.UpdateSpec{WorkspaceName: "app", StackName: "dev", Type: autov1alpha1.UpdateTypePreview}}
+	}
+	tenant := as(g, "tenant")
+	// A policy takes effect a moment after its creation.
+	g.Eventually(func() error { return tenant.Create(t.Context(), update(owners)) }, patience).Should(
+		And(Satisfy(forbidden), MatchError(ContainSubstring("only the controller of a Stack makes an Update one of the Stack"))))
+	own := update(nil)
+	g.Expect(tenant.Create(t.Context(), own)).To(Succeed(), "an Update without such an owner")
+	patchMetadata := func(as client.Client, object *autov1alpha1.Update, change func(*autov1alpha1.Update)) error {
+		changed := object.DeepCopy()
+		change(changed)
+		return as.Patch(t.Context(), changed, client.MergeFrom(object))
+	}
+	g.Expect(patchMetadata(tenant, own, func(u *autov1alpha1.Update) { u.OwnerReferences = owners })).To(Satisfy(forbidden))
+	g.Expect(patchMetadata(tenant, own, func(u *autov1alpha1.Update) {
+		u.Annotations = map[string]string{pulumiv1.DriftUpdateAnnotation: "x"}
+	})).To(Succeed(), "annotations mean nothing without an owner")
+
+	of := update(owners)
+	of.Annotations = map[string]string{pulumiv1.SpecDigestAnnotation: "a"}
+	g.Expect(admin.Create(t.Context(), of)).To(Succeed(), "whoever may write the status of the Stack")
+	for _, name := range []string{
+		pulumiv1.StackGenerationAnnotation, pulumiv1.SpecDigestAnnotation, pulumiv1.ContentDigestAnnotation, pulumiv1.ReferencesDigestAnnotation,
+		pulumiv1.PlanCauseAnnotation, pulumiv1.DriftUpdateAnnotation,
+	} {
+		g.Expect(patchMetadata(tenant, of, func(u *autov1alpha1.Update) { u.Annotations = map[string]string{name: "forged"} })).To(Satisfy(forbidden), name)
+	}
+	g.Expect(patchMetadata(tenant, of, func(u *autov1alpha1.Update) { u.Annotations = nil })).To(Satisfy(forbidden))
+	g.Expect(patchMetadata(tenant, of, func(u *autov1alpha1.Update) {
+		u.Annotations[pulumiv1.CancelUpdateAnnotation] = "true"
+	})).To(Succeed(), "a request")
+	g.Expect(patchMetadata(tenant, of, func(u *autov1alpha1.Update) { u.OwnerReferences[0].Name = "other" })).To(Satisfy(forbidden))
+	g.Expect(patchMetadata(tenant, of, func(u *autov1alpha1.Update) { u.OwnerReferences = nil })).To(Succeed(), "as the garbage collector does")
 }

@@ -1,10 +1,15 @@
 package cli_test
 
 import (
+	"bytes"
+	"compress/gzip"
+	"maps"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
@@ -46,6 +51,35 @@ func TestPlansAreDecidedOnTheCommandLine(t *testing.T) {
 	p.says(0, "plan approve plans --reason CHG-42 --digest "+plan.Digest, "created Approval", "is approved (+2 ~0 +-0 -0)")
 	stack := p.Await(scene.Showing(`"b"`))
 	p.Expect(stack.Status.Plan.Approvals).To(HaveExactElements(HaveField("Reason", "CHG-42")))
+}
+
+// Whoever may delete and create Secrets must not decide what an approver sees.
+func TestTextOfAPlanThatSomebodyReplacedIsNotShown(t *testing.T) {
+	p := begin(t, "replaced-text")
+	p.InstallProvider(p.Name)
+	p.Change(func(s *pulumiv1.Stack) { s.Spec.Approval = &pulumiv1.ApprovalPolicy{} })
+	p.commit(pair(p.Name, "a", "old"))
+	p.says(3, "reconcile stack replaced-text --with-source", "waits for approval")
+	plan := p.Await(func(s *pulumiv1.Stack) bool {
+		return s.Status.Plan != nil && s.Status.Plan.State == pulumiv1.PlanPending && s.Status.CurrentUpdate == nil
+	}).Status.Plan
+	secret := &corev1.Secret{}
+	p.Get(plan.Name+"-plan-0", secret)
+	p.Succeed(system.Client.Delete(p.Context(), secret))
+	text := &bytes.Buffer{}
+	zip := gzip.NewWriter(text)
+	_, _ = zip.Write([]byte("+ create harmless\n"))
+	p.Succeed(zip.Close())
+	forged := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name, Labels: secret.Labels, OwnerReferences: secret.OwnerReferences},
+		Immutable:  secret.Immutable, Data: maps.Clone(secret.Data),
+	}
+	forged.Data[autov1alpha1.PlanTextKey] = text.Bytes()
+	p.Create(forged)
+	answer := ask(p.Scene, "plan", "show", p.Name, "--diff")
+	p.Expect(answer.code).To(Equal(3))
+	p.Expect(answer.out).NotTo(ContainSubstring("harmless"))
+	p.Expect(answer.err).To(ContainSubstring("does not have the text that was saved with plan"))
 }
 
 // play is a scene with a Stack that follows a git repository and is ready.

@@ -59,8 +59,9 @@ used as paths, and objects cannot refer to files and environment variables of th
 	{
 		name: "approvals", title: "What a Stack with approval changes was approved by somebody else, exactly as it was shown",
 		text: `In the Workspace of a Stack with ` + "`spec.approval`" + `, only the plan runs that the status of the Stack has and that an
-Approval of its digest approves, whoever created the Update, and whatever its labels and owners say. Admission policies
-make sure that ` + "`spec.by`" + ` of an Approval is who created it, and that to weaken ` + "`spec.approval`" + ` needs the verb
+Approval of its digest approves, whoever created the Update, and whatever its labels, annotations and owners say. A preview runs only
+the program of the Stack. [What an approval proves](#what-an-approval-proves) has each step. Admission policies make sure that only the
+controller makes an Update one of a Stack, that ` + "`spec.by`" + ` of an Approval is who created it, and that to weaken ` + "`spec.approval`" + ` needs the verb
 ` + "`bypass`" + `. Approvals stay in their namespace. This does not stop who can run commands in the pod of the Workspace, edit
 that Workspace, or use its credentials elsewhere.`,
 		proofs: []string{
@@ -313,14 +314,15 @@ var page string
 func TestSecurityPageIsUpToDate(t *testing.T) {
 	g := NewWithT(t)
 	attacks, tests := findAttacks(t), pages.FindTests(t)
-	var promised strings.Builder
+	var promised, approval strings.Builder
+	writeApprovalSteps(t, &approval, tests)
 	for i := range promises {
 		writePromise(t, &promised, &promises[i], attacks, tests)
 	}
 	tmpl, err := template.New("page").Option("missingkey=error").Parse(page)
 	g.Expect(err).NotTo(HaveOccurred())
 	var made strings.Builder
-	g.Expect(tmpl.Execute(&made, map[string]any{"promises": strings.TrimSpace(promised.String()), "attacks": len(attacks), "marks": pages.AboutMarks("../")})).To(Succeed())
+	g.Expect(tmpl.Execute(&made, map[string]any{"promises": strings.TrimSpace(promised.String()), "approval": strings.TrimSpace(approval.String()), "attacks": len(attacks), "marks": pages.AboutMarks("../")})).To(Succeed())
 
 	pages.Keep(t, document, made.String(), updateCommand, *updateDocs)
 }
@@ -339,14 +341,7 @@ func writePromise(t *testing.T, out *strings.Builder, p *promise, attacks []atta
 		rows++
 		fmt.Fprintf(out, "| %s | %s | [%s](../%s) |\n", pages.Cell(attack.does), pages.Cell(attack.sees), attack.name, attack.file)
 	}
-	var links []string
-	for _, proof := range p.proofs {
-		file, found := tests.File(proof)
-		if !found {
-			t.Errorf("%s: there is no test %s", p.name, proof)
-		}
-		links = append(links, fmt.Sprintf("[%s](../%s)%s", proof, file, tests.Mark(proof)))
-	}
+	links := linksTo(t, p.proofs, tests)
 	if len(links) > 0 {
 		fmt.Fprintf(out, "\nMore tests: %s.\n", strings.Join(links, ", "))
 	}
@@ -354,6 +349,19 @@ func writePromise(t *testing.T, out *strings.Builder, p *promise, attacks []atta
 		t.Errorf("nothing stands for the promise %q", p.name)
 	}
 	out.WriteString("\n")
+}
+
+// linksTo returns a link to each of the tests.
+func linksTo(t *testing.T, proofs []string, tests *pages.Tests) (links []string) {
+	t.Helper()
+	for _, proof := range proofs {
+		file, found := tests.File(proof)
+		if !found {
+			t.Errorf("there is no test %s", proof)
+		}
+		links = append(links, fmt.Sprintf("[%s](../%s)%s", proof, file, tests.Mark(proof)))
+	}
+	return links
 }
 
 func TestEveryAttackIsOnAPromise(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -235,7 +236,7 @@ var nameAttacks = []attack{
 	{
 		name: "owner-in-other-namespace", promise: "names",
 		does: "makes the victim's Stack the owner of an Update",
-		sees: "`NotFound` or `WorkspaceNotFound`: an owner in another namespace does not count, and the garbage collector deletes the Update.",
+		sees: "The API server rejects the request. Even if an administrator creates the Update, `NotFound` or `WorkspaceNotFound`: an owner in another namespace does not count, and the garbage collector deletes the Update.",
 		run: func(a *attacker) {
 			stack := &pulumiv1.Stack{}
 			a.Expect(system.Client.Get(a.ctx, a.victim.app.Key(), stack)).To(Succeed())
@@ -245,7 +246,8 @@ var nameAttacks = []attack{
 			}}
 			update.OwnerReferences = owners
 			update.Labels = map[string]string{pulumiv1.StackNameLabel: victimName, pulumiv1.ComponentLabel: pulumiv1.ComponentStack}
-			a.create(update)
+			a.Expect(apierrors.IsForbidden(a.client.Create(a.ctx, update.DeepCopy()))).To(BeTrue())
+			a.Expect(system.Client.Create(a.ctx, update)).To(Succeed())
 			reason := ""
 			a.eventually(func(g Gomega) {
 				err := a.client.Get(a.ctx, client.ObjectKeyFromObject(update), update)

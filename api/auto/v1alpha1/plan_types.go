@@ -37,7 +37,8 @@ type PlanReference struct {
 // SavedPlan identifies a plan. The digests of inputs, changes and state reveal nothing about values: they are made with a key, which only
 // users who can read the Secrets of the Workspace know.
 type SavedPlan struct {
-	// Digest is the digest of changesDigest and stateDigest. It differs when anything in the plan differs. An Approval refers to it.
+	// Digest is the digest of changesDigest, stateDigest, fileDigest and textDigest. It differs when anything in the plan, or in the text that
+	// describes it, differs. An Approval refers to it.
 	// +required
 	Digest string `json:"digest"`
 

@@ -1,7 +1,10 @@
 package v1alpha1
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"slices"
+	"strings"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 )
@@ -75,4 +78,17 @@ func (in *Update) WaitingProblem() (reason, message string) {
 		return "", ""
 	}
 	return condition.Reason, condition.Message
+}
+
+// CalculateDigest returns what Digest has to be: the digest of the changes, the state, the plan file and the text. Whoever approves Digest
+// approves all of them.
+func (in *SavedPlan) CalculateDigest() string {
+	sum := sha256.Sum256([]byte(strings.Join([]string{in.ChangesDigest, in.StateDigest, in.FileDigest, in.TextDigest}, "\n")))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// HasText reports whether the text, compressed as in the Secret, is the one that describes the plan.
+func (in *SavedPlan) HasText(compressed []byte) bool {
+	sum := sha256.Sum256(compressed)
+	return in.TextDigest == "sha256:"+hex.EncodeToString(sum[:])
 }

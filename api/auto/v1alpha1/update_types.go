@@ -343,6 +343,10 @@ type ResourceChange struct {
 	// +listType=atomic
 	// +optional
 	ReplacePaths []string `json:"replacePaths,omitempty"`
+
+	// Digest of the change with its old and new values, for a plan. It reveals nothing about the values, see SavedPlan.
+	// +optional
+	Digest string `json:"digest,omitempty"`
 }
 
 // GetConditions returns the conditions of the Update.

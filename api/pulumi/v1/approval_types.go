@@ -4,6 +4,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
@@ -120,7 +121,11 @@ type PlanStatus struct {
 	// +required
 	Name string `json:"name"`
 
-	// Digest of the plan: of its inputs, its changes, and the state for which it was made.
+	// UID of that Update.
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
+
+	// Digest of the plan: of its inputs, its changes, the state for which it was made, its plan file, and the text that describes it.
 	// +optional
 	Digest string `json:"digest,omitempty"`
 

@@ -59,6 +59,10 @@ const (
 	OrphanAnnotation = "pulumi.com/orphan"
 )
 
+// ApprovalRequiredAnnotation set to "true" on the Workspace of a Stack records that the Stack has spec.approval. If the Stack does not exist
+// any more, nothing runs in such a Workspace.
+const ApprovalRequiredAnnotation = "pulumi.com/approval-required"
+
 // Labels on the Workspace and the Updates of a Stack.
 const (
 	// ComponentLabel holds the purpose of an object of a Stack: ComponentStack, or ComponentDriftCheck on the Update that checks for drift.

@@ -50,6 +50,13 @@ func (in *Stack) Owns(object metav1.Object) bool {
 	return slices.ContainsFunc(object.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return owner.UID == in.UID })
 }
 
+// Created reports whether the controller of the Stack created the Update that is in progress, and nobody has edited its specification since.
+// Only the status of the Stack proves that: anybody who may create Updates can set owner references, labels and annotations.
+func (in *Stack) Created(update metav1.Object) bool {
+	current := in.Status.CurrentUpdate
+	return current != nil && current.UID != "" && current.UID == update.GetUID() && update.GetGeneration() == 1
+}
+
 // GetDependsOn returns the Stacks that must be ready before this one is updated.
 func (in *Stack) GetDependsOn() []meta.DependencyReference {
 	return in.Spec.DependsOn

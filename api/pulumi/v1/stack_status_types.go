@@ -4,6 +4,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 )
@@ -111,6 +112,18 @@ type CurrentStackUpdate struct {
 	// Name of the Update.
 	// +optional
 	Name string `json:"name,omitempty"`
+
+	// UID of the Update, if the controller of the Stack created it.
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
+
+	// Cause of the plan that the Update makes, if it makes one.
+	// +optional
+	Cause PlanCause `json:"cause,omitempty"`
+
+	// Drift is the digest of the drift that the update corrects, if any.
+	// +optional
+	Drift string `json:"drift,omitempty"`
 
 	// Commit that the update runs: the digest of the artifact, or the hash of the git commit.
 	// +optional

@@ -77,13 +77,21 @@ func (s *session) decidePlan(use, short string, decision autov1alpha1.ApprovalDe
 	return cmd
 }
 
-// planOf reads the Update with the plan of the Stack.
+// planOf reads the Update with the plan of the Stack. It returns an error if the Update is not the one that made this plan, because
+// Approvals are of the digest in the status of the Stack.
 func (c *cluster) planOf(ctx context.Context, stack *pulumiv1.Stack) (*autov1alpha1.Update, error) {
-	if stack.Status.Plan == nil {
+	plan, update := stack.Status.Plan, &autov1alpha1.Update{}
+	if plan == nil {
 		return nil, fmt.Errorf("the Stack %q has no plan", stack.Name)
 	}
-	update := &autov1alpha1.Update{}
-	return update, c.read(ctx, c.key(stack.Status.Plan.Name), update)
+	if err := c.read(ctx, c.key(plan.Name), update); err != nil {
+		return nil, err
+	}
+	if saved := update.Status.Plan; saved != nil && (saved.Digest != plan.Digest || saved.CalculateDigest() != plan.Digest) {
+		return nil, failed(exitNotReady, "Update %q does not have the plan of Stack %q: the digests differ; see whether the Stack makes another plan, "+
+			"and if not, delete the Update", update.Name, stack.Name)
+	}
+	return update, nil
 }
 
 // printPlan shows the plan of a Stack.
@@ -147,6 +155,10 @@ func (s *session) printValues(ctx context.Context, c *cluster, update *autov1alp
 	secret := &corev1.Secret{}
 	if err := c.read(ctx, c.key(secrets[len(secrets)-1]), secret); err != nil {
 		return err
+	}
+	if !update.Status.Plan.HasText(secret.Data[autov1alpha1.PlanTextKey]) {
+		return failed(exitNotReady, "Secret %q does not have the text that was saved with plan %q: somebody replaced it. Do not approve this plan; "+
+			"delete Update %q, and the controller makes another plan", secret.Name, update.Name, update.Name)
 	}
 	zipped, err := gzip.NewReader(bytes.NewReader(secret.Data[autov1alpha1.PlanTextKey]))
 	if err != nil {

@@ -124,6 +124,9 @@ func cleanPlanned(operation *proto.Operation) {
 	for i, change := range changes {
 		change.Operation, change.Urn = cleanText(change.GetOperation(), proto.MaxChangeKind), cleanText(change.GetUrn(), proto.MaxURN)
 		change.Paths, change.ReplacePaths = cleanPaths(change.GetPaths()), cleanPaths(change.GetReplacePaths())
+		if !changeDigest.MatchString(change.GetDigest()) {
+			change.Digest = ""
+		}
 		for _, text := range slices.Concat([]string{change.Operation, change.Urn}, change.Paths, change.ReplacePaths) {
 			size += len(text)
 		}
@@ -136,8 +139,11 @@ func cleanPlanned(operation *proto.Operation) {
 	operation.OmittedChanges = max(operation.GetOmittedChanges(), 0)
 }
 
-// planDigest matches the digests of a plan.
-var planDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
+// planDigest matches the digests of a plan, and changeDigest that of one change.
+var (
+	planDigest   = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	changeDigest = regexp.MustCompile(`^[0-9a-f]{32}$`)
+)
 
 // cleanPlan returns the plan if its digests are valid, and nil otherwise.
 func cleanPlan(plan *proto.Plan) *proto.Plan {

@@ -16,6 +16,8 @@ type changeList struct {
 	list    []*proto.ResourceChange
 	size    int
 	omitted int64
+	// digest is that of the next step, for a plan; empty without a plan.
+	digest string
 }
 
 // partsOfReplacement are steps of a replacement that are not listed, because a replacement is listed once.
@@ -36,6 +38,7 @@ func (c *changeList) add(event *stepEvent, shown func(text string, size int) str
 		change.Paths = shownPaths(paths, shown)
 		change.ReplacePaths = shownPaths(step.Keys, shown)
 	}
+	change.Digest = c.digest
 	size := len(change.Operation) + len(change.Urn)
 	for _, path := range slices.Concat(change.Paths, change.ReplacePaths) {
 		size += len(path)

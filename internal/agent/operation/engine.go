@@ -114,7 +114,7 @@ func (o *operation) runCommand(ctx context.Context, args []string, changes bool,
 	withPreview := changes && o.usesPlanFile()
 	sum := &summary{redactor: o.redactor, withPreview: withPreview}
 	during := func(event []byte) {
-		o.plan.add(event)
+		sum.planned.digest = o.plan.add(event)
 		if sum.add(event) {
 			progress(sum)
 		}

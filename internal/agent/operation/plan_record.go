@@ -80,10 +80,13 @@ type plannedState struct {
 	Outputs json.RawMessage `json:"outputs"`
 }
 
-// add takes an event of the engine into account. p may be nil.
-func (p *planRecord) add(event []byte) {
+// shownDigestSize is how many digits of the digest of a step the list of changes has.
+const shownDigestSize = 32
+
+// add takes an event of the engine into account. If the event is a step of the plan, add returns the beginning of its digest. p may be nil.
+func (p *planRecord) add(event []byte) (digest string) {
 	if p == nil || !bytes.Contains(event, resourceDone) {
-		return
+		return ""
 	}
 	var decoded struct {
 		ResOutputs *struct {
@@ -91,24 +94,26 @@ func (p *planRecord) add(event []byte) {
 		} `json:"resOutputsEvent"`
 	}
 	if json.Unmarshal(event, &decoded) != nil || decoded.ResOutputs == nil {
-		return
+		return ""
 	}
 	step := &decoded.ResOutputs.Metadata
 	if isNoChange(step.Op, step.Type, step.URN) {
-		return
+		return ""
 	}
 	if step.New != nil {
 		for _, unknown := range unknownValues {
 			p.unknowns += int64(bytes.Count(step.New.Inputs, []byte(`"`+unknown+`"`)))
 		}
 	}
-	p.steps = append(p.steps, p.digest(step))
+	digest = p.digest(step)
+	p.steps = append(p.steps, digest)
 	if p.buffer.Len() > proto.MaxPlanText-textReserve {
 		p.omitted++
-		return
+	} else {
+		// Writing to a buffer does not fail.
+		_, _ = p.zip.Write([]byte(p.describe(step)))
 	}
-	// Writing to a buffer does not fail.
-	_, _ = p.zip.Write([]byte(p.describe(step)))
+	return digest[:shownDigestSize]
 }
 
 // digest returns the digest of what the step does. Outputs of a resource are not part of it: they are in the state, or not known before the

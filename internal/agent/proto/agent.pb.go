@@ -2096,7 +2096,9 @@ type ResourceChange struct {
 	// The properties that differ, at most 20, as paths such as tags.owner.
 	Paths []string `protobuf:"bytes,3,rep,name=paths,proto3" json:"paths,omitempty"`
 	// Those of them that make a replacement necessary.
-	ReplacePaths  []string `protobuf:"bytes,4,rep,name=replace_paths,json=replacePaths,proto3" json:"replace_paths,omitempty"`
+	ReplacePaths []string `protobuf:"bytes,4,rep,name=replace_paths,json=replacePaths,proto3" json:"replace_paths,omitempty"`
+	// Of an operation that saves a plan: the keyed digest of the change with its old and new values, 32 hexadecimal digits.
+	Digest        string `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2157,6 +2159,13 @@ func (x *ResourceChange) GetReplacePaths() []string {
 		return x.ReplacePaths
 	}
 	return nil
+}
+
+func (x *ResourceChange) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
 }
 
 type Output struct {
@@ -2649,12 +2658,13 @@ const file_agent_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a\\\n" +
 	"\fOutputsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x126\n" +
-	"\x05value\x18\x02 \x01(\v2 .stackcontroller.agent.v1.OutputR\x05value:\x028\x01\"{\n" +
+	"\x05value\x18\x02 \x01(\v2 .stackcontroller.agent.v1.OutputR\x05value:\x028\x01\"\x93\x01\n" +
 	"\x0eResourceChange\x12\x1c\n" +
 	"\toperation\x18\x01 \x01(\tR\toperation\x12\x10\n" +
 	"\x03urn\x18\x02 \x01(\tR\x03urn\x12\x14\n" +
 	"\x05paths\x18\x03 \x03(\tR\x05paths\x12#\n" +
-	"\rreplace_paths\x18\x04 \x03(\tR\freplacePaths\"P\n" +
+	"\rreplace_paths\x18\x04 \x03(\tR\freplacePaths\x12\x16\n" +
+	"\x06digest\x18\x05 \x01(\tR\x06digest\"P\n" +
 	"\x06Output\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\fR\x05value\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\bR\x06secret\x12\x18\n" +
