@@ -115,7 +115,13 @@ func (r *Reconciler) createUpdate(ctx context.Context, o *observation, d decisio
 // not know: somebody else created it, or the controller did and could not write the status. Such an Update changes nothing, or has not
 // started. It always returns an error: errOutdated if nothing else is wrong, because the Stack has to be observed again.
 func (r *Reconciler) removeUnknown(ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update) error {
-	if !update.DeletionTimestamp.IsZero() {
+	// The cache may not have the status yet that names the Update.
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind))
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(stack), live); err != nil {
+		return fmt.Errorf("read the stack again: %w", err)
+	}
+	if live.ResourceVersion != stack.ResourceVersion || !update.DeletionTimestamp.IsZero() {
 		return errOutdated
 	}
 	if err := r.Delete(ctx, update, client.Preconditions{UID: &update.UID}); client.IgnoreNotFound(err) != nil {

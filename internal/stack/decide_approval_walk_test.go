@@ -208,7 +208,10 @@ func (w *approvalSimulation) start() {
 			return
 		}
 		if from := w.updates[plan.Name]; from == nil || from.UID != plan.UID || update.Spec.Source.Digest != from.Status.Plan.InputsDigest[1:] {
-			return // the agent compares the inputs
+			// The Update controller and the agent compare the plan and its inputs.
+			conditions.MarkTrue(update, autov1alpha1.UpdateComplete, autov1alpha1.UpdateEndedFailedReason, "done")
+			conditions.MarkTrue(update, autov1alpha1.UpdateFailed, autov1alpha1.PlanStaleReason, "it failed")
+			return
 		}
 		w.check(update)
 	}
@@ -320,7 +323,7 @@ func (w *approvalSimulation) isJudgable(name string) bool {
 
 // step makes one random thing happen.
 func (w *approvalSimulation) step() {
-	switch n := w.random.IntN(44); {
+	switch n := w.random.IntN(41); {
 	case n < 14:
 		w.reconcile(n == 0)
 	case n < 20:
@@ -342,7 +345,7 @@ func (w *approvalSimulation) step() {
 		time.Sleep(time.Minute)
 	case n < 39 && w.stack.Status.Plan != nil:
 		delete(w.updates, w.stack.Status.Plan.Name)
-	case n < 43:
+	case n < 40:
 		w.forge()
 	case w.random.IntN(10) == 0:
 		w.stack.Status.Plan = nil // the status was lost
@@ -367,7 +370,7 @@ func (w *approvalSimulation) runWithoutFaults() {
 				w.wrong = append(w.wrong, "ready without what the source has")
 			}
 			return
-		case d.action == actionAwaitApproval && w.updates[updateName(w.stack)] != nil:
+		case d.action == actionAwaitApproval && w.updates[updateName(w.stack)] != nil && isTrusted(w.stack, w.updates[updateName(w.stack)]):
 			// The status was lost. The next reconcile restores it from the Update that followed.
 		case d.action == actionAwaitApproval && plan.State == pulumiv1.PlanRejected:
 			w.stack.Generation++

@@ -279,8 +279,7 @@ func TestDriftThatComesBackIsLeftAlone(t *testing.T) {
 	for i := range maxCorrections {
 		g.Expect(decide(*o).action).To(Equal(actionUpdate), "correction %d", i)
 		update := checked(time.Duration(40-5*i) * time.Minute)
-		update.Annotations = map[string]string{pulumiv1.DriftUpdateAnnotation: o.stack.Status.Drift.Digest}
-		recordCorrection(o.stack, update)
+		recordCorrection(o.stack, &pulumiv1.CurrentStackUpdate{Drift: o.stack.Status.Drift.Digest}, update)
 		o.sees(time.Duration(39-5*i)*time.Minute, change)
 	}
 	g.Expect(conditions.GetReason(o.stack, pulumiv1.DriftedCondition)).To(Equal(pulumiv1.DriftComesBackReason))

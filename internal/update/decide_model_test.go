@@ -202,7 +202,7 @@ func (m *modelObjects) observe(s *modelState) *observation {
 	case "not approved":
 		o.approval.problem = "nobody approved it"
 	case "not approved yet":
-		o.approval = approvalView{problem: "nobody approved it", own: true}
+		o.approval = approvalView{problem: "nobody approved it", waits: true}
 	case "not readable":
 		o.requestError = errors.New("forbidden")
 	}
