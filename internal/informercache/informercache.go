@@ -25,9 +25,9 @@ const (
 	// maxPart bounds what is kept of each part of a larger object: metadata, spec and status each have their own bound, so that none can
 	// displace another. When the result takes more memory than MaxSize, the bound is halved, down to minPart.
 	maxPart, minPart = MaxSize / 4, 1 << 10
-	// shortenedAnnotation marks what is kept of a larger object; its value is tooLarge for an object that takes more than MaxMemory. It is
-	// never written to the API server.
-	shortenedAnnotation = "informercache.pulumi.com/shortened"
+	// shortenedAnnotation marks what is kept of a larger object; its value is tooLarge for an object that takes more than MaxMemory. Nobody
+	// can write it: the API server rejects an annotation with such a name.
+	shortenedAnnotation = "(shortened)"
 	tooLarge            = "too large"
 )
 
@@ -58,9 +58,10 @@ func Shortened(object client.Object) client.Object {
 		return marked(identityOf(object), tooLarge)
 	}
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	parts := measure(content, maxDepth)
 	for part := maxPart; err == nil && part >= minPart; part /= 2 {
 		short := newLike(object)
-		if err = runtime.DefaultUnstructuredConverter.FromUnstructured(smallFields(content, part), short); err == nil && memoryOf(short, MaxSize) <= MaxSize {
+		if err = runtime.DefaultUnstructuredConverter.FromUnstructured(smallFields(parts.entries, part), short); err == nil && memoryOf(short, MaxSize) <= MaxSize {
 			return marked(short, "true")
 		}
 	}
@@ -97,11 +98,11 @@ func identityOf(object client.Object) client.Object {
 	return short
 }
 
-func smallFields(content map[string]any, limit int) map[string]any {
-	kept := make(map[string]any, len(content))
-	for name, part := range content {
+func smallFields(parts map[string]*measured, limit int) map[string]any {
+	kept := make(map[string]any, len(parts))
+	for name, part := range parts {
 		left := limit
-		kept[name] = smallest(part, &left)
+		kept[name] = part.smallest(&left)
 	}
 	return kept
 }
@@ -110,49 +111,52 @@ func newLike(object client.Object) client.Object {
 	return reflect.New(reflect.TypeOf(object).Elem()).Interface().(client.Object)
 }
 
-// smallest returns the value without the parts that do not fit: it leaves out the largest entries of a map and the last items of a list. A
-// text is kept whole or not at all, so that no name becomes another one. smallest subtracts what it keeps from left.
-func smallest(value any, left *int) any {
-	size := sizeOf(value)
-	if size <= *left {
-		*left -= size
-		return value
-	}
-	if *left -= valueSize; *left <= 0 {
-		return nil
-	}
-	switch value := value.(type) {
-	case map[string]any:
-		kept := map[string]any{}
-		sizes := make(map[string]int, len(value))
-		for key, item := range value {
-			sizes[key] = len(key) + sizeOf(item)
-		}
-		for _, key := range slices.SortedFunc(maps.Keys(value), func(a, b string) int {
-			return cmp.Or(cmp.Compare(sizes[a], sizes[b]), cmp.Compare(a, b))
-		}) {
-			if *left -= len(key); *left <= 0 {
-				break
-			}
-			if item := smallest(value[key], left); item != nil {
-				kept[key] = item
-			}
-		}
-		return kept
-	case []any:
-		kept := []any{}
-		for i := 0; i < len(value) && *left > 0; i++ {
-			if item := smallest(value[i], left); item != nil {
-				kept = append(kept, item)
-			}
-		}
-		return kept
-	}
-	return nil
-}
+// maxDepth is how many levels of maps and lists are looked into. What is nested more deeply is kept whole or not at all.
+const maxDepth = 32
 
 // valueSize is what a value without text takes, such as an empty list or a number, in bytes.
 const valueSize = 16
+
+// measured is a JSON value with about how much it takes, in bytes. The transform runs for all objects of a kind in one goroutine, so each
+// part is measured once, however deeply it is nested.
+type measured struct {
+	value any
+	size  int
+	// entries are the entries of a map, and items those of a list. They are nil for what is not looked into.
+	entries map[string]*measured
+	items   []*measured
+}
+
+// measure measures the value and its parts, down to the given number of levels.
+func measure(value any, depth int) *measured {
+	m := &measured{value: value, size: valueSize}
+	switch value := value.(type) {
+	case string:
+		m.size += len(value)
+	case map[string]any:
+		if depth == 0 {
+			m.size = sizeOf(value)
+			break
+		}
+		m.entries = make(map[string]*measured, len(value))
+		for key, item := range value {
+			entry := measure(item, depth-1)
+			m.entries[key] = entry
+			m.size += len(key) + entry.size
+		}
+	case []any:
+		if depth == 0 {
+			m.size = sizeOf(value)
+			break
+		}
+		m.items = make([]*measured, len(value))
+		for i, item := range value {
+			m.items[i] = measure(item, depth-1)
+			m.size += m.items[i].size
+		}
+	}
+	return m
+}
 
 // sizeOf returns about how much a JSON value takes, in bytes.
 func sizeOf(value any) int {
@@ -170,6 +174,42 @@ func sizeOf(value any) int {
 		}
 	}
 	return size
+}
+
+// smallest returns the value without the parts that do not fit: it leaves out the largest entries of a map and the last items of a list. A
+// text is kept whole or not at all, so that no name becomes another one. smallest subtracts what it keeps from left.
+func (m *measured) smallest(left *int) any {
+	if m.size <= *left {
+		*left -= m.size
+		return m.value
+	}
+	if *left -= valueSize; *left <= 0 {
+		return nil
+	}
+	switch {
+	case m.entries != nil:
+		kept := map[string]any{}
+		for _, key := range slices.SortedFunc(maps.Keys(m.entries), func(a, b string) int {
+			return cmp.Or(cmp.Compare(len(a)+m.entries[a].size, len(b)+m.entries[b].size), cmp.Compare(a, b))
+		}) {
+			if *left -= len(key); *left <= 0 {
+				break
+			}
+			if item := m.entries[key].smallest(left); item != nil {
+				kept[key] = item
+			}
+		}
+		return kept
+	case m.items != nil:
+		kept := []any{}
+		for i := 0; i < len(m.items) && *left > 0; i++ {
+			if item := m.items[i].smallest(left); item != nil {
+				kept = append(kept, item)
+			}
+		}
+		return kept
+	}
+	return nil
 }
 
 // IsShortened reports whether the object has only the small fields of the object on the API server. Get never returns such an object, but
