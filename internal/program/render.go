@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/jsonparts"
 )
 
 const (
@@ -26,6 +27,10 @@ const (
 	// maxDepth is how deep objects and lists may be nested. Real programs stay below 20. The bytes of indentation grow with the square of
 	// the depth.
 	maxDepth = 100
+
+	// maxParts is how many keys and values a program may have. An object in the cluster has room for half a million, each of which may take
+	// more than 100 bytes of memory when it is decoded.
+	maxParts = 100_000
 )
 
 // InvalidError says why a program cannot be rendered. A user has to edit the Program. The error never contains a value of the program,
@@ -78,6 +83,9 @@ func decode(program *pulumiv1.Program) (map[string]any, error) {
 		if written, err = json.Marshal(program.Program); err != nil {
 			return nil, fmt.Errorf("encode the program: %w", err)
 		}
+	}
+	if parts, _ := jsonparts.Count(written); parts > maxParts {
+		return nil, &InvalidError{"program", fmt.Sprintf("has more than %d keys and values: make it smaller, or use a source with files", maxParts)}
 	}
 	decoder := json.NewDecoder(bytes.NewReader(written))
 	decoder.UseNumber()

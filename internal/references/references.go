@@ -27,6 +27,9 @@ const (
 	ConfigMap Kind = "ConfigMap"
 )
 
+// MaxObjects bounds the number of Secrets and ConfigMaps that an operation uses, including those that do not exist: each costs a request.
+const MaxObjects = 1000
+
 // Key names a referenced object.
 type Key struct {
 	Kind            Kind
@@ -37,16 +40,17 @@ type Key struct {
 func (k Key) String() string { return string(k.Kind) + "/" + k.Namespace + "/" + k.Name }
 
 // OfWorkspace returns the objects whose values an operation on the stack reads in the Workspace, sorted and without duplicates: the objects
-// in env, in envFrom and in the configuration of that stack. Volumes of the pod do not count, because the kubelet mounts and refreshes
-// them. Credentials of git do not count either: they are used to fetch the program and are not an input of it.
+// in env, in envFrom and in the configuration of that stack. It returns at most MaxObjects, because no operation with more is started.
+// Volumes of the pod do not count, because the kubelet mounts and refreshes them. Credentials of git do not count either: they are used to
+// fetch the program and are not an input of it.
 func OfWorkspace(workspace *autov1alpha1.Workspace, stackName string) []Key {
 	c := collector{namespace: workspace.Namespace}
 	c.addSpec(&workspace.Spec, func(stack *autov1alpha1.WorkspaceStack) bool { return stack.Name == stackName })
 	return c.sorted()
 }
 
-// OfStack returns the objects that the Stack may use: all those of the Workspace that the Stack asks for, and possibly some that its
-// workspaceTemplate replaces. It only walks over the spec, and accepts an invalid one.
+// OfStack returns the objects that the Stack may use, at most MaxObjects: all those of the Workspace that the Stack asks for, and possibly
+// some that its workspaceTemplate replaces. It only walks over the spec, and accepts an invalid one.
 func OfStack(stack *pulumiv1.Stack) []Key {
 	c := collector{namespace: stack.Namespace}
 	c.add(Secret, stack.Spec.AccessTokenSecret)
@@ -81,7 +85,8 @@ type collector struct {
 
 func (c *collector) sorted() []Key {
 	slices.SortFunc(c.keys, func(a, b Key) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
-	return slices.Compact(c.keys)
+	c.keys = slices.Compact(c.keys)
+	return c.keys[:min(len(c.keys), MaxObjects)]
 }
 
 // add adds an object, unless the name is empty.

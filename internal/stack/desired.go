@@ -127,21 +127,26 @@ func labelsOf(stack *pulumiv1.Stack) map[string]string {
 	return labels
 }
 
-// environmentOf translates backend, accessTokenSecret and envRefs, in a stable order. A later entry wins.
+// The variables that spec.backend and spec.accessTokenSecret set.
+const (
+	backendVariable     = "PULUMI_BACKEND_URL"
+	accessTokenVariable = "PULUMI_ACCESS_TOKEN"
+)
+
+// environmentOf translates backend, accessTokenSecret and envRefs, in a stable order. A variable of envRefs wins.
 func environmentOf(stack *pulumiv1.Stack) ([]corev1.EnvVar, error) {
 	var env []corev1.EnvVar
-	if stack.Spec.Backend != "" {
-		env = append(env, corev1.EnvVar{Name: "PULUMI_BACKEND_URL", Value: stack.Spec.Backend})
+	if _, replaced := stack.Spec.EnvRefs[backendVariable]; stack.Spec.Backend != "" && !replaced {
+		env = append(env, corev1.EnvVar{Name: backendVariable, Value: stack.Spec.Backend})
 	}
-	if name := stack.Spec.AccessTokenSecret; name != "" {
-		env = append(env, secretVariable("PULUMI_ACCESS_TOKEN", name, "accessToken"))
+	if _, replaced := stack.Spec.EnvRefs[accessTokenVariable]; stack.Spec.AccessTokenSecret != "" && !replaced {
+		env = append(env, secretVariable(accessTokenVariable, stack.Spec.AccessTokenSecret, "accessToken"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(stack.Spec.EnvRefs)) {
 		ref := stack.Spec.EnvRefs[name]
 		if err := checkRef(stack, &ref); err != nil {
 			return nil, fmt.Errorf("spec.envRefs[%s]: %w", name, err)
 		}
-		env = slices.DeleteFunc(env, func(present corev1.EnvVar) bool { return present.Name == name })
 		if ref.Type == pulumiv1.ResourceRefLiteral {
 			env = append(env, corev1.EnvVar{Name: name, Value: ref.LiteralRef.Value})
 		} else {

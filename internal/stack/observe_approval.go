@@ -36,7 +36,9 @@ func (r *Reconciler) observeApprovals(ctx context.Context, o *observation) error
 	}
 	o.planGone = planned == nil || !planned.DeletionTimestamp.IsZero() || !isPlanOf(o.stack, planned)
 	var list autov1alpha1.ApprovalList
-	if err := r.List(ctx, &list, client.InNamespace(o.stack.Namespace), client.MatchingFields{approvalIndex: plan.Name}); err != nil {
+	// The objects are only read, and there may be many: whoever may approve can create any number of Approvals.
+	err = r.List(ctx, &list, client.InNamespace(o.stack.Namespace), client.MatchingFields{approvalIndex: plan.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return fmt.Errorf("list the approvals of plan %s: %w", plan.Name, err)
 	}
 	o.approvals = list.Items

@@ -84,10 +84,11 @@ func dependenciesOf(stack *pulumiv1.Stack) []dependency {
 	return namedDependencies(stack)
 }
 
-// namedDependencies returns the dependencies that the spec names, also those of a Stack that is being deleted.
+// namedDependencies returns the dependencies that the spec names, also those of a Stack that is being deleted. It returns at most
+// maxDependencies, without reading the others.
 func namedDependencies(stack *pulumiv1.Stack) []dependency {
 	var list []dependency
-	for _, prerequisite := range stack.Spec.Prerequisites {
+	for _, prerequisite := range stack.Spec.Prerequisites[:min(len(stack.Spec.Prerequisites), maxDependencies)] {
 		item := dependency{
 			name:  types.NamespacedName{Namespace: stack.Namespace, Name: prerequisite.Name},
 			field: "prerequisite", reason: pulumiv1.PrerequisiteNotSatisfiedReason,
@@ -97,7 +98,7 @@ func namedDependencies(stack *pulumiv1.Stack) []dependency {
 		}
 		list = append(list, item)
 	}
-	for _, reference := range stack.Spec.DependsOn {
+	for _, reference := range stack.Spec.DependsOn[:min(len(stack.Spec.DependsOn), maxDependencies-len(list))] {
 		item := dependency{
 			name:  types.NamespacedName{Namespace: reference.Namespace, Name: reference.Name},
 			field: dependsOnField, reason: pulumiv1.DependencyNotReadyReason, expression: reference.ReadyExpr,
@@ -107,7 +108,7 @@ func namedDependencies(stack *pulumiv1.Stack) []dependency {
 		}
 		list = append(list, item)
 	}
-	return list[:min(len(list), maxDependencies)]
+	return list
 }
 
 // observeDependencies finds the first problem with the dependencies of the Stack. Problems that need an edit come first.

@@ -22,6 +22,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/references"
 )
 
@@ -250,6 +251,9 @@ const (
 	// client that watches Stacks receives them. Outputs beyond the bound are replaced by notes, which have maxStatusNotes bytes.
 	maxStatusOutputs = 256 << 10
 	maxStatusNotes   = 64 << 10
+	// maxShownOutputs bounds the number of outputs in the Stack's status. The Secret that they are read from can have more keys than a stack can have
+	// outputs, because whoever may write Secrets can replace it.
+	maxShownOutputs = proto.MaxOutputs
 )
 
 // readOutputs returns the outputs of an Update as the Stack's status shows them.
@@ -314,7 +318,7 @@ func shownOutputs(secret *corev1.Secret) (map[string]apiextensionsv1.JSON, error
 			// A string always has a JSON form.
 			value, _ = json.Marshal(fmt.Sprintf("[%d bytes, see key %s of secret %s]", len(value), key, secret.Name))
 		}
-		if size += len(name) + len(value); size > limit {
+		if size += len(name) + len(value); size > limit || len(outputs) == maxShownOutputs {
 			break
 		}
 		outputs[name] = apiextensionsv1.JSON{Raw: value}

@@ -212,8 +212,12 @@ func objectsToEmpty(wanted, present any, path string) (paths []string) {
 		}
 	case []any:
 		items, _ := present.([]any)
+		index := make(map[string]int, len(items))
+		for i, item := range slices.Backward(items) {
+			index[nameOf(item)] = i // the first one of several with the name
+		}
 		for _, item := range wanted {
-			if i := slices.IndexFunc(items, func(other any) bool { return nameOf(item) != "" && nameOf(item) == nameOf(other) }); i >= 0 {
+			if i, found := index[nameOf(item)]; found && nameOf(item) != "" {
 				paths = append(paths, objectsToEmpty(item, items[i], path+"/"+strconv.Itoa(i))...)
 			}
 		}

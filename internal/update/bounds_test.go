@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,14 +14,28 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	"github.com/stack-controller/stack-controller/internal/references"
 )
 
-// largestSecrets is a reader that returns a Secret of the largest size for any name.
-type largestSecrets struct{ ctrlclient.Reader }
+// largestObjects is a reader that returns a Secret of the largest size, or a ConfigMap with manyKeys empty keys, for any name. The names of
+// ConfigMaps are numbers, and no two have a key in common.
+type largestObjects struct{ ctrlclient.Reader }
 
-func (largestSecrets) Get(_ context.Context, _ ctrlclient.ObjectKey, object ctrlclient.Object, _ ...ctrlclient.GetOption) error {
-	object.(*corev1.Secret).Data = map[string][]byte{"key": make([]byte, corev1.MaxSecretSize-len("key")), "short": []byte("x")}
-	return nil
+// manyKeys is about how many keys fit into an object with which the controller works.
+const manyKeys = 55_000
+
+func (largestObjects) Get(_ context.Context, name ctrlclient.ObjectKey, object ctrlclient.Object, _ ...ctrlclient.GetOption) error {
+	configMap, ok := object.(*corev1.ConfigMap)
+	if !ok {
+		object.(*corev1.Secret).Data = map[string][]byte{"key": make([]byte, corev1.MaxSecretSize-len("key")), "short": []byte("x")}
+		return nil
+	}
+	number, err := strconv.Atoi(name.Name)
+	configMap.Data = make(map[string]string, manyKeys)
+	for i := range manyKeys {
+		configMap.Data[strconv.FormatInt(int64(number*manyKeys+i), 36)] = ""
+	}
+	return err
 }
 
 // maxOperationMemory is how many bytes may be allocated to put the values of an operation together: for the objects, the values, and a
@@ -36,6 +51,15 @@ func TestValuesOfAnOperationAreBounded(t *testing.T) {
 	var secrets []corev1.EnvVar
 	var longest []corev1.EnvVar
 	var configured []autov1alpha1.ConfigItem
+	var keys []corev1.EnvFromSource
+	var keyOfMany []autov1alpha1.ConfigItem
+	for i := range 25 {
+		name := strconv.Itoa(i)
+		keys = append(keys, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}})
+		keyOfMany = append(keyOfMany, autov1alpha1.ConfigItem{Key: "c" + name, ValueFrom: &autov1alpha1.ConfigValueFrom{
+			ConfigMapKeyRef: &autov1alpha1.KeyReference{Name: name, Key: strconv.FormatInt(int64(i*manyKeys), 36)},
+		}})
+	}
 	for i := range 1000 {
 		secret := corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "large"}}
 		prefixes = append(prefixes, corev1.EnvFromSource{Prefix: fmt.Sprint("P", i), SecretRef: &secret})
@@ -55,10 +79,13 @@ func TestValuesOfAnOperationAreBounded(t *testing.T) {
 		"a key of a thousand":        {autov1alpha1.WorkspaceSpec{Env: secrets}, nil, "the Secrets and ConfigMaps that the operation uses have more than 8 MiB"},
 		"the longest variables":      {autov1alpha1.WorkspaceSpec{Env: longest}, nil, "the environment and the configuration of the operation have more than 8 MiB"},
 		"one Secret in all settings": {autov1alpha1.WorkspaceSpec{}, configured, "the environment and the configuration of the operation have more than 8 MiB"},
+		"all keys of 25 ConfigMaps":  {autov1alpha1.WorkspaceSpec{EnvFrom: keys}, nil, `with the 55000 keys of configmap "0", the operation has more than 10000 environment variables`},
+		"a key of each of them": {autov1alpha1.WorkspaceSpec{}, keyOfMany,
+			`the Secrets and ConfigMaps that the operation uses have more than 8 MiB, with 64 bytes for each key; the last one is configmap "2"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			values := &inputReader{reader: largestSecrets{}, namespace: "team"}
+			values := &inputReader{reader: largestObjects{}, namespace: "team"}
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			_, err := values.environment(t.Context(), &autov1alpha1.Workspace{Spec: test.workspace})
@@ -88,7 +115,7 @@ func TestOperationAsksForABoundedNumberOfObjectsAndForEachOnce(t *testing.T) {
 	g := NewWithT(t)
 	read := func(distinct int) (int, error) {
 		var list []corev1.EnvVar
-		for i := range 10 * maxObjects {
+		for i := range 10 * references.MaxObjects {
 			source := secretKey(fmt.Sprint("secret-", i%distinct), "key")
 			source.SecretKeyRef.Optional = new(true)
 			list = append(list, corev1.EnvVar{Name: fmt.Sprint("S", i), ValueFrom: source})
@@ -97,10 +124,10 @@ func TestOperationAsksForABoundedNumberOfObjectsAndForEachOnce(t *testing.T) {
 		_, err := (&inputReader{reader: none, namespace: "team"}).environment(t.Context(), &autov1alpha1.Workspace{Spec: autov1alpha1.WorkspaceSpec{Env: list}})
 		return none.requests, err
 	}
-	requests, err := read(maxObjects)
+	requests, err := read(references.MaxObjects)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(requests).To(Equal(maxObjects))
-	requests, err = read(10 * maxObjects)
+	g.Expect(requests).To(Equal(references.MaxObjects))
+	requests, err = read(10 * references.MaxObjects)
 	g.Expect(err).To(MatchError(ContainSubstring("more than 1000 Secrets and ConfigMaps")))
-	g.Expect(requests).To(Equal(maxObjects))
+	g.Expect(requests).To(Equal(references.MaxObjects))
 }

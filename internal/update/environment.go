@@ -51,7 +51,9 @@ func (r *inputReader) environment(ctx context.Context, workspace *autov1alpha1.W
 	variables := map[string]variable{}
 	if r.pods {
 		for _, name := range containerVariables {
-			variables[name] = variable{origin: fromContainerIfAny}
+			if err := r.set(variables, name, variable{origin: fromContainerIfAny}, "the pod"); err != nil {
+				return nil, err
+			}
 		}
 	}
 	for i := range workspace.Spec.EnvFrom {
@@ -83,10 +85,22 @@ func (r *inputReader) environment(ctx context.Context, workspace *autov1alpha1.W
 	return result, nil
 }
 
-// set defines a variable, within the bounds. The error is an *invalidError.
-func (r *inputReader) set(variables map[string]variable, name string, value variable) error {
-	if len(name)+len("=")+len(value.value) > maxVariable {
+// set defines a variable, within the bounds. from says where it comes from. The error is an *invalidError.
+func (r *inputReader) set(variables map[string]variable, name string, value variable, from string) error {
+	size := len(name) + len("=") + len(value.value)
+	if size > maxVariable {
 		return tooLong(name)
+	}
+	if before, known := variables[name]; known {
+		size -= len(name) + len("=") + len(before.value)
+	} else {
+		size += len("\x00") + pointerSize
+		if err := r.addEntries(1, from); err != nil {
+			return err
+		}
+	}
+	if err := r.addText(size, from); err != nil {
+		return err
 	}
 	variables[name] = value
 	return r.use(len(name) + len(value.value))
@@ -117,12 +131,13 @@ func (r *inputReader) addAll(ctx context.Context, variables map[string]variable,
 	if data == nil && !ptr.Deref(source.Optional, false) {
 		return &missingError{kind: kind, name: source.Name, usedBy: "envFrom of the workspace"}
 	}
+	what := fmt.Sprintf("the %d keys of %s %q", len(data), strings.ToLower(string(kind)), source.Name)
 	for key, value := range data {
 		name := from.Prefix + key
 		if name == "" || strings.Contains(name, "=") {
 			continue
 		}
-		if err := r.set(variables, name, variable{value: value, secret: kind == references.Secret, live: true}); err != nil {
+		if err := r.set(variables, name, variable{value: value, secret: kind == references.Secret, live: true}, what); err != nil {
 			return err
 		}
 	}
@@ -155,7 +170,7 @@ func (r *inputReader) add(ctx context.Context, variables map[string]variable, wo
 	if err != nil {
 		return err
 	}
-	return r.set(variables, env.Name, value)
+	return r.set(variables, env.Name, value, "the environment variables of the workspace")
 }
 
 // errOptional says that there is no value, and that none is needed.

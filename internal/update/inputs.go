@@ -3,6 +3,7 @@ package update
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -14,22 +15,8 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/references"
-)
-
-// Bounds of the values of one operation. Tenants choose the values, and every worker of the controller may hold such values at the same
-// time.
-const (
-	// maxVariable is the largest size of an environment variable, in bytes, with which Linux starts a program: the name, "=" and the value.
-	// Linux allows 128 KiB with the NUL at the end.
-	maxVariable = 128<<10 - 1
-	// maxValues bounds, in bytes, the environment and the configuration together. The largest environment of a program on Linux is
-	// a quarter of that.
-	maxValues = 8 << 20
-	// maxReferenced bounds, in bytes, the Secrets and ConfigMaps that these values are read from. The API server admits 1 MiB for each.
-	maxReferenced = 8 << 20
-	// maxObjects bounds the number of these Secrets and ConfigMaps, including those that do not exist: each costs a request.
-	maxObjects = 1000
 )
 
 // missingError is a Secret, a ConfigMap or a key in one that does not exist. It may appear any time, so the Update
@@ -75,16 +62,7 @@ type inputReader struct {
 	versions []references.Version
 
 	objects map[references.Key]map[string]string
-	// used is the size in bytes of all values so far, held that of the objects that were read.
-	used, held int
-}
-
-// use counts the bytes of a value. The error is an *invalidError.
-func (r *inputReader) use(bytes int) error {
-	if r.used += bytes; r.used > maxValues {
-		return invalidf("the environment and the configuration of the operation have more than %d MiB: use fewer or shorter values", maxValues>>20)
-	}
-	return nil
+	budget
 }
 
 // read returns the data of the Secret or ConfigMap, nil when it does not exist.
@@ -93,17 +71,22 @@ func (r *inputReader) read(ctx context.Context, kind references.Kind, name strin
 	if data, known := r.objects[key]; known {
 		return data, nil
 	}
-	if len(r.objects) >= maxObjects {
-		return nil, invalidf("the operation uses more than %d Secrets and ConfigMaps: use fewer", maxObjects)
+	if len(r.objects) >= references.MaxObjects {
+		return nil, invalidf("the operation uses more than %d Secrets and ConfigMaps: use fewer", references.MaxObjects)
 	}
 	secret, configMap := &corev1.Secret{}, &corev1.ConfigMap{}
 	object := ctrlclient.Object(configMap)
 	if kind == references.Secret {
 		object = secret
 	}
+	what := fmt.Sprintf("%s %q", strings.ToLower(string(kind)), name)
 	err := r.reader.Get(ctx, types.NamespacedName{Namespace: r.namespace, Name: name}, object)
+	if _, ok := errors.AsType[*informercache.TooLargeError](err); ok {
+		return nil, invalidf("%s, which the operation uses, takes more than %d MiB of memory, as objects do that have very many keys: make it smaller",
+			what, informercache.MaxMemory>>20)
+	}
 	if ctrlclient.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("read %s %q: %w", strings.ToLower(string(kind)), name, err)
+		return nil, fmt.Errorf("read %s: %w", what, err)
 	}
 	if r.objects == nil {
 		r.objects = map[references.Key]map[string]string{}
@@ -112,23 +95,29 @@ func (r *inputReader) read(ctx context.Context, kind references.Kind, name strin
 		r.objects[key] = nil
 		return nil, nil
 	}
-	data := make(map[string]string, len(configMap.Data)+len(secret.Data))
-	for key, value := range configMap.Data {
-		data[key] = value
-		r.held += len(key) + len(value)
+	if err := r.hold(len(configMap.Data)+len(secret.Data), sizeOf(configMap.Data)+sizeOf(secret.Data), what); err != nil {
+		return nil, err
 	}
-	for key, value := range secret.Data {
-		data[key] = string(value)
-		r.held += len(key) + len(value)
-	}
-	if r.held > maxReferenced {
-		return nil, invalidf("the Secrets and ConfigMaps that the operation uses have more than %d MiB: use fewer or smaller ones", maxReferenced>>20)
+	data := configMap.Data
+	if data == nil {
+		data = make(map[string]string, len(secret.Data))
+		for key, value := range secret.Data {
+			data[key] = string(value)
+		}
 	}
 	r.objects[key] = data
 	if r.watcher.Watches(object) {
 		r.versions = append(r.versions, references.VersionOf(kind, object))
 	}
 	return data, nil
+}
+
+// sizeOf returns the size of the keys and the values, in bytes.
+func sizeOf[Value string | []byte](data map[string]Value) (bytes int) {
+	for key, value := range data {
+		bytes += len(key) + len(value)
+	}
+	return bytes
 }
 
 // readKey returns the value of a key. The error is a *missingError when there is none.
@@ -187,7 +176,10 @@ func (r *inputReader) configItem(ctx context.Context, from *autov1alpha1.ConfigI
 		return nil, invalidf("valueFrom of %s names no source", usedBy)
 	}
 	if err == nil {
-		err = r.use(len(text))
+		err = r.use(len(from.Key) + len(text))
+	}
+	if err == nil && isJSON {
+		err = r.addStructured(text, usedBy)
 	}
 	switch {
 	case err != nil:

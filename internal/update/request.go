@@ -2,6 +2,8 @@ package update
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/utils/ptr"
@@ -70,21 +72,49 @@ func describeOperation(ctx context.Context, o *observation, inputs *inputReader)
 	if err := setSource(request, o, inputs.pods); err != nil {
 		return nil, err
 	}
+	stack := stackOf(workspace, request.GetStack())
+	if err := inputs.addLists(&update.Spec, stack); err != nil {
+		return nil, err
+	}
 	if request.Env, err = inputs.environment(ctx, workspace); err != nil {
 		return nil, err
 	}
-	for i := range workspace.Spec.Stacks {
-		stack := &workspace.Spec.Stacks[i]
-		if stack.Name != request.GetStack() {
-			continue
-		}
-		request.CreateStack = request.CreateStack && ptr.Deref(stack.Create, true)
-		request.SecretsProvider = ptr.Deref(stack.SecretsProvider, "")
-		request.Environments = stack.Environment
-		request.Config, err = inputs.config(ctx, stack.Config)
-		break
-	}
+	request.CreateStack = request.CreateStack && ptr.Deref(stack.Create, true)
+	request.SecretsProvider = ptr.Deref(stack.SecretsProvider, "")
+	request.Environments = stack.Environment
+	request.Config, err = inputs.config(ctx, stack.Config)
 	return request, err
+}
+
+// stackOf returns the stack of the Workspace with the name; one without configuration if the Workspace does not list it.
+func stackOf(workspace *autov1alpha1.Workspace, name string) *autov1alpha1.WorkspaceStack {
+	for i := range workspace.Spec.Stacks {
+		if workspace.Spec.Stacks[i].Name == name {
+			return &workspace.Spec.Stacks[i]
+		}
+	}
+	return &autov1alpha1.WorkspaceStack{Name: name}
+}
+
+// addLists counts the lists of the operation before anything is read for them. The error is an *invalidError.
+func (b *budget) addLists(spec *autov1alpha1.UpdateSpec, stack *autov1alpha1.WorkspaceStack) error {
+	for _, list := range []struct {
+		what string
+		size int
+	}{
+		{"configuration values", len(stack.Config)}, {"imported environments", len(stack.Environment)},
+		{"targets", len(spec.Target)}, {"replacements", len(spec.Replace)},
+	} {
+		if err := b.addEntries(list.size, fmt.Sprintf("%d %s", list.size, list.what)); err != nil {
+			return err
+		}
+	}
+	for _, urn := range slices.Concat(spec.Target, spec.Replace) {
+		if err := b.addText(len("--replace=")+len(urn)+len("\x00")+pointerSize, "the targets and replacements"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // setSource sets where the program is. If nothing else names a program, a pod has it in the directory of the workspace: the image or an

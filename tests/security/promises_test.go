@@ -1,5 +1,6 @@
-// Package security_test generates docs/security.md from page.tmpl, the promises below, and the attacks on each promise, which it reads from
-// the tables of tests/tenancy. It checks that every promise is attacked and that every named test exists.
+// Package security_test generates docs/security.md from page.tmpl, the promises below, the attacks on each promise, which it reads from the
+// tables of tests/tenancy, and the limits in limits_test.go. It checks that every promise is attacked, that every named test exists, and that
+// the limits are those of the code.
 package security_test
 
 import (
@@ -176,6 +177,8 @@ it. One that takes more than 4 MiB, because it has very many small parts, is ref
 			"source.TestCacheHoldsLittleOfASourceWhoseOwnerWritesMuch", "source.TestCacheHoldsNothingOfWhatAProgramRuns", "pod.TestCacheKeepsLittleOfObjectsThatSomebodyElseLabelled",
 			"informercache.TestSmallFieldsOfALargeObjectAreKept", "informercache.TestObjectsOfEveryShapeAreShortened",
 			"informercache.TestManySmallPartsCountAsTheMemoryThatTheyTake", "stack.TestStackOfVeryManySmallPartsIsRefusedAndRecovers",
+			"update.TestOneMoreThanAnOperationMayHaveIsRefused", "stack.TestObjectsToEmptyAreFoundInLongLists",
+			"podspec.TestMessageAboutVeryManyProblemsTakesLittleMemory", "program.TestProgramOfVeryManySmallPartsIsRefusedBeforeItIsDecoded",
 			"git.TestHostileRepositoriesFitTheContainer", "git.TestHostileTreesAreRefused",
 			"git.TestHostilePacksAreRefused", "git.TestHostileAnswersAreBounded",
 		},
@@ -322,7 +325,9 @@ func TestSecurityPageIsUpToDate(t *testing.T) {
 	tmpl, err := template.New("page").Option("missingkey=error").Parse(page)
 	g.Expect(err).NotTo(HaveOccurred())
 	var made strings.Builder
-	g.Expect(tmpl.Execute(&made, map[string]any{"promises": strings.TrimSpace(promised.String()), "approval": strings.TrimSpace(approval.String()), "attacks": len(attacks), "marks": pages.AboutMarks("../")})).To(Succeed())
+	g.Expect(tmpl.Execute(&made, map[string]any{
+		"promises": strings.TrimSpace(promised.String()), "attacks": len(attacks), "marks": pages.AboutMarks("../"), "limits": limitRows(t, tests), "approval": strings.TrimSpace(approval.String()),
+	})).To(Succeed())
 
 	pages.Keep(t, document, made.String(), updateCommand, *updateDocs)
 }

@@ -44,7 +44,7 @@ var sizeAttacks = []attack{
 			})
 			a.awaitAgent(attackerName)
 			a.create(&corev1.Secret{ObjectMeta: a.meta(), Data: map[string][]byte{"key": []byte(strings.Repeat("x", 100<<10))}})
-			a.expectOperationRefused(update, "more than 8 MiB")
+			a.expectOperationRefused(update, "more than 2 MiB")
 		},
 	},
 	{

@@ -14,10 +14,14 @@ import (
 
 // InvalidError is the error for a Workspace whose pod can never work. Only an edit of the Workspace helps.
 type InvalidError struct {
-	// Problems name the fields, starting with "spec" of the Workspace, and what is wrong with each. There is at least one. They contain no
-	// values of variables.
+	// Problems name the fields, starting with "spec" of the Workspace, and what is wrong with each. There is at least one, and there are at
+	// most maxProblems. They contain no values of variables.
 	Problems field.ErrorList
 }
+
+// maxProblems bounds the problems that are named: a template can have tens of thousands of mounts. The time to join problems to a text grows
+// with the square of their number.
+const maxProblems = 20
 
 // Error lists the fields with what is wrong with them.
 func (e *InvalidError) Error() string {
@@ -42,7 +46,7 @@ func check(workspace *autov1alpha1.Workspace, custom *corev1.PodSpec) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	return &InvalidError{Problems: problems}
+	return &InvalidError{Problems: problems[:min(len(problems), maxProblems)]}
 }
 
 func checkProfile(profile autov1alpha1.SecurityProfile, at *field.Path) field.ErrorList {
