@@ -271,15 +271,15 @@ func checkLocation(key fluxKey, raw string) error {
 	if err != nil {
 		return nil
 	}
-	// Host names are checked when the artifact is fetched. The name localhost always leads to the controller itself, so it is refused here.
-	host := parsed.Hostname()
-	local := strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") || netguard.CheckHost(host) != nil
+	// What names resolve to is checked when the artifact is fetched.
+	local := netguard.CheckHost(parsed.Hostname()) != nil
 	trimmed := "/" + strings.TrimSuffix(strings.TrimPrefix(parsed.Path, "/"), "/")
 	segments := strings.Split(trimmed[1:], "/")
 	stored := len(segments) == 4 && slices.ContainsFunc(storedKinds, func(kind string) bool { return strings.EqualFold(kind, segments[0]) })
 	// Servers may treat a path with empty elements, "." or ".." as another path.
 	clean := path.Clean(trimmed) == trimmed
-	own := stored && strings.EqualFold(segments[0], key.Kind) && segments[1] == key.Namespace && segments[2] == key.Name
+	own := stored && strings.EqualFold(segments[0], key.Kind) && segments[1] == key.Namespace && segments[2] == key.Name &&
+		parsed.RawQuery == "" && !parsed.ForceQuery
 	// An ExternalArtifact may be served anywhere.
 	free := key.Group != sourcev1.GroupVersion.Group || key.Kind == sourcev1.ExternalArtifactKind
 	if !local && clean && (own || free && !stored) {

@@ -36,6 +36,10 @@ func TestSourceIsBelievedForItsOwnArtifactsOnly(t *testing.T) {
 		"metadata service, own path":         {kind: "GitRepository", url: "http://[::ffff:169.254.169.254]/gitrepository/team/app/x", refused: true},
 		"the controller":                     {kind: "ExternalArtifact", url: "http://localhost:8080/metrics", refused: true},
 		"the controller, by number":          {kind: "ExternalArtifact", url: "http://127.0.0.1:8080/metrics", refused: true},
+		"the controller, by another number":  {kind: "ExternalArtifact", url: "http://2130706433:8080/metrics", refused: true},
+		"the controller, in other digits":    {kind: "ExternalArtifact", url: "http://%EF%BC%91%EF%BC%92%EF%BC%97.0.0.1:8080/metrics", refused: true},
+		"own, with a query":                  {kind: "GitRepository", url: "http://x/gitrepository/team/app/0a1b?delete", refused: true},
+		"external, with a query":             {kind: "ExternalArtifact", url: "https://producer.example.com/0a1b.tar.gz?signature=x"},
 		"what is no URL is refused later on": {kind: "GitRepository", url: "%"},
 	} {
 		t.Run(name, func(t *testing.T) {
