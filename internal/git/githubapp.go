@@ -5,7 +5,6 @@ import (
 	"crypto/rsa"
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -48,7 +47,7 @@ func (r *repository) gitHubAPI() string {
 	case strings.HasSuffix(host, ".ghe.com"):
 		return "https://api." + host
 	default:
-		return "https://" + host + "/api/v3"
+		return "https://" + bracketed(host) + "/api/v3"
 	}
 }
 
@@ -120,9 +119,9 @@ func (r *repository) exchange(ctx context.Context, transport http.RoundTripper) 
 			ID uint64 `json:"id"`
 		}
 		// The owner is an organization or a user.
-		status, err := r.askAPI(ctx, transport, assertion, http.MethodGet, "/orgs/"+url.PathEscape(owner)+"/installation", &answer)
+		status, err := r.askAPI(ctx, transport, assertion, http.MethodGet, &answer, "orgs", owner, "installation")
 		if status == http.StatusNotFound {
-			_, err = r.askAPI(ctx, transport, assertion, http.MethodGet, "/users/"+url.PathEscape(owner)+"/installation", &answer)
+			_, err = r.askAPI(ctx, transport, assertion, http.MethodGet, &answer, "users", owner, "installation")
 		}
 		if err != nil {
 			return appToken{}, err
@@ -133,7 +132,7 @@ func (r *repository) exchange(ctx context.Context, transport http.RoundTripper) 
 		return appToken{}, r.fail(InvalidCredentials, "the installation ID of the GitHub App is not a number")
 	}
 	var token appToken
-	if _, err := r.askAPI(ctx, transport, assertion, http.MethodPost, "/app/installations/"+installation+"/access_tokens", &token); err != nil {
+	if _, err := r.askAPI(ctx, transport, assertion, http.MethodPost, &token, "app", "installations", installation, "access_tokens"); err != nil {
 		return appToken{}, err
 	}
 	if token.Value == "" || len(token.Value) > maxTokenLength {
@@ -176,11 +175,20 @@ func (r *repository) assertion(app *GitHubApp) (string, error) {
 }
 
 // askAPI sends a request to GitHub's API as the App, and decodes the answer. A tenant may choose any address. So it has to be one that a
-// repository could have, redirects are not followed, and the message shows only the status of the answer.
-func (r *repository) askAPI(ctx context.Context, transport http.RoundTripper, assertion, method, path string, answer any) (status int, err error) {
-	request, err := http.NewRequestWithContext(ctx, method, r.gitHubAPI()+path, nil)
-	if err != nil || request.URL.Scheme != "https" && request.URL.Scheme != "http" {
-		return 0, r.fail(InvalidCredentials, "the address of the API of GitHub is not a URL such as https://github.example.com/api/v3")
+// repository could have, only paths of this API are requested there, redirects are not followed, and the message shows only the status of
+// the answer.
+func (r *repository) askAPI(ctx context.Context, transport http.RoundTripper, assertion, method string, answer any, path ...string) (status int, err error) {
+	base, err := parseBase(r.gitHubAPI())
+	if err != nil {
+		return 0, r.fail(InvalidCredentials, "the address of the API of GitHub is %s", err.Error())
+	}
+	address, err := base.appendPath(path...)
+	if err != nil {
+		return 0, r.fail(InvalidCredentials, "the owner of the installation of the GitHub App is %s", err.Error())
+	}
+	request, err := http.NewRequestWithContext(ctx, method, address.String(), nil)
+	if err != nil {
+		return 0, r.failure(ctx, attemptToken, err)
 	}
 	request.Header.Set("Authorization", "Bearer "+assertion)
 	request.Header.Set("Accept", "application/vnd.github+json")

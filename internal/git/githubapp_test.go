@@ -94,6 +94,29 @@ func TestOfAnswersToGitHubAppsOnlyTheStatusIsShown(t *testing.T) {
 	}
 }
 
+// What follows the address must not become a query or a fragment: otherwise a tenant could choose any path of any server.
+func TestGitHubAppsCannotRequestAnyPath(t *testing.T) {
+	key, requested := appKey(t), ""
+	api := serve(t, http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		requested = request.RequestURI
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	client := newClient(t, git.Options{Timeout: 10 * time.Second})
+	for _, end := range []string{"/secret?", "/secret?x=", "/secret#", "?", "#", "/secret%3f", "/secret%00", "/x/../secret?", "/secret;x"} {
+		for _, app := range []git.GitHubApp{{InstallationID: "456"}, {InstallationOwner: "ada"}} {
+			app.AppID, app.PrivateKey, app.BaseURL = "123", key, api.URL+end
+			remote := git.Remote{URL: "https://git.invalid/repo", Auth: git.Auth{GitHubApp: &app}}
+			message := resolveFails(t, client, remote, "main", git.InvalidCredentials).Message
+			NewWithT(t).Expect(message).NotTo(ContainSubstring("418"))
+		}
+	}
+	for _, owner := range []string{"..", "../../secret?", "a/b", "a#"} {
+		app := git.GitHubApp{AppID: "123", PrivateKey: key, BaseURL: api.URL, InstallationOwner: owner}
+		resolveFails(t, client, git.Remote{URL: "https://git.invalid/repo", Auth: git.Auth{GitHubApp: &app}}, "main", git.InvalidCredentials)
+	}
+	NewWithT(t).Expect(requested).To(BeEmpty())
+}
+
 func TestGitHubApp(t *testing.T) {
 	g := NewWithT(t)
 	private, err := rsa.GenerateKey(rand.Reader, 2048)

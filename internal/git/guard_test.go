@@ -98,7 +98,10 @@ func TestProxyOfATenantMustNotBeLocal(t *testing.T) {
 		{"https", "ssh://git@git.invalid/repo", git.InvalidCredentials},
 	} {
 		remote := git.Remote{URL: tt.repository, Auth: git.Auth{Token: canary, PrivateKey: key}, Proxy: git.Proxy{Address: tt.scheme + "://localhost:" + port}}
-		resolveFails(t, guarded(t), remote, "main", tt.kind)
+		for _, environment := range []string{"", "http://localhost:" + port} { // The operator's proxy may be local, but is not for everybody.
+			t.Setenv("HTTPS_PROXY", environment)
+			resolveFails(t, guarded(t), remote, "main", tt.kind)
+		}
 	}
 }
 
@@ -135,6 +138,41 @@ func TestRedirectsAndSubmodulesToLocalAddressesAreRefused(t *testing.T) {
 	}
 }
 
+// A redirect leads to another repository. Otherwise a tenant could request any page of any server through the controller, and read its
+// status.
+func TestRedirectsLeadToRepositoriesOnly(t *testing.T) {
+	asked := 0
+	internal := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	target := ""
+	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", target)
+		w.WriteHeader(http.StatusFound)
+	}))
+	client := newClient(t, git.Options{})
+	for _, end := range []string{
+		"/secret", "/secret?", "/secret?service=git-upload-pack", "/secret?x=/info/refs?service=git-upload-pack", "/info/refs", "/info/refs?delete", "/info/refs?service=git-upload-pack&delete",
+		"/secret#/info/refs?service=git-upload-pack", "/secret?/info/refs",
+	} {
+		target = internal.URL + end
+		message := resolveFails(t, client, git.Remote{URL: server.URL + "/repo"}, "main", git.RepositoryNotFound).Message
+		NewWithT(t).Expect(message).To(ContainSubstring("redirects to something that is not a git repository"), end)
+	}
+	NewWithT(t).Expect(asked).To(BeZero())
+
+	// net/http would need many minutes for this host, and no context would end that.
+	var host strings.Builder
+	for r := rune(0x4e00); host.Len() < 200<<10; r = 0x4e00 + (r+1-0x4e00)%0x5000 {
+		host.WriteRune(r)
+	}
+	for _, target = range []string{"http://" + host.String() + "/info/refs?service=git-upload-pack", "http://bücher.example/info/refs?service=git-upload-pack"} {
+		message := resolveFails(t, client, git.Remote{URL: server.URL + "/repo"}, "main", git.Unreachable).Message
+		NewWithT(t).Expect(message).To(ContainSubstring("redirects to an invalid address"))
+	}
+}
+
 // The answer of a server is shown only if the server received the credentials. Otherwise a tenant could read the answers of any server
 // through the controller, with a URL or a redirect.
 func TestAnswersOfHostsWithoutCredentialsAreNotShown(t *testing.T) {
@@ -146,7 +184,7 @@ func TestAnswersOfHostsWithoutCredentialsAreNotShown(t *testing.T) {
 	}))
 	redirects := serve(t, http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		if home, found := strings.CutPrefix(request.URL.Path, "/home/"); found {
-			http.Redirect(w, request, "/there/"+home, http.StatusFound)
+			http.Redirect(w, request, "/there/"+home+"?"+request.URL.RawQuery, http.StatusFound)
 			return
 		}
 		if strings.HasPrefix(request.URL.Path, "/there/") {

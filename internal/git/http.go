@@ -22,6 +22,7 @@ import (
 
 const (
 	infoRefs         = "/info/refs"
+	serviceQuery     = "service=" + uploadPackCommand
 	contentPrefix    = "application/x-git-upload-pack-"
 	maxRedirects     = 5
 	maxErrorBody     = 1 << 10
@@ -60,6 +61,9 @@ func (r *repository) connectHTTP(ctx context.Context) (session, error) {
 // The credentials are also sent over plain HTTP when the URL says so. Flux requires an explicit permission for that. The manifests that
 // must keep working have no such permission, and a user who writes http:// into a manifest has decided. A redirect from https to http is
 // never followed.
+//
+// It also refuses long addresses of redirects: http.Client converts the host before it calls checkRedirect, and the time is quadratic in the
+// length of an international name. A header of 64 KiB takes 14 s, and no context ends that.
 type authorizer struct {
 	base       http.RoundTripper
 	repository *repository
@@ -77,7 +81,12 @@ func (a *authorizer) RoundTrip(request *http.Request) (*http.Response, error) {
 	if a.authorization != "" && a.repository.endpoint.sameHost(endpointOf(request.URL)) {
 		request.Header.Set("Authorization", a.authorization)
 	}
-	return a.base.RoundTrip(request)
+	response, err := a.base.RoundTrip(request)
+	if err == nil && len(response.Header.Get("Location")) > maxURLLength {
+		_ = response.Body.Close()
+		return nil, a.repository.fail(Unreachable, "the server redirects to an invalid address")
+	}
+	return response, err
 }
 
 // checkHost refuses a host that is a local address before a proxy is asked to connect to it. Only the proxy knows the address of a host
@@ -90,7 +99,8 @@ func (r *repository) checkHost(host string) error {
 }
 
 // checkRedirect allows up to maxRedirects redirects, but none to a weaker transport, and none to another host with a client certificate. As
-// in git, only the first request of a conversation is redirected.
+// in git, only the first request of a conversation is redirected, and only to the same request for another repository. Otherwise whoever
+// chooses the server could request any page of any host through the controller, and read its status in the message.
 func (r *repository) checkRedirect(request *http.Request, via []*http.Request) error {
 	to := endpointOf(request.URL)
 	switch {
@@ -100,6 +110,10 @@ func (r *repository) checkRedirect(request *http.Request, via []*http.Request) e
 		return r.fail(Unreachable, "the server redirects more than %d times", maxRedirects)
 	case to.scheme != schemeHTTP && to.scheme != schemeHTTPS:
 		return r.fail(Unreachable, "the server redirects to something else than http or https")
+	case !validHost(to.host) || !validPort(to.port):
+		return r.fail(Unreachable, "the server redirects to an invalid address")
+	case !strings.HasSuffix(to.path, infoRefs) || request.URL.RawQuery != serviceQuery:
+		return r.fail(RepositoryNotFound, "the server redirects to something that is not a git repository: this may be its login page")
 	case to.scheme == schemeHTTP && via[len(via)-1].URL.Scheme == "https":
 		return r.fail(Unreachable, "the server redirects from https to http, which is not followed")
 	case len(r.remote.ClientCert) > 0 && !r.endpoint.sameHost(to):
@@ -109,7 +123,7 @@ func (r *repository) checkRedirect(request *http.Request, via []*http.Request) e
 }
 
 func (s *httpSession) advertise(ctx context.Context) (io.Reader, error) {
-	response, err := s.do(ctx, http.MethodGet, infoRefs+"?service="+uploadPackCommand, 2, nil, "advertisement") //nolint:bodyclose // the session closes it
+	response, err := s.do(ctx, http.MethodGet, infoRefs, 2, nil, "advertisement") //nolint:bodyclose // the session closes it
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +147,12 @@ func (s *httpSession) request(ctx context.Context, version int, body []byte) (io
 // do sends one request. The body of the answer is closed with the session.
 func (s *httpSession) do(ctx context.Context, method, path string, version int, body []byte, kind string) (*http.Response, error) {
 	_ = s.body.Close()
-	request, err := http.NewRequestWithContext(ctx, method, s.base.String()+path, bytes.NewReader(body))
+	address := *s.base
+	address.Path += path
+	if method == http.MethodGet {
+		address.RawQuery = serviceQuery
+	}
+	request, err := http.NewRequestWithContext(ctx, method, address.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -313,7 +332,11 @@ func (r *repository) transport() (*http.Transport, func(), error) {
 	if len(remote.CA) == 0 && len(remote.ClientCert) == 0 && len(remote.ClientKey) == 0 && remote.Proxy.Address == "" {
 		return c.transport, func() {}, nil
 	}
-	transport := newTransport(c.options.AllowLocalAddresses, c.proxies)
+	proxies := c.proxies
+	if remote.Proxy.Address != "" {
+		proxies = &httpproxy.Config{} // They are not for those who choose another one.
+	}
+	transport := newTransport(c.options.AllowLocalAddresses, proxies)
 	config := transport.TLSClientConfig
 	if len(remote.CA) > 0 {
 		authorities, err := r.certificateAuthorities()
@@ -342,7 +365,7 @@ func (r *repository) transport() (*http.Transport, func(), error) {
 // proxyURL returns the URL of the explicit proxy.
 func (r *repository) proxyURL() (*url.URL, error) {
 	address, err := url.Parse(r.remote.Proxy.Address)
-	if err != nil || address.Host == "" {
+	if err != nil || !validHost(strings.ToLower(address.Hostname())) || !validPort(address.Port()) {
 		return nil, r.fail(InvalidCredentials, "the address of the proxy is not a URL such as http://proxy:3128")
 	}
 	if !slices.Contains([]string{"http", "https", "socks5", "socks5h"}, address.Scheme) {

@@ -10,8 +10,12 @@ import (
 	"unicode"
 )
 
-// maxURLLength bounds a URL in bytes.
-const maxURLLength = 4096
+const (
+	// maxURLLength bounds a URL in bytes.
+	maxURLLength = 4096
+	// maxElement bounds in bytes an element of a path that is appended to a URL.
+	maxElement = 100
+)
 
 // scheme is how a repository is reached.
 type scheme string
@@ -57,12 +61,12 @@ func parseEndpoint(raw string) (endpoint, error) {
 	} else {
 		e, err = parseSCP(raw)
 	}
-	switch number, notANumber := strconv.ParseUint(e.port, 10, 16); {
+	switch {
 	case err != nil:
 		return endpoint{}, err
 	case !validHost(e.host):
 		return endpoint{}, invalidURL("the URL of the git repository has no valid host")
-	case e.port != "" && (notANumber != nil || number == 0):
+	case !validPort(e.port):
 		return endpoint{}, invalidURL("the URL of the git repository has no valid port")
 	case strings.Trim(e.path, "/") == "":
 		return endpoint{}, invalidURL("the URL of the git repository has no path")
@@ -122,6 +126,46 @@ func parseSCP(raw string) (endpoint, error) {
 		return endpoint{}, invalidURL("the URL of the git repository is not one of a remote repository: use http, https, ssh or user@host:path")
 	}
 	return e, nil
+}
+
+// validPort accepts "" and the numbers of ports.
+func validPort(port string) bool {
+	number, err := strconv.ParseUint(port, 10, 16)
+	return port == "" || err == nil && number > 0
+}
+
+// parseBase parses the address of an API, to which appendPath adds the path of a request. A tenant chooses a server and the beginning of
+// the path with it, and nothing else: the result must not be another path. So what servers or proxies do not read as a part of the path, or
+// read in several ways, is an error: a query, a fragment, encoded characters, empty elements, "." and "..".
+func parseBase(raw string) (endpoint, error) {
+	invalid := invalidURL("not a URL such as https://github.example.com/api/v3")
+	if len(raw) > maxURLLength || strings.ContainsAny(raw, `?#%\`) {
+		return endpoint{}, invalid
+	}
+	parsed, err := url.Parse(raw)
+	if err != nil || parsed.User != nil {
+		return endpoint{}, invalid
+	}
+	e := endpointOf(parsed)
+	e.path = strings.TrimSuffix(e.path, "/")
+	if e.scheme != schemeHTTP && e.scheme != schemeHTTPS || !validHost(e.host) || !validPort(e.port) ||
+		e.path != "" && path.Clean(e.path) != e.path || strings.Trim(e.path, pathCharacters) != "" {
+		return endpoint{}, invalid
+	}
+	return e, nil
+}
+
+// pathCharacters are the characters that stand for themselves in every path.
+const pathCharacters = "/-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+// appendPath returns the address of something below the base. An element that is not a name is an error.
+func (e endpoint) appendPath(elements ...string) (*url.URL, error) {
+	for _, element := range elements {
+		if element == "" || len(element) > maxElement || strings.Trim(element, ".") == "" || strings.Trim(element, pathCharacters[1:]) != "" {
+			return nil, invalidURL("not a name")
+		}
+	}
+	return e.url().JoinPath(elements...), nil
 }
 
 // validHost accepts names and addresses.

@@ -9,6 +9,7 @@
 package netguard
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -175,7 +176,8 @@ var (
 // isISATAP reports whether the address has an interface identifier of ISATAP (RFC 5214), in any network.
 func isISATAP(address netip.Addr) bool {
 	bytes := address.As16()
-	return bytes[8]&^3 == 0 && bytes[9] == 0 && bytes[10] == 0x5e && bytes[11] == 0xfe
+	const universalAndGroup = 3 << 24 // bits that may be set
+	return binary.BigEndian.Uint32(bytes[8:])&^universalAndGroup == 0x5efe
 }
 
 // allows reports whether the address contains an IPv4 address, and none that is refused.
