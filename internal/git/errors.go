@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -16,7 +14,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/stack-controller/stack-controller/internal/netguard"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 	"github.com/stack-controller/stack-controller/internal/throughput"
 )
@@ -86,6 +83,10 @@ type Error struct {
 	// Message is for the user. It names the host and the repository, holds no credential and at most maxMessage bytes.
 	Message string
 
+	// Detail is for the log of the controller only: the text of the connection or of a server that the Message leaves out. It holds no
+	// credential and at most maxForeign bytes.
+	Detail string
+
 	cause error
 }
 
@@ -145,44 +146,13 @@ func (r *repository) failure(ctx context.Context, attempt string, err error) err
 	case errors.As(err, &said):
 		return r.fail(kindOfText(string(said)), "%s: the server says: %s", attempt, strings.TrimPrefix(r.secrets.foreign(string(said)), "ERROR: "))
 	}
-	kind, hint := kindOf(err)
-	text := innermost(err)
-	// An error of net/http may quote the answer, which the tenant who chose the server must not read.
-	for _, quote := range []string{"malformed ", "Content-Length", "Location header", "nsupported transfer encoding"} {
-		if strings.Contains(text, quote) {
-			text = "the server does not speak HTTP as it should"
-		}
+	kind, text := explainConnection(err)
+	typed = r.fail(kind, "%s: %s", attempt, text)
+	if requested := (*url.Error)(nil); errors.As(err, &requested) {
+		err = requested.Err // without the address
 	}
-	return r.fail(kind, "%s: %s", attempt, strings.Trim(r.secrets.foreign(text)+"; "+hint, "; "))
-}
-
-// innermost returns the text of the innermost error: url.Error and other errors around it quote addresses.
-func innermost(err error) string {
-	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
-		err = next
-	}
-	return err.Error()
-}
-
-// kindOf classifies errors of connections, and adds a hint to those whose text explains little.
-func kindOf(err error) (kind Kind, hint string) {
-	var verification *tls.CertificateVerificationError
-	var timeout net.Error
-	text := err.Error()
-	switch {
-	case errors.Is(err, netguard.ErrRefused):
-		return AddressRefused, ""
-	case errors.As(err, &verification):
-		return CertificateInvalid, "the server's certificate is not trusted"
-	case strings.Contains(text, "remote error: tls:"):
-		return CertificateInvalid, "the server does not accept the TLS connection; it may want a client certificate"
-	case strings.Contains(text, "Proxy Authentication Required"):
-		return AuthenticationFailed, "the proxy does not accept the credentials"
-	case errors.As(err, &timeout) && timeout.Timeout():
-		return Timeout, ""
-	default:
-		return Unreachable, ""
-	}
+	typed.Detail = r.secrets.foreign(err.Error())
+	return typed
 }
 
 // kindOfText classifies errors that servers report as text only, over ssh and in the middle of a conversation.

@@ -40,6 +40,8 @@ type httpSession struct {
 	// base is the address of the repository, after redirects.
 	base *url.URL
 	body io.Closer
+	// quotable says that the last answer may be shown.
+	quotable bool
 }
 
 func (r *repository) connectHTTP(ctx context.Context) (session, error) {
@@ -169,7 +171,7 @@ func (s *httpSession) do(ctx context.Context, method, path string, version int, 
 	if err != nil {
 		return nil, err
 	}
-	s.body = response.Body
+	s.body, s.quotable = response.Body, isQuotable(response)
 	if response.StatusCode != http.StatusOK {
 		return nil, s.repository.statusError(response, time.Now())
 	}
@@ -181,6 +183,8 @@ func (s *httpSession) do(ctx context.Context, method, path string, version int, 
 }
 
 func (s *httpSession) explain(err error) error { return err }
+
+func (s *httpSession) mayQuote() bool { return s.quotable }
 
 func (s *httpSession) close() {
 	_ = s.body.Close()
@@ -227,10 +231,7 @@ func (r *repository) authorization(ctx context.Context, transport http.RoundTrip
 // statusError explains a status other than 200.
 func (r *repository) statusError(response *http.Response, now time.Time) error {
 	authorized := response.Request != nil && response.Request.Header.Get("Authorization") != ""
-	hint, status := "", response.StatusCode
-	if authorized {
-		hint = r.quoteBody(response)
-	}
+	hint, status := r.quoteBody(response), response.StatusCode
 	if wait, limited := rateLimit(response, now); limited {
 		failed := r.fail(RateLimited, "the server wants fewer requests (status %d)%s", status, hint)
 		failed.RetryAfter = wait
@@ -256,10 +257,16 @@ func (r *repository) statusError(response *http.Response, now time.Time) error {
 	return failed
 }
 
-// quoteBody returns the text of the answer, which git shows to its users, too. The text may be shown only if the host received the
-// credentials. Otherwise a tenant could name any host, or redirect to it, and read its answers through the controller.
+// isQuotable reports whether the text of the answer may be shown: the host received the credentials, and no redirect led to it. Otherwise a
+// tenant could name any host, or redirect to it, and read its answers through the controller.
+func isQuotable(response *http.Response) bool {
+	request := response.Request
+	return request != nil && request.Header.Get("Authorization") != "" && request.Response == nil
+}
+
+// quoteBody returns the text of the answer, which git shows to its users, too.
 func (r *repository) quoteBody(response *http.Response) string {
-	if response.Request.Response != nil || !strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain") {
+	if !isQuotable(response) || !strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain") {
 		return ""
 	}
 	text, _ := io.ReadAll(io.LimitReader(response.Body, maxErrorBody)) // on an error, the part that was read is shown
@@ -314,6 +321,13 @@ func newTransport(allowLocal bool, environment *httpproxy.Config) *http.Transpor
 				return dialer.DialContext(ctx, network, address)
 			}
 			return guarded.DialContext(ctx, network, address)
+		},
+		// Otherwise the error has the words of the proxy.
+		OnProxyConnectResponse: func(_ context.Context, _ *url.URL, _ *http.Request, answer *http.Response) error {
+			if answer.StatusCode != http.StatusOK {
+				return proxyError(answer.StatusCode)
+			}
+			return nil
 		},
 		ForceAttemptHTTP2:      true,
 		TLSHandshakeTimeout:    handshakeTimeout,

@@ -190,6 +190,9 @@ func (s *sshSession) explain(err error) error {
 	return err
 }
 
+// mayQuote implements session. The session exists only after the authentication, and ssh has no redirects.
+func (s *sshSession) mayQuote() bool { return true }
+
 func (s *sshSession) close() {
 	s.stop()
 	_ = s.client.Close()

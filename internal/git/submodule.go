@@ -106,7 +106,7 @@ func (p *part) wrapOnce(err error) error {
 		kind = own.Kind
 	}
 	failed := p.parent.fail(kind, "submodule %s: %s", shownPath(p.path), own.Message)
-	failed.RetryAfter, failed.cause = own.RetryAfter, own
+	failed.RetryAfter, failed.Detail, failed.cause = own.RetryAfter, own.Detail, own
 	return failed
 }
 

@@ -53,6 +53,8 @@ type session interface {
 	request(ctx context.Context, version int, body []byte) (io.Reader, error)
 	// explain returns why an answer ended too early, if the server has reported that in another way. Otherwise it returns err.
 	explain(err error) error
+	// mayQuote reports whether the server has received the credentials of the Remote, so that its text may be shown.
+	mayQuote() bool
 	// close ends the conversation.
 	close()
 }
@@ -128,6 +130,12 @@ func (u *uploadPack) refs(query refQuery) (*refs, error) {
 func (u *uploadPack) failure(attempt string, err error) error {
 	if u.ctx.Err() == nil {
 		err = u.explain(err)
+	}
+	var said serverError
+	if u.ctx.Err() == nil && errors.As(err, &said) && !u.mayQuote() {
+		failed := u.fail(kindOfText(string(said)), "%s: the server reports an error, which is shown only if it receives credentials", attempt)
+		failed.Detail = u.secrets.foreign(string(said))
+		return failed
 	}
 	return u.repository.failure(u.ctx, attempt, err)
 }

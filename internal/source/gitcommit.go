@@ -42,7 +42,7 @@ func (c *gitCommit) Make(ctx context.Context, to io.Writer) error {
 	}
 	failure := gitFailureOf(err, c.repo)
 	c.git.options.Log.V(1).Info("cannot make the artifact of a commit",
-		"repository", c.repo.shown(), "commit", c.sha, "problem", failure.Error())
+		"repository", c.repo.shown(), "commit", c.sha, "problem", failure.Error(), "detail", failure.detail)
 	return artifact.NewMakeError(failure.kind, failure)
 }
 

@@ -40,6 +40,8 @@ type gitFailure struct {
 	retryAfter time.Duration
 	// kind is the kind of the error that Make returns.
 	kind artifact.Kind
+	// detail is for the log only, see git.Error.
+	detail string
 }
 
 // Unwrap returns the *Problem.
@@ -94,7 +96,9 @@ func gitFailureOf(err error, repo gitRepository) *gitFailure {
 func failureOfGit(err *git.Error, repo gitRepository) *gitFailure {
 	known, ok := gitFailures[err.Kind]
 	if !ok {
-		return unavailable("%s", err.Message)
+		failure := unavailable("%s", err.Message)
+		failure.detail = err.Detail
+		return failure
 	}
 	advice := known.advice
 	if advice == "" {
@@ -102,7 +106,7 @@ func failureOfGit(err *git.Error, repo gitRepository) *gitFailure {
 	}
 	failure := newFailure(known.reason, known.class, "%s: %s", err.Message, advice)
 	failure.Permanent = known.class == finalFailure
-	failure.retryAfter, failure.kind = err.RetryAfter, known.kind
+	failure.retryAfter, failure.kind, failure.detail = err.RetryAfter, known.kind, err.Detail
 	return failure
 }
 

@@ -221,7 +221,8 @@ func (g *Git) record(p *poll, result pollResult, now time.Time) {
 	}
 	changed := !p.answer.shows(before)
 	if changed && result.failure != nil {
-		g.options.Log.Info("cannot read a git repository", "repository", p.repo.shown(), "ref", p.ref, "problem", result.failure.Error())
+		g.options.Log.Info("cannot read a git repository", "repository", p.repo.shown(), "ref", p.ref, "problem", result.failure.Error(),
+			"detail", result.failure.detail)
 	}
 	limited := p.answer.isLimited() && !before.isLimited()
 	for sub := range p.subscriptions {

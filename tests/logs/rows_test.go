@@ -51,7 +51,7 @@ var meanings = map[string]string{
 	"cannot make an artifact":                                  "A defect of the controller, caused by the content of a source. The source counts as failed. Please report the value of `stack`.",
 	"cannot read the files of an artifact":                     "A defect of the controller, caused by the content of a source. The Stack reports an error. Please report the value of `stack`.",
 	"cannot poll a repository":                                 "A defect of the controller, caused by the answer of a git server. Please report the value of `stack`.",
-	"cannot read a git repository":                             "A git server refuses or does not answer; `problem` says why. The Stacks that use the repository say so too.",
+	"cannot read a git repository":                             "A git server refuses or does not answer; `problem` says why, as the Stacks that use the repository do. `detail` is the text of the connection or the server, which only the log has.",
 	"cannot make the artifact of a commit":                     "The checkout of a commit failed. The Stacks that use it say so too.",
 	"cannot evict an artifact":                                 "A file of the store of artifacts cannot be removed. Look at the volume of the controller.",
 	"cannot remove a stored artifact":                          "A file of the store of artifacts cannot be removed. Look at the volume of the controller.",
