@@ -1,9 +1,6 @@
 package redact
 
-import (
-	"bytes"
-	"slices"
-)
+import "bytes"
 
 // kind is the form in which a value appears in text.
 type kind int
@@ -20,89 +17,135 @@ const (
 )
 
 const (
+	// maxPiece is the maximum length of a piece, in bytes or digits. It is the number of bits of a uint64.
+	maxPiece = 64
 	// maxSeparator bounds what may be between two digits, in bytes: a line break and an indentation. It bounds what the Writer
 	// holds back, too.
 	maxSeparator = 24
-	// keyDigits is how many digits are looked up at once. It is also how many digits must be at the end of a chunk before scan waits, across a
-	// line break, for the rest of a value. Otherwise the end of many lines would be held back.
-	keyDigits = 4
+	// minDigits is the minimum number of digits of a piece. It is also how many digits must be at the end of a chunk before scan waits, across
+	// a line break, for the rest of a piece. Otherwise the end of many lines would be held back.
+	minDigits = 4
 )
 
-// index finds values in text in one pass: each position costs one lookup of its first bytes, whatever the number and the size of the
-// values.
+// index finds pieces in text in one pass. Each position costs at most maxPiece steps, whatever the number and the size of the values; most
+// cost only a lookup of the first bytes.
 type index struct {
-	tables [kindCount]table
-	// leads has, for each pair of bytes, a bit for each kind of values that begin with the pair, so that most positions of a text need only
-	// this lookup. It is nil as long as there is no value.
-	leads []uint8
+	// seeds are the hashes of the empty text for each kind, and last for whole values.
+	seeds [kindCount + 1]hash
+	// pieces has the hashes of all pieces, and of the values that were added; words those that count only where they are whole words.
+	pieces, words set
+	// lengths has for each kind a bit for each length that a piece has.
+	lengths [kindCount]uint64
+	// leads has, for each pair of bytes, a bit for each kind of pieces that begin with the pair, so that most positions of a text need only
+	// this lookup. firsts is the same for the first byte.
+	leads  []uint8
+	firsts [1 << 8]uint8
+	// prefixes has all beginnings of pieces. A text with another beginning needs no further lookup. At the end of a write, it shows what may
+	// become a piece: if it is wrong, which it often is with very many values, a Writer holds back a few bytes for nothing.
+	prefixes filter
+	// written counts the pieces, including those that were there already.
+	written int
 }
 
-// table has the values of one kind, keyed by their first minLength bytes, or their first keyDigits digits.
-type table struct {
-	values map[string][]value
-	// starts has the proper prefixes of every key: a value may begin with one of them at the very end of a chunk.
-	starts map[string]struct{}
-}
-
-type value struct {
-	text string
-	// wholeWord is true if the text counts as a value only where it is a whole word.
-	wholeWord bool
-}
-
-func (k kind) keyLength() int {
-	if k == exact {
-		return minLength
-	}
-	return keyDigits
-}
-
-// add adds a value, if it is long enough to be looked up.
-func (x *index) add(k kind, text string, wholeWord bool) {
-	t := &x.tables[k]
-	if len(text) < k.keyLength() {
-		return
-	}
-	key := text[:k.keyLength()]
-	if known := slices.IndexFunc(t.values[key], func(v value) bool { return v.text == text }); known >= 0 {
-		t.values[key][known].wholeWord = t.values[key][known].wholeWord && wholeWord
-		return
-	}
-	if t.values == nil {
-		t.values, t.starts = map[string][]value{}, map[string]struct{}{}
-	}
+// isNew adds a value itself, without any form of it, and reports whether it was not added before.
+func (x *index) isNew(value string) bool {
 	if x.leads == nil {
 		x.leads = make([]uint8, 1<<16)
+		for i := range x.seeds {
+			x.seeds[i] = newHash()
+		}
 	}
-	t.values[key] = append(t.values[key], value{text: text, wholeWord: wholeWord})
-	for length := 1; length < len(key); length++ {
-		t.starts[key[:length]] = struct{}{}
+	return x.pieces.add(x.seeds[kindCount].of(value))
+}
+
+// add adds a piece, if it is long enough to be looked for. wholeWord is true if it counts only where it is a whole word.
+func (x *index) add(k kind, piece []byte, wholeWord bool) {
+	if x.written++; len(piece) < minLength || k != exact && len(piece) < minDigits {
+		return
 	}
-	firsts, seconds := []byte{key[0]}, []byte{key[1]}
-	switch k {
-	case hexDigits:
-		firsts, seconds = append(firsts, upper(key[0])), append(seconds, upper(key[1]))
-	case base64Digits:
-		seconds = append(seconds, ' ', '\t', '\r', '\n', '\\')
+	h := x.seeds[k]
+	for _, b := range piece {
+		h = h.with(k.digit(b))
 	}
-	for _, first := range firsts {
-		for _, second := range seconds {
-			x.leads[int(first)<<8|int(second)] |= 1 << k
+	if wholeWord && !x.words.add(h) || !wholeWord && !x.pieces.add(h) {
+		return
+	}
+	h = x.seeds[k]
+	for _, b := range piece {
+		h = h.with(k.digit(b))
+		x.prefixes.add(h)
+	}
+	x.lengths[k] |= 1 << (len(piece) - 1)
+	first, second := k.digit(piece[0]), k.digit(piece[1])
+	for _, first := range [2]byte{first, k.other(first)} {
+		x.firsts[first] |= 1 << k
+		x.lead(k, first, second)
+		x.lead(k, first, k.other(second))
+		if k == base64Digits {
+			for _, second := range []byte(" \t\r\n\\") {
+				x.lead(k, first, second)
+			}
 		}
 	}
 }
 
-func upper(digit byte) byte {
-	if 'a' <= digit && digit <= 'f' {
-		return digit + 'A' - 'a'
-	}
-	return digit
+func (x *index) lead(k kind, first, second byte) {
+	x.leads[int(first)<<8|int(second)] |= 1 << k
 }
 
-// digit returns the digit in the case that the index uses.
+// form writes one spelling of a value into an index, in pieces.
+type form struct {
+	index *index
+	kind  kind
+	// wholeWord is true if the spelling counts only where it is a whole word. One that is longer than a piece is no word.
+	wholeWord bool
+
+	pending [2 * maxPiece]byte
+	length  int
+	long    bool
+}
+
+func (f *form) write(text []byte) {
+	for len(text) > 0 {
+		size := copy(f.pending[f.length:], text)
+		f.length, text = f.length+size, text[size:]
+		if f.length == len(f.pending) {
+			f.index.add(f.kind, f.pending[:maxPiece], false)
+			f.length, f.long = copy(f.pending[:], f.pending[maxPiece:]), true
+		}
+	}
+}
+
+// close writes the end of the spelling: at most one piece, and one that reaches to the end.
+func (f *form) close() {
+	if f.length > maxPiece {
+		f.index.add(f.kind, f.pending[:maxPiece], false)
+	}
+	f.index.add(f.kind, f.pending[max(0, f.length-maxPiece):f.length], f.wholeWord && f.length <= maxPiece && !f.long)
+}
+
+// digit returns the digit as the index has it: hexadecimal digits in lower case, base64 in its standard alphabet.
 func (k kind) digit(b byte) byte {
-	if k == hexDigits && 'A' <= b && b <= 'F' {
+	switch {
+	case k == hexDigits && 'A' <= b && b <= 'F':
 		return b + 'a' - 'A'
+	case k == base64Digits && b == '-':
+		return '+'
+	case k == base64Digits && b == '_':
+		return '/'
+	}
+	return b
+}
+
+// other returns the other byte for which digit returns the same, or the byte itself if there is none.
+func (k kind) other(b byte) byte {
+	switch {
+	case k == hexDigits && 'a' <= b && b <= 'f':
+		return b - 'a' + 'A'
+	case k == base64Digits && b == '+':
+		return '-'
+	case k == base64Digits && b == '/':
+		return '_'
 	}
 	return b
 }
@@ -144,10 +187,11 @@ func (x *index) scan(text []byte, start, masked int, final bool, out *bytes.Buff
 	masked += start
 	written := masked // text before it is in out
 	for position := start; position < len(text); position++ {
-		if x.leads == nil || position+1 < len(text) && x.leads[int(text[position])<<8|int(text[position+1])] == 0 {
+		kinds := x.kindsAt(text, position)
+		if kinds == 0 {
 			continue
 		}
-		length, undecided := x.match(text, position, final)
+		length, undecided := x.match(kinds, text, position, final)
 		if undecided && !final {
 			if written < position {
 				out.Write(text[written:position])
@@ -168,61 +212,53 @@ func (x *index) scan(text []byte, start, masked int, final bool, out *bytes.Buff
 	return len(text), max(0, masked-len(text))
 }
 
-// match returns the length of the longest value at the position, and whether a longer one may be there once more text is known.
-func (x *index) match(text []byte, position int, final bool) (length int, undecided bool) {
+// kindsAt returns a bit for each kind of pieces that may be at the position.
+func (x *index) kindsAt(text []byte, position int) uint8 {
+	if x.leads == nil || position+1 == len(text) {
+		return x.firsts[text[position]]
+	}
+	return x.leads[int(text[position])<<8|int(text[position+1])]
+}
+
+// match returns the length of the longest piece of the kinds at the position, and whether a longer one may be there once more text is known.
+func (x *index) match(kinds uint8, text []byte, position int, final bool) (length int, undecided bool) {
 	for k := range kindCount {
-		if position+1 < len(text) && x.leads[int(text[position])<<8|int(text[position+1])]&(1<<k) == 0 {
+		if kinds>>k&1 != 0 {
+			found, more := x.matchKind(k, text, position, final)
+			length, undecided = max(length, found), undecided || more
+		}
+	}
+	return length, undecided
+}
+
+func (x *index) matchKind(k kind, text []byte, position int, final bool) (length int, undecided bool) {
+	h, at, wrapped := x.seeds[k], position, false
+	for digits := range maxPiece {
+		if k != exact {
+			skipped := text[at:][:k.separator(text[at:], digits)]
+			at += len(skipped)
+			wrapped = wrapped || len(skipped) > 0 && (k == base64Digits || bytes.ContainsRune(skipped, '\n'))
+		}
+		if at == len(text) {
+			return length, undecided || digits >= minDigits || !wrapped
+		}
+		h = h.with(k.digit(text[at]))
+		at++
+		if !x.prefixes.has(h) {
+			break
+		}
+		if x.lengths[k]>>digits&1 == 0 {
 			continue
 		}
-		found, more := x.tables[k].match(k, text, position, final)
-		length, undecided = max(length, found), undecided || more
-	}
-	return length, undecided
-}
-
-func (t *table) match(k kind, text []byte, position int, final bool) (length int, undecided bool) {
-	var digits [keyDigits]byte
-	key := digits[:k.keyLength()]
-	at, wrapped := position, false
-	for digit := range key {
-		skipped := text[at:][:k.separator(text[at:], digit)]
-		at += len(skipped)
-		wrapped = wrapped || len(skipped) > 0 && (k == base64Digits || bytes.ContainsRune(skipped, '\n'))
-		if at == len(text) {
-			_, undecided = t.starts[string(key[:digit])]
-			return 0, undecided && !wrapped
-		}
-		key[digit] = k.digit(text[at])
-		at++
-	}
-	for _, value := range t.values[string(key)] {
-		end, more := value.end(k, text, at)
-		if end > 0 && value.wholeWord {
-			var whole, open bool
-			if beginsWord(text, position) {
-				whole, open = endsWord(text, end, final)
-			}
-			if more = open; !whole {
-				end = 0
+		if x.pieces.has(h) {
+			length = at - position
+		} else if x.words.has(h) && beginsWord(text, position) {
+			whole, open := endsWord(text, at, final)
+			undecided = undecided || open
+			if whole {
+				length = at - position
 			}
 		}
-		length, undecided = max(length, end-position), undecided || more
 	}
 	return length, undecided
-}
-
-// end returns where the value ends whose key ends at the position, or 0 if the text has another value there. undecided reports whether the
-// value may be there once more text is known.
-func (v value) end(k kind, text []byte, at int) (end int, undecided bool) {
-	for digit := k.keyLength(); digit < len(v.text); digit++ {
-		at += k.separator(text[at:], digit)
-		if at == len(text) {
-			return 0, true
-		}
-		if k.digit(text[at]) != v.text[digit] {
-			return 0, false
-		}
-		at++
-	}
-	return at, false
 }

@@ -9,34 +9,50 @@
 // words: "test" in "pass=test", but not in "latest". A value of 6 bytes or more is hidden anywhere in base64 and hexadecimal digits, which
 // contain no words.
 //
+// A spelling of more than 64 characters is hidden in pieces: each 64 characters from its beginning on, and its last 64. So it is hidden as
+// a whole, and so are those pieces of it that are printed alone. A piece that begins elsewhere or is shorter is not found.
+//
 // The Redactor does not find: lines of less than 8 bytes and the frame of a PEM file, because text would not be readable without them; a
 // dump of something longer that contains the value; a value that the program encoded twice, compressed, encrypted, reversed or cut.
+//
+// # Bounds
+//
+// A Redactor keeps no value, only a hash of 8 bytes for each piece: 4 to 10 bytes of memory for each byte of a long value, and some 200
+// for a short one. Adding values takes time in proportion to their length, and redacting in proportion to the length of the text, whatever
+// the values are: how many there are, how they begin, and whether one is in another.
+//
+// A Redactor writes at most maxPieces pieces. That is enough for 8 MiB of long values or half a million passwords, and takes 64 MiB, and
+// half as much again while it grows. Brief writes at most maxBriefPieces. When there are more, nobody knows what a text contains: instead
+// of any text there is Withheld, once for a Writer. An operation runs all the same; only what it says is not seen.
 package redact
 
 import (
 	"bytes"
-	"encoding/base64"
-	"encoding/hex"
+	"iter"
 	"strings"
 	"sync"
-	"unicode/utf8"
 )
 
-// Mask stands for a secret value; it is the text that pulumi itself uses.
-const Mask = "[secret]"
+const (
+	// Mask stands for a secret value; it is the text that pulumi itself uses.
+	Mask = "[secret]"
+	// Withheld stands for a whole text when there are too many values, or too long ones.
+	Withheld = "[text withheld: the secret values are too many or too long to be found in it]"
+)
 
 const (
-	// minLength is the length in bytes from which a value is hidden. Pulumi has the same limit: hiding shorter values would make ordinary text
-	// unreadable, and they reveal little.
-	minLength = 3
-	// minLengthInWords is the length in characters from which a value is also hidden in the middle of a word.
-	minLengthInWords = 8
+	// maxPieces is how many pieces a Redactor writes: as many as fit into a set of 64 MiB.
+	maxPieces = 6 << 20
+	// maxBriefPieces is the same for Brief: enough for 150 KiB of long values, or 3,000 passwords. They take 20 ms and 2 MiB.
+	maxBriefPieces = 48 << 10
 )
 
 // Redactor replaces the secret values that it knows. The zero value knows none. It is safe for concurrent use.
 type Redactor struct {
 	mu    sync.RWMutex
-	index index
+	known adder
+	// withheld is true once there were too many pieces. Then nothing is known.
+	withheld bool
 }
 
 // New returns a Redactor that knows the values.
@@ -46,66 +62,44 @@ func New(values ...string) *Redactor {
 	return r
 }
 
+// Brief returns the text with every value replaced by Mask, or Withheld if there are more values than can be looked for in a few
+// milliseconds. It stops reading the values then. It is for a process that works for many, and for a text that can be done without.
+func Brief(text string, values iter.Seq[string]) string {
+	r := &Redactor{known: adder{limit: maxBriefPieces}}
+	for value := range values {
+		if r.Add(value); r.withheld {
+			break
+		}
+	}
+	return r.String(text)
+}
+
 // Add makes more values known. It counts for text that is redacted after it returned.
 func (r *Redactor) Add(values ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, value := range values {
+		if r.withheld {
+			return
+		}
 		if !worthHiding(value) {
 			continue
 		}
-		r.addForms(value)
-		// Programs seldom print the newline at the end of a file.
-		if trimmed := strings.TrimSpace(value); trimmed != value {
-			r.addForms(trimmed)
+		if r.known.add(value); r.known.exceeded() {
+			r.withheld, r.known = true, adder{}
 		}
-		for _, line := range lines(value) {
-			r.index.add(exact, line, false)
-		}
-		r.addPieces(value)
 	}
 }
 
-func (r *Redactor) addForms(value string) {
-	wholeWord := utf8.RuneCountInString(strings.TrimSpace(value)) < minLengthInWords
-	for _, form := range spellings(value) {
-		r.index.add(exact, form, wholeWord)
-	}
-	if len(value) >= minSpreadLength {
-		for _, digits := range embeddedBase64(value) {
-			r.index.add(base64Digits, digits, false)
-		}
-		r.index.add(hexDigits, hex.EncodeToString([]byte(value)), false)
-	}
-}
-
-// addPieces adds the parts of a longer value that are in one line of its base64 or of a dump.
-func (r *Redactor) addPieces(value string) {
-	encoded := base64.StdEncoding.EncodeToString([]byte(value))
-	for _, columns := range []int{pemColumns, mimeColumns} {
-		if len(encoded) > columns {
-			for _, piece := range pieces(encoded, columns) {
-				r.index.add(exact, piece, false)
-			}
-		}
-	}
-	if len(value) <= dumpColumns || len(value) > maxDumped {
-		return
-	}
-	for _, piece := range pieces(value, dumpColumns) {
-		r.index.add(hexDigits, hex.EncodeToString([]byte(piece)), false)
-		// The two spaces and the bar are what precedes the text in a dump: without them, 16 bytes of a value may be ordinary text.
-		r.index.add(exact, "  "+printable(piece), false)
-		r.index.add(exact, "|"+printable(piece), false)
-	}
-}
-
-// String returns the text with every known value replaced by Mask.
+// String returns the text with every known value replaced by Mask; Withheld for any text if there are too many values.
 func (r *Redactor) String(text string) string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
+	if r.withheld && text != "" {
+		return Withheld
+	}
 	var out bytes.Buffer
-	r.index.scan([]byte(text), 0, 0, true, &out)
+	r.known.index.scan([]byte(text), 0, 0, true, &out)
 	return out.String()
 }
 

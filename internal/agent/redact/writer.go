@@ -6,10 +6,12 @@ import (
 )
 
 // Writer redacts what is written to it and writes it to another writer. It finds a value no matter how the value is split between writes:
-// it holds back the end of a write as long as that may be the beginning of a value. It holds back at most the length of the longest value
-// and the separators between its digits. A short value at the end is held back until it is known whether its word ends there.
+// it holds back the end of a write as long as that may be the beginning of a piece. It holds back at most maxPiece digits and the separators
+// between them. A short value at the end is held back until it is known whether its word ends there.
 //
 // Close writes what is held back. It does not close the underlying writer.
+//
+// If the Redactor has too many values, the Writer writes Withheld on a line of its own once, and nothing after it.
 type Writer struct {
 	redactor *Redactor
 	to       io.Writer
@@ -18,6 +20,8 @@ type Writer struct {
 	pending []byte
 	passed  int
 	masked  int
+	// withheld is true once Withheld was written.
+	withheld bool
 }
 
 // Writer returns a Writer that redacts to w.
@@ -42,7 +46,11 @@ func (w *Writer) Close() error {
 func (w *Writer) flush(final bool) error {
 	var out bytes.Buffer
 	w.redactor.mu.RLock()
-	done, masked := w.redactor.index.scan(w.pending, w.passed, w.masked, final, &out)
+	if w.redactor.withheld {
+		w.redactor.mu.RUnlock()
+		return w.withhold()
+	}
+	done, masked := w.redactor.known.index.scan(w.pending, w.passed, w.masked, final, &out)
 	w.redactor.mu.RUnlock()
 	w.masked, w.passed = masked, min(done, maxBefore)
 	// Clone releases the memory of the beginning of a long write.
@@ -51,5 +59,16 @@ func (w *Writer) flush(final bool) error {
 		return nil
 	}
 	_, err := w.to.Write(out.Bytes())
+	return err
+}
+
+func (w *Writer) withhold() error {
+	text := len(w.pending) > w.passed
+	w.pending, w.passed = nil, 0
+	if w.withheld || !text {
+		return nil
+	}
+	w.withheld = true
+	_, err := io.WriteString(w.to, Withheld+"\n")
 	return err
 }
