@@ -119,9 +119,10 @@ func TestEnvironmentsAreAddedToThoseOfTheSource(t *testing.T) {
 
 func TestNumbersInASecretObjectAreHiddenAsTheyAreWritten(t *testing.T) {
 	g := NewWithT(t)
-	_, secrets, err := Resolve([]*proto.ConfigItem{
+	var secrets []string
+	_, err := Resolve([]*proto.ConfigItem{
 		{Key: "a", Secret: true, Value: &proto.ConfigItem_Json{Json: `{"x": [1.50, "text", {"y": 12345678901234567890}]}`}},
-	}, nil, "")
+	}, nil, "", func(values ...string) { secrets = append(secrets, values...) })
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(secrets).To(ContainElements("1.50", "text", "12345678901234567890"))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pulumi/pulumi/sdk/v3/go/common/resource/config"
 
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/redact"
 	"github.com/stack-controller/stack-controller/internal/file"
 )
 
@@ -34,8 +35,8 @@ type Item struct {
 }
 
 // Resolve returns the items of a request with their values. env is the environment of the operation. Paths of files are relative to dir.
-// secrets are the values to hide, even if there is an error.
-func Resolve(items []*proto.ConfigItem, env map[string]string, dir string) (resolved []Item, secrets []string, err error) {
+// Each value to hide is passed to hide, even if there is an error: secret values, and the parts of those that are JSON documents.
+func Resolve(items []*proto.ConfigItem, env map[string]string, dir string, hide func(...string)) (resolved []Item, err error) {
 	for _, item := range items {
 		one := Item{Key: item.GetKey(), Path: item.GetPath(), Secret: item.GetSecret(), JSON: item.GetParseJson()}
 		switch item.GetValue().(type) {
@@ -44,28 +45,30 @@ func Resolve(items []*proto.ConfigItem, env map[string]string, dir string) (reso
 		case *proto.ConfigItem_FromEnv:
 			var known bool
 			if one.Value, known = env[item.GetFromEnv()]; !known {
-				return nil, secrets, fmt.Errorf("config %s: there is no environment variable %s", one.Key, item.GetFromEnv())
+				return nil, fmt.Errorf("config %s: there is no environment variable %s", one.Key, item.GetFromEnv())
 			}
 		case *proto.ConfigItem_FromFile:
 			if one.Value, err = ReadValue(dir, item.GetFromFile()); err != nil {
-				return nil, secrets, fmt.Errorf("config %s: cannot read %s: %w", one.Key, item.GetFromFile(), err)
+				return nil, fmt.Errorf("config %s: cannot read %s: %w", one.Key, item.GetFromFile(), err)
 			}
 		default:
 			one.Value, one.JSON = item.GetText(), false
 		}
 		if one.Secret {
-			secrets = append(secrets, one.Value)
+			hide(one.Value)
 		}
 		if one.Secret && one.JSON {
-			secrets = append(secrets, Leaves([]byte(one.Value))...)
+			for leaf := range redact.Leaves(one.Value) {
+				hide(leaf)
+			}
 		}
 		if one.JSON && !json.Valid([]byte(one.Value)) {
 			// The text of the decoder's error quotes the value.
-			return nil, secrets, fmt.Errorf("config %s: the value is not valid JSON", one.Key)
+			return nil, fmt.Errorf("config %s: the value is not valid JSON", one.Key)
 		}
 		resolved = append(resolved, one)
 	}
-	return resolved, secrets, nil
+	return resolved, nil
 }
 
 // ReadValue reads a file of the workspace. The path is relative to the directory of the program, or absolute, as for a mounted Secret.
@@ -75,36 +78,6 @@ func ReadValue(dir, path string) (string, error) {
 	}
 	content, err := file.Read(path, maxValueFile)
 	return string(content), file.WithoutPath(err)
-}
-
-// Leaves returns the strings and numbers in a JSON document: a program that uses the parts of a secret object may print these.
-func Leaves(document []byte) []string {
-	var leaves []string
-	decoder := json.NewDecoder(strings.NewReader(string(document)))
-	decoder.UseNumber()
-	var value any
-	if decoder.Decode(&value) != nil {
-		return nil
-	}
-	var walk func(any)
-	walk = func(value any) {
-		switch value := value.(type) {
-		case string:
-			leaves = append(leaves, value)
-		case json.Number:
-			leaves = append(leaves, value.String())
-		case []any:
-			for _, element := range value {
-				walk(element)
-			}
-		case map[string]any:
-			for _, element := range value {
-				walk(element)
-			}
-		}
-	}
-	walk(value)
-	return leaves
 }
 
 // CheckKeys rejects keys that cannot be used, and two items for one place: which of them counts would depend on their order.

@@ -139,8 +139,7 @@ func (o *operation) resolve() (err error) {
 		o.env[config.PassphraseFileVariable] = filepath.Join(o.dir, path)
 	}
 	o.hideCredentials()
-	o.items, secrets, err = config.Resolve(o.request.GetConfig(), o.env, o.dir)
-	o.redactor.Add(secrets...)
+	o.items, err = config.Resolve(o.request.GetConfig(), o.env, o.dir, o.redactor.Add)
 	if err != nil {
 		return configInvalid("%s", err)
 	}
@@ -162,7 +161,7 @@ func (o *operation) openStack() error {
 	}
 	skipBackendMetadata(o.env)
 	if earlier, known := o.runner.outputSecrets.Load(o.stack.Dir); known {
-		o.redactor.Add(earlier.([]string)...)
+		o.hideOutputs(earlier.([][]byte))
 	}
 	if !o.project.hasProgram() {
 		o.dir = o.stack.Dir

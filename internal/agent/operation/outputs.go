@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
-	"github.com/stack-controller/stack-controller/internal/agent/config"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
+	"github.com/stack-controller/stack-controller/internal/agent/redact"
 )
 
 const (
@@ -71,7 +71,7 @@ func (o *operation) readSecretOutputs(ctx context.Context, outputs map[string]*p
 	if err != nil {
 		return fmt.Errorf("the resources are up to date, but the secret outputs cannot be read: %w", err)
 	}
-	var hide []string
+	var secret [][]byte
 	for name, output := range outputs {
 		if !output.GetSecret() {
 			continue
@@ -81,11 +81,20 @@ func (o *operation) readSecretOutputs(ctx context.Context, outputs map[string]*p
 			return fmt.Errorf("the resources are up to date, but the secret output %s cannot be read", name)
 		}
 		output.Value, output.Omitted = compact(value), !ok
-		hide = append(hide, config.Leaves(value)...)
+		secret = append(secret, output.Value)
 	}
-	o.redactor.Add(hide...)
-	o.runner.outputSecrets.Store(o.stack.Dir, hide)
+	o.hideOutputs(secret)
+	o.runner.outputSecrets.Store(o.stack.Dir, secret)
 	return nil
+}
+
+// hideOutputs hides the strings and numbers in secret outputs.
+func (o *operation) hideOutputs(outputs [][]byte) {
+	for _, output := range outputs {
+		for leaf := range redact.Leaves(string(output)) {
+			o.redactor.Add(leaf)
+		}
+	}
 }
 
 // boundOutputs makes the outputs fit into a message. If values are too large or too many, it omits the largest ones. If even the names are

@@ -83,7 +83,7 @@ type Runner struct {
 	host     state.Host
 	crypters config.Crypters
 
-	// outputSecrets has, by the directory of a stack, the last secret outputs of the stack as a []string, so that its next operation can hide
+	// outputSecrets has, by the directory of a stack, the last secret outputs of the stack as a [][]byte, so that its next operation can hide
 	// them as well.
 	outputSecrets sync.Map
 }
