@@ -71,6 +71,9 @@ const (
 	// minRedactable is the shortest secret, in bytes, that is replaced in foreign text. To replace a shorter one would destroy the text, so
 	// foreign text is left out altogether when there is a shorter secret.
 	minRedactable = 4
+	// maxRedactable bounds the credentials that are looked for in foreign text, in bytes: whoever owns a Secret with many may own the server,
+	// too, and each is looked for in all of its text. No key is longer. If there are more, foreign text is left out altogether.
+	maxRedactable = 32 << 10
 
 	redacted = "***"
 )
@@ -207,7 +210,9 @@ func kindOfText(text string) Kind {
 // secrets are the values that must not be in any message.
 type secrets struct {
 	values []string
-	// silent says that foreign text is left out, see minRedactable.
+	// size is the size of the credentials in bytes.
+	size int
+	// silent says that foreign text is left out, see minRedactable and maxRedactable.
 	silent bool
 }
 
@@ -223,19 +228,26 @@ func secretsOf(remote Remote, e endpoint) *secrets {
 	if auth.GitHubApp != nil {
 		keys = append(keys, auth.GitHubApp.PrivateKey)
 	}
-	// A message may quote a line of a key.
-	for line := range strings.Lines(string(bytes.Join(keys, []byte("\n")))) {
-		if line = strings.TrimSpace(line); len(line) > 20 && !strings.HasPrefix(line, "-----") {
-			s.values = append(s.values, line)
-		}
-	}
 	// A token is often the user name.
 	for _, basic := range [][2]string{{e.user, e.password}, {auth.Username, auth.Password}} {
 		if e.scheme != schemeSSH && (basic[1] == "" || basic[1] == "x-oauth-basic") {
 			s.add(basic[0])
 		}
 	}
+	for _, key := range keys {
+		s.addLines(key)
+	}
 	return s
+}
+
+// addLines adds the lines of a key, one of which a message may quote.
+func (s *secrets) addLines(key []byte) {
+	for line := range bytes.Lines(key) {
+		if line = bytes.TrimSpace(line); len(line) > 20 && !bytes.HasPrefix(line, []byte("-----")) && s.mayAdd(len(line)) {
+			s.values = append(s.values, string(line))
+		}
+	}
+	s.sort()
 }
 
 // add adds the values that are not empty.
@@ -245,13 +257,24 @@ func (s *secrets) add(values ...string) {
 		case value == "":
 		case len(value) < minRedactable:
 			s.silent = true
-		default:
+		case s.mayAdd(len(value)):
 			s.values = append(s.values, value, url.QueryEscape(value), url.PathEscape(value),
 				base64.StdEncoding.EncodeToString([]byte(value)), base64.RawURLEncoding.EncodeToString([]byte(value)))
 		}
 	}
-	// The longest first: a secret may be a part of another.
+	s.sort()
+}
+
+// sort puts the longest first: a secret may be a part of another.
+func (s *secrets) sort() {
 	slices.SortFunc(s.values, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+}
+
+// mayAdd reports whether a credential of this size, in bytes, can be looked for.
+func (s *secrets) mayAdd(size int) bool {
+	s.size += size
+	s.silent = s.silent || s.size > maxRedactable
+	return s.size <= maxRedactable
 }
 
 // foreign prepares text of a server, or of a library that may quote a server, for a message: without secrets, on one line, and cut.

@@ -100,6 +100,31 @@ func TestSecretsAreNotInMessages(t *testing.T) {
 	g.Expect(len(s.foreign(strings.Repeat("é", 1000)))).To(BeNumerically("<=", maxForeign))
 }
 
+func TestFewSecretsAreLookedForInTheTextOfAServer(t *testing.T) {
+	junk := bytes.Repeat([]byte("a line of what is no key\n"), 1<<20/25)
+	for name, auth := range map[string]Auth{
+		"a token":    {Token: string(junk)},
+		"a key":      {PrivateKey: junk, Password: "pass word"},
+		"an app key": {GitHubApp: &GitHubApp{PrivateKey: junk}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			s := secretsOf(Remote{Auth: auth}, endpoint{})
+			size := 0
+			for _, value := range s.values {
+				size += len(value)
+			}
+			g.Expect(size).To(BeNumerically("<=", 2*maxRedactable))
+			g.Expect(s.foreign("what is no key")).To(BeEmpty(), "nobody knows what is in there")
+			if auth.Password != "" {
+				g.Expect(s.redact("the pass word")).To(Equal("the ***"))
+			}
+		})
+	}
+	key := bytes.Repeat([]byte("a line of the largest key\n"), 16<<10/26)
+	NewWithT(t).Expect(secretsOf(Remote{Auth: Auth{PrivateKey: key}}, endpoint{}).foreign("<a line of the largest key>")).To(Equal("<***>"))
+}
+
 func TestSubmoduleURLsAreResolvedAsGitDoes(t *testing.T) {
 	for _, tt := range []struct{ parent, relative, want string }{
 		{"https://host/org/repo.git", "../other.git", "https://host/org/other.git"},
