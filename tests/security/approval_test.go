@@ -70,7 +70,7 @@ var approvalSteps = []approvalStep{
 		step:      "The agent gets the plan file.",
 		attacker:  "creators of Secrets: another file in the Secrets of the plan",
 		prevented: "The digest of the file is a part of the digest of the plan, and the controller and the agent compare it.",
-		proofs:    []string{"update.TestPlanIsOnlyCarriedOutByAnUpdateThatItIsFor", "e2e.TestPlanWhoseFileIsNotWhatWasSavedIsNotCarriedOut"},
+		proofs:    []string{"update.TestPlanIsOnlyCarriedOutByAnUpdateThatItIsFor", "e2e.TestPlanIsCarriedOutAsItIsOrNotAtAll"},
 	},
 	{
 		step:      "The agent starts.",
