@@ -139,7 +139,7 @@ func TestWhatCannotBeRenderedIsReportedWithItsPathAndWithoutItsValue(t *testing.
 		{"a", `{"variables": {"a": ` + strings.Repeat(`{"`+secret+`":`, 5000) + `1` + strings.Repeat(`}`, 5000) + `}}`,
 			"program: is nested more than 100 levels deep"},
 		{"a", `{"variables": {"a": ` + strings.Repeat(`[`, 5000) + `1` + strings.Repeat(`]`, 5000) + `}}`, "program: is nested more than 100 levels deep"},
-		{"a", `{"variables": {"a": ` + strings.Repeat(`[`, 90) + strings.Repeat(`1,`, 100_000) + `1` + strings.Repeat(`]`, 90) + `}}`,
+		{"a", `{"variables": {"a": ` + strings.Repeat(`[`, 90) + strings.Repeat(`1,`, 30_000) + `1` + strings.Repeat(`]`, 90) + `}}`,
 			"program: is larger than 4194304 bytes as a Pulumi.yaml"},
 	} {
 		t.Run(test.says, func(t *testing.T) {

@@ -116,4 +116,7 @@ func TestWorkspaceIsAppliedOnlyWhenItDiffers(t *testing.T) {
 	defaulted := workspace("a", "1", "X")
 	defaulted.Spec.ServiceAccountName = "default"
 	g.Expect(isApplied(defaulted, wanted)).To(BeTrue(), "the API server's defaults are no difference")
+	owned := workspace("a", "1", "X")
+	owned.OwnerReferences = []metav1.OwnerReference{{UID: "stack", Controller: new(true)}}
+	g.Expect(isApplied(workspace("a", "1", "X"), owned)).To(BeFalse(), "its owner was removed")
 }

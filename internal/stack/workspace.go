@@ -76,9 +76,14 @@ func (r *Reconciler) applyWorkspace(ctx context.Context, o *observation, withSou
 // owner, as after a deletion of its Stack with --cascade=orphan, gets its owner again.
 func isApplied(present, wanted *autov1alpha1.Workspace) bool {
 	return present != nil &&
-		ptr.Deref(metav1.GetControllerOf(present), metav1.OwnerReference{}).UID == metav1.GetControllerOf(wanted).UID &&
+		controllerOf(present) == controllerOf(wanted) &&
 		present.Annotations[appliedHashAnnotation] == wanted.Annotations[appliedHashAnnotation] &&
 		equality.Semantic.DeepDerivative(wanted.Spec, present.Spec)
+}
+
+// controllerOf returns the UID of the controlling owner; empty when there is none.
+func controllerOf(workspace *autov1alpha1.Workspace) types.UID {
+	return ptr.Deref(metav1.GetControllerOf(workspace), metav1.OwnerReference{}).UID
 }
 
 // applyConfiguration returns the Workspace without the fields that only the API server writes.
