@@ -79,6 +79,8 @@ type Client struct {
 	memory    *memory
 	// searches bounds how many histories are downloaded at the same time.
 	searches *fairqueue.Pool
+	// decryptions lets one private key be decrypted at a time, which takes up to a second of processor time that nothing interrupts.
+	decryptions *fairqueue.Pool
 	// window and preparation are throughput.Window and preparationTime outside of tests.
 	window, preparation time.Duration
 }
@@ -90,7 +92,7 @@ func NewClient(options Options) *Client {
 	options.Limits = options.Limits.WithDefaults()
 	proxies := httpproxy.FromEnvironment()
 	return &Client{options: options, transport: newTransport(options.AllowLocalAddresses, proxies), proxies: proxies, apps: newAppTokens(),
-		memory: newMemory(options.Limits), searches: fairqueue.NewPool(concurrentSearches),
+		memory: newMemory(options.Limits), searches: fairqueue.NewPool(concurrentSearches), decryptions: fairqueue.NewPool(1),
 		window: throughput.Window, preparation: preparationTime}
 }
 

@@ -64,6 +64,8 @@ const (
 	maxMessage = 500
 	maxForeign = 200
 	maxShown   = 150
+	// maxRedacted bounds in bytes the foreign text in which secrets are looked for. Longer text is left out.
+	maxRedacted = 16 << 10
 
 	// minRedactable is the shortest secret, in bytes, that is replaced in foreign text. To replace a shorter one would destroy the text, so
 	// foreign text is left out altogether when there is a shorter secret.
@@ -249,7 +251,7 @@ func (s *secrets) mayAdd(size int) bool {
 
 // foreign prepares text of a server, or of a library that may quote a server, for a message: without secrets, on one line, and cut.
 func (s *secrets) foreign(message string) string {
-	if s.silent {
+	if s.silent || len(message) > maxRedacted {
 		return ""
 	}
 	return plaintext.Cut(plain(s.redact(message)), maxForeign)

@@ -17,12 +17,18 @@ const (
 	// maxKeySize bounds the text of a private key in bytes, because it takes long to parse a large one, too. There is room for twice the
 	// size of a key with maxKeyBits.
 	maxKeySize = 16 << 10
-	// maxRounds bounds how often the passphrase of a private key is hashed, which takes 5 ms each time. The default of ssh-keygen is 24.
+	// maxRounds bounds how often the passphrase of a private key is hashed, which takes 5 ms each time. The default of ssh-keygen is 24. Only
+	// one key is decrypted at a time.
 	maxRounds = 200
 	// maxKeyBits bounds an RSA key that signs.
 	maxKeyBits = 8192
-	// maxCABits bounds an RSA key that verifies signatures, which takes less time than signing.
-	maxCABits = 16384
+	// maxCABits bounds an RSA key that verifies signatures, which takes less time than signing. crypto/x509 tries up to 100 certificates for
+	// one server, so only maxLargeCAs may have keys that are larger than usual.
+	maxCABits, usualCABits, maxLargeCAs = 16384, 4096, 5
+	// maxCAs bounds the certificates of a CA. Systems trust about 150.
+	maxCAs = 500
+	// maxChainSize bounds the text of a client certificate with its intermediates in bytes.
+	maxChainSize = 64 << 10
 )
 
 // isLarger reports whether the key is a public RSA key with more bits.
@@ -85,6 +91,9 @@ func (r *repository) clientCertificate() (tls.Certificate, error) {
 	if err := r.checkKeySize(r.remote.ClientKey); err != nil {
 		return tls.Certificate{}, err
 	}
+	if len(r.remote.ClientCert) > maxChainSize {
+		return tls.Certificate{}, r.fail(InvalidCredentials, "the client certificate has more than %d bytes", maxChainSize)
+	}
 	certificate, err := tls.X509KeyPair(r.remote.ClientCert, r.remote.ClientKey)
 	if err != nil {
 		return tls.Certificate{}, r.fail(InvalidCredentials,
@@ -95,15 +104,28 @@ func (r *repository) clientCertificate() (tls.Certificate, error) {
 
 // certificateAuthorities returns the authorities that the remote trusts.
 func (r *repository) certificateAuthorities() (*x509.CertPool, error) {
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(r.remote.CA) {
-		return nil, r.fail(InvalidCredentials, "the CA has no certificate in the PEM format")
-	}
+	pool, count, large := x509.NewCertPool(), 0, 0
 	for block, rest := pem.Decode(r.remote.CA); block != nil; block, rest = pem.Decode(rest) {
-		// A block that is not a certificate is not in the pool.
-		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && isLarger(certificate.PublicKey, maxCABits) {
-			return nil, r.fail(InvalidCredentials, "the CA has a certificate whose key has more than %d bits", maxCABits)
+		// As everywhere in Go, what is not a certificate is ignored.
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil || block.Type != "CERTIFICATE" {
+			continue
 		}
+		if count++; isLarger(certificate.PublicKey, usualCABits) {
+			large++
+		}
+		switch {
+		case count > maxCAs:
+			return nil, r.fail(InvalidCredentials, "the CA has more than %d certificates", maxCAs)
+		case isLarger(certificate.PublicKey, maxCABits):
+			return nil, r.fail(InvalidCredentials, "the CA has a certificate whose key has more than %d bits", maxCABits)
+		case large > maxLargeCAs:
+			return nil, r.fail(InvalidCredentials, "the CA has more than %d certificates whose keys have more than %d bits", maxLargeCAs, usualCABits)
+		}
+		pool.AddCert(certificate)
+	}
+	if count == 0 {
+		return nil, r.fail(InvalidCredentials, "the CA has no certificate in the PEM format")
 	}
 	return pool, nil
 }

@@ -46,7 +46,8 @@ const (
 	concurrentClaims = 4
 )
 
-// errBusy ends a checkout that waited too long for memory, and a search that waited too long for other searches.
+// errBusy ends a checkout that waited too long for memory, a search that waited too long for other searches, and a connection that waited
+// too long for the private keys of others.
 var errBusy = errors.New("the controller was busy with other checkouts for too long")
 
 // memory is the budget of the process. A checkout claims all memory that it holds at once, and only for work that needs no network, so a

@@ -8,30 +8,18 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/skeema/knownhosts"
 	"golang.org/x/crypto/ssh"
-	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 	"golang.org/x/net/proxy"
 
 	"github.com/stack-controller/stack-controller/internal/netguard"
 )
 
-const (
-	// maxStderr bounds in bytes what is kept of a server's messages.
-	maxStderr = 1 << 10
-
-	// maxKnownHosts bounds a list of known hosts in bytes.
-	maxKnownHosts = 1 << 20
-
-	// maxWildcards bounds the asterisks in one pattern of the known hosts, maxAllWildcards those in the whole list. The library tries every
-	// text for each asterisk: its time is exponential in their number, and nothing interrupts it.
-	maxWildcards, maxAllWildcards = 3, 200
-)
+// maxStderr bounds in bytes what is kept of a server's messages.
+const maxStderr = 1 << 10
 
 // sshSession runs git-upload-pack over ssh. It uses nothing of this machine: no ssh agent, no configuration, no default keys.
 type sshSession struct {
@@ -45,7 +33,7 @@ type sshSession struct {
 }
 
 func (r *repository) connectSSH(ctx context.Context) (session, error) {
-	methods, err := r.sshAuth()
+	methods, err := r.sshAuth(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -115,9 +103,9 @@ func (r *repository) sshUser() string {
 }
 
 // sshAuth returns the methods to authenticate with.
-func (r *repository) sshAuth() ([]ssh.AuthMethod, error) {
+func (r *repository) sshAuth(ctx context.Context) ([]ssh.AuthMethod, error) {
 	if len(r.remote.Auth.PrivateKey) > 0 {
-		signer, err := r.signer()
+		signer, err := r.signer(ctx)
 		return []ssh.AuthMethod{ssh.PublicKeys(signer)}, err
 	}
 	password := cmp.Or(r.remote.Auth.Password, r.endpoint.password)
@@ -130,7 +118,7 @@ func (r *repository) sshAuth() ([]ssh.AuthMethod, error) {
 	return []ssh.AuthMethod{ssh.Password(password), ssh.KeyboardInteractive(answer)}, nil
 }
 
-func (r *repository) signer() (ssh.Signer, error) {
+func (r *repository) signer(ctx context.Context) (ssh.Signer, error) {
 	key, passphrase := r.remote.Auth.PrivateKey, r.remote.Auth.Passphrase
 	if err := r.checkKeySize(key); err != nil {
 		return nil, err
@@ -143,15 +131,27 @@ func (r *repository) signer() (ssh.Signer, error) {
 		if err := r.checkRounds(key); err != nil {
 			return nil, err
 		}
-		signer, err = ssh.ParsePrivateKeyWithPassphrase(key, passphrase)
+		signer, err = r.decrypt(ctx, key, passphrase)
 	}
-	switch {
+	switch typed := (*Error)(nil); {
+	case errors.As(err, &typed):
+		return nil, typed
 	case errors.Is(err, x509.IncorrectPasswordError):
 		return nil, r.fail(InvalidCredentials, "the passphrase of the private key is wrong")
 	case err != nil:
 		return nil, r.fail(InvalidCredentials, "the private key cannot be parsed: it must be a key for ssh in the PEM or the OpenSSH format")
 	}
 	return signer, r.checkSigner(signer)
+}
+
+// decrypt waits until no other private key is decrypted.
+func (r *repository) decrypt(ctx context.Context, key, passphrase []byte) (ssh.Signer, error) {
+	release, err := r.client.decryptions.Acquire(ctx, r.remote.Namespace)
+	if err != nil {
+		return nil, r.failure(ctx, "decrypt the private key", errBusy)
+	}
+	defer release()
+	return ssh.ParsePrivateKeyWithPassphrase(key, passphrase)
 }
 
 func (s *sshSession) advertise(context.Context) (io.Reader, error) {
@@ -211,88 +211,49 @@ func (t *tail) Write(p []byte) (int, error) {
 // host that is in neither list is never trusted.
 type hostKeys struct {
 	repository *repository
-	lists      []*knownhosts.HostKeyDB
+	lists      []*knownHost
 }
 
 func (r *repository) hostKeys() (*hostKeys, error) {
 	keys := &hostKeys{repository: r}
 	for _, list := range [][]byte{r.remote.KnownHosts, r.client.options.KnownHosts} {
-		parsed, err := r.parseKnownHosts(list)
-		if err != nil {
-			return nil, err
+		if len(list) > maxKnownHosts {
+			return nil, r.fail(InvalidCredentials, "the known hosts have more than %d bytes", maxKnownHosts)
 		}
-		keys.lists = append(keys.lists, parsed)
+		found, err := findHost(list, r.endpoint.host, cmp.Or(r.endpoint.port, defaultSSHPort))
+		switch {
+		case errors.Is(err, errManyHostKeys):
+			return nil, r.fail(InvalidCredentials, "the known hosts have more than %d keys for the server", maxHostKeys)
+		case err != nil:
+			return nil, r.fail(InvalidCredentials, "the known hosts cannot be parsed: they must have the format of OpenSSH, as ssh-keyscan writes it")
+		}
+		keys.lists = append(keys.lists, found)
 	}
 	return keys, nil
-}
-
-// parseKnownHosts writes the list to a temporary file, because the library reads only files.
-func (r *repository) parseKnownHosts(list []byte) (*knownhosts.HostKeyDB, error) {
-	if len(list) > maxKnownHosts {
-		return nil, r.fail(InvalidCredentials, "the known hosts have more than %d bytes", maxKnownHosts)
-	}
-	if most, all := countWildcards(list); most > maxWildcards || all > maxAllWildcards {
-		return nil, r.fail(InvalidCredentials, "the known hosts have a pattern with more than %d asterisks, or more than %d asterisks together",
-			maxWildcards, maxAllWildcards)
-	}
-	file, err := os.CreateTemp(r.client.options.Dir, "known-hosts-")
-	if err != nil {
-		return nil, r.fail(Other, "read the known hosts: no file on the controller's disk: %s", innermost(err))
-	}
-	defer os.Remove(file.Name())
-	_, err = file.Write(list)
-	if err = errors.Join(err, file.Close()); err != nil {
-		return nil, r.fail(Other, "read the known hosts: no space on the controller's disk")
-	}
-	parsed, err := knownhosts.NewDB(file.Name())
-	if err != nil {
-		return nil, r.fail(InvalidCredentials, "the known hosts cannot be parsed: they must have the format of OpenSSH, as ssh-keyscan writes it")
-	}
-	return parsed, nil
-}
-
-// countWildcards returns the largest number of asterisks in one pattern of the known hosts, and the number in all patterns. Keys have no
-// asterisks.
-func countWildcards(list []byte) (most, all int) {
-	for line := range bytes.Lines(list) {
-		if bytes.HasPrefix(bytes.TrimSpace(line), []byte("#")) {
-			continue
-		}
-		for pattern := range bytes.SplitSeq(line, []byte(",")) {
-			count := bytes.Count(pattern, []byte("*"))
-			most, all = max(most, count), all+count
-		}
-	}
-	return most, all
 }
 
 // algorithms returns the algorithms of the known keys, so that the server presents one of these keys and not a key of another type. If no
 // key is known, the server chooses, and the error shows the key that it presents.
 func (k *hostKeys) algorithms() []string {
 	for _, list := range k.lists {
-		if algorithms := list.HostKeyAlgorithms(k.repository.endpoint.address()); len(algorithms) > 0 {
-			return algorithms
+		if list.isKnown() {
+			return list.algorithms()
 		}
 	}
 	return nil
 }
 
-// check is an ssh.HostKeyCallback.
+// check is an ssh.HostKeyCallback. The address of the connection does not matter; behind a proxy it is that of the proxy.
 func (k *hostKeys) check(address string, _ net.Addr, key ssh.PublicKey) error {
 	shown, host := key.Type()+" "+ssh.FingerprintSHA256(key), plain(address)
-	// The address of the connection does not matter; behind a proxy it is that of the proxy.
-	remote := &net.TCPAddr{IP: net.IPv4zero}
 	for _, list := range k.lists {
-		err := list.HostKeyCallback()(address, remote, key)
-		var mismatch *xknownhosts.KeyError
-		var revoked *xknownhosts.RevokedError
 		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &revoked):
+		case list.isRevoked(key):
 			return k.repository.fail(HostKeyUnknown, "the server's host key %s is marked as revoked in the known hosts", shown)
-		case errors.As(err, &mismatch) && len(mismatch.Want) == 0:
-			continue // this list does not have the host
+		case !list.isKnown():
+			continue
+		case list.trusts(address, key):
+			return nil
 		}
 		return k.repository.fail(HostKeyUnknown, "host key mismatch: the server shows %s, but the known hosts have another key for %s; somebody may be in between, or "+
 			"the server has a new key: compare it with what its operator publishes, then change the known hosts", shown, host)

@@ -18,8 +18,10 @@ const (
 	maxSubmodules     = 50
 	maxSubmoduleDepth = 5
 
-	// maxModulesFile bounds a .gitmodules file in bytes.
-	maxModulesFile = 256 << 10
+	// maxModulesFile bounds a .gitmodules file in bytes, maxModulesSections its sections. The time that the decoder takes is quadratic in
+	// the number of sections.
+	maxModulesFile     = 256 << 10
+	maxModulesSections = 1000
 
 	modulesName = ".gitmodules"
 )
@@ -46,6 +48,9 @@ func (l *listing) readURLs(ctx context.Context, p *pack, at string, modules []mo
 
 // parseModules returns the URLs in a .gitmodules file, by path. If several submodules have the same path, the last one is used, as in git.
 func parseModules(file []byte) (map[string]string, error) {
+	if bytes.Count(file, []byte("[")) > maxModulesSections {
+		return nil, fmt.Errorf("%w: it has more than %d sections", errModules, maxModulesSections)
+	}
 	modules := config.New()
 	if err := config.NewDecoder(bytes.NewReader(bytes.TrimPrefix(file, []byte("\xef\xbb\xbf")))).Decode(modules); err != nil {
 		return nil, fmt.Errorf("%w: it cannot be parsed", errModules)

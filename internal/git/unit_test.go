@@ -2,7 +2,10 @@ package git
 
 import (
 	"bytes"
+	"context"
+	"crypto/ed25519"
 	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,6 +18,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing"
 	. "github.com/onsi/gomega"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/stack-controller/stack-controller/internal/artifact/archive"
 )
@@ -123,6 +127,10 @@ func TestFewSecretsAreLookedForInTheTextOfAServer(t *testing.T) {
 	}
 	key := bytes.Repeat([]byte("a line of the largest key\n"), 16<<10/26)
 	NewWithT(t).Expect(secretsOf(Remote{Auth: Auth{PrivateKey: key}}, endpoint{}).foreign("<a line of the largest key>")).To(Equal("<***>"))
+
+	s := secretsOf(Remote{Auth: Auth{Token: "a token of a server"}}, endpoint{})
+	NewWithT(t).Expect(s.foreign(strings.Repeat("x", maxRedacted))).To(HaveLen(maxForeign))
+	NewWithT(t).Expect(s.foreign(strings.Repeat("x", maxRedacted+1))).To(BeEmpty())
 }
 
 func TestSubmoduleURLsAreResolvedAsGitDoes(t *testing.T) {
@@ -153,6 +161,43 @@ func TestLastOfSubmodulesWithOnePathCounts(t *testing.T) {
 		urls, err := parseModules([]byte(file))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(urls).To(Equal(map[string]string{"lib": "https://b.invalid/second", "lib2": "https://c.invalid/two"}), "as git submodule init has it")
+	}
+}
+
+// The decoder took 8 s for the file with the most sections.
+func TestModulesOfVeryManySectionsAreRefused(t *testing.T) {
+	g := NewWithT(t)
+	sections := func(count int) []byte {
+		var file strings.Builder
+		for n := range count {
+			fmt.Fprintf(&file, "[a%x]\nb\n", n)
+		}
+		return []byte(file.String())
+	}
+	_, err := parseModules(sections(maxModulesSections))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = parseModules(sections(maxModulesSections + 1))
+	g.Expect(err).To(MatchError(ContainSubstring("more than 1000 sections")))
+}
+
+// To decrypt a key takes up to a second, which nothing interrupts. A namespace with many such keys must not take all processors.
+func TestOnePrivateKeyIsDecryptedAtATime(t *testing.T) {
+	g := NewWithT(t)
+	block, err := ssh.MarshalPrivateKeyWithPassphrase(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), "", []byte("passphrase"))
+	g.Expect(err).NotTo(HaveOccurred())
+	client := NewClient(Options{})
+	r, err := client.open(Remote{URL: "ssh://git@git.invalid/repo", Auth: Auth{PrivateKey: pem.EncodeToMemory(block), Passphrase: []byte("passphrase")}})
+	g.Expect(err).NotTo(HaveOccurred())
+	release, err := client.decryptions.Acquire(t.Context(), "other")
+	g.Expect(err).NotTo(HaveOccurred())
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = r.signer(ctx)
+	g.Expect(err).To(MatchError(ContainSubstring("decrypt the private key: the controller was busy")))
+	release()
+	for range 2 {
+		_, err = r.signer(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 const (
 	// maxURLLength bounds a URL in bytes.
 	maxURLLength = 4096
+	// maxHost bounds the name or address of a host in bytes, as DNS does.
+	maxHost = 253
 	// maxElement bounds in bytes an element of a path that is appended to a URL.
 	maxElement = 100
 )
@@ -171,10 +173,13 @@ func (e endpoint) appendPath(elements ...string) (*url.URL, error) {
 // validHost accepts names and addresses.
 func validHost(host string) bool {
 	address, _, _ := strings.Cut(host, "%")
-	if net.ParseIP(address) != nil {
+	switch {
+	case host == "" || len(host) > maxHost:
+		return false
+	case net.ParseIP(address) != nil:
 		return true
 	}
-	return host != "" && len(host) <= 253 && !strings.HasPrefix(host, "-") && !strings.Contains("."+host, "..") &&
+	return !strings.HasPrefix(host, "-") && !strings.Contains("."+host, "..") &&
 		strings.Trim(host, "-._0123456789abcdefghijklmnopqrstuvwxyz") == ""
 }
 
