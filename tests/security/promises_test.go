@@ -75,16 +75,25 @@ that Workspace, or use its credentials elsewhere.`,
 		name: "network", title: "Tenants cannot make the controller connect to its own machine or to metadata services",
 		text: `The controller itself fetches artifacts, and git repositories of Stacks without a Flux source. Of an artifact, the path of
 the URL must be that of the source which publishes it; the host can be any. The controller follows no redirect there,
-and if it cannot connect, only its log says why. It rejects loopback, link-local and multicast addresses and the
-metadata services of clouds, after it has resolved the name, and for git after each redirect. Private addresses are
-allowed; restrict them with NetworkPolicies. The answer of a git server is shown only if the server received the
-credentials of the Stack, and not after a redirect. The same addresses are rejected for the API of a GitHub App, of whose
-answer only the status is shown.`,
+and if it cannot connect, only its log says why. It rejects loopback, link-local, multicast and reserved addresses and the
+metadata services of clouds, also inside IPv6 addresses, after it has resolved the name, and for git after each redirect.
+A host that ends in a number must be an address in the usual notation, because proxies read others. Private addresses are
+allowed; restrict them with NetworkPolicies. A git server can redirect only to the same request for another repository. Of
+a connection, a status says which kind of failure it was, and nothing that is in a certificate or comes from a server, a
+proxy or a resolver, except the fingerprint of the host key of an SSH server. The answer of a git server is shown only if
+the server received the credentials of the Stack, and not after a redirect. The same addresses are rejected for the API of
+a GitHub App, of whose answer only the status is shown. There, a tenant chooses the server and the beginning of the path.`,
 		proofs: []string{
 			"download.TestUntrustedURLsSayNothingAboutTheNetwork", "download.TestRedirectIsFollowedOnlyWhereThatIsAllowed",
 			"git.TestNothingOnTheMachineCanBeRead", "netguard.TestAddressesOfThisMachineAndOfCloudsAreRefused",
 			"netguard.TestConnectionIsRefusedAfterTheNameWasResolved", "git.TestGitHubAppsWithLocalAddressesAreRefused",
-			"git.TestOfAnswersToGitHubAppsOnlyTheStatusIsShown",
+			"netguard.TestEveryRangeOfSpecialAddressesIsDecidedOn", "netguard.TestAddressesInOtherAddressesAreDecidedOn",
+			"netguard.TestAddressesInUnusualNotationsAreRefused", "git.TestProxyOfATenantMustNotBeLocal",
+			"git.TestOfAnswersToGitHubAppsOnlyTheStatusIsShown", "git.TestGitHubAppsCannotRequestAnyPath",
+			"git.TestRedirectsLeadToRepositoriesOnly", "git.TestAnswersOfHostsWithoutCredentialsAreNotShown",
+			"git.TestErrorsInTheProtocolAreShownOnlyIfTheServerHasTheCredentials", "git.TestMessagesHaveNothingOfACertificate",
+			"git.TestMessagesHaveNothingOfAProxy", "git.TestMessagesHaveNothingOfAResolver",
+			"git.TestMessagesHaveNothingOfAnSSHServerBeforeItHasTheCredentials",
 		},
 	},
 	{
@@ -189,7 +198,8 @@ it. One that takes more than 4 MiB, because it has very many small parts, is ref
 run, a commit of the victim takes at most twice as long as on a quiet system. ` + "`make bench`" + ` measures this, beside most
 of the attacks. There and in the attacks, a namespace has a thousand Stacks. That ten thousand reconciles of one namespace
 do not delay those of another is tested with the queue of the controller alone. Nothing can interrupt arithmetic with large
-numbers, so RSA keys for git with more than 8192 bits are rejected before they are used. If a defect causes a panic
+numbers, so RSA keys for git with more than 8192 bits are rejected before they are used. For the same reason the effort for
+known hosts, certificates, ` + "`.gitmodules`" + ` and the hosts of redirects is bounded, and one private key is decrypted at a time. If a defect causes a panic
 in a reconcile, in work in the background or when a watch event is handled, that object fails or waits, and the controller
 continues. Only if the event is one of the first list, the controller does not start.`,
 		proofs: []string{
@@ -200,7 +210,10 @@ continues. Only if the event is one of the first list, the controller does not s
 			"source.TestUnknownKindsCauseFewDiscoveryRequestsAndHideNoServedKinds",
 			"source.TestServersOfOneNamespaceThatHangDoNotDelayPollsOfAnother", "throughput.TestBytePerSecondIsEndedAfterAWindow",
 			"git.TestServerThatIsSlowForLongIsLeft", "git.TestSSHServerThatIsSlowForLongIsLeft",
-			"git.TestKeysThatWouldTakeHoursAreRefused", "artifact.TestPanicInTheBackgroundIsAnErrorLikeAnother",
+			"git.TestKeysThatWouldTakeHoursAreRefused", "git.TestOnePrivateKeyIsDecryptedAtATime",
+			"git.TestEffortForKnownHostsIsInProportionToTheirSize", "git.TestModulesOfVeryManySectionsAreRefused",
+			"git.TestLookingForSecretsIsBounded", "netguard.TestLongHostIsRefusedAtOnce", "download.TestRedirectToALongHostIsRefusedAtOnce",
+			"artifact.TestPanicInTheBackgroundIsAnErrorLikeAnother",
 			"update.TestPanicOfWorkForAnUpdateEndsThatWorkOnly", "source.TestPanicOfAPollIsAProblemLikeAnother",
 			"git.TestPanicOfAnExchangeForATokenIsAnErrorLikeAnother",
 		},

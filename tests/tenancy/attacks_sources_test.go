@@ -1,6 +1,10 @@
 package tenancy_test
 
 import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"strings"
 	"time"
@@ -257,9 +261,24 @@ var networkAttacks = []attack{
 		sees: "`SourceUnavailable`: the address is rejected, and no request is sent.",
 		run: func(a *attacker) {
 			a.expectURLsRefused(unavailable(addressRefused),
-				"http://169.254.169.254/latest/meta-data", "http://[fd00:ec2::254]/latest", "http://[::ffff:169.254.169.254]/latest")
-			// To the controller, these are host names, which do not exist.
-			a.expectURLsRefused(unavailable(""), "http://0xa9fea9fe/latest", "http://2852039166/latest")
+				"http://169.254.169.254/latest/meta-data", "http://[fd00:ec2::254]/latest", "http://[::ffff:169.254.169.254]/latest",
+				"http://[64:ff9b:1::169.254.169.254]/latest", "http://[2606:50c0::5efe:169.254.169.254]/latest", "http://0xa9fea9fe/latest",
+				"http://2852039166/latest", "http://0251.0376.0251.0376/latest", "http://169.254.43518/latest", "http://169.254.169.254./latest")
+		},
+	},
+	{
+		name: "github-app-address", promise: "network",
+		does: "sets the address of the API of a GitHub App to a page of another server, with a `?` at its end",
+		sees: "`AuthenticationFailed`: the address is rejected, and no request is sent.",
+		run: func(a *attacker) {
+			key, err := rsa.GenerateKey(rand.Reader, 2048)
+			a.Expect(err).NotTo(HaveOccurred())
+			a.create(&corev1.Secret{ObjectMeta: a.meta(), StringData: map[string]string{
+				"githubAppID": "1", "githubAppInstallationID": "1", "githubAppBaseURL": "http://" + webHost + "/page/" + a.name + "?",
+				"githubAppPrivateKey": string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})),
+			}})
+			a.expectRefused(a.createStack(fromGit("https://x.invalid/x.git"), func(spec *pulumiv1.StackSpec) { spec.GitAuthSecret = a.name }),
+				refusal{reasons: []string{pulumiv1.AuthenticationFailedReason}, says: "the address of the API of GitHub is not a URL"})
 		},
 	},
 	{
