@@ -212,7 +212,7 @@ continues. Only if the event is one of the first list, the controller does not s
 			"git.TestServerThatIsSlowForLongIsLeft", "git.TestSSHServerThatIsSlowForLongIsLeft",
 			"git.TestKeysThatWouldTakeHoursAreRefused", "git.TestOnePrivateKeyIsDecryptedAtATime",
 			"git.TestEffortForKnownHostsIsInProportionToTheirSize", "git.TestModulesOfVeryManySectionsAreRefused",
-			"git.TestLookingForSecretsIsBounded", "netguard.TestLongHostIsRefusedAtOnce", "download.TestRedirectToALongHostIsRefusedAtOnce",
+			"git.TestFewSecretsAreLookedForInTheTextOfAServer", "netguard.TestLongHostIsRefusedAtOnce",
 			"artifact.TestPanicInTheBackgroundIsAnErrorLikeAnother",
 			"update.TestPanicOfWorkForAnUpdateEndsThatWorkOnly", "source.TestPanicOfAPollIsAProblemLikeAnother",
 			"git.TestPanicOfAnExchangeForATokenIsAnErrorLikeAnother",
