@@ -199,7 +199,7 @@ run, a commit of the victim takes at most twice as long as on a quiet system. ` 
 of the attacks. There and in the attacks, a namespace has a thousand Stacks. That ten thousand reconciles of one namespace
 do not delay those of another is tested with the queue of the controller alone. Nothing can interrupt arithmetic with large
 numbers, so RSA keys for git with more than 8192 bits are rejected before they are used. For the same reason the effort for
-known hosts, certificates, ` + "`.gitmodules`" + ` and the hosts of redirects is bounded, and one private key is decrypted at a time. If a defect causes a panic
+known hosts, certificates, ` + "`.gitmodules`" + ` and the hosts of redirects of a git server is bounded, and one private key is decrypted at a time. If a defect causes a panic
 in a reconcile, in work in the background or when a watch event is handled, that object fails or waits, and the controller
 continues. Only if the event is one of the first list, the controller does not start.`,
 		proofs: []string{
