@@ -7,6 +7,8 @@ package template
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -70,15 +72,23 @@ func mergeMetadata(object *metav1.ObjectMeta, template *pulumiv1.TemplateMetadat
 	object.Annotations = withDefaults(object.Annotations, template.Annotations)
 }
 
-// withDefaults adds the entries of defaults whose keys are not in values.
+// withDefaults adds the entries of defaults whose keys are not in values. It leaves out keys of the API groups of this project: they are the
+// controller's own words, for example that an Update corrects drift, and it believes them.
 func withDefaults(values, defaults map[string]string) map[string]string {
-	if values == nil && len(defaults) > 0 {
-		values = map[string]string{}
-	}
 	for key, value := range defaults {
-		if _, set := values[key]; !set {
-			values[key] = value
+		if _, set := values[key]; set || isReserved(key) {
+			continue
 		}
+		if values == nil {
+			values = map[string]string{}
+		}
+		values[key] = value
 	}
 	return values
+}
+
+// isReserved reports whether the key of a label or an annotation belongs to an API group of this project.
+func isReserved(key string) bool {
+	domain, _, qualified := strings.Cut(key, "/")
+	return qualified && slices.Contains([]string{pulumiv1.GroupVersion.Group, autov1alpha1.GroupVersion.Group}, domain)
 }

@@ -164,6 +164,13 @@ spec:
                         spec: {workspaceName: x, stackName: other, type: destroy, source: {url: "http://other", digest: "sha256:2"}, parallel: 1}}`,
 			want: `{metadata: {labels: {team: a, pulumi.com/component: stack}}, spec: {parallel: 1}}`,
 		},
+		{
+			name: "labels and annotations by which the controller knows its own objects are not for templates",
+			template: `metadata: {annotations: {pulumi.com/drift: "1", pulumi.com/plan-cause: Drift, auto.pulumi.com/workspace-generation: "1", note: x,
+                                   event.toolkit.fluxcd.io/x: y, pulumi.example.com/x: y},
+                        labels: {auto.pulumi.com/component: workspace, pulumi.com/stack-name: other, my-pulumi.com/x: y}}`,
+			want: `metadata: {annotations: {note: x, event.toolkit.fluxcd.io/x: y, pulumi.example.com/x: y}, labels: {pulumi.com/component: stack, my-pulumi.com/x: y}}`,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -171,9 +171,9 @@ func (r *Runtime) createKeyPair(ctx context.Context, workspace *autov1alpha1.Wor
 }
 
 // apply makes the object as wanted. It reads the object from the cache into present, and writes only if there is no such object, if other
-// content was applied to it, or if unchanged returns false; so this is where it is decided that an object which somebody edited is applied
-// again. After a write, present is the object as written. For an object that belongs to another owner, or that is being deleted, the error
-// is a *conflictError.
+// content was applied to it, if the Workspace does not own it, or if unchanged returns false; so this is where it is decided that an object
+// which somebody edited is applied again. After a write, present is the object as written. For an object that belongs to another owner, or
+// that is being deleted, the error is a *conflictError.
 func (r *Runtime) apply(
 	ctx context.Context, workspace *autov1alpha1.Workspace, wanted, present client.Object, unchanged func() bool,
 ) (written bool, err error) {
@@ -189,7 +189,8 @@ func (r *Runtime) apply(
 		return false, err
 	}
 	applied := present.GetAnnotations()[appliedHashAnnotation]
-	if applied == hash && unchanged() {
+	// The annotation alone proves nothing: anybody who may edit the object can write it, and take away the owner.
+	if applied == hash && metav1.IsControlledBy(present, workspace) && unchanged() {
 		return false, nil
 	}
 	if applied == "" {

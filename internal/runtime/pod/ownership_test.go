@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -72,6 +73,26 @@ func TestServiceThatNobodyOwnsIsLeftAlone(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app-workspace"},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "elsewhere.example.com"},
 	}, "Service app-workspace exists already and was not made for this workspace")
+}
+
+// The annotation that says what was applied stays: anybody who may edit the object can write it.
+func TestObjectThatLostItsOwnerGetsItBack(t *testing.T) {
+	s := startStage(t)
+	workspace := s.create("app", autov1alpha1.WorkspaceSpec{})
+	s.pod(workspace)
+	for _, object := range []ctrlclient.Object{&appsv1.StatefulSet{}, &corev1.Service{}} {
+		s.Expect(s.get("app-workspace", object)).To(Succeed())
+		s.Expect(metav1.IsControlledBy(object, workspace)).To(BeTrue())
+		change := ctrlclient.RawPatch(types.MergePatchType, []byte(`{"metadata":{"ownerReferences":null}}`))
+		s.Expect(s.client.Patch(t.Context(), object, change)).To(Succeed())
+		s.Expect(object.GetOwnerReferences()).To(BeEmpty())
+		s.Expect(object.GetAnnotations()).To(HaveKey(appliedHashAnnotation))
+		s.requeue(workspace)
+		s.Eventually(func() (bool, error) {
+			err := s.get("app-workspace", object)
+			return metav1.IsControlledBy(object, workspace), err
+		}).Should(BeTrue())
+	}
 }
 
 // The attacker knows the labels, and the private key.
