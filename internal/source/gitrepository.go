@@ -84,6 +84,10 @@ func parseGitURL(raw string) *url.URL {
 	return parsed
 }
 
+// maxGitURL, maxGitRef and maxGitAuth bound what is held of each git source that is polled, in bytes. maxGitAuth is about the names of
+// Secrets and their keys.
+const maxGitURL, maxGitRef, maxGitAuth = 4096, 1024, 8192
+
 // checkGitSource returns the problems that can be found without a request.
 func checkGitSource(source *autov1alpha1.GitSource) error {
 	switch {
@@ -91,6 +95,14 @@ func checkGitSource(source *autov1alpha1.GitSource) error {
 		return invalidSource("the git source has no URL")
 	case source.Ref == "":
 		return invalidSource("the git source names no branch, tag or commit")
+	case len(source.URL) > maxGitURL:
+		return invalidSource("the URL of the git source has more than %d bytes", maxGitURL)
+	case len(source.Ref) > maxGitRef:
+		return invalidSource("the name of the branch, tag or commit of the git source has more than %d bytes", maxGitRef)
+	}
+	// Marshalling strings, booleans and pointers to structs of them does not fail.
+	if auth, _ := json.Marshal(source.Auth); len(auth) > maxGitAuth {
+		return invalidSource("the references of the git source to Secrets have more than %d bytes", maxGitAuth)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -33,7 +34,8 @@ type subscription struct {
 	key      subscriptionKey
 	poll     *poll
 	interval time.Duration
-	token    string
+	// token is a hash of the last token, which may be long.
+	token [sha256.Size]byte
 	// needs is the number of the first round whose answer is new enough for the object.
 	needs int64
 	// waits is set while the last answer to the object was that the result is pending.
@@ -54,7 +56,8 @@ func (g *Git) subscribe(s *GitSubscriber, repo gitRepository, query GitQuery) (a
 	}
 	sub.interval = max(query.Interval, minGitInterval)
 	sub.seen, sub.asked = g.clock.Now(), time.Time{}
-	requested := query.Token != "" && query.Token != sub.token
+	token := sha256.Sum256([]byte(query.Token))
+	requested := query.Token != "" && token != sub.token
 	if key := repo.key("ref", query.Source.Ref); sub.poll == nil || sub.poll.key != key {
 		// A request that was not answered yet applies to the new ref.
 		requested = requested || sub.poll != nil && sub.poll.decided < sub.needs
@@ -62,7 +65,7 @@ func (g *Git) subscribe(s *GitSubscriber, repo gitRepository, query GitQuery) (a
 		g.join(sub, key, repo, query.Source.Ref)
 	}
 	if query.Token != "" {
-		sub.token = query.Token
+		sub.token = token
 	}
 	if requested {
 		sub.needs = sub.poll.rounds + 1
