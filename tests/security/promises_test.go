@@ -75,10 +75,10 @@ that Workspace, or use its credentials elsewhere.`,
 		name: "network", title: "Tenants cannot make the controller connect to its own machine or to metadata services",
 		text: `The controller itself fetches artifacts, and git repositories of Stacks without a Flux source. Of an artifact, the path of
 the URL must be that of the source which publishes it; the host can be any. The controller follows no redirect there,
-and if it cannot connect, only its log says why. It rejects loopback, link-local, multicast and reserved addresses and the
+and if it cannot connect, only its log says why. It rejects loopback, link-local, multicast and documentation addresses and the
 metadata services of clouds, also inside IPv6 addresses, after it has resolved the name, and for git after each redirect.
 A host that ends in a number must be an address in the usual notation, because proxies read others. Private addresses are
-allowed; restrict them with NetworkPolicies. A git server can redirect only to the same request for another repository. Of
+allowed, also 100.64.0.0/10, 198.18.0.0/15 and 240.0.0.0/4; restrict them with NetworkPolicies. A git server can redirect only to the same request for another repository. Of
 a connection, a status says which kind of failure it was, and nothing that is in a certificate or comes from a server, a
 proxy or a resolver, except the fingerprint of the host key of an SSH server. The answer of a git server is shown only if
 the server received the credentials of the Stack, and not after a redirect. The same addresses are rejected for the API of
