@@ -16,6 +16,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/agent/redact"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // secretConfig returns a change of a Workspace: the configuration of its stack has the values of these Secrets, as text or as JSON.
@@ -68,6 +69,7 @@ const maxRefusedMemory = 30 * maxValues
 // TestRefusedOperationsWithTheLargestSecretsTakeLittleMemory is an attack: the agent refuses the operations, because one of their options is
 // not valid, and what it says must have no secret.
 func TestRefusedOperationsWithTheLargestSecretsTakeLittleMemory(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	s := newStage(t)
 	var names []string
 	for i := range 8 {

@@ -84,6 +84,7 @@ func memory(do func() any) (allocated, kept int) {
 const fixed = 640 << 10
 
 func TestMemoryIsASmallMultipleOfTheValues(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	for name, values := range hostile {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -102,6 +103,7 @@ func TestMemoryIsASmallMultipleOfTheValues(t *testing.T) {
 }
 
 func TestBriefHidesValuesAtABoundedCost(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)
 	g.Expect(redact.Brief("the request has hunter22", slices.Values([]string{"x", "hunter22"}))).To(Equal("the request has [secret]"))
 	g.Expect(redact.Brief("the request has some values", slices.Values(append(numbered(16<<10, "password"), random(64<<10))))).To(
