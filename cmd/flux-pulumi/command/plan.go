@@ -87,7 +87,7 @@ func (c *cluster) planOf(ctx context.Context, stack *pulumiv1.Stack) (*autov1alp
 	if err := c.read(ctx, c.key(plan.Name), update); err != nil {
 		return nil, err
 	}
-	if saved := update.Status.Plan; saved != nil && (saved.Digest != plan.Digest || saved.CalculateDigest() != plan.Digest) {
+	if saved := update.Status.Plan; saved != nil && saved.Digest != plan.Digest {
 		return nil, failed(exitNotReady, "Update %q does not have the plan of Stack %q: the digests differ; see whether the Stack makes another plan, "+
 			"and if not, delete the Update", update.Name, stack.Name)
 	}
