@@ -1,16 +1,16 @@
-// Package informercache bounds what an informer keeps of each object. A tenant who may create objects may create hundreds of them with a
-// megabyte each, and the controller would hold all of them in memory. Of a large object, the informer keeps only the small fields, by which
-// the object is found and which searches of lists use. The client reads the object itself from the API server when it is needed.
+// Package informercache bounds what an informer reads and keeps of each object. A tenant who may create objects may create hundreds of them
+// with a megabyte each, and the controller would hold all of them in memory; and all objects of a kind wait for the one goroutine that
+// decodes them. Of a large object, the informer decodes and keeps only the small fields, by which the object is found and which searches of
+// lists use. The client reads the object itself from the API server when it is needed.
 package informercache
 
 import (
-	"cmp"
+	"bytes"
 	"context"
-	"maps"
+	"encoding/json"
 	"reflect"
-	"slices"
 
-	"k8s.io/apimachinery/pkg/runtime"
+	kjson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,10 +25,12 @@ const (
 	// maxPart bounds what is kept of each part of a larger object: metadata, spec and status each have their own bound, so that none can
 	// displace another. When the result takes more memory than MaxSize, the bound is halved, down to minPart.
 	maxPart, minPart = MaxSize / 4, 1 << 10
-	// shortenedAnnotation marks what is kept of a larger object; its value is tooLarge for an object that takes more than MaxMemory. Nobody
+	// identityPart bounds what is kept of the metadata of an object that takes more than MaxMemory, in bytes.
+	identityPart = 4 << 10
+	// shortenedAnnotation marks what is kept of a larger object; its value is tooLarge for an object that takes more than MaxMemory. No user
 	// can write it: the API server rejects an annotation with such a name.
 	shortenedAnnotation = "(shortened)"
-	tooLarge            = "too large"
+	shortened, tooLarge = "true", "too large"
 )
 
 // Transform returns a transform function for an informer. The function applies next, and then keeps a small object as it is and only the
@@ -57,16 +59,23 @@ func Shortened(object client.Object) client.Object {
 	case size > MaxMemory:
 		return marked(identityOf(object), tooLarge)
 	}
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	parts := measure(content, maxDepth)
+	text, err := json.Marshal(object)
 	for part := maxPart; err == nil && part >= minPart; part /= 2 {
 		short := newLike(object)
-		if err = runtime.DefaultUnstructuredConverter.FromUnstructured(smallFields(parts.entries, part), short); err == nil && memoryOf(short, MaxSize) <= MaxSize {
-			return marked(short, "true")
+		if err = kjson.Unmarshal(partsOf(text, part), short); err == nil && memoryOf(short, MaxSize) <= MaxSize {
+			return short
 		}
 	}
 	// The client then reads the object from the API server, and the caller reports what is wrong with it.
-	return marked(identityOf(object), "true")
+	return marked(identityOf(object), shortened)
+}
+
+// partsOf returns the text of a Kubernetes object with the parts that fit into the limit, and with the mark.
+func partsOf(text []byte, limit int) []byte {
+	scanner, kept := newScanner(text), &bytes.Buffer{}
+	scanner.scan()
+	scanner.document(kept).keepParts(0, limit, nil, shortened)
+	return kept.Bytes()
 }
 
 func marked(short client.Object, mark string) client.Object {
@@ -98,118 +107,8 @@ func identityOf(object client.Object) client.Object {
 	return short
 }
 
-func smallFields(parts map[string]*measured, limit int) map[string]any {
-	kept := make(map[string]any, len(parts))
-	for name, part := range parts {
-		left := limit
-		kept[name] = part.smallest(&left)
-	}
-	return kept
-}
-
 func newLike(object client.Object) client.Object {
 	return reflect.New(reflect.TypeOf(object).Elem()).Interface().(client.Object)
-}
-
-// maxDepth is how many levels of maps and lists are looked into. What is nested more deeply is kept whole or not at all.
-const maxDepth = 32
-
-// valueSize is what a value without text takes, such as an empty list or a number, in bytes.
-const valueSize = 16
-
-// measured is a JSON value with about how much it takes, in bytes. The transform runs for all objects of a kind in one goroutine, so each
-// part is measured once, however deeply it is nested.
-type measured struct {
-	value any
-	size  int
-	// entries are the entries of a map, and items those of a list. They are nil for what is not looked into.
-	entries map[string]*measured
-	items   []*measured
-}
-
-// measure measures the value and its parts, down to the given number of levels.
-func measure(value any, depth int) *measured {
-	m := &measured{value: value, size: valueSize}
-	switch value := value.(type) {
-	case string:
-		m.size += len(value)
-	case map[string]any:
-		if depth == 0 {
-			m.size = sizeOf(value)
-			break
-		}
-		m.entries = make(map[string]*measured, len(value))
-		for key, item := range value {
-			entry := measure(item, depth-1)
-			m.entries[key] = entry
-			m.size += len(key) + entry.size
-		}
-	case []any:
-		if depth == 0 {
-			m.size = sizeOf(value)
-			break
-		}
-		m.items = make([]*measured, len(value))
-		for i, item := range value {
-			m.items[i] = measure(item, depth-1)
-			m.size += m.items[i].size
-		}
-	}
-	return m
-}
-
-// sizeOf returns about how much a JSON value takes, in bytes.
-func sizeOf(value any) int {
-	size := valueSize
-	switch value := value.(type) {
-	case string:
-		size += len(value)
-	case map[string]any:
-		for key, item := range value {
-			size += len(key) + sizeOf(item)
-		}
-	case []any:
-		for _, item := range value {
-			size += sizeOf(item)
-		}
-	}
-	return size
-}
-
-// smallest returns the value without the parts that do not fit: it leaves out the largest entries of a map and the last items of a list. A
-// text is kept whole or not at all, so that no name becomes another one. smallest subtracts what it keeps from left.
-func (m *measured) smallest(left *int) any {
-	if m.size <= *left {
-		*left -= m.size
-		return m.value
-	}
-	if *left -= valueSize; *left <= 0 {
-		return nil
-	}
-	switch {
-	case m.entries != nil:
-		kept := map[string]any{}
-		for _, key := range slices.SortedFunc(maps.Keys(m.entries), func(a, b string) int {
-			return cmp.Or(cmp.Compare(len(a)+m.entries[a].size, len(b)+m.entries[b].size), cmp.Compare(a, b))
-		}) {
-			if *left -= len(key); *left <= 0 {
-				break
-			}
-			if item := m.entries[key].smallest(left); item != nil {
-				kept[key] = item
-			}
-		}
-		return kept
-	case m.items != nil:
-		kept := []any{}
-		for i := 0; i < len(m.items) && *left > 0; i++ {
-			if item := m.items[i].smallest(left); item != nil {
-				kept = append(kept, item)
-			}
-		}
-		return kept
-	}
-	return nil
 }
 
 // IsShortened reports whether the object has only the small fields of the object on the API server. Get never returns such an object, but

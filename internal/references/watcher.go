@@ -20,6 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/stack-controller/stack-controller/internal/informercache"
 )
 
 // +kubebuilder:rbac:groups="",resources=secrets;configmaps,verbs=list;watch
@@ -67,7 +69,7 @@ func NewWatcher(ctx context.Context, o Options) (*Watcher, error) {
 	if o.Namespace != "" {
 		options.DefaultNamespaces = map[string]cache.Config{o.Namespace: {}}
 	}
-	objects, err := cache.New(o.Config, options)
+	objects, err := informercache.NewCache(nil)(o.Config, options)
 	if err != nil {
 		return nil, fmt.Errorf("create the cache of the metadata of Secrets and ConfigMaps: %w", err)
 	}
