@@ -114,7 +114,7 @@ func managerOptions(o *options, scheme *runtime.Scheme) ctrl.Options {
 		RetryPeriod:                   &o.leaderElection.RetryPeriod,
 		GracefulShutdownTimeout:       &o.gracefulShutdownTimeout,
 		Cache:                         cacheOptions(o),
-		NewCache:                      informercache.NewCache(unreadFields()),
+		NewCache:                      informercache.NewCache,
 		NewClient:                     informercache.NewClient,
 		Client: client.Options{Cache: &client.CacheOptions{
 			DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}},
@@ -124,16 +124,6 @@ func managerOptions(o *options, scheme *runtime.Scheme) ctrl.Options {
 		Controller: config.Controller{
 			RecoverPanic: ptr.To(true),
 		},
-	}
-}
-
-// unreadFields returns the large fields that no code reads from the caches. The transform functions of the caches remove them from small
-// objects, too.
-func unreadFields() informercache.Fields {
-	return informercache.Fields{
-		"metadata": {"managedFields": nil, "annotations": {corev1.LastAppliedConfigAnnotation: nil}},
-		"program":  nil,              // of a Program
-		"status":   {"changes": nil}, // of an Update
 	}
 }
 

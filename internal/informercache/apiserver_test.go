@@ -54,7 +54,7 @@ func TestCacheOfARealAPIServerHasTheSmallFieldsOfLargeObjects(t *testing.T) {
 	secret.Annotations = map[string]string{"a": strings.Repeat("x", 200<<10), "b": "c"}
 	g.Expect(live.Create(t.Context(), secret)).To(Succeed())
 
-	objects, err := NewCache(Fields{"metadata": {"managedFields": nil}})(cluster.Config(), cache.Options{Scheme: scheme})
+	objects, err := NewCache(cluster.Config(), cache.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	done := make(chan error, 1)
 	go func() { done <- objects.Start(t.Context()) }()
@@ -100,7 +100,7 @@ func TestCacheOfARealAPIServerHasTheSmallFieldsOfLargeObjects(t *testing.T) {
 	// An API server without streaming lists answers with all objects at once.
 	http, err := rest.HTTPClientFor(cluster.Config())
 	g.Expect(err).NotTo(HaveOccurred())
-	http.Transport = &shorteningTransport{next: http.Transport}
+	http.Transport = NewTransport(http.Transport)
 	lists, err := client.New(cluster.Config(), client.Options{Scheme: scheme, HTTPClient: http})
 	g.Expect(err).NotTo(HaveOccurred())
 	list := &pulumiv1.StackList{}

@@ -4,26 +4,27 @@ import (
 	"bytes"
 	"cmp"
 	"iter"
-	"math"
 	"slices"
 )
 
-// Fields is a tree of names of fields. A name without names below it stands for the whole field.
-type Fields map[string]Fields
+// fields is a tree of names of fields. A name without names below it stands for the whole field.
+type fields map[string]fields
 
 // document is the text of a JSON value, with the extents of its large parts. What is kept of it is written to out.
 type document struct {
 	text  []byte
 	large map[int]extent
 	out   *bytes.Buffer
-	// open is reused by scanners. scanned counts the characters that were scanned again.
-	open    []container
+	// reduced has the sizes of objects without their unread fields, by their positions.
+	reduced map[int]int
+	// around is reused by scanners. scanned counts the characters that were scanned again.
+	around  []container
 	scanned int
 }
 
 // document returns the text that was scanned.
 func (s *scanner) document(out *bytes.Buffer) *document {
-	return &document{text: s.text[:s.at:s.at], large: s.large, out: out, open: s.open}
+	return &document{text: s.text[:s.at:s.at], large: s.large, out: out, reduced: map[int]int{}, around: s.around}
 }
 
 // member is a field of an object, or an item of a list.
@@ -46,11 +47,11 @@ func (d *document) valueAt(at int) member {
 	if known, ok := d.large[at]; ok {
 		return member{at: at, extent: known}
 	}
-	s := scanner{text: d.text, at: at, quote: -1, open: d.open[:0]}
+	s := scanner{text: d.text, at: at, quote: -1, around: d.around[:0]}
 	s.scan()
-	d.open = s.open
+	d.around = s.around
 	d.scanned += s.at - at
-	return member{at: at, extent: extent{s.at, s.size}}
+	return member{at: at, extent: extent{s.at, s.size()}}
 }
 
 // skip returns the position of the next key, value or end.
@@ -104,7 +105,7 @@ func (d *document) items(at int) iter.Seq[member] {
 func (d *document) isObject(at int) bool { return at < len(d.text) && d.text[at] == '{' }
 
 // below returns what is unread below the member, and whether the whole member is unread.
-func (m member) below(unread Fields) (below Fields, all bool) {
+func (m member) below(unread fields) (below fields, all bool) {
 	if len(unread) == 0 || len(m.key) < 2 {
 		return nil, false
 	}
@@ -113,8 +114,12 @@ func (m member) below(unread Fields) (below Fields, all bool) {
 }
 
 // without returns the member with the size that it has without its unread fields.
-func (d *document) without(item member, unread Fields) member {
+func (d *document) without(item member, unread fields) member {
 	if len(unread) == 0 || !d.isObject(item.at) {
+		return item
+	}
+	if size, known := d.reduced[item.at]; known {
+		item.size = size
 		return item
 	}
 	item.size = valueSize
@@ -123,53 +128,36 @@ func (d *document) without(item member, unread Fields) member {
 			item.size += d.without(part, below).sizeWithKey()
 		}
 	}
+	d.reduced[item.at] = item.size
 	return item
 }
 
 // sizeWithKey is what the member takes in its object, in bytes.
 func (m member) sizeWithKey() int { return len(m.key) - 2 + m.size }
 
-// smallest returns the members of the object, the smallest first. It may leave out members that do not fit into the limit together with
-// the smaller ones. It holds and sorts only about as many at a time as may fit.
-func (d *document) smallest(at, limit int, unread Fields) []member {
-	order := func(a, b member) int {
-		return cmp.Or(cmp.Compare(a.sizeWithKey(), b.sizeWithKey()), bytes.Compare(a.key, b.key))
-	}
-	most := limit/valueSize + 1
+// smallest returns the members of the object, the smallest first. Of an object with very many members, it returns only the first ones of
+// the text, which are more than fit.
+func (d *document) smallest(at int, unread fields) []member {
 	var found []member
-	var last *member
 	for item := range d.members(at) {
 		below, all := item.below(unread)
 		if all {
 			continue
 		}
-		if item = d.without(item, below); last != nil && order(item, *last) > 0 {
-			continue
-		}
-		if found = append(found, item); len(found) == 2*most {
-			slices.SortFunc(found, order)
-			found = fitting(found, limit)
-			last = &found[len(found)-1]
+		if found = append(found, d.without(item, below)); len(found) == MaxSize/valueSize {
+			break
 		}
 	}
-	slices.SortFunc(found, order)
+	slices.SortFunc(found, func(a, b member) int {
+		return cmp.Or(cmp.Compare(a.sizeWithKey(), b.sizeWithKey()), bytes.Compare(a.key, b.key))
+	})
 	return found
-}
-
-// fitting returns the first members, up to and with the one that exceeds the limit.
-func fitting(members []member, limit int) []member {
-	for i := range members {
-		if limit -= members[i].sizeWithKey(); limit < 0 {
-			return members[:i+1]
-		}
-	}
-	return members
 }
 
 // keep writes the value without its unread fields and without the parts that do not fit: it leaves out the largest members of an object and
 // the last items of a list. A text is kept whole or not at all, so that no name becomes another one. keep subtracts what it wrote from
 // left, and reports whether it wrote anything.
-func (d *document) keep(item member, left *int, depth int, unread Fields) bool {
+func (d *document) keep(item member, left *int, depth int, unread fields) bool {
 	if len(unread) == 0 && item.size <= *left {
 		*left -= item.size
 		d.out.Write(d.text[item.at:item.end])
@@ -180,7 +168,7 @@ func (d *document) keep(item member, left *int, depth int, unread Fields) bool {
 	}
 	switch d.text[item.at] {
 	case '{':
-		d.keepMembers(d.smallest(item.at, *left, unread), left, depth, unread, "")
+		d.keepMembers(d.smallest(item.at, unread), left, depth, unread, "")
 		return true
 	case '[':
 		d.keepItems(item.at, left, depth)
@@ -191,7 +179,7 @@ func (d *document) keep(item member, left *int, depth int, unread Fields) bool {
 
 // keepMembers writes an object with the members that fit. With a mark it is the metadata of a Kubernetes object, and gets the mark as an
 // annotation.
-func (d *document) keepMembers(members []member, left *int, depth int, unread Fields, mark string) {
+func (d *document) keepMembers(members []member, left *int, depth int, unread fields, mark string) {
 	d.out.WriteByte('{')
 	first := d.out.Len()
 	for _, item := range members {
@@ -202,7 +190,7 @@ func (d *document) keepMembers(members []member, left *int, depth int, unread Fi
 		before := d.out.Len()
 		d.separate(first)
 		if mark != "" && string(item.key) == `"annotations"` && d.isObject(item.at) {
-			d.writeMark(mark, d.smallest(item.at, *left, below), left, depth+1)
+			d.writeMark(mark, d.smallest(item.at, below), left, depth+1)
 			mark = ""
 			continue
 		}
@@ -255,11 +243,11 @@ func (d *document) separate(first int) {
 
 // keepParts writes what fits of the Kubernetes object at the position: of metadata, spec, status and of all other fields together up to the
 // limit each, so that none can displace another. It adds the mark.
-func (d *document) keepParts(at, limit int, unread Fields, mark string) {
+func (d *document) keepParts(at, limit int, unread fields, mark string) {
 	others := limit
 	d.out.WriteByte('{')
 	first := d.out.Len()
-	for _, item := range d.smallest(at, math.MaxInt16, unread) {
+	for _, item := range d.smallest(at, unread) {
 		below, _ := item.below(unread)
 		own, left := limit, &others
 		before := d.out.Len()
@@ -268,7 +256,7 @@ func (d *document) keepParts(at, limit int, unread Fields, mark string) {
 		d.out.WriteByte(':')
 		switch string(item.key) {
 		case `"metadata"`:
-			d.keepMembers(d.smallest(item.at, limit, below), &own, 0, below, mark)
+			d.keepMembers(d.smallest(item.at, below), &own, 0, below, mark)
 			continue
 		case `"spec"`, `"status"`:
 			left = &own
@@ -282,7 +270,7 @@ func (d *document) keepParts(at, limit int, unread Fields, mark string) {
 
 // keepBounded writes the Kubernetes object at the position: the whole object without its unread fields if it is small, and otherwise what
 // an informer keeps of it.
-func (d *document) keepBounded(at int, unread Fields) {
+func (d *document) keepBounded(at int, unread fields) {
 	switch object := d.without(d.valueAt(at), unread); {
 	case object.size <= MaxSize:
 		left := MaxSize + 1

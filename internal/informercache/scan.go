@@ -15,12 +15,14 @@ const (
 // comes from the API server, and is decoded afterwards. The text may grow between two calls of scan.
 type scanner struct {
 	text []byte
-	// at is the position after what was scanned, and size what the value takes so far.
-	at, size int
+	// at is the position after what was scanned.
+	at int
 	// quote is the position of the quotation mark that began an unfinished text; -1 outside of texts.
 	quote int
-	// open has the lists and objects that have not ended. deeper counts those that are nested too deeply to be in it.
-	open   []container
+	// in is the innermost list or object that has not ended, and around has those that it is in. The first one stands for the text itself.
+	// deeper counts those that are nested too deeply to be told apart.
+	in     container
+	around []container
 	deeper int
 	// large gets the ends and sizes of large lists and objects, by their positions; nil records none.
 	large map[int]extent
@@ -40,128 +42,119 @@ func newScanner(text []byte) *scanner {
 	return &scanner{text: text, quote: -1, large: map[int]extent{}}
 }
 
+// size is what the value takes, in bytes.
+func (s *scanner) size() int { return s.in.size }
+
 // scan reports whether the value has ended. If not, it has to be called again with more text.
-func (s *scanner) scan() bool {
-	for s.at < len(s.text) {
-		if s.quote < 0 {
-			switch char := s.text[s.at]; char {
-			case '"':
-				s.quote = s.at
-			case '{', '[':
-				s.begin(char == '{')
-			case '}', ']':
-				s.finish()
-			case ':', ',':
-				if last := len(s.open) - 1; last >= 0 && s.deeper == 0 {
-					s.open[last].hasKey = char == ':'
-				}
-			case ' ', '\t', '\n', '\r':
-			default:
-				if s.skipScalar(); len(s.open) == 0 && s.at < len(s.text) {
-					return true
-				}
-				continue
-			}
-			s.at++
-		}
+func (s *scanner) scan() (ended bool) {
+	text, at, in := s.text, s.at, s.in
+	for at < len(text) && !ended {
 		if s.quote >= 0 {
-			var ended bool
-			if s.at, ended = endOfText(s.text, s.at); !ended {
-				return false
+			var closed bool
+			if at, closed = endOfText(text, at); !closed {
+				break
 			}
-			s.addText(s.at - s.quote - 1)
+			if in.size += at - s.quote - 1; !in.isObject || in.hasKey {
+				in.size += valueSize // the key of an object is no value of its own
+			}
 			s.quote = -1
-			s.at++
+			at++
+			ended = len(s.around) == 0
+			continue
 		}
-		if len(s.open) == 0 && s.size > 0 {
-			return true
+		switch text[at] {
+		case '"':
+			s.quote = at
+		case '{', '[':
+			in = s.begin(in, at)
+		case '}', ']':
+			in = s.finish(in, at)
+			ended = len(s.around) == 0
+		case ':':
+			in.hasKey = true
+		case ',':
+			in.hasKey = false
+		case ' ', '\t', '\n', '\r':
+		default:
+			in.size += valueSize
+			at = endOfScalar(text, at)
+			ended = len(s.around) == 0 && at < len(text)
+			continue
 		}
+		at++
 	}
-	return false
+	s.at, s.in = at, in
+	return ended
 }
 
-// add adds to the size of the innermost list or object.
-func (s *scanner) add(size int) {
-	if last := len(s.open) - 1; last >= 0 {
-		s.open[last].size += size
-	} else {
-		s.size += size
-	}
-}
-
-// addText adds a text. The key of an object is no value of its own.
-func (s *scanner) addText(length int) {
-	if last := len(s.open) - 1; last >= 0 && s.open[last].isObject && !s.open[last].hasKey && s.deeper == 0 {
-		s.add(length)
-		return
-	}
-	s.add(valueSize + length)
-}
-
-func (s *scanner) begin(isObject bool) {
-	if len(s.open) == maxDepth {
+// begin returns the list or object that begins at the position.
+func (s *scanner) begin(in container, at int) container {
+	if len(s.around) == maxDepth {
 		s.deeper++
-		s.add(valueSize)
-		return
+		in.size += valueSize
+		return in
 	}
-	s.open = append(s.open, container{start: s.at, size: valueSize, isObject: isObject})
+	s.around = append(s.around, in)
+	return container{start: at, size: valueSize, isObject: s.text[at] == '{'}
 }
 
-func (s *scanner) finish() {
-	if s.deeper > 0 {
+// finish returns what the list or object is in that ends at the position.
+func (s *scanner) finish(in container, at int) container {
+	last := len(s.around) - 1
+	switch {
+	case s.deeper > 0:
 		s.deeper--
-		return
+		return in
+	case last < 0:
+		in.size += valueSize // an end without a beginning
+		return in
+	case s.large != nil && in.size >= minLarge:
+		s.large[in.start] = extent{at + 1, in.size}
 	}
-	last := len(s.open) - 1
-	if last < 0 {
-		s.add(valueSize)
-		return
-	}
-	ended := s.open[last]
-	s.open = s.open[:last]
-	s.add(ended.size)
-	if s.large != nil && ended.size >= minLarge {
-		s.large[ended.start] = extent{s.at + 1, ended.size}
-	}
+	outer := s.around[last]
+	outer.size += in.size
+	s.around = s.around[:last]
+	return outer
 }
 
-// skipScalar skips a number, true, false or null.
-func (s *scanner) skipScalar() {
-	s.add(valueSize)
-	for s.at < len(s.text) {
-		switch s.text[s.at] {
+// endOfScalar returns the position after a number, true, false or null.
+func endOfScalar(text []byte, at int) int {
+	for ; at < len(text); at++ {
+		switch text[at] {
 		case ' ', '\t', '\n', '\r', ',', ':', '{', '}', '[', ']', '"':
-			return
+			return at
 		}
-		s.at++
 	}
+	return at
 }
 
 // endOfText returns the position of the quotation mark that ends the text, whose remainder begins at from. If there is none yet, it returns
 // from where to look for it when there is more.
 func endOfText(text []byte, from int) (at int, ended bool) {
-	rest := text[from:]
-	quote := bytes.IndexByte(rest, '"')
-	if quote >= 0 {
-		rest = rest[:quote]
-	}
-	escape := bytes.IndexByte(rest, '\\')
-	switch {
-	case escape < 0 && quote >= 0:
-		return from + quote, true
-	case escape < 0:
-		return len(text), false
-	}
-	for at = from + escape; at < len(text); at++ {
-		switch text[at] {
-		case '"':
+	const short = 64 // bytes, which a loop searches faster
+	for at = from; at < len(text); at++ {
+		switch {
+		case text[at] == '"':
 			return at, true
-		case '\\':
+		case text[at] == '\\':
 			if at+1 == len(text) {
 				return at, false
 			}
 			at++
+		case at == from+short:
+			at += untilSpecial(text[at:]) - 1
 		}
 	}
 	return at, false
+}
+
+// untilSpecial returns how many bytes are before the first quotation mark or backslash, or how many there are.
+func untilSpecial(text []byte) int {
+	if quote := bytes.IndexByte(text, '"'); quote >= 0 {
+		text = text[:quote]
+	}
+	if escape := bytes.IndexByte(text, '\\'); escape >= 0 {
+		return escape
+	}
+	return len(text)
 }

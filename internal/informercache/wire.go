@@ -10,37 +10,41 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
-// NewCache returns a function that makes caches as cache.New does. The answers of the API server to these caches are shortened before they
-// are decoded: decoding an object of 1.5 MiB can take 100 times as long as finding its small fields, and all objects of a kind wait for it.
-// The unread fields are fields that no code reads from the caches, and that may be large.
-func NewCache(unread Fields) cache.NewCacheFunc {
-	return func(config *rest.Config, options cache.Options) (cache.Cache, error) {
-		if options.HTTPClient == nil {
-			client, err := rest.HTTPClientFor(config)
-			if err != nil {
-				return nil, fmt.Errorf("create the client of a cache: %w", err)
-			}
-			options.HTTPClient = client
-		}
-		client := *options.HTTPClient
-		client.Transport = &shorteningTransport{cmp.Or(client.Transport, http.DefaultTransport), unread}
-		options.HTTPClient = &client
-		return cache.New(config, options)
-	}
+// unreadFields are large fields that no code reads from a cache. The transform functions of the caches remove them from small objects, too.
+var unreadFields = fields{
+	"metadata": {"managedFields": nil, "annotations": {corev1.LastAppliedConfigAnnotation: nil}},
+	"program":  nil,              // of a Program
+	"status":   {"changes": nil}, // of an Update
 }
 
-// shorteningTransport shortens the objects in lists and watches.
-type shorteningTransport struct {
-	next   http.RoundTripper
-	unread Fields
+// NewCache is cache.New with a client whose requests go through a transport as NewTransport returns.
+func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
+	if options.HTTPClient == nil {
+		client, err := rest.HTTPClientFor(config)
+		if err != nil {
+			return nil, fmt.Errorf("create the client of a cache: %w", err)
+		}
+		options.HTTPClient = client
+	}
+	client := *options.HTTPClient
+	client.Transport = NewTransport(cmp.Or(client.Transport, http.DefaultTransport))
+	options.HTTPClient = &client
+	return cache.New(config, options)
 }
+
+// NewTransport returns a transport that shortens the objects in the lists and watches of the API server before they are decoded: decoding
+// an object of 1.5 MiB can take 100 times as long as finding its small fields, and all objects of a kind wait for it.
+func NewTransport(next http.RoundTripper) http.RoundTripper { return &transport{next} }
+
+type transport struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper. It asks for JSON also where the API server could answer with protobuf.
-func (t *shorteningTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.Clone(request.Context())
 	request.Header.Set("Accept", withoutProtobuf(request.Header.Get("Accept")))
 	response, err := t.next.RoundTrip(request)
@@ -50,7 +54,7 @@ func (t *shorteningTransport) RoundTrip(request *http.Request) (*http.Response, 
 	if kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind != "application/json" {
 		return response, nil
 	}
-	s := &stream{ReadCloser: response.Body, unread: t.unread, step: (*stream).begin}
+	s := &stream{ReadCloser: response.Body, unread: unreadFields, step: (*stream).begin}
 	if request.URL.Query().Has("watch") {
 		s.step = (*stream).event
 	}
@@ -71,7 +75,7 @@ const chunk = 32 << 10
 // stream is the body of a list or of a watch. It reads one object at a time, shortens it, and passes it on.
 type stream struct {
 	io.ReadCloser
-	unread Fields
+	unread fields
 	// step reads the next part of the body into out, and sets the step that follows.
 	step func(*stream) error
 	// in was read and not passed on yet.
@@ -207,7 +211,7 @@ func (s *stream) value() (*document, int, error) {
 		scanner.text = s.in
 	}
 	s.in = s.in[scanner.at:]
-	return scanner.document(&s.out), scanner.size, nil
+	return scanner.document(&s.out), scanner.size(), nil
 }
 
 // char passes the next character on that is not a space.

@@ -69,7 +69,7 @@ func NewWatcher(ctx context.Context, o Options) (*Watcher, error) {
 	if o.Namespace != "" {
 		options.DefaultNamespaces = map[string]cache.Config{o.Namespace: {}}
 	}
-	objects, err := informercache.NewCache(nil)(o.Config, options)
+	objects, err := informercache.NewCache(o.Config, options)
 	if err != nil {
 		return nil, fmt.Errorf("create the cache of the metadata of Secrets and ConfigMaps: %w", err)
 	}

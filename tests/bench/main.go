@@ -1,7 +1,7 @@
 // Command bench measures, in one run on one machine, the overhead of stack-controller. Each measurement has a counterpart without
 // stack-controller: the time from a commit to the success of its Stack beside a bare "pulumi up" of the same program, in processes and in
 // pods; a push that a webhook announces; ten Stacks that follow one commit; the cost of an idle agent; the creation of a new Stack; and the
-// artifact store beside a bare download. Run it with "make bench".
+// artifact store beside a bare download. It also measures the work in goroutines that all tenants share. Run it with "make bench".
 //
 // It fails if a limit is exceeded, unless other programs kept the machine busy.
 package main
@@ -32,6 +32,7 @@ type settings struct {
 	enforce     bool  // fail when a limit is exceeded
 	processes   bool  // measure the process runtime and the artifact store
 	pods        bool  // measure the pod runtime
+	sharedWork  bool  // measure the work in goroutines that all tenants share
 	agentVolume bool  // mount the agent into pods as an image volume
 }
 
@@ -57,6 +58,7 @@ func parse(args []string) (settings, error) {
 	flags.BoolVar(&s.enforce, "enforce", true, "fail when a limit is exceeded and the machine was quiet")
 	flags.BoolVar(&s.processes, "processes", true, "measure the process runtime and the artifact store")
 	flags.BoolVar(&s.agentVolume, "agent-image-volume", false, "start the controller with --agent-image-volume")
+	flags.BoolVar(&s.sharedWork, "shared-work", true, "measure the work in goroutines that all tenants share")
 	flags.BoolVar(&s.pods, "pods", true, "measure the pod runtime, which needs root")
 	if err := flags.Parse(args); err != nil {
 		return s, err
@@ -78,6 +80,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	fmt.Fprintln(out, machine.Description())
 	limits := &measure.Limits{}
+	if s.sharedWork {
+		if err := benchSharedWork(ctx, s, limits, out); err != nil {
+			return err
+		}
+	}
 	if s.processes {
 		if err := benchRollouts(ctx, s, limits, out); err != nil {
 			return err
