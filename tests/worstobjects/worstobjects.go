@@ -18,8 +18,10 @@ const (
 	// room is how much text a field has, so that there is some for the other fields, in bytes.
 	room = MaxSize - 1000
 
-	// Namespace and Name are those of the objects.
-	Namespace, Name = "team", "app"
+	// Namespace is that of the objects.
+	Namespace = "team"
+	// Name is that of the objects.
+	Name = "app"
 )
 
 // Kinds are the kinds of the objects.
