@@ -9,6 +9,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"golang.org/x/sync/errgroup"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,6 +65,27 @@ var crowdAttacks = []attack{
 			// The other Stacks of the namespace have their turns in between, and there may be a thousand of them.
 			a.Expect(handled()).To(And(BeNumerically(">=", 1), BeNumerically("<=", mostWakes)), "of %d requests", requested)
 			a.saw("lastHandledReconcileAt")
+		},
+	},
+	{
+		name: "events-that-cost-much", promise: "fairness", in: crowdName,
+		does: "edits four suspended Stacks once per second, which have 100,000 numbers in 900 objects, one in the other",
+		sees: "`SourceNotFound` for another Stack of the attacker: all events of Stacks wait for each other, and those of large objects are shortened before they are decoded.",
+		run: func(a *attacker) {
+			ctx, cancel := context.WithTimeout(a.ctx, pressTime)
+			defer cancel()
+			numbers := strings.Repeat(`{"a":`, 900) + "[" + strings.Repeat("0,", 100_000) + "0]" + strings.Repeat("}", 900)
+			var pressing errgroup.Group
+			for i := range 4 {
+				stack := a.newStack(func(spec *pulumiv1.StackSpec) {
+					spec.Suspend, spec.Config = true, map[string]apiextensionsv1.JSON{"a": {Raw: []byte(numbers)}}
+				})
+				stack.Name += fmt.Sprint("-", i)
+				a.create(stack)
+				pressing.Go(func() error { return a.means.Touch(ctx, stack) })
+			}
+			a.expectState(a.createStack(fromProgram("none")), noSource)
+			a.Expect(pressing.Wait()).To(Succeed())
 		},
 	},
 	{

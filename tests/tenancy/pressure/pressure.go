@@ -155,6 +155,19 @@ func (t *Tenant) Request(ctx context.Context, stack *pulumiv1.Stack) error {
 	})
 }
 
+// Touch changes an annotation of the Stack once per second, until the context ends.
+func (t *Tenant) Touch(ctx context.Context, stack *pulumiv1.Stack) error {
+	return t.again(ctx, func(i int) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{"touched":%q}}}`, fmt.Sprint(i))
+		return t.Client.Patch(ctx, stack, client.RawPatch("application/merge-patch+json", []byte(patch)))
+	})
+}
+
 // Alternate makes an ExternalArtifact publish two artifacts in turn, as fast as the API server allows, until the context ends.
 func (t *Tenant) Alternate(ctx context.Context, name string) error {
 	return t.again(ctx, func(i int) error {
