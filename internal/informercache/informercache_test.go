@@ -236,17 +236,6 @@ func TestDepthOfAnObjectCostsNothing(t *testing.T) {
 	}
 	flat, deep := work(1), work(900)
 	g.Expect(deep).To(BeNumerically("<", 1.5*flat))
-	// Each value is measured once, and what is nested too deeply is not looked into.
-	var value any = make([]any, 1000)
-	for range 900 {
-		value = map[string]any{"a": value}
-	}
-	levels := 0
-	for m := measure(value, maxDepth); m != nil; m = m.entries["a"] {
-		g.Expect(m.size).To(Equal(sizeOf(m.value)))
-		levels++
-	}
-	g.Expect(levels).To(Equal(maxDepth + 1))
 }
 
 func TestNobodyCanMarkAnObjectAsShortened(t *testing.T) {

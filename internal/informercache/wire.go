@@ -46,7 +46,7 @@ type transport struct{ next http.RoundTripper }
 // RoundTrip implements http.RoundTripper. It asks for JSON also where the API server could answer with protobuf.
 func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.Clone(request.Context())
-	request.Header.Set("Accept", withoutProtobuf(request.Header.Get("Accept")))
+	request.Header.Set("Accept", onlyJSON(request.Header.Get("Accept")))
 	response, err := t.next.RoundTrip(request)
 	if err != nil || request.Method != http.MethodGet || response.StatusCode != http.StatusOK {
 		return response, err
@@ -63,10 +63,12 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// withoutProtobuf returns the value of a header Accept without the types of protobuf.
-func withoutProtobuf(accepted string) string {
-	types := slices.DeleteFunc(strings.Split(accepted, ","), func(one string) bool { return strings.Contains(one, "protobuf") })
-	return strings.Join(types, ",")
+// onlyJSON returns the value of a header Accept without the types that the stream does not read, such as protobuf.
+func onlyJSON(accepted string) string {
+	types := slices.DeleteFunc(strings.Split(accepted, ","), func(one string) bool {
+		return !strings.Contains(one, "application/json") && !strings.Contains(one, "*/*")
+	})
+	return cmp.Or(strings.Join(types, ","), "application/json")
 }
 
 // chunk is how much memory a stream takes for what it reads, at first, in bytes.
@@ -210,7 +212,9 @@ func (s *stream) value() (*document, int, error) {
 		}
 		scanner.text = s.in
 	}
-	s.in = s.in[scanner.at:]
+	if s.in = s.in[scanner.at:]; scanner.at > MaxSize {
+		s.in = bytes.Clone(s.in) // the memory of a large object is not kept until the next one
+	}
 	return scanner.document(&s.out), scanner.size(), nil
 }
 

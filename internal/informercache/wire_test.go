@@ -12,10 +12,12 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/validation"
 
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/worstobjects"
 )
 
 func TestTextOfAnEventIsScannedAFewTimesOnly(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	for _, kind := range worstobjects.Kinds {
 		for name, object := range worstobjects.Of(kind) {
 			t.Run(kind.Kind+"/"+name, func(t *testing.T) {
@@ -52,6 +54,18 @@ func TestFieldsThatNobodyReadsDoNotCount(t *testing.T) {
 		text, err := io.ReadAll(&stream{ReadCloser: io.NopCloser(strings.NewReader(list)), unread: unread, step: (*stream).begin})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(string(text)).To(Equal(`{"kind":"StackList","metadata":{},"items":[` + want + `,{"kind":"Stack"}]}`))
+	}
+}
+
+func TestOnlyJSONIsAskedFor(t *testing.T) {
+	g := NewWithT(t)
+	for accepted, want := range map[string]string{
+		"application/vnd.kubernetes.protobuf, */*": " */*",
+		"application/json":                         "application/json",
+		"application/cbor":                         "application/json",
+		"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+	} {
+		g.Expect(onlyJSON(accepted)).To(Equal(want))
 	}
 }
 

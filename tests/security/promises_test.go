@@ -132,10 +132,11 @@ adds a second layer of protection, see [config/workspaces](../config/workspaces)
 		name: "names", title: "The name of an object does not give access to another object",
 		text: `The controller takes over an existing object with the name that it needs only if the controller or the Pulumi
 Kubernetes Operator created it. Otherwise a condition names the object. Labels select objects, but ownership is
-decided by the UID of the owner.`,
+decided by the UID of the owner. A template of a Stack adds no labels and annotations of this project to its objects.`,
 		proofs: []string{
 			"pod.TestStatefulSetThatNobodyOwnsIsLeftAlone", "pod.TestServiceThatNobodyOwnsIsLeftAlone", "pod.TestKeyPairThatSomebodyElseMadeIsNotUsed",
-			"stack.TestWorkspaceThatIsNotTheStacksIsLeftAlone", "stack.TestUpdateThatIsNotTheStacksIsNotFollowed",
+			"pod.TestObjectThatLostItsOwnerGetsItBack",
+			"template.TestUpdateTemplateIsMergedOverTheUpdate", "stack.TestWorkspaceThatIsNotTheStacksIsLeftAlone", "stack.TestUpdateThatIsNotTheStacksIsNotFollowed",
 		},
 	},
 	{
@@ -178,13 +179,15 @@ the number and names of entries, links, and anything that is not a file or a dir
 		name: "sizes", title: "Limits apply to each tenant separately",
 		text: `The API server accepts objects of one to two megabytes, with up to 256 KiB of annotations. The controller keeps only
 the fields that it reads of sources, Programs, Updates and objects in the cluster that tenants can label. Of a Stack, Workspace,
-Update or Approval that takes more than 64 KiB of memory it keeps the small fields, and reads the object again when it reconciles
-it. One that takes more than 4 MiB, because it has very many small parts, is refused. Everything that it derives from them, such as variables, programs, patterns and messages, has its own limits. The controller runs with
+Update or Approval that takes more than 64 KiB of memory it decodes and keeps the small fields, and reads the object again when it
+reconciles it. No user can write the mark of such an object. One that takes more than 4 MiB, because it has very many small parts, is refused. Everything that it derives from them, such as variables, programs, patterns and messages, has its own limits. The controller runs with
 512 MiB.`,
 		proofs: []string{
 			"update.TestValuesOfAnOperationAreBounded", "artifact.TestThereAreNotMoreArtifactsThanAllowedHoweverSmallTheyAre", "app.TestMemoryLimitLeavesRoomForTheKernel",
 			"source.TestCacheHoldsLittleOfASourceWhoseOwnerWritesMuch", "source.TestCacheHoldsNothingOfWhatAProgramRuns", "pod.TestCacheKeepsLittleOfObjectsThatSomebodyElseLabelled",
 			"informercache.TestSmallFieldsOfALargeObjectAreKept", "informercache.TestObjectsOfEveryShapeAreShortened",
+			"informercache.TestCacheOfARealAPIServerHasTheSmallFieldsOfLargeObjects", "informercache.TestUsersCannotWriteTheMarkOfAShortenedObject",
+			"source.TestSubscriptionsHoldLittleOfWhatTheirStacksWrite", "source.TestLongFieldsOfAGitSourceAreRefused",
 			"informercache.TestManySmallPartsCountAsTheMemoryThatTheyTake", "stack.TestStackOfVeryManySmallPartsIsRefusedAndRecovers",
 			"update.TestOneMoreThanAnOperationMayHaveIsRefused", "stack.TestObjectsToEmptyAreFoundInLongLists",
 			"podspec.TestMessageAboutVeryManyProblemsTakesLittleMemory", "program.TestProgramOfVeryManySmallPartsIsRefusedBeforeItIsDecoded",
@@ -197,13 +200,15 @@ it. One that takes more than 4 MiB, because it has very many small parts, is ref
 		text: `Namespaces share reconciliations, downloads, deliveries and the store of artifacts fairly, and slow transfers are stopped. While all attacks
 run, a commit of the victim takes at most twice as long as on a quiet system. ` + "`make bench`" + ` measures this, beside most
 of the attacks. There and in the attacks, a namespace has a thousand Stacks. That ten thousand reconciles of one namespace
-do not delay those of another is tested with the queue of the controller alone. Nothing can interrupt arithmetic with large
+do not delay those of another is tested with the queue of the controller alone. [Goroutines that all tenants
+share](design.md#goroutines-that-all-tenants-share) do a bounded amount of work for each object. Nothing can interrupt arithmetic with large
 numbers, so RSA keys for git with more than 8192 bits are rejected before they are used. For the same reason the effort for
 known hosts, certificates, ` + "`.gitmodules`" + ` and the hosts of redirects of a git server is bounded, and one private key is decrypted at a time. If a defect causes a panic
 in a reconcile, in work in the background or when a watch event is handled, that object fails or waits, and the controller
 continues. Only if the event is one of the first list, the controller does not start.`,
 		proofs: []string{
-			"app.TestEventWhoseHandlerPanicsIsSkipped",
+			"app.TestEventWhoseHandlerPanicsIsSkipped", "sharedwork.TestNoObjectCostsMuchInSharedGoroutines",
+			"informercache.TestTextOfAnEventIsScannedAFewTimesOnly",
 			"fairqueue.TestReconcileOfAnotherNamespaceIsNextButOneAfterTenThousand", "fairqueue.TestNamespaceHoldsHalfOfWhatOthersLeave",
 			"fairqueue.TestStormOfWakesBecomesBoundedReconcilesAndTheLastIsNotLost", "artifact.TestTarpitsOfOneNamespaceDoNotDelayDownloadsOfAnother",
 			"artifact.TestNamespaceThatFillsTheStoreEvictsItsOwnContent",

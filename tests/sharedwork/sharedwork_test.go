@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stack-controller/stack-controller/tests/allocation"
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/worstobjects"
 )
 
@@ -28,6 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestNoObjectCostsMuchInSharedGoroutines(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
