@@ -16,7 +16,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -213,31 +212,4 @@ func manyLabels(count int) map[string]string {
 		labels[fmt.Sprint(i)] = ""
 	}
 	return labels
-}
-
-// The transform of an informer runs in one goroutine for the objects of all tenants. What it does for an object that is nested deeply does
-// not grow with the depth.
-func TestDepthOfAnObjectCostsNothing(t *testing.T) {
-	g := NewWithT(t)
-	stackWith := func(depth int) *pulumiv1.Stack {
-		value := strings.Repeat(`{"a":`, depth) + "[" + strings.Repeat("0,", 20_000) + "0]" + strings.Repeat("}", depth)
-		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Name: "large"}, Spec: pulumiv1.StackSpec{Stack: "dev"}}
-		stack.Spec.Config = map[string]apiextensionsv1.JSON{"a": {Raw: []byte(value)}}
-		return stack
-	}
-	// measured is called once for each value and each level that is looked into, so its allocations count the work.
-	work := func(depth int) float64 {
-		stack := stackWith(depth)
-		return testing.AllocsPerRun(1, func() {
-			short := Shortened(stack)
-			g.Expect(IsShortened(short)).To(BeTrue())
-			g.Expect(short.(*pulumiv1.Stack).Spec.Stack).To(Equal("dev"))
-		})
-	}
-	flat, deep := work(1), work(900)
-	g.Expect(deep).To(BeNumerically("<", 1.5*flat))
-}
-
-func TestNobodyCanMarkAnObjectAsShortened(t *testing.T) {
-	NewWithT(t).Expect(validation.IsQualifiedName(shortenedAnnotation)).NotTo(BeEmpty(), "the API server accepts such an annotation")
 }

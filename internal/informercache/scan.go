@@ -132,21 +132,29 @@ func endOfScalar(text []byte, at int) int {
 // from where to look for it when there is more.
 func endOfText(text []byte, from int) (at int, ended bool) {
 	const short = 64 // bytes, which a loop searches faster
-	for at = from; at < len(text); at++ {
+	at = from
+	for at < len(text) {
+		for end := min(at+short, len(text)); at < end && !special[text[at]]; {
+			at++
+		}
 		switch {
+		case at == len(text):
+			return at, false
 		case text[at] == '"':
 			return at, true
-		case text[at] == '\\':
-			if at+1 == len(text) {
-				return at, false
-			}
-			at++
-		case at == from+short:
-			at += untilSpecial(text[at:]) - 1
+		case text[at] != '\\':
+			at += untilSpecial(text[at:])
+		case at+1 == len(text):
+			return at, false
+		default:
+			at += 2
 		}
 	}
 	return at, false
 }
+
+// special has the characters that end a text, or change what the next one means.
+var special = [256]bool{'"': true, '\\': true}
 
 // untilSpecial returns how many bytes are before the first quotation mark or backslash, or how many there are.
 func untilSpecial(text []byte) int {

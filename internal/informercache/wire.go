@@ -243,7 +243,7 @@ func (s *stream) peek() (byte, error) {
 // fill reads more of the body. Its error is io.EOF at the end.
 func (s *stream) fill() error {
 	if len(s.in) == cap(s.in) {
-		s.in = slices.Grow(s.in, max(chunk, len(s.in)))
+		s.in = slices.Grow(s.in, max(chunk, 3*len(s.in)))
 	}
 	read, err := s.ReadCloser.Read(s.in[len(s.in):cap(s.in)])
 	if s.in = s.in[:len(s.in)+read]; read > 0 {
