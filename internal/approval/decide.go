@@ -67,6 +67,8 @@ func decide(o observation) verdict {
 		return refuse(autov1alpha1.PlanSupersededReason, "plan %q is not that of Stack %q any more", spec.Update, o.stack.Name)
 	case plan.State == pulumiv1.PlanExpired, plan.ExpiresAt != nil && !o.now.Before(plan.ExpiresAt.Time):
 		return refuse(autov1alpha1.PlanExpiredReason, "plan %q has expired", spec.Update)
+	case plan.RejectedBy != "" && spec.Decision == autov1alpha1.ApprovalApprove:
+		return refuse(autov1alpha1.PlanRejectedReason, "%s rejected plan %q, and only another plan can be approved", plan.RejectedBy, spec.Update)
 	case plan.State != pulumiv1.PlanPending && plan.State != pulumiv1.PlanApproved && plan.State != pulumiv1.PlanRejected:
 		return refuse(autov1alpha1.PlanSupersededReason, "plan %q of Stack %q is %s", spec.Update, o.stack.Name, plan.State)
 	}

@@ -42,18 +42,25 @@ func TestApprovalIsJudgedByThePlanThatItNames(t *testing.T) {
 		change func(*observation)
 		reason string
 	}{
-		"it is about the plan":             {change: func(*observation) {}, reason: autov1alpha1.ApprovalCountsReason},
-		"one that is approved already":     {change: plan(pulumiv1.PlanApproved), reason: autov1alpha1.ApprovalCountsReason},
-		"no such update":                   {change: func(o *observation) { o.update, o.stack = nil, nil }, reason: autov1alpha1.PlanNotFoundReason},
-		"no plan":                          {change: func(o *observation) { o.update.Spec.SavePlan = nil }, reason: autov1alpha1.PlanNotFoundReason},
-		"made before its plan":             {change: func(o *observation) { o.approval.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour)) }, reason: autov1alpha1.PlanNotFoundReason},
-		"while the plan was made":          {change: func(o *observation) { o.update.Status = autov1alpha1.UpdateStatus{} }, reason: autov1alpha1.PlanNotFoundReason},
-		"a plan that failed":               {change: func(o *observation) { conditions.MarkTrue(o.update, autov1alpha1.UpdateFailed, "x", "x") }, reason: autov1alpha1.PlanNotFoundReason},
-		"another digest":                   {change: func(o *observation) { o.approval.Spec.Digest = "sha256:other" }, reason: autov1alpha1.DigestMismatchReason},
-		"a plan of nobody":                 {change: func(o *observation) { o.stack = nil }, reason: autov1alpha1.PlanNotFoundReason},
-		"an earlier plan":                  {change: func(o *observation) { o.stack.Status.Plan.Name = "app-next" }, reason: autov1alpha1.PlanSupersededReason},
-		"one whose place another takes":    {change: plan(pulumiv1.PlanSuperseded), reason: autov1alpha1.PlanSupersededReason},
-		"one that was carried out":         {change: plan(pulumiv1.PlanApplied), reason: autov1alpha1.PlanSupersededReason},
+		"it is about the plan":          {change: func(*observation) {}, reason: autov1alpha1.ApprovalCountsReason},
+		"one that is approved already":  {change: plan(pulumiv1.PlanApproved), reason: autov1alpha1.ApprovalCountsReason},
+		"no such update":                {change: func(o *observation) { o.update, o.stack = nil, nil }, reason: autov1alpha1.PlanNotFoundReason},
+		"no plan":                       {change: func(o *observation) { o.update.Spec.SavePlan = nil }, reason: autov1alpha1.PlanNotFoundReason},
+		"made before its plan":          {change: func(o *observation) { o.approval.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour)) }, reason: autov1alpha1.PlanNotFoundReason},
+		"while the plan was made":       {change: func(o *observation) { o.update.Status = autov1alpha1.UpdateStatus{} }, reason: autov1alpha1.PlanNotFoundReason},
+		"a plan that failed":            {change: func(o *observation) { conditions.MarkTrue(o.update, autov1alpha1.UpdateFailed, "x", "x") }, reason: autov1alpha1.PlanNotFoundReason},
+		"another digest":                {change: func(o *observation) { o.approval.Spec.Digest = "sha256:other" }, reason: autov1alpha1.DigestMismatchReason},
+		"a plan of nobody":              {change: func(o *observation) { o.stack = nil }, reason: autov1alpha1.PlanNotFoundReason},
+		"an earlier plan":               {change: func(o *observation) { o.stack.Status.Plan.Name = "app-next" }, reason: autov1alpha1.PlanSupersededReason},
+		"one whose place another takes": {change: plan(pulumiv1.PlanSuperseded), reason: autov1alpha1.PlanSupersededReason},
+		"one that was carried out":      {change: plan(pulumiv1.PlanApplied), reason: autov1alpha1.PlanSupersededReason},
+		"one that somebody rejected": {change: func(o *observation) {
+			o.stack.Status.Plan.State, o.stack.Status.Plan.RejectedBy = pulumiv1.PlanRejected, "bob"
+		}, reason: autov1alpha1.PlanRejectedReason},
+		"one that is rejected a second time": {change: func(o *observation) {
+			o.stack.Status.Plan.State, o.stack.Status.Plan.RejectedBy = pulumiv1.PlanRejected, "bob"
+			o.approval.Spec.Decision = autov1alpha1.ApprovalReject
+		}, reason: autov1alpha1.ApprovalCountsReason},
 		"one that has expired":             {change: func(o *observation) { o.stack.Status.Plan.ExpiresAt.Time = now }, reason: autov1alpha1.PlanExpiredReason},
 		"one that has expired, as it says": {change: plan(pulumiv1.PlanExpired), reason: autov1alpha1.PlanExpiredReason},
 		"one that the Stack has not seen": {change: func(o *observation) {

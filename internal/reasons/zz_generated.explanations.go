@@ -833,6 +833,12 @@ func explanations() []Explanation {
 			Todo:  "Look at the plan in `status.plan` of the Stack.",
 		},
 		{
+			Kind: "Approval", Reason: "PlanRejected", State: "Stalled",
+			Means: "Somebody rejected the plan before. An approval cannot take a rejection back.",
+			Wakes: "",
+			Todo:  "Change the source or the spec, or request another plan with `flux-pulumi reconcile stack`, and approve that one.",
+		},
+		{
 			Kind: "Approval", Reason: "PlanExpired", State: "Stalled",
 			Means: "The plan was not approved in time, and is made again.",
 			Wakes: "",

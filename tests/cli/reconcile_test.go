@@ -44,6 +44,7 @@ func TestPlansAreDecidedOnTheCommandLine(t *testing.T) {
 	p.says(0, "plan reject plans --digest "+plan.Digest, "created Approval", "is rejected")
 	p.Await(func(s *pulumiv1.Stack) bool { return conditions.GetReason(s, "Ready") == pulumiv1.PlanRejectedReason })
 	p.Expect(ask(p.Scene, "explain", "stack", p.Name).out).To(ContainSubstring("PlanRejected"))
+	p.says(3, "plan approve plans --digest "+plan.Digest, "the Approval does not count", "rejected plan", "only another plan can be approved")
 
 	p.commit(pair(p.Name, "b", "old"))
 	p.says(3, "reconcile stack plans --with-source", "waits for approval")

@@ -25,6 +25,12 @@ var approvalRows = []row{
 		tests: []string{"approval.TestApprovalIsJudgedByThePlanThatItNames"},
 	},
 	{
+		reason: "PlanRejected", state: stalled,
+		means: "Somebody rejected the plan before. An approval cannot take a rejection back.",
+		todo:  "Change the source or the spec, or request another plan with `flux-pulumi reconcile stack`, and approve that one.",
+		tests: []string{"approval.TestApprovalIsJudgedByThePlanThatItNames"},
+	},
+	{
 		reason: "PlanExpired", state: stalled,
 		means: "The plan was not approved in time, and is made again.",
 		todo:  "Look at the new plan.",

@@ -142,6 +142,8 @@ const (
 	DigestMismatchReason = "DigestMismatch"
 	// PlanSupersededReason (Stalled): The Stack has another plan, or has already carried out this one.
 	PlanSupersededReason = "PlanSuperseded"
+	// PlanRejectedReason (Stalled): Somebody rejected the plan before. An approval cannot take a rejection back.
+	PlanRejectedReason = "PlanRejected"
 	// PlanExpiredReason (Stalled): The plan was not approved in time, and is made again.
 	PlanExpiredReason = "PlanExpired"
 )

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -222,12 +223,48 @@ func (s *session) decideOnPlan(
 	if !conditions.IsTrue(approval, autov1alpha1.ApprovalAccepted) {
 		return failed(exitNotReady, "the Approval does not count: %s", conditions.GetMessage(approval, autov1alpha1.ApprovalAccepted))
 	}
-	if decision == autov1alpha1.ApprovalReject {
-		s.log.Success("plan %s is rejected", plan.Name)
-		return nil
+	return s.awaitDecision(ctx, c, stack, approval, options.timeout)
+}
+
+// awaitDecision waits until the Stack has recorded the Approval, and says what became of the plan: somebody else may have decided otherwise
+// at the same time.
+func (s *session) awaitDecision(ctx context.Context, c *cluster, stack *pulumiv1.Stack, approval *autov1alpha1.Approval, timeout time.Duration) error {
+	decided := *stack.Status.Plan
+	now := &pulumiv1.Stack{}
+	err := s.await(ctx, timeout, "Stack "+stack.Name, func(ctx context.Context) (progress, error) {
+		err := c.read(ctx, c.key(stack.Name), now)
+		return progress{done: isRecorded(now.Status.Plan, approval), state: "waiting until the Stack records the decision"}, err
+	})
+	if err != nil {
+		return err
 	}
-	s.log.Success("plan %s is approved (%s)", plan.Name, plan.Summary)
+	plan := now.Status.Plan
+	isSame := plan != nil && plan.UID == decided.UID && plan.Digest == decided.Digest
+	switch {
+	case approval.Spec.Decision == autov1alpha1.ApprovalReject && isSame && plan.State != pulumiv1.PlanRejected:
+		return failed(exitNotReady, "plan %s was approved before, and is being carried out or was: it is %s; '%s cancel stack %s -n %s' stops an update that runs",
+			plan.Name, plan.State, invocation(s.Program), stack.Name, stack.Namespace)
+	case approval.Spec.Decision == autov1alpha1.ApprovalReject:
+		s.log.Success("plan %s is rejected", decided.Name)
+	case isSame && plan.RejectedBy != "":
+		return failed(exitNotReady, "plan %s was rejected by %s at the same time, and is not carried out", plan.Name, print.Clean(plan.RejectedBy))
+	default:
+		s.log.Success("plan %s is approved (%s)", decided.Name, decided.Summary)
+	}
 	return nil
+}
+
+// isRecorded reports whether the Stack has recorded the Approval, or does not have its plan any more.
+func isRecorded(plan *pulumiv1.PlanStatus, approval *autov1alpha1.Approval) bool {
+	switch {
+	case plan == nil, plan.Name != approval.Spec.Update, plan.Digest != approval.Spec.Digest, plan.RejectedBy != "":
+		return true
+	case plan.State != pulumiv1.PlanPending && plan.State != pulumiv1.PlanApproved:
+		return true
+	case approval.Spec.Decision == autov1alpha1.ApprovalReject:
+		return false
+	}
+	return slices.ContainsFunc(plan.Approvals, func(one pulumiv1.PlanApproval) bool { return one.By == approval.Spec.By })
 }
 
 // confirmPlan returns an error unless the plan of the Stack is the intended one: it has the digest, or it was shown and the user confirmed
