@@ -279,19 +279,24 @@ func (r *Reconciler) readOutputs(ctx context.Context, update *autov1alpha1.Updat
 	return outputs, nil
 }
 
-// shownOutputs returns the outputs in the Secret under their names, with secret ones masked. What is too large for the status is
+// shownOutputs returns the outputs in the Secret under their names, with secret ones and secret parts masked. What is too large for the status is
 // replaced by a note that says where it is; the largest go first. Beyond some thousand outputs the last ones are not shown.
 func shownOutputs(secret *corev1.Secret) (map[string]apiextensionsv1.JSON, error) {
 	var masked []string
-	names := map[string]string{}
+	names, shown := map[string]string{}, map[string]json.RawMessage{}
 	for annotation, into := range map[string]any{
-		autov1alpha1.SecretOutputsAnnotation: &masked, autov1alpha1.OutputNamesAnnotation: &names,
+		autov1alpha1.SecretOutputsAnnotation: &masked, autov1alpha1.OutputNamesAnnotation: &names, autov1alpha1.ShownOutputsAnnotation: &shown,
 	} {
 		if text := secret.Annotations[annotation]; text != "" && json.Unmarshal([]byte(text), into) != nil {
 			return nil, fmt.Errorf("the annotation %s is not valid", annotation)
 		}
 	}
 	values := maps.Clone(secret.Data)
+	for key, value := range shown {
+		if _, exists := values[key]; exists {
+			values[key] = value
+		}
+	}
 	for _, key := range masked {
 		delete(values, key)
 	}

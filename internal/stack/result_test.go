@@ -156,8 +156,9 @@ func outputsOf(data map[string]string, annotations map[string]string) *corev1.Se
 func TestOutputsAreShownUnderTheirNamesAndMasked(t *testing.T) {
 	g := NewWithT(t)
 	outputs, err := shownOutputs(outputsOf(
-		map[string]string{"url": `"http://x"`, "my_token": `"canary"`, "a_b": `12345678901234567`, "a_b-0123456789abcdef": `{"x":[1.0]}`, "_": `1`, "broken": `canary`},
-		map[string]string{"pulumi.com/secrets": `["my_token"]`, "pulumi.com/output-names": `{"my_token":"my token","a_b-0123456789abcdef":"a/b","_":""}`},
+		map[string]string{"url": `"http://x"`, "my_token": `"canary"`, "a_b": `12345678901234567`, "a_b-0123456789abcdef": `{"x":[1.0]}`, "_": `1`, "broken": `canary`, "role": `"arn:canary:app"`},
+		map[string]string{"pulumi.com/secrets": `["my_token"]`, "pulumi.com/output-names": `{"my_token":"my token","a_b-0123456789abcdef":"a/b","_":""}`,
+			"pulumi.com/shown-outputs": `{"role":"arn:[secret]:app","gone":1}`},
 	))
 	g.Expect(err).NotTo(HaveOccurred())
 	shown := map[string]string{}
@@ -165,7 +166,7 @@ func TestOutputsAreShownUnderTheirNamesAndMasked(t *testing.T) {
 		shown[name] = string(value.Raw)
 	}
 	g.Expect(shown).To(Equal(map[string]string{
-		"url": `"http://x"`, "my token": `"[secret]"`, "a_b": `12345678901234567`, "a/b": `{"x":[1.0]}`, "": `1`, "broken": `"[secret]"`,
+		"url": `"http://x"`, "my token": `"[secret]"`, "a_b": `12345678901234567`, "a/b": `{"x":[1.0]}`, "": `1`, "broken": `"[secret]"`, "role": `"arn:[secret]:app"`,
 	}))
 	_, err = shownOutputs(outputsOf(map[string]string{"a": "1"}, map[string]string{"pulumi.com/secrets": `canary`}))
 	g.Expect(err).To(MatchError(And(ContainSubstring("pulumi.com/secrets"), Not(ContainSubstring("canary")))))

@@ -22,6 +22,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/agent/proto"
 	"github.com/stack-controller/stack-controller/internal/patch"
 )
@@ -35,6 +36,8 @@ const (
 	// the others. An object has at most 256 KiB of annotations.
 	maxOutputsAnnotations = 160 << 10
 	maxOmittedAnnotation  = 32 << 10
+	// secretMask is shown in place of the value of an output, as JSON.
+	secretMask = `"` + pulumiv1.SecretOutputMask + `"`
 	// namedOutputs is how many of the omitted outputs a message names, and nameLength how many bytes of each name.
 	namedOutputs = 5
 	nameLength   = 64
@@ -152,7 +155,7 @@ func chooseOutputs(outputs map[string]*proto.Output) *outputChoice {
 	size, described := 0, 0
 	for _, name := range names {
 		output, key := outputs[name], chosen.keys[name]
-		needs, description := len(key)+len(output.GetValue()), descriptionSize(name, key, output.GetSecret())
+		needs, description := len(key)+len(output.GetValue()), descriptionSize(name, key, output)
 		if output.GetOmitted() || size+needs > corev1.MaxSecretSize || described+description > maxOutputsAnnotations {
 			delete(chosen.keys, name)
 			chosen.omitted = append(chosen.omitted, name)
@@ -165,10 +168,13 @@ func chooseOutputs(outputs map[string]*proto.Output) *outputChoice {
 }
 
 // descriptionSize returns how many bytes the annotations need for an output at most.
-func descriptionSize(name, key string, secret bool) int {
+func descriptionSize(name, key string, output *proto.Output) int {
 	const punctuation = len(`"":"",`)
 	size := 0
-	if secret {
+	if shown := len(output.GetShown()); shown > 0 {
+		size += len(key) + max(shown, len(secretMask)) + punctuation
+	}
+	if output.GetSecret() {
 		size += len(key) + punctuation
 	}
 	if name != key {
@@ -178,10 +184,10 @@ func descriptionSize(name, key string, secret bool) int {
 	return size
 }
 
-// annotations describe what the keys of the Secret do not: which outputs are secret, the names that are not valid keys, and the names of
+// annotations describe what the keys of the Secret do not: which outputs are secret, what to show of those with secret parts, the names that are not valid keys, and the names of
 // the omitted outputs, as far as they fit into maxOmittedAnnotation.
 func (c *outputChoice) annotations() (map[string]string, error) {
-	secret, names, omitted := []string{}, map[string]string{}, []string{}
+	secret, names, omitted, shown := []string{}, map[string]string{}, []string{}, map[string]json.RawMessage{}
 	for name, key := range c.keys {
 		if c.outputs[name].GetSecret() {
 			secret = append(secret, key)
@@ -189,16 +195,26 @@ func (c *outputChoice) annotations() (map[string]string, error) {
 		if name != key {
 			names[key] = name
 		}
+		switch text := c.outputs[name].GetShown(); {
+		case len(text) == 0:
+		case json.Valid(text):
+			shown[key] = text
+		default:
+			shown[key] = json.RawMessage(secretMask)
+		}
 	}
 	slices.Sort(secret)
 	size := 0
 	for _, name := range c.omitted {
-		if size += descriptionSize(name, "", false); size > maxOmittedAnnotation {
+		if size += descriptionSize(name, "", nil); size > maxOmittedAnnotation {
 			break
 		}
 		omitted = append(omitted, name)
 	}
 	values := map[string]any{autov1alpha1.SecretOutputsAnnotation: secret}
+	if len(shown) > 0 {
+		values[autov1alpha1.ShownOutputsAnnotation] = shown
+	}
 	if len(names) > 0 {
 		values[autov1alpha1.OutputNamesAnnotation] = names
 	}

@@ -17,6 +17,19 @@ import (
 	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
+func TestWhatIsShownOfAnOutputIsBesideItsValue(t *testing.T) {
+	g := NewWithT(t)
+	chosen := chooseOutputs(map[string]*proto.Output{
+		"role": {Value: []byte(`"arn:1:app"`), Shown: []byte(`"arn:[secret]:app"`)}, "broken": {Value: []byte(`1`), Shown: []byte(`{`)}, "plain": {Value: []byte(`2`)},
+		"much": {Value: []byte(`3`), Shown: make([]byte, maxOutputsAnnotations)},
+	})
+	g.Expect(chosen.omitted).To(HaveExactElements("much"))
+	annotations, err := chosen.annotations()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(annotations).To(HaveKeyWithValue(autov1alpha1.ShownOutputsAnnotation, `{"broken":"[secret]","role":"arn:[secret]:app"}`))
+	g.Expect(annotations).To(HaveKeyWithValue(autov1alpha1.SecretOutputsAnnotation, `[]`))
+}
+
 func TestOutputKeys(t *testing.T) {
 	tests := map[string]struct {
 		names []string

@@ -37,6 +37,11 @@ const (
 	// Pulumi treats as secret.
 	SecretOutputsAnnotation = "pulumi.com/secrets"
 
+	// ShownOutputsAnnotation is on the outputs Secret of an Update that has outputs that are not secret but contain the text of a secret of
+	// the stack. It holds a JSON object that maps the keys of these outputs to what the status of the Stack shows: their values with "[secret]"
+	// in place of these parts.
+	ShownOutputsAnnotation = "pulumi.com/shown-outputs"
+
 	// OutputNamesAnnotation is on the outputs Secret of an Update that has outputs whose names cannot be keys of a Secret. It holds a JSON
 	// object that maps the keys of these outputs to their names.
 	OutputNamesAnnotation = "pulumi.com/output-names"

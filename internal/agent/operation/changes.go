@@ -23,13 +23,14 @@ type changeList struct {
 // partsOfReplacement are steps of a replacement that are not listed, because a replacement is listed once.
 var partsOfReplacement = []string{"create-replacement", "delete-replaced", "remove-pending-replace"}
 
-// add takes one step into account. shown prepares a text for display: without secrets, and not longer than the given size, in bytes.
+// add takes one step into account. shown prepares a text for display: without secrets, and not longer than the given size, in bytes. URNs are
+// not prepared: operations get them as targets. They are not secret: Pulumi stores them in clear, and they consist of names in the program.
 func (c *changeList) add(event *stepEvent, shown func(text string, size int) string) {
 	step := event.Metadata
 	if isNoChange(step.Op, step.Type, step.URN) {
 		return
 	}
-	change := &proto.ResourceChange{Operation: plaintext.Cut(step.Op, proto.MaxChangeKind), Urn: shown(step.URN, proto.MaxURN)}
+	change := &proto.ResourceChange{Operation: plaintext.Cut(step.Op, proto.MaxChangeKind), Urn: plaintext.Cut(step.URN, proto.MaxURN)}
 	paths := step.Diffs
 	if len(step.DetailedDiff) > 0 {
 		paths = slices.Sorted(maps.Keys(step.DetailedDiff))

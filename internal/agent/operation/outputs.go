@@ -21,6 +21,8 @@ const (
 	secretSignatureValue = "1b47061264138c4ac30d75fd1eb44270"
 	// maxPrintedOutputs bounds what `pulumi stack output` may print, in bytes.
 	maxPrintedOutputs = 16 << 20
+	// maxShown bounds how much is shown of an output that the CLI masked in part, in bytes.
+	maxShown = 1 << 10
 	// maxOutput bounds the value of an output, in bytes. The outputs end up in a Secret, which holds 1 MiB.
 	maxOutput = 1 << 20
 )
@@ -33,15 +35,18 @@ var unknownValues = []string{
 	"dd056dcd-154b-4c76-9bd3-c8f88648b5ff",
 }
 
-// outputs returns the outputs of the stack that the engine reported. The engine's events say which outputs are secret, but not their
-// values: only if there are any, one more process is needed to read them.
+// maskedTexts are what the CLI writes into its events in place of the text of any secret of the stack, and of what is in an asset, as JSON.
+var maskedTexts = [][]byte{[]byte("[secret]"), []byte("<contents elided>"), []byte(`\u003ccontents elided\u003e`)}
+
+// outputs returns the outputs of the stack that the engine reported. The engine's events do not have the values of outputs that are secret,
+// or have the text of a secret in them: only if there are any, one more process is needed to read them.
 func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*proto.Output, error) {
 	if kind := o.kind(); kind != proto.OperationKind_OPERATION_KIND_UP && kind != proto.OperationKind_OPERATION_KIND_REFRESH {
 		return nil, nil
 	}
-	outputs, secret := reportedOutputs(sum.outputs)
-	if secret {
-		if err := o.readSecretOutputs(ctx, outputs); err != nil {
+	outputs, incomplete := reportedOutputs(sum.outputs)
+	if incomplete {
+		if err := o.readMaskedOutputs(ctx, outputs); err != nil {
 			return nil, err
 		}
 	}
@@ -49,39 +54,46 @@ func (o *operation) outputs(ctx context.Context, sum *summary) (map[string]*prot
 	return outputs, nil
 }
 
-// reportedOutputs returns the outputs in the engine's events, and whether any of them are secret. The events do not have the values of
-// secret outputs. An unknown output has no value, so it is left out.
-func reportedOutputs(reported map[string]json.RawMessage) (outputs map[string]*proto.Output, secret bool) {
+// reportedOutputs returns the outputs in the engine's events, and whether the events do not have the values of some: of those that are
+// secret, and of those that have something to show instead. An unknown output has no value, so it is left out.
+func reportedOutputs(reported map[string]json.RawMessage) (outputs map[string]*proto.Output, incomplete bool) {
 	outputs = map[string]*proto.Output{}
 	for name, value := range reported {
 		value := compact(value)
 		if isUnknownValue(value) {
 			continue
 		}
-		outputs[name] = &proto.Output{Value: value, Secret: isSecretValue(value)}
-		secret = secret || outputs[name].Secret
+		output := &proto.Output{Value: value, Secret: isSecretValue(value)}
+		if !output.Secret && slices.ContainsFunc(maskedTexts, func(text []byte) bool { return bytes.Contains(value, text) }) {
+			output.Shown = value
+			if len(value) > maxShown {
+				output.Shown = []byte(`"[secret]"`)
+			}
+		}
+		outputs[name] = output
+		incomplete = incomplete || output.Secret || output.Shown != nil
 	}
-	return outputs, secret
+	return outputs, incomplete
 }
 
-// readSecretOutputs adds the values of the secret outputs. If all outputs together are too large to be read, the secret outputs have no
-// values.
-func (o *operation) readSecretOutputs(ctx context.Context, outputs map[string]*proto.Output) error {
-	values, err := o.secretOutputs(ctx)
+// readMaskedOutputs adds the values that the events do not have. If all outputs together are too large to be read, these have no values.
+func (o *operation) readMaskedOutputs(ctx context.Context, outputs map[string]*proto.Output) error {
+	values, err := o.printedOutputs(ctx)
 	if err != nil {
 		return fmt.Errorf("the resources are up to date, but the secret outputs cannot be read: %w", err)
 	}
 	var secret [][]byte
 	for name, output := range outputs {
-		if !output.GetSecret() {
+		if !output.GetSecret() && output.GetShown() == nil {
 			continue
 		}
 		value, ok := values[name]
 		if !ok && values != nil {
 			return fmt.Errorf("the resources are up to date, but the secret output %s cannot be read", name)
 		}
-		output.Value, output.Omitted = compact(value), !ok
-		secret = append(secret, output.Value)
+		if output.Value, output.Omitted = compact(value), !ok; output.GetSecret() {
+			secret = append(secret, output.Value)
+		}
 	}
 	o.hideOutputs(secret)
 	o.runner.outputSecrets.Store(o.stack.Dir, secret)
@@ -118,8 +130,8 @@ func boundOutputs(outputs map[string]*proto.Output) {
 	}
 }
 
-// secretOutputs reads all outputs in clear text; nil when they are too large. They are not logged.
-func (o *operation) secretOutputs(ctx context.Context) (map[string]json.RawMessage, error) {
+// printedOutputs reads all outputs in clear text; nil when they are too large. They are not logged.
+func (o *operation) printedOutputs(ctx context.Context) (map[string]json.RawMessage, error) {
 	printed := &limitedBuffer{limit: maxPrintedOutputs}
 	res, err := o.helper(ctx, commandTimeout, cli.Invocation{
 		Args: []string{"stack", "output", "--json", "--show-secrets", "--stack", o.stack.Name}, Stdout: printed,

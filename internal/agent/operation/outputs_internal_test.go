@@ -28,12 +28,25 @@ func TestWhatIsNotKnownIsNoOutput(t *testing.T) {
 
 func TestNestedSecretMakesTheOutputSecret(t *testing.T) {
 	g := NewWithT(t)
-	outputs, secret := reportedOutputs(map[string]json.RawMessage{
+	outputs, incomplete := reportedOutputs(map[string]json.RawMessage{
 		"plain": []byte(`1`), "nested": []byte(`[{"x": {"` + secretSignatureKey + `": "` + secretSignatureValue + `", "ciphertext": "[secret]"}}]`),
 	})
-	g.Expect(secret).To(BeTrue())
+	g.Expect(incomplete).To(BeTrue())
 	g.Expect(outputs["nested"].GetSecret()).To(BeTrue())
 	g.Expect(outputs["plain"].GetSecret()).To(BeFalse())
+}
+
+func TestTextsInPlaceOfValuesAreRecognised(t *testing.T) {
+	g := NewWithT(t)
+	long := `"` + strings.Repeat("x", maxShown) + `[secret]"`
+	outputs, incomplete := reportedOutputs(map[string]json.RawMessage{
+		"plain": []byte(`"x"`), "part": []byte(`{"a": "arn:[secret]:role"}`), "long": []byte(long), "asset": []byte(`{"text":"\u003ccontents elided\u003e"}`),
+	})
+	g.Expect(incomplete).To(BeTrue())
+	g.Expect(outputs["plain"].GetShown()).To(BeNil())
+	g.Expect(string(outputs["part"].GetShown())).To(Equal(`{"a":"arn:[secret]:role"}`))
+	g.Expect(string(outputs["long"].GetShown())).To(Equal(`"[secret]"`))
+	g.Expect(outputs["asset"].GetShown()).NotTo(BeNil())
 }
 
 func TestOutputsFitIntoAMessage(t *testing.T) {

@@ -2174,7 +2174,9 @@ type Output struct {
 	Value  []byte `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
 	Secret bool   `protobuf:"varint,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// The value is left out because it is too large to be kept anywhere: then value is empty.
-	Omitted       bool `protobuf:"varint,3,opt,name=omitted,proto3" json:"omitted,omitempty"`
+	Omitted bool `protobuf:"varint,3,opt,name=omitted,proto3" json:"omitted,omitempty"`
+	// The value as JSON with "[secret]" in place of parts that are equal to secrets of the stack, if it has such parts and is not secret.
+	Shown         []byte `protobuf:"bytes,4,opt,name=shown,proto3" json:"shown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2228,6 +2230,13 @@ func (x *Output) GetOmitted() bool {
 		return x.Omitted
 	}
 	return false
+}
+
+func (x *Output) GetShown() []byte {
+	if x != nil {
+		return x.Shown
+	}
+	return nil
 }
 
 // LockHolder is who holds the stack's lock, as the backend tells it.
@@ -2664,11 +2673,12 @@ const file_agent_proto_rawDesc = "" +
 	"\x03urn\x18\x02 \x01(\tR\x03urn\x12\x14\n" +
 	"\x05paths\x18\x03 \x03(\tR\x05paths\x12#\n" +
 	"\rreplace_paths\x18\x04 \x03(\tR\freplacePaths\x12\x16\n" +
-	"\x06digest\x18\x05 \x01(\tR\x06digest\"P\n" +
+	"\x06digest\x18\x05 \x01(\tR\x06digest\"f\n" +
 	"\x06Output\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\fR\x05value\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\bR\x06secret\x12\x18\n" +
-	"\aomitted\x18\x03 \x01(\bR\aomitted\"x\n" +
+	"\aomitted\x18\x03 \x01(\bR\aomitted\x12\x14\n" +
+	"\x05shown\x18\x04 \x01(\fR\x05shown\"x\n" +
 	"\n" +
 	"LockHolder\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
