@@ -75,6 +75,33 @@ later: {b: 1}
 	}
 }
 
+func TestWholeValuesComeBeforeThePathsIntoThem(t *testing.T) {
+	g := NewWithT(t)
+	file, err := Parse(nil, "demo")
+	g.Expect(err).NotTo(HaveOccurred())
+	ordered, err := file.Order([]Item{
+		{Key: "a.c.d", Path: true, Value: "1"}, {Key: "a.b", Path: true, Secret: true, Value: "s"}, {Key: "x", Value: "1"},
+		{Key: "a", JSON: true, Value: `{"b": 1, "z": 2}`}, {Key: "demo:y", Path: true, Value: "1"},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, item := range ordered {
+		g.Expect(file.Set(t.Context(), item, config.Base64Crypter)).To(Succeed())
+	}
+	content, err := file.Encode()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(content)).To(And(ContainSubstring("secure:"), ContainSubstring("d: 1"), ContainSubstring("z: 2"), ContainSubstring("demo:x:")))
+
+	for _, items := range [][]Item{
+		{{Key: "a.b", Path: true, Value: "1"}, {Key: "a", Secret: true, JSON: true, Value: `{}`}},
+		{{Key: "a", Secret: true, Value: "x"}, {Key: `demo:a["b"][0]`, Path: true, Secret: true, Value: "1"}},
+	} {
+		_, err = file.Order(items)
+		g.Expect(err).To(MatchError(ContainSubstring("is inside of config a, which is one secret value")))
+	}
+	_, err = file.Order([]Item{{Key: "a.b", Path: true, Value: "1"}, {Key: `a["b"]`, Path: true, Value: "1"}})
+	g.Expect(err).To(MatchError(ContainSubstring("are the same key")))
+}
+
 func TestCommentInPlaceOfAValueHidesNothing(t *testing.T) {
 	g := NewWithT(t)
 	merged, err := merge("environment: [base] # kept\nconfig: # nothing yet\n", Item{Key: "new", Value: "1"})

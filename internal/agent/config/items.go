@@ -1,11 +1,13 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -80,21 +82,47 @@ func ReadValue(dir, path string) (string, error) {
 	return string(content), file.WithoutPath(err)
 }
 
-// CheckKeys rejects keys that cannot be used, and two items for one place: which of them counts would depend on their order.
-func (f *File) CheckKeys(items []Item) error {
-	seen := map[string]string{}
+// Order returns the items in the order in which Set takes them: a whole value comes before the paths into it, which it would overwrite. Order
+// rejects keys that cannot be used, two items for one place, because which of them counts would depend on their order, and a path into a
+// secret value.
+func (f *File) Order(items []Item) ([]Item, error) {
+	type placed struct {
+		Item
+		depth int
+	}
+	var ordered []placed
+	seen := map[string]Item{}
 	for _, item := range items {
 		key, path, err := f.place(item)
 		if err != nil {
-			return fmt.Errorf("config %s: %w", item.Key, err)
+			return nil, fmt.Errorf("config %s: %w", item.Key, err)
 		}
-		place := key.Namespace() + ":" + path.String()
+		place := placeOf(key, path)
 		if earlier, known := seen[place]; known {
-			return fmt.Errorf("config %s and config %s are the same key, %s:%s: set it once", earlier, item.Key, key.Namespace(), path[0])
+			return nil, fmt.Errorf("config %s and config %s are the same key, %s:%s: set it once", earlier.Key, item.Key, key.Namespace(), path[0])
 		}
-		seen[place] = item.Key
+		seen[place] = item
+		ordered = append(ordered, placed{item, len(path)})
 	}
-	return nil
+	for _, item := range items {
+		key, path, _ := f.place(item)
+		for depth := 1; depth < len(path); depth++ {
+			if outer, known := seen[placeOf(key, path[:depth])]; known && outer.Secret {
+				return nil, fmt.Errorf("config %s is inside of config %s, which is one secret value: set each of its values, or only the whole", item.Key, outer.Key)
+			}
+		}
+	}
+	slices.SortStableFunc(ordered, func(a, b placed) int { return cmp.Compare(a.depth, b.depth) })
+	sorted := make([]Item, len(ordered))
+	for i := range ordered {
+		sorted[i] = ordered[i].Item
+	}
+	return sorted, nil
+}
+
+// placeOf names a place in the configuration.
+func placeOf(key config.Key, path resource.PropertyPath) string {
+	return key.Namespace() + ":" + path.String()
 }
 
 // place returns where the item belongs: its key as the SDK takes it, and the path, which begins with the name of the key. As with

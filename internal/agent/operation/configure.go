@@ -23,7 +23,8 @@ func (o *operation) configure(ctx context.Context) error {
 	if err != nil {
 		return configInvalid("the stack's configuration file is not valid: %s", err)
 	}
-	if err := stackFile.CheckKeys(o.items); err != nil {
+	items, err := stackFile.Order(o.items)
+	if err != nil {
 		return configInvalid("%s", err)
 	}
 	if err := o.applySecretsProvider(ctx, stackFile.Settings); err != nil {
@@ -43,7 +44,7 @@ func (o *operation) configure(ctx context.Context) error {
 		}
 	}
 	var later []config.Item
-	for _, item := range o.items {
+	for _, item := range items {
 		if item.Secret && encrypter == nil {
 			later = append(later, item)
 		} else if err := stackFile.Set(ctx, item, encrypter); err != nil {

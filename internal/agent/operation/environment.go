@@ -100,6 +100,10 @@ func (r *Runner) operationEnvironment(request *proto.StartOperationRequest, user
 		}
 		env[name] = value
 	}
+	if token, set := env[accessTokenVariable]; set {
+		// A file of a Secret often ends with a newline, and no token has one: the CLI would fail with "invalid header field value".
+		env[accessTokenVariable] = strings.TrimSpace(token)
+	}
 	if request.GetOptions().GetMessage() != "" {
 		for _, name := range messageVariables {
 			delete(env, name)

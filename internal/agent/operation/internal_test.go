@@ -2,10 +2,12 @@ package operation
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/pulumi/pulumi/sdk/v3/go/common/workspace"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/stack-controller/stack-controller/internal/agent/cli"
@@ -150,6 +152,45 @@ func TestMessagesAreBoundedAndReadable(t *testing.T) {
 	cut := plaintext.Cut(strings.Repeat("é", 5000), maxMessage)
 	g.Expect(len(cut)).To(BeNumerically("<=", maxMessage))
 	g.Expect(proto.Marshal(&agentproto.Operation{Message: cut})).NotTo(BeEmpty())
+}
+
+func TestAccessTokenHasNoNewline(t *testing.T) {
+	g := NewWithT(t)
+	env, _ := (&Runner{cli: &cli.CLI{Path: "pulumi"}}).operationEnvironment(&agentproto.StartOperationRequest{}, cli.Environment{
+		"PULUMI_ACCESS_TOKEN": "pul-1\n", "PULUMI_CONFIG_PASSPHRASE": "kept\n",
+	})
+	g.Expect(env).To(And(HaveKeyWithValue("PULUMI_ACCESS_TOKEN", "pul-1"), HaveKeyWithValue("PULUMI_CONFIG_PASSPHRASE", "kept\n")))
+}
+
+// The fields of Pulumi.yaml that decide where the CLI looks for something are read by the agent, too. A new field has to be sorted.
+func TestEachFieldOfAProjectIsReadOrLeftToTheCLI(t *testing.T) {
+	g := NewWithT(t)
+	// forCLI are the fields that change nothing of what the agent does before or after the CLI.
+	forCLI := []string{"author", "website", "license", "template", "options", "requiredPulumiVersion"}
+	names := func(of reflect.Type) (names []string) {
+		for i := range of.NumField() {
+			if name, _, _ := strings.Cut(of.Field(i).Tag.Get("yaml"), ","); name != "" {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	g.Expect(names(reflect.TypeFor[workspace.Project]())).To(ConsistOf(append(names(reflect.TypeFor[projectFile]()), forCLI...)))
+}
+
+func TestOlderNameOfTheDirectoryOfTheConfiguration(t *testing.T) {
+	for content, want := range map[string]string{
+		"config: deploy\n":                         "deploy/Pulumi.dev.yaml",
+		"stackConfigDir: deploy\n":                 "deploy/Pulumi.dev.yaml",
+		"config: {a: {type: string}}\n":            "Pulumi.dev.yaml",
+		"config: {a: x}\nstackConfigDir: deploy\n": "deploy/Pulumi.dev.yaml",
+		"config:\n": "Pulumi.dev.yaml",
+	} {
+		g := NewWithT(t)
+		p, err := parseProject("Pulumi.yaml", []byte("name: demo\nruntime: nodejs\n"+content))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(p.stackFile("dev")).To(Equal(want), content)
+	}
 }
 
 func TestAStubProjectSaysWhatItWasAskedFor(t *testing.T) {

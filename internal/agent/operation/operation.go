@@ -169,9 +169,12 @@ func (o *operation) openStack() error {
 	return errors.Join(o.isolateLogins(), o.removeConfigLink())
 }
 
+// accessTokenVariable has the credentials for Pulumi Cloud.
+const accessTokenVariable = "PULUMI_ACCESS_TOKEN"
+
 // hideCredentials hides values that are secret by their nature, whether they are marked as secret or not.
 func (o *operation) hideCredentials() {
-	o.redactor.Add(o.env["PULUMI_ACCESS_TOKEN"])
+	o.redactor.Add(o.env[accessTokenVariable])
 	o.redactor.Add(backendPasswords(o.backendURL())...)
 	if phrase, set, err := config.Passphrase(o.env); set && err == nil {
 		o.redactor.Add(phrase)

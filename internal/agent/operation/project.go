@@ -32,7 +32,9 @@ type projectFile struct {
 	Description    any    `yaml:"description,omitempty"`
 	Main           string `yaml:"main,omitempty"`
 	StackConfigDir string `yaml:"stackConfigDir,omitempty"`
-	Backend        struct {
+	// Config is the older name of stackConfigDir if it is text; otherwise it declares the configuration, which only the CLI reads.
+	Config  any `yaml:"config,omitempty"`
+	Backend struct {
 		URL string `yaml:"url,omitempty"`
 	} `yaml:"backend,omitempty"`
 	// Plugins and Packages are what the program needs in addition to its language.
@@ -77,6 +79,9 @@ func parseProject(name string, content []byte) (*project, error) {
 	case map[string]any:
 		p.runtime, _ = runtime["name"].(string)
 		p.runtimeOptions, _ = runtime["options"].(map[string]any)
+	}
+	if dir, isDir := p.Config.(string); isDir && p.StackConfigDir == "" {
+		p.StackConfigDir = dir // of both, the CLI complains
 	}
 	switch {
 	case p.Name == "":
