@@ -69,7 +69,7 @@ func (o *operation) install(ctx context.Context) error {
 		return fmt.Errorf("forget the last installation: %w", err)
 	}
 	o.report.update(func(op *proto.Operation) { op.Message = "installing dependencies" })
-	res, err := o.helper(ctx, installTimeout, cli.Invocation{Args: []string{"install"}, Dir: o.dir})
+	res, err := o.helper(ctx, installTimeout, cli.Invocation{Args: o.project.installArguments(), Dir: o.dir})
 	_, ended := errors.AsType[interrupted](err)
 	switch {
 	case err != nil && (ended || context.Cause(ctx) != nil):
@@ -91,10 +91,19 @@ func (o *operation) runsProgram() bool {
 	return o.project.hasProgram() && (always || o.request.GetOptions().GetRunProgram())
 }
 
-// needsInstall reports whether `pulumi install` has something to do. A Pulumi YAML program has no dependencies except packages and plugins.
-// The operation itself installs those that are named only in the program.
+// needsInstall reports whether `pulumi install` has something to do. A Pulumi YAML program has no dependencies except packages. The operation
+// itself installs plugins that are named only in the program.
 func (p *project) needsInstall() bool {
-	return p.runtime != "yaml" || p.Plugins != nil || p.Packages != nil || p.runtimeOptions["compiler"] != nil
+	return p.runtime != "yaml" || p.Packages != nil || p.runtimeOptions["compiler"] != nil
+}
+
+// installArguments leaves plugins to the operation if the project says where some of them are: `pulumi install` does not look there, and
+// fails because it cannot download them.
+func (p *project) installArguments() []string {
+	if p.Plugins != nil {
+		return []string{"install", "--no-plugins"}
+	}
+	return []string{"install"}
 }
 
 // installDigest returns a digest that identifies what is installed, the CLI that installs it, and the directory of plugins. It is empty if

@@ -33,28 +33,28 @@ func TestInstallRunsOnlyWhenItsInputsChanged(t *testing.T) {
 	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "a"))
 	f.succeed(up)
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up "), HavePrefix("stack init "), HavePrefix("up ")))
-	const plugins = "plugins: {providers: []}\n"
-	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "a")+plugins)
+	const packages = "packages: {}\n"
+	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "a")+packages)
 	f.succeed(up)
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install"), HavePrefix("up ")))
 
-	// Another program with the same plugins, in another directory, and after a restart of the agent.
+	// Another program with the same packages, in another directory, and after a restart of the agent.
 	f.project = t.TempDir()
-	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "b")+plugins)
+	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "b")+packages)
 	f.restart()
 	operation := f.succeed(up)
 	f.Expect(operation.GetResourceChanges()).To(HaveKeyWithValue("update", int64(1)))
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up ")))
 
 	// Operations that do not run the program need nothing.
-	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "b")+plugins+"packages: {}\n")
+	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "b")+packages+"plugins: {providers: []}\n")
 	f.succeed(refresh)
 	f.Expect(f.processes()).To(HaveLen(1))
 	f.succeed(up)
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install"), HavePrefix("up ")))
 
 	// What was installed for these inputs once has been replaced since.
-	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "b")+plugins)
+	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "b")+packages)
 	f.succeed(up)
 	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install"), HavePrefix("up ")))
 }

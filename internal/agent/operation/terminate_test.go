@@ -85,7 +85,7 @@ func TestWhatIsNotCutOffOtherwiseEndsBeforeTheAgentDoes(t *testing.T) {
 
 func TestAnInstallationEndsAtOnceWhenTheAgentStops(t *testing.T) {
 	for name, test := range map[string]struct{ project, last string }{
-		"by pulumi install": {"plugins: {providers: []}\n", "install"},
+		"by pulumi install": {"packages: {}\n", "install"},
 		"by the update":     {"", "up "},
 	} {
 		t.Run(name, func(t *testing.T) {
