@@ -212,12 +212,8 @@ func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
 	if shownPlan(stack) == o.shownPlan {
 		return result
 	}
-	kind := corev1.EventTypeNormal
-	if plan.State == pulumiv1.PlanRejected {
-		kind = corev1.EventTypeWarning
-	}
 	metadata := planMetadata(plan)
-	result.addEvent(func() { r.AnnotatedEventf(stack, metadata, kind, d.reason, "%s", d.message) })
+	result.addEvent(func() { r.AnnotatedEventf(stack, metadata, corev1.EventTypeWarning, d.reason, "%s", d.message) })
 	return result
 }
 

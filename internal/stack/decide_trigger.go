@@ -144,7 +144,7 @@ func decideOnInputs(o observation) decision {
 	if left := untilDue(o.stack, resyncDue(o.stack, o.jitter), o.now); left > 0 {
 		return decision{action: actionReady, wake: byTime, after: left}
 	}
-	start.message, start.cause = "Resync time elapsed", pulumiv1.PlanForResync
+	start.message, start.cause = resyncMessage, pulumiv1.PlanForResync
 	return start
 }
 

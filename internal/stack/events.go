@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,6 +20,9 @@ import (
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
+
+// resyncMessage says why an update starts that nothing but the time asked for.
+const resyncMessage = "Resync time elapsed"
 
 // Event reasons.
 const (
@@ -42,8 +46,14 @@ const (
 	maxEventChangesText = 700
 )
 
-// announceResult records an event about how an Update ended.
-func (r *Reconciler) announceResult(ctx context.Context, stack *pulumiv1.Stack, last *pulumiv1.StackUpdateStatus, update *autov1alpha1.Update) {
+// announceResult records an event about how an Update ended. A resync that found nothing to do, after an update that succeeded, has none:
+// its start was announced, and nothing is different now.
+func (r *Reconciler) announceResult(
+	ctx context.Context, stack *pulumiv1.Stack, earlier, last *pulumiv1.StackUpdateStatus, update *autov1alpha1.Update,
+) {
+	if changesNothing(earlier, last) && ptr.Deref(update.Spec.Message, "") == resyncMessage {
+		return
+	}
 	metadata := eventMetadata(last.Revision, last.LastAttemptedCommit, update)
 	// Flux's git providers set a commit status for an event that names a commit. The other way to get a commit status, the key commit_status,
 	// would keep the event away from every chat.
@@ -63,6 +73,19 @@ func (r *Reconciler) announceResult(ctx context.Context, stack *pulumiv1.Stack, 
 		message = "succeeded: " + describeChanges(last.ResourceChanges) + describeApplied(last) + r.previewedResources(ctx, update)
 	}
 	r.AnnotatedEventf(stack, metadata, kind, reason, "%s %s", last.Type, message)
+}
+
+// changesNothing reports whether an update changed no resource and not whether the Stack is up to date.
+func changesNothing(earlier, last *pulumiv1.StackUpdateStatus) bool {
+	if earlier == nil || earlier.State != pulumiv1.StackUpdateSucceeded || last.State != pulumiv1.StackUpdateSucceeded {
+		return false
+	}
+	for operation, count := range last.ResourceChanges {
+		if operation != "same" && count > 0 {
+			return false
+		}
+	}
+	return earlier.LastAttemptedCommit == last.LastAttemptedCommit && earlier.Type == last.Type
 }
 
 // describeRepetition returns what a message about an interrupted update adds about its repetition. The update of a Stack that was deleted
@@ -89,7 +112,7 @@ func (r *Reconciler) announcePlan(stack *pulumiv1.Stack, update *autov1alpha1.Up
 	}
 }
 
-// announceStart records an event about why an Update starts, and a warning about paths of the spec that the source does not have. Such
+// announceStart records an event about why an Update starts, and one about paths of the spec that the source does not have. Such
 // paths are not an error, because the files may be added later, but often they are a mistake.
 func (r *Reconciler) announceStart(o *observation, d decision, update *autov1alpha1.Update) {
 	revision, digest := "", ""
@@ -101,7 +124,7 @@ func (r *Reconciler) announceStart(o *observation, d decision, update *autov1alp
 		r.AnnotatedEventf(o.stack, eventMetadata(revision, digest, update), corev1.EventTypeNormal, eventUpdateDetected, "%s", d.message)
 	}
 	if len(o.content.unmatched) > 0 {
-		r.Eventf(o.stack, corev1.EventTypeWarning, eventPathUnmatched, "spec.sourcePaths: nothing in %s matches %q",
+		r.Eventf(o.stack, corev1.EventTypeNormal, eventPathUnmatched, "spec.sourcePaths: nothing in %s matches %q",
 			describeRevision(o.artifact), o.content.unmatched)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 )
 
 func TestEventsNameTheCommitThatAnArtifactWasMadeFrom(t *testing.T) {
@@ -32,6 +33,20 @@ func TestEventsNameTheCommitThatAnArtifactWasMadeFrom(t *testing.T) {
 		})
 	}
 	NewWithT(t).Expect(commitRevision(commitOfUpdate(&autov1alpha1.Update{}))).To(BeEmpty(), "one without a source")
+}
+
+func TestResyncThatFindsNothingToDoHasNoResultToAnnounce(t *testing.T) {
+	g := NewWithT(t)
+	result := func(state pulumiv1.StackUpdateState, commit string, changes map[string]int64) *pulumiv1.StackUpdateStatus {
+		return &pulumiv1.StackUpdateStatus{State: state, LastAttemptedCommit: commit, ResourceChanges: changes}
+	}
+	same := result(pulumiv1.StackUpdateSucceeded, "a", map[string]int64{"same": 3, "create": 0})
+	g.Expect(changesNothing(same, same)).To(BeTrue())
+	g.Expect(changesNothing(nil, same)).To(BeFalse(), "the first update")
+	g.Expect(changesNothing(result(pulumiv1.StackUpdateFailed, "a", nil), same)).To(BeFalse(), "a failure has ended")
+	g.Expect(changesNothing(same, result(pulumiv1.StackUpdateFailed, "a", nil))).To(BeFalse())
+	g.Expect(changesNothing(same, result(pulumiv1.StackUpdateSucceeded, "b", nil))).To(BeFalse(), "another commit")
+	g.Expect(changesNothing(same, result(pulumiv1.StackUpdateSucceeded, "a", map[string]int64{"replace": 1}))).To(BeFalse())
 }
 
 func TestEventOfAPreviewListsResourcesAndHasABound(t *testing.T) {

@@ -206,7 +206,7 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (resu
 	}
 	followApprovals(o)
 	finished, decided := o.update, decide(*o)
-	recorded, planned := decided.action == actionRecord, false
+	recorded, planned, earlier := decided.action == actionRecord, false, stack.Status.LastUpdate
 	if recorded {
 		if planned, err = r.record(ctx, o, finished); err != nil {
 			return outcome{}, err
@@ -234,7 +234,7 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (resu
 			if planned {
 				r.announcePlan(stack, finished)
 			} else {
-				r.announceResult(ctx, stack, last, finished)
+				r.announceResult(ctx, stack, earlier, last, finished)
 			}
 			return r.pruneUpdates(ctx, stack, finished.Name)
 		})
