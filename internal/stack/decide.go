@@ -213,6 +213,13 @@ func decideOnUpdate(o observation) decision {
 	case deleting && nothingToDestroy(o.stack) != "" && isGivenUp(o):
 		// Nobody needs the result of the Update.
 		return decision{action: actionRelease, wake: byNothing, message: nothingToDestroy(o.stack)}
+	case deleting && isFirstAndWaits(o):
+		// Its agent proves that it did not run, and its result that there is nothing to destroy.
+		if pulumiv1.CancelRequested(o.update) {
+			return decideToFollow(o)
+		}
+		return decision{action: actionCancel, wake: byUpdate, reason: pulumiv1.StackProcessingReason,
+			message: "the update that waits is being cancelled"}
 	case !o.update.HasStarted() && !conditions.IsTrue(o.update, autov1alpha1.UpdateProgressing) && outdated(o):
 		// An Update that is Progressing and has no start time was started by the Pulumi Kubernetes Operator. It is not replaced: it ends as
 		// interrupted.
@@ -277,6 +284,11 @@ func isApproved(o observation) bool {
 	}
 	plan, wanted := o.stack.Status.Plan, o.update.Spec.Plan
 	return plan != nil && wanted != nil && plan.State == pulumiv1.PlanApproved && plan.Name == wanted.Name && plan.Digest == wanted.Digest
+}
+
+// isFirstAndWaits reports whether the Update is the first one that would deploy anything, and waits although there is an agent.
+func isFirstAndWaits(o observation) bool {
+	return o.stack.Status.CurrentUpdate.First && !o.update.HasStarted() && o.workspace != nil && conditions.IsReady(o.workspace)
 }
 
 // cancels reports whether the running Update has to be cancelled. Only the Update of a suspended Stack is: any other Stack would start the

@@ -79,7 +79,7 @@ func nothingToDestroy(stack *pulumiv1.Stack) string {
 		return "the resources are left as the annotation asks"
 	case !stack.Spec.DestroyOnFinalize:
 		return "the spec does not ask to destroy the resources"
-	case !stack.Status.Deployed && (last == nil || last.Type == autov1alpha1.UpdateTypePreview):
+	case !stack.Status.Deployed && (last == nil || last.Type == autov1alpha1.UpdateTypePreview || last.State == pulumiv1.StackUpdateFailed):
 		return "nothing was ever deployed"
 	case wasDestroyed(last):
 		return "the resources were destroyed"

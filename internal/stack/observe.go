@@ -58,15 +58,21 @@ func (r *Reconciler) observeUpdates(ctx context.Context, o *observation) error {
 		if isDriftCheck(update) {
 			continue
 		}
-		o.deployed = o.deployed || !update.ChangesNothing() && !isRecorded(o.stack, update)
 		if o.update == nil && (!update.IsComplete() || update.Name == updateName(o.stack)) && isTrusted(o.stack, update) {
 			o.update = update.DeepCopy()
+		} else {
+			o.deployed = o.deployed || mayHaveDeployed(o.stack, update)
 		}
 	}
 	if o.update != nil && informercache.IsShortened(o.update) {
 		o.update, err = r.getUpdate(ctx, client.ObjectKeyFromObject(o.update))
 	}
 	return err
+}
+
+// mayHaveDeployed reports whether the Update may have deployed something that the status does not know of.
+func mayHaveDeployed(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
+	return !update.ChangesNothing() && !update.Status.NotRun && !isRecorded(stack, update)
 }
 
 // currentUpdate reads the Update that the status names. It returns nil if there is none, or if it is not the one that the status means.

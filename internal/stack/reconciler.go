@@ -306,10 +306,11 @@ func (r *Reconciler) write(ctx context.Context, before, stack *pulumiv1.Stack) e
 }
 
 // annotateDeployed also records in an annotation that the Stack has deployed something, because a status can be lost: backups leave it out,
-// and it can be edited. See restoreDeployed. Before there is a first result, the Update is the record.
+// and it can be edited. See restoreDeployed. While the first Update runs, that is the record.
 func (r *Reconciler) annotateDeployed(ctx context.Context, before, stack *pulumiv1.Stack) error {
 	deployed, known := stack.Annotations[pulumiv1.DeployedStackAnnotation]
-	if !stack.Status.Deployed || stack.Status.LastUpdate == nil || known && deployed == stack.Status.DeployedStack {
+	current := stack.Status.CurrentUpdate
+	if !stack.Status.Deployed || stack.Status.LastUpdate == nil || current != nil && current.First || known && deployed == stack.Status.DeployedStack {
 		return nil
 	}
 	annotated := before.DeepCopy()

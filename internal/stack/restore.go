@@ -31,7 +31,10 @@ func restoreStatus(o *observation) {
 	if o.update != nil && (status.CurrentUpdate == nil || madeForOthers(status.CurrentUpdate, o.update)) {
 		// The controller that created the Update could not write the status, or did not have to yet. The conditions become what they would have
 		// been.
+		status.Deployed = status.Deployed || o.deployed
 		setCurrent(o.stack, o.update)
+		status.CurrentUpdate.First = !status.Deployed && !o.update.ChangesNothing()
+		status.Deployed = status.Deployed || mayHaveDeployed(o.stack, o.update)
 		restoreInputs(o.stack, o.update)
 		if !keepsReady(o.stack) && !failsRepeatedly(o.stack) {
 			markProgressing(o.stack, describeProgress(nil, o.update))

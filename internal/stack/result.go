@@ -53,6 +53,13 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 		ResourceChanges:   update.Status.ResourceChanges,
 		PendingOperations: leavesPendingOperations(update, previous),
 	}
+	if current.First && update.HasFailed() && update.Status.NotRun {
+		stack.Status.Deployed = false
+	}
+	// A failed update may have created resources, which are destroyed from the state. It does not replace the project of others.
+	if info := update.Status.ProjectInfo; info != nil && (!update.HasFailed() || stack.Status.ProjectInfo == nil && stack.Status.Deployed) {
+		stack.Status.ProjectInfo = info
+	}
 	if update.HasFailed() {
 		recordFailure(last, previous, stack, update)
 	} else if err := r.recordSuccess(ctx, stack, update, current); err != nil {
@@ -87,13 +94,10 @@ func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.S
 	}
 }
 
-// recordSuccess records what only a successful update has: the project, the outputs and the applied revision.
+// recordSuccess records what only a successful update has: the outputs and the applied revision.
 func (r *Reconciler) recordSuccess(
 	ctx context.Context, stack *pulumiv1.Stack, update *autov1alpha1.Update, current *pulumiv1.CurrentStackUpdate,
 ) (err error) {
-	if update.Status.ProjectInfo != nil {
-		stack.Status.ProjectInfo = update.Status.ProjectInfo
-	}
 	switch update.Spec.Type {
 	case autov1alpha1.UpdateTypeDestroy:
 		stack.Status.Outputs = nil

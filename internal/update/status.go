@@ -136,7 +136,20 @@ func markResult(update *autov1alpha1.Update, operation *proto.Operation, note st
 	if reason == autov1alpha1.StackNotFoundReason && ptr.Deref(update.Spec.RequireStack, false) {
 		reason, message = autov1alpha1.StackLostReason, describeMissing(update.Spec.StackName)
 	}
+	update.Status.NotRun = operation.GetState() == proto.OperationState_OPERATION_STATE_FAILED && operation.GetRunTime() == nil
 	markFailed(update, reason, ended, message)
+}
+
+// mayHaveRun reports whether an Update that ends for the reason, without a result, may have run Pulumi. If somebody cancelled it, only an
+// agent that answers and does not know the operation proves that it did not.
+func mayHaveRun(o *observation, reason string) bool {
+	switch {
+	case o.update.Status.StartTime != nil, wasRepeated(o.update):
+		return true
+	case reason == autov1alpha1.CanceledReason:
+		return o.workspace == nil || o.agent.err != nil || o.agent.operation != nil
+	}
+	return reason == autov1alpha1.InterruptedReason || reason == autov1alpha1.AbortedReason
 }
 
 // showChanges writes what an operation would change into the status.

@@ -312,6 +312,10 @@ type UpdateStatus struct {
 	// +optional
 	ProjectInfo *ProjectInfo `json:"projectInfo,omitempty"`
 
+	// NotRun is true if the Update failed before it ran Pulumi on the stack, so that it changed nothing.
+	// +optional
+	NotRun bool `json:"notRun,omitempty"`
+
 	// ReferencesDigest identifies the versions of the watched Secrets and ConfigMaps whose values the operation was started with, with one
 	// short hash for each. It reveals nothing about their content.
 	// +optional

@@ -51,7 +51,8 @@ type StackStatus struct {
 	// +optional
 	CurrentUpdate *CurrentStackUpdate `json:"currentUpdate,omitempty"`
 
-	// Deployed is true from the start of an operation that may create resources until a destroy succeeds. While it is true, the finalizer of a
+	// Deployed is true from the start of an operation that may create resources until a destroy succeeds, or until the first operation
+	// turns out to have failed before it ran Pulumi. While it is true, the finalizer of a
 	// Stack with destroyOnFinalize is removed only after a destroy.
 	// +optional
 	Deployed bool `json:"deployed,omitempty"`
@@ -124,6 +125,10 @@ type CurrentStackUpdate struct {
 	// Drift is the digest of the drift that the update corrects, if any.
 	// +optional
 	Drift string `json:"drift,omitempty"`
+
+	// First is true if nothing was deployed when the Update was created. If it fails before it runs Pulumi, there is nothing to destroy.
+	// +optional
+	First bool `json:"first,omitempty"`
 
 	// Commit that the update runs: the digest of the artifact, or the hash of the git commit.
 	// +optional
