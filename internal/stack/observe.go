@@ -79,14 +79,21 @@ func mayHaveDeployed(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 func (r *Reconciler) currentUpdate(ctx context.Context, stack *pulumiv1.Stack, name string) (*autov1alpha1.Update, error) {
 	key := types.NamespacedName{Namespace: stack.Namespace, Name: name}
 	update, err := r.getUpdate(ctx, key)
-	if err == nil && update != nil && !isTrusted(stack, update) {
+	if err == nil && update != nil && !isCurrent(stack, update) {
 		// The cache may have an earlier Update with this name.
 		update, err = r.liveUpdate(ctx, key)
 	}
-	if err != nil || update == nil || !isTrusted(stack, update) {
+	if err != nil || update == nil || !isCurrent(stack, update) {
 		return nil, err
 	}
 	return update, nil
+}
+
+// isCurrent reports whether the Update with the name that the status names is the one that is meant, or one of the Stack that took its place.
+// Whoever may delete and create Updates can give the name to an Update of their own.
+func isCurrent(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
+	uid := stack.Status.CurrentUpdate.UID
+	return isTrusted(stack, update) && (uid == "" || uid == update.UID || stack.Owns(update))
 }
 
 // isTrusted reports whether the Update can be one of the Stack itself. For a Stack with spec.approval, owner references and annotations

@@ -308,3 +308,43 @@ func TestUpdateThatIsNotTheStacksIsNotFollowed(t *testing.T) {
 	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(HavePrefix("Update " + foreign.Name + " exists already and was not made for this Stack"))
 	s.Expect(stack.Status.CurrentUpdate).To(BeNil())
 }
+
+// The admission policy for the owners of Updates knows a Stack by its kind. The garbage collector keeps an owner of a kind that it does not know.
+func TestUpdateWithTheUIDOfTheStackAndAnotherKindIsNotFollowed(t *testing.T) {
+	s := newStage(t)
+	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}, Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true}}
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	foreign := &autov1alpha1.Update{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: updateName(stack), OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "example.com/v1", Kind: pulumiv1.StackKind, Name: stack.Name, UID: stack.UID},
+		}},
+		Spec: autov1alpha1.UpdateSpec{WorkspaceName: "theirs", StackName: "theirs", Type: autov1alpha1.UpdateTypeUp},
+	}
+	s.Expect(s.client.Create(t.Context(), foreign)).To(Succeed())
+	s.mark(foreign, started, succeeded)
+	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = false })
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return conditions.IsStalled(stack) || stack.Status.LastUpdate != nil })
+	s.Expect(stack.Status.LastUpdate).To(BeNil())
+	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(HavePrefix("Update " + foreign.Name + " exists already and was not made for this Stack"))
+}
+
+// Whoever may delete and create Updates can give the name of the one that is in progress to their own before the Stack sees that it is gone.
+// The Stack does not record what that one did.
+func TestUpdateThatTookTheNameOfTheCurrentOneIsNotRecorded(t *testing.T) {
+	s := newStage(t)
+	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}, Spec: pulumiv1.StackSpec{Stack: "dev", Suspend: true}}
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	foreign := &autov1alpha1.Update{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: updateName(stack)},
+		Spec:       autov1alpha1.UpdateSpec{WorkspaceName: "theirs", StackName: "theirs", Type: autov1alpha1.UpdateTypeUp},
+	}
+	s.Expect(s.client.Create(t.Context(), foreign)).To(Succeed())
+	s.mark(foreign, started, succeeded)
+	before := stack.DeepCopy()
+	stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: foreign.Name, UID: "deleted", Generation: 2}
+	s.Expect(s.client.Status().Patch(t.Context(), stack, client.MergeFrom(before))).To(Succeed())
+	s.edit(stack, func(stack *pulumiv1.Stack) { stack.Spec.Suspend = false })
+	s.await(stack, func(stack *pulumiv1.Stack) bool { return conditions.IsStalled(stack) || stack.Status.LastUpdate != nil })
+	s.Expect(stack.Status.LastUpdate).To(BeNil())
+	s.Expect(conditions.GetMessage(stack, meta.ReadyCondition)).To(HavePrefix("Update " + foreign.Name + " exists already and was not made for this Stack"))
+}

@@ -6,6 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -20,6 +21,10 @@ func previewOf(from *autov1alpha1.UpdateSource) func(*autov1alpha1.Update) {
 	return func(u *autov1alpha1.Update) {
 		u.Spec.Plan, u.Spec.Type, u.Spec.Source = nil, autov1alpha1.UpdateTypePreview, from
 	}
+}
+
+func ownedBy(uid types.UID) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: pulumiv1.GroupVersion.String(), Kind: pulumiv1.StackKind, Name: "app", UID: uid}}
 }
 
 func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
@@ -53,11 +58,11 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 		}, stack: func(s *pulumiv1.Stack) { s.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{UID: "created"} }, action: actionFinish},
 		"a preview that claims to be of the Stack": {update: func(u *autov1alpha1.Update) {
 			previewOf(&autov1alpha1.UpdateSource{Digest: "sha256:mine"})(u)
-			u.OwnerReferences = []metav1.OwnerReference{{UID: "stack"}}
+			u.OwnerReferences = ownedBy("stack")
 		}, action: actionFinish},
 		"a preview that the Stack may have created just now": {update: func(u *autov1alpha1.Update) {
 			previewOf(&autov1alpha1.UpdateSource{Digest: "sha256:new"})(u)
-			u.OwnerReferences, u.CreationTimestamp = []metav1.OwnerReference{{UID: "stack"}}, metav1.NewTime(ready().now)
+			u.OwnerReferences, u.CreationTimestamp = ownedBy("stack"), metav1.NewTime(ready().now)
 		}, action: actionWait},
 		"a refresh that only shows": {update: func(u *autov1alpha1.Update) {
 			u.Spec.Plan, u.Spec.Type, u.Spec.PreviewOnly = nil, autov1alpha1.UpdateTypeRefresh, new(true)
@@ -79,10 +84,14 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 			s.Status.Plan.State, s.Status.CurrentUpdate = pulumiv1.PlanPending, &pulumiv1.CurrentStackUpdate{UID: "created"}
 		}, action: actionWait},
 		"one that claims to be of the Stack": {update: func(u *autov1alpha1.Update) {
-			u.Spec.Plan, u.OwnerReferences = nil, []metav1.OwnerReference{{UID: "stack"}}
+			u.Spec.Plan, u.OwnerReferences = nil, ownedBy("stack")
+		}, action: actionFinish},
+		"a new one with the UID of the Stack and another kind": {update: func(u *autov1alpha1.Update) {
+			u.Spec.Plan, u.OwnerReferences, u.CreationTimestamp = nil, ownedBy("stack"), metav1.NewTime(ready().now)
+			u.OwnerReferences[0].APIVersion = "example.com/v1"
 		}, action: actionFinish},
 		"a new one that claims to be of the Stack": {update: func(u *autov1alpha1.Update) {
-			u.Spec.Plan, u.OwnerReferences, u.CreationTimestamp = nil, []metav1.OwnerReference{{UID: "stack"}}, metav1.NewTime(ready().now)
+			u.Spec.Plan, u.OwnerReferences, u.CreationTimestamp = nil, ownedBy("stack"), metav1.NewTime(ready().now)
 		}, action: actionWait},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -221,6 +221,14 @@ func TestOnlyTheControllerOfAStackMakesAnUpdateOneOfTheStack(t *testing.T) {
 		return as.Patch(t.Context(), changed, client.MergeFrom(object))
 	}
 	g.Expect(patchMetadata(tenant, own, func(u *autov1alpha1.Update) { u.OwnerReferences = owners })).To(Satisfy(forbidden))
+	for _, kind := range []metav1.OwnerReference{
+		{APIVersion: "example.com/v1", Kind: "Stack"}, {APIVersion: "pulumi.com.example.com/v1", Kind: "Stack"}, {APIVersion: "pulumi.com/v1", Kind: "Program"},
+	} {
+		kind.Name, kind.UID = stack.Name, stack.UID
+		other := update([]metav1.OwnerReference{kind})
+		g.Expect(tenant.Create(t.Context(), other)).To(Succeed())
+		g.Expect(stack.Owns(other)).To(BeFalse(), "what the policy lets through is not one of the Stack: %v", kind)
+	}
 	g.Expect(patchMetadata(tenant, own, func(u *autov1alpha1.Update) {
 		u.Annotations = map[string]string{pulumiv1.DriftUpdateAnnotation: "x"}
 	})).To(Succeed(), "annotations mean nothing without an owner")

@@ -38,16 +38,21 @@ func CancelRequested(object metav1.Object) bool {
 // OwningStack returns the first Stack among the owners of the object, or nil if there is none.
 func OwningStack(object metav1.Object) *metav1.OwnerReference {
 	for _, owner := range object.GetOwnerReferences() {
-		if owner.Kind == StackKind && strings.HasPrefix(owner.APIVersion, GroupVersion.Group+"/") {
+		if isStack(owner) {
 			return &owner
 		}
 	}
 	return nil
 }
 
-// Owns reports whether the Stack is among the owners of the object.
+func isStack(owner metav1.OwnerReference) bool {
+	return owner.Kind == StackKind && strings.HasPrefix(owner.APIVersion, GroupVersion.Group+"/")
+}
+
+// Owns reports whether the Stack is among the owners of the object. The UID alone is not enough: the admission policy that keeps users from
+// naming a Stack as an owner looks at the kind, and the garbage collector keeps an owner whose kind it does not know.
 func (in *Stack) Owns(object metav1.Object) bool {
-	return slices.ContainsFunc(object.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return owner.UID == in.UID })
+	return slices.ContainsFunc(object.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return isStack(owner) && owner.UID == in.UID })
 }
 
 // Created reports whether the controller of the Stack created the Update that is in progress, and nobody has edited its specification since.
