@@ -106,6 +106,8 @@ func previewProblem(update *autov1alpha1.Update, stack *pulumiv1.Stack, isOwn ow
 		problem = "this update is about another stack"
 	case spec.Source != nil && !isOwn(stack, spec.Source):
 		problem = "this update runs a program that is not from the source of the Stack"
+	case spec.ProjectInfo != nil && !ptr.Equal(spec.ProjectInfo, stack.Status.ProjectInfo):
+		problem = "this update is about another project"
 	case ptr.Deref(spec.NewStack, false):
 		problem = "this update would create a stack"
 	default:

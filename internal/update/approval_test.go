@@ -67,6 +67,18 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 		"a refresh that only shows": {update: func(u *autov1alpha1.Update) {
 			u.Spec.Plan, u.Spec.Type, u.Spec.PreviewOnly = nil, autov1alpha1.UpdateTypeRefresh, new(true)
 		}, action: actionStart},
+		"a refresh that only shows the project of the Stack": {update: func(u *autov1alpha1.Update) {
+			u.Spec.Plan, u.Spec.Type, u.Spec.PreviewOnly = nil, autov1alpha1.UpdateTypeRefresh, new(true)
+			u.Spec.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "shop", Runtime: "yaml"}
+		}, action: actionStart},
+		"a refresh that only shows another project": {update: func(u *autov1alpha1.Update) {
+			u.Spec.Plan, u.Spec.Type, u.Spec.PreviewOnly = nil, autov1alpha1.UpdateTypeRefresh, new(true)
+			u.Spec.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "payroll", Runtime: "yaml"}
+		}, action: actionFinish},
+		"a destroy that only shows a project that is not known": {update: func(u *autov1alpha1.Update) {
+			u.Spec.Plan, u.Spec.Type, u.Spec.PreviewOnly = nil, autov1alpha1.UpdateTypeDestroy, new(true)
+			u.Spec.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "payroll", Runtime: "yaml"}
+		}, stack: func(s *pulumiv1.Stack) { s.Status.ProjectInfo = nil }, action: actionFinish},
 		"an up that says it only shows":  {update: func(u *autov1alpha1.Update) { u.Spec.Plan, u.Spec.PreviewOnly = nil, new(true) }, action: actionFinish},
 		"an up":                          {update: func(u *autov1alpha1.Update) { u.Spec.Plan = nil }, action: actionFinish},
 		"a destroy":                      {update: func(u *autov1alpha1.Update) { u.Spec.Plan, u.Spec.Type = nil, autov1alpha1.UpdateTypeDestroy }, action: actionFinish},
@@ -99,6 +111,7 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 			o := ready()
 			stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Name: "app", UID: "stack", Generation: 2}}
 			stack.Spec.Approval, stack.Spec.Stack = &pulumiv1.ApprovalPolicy{}, o.update.Spec.StackName
+			stack.Status.ProjectInfo = &autov1alpha1.ProjectInfo{Name: "shop", Runtime: "yaml"}
 			stack.Status.Plan = &pulumiv1.PlanStatus{Name: "app-plan", Digest: digest, State: pulumiv1.PlanApproved, Generation: 2}
 			o.update.Spec.Type, o.update.Spec.Plan = autov1alpha1.UpdateTypeUp, &autov1alpha1.PlanReference{Name: "app-plan", Digest: digest}
 			if tt.update != nil {
