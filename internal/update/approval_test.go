@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -128,6 +129,40 @@ func TestUpdateByHandIsRefusedInAGatedWorkspace(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whoever may create Updates can carry out an approved plan. That does not let them bring their own program into the Workspace, where an
+// agent would read it.
+func TestApprovedPlanIsCarriedOutWithItsProgramOnly(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	own, theirs := s.publish("name: own\nruntime: yaml\n"), s.publish("name: theirs\nruntime: yaml\n")
+	s.savesPlans([]byte("a file"), "a text")
+	s.startController()
+	plan := s.finished(s.newUpdate("plan", savesPlanOf, func(update *autov1alpha1.Update) { update.Spec.Source = own }))
+	stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}, Spec: pulumiv1.StackSpec{
+		Stack: "dev", Approval: &pulumiv1.ApprovalPolicy{},
+	}}
+	s.Expect(s.client.Create(t.Context(), stack)).To(Succeed())
+	before := stack.DeepCopy()
+	stack.Status.Plan = &pulumiv1.PlanStatus{Name: plan.Name, UID: plan.UID, Digest: plan.Status.Plan.Digest, State: pulumiv1.PlanApproved,
+		Operation: pulumiv1.ApprovedUp, Generation: stack.Generation}
+	s.Expect(s.client.Status().Patch(t.Context(), stack, ctrlclient.MergeFrom(before))).To(Succeed())
+	s.agents.script.returns(&proto.Operation{State: proto.OperationState_OPERATION_STATE_SUCCEEDED})
+	carriesOut := func(from *autov1alpha1.UpdateSource) func(*autov1alpha1.Update) {
+		return func(update *autov1alpha1.Update) {
+			update.Spec.Source, update.Spec.Plan = from, &autov1alpha1.PlanReference{Name: plan.Name, Digest: plan.Status.Plan.Digest}
+		}
+	}
+	delivered, started := s.agents.count("PushSource")+s.agents.count("FetchSource"), len(s.agents.script.requests())
+	elsewhere, byURL := own.DeepCopy(), s.sources.serve("name: fetched\nruntime: yaml\n")
+	elsewhere.Dir = "other"
+	for name, from := range map[string]*autov1alpha1.UpdateSource{"theirs": theirs, "fetched": byURL, "elsewhere": elsewhere, "inherited": nil} {
+		s.Expect(s.finished(s.newUpdate(name, carriesOut(from)))).To(haveFailed(autov1alpha1.PlanStaleReason, "another program"))
+	}
+	s.Expect(s.agents.count("PushSource") + s.agents.count("FetchSource")).To(Equal(delivered))
+	s.Expect(s.agents.script.requests()).To(HaveLen(started))
+	s.Expect(s.finished(s.newUpdate("own", carriesOut(own)))).To(haveSucceeded())
 }
 
 // The garbage collector removes the owner of a Workspace when its Stack is deleted with --cascade=orphan, while the Stack still waits for the

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
@@ -74,8 +75,8 @@ func (b *background) storedPlan(update *autov1alpha1.Update) storedPlan {
 }
 
 // observePlan reads the plan that the Update carries out. It has to be the plan that the Update names, and of the same Workspace, stack and
-// kind of operation. If approved is not empty, it has to be the plan of the Update with this UID. The agent compares what only the agent
-// knows.
+// kind of operation. If approved is not empty, it has to be the plan of the Update with this UID, and the Update has to run the same program.
+// The agent compares what only the agent knows.
 func (r *Reconciler) observePlan(ctx context.Context, update *autov1alpha1.Update, approved types.UID) (view planView, err error) {
 	wanted := update.Spec.Plan
 	if wanted == nil {
@@ -91,6 +92,9 @@ func (r *Reconciler) observePlan(ctx context.Context, update *autov1alpha1.Updat
 	}
 	if approved != "" && approved != from.UID {
 		return planView{problem: stalePlan("update %q is not the one whose plan was approved", from.Name)}, nil
+	}
+	if approved != "" && !runsSameProgram(update, from) {
+		return planView{problem: stalePlan("the plan of update %q is one of another program", from.Name)}, nil
 	}
 	return planView{problem: comparePlan(update, from), uid: from.UID, saved: from.Status.Plan}, nil
 }
@@ -122,6 +126,13 @@ func comparePlan(update, from *autov1alpha1.Update) *planProblem {
 		return stalePlan("the plan of update %q has a size that no plan has", from.Name)
 	}
 	return nil
+}
+
+// runsSameProgram reports whether both Updates name the same program, or none. An agent that has another program compares that with the plan,
+// too, but has unpacked and read it before.
+func runsSameProgram(a, b *autov1alpha1.Update) bool {
+	one, other := ptr.Deref(a.Spec.Source, autov1alpha1.UpdateSource{}), ptr.Deref(b.Spec.Source, autov1alpha1.UpdateSource{})
+	return one.Digest == other.Digest && one.Dir == other.Dir && ptr.Equal(a.Spec.ProjectInfo, b.Spec.ProjectInfo)
 }
 
 // usesPlanFile reports whether Pulumi checks the operation against its plan file.

@@ -71,7 +71,7 @@ func (o *operation) perform(ctx context.Context) (map[string]*proto.Output, erro
 		return nil, err
 	}
 	for _, step := range []func(context.Context) error{
-		o.checkFlags, o.usePlugins, o.checkPending, o.install, o.createExpectedStack, o.checkPlan, o.configure, o.beginPlan, o.checkDrift,
+		o.checkFlags, o.checkInputs, o.usePlugins, o.checkPending, o.install, o.createExpectedStack, o.checkPlan, o.configure, o.beginPlan, o.checkDrift,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, err

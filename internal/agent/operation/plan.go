@@ -86,20 +86,28 @@ func stale(format string, args ...any) *failure {
 	return failed(proto.FailureReason_FAILURE_REASON_PLAN_STALE, format+"; nothing was changed", args...)
 }
 
-// checkPlan refuses to carry out a plan that was made from other inputs, or from another state. It runs before everything that could change
-// the state.
-func (o *operation) checkPlan(ctx context.Context) error {
+// checkInputs refuses to carry out a plan that was made from other inputs. It runs before any process starts: with another program, already
+// the installation of its dependencies and the address of its backend are not what was approved.
+func (o *operation) checkInputs(context.Context) error {
 	if !o.carriesOutPlan() {
 		return nil
 	}
-	expected := o.request.GetPlan().GetExpected()
 	inputs, err := o.inputsDigest()
 	if err != nil {
 		return err
 	}
-	if inputs != expected.GetInputs() {
+	if inputs != o.request.GetPlan().GetExpected().GetInputs() {
 		return stale("the program, the configuration, the environment, the options or the pulumi CLI (%s) are not those that the plan was made with",
 			o.runner.Version())
+	}
+	return nil
+}
+
+// checkPlan refuses to carry out a plan that was made from another state. It runs before everything that could change the state, except the
+// creation of a stack that does not exist.
+func (o *operation) checkPlan(ctx context.Context) error {
+	if !o.carriesOutPlan() {
+		return nil
 	}
 	if o.kind() == proto.OperationKind_OPERATION_KIND_DESTROY {
 		return nil // checkDestroy compares its state last

@@ -145,6 +145,21 @@ func TestPlanOfOtherInputsIsStale(t *testing.T) {
 	})
 }
 
+// Whoever may create Updates can name another program with a plan that was approved. Nothing runs for it: no installation of its dependencies,
+// which runs its scripts, and no question to its backend, which would get the credentials.
+func TestPlanIsComparedWithTheInputsBeforeAnyProcessStarts(t *testing.T) {
+	f, _ := filesFixture(t, 1)
+	plan := f.succeed(preview, saved)
+	f.processes()
+	f.write("Pulumi.yaml", "name: demo\nruntime: nodejs\nbackend: {url: 'https://mallory.example.com'}\n")
+	f.write("package.json", `{"scripts": {"preinstall": "env"}}`)
+	f.fail(planStale, plannedUp, f.carriesOut(plan), func(request *proto.StartOperationRequest) {
+		request.Source = &proto.StartOperationRequest_Artifact{Artifact: &proto.ArtifactSource{Digest: "sha256:e0e0"}}
+		request.NewStack, request.AfterInterruption = true, true
+	})
+	f.Expect(f.processes()).To(BeEmpty())
+}
+
 func TestEqualPlansHaveEqualDigests(t *testing.T) {
 	suite.Long(t, "further plans")
 	f, dir := filesFixture(t, 3)
