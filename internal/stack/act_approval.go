@@ -174,10 +174,10 @@ func (r *Reconciler) recordSavedPlan(ctx context.Context, o *observation, update
 	var changes, earlierChanges []autov1alpha1.ResourceChange
 	if earlier != nil && earlier.State == pulumiv1.PlanFailed && len(earlier.Approvals) > 0 && earlier.ChangesDigest != plan.ChangesDigest {
 		var err error
-		if changes, err = r.allChanges(ctx, o.stack, plan.Name); err != nil {
+		if changes, err = r.allChanges(ctx, o.stack, plan); err != nil {
 			return err
 		}
-		if earlierChanges, err = r.allChanges(ctx, o.stack, earlier.Name); err != nil {
+		if earlierChanges, err = r.allChanges(ctx, o.stack, earlier); err != nil {
 			return err
 		}
 	}
@@ -187,11 +187,11 @@ func (r *Reconciler) recordSavedPlan(ctx context.Context, o *observation, update
 	return nil
 }
 
-// allChanges returns what a plan would change; nil when that is not known, or not completely. It reads the API server, because the cache
-// leaves the changes out.
-func (r *Reconciler) allChanges(ctx context.Context, stack *pulumiv1.Stack, name string) ([]autov1alpha1.ResourceChange, error) {
-	update, err := r.liveUpdate(ctx, types.NamespacedName{Namespace: stack.Namespace, Name: name})
-	if err != nil || update == nil || update.Status.OmittedChanges > 0 {
+// allChanges returns what a plan would change; nil when that is not known, or not completely, or when another Update has the name of the one
+// that made the plan. It reads the API server, because the cache leaves the changes out.
+func (r *Reconciler) allChanges(ctx context.Context, stack *pulumiv1.Stack, plan *pulumiv1.PlanStatus) ([]autov1alpha1.ResourceChange, error) {
+	update, err := r.liveUpdate(ctx, types.NamespacedName{Namespace: stack.Namespace, Name: plan.Name})
+	if err != nil || update == nil || update.UID != plan.UID || update.Status.OmittedChanges > 0 {
 		return nil, err
 	}
 	return update.Status.Changes, nil

@@ -352,3 +352,40 @@ func TestPlanThatSomebodyElseMadeIsNotThatOfTheStack(t *testing.T) {
 	s.Expect(stack.Status.Plan.Approvals).To(BeEmpty())
 	s.Expect(stack.Status.CurrentUpdate.UID).NotTo(Equal(own.UID))
 }
+
+// Approvals of a plan that failed half-way cover what is left of its changes. Whoever may delete and create Updates can give the name of its
+// Update to another one, which would make anything change that they like.
+func TestChangesOfAnUpdateThatTookTheNameOfAPlanWereNotApproved(t *testing.T) {
+	s := newStage(t)
+	newUpdate := func(name string, changes ...string) *autov1alpha1.Update {
+		update := &autov1alpha1.Update{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}, Spec: autov1alpha1.UpdateSpec{
+			WorkspaceName: "app", StackName: "dev", Type: autov1alpha1.UpdateTypePreview, SavePlan: new(true),
+		}}
+		s.Expect(s.client.Create(t.Context(), update)).To(Succeed())
+		s.mark(update, started, succeeded, func(update *autov1alpha1.Update) {
+			for _, change := range changes {
+				update.Status.Changes = append(update.Status.Changes, autov1alpha1.ResourceChange{Operation: "delete", URN: change, Digest: change})
+			}
+			update.Status.Plan = &autov1alpha1.SavedPlan{
+				Digest: "sha256:" + strings.Repeat("a", 64), ChangesDigest: "sha256:" + name, InputsDigest: "sha256:i", StateDigest: "sha256:s",
+			}
+		})
+		return update
+	}
+	approved, next := newUpdate("app-plan", "a", "b"), newUpdate("app-next", "b")
+	carriedOver := func() []pulumiv1.PlanApproval {
+		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "app"}, Spec: pulumiv1.StackSpec{Approval: &pulumiv1.ApprovalPolicy{}}}
+		stack.Status.Plan = &pulumiv1.PlanStatus{
+			Name: approved.Name, UID: approved.UID, State: pulumiv1.PlanFailed, Operation: pulumiv1.ApprovedUp, Enforce: autov1alpha1.EnforcePlan,
+			ChangesDigest: "sha256:app-plan", InputsDigest: "sha256:i", Approvals: []pulumiv1.PlanApproval{{By: "alice"}},
+			ExpiresAt: new(metav1.NewTime(time.Now().Add(time.Hour))),
+		}
+		stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: next.Name, UID: next.UID}
+		s.Expect((&Reconciler{Live: s.client}).recordSavedPlan(t.Context(), &observation{stack: stack, now: time.Now()}, next)).To(Succeed())
+		return stack.Status.Plan.Approvals
+	}
+	s.Expect(carriedOver()).To(HaveLen(1))
+	s.Expect(s.client.Delete(t.Context(), approved)).To(Succeed())
+	newUpdate("app-plan", "b")
+	s.Expect(carriedOver()).To(BeEmpty())
+}
