@@ -39,7 +39,8 @@ func isDriftCheck(update *autov1alpha1.Update) bool {
 func onlyChecksDrift(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 	spec := &update.Spec
 	return spec.Type == autov1alpha1.UpdateTypeRefresh && ptr.Deref(spec.PreviewOnly, false) && spec.StackName == stack.Spec.Stack &&
-		spec.ProjectInfo != nil && ptr.Equal(spec.ProjectInfo, stack.Status.ProjectInfo) && spec.Source == nil && len(spec.Target) == 0 && !ptr.Deref(spec.RunProgram, false) && update.Generation <= 1
+		spec.ProjectInfo != nil && ptr.Equal(spec.ProjectInfo, stack.Status.ProjectInfo) && spec.Source == nil && len(spec.Target) == 0 &&
+		!ptr.Deref(spec.RunProgram, false) && update.Generation <= 1
 }
 
 // actOnDrift carries out what was decided about drift. A step that fails is tried again later and affects nothing else.
