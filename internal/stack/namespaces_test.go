@@ -9,7 +9,12 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fluxcd/pkg/apis/meta"
 
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -130,4 +135,23 @@ func findNamespaces(of reflect.Type, path string, found map[string]bool) {
 			findNamespaces(of.Field(i).Type, at, found)
 		}
 	}
+}
+
+// Otherwise whoever may create Stacks in one namespace could have the controller reconcile a Stack of another namespace without end.
+func TestStackDoesNotWakeStacksThatItMayNotDependOn(t *testing.T) {
+	var r *Reconciler
+	s := newStage(t, func(reconciler *Reconciler) { r = reconciler })
+	base := s.dependent("base", func(stack *pulumiv1.Stack) {
+		stack.Spec.DestroyAfterDependents, stack.Finalizers = true, []string{"example.com/kept"}
+	})
+	s.Expect(s.client.Delete(t.Context(), base)).To(Succeed())
+	wakenFrom := func(namespace string) func() []reconcile.Request {
+		stack := &pulumiv1.Stack{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Spec: pulumiv1.StackSpec{
+			DependsOn: []meta.DependencyReference{{Namespace: s.namespace, Name: "base"}},
+		}}
+		return func() []reconcile.Request { return r.requestsForDependencies(t.Context(), stack) }
+	}
+	s.Eventually(wakenFrom(s.namespace)).Should(ConsistOf(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(base)}))
+	s.Expect(wakenFrom("other")()).To(BeEmpty())
+	s.edit(base, func(stack *pulumiv1.Stack) { stack.Finalizers = nil })
 }

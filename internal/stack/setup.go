@@ -158,10 +158,11 @@ func (r *Reconciler) findStacks(ctx context.Context, index, value string) []reco
 	return requests
 }
 
-// requestsForDependencies returns the dependencies of the Stack that may wait for the Stack to be deleted.
+// requestsForDependencies returns the dependencies of the Stack that may wait for the Stack to be deleted. The Stack does not wake one that it
+// is not allowed to depend on.
 func (r *Reconciler) requestsForDependencies(ctx context.Context, object client.Object) []reconcile.Request {
 	var requests []reconcile.Request
-	for _, item := range namedDependencies(object.(*pulumiv1.Stack)) {
+	for _, item := range r.allowedDependencies(object.(*pulumiv1.Stack), namedDependencies) {
 		named := &pulumiv1.Stack{}
 		err := informercache.Cached(r.Client).Get(ctx, item.name, named, client.UnsafeDisableDeepCopy)
 		if client.IgnoreNotFound(err) != nil {
