@@ -88,8 +88,9 @@ func (p *provider) CheckConfig(_ context.Context, request *pulumirpc.CheckReques
 	return &pulumirpc.CheckResponse{Inputs: request.GetNews()}, nil
 }
 
-func (p *provider) DiffConfig(context.Context, *pulumirpc.DiffRequest) (*pulumirpc.DiffResponse, error) {
-	return &pulumirpc.DiffResponse{Changes: pulumirpc.DiffResponse_DIFF_NONE}, nil
+// DiffConfig compares the inputs as Diff does.
+func (p *provider) DiffConfig(ctx context.Context, request *pulumirpc.DiffRequest) (*pulumirpc.DiffResponse, error) {
+	return p.Diff(ctx, request)
 }
 
 func (p *provider) Configure(context.Context, *pulumirpc.ConfigureRequest) (*pulumirpc.ConfigureResponse, error) {

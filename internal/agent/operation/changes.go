@@ -27,7 +27,7 @@ var partsOfReplacement = []string{"create-replacement", "delete-replaced", "remo
 // not prepared: operations get them as targets. They are not secret: Pulumi stores them in clear, and they consist of names in the program.
 func (c *changeList) add(event *stepEvent, shown func(text string, size int) string) {
 	step := event.Metadata
-	if isNoChange(step.Op, step.Type, step.URN) {
+	if isNoChange(step.Op, step.Type, step.URN, event.parent()) {
 		return
 	}
 	change := &proto.ResourceChange{Operation: plaintext.Cut(step.Op, proto.MaxChangeKind), Urn: plaintext.Cut(step.URN, proto.MaxURN)}
@@ -51,15 +51,19 @@ func (c *changeList) add(event *stepEvent, shown func(text string, size int) str
 	c.list, c.size = append(c.list, change), c.size+size
 }
 
-// isNoChange reports whether a step is of no interest: it changes nothing, is a part of a replacement, or is about the stack itself or a
-// default provider.
-func isNoChange(op, resourceType, resource string) bool {
-	return slices.Contains(unchanging, op) || slices.Contains(partsOfReplacement, op) || resourceType == stackType || isDefaultProvider(resource)
+// isNoChange reports whether a step is of no interest: it changes nothing, is a part of a replacement, or is about the stack itself, or about
+// a default provider that comes or goes. parent is the URN of the resource's parent.
+func isNoChange(op, resourceType, resource, parent string) bool {
+	return slices.Contains(unchanging, op) || slices.Contains(partsOfReplacement, op) || resourceType == stackType ||
+		parent == "" && (op == "create" || op == "delete") && hasNameOfDefault(resource)
 }
 
-// isDefaultProvider reports whether the engine created the provider itself, because no program asked for it.
-func isDefaultProvider(text string) bool {
-	return strings.HasPrefix(urn.Type(text), providerPrefix) && strings.HasPrefix(urn.Name(text), "default_")
+// hasNameOfDefault reports whether the resource has the name of a provider that the engine creates itself, because no program asked for it.
+// A program can give this name to a provider of its own, which has a parent unless the program hides it. The engine counts no steps of
+// providers with such a name.
+func hasNameOfDefault(resource string) bool {
+	name := urn.Name(resource)
+	return strings.HasPrefix(urn.Type(resource), providerPrefix) && (name == "default" || strings.HasPrefix(name, "default_"))
 }
 
 func shownPaths(paths []string, shown func(string, int) string) (list []string) {

@@ -38,9 +38,11 @@ type planRecord struct {
 	redactor *redact.Redactor
 	// inputs and state are the digests of the inputs and of the state.
 	inputs, state string
-	// steps are the digests of the steps. The engine does not do the steps in the same order each time.
-	steps    []string
-	unknowns int64
+	// steps are the digests of the steps, and providers those of default providers that come or go, which the text leaves out. The engine
+	// does not do the steps in the same order each time.
+	steps     []string
+	providers []string
+	unknowns  int64
 
 	buffer bytes.Buffer
 	zip    *gzip.Writer
@@ -73,11 +75,33 @@ type plannedProperty struct {
 
 // plannedState keeps inputs and outputs as the engine writes them: with sorted keys, so that equal values are equal bytes.
 type plannedState struct {
-	ID      string          `json:"id"`
-	Protect bool            `json:"protect"`
-	Retain  bool            `json:"retainOnDelete"`
-	Inputs  json.RawMessage `json:"inputs"`
-	Outputs json.RawMessage `json:"outputs"`
+	ID       string          `json:"id"`
+	Parent   string          `json:"parent"`
+	Provider string          `json:"provider"`
+	Protect  bool            `json:"protect"`
+	Retain   bool            `json:"retainOnDelete"`
+	Inputs   json.RawMessage `json:"inputs"`
+	Outputs  json.RawMessage `json:"outputs"`
+}
+
+// provider returns the URN of the provider of the resource; empty for a resource without one. The reference also has the ID, which is not
+// known before the provider exists.
+func (s *plannedState) provider() string {
+	if s == nil || !strings.Contains(s.Provider, "::") {
+		return ""
+	}
+	return s.Provider[:strings.LastIndex(s.Provider, "::")]
+}
+
+// parent returns the URN of the parent of the resource; empty when it has none.
+func (s *plannedStep) parent() string {
+	switch {
+	case s.New != nil:
+		return s.New.Parent
+	case s.Old != nil:
+		return s.Old.Parent
+	}
+	return ""
 }
 
 // shownDigestSize is how many digits of the digest of a step the list of changes has.
@@ -97,7 +121,10 @@ func (p *planRecord) add(event []byte) (digest string) {
 		return ""
 	}
 	step := &decoded.ResOutputs.Metadata
-	if isNoChange(step.Op, step.Type, step.URN) {
+	if isNoChange(step.Op, step.Type, step.URN, step.parent()) {
+		if hasNameOfDefault(step.URN) && !slices.Contains(unchanging, step.Op) {
+			p.providers = append(p.providers, p.digest(step))
+		}
 		return ""
 	}
 	if step.New != nil {
@@ -124,7 +151,7 @@ func (p *planRecord) digest(step *plannedStep) string {
 	described := []any{step.Op, step.URN, step.Diffs, step.Keys, step.DetailedDiff}
 	for _, state := range []*plannedState{step.Old, step.New} {
 		if state != nil {
-			described = append(described, state.Protect, state.Retain, state.Inputs)
+			described = append(described, state.Protect, state.Retain, state.Inputs, state.provider())
 		}
 	}
 	if step.Old != nil {
@@ -141,8 +168,9 @@ func (p *planRecord) digest(step *plannedStep) string {
 // changesDigest returns the digest of the inputs and of all steps.
 func (p *planRecord) changesDigest() string {
 	slices.Sort(p.steps)
+	slices.Sort(p.providers)
 	// The text that is hashed has 64 characters and a line break for each change, however large the change is.
-	steps := sha256.Sum256([]byte(strings.Join(p.steps, "\n")))
+	steps := sha256.Sum256([]byte(strings.Join(slices.Concat(p.steps, p.providers), "\n")))
 	return digestOf(p.key, fmt.Appendf(nil, "%s\n%x", p.inputs, steps))
 }
 
@@ -188,6 +216,9 @@ func (p *planRecord) describe(step *plannedStep) string {
 	}
 	fmt.Fprintf(text, "%s %s %s %s\n    %s\n", sign, p.shown(step.Op, maxShownValue), p.shown(urn.Type(step.URN), maxShownValue),
 		p.shown(urn.Name(step.URN), maxShownValue), p.shown(step.URN, proto.MaxURN))
+	if provider := p.provider(step); provider != "" {
+		fmt.Fprintf(text, "    provider: %s\n", provider)
+	}
 	lines := p.properties(step)
 	for _, line := range lines[:min(len(lines), maxShownProperties)] {
 		fmt.Fprintf(text, "    %s\n", line)
@@ -196,6 +227,19 @@ func (p *planRecord) describe(step *plannedStep) string {
 		fmt.Fprintf(text, "    … and %d more properties\n", more)
 	}
 	return text.String() + "\n"
+}
+
+// provider returns the name of the provider that does the step, which says in which account the resource is; with the one that did the
+// steps before, if that is another one.
+func (p *planRecord) provider(step *plannedStep) string {
+	before, now := step.Old.provider(), step.New.provider()
+	switch {
+	case before == "" || before == now:
+		return p.shown(urn.Name(now), maxShownValue)
+	case now == "":
+		return p.shown(urn.Name(before), maxShownValue)
+	}
+	return p.shown(urn.Name(before), maxShownValue) + " => " + p.shown(urn.Name(now), maxShownValue)
 }
 
 // properties returns a line for each property that is new or differs.

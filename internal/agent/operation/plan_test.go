@@ -250,3 +250,63 @@ func TestSecretsAreNotInThePlanOfPulumiNorInItsText(t *testing.T) {
 	f.Expect(f.content(dir, "file0")).To(Equal(canary))
 	f.Expect(f.logged.String()).NotTo(ContainSubstring(canary))
 }
+
+// providersProgram writes a program with two providers, of which the second has the name and the region, and a file that the used one makes.
+func (f *fixture) providersProgram(dir, used, name, region string) {
+	f.t.Helper()
+	f.write("Pulumi.yaml", fmt.Sprintf(`name: demo
+runtime: yaml
+resources:
+  here: {type: "pulumi:providers:test", options: {version: 0.1.0}}
+  there: {type: "pulumi:providers:test", name: %q, properties: {region: %q}, options: {version: 0.1.0}}
+  file0: {type: "test:index:Sleep", properties: {file: %q, content: x}, options: {version: 0.1.0, provider: "${%s}"}}
+`, name, region, filepath.Join(dir, "file0"), used))
+}
+
+// A provider stands for an account or a region. The request is the same for both plans, as for a program that reads from elsewhere which
+// provider it uses.
+func TestPlanThatUsesAnotherProviderIsAnotherPlan(t *testing.T) {
+	f, dir := filesFixture(t, 0)
+	f.providersProgram(dir, "here", "other", "a")
+	here := f.succeed(preview, saved).GetPlan().GetDigests()
+	f.Expect(f.planned()).To(ContainSubstring("Sleep::file0\n    provider: here\n"))
+	f.providersProgram(dir, "there", "other", "a")
+	there := f.succeed(preview, saved).GetPlan().GetDigests()
+	f.Expect(f.planned()).To(ContainSubstring("Sleep::file0\n    provider: other\n"))
+	f.Expect(there.GetInputs()).To(Equal(here.GetInputs()))
+	f.Expect(there.GetChanges()).NotTo(Equal(here.GetChanges()))
+}
+
+// Pulumi does not count the steps of providers with such names, and a plan without changes needs no approval.
+func TestProviderWithTheNameOfADefaultProviderIsShownAndCounted(t *testing.T) {
+	f, dir := filesFixture(t, 0)
+	f.providersProgram(dir, "there", "default_mine", "a")
+	one := f.succeed(preview, saved)
+	f.Expect(f.planned()).To(And(ContainSubstring("+ create pulumi:providers:test default_mine"), ContainSubstring(`+ region: "a"`)))
+	f.Expect(one.GetResourceChanges()).To(HaveKeyWithValue("create", BeEquivalentTo(4)), "the stack, two providers and the file")
+	f.providersProgram(dir, "there", "default_mine", "b")
+	f.Expect(f.succeed(preview, saved).GetPlan().GetDigests().GetChanges()).NotTo(Equal(one.GetPlan().GetDigests().GetChanges()))
+	f.succeed(up)
+	f.providersProgram(dir, "there", "default_mine", "c")
+	update := f.succeed(preview, saved)
+	f.Expect(f.planned()).To(ContainSubstring(`~ region: "b" => "c"`))
+	f.Expect(update.GetChanges()).To(HaveExactElements(HaveField("Operation", "update")))
+	f.Expect(update.GetResourceChanges()).To(HaveKeyWithValue("update", BeEquivalentTo(1)))
+	f.succeed(plannedUp, f.carriesOut(update))
+	f.Expect(f.succeed(preview).GetChanges()).To(BeEmpty())
+}
+
+// The region of a provider that the engine creates comes from the configuration of the stack.
+func TestChangeOfADefaultProviderIsShownAndCounted(t *testing.T) {
+	f, _ := filesFixture(t, 1)
+	region := func(value string) func(*proto.StartOperationRequest) {
+		return withConfig(&proto.ConfigItem{Key: "test:region", Value: &proto.ConfigItem_Text{Text: value}})
+	}
+	f.Expect(f.changesOf(f.succeed(preview, saved, region("a")))).To(ConsistOf("create file0"))
+	f.succeed(up, region("a"))
+	f.Expect(f.succeed(preview, saved, region("a")).GetChanges()).To(BeEmpty())
+	update := f.succeed(preview, saved, region("b"))
+	f.Expect(update.GetResourceChanges()).To(HaveKeyWithValue("update", BeEquivalentTo(1)))
+	f.Expect(f.planned()).To(ContainSubstring(`~ region: "a" => "b"`))
+	f.succeed(plannedUp, region("b"), f.carriesOut(update))
+}

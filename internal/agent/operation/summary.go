@@ -60,10 +60,25 @@ type stepEvent struct {
 		Diffs        []string            `json:"diffs"`
 		Keys         []string            `json:"keys"`
 		DetailedDiff map[string]struct{} `json:"detailedDiff"`
-		New          *struct {
+		Old          *struct {
+			Parent string `json:"parent"`
+		} `json:"old"`
+		New *struct {
+			Parent  string                     `json:"parent"`
 			Outputs map[string]json.RawMessage `json:"outputs"`
 		} `json:"new"`
 	} `json:"metadata"`
+}
+
+// parent returns the URN of the parent of the resource; empty when it has none.
+func (e *stepEvent) parent() string {
+	switch step := e.Metadata; {
+	case step.New != nil:
+		return step.New.Parent
+	case step.Old != nil:
+		return step.Old.Parent
+	}
+	return ""
 }
 
 const (
@@ -93,6 +108,8 @@ type summary struct {
 	withPreview bool
 
 	changes map[string]int64
+	// uncounted are the steps that change something and that the engine does not count, by their kind, see hasNameOfDefault.
+	uncounted map[string]int64
 	// current describes the step that started last.
 	current string
 	// outputs are the raw outputs of the stack; nil if the engine reported none.
@@ -141,8 +158,10 @@ func (s *summary) add(encoded []byte) bool {
 	case event.Summary != nil:
 		// The engine's own count replaces the steps that were counted here.
 		s.changes = nil
-		for _, kind := range slices.Sorted(maps.Keys(event.Summary.ResourceChanges)) {
-			s.count(kind, event.Summary.ResourceChanges[kind])
+		for _, counts := range []map[string]int64{event.Summary.ResourceChanges, s.uncounted} {
+			for _, kind := range slices.Sorted(maps.Keys(counts)) {
+				s.count(kind, counts[kind])
+			}
 		}
 		return true
 	case event.Diagnostic != nil:
@@ -201,6 +220,12 @@ func (s *summary) addWarning(text string) {
 func (s *summary) addDone(event *stepEvent) {
 	step := event.Metadata
 	s.count(step.Op, 1)
+	if hasNameOfDefault(step.URN) && !isNoChange(step.Op, step.Type, step.URN, event.parent()) && len(step.Op) <= maxKindSize && len(s.uncounted) < maxKinds {
+		if s.uncounted == nil {
+			s.uncounted = map[string]int64{}
+		}
+		s.uncounted[step.Op]++
+	}
 	s.addChanged(event)
 	s.planned.add(event, s.cut)
 	if step.Type == stackType && step.New != nil && step.Op != "delete" {
