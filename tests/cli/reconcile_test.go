@@ -3,6 +3,8 @@ package cli_test
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -81,6 +83,35 @@ func TestTextOfAPlanThatSomebodyReplacedIsNotShown(t *testing.T) {
 	p.Expect(answer.code).To(Equal(3))
 	p.Expect(answer.out).NotTo(ContainSubstring("harmless"))
 	p.Expect(answer.err).To(ContainSubstring("does not have the text that was saved with plan"))
+}
+
+// An approver must not take the beginning of a plan for all of it. No controller reconciles these objects.
+func TestPlanThatIsNotShownToItsEndIsAFailure(t *testing.T) {
+	t.Parallel()
+	p := scene.New(t, system, "long-plan", scene.Patience)
+	p.Enter(nil)
+	text := &bytes.Buffer{}
+	zip := gzip.NewWriter(text)
+	for range 65 {
+		_, _ = zip.Write(bytes.Repeat([]byte("+ create harmless\n"), 1<<20/len("+ create harmless\n")+1))
+	}
+	_, _ = zip.Write([]byte("- delete everything\n"))
+	p.Succeed(zip.Close())
+	meta := p.Meta("long-plan")
+	meta.Labels = map[string]string{"recorded": "true"}
+	saved := &autov1alpha1.SavedPlan{TextDigest: fmt.Sprintf("sha256:%x", sha256.Sum256(text.Bytes())), Secrets: []string{"long-plan"}}
+	saved.Digest = saved.CalculateDigest()
+	update := &autov1alpha1.Update{ObjectMeta: meta, Spec: autov1alpha1.UpdateSpec{Type: autov1alpha1.UpdateTypePreview, StackName: "dev"}}
+	stack := &pulumiv1.Stack{ObjectMeta: meta, Spec: pulumiv1.StackSpec{Stack: "dev"}}
+	p.Create(update, stack, &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{autov1alpha1.PlanTextKey: text.Bytes()}})
+	update.Status.Plan = saved
+	p.Succeed(system.Client.Status().Update(p.Context(), update))
+	stack.Status.Plan = &pulumiv1.PlanStatus{Name: update.Name, Digest: saved.Digest, State: pulumiv1.PlanPending, Operation: pulumiv1.ApprovedUp}
+	p.Succeed(system.Client.Status().Update(p.Context(), stack))
+	answer := ask(p, "plan", "show", "long-plan", "--diff")
+	p.Expect(answer.code).To(Equal(3), answer.err)
+	p.Expect(answer.err).To(ContainSubstring("do not approve what you have not seen"))
+	p.Expect(strings.Contains(answer.out, "everything")).To(BeFalse())
 }
 
 // play is a scene with a Stack that follows a git repository and is ready.

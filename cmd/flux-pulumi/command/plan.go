@@ -22,10 +22,11 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+	"github.com/stack-controller/stack-controller/internal/file"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
 )
 
-// maxPlanText bounds the text of a plan, in bytes.
+// maxPlanText bounds the text of a plan that is shown, in bytes. An agent writes no more, see operation.maxPlainText.
 const maxPlanText = 64 << 20
 
 // planOptions are the flags of the commands that decide on plans.
@@ -165,7 +166,8 @@ func (s *session) printValues(ctx context.Context, c *cluster, update *autov1alp
 	if err != nil {
 		return fmt.Errorf("read the plan in Secret %q: %w", secret.Name, err)
 	}
-	lines := bufio.NewReader(io.LimitReader(zipped, maxPlanText))
+	lines := bufio.NewReader(file.NewReader(zipped, maxPlanText, failed(exitNotReady, "the text of plan %q has more than %d MiB, and the rest "+
+		"of it is not shown: do not approve what you have not seen", update.Name, maxPlanText>>20)))
 	for {
 		line, err := lines.ReadString('\n')
 		if line != "" {
@@ -183,6 +185,9 @@ func (s *session) printValues(ctx context.Context, c *cluster, update *autov1alp
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		if _, tooLong := errors.AsType[failure](err); tooLong {
+			return err
 		}
 		if err != nil {
 			return fmt.Errorf("read the plan in Secret %q: %w", secret.Name, err)

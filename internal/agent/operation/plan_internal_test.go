@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -92,6 +93,27 @@ func TestTextOfAPlanIsBoundedAndHasNoSecrets(t *testing.T) {
 	g.Expect(other.changesDigest()).To(Equal(few.changesDigest()))
 	other.add(step("update", "five", `{"x":1}`))
 	g.Expect(other.changesDigest()).NotTo(Equal(few.changesDigest()))
+}
+
+// Equal values take hardly any room after they are compressed.
+func TestTextOfAPlanIsBoundedAlsoBeforeItIsCompressed(t *testing.T) {
+	g := NewWithT(t)
+	record := newPlanRecord([]byte("key"), "inputs", redact.New())
+	inputs := []string{}
+	for i := range maxShownProperties {
+		inputs = append(inputs, fmt.Sprintf(`"p%d":%q`, i, strings.Repeat("a", maxShownValue)))
+	}
+	const resources = 700
+	for i := range resources {
+		record.add(fmt.Appendf(nil, `{"resOutputsEvent":{"metadata":{"op":"create","urn":"urn:pulumi:dev::p::a:b:C::n%d","type":"a:b:C","new":{"inputs":{%s}}}}}`,
+			i, strings.Join(inputs, ",")))
+	}
+	text, err := record.text(map[string]int64{"create": resources})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(len(text)).To(BeNumerically("<", proto.MaxPlanText))
+	shown := unzipped(g, text)
+	g.Expect(len(shown)).To(BeNumerically("<", 64<<20))
+	g.Expect(shown[len(shown)-200:]).To(And(ContainSubstring("more resources, which have no room here"), ContainSubstring("700 resources would change, create 700")))
 }
 
 func unzipped(g *WithT, content []byte) string {

@@ -21,6 +21,9 @@ import (
 const (
 	// textReserve is how many bytes of proto.MaxPlanText stay free for what the compressor holds back and for the last lines.
 	textReserve = 100 << 10
+	// maxPlainText is how many bytes the text has before it is compressed, at most: many equal values take little room afterwards, and
+	// flux-pulumi shows 64 MiB.
+	maxPlainText = 60 << 20
 	// maxShownValue is how many bytes of a value are in the text, and maxShownProperties how many properties of one resource.
 	maxShownValue      = 1 << 10
 	maxShownProperties = 100
@@ -46,6 +49,8 @@ type planRecord struct {
 
 	buffer bytes.Buffer
 	zip    *gzip.Writer
+	// written is how many bytes of text went into zip.
+	written int
 	// omitted counts the changes that are not in the text.
 	omitted int
 }
@@ -134,11 +139,12 @@ func (p *planRecord) add(event []byte) (digest string) {
 	}
 	digest = p.digest(step)
 	p.steps = append(p.steps, digest)
-	if p.buffer.Len() > proto.MaxPlanText-textReserve {
+	if text := p.describe(step); p.buffer.Len() > proto.MaxPlanText-textReserve || p.written+len(text) > maxPlainText {
 		p.omitted++
 	} else {
+		p.written += len(text)
 		// Writing to a buffer does not fail.
-		_, _ = p.zip.Write([]byte(p.describe(step)))
+		_, _ = p.zip.Write([]byte(text))
 	}
 	return digest[:shownDigestSize]
 }
