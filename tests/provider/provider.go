@@ -17,7 +17,8 @@
 //	      content: hello            # what is in the file; nothing when it is missing
 //	    options: {version: 0.1.0}
 //
-// A refresh returns the current content of the file, and that the resource is gone if the file is gone.
+// A refresh returns the current content of the file, and that the resource is gone if the file is gone. To import a file, the ID is any text,
+// a colon, and the path of the file.
 //
 // Function PutProvider of package programs installs the provider where the CLI finds it.
 package main
@@ -29,6 +30,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -158,7 +160,11 @@ func (p *provider) Read(ctx context.Context, request *pulumirpc.ReadRequest) (*p
 // readFile returns the current state of the file. If the file is gone, the resource is gone.
 func readFile(request *pulumirpc.ReadRequest) (*pulumirpc.ReadResponse, error) {
 	response := &pulumirpc.ReadResponse{Id: request.GetId(), Properties: request.GetProperties(), Inputs: request.GetInputs()}
-	path := request.GetInputs().GetFields()["file"].GetStringValue()
+	if _, imported, ok := strings.Cut(request.GetId(), ":"); ok && len(request.GetInputs().GetFields()) == 0 {
+		fields := map[string]*structpb.Value{"file": structpb.NewStringValue(imported), "content": structpb.NewStringValue("")}
+		response.Inputs, response.Properties = &structpb.Struct{Fields: fields}, &structpb.Struct{Fields: maps.Clone(fields)}
+	}
+	path := response.GetInputs().GetFields()["file"].GetStringValue()
 	if path == "" {
 		return response, nil
 	}
@@ -168,7 +174,7 @@ func readFile(request *pulumirpc.ReadRequest) (*pulumirpc.ReadResponse, error) {
 		return &pulumirpc.ReadResponse{}, nil
 	case err != nil:
 		return nil, err
-	case string(content) == request.GetInputs().GetFields()["content"].GetStringValue():
+	case string(content) == response.GetInputs().GetFields()["content"].GetStringValue():
 		return response, nil
 	}
 	for _, properties := range []*structpb.Struct{response.GetProperties(), response.GetInputs()} {

@@ -76,6 +76,7 @@ func TestTextOfAPlanIsBoundedAndHasNoSecrets(t *testing.T) {
 		step("replace", "one", `{"x":"canary-value"}`),
 		step("update", "two", `{"x":{"`+secretSignatureKey+`":"`+secretSignatureValue+`","ciphertext":"canary-cipher"}}`),
 		step("create", "three", `{"x":["\u001b[31mred",null,9007199254740993],"z":"04da6b54-80e4-46f7-96ec-b56ff0331ba9"}`),
+		step("create", "five", `{"__provider":"code","__internal":{},"__defaults":[]}`),
 		step("delete", "four", `{}`),
 	} {
 		few.add(event)
@@ -86,6 +87,7 @@ func TestTextOfAPlanIsBoundedAndHasNoSecrets(t *testing.T) {
 	g.Expect(shown).To(And(
 		ContainSubstring("+- replace a:b:C one"), ContainSubstring(`~ x: "before" => "[secret]" (needs the replacement)`),
 		ContainSubstring(`~ x: "before" => [secret]`), ContainSubstring("+ z: (known after apply)"), ContainSubstring("9007199254740993"),
+		ContainSubstring(`+ __provider: "code"`), Not(ContainSubstring("__internal")), Not(ContainSubstring("__defaults")),
 		ContainSubstring("- delete a:b:C four"), Not(ContainSubstring("canary")), Not(ContainSubstring("\x1b"))))
 	// The order of the steps does not count, their values do.
 	other := newPlanRecord([]byte("key"), "inputs", redact.New())

@@ -109,6 +109,14 @@ func (s *plannedStep) parent() string {
 	return ""
 }
 
+// imported returns the ID of the resource that the step imports; empty when it imports none.
+func (s *plannedStep) imported() string {
+	if s.New == nil || !strings.HasPrefix(s.Op, "import") {
+		return ""
+	}
+	return s.New.ID
+}
+
 // shownDigestSize is how many digits of the digest of a step the list of changes has.
 const shownDigestSize = 32
 
@@ -210,6 +218,10 @@ func (p *planRecord) text(counts map[string]int64) ([]byte, error) {
 	return p.buffer.Bytes(), nil
 }
 
+// engineInputs are inputs that the engine and bridged providers add for themselves. Others that begin with __ are shown: the code of a dynamic
+// provider is one of them.
+var engineInputs = []string{"__internal", "__defaults"}
+
 // signs begin the line about a change, by the kind of its step.
 var signs = map[string]string{"create": "+", "delete": "-", "update": "~", "replace": "+-", "import": "=", "read": ">"}
 
@@ -222,6 +234,9 @@ func (p *planRecord) describe(step *plannedStep) string {
 	}
 	fmt.Fprintf(text, "%s %s %s %s\n    %s\n", sign, p.shown(step.Op, maxShownValue), p.shown(urn.Type(step.URN), maxShownValue),
 		p.shown(urn.Name(step.URN), maxShownValue), p.shown(step.URN, proto.MaxURN))
+	if id := step.imported(); id != "" {
+		fmt.Fprintf(text, "    id: %s\n", p.shown(id, maxShownValue))
+	}
 	if provider := p.provider(step); provider != "" {
 		fmt.Fprintf(text, "    provider: %s\n", provider)
 	}
@@ -256,7 +271,7 @@ func (p *planRecord) properties(step *plannedStep) (lines []string) {
 		return nil
 	case "create", "import":
 		for _, name := range slices.Sorted(maps.Keys(newInputs)) {
-			if !strings.HasPrefix(name, "__") {
+			if !slices.Contains(engineInputs, name) {
 				lines = append(lines, fmt.Sprintf("+ %s: %s", p.shown(name, proto.MaxChangePath), p.value(newInputs[name])))
 			}
 		}

@@ -310,3 +310,17 @@ func TestChangeOfADefaultProviderIsShownAndCounted(t *testing.T) {
 	f.Expect(f.planned()).To(ContainSubstring(`~ region: "a" => "b"`))
 	f.succeed(plannedUp, region("b"), f.carriesOut(update))
 }
+
+// What is imported is known by its ID alone: its inputs can be those of many.
+func TestPlanSaysWhichResourceItImports(t *testing.T) {
+	f, dir := filesFixture(t, 0)
+	f.Expect(os.WriteFile(filepath.Join(dir, "file0"), []byte("x"), 0o600)).To(Succeed())
+	var changes []string
+	for _, id := range []string{"first:" + filepath.Join(dir, "file0"), "second:" + filepath.Join(dir, "file0")} {
+		f.write("Pulumi.yaml", fmt.Sprintf("name: demo\nruntime: yaml\nresources:\n  file0:\n    type: test:index:Sleep\n"+
+			"    properties: {file: %[1]q, content: x}\n    options: {version: 0.1.0, import: %[2]q}\n", filepath.Join(dir, "file0"), id))
+		changes = append(changes, f.succeed(preview, saved).GetPlan().GetDigests().GetChanges())
+		f.Expect(f.planned()).To(ContainSubstring("    id: " + id + "\n"))
+	}
+	f.Expect(changes[0]).NotTo(Equal(changes[1]))
+}
