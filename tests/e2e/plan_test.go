@@ -357,9 +357,8 @@ func TestPlanIsCarriedOutAsItIsOrNotAtAll(t *testing.T) {
 	r.Expect(r.unzipped(secret.Data[autov1alpha1.PlanFileKey])).To(And(ContainSubstring("resourcePlans"), Not(ContainSubstring(secretCanary))))
 	r.Expect(r.file("plain")).NotTo(BeAnExistingFile())
 
-	// The same plan, made again, has the same digest.
+	// The same plan, made again, has the same changes. Its digest is another one, because the file of Pulumi has a time.
 	again := r.plan()
-	r.Expect(again.Status.Plan.Digest).To(Equal(plan.Status.Plan.Digest))
 	r.Expect(again.Status.Plan.ChangesDigest).To(Equal(plan.Status.Plan.ChangesDigest))
 
 	// The next agent reads the plan from its Secret.

@@ -20,9 +20,10 @@ type approvalStep struct {
 var approvalSteps = []approvalStep{
 	{
 		step:      "The Stack asks for a plan.",
-		attacker:  "creators of Updates: an Update with the name of the next one, owned by the Stack, that plans another program",
-		prevented: "For a Stack with approvals, an Update counts only if the status of the Stack has its UID and its specification was never edited. An admission policy refuses such an owner.",
-		proofs:    []string{"stack.TestPlanThatSomebodyElseMadeIsNotThatOfTheStack", "admission.TestOnlyTheControllerOfAStackMakesAnUpdateOneOfTheStack"},
+		attacker:  "creators of Updates: an Update with the name of the next one, owned by the Stack, that plans another program, or with its UID under another kind",
+		prevented: "For a Stack with approvals, an Update counts only if the status of the Stack has its UID and its specification was never edited. An owner counts by kind and UID. An admission policy refuses such an owner.",
+		proofs: []string{"stack.TestPlanThatSomebodyElseMadeIsNotThatOfTheStack", "admission.TestOnlyTheControllerOfAStackMakesAnUpdateOneOfTheStack",
+			"stack.TestUpdateWithTheUIDOfTheStackAndAnotherKindIsNotFollowed"},
 	},
 	{
 		step:      "The plan is about the inputs of the Stack.",
@@ -32,15 +33,17 @@ var approvalSteps = []approvalStep{
 	},
 	{
 		step:      "A preview runs the program.",
-		attacker:  "creators of Updates: a preview of their own program in the Workspace, with its credentials",
-		prevented: "In this Workspace, a preview runs only what comes from the source of the Stack, and only for its stack.",
+		attacker:  "creators of Updates: a preview of their own program in the Workspace, with its credentials, or of another project of the backend",
+		prevented: "In this Workspace, a preview runs only what comes from the source of the Stack, and only for its stack and project.",
 		proofs:    []string{"update.TestUpdateByHandIsRefusedInAGatedWorkspace", "source.TestOnlyTheSourceOfAStackIsItsOwn"},
 	},
 	{
 		step:      "The reviewer reads the diff.",
-		attacker:  "creators of Secrets: another text in the Secret of the plan",
-		prevented: "The digest of the text is a part of the digest of the plan, and `flux-pulumi plan show --diff` compares it before it prints.",
-		proofs:    []string{"cli.TestTextOfAPlanThatSomebodyReplacedIsNotShown"},
+		attacker:  "creators of Secrets: another text in the Secret of the plan. Authors: a provider with the name of a default one, or a plan too long to be shown",
+		prevented: "The digest of the text is a part of the digest of the plan, and `flux-pulumi plan show --diff` compares it before it prints. Each provider that changes is listed and counted, each step names its provider, and a text that cannot be shown to its end is an error.",
+		proofs: []string{"cli.TestTextOfAPlanThatSomebodyReplacedIsNotShown", "cli.TestPlanThatIsNotShownToItsEndIsAFailure",
+			"operation.TestProviderWithTheNameOfADefaultProviderIsShownAndCounted", "operation.TestChangeOfADefaultProviderIsShownAndCounted",
+			"operation.TestPlanSaysWhichResourceItImports"},
 	},
 	{
 		step:      "The reviewer approves a digest.",
@@ -56,15 +59,17 @@ var approvalSteps = []approvalStep{
 	},
 	{
 		step:      "The plan is made again.",
-		attacker:  "anyone who changes what the program reads, then cancels the update",
-		prevented: "Approvals are kept only if inputs and changes are equal, with their values, or if an update that had started failed and each remaining change is one of the approved ones, with its values. Values that Pulumi knows as secret look the same to the reviewer and to this comparison, unless they are inputs.",
-		proofs:    []string{"stack.TestApprovalsAreCarriedOverToTheSameChanges"},
+		attacker:  "anyone who changes what the program reads, then cancels the update, or gives the name of its plan to another Update",
+		prevented: "Approvals are kept only if inputs and changes are equal, with their values, or if an update that had started failed and each remaining change is one of the approved ones, with its values and its provider. The changes are those of the Update with the UID in the status. Values that Pulumi knows as secret look the same to the reviewer and to this comparison, unless they are inputs.",
+		proofs: []string{"stack.TestApprovalsAreCarriedOverToTheSameChanges", "operation.TestPlanThatUsesAnotherProviderIsAnotherPlan",
+			"stack.TestChangesOfAnUpdateThatTookTheNameOfAPlanWereNotApproved"},
 	},
 	{
 		step:      "An Update carries out the plan.",
-		attacker:  "creators of Updates: an Update without the plan, or with another one",
-		prevented: "Only the plan in the status of the Stack, approved and not expired, from the Update with its UID.",
-		proofs:    []string{"update.TestUpdateByHandIsRefusedInAGatedWorkspace", "update.TestPlanIsOnlyCarriedOutByAnUpdateThatItIsFor"},
+		attacker:  "creators of Updates: an Update without the plan, with another one, or with another program",
+		prevented: "Only the plan in the status of the Stack, approved and not expired, from the Update with its UID. The program is compared before it is delivered, and the agent compares all inputs before it starts any process.",
+		proofs: []string{"update.TestUpdateByHandIsRefusedInAGatedWorkspace", "update.TestPlanIsOnlyCarriedOutByAnUpdateThatItIsFor",
+			"operation.TestPlanIsComparedWithTheInputsBeforeAnyProcessStarts", "update.TestApprovedPlanIsCarriedOutWithItsProgramOnly"},
 	},
 	{
 		step:      "The agent gets the plan file.",

@@ -39,7 +39,7 @@ func TestTimeoutEndsThePreparations(t *testing.T) {
 	f.write("Pulumi.yaml", fmt.Sprintf(`
 name: demo
 runtime: yaml
-plugins: {providers: []}
+packages: {}
 resources:
   one:
     type: missing:index:Thing
