@@ -79,12 +79,18 @@ func nothingToDestroy(stack *pulumiv1.Stack) string {
 		return "the resources are left as the annotation asks"
 	case !stack.Spec.DestroyOnFinalize:
 		return "the spec does not ask to destroy the resources"
-	case !stack.Status.Deployed && (last == nil || last.Type == autov1alpha1.UpdateTypePreview || last.State == pulumiv1.StackUpdateFailed):
+	case !stack.Status.Deployed && (last == nil || last.Type == autov1alpha1.UpdateTypePreview || neverRan(stack)):
 		return "nothing was ever deployed"
 	case wasDestroyed(last):
 		return "the resources were destroyed"
 	}
 	return ""
+}
+
+// neverRan reports whether a Stack that has deployed nothing, as its status says, had an update: then that failed before it ran Pulumi.
+func neverRan(stack *pulumiv1.Stack) bool {
+	last := stack.Status.LastUpdate
+	return stack.Status.CurrentUpdate == nil && last.Type == autov1alpha1.UpdateTypeUp && last.State == pulumiv1.StackUpdateFailed
 }
 
 // isDeletedInForeground reports whether the garbage collector deletes everything that the Stack owns, as after "kubectl delete

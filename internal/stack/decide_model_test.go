@@ -264,8 +264,9 @@ func (s *modelState) observeUpdate(o *observation) {
 // proven reports whether no resource is left behind when the finalizer is removed.
 func (s *modelState) proven() bool {
 	neverDeployed := !s.deployed && (s.last == "none" || s.lastKind == autov1alpha1.UpdateTypePreview)
+	neverRan := !s.deployed && s.update == "none" && s.lastKind == autov1alpha1.UpdateTypeUp && s.last != "succeeded"
 	gone := s.last == "succeeded" && s.lastKind == autov1alpha1.UpdateTypeDestroy
-	return s.orphan || !s.destroyOnFinalize || neverDeployed || gone
+	return s.orphan || !s.destroyOnFinalize || neverDeployed || neverRan || gone
 }
 
 // wakes reports whether the waker that the decision names really wakes the Stack.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/informercache"
 	"github.com/stack-controller/stack-controller/internal/readyexpr"
@@ -200,12 +201,20 @@ func (r *Reconciler) observeDependency(ctx context.Context, o *observation, item
 func (d dependency) followsRevision() bool { return d.field == dependsOnField && d.expression == "" }
 
 // behindRevision returns what to wait for if the dependency has not deployed the artifact of the source that both Stacks use; nil if it
-// has. The result matters only when there is something to update. A suspended dependency would never follow, so nothing waits for it.
+// has; a preview deploys nothing. The result matters only when there is something to update. A suspended dependency would never follow, so nothing waits for it.
 // Stacks that poll a git repository themselves have no common source, because each polls at its own time.
 func (r *Reconciler) behindRevision(o *observation, item dependency, required *pulumiv1.Stack) *dependencyProblem {
 	shared := r.Sources.Key(o.stack)
-	if o.artifact == nil || required.Spec.Suspend || shared == "" || shared != r.Sources.Key(required) ||
-		required.Status.LastUpdate.LastAttemptedCommit == commitOf(o.artifact) {
+	if o.artifact == nil || required.Spec.Suspend || shared == "" || shared != r.Sources.Key(required) {
+		return nil
+	}
+	switch last := required.Status.LastUpdate; {
+	case required.Status.LastAppliedRevision == o.artifact.Revision:
+		return nil
+	case last.Type == autov1alpha1.UpdateTypePreview && !o.stack.Spec.Preview:
+		return &dependencyProblem{reason: item.reason,
+			message: fmt.Sprintf("%s %s only previews %s, and deploys nothing while its spec.preview is true", item.field, item.name, describeRevision(o.artifact))}
+	case last.LastAttemptedCommit == commitOf(o.artifact):
 		return nil
 	}
 	return &dependencyProblem{reason: item.reason,

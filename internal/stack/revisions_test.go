@@ -12,6 +12,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/artifact"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -26,6 +27,19 @@ type oneStack struct {
 func (c oneStack) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	c.stack.DeepCopyInto(into.(*pulumiv1.Stack))
 	return nil
+}
+
+// A preview that covers a revision with the same content deploys nothing.
+func TestRevisionIsAppliedOnlyByWhatDeploys(t *testing.T) {
+	for kind, want := range map[autov1alpha1.UpdateType]string{autov1alpha1.UpdateTypePreview: "main@sha1:old", autov1alpha1.UpdateTypeUp: "main@sha1:new"} {
+		o := &observation{stack: &pulumiv1.Stack{}, artifact: &source.Artifact{Reference: artifact.Reference{Digest: "sha256:new", Revision: "main@sha1:new"}}}
+		o.stack.Status.LastAppliedRevision = "main@sha1:old"
+		o.stack.Status.LastUpdate = &pulumiv1.StackUpdateStatus{Type: kind, State: pulumiv1.StackUpdateSucceeded}
+		acceptInputs(o)
+		g := NewWithT(t)
+		g.Expect(o.stack.Status.LastAppliedRevision).To(Equal(want))
+		g.Expect(o.stack.Status.LastAttemptedRevision).To(Equal("main@sha1:new"))
+	}
 }
 
 func TestDependencyWithTheSameSourceComesFirstWithEachRevision(t *testing.T) {
@@ -45,6 +59,12 @@ func TestDependencyWithTheSameSourceComesFirstWithEachRevision(t *testing.T) {
 		change func(*pulumiv1.Stack)
 		behind bool
 	}{
+		"previews the revision": {func(s *pulumiv1.Stack) {
+			s.Status.LastUpdate.Type, s.Status.LastUpdate.LastAttemptedCommit = autov1alpha1.UpdateTypePreview, "sha256:new"
+		}, true},
+		"previews what it deployed": {func(s *pulumiv1.Stack) {
+			s.Status.LastUpdate.Type, s.Status.LastAppliedRevision = autov1alpha1.UpdateTypePreview, "main@sha1:new"
+		}, false},
 		"is behind":            {func(*pulumiv1.Stack) {}, true},
 		"has the revision":     {func(s *pulumiv1.Stack) { s.Status.LastUpdate.LastAttemptedCommit = "sha256:new" }, false},
 		"has another source":   {func(s *pulumiv1.Stack) { s.Spec.FluxSource.SourceRef.Name = "other" }, false},
@@ -62,8 +82,12 @@ func TestDependencyWithTheSameSourceComesFirstWithEachRevision(t *testing.T) {
 			g.Expect(seen.dependency).To(BeNil())
 			g.Expect(seen.behind != nil).To(Equal(test.behind))
 			if test.behind {
-				g.Expect(seen.behind.message).To(ContainSubstring("has not deployed main@sha1:new of the common source yet"))
+				g.Expect(seen.behind.message).To(MatchRegexp("has not deployed main@sha1:new of the common source yet|only previews main@sha1:new, and deploys nothing"))
 			}
+			preview := *o
+			preview.stack = flux(func(s *pulumiv1.Stack) { s.Spec.Preview = true })
+			g.Expect(r.observeDependency(t.Context(), &preview, dependsOn, &evaluations{})).To(Succeed())
+			g.Expect(preview.behind != nil).To(Equal(test.behind && required.Status.LastUpdate.Type != autov1alpha1.UpdateTypePreview), "of a preview")
 		})
 	}
 	g := NewWithT(t)

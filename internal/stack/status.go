@@ -10,6 +10,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/references"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -120,10 +121,13 @@ func acceptInputs(o *observation) {
 	}
 	status.LastAttemptedRevision = o.artifact.Revision
 	status.LastUpdate.LastAttemptedCommit = commitOf(o.artifact)
-	if status.LastUpdate.State == pulumiv1.StackUpdateSucceeded {
+	if status.LastUpdate.State != pulumiv1.StackUpdateSucceeded {
+		return
+	}
+	status.LastUpdate.LastSuccessfulCommit = commitOf(o.artifact)
+	if status.LastUpdate.Type != autov1alpha1.UpdateTypePreview {
 		status.LastAppliedRevision = o.artifact.Revision
 		status.LastAppliedOriginRevision = originRevision(o.artifact.Revision, o.artifact.Origin.Commit)
-		status.LastUpdate.LastSuccessfulCommit = commitOf(o.artifact)
 	}
 }
 
