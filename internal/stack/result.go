@@ -276,24 +276,24 @@ func (r *Reconciler) readOutputs(ctx context.Context, update *autov1alpha1.Updat
 			return nil, fmt.Errorf("read the outputs of update %s: %w", update.Name, err)
 		}
 	}
-	outputs, err := shownOutputs(secret)
-	if err != nil {
-		return nil, fmt.Errorf("read the outputs of update %s: %w", update.Name, err)
-	}
-	return outputs, nil
+	return shownOutputs(secret), nil
 }
 
 // shownOutputs returns the outputs in the Secret under their names, with secret ones and secret parts masked. What is too large for the status is
-// replaced by a note that says where it is; the largest go first. Beyond some thousand outputs the last ones are not shown.
-func shownOutputs(secret *corev1.Secret) (map[string]apiextensionsv1.JSON, error) {
+// replaced by a note that says where it is; the largest go first. Beyond some thousand outputs the last ones are not shown. Whoever may edit
+// Secrets may remove or break the annotations: then every value is masked.
+func shownOutputs(secret *corev1.Secret) map[string]apiextensionsv1.JSON {
 	var masked []string
 	names, shown := map[string]string{}, map[string]json.RawMessage{}
 	for annotation, into := range map[string]any{
 		autov1alpha1.SecretOutputsAnnotation: &masked, autov1alpha1.OutputNamesAnnotation: &names, autov1alpha1.ShownOutputsAnnotation: &shown,
 	} {
-		if text := secret.Annotations[annotation]; text != "" && json.Unmarshal([]byte(text), into) != nil {
-			return nil, fmt.Errorf("the annotation %s is not valid", annotation)
+		text, set := secret.Annotations[annotation]
+		if !set && annotation != autov1alpha1.SecretOutputsAnnotation || json.Unmarshal([]byte(text), into) == nil {
+			continue
 		}
+		masked, names, shown = slices.Collect(maps.Keys(secret.Data)), nil, nil
+		break
 	}
 	values := maps.Clone(secret.Data)
 	for key, value := range shown {
@@ -332,5 +332,5 @@ func shownOutputs(secret *corev1.Secret) (map[string]apiextensionsv1.JSON, error
 		}
 		outputs[name] = apiextensionsv1.JSON{Raw: value}
 	}
-	return outputs, nil
+	return outputs
 }

@@ -122,6 +122,21 @@ func TestSecretOfSomebodyElseIsNotOverwritten(t *testing.T) {
 	s.Expect(secret.Data).To(HaveKeyWithValue("url", []byte("theirs")))
 }
 
+// Whoever may create Secrets can create the one with the outputs before the operation ends, with the Update as its owner.
+func TestOutputsThatSomebodyElseStoredAreNotThoseOfTheUpdate(t *testing.T) {
+	s := newStage(t)
+	s.newReadyWorkspace("app")
+	s.agents.script.returns(outputs)
+	update := s.newUpdate("up")
+	forged := secretOf(update, "up-stack-outputs", map[string][]byte{"url": []byte(`"theirs"`)})
+	s.Expect(s.client.Create(t.Context(), forged)).To(Succeed())
+	s.startController()
+	done := s.finished(update)
+	s.Expect(done).To(haveSucceeded())
+	s.Expect(done.Status.Outputs).To(BeEmpty())
+	s.Expect(done.Status.Message).To(ContainSubstring("exists and has other content"))
+}
+
 func TestOutputsWaitUntilThoseOfAnEarlierUpdateAreRemoved(t *testing.T) {
 	s := newStage(t)
 	s.newReadyWorkspace("app")

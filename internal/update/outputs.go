@@ -75,6 +75,14 @@ func (r *Reconciler) storeOutputs(ctx context.Context, update *autov1alpha1.Upda
 		case err != nil:
 			return "", "", err
 		case owner.UID == update.UID:
+			// An earlier attempt stored it, or somebody who may create Secrets was faster.
+			same, err := r.isStored(ctx, update, secret)
+			if err != nil {
+				return "", "", err
+			}
+			if !same {
+				return "", fmt.Sprintf("the outputs are not stored: secret %q exists and has other content", secret.Name), nil
+			}
 		case owner.Kind == autov1alpha1.UpdateKind && owner.Name == update.Name:
 			return "", "", errLeftoverOutputs
 		default:

@@ -141,14 +141,22 @@ func (r *Reconciler) storePlanPart(ctx context.Context, update *autov1alpha1.Upd
 	case !apierrors.IsAlreadyExists(err):
 		return "", fmt.Errorf("store the plan: %w", err)
 	}
-	existing := &corev1.Secret{}
-	if err := r.Live.Get(ctx, ctrlclient.ObjectKeyFromObject(secret), existing); err != nil {
-		return "", fmt.Errorf("look at the stored plan: %w", err)
-	}
-	if !metav1.IsControlledBy(existing, update) || !ptr.Deref(existing.Immutable, false) || !maps.EqualFunc(existing.Data, data, bytes.Equal) {
+	switch same, err := r.isStored(ctx, update, secret); {
+	case err != nil:
+		return "", err
+	case !same:
 		return "", fmt.Errorf("store the plan: secret %q exists, and is not of this update", secret.Name)
 	}
 	return secret.Name, nil
+}
+
+// isStored reports whether the Secret of the Update exists as it is.
+func (r *Reconciler) isStored(ctx context.Context, update *autov1alpha1.Update, secret *corev1.Secret) (bool, error) {
+	existing := &corev1.Secret{}
+	if err := r.Live.Get(ctx, ctrlclient.ObjectKeyFromObject(secret), existing); err != nil {
+		return false, fmt.Errorf("look at the stored secret %q: %w", secret.Name, err)
+	}
+	return metav1.IsControlledBy(existing, update) && ptr.Deref(existing.Immutable, false) && maps.EqualFunc(existing.Data, secret.Data, bytes.Equal), nil
 }
 
 // deliverPlan brings the plan from its Secrets to the agent that asked for it, in the background.

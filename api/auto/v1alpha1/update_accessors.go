@@ -58,7 +58,7 @@ func (in *Update) ChangesNothing() bool {
 	case UpdateTypeUp:
 		return false
 	case UpdateTypeRefresh, UpdateTypeDestroy:
-		return in.Spec.PreviewOnly != nil && *in.Spec.PreviewOnly
+		return in.Spec.PreviewOnly != nil && *in.Spec.PreviewOnly && in.Spec.Plan == nil
 	}
 	return true
 }
