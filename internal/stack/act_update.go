@@ -139,7 +139,7 @@ func recordStart(stack *pulumiv1.Stack, d decision, update *autov1alpha1.Update)
 		stack.Status.LastAttemptedRevision = revision
 	}
 	if d.kind != autov1alpha1.UpdateTypePreview && !d.plans {
-		stack.Status.CurrentUpdate.First = !stack.Status.Deployed
+		stack.Status.CurrentUpdate.First = !stack.Status.Deployed && d.kind == autov1alpha1.UpdateTypeUp
 		stack.Status.Deployed = true
 	}
 	if last := stack.Status.LastUpdate; d.fresh && last != nil {

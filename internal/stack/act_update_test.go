@@ -389,3 +389,22 @@ func TestChangesOfAnUpdateThatTookTheNameOfAPlanWereNotApproved(t *testing.T) {
 	newUpdate("app-plan", "b")
 	s.Expect(carriedOver()).To(BeEmpty())
 }
+// A destroy that waits when its Stack is deleted is never cancelled: the next one would be, too.
+func TestOnlyAnUpIsTheFirstToDeploy(t *testing.T) {
+	for kind, want := range map[autov1alpha1.UpdateType]bool{
+		autov1alpha1.UpdateTypeUp: true, autov1alpha1.UpdateTypeDestroy: false, autov1alpha1.UpdateTypePreview: false,
+	} {
+		g := NewWithT(t)
+		update := &autov1alpha1.Update{Spec: autov1alpha1.UpdateSpec{Type: kind}}
+		stack := &pulumiv1.Stack{}
+		recordStart(stack, decision{kind: kind}, update)
+		g.Expect(stack.Status.CurrentUpdate.First).To(Equal(want), "created %s", kind)
+
+		o := &observation{stack: &pulumiv1.Stack{}, update: update}
+		restoreStatus(o)
+		g.Expect(o.stack.Status.CurrentUpdate.First).To(Equal(want), "restored %s", kind)
+		o = &observation{stack: &pulumiv1.Stack{}, update: update, deployed: true}
+		restoreStatus(o)
+		g.Expect(o.stack.Status.CurrentUpdate.First).To(BeFalse(), "another Update may have deployed something")
+	}
+}

@@ -201,8 +201,9 @@ func (r *Reconciler) observeDependency(ctx context.Context, o *observation, item
 func (d dependency) followsRevision() bool { return d.field == dependsOnField && d.expression == "" }
 
 // behindRevision returns what to wait for if the dependency has not deployed the artifact of the source that both Stacks use; nil if it
-// has; a preview deploys nothing. The result matters only when there is something to update. A suspended dependency would never follow, so nothing waits for it.
-// Stacks that poll a git repository themselves have no common source, because each polls at its own time.
+// has. A preview deploys nothing, and only other previews go on after it. The result matters only when there is something to update. A
+// suspended dependency would never follow, so nothing waits for it. Stacks that poll a git repository themselves have no common source,
+// because each polls at its own time.
 func (r *Reconciler) behindRevision(o *observation, item dependency, required *pulumiv1.Stack) *dependencyProblem {
 	shared := r.Sources.Key(o.stack)
 	if o.artifact == nil || required.Spec.Suspend || shared == "" || shared != r.Sources.Key(required) {

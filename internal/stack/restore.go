@@ -33,7 +33,7 @@ func restoreStatus(o *observation) {
 		// been.
 		status.Deployed = status.Deployed || o.deployed
 		setCurrent(o.stack, o.update)
-		status.CurrentUpdate.First = !status.Deployed && !o.update.ChangesNothing()
+		status.CurrentUpdate.First = !status.Deployed && o.update.Spec.Type == autov1alpha1.UpdateTypeUp
 		status.Deployed = status.Deployed || mayHaveDeployed(o.stack, o.update)
 		restoreInputs(o.stack, o.update)
 		if !keepsReady(o.stack) && !failsRepeatedly(o.stack) {

@@ -52,8 +52,8 @@ type StackStatus struct {
 	CurrentUpdate *CurrentStackUpdate `json:"currentUpdate,omitempty"`
 
 	// Deployed is true from the start of an operation that may create resources until a destroy succeeds, or until the first operation
-	// turns out to have failed before it ran Pulumi. While it is true, the finalizer of a
-	// Stack with destroyOnFinalize is removed only after a destroy.
+	// turns out to have failed before it ran Pulumi. While it is true, the finalizer of a Stack with destroyOnFinalize is removed only after a
+	// destroy.
 	// +optional
 	Deployed bool `json:"deployed,omitempty"`
 

@@ -268,6 +268,8 @@ func isRecorded(plan *pulumiv1.PlanStatus, approval *autov1alpha1.Approval) bool
 		return true
 	case approval.Spec.Decision == autov1alpha1.ApprovalReject:
 		return false
+	case plan.State == pulumiv1.PlanApproved: // The Stack records no further Approvals of a plan that is being carried out.
+		return true
 	}
 	return slices.ContainsFunc(plan.Approvals, func(one pulumiv1.PlanApproval) bool { return one.By == approval.Spec.By })
 }

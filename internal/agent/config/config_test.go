@@ -110,7 +110,7 @@ func TestCommentInPlaceOfAValueHidesNothing(t *testing.T) {
 }
 
 func TestPathsThatDoNotFitAreRefused(t *testing.T) {
-	for _, key := range []string{"list.name", "map[0]", "map.a.b", "list[7]", "", ".", "[0]", "secret.key.deep", "empty.secure", "new[-1]", "new[10001]"} {
+	for _, key := range []string{"list.name", "map[0]", "map.a.b", "list[7]", "", ".", "[0]", "secret.key.deep", "empty.secure", "new[-1]", "new[10001]", "deep" + strings.Repeat(".a", 100)} {
 		t.Run(key, func(t *testing.T) {
 			_, err := merge("config:\n  list: [1]\n  map: {a: x}\n  secret: {key: {secure: abc}}\n  empty: {}\n", Item{Key: key, Path: true, Value: "x"})
 			NewWithT(t).Expect(err).To(HaveOccurred())

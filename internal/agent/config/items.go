@@ -22,6 +22,8 @@ import (
 const (
 	// maxValueFile bounds a file that a value is read from, in bytes.
 	maxValueFile = 1 << 20
+	// maxLevels bounds the levels of a path, as the controller bounds those of a value.
+	maxLevels = 100
 	// maxArrayIndex bounds an index in a path, because missing elements before it are added.
 	maxArrayIndex = 10_000
 )
@@ -152,6 +154,9 @@ func (f *File) place(item Item) (config.Key, resource.PropertyPath, error) {
 	}
 	if name, _ := path[0].(string); name == "" {
 		return key, nil, errors.New("the path does not begin with a name")
+	}
+	if len(path) > maxLevels {
+		return key, nil, fmt.Errorf("the path has more than %d levels", maxLevels)
 	}
 	for _, step := range path[1:] {
 		if index, isIndex := step.(int); isIndex && (index < 0 || index > maxArrayIndex) {
