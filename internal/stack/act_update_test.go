@@ -389,6 +389,7 @@ func TestChangesOfAnUpdateThatTookTheNameOfAPlanWereNotApproved(t *testing.T) {
 	newUpdate("app-plan", "b")
 	s.Expect(carriedOver()).To(BeEmpty())
 }
+
 // A destroy that waits when its Stack is deleted is never cancelled: the next one would be, too.
 func TestOnlyAnUpIsTheFirstToDeploy(t *testing.T) {
 	for kind, want := range map[autov1alpha1.UpdateType]bool{

@@ -13,6 +13,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/tests/suite"
 )
 
 // manySmallParts is a list of 400,000 empty items, which fits into an object, and takes 29 MB in each copy.
@@ -22,6 +23,7 @@ func manySmallParts() *autov1alpha1.EmbeddedPodTemplateSpec {
 }
 
 func TestStackOfVeryManySmallPartsIsRefusedAndRecovers(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	s := newStage(t)
 	stack := s.deployedStack(func(*pulumiv1.Stack) {})
 	s.edit(stack, func(stack *pulumiv1.Stack) {

@@ -196,6 +196,7 @@ func (p *play) destroys(names ...string) (order []string) {
 }
 
 func TestStacksThatAreDeletedTogetherAreDestroyedInReverseOrder(t *testing.T) {
+	suite.Long(t, "further states in which a Stack is deleted")
 	p := begin(t, "deleted-layers")
 	journal := filepath.Join(t.TempDir(), "journal")
 	p.enter(&sourcev1.ExternalArtifact{ObjectMeta: p.Meta(p.Name)})

@@ -19,6 +19,7 @@ import (
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/yaml"
 
+	"github.com/stack-controller/stack-controller/tests/suite"
 	"github.com/stack-controller/stack-controller/tests/tools"
 )
 
@@ -100,6 +101,7 @@ func TestAReleasePinsItsImagesWhereverItIsInstalledFrom(t *testing.T) {
 }
 
 func TestAnotherTagThanThatOfTheReleaseHasNoneOfItsDigests(t *testing.T) {
+	suite.Long(t, "further ways to install")
 	t.Parallel()
 	g := NewWithT(t)
 	dir, err := releaseFiles(t, "v1.2.3", "v1.2.3")

@@ -208,6 +208,7 @@ func (c *realCluster) shell(t *testing.T, commands string) (string, error) {
 }
 
 func TestHelmTakesOverWhatKubectlInstalledWhenItIsAsked(t *testing.T) {
+	suite.Long(t, "further ways to install")
 	t.Parallel()
 	g := NewWithT(t)
 	cp := flux(t)

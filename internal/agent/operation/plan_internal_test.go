@@ -99,6 +99,7 @@ func TestTextOfAPlanIsBoundedAndHasNoSecrets(t *testing.T) {
 
 // Equal values take hardly any room after they are compressed.
 func TestTextOfAPlanIsBoundedAlsoBeforeItIsCompressed(t *testing.T) {
+	suite.WithoutRaceDetector(t)
 	g := NewWithT(t)
 	record := newPlanRecord([]byte("key"), "inputs", redact.New())
 	inputs := []string{}
