@@ -39,9 +39,12 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 	case actionAwaitApproval:
 		return r.awaitApproval(o, d), nil
 	case actionWait:
-		if d.reason == "" {
+		switch {
+		case d.quiet:
+			return r.showReady(ctx, o, d)
+		case d.reason == "":
 			markProgressing(o.stack, d.message)
-		} else {
+		default:
 			markWaiting(o.stack, d.reason, d.message)
 		}
 	case actionFetch:
@@ -56,6 +59,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 		handleRequests(o.stack)
 		markSuspended(o.stack)
 		dropSpecDigest(o.stack)
+		acceptGeneration(o.stack)
 	default:
 		return outcome{}, fmt.Errorf("action %q was not expected", d.action)
 	}
@@ -99,6 +103,8 @@ func (r *Reconciler) requestDependency(ctx context.Context, o *observation, d de
 		return outcome{after: outdatedInterval}, nil
 	case err != nil:
 		return outcome{}, fmt.Errorf("ask for an update of the prerequisite %s: %w", o.stale.name, err)
+	case d.quiet:
+		return r.showReady(ctx, o, d)
 	}
 	markWaiting(o.stack, d.reason, d.message)
 	return outcome{after: d.after}, nil
@@ -120,6 +126,10 @@ func (r *Reconciler) supersede(ctx context.Context, o *observation, d decision) 
 	err := r.Delete(ctx, o.update, client.Preconditions{UID: &o.update.UID, ResourceVersion: &o.update.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
 		return outcome{}, fmt.Errorf("remove the outdated update %s: %w", o.update.Name, err)
+	}
+	if plan := o.stack.Status.Plan; plan != nil && o.update.Spec.Plan != nil && lostSource(*o) {
+		// The same change is planned with the artifact that there is, and an equal plan keeps the approvals.
+		recordStale(o.stack, o.update, o.now)
 	}
 	markProgressing(o.stack, d.message)
 	return outcome{}, nil

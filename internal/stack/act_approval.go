@@ -81,6 +81,13 @@ func recordPlanStart(o *observation, d decision) {
 func (r *Reconciler) recordPlan(ctx context.Context, o *observation, update *autov1alpha1.Update) (done bool, err error) {
 	stack := o.stack
 	plan := stack.Status.Plan
+	if plan != nil && update.Status.StartTime != nil && !update.ChangesNothing() {
+		// Without a plan, nobody knows which values the Update had.
+		plan.ApprovedValuesDigest = ""
+		if update.Spec.Plan != nil && update.Spec.Plan.Name == plan.Name {
+			plan.ApprovedValuesDigest = plan.ValuesDigest
+		}
+	}
 	if plan != nil && update.Spec.Plan != nil && update.Status.StartTime == nil && !update.WasLockedOut() {
 		// What was approved was not even begun, so no later plan is the rest of it.
 		plan.Approvals = nil
@@ -167,10 +174,13 @@ func (r *Reconciler) recordSavedPlan(ctx context.Context, o *observation, update
 	if saved == nil {
 		return fmt.Errorf("the update %s saved no plan", update.Name)
 	}
-	plan.Digest, plan.ChangesDigest, plan.InputsDigest = saved.Digest, saved.ChangesDigest, saved.InputsDigest
+	plan.Digest, plan.ChangesDigest, plan.InputsDigest, plan.ValuesDigest = saved.Digest, saved.ChangesDigest, saved.InputsDigest, saved.ValuesDigest
 	plan.Summary, plan.Changes, plan.Destructive = countChanges(update.Status.ResourceChanges)
 	plan.ExpiresAt = new(metav1.NewTime(o.now.Add(planExpiry(o.stack))).Rfc3339Copy())
 	earlier := o.stack.Status.Plan
+	if earlier != nil {
+		plan.ApprovedValuesDigest = earlier.ApprovedValuesDigest
+	}
 	var changes, earlierChanges []autov1alpha1.ResourceChange
 	if earlier != nil && earlier.State == pulumiv1.PlanFailed && len(earlier.Approvals) > 0 && earlier.ChangesDigest != plan.ChangesDigest {
 		var err error

@@ -162,7 +162,7 @@ type decision struct {
 	// cause is why there is an update.
 	cause pulumiv1.PlanCause
 	// quiet leaves the conditions as they are. With actionFetch, it is not known yet whether there is anything to do, or awaitContent gives
-	// the reason. With actionAwaitApproval, nobody asked for the plan.
+	// the reason. With actionAwaitApproval, actionWait and actionRequestDependency, nobody asked for the update: the Stack stays ready.
 	quiet bool
 	// appliesWorkspace says, with actionFollow, that the Workspace is applied first.
 	appliesWorkspace bool
@@ -262,7 +262,7 @@ func outdated(o observation) bool {
 		return false
 	case o.stack.Spec.Suspend, current.Generation != o.stack.Generation:
 		return true
-	case !isApproved(o):
+	case !isApproved(o), lostSource(o):
 		return true
 	case !o.stack.DeletionTimestamp.IsZero():
 		return o.update.Spec.Type != autov1alpha1.UpdateTypeDestroy || nothingToDestroy(o.stack) != ""
@@ -274,6 +274,26 @@ func outdated(o observation) bool {
 	}
 	// This controller creates no Update without a source for a Stack that has one.
 	return o.artifact != nil && (current.Commit != o.artifact.Commit() || o.update.Spec.Source == nil)
+}
+
+// lostSource reports whether the Update waits for an artifact that its source does not offer any more, and another Update would not: the
+// source offers another artifact, or the resources can be destroyed from the state. An earlier artifact has to be fetched when the store is
+// empty, as that of a new controller is.
+func lostSource(o observation) bool {
+	reason, _ := o.update.WaitingProblem()
+	if o.update.Spec.Source == nil || !slices.Contains(lostReasons, reason) {
+		return false
+	}
+	if o.artifact != nil {
+		return o.artifact.Commit() != source.CommitOf(o.update.Spec.Source)
+	}
+	return !o.stack.DeletionTimestamp.IsZero() && o.sourceProblem != nil && !o.sourceProblem.Pending && destroyableFromState(o.stack)
+}
+
+// lostReasons are the reasons of an Update that waits for its artifact.
+var lostReasons = []string{
+	pulumiv1.SourceNotReadyReason, pulumiv1.SourceNotFoundReason, pulumiv1.ArtifactFetchFailedReason, pulumiv1.RevisionNotFoundReason,
+	pulumiv1.RepositoryNotFoundReason,
 }
 
 // isApproved reports whether the Update may run as far as spec.approval is concerned: it changes nothing, or carries out the plan that is

@@ -135,12 +135,20 @@ func needsNoApproval(policy *pulumiv1.ApprovalPolicy, plan *pulumiv1.PlanStatus)
 		return "spec.approval is not set"
 	case plan.Changes == 0:
 		return "it changes no resource"
+	case hasNewValues(plan) && slices.Contains(policy.Operations, pulumiv1.ApprovedUp):
 	case len(policy.Operations) > 0 && !slices.Contains(policy.Operations, plan.Operation):
 		return fmt.Sprintf("spec.approval.operations does not have %s", plan.Operation)
 	case policy.Require == pulumiv1.ApprovalDestructive && plan.Destructive == 0:
 		return "it deletes and replaces no resource"
 	}
 	return ""
+}
+
+// hasNewValues reports whether a correction of drift has other values than the last plan that was carried out, or nobody knows. Then it does
+// not only restore what was approved, and counts as an update, too.
+func hasNewValues(plan *pulumiv1.PlanStatus) bool {
+	known := plan.ValuesDigest != "" && plan.ValuesDigest == plan.ApprovedValuesDigest
+	return plan.Operation == pulumiv1.ApprovedDriftCorrection && !known
 }
 
 // followApprovals records in the plan what approvers decided about it, before anything else is decided. It does not change the state of the
@@ -212,19 +220,22 @@ func staleDue(plan *pulumiv1.PlanStatus) time.Time {
 
 // carryOver copies the approvals of an earlier plan to a plan that was made again, in two cases: both plans have equal inputs and changes,
 // or the update of the earlier plan failed half-way, the inputs are equal, and the new plan has only a part of the approved changes, each
-// with the same values. Equal inputs alone prove nothing, because a program reads more than its inputs. earlierChanges and changes are those
+// with the same values. Inputs that differ only in the artifact are equal if both artifacts have the same content for the Stack: the earlier
+// artifact may be gone. Equal inputs alone prove nothing, because a program reads more than its inputs. earlierChanges and changes are those
 // of the earlier and of the new plan. nil means that they are not known completely.
 func carryOver(plan, earlier *pulumiv1.PlanStatus, earlierChanges, changes []autov1alpha1.ResourceChange, now time.Time) {
 	if earlier == nil || earlier.RejectedBy != "" || earlier.State == pulumiv1.PlanApplied ||
 		earlier.Operation != plan.Operation || earlier.Enforce != plan.Enforce {
 		return
 	}
-	equal := earlier.ChangesDigest != "" && earlier.ChangesDigest == plan.ChangesDigest
+	sameInputs := earlier.InputsDigest != "" && earlier.InputsDigest == plan.InputsDigest
+	sameContent := earlier.ContentDigest != "" && earlier.ContentDigest == plan.ContentDigest &&
+		earlier.SpecDigest != "" && earlier.SpecDigest == plan.SpecDigest
+	equal := earlier.ChangesDigest != "" && earlier.ChangesDigest == plan.ChangesDigest && (sameInputs || sameContent)
 	if equal && earlier.State == pulumiv1.PlanStale {
 		plan.Stale, plan.StaleSince = earlier.Stale, earlier.StaleSince
 	}
-	left := earlier.State == pulumiv1.PlanFailed && earlier.InputsDigest != "" && earlier.InputsDigest == plan.InputsDigest &&
-		isPart(changes, earlierChanges)
+	left := earlier.State == pulumiv1.PlanFailed && sameInputs && isPart(changes, earlierChanges)
 	expired := earlier.ExpiresAt == nil || !now.Before(earlier.ExpiresAt.Time)
 	if len(earlier.Approvals) == 0 || expired || !equal && !left {
 		return
@@ -279,8 +290,12 @@ func countChanges(counts map[string]int64) (summary string, changes, destructive
 
 // describePending says what waits, and how to approve it.
 func describePending(stack *pulumiv1.Stack, plan *pulumiv1.PlanStatus) string {
-	return fmt.Sprintf("plan %s (%s) waits for approval: flux-pulumi plan show %s -n %s, then flux-pulumi plan approve %s -n %s --digest %s%s",
-		plan.Name, plan.Summary, stack.Name, stack.Namespace, stack.Name, stack.Namespace, plan.Digest, deletionHint(stack))
+	why := ""
+	if hasNewValues(plan) && !slices.Contains(stack.Spec.Approval.Operations, plan.Operation) && len(stack.Spec.Approval.Operations) > 0 {
+		why = ", because its configuration and environment are not those of the last plan that was carried out"
+	}
+	return fmt.Sprintf("plan %s (%s) waits for approval%s: flux-pulumi plan show %s -n %s, then flux-pulumi plan approve %s -n %s --digest %s%s",
+		plan.Name, plan.Summary, why, stack.Name, stack.Namespace, stack.Name, stack.Namespace, plan.Digest, deletionHint(stack))
 }
 
 func describeRejected(stack *pulumiv1.Stack, plan *pulumiv1.PlanStatus) string {

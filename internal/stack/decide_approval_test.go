@@ -192,14 +192,24 @@ func TestApprovalsAreCarriedOverToTheSameChanges(t *testing.T) {
 		"the rest, with other inputs": {earlier: func(p *pulumiv1.PlanStatus) {
 			p.State, p.ChangesDigest, p.InputsDigest = pulumiv1.PlanFailed, "sha256:whole", "sha256:other"
 		}, changes: before[1:]},
-		"the rest, with other values":         {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }, changes: []autov1alpha1.ResourceChange{otherValue}},
-		"the rest, with values not known":     {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }, changes: []autov1alpha1.ResourceChange{unknown}},
+		"the rest, with other values":     {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }, changes: []autov1alpha1.ResourceChange{otherValue}},
+		"the rest, with values not known": {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }, changes: []autov1alpha1.ResourceChange{unknown}},
+		"another artifact with the same content": {carried: true, earlier: func(p *pulumiv1.PlanStatus) {
+			p.State, p.InputsDigest, p.ContentDigest, p.SpecDigest = pulumiv1.PlanStale, "sha256:other", "sha256:content", "spec"
+		}},
+		"another artifact with other content": {earlier: func(p *pulumiv1.PlanStatus) {
+			p.State, p.InputsDigest, p.ContentDigest, p.SpecDigest = pulumiv1.PlanStale, "sha256:other", "sha256:before", "spec"
+		}},
+		"another artifact for another specification": {earlier: func(p *pulumiv1.PlanStatus) {
+			p.State, p.InputsDigest, p.ContentDigest, p.SpecDigest = pulumiv1.PlanStale, "sha256:other", "sha256:content", "other"
+		}},
 		"one that was enforced otherwise":     {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.Enforce = pulumiv1.PlanStale, autov1alpha1.EnforceInputs }},
 		"the rest, of which not all is known": {earlier: func(p *pulumiv1.PlanStatus) { p.State, p.ChangesDigest = pulumiv1.PlanFailed, "sha256:whole" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			earlier, plan := guarded("").stack.Status.Plan, guarded(pulumiv1.PlanPending).stack.Status.Plan
+			plan.ContentDigest, plan.SpecDigest = "sha256:content", "spec"
 			earlier.Approvals, plan.Name = approved, "app-again"
 			tt.earlier(earlier)
 			carryOver(plan, earlier, before, tt.changes, now)
@@ -210,6 +220,92 @@ func TestApprovalsAreCarriedOverToTheSameChanges(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A correction of drift is free of approval only if it restores what was approved.
+func TestCorrectionWithOtherValuesNeedsTheApprovalOfAnUpdate(t *testing.T) {
+	up, destroy, drift := pulumiv1.ApprovedUp, pulumiv1.ApprovedDestroy, pulumiv1.ApprovedDriftCorrection
+	for name, tt := range map[string]struct {
+		operations         []pulumiv1.ApprovedOperation
+		operation          pulumiv1.ApprovedOperation
+		approved, corrects string
+		free               bool
+	}{
+		"the approved values":                 {[]pulumiv1.ApprovedOperation{up, destroy}, drift, "a", "a", true},
+		"other values":                        {[]pulumiv1.ApprovedOperation{up, destroy}, drift, "a", "b", false},
+		"nobody knows what was approved":      {[]pulumiv1.ApprovedOperation{up}, drift, "", "b", false},
+		"nobody knows what there is":          {[]pulumiv1.ApprovedOperation{up}, drift, "", "", false},
+		"an update would be free, too":        {[]pulumiv1.ApprovedOperation{destroy}, drift, "a", "b", true},
+		"all need one":                        {nil, drift, "a", "a", false},
+		"an update is free with other values": {[]pulumiv1.ApprovedOperation{drift}, up, "a", "b", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := guarded(pulumiv1.PlanPending).stack.Status.Plan
+			plan.Operation, plan.ApprovedValuesDigest, plan.ValuesDigest = tt.operation, tt.approved, tt.corrects
+			NewWithT(t).Expect(needsNoApproval(&pulumiv1.ApprovalPolicy{Operations: tt.operations}, plan) != "").To(Equal(tt.free))
+		})
+	}
+}
+
+func TestApprovedValuesAreThoseOfThePlanThatWasCarriedOut(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*autov1alpha1.Update)
+		want   string
+	}{
+		"carried out":      {func(*autov1alpha1.Update) {}, "new"},
+		"it failed":        {func(u *autov1alpha1.Update) { conditions.MarkTrue(u, autov1alpha1.UpdateFailed, "x", "") }, "new"},
+		"it did not start": {func(u *autov1alpha1.Update) { u.Status.StartTime = nil }, "old"},
+		"without a plan":   {func(u *autov1alpha1.Update) { u.Spec.Plan = nil }, ""},
+		"a preview":        {func(u *autov1alpha1.Update) { u.Spec.Type = autov1alpha1.UpdateTypePreview }, "old"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			o := guarded(pulumiv1.PlanApproved)
+			plan := o.stack.Status.Plan
+			plan.ValuesDigest, plan.ApprovedValuesDigest = "new", "old"
+			o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2"}
+			update := &autov1alpha1.Update{Spec: autov1alpha1.UpdateSpec{
+				Type: autov1alpha1.UpdateTypeUp, Plan: &autov1alpha1.PlanReference{Name: plan.Name},
+			}}
+			update.Status.StartTime = new(ago(time.Second))
+			conditions.MarkTrue(update, autov1alpha1.UpdateComplete, "x", "")
+			tt.change(update)
+			_, err := (&Reconciler{}).recordPlan(t.Context(), o, update)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(plan.ApprovedValuesDigest).To(Equal(tt.want))
+		})
+	}
+}
+
+// The artifact of an approved plan is gone: source-controller keeps a few, and the store of a new controller is empty.
+func TestPlanIsMadeAgainWhenItsArtifactIsGone(t *testing.T) {
+	waiting := func(reason string) *observation {
+		o := guarded(pulumiv1.PlanApproved, approvedBy("alice"))
+		followApprovals(o)
+		plan := o.stack.Status.Plan
+		plan.Commit = "sha256:b"
+		o.artifact = &source.Artifact{Reference: artifact.Reference{Digest: "sha256:b", Revision: "main@sha1:b"}}
+		o.update = &autov1alpha1.Update{Spec: autov1alpha1.UpdateSpec{
+			Type: autov1alpha1.UpdateTypeUp, Plan: &autov1alpha1.PlanReference{Name: plan.Name, Digest: plan.Digest},
+			Source: &autov1alpha1.UpdateSource{Digest: "sha256:a"},
+		}}
+		conditions.MarkFalse(o.update, autov1alpha1.UpdateProgressing, reason, "")
+		o.stack.Status.CurrentUpdate = &pulumiv1.CurrentStackUpdate{Name: "app-2", Generation: 3}
+		return o
+	}
+	g := NewWithT(t)
+	g.Expect(decide(*waiting(pulumiv1.SecretNotFoundReason)).action).To(Equal(actionFollow))
+	o := waiting(pulumiv1.SourceNotReadyReason)
+	g.Expect(decide(*o).action).To(Equal(actionSupersede))
+	o.update.Spec.Source.Digest = "sha256:b"
+	g.Expect(decide(*o).action).To(Equal(actionFollow), "another Update would wait for the same artifact")
+
+	o = waiting(pulumiv1.SourceNotReadyReason)
+	recordStale(o.stack, o.update, now)
+	o.update = nil
+	d := decide(*o)
+	g.Expect(d.action == actionUpdate && d.plans).To(BeTrue(), "%s", d.action)
+	g.Expect(o.stack.Status.Plan.Approvals).NotTo(BeEmpty(), "an equal plan takes them over")
 }
 
 func TestChangesAreCounted(t *testing.T) {

@@ -331,6 +331,8 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(d.action != actionSuspend || s.suspended && !s.deleting, "nothing is left alone without being suspended")
 	nothingToDo := s.last == "succeeded" && !s.request && !s.edited && s.source != "new" && s.resync != "due"
 	promise(d.action != actionReady || nothingToDo, "what is asked for is not up to date")
+	idle := !exists && !s.suspended && !s.deleting && !s.badSpec && nothingToDo && (s.source == "same" || s.source == "new, same content")
+	promise(!idle || permanent || d.action == actionReady, "an idle Stack stays ready, whatever its dependencies do")
 	promise(exists || s.suspended || s.deleting && s.proven() || s.last == "succeeded" || d.action != actionReady && d.action != actionSuspend, "a failure is tried again")
 	return promises
 }

@@ -250,7 +250,11 @@ func TestDecideChoosesOneActionForEveryState(t *testing.T) {
 		{name: "a missing source is waited for by time when nothing watches it", given: with(upToDate(), noSource(&source.Problem{Reason: pulumiv1.SourceKindNotInstalledReason})), action: actionWait, reason: pulumiv1.SourceKindNotInstalledReason, wakes: true},
 		{name: "a missing source is waited for by its watch", given: with(upToDate(), noSource(&source.Problem{Reason: pulumiv1.SourceNotFoundReason, Watched: true})), action: actionWait, reason: pulumiv1.SourceNotFoundReason},
 		{name: "a forbidden source stalls", given: with(upToDate(), noSource(&source.Problem{Reason: pulumiv1.AccessDeniedReason, Permanent: true})), action: actionStall, reason: pulumiv1.AccessDeniedReason},
-		{name: "an unmet prerequisite is waited for", given: with(upToDate(), waitsFor(pulumiv1.PrerequisiteNotSatisfiedReason)), action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
+		{name: "an unmet prerequisite does not matter to a Stack with nothing to do", given: with(upToDate(), waitsFor(pulumiv1.PrerequisiteNotSatisfiedReason)), action: actionReady},
+		{name: "an unmet prerequisite is waited for", given: with(upToDate(), requested(pulumiv1.ReconcileRequestAnnotation), waitsFor(pulumiv1.PrerequisiteNotSatisfiedReason)),
+			action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
+		{name: "a resync waits for an unmet prerequisite unnoticed", given: with(upToDate(), resyncIsDue, waitsFor(pulumiv1.PrerequisiteNotSatisfiedReason)),
+			action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, quiet: true, wakes: true},
 		{name: "a suspended Stack is left alone", given: with(upToDate(), suspended, newDigest), action: actionSuspend, reason: pulumiv1.SuspendedReason},
 
 		{name: "a finished Update is recorded", given: updating(complete), action: actionRecord},

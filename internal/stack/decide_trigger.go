@@ -43,11 +43,10 @@ func decideOnTrigger(o observation) decision {
 	if d.action != actionUpdate {
 		return d
 	}
-	if o.behind != nil {
-		return *blockedByDependency(o, o.behind)
-	}
-	if o.stale != nil {
-		return decideOnStale(o)
+	if wait := awaitDependencies(o); wait != nil {
+		// A resync and a correction of drift do not change what the Stack asks for, so nobody has to know that they are late.
+		wait.quiet = d.cause != pulumiv1.PlanForChange
+		return *wait
 	}
 	if pending := awaitContent(o); pending != nil {
 		return *pending
@@ -55,15 +54,30 @@ func decideOnTrigger(o observation) decision {
 	return decideOnApproval(o, d)
 }
 
-// blocked returns what keeps the Stack from being updated, or nil.
+// blocked returns what somebody has to fix before the Stack can be updated, or a problem with its source; nil if there is nothing. A
+// dependency that is not ready is no such problem: see awaitDependencies.
 func blocked(o observation) *decision {
 	switch {
 	case o.specProblem != nil:
 		return &decision{action: actionStall, wake: byEdit, reason: pulumiv1.SpecInvalidReason, message: o.specProblem.Error()}
 	case o.sourceProblem != nil:
 		return blockedBySource(o, o.sourceProblem)
+	case o.dependency != nil && o.dependency.permanent:
+		return blockedByDependency(o, o.dependency)
+	}
+	return nil
+}
+
+// awaitDependencies returns what to do until the dependencies allow an update, or nil if they do. It does not matter to a Stack that has
+// nothing to update: what its dependencies do later does not change what it has deployed.
+func awaitDependencies(o observation) *decision {
+	switch {
 	case o.dependency != nil:
 		return blockedByDependency(o, o.dependency)
+	case o.behind != nil:
+		return blockedByDependency(o, o.behind)
+	case o.stale != nil:
+		return new(decideOnStale(o))
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func TestOnlyNewContentRunsAnUpdate(t *testing.T) {
 		{name: "a new generation is deployed with the same content", given: with(following("2"), looked("sha256:same"), edited), action: actionUpdate, fresh: true},
 		{name: "a request is answered with the same content", given: with(following("2"), looked("sha256:same"), requested(meta.ReconcileRequestAnnotation)), action: actionUpdate, fresh: true},
 		{name: "a resync that is due runs with the same content", given: with(following("2"), looked("sha256:same"), resyncIsDue), action: actionUpdate},
-		{name: "a dependency is waited for before a new commit is looked into", given: with(following("2"), waitsFor(pulumiv1.PrerequisiteNotSatisfiedReason)), action: actionWait, reason: pulumiv1.PrerequisiteNotSatisfiedReason, wakes: true},
+		{name: "a dependency does not matter before a new commit is looked into", given: with(following("2"), waitsFor(pulumiv1.PrerequisiteNotSatisfiedReason)), action: actionFetch, quiet: true, wake: byFetch},
 		{name: "a dependency that is not allowed stalls", given: with(following("1"), func(o *observation) {
 			o.dependency = &dependencyProblem{reason: pulumiv1.AccessDeniedReason, message: "in another namespace", permanent: true}
 		}), action: actionStall, reason: pulumiv1.AccessDeniedReason},

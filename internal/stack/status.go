@@ -81,6 +81,15 @@ func markSuspended(stack *pulumiv1.Stack) {
 	markStalled(stack, pulumiv1.SuspendedReason, "reconciliation is suspended, set spec.suspend to false to resume it; "+result)
 }
 
+// acceptGeneration records that the specification was seen although nothing is done about it. Clients that wait for a suspended Stack, such as
+// a Kustomization, see what it showed before, and Stacks that depend on it go on.
+func acceptGeneration(stack *pulumiv1.Stack) {
+	stack.Status.ObservedGeneration = stack.Generation
+	for _, condition := range stack.Status.Conditions {
+		conditions.Set(stack, &condition)
+	}
+}
+
 // keepsReady reports whether a running update leaves the conditions as they are: a periodic run of a Stack that is up to date changes
 // nothing that anybody waits for, and a Stack that is stalled after many failures stays so until an attempt succeeds.
 func keepsReady(stack *pulumiv1.Stack) bool {

@@ -276,7 +276,22 @@ func (r *Reconciler) inheritedSource(ctx context.Context, o *observation) (*auto
 			latest = other
 		}
 	}
-	return latest.Spec.Source.DeepCopy(), err
+	from := latest.Spec.Source.DeepCopy()
+	if err != nil || from == nil {
+		return nil, err
+	}
+	stack, err := readStack(ctx, r, workspace.Namespace, workspace.Name)
+	takeNewest(from, latest.Name, stack)
+	return from, err
+}
+
+// takeNewest replaces the artifact that an Update of the Stack ran with the newest one that has the same content for the Stack, as the status
+// of the Stack says. The earlier one may be gone.
+func takeNewest(from *autov1alpha1.UpdateSource, ranBy string, stack *pulumiv1.Stack) {
+	last := stack.Status.LastUpdate
+	if from.SourceRef != nil && last != nil && last.Name == ranBy && last.LastAttemptedCommit != "" {
+		from.Digest, from.Revision = last.LastAttemptedCommit, stack.Status.LastAttemptedRevision
+	}
 }
 
 // requestArtifact asks the store for the artifact of the operation, and starts to fetch or make it when it is not there. If somebody wrote

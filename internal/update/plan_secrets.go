@@ -54,6 +54,7 @@ func (r *Reconciler) fetchPlan(ctx context.Context, update *autov1alpha1.Update,
 	saved := &autov1alpha1.SavedPlan{
 		ChangesDigest: digestPrefix + made.GetDigests().GetChanges(),
 		InputsDigest:  digestPrefix + made.GetDigests().GetInputs(),
+		ValuesDigest:  digestPrefix + made.GetDigests().GetValues(),
 		StateDigest:   digestPrefix + made.GetDigests().GetState(),
 		TextDigest:    digestPrefix + hex.EncodeToString(sum[:]),
 		PulumiVersion: made.GetPulumiVersion(),

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fluxcd/pkg/apis/meta"
+
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/source"
@@ -128,4 +130,26 @@ func TestSourceProblemsAreWaitedFor(t *testing.T) {
 	g.Expect(waiting.after).To(BeNumerically(">", 0))
 	problem.Permanent = true
 	g.Expect(decide(ready(sourceFails(problem))).action).To(Equal(actionFinish))
+}
+
+// An Update that somebody creates by hand runs what the last one ran. Later revisions with the same content replaced its artifact.
+func TestInheritedSourceIsTheNewestWithTheSameContent(t *testing.T) {
+	for name, tt := range map[string]struct {
+		last *pulumiv1.StackUpdateStatus
+		want string
+	}{
+		"a later revision":    {last: &pulumiv1.StackUpdateStatus{Name: "app-1", LastAttemptedCommit: "sha256:b"}, want: "sha256:b"},
+		"of another update":   {last: &pulumiv1.StackUpdateStatus{Name: "app-2", LastAttemptedCommit: "sha256:b"}, want: "sha256:a"},
+		"nothing is recorded": {want: "sha256:a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stack := &pulumiv1.Stack{Status: pulumiv1.StackStatus{LastUpdate: tt.last, LastAttemptedRevision: "main@sha1:b"}}
+			from := &autov1alpha1.UpdateSource{SourceRef: &meta.NamespacedObjectKindReference{Kind: "GitRepository"}, Digest: "sha256:a"}
+			takeNewest(from, "app-1", stack)
+			NewWithT(t).Expect(from.Digest).To(Equal(tt.want))
+			git := &autov1alpha1.UpdateSource{Digest: "sha256:a"}
+			takeNewest(git, "app-1", stack)
+			NewWithT(t).Expect(git.Digest).To(Equal("sha256:a"), "only a source that publishes one artifact loses earlier ones")
+		})
+	}
 }

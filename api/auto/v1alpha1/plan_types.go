@@ -37,13 +37,13 @@ type PlanReference struct {
 // SavedPlan identifies a plan. The digests of inputs, changes and state reveal nothing about values: they are made with a key, which only
 // users who can read the Secrets of the Workspace know.
 type SavedPlan struct {
-	// Digest is the digest of changesDigest, stateDigest, fileDigest and textDigest. It differs when anything in the plan, or in the text that
-	// describes it, differs. An Approval refers to it.
+	// Digest is the digest of the other digests. It differs when anything in the plan, or in the text that describes it, differs. An Approval
+	// refers to it.
 	// +required
 	Digest string `json:"digest"`
 
-	// ChangesDigest is the digest of the inputs and of the changes, with their old and new values. A plan that is made again with equal inputs
-	// and changes has the same changesDigest, whatever else changed in the state.
+	// ChangesDigest is the digest of the values (see valuesDigest) and of the changes, with their old and new values. A plan that is made
+	// again with equal values and changes has the same changesDigest, whatever else changed in the state.
 	// +required
 	ChangesDigest string `json:"changesDigest"`
 
@@ -51,6 +51,11 @@ type SavedPlan struct {
 	// the options, and the version of Pulumi.
 	// +required
 	InputsDigest string `json:"inputsDigest"`
+
+	// ValuesDigest is the digest of the inputs without the program and its source, the targets and the options that read the resources. A
+	// correction of drift has the same valuesDigest as the last update if no value has changed since.
+	// +optional
+	ValuesDigest string `json:"valuesDigest,omitempty"`
 
 	// StateDigest is the digest of the state of the stack for which the plan was made.
 	// +required

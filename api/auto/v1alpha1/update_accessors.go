@@ -80,10 +80,11 @@ func (in *Update) WaitingProblem() (reason, message string) {
 	return condition.Reason, condition.Message
 }
 
-// CalculateDigest returns what Digest has to be: the digest of the changes, the state, the plan file and the text. Whoever approves Digest
-// approves all of them.
+// CalculateDigest returns what Digest has to be: the digest of the inputs, the changes, the state, the plan file and the text. Whoever
+// approves Digest approves all of them.
 func (in *SavedPlan) CalculateDigest() string {
-	sum := sha256.Sum256([]byte(strings.Join([]string{in.ChangesDigest, in.StateDigest, in.FileDigest, in.TextDigest}, "\n")))
+	parts := []string{in.InputsDigest, in.ValuesDigest, in.ChangesDigest, in.StateDigest, in.FileDigest, in.TextDigest}
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 

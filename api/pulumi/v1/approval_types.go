@@ -129,14 +129,22 @@ type PlanStatus struct {
 	// +optional
 	Digest string `json:"digest,omitempty"`
 
-	// ChangesDigest is the digest of the inputs and the changes, without the state. A new plan with the same changesDigest keeps the
-	// approvals.
+	// ChangesDigest is the digest of the values and the changes, without the state. A new plan with the same changesDigest and the same
+	// content keeps the approvals.
 	// +optional
 	ChangesDigest string `json:"changesDigest,omitempty"`
 
 	// InputsDigest is the digest of the inputs alone.
 	// +optional
 	InputsDigest string `json:"inputsDigest,omitempty"`
+
+	// ValuesDigest is the digest of the inputs without the program, its source and its targets.
+	// +optional
+	ValuesDigest string `json:"valuesDigest,omitempty"`
+
+	// ApprovedValuesDigest is the valuesDigest of the last plan that was carried out.
+	// +optional
+	ApprovedValuesDigest string `json:"approvedValuesDigest,omitempty"`
 
 	// Enforce is how the update is held to the plan.
 	// +optional

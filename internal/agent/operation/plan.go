@@ -92,7 +92,7 @@ func (o *operation) checkInputs(context.Context) error {
 	if !o.carriesOutPlan() {
 		return nil
 	}
-	inputs, err := o.inputsDigest()
+	inputs, _, err := o.inputDigests()
 	if err != nil {
 		return err
 	}
@@ -139,11 +139,12 @@ func (o *operation) beginPlan(ctx context.Context) (err error) {
 	if !o.savesPlan() && !destroys {
 		return nil
 	}
-	inputs, err := o.inputsDigest()
+	inputs, values, err := o.inputDigests()
 	if err != nil {
 		return err
 	}
-	record := newPlanRecord(o.request.GetPlan().GetKey(), inputs, o.redactor)
+	record := newPlanRecord(o.request.GetPlan().GetKey(), values, o.redactor)
+	record.inputs = inputs
 	if destroys {
 		return o.checkDestroy(ctx, record)
 	}
@@ -215,17 +216,21 @@ func (o *operation) savePlan(ctx context.Context) error {
 		}
 	}
 	plan := &proto.Plan{
-		Digests:       &proto.PlanDigests{Inputs: o.plan.inputs, Changes: o.plan.changesDigest(), State: o.plan.state},
+		Digests: &proto.PlanDigests{
+			Inputs: o.plan.inputs, Values: o.plan.values, Changes: o.plan.changesDigest(), State: o.plan.state,
+		},
 		PulumiVersion: o.runner.Version(), Size: size, Unknowns: o.plan.unknowns,
 	}
 	o.report.update(func(op *proto.Operation) { op.Plan = plan })
 	return nil
 }
 
-// inputsDigest returns the digest of everything that decides what the operation does, except the state and the world outside: the request,
+// inputDigests returns the digest of everything that decides what the operation does, except the state and the world outside: the request,
 // with the values that only the agent knows, and the version of the CLI. What differs between a preview and the operation that carries out
-// its plan is left out, and so is what does not change the outcome. A new field of the request counts until it is left out here.
-func (o *operation) inputsDigest() (string, error) {
+// its plan is left out, and so is what does not change the outcome. A new field of the request counts until it is left out here. The digest
+// of the values leaves out the program, which the controller compares by its content, and the options in which a correction of drift differs
+// from an update.
+func (o *operation) inputDigests() (inputs, values string, err error) {
 	request := gproto.CloneOf(o.request)
 	request.Id, request.Plan, request.Timeout, request.CancelGrace, request.CommitMetadata = "", nil, nil, nil, nil
 	request.CreateStack, request.NewStack, request.AfterInterruption = false, false, false
@@ -236,6 +241,19 @@ func (o *operation) inputsDigest() (string, error) {
 	if request.Options != nil {
 		request.Options.Message, request.Options.Parallel, request.Options.LogLevel, request.Options.ExpectNoChanges = "", 0, 0, false
 	}
+	if inputs, err = o.describedBy(request); err != nil {
+		return "", "", err
+	}
+	request.Source = nil
+	if options := request.Options; options != nil {
+		options.Target, options.TargetDependents, options.Refresh, options.ExpectNoRefreshChanges = nil, false, false, false
+	}
+	values, err = o.describedBy(request)
+	return inputs, values, err
+}
+
+// describedBy returns the digest of the request, with the values that only the agent knows.
+func (o *operation) describedBy(request *proto.StartOperationRequest) (string, error) {
 	encoded, err := gproto.MarshalOptions{Deterministic: true}.Marshal(request)
 	if err != nil {
 		return "", errors.New("the inputs of the plan cannot be described")

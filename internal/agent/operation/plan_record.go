@@ -39,8 +39,8 @@ var resourceDone = []byte(`"resOutputsEvent"`)
 type planRecord struct {
 	key      []byte
 	redactor *redact.Redactor
-	// inputs and state are the digests of the inputs and of the state.
-	inputs, state string
+	// inputs, values and state are digests, see proto.PlanDigests.
+	inputs, values, state string
 	// steps are the digests of the steps, and providers those of default providers that come or go, which the text leaves out. The engine
 	// does not do the steps in the same order each time.
 	steps     []string
@@ -55,8 +55,8 @@ type planRecord struct {
 	omitted int
 }
 
-func newPlanRecord(key []byte, inputs string, redactor *redact.Redactor) *planRecord {
-	p := &planRecord{key: key, inputs: inputs, redactor: redactor}
+func newPlanRecord(key []byte, values string, redactor *redact.Redactor) *planRecord {
+	p := &planRecord{key: key, values: values, redactor: redactor}
 	p.zip = gzip.NewWriter(&p.buffer)
 	return p
 }
@@ -179,13 +179,13 @@ func (p *planRecord) digest(step *plannedStep) string {
 	return digestOf(p.key, encoded)
 }
 
-// changesDigest returns the digest of the inputs and of all steps.
+// changesDigest returns the digest of the values and of all steps.
 func (p *planRecord) changesDigest() string {
 	slices.Sort(p.steps)
 	slices.Sort(p.providers)
 	// The text that is hashed has 64 characters and a line break for each change, however large the change is.
 	steps := sha256.Sum256([]byte(strings.Join(slices.Concat(p.steps, p.providers), "\n")))
-	return digestOf(p.key, fmt.Appendf(nil, "%s\n%x", p.inputs, steps))
+	return digestOf(p.key, fmt.Appendf(nil, "%s\n%x", p.values, steps))
 }
 
 // text returns the changes as text, compressed.

@@ -940,9 +940,11 @@ func (x *PlanRequest) GetFileDigest() string {
 type PlanDigests struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Inputs string                 `protobuf:"bytes,1,opt,name=inputs,proto3" json:"inputs,omitempty"`
-	// Of the inputs and the changes.
-	Changes       string `protobuf:"bytes,2,opt,name=changes,proto3" json:"changes,omitempty"`
-	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	// Of the values and the changes.
+	Changes string `protobuf:"bytes,2,opt,name=changes,proto3" json:"changes,omitempty"`
+	State   string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	// Of the inputs without the program, its source, and the options that choose resources and read their state.
+	Values        string `protobuf:"bytes,4,opt,name=values,proto3" json:"values,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -994,6 +996,13 @@ func (x *PlanDigests) GetChanges() string {
 func (x *PlanDigests) GetState() string {
 	if x != nil {
 		return x.State
+	}
+	return ""
+}
+
+func (x *PlanDigests) GetValues() string {
+	if x != nil {
+		return x.Values
 	}
 	return ""
 }
@@ -2574,11 +2583,12 @@ const file_agent_proto_rawDesc = "" +
 	"\fwithout_file\x18\x02 \x01(\bR\vwithoutFile\x12A\n" +
 	"\bexpected\x18\x03 \x01(\v2%.stackcontroller.agent.v1.PlanDigestsR\bexpected\x12\x1f\n" +
 	"\vfile_digest\x18\x04 \x01(\tR\n" +
-	"fileDigest\"U\n" +
+	"fileDigest\"m\n" +
 	"\vPlanDigests\x12\x16\n" +
 	"\x06inputs\x18\x01 \x01(\tR\x06inputs\x12\x18\n" +
 	"\achanges\x18\x02 \x01(\tR\achanges\x12\x14\n" +
-	"\x05state\x18\x03 \x01(\tR\x05state\"\x9e\x01\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x16\n" +
+	"\x06values\x18\x04 \x01(\tR\x06values\"\x9e\x01\n" +
 	"\x04Plan\x12?\n" +
 	"\adigests\x18\x01 \x01(\v2%.stackcontroller.agent.v1.PlanDigestsR\adigests\x12%\n" +
 	"\x0epulumi_version\x18\x02 \x01(\tR\rpulumiVersion\x12\x12\n" +
