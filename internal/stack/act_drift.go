@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,7 @@ import (
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/plaintext"
+	"github.com/stack-controller/stack-controller/internal/template"
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
 
@@ -38,9 +40,21 @@ func isDriftCheck(update *autov1alpha1.Update) bool {
 // for. Anybody who may create Updates can label one as a check, and drift that is corrected without an approval must not be something else.
 func onlyChecksDrift(stack *pulumiv1.Stack, update *autov1alpha1.Update) bool {
 	spec := &update.Spec
-	return spec.Type == autov1alpha1.UpdateTypeRefresh && ptr.Deref(spec.PreviewOnly, false) && spec.StackName == stack.Spec.Stack &&
-		spec.ProjectInfo != nil && ptr.Equal(spec.ProjectInfo, stack.Status.ProjectInfo) && spec.Source == nil && len(spec.Target) == 0 &&
+	options, err := driftOptions(stack)
+	return err == nil && spec.Type == autov1alpha1.UpdateTypeRefresh && ptr.Deref(spec.PreviewOnly, false) && spec.StackName == stack.Spec.Stack &&
+		spec.ProjectInfo != nil && ptr.Equal(spec.ProjectInfo, stack.Status.ProjectInfo) && spec.Source == nil &&
+		slices.Equal(spec.Target, options.Target) && ptr.Equal(spec.TargetDependents, options.TargetDependents) &&
 		!ptr.Deref(spec.RunProgram, false) && update.Generation <= 1
+}
+
+// driftOptions returns the options of an update of the Stack. A check for drift has the same targets, because an update corrects no others.
+// The error means that spec.updateTemplate does not fit.
+func driftOptions(stack *pulumiv1.Stack) (autov1alpha1.UpdateSpec, error) {
+	update, err := template.Update(&autov1alpha1.Update{Spec: template.Options(stack)}, stack.Spec.UpdateTemplate)
+	if err != nil {
+		return autov1alpha1.UpdateSpec{}, fmt.Errorf("spec.updateTemplate: %w", err)
+	}
+	return update.Spec, nil
 }
 
 // actOnDrift carries out what was decided about drift. A step that fails is tried again later and affects nothing else.
@@ -83,12 +97,17 @@ func showCheckProblem(stack *pulumiv1.Stack, err error) {
 	}
 }
 
-// createDriftCheck creates the Update that looks for drift. The Update uses the Workspace of the Stack and works from the state alone.
+// createDriftCheck creates the Update that looks for drift. The Update uses the Workspace of the Stack and works from the state alone. It
+// looks only at what an update of the Stack may correct.
 func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error {
 	if err := r.applyWorkspace(ctx, o, o.artifact != nil); err != nil {
 		return err
 	}
 	stack := o.stack
+	options, err := driftOptions(stack)
+	if err != nil {
+		return err
+	}
 	check := &autov1alpha1.Update{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: stack.Namespace, Name: stack.Name + "-drift",
@@ -99,6 +118,7 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 		Spec: autov1alpha1.UpdateSpec{
 			WorkspaceName: stack.Name, StackName: stack.Spec.Stack, Type: autov1alpha1.UpdateTypeRefresh,
 			PreviewOnly: new(true), RequireStack: new(true), ProjectInfo: stack.Status.ProjectInfo,
+			Target: options.Target, TargetDependents: options.TargetDependents,
 			Timeout: stack.Spec.Timeout,
 		},
 	}
@@ -110,7 +130,7 @@ func (r *Reconciler) createDriftCheck(ctx context.Context, o *observation) error
 	if request := stack.Annotations[pulumiv1.DriftCheckAnnotation]; request != "" {
 		check.Annotations[pulumiv1.DriftCheckAnnotation] = request
 	}
-	err := r.Create(ctx, check, patch.FieldOwner)
+	err = r.Create(ctx, check, patch.FieldOwner)
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}

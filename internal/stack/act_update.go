@@ -196,9 +196,9 @@ func desiredUpdate(o *observation, d decision) (*autov1alpha1.Update, error) {
 		// A destroy of some resources does not prove that the others are gone.
 		update.Spec.Target, update.Spec.TargetDependents = nil, nil
 	}
-	// spec.updateTemplate must not turn an update into a preview, which changes nothing, or into a run without the program.
-	update.Spec.PreviewOnly, update.Spec.ProjectInfo = nil, nil
-	update.Spec.SavePlan, update.Spec.PlanEnforcement, update.Spec.Plan = nil, "", nil
+	if d.driftDigest != "" {
+		correctDrift(&update.Spec, stack.Status.Drift)
+	}
 	if d.plans {
 		planUpdate(update, stack, d)
 	}
@@ -261,35 +261,25 @@ func updateSpec(o *observation, d decision) autov1alpha1.UpdateSpec {
 	if d.applies {
 		message += ", " + describeApprovers(stack.Status.Plan, stack.Spec.Approval)
 	}
-	spec := autov1alpha1.UpdateSpec{
-		WorkspaceName:     stack.Name,
-		StackName:         stack.Spec.Stack,
-		Type:              d.kind,
-		Message:           &message,
-		TTLAfterCompleted: &metav1.Duration{Duration: defaultUpdateTTL},
-		Timeout:           stack.Spec.Timeout,
+	spec := template.Options(stack)
+	spec.Type, spec.Message, spec.TTLAfterCompleted = d.kind, &message, &metav1.Duration{Duration: defaultUpdateTTL}
+	spec.AfterInterruption = optional(mayHavePendingOperations(stack))
+	if forceRequested(stack) {
 		// A forced update refreshes, so that it finds and restores what was changed or removed outside of Pulumi.
-		Refresh:           optional(stack.Spec.Refresh || forceRequested(stack)),
-		AfterInterruption: optional(mayHavePendingOperations(stack)),
+		spec.Refresh, spec.ExpectNoRefreshChanges = new(true), nil
 	}
 	if o.artifact != nil {
 		spec.Source = o.artifact.UpdateSource(o.desired.dir)
 	}
 	if d.kind == autov1alpha1.UpdateTypeDestroy {
-		spec.RunProgram = optional(stack.Spec.RunProgram)
-		return spec
-	}
-	spec.ExpectNoRefreshChanges = optional(stack.Spec.ExpectNoRefreshChanges && !forceRequested(stack))
-	spec.Target = stack.Spec.Targets
-	spec.TargetDependents = optional(stack.Spec.TargetDependents)
-	if d.driftDigest != "" {
-		correctDrift(&spec, stack.Status.Drift)
+		spec.RunProgram, spec.ExpectNoRefreshChanges = optional(stack.Spec.RunProgram), nil
 	}
 	return spec
 }
 
-// correctDrift limits the update to the resources that drifted. It does not when the status does not list all of them, or when the Stack
-// has targets of its own.
+// correctDrift limits the update to the resources that drifted and to those that depend on them: a resource that is created again has
+// another ID. It does not when the status does not list all of them, or when the Stack has
+// targets of its own, to which the check is limited.
 func correctDrift(spec *autov1alpha1.UpdateSpec, drift *pulumiv1.DriftStatus) {
 	spec.Refresh, spec.ExpectNoRefreshChanges = new(true), nil
 	if drift.OmittedResources > 0 || len(spec.Target) > 0 {
@@ -298,6 +288,7 @@ func correctDrift(spec *autov1alpha1.UpdateSpec, drift *pulumiv1.DriftStatus) {
 	for _, drifted := range drift.Resources {
 		spec.Target = append(spec.Target, drifted.URN)
 	}
+	spec.TargetDependents = new(true)
 }
 
 // updateName returns a name with a hash of the Stack's UID and of the name of the Update that was recorded last, as an update or as a plan,

@@ -41,8 +41,24 @@ func Workspace(base *autov1alpha1.Workspace, template *pulumiv1.WorkspaceTemplat
 	return merged, nil
 }
 
+// Options returns what the spec of a Stack asks for in each of its updates, without spec.updateTemplate.
+func Options(stack *pulumiv1.Stack) autov1alpha1.UpdateSpec {
+	set := func(value bool) *bool {
+		if !value {
+			return nil
+		}
+		return &value
+	}
+	spec := &stack.Spec
+	return autov1alpha1.UpdateSpec{
+		WorkspaceName: stack.Name, StackName: spec.Stack, Timeout: spec.Timeout,
+		Refresh: set(spec.Refresh), ExpectNoRefreshChanges: set(spec.ExpectNoRefreshChanges),
+		Target: spec.Targets, TargetDependents: set(spec.TargetDependents),
+	}
+}
+
 // Update returns the Update with the template merged over it. Neither argument is changed. What the Update is for stays: its workspace,
-// stack, type and source. The error means that the template does not fit the Update; only an edit of the template helps.
+// stack, type, source and plan, and whether it only previews. The error means that the template does not fit the Update; only an edit of the template helps.
 func Update(base *autov1alpha1.Update, template *pulumiv1.UpdateTemplate) (*autov1alpha1.Update, error) {
 	merged := base.DeepCopy()
 	if template == nil {
@@ -58,6 +74,8 @@ func Update(base *autov1alpha1.Update, template *pulumiv1.UpdateTemplate) (*auto
 	}
 	spec.WorkspaceName, spec.StackName = merged.Spec.WorkspaceName, merged.Spec.StackName
 	spec.Type, spec.Source = merged.Spec.Type, merged.Spec.Source
+	spec.PreviewOnly, spec.ProjectInfo = merged.Spec.PreviewOnly, merged.Spec.ProjectInfo
+	spec.SavePlan, spec.PlanEnforcement, spec.Plan = merged.Spec.SavePlan, merged.Spec.PlanEnforcement, merged.Spec.Plan
 	merged.Spec = spec
 	return merged, nil
 }

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -176,13 +177,34 @@ func TestDriftIsCorrectedOnTheResourcesThatDrifted(t *testing.T) {
 	r.Expect(update.Spec.Message).To(HaveValue(HavePrefix("Correcting drift: 1 resource was changed outside of Pulumi")))
 	r.Expect(stack.Status.Drift.Correction.Count).To(BeEquivalentTo(1))
 
-	// A resource that is gone is created again.
-	r.Expect(os.Remove(r.file("second"))).To(Succeed())
+	// A resource that is gone is created again, and one that has its ID gets the new one.
+	lines := r.sleep("second", "seconds: 0, file: "+r.file("second")+`, content: "${first.id}"`, "")
+	lines = slices.Concat([]string{"resources:"}, r.sleep("first", "seconds: 0, file: "+r.file("first")+", content: x", ""), lines)
+	r.Await(ready(r.publish(r.yaml(lines...)).Digest))
+	before := r.read("second")
+	r.Expect(os.Remove(r.file("first"))).To(Succeed())
 	r.check("again")
 	r.Await(func(s *pulumiv1.Stack) bool {
 		return drifted("again", pulumiv1.NoDriftReason)(s) && s.Status.Drift.Correction != nil
 	})
-	r.Expect(r.file("second")).To(BeAnExistingFile())
+	r.Expect(r.file("first")).To(BeAnExistingFile())
+	r.Expect(r.read("second")).NotTo(Equal(before), "the ID is another one")
+
+	// An update with targets corrects nothing else, so nothing else is reported.
+	r.Change(func(s *pulumiv1.Stack) {
+		s.Spec.UpdateTemplate = &pulumiv1.UpdateTemplate{Spec: &autov1alpha1.UpdateSpec{Target: []string{r.urn("second")}}}
+	})
+	r.Await(ready(""))
+	r.write("first", "theirs")
+	r.check("targets")
+	r.Await(drifted("targets", pulumiv1.NoDriftReason))
+	r.write("second", "theirs")
+	r.check("target")
+	r.Await(func(s *pulumiv1.Stack) bool {
+		return drifted("target", pulumiv1.NoDriftReason)(s) && s.Status.Drift.Correction != nil
+	})
+	r.Expect(r.read("second")).NotTo(Equal("theirs"))
+	r.Expect(r.read("first")).To(Equal("theirs"))
 }
 
 func TestDriftCheckMakesWayForAnUpdate(t *testing.T) {

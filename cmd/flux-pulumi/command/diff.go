@@ -18,6 +18,7 @@ import (
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
 	"github.com/stack-controller/stack-controller/cmd/flux-pulumi/print"
+	"github.com/stack-controller/stack-controller/internal/template"
 	"github.com/stack-controller/stack-controller/internal/urn"
 )
 
@@ -84,8 +85,8 @@ func (s *session) diffStack(ctx context.Context, c *cluster, stack *pulumiv1.Sta
 	return s.showDiff(preview, options.exitCode)
 }
 
-// previewOf returns an Update that previews what the Stack would do with the artifact of a source. Its options are those of the Stack's
-// last update.
+// previewOf returns an Update that previews what the next update of the Stack would do with the artifact of a source. Its options are those of
+// the Stack, because the last Update may have had others: it may have corrected drift or carried out a request.
 func (c *cluster) previewOf(ctx context.Context, stack *pulumiv1.Stack, from string) (*autov1alpha1.Update, error) {
 	found, err := c.updatesOf(ctx, stack)
 	if err != nil {
@@ -98,17 +99,22 @@ func (c *cluster) previewOf(ctx context.Context, stack *pulumiv1.Stack, from str
 	if last < 0 {
 		return nil, fmt.Errorf("the Stack %q has no update from whose options a preview could be made", stack.Name)
 	}
-	spec, message := found[last].Spec.DeepCopy(), "Preview with "+fieldOwner
-	source, err := c.artifactOf(ctx, stack, spec.Source, from)
+	source, err := c.artifactOf(ctx, stack, found[last].Spec.Source, from)
 	if err != nil {
 		return nil, err
 	}
-	spec.Type, spec.Message, spec.Source = autov1alpha1.UpdateTypePreview, &message, source
-	spec.Plan, spec.SavePlan, spec.PlanEnforcement = nil, nil, ""
-	spec.TTLAfterCompleted, spec.ExpectNoChanges, spec.NewStack = &metav1.Duration{Duration: previewTTL}, nil, nil
-	return &autov1alpha1.Update{
-		ObjectMeta: metav1.ObjectMeta{Namespace: stack.Namespace, GenerateName: stack.Name + "-preview-"}, Spec: *spec,
-	}, nil
+	preview := &autov1alpha1.Update{Spec: template.Options(stack)}
+	preview.Spec.Type, preview.Spec.Source = autov1alpha1.UpdateTypePreview, source
+	if preview, err = template.Update(preview, stack.Spec.UpdateTemplate); err != nil {
+		return nil, fmt.Errorf("spec.updateTemplate of the Stack %q: %w", stack.Name, err)
+	}
+	preview.ObjectMeta = metav1.ObjectMeta{Namespace: stack.Namespace, GenerateName: stack.Name + "-preview-"}
+	preview.Spec.Message, preview.Spec.TTLAfterCompleted = new("Preview with "+fieldOwner), &metav1.Duration{Duration: previewTTL}
+	preview.Spec.ExpectNoChanges = nil
+	if stack.Status.DeployedStack == stack.Spec.Stack {
+		preview.Spec.RequireStack = new(true)
+	}
+	return preview, nil
 }
 
 // artifactOf returns what the preview runs: the current artifact of the named source, or of the Stack's own source.
