@@ -29,6 +29,12 @@ func explanations() []Explanation {
 			Todo:  "See the reason of `Ready`.",
 		},
 		{
+			Kind: "Stack", Reason: "PulumiStacksLeft", State: "Stalled",
+			Means: "The Stack is deleted, and it deployed other Pulumi stacks before its `spec.stack`, `spec.backend` or project was changed. `.status.leftStacks` has them.",
+			Wakes: "an edit",
+			Todo:  "To destroy one, set `spec.stack` and `spec.backend` to it. If another Stack manages them or they are to stay, set the annotation `pulumi.com/orphan: \"true\"`.",
+		},
+		{
 			Kind: "Stack", Reason: "SourceNotFound", State: "waiting",
 			Means: "The object in `fluxSource.sourceRef` does not exist.",
 			Wakes: "the source, the Update or Workspace; every 30 s until the kind is watched",

@@ -33,6 +33,8 @@ func decideOnDeletion(o observation) decision {
 		return decision{action: actionWait, wake: byTime, reason: pulumiv1.WorkspaceInUseReason, after: unownedUpdateInterval,
 			message: fmt.Sprintf("%s; the stack and its workspace are deleted when the update %q, which this stack did not create, "+
 				"has ended: wait, or delete that update to cancel it", proof, o.unownedUpdate)}
+	case proof != "" && leavesStacks(o.stack):
+		return decision{action: actionStall, wake: byEdit, reason: pulumiv1.PulumiStacksLeftReason, message: cannotLeave(o.stack)}
 	case proof != "":
 		return decision{action: actionRelease, wake: byNothing, message: proof}
 	case o.stack.Spec.Suspend:
@@ -79,8 +81,9 @@ func nothingToDestroy(stack *pulumiv1.Stack) string {
 		return "the resources are left as the annotation asks"
 	case !stack.Spec.DestroyOnFinalize:
 		return "the spec does not ask to destroy the resources"
-	case !stack.Status.Deployed && (last == nil || last.Type == autov1alpha1.UpdateTypePreview || neverRan(stack)):
+	case !stack.Status.Deployed && !isLeft(stack) && (last == nil || last.Type == autov1alpha1.UpdateTypePreview || neverRan(stack)):
 		return "nothing was ever deployed"
+	case isLeft(stack):
 	case wasDestroyed(last):
 		return "the resources were destroyed"
 	}

@@ -37,7 +37,7 @@ type modelState struct {
 	last, source, dependency, resync, project                    string
 	deleting, suspended, destroyOnFinalize, orphan               bool
 	preview, deployed, badSpec, request, edited, workspaceFailed bool
-	dependents, busy, foreground                                 bool
+	dependents, busy, foreground, left                           bool
 	rewritten                                                    bool // an edit that changed nothing in the specification
 }
 
@@ -90,8 +90,8 @@ func modelSpaces(visit func(*modelState)) {
 		})
 	}
 	shapes := func(next func()) {
-		for _, shape := range [][3]bool{{}, {true, false, false}, {false, true, false}, {false, false, true}} {
-			s.dependents, s.busy, s.foreground = shape[0], shape[1], shape[2]
+		for _, shape := range [][4]bool{{}, {true}, {false, true}, {false, false, true}, {false, false, false, true}} {
+			s.dependents, s.busy, s.foreground, s.left = shape[0], shape[1], shape[2], shape[3]
 			next()
 		}
 	}
@@ -134,6 +134,9 @@ func (s *modelState) observe() observation {
 	}
 	if s.foreground {
 		stack.Finalizers = []string{metav1.FinalizerDeleteDependents}
+	}
+	if s.left {
+		stack.Status.LeftStacks = []pulumiv1.LeftStack{{Name: "earlier"}}
 	}
 	if s.dependents {
 		o.dependents = []dependent{{}}
@@ -307,7 +310,9 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(d.after >= 0, "no time is negative")
 	promise(d.action != actionRelease || s.deleting && s.proven(), "the finalizer goes with proof only")
 	promise(d.action != actionRelease || !exists && !s.busy || s.workspaceFailed, "nothing runs on when the Stack goes")
-	promise(!s.deleting || exists || !s.proven() || s.busy || d.action == actionRelease, "nothing that is proven keeps a Stack")
+	leaves := s.left && s.destroyOnFinalize && !s.orphan
+	promise(!s.deleting || exists || !s.proven() || s.busy || leaves || d.action == actionRelease, "nothing that is proven keeps a Stack")
+	promise(!leaves || d.action != actionRelease, "what was deployed under another name is not forgotten")
 	promise(!exists || slices.Contains([]action{actionRecord, actionFollow, actionCancel, actionSupersede, actionRelease}, d.action), "there is one operation at a time")
 	promise(d.action != actionSupersede || waits, "only an Update that waits is replaced")
 	asked := s.suspended && s.update == "runs, asked to end"
@@ -316,11 +321,11 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise((d.action == actionRecord) == complete, "every result is recorded")
 	promise(!s.suspended || !waits || d.action == actionSupersede || d.action == actionRelease, "nothing waits to start while the Stack is suspended")
 	promise(!s.suspended || d.action != actionUpdate && d.action != actionRequestDependency, "a suspended Stack starts nothing")
-	promise(d.action != actionStall || permanent || s.suspended && s.deleting, "only what somebody has to mend stalls")
+	promise(d.action != actionStall || permanent || leaves || s.suspended && s.deleting, "only what somebody has to mend stalls")
 	promise(d.action != actionUpdate || !s.badSpec && s.startable(d), "an update needs all that it is made of")
 	stuck := s.deleting && !exists && slices.Contains([]action{actionStall, actionWait, actionRetry}, d.action)
 	wayOut := pulumiv1.OrphanAnnotation
-	if s.proven() {
+	if s.proven() && !leaves {
 		wayOut = "delete that update"
 	}
 	promise(!stuck || strings.Contains(d.message, wayOut), "a deletion that waits says how to go on")
@@ -333,7 +338,7 @@ func (s *modelState) broken(d decision) (promises []string) {
 	promise(d.action != actionReady || nothingToDo, "what is asked for is not up to date")
 	idle := !exists && !s.suspended && !s.deleting && !s.badSpec && nothingToDo && (s.source == "same" || s.source == "new, same content")
 	promise(!idle || permanent || d.action == actionReady, "an idle Stack stays ready, whatever its dependencies do")
-	promise(exists || s.suspended || s.deleting && s.proven() || s.last == "succeeded" || d.action != actionReady && d.action != actionSuspend, "a failure is tried again")
+	promise(exists || s.suspended || leaves || s.deleting && s.proven() || s.last == "succeeded" || d.action != actionReady && d.action != actionSuspend, "a failure is tried again")
 	return promises
 }
 

@@ -35,6 +35,7 @@ const (
 	eventUpdateRemoved     = "UnknownUpdateRemoved"
 	eventUpdateSuccess     = "StackCreated"
 	eventPlanApproved      = "PlanApproved"
+	eventStackLeft         = "PulumiStackLeft"
 	eventStackReleased     = "StackReleased"
 	eventWorkspaceDeleted  = "WorkspaceDeleted"
 )
@@ -123,6 +124,7 @@ func (r *Reconciler) announceStart(o *observation, d decision, update *autov1alp
 	if last := o.stack.Status.LastUpdate; d.fresh || last == nil || last.Conflicts == 0 {
 		r.AnnotatedEventf(o.stack, eventMetadata(revision, digest, update), corev1.EventTypeNormal, eventUpdateDetected, "%s", d.message)
 	}
+	r.announceLeft(o.stack, d)
 	if len(o.content.unmatched) > 0 {
 		r.Eventf(o.stack, corev1.EventTypeNormal, eventPathUnmatched, "spec.sourcePaths: nothing in %s matches %q",
 			describeRevision(o.artifact), o.content.unmatched)

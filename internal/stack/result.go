@@ -56,6 +56,7 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 	if current.First && update.HasFailed() && update.Status.NotRun {
 		stack.Status.Deployed = false
 	}
+	recordDeployedStack(stack, update)
 	// A failed update may have created resources, which are destroyed from the state. It does not replace the project of others.
 	if info := update.Status.ProjectInfo; info != nil && (!update.HasFailed() || stack.Status.ProjectInfo == nil && stack.Status.Deployed) {
 		stack.Status.ProjectInfo = info
@@ -65,7 +66,6 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 	} else if err := r.recordSuccess(ctx, stack, update, current); err != nil {
 		return err
 	}
-	recordDeployedStack(stack, update)
 	recordCorrection(stack, current, update)
 	stack.Status.LastUpdate, stack.Status.CurrentUpdate = last, nil
 	recordHistory(stack, last, update)
@@ -112,21 +112,6 @@ func (r *Reconciler) recordSuccess(
 		stack.Status.LastAppliedOriginRevision = originRevision(current.Revision, commitOfUpdate(update))
 	}
 	return nil
-}
-
-// recordDeployedStack records which Pulumi stack exists now. If an update got as far as a resource, the stack exists, even if the update
-// failed.
-func recordDeployedStack(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
-	succeeded := !update.HasFailed()
-	switch {
-	case update.ChangesNothing():
-	case update.Spec.Type == autov1alpha1.UpdateTypeDestroy:
-		if succeeded {
-			stack.Status.DeployedStack = ""
-		}
-	case succeeded || len(update.Status.ResourceChanges) > 0:
-		stack.Status.DeployedStack = update.Spec.StackName
-	}
 }
 
 // recordCorrection counts an update that was made to correct drift, whether it succeeded or not.

@@ -6,6 +6,9 @@ var statusRows = []row{
 		uses: []string{statusUse, "e2e.TestRequestsRunAnUpdateEach"}, misuses: []string{statusEdited + "observedReconcileRequest", statusTyped}},
 	added("observedLastUpdateRequest", "The last value of the annotation `pulumi.com/last-update` that was processed.",
 		"e2e.TestAnnotationOfTutorialsDeploysTheLatestCommit", statusTyped),
+	added("deployedBackend", "`spec.backend` of what is deployed, without credentials.", "stack.TestPulumiStacksThatAreLeftAreRecorded", statusTyped),
+	added("leftStacks", "Pulumi stacks that were deployed before `spec.stack`, `spec.backend` or the project was changed.",
+		"e2e.TestStackThatWasRenamedForgetsNothing", statusTyped),
 	added("plan", "What is to be changed, for a Stack with `spec.approval`.", "e2e.TestPlanWaitsForItsApprovalAndIsCarriedOut", statusTyped),
 	added("drift", "What was changed outside of Pulumi.", "e2e.TestDriftIsReportedWhenTwoChecksSeeTheSame", statusTyped),
 	{

@@ -27,6 +27,13 @@ var stackRows = []row{
 		tests: []string{"e2e.TestStackRecoversWhenTheCauseGoesAway/config-missing"},
 	},
 	{
+		reason: "PulumiStacksLeft", state: stalled,
+		means: "The Stack is deleted, and it deployed other Pulumi stacks before its `spec.stack`, `spec.backend` or project was changed. `.status.leftStacks` has them.",
+		when:  "an edit",
+		todo:  "To destroy one, set `spec.stack` and `spec.backend` to it. If another Stack manages them or they are to stay, set the annotation `pulumi.com/orphan: \"true\"`.",
+		tests: []string{"e2e.TestStackThatWasRenamedForgetsNothing"},
+	},
+	{
 		reason: "SourceNotFound", state: waiting,
 		means: "The object in `fluxSource.sourceRef` does not exist.",
 		when:  "every 30 s until the kind is watched",

@@ -456,3 +456,28 @@ func TestUpdateThatRunsWhenItsNamespaceGoesIsEnded(t *testing.T) {
 	p.deleteNamespace()
 	p.awaitNamespaceGone()
 }
+
+// The Pulumi stack that the Stack deployed under another name is neither forgotten nor destroyed without a decision.
+func TestStackThatWasRenamedForgetsNothing(t *testing.T) {
+	suite.Long(t, "further ways of a deletion")
+	r := newThings(begin(t, "renamed"), destroyed)
+	r.Await(ready(r.publish(r.with("x", "first")).Digest))
+	// A stack that is renamed with its resources is still the same one.
+	r.pulumi("stack", "rename", "moved")
+	r.Change(func(s *pulumiv1.Stack) { s.Spec.Stack = "moved" })
+	stack := r.Await(both(ready(""), func(s *pulumiv1.Stack) bool { return s.Status.DeployedStack == "moved" }))
+	r.Expect(stack.Status.LeftStacks).To(BeEmpty())
+
+	r.Change(func(s *pulumiv1.Stack) { s.Spec.Stack = "next" })
+	stack = r.Await(both(ready(""), func(s *pulumiv1.Stack) bool { return s.Status.DeployedStack == "next" }))
+	r.Expect(stack.Status.LeftStacks).To(ConsistOf(HaveField("Name", "moved")))
+	r.Eventually(func() []string { return r.events("PulumiStackLeft") }).Should(ContainElement(ContainSubstring(`"moved"`)))
+
+	r.Delete()
+	stack = r.Await(notReady(pulumiv1.PulumiStacksLeftReason))
+	r.Expect(statuscheck.Message(stack)).To(And(ContainSubstring(`"moved" of project`), ContainSubstring(pulumiv1.OrphanAnnotation)))
+	r.Expect(r.file("first")).NotTo(BeAnExistingFile(), "the present one is destroyed")
+	r.Change(func(s *pulumiv1.Stack) { s.Spec.Stack = "moved" })
+	r.AwaitGone()
+	r.Expect(r.State(r.Name, "moved")).NotTo(ContainSubstring("test:index:Sleep"))
+}

@@ -62,6 +62,16 @@ type StackStatus struct {
 	// +optional
 	DeployedStack string `json:"deployedStack,omitempty"`
 
+	// DeployedBackend is spec.backend of that deployment, without credentials and parameters.
+	// +optional
+	DeployedBackend string `json:"deployedBackend,omitempty"`
+
+	// LeftStacks are the Pulumi stacks that were deployed before spec.stack, spec.backend or the project was changed, and were not destroyed
+	// since, at most 50. With destroyOnFinalize, a deleted Stack stays until they are destroyed or given up.
+	// +listType=atomic
+	// +optional
+	LeftStacks []LeftStack `json:"leftStacks,omitempty"`
+
 	// LastUpdate is the update that ended last.
 	// +optional
 	LastUpdate *StackUpdateStatus `json:"lastUpdate,omitempty"`
@@ -249,4 +259,19 @@ type StackUpdateStatus struct {
 	// ConflictsSince is when the first of these attempts ended.
 	// +optional
 	ConflictsSince *metav1.Time `json:"conflictsSince,omitempty"`
+}
+
+// LeftStack is a Pulumi stack that a Stack deployed earlier.
+type LeftStack struct {
+	// Name as in spec.stack.
+	// +required
+	Name string `json:"name"`
+
+	// Project of the Pulumi stack, if it is known.
+	// +optional
+	Project string `json:"project,omitempty"`
+
+	// Backend is spec.backend of that time, without credentials and parameters.
+	// +optional
+	Backend string `json:"backend,omitempty"`
 }

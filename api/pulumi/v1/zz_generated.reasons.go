@@ -12,6 +12,8 @@ const (
 	StackProcessingReason = "StackProcessing"
 	// ProgressingWithRetryReason (waiting): The reason of `Reconciling` if something is missing or has failed. `Ready` has the specific reason. If that is `PrerequisiteNotSatisfied`, `RetryingAfterFailure`, `PreviewFailed`, `UpdateInterrupted` or `UpdateConflict`, `Reconciling` has the same reason instead.
 	ProgressingWithRetryReason = "ProgressingWithRetry"
+	// PulumiStacksLeftReason (Stalled): The Stack is deleted, and it deployed other Pulumi stacks before its `spec.stack`, `spec.backend` or project was changed. `.status.leftStacks` has them.
+	PulumiStacksLeftReason = "PulumiStacksLeft"
 	// SourceNotFoundReason (waiting): The object in `fluxSource.sourceRef` does not exist.
 	SourceNotFoundReason = "SourceNotFound"
 	// SourceNotReadyReason (waiting): The source failed and has no artifact, or the Program is invalid. The message is that of the source.

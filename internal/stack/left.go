@@ -1,0 +1,136 @@
+package stack
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
+	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+)
+
+// A Stack whose spec.stack, spec.backend or project is changed deploys another Pulumi stack. The resources of the one before stay, and no
+// update of the Stack destroys them. The status keeps which these are.
+
+const (
+	// maxLeftStacks bounds the list in the status. Pulumi stacks beyond it are not recorded, but each in the list keeps a deleted Stack.
+	maxLeftStacks = 50
+	// maxShownLeft is how many of them a message names.
+	maxShownLeft = 5
+)
+
+// deployedStack returns what is deployed now, as the status says; its name is empty if nothing is.
+func deployedStack(stack *pulumiv1.Stack) pulumiv1.LeftStack {
+	deployed := pulumiv1.LeftStack{Name: stack.Status.DeployedStack, Backend: stack.Status.DeployedBackend}
+	if info := stack.Status.ProjectInfo; info != nil {
+		deployed.Project = info.Name
+	}
+	return deployed
+}
+
+// recordDeployedStack records which Pulumi stack exists now, and which one is left if that was another one before. If an update got as far as a
+// resource, the stack exists, even if the update failed. It has to be called before the project of the Update is recorded.
+func recordDeployedStack(stack *pulumiv1.Stack, update *autov1alpha1.Update) {
+	before, status, succeeded := deployedStack(stack), &stack.Status, !update.HasFailed()
+	now := pulumiv1.LeftStack{Name: update.Spec.StackName, Backend: withoutCredentials(stack.Spec.Backend)}
+	if info := update.Status.ProjectInfo; info != nil {
+		now.Project = info.Name
+	}
+	switch {
+	case update.ChangesNothing():
+		return
+	case update.Spec.Type == autov1alpha1.UpdateTypeDestroy:
+		if !succeeded {
+			return
+		}
+		status.DeployedStack, status.DeployedBackend = "", ""
+	case succeeded || len(update.Status.ResourceChanges) > 0:
+		status.DeployedStack, status.DeployedBackend = now.Name, now.Backend
+	default:
+		return
+	}
+	isSame := func(left pulumiv1.LeftStack) bool { return sameStack(left, now) }
+	if before.Name != "" && !isSame(before) && wasEmpty(update) && !slices.Contains(status.LeftStacks, before) && len(status.LeftStacks) < maxLeftStacks {
+		status.LeftStacks = append(status.LeftStacks, before)
+	}
+	status.LeftStacks = slices.DeleteFunc(status.LeftStacks, isSame)
+}
+
+// wasEmpty reports whether the Pulumi stack had no resources before the Update. One that had some is the earlier one, under another name: somebody
+// renamed it, or moved its state to another backend.
+func wasEmpty(update *autov1alpha1.Update) bool {
+	for operation, count := range update.Status.ResourceChanges {
+		if operation != "create" && count > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// sameStack reports whether both are the same Pulumi stack. What is not known of one counts as the same as in the other.
+func sameStack(a, b pulumiv1.LeftStack) bool {
+	same := func(a, b string) bool { return a == "" || b == "" || a == b }
+	return a.Name == b.Name && same(a.Project, b.Project) && same(a.Backend, b.Backend)
+}
+
+// withoutCredentials returns the URL of a backend without user, password and parameters.
+func withoutCredentials(backend string) string {
+	parsed, err := url.Parse(backend)
+	if err != nil {
+		return ""
+	}
+	parsed.User, parsed.RawQuery, parsed.Fragment = nil, "", ""
+	return parsed.String()
+}
+
+// leavesStacks reports whether a Stack that is being deleted has left Pulumi stacks that somebody has to decide about.
+func leavesStacks(stack *pulumiv1.Stack) bool {
+	return stack.Spec.DestroyOnFinalize && stack.Annotations[pulumiv1.OrphanAnnotation] != "true" && len(stack.Status.LeftStacks) > 0
+}
+
+// isLeft reports whether spec.stack and spec.backend name a Pulumi stack that was left.
+func isLeft(stack *pulumiv1.Stack) bool {
+	named := pulumiv1.LeftStack{Name: stack.Spec.Stack, Backend: withoutCredentials(stack.Spec.Backend)}
+	return slices.ContainsFunc(stack.Status.LeftStacks, func(left pulumiv1.LeftStack) bool { return sameStack(left, named) })
+}
+
+// describeLeft names some of the Pulumi stacks that were left.
+func describeLeft(list []pulumiv1.LeftStack) string {
+	var names []string
+	for _, left := range list[:min(len(list), maxShownLeft)] {
+		name := fmt.Sprintf("%q", left.Name)
+		if left.Project != "" {
+			name += " of project " + left.Project
+		}
+		if left.Backend != "" {
+			name += " in " + left.Backend
+		}
+		names = append(names, name)
+	}
+	if more := len(list) - maxShownLeft; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+// cannotLeave says what to do about the Pulumi stacks that a deletion would leave.
+func cannotLeave(stack *pulumiv1.Stack) string {
+	return fmt.Sprintf("nobody destroys the resources of these Pulumi stacks, which this Stack deployed before its spec.stack, spec.backend or project "+
+		"was changed: %s. To destroy one, set spec.stack and spec.backend to it; if another Stack manages them or they are to stay, %s",
+		describeLeft(stack.Status.LeftStacks), orphanHint)
+}
+
+// announceLeft records an event when the Update is the first one of a specification that names another Pulumi stack than the one that is
+// deployed.
+func (r *Reconciler) announceLeft(stack *pulumiv1.Stack, d decision) {
+	before := deployedStack(stack)
+	now := pulumiv1.LeftStack{Name: stack.Spec.Stack, Backend: withoutCredentials(stack.Spec.Backend)}
+	if !d.fresh || d.kind == autov1alpha1.UpdateTypePreview || before.Name == "" || sameStack(before, now) {
+		return
+	}
+	r.Eventf(stack, corev1.EventTypeWarning, eventStackLeft, "the resources of the Pulumi stack %s stay: the spec names another one now, and no "+
+		"update of this Stack destroys them. To go back, set spec.stack and spec.backend to what they were", describeLeft([]pulumiv1.LeftStack{before}))
+}
