@@ -21,3 +21,6 @@ func Find(kind, reason string) (Explanation, bool) {
 	}
 	return Explanation{}, false
 }
+
+// All returns the explanations of all reasons.
+func All() []Explanation { return explanations() }

@@ -31,7 +31,7 @@ func explanations() []Explanation {
 		{
 			Kind: "Stack", Reason: "PulumiStacksLeft", State: "Stalled",
 			Means: "The Stack is deleted, and it deployed other Pulumi stacks before its `spec.stack`, `spec.backend` or project was changed. `.status.leftStacks` has them.",
-			Wakes: "an edit",
+			Wakes: "an edit; an edit",
 			Todo:  "To destroy one, set `spec.stack` and `spec.backend` to it. If another Stack manages them or they are to stay, set the annotation `pulumi.com/orphan: \"true\"`.",
 		},
 		{

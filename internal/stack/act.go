@@ -55,6 +55,7 @@ func (r *Reconciler) act(ctx context.Context, o *observation, d decision) (outco
 		return r.stall(o.stack, d), nil
 	case actionRetry:
 		retry(o, d)
+		return outcome{after: d.after, announcesProblem: true}, nil // the result of the last attempt was announced
 	case actionSuspend:
 		handleRequests(o.stack)
 		markSuspended(o.stack)

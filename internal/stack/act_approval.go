@@ -218,7 +218,7 @@ func (r *Reconciler) awaitApproval(o *observation, d decision) outcome {
 	} else {
 		markStalled(stack, d.reason, d.message)
 	}
-	result := outcome{after: d.after}
+	result := outcome{after: d.after, announcesProblem: true}
 	if shownPlan(stack) == o.shownPlan {
 		return result
 	}

@@ -172,6 +172,7 @@ func recordDrift(o *observation) func(*Reconciler) {
 		conditions.MarkUnknown(stack, pulumiv1.DriftedCondition, pulumiv1.DriftCheckFailedReason, "%s", message)
 		return driftEvent(stack, drift.Failures == 1, corev1.EventTypeWarning, pulumiv1.DriftCheckFailedReason, message)
 	}
+	failed := drift.Failures > 0
 	drift.Failures = 0
 	resources, omitted, digest := driftOf(check, stack.Spec.Drift.Ignore)
 	switch known := drift.Digest; {
@@ -180,7 +181,7 @@ func recordDrift(o *observation) func(*Reconciler) {
 			LastHandledCheckAt: drift.LastHandledCheckAt, Correction: drift.Correction}
 		const message = "no resource was changed outside of Pulumi"
 		conditions.MarkFalse(stack, pulumiv1.DriftedCondition, pulumiv1.NoDriftReason, message)
-		return driftEvent(stack, known != "", corev1.EventTypeNormal, pulumiv1.NoDriftReason, message+" any more")
+		return driftEvent(stack, known != "" || failed, corev1.EventTypeNormal, pulumiv1.NoDriftReason, message+" any more")
 	case digest != known && digest != drift.Unconfirmed:
 		drift.Unconfirmed = digest
 		return nil

@@ -35,6 +35,7 @@ const (
 	eventUpdateRemoved     = "UnknownUpdateRemoved"
 	eventUpdateSuccess     = "StackCreated"
 	eventPlanApproved      = "PlanApproved"
+	eventRecovered         = "StackRecovered"
 	eventStackLeft         = "PulumiStackLeft"
 	eventStackReleased     = "StackReleased"
 	eventWorkspaceDeleted  = "WorkspaceDeleted"
@@ -133,6 +134,7 @@ func (r *Reconciler) announceStart(o *observation, d decision, update *autov1alp
 
 // warn returns an outcome that records the event once the status is written, unless that problem is known.
 func (r *Reconciler) warn(stack *pulumiv1.Stack, known bool, reason, message string) (result outcome) {
+	result.announcesProblem = true
 	if !known {
 		result.addEvent(func() { r.Event(stack, corev1.EventTypeWarning, reason, message) })
 	}

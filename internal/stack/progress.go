@@ -33,6 +33,7 @@ func (r *Reconciler) showProgress(o *observation, update *autov1alpha1.Update) o
 		last := o.stack.Status.LastUpdate
 		markStalled(o.stack, pulumiv1.UpdateFailedReason,
 			fmt.Sprintf("%s, another attempt is on its way: %s", describeFailure(last), last.Message))
+		return outcome{announcesProblem: true}
 	default:
 		markProgressing(o.stack, whileDeleted(o.stack, update, describeProgress(o.workspace, update)))
 	}

@@ -128,6 +128,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 		// The object is the Workspace, an Update, a Stack that this one depends on, or a Stack that depends on this one.
 		outcome, err = r.stall(stack, decision{reason: pulumiv1.SpecInvalidReason, message: large.Error(), after: r.WaitInterval}), nil
 	}
+	if err == nil {
+		r.announceProblem(stack, start, &outcome)
+	}
 	if err == nil && outcome.hiddenFor > 0 && len(outcome.then) == 0 && r.onlyStarted(ctx, before, stack) {
 		return ctrl.Result{RequeueAfter: soonest(outcome.hiddenFor, outcome.after)}, nil
 	}
@@ -153,6 +156,9 @@ type outcome struct {
 	then []func(context.Context) error
 	// hiddenFor is for how much longer the status may leave out that an update is in progress.
 	hiddenFor time.Duration
+	// announcesProblem says that there is an event about the problem that the Stack shows, in this reconcile or in an earlier one, and
+	// announcesSuccess that there is one about an update that succeeded.
+	announcesProblem, announcesSuccess bool
 }
 
 // addEvent adds a step that records an event.
@@ -230,6 +236,7 @@ func (r *Reconciler) reconcile(ctx context.Context, stack *pulumiv1.Stack) (resu
 		result.after = r.WaitInterval
 	}
 	if recorded {
+		result.announcesSuccess = !planned && last.State == pulumiv1.StackUpdateSucceeded
 		result.then = slices.Insert(result.then, 0, func(ctx context.Context) error {
 			if planned {
 				r.announcePlan(stack, finished)

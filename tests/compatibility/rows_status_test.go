@@ -6,6 +6,7 @@ var statusRows = []row{
 		uses: []string{statusUse, "e2e.TestRequestsRunAnUpdateEach"}, misuses: []string{statusEdited + "observedReconcileRequest", statusTyped}},
 	added("observedLastUpdateRequest", "The last value of the annotation `pulumi.com/last-update` that was processed.",
 		"e2e.TestAnnotationOfTutorialsDeploysTheLatestCommit", statusTyped),
+	added("problem", "Since when the Stack is not ready, and whether that was announced.", "stack.TestEveryProblemIsAnnouncedOnceAndSoIsItsEnd", statusTyped),
 	added("deployedBackend", "`spec.backend` of what is deployed, without credentials.", "stack.TestPulumiStacksThatAreLeftAreRecorded", statusTyped),
 	added("leftStacks", "Pulumi stacks that were deployed before `spec.stack`, `spec.backend` or the project was changed.",
 		"e2e.TestStackThatWasRenamedForgetsNothing", statusTyped),

@@ -72,6 +72,10 @@ type StackStatus struct {
 	// +optional
 	LeftStacks []LeftStack `json:"leftStacks,omitempty"`
 
+	// Problem is what keeps the Stack from being ready, until it is ready again.
+	// +optional
+	Problem *ProblemStatus `json:"problem,omitempty"`
+
 	// LastUpdate is the update that ended last.
 	// +optional
 	LastUpdate *StackUpdateStatus `json:"lastUpdate,omitempty"`
@@ -274,4 +278,19 @@ type LeftStack struct {
 	// Backend is spec.backend of that time, without credentials and parameters.
 	// +optional
 	Backend string `json:"backend,omitempty"`
+}
+
+// ProblemStatus is what the controller remembers about a problem, so that it is announced once, and so is its end.
+type ProblemStatus struct {
+	// Reason of the condition Ready.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+
+	// Since is when the Stack began to show this reason.
+	// +optional
+	Since metav1.Time `json:"since,omitempty,omitzero"`
+
+	// Announced is the reason that the last event was about.
+	// +optional
+	Announced string `json:"announced,omitempty"`
 }
