@@ -79,9 +79,8 @@ func (a *appTokens) invalidate(r *repository) { a.kept.Remove(r.appKey()) }
 // token returns a token that is valid for some minutes at least. Concurrent callers with the same key share one exchange.
 func (a *appTokens) token(ctx context.Context, r *repository, transport http.RoundTripper) (string, error) {
 	key := r.appKey()
-	known, _ := a.kept.Get(key)
-	if token, _ := known.(appToken); time.Now().Before(token.ExpiresAt.Add(-tokenMargin)) {
-		return token.Value, nil
+	if token := a.valid(key); token != "" {
+		return token, nil
 	}
 	exchange := a.exchanges.DoChan(key, func() (value any, err error) {
 		defer func() {
@@ -89,6 +88,10 @@ func (a *appTokens) token(ctx context.Context, r *repository, transport http.Rou
 				value, err = "", r.fail(Other, "%s: an internal error", attemptToken)
 			}
 		}()
+		// Another exchange may have ended since.
+		if token := a.valid(key); token != "" {
+			return token, nil
+		}
 		// Not the caller's context: others wait for the same answer.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.client.options.Timeout)
 		defer cancel()
@@ -104,6 +107,15 @@ func (a *appTokens) token(ctx context.Context, r *repository, transport http.Rou
 	case result := <-exchange:
 		return result.Val.(string), result.Err
 	}
+}
+
+// valid returns the token that is kept under the key; empty when there is none that is valid for some minutes.
+func (a *appTokens) valid(key string) string {
+	known, _ := a.kept.Get(key)
+	if token, _ := known.(appToken); time.Now().Before(token.ExpiresAt.Add(-tokenMargin)) {
+		return token.Value
+	}
+	return ""
 }
 
 // exchange asks GitHub for a token of the App.
