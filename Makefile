@@ -79,7 +79,7 @@ generate-api:
 	@generator='$(call path,controller-gen)'; reference='$(call path,crd-ref-docs)'; \
 	cd api; \
 	"$$generator" object paths=./...; \
-	"$$generator" crd paths=./... output:crd:dir=../config/crd/bases; \
+	"$$generator" crd:generateEmbeddedObjectMeta=true paths=./... output:crd:dir=../config/crd/bases; \
 	(cd .. && go run ./config/crd/shrink config/crd/bases); \
 	for group in pulumi auto; do \
 		"$$reference" --log-level=ERROR --max-depth=20 --source-path=$$group --config=../docs/api/config.yaml \

@@ -33,6 +33,7 @@ const (
 type handBackOptions struct {
 	namespace, controllerNamespace string
 	dryRun                         bool
+	accept                         []string
 	timeout                        time.Duration
 	client                         clientOptions
 }
@@ -67,6 +68,7 @@ func handBack(ctx context.Context, args []string, stdout io.Writer) error {
 		Namespace:           o.namespace,
 		ControllerNamespace: o.controllerNamespace,
 		DryRun:              o.dryRun,
+		Accept:              o.accept,
 		Out:                 stdout,
 		PollInterval:        handBackPollInterval,
 	})
@@ -80,6 +82,7 @@ func parseHandBackOptions(args []string, stdout io.Writer) (*handBackOptions, er
 	fs.StringVar(&o.namespace, "namespace", "", "The namespace whose objects are handed back; all when it is empty.")
 	fs.StringVar(&o.controllerNamespace, "controller-namespace", controllerNamespace, "The namespace of the controllers, where their leases say whether one still runs.")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "Say what would be done, and change nothing.")
+	fs.StringSliceVar(&o.accept, "accept", nil, "The objects, as KIND/NAMESPACE/NAME, with which the operator may do what they forbid, for example update a suspended Stack. --dry-run names them.")
 	fs.DurationVar(&o.timeout, "timeout", 15*time.Minute, "How long to wait for the pods of Workspaces to end.")
 	o.client.bindFlags(fs)
 	return o, parseFlags(fs, args, stdout, func() error {

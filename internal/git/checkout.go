@@ -44,6 +44,9 @@ type Commit struct {
 
 	// When is when it was committed.
 	When time.Time
+
+	// LeftOut names the first 10 symbolic links that are not in the tarball, quoted; the last name is "…" if there are more.
+	LeftOut []string
 }
 
 // checkout is one commit on disk, with its submodules: the packfiles that the server sent, and in memory the names of the files. There is
@@ -64,8 +67,8 @@ type checkout struct {
 }
 
 // Archive fetches the commit, given by its full SHA, checks it against the limits, and writes its work tree as a gzip-compressed tarball
-// that the archive package accepts. The tarball has regular files and directories, sorted by name, without git's own directory and without
-// symbolic links. Their owners and times are zero, and their modes 0644 or 0755. Submodules are empty directories unless RecurseSubmodules
+// that the archive package accepts. The tarball has regular files and directories, sorted by name, without git's own directory. A
+// symbolic link that leads to a regular file of the work tree becomes a copy of this file; the other ones are left out. Their owners and times are zero, and their modes 0644 or 0755. Submodules are empty directories unless RecurseSubmodules
 // is set. Servers that allow it send only the commit; others send the history.
 //
 // The same tree gives the same bytes, on every machine and with every version of Go, so the digest of the tarball identifies the content.
@@ -150,6 +153,9 @@ func (b *checkout) build(ctx context.Context, root *part) error {
 		return root.fail(LFSPointers, "commit %s has %d pointer(s) to Git LFS instead of content, which is not supported: %s",
 			root.sha, l.pointerCount, strings.Join(l.pointers, ", "))
 	}
+	if err := b.resolveLinks(ctx); err != nil {
+		return root.wrap(root.failure(ctx, root.attempt(), err))
+	}
 	slices.SortFunc(l.entries, func(a, b entry) int { return strings.Compare(a.path, b.path) })
 	objects := 0
 	for _, p := range b.packs {
@@ -157,6 +163,27 @@ func (b *checkout) build(ctx context.Context, root *part) error {
 	}
 	b.claim.shrink(objects, len(l.entries))
 	return nil
+}
+
+// resolveLinks resolves the links of the listing. It holds working memory for as long as it reads their targets.
+func (b *checkout) resolveLinks(ctx context.Context) error {
+	release, err := b.claimWork(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	err = b.listing.resolveLinks(ctx)
+	b.commit.LeftOut = b.listing.leftOut
+	return err
+}
+
+// claimWork waits for the memory that it takes to read objects of any of the packs, one pack at a time.
+func (b *checkout) claimWork(ctx context.Context) (release func(), err error) {
+	needed := int64(0)
+	for _, p := range b.packs {
+		needed = max(needed, p.workingMemory())
+	}
+	return b.client.memory.work(ctx, needed)
 }
 
 func (b *checkout) fetch(ctx context.Context, p *part) error {
@@ -267,11 +294,7 @@ func firstLine(message string) string {
 func (b *checkout) pack(ctx context.Context, w io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, b.client.options.CheckoutTimeout)
 	defer cancel()
-	needed := int64(0)
-	for _, p := range b.packs {
-		needed = max(needed, p.workingMemory())
-	}
-	release, err := b.client.memory.work(ctx, needed)
+	release, err := b.claimWork(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, ctx.Err())
 	}
@@ -303,10 +326,12 @@ func writeEntry(ctx context.Context, archive *tar.Writer, e entry) error {
 	switch e.mode {
 	case filemode.Dir:
 		header = &tar.Header{Typeflag: tar.TypeDir, Name: e.path + "/", Mode: 0o755}
+	case filemode.Symlink:
+		header = &tar.Header{Typeflag: tar.TypeSymlink, Name: e.path, Linkname: "left-out", Mode: 0o644}
 	case filemode.Executable:
 		header.Mode = 0o755
 	}
-	if err := archive.WriteHeader(header); err != nil || e.mode == filemode.Dir {
+	if err := archive.WriteHeader(header); err != nil || e.pack == nil {
 		return err
 	}
 	content, err := e.pack.open(ctx, e.object)

@@ -70,7 +70,7 @@ func TestCheckoutHasTheFilesOfTheCommit(t *testing.T) {
 	sha := goldenCommit(o)
 	checkout := checkedOut(t, newClient(t, git.Options{}), git.Remote{URL: url}, sha)
 	g.Expect(checkout.Commit).To(Equal(git.Commit{SHA: sha, Author: "Ada Author", AuthorEmail: "ada@example.com", Message: "everything",
-		When: checkout.When}))
+		When: checkout.When, LeftOut: []string{`"passwd"`}}))
 	g.Expect(checkout.Commit.When.Equal(time.Date(2024, 5, 6, 7, 8, 10, 0, time.UTC))).To(BeTrue())
 	files := unpacked(t, checkout)
 	g.Expect(files).To(HaveKeyWithValue("Pulumi.yaml", "name: demo\nruntime: yaml\n"))

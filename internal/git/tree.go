@@ -43,12 +43,12 @@ var (
 	errCommitTooLarge = &knownError{TooLarge, "the commit is too large"}
 )
 
-// entry is a file or directory of a checkout. Its name and its place in the pack are in memory, its content is not.
+// entry is a file, directory or symbolic link of a checkout. Its name and its place in the pack are in memory, its content is not.
 type entry struct {
 	path string
 	size int64
 	pack *pack
-	// object is the index in the pack, for files.
+	// object is the index in the pack, for files and for links that are not resolved yet.
 	object int32
 	mode   filemode.FileMode
 }
@@ -60,8 +60,11 @@ type listing struct {
 	// size is the size of the tarball, names the total length of the paths, in bytes.
 	size, names int64
 
-	// symbolicLinks counts the symbolic links, which are left out.
-	symbolicLinks int
+	// links are the symbolic links until resolveLinks. Then leftOutCount counts those that are left out; leftOut are the names of the first of
+	// them, for people.
+	links        []entry
+	leftOut      []string
+	leftOutCount int
 
 	// usesLFS says that a .gitattributes file uses the filter lfs. pointerCount counts the files that may be pointers of LFS; pointers are
 	// the names of the first of them.
@@ -104,7 +107,7 @@ func (l *listing) walk(ctx context.Context, p *pack, root plumbing.Hash, at stri
 				err = l.add(entry{path: path, mode: filemode.Dir})
 				modules = append(modules, module{path: path, sha: child.Hash.String()})
 			case filemode.Symlink:
-				l.symbolicLinks++
+				err = l.addLink(p, child, path)
 			default:
 				err = l.addFile(ctx, p, child, path)
 			}
@@ -124,7 +127,7 @@ func (l *listing) readTree(ctx context.Context, p *pack, hash plumbing.Hash, pat
 	if err != nil {
 		return nil, err
 	}
-	entries, err := parseTree(content, l.limits.MaxEntries-len(l.entries)-l.symbolicLinks)
+	entries, err := parseTree(content, l.limits.MaxEntries-len(l.entries)-len(l.links))
 	switch {
 	case errors.Is(err, errCommitTooLarge):
 		return nil, l.tooManyEntries()
@@ -139,11 +142,8 @@ func (l *listing) tooManyEntries() error {
 }
 
 func (l *listing) add(added entry) error {
-	if len(l.entries)+l.symbolicLinks >= l.limits.MaxEntries {
-		return l.tooManyEntries()
-	}
-	if l.names += int64(len(added.path)); l.names > int64(l.limits.MaxEntries)*namesPerEntry {
-		return fmt.Errorf("%w: paths of more than %d bytes together", errCommitTooLarge, l.limits.MaxEntries*namesPerEntry)
+	if err := l.count(added.path); err != nil {
+		return err
 	}
 	// The size in the tarball: with a header and padding.
 	l.size += tarBlock + (added.size+tarBlock-1)/tarBlock*tarBlock
@@ -154,6 +154,17 @@ func (l *listing) add(added entry) error {
 		return fmt.Errorf("%w: more than %d bytes", errCommitTooLarge, l.limits.MaxUnpackedSize)
 	}
 	l.entries = append(l.entries, added)
+	return nil
+}
+
+// count checks the limits for one more path.
+func (l *listing) count(path string) error {
+	if len(l.entries)+len(l.links) >= l.limits.MaxEntries {
+		return l.tooManyEntries()
+	}
+	if l.names += int64(len(path)); l.names > int64(l.limits.MaxEntries)*namesPerEntry {
+		return fmt.Errorf("%w: paths of more than %d bytes together", errCommitTooLarge, l.limits.MaxEntries*namesPerEntry)
+	}
 	return nil
 }
 

@@ -8,7 +8,6 @@ package handback
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
-	"github.com/stack-controller/stack-controller/internal/handback/newfields"
 	"github.com/stack-controller/stack-controller/internal/shard"
 )
 
@@ -49,6 +47,8 @@ type Options struct {
 	ControllerNamespace string
 	// DryRun only reports what would be done. The API server checks the requests, but stores nothing.
 	DryRun bool
+	// Accept names the objects, as KIND/NAMESPACE/NAME, with which the operator may do what they forbid: see newfields.Field.Forbids.
+	Accept []string
 	// Out gets a line for each object.
 	Out io.Writer
 	// PollInterval is how often the Workspaces that are being deleted are read.
@@ -66,7 +66,7 @@ type handBack struct {
 }
 
 // Run hands all objects back. It does not change objects that are handed back already, so it can be run again. It changes nothing while the
-// controller or an operation runs. If one object fails, the others are still handed back.
+// controller or an operation runs, or while an object that forbids something is not accepted. If one object fails, the others are still handed back.
 func Run(ctx context.Context, options Options) error {
 	h := &handBack{Options: options}
 	if h.DryRun {
@@ -75,11 +75,13 @@ func Run(ctx context.Context, options Options) error {
 	for _, step := range []func(context.Context) error{
 		h.requireStoppedController,
 		h.requireNoOperation,
+		h.requireAnswers,
 		h.handBackUpdates,
 		h.handBackWorkspaces,
 		h.awaitWorkspaces,
 		h.handBackStacks,
 		h.handBackPrograms,
+		h.sayLeftovers,
 	} {
 		if err := step(ctx); err != nil {
 			return errors.Join(append(h.failures, err)...)
@@ -127,10 +129,12 @@ func isRunning(update *autov1alpha1.Update) bool {
 
 // each calls do for every object of the kind. If an object was changed meanwhile, it is read again and do is called again. The error of an
 // object is kept, and the next object follows. A list that expired on the API server while it was read is started again.
-func (h *handBack) each(ctx context.Context, list client.ObjectList, do func(context.Context, client.Object) error) error {
+func (h *handBack) each(ctx context.Context, list client.ObjectList, do func(context.Context, client.Object) error,
+	options ...client.ListOption) error {
 	pages := pager.New(func(ctx context.Context, page metav1.ListOptions) (runtime.Object, error) {
 		into := list.DeepCopyObject().(client.ObjectList)
-		return into, h.Client.List(ctx, into, &client.ListOptions{Namespace: h.Namespace, Limit: pageSize, Continue: page.Continue})
+		all := append([]client.ListOption{client.InNamespace(h.Namespace), client.Limit(pageSize), client.Continue(page.Continue)}, options...)
+		return into, h.Client.List(ctx, into, all...)
 	})
 	return retry.OnError(wait.Backoff{Steps: maxListings}, apierrors.IsResourceExpired, func() error {
 		return pages.EachListItem(ctx, metav1.ListOptions{}, func(item runtime.Object) error {
@@ -168,24 +172,6 @@ func (h *handBack) fail(err error) {
 // say prints a line about the object. The line must not contain the object's content.
 func (h *handBack) say(object client.Object, format string, args ...any) {
 	fmt.Fprintf(h.Out, "%s: %s\n", h.describe(object), fmt.Sprintf(format, args...))
-}
-
-// sayNotes prints what the operator does differently with the object because it does not know a field.
-func (h *handBack) sayNotes(object client.Object, definition string) error {
-	content, err := json.Marshal(object)
-	if err != nil {
-		return fmt.Errorf("look for fields that the operator does not know: %w", err)
-	}
-	fields := map[string]any{}
-	if err := json.Unmarshal(content, &fields); err != nil {
-		return fmt.Errorf("look for fields that the operator does not know: %w", err)
-	}
-	for _, field := range newfields.Of(definition) {
-		if field.Instead != "" && field.IsSetIn(fields) {
-			h.say(object, "note: the operator does not know %s, and %s", field.Path, field.Instead)
-		}
-	}
-	return nil
 }
 
 // did prints what was done to the object, or in a dry run what would be done.

@@ -17,7 +17,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/handback/newfields"
 	"github.com/stack-controller/stack-controller/internal/patch"
 	"github.com/stack-controller/stack-controller/internal/runtime/pod/podspec"
 )
@@ -66,9 +65,6 @@ func isOfStack(object client.Object) bool {
 // handBackWorkspace hands back a Workspace that a user created.
 func (h *handBack) handBackWorkspace(ctx context.Context, workspace *autov1alpha1.Workspace) error {
 	h.did(workspace, "handed back, its pod is replaced by the operator")
-	if err := h.sayNotes(workspace, newfields.Workspaces); err != nil {
-		return err
-	}
 	for _, kind := range objectKinds {
 		object := &metav1.PartialObjectMetadata{}
 		object.SetGroupVersionKind(kind)
@@ -122,8 +118,7 @@ func (h *handBack) awaitWorkspaces(ctx context.Context) error {
 func (h *handBack) handBackUpdates(ctx context.Context) error {
 	return h.each(ctx, &autov1alpha1.UpdateList{}, func(ctx context.Context, object client.Object) error {
 		update := object.(*autov1alpha1.Update)
-		isBound := ptr.Deref(update.Spec.PreviewOnly, false) || update.SavesPlan() || update.Spec.Plan != nil
-		if !isBound && !isWrittenByUs(update) {
+		if !needsPlan(update) && !isWrittenByUs(update) {
 			return nil
 		}
 		if err := h.releaseUpdate(ctx, update); err != nil {
@@ -131,18 +126,20 @@ func (h *handBack) handBackUpdates(ctx context.Context) error {
 		}
 		switch {
 		case update.IsComplete():
-		case isOfStack(update), isBound:
+		case isOfStack(update), needsPlan(update):
 			h.did(update, "deleted, it was not started")
 			return h.Client.Delete(ctx, update, client.Preconditions{UID: &update.UID})
 		case isOurs(update):
 			h.did(update, "handed back, it was not started")
-			if err := h.sayNotes(update, newfields.Updates); err != nil {
-				return err
-			}
 			return h.clearStatus(ctx, update)
 		}
 		return nil
 	})
+}
+
+// needsPlan reports whether the Update only previews, or saves or follows a plan, which the operator does not do.
+func needsPlan(update *autov1alpha1.Update) bool {
+	return ptr.Deref(update.Spec.PreviewOnly, false) || update.SavesPlan() || update.Spec.Plan != nil
 }
 
 // releaseUpdate removes the finalizer.
@@ -171,6 +168,6 @@ func (h *handBack) handBackPrograms(ctx context.Context) error {
 			return err
 		}
 		h.did(program, "handed back without a status")
-		return h.sayNotes(program, newfields.Programs)
+		return nil
 	})
 }

@@ -13,7 +13,6 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
-	"github.com/stack-controller/stack-controller/internal/handback/newfields"
 )
 
 // stalledAfterFailures is after how many failures the operator gives up.
@@ -24,6 +23,9 @@ func (h *handBack) handBackStacks(ctx context.Context) error {
 	return h.each(ctx, &pulumiv1.StackList{}, func(ctx context.Context, object client.Object) error {
 		stack := object.(*pulumiv1.Stack)
 		if !isOurs(stack) {
+			if len(stack.Status.Conditions) == 0 { // nobody has reconciled it, as when it was created suspended
+				h.say(stack, "stays as it is%s", startOf(stack, stack.Status))
+			}
 			return nil
 		}
 		finished, err := h.isCurrentUpdateComplete(ctx, stack)
@@ -40,12 +42,25 @@ func (h *handBack) handBackStacks(ctx context.Context) error {
 		if err := h.disownStatus(ctx, stack); err != nil {
 			return err
 		}
-		h.did(stack, "handed back, %s", describeStatus(status))
-		if source := stack.Spec.FluxSource; source != nil && source.SourceRef.Namespace != "" && source.SourceRef.Namespace != stack.Namespace {
-			h.say(stack, "note: the operator looks for the source in the namespace of the Stack only")
-		}
-		return h.sayNotes(stack, newfields.Stacks)
+		h.did(stack, "handed back, %s%s", describeStatus(status), startOf(stack, status))
+		return nil
 	})
+}
+
+// startOf returns what the operator starts for the Stack with this status even if its source does not change, to be read after a
+// description of the Stack; empty if it starts nothing.
+func startOf(stack *pulumiv1.Stack, status pulumiv1.StackStatus) string {
+	last := status.LastUpdate
+	switch {
+	case !stack.DeletionTimestamp.IsZero() && stack.Spec.DestroyOnFinalize:
+		return "; the operator destroys it"
+	case !stack.DeletionTimestamp.IsZero(), status.CurrentUpdate != nil:
+		return ""
+	case last == nil, last.Generation != stack.Generation, last.ReconcileRequest != stack.Annotations[pulumiv1.ReconcileRequestAnnotation],
+		last.State != pulumiv1.StackUpdateSucceeded && last.Failures < stalledAfterFailures:
+		return "; the operator runs an update"
+	}
+	return ""
 }
 
 // isCurrentUpdateComplete reports whether the Stack has a complete Update whose result is not recorded yet. The operator can record it.

@@ -281,7 +281,7 @@ func TestWhatTheOperatorWillDoDifferentlyIsSaid(t *testing.T) {
 	s.Expect(yaml.Unmarshal([]byte("program: {resources: {a: {type: a:b:C, options: {retainOnDelete: true}}}}"), program)).To(Succeed())
 	s.Expect(admin.Create(s.ctx, program)).To(Succeed())
 	s.write(program, func() { conditions.MarkTrue(program, meta.ReadyCondition, meta.SucceededReason, "can be run") })
-	out, err := s.run(dryRun)
+	out, err := s.run(dryRun, accept("Stack/app", "Program/app"))
 	s.Expect(err).NotTo(HaveOccurred())
 	for _, word := range []string{"spec.suspend", "spec.dependsOn", "spec.drift", "in the namespace of the Stack only", "program.resources.*.options.retainOnDelete"} {
 		s.Expect(out).To(ContainSubstring(word))

@@ -139,6 +139,16 @@ func (s *scene) runFor(limit time.Duration, changes ...func(*Options)) (string, 
 
 func dryRun(options *Options) { options.DryRun = true }
 
+// accept accepts what the operator does with objects of the namespace, as KIND/NAME.
+func accept(objects ...string) func(*Options) {
+	return func(options *Options) {
+		for _, object := range objects {
+			kind, name, _ := strings.Cut(object, "/")
+			options.Accept = append(options.Accept, kind+"/"+options.Namespace+"/"+name)
+		}
+	}
+}
+
 // stack creates a Stack with a status of the operator, and then replaces it by a status of this controller.
 func (s *scene) stack(name string, source func(*pulumiv1.StackSpec), status func(*pulumiv1.Stack)) *pulumiv1.Stack {
 	s.t.Helper()

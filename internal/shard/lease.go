@@ -14,7 +14,9 @@ import (
 // lease is the name of the lease of a controller without a label selector.
 const lease = "stack-controller-leader-election"
 
-// leases matches the names of the leases of all shards.
+// IsLease reports whether a lease with this name is one of stack-controller, whatever its shard.
+func IsLease(name string) bool { return leases.MatchString(name) }
+
 var leases = regexp.MustCompile("^" + lease + "(-[0-9a-f]{8})?$")
 
 // Lease returns the name of the lease that the leader of the replicas with this label selector holds. Each shard has its own lease.
@@ -30,7 +32,7 @@ func Lease(labelSelector string) string {
 func Holders(of []coordinationv1.Lease, now time.Time) (holders []string) {
 	for i := range of {
 		holder, renewed, lasts := of[i].Spec.HolderIdentity, of[i].Spec.RenewTime, of[i].Spec.LeaseDurationSeconds
-		if !leases.MatchString(of[i].Name) || holder == nil || *holder == "" || renewed == nil || lasts == nil {
+		if !IsLease(of[i].Name) || holder == nil || *holder == "" || renewed == nil || lasts == nil {
 			continue
 		}
 		if end := renewed.Add(time.Duration(*lasts) * time.Second); now.Before(end) {

@@ -53,6 +53,10 @@ func (c *gitCommit) pack(ctx context.Context, to io.Writer) error {
 	}
 	remote.Namespace = c.namespace
 	commit, err := c.git.client.Archive(ctx, remote, c.sha, to)
+	if len(commit.LeftOut) > 0 {
+		c.git.options.Log.Info("symbolic links of a commit are left out, because they lead to no file of the commit",
+			"repository", c.repo.shown(), "commit", c.sha, "links", commit.LeftOut)
+	}
 	if err == nil {
 		c.git.keepDescription(c.repo, c.sha, commit)
 	}

@@ -139,15 +139,20 @@ func (w *walk) walkBack() {
 	commands := commandsOf(w.WithT, "Rolling back")
 	w.Expect(commands).To(HaveLen(5))
 	w.stopWhenNothingRuns(commands[0])
-	w.Expect(w.shell.run(w.ctx, w.WithT, commands[1])).To(And(
+	handedBack := w.shell.run(w.ctx, w.WithT, commands[1])
+	w.Expect(handedBack).To(And(
 		ContainSubstring("Stack apps/ready-git: would be handed back, Ready=True ProcessingCompleted"),
 		ContainSubstring("Stack apps/ready-git: handed back, Ready=True ProcessingCompleted"),
 		ContainSubstring("Stack apps/failed-flux: handed back, Stalled=True UpdateFailed"),
 		ContainSubstring("Stack apps/waiting-git: handed back, Reconciling=True StackProcessing"),
+		MatchRegexp(`(?m)^Stack apps/ready-suspended: stop: the operator does not know spec.suspend, .* --accept=Stack/apps/ready-suspended$`),
+		ContainSubstring("1 objects forbid what the operator will do with them"),
 		ContainSubstring("Stack apps/ready-suspended: note: the operator does not know spec.suspend"),
 		ContainSubstring("Program apps/app: handed back"),
 		Not(ContainSubstring("somebody else's")),
 	))
+	_, handedBack, _ = strings.Cut(handedBack, "exit code 1") // of the dry run
+	w.Expect(handedBack).NotTo(ContainSubstring("exit code"))
 	w.Expect(strings.Count(w.shell.run(w.ctx, w.WithT, commands[2]), "No resources found")).To(Equal(2))
 	generations := w.generations()
 	w.shell.run(w.ctx, w.WithT, commands[3])
@@ -165,6 +170,25 @@ func (w *walk) walkBack() {
 	}
 	w.Expect(w.generations()).To(Equal(generations), "the definitions of the operator are no edit")
 	w.updatesCanGo()
+	w.runListed(handedBack)
+}
+
+// runListed runs the commands that hand-back lists for what stays.
+func (w *walk) runListed(output string) {
+	w.t.Helper()
+	var commands []string
+	for line := range strings.Lines(output) {
+		if strings.HasPrefix(line, "kubectl ") {
+			commands = append(commands, line)
+		}
+	}
+	w.shell.run(w.ctx, w.WithT, strings.Join(commands, ""))
+	for _, command := range []string{"get stacks --all-namespaces -o jsonpath={.items[*].metadata.annotations}", "get secrets,leases,clusterroles,crds --all-namespaces"} {
+		left, err := system.ControlPlane.Kubectl(w.ctx, strings.Fields(command)...)
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(left).NotTo(Or(ContainSubstring("pulumi.com/deployed-stack"), ContainSubstring("-rpc "), ContainSubstring("stack-controller"),
+			ContainSubstring("approvals.auto")), command)
+	}
 }
 
 // stopWhenNothingRuns runs the commands that stop the controller. It repeats them if a failing Stack started an update at the last moment.
@@ -293,7 +317,7 @@ args=()
 for arg in "$@"; do
 	case "$arg" in
 	--watch) ;;
-	--) [[ $1 == run ]] && { shift "$((${#args[@]} + 1))"; KUBECONFIG=%q exec %q "$@"; } ;;
+	--) [[ $1 == run ]] && { shift "$((${#args[@]} + 1))"; KUBECONFIG=%q %q "$@" || echo "exit code $?"; exit 0; } ;;
 	esac
 	[[ $arg == --watch ]] || args+=("$arg")
 done
@@ -307,6 +331,7 @@ exec %q "${args[@]}"
 		"deployment NAME --namespace NAMESPACE", "deployment pulumi-kubernetes-operator --namespace "+operatorNamespace,
 		"pods --namespace NAMESPACE", "pods --namespace "+operatorNamespace,
 		"--all --namespace NAMESPACE", "--all --namespace "+namespace,
+		"NAMESPACE/NAME", namespace+"/ready-suspended",
 		"CRDS", definitions,
 	)}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/ptr"
@@ -16,6 +17,7 @@ import (
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
+	"github.com/stack-controller/stack-controller/internal/shard"
 )
 
 // controllerLabel is a label of the Deployment of stack-controller, however it was installed.
@@ -67,7 +69,7 @@ func (s *session) check() *cobra.Command {
 		Args: arguments(cobra.NoArgs),
 		RunE: s.onCluster(func(ctx context.Context, c *cluster, _ []string) error {
 			s.log.Step("checking the installation")
-			whole, err := s.checkInstallation(ctx, c)
+			missing, err := s.checkInstallation(ctx, c)
 			if err != nil {
 				return err
 			}
@@ -75,36 +77,37 @@ func (s *session) check() *cobra.Command {
 			if err := s.checkRights(ctx, c); err != nil {
 				return err
 			}
-			if !whole {
-				return failed(exitNotReady, "the installation is not whole")
+			if len(missing) > 0 {
+				return failed(exitNotReady, "the installation is not whole: %s", strings.Join(missing, "; "))
 			}
 			return nil
 		}),
 	}
 }
 
-// checkInstallation reports whether the cluster has everything that Stacks need.
-func (s *session) checkInstallation(ctx context.Context, c *cluster) (bool, error) {
+// checkInstallation returns what the cluster does not have of what Stacks need.
+func (s *session) checkInstallation(ctx context.Context, c *cluster) (missing []string, err error) {
 	server, err := discovery.NewDiscoveryClientForConfig(c.config)
 	if err != nil {
-		return false, fmt.Errorf("prepare calls of the API server: %w", err)
+		return nil, fmt.Errorf("prepare calls of the API server: %w", err)
 	}
 	version, err := server.ServerVersion()
 	if err != nil {
-		return false, fmt.Errorf("ask the API server for its version: %w", err)
+		return nil, fmt.Errorf("ask the API server for its version: %w", err)
 	}
 	s.log.Success("Kubernetes %s", version.GitVersion)
-	whole := true
 	for _, kind := range []schema.GroupVersionKind{
 		pulumiv1.GroupVersion.WithKind(pulumiv1.StackKind), pulumiv1.GroupVersion.WithKind("Program"),
 		autov1alpha1.GroupVersion.WithKind(autov1alpha1.WorkspaceKind), autov1alpha1.GroupVersion.WithKind(autov1alpha1.UpdateKind),
 	} {
-		whole = s.checkKind(c, kind, true) && whole
+		if !s.checkKind(c, kind, true) {
+			missing = append(missing, "the API server does not serve "+kind.Kind)
+		}
 	}
 	for _, kind := range []string{"GitRepository", "OCIRepository", "Bucket"} {
 		s.checkKind(c, schema.GroupVersionKind{Group: "source.toolkit.fluxcd.io", Version: "v1", Kind: kind}, false)
 	}
-	return s.checkController(ctx, c) && whole, nil
+	return append(missing, s.checkController(ctx, c)...), nil
 }
 
 // checkKind reports whether the API server serves a kind. A kind that not every installation needs causes a warning only.
@@ -122,22 +125,55 @@ func (s *session) checkKind(c *cluster, kind schema.GroupVersionKind, needed boo
 	return false
 }
 
-// checkController reports whether the Deployment of the controller exists and is available.
-func (s *session) checkController(ctx context.Context, c *cluster) bool {
+// checkController returns what is wrong with the controller: with its Deployments, or if there is none, with one outside of the cluster.
+func (s *session) checkController(ctx context.Context, c *cluster) (missing []string) {
 	found := &appsv1.DeploymentList{}
 	switch err := c.list(ctx, found, client.MatchingLabels{controllerLabel: "stack-controller"}); {
 	case err != nil:
 		s.log.Warning("the controller cannot be checked: %s", err)
-		return true
+		return nil
 	case len(found.Items) == 0:
-		s.log.Failure("no Deployment with the label %s=stack-controller: it is not installed, or runs outside of the cluster", controllerLabel)
-		return false
+		return s.checkOutside(ctx, c)
 	}
-	whole := true
 	for i := range found.Items {
-		whole = s.checkDeployment(&found.Items[i]) && whole
+		if deployment := &found.Items[i]; !s.checkDeployment(deployment) {
+			missing = append(missing, fmt.Sprintf("Deployment %s is not available", client.ObjectKeyFromObject(deployment)))
+		}
 	}
-	return whole
+	return missing
+}
+
+// checkOutside looks for a controller without a Deployment, such as that of "make demo": by its lease, or by its work.
+func (s *session) checkOutside(ctx context.Context, c *cluster) (missing []string) {
+	leases, stacks := &coordinationv1.LeaseList{}, &pulumiv1.StackList{}
+	if err := c.list(ctx, leases); err == nil {
+		if holders := shard.Holders(leases.Items, s.Now()); len(holders) > 0 {
+			s.log.Success("no Deployment, but a controller runs: %s", strings.Join(holders, ", "))
+			return nil
+		}
+	}
+	if err := c.list(ctx, stacks); err != nil {
+		s.log.Warning("the controller cannot be checked: there is no Deployment with the label %s=stack-controller, and %s", controllerLabel, err)
+		return nil
+	}
+	seen := 0
+	for i := range stacks.Items {
+		stack := &stacks.Items[i]
+		switch {
+		case isSeen(stack) && len(stack.Status.Conditions) > 0:
+			seen++
+		case !stack.Spec.Suspend:
+			key := client.ObjectKeyFromObject(stack)
+			s.log.Failure("no Deployment with the label %s=stack-controller, and Stack %s was not reconciled since its last edit", controllerLabel, key)
+			return []string{fmt.Sprintf("no controller has reconciled Stack %s", key)}
+		}
+	}
+	if seen > 0 {
+		s.log.Success("no Deployment, but a controller has reconciled all Stacks (%d): it runs outside of the cluster", seen)
+		return nil
+	}
+	s.log.Failure("no Deployment with the label %s=stack-controller, no lease of a controller, and no Stack that one has reconciled", controllerLabel)
+	return []string{"no controller was found: it is not installed, or it runs outside of the cluster and has done nothing yet"}
 }
 
 func (s *session) checkDeployment(deployment *appsv1.Deployment) bool {

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -150,9 +151,24 @@ func explained(err error, format string, args ...any) error {
 	case err == nil:
 		return nil
 	case apimeta.IsNoMatchError(err):
-		return fmt.Errorf("%s: the cluster does not serve this kind; is stack-controller installed there? (%w)", attempted, err)
+		return fmt.Errorf("%s: the cluster does not serve this kind; is %s installed there? (%w)", attempted, providerOf(err), err)
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%s: you are not allowed to: %w", attempted, err)
 	}
 	return fmt.Errorf("%s: %w", attempted, err)
+}
+
+// providerOf returns what brings the kind that the error is about.
+func providerOf(err error) string {
+	group := ""
+	if kind, isKind := errors.AsType[*apimeta.NoKindMatchError](err); isKind {
+		group = kind.GroupKind.Group
+	}
+	switch {
+	case group == pulumiv1.GroupVersion.Group, group == autov1alpha1.GroupVersion.Group:
+		return "stack-controller"
+	case strings.HasSuffix(group, ".toolkit.fluxcd.io"):
+		return "Flux"
+	}
+	return "what provides it"
 }

@@ -121,7 +121,7 @@ func (c *cluster) previewOf(ctx context.Context, stack *pulumiv1.Stack, from str
 func (c *cluster) artifactOf(
 	ctx context.Context, stack *pulumiv1.Stack, last *autov1alpha1.UpdateSource, from string,
 ) (*autov1alpha1.UpdateSource, error) {
-	source := sourceOf(stack)
+	source := c.sourceOf(stack)
 	if source == nil || stack.Spec.FluxSource == nil {
 		if from != "" {
 			return nil, errors.New("--source is for Stacks with a Flux source")
@@ -133,7 +133,7 @@ func (c *cluster) artifactOf(
 		if !found || kind == "" || name == "" {
 			return nil, failed(exitUsage, "--source is KIND/NAME, such as GitRepository/network")
 		}
-		source.SetGroupVersionKind(source.GroupVersionKind().GroupVersion().WithKind(kind))
+		source.SetGroupVersionKind(c.served(source.GroupVersionKind().GroupVersion().WithKind(kind)))
 		source.SetName(name)
 	}
 	if err := c.read(ctx, client.ObjectKeyFromObject(source), source); err != nil {

@@ -43,7 +43,7 @@ func (e *explainer) explain(ctx context.Context, stack *pulumiv1.Stack) error {
 		e.out.Fact("Suspended", print.Cell{Text: fmt.Sprintf("Nothing starts until the Stack is resumed: %s resume stack %s -n %s",
 			invocation(e.Program), stack.Name, stack.Namespace), Style: print.Busy})
 	}
-	if stack.Status.ObservedGeneration != stack.Generation {
+	if !stack.Spec.Suspend && !isSeen(stack) { // no controller has to look at a suspended Stack
 		e.out.Fact("Outdated", print.Cell{Text: "The controller has not seen the last edit yet. If that lasts, check that it runs, and that it " +
 			"manages this Stack (--watch-label-selector, --watch-all-namespaces).", Style: print.Busy})
 	}
@@ -124,7 +124,7 @@ func (e *explainer) dependencies(ctx context.Context, stack *pulumiv1.Stack) {
 }
 
 func (e *explainer) source(ctx context.Context, stack *pulumiv1.Stack) {
-	source := sourceOf(stack)
+	source := e.cluster.sourceOf(stack)
 	if source == nil {
 		e.out.Fact("Source", print.Cell{Text: strings.TrimSpace(stack.Spec.ProjectRepo + " " + stack.Spec.Branch + stack.Spec.Commit)})
 		return

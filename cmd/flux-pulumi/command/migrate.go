@@ -116,6 +116,7 @@ func isOperator(deployment *appsv1.Deployment) bool {
 
 func (s *session) migrateBack() *cobra.Command {
 	var dryRun bool
+	var accept []string
 	controller, timeout := "", migrateTimeout
 	cmd := &cobra.Command{
 		Use: "back", Short: "Hand all objects back to the Pulumi Kubernetes Operator",
@@ -128,7 +129,7 @@ func (s *session) migrateBack() *cobra.Command {
 			defer cancel()
 			err := handback.Run(ctx, handback.Options{
 				Client: c.client, Namespace: *s.flags.Namespace, ControllerNamespace: controller,
-				DryRun: dryRun, Out: s.out, PollInterval: handBackInterval,
+				DryRun: dryRun, Accept: accept, Out: s.out, PollInterval: handBackInterval,
 			})
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return failed(exitTimeout, "%w", cmp.Or(err, ctx.Err()))
@@ -137,6 +138,8 @@ func (s *session) migrateBack() *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Say what would be done, and change nothing.")
+	cmd.Flags().StringSliceVar(&accept, "accept", nil,
+		"The objects, as KIND/NAMESPACE/NAME, with which the operator may do what they forbid. --dry-run names them.")
 	cmd.Flags().StringVar(&controller, "controller-namespace", "flux-system",
 		"The namespace of stack-controller, where its leases say whether it runs.")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The longest time to wait for pods to end.")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -95,6 +96,24 @@ func nameOfLast(stack *pulumiv1.Stack) string {
 	return stack.Status.LastUpdate.Name
 }
 
+// sourceOf is like the function sourceOf, with a version of the kind that the API server serves. As for the controller, the version in the
+// Stack does not matter.
+func (c *cluster) sourceOf(stack *pulumiv1.Stack) *unstructured.Unstructured {
+	source := sourceOf(stack)
+	if source != nil {
+		source.SetGroupVersionKind(c.served(source.GroupVersionKind()))
+	}
+	return source
+}
+
+// served returns the version of the kind that the API server prefers; the kind as it is if it serves none, or does not answer.
+func (c *cluster) served(kind schema.GroupVersionKind) schema.GroupVersionKind {
+	if mapping, err := c.client.RESTMapper().RESTMapping(kind.GroupKind()); err == nil {
+		return mapping.GroupVersionKind
+	}
+	return kind
+}
+
 // sourceOf returns the object that the Stack takes its program from, with its name only; nil when there is none.
 func sourceOf(stack *pulumiv1.Stack) *unstructured.Unstructured {
 	source := &unstructured.Unstructured{}
@@ -116,7 +135,7 @@ func sourceOf(stack *pulumiv1.Stack) *unstructured.Unstructured {
 
 // reconcileSource makes Flux fetch the source of the Stack.
 func (s *session) reconcileSource(ctx context.Context, c *cluster, stack *pulumiv1.Stack, timeout time.Duration) error {
-	source := sourceOf(stack)
+	source := c.sourceOf(stack)
 	if source == nil || stack.Spec.FluxSource == nil {
 		s.log.Step("Stack %s has no Flux source: its request checks what it is made of", stack.Name)
 		return nil
@@ -157,8 +176,16 @@ func fetched(source *unstructured.Unstructured, request string) (progress, error
 	if err != nil {
 		return progress{}, fmt.Errorf("read the status of %s %s: %w", source.GetKind(), source.GetName(), err)
 	}
-	if result.Status == status.FailedStatus {
-		return progress{}, failed(exitNotReady, "%s %q is not ready: %s", source.GetKind(), source.GetName(), result.Message)
+	if result.Status == status.FailedStatus || hasFailed(source) {
+		return progress{}, failed(exitNotReady, "%s %q is not ready: %s", source.GetKind(), source.GetName(), causeOf(source, result))
 	}
-	return progress{state: "fetching", detail: result.Message, done: result.Status == status.CurrentStatus}, nil
+	return progress{state: "fetching", detail: causeOf(source, result), done: result.Status == status.CurrentStatus}, nil
+}
+
+// hasFailed reports whether the last attempt of the source's controller has failed. It then tries again at its own intervals, which can take
+// longer than anybody waits. While it tries, Ready is Unknown, or Reconciling has another reason.
+func hasFailed(source *unstructured.Unstructured) bool {
+	getter := conditions.UnstructuredGetter(source)
+	retries := conditions.GetReason(getter, meta.ReconcilingCondition)
+	return conditions.IsFalse(getter, meta.ReadyCondition) && (retries == "" || retries == meta.ProgressingWithRetryReason)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/spf13/cobra"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,7 +90,7 @@ func stackState(stack *pulumiv1.Stack) print.Cell {
 
 // source returns the node of the source of the Stack.
 func (t *treeOf) source(ctx context.Context, stack *pulumiv1.Stack) *print.Node {
-	source := sourceOf(stack)
+	source := t.cluster.sourceOf(stack)
 	switch {
 	case source != nil:
 		node := &print.Node{Text: fmt.Sprintf("%s %s/%s", source.GetKind(), source.GetNamespace(), source.GetName())}
@@ -118,9 +119,19 @@ func (c *cluster) standingOf(ctx context.Context, object *unstructured.Unstructu
 	case status.CurrentStatus:
 		return print.Cell{Text: strings.TrimSpace("Ready " + short(revision)), Style: print.Good}
 	case status.FailedStatus:
-		return print.Cell{Text: "failed: " + result.Message, Style: print.Bad}
+		return print.Cell{Text: "failed: " + causeOf(object, result), Style: print.Bad}
 	}
-	return print.Cell{Text: "not ready: " + result.Message, Style: print.Busy}
+	return print.Cell{Text: "not ready: " + causeOf(object, result), Style: print.Busy}
+}
+
+// causeOf returns why an object is not ready: the message of its Ready condition if that is False. The result of kstatus has the message of
+// Reconciling or Stalled instead, which often says only that the object is being reconciled.
+func causeOf(object *unstructured.Unstructured, result *status.Result) string {
+	ready := conditions.Get(conditions.UnstructuredGetter(object), meta.ReadyCondition)
+	if ready != nil && ready.Status == metav1.ConditionFalse && ready.Message != "" {
+		return short(ready.Message)
+	}
+	return result.Message
 }
 
 // workspace adds the Workspace with its Updates, the latest first.

@@ -47,7 +47,7 @@ func (s *session) await(ctx context.Context, timeout time.Duration, name string,
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
-	start, last := time.Now(), progress{}
+	start, last, unanswered := time.Now(), progress{}, 0
 	for {
 		now, err := read(ctx)
 		switch {
@@ -56,9 +56,12 @@ func (s *session) await(ctx context.Context, timeout time.Duration, name string,
 		case err != nil && ctx.Err() == nil && !temporary(err):
 			return err
 		case err == nil:
-			last = now
+			last, unanswered = now, 0
 		case ctx.Err() == nil:
-			last = progress{state: "the API server does not answer", detail: err.Error()}
+			// A call that the timeout cuts short fails, too. One failure does not hide what is known already.
+			if unanswered++; unanswered > 1 || last.state == "" {
+				last = progress{state: "the API server does not answer", detail: err.Error()}
+			}
 		}
 		s.log.Progress(last.state, last.detail, time.Since(start))
 		select {
@@ -127,6 +130,13 @@ func reached(stack *pulumiv1.Stack, request, lastUpdate string) (bool, error) {
 	return apimeta.IsStatusConditionTrue(status.Conditions, meta.ReadyCondition), nil
 }
 
+// isSeen reports whether the controller has seen the last edit of the Stack. Only a Stack that is up to date or Stalled has it in
+// status.observedGeneration; one that waits has it in its conditions.
+func isSeen(stack *pulumiv1.Stack) bool {
+	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
+	return stack.Status.ObservedGeneration == stack.Generation || condition != nil && condition.ObservedGeneration == stack.Generation
+}
+
 // progressOf returns what the Update of the Stack does, or what the Stack waits for.
 func (c *cluster) progressOf(ctx context.Context, stack *pulumiv1.Stack) progress {
 	condition := apimeta.FindStatusCondition(stack.Status.Conditions, meta.ReadyCondition)
@@ -137,7 +147,7 @@ func (c *cluster) progressOf(ctx context.Context, stack *pulumiv1.Stack) progres
 		}
 	}
 	switch {
-	case condition == nil || stack.Status.ObservedGeneration != stack.Generation:
+	case condition == nil || !isSeen(stack):
 		return progress{state: "waiting for the controller"}
 	case condition.Status == "True":
 		return progress{state: "waiting for the update to begin"}

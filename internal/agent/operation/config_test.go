@@ -241,3 +241,18 @@ func TestConfigurationFileOfTheSourceIsReadWithCare(t *testing.T) {
 		t.Log(name, f.fail(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID, up, withConfig(text("a", "1"))).GetMessage())
 	}
 }
+
+func TestConfigurationFileThatIsALeftOutLinkStopsTheOperation(t *testing.T) {
+	f := newFixture(t)
+	for link, project := range map[string]string{
+		"Pulumi.dev.yaml": "name: demo\nruntime: yaml\n",
+		"config":          "name: demo\nruntime: yaml\nstackConfigDir: config\n",
+	} {
+		f.write("Pulumi.yaml", project)
+		paths := f.paths()
+		paths.LeftOut = []string{filepath.Join(f.project, "README.md"), filepath.Join(f.project, link)}
+		operation := f.runner.Run(t.Context(), f.request(up), paths, nil)
+		f.Expect(operation.GetFailure()).To(Equal(proto.FailureReason_FAILURE_REASON_CONFIG_INVALID), operation.GetMessage())
+		f.Expect(operation.GetMessage()).To(ContainSubstring("because \"" + link + "\" is a symbolic link that was left out"))
+	}
+}

@@ -3,6 +3,7 @@ package operation
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -73,7 +74,11 @@ func (o *operation) sourceConfig() (*config.File, error) {
 	if !o.project.hasProgram() {
 		return config.Parse(nil, o.project.Name)
 	}
-	content, err := file.Read(filepath.Join(o.dir, o.project.stackFile(o.stack.Short)), config.MaxSize)
+	path := filepath.Join(o.dir, o.project.stackFile(o.stack.Short))
+	if link := LinkOf(path, o.paths.LeftOut); link != "" {
+		return nil, fmt.Errorf("%s %s", o.project.stackFile(o.stack.Short), DescribeLink(o.dir, link))
+	}
+	content, err := file.Read(path, config.MaxSize)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, file.WithoutPath(err)
 	}

@@ -127,6 +127,8 @@ func (r *Runner) EndBy(end time.Time) {
 type Paths struct {
 	// Project is the absolute directory of the program; it is not used for an operation without a program.
 	Project string
+	// LeftOut are the absolute paths that symbolic links of the artifact would have; they were left out of the source.
+	LeftOut []string
 	// Plan is the file of the plan that is carried out, compressed with gzip; empty when there is none.
 	Plan string
 	// Results is a directory for what an operation leaves beside its result: PlanFile and PlanText, when it saves a plan.

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -15,6 +16,9 @@ import (
 )
 
 const projectYAML = "name: demo\nruntime: yaml\n"
+
+// linkTo begins the content of a file that is a symbolic link.
+const linkTo = "-> "
 
 // artifact is a tarball as a source publishes it.
 type artifact struct {
@@ -30,6 +34,10 @@ func pack(t *testing.T, files map[string]string) artifact {
 	zipped := gzip.NewWriter(&packed)
 	archive := tar.NewWriter(zipped)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if target, isLink := strings.CutPrefix(files[name], linkTo); isLink {
+			g.Expect(archive.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target})).To(Succeed())
+			continue
+		}
 		g.Expect(archive.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[name]))})).To(Succeed())
 		g.Expect(archive.Write([]byte(files[name]))).Error().NotTo(HaveOccurred())
 	}

@@ -185,7 +185,10 @@ func (s *sources) unpack(ctx context.Context, file io.ReadSeeker) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return status.Errorf(codes.Internal, "read the archive: %v", err)
 	}
-	err := archive.Unpack(ctx, file, filepath.Join(s.dir, incomingTree), s.limits)
+	leftOut, err := archive.Unpack(ctx, file, filepath.Join(s.dir, incomingTree), s.limits)
+	if err == nil {
+		err = s.keepLeftOut(leftOut)
+	}
 	switch {
 	case err == nil:
 		return nil

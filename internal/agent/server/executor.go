@@ -138,6 +138,10 @@ func (e *executor) run(ctx context.Context, o *trackedOperation, request *proto.
 // execute runs the operation and returns its outcome.
 func (e *executor) execute(ctx context.Context, o *trackedOperation, request *proto.StartOperationRequest) (result *proto.Operation) {
 	project, err := e.sources.project(request)
+	var paths operation.Paths
+	if err == nil {
+		paths, err = e.sources.pathsOf(request, project)
+	}
 	if err != nil {
 		return &proto.Operation{
 			State:   proto.OperationState_OPERATION_STATE_FAILED,
@@ -154,7 +158,7 @@ func (e *executor) execute(ctx context.Context, o *trackedOperation, request *pr
 		}
 	}()
 	defer e.records.dropPlan(request.GetId())
-	return e.runner.Run(ctx, request, e.sources.pathsOf(request, project), func(progress *proto.Operation) { e.progress(o, progress) })
+	return e.runner.Run(ctx, request, paths, func(progress *proto.Operation) { e.progress(o, progress) })
 }
 
 // progress publishes what the runner reported, and records it when the state changed.

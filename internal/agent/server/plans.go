@@ -105,12 +105,17 @@ func needsPlan(request *proto.StartOperationRequest) bool {
 }
 
 // pathsOf returns the paths where the operation reads and writes files.
-func (s *sources) pathsOf(request *proto.StartOperationRequest, project string) operation.Paths {
+func (s *sources) pathsOf(request *proto.StartOperationRequest, project string) (operation.Paths, error) {
 	paths := operation.Paths{Project: project, Results: filepath.Join(s.dir, recordsName, request.GetId())}
 	if needsPlan(request) {
 		paths.Plan = filepath.Join(paths.Results, takenPlan)
 	}
-	return paths
+	if request.GetArtifact() == nil {
+		return paths, nil
+	}
+	var err error
+	paths.LeftOut, err = s.leftOut()
+	return paths, err
 }
 
 // GetPlan implements the call of the protocol.

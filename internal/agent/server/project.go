@@ -21,6 +21,13 @@ var projectFiles = []string{"Pulumi.yaml", "Pulumi.yml", "Pulumi.json"}
 func (s *sources) project(request *proto.StartOperationRequest) (string, error) {
 	switch source := request.GetSource().(type) {
 	case *proto.StartOperationRequest_Artifact:
+		links, err := s.leftOut()
+		if err == nil {
+			err = s.requireOwnFiles(source.Artifact.GetDir(), links)
+		}
+		if err != nil {
+			return "", err
+		}
 		return findProject(filepath.Join(s.dir, sourceName), source.Artifact.GetDir(), "artifact")
 	case *proto.StartOperationRequest_Local:
 		return s.localProject(source.Local.GetDir())

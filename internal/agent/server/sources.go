@@ -29,11 +29,15 @@ const (
 	incomingName = "incoming"
 	archiveFile  = incomingName + "/archive"
 	incomingTree = incomingName + "/tree"
+
+	// linksName has the symbolic links of the archive that are not in the source; there is no such file if there are none.
+	linksName     = "source.links"
+	incomingLinks = incomingName + "/links"
 )
 
 // ownNames are all names that the agent uses in its directory. In a pod, the directory is a volume that contains other files as well.
 var ownNames = []string{
-	sourceName, markerName, oldName, incomingName, recordsName, lockName, homeName, programLink, newLink,
+	sourceName, markerName, linksName, oldName, incomingName, recordsName, lockName, homeName, programLink, newLink,
 	markerName + file.TemporarySuffix, pushedPlan, incomingPlan,
 }
 
@@ -115,10 +119,14 @@ func (s *sources) replace(digest string) error {
 // has to be delivered again; tidy keeps the dependencies.
 func (s *sources) swap(digest string) []func() error {
 	return []func() error{
-		func() error { return ignoreMissing(s.root.Remove(markerName)) },
+		func() error {
+			return errors.Join(ignoreMissing(s.root.Remove(markerName)), ignoreMissing(s.root.Remove(linksName)))
+		},
 		func() error { return removeTree(s.root, oldName) },
 		func() error { return ignoreMissing(s.root.Rename(sourceName, oldName)) },
-		func() error { return s.root.Rename(incomingTree, sourceName) },
+		func() error {
+			return errors.Join(s.root.Rename(incomingTree, sourceName), ignoreMissing(s.root.Rename(incomingLinks, linksName)))
+		},
 		func() error { s.carryDependencies(); return nil },
 		func() error { return file.WriteIn(s.root, markerName, []byte(digest+"\n"+bootID()+"\n"), false) },
 	}

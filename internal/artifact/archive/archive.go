@@ -54,11 +54,15 @@ func (l Limits) WithDefaults() Limits {
 // Check reads the archive to its end and reports whether Unpack would accept it. Errors wrap ErrTooLarge or ErrInvalid
 // when the archive is at fault; other errors come from r or ctx.
 func Check(ctx context.Context, r io.Reader, limits Limits) error {
-	return walk(ctx, r, limits, func(e entry) error { return e.copyTo(io.Discard) })
+	_, err := walk(ctx, r, limits, func(e entry) error { return e.copyTo(io.Discard) })
+	return err
 }
 
 // copyBufferSize is the size in bytes of the one buffer that moves content.
 const copyBufferSize = 64 << 10
+
+// maxLeftOut is how many of the symbolic links that an archive leaves out Unpack returns.
+const maxLeftOut = 1000
 
 // entry is a directory or a file. A directory may have been visited before, and its parents may not have been. The directory of a file was
 // visited before the file. A file replaces an earlier file of the same name.
@@ -70,16 +74,19 @@ type entry struct {
 	buffer                  []byte
 }
 
-// walk calls visit with every file and directory of the archive.
-func walk(ctx context.Context, r io.Reader, limits Limits, visit func(entry) error) error {
+// walk calls visit with every file and directory of the archive, and returns the names of the first symbolic links.
+func walk(ctx context.Context, r io.Reader, limits Limits, visit func(entry) error) (leftOut []string, err error) {
 	limits = limits.WithDefaults()
 	source := &sourceReader{ctx: ctx, source: r}
 	w := walker{limits: limits, visit: visit, tree: newTree(limits.MaxEntries), buffer: make([]byte, copyBufferSize)}
-	err := w.run(source)
+	err = w.run(source)
 	if err != nil && source.failure != nil {
-		return fmt.Errorf("read archive: %w", source.failure)
+		return nil, fmt.Errorf("read archive: %w", source.failure)
 	}
-	return err
+	if err != nil {
+		return nil, err
+	}
+	return w.leftOut, nil
 }
 
 type walker struct {
@@ -87,6 +94,9 @@ type walker struct {
 	visit  func(entry) error
 	tree   *tree
 	buffer []byte
+
+	// leftOut are the names of the symbolic links, at most maxLeftOut.
+	leftOut []string
 
 	// declared is the sum in bytes of the sizes in the headers so far.
 	declared int64
@@ -144,6 +154,9 @@ func (w *walker) entry(header *tar.Header, content io.Reader) error {
 		return w.file(name, header.FileInfo().Mode()&0o111 != 0, content)
 	case tar.TypeSymlink:
 		// Symbolic links are left out, as in every consumer of Flux artifacts. source-controller packs none.
+		if len(w.leftOut) < maxLeftOut {
+			w.leftOut = append(w.leftOut, name)
+		}
 		return nil
 	default:
 		return fmt.Errorf("%w: entry %s is %s; only regular files and directories are accepted",
@@ -259,7 +272,7 @@ type File struct {
 // twice for a file that occurs twice; the later one is the file that Unpack keeps. It stops with the error of found; its other errors are
 // those of Check.
 func Contents(ctx context.Context, r io.Reader, limits Limits, found func(File) error) error {
-	return walk(ctx, r, limits, func(e entry) error {
+	_, err := walk(ctx, r, limits, func(e entry) error {
 		if e.isDirectory {
 			return nil
 		}
@@ -276,4 +289,5 @@ func Contents(ctx context.Context, r io.Reader, limits Limits, found func(File) 
 		sum.Sum(file.Sum[:0])
 		return found(file)
 	})
+	return err
 }

@@ -73,7 +73,8 @@ func TestUnpackWritesRegularFilesAndDirectories(t *testing.T) {
 			packed := pack(tt.write)
 			g.Expect(archive.Check(t.Context(), bytes.NewReader(packed), small)).To(Succeed())
 			dir := t.TempDir()
-			g.Expect(archive.Unpack(t.Context(), bytes.NewReader(packed), dir, small)).To(Succeed())
+			_, err := archive.Unpack(t.Context(), bytes.NewReader(packed), dir, small)
+			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(list(t, dir)).To(Equal(tt.want))
 		})
 	}
@@ -91,7 +92,7 @@ func TestHostileArchiveIsRefused(t *testing.T) {
 			parent := t.TempDir()
 			dir := filepath.Join(parent, "tree")
 			g.Expect(os.Mkdir(dir, 0o700)).To(Succeed())
-			g.Expect(archive.Unpack(t.Context(), bytes.NewReader(tt.packed), dir, small)).To(MatchError(err.Error()))
+			g.Expect(archive.Unpack(t.Context(), bytes.NewReader(tt.packed), dir, small)).Error().To(MatchError(err.Error()))
 			g.Expect(os.ReadDir(parent)).To(HaveLen(1), "nothing is written beside the directory")
 		})
 	}
@@ -210,13 +211,13 @@ func TestErrorThatIsNotTheArchivesFaultIsGivenBack(t *testing.T) {
 		g := NewWithT(t)
 		dir := t.TempDir()
 		g.Expect(os.WriteFile(filepath.Join(dir, "Pulumi.yaml"), []byte("mine"), 0o600)).To(Succeed())
-		err := archive.Unpack(t.Context(), bytes.NewReader(packed), dir, small)
+		_, err := archive.Unpack(t.Context(), bytes.NewReader(packed), dir, small)
 		g.Expect(err).To(MatchError(ContainSubstring("is not empty")))
 		g.Expect(os.ReadFile(filepath.Join(dir, "Pulumi.yaml"))).To(BeEquivalentTo("mine"))
 	})
 	t.Run("a directory that is missing", func(t *testing.T) {
 		g := NewWithT(t)
-		err := archive.Unpack(t.Context(), bytes.NewReader(packed), filepath.Join(t.TempDir(), "none"), small)
+		_, err := archive.Unpack(t.Context(), bytes.NewReader(packed), filepath.Join(t.TempDir(), "none"), small)
 		g.Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 }
@@ -263,4 +264,23 @@ func list(t *testing.T, dir string) map[string]string {
 		return nil
 	})).To(Succeed())
 	return found
+}
+
+func TestSymbolicLinksThatAreLeftOutAreNamed(t *testing.T) {
+	g := NewWithT(t)
+	links := func(count int) []byte {
+		return pack(func(w *tar.Writer) {
+			add(w, tar.Header{Name: "./app//Pulumi.yaml", Typeflag: tar.TypeSymlink, Linkname: "../Pulumi.yaml"}, "")
+			add(w, tar.Header{Name: "Pulumi.yaml"}, "x")
+			for n := range count {
+				add(w, tar.Header{Name: fmt.Sprint(n), Typeflag: tar.TypeSymlink, Linkname: "/etc"}, "")
+			}
+		})
+	}
+	leftOut, err := archive.Unpack(t.Context(), bytes.NewReader(links(1)), t.TempDir(), archive.Limits{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(leftOut).To(Equal([]string{"app/Pulumi.yaml", "0"}))
+	leftOut, err = archive.Unpack(t.Context(), bytes.NewReader(links(5000)), t.TempDir(), archive.Limits{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(leftOut).To(HaveLen(1000))
 }

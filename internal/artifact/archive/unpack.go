@@ -13,18 +13,18 @@ import (
 //
 // Files get the mode 0600, or 0700 when anybody may execute them, and directories 0700: the modes that source-controller
 // packs, so that the result does not depend on who packed. Owners and times are not taken over; symbolic links are left
-// out. A name that occurs twice stands for its last occurrence.
+// out, and the names of the first 1000 of them are returned, clean, relative and slash-separated. A name that occurs twice stands for its last occurrence.
 //
 // Errors wrap ErrTooLarge or ErrInvalid when the archive is at fault; other errors come from r, ctx or the file system.
 // After an error dir has a part of the content, and the caller is expected to remove it.
-func Unpack(ctx context.Context, r io.Reader, dir string, limits Limits) error {
+func Unpack(ctx context.Context, r io.Reader, dir string, limits Limits) (leftOut []string, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return fmt.Errorf("unpack archive: %w", err)
+		return nil, fmt.Errorf("unpack archive: %w", err)
 	}
 	defer root.Close()
 	if err := requireEmpty(root); err != nil {
-		return err
+		return nil, err
 	}
 	return walk(ctx, r, limits, func(e entry) error { return e.write(root) })
 }

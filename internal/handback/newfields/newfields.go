@@ -1,5 +1,5 @@
 // Package newfields lists the fields that the Pulumi Kubernetes Operator does not know, and what the operator does instead. It is the only
-// list of these fields: hand-back warns about them, and tests and the compatibility pages use it.
+// list of these fields: hand-back asks about those that forbid something and warns about the others, and tests and the compatibility pages use it.
 package newfields
 
 import (
@@ -22,6 +22,9 @@ type Field struct {
 	Path string
 	// Instead is what the operator does, to be read after "the operator does not know FIELD, and"; empty if no note is needed.
 	Instead string
+	// Forbids reports whether the field keeps the controller from something that the operator then does: a run, a change, a destroy, or one of
+	// them before something else has happened.
+	Forbids bool
 }
 
 const (
@@ -37,81 +40,81 @@ const (
 
 // stacks are the new fields of a Stack, without those of its templates.
 var stacks = []Field{
-	{"spec.approval", "runs what nobody has approved"},
-	{"spec.requireVerified", "runs sources that Flux has not verified"},
-	{"spec.suspend", "updates this Stack"},
-	{"spec.dependsOn", "does not wait for other Stacks"},
-	{"spec.destroyAfterDependents", "destroys this Stack before those that depend on it"},
-	{"spec.drift", "does not look for drift"},
-	{"spec.sourcePaths", "updates this Stack for each commit"},
-	{"spec.recurseSubmodules", submodules},
-	{"spec.gitAuth.knownHostsRef", unknownHost},
-	{"spec.gitAuth.certSecretRef", noCerts},
-	{"spec.gitAuth.proxySecretRef", noProxy},
-	{"spec.timeout", unlimited},
-	{"spec.retryInterval", "retries at its own intervals"},
-	{"spec.resyncFrequency", "uses spec.resyncFrequencySeconds, 60 by default"},
-	{"spec.fluxSource.sourceRef.namespace", ""}, // matters only for another namespace, see handBackStacks
-	{"spec.updateOn", ""},                       // the operator updates for each revision
-	{"spec.initOnCreate", ""},                   // from version 1.x; this controller ignores it, too
-	{"spec.updateHistoryLimit", ""},             // only bounds the history
-	{"spec.workspaceIdleTimeout", ""},
+	{"spec.approval", "runs what nobody has approved", true},
+	{"spec.requireVerified", "runs sources that Flux has not verified", true},
+	{"spec.suspend", "updates this Stack", true},
+	{"spec.dependsOn", "does not wait for other Stacks", true},
+	{"spec.destroyAfterDependents", "destroys this Stack before those that depend on it", true},
+	{"spec.drift", "does not look for drift", false},
+	{"spec.sourcePaths", "updates this Stack for each commit", false},
+	{"spec.recurseSubmodules", submodules, false},
+	{"spec.gitAuth.knownHostsRef", unknownHost, false},
+	{"spec.gitAuth.certSecretRef", noCerts, false},
+	{"spec.gitAuth.proxySecretRef", noProxy, false},
+	{"spec.timeout", unlimited, false},
+	{"spec.retryInterval", "retries at its own intervals", false},
+	{"spec.resyncFrequency", "uses spec.resyncFrequencySeconds, 60 by default", false},
+	{"spec.fluxSource.sourceRef.namespace", "", false}, // matters only for another namespace, see handBackStacks
+	{"spec.updateOn", "", false},                       // the operator updates for each revision
+	{"spec.initOnCreate", "", false},                   // from version 1.x; this controller ignores it, too
+	{"spec.updateHistoryLimit", "", false},             // only bounds the history
+	{"spec.workspaceIdleTimeout", "", false},
 }
 
 var workspaces = []Field{
-	{"spec.idleTimeout", ""},
-	{"spec.git.auth.knownHostsRef", unknownHost},
-	{"spec.git.auth.certSecretRef", noCerts},
-	{"spec.git.auth.proxySecretRef", noProxy},
-	{"spec.git.auth.secretRef", "does not use these credentials"},
-	{"spec.git.recurseSubmodules", submodules},
-	{"spec.stacks[].config[].valueFrom.secretKeyRef", unset},
-	{"spec.stacks[].config[].valueFrom.configMapKeyRef", unset},
+	{"spec.idleTimeout", "", false},
+	{"spec.git.auth.knownHostsRef", unknownHost, false},
+	{"spec.git.auth.certSecretRef", noCerts, false},
+	{"spec.git.auth.proxySecretRef", noProxy, false},
+	{"spec.git.auth.secretRef", "does not use these credentials", false},
+	{"spec.git.recurseSubmodules", submodules, false},
+	{"spec.stacks[].config[].valueFrom.secretKeyRef", unset, false},
+	{"spec.stacks[].config[].valueFrom.configMapKeyRef", unset, false},
 }
 
 // plans are the new fields of an Update that an update template does not have.
 var plans = []Field{
-	{"spec.savePlan", withoutPlan},
-	{"spec.plan", withoutPlan},
-	{"spec.planEnforcement", withoutPlan},
+	{"spec.savePlan", withoutPlan, true},
+	{"spec.plan", withoutPlan, true},
+	{"spec.planEnforcement", withoutPlan, true},
 }
 
 // templatedUpdates are the new fields that both an Update and an update template have.
 var templatedUpdates = []Field{
-	{"spec.previewOnly", "changes the resources"},
-	{"spec.expectNoRefreshChanges", "does not fail when it finds drift"},
-	{"spec.requireStack", "does not check whether the stack exists"},
-	{"spec.source", "runs what its Workspace has"},
-	{"spec.timeout", unlimited},
-	{"spec.projectInfo", "needs the program"},
-	{"spec.newStack", ""}, // this and the next field only help to recognise what an earlier operation left
-	{"spec.afterInterruption", ""},
+	{"spec.previewOnly", "changes the resources", true},
+	{"spec.expectNoRefreshChanges", "does not fail when it finds drift", true},
+	{"spec.requireStack", "does not check whether the stack exists", true},
+	{"spec.source", "runs what its Workspace has", false},
+	{"spec.timeout", unlimited, false},
+	{"spec.projectInfo", "needs the program", false},
+	{"spec.newStack", "", false}, // this and the next field only help to recognise what an earlier operation left
+	{"spec.afterInterruption", "", false},
 }
 
 var programs = []Field{
-	{"program.author", ""},
-	{"program.components", pruned},
-	{"program.config", pruned},
-	{"program.configuration.*.items", pruned},
-	{"program.configuration.*.name", pruned},
-	{"program.configuration.*.secret", pruned},
-	{"program.configuration.*.value", pruned},
-	{"program.description", ""},
-	{"program.license", ""},
-	{"program.plugins", pruned},
-	{"program.pulumi", pruned},
-	{"program.requiredPulumiVersion", pruned},
-	{"program.website", ""},
-	{"program.resources.*.defaultProvider", pruned},
-	{"program.resources.*.name", pruned},
-	{"program.resources.*.options.deletedWith", pruned},
-	{"program.resources.*.options.envVarMappings", pruned},
-	{"program.resources.*.options.hideDiffs", pruned},
-	{"program.resources.*.options.pluginDownloadURL", pruned},
-	{"program.resources.*.options.replaceOnChanges", pruned},
-	{"program.resources.*.options.replaceWith", pruned},
-	{"program.resources.*.options.replacementTrigger", pruned},
-	{"program.resources.*.options.retainOnDelete", pruned},
+	{"program.author", "", false},
+	{"program.components", pruned, false},
+	{"program.config", pruned, false},
+	{"program.configuration.*.items", pruned, false},
+	{"program.configuration.*.name", pruned, false},
+	{"program.configuration.*.secret", pruned, false},
+	{"program.configuration.*.value", pruned, false},
+	{"program.description", "", false},
+	{"program.license", "", false},
+	{"program.plugins", pruned, false},
+	{"program.pulumi", pruned, false},
+	{"program.requiredPulumiVersion", pruned, false},
+	{"program.website", "", false},
+	{"program.resources.*.defaultProvider", pruned, false},
+	{"program.resources.*.name", pruned, false},
+	{"program.resources.*.options.deletedWith", pruned, false},
+	{"program.resources.*.options.envVarMappings", pruned, false},
+	{"program.resources.*.options.hideDiffs", pruned, false},
+	{"program.resources.*.options.pluginDownloadURL", pruned, false},
+	{"program.resources.*.options.replaceOnChanges", pruned, false},
+	{"program.resources.*.options.replaceWith", pruned, false},
+	{"program.resources.*.options.replacementTrigger", pruned, false},
+	{"program.resources.*.options.retainOnDelete", pruned, true},
 }
 
 // Of returns the new fields of the CustomResourceDefinition with this name, including those of its templates.
@@ -131,7 +134,7 @@ func Of(definition string) []Field {
 
 func below(prefix string, fields []Field) (all []Field) {
 	for _, field := range fields {
-		all = append(all, Field{prefix + field.Path, field.Instead})
+		all = append(all, Field{prefix + field.Path, field.Instead, field.Forbids})
 	}
 	return all
 }

@@ -13,7 +13,8 @@ import (
 
 const (
 	// maxSilence is how long an agent may fail to answer before its pod is replaced without its consent. When its key pair was created anew,
-	// the kubelet takes up to a minute and a half to give it to the agent, whose operation goes on meanwhile.
+	// the kubelet takes up to a minute and a half to give it to the agent, whose operation goes on meanwhile. So the wait protects an
+	// operation of this controller. There is none in a pod that this controller did not create: see isOfAnother.
 	maxSilence = 2 * time.Minute
 	// silentInterval is how often an agent that does not answer is asked again.
 	silentInterval = 5 * time.Second
@@ -217,10 +218,12 @@ func needsAnswer(o *observation) bool {
 	switch {
 	case !o.ownsRunningAgent():
 		return false
+	case o.pod.DeletionTimestamp != nil && !o.idle:
+		return !o.now.Before(o.deletedAt().Add(signalTime))
+	case o.isOfAnother():
+		return false // nobody in it can answer
 	case o.idle:
 		return !isScaledDown(o.statefulSet)
-	case o.pod.DeletionTimestamp != nil:
-		return !o.now.Before(o.deletedAt().Add(signalTime))
 	}
 	return o.statefulSetIsApplied() && (!o.podHasInputs() || o.agentIsOutdated() && o.mayRoll)
 }

@@ -15,6 +15,8 @@ import (
 var (
 	changedByUser       = otherPod(revisions{inputs: "r0", agent: "a1"})
 	changedByController = otherPod(revisions{inputs: "r1", agent: "a0"})
+	// ofTheOperator is a pod that another controller created. Both have a revision of the inputs.
+	ofTheOperator = otherPod(revisions{inputs: "r0"})
 )
 
 // busy makes the agent answer that it has an operation.
@@ -51,6 +53,12 @@ func TestPodIsReplacedOnlyWhenThatDisturbsNobody(t *testing.T) {
 		{"the user's change, not known to the StatefulSet controller", of(changedByUser, behind), false, actionNone, 0},
 		{"the user's change, of a pod that is ending", of(changedByUser, deleted(time.Minute)), false, actionNone, time.Minute + endSlack},
 
+		{"of the operator", ofTheOperator, false, actionAnnounce, announceTime},
+		{"of the operator, told", of(ofTheOperator, announcedFor(announceTime)), false, actionReplace, 0},
+		{"of the operator, not running", of(ofTheOperator, notRunning), false, actionReplace, 0},
+		{"of the operator, ending", of(ofTheOperator, deleted(time.Minute), silentFor(time.Second)), false, actionNone, time.Minute + endSlack},
+		{"of the operator, not known to the StatefulSet controller", of(ofTheOperator, behind), false, actionNone, 0},
+
 		{"another controller, idle", changedByController, false, actionAnnounce, announceTime},
 		{"another controller, idle, told", of(changedByController, announcedFor(announceTime)), false, actionReplace, 0},
 		{"another controller, not its turn", of(changedByController, notYours), true, actionNone, 0},
@@ -81,6 +89,8 @@ func TestAgentIsAskedOnlyWhenItsPodHasToGo(t *testing.T) {
 	}{
 		{"up to date", func(*observation) {}, false},
 		{"the user's change", changedByUser, true},
+		{"of the operator, whose agent cannot answer", ofTheOperator, false},
+		{"of the operator, idle", of(ofTheOperator, func(o *observation) { o.idle = true }), false},
 		{"another controller", changedByController, true},
 		{"another controller, not its turn", of(changedByController, func(o *observation) { o.mayRoll = false }), false},
 		{"not running", of(changedByUser, waits("CrashLoopBackOff", "")), false},

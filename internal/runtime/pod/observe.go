@@ -208,6 +208,13 @@ func (o *observation) ownsRunningAgent() bool {
 // agentRuns reports whether the agent in the pod can be called.
 func (o *observation) agentRuns() bool { return o.answered || agentRuns(o.pod) }
 
+// isOfAnother reports whether the pod is one that another controller created, such as the Pulumi Kubernetes Operator: it does not have the
+// revision that every template of this controller has had. Its agent speaks another protocol and has no operation of this controller. An
+// operation that it runs for the other controller ends with that controller, and gets the grace period of the pod to do so.
+func (o *observation) isOfAnother() bool {
+	return o.pod != nil && revisionsOf(o.pod.Annotations).agent == ""
+}
+
 // podHasInputs reports whether there is a pod and it has the inputs that the user wants.
 func (o *observation) podHasInputs() bool {
 	return o.pod != nil && revisionsOf(o.pod.Annotations).inputs == o.wanted.inputs
