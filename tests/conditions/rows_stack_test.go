@@ -255,6 +255,13 @@ var stackRows = []row{
 		tests: []string{"e2e.TestLostStackIsNotCreatedAgainAndRecoversWhenItIsBack"},
 	},
 	{
+		reason: "StateUpgradeRequired", state: failingForGood,
+		means: "The self-managed backend has the layout of Pulumi before 3.61, or the stack only in that layout. Nothing was run or created.",
+		when:  "after `retryMaxBackoffDurationSeconds`",
+		todo:  "[Upgrade the backend](guides/backends.md#old-layout), then request an update: `flux-pulumi reconcile stack`.",
+		tests: []string{"e2e.TestStackThatIsLeftInTheOldLayoutIsNotCreatedAgain"},
+	},
+	{
 		reason: "PreviewFailed", state: failing,
 		means: "An attempt to run a preview failed.",
 		when:  "after 10 s, 30 s, 90 s … or `retryInterval`",

@@ -29,6 +29,7 @@ type cause struct {
 
 // causes are tried in their order.
 var causes = []cause{
+	{proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED, refusedLayout, true, false},
 	{proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, regexp.MustCompile(
 		state.LockedText + `|\[409\] Conflict: Another update is currently in progress`), true, false},
 	{proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, regexp.MustCompile(
@@ -79,8 +80,11 @@ func classify(res cli.Result, sum *summary) *failure {
 			break
 		}
 	}
-	if f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT {
+	switch f.reason {
+	case proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT:
 		f.holders = state.ParseLocks(printed)
+	case proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED:
+		f.message = oldLayout
 	}
 	return f
 }

@@ -207,8 +207,11 @@ func (o *operation) helper(ctx context.Context, timeout time.Duration, inv cli.I
 	}
 	stdout, stderr, closeLog := o.logStreams(nil)
 	defer closeLog()
-	if inv.Stderr = stderr; inv.Stdout == nil {
+	if inv.Stdout == nil {
 		inv.Stdout = stdout
+	}
+	if inv.Stderr == nil {
+		inv.Stderr = stderr
 	}
 	res, err := o.runner.cli.Run(limited, &inv)
 	if err != nil {
@@ -267,13 +270,13 @@ func (o *operation) logStreams(see func(line string)) (stdout, stderr io.Writer,
 }
 
 // createExpectedStack creates a stack that probably does not exist. This saves the operation that would find that out. If the creation
-// fails, the operation reports why, unless the stack exists.
+// fails, the operation reports why, unless the stack exists. In a backend with the old layout, the stack must not be created.
 func (o *operation) createExpectedStack(ctx context.Context) error {
 	if !o.request.GetNewStack() || !o.request.GetCreateStack() {
 		return nil
 	}
 	err := o.createStack(ctx)
-	if _, failed := errors.AsType[*failure](err); failed {
+	if f, failed := errors.AsType[*failure](err); failed && f.reason != proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED {
 		o.log.Info("the stack was not created, perhaps because it exists", "error", o.readable(err.Error()))
 		return nil
 	}
@@ -282,6 +285,9 @@ func (o *operation) createExpectedStack(ctx context.Context) error {
 
 // createStack creates the stack in the backend. The CLI writes how the stack is encrypted into the stack's directory.
 func (o *operation) createStack(ctx context.Context) error {
+	if err := o.checkLayout(ctx); err != nil {
+		return err
+	}
 	args := []string{"stack", "init", "--stack", o.stack.Name}
 	if o.secretsProvider != "" {
 		args = append(args, "--secrets-provider="+o.secretsProvider)

@@ -57,7 +57,7 @@ func TestSecretsAreEncryptedAndShownNowhere(t *testing.T) {
 	f.Expect(string(operation.GetOutputs()["password"].GetValue())).To(Equal(`"canary-value-51c9\"quoted\""`))
 	f.Expect(operation.GetOutputs()["plain"].GetSecret()).To(BeFalse())
 	f.Expect(f.processes()).To(HaveExactElements(
-		HavePrefix("stack export "), HavePrefix("stack init "), HavePrefix("up "), HavePrefix("stack output ")))
+		HavePrefix("stack export "), HavePrefix("whoami"), HavePrefix("stack init "), HavePrefix("up "), HavePrefix("stack output ")))
 	f.expectNoCanary(append(reported, operation)...)
 
 	// The state keeps the key that the configuration was encrypted with, so the next update finds nothing to encrypt again.
