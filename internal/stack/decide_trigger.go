@@ -363,7 +363,10 @@ func describeFailure(last *pulumiv1.StackUpdateStatus) string {
 // mendedByHand maps the reasons of failures that no other attempt with the same inputs can change, because somebody has to do something
 // first, from those of Updates to those of Stacks. Such a failure is not counted, makes the Stack Stalled at once, and is tried again only
 // after the longest backoff.
-var mendedByHand = map[string]string{autov1alpha1.StateUpgradeRequiredReason: pulumiv1.StateUpgradeRequiredReason}
+var mendedByHand = map[string]string{
+	autov1alpha1.StateUpgradeRequiredReason: pulumiv1.StateUpgradeRequiredReason,
+	autov1alpha1.PolicyViolationReason:      pulumiv1.PolicyViolationReason,
+}
 
 // needsMending reports whether the last update failed for one of the reasons of mendedByHand.
 func needsMending(last *pulumiv1.StackUpdateStatus) bool {

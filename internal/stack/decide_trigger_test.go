@@ -214,7 +214,10 @@ func TestDependencyInAnotherNamespaceNeedsPermission(t *testing.T) {
 }
 
 func TestFailureThatNeedsMendingStallsAtOnceAndIsNotRetriedSoon(t *testing.T) {
-	for reason, shown := range mendedByHand {
+	for reason, shown := range map[string]string{
+		autov1alpha1.StateUpgradeRequiredReason: pulumiv1.StateUpgradeRequiredReason,
+		autov1alpha1.PolicyViolationReason:      pulumiv1.PolicyViolationReason,
+	} {
 		for name, change := range map[string]func(*pulumiv1.Stack){
 			"by default":            func(*pulumiv1.Stack) {},
 			"with a fixed interval": func(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Duration: time.Second} },

@@ -262,6 +262,13 @@ var stackRows = []row{
 		tests: []string{"e2e.TestStackThatIsLeftInTheOldLayoutIsNotCreatedAgain"},
 	},
 	{
+		reason: "PolicyViolation", state: failingForGood,
+		means: "Policies that Pulumi Cloud enforces refused the update, and nothing else explains why it failed. The message names the resources and the policies, and says whether something was changed.",
+		when:  "after `retryMaxBackoffDurationSeconds`",
+		todo:  "Change the program, or ask the owners of the policy for an exception and then request an update: `flux-pulumi reconcile stack`. The log of the pod has the whole texts.",
+		tests: []string{"stack.TestFailureThatNeedsMendingStallsAtOnceAndIsNotRetriedSoon"},
+	},
+	{
 		reason: "PreviewFailed", state: failing,
 		means: "An attempt to run a preview failed.",
 		when:  "after 10 s, 30 s, 90 s … or `retryInterval`",

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -159,8 +160,8 @@ func (o *operation) showProgress(sum *summary) {
 // noteProblems keeps what pulumi complained about although it succeeded: a YAML program goes on after an error in an expression that
 // depends on a secret, and after a warning about a field that it does not know.
 func (o *operation) noteProblems(sum *summary) {
-	if len(sum.errors) > 0 {
-		o.notes = append(o.notes, "pulumi succeeded, but reported: "+strings.Join(sum.errors, "\n"))
+	if reported := slices.Concat(sum.errors, sum.policyText()); len(reported) > 0 {
+		o.notes = append(o.notes, "pulumi succeeded, but reported: "+strings.Join(reported, "\n"))
 	}
 	if len(sum.warnings) > 0 {
 		o.notes = append(o.notes, "pulumi warned: "+strings.Join(sum.warnings, "\n"))

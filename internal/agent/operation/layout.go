@@ -17,15 +17,16 @@ import (
 // oldLayoutSwitches turn off pulumi's warning about files in the old layout. The second one is its older name.
 var oldLayoutSwitches = []string{"PULUMI_DIY_BACKEND_NO_LEGACY_WARNING", "PULUMI_SELF_MANAGED_STATE_NO_LEGACY_WARNING"}
 
-// refusedLayout matches pulumi's refusal of a backend in the old layout.
-var refusedLayout = regexp.MustCompile(`PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1 to disable this error`)
+// refusedLayout matches pulumi's refusal of a backend in the old layout, and of a name with a project, which that layout does not have.
+var refusedLayout = regexp.MustCompile(`PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1 to disable this error|` +
+	`a stack name may only contain [^\n]*: invalid character '/'`)
 
 const (
 	// upgradeState says how to upgrade a backend. Without the variable, pulumi refuses this command as well.
 	upgradeState = "Suspend all Stacks of this backend, back it up, and run once: PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1 " +
 		"pulumi state upgrade --yes. Then request an update"
-	oldLayout = "the backend has the layout of Pulumi before 3.61, which Pulumi refuses. " + upgradeState +
-		". To upgrade later, set PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR to \"1\" in envRefs"
+	oldLayout = "the backend has the layout of Pulumi before 3.61. " + upgradeState + ". To upgrade later, set " +
+		"PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR to \"1\" in envRefs, and use the name of the stack without its organization and project"
 )
 
 // checkLayout returns an error if the backend has a file of the stack in the old layout. The stack would be created beside that file, and
