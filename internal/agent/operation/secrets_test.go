@@ -193,8 +193,8 @@ func TestSecretInWhatAProgramPrintedIsRedacted(t *testing.T) {
 	f.write("Pulumi.yaml", "name: demo\nruntime: yaml\nconfig: {password: {type: string, secret: true}}\nvariables: {a: '${nobody} "+planted+"'}\n")
 	operation := f.run(up, withConfig(secret("password", planted)))
 	f.Expect(operation.GetState()).To(Equal(failed))
-	f.Expect(operation.GetMessage()).To(And(ContainSubstring(`config value "nobody" not found`), ContainSubstring("[secret]"), Not(ContainSubstring(planted))))
-	f.Expect(f.logged.String()).To(And(ContainSubstring("Pulumi.yaml line 4"), Not(ContainSubstring(planted))))
+	f.Expect(operation.GetMessage()).To(And(ContainSubstring(`config value "nobody" not found`), Not(ContainSubstring(planted))))
+	f.Expect(f.logged.String()).To(And(ContainSubstring("Pulumi.yaml line 4"), ContainSubstring("[secret]"), Not(ContainSubstring(planted))))
 }
 
 func TestPasswordOfABackendThatCannotBeReachedIsShownNowhere(t *testing.T) {
