@@ -233,6 +233,18 @@ func explanations() []Explanation {
 			Todo:  "Check that the backend is the right one and has all of its state. Common causes are a volume that is not mounted, another bucket or `PULUMI_BACKEND_URL`, and another project name. If the state is gone for good, see a stack that is gone.",
 		},
 		{
+			Kind: "Stack", Reason: "StateUpgradeRequired", State: "failed, Stalled at once",
+			Means: "The self-managed backend has the layout of Pulumi before 3.61, or the stack only in that layout. Nothing was run or created.",
+			Wakes: "after `retryMaxBackoffDurationSeconds`",
+			Todo:  "Upgrade the backend, then request an update: `flux-pulumi reconcile stack`.",
+		},
+		{
+			Kind: "Stack", Reason: "PolicyViolation", State: "failed, Stalled at once",
+			Means: "Policies that Pulumi Cloud enforces refused the update, and nothing else explains why it failed. The message names the resources and the policies, and says whether something was changed.",
+			Wakes: "after `retryMaxBackoffDurationSeconds`",
+			Todo:  "Change the program, or ask the owners of the policy for an exception and then request an update: `flux-pulumi reconcile stack`. The log of the pod has the whole texts.",
+		},
+		{
 			Kind: "Stack", Reason: "PreviewFailed", State: "failed",
 			Means: "An attempt to run a preview failed.",
 			Wakes: "after 10 s, 30 s, 90 s … or `retryInterval`",
@@ -441,6 +453,18 @@ func explanations() []Explanation {
 			Means: "The stack was deployed before, and its backend no longer has it. Nothing was run.",
 			Wakes: "",
 			Todo:  "See `StackLost` of the Stack.",
+		},
+		{
+			Kind: "Update", Reason: "StateUpgradeRequired", State: "failed",
+			Means: "The self-managed backend has the layout of Pulumi before 3.61, or the stack only in that layout. Nothing was run or created.",
+			Wakes: "",
+			Todo:  "See `StateUpgradeRequired` of the Stack.",
+		},
+		{
+			Kind: "Update", Reason: "PolicyViolation", State: "failed",
+			Means: "Violated policies are all that explains why Pulumi failed. The message has the first line of each policy, and says whether something was changed.",
+			Wakes: "",
+			Todo:  "See `PolicyViolation` of the Stack.",
 		},
 		{
 			Kind: "Update", Reason: "PlanStale", State: "ended, not a failure",

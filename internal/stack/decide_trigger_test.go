@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 
 	autov1alpha1 "github.com/stack-controller/stack-controller/api/auto/v1alpha1"
 	pulumiv1 "github.com/stack-controller/stack-controller/api/pulumi/v1"
@@ -210,4 +211,47 @@ func TestDependencyInAnotherNamespaceNeedsPermission(t *testing.T) {
 	g.Expect(o.dependency.message).To(ContainSubstring("other/base"))
 	g.Expect(decide(*o).action).To(Equal(actionStall))
 	g.Expect(decide(*o).reason).To(Equal(pulumiv1.AccessDeniedReason))
+}
+
+func TestFailureThatNeedsMendingStallsAtOnceAndIsNotRetriedSoon(t *testing.T) {
+	for reason, shown := range map[string]string{
+		autov1alpha1.StateUpgradeRequiredReason: pulumiv1.StateUpgradeRequiredReason,
+		autov1alpha1.PolicyViolationReason:      pulumiv1.PolicyViolationReason,
+	} {
+		for name, change := range map[string]func(*pulumiv1.Stack){
+			"by default":            func(*pulumiv1.Stack) {},
+			"with a fixed interval": func(s *pulumiv1.Stack) { s.Spec.RetryInterval = &metav1.Duration{Duration: time.Second} },
+			"after other failures":  func(s *pulumiv1.Stack) { s.Status.LastUpdate.Failures = stalledAfterFailures },
+			"of a preview":          func(s *pulumiv1.Stack) { s.Status.LastUpdate.Type = autov1alpha1.UpdateTypePreview },
+		} {
+			t.Run(reason+" "+name, func(t *testing.T) {
+				g := NewWithT(t)
+				o := failed(0, time.Hour)
+				o.stack.Status.LastUpdate.Reason = reason
+				change(o.stack)
+				d := decide(*o)
+				g.Expect(d.action).To(Equal(actionRetry))
+				g.Expect(d.reason).To(Equal(shown))
+				g.Expect(d.stalls).To(BeTrue())
+				g.Expect(d.after).To(BeNumerically(">", 22*time.Hour))
+				g.Expect(d.message).NotTo(ContainSubstring("attempt 0"))
+
+				o.stack.Generation++
+				g.Expect(decide(*o).action).To(Equal(actionUpdate), "an edit counts")
+				o.stack.Generation--
+				o.now = o.now.Add(30 * time.Hour)
+				g.Expect(decide(*o).action).To(Equal(actionUpdate))
+			})
+		}
+	}
+}
+
+func TestFailureThatNeedsMendingIsNotCounted(t *testing.T) {
+	for reason := range mendedByHand {
+		update := &autov1alpha1.Update{}
+		conditions.MarkTrue(update, autov1alpha1.UpdateFailed, reason, "why")
+		last := &pulumiv1.StackUpdateStatus{}
+		recordFailure(last, &pulumiv1.StackUpdateStatus{Failures: 2}, &pulumiv1.Stack{}, update)
+		NewWithT(t).Expect(last.Failures).To(BeEquivalentTo(2), reason)
+	}
 }

@@ -73,7 +73,8 @@ func (r *Reconciler) recordResult(ctx context.Context, stack *pulumiv1.Stack, up
 }
 
 // recordFailure counts a failure. An interruption and a conflict are counted separately. An update that was cancelled while the Stack is
-// suspended is not counted, because it is to go on later. Earlier failures still count in all three cases.
+// suspended is not counted, because it is to go on later, and neither is a failure that needs mending. Earlier failures still count in all
+// of these cases.
 func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.Stack, update *autov1alpha1.Update) {
 	last.State = pulumiv1.StackUpdateFailed
 	last.Message = update.Status.Message
@@ -88,7 +89,7 @@ func recordFailure(last, previous *pulumiv1.StackUpdateStatus, stack *pulumiv1.S
 		if last.ConflictsSince == nil {
 			last.ConflictsSince = last.LastResyncTime.DeepCopy()
 		}
-	case stack.Spec.Suspend && last.Reason == autov1alpha1.CanceledReason:
+	case stack.Spec.Suspend && last.Reason == autov1alpha1.CanceledReason, needsMending(last):
 	default:
 		last.Failures++
 	}

@@ -49,6 +49,8 @@ func retryDue(stack *pulumiv1.Stack, jitter float64) time.Time {
 	case stackWasMissing(last) && !mustExist(stack):
 		// The user has permitted to create the stack again.
 		return last.LastResyncTime.Time
+	case needsMending(last):
+		wait = longest
 	case last.Conflicts > 0 && stack.Spec.RetryOnUpdateConflict:
 		wait, jitter = eagerConflictWait, 0.5
 	case interval > 0 && (last.Conflicts > 0 || last.Interruptions == 0):

@@ -33,6 +33,9 @@ func TestEveryCauseOfAFailureIsAReason(t *testing.T) {
 		proto.FailureReason_FAILURE_REASON_PLAN_STALE:         autov1alpha1.PlanStaleReason,
 		proto.FailureReason_FAILURE_REASON_PLAN_VIOLATED:      autov1alpha1.PlanViolatedReason,
 		proto.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE:     autov1alpha1.PlanTooLargeReason,
+
+		proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED: autov1alpha1.StateUpgradeRequiredReason,
+		proto.FailureReason_FAILURE_REASON_POLICY_VIOLATION:       autov1alpha1.PolicyViolationReason,
 	}
 	NewWithT(t).Expect(causes).To(HaveLen(len(proto.FailureReason_name)))
 	for cause, reason := range causes {

@@ -44,6 +44,9 @@ var updateReasons = map[proto.FailureReason]string{
 	proto.FailureReason_FAILURE_REASON_PLAN_STALE:         autov1alpha1.PlanStaleReason,
 	proto.FailureReason_FAILURE_REASON_PLAN_VIOLATED:      autov1alpha1.PlanViolatedReason,
 	proto.FailureReason_FAILURE_REASON_PLAN_TOO_LARGE:     autov1alpha1.PlanTooLargeReason,
+
+	proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED: autov1alpha1.StateUpgradeRequiredReason,
+	proto.FailureReason_FAILURE_REASON_POLICY_VIOLATION:       autov1alpha1.PolicyViolationReason,
 }
 
 // markWaiting shows why the Update makes no progress. The conditions of an operation that was started stay until it ends.

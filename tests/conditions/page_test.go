@@ -38,6 +38,7 @@ const (
 	waitingOrStalled state = "waiting or **Stalled**"
 	failing          state = "failed"
 	failingOften     state = "failed, **Stalled**"
+	failingForGood   state = "failed, **Stalled** at once"
 	noFailure        state = "interrupted"
 	locked           state = "waiting, **Stalled** after 10 minutes"
 	ended            state = "succeeded"

@@ -262,6 +262,20 @@ var stackRows = []row{
 		tests: []string{"e2e.TestLostStackIsNotCreatedAgainAndRecoversWhenItIsBack"},
 	},
 	{
+		reason: "StateUpgradeRequired", state: failingForGood,
+		means: "The self-managed backend has the layout of Pulumi before 3.61, or the stack only in that layout. Nothing was run or created.",
+		when:  "after `retryMaxBackoffDurationSeconds`",
+		todo:  "[Upgrade the backend](guides/backends.md#old-layout), then request an update: `flux-pulumi reconcile stack`.",
+		tests: []string{"e2e.TestStackThatIsLeftInTheOldLayoutIsNotCreatedAgain"},
+	},
+	{
+		reason: "PolicyViolation", state: failingForGood,
+		means: "Policies that Pulumi Cloud enforces refused the update, and nothing else explains why it failed. The message names the resources and the policies, and says whether something was changed.",
+		when:  "after `retryMaxBackoffDurationSeconds`",
+		todo:  "Change the program, or ask the owners of the policy for an exception and then request an update: `flux-pulumi reconcile stack`. The log of the pod has the whole texts.",
+		tests: []string{"stack.TestFailureThatNeedsMendingStallsAtOnceAndIsNotRetriedSoon"},
+	},
+	{
 		reason: "PreviewFailed", state: failing,
 		means: "An attempt to run a preview failed.",
 		when:  "after 10 s, 30 s, 90 s … or `retryInterval`",

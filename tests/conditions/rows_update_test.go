@@ -124,6 +124,18 @@ var updateRows = []row{
 		tests: []string{"e2e.TestLostStackIsNotCreatedAgainAndRecoversWhenItIsBack"},
 	},
 	{
+		reason: "StateUpgradeRequired", state: endedBadly,
+		means: "The self-managed backend has the layout of Pulumi before 3.61, or the stack only in that layout. Nothing was run or created.",
+		todo:  "See `StateUpgradeRequired` of the [Stack](#stack).",
+		tests: []string{"e2e.TestStackThatIsLeftInTheOldLayoutIsNotCreatedAgain"},
+	},
+	{
+		reason: "PolicyViolation", state: endedBadly,
+		means: "Violated policies are all that explains why Pulumi failed. The message has the first line of each policy, and says whether something was changed.",
+		todo:  "See `PolicyViolation` of the [Stack](#stack).",
+		tests: []string{"update.TestEveryCauseOfAFailureIsAReason"},
+	},
+	{
 		reason: "PlanStale", state: endedNoFailure,
 		means: "The plan in `spec.plan` is out of date: the state, the inputs or the Pulumi CLI changed after it was made, or the plan was deleted or changed. With `savePlan`: the state changed while the plan was made. Nothing was changed.",
 		todo:  "Create another plan. A Stack does so itself.",

@@ -18,7 +18,7 @@ var inCode = regexp.MustCompile("`([A-Za-z]+)`")
 var situations = map[[2]bool][]state{
 	{false, false}: {upToDate, working},
 	{true, false}:  {working, waiting, waitingOrStalled, failing, noFailure, transient, locked},
-	{false, true}:  {stalled, waitingOrStalled, failingOften, locked},
+	{false, true}:  {stalled, waitingOrStalled, failingOften, failingForGood, locked},
 }
 
 // notSituations has the reasons that the table of situations does not contain, with the explanation.

@@ -18,6 +18,7 @@ The column *state* has these values:
 | **Stalled** | You should look at the problem. A Kustomization that waits for the object fails at once. The controller still retries what can be retried. |
 | transient | A failure that usually resolves itself with the next attempt. |
 | failed | A failed attempt, which the Stack retries with backoff. After three failures in a row with the same inputs, the Stack is also Stalled. |
+| failed, **Stalled** at once | An attempt that cannot succeed before somebody does something. It is not counted, and the next one is ` + "`retryMaxBackoffDurationSeconds`" + ` later, a day by default. |
 | interrupted; ended, not a failure | The attempt does not count as a failure. The Stack repeats it. |
 | not used | The controller does not set this reason. |
 

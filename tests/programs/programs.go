@@ -21,13 +21,15 @@ const (
 	StubAgent = "stub-agent"
 	// LanguageHost runs programs in a language of the tests.
 	LanguageHost = "pulumi-language-outputs"
+	// PolicyPack has a policy that resources can violate.
+	PolicyPack = "policypack"
 	// Provider has resources whose operations take time or fail, as a program demands.
 	Provider = "pulumi-resource-test"
 )
 
 // packages has the package of each program, relative to the root of the repository.
 var packages = map[string]string{
-	Controller: ".", Agent: "./cmd/agent", StubAgent: "./tests/stubagent", LanguageHost: "./tests/languagehost", Provider: "./tests/provider",
+	Controller: ".", Agent: "./cmd/agent", StubAgent: "./tests/stubagent", LanguageHost: "./tests/languagehost", PolicyPack: "./tests/policypack", Provider: "./tests/provider",
 }
 
 // variable is the environment variable with the directory of all programs.

@@ -44,6 +44,10 @@ const (
 	UnexpectedChangesReason = "UnexpectedChanges"
 	// StackLostReason (failed): The stack was deployed before, and its backend no longer has it. Nothing was run.
 	StackLostReason = "StackLost"
+	// StateUpgradeRequiredReason (failed): The self-managed backend has the layout of Pulumi before 3.61, or the stack only in that layout. Nothing was run or created.
+	StateUpgradeRequiredReason = "StateUpgradeRequired"
+	// PolicyViolationReason (failed): Violated policies are all that explains why Pulumi failed. The message has the first line of each policy, and says whether something was changed.
+	PolicyViolationReason = "PolicyViolation"
 	// PlanStaleReason (ended, not a failure): The plan in `spec.plan` is out of date: the state, the inputs or the Pulumi CLI changed after it was made, or the plan was deleted or changed. With `savePlan`: the state changed while the plan was made. Nothing was changed.
 	PlanStaleReason = "PlanStale"
 	// PlanViolatedReason (failed): Pulumi refused a step of the program that is not in the plan. The message names resources and properties, and says whether something was changed.

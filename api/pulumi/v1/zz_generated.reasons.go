@@ -78,6 +78,10 @@ const (
 	RetryingAfterFailureReason = "RetryingAfterFailure"
 	// StackLostReason (failed): The stack was deployed before, and its backend no longer has it. Nothing was run.
 	StackLostReason = "StackLost"
+	// StateUpgradeRequiredReason (failed, Stalled at once): The self-managed backend has the layout of Pulumi before 3.61, or the stack only in that layout. Nothing was run or created.
+	StateUpgradeRequiredReason = "StateUpgradeRequired"
+	// PolicyViolationReason (failed, Stalled at once): Policies that Pulumi Cloud enforces refused the update, and nothing else explains why it failed. The message names the resources and the policies, and says whether something was changed.
+	PolicyViolationReason = "PolicyViolation"
 	// PreviewFailedReason (failed): An attempt to run a preview failed.
 	PreviewFailedReason = "PreviewFailed"
 	// UpdateFailedReason (failed, Stalled): Three attempts with the same inputs failed, or six attempts in a row were interrupted. Stalled, so that a Kustomization that waits for the Stack fails.

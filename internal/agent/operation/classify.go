@@ -29,6 +29,7 @@ type cause struct {
 
 // causes are tried in their order.
 var causes = []cause{
+	{proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED, refusedLayout, true, false},
 	{proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT, regexp.MustCompile(
 		state.LockedText + `|\[409\] Conflict: Another update is currently in progress`), true, false},
 	{proto.FailureReason_FAILURE_REASON_STACK_NOT_FOUND, regexp.MustCompile(
@@ -40,8 +41,8 @@ var causes = []cause{
 			`failed to (?:en|de)crypt|decrypting secret value|message authentication failed`), true, false},
 	{proto.FailureReason_FAILURE_REASON_UNAUTHENTICATED, regexp.MustCompile(
 		`PULUMI_ACCESS_TOKEN must be set|invalid access token|No credentials provided or are invalid|\[401\] Unauthorized|\[403\] |` +
-			// S3 and compatible services.
-			`AccessDenied|NoCredentialProviders|failed to refresh cached credentials|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|` +
+			// S3 and compatible services; the code is that of any bucket.
+			`AccessDenied|\(code=PermissionDenied\)|[Ss]tatus ?[Cc]ode: 40[13]\b|NoCredentialProviders|failed to refresh cached credentials|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|` +
 			// Google Cloud.
 			`could not find default credentials|missing google credentials|private key should be a PEM|` +
 			// Azure.
@@ -64,6 +65,9 @@ var causes = []cause{
 func classify(res cli.Result, sum *summary) *failure {
 	printed := plaintext.Strip(res.Stderr)
 	reported := strings.Join(sum.errors, "\n")
+	if len(sum.policies) > 0 && len(explanations(printed, sum)) == 0 {
+		return policyFailure(sum)
+	}
 	f := &failure{reason: proto.FailureReason_FAILURE_REASON_UPDATE_FAILED, message: errorText(printed, sum)}
 	if reason, told := exitReasons[res.Code]; told {
 		f.reason = reason
@@ -79,8 +83,11 @@ func classify(res cli.Result, sum *summary) *failure {
 			break
 		}
 	}
-	if f.reason == proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT {
+	switch f.reason {
+	case proto.FailureReason_FAILURE_REASON_UPDATE_CONFLICT:
 		f.holders = state.ParseLocks(printed)
+	case proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED:
+		f.message = oldLayout
 	}
 	return f
 }
@@ -94,67 +101,4 @@ func classifyAs(res cli.Result, otherwise proto.FailureReason, what string) *fai
 	}
 	f.message = what + ": " + f.message
 	return f
-}
-
-// afterBlankLine matches a line that belongs to the error before it although a blank line is in between, as in errors of Vault.
-var afterBlankLine = regexp.MustCompile(`^(?:URL: |Code: \d+\.|\s*\* )`)
-
-// errorText returns why the CLI failed, in one text: the errors that the engine reported, or else what the CLI itself printed as errors, or
-// else the end of what the program printed on its standard error, or else the last lines that the CLI printed. A crash of pulumi comes
-// before what it hides.
-func errorText(printed string, sum *summary) string {
-	if crash := panicked.FindStringSubmatch(printed); crash != nil {
-		return "pulumi crashed: " + crash[1]
-	}
-	if len(sum.errors) > 0 {
-		return strings.Join(sum.errors, "\n")
-	}
-	if crash := goPanicked.FindStringSubmatch(printed); crash != nil {
-		return "pulumi crashed: " + crash[1]
-	}
-	var found []string
-	inError := false
-	for line := range strings.Lines(printed) {
-		// A secret of several lines is only recognised with its indentation.
-		text := strings.TrimSuffix(line, "\n")
-		message, isError := strings.CutPrefix(strings.TrimLeft(text, " \t"), "error: ")
-		switch {
-		case isError:
-			text, inError = message, true
-		case strings.HasPrefix(line, "warning: "), strings.TrimSpace(line) == "":
-			inError = false
-		case len(found) > 0 && afterBlankLine.MatchString(line):
-			inError = true
-		}
-		if inError && len(found) < maxDiagnostics {
-			found = append(found, text)
-		}
-	}
-	if len(found) > 0 {
-		return strings.Join(found, "\n")
-	}
-	if text := sum.printedText(); text != "" {
-		return text
-	}
-	return cli.LastLines(printed, 5)
-}
-
-// panicked matches the line in which the CLI says why it crashed; a stack trace follows. goPanicked matches the line of a crash that the
-// CLI could not catch.
-var (
-	panicked   = regexp.MustCompile(`(?m)^Panic: {12}(.*)$`)
-	goPanicked = regexp.MustCompile(`(?m)^(?:panic|fatal error): (.*)(?:\n.*)*?\n\ngoroutine \d`)
-)
-
-// lineBreak matches the end of a line with the indentation of the next line.
-var lineBreak = regexp.MustCompile(`([:;,.]?)[ \t]*\n\s*`)
-
-// oneLine joins the lines of a text so that they still can be told apart.
-func oneLine(text string) string {
-	return lineBreak.ReplaceAllStringFunc(strings.TrimSpace(text), func(separator string) string {
-		if mark := strings.TrimSpace(separator); mark != "" {
-			return mark + " "
-		}
-		return "; "
-	})
 }

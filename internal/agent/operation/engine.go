@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -159,8 +160,8 @@ func (o *operation) showProgress(sum *summary) {
 // noteProblems keeps what pulumi complained about although it succeeded: a YAML program goes on after an error in an expression that
 // depends on a secret, and after a warning about a field that it does not know.
 func (o *operation) noteProblems(sum *summary) {
-	if len(sum.errors) > 0 {
-		o.notes = append(o.notes, "pulumi succeeded, but reported: "+strings.Join(sum.errors, "\n"))
+	if reported := slices.Concat(sum.errors, sum.policyText()); len(reported) > 0 {
+		o.notes = append(o.notes, "pulumi succeeded, but reported: "+strings.Join(reported, "\n"))
 	}
 	if len(sum.warnings) > 0 {
 		o.notes = append(o.notes, "pulumi warned: "+strings.Join(sum.warnings, "\n"))
@@ -207,8 +208,11 @@ func (o *operation) helper(ctx context.Context, timeout time.Duration, inv cli.I
 	}
 	stdout, stderr, closeLog := o.logStreams(nil)
 	defer closeLog()
-	if inv.Stderr = stderr; inv.Stdout == nil {
+	if inv.Stdout == nil {
 		inv.Stdout = stdout
+	}
+	if inv.Stderr == nil {
+		inv.Stderr = stderr
 	}
 	res, err := o.runner.cli.Run(limited, &inv)
 	if err != nil {
@@ -267,13 +271,13 @@ func (o *operation) logStreams(see func(line string)) (stdout, stderr io.Writer,
 }
 
 // createExpectedStack creates a stack that probably does not exist. This saves the operation that would find that out. If the creation
-// fails, the operation reports why, unless the stack exists.
+// fails, the operation reports why, unless the stack exists. In a backend with the old layout, the stack must not be created.
 func (o *operation) createExpectedStack(ctx context.Context) error {
 	if !o.request.GetNewStack() || !o.request.GetCreateStack() {
 		return nil
 	}
 	err := o.createStack(ctx)
-	if _, failed := errors.AsType[*failure](err); failed {
+	if f, failed := errors.AsType[*failure](err); failed && f.reason != proto.FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED {
 		o.log.Info("the stack was not created, perhaps because it exists", "error", o.readable(err.Error()))
 		return nil
 	}
@@ -282,6 +286,9 @@ func (o *operation) createExpectedStack(ctx context.Context) error {
 
 // createStack creates the stack in the backend. The CLI writes how the stack is encrypted into the stack's directory.
 func (o *operation) createStack(ctx context.Context) error {
+	if err := o.checkLayout(ctx); err != nil {
+		return err
+	}
 	args := []string{"stack", "init", "--stack", o.stack.Name}
 	if o.secretsProvider != "" {
 		args = append(args, "--secrets-provider="+o.secretsProvider)

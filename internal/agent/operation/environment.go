@@ -22,7 +22,7 @@ var switches = cli.Environment{
 	"PULUMI_DEBUG_COMMANDS": "true",
 	// Reuses the key of the state. Otherwise each run without an encryption salt makes a new key and encrypts the state again.
 	"PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER": "true",
-	// Saves every process from listing all stacks of the backend when it starts.
+	// Saves every process from listing the directory of all stacks when it starts. See checkLayout.
 	"PULUMI_DIY_BACKEND_NO_LEGACY_WARNING": "true",
 	// Every process writes a log file and looks at all existing ones, so these are kept few and small.
 	"PULUMI_LOG_ROTATION_MAX_AGE_DAYS": "1",

@@ -32,7 +32,7 @@ func TestInstallRunsOnlyWhenItsInputsChanged(t *testing.T) {
 	// The operation itself installs what the program names.
 	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "a"))
 	f.succeed(up)
-	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up "), HavePrefix("stack init "), HavePrefix("up ")))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("up "), HavePrefix("whoami"), HavePrefix("stack init "), HavePrefix("up ")))
 	const packages = "packages: {}\n"
 	f.write("Pulumi.yaml", fmt.Sprintf(providerProgram, "a")+packages)
 	f.succeed(up)

@@ -29,7 +29,7 @@ func TestProgramsOfOtherLanguagesAreInstalledAndRun(t *testing.T) {
 	f.Expect(string(operation.GetOutputs()["plain"].GetValue())).To(Equal(`[1,true,"x"]`))
 	f.Expect(string(operation.GetOutputs()["region"].GetValue())).To(Equal(`"eu"`))
 	f.Expect(operation.GetProject()).To(And(HaveField("Name", "demo"), HaveField("Runtime", "outputs")))
-	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install"), HavePrefix("up "), HavePrefix("stack init "), HavePrefix("up ")))
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("install"), HavePrefix("up "), HavePrefix("whoami"), HavePrefix("stack init "), HavePrefix("up ")))
 
 	// Another program with the same dependencies costs one process.
 	f.write("outputs.json", `{"plain": 2}`)

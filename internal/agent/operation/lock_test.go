@@ -54,10 +54,17 @@ func (f *fixture) lock(host string, pid int, since time.Time) (path string) {
 // pulumi runs the CLI as a user does, in the directory of the program.
 func (f *fixture) pulumi(args ...string) {
 	f.t.Helper()
+	f.pulumiWith(nil, args...)
+}
+
+// pulumiWith is pulumi with more environment variables.
+func (f *fixture) pulumiWith(env []string, args ...string) {
+	f.t.Helper()
 	cmd := exec.CommandContext(f.t.Context(), tool(f.t, "pulumi"), append([]string{"--non-interactive"}, args...)...)
 	cmd.Dir = f.project
 	cmd.Env = append(os.Environ(), "PULUMI_HOME="+filepath.Join(f.home, ".pulumi"), "PULUMI_BACKEND_URL=file://"+f.state,
 		"PULUMI_CONFIG_PASSPHRASE="+passphrase, "PATH="+filepath.Dir(f.options.Pulumi)+":"+os.Getenv("PATH"))
+	cmd.Env = append(cmd.Env, env...)
 	output, err := cmd.CombinedOutput()
 	f.Expect(err).NotTo(HaveOccurred(), string(output))
 }

@@ -54,6 +54,8 @@ func TestOldestCLIDoesAllThatMatters(t *testing.T) {
 		"pending operations":            TestPendingUpdatesAndDeletionsAreReported,
 		"plan":                          TestPlanIsSavedAndCarriedOut,
 		"violated plan":                 TestWhatIsNotInThePlanIsRefusedBeforeAnythingIsChanged,
+		"stack in the old layout":       TestStackThatIsOnlyInTheOldLayoutIsNotCreated,
+		"backend in the old layout":     TestBackendInTheOldLayoutIsLeftAsItIs,
 		"missing flags":                 flagsThatTheOldestDoesNotHave,
 		"event log":                     theEventLogLeavesNothing,
 		"new agent":                     aNewAgentDoesNotDisturbACLI,

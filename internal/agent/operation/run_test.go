@@ -33,7 +33,7 @@ func TestFirstUpdateCreatesTheStackAndTheNextIsOneProcess(t *testing.T) {
 	if !f.has(cli.StateSecretsProvider) {
 		found = HavePrefix("stack export ")
 	}
-	f.Expect(f.processes()).To(HaveExactElements(found, HavePrefix("stack init "), HavePrefix("up ")))
+	f.Expect(f.processes()).To(HaveExactElements(found, HavePrefix("whoami"), HavePrefix("stack init "), HavePrefix("up ")))
 	f.Expect(first.GetResourceChanges()).To(Equal(map[string]int64{"create": 1}))
 	f.Expect(first.GetRunTime().AsDuration()).To(And(BeNumerically(">", 0),
 		BeNumerically("<", first.GetEndTime().AsTime().Sub(first.GetStartTime().AsTime()))))
@@ -114,7 +114,7 @@ func TestStackThatIsProbablyNewIsCreatedFirstAndOneThatExistsIsUsed(t *testing.T
 
 	for range 2 {
 		f.succeed(up, expectNew, withConfig(secret("password", "canary")))
-		f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack init "), HavePrefix("up ")))
+		f.Expect(f.processes()).To(HaveExactElements(HavePrefix("whoami"), HavePrefix("stack init "), HavePrefix("up ")))
 	}
 	f.Expect(f.logged.String()).NotTo(ContainSubstring(passphrase))
 
@@ -123,7 +123,7 @@ func TestStackThatIsProbablyNewIsCreatedFirstAndOneThatExistsIsUsed(t *testing.T
 	}
 	f.processes()
 	f.Expect(f.run(up, expectNew, wrongBackend).GetState()).To(Equal(failed))
-	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("stack init "), HavePrefix("up ")), "the operation tells why")
+	f.Expect(f.processes()).To(HaveExactElements(HavePrefix("whoami"), HavePrefix("up ")), "the operation tells why")
 }
 
 func TestRepeatedDestroyKnowsThatTheFirstOneRemovedTheStack(t *testing.T) {

@@ -57,7 +57,7 @@ func TestSecretsAreEncryptedAndShownNowhere(t *testing.T) {
 	f.Expect(string(operation.GetOutputs()["password"].GetValue())).To(Equal(`"canary-value-51c9\"quoted\""`))
 	f.Expect(operation.GetOutputs()["plain"].GetSecret()).To(BeFalse())
 	f.Expect(f.processes()).To(HaveExactElements(
-		HavePrefix("stack export "), HavePrefix("stack init "), HavePrefix("up "), HavePrefix("stack output ")))
+		HavePrefix("stack export "), HavePrefix("whoami"), HavePrefix("stack init "), HavePrefix("up "), HavePrefix("stack output ")))
 	f.expectNoCanary(append(reported, operation)...)
 
 	// The state keeps the key that the configuration was encrypted with, so the next update finds nothing to encrypt again.
@@ -193,8 +193,8 @@ func TestSecretInWhatAProgramPrintedIsRedacted(t *testing.T) {
 	f.write("Pulumi.yaml", "name: demo\nruntime: yaml\nconfig: {password: {type: string, secret: true}}\nvariables: {a: '${nobody} "+planted+"'}\n")
 	operation := f.run(up, withConfig(secret("password", planted)))
 	f.Expect(operation.GetState()).To(Equal(failed))
-	f.Expect(operation.GetMessage()).To(And(ContainSubstring(`config value "nobody" not found`), ContainSubstring("[secret]"), Not(ContainSubstring(planted))))
-	f.Expect(f.logged.String()).To(And(ContainSubstring("Pulumi.yaml line 4"), Not(ContainSubstring(planted))))
+	f.Expect(operation.GetMessage()).To(And(ContainSubstring(`config value "nobody" not found`), Not(ContainSubstring(planted))))
+	f.Expect(f.logged.String()).To(And(ContainSubstring("Pulumi.yaml line 4"), ContainSubstring("[secret]"), Not(ContainSubstring(planted))))
 }
 
 func TestPasswordOfABackendThatCannotBeReachedIsShownNowhere(t *testing.T) {

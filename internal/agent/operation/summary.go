@@ -17,25 +17,27 @@ import (
 // engineEvent is the part of an engine event that the agent reads. apitype.EngineEvent would also decode all inputs and outputs of each
 // resource, which may be large and secret.
 type engineEvent struct {
-	Diagnostic  *diagnostic `json:"diagnosticEvent"`
-	ResourcePre *stepEvent  `json:"resourcePreEvent"`
-	ResOutputs  *stepEvent  `json:"resOutputsEvent"`
-	Policy      *struct {
-		ResourceURN      string `json:"resourceUrn"`
-		Message          string `json:"message"`
-		PolicyName       string `json:"policyName"`
-		EnforcementLevel string `json:"enforcementLevel"`
-	} `json:"policyEvent"`
-	Summary *struct {
+	Diagnostic  *diagnostic  `json:"diagnosticEvent"`
+	ResourcePre *stepEvent   `json:"resourcePreEvent"`
+	ResOutputs  *stepEvent   `json:"resOutputsEvent"`
+	Policy      *policyEvent `json:"policyEvent"`
+	Summary     *struct {
 		ResourceChanges map[string]int64 `json:"resourceChanges"`
 		Result          string           `json:"result"`
 		IsPreview       bool             `json:"isPreview"`
 	} `json:"summaryEvent"`
 }
 
-// isPreview reports whether the event is a step or the summary of a preview.
-func (e *engineEvent) isPreview() bool {
-	return e.ResourcePre != nil && e.ResourcePre.Planning || e.ResOutputs != nil && e.ResOutputs.Planning || e.Summary != nil && e.Summary.IsPreview
+// isPreview reports whether the event is a step or the summary of a preview. Old versions of the CLI do not say so in the summary: then it
+// is that of the steps before it.
+func (e *engineEvent) isPreview(stepsBefore bool) bool {
+	switch {
+	case e.ResourcePre != nil:
+		return e.ResourcePre.Planning
+	case e.ResOutputs != nil:
+		return e.ResOutputs.Planning
+	}
+	return e.Summary != nil && (e.Summary.IsPreview || stepsBefore)
 }
 
 // diagnostic is a message of the engine, a provider or the program.
@@ -117,6 +119,10 @@ type summary struct {
 	// errors are the diagnostics that say why the operation failed, in order, without those that only say that it failed. warnings are the
 	// diagnostics that did not make it fail.
 	errors, warnings []string
+	// policies are the violations of policies that made the operation fail. Their texts are those of the policies: they decide nothing.
+	policies []string
+	// preview is true while the steps and their summary are those of a preview.
+	preview bool
 	// violations are the diagnostics about what is not in the plan. They contain values, which nobody may see.
 	violations []string
 	// placeFollows is true when the next line may say to which place in the program the last warning belongs.
@@ -140,8 +146,12 @@ func (s *summary) add(encoded []byte) bool {
 	if json.Unmarshal(encoded, &event) != nil {
 		return false
 	}
+	isStep := event.ResourcePre != nil || event.ResOutputs != nil || event.Summary != nil
+	if isStep {
+		s.preview = event.isPreview(s.preview)
+	}
 	switch {
-	case s.withPreview && event.isPreview():
+	case s.withPreview && isStep && s.preview:
 		s.started = true
 		return false
 	case event.ResourcePre != nil:
@@ -166,8 +176,8 @@ func (s *summary) add(encoded []byte) bool {
 		return true
 	case event.Diagnostic != nil:
 		s.addDiagnostic(event.Diagnostic)
-	case event.Policy != nil && event.Policy.EnforcementLevel == "mandatory":
-		s.addError(event.Policy.ResourceURN, "policy "+event.Policy.PolicyName+": "+event.Policy.Message)
+	case event.Policy != nil:
+		s.addPolicy(event.Policy)
 	}
 	return false
 }

@@ -195,6 +195,10 @@ const (
 	FailureReason_FAILURE_REASON_PLAN_VIOLATED FailureReason = 12
 	// The plan is too large to be kept.
 	FailureReason_FAILURE_REASON_PLAN_TOO_LARGE FailureReason = 13
+	// The self-managed backend has the layout of old versions of pulumi, or the stack only in that layout.
+	FailureReason_FAILURE_REASON_STATE_UPGRADE_REQUIRED FailureReason = 14
+	// Nothing but violated policies explains why pulumi failed.
+	FailureReason_FAILURE_REASON_POLICY_VIOLATION FailureReason = 15
 )
 
 // Enum value maps for FailureReason.
@@ -214,22 +218,26 @@ var (
 		11: "FAILURE_REASON_PLAN_STALE",
 		12: "FAILURE_REASON_PLAN_VIOLATED",
 		13: "FAILURE_REASON_PLAN_TOO_LARGE",
+		14: "FAILURE_REASON_STATE_UPGRADE_REQUIRED",
+		15: "FAILURE_REASON_POLICY_VIOLATION",
 	}
 	FailureReason_value = map[string]int32{
-		"FAILURE_REASON_UNSPECIFIED":        0,
-		"FAILURE_REASON_UPDATE_FAILED":      1,
-		"FAILURE_REASON_PROJECT_INVALID":    2,
-		"FAILURE_REASON_INSTALL_FAILED":     3,
-		"FAILURE_REASON_STACK_NOT_FOUND":    4,
-		"FAILURE_REASON_UPDATE_CONFLICT":    5,
-		"FAILURE_REASON_UNAUTHENTICATED":    6,
-		"FAILURE_REASON_SECRETS_PROVIDER":   7,
-		"FAILURE_REASON_CONFIG_INVALID":     8,
-		"FAILURE_REASON_TIMEOUT":            9,
-		"FAILURE_REASON_UNEXPECTED_CHANGES": 10,
-		"FAILURE_REASON_PLAN_STALE":         11,
-		"FAILURE_REASON_PLAN_VIOLATED":      12,
-		"FAILURE_REASON_PLAN_TOO_LARGE":     13,
+		"FAILURE_REASON_UNSPECIFIED":            0,
+		"FAILURE_REASON_UPDATE_FAILED":          1,
+		"FAILURE_REASON_PROJECT_INVALID":        2,
+		"FAILURE_REASON_INSTALL_FAILED":         3,
+		"FAILURE_REASON_STACK_NOT_FOUND":        4,
+		"FAILURE_REASON_UPDATE_CONFLICT":        5,
+		"FAILURE_REASON_UNAUTHENTICATED":        6,
+		"FAILURE_REASON_SECRETS_PROVIDER":       7,
+		"FAILURE_REASON_CONFIG_INVALID":         8,
+		"FAILURE_REASON_TIMEOUT":                9,
+		"FAILURE_REASON_UNEXPECTED_CHANGES":     10,
+		"FAILURE_REASON_PLAN_STALE":             11,
+		"FAILURE_REASON_PLAN_VIOLATED":          12,
+		"FAILURE_REASON_PLAN_TOO_LARGE":         13,
+		"FAILURE_REASON_STATE_UPGRADE_REQUIRED": 14,
+		"FAILURE_REASON_POLICY_VIOLATION":       15,
 	}
 )
 
@@ -2722,7 +2730,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x19OPERATION_STATE_SUCCEEDED\x10\x04\x12\x1a\n" +
 	"\x16OPERATION_STATE_FAILED\x10\x05\x12\x1f\n" +
 	"\x1bOPERATION_STATE_INTERRUPTED\x10\x06\x12\x1d\n" +
-	"\x19OPERATION_STATE_CANCELLED\x10\a*\xf3\x03\n" +
+	"\x19OPERATION_STATE_CANCELLED\x10\a*\xc3\x04\n" +
 	"\rFailureReason\x12\x1e\n" +
 	"\x1aFAILURE_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cFAILURE_REASON_UPDATE_FAILED\x10\x01\x12\"\n" +
@@ -2738,7 +2746,9 @@ const file_agent_proto_rawDesc = "" +
 	"\x12\x1d\n" +
 	"\x19FAILURE_REASON_PLAN_STALE\x10\v\x12 \n" +
 	"\x1cFAILURE_REASON_PLAN_VIOLATED\x10\f\x12!\n" +
-	"\x1dFAILURE_REASON_PLAN_TOO_LARGE\x10\r2\x8b\b\n" +
+	"\x1dFAILURE_REASON_PLAN_TOO_LARGE\x10\r\x12)\n" +
+	"%FAILURE_REASON_STATE_UPGRADE_REQUIRED\x10\x0e\x12#\n" +
+	"\x1fFAILURE_REASON_POLICY_VIOLATION\x10\x0f2\x8b\b\n" +
 	"\x05Agent\x12S\n" +
 	"\aGetInfo\x12(.stackcontroller.agent.v1.GetInfoRequest\x1a\x1e.stackcontroller.agent.v1.Info\x12i\n" +
 	"\n" +
