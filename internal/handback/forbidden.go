@@ -92,6 +92,9 @@ func (h *handBack) sayDifferences(object client.Object, definition string) (asks
 	}
 	if stack, isStack := object.(*pulumiv1.Stack); isStack {
 		forbidden = append(forbidden, forbiddenForStack(stack)...)
+		for _, left := range stack.Status.LeftStacks {
+			h.say(stack, "note: the operator does not know that this Stack deployed the Pulumi stack %q before, and leaves its resources", left.Name)
+		}
 		if source := stack.Spec.FluxSource; source != nil && source.SourceRef.Namespace != "" && source.SourceRef.Namespace != stack.Namespace {
 			h.say(stack, "note: the operator looks for the source in the namespace of the Stack only")
 		}
